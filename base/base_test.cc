@@ -1,0 +1,45 @@
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "base/digest.h"
+#include "base/ids.h"
+#include "base/prng.h"
+#include "base/result.h"
+#include "base/text.h"
+
+namespace holdfast {
+namespace {
+
+TEST(Result, HoldsAValueOrAnError) {
+  Result<int> good = 3;
+  Result<int> bad = Error{Blame::kUser, "no"};
+  EXPECT_TRUE(good.has_value());
+  EXPECT_EQ(*good, 3);
+  EXPECT_FALSE(bad.has_value());
+  EXPECT_EQ(bad.error().what, "no");
+}
+
+TEST(ResultDeathTest, ReadingAnAbsentValueEndsTheProcess) {
+  Result<int> bad = Error{Blame::kUser, "no"};
+  EXPECT_DEATH((void)*bad, "assertion failed");
+}
+
+TEST(Text, JoinsWordsAndNumbers) { EXPECT_EQ(cat("rank ", 3, ' ', std::string("died")), "rank 3 died"); }
+
+TEST(Prng, GivesTheSameNumbersForEver) {
+  Prng a(7);
+  EXPECT_EQ(a.next(), 7191089600892374487U);
+  EXPECT_NE(derive(7, 0, 1), derive(7, 1, 0));
+  for (int i = 0; i < 1000; ++i) EXPECT_LT(a.below(10), 10U);
+}
+
+TEST(Digest, TellsOneBit) {
+  std::array<std::byte, 64> bytes{};
+  const auto before = digest(bytes);
+  bytes[63] = std::byte{1};
+  EXPECT_NE(digest(bytes), before);
+}
+
+}  // namespace
+}  // namespace holdfast

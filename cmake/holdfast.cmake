@@ -1,0 +1,41 @@
+# holdfast_library(NAME SOURCES ... LINKS ...), holdfast_program(...), holdfast_test(...): the only
+# ways in which a target of ours is made; they carry the warnings, the sanitizers and the include root.
+add_library(holdfast_flags INTERFACE)
+target_include_directories(holdfast_flags INTERFACE ${CMAKE_SOURCE_DIR})
+target_compile_options(holdfast_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -fno-math-errno -ffp-contract=off)
+if(HOLDFAST_SANITIZE)
+  target_compile_options(holdfast_flags INTERFACE -fsanitize=${HOLDFAST_SANITIZE} -fno-omit-frame-pointer
+    -fno-sanitize-recover=all)
+  target_link_options(holdfast_flags INTERFACE -fsanitize=${HOLDFAST_SANITIZE})
+  target_compile_definitions(holdfast_flags INTERFACE HOLDFAST_SANITIZED=1)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # GCC 12 takes sanitizer instrumentation for uninitialised reads in std::variant.
+    target_compile_options(holdfast_flags INTERFACE -Wno-maybe-uninitialized -Wno-tsan)
+  endif()
+endif()
+
+function(holdfast_library name)
+  cmake_parse_arguments(A "" "" "SOURCES;LINKS" ${ARGN})
+  add_library(${name} STATIC ${A_SOURCES})
+  target_link_libraries(${name} PUBLIC ${A_LINKS} PRIVATE holdfast_flags)
+  target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR})
+endfunction()
+
+function(holdfast_program name)
+  cmake_parse_arguments(A "" "" "SOURCES;LINKS" ${ARGN})
+  add_executable(${name} ${A_SOURCES})
+  target_link_libraries(${name} PRIVATE ${A_LINKS} holdfast_flags)
+endfunction()
+
+# A test program of GoogleTest; one entry for ctest. LABELS: e.g. chaos, nightly. TIMEOUT in seconds.
+function(holdfast_test name)
+  cmake_parse_arguments(A "" "TIMEOUT" "SOURCES;LINKS;LABELS" ${ARGN})
+  add_executable(${name} ${A_SOURCES})
+  target_link_libraries(${name} PRIVATE ${A_LINKS} holdfast_flags GTest::gtest GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name})
+  if(NOT A_TIMEOUT)
+    set(A_TIMEOUT 120)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}")
+endfunction()
