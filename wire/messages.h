@@ -1,0 +1,184 @@
+// Every message between the processes of a job, one struct each, declared once. wire/codec.h writes
+// and reads them as protobuf; wire/*.proto say the same for other languages.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace holdfast::wire {
+
+inline constexpr std::uint32_t kProtocol = 1;  // Raised when an older peer could misunderstand us.
+
+// worker → scheduler, first on every connection; again after every reconnection.
+struct Register {
+  std::string job;              // Names the job; a process of another job is refused.
+  std::string node_id;          // Stable over restarts of the same place in the job.
+  Incarnation incarnation = 0;  // New at every process start.
+  std::uint64_t attempt = 0;    // Counts the processes that an agent gave this place to; 0: no agent.
+  std::string host;
+  std::int64_t pid = 0;
+  std::uint32_t protocol = kProtocol;
+  Generation generation = 0;    // The formation that it trains in, or was last stopped for; 0: none.
+  bool operator==(const Register&) const = default;
+};
+
+// scheduler → worker: the place is leased to this incarnation. Sent when all ranks are known.
+struct Accepted {
+  Rank rank = kNoRank;
+  std::int32_t world_size = 0;
+  std::uint64_t run_id = 0;  // Tells this run's files from those of an earlier one.
+  bool operator==(const Accepted&) const = default;
+};
+
+// scheduler → worker or agent: never, for this reason.
+struct Refused {
+  std::string reason;
+  bool operator==(const Refused&) const = default;
+};
+
+// scheduler → worker: not yet, for this reason (too few processes so far; the old incarnation's
+// lease still runs). Said once per reason; the worker keeps the connection and waits.
+struct Waiting {
+  std::string reason;
+  bool operator==(const Waiting&) const = default;
+};
+
+// One place of a job as its agent sees it.
+struct Slot {
+  std::string node_id;
+  Incarnation incarnation = 0;  // Of the newest process that the place was given to.
+  std::uint64_t attempt = 0;
+  bool alive = false;
+  std::int32_t exit_code = 0;     // Of the newest one that died: 0..255, or 128 + signal.
+  std::string last_words;         // How it died, in words: "was killed by signal 9 (SIGKILL)".
+  std::uint64_t detected_ns = 0;  // When the agent knew of the last death (CLOCK_MONOTONIC).
+  bool operator==(const Slot&) const = default;
+};
+
+// agent → scheduler: all its places, on connection and after every change. State, not event: the
+// newest one says all, so a lost one costs nothing.
+struct AgentState {
+  std::string job;
+  std::string agent_id;
+  std::string host;
+  std::vector<Slot> slots;
+  bool operator==(const AgentState&) const = default;
+};
+
+// scheduler → agent: end this process, its lease has run out.
+struct Evict {
+  std::string node_id;
+  Incarnation incarnation = 0;
+  bool operator==(const Evict&) const = default;
+};
+
+// scheduler → worker: leave the collectives, finish a started update, park, and report.
+struct Stop {
+  Generation generation = 0;  // The one that is being formed.
+  std::string cause;
+  bool operator==(const Stop&) const = default;
+};
+
+// worker → scheduler: parked for this generation; what my arena holds.
+struct Report {
+  Generation generation = 0;
+  Version version = kNoVersion;  // kNoVersion: nothing yet (a fresh arena).
+  Version staged = kNoVersion;   // version, or version + 1 where that step was staged.
+  bool operator==(const Report&) const = default;
+};
+
+enum class RepairKind : std::uint8_t {
+  kFinish = 1,   // Make the staged update: it was committed elsewhere.
+  kReceive = 2,  // Copy everything from the arena of `source`.
+  kBegin = 3,    // Commit version 0 from what the program initialised.
+};
+
+// scheduler → worker: bring your arena to `version`.
+struct Repair {
+  Generation generation = 0;
+  Version version = 0;
+  RepairKind kind = RepairKind::kFinish;
+  Rank source = kNoRank;
+  bool operator==(const Repair&) const = default;
+};
+
+// worker → scheduler: done.
+struct Repaired {
+  Generation generation = 0;
+  bool operator==(const Repaired&) const = default;
+};
+
+// scheduler → worker: form the group of this generation and go on after `version`.
+struct Resume {
+  Generation generation = 0;
+  Version version = 0;
+  bool operator==(const Resume&) const = default;
+};
+
+// worker → scheduler: a step was committed. After the first of a generation at once, then now and
+// then. For status and reports; nothing is decided by it but the end of a recovery.
+struct Progress {
+  Generation generation = 0;
+  Version version = 0;
+  double loss = 0;
+  bool operator==(const Progress&) const = default;
+};
+
+// scheduler → agent: the job's progress, and that a recovery is over (restarts are counted anew).
+struct JobProgress {
+  Generation generation = 0;
+  Version version = 0;  // The least that all ranks are known to have reached.
+  double loss = 0;
+  bool operator==(const JobProgress&) const = default;
+};
+
+// worker → scheduler: this rank's training has ended in good order, at this version.
+struct Finished {
+  Generation generation = 0;
+  Version version = 0;
+  bool operator==(const Finished&) const = default;
+};
+
+// scheduler → worker: `Finished` is on record; you may end.
+struct Farewell {
+  bool operator==(const Farewell&) const = default;
+};
+
+// worker → scheduler: the job can not go on, for this reason (the user's error, or an error that no
+// recovery mends).
+struct Failed {
+  std::string reason;
+  bool operator==(const Failed&) const = default;
+};
+
+// scheduler → all: the job is over.
+struct JobEnded {
+  bool success = false;
+  std::string reason;
+  bool operator==(const JobEnded&) const = default;
+};
+
+// anyone → scheduler, and its answer.
+struct StatusQuery {
+  bool operator==(const StatusQuery&) const = default;
+};
+struct StatusReply {
+  std::string json;
+  bool operator==(const StatusReply&) const = default;
+};
+
+// Either way, when nothing else was said for a while.
+struct Heartbeat {
+  bool operator==(const Heartbeat&) const = default;
+};
+
+// The order is the kind number on the wire (1-based): append only.
+using Message = std::variant<Register, Accepted, Refused, Waiting, AgentState, Evict, Stop, Report,
+                             Repair, Repaired, Resume, Progress, JobProgress, Finished, Farewell,
+                             Failed, JobEnded, StatusQuery, StatusReply, Heartbeat>;
+
+}  // namespace holdfast::wire
