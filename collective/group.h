@@ -1,0 +1,128 @@
+// Group: the ranks of one generation on one host, and what they do together over shared memory.
+//
+// Every operation is called by every rank, in the same order. It returns an Outcome and never
+// throws; nothing in it waits for longer than the slowest member takes to come, or until abort().
+// There are no timeouts in operations: who finds a member dead or hung calls abort().
+//
+// Commit rule, on which the recovery protocol rests. Arrivals and the abort flag are one word in
+// shared memory, and abort freezes it: no arrival counts after it. An operation is complete when
+// the last arrival at its last barrier was counted before the freeze, whoever notices what first.
+// So for each operation, all ranks that return from it agree: either every one of them returns
+// kDone (and then every rank has contributed), or none does. A rank that meets an aborted group
+// does not arrive.
+//
+// Every outcome but kDone is final: all later calls on this Group give it too (or kAborted, once
+// somebody aborts). The way on is a new Group of a higher generation; a generation forms once.
+//
+// Sums are always ((r0 + r1) + r2) + ... in rank order, for each element alike: the same bits in
+// all ranks, and whatever the size, the alignment, the path (registered, staged) or the timing.
+//
+// Threads: one thread at a time calls operations (asynchronous ones run on a thread of the Group's
+// own). abort(), aborted() and why() may be called by any thread at any time.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "collective/numbers.h"
+
+namespace holdfast::collective {
+
+enum class Outcome : std::uint8_t {
+  kDone,
+  kAborted,   // Somebody called abort() before the operation was complete.
+  kLeft,      // A member ended its training in good order and will never come.
+  kMismatch,  // The ranks asked for different operations. No data was exchanged.
+};
+
+// Names an operation that was started; only for the Group that gave it.
+enum class Ticket : std::uint64_t {};
+
+class Group {
+ public:
+  static constexpr int kMaxRanks = 64;
+
+  struct Options {
+    std::string directory;         // The job's directory on a tmpfs; same in all ranks.
+    std::uint64_t generation = 0;  // Never used twice within a run.
+    std::uint64_t run_id = 0;      // Tells this run's files from those of an earlier one.
+    int rank = 0;
+    int world_size = 1;  // 1 .. kMaxRanks
+    // Registered memory: the same range of one file per rank (its arena), which all ranks map, so
+    // that sums are written straight into every rank's buffer. None if registered_bytes is 0.
+    std::vector<std::string> registered_files;  // One path per rank; own one too.
+    std::uint64_t registered_offset = 0;  // In bytes from the file's start; any multiple of 8.
+    std::uint64_t registered_bytes = 0;
+    // Where this process has its own range mapped already (the arena's address of it). If null,
+    // the Group maps it; registered() says where.
+    std::byte* registered_memory = nullptr;
+    std::size_t staging_bytes = std::size_t{2} << 20;  // Per rank; same in all; at least 16 KiB.
+    std::chrono::milliseconds join_timeout{60'000};    // How long join() waits for the others.
+  };
+
+  // Makes or opens the segment file <directory>/group-<generation>-<run id> and waits until every
+  // rank has joined. The file is published whole, by one rank, and unlinked when all are there; a
+  // file of another run is never opened. Errors: wrong options (kUser), ranks that disagree about
+  // the options or a rank that joins twice (kPeer), a file that can not be mapped, `cancel`,
+  // another member's failure to join, and a timeout, which names the missing ranks (kWorld).
+  // A member that gives up ends the forming for all: come back with a higher generation.
+  static Result<std::unique_ptr<Group>> join(const Options& options, std::stop_token cancel = {});
+
+  // Ends operations that are under way by abort(), then leaves.
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  [[nodiscard]] int rank() const;
+  [[nodiscard]] int world_size() const;
+  // This rank's registered memory, at Options::registered_memory if that was given.
+  [[nodiscard]] std::span<std::byte> registered() const;
+
+  // Sums in place over all ranks. `numbers` lies in registered(), at the same offset in all ranks.
+  // Unless kDone, the contents of `numbers` are undefined (a step is replayed from its inputs, so
+  // keep those elsewhere); other memory is untouched.
+  Outcome all_reduce(Numbers numbers);
+  // The same for any memory, copied through the segment piece by piece. Unless kDone, pieces of
+  // `numbers` may hold the sum already and the rest what this rank put there.
+  Outcome all_reduce_staged(Numbers numbers);
+  // `bytes` of rank `root` appear in all ranks. Unless kDone, undefined in the other ranks.
+  Outcome broadcast(std::span<std::byte> bytes, int root);
+  // `all` becomes rank 0's `mine`, then rank 1's, ...; as many bytes from each; all.size() must be
+  // mine.size() * world_size(). Unless kDone, the contents of `all` are undefined.
+  Outcome all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
+  // kDone: every rank has called it.
+  Outcome barrier();
+
+  // Starts an all-reduce (registered if `numbers` lies in registered(), else staged) and returns at
+  // once; `numbers` belongs to the Group until wait(). Started operations run in the order of
+  // starting. A synchronous operation first waits until all started ones have ended.
+  Ticket start_all_reduce(Numbers numbers);
+  // Waits until that operation has ended; may be called again. Tickets need not be waited for.
+  Outcome wait(Ticket ticket);
+
+  // Makes every waiter of every rank return kAborted, and every later call too. Returns at once.
+  // Idempotent; it takes nothing back: an operation that was complete before stays kDone.
+  void abort();
+  [[nodiscard]] bool aborted() const;
+
+  // Says that this rank will start no more operations; those under way are finished first. Others
+  // who wait for this rank get kLeft. Idempotent; the destructor does it too.
+  void leave();
+
+  // After kLeft or kMismatch: one sentence that names the ranks and what each asked for. Else "".
+  [[nodiscard]] std::string why() const;
+
+ private:
+  struct Parts;
+  explicit Group(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace holdfast::collective
