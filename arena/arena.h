@@ -1,0 +1,152 @@
+// State memory that outlives its process: one file in tmpfs per rank, updated so that a SIGKILL at
+// any instruction leaves a file from which the next process gets exactly version n or n - 1.
+//
+// The order of calls in step n (version() is n - 1):
+//   1. gradients() is filled by the backward pass and by the collective (peers may write into it
+//      through a mapping of their own: file(), Layout::gradients_offset()).
+//   2. stage(n, ...): what update n needs is laid down; the last store makes staged() n.
+//   3. Outside: a barrier. If it completes anywhere, every rank has staged n.
+//   4. update(threads): all parameters and moments, in place, with line undo; then version() is n.
+// A void step is unstage()d: private_bytes(version()) is untouched, so a replay starts from there.
+// A process that dies in 1-3 leaves version n - 1, and staged() tells whether n can still be
+// finish()ed; one that dies in 4 leaves version n, for open() finishes what was begun.
+//
+// Covers the death of the process, not of the host (docs/ARCHITECTURE.md, "Arena").
+// Thread-safety: one thread at a time per Arena; version() and staged() from any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "arena/layout.h"
+#include "base/ids.h"
+#include "base/result.h"
+
+namespace holdfast::arena {
+
+// The hyper-parameters of one update; which of them count depends on Layout::optimizer.
+struct UpdateArguments {
+  double learning_rate = 0;
+  double momentum = 0;      // kMomentum. Dampening 0, not Nesterov's.
+  double beta1 = 0.9;       // kAdam, kAdamW
+  double beta2 = 0.999;     // kAdam, kAdamW
+  double epsilon = 1e-8;    // kAdam, kAdamW
+  double weight_decay = 0;  // Added to the gradient (L2); kAdamW: decoupled.
+  std::uint64_t update_count =
+      1;  // kAdam, kAdamW: this update's number for bias correction, from 1.
+};
+
+// Where in the data a version stands. Not interpreted here.
+struct Position {
+  std::uint64_t epoch = 0;
+  std::uint64_t index = 0;    // Steps done within the epoch.
+  std::uint64_t samples = 0;  // Samples consumed by this rank.
+  friend bool operator==(const Position&, const Position&) = default;
+};
+
+struct StagedStep {
+  // Exactly Layout::private_bytes long. May be Arena::private_bytes(n) itself, filled in place.
+  std::span<const std::byte> private_bytes;
+  UpdateArguments arguments;
+  Position position;  // After this step.
+};
+
+// What open() found and did.
+enum class Opening : std::uint8_t {
+  kCreated,        // There was no file, a stale one of another run, or one without a version.
+  kReopened,       // A committed version, whole.
+  kRolledForward,  // An update cut short; it was finished.
+};
+
+// What any process may read of an arena without touching it.
+struct Peek {
+  std::uint64_t run_id = 0;
+  std::uint64_t fingerprint = 0;  // Of the layout.
+  Version version = kNoVersion;   // Committed; kNoVersion: fresh, or a copy that was cut short.
+  Version staged = kNoVersion;    // version, or version + 1.
+  bool updating = false;          // An update to version + 1 has begun: open() would finish it.
+  Position position;              // Of version; zeros if there is none.
+};
+
+class Arena {
+ public:
+  // Does: maps the file at `path`, creating it (0600) and missing directories (0700) if needed, and
+  // recovers it. A file of another run is stale and is replaced by a new one, and so is one without
+  // a version (all zeros again). A new file is a new inode: peers must map it anew.
+  // Requires: the process that had it open before is dead or will never call update() again.
+  // Threads of a dying process may run on for microseconds; open() waits for those that update (10
+  // s at most). Errors: kUser for another layout within the same run (names the first difference),
+  // kWorld for a file that is truncated or corrupt, for no room in the file system (names the
+  // directory and the bytes), for a previous process that is still alive in the midst of an update.
+  [[nodiscard]] static Result<Arena> open(const std::string& path, const Layout& layout,
+                                          std::uint64_t run_id);
+  // Without side effects; the process that owns the arena may be alive, dying or dead.
+  [[nodiscard]] static Result<Peek> peek(const std::string& path);
+
+  Arena(Arena&&) noexcept;
+  Arena& operator=(Arena&&) noexcept;
+  ~Arena();  // Unmaps; the file stays. The owner of the job's directory removes it.
+
+  [[nodiscard]] const std::string& path() const;
+  [[nodiscard]] const Layout& layout() const;
+  [[nodiscard]] Opening opening() const;
+  [[nodiscard]] bool fresh() const { return version() == kNoVersion; }
+  [[nodiscard]] Version version() const;    // Committed; kNoVersion if fresh.
+  [[nodiscard]] Version staged() const;     // version() or version() + 1; kNoVersion if fresh.
+  [[nodiscard]] Position position() const;  // Of version(). Requires: not fresh.
+
+  // Views into the file; valid as long as this Arena. 128-byte aligned.
+  [[nodiscard]] std::span<float> parameter(std::size_t i);
+  [[nodiscard]] std::span<float> moment(std::size_t k,
+                                        std::size_t i);  // k < moment_count(optimizer)
+  [[nodiscard]] std::span<float> gradient(std::size_t i);
+  // Whole regions, Layout::region_floats() long; the padding in them is and must stay zero.
+  [[nodiscard]] std::span<float> parameters();
+  [[nodiscard]] std::span<float> moments(std::size_t k);
+  [[nodiscard]] std::span<float> gradients();
+  // The slot of version v (v % 2): of version() it is what was committed, of version() + 1 it is
+  // free to be filled before stage().
+  [[nodiscard]] std::span<std::byte> private_bytes(Version v);
+
+  // Commits version v (0, or that of a checkpoint) after the caller filled parameters, moments and
+  // private_bytes(v). Requires: fresh. Moments of an arena just created are zero.
+  void begin(Version v, const Position& position);
+  void begin_version0(const Position& position) { begin(0, position); }
+  // Makes the arena fresh so that all of it may be overwritten (a checkpoint loaded, state received
+  // from afar) and then begin() again. The bytes stay; until begin() a successor sees no version.
+  void invalidate();
+
+  // Requires: n == version() + 1. May be called again for the same n; a death within leaves n
+  // unstaged.
+  void stage(Version n, const StagedStep& step);
+  void unstage();  // Afterwards staged() == version().
+
+  // Carries out the staged update on 1..16 threads (fewer if the state is small; the threads live
+  // as long as this Arena). The bits do not depend on `threads`, nor on the caller's floating-point
+  // mode. Requires: staged() == version() + 1, gradients complete. Afterwards version() ==
+  // staged().
+  void update(std::size_t threads);
+  // For a staged version that a plan declares committed: update(1) if one is staged, else nothing.
+  void finish();
+
+  // Does: makes this arena a copy of another rank's, which must stand still at `expected` of the
+  // same run and layout; with_private copies its private bytes too, otherwise
+  // private_bytes(expected) keeps what it held. Copies, then compares the digests of both. From the
+  // first byte on this arena is fresh, and stays so on error or death. Ends with version() ==
+  // staged() == expected.
+  [[nodiscard]] Status copy_from(const std::string& path, Version expected, bool with_private);
+
+  // Of parameters and moments, which are equal on all ranks of one version; not of private bytes.
+  // Reads the whole state. Meaningless while fresh.
+  [[nodiscard]] std::uint64_t digest() const;
+
+ private:
+  struct State;
+  explicit Arena(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace holdfast::arena
