@@ -1,0 +1,42 @@
+// Small helpers for files and folders. Thread-safe; errors name the path.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace holdfast::io {
+
+// Makes the folder and those above it that are missing, these with `mode` too. One that is there is
+// left as it is.
+Status make_directories(const std::string& path, mode_t mode = 0700);
+
+// Removes the file or folder `path` with all beneath. Requires that `path` lies strictly beneath
+// `prefix`, both absolute and without "." or ".."; else nothing is removed. Never follows a link
+// out. Nothing there is no error.
+Status remove_tree(const std::string& path, const std::string& prefix);
+
+Result<std::string> read_file(const std::string& path);
+
+// A reader finds the old bytes or the new ones, never a part; so does one after this process's
+// death. Durable against power loss too: the file and its folder are synced.
+Status write_file_atomically(const std::string& path, std::string_view bytes, mode_t mode = 0600);
+
+// The last `lines` lines of a file, or fewer (at most 64 KiB are looked at); empty where it can not
+// be read. For "the last words of its log are".
+std::string tail(const std::string& path, std::size_t lines);
+
+// The folder for what a job keeps on this host while it runs: /dev/shm/holdfast-<uid>/<job>, or
+// beneath /tmp where /dev/shm is absent. Made with mode 0700 if missing; refused where someone else
+// could have put it there. A job's name is letters, digits, '.', '_' and '-', at most 100, and
+// starts with no '.'.
+Result<std::string> runtime_directory(const std::string& job);
+
+// This host's name; "localhost" where it has none.
+std::string host_name();
+
+}  // namespace holdfast::io

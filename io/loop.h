@@ -1,0 +1,59 @@
+// Loop: one thread waits for sockets, timers, children and posted tasks, and calls back.
+//
+// All callbacks of everything that belongs to a Loop run in the thread inside run(), one after the
+// other, never inside the call that asked for them. Decides nothing.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace holdfast::io {
+
+class Loop {
+ public:
+  using Task = std::function<void()>;
+  enum class TimerId : std::uint64_t { kNone = 0 };  // Never given twice by one Loop.
+
+  Loop();
+  // Requires that no thread is inside run(). Drops tasks and callbacks that have not run; whoever
+  // holds a Connection or a Listener of this loop lets go of it before.
+  ~Loop();
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
+
+  // Runs `task` in the loop's thread, in order of posting. From any thread.
+  void post(Task task);
+
+  // Runs `task` once, not before `when`; due timers run in order of (when, id). From the loop's
+  // thread, or while no thread runs the loop.
+  TimerId at(Instant when, Task task);
+  TimerId after(Duration delay, Task task) { return at(now() + delay, std::move(task)); }
+  // After this the timer's task will not run. Unknown and past ids are ignored. As at().
+  void cancel(TimerId id);
+
+  // Calls `handler` in the loop with the number of each of these signals that comes to the process,
+  // in place of the signal's default action, for as long as the loop lives. As at().
+  void on_signals(const std::vector<int>& signals, std::function<void(int)> handler);
+
+  // CLOCK_MONOTONIC. From any thread.
+  static Instant now();
+
+  // Runs callbacks until stop(). May be called again after it has returned.
+  void run();
+  // Makes run() return after the callback that it is in; if no run() is under way, the next one
+  // returns at once. From any thread.
+  void stop();
+
+  // What only io/ sees.
+  struct Impl;
+  Impl& impl() { return *impl_; }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace holdfast::io

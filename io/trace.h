@@ -1,0 +1,70 @@
+// Trace: one JSON line per event, for reports, tests and the trace checker. Off by default, then
+// free.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "base/result.h"
+#include "io/fd.h"
+
+namespace holdfast::io {
+
+// Copies share the file. Thread-safe: a line is one write(2) to a file opened for appending. A line
+// that can not be written (a full disk) is dropped: a trace never disturbs what it traces.
+class Trace {
+ public:
+  struct Field {
+    std::string_view name;
+    std::variant<std::int64_t, std::uint64_t, double, bool, std::string_view> value;
+
+    template <class T>
+    Field(std::string_view field_name, T&& field_value)  // NOLINT: implicit, in braces
+        : name(field_name), value(value_of(field_value)) {}
+
+   private:
+    template <class T>
+    static auto value_of(const T& value) -> decltype(Field::value) {
+      if constexpr (std::same_as<T, bool>) {
+        return value;
+      } else if constexpr (std::signed_integral<T>) {
+        return static_cast<std::int64_t>(value);
+      } else if constexpr (std::unsigned_integral<T>) {
+        return static_cast<std::uint64_t>(value);
+      } else if constexpr (std::floating_point<T>) {
+        return static_cast<double>(value);
+      } else {
+        return std::string_view(value);
+      }
+    }
+  };
+
+  Trace() = default;  // Off.
+
+  // Appends to <directory>/<role>-<pid>.jsonl (mode 0600); an empty directory gives a trace that is
+  // off.
+  static Result<Trace> open_from(const std::string& directory, const std::string& role);
+
+  [[nodiscard]] bool on() const { return file_ != nullptr; }
+
+  // trace.event("step", {{"rank", 0}, {"step", 17}}) writes
+  // {"t_ns":…,"event":"step","pid":…,"rank":0,"step":17}; t_ns is CLOCK_MONOTONIC. A number that is
+  // not finite becomes null.
+  void event(std::string_view name, std::initializer_list<Field> fields = {}) const {
+    if (on()) write(name, fields);
+  }
+
+ private:
+  void write(std::string_view name, std::initializer_list<Field> fields) const;
+  std::shared_ptr<const Fd> file_;
+};
+
+// `text` as a JSON string with its quotes. Bytes that are no UTF-8 become U+FFFD.
+std::string json_string(std::string_view text);
+
+}  // namespace holdfast::io
