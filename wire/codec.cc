@@ -1,0 +1,200 @@
+#include "wire/codec.h"
+
+#include <array>
+#include <bit>
+#include <concepts>
+#include <limits>
+#include <protozero/pbf_reader.hpp>
+#include <protozero/pbf_writer.hpp>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "base/text.h"
+#include "wire/fields.h"
+
+namespace holdfast::wire {
+namespace {
+
+using protozero::pbf_reader;
+using protozero::pbf_wire_type;
+using protozero::pbf_writer;
+
+template <class T>
+std::string encode_struct(const T& value);
+
+// proto3: what is zero or empty is not written.
+void write(pbf_writer& out, std::uint32_t number, const std::string& value) {
+  if (!value.empty()) out.add_string(number, value);
+}
+void write(pbf_writer& out, std::uint32_t number, double value) {
+  if (std::bit_cast<std::uint64_t>(value) != 0) out.add_double(number, value);  // -0.0 is not zero
+}
+template <std::signed_integral T>
+void write(pbf_writer& out, std::uint32_t number, T value) {
+  if (value != 0) out.add_sint64(number, value);
+}
+template <std::unsigned_integral T>  // bool too
+void write(pbf_writer& out, std::uint32_t number, T value) {
+  if (value != 0) out.add_uint64(number, value);
+}
+void write(pbf_writer& out, std::uint32_t number, RepairKind value) {
+  write(out, number, static_cast<std::uint8_t>(value));
+}
+template <class T>
+void write(pbf_writer& out, std::uint32_t number, const std::vector<T>& list) {
+  // Not with a nested writer: it leaves out an entry that is empty.
+  for (const T& item : list) out.add_message(number, encode_struct(item));
+}
+
+template <class T>
+std::string encode_struct(const T& value) {
+  std::string bytes;
+  pbf_writer out(bytes);
+  std::apply([&](const auto&... field) { (write(out, field.number, value.*field.member), ...); },
+             Fields<T>::kList);
+  return bytes;
+}
+
+// The readers give false where the bytes can not be this field; protozero throws for the rest.
+template <class T>
+bool read_struct(pbf_reader in, T& value);
+
+bool read(pbf_reader& in, std::string& value) {
+  if (!in.has_wire_type(pbf_wire_type::length_delimited)) return false;
+  const auto view = in.get_view();
+  value.assign(view.data(), view.size());
+  return true;
+}
+bool read(pbf_reader& in, double& value) {
+  if (!in.has_wire_type(pbf_wire_type::fixed64)) return false;
+  value = in.get_double();
+  return true;
+}
+bool read(pbf_reader& in, bool& value) {
+  if (!in.has_wire_type(pbf_wire_type::varint)) return false;
+  value = in.get_uint64() != 0;
+  return true;
+}
+template <std::integral T>
+bool read(pbf_reader& in, T& value) {
+  if (!in.has_wire_type(pbf_wire_type::varint)) return false;
+  if constexpr (std::signed_integral<T>) {
+    const std::int64_t wide = in.get_sint64();
+    value = static_cast<T>(wide);
+    return std::in_range<T>(wide);
+  } else {
+    const std::uint64_t wide = in.get_uint64();
+    value = static_cast<T>(wide);
+    return std::in_range<T>(wide);
+  }
+}
+bool read(pbf_reader& in, RepairKind& value) {
+  std::uint8_t number = 0;
+  if (!read(in, number)) return false;
+  value = static_cast<RepairKind>(number);
+  return true;
+}
+template <class T>
+bool read(pbf_reader& in, std::vector<T>& list) {
+  if (!in.has_wire_type(pbf_wire_type::length_delimited)) return false;
+  if (list.size() == kMaxListLength) return false;
+  return read_struct(in.get_message(), list.emplace_back());
+}
+
+// What may stand in a member once the whole struct is read; a kind may not be absent.
+template <class T>
+bool is_valid(const T&) {
+  return true;
+}
+bool is_valid(const RepairKind& kind) {
+  return kind >= RepairKind::kFinish && kind <= RepairKind::kBegin;
+}
+
+template <class T>
+bool read_struct(pbf_reader in, T& value) {
+  // proto3: an absent field is zero, whatever the struct's own initialiser says.
+  std::apply([&](const auto&... field) { ((value.*field.member = {}), ...); }, Fields<T>::kList);
+  while (in.next()) {
+    bool known = false;
+    bool good = true;
+    const auto try_one = [&](const auto& field) {
+      if (field.number != in.tag()) return;
+      known = true;
+      good = read(in, value.*field.member);
+    };
+    std::apply([&](const auto&... field) { (try_one(field), ...); }, Fields<T>::kList);
+    if (!good) return false;
+    if (!known) in.skip();
+  }
+  return std::apply([&](const auto&... field) { return (is_valid(value.*field.member) && ...); },
+                    Fields<T>::kList);
+}
+
+// The only place where protozero's exceptions end.
+template <class T>
+bool decode_struct(std::string_view bytes, T& value) {
+  try {
+    return read_struct(pbf_reader(bytes.data(), bytes.size()), value);
+  } catch (const protozero::exception&) {
+    return false;
+  }
+}
+
+constexpr std::size_t kKinds = std::variant_size_v<Message>;
+constexpr std::array<std::string_view, kKinds> kNames = {
+    "Register", "Accepted", "Refused",  "Waiting",     "AgentState",  "Evict",       "Stop",
+    "Report",   "Repair",   "Repaired", "Resume",      "Progress",    "JobProgress", "Finished",
+    "Farewell", "Failed",   "JobEnded", "StatusQuery", "StatusReply", "Heartbeat"};
+
+template <std::size_t kIndex>
+bool decode_kind(std::string_view body, Message& message) {
+  return decode_struct(body, message.emplace<kIndex>());
+}
+
+template <std::size_t... kIndex>
+constexpr auto decoders(std::index_sequence<kIndex...>) {
+  return std::array{&decode_kind<kIndex>...};
+}
+
+}  // namespace
+
+std::uint8_t kind_of(const Message& message) {
+  return static_cast<std::uint8_t>(message.index() + 1);
+}
+
+std::string_view kind_name(std::uint8_t kind) {
+  return kind >= 1 && kind <= kKinds ? kNames.at(kind - 1U) : "unknown";
+}
+
+std::string encode(const Message& message) {
+  return std::visit([](const auto& value) { return encode_struct(value); }, message);
+}
+
+Result<Message> decode(std::uint8_t kind, std::string_view body) {
+  static constexpr auto kDecoders = decoders(std::make_index_sequence<kKinds>());
+  if (kind == 0 || kind > kKinds) {
+    return Error{Blame::kPeer, cat("the peer sent a message of the unknown kind ", kind,
+                                   "; use the same version of Holdfast on all hosts")};
+  }
+  Message message;
+  if (!kDecoders.at(kind - 1U)(body, message)) {
+    return Error{Blame::kPeer, cat("the peer sent a malformed ", kind_name(kind),
+                                   "; use the same version of Holdfast on all hosts")};
+  }
+  return message;
+}
+
+std::string encode(const Record& record) {
+  return encode_struct(record);
+}
+
+Result<Record> decode_record(std::string_view bytes) {
+  Record record;
+  if (!decode_struct(bytes, record)) {
+    return Error{Blame::kPeer, "the journal's record is malformed"};
+  }
+  return record;
+}
+
+}  // namespace holdfast::wire

@@ -1,0 +1,165 @@
+#include "wire/codec.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "wire/samples_for_test.h"
+
+namespace holdfast::wire {
+namespace {
+
+std::string bytes_of(std::initializer_list<int> values) {
+  std::string out;
+  for (const int value : values) out.push_back(static_cast<char>(value));
+  return out;
+}
+
+constexpr std::uint8_t kRegister = 1;
+constexpr std::uint8_t kAccepted = 2;
+constexpr std::uint8_t kAgentState = 5;
+constexpr std::uint8_t kRepair = 9;
+constexpr std::uint8_t kHeartbeat = 20;
+
+// A message of every kind as its struct's initialisers make it.
+template <std::size_t... kIndex>
+std::vector<Message> plain_messages(std::index_sequence<kIndex...>) {
+  return {Message(std::in_place_index<kIndex>)...};
+}
+
+TEST(Codec, ReadsBackEveryMessageItWrote) {
+  auto messages = extreme_messages();
+  ASSERT_EQ(messages.size(), std::variant_size_v<Message>);
+  for (auto& message : plain_messages(std::make_index_sequence<std::variant_size_v<Message>>())) {
+    messages.push_back(message);
+  }
+  std::set<std::uint8_t> kinds;
+  for (const auto& message : messages) {
+    kinds.insert(kind_of(message));
+    const auto back = decode(kind_of(message), encode(message));
+    ASSERT_TRUE(back) << back.error().what;
+    EXPECT_EQ(*back, message) << kind_name(kind_of(message));
+  }
+  EXPECT_EQ(kinds.size(), std::variant_size_v<Message>);
+}
+
+TEST(Codec, ReadsBackTheRecordItWrote) {
+  for (const Record& record : {Record{}, extreme_record()}) {
+    const auto back = decode_record(encode(record));
+    ASSERT_TRUE(back);
+    EXPECT_EQ(*back, record);
+  }
+}
+
+TEST(Codec, NamesEveryKindAfterItsStruct) {
+  EXPECT_EQ(kind_name(kind_of(Register{})), "Register");
+  EXPECT_EQ(kind_name(kind_of(AgentState{})), "AgentState");
+  EXPECT_EQ(kind_name(kind_of(Finished{})), "Finished");
+  EXPECT_EQ(kind_name(kind_of(Heartbeat{})), "Heartbeat");
+  EXPECT_EQ(kind_of(Heartbeat{}), kHeartbeat);
+  EXPECT_EQ(kind_name(0), "unknown");
+  EXPECT_EQ(kind_name(21), "unknown");
+}
+
+TEST(Codec, KeepsTheBitsOfALoss) {
+  for (const double loss : {-0.0, std::nan(""), 1e-320}) {
+    const auto back = decode(kind_of(Progress{}), encode(Progress{0, 0, loss}));
+    ASSERT_TRUE(back);
+    EXPECT_EQ(std::bit_cast<std::uint64_t>(std::get<Progress>(*back).loss),
+              std::bit_cast<std::uint64_t>(loss));
+  }
+}
+
+TEST(Codec, TakesAnAbsentFieldForZero) {
+  const auto accepted = decode(kAccepted, "");
+  ASSERT_TRUE(accepted);
+  EXPECT_EQ(std::get<Accepted>(*accepted).rank, 0);  // The struct's own initial value is -1.
+  const auto registration = decode(kRegister, "");
+  ASSERT_TRUE(registration);
+  EXPECT_EQ(std::get<Register>(*registration).protocol, 0U);
+}
+
+TEST(Codec, SkipsUnknownFields) {
+  const std::string known = encode(Accepted{3, 4, 5});
+  // Number 15 as varint, as 8 bytes, as a string, as 4 bytes.
+  const std::string unknown = bytes_of({0x78, 0x01}) + bytes_of({0x79, 1, 2, 3, 4, 5, 6, 7, 8}) +
+                              bytes_of({0x7a, 2, 'h', 'i'}) + bytes_of({0x7d, 1, 2, 3, 4});
+  const auto message = decode(kAccepted, unknown + known + unknown);
+  ASSERT_TRUE(message);
+  EXPECT_EQ(std::get<Accepted>(*message), (Accepted{3, 4, 5}));
+}
+
+TEST(Codec, BlamesThePeerForMalformedBytes) {
+  const std::string text = bytes_of({0x0a, 3, 'j', 'o', 'b'});  // Field 1 as a string.
+  const std::array<std::pair<std::uint8_t, std::string>, 9> cases = {{
+      {kAccepted, text},                                            // A number that is a string.
+      {kRegister, bytes_of({0x08, 1})},                             // A string that is a number.
+      {kRegister, text.substr(0, 4)},                               // Shorter than it says.
+      {kAccepted, bytes_of({0x08})},                                // Ends in the midst of a field.
+      {kAccepted, bytes_of({0x08, 0xff, 0xff, 0xff, 0xff, 0x1f})},  // A rank of 33 bits and more.
+      {kAccepted, std::string(1, '\x18') + std::string(11, '\xff')},  // A varint without an end.
+      {kAccepted, bytes_of({0x00, 0x01})},                            // Field number 0.
+      {kAccepted, bytes_of({0x7b, 0x7c})},  // A group, which proto3 has not.
+      {kRepair, bytes_of({0x18, 4})},       // A kind of repair there is not.
+  }};
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    const auto message = decode(cases.at(i).first, cases.at(i).second);
+    ASSERT_FALSE(message) << "case " << i;
+    EXPECT_EQ(message.error().blame, Blame::kPeer);
+  }
+  EXPECT_FALSE(decode(kRepair, ""));  // A repair must say which.
+  EXPECT_FALSE(decode(0, ""));
+  EXPECT_FALSE(decode(21, ""));
+  EXPECT_FALSE(decode_record(bytes_of({0x08, 1})));
+}
+
+TEST(Codec, RefusesAListThatWouldNeedMuchMoreMemoryThanItsBytes) {
+  const std::string empty_slot = bytes_of({0x22, 0});
+  std::string body;
+  for (std::size_t i = 0; i < kMaxListLength; ++i) body += empty_slot;
+  const auto most = decode(kAgentState, body);
+  ASSERT_TRUE(most);
+  EXPECT_EQ(std::get<AgentState>(*most).slots.size(), kMaxListLength);
+  EXPECT_FALSE(decode(kAgentState, body + empty_slot));
+}
+
+// The library may know of memory, exceptions and asserts, and of nothing that an operating system
+// does.
+TEST(Wire, KnowsNothingOfTheOperatingSystem) {
+#ifdef HOLDFAST_SANITIZED
+  GTEST_SKIP() << "a sanitizer adds symbols of its own";
+#endif
+  const std::string command = std::string(HF_NM) + " -uC --no-weak " + HF_WIRE_LIBRARY + " 2>&1";
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), &pclose);
+  ASSERT_NE(pipe, nullptr);
+  std::array<char, 4096> line{};
+  int symbols = 0;
+  while (std::fgets(line.data(), line.size(), pipe.get()) != nullptr) {
+    std::string name = line.data();
+    const auto at = name.find(" U ");
+    if (at == std::string::npos) continue;
+    name = name.substr(at + 3);
+    name.pop_back();
+    ++symbols;
+    bool allowed = false;
+    for (const std::string prefix :
+         {"holdfast::", "std::", "operator ", "__cxa_", "__gxx_", "_Unwind_", "typeinfo", "vtable",
+          "mem", "__mem", "strlen", "__assert_fail", "_GLOBAL_OFFSET_TABLE_", "__stack_chk_fail"}) {
+      allowed = allowed || name.starts_with(prefix);
+    }
+    for (const std::string banned :
+         {"std::chrono", "std::thread", "std::basic_filebuf", "std::cout"}) {
+      allowed = allowed && !name.starts_with(banned);
+    }
+    EXPECT_TRUE(allowed) << name;
+  }
+  EXPECT_GT(symbols, 5);
+}
+
+}  // namespace
+}  // namespace holdfast::wire
