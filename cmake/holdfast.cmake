@@ -3,7 +3,8 @@
 add_library(holdfast_flags INTERFACE)
 target_include_directories(holdfast_flags INTERFACE ${CMAKE_SOURCE_DIR})
 target_compile_options(holdfast_flags INTERFACE
-  -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -fno-math-errno -ffp-contract=off)
+  -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wno-missing-field-initializers
+  -Werror -fno-math-errno -ffp-contract=off)
 if(HOLDFAST_SANITIZE)
   target_compile_options(holdfast_flags INTERFACE -fsanitize=${HOLDFAST_SANITIZE} -fno-omit-frame-pointer
     -fno-sanitize-recover=all)

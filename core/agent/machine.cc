@@ -1,0 +1,226 @@
+#include "core/agent/machine.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+
+namespace holdfast::agent {
+
+Machine::Machine(Options options) : options_(std::move(options)), prng_(options_.seed) {
+  if (options_.runs_scheduler) {
+    places_.push_back({.node_id = kSchedulerNode, .role = Role::kScheduler});
+  }
+  for (const auto& node_id : options_.workers) places_.push_back({.node_id = node_id});
+}
+
+Actions Machine::step(const Event& event) {
+  if (!exited_) std::visit([&](const auto& e) { on(e); }, event);
+  return std::exchange(actions_, {});
+}
+
+void Machine::on(const Started&) {
+  for (auto& place : places_) start(place);
+  for (std::int32_t i = 0; i < options_.spares; ++i) add_spare();
+  maybe_exit();  // An agent without places has nothing to do.
+}
+
+void Machine::start(Place& place) {
+  place.process = next_process_++;
+  place.incarnation = prng_.next();
+  ++place.attempt;
+  running_.insert(place.process);
+  actions_.push_back(
+      Spawn{place.process, place.role, place.node_id, place.attempt, place.incarnation});
+}
+
+void Machine::add_spare() {
+  const Spare spare{next_process_++, prng_.next()};
+  spares_.push_back(spare);
+  running_.insert(spare.process);
+  actions_.push_back(Spawn{spare.process, Role::kSpare, "", 0, spare.incarnation});
+}
+
+// The place's process is gone: the spare that waits longest gets it, else a new process.
+void Machine::give(Place& place) {
+  if (place.role == Role::kScheduler || spares_.empty()) {
+    start(place);
+    return;
+  }
+  const Spare spare = spares_.front();
+  spares_.pop_front();
+  place.process = spare.process;
+  place.incarnation = spare.incarnation;
+  ++place.attempt;
+  actions_.push_back(Promote{spare.process, place.node_id, place.attempt});
+  add_spare();
+}
+
+void Machine::on(const Died& e) {
+  if (e.exit_code) running_.erase(e.process);
+  const auto current = std::find_if(places_.begin(), places_.end(),
+                                    [&](const Place& p) { return p.process == e.process; });
+  if (current != places_.end()) {
+    place_died(*current, e);
+  } else if (std::any_of(spares_.begin(), spares_.end(),
+                         [&](const Spare& s) { return s.process == e.process; })) {
+    spare_died(e);
+  } else if (const auto former =
+                 std::find_if(places_.begin(), places_.end(),
+                              [&](const Place& p) { return p.previous == e.process; });
+             former != places_.end() && e.exit_code) {
+    // The lifeline told of the death at once; now that its memory is gone the kernel says why.
+    former->exit_code = *e.exit_code;
+    former->last_words = e.how;
+    tell_state();
+  }
+  maybe_exit();
+}
+
+void Machine::place_died(Place& place, const Died& e) {
+  place.previous = std::exchange(place.process, 0);
+  place.exit_code = e.exit_code.value_or(255);
+  place.last_words = e.how;
+  place.detected_ns = e.detected_ns;
+  if (e.exit_code == 0) {
+    place.done = true;
+    tell_state();
+    if (workers_done()) {
+      for (const auto& spare : spares_) actions_.push_back(Kill{spare.process, false});
+    }
+    // One of the two sides has ended; the other knows by itself when to, unless it never met it.
+    if (place.role == Role::kScheduler || workers_done()) actions_.push_back(WantGrace{});
+    return;
+  }
+  if (ending_) return;
+  if (++place.failures > options_.max_restarts) {
+    fail(place.exit_code,
+         cat(place.role == Role::kScheduler ? "the scheduler " : cat("worker ", place.node_id, " "),
+             e.how, " for the ", place.failures,
+             ". time without a step made in between (--max_restarts=", options_.max_restarts, ")"),
+         place.node_id);
+    return;
+  }
+  give(place);
+  tell_state();
+}
+
+void Machine::spare_died(const Died& e) {
+  std::erase_if(spares_, [&](const Spare& s) { return s.process == e.process; });
+  if (ending_ || workers_done()) return;
+  if (++spare_failures_ > options_.max_restarts) {
+    actions_.push_back(Say{cat("a spare ", e.how, " for the ", spare_failures_,
+                               ". time; no further one is started")});
+    return;
+  }
+  add_spare();
+}
+
+void Machine::on(const SpawnFailed& e) {
+  running_.erase(e.process);
+  std::erase_if(spares_, [&](const Spare& s) { return s.process == e.process; });
+  for (auto& place : places_) {
+    if (place.process == e.process) place.process = 0;
+  }
+  fail(127, e.why, "");
+  maybe_exit();
+}
+
+void Machine::on(const LinkUp&) {
+  linked_ = true;
+  tell_state();
+}
+
+void Machine::send(wire::Message message) {
+  if (linked_) actions_.push_back(Send{std::move(message)});
+}
+
+void Machine::tell_state() {
+  wire::AgentState state{options_.job, options_.agent_id, options_.host, {}};
+  for (const auto& place : places_) {
+    if (place.role == Role::kScheduler) continue;
+    state.slots.push_back({place.node_id, place.incarnation, place.attempt, place.process != 0,
+                           place.exit_code, place.last_words, place.detected_ns});
+  }
+  send(std::move(state));
+}
+
+void Machine::receive(const wire::JobProgress& m) {
+  if (m.version <= version_) return;
+  version_ = m.version;
+  spare_failures_ = 0;
+  for (auto& place : places_) place.failures = 0;
+}
+
+void Machine::receive(const wire::JobEnded& m) {
+  if (m.success || ending_) return;  // Who has ended in good order needs no help.
+  const auto failed = std::find_if(places_.begin(), places_.end(), [](const Place& p) {
+    return p.role == Role::kWorker && p.exit_code != 0;
+  });
+  const bool known = failed != places_.end();
+  fail(known ? failed->exit_code : 1, m.reason, known ? failed->node_id : "");
+}
+
+void Machine::receive(const wire::Evict& m) {
+  for (const auto& place : places_) {
+    if (place.node_id == m.node_id && place.incarnation == m.incarnation && place.process != 0) {
+      actions_.push_back(Kill{place.process, false});
+    }
+  }
+}
+
+void Machine::on(const Interrupted& e) {
+  if (ending_) {
+    end_all(false);
+  } else {
+    fail(128 + e.signal, cat("interrupted by signal ", e.signal), "");
+  }
+  maybe_exit();
+}
+
+void Machine::fail(std::int32_t code, std::string reason, std::string node) {
+  if (std::exchange(ending_, true)) return;
+  result_ = {code, std::move(reason), std::move(node)};
+  send(wire::Failed{result_.reason});
+  end_all(true);
+  actions_.push_back(WantGrace{});
+}
+
+void Machine::end_all(bool gently) {
+  for (const Process process : running_) actions_.push_back(Kill{process, gently});
+}
+
+void Machine::on(const GraceOver&) {
+  const bool local = options_.workers.size() == static_cast<std::size_t>(options_.world_size);
+  if (ending_) {
+    end_all(false);
+  } else if (!workers_done() && !scheduler_runs() && options_.runs_scheduler) {
+    fail(1, "the scheduler's process ended with exit code 0 but workers still run: does the program "
+            "call holdfast::init() before anything else?",
+         kSchedulerNode);
+  } else if (workers_done() && local) {
+    // Workers that never asked for their rank are unknown to the scheduler: it would wait on.
+    ending_ = true;
+    end_all(false);
+  }
+  maybe_exit();
+}
+
+bool Machine::workers_done() const {
+  return std::all_of(places_.begin(), places_.end(),
+                     [](const Place& p) { return p.role != Role::kWorker || p.done; });
+}
+
+bool Machine::scheduler_runs() const {
+  return std::any_of(places_.begin(), places_.end(), [](const Place& p) {
+    return p.role == Role::kScheduler && p.process != 0;
+  });
+}
+
+void Machine::maybe_exit() {
+  if (exited_ || !running_.empty()) return;
+  if (!ending_ && !workers_done()) return;
+  exited_ = true;
+  actions_.push_back(result_);
+}
+
+}  // namespace holdfast::agent

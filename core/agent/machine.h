@@ -1,0 +1,167 @@
+// What an agent does with the processes of its host: starts, replaces, promotes, gives up.
+//
+// Pure: no clock, no I/O, no processes. A place ("slot") of the job is given to one process at a
+// time; every process that gets it has a higher attempt number. Why it is right:
+// docs/protocol/recovery.md, "The agent".
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/prng.h"
+#include "wire/messages.h"
+
+namespace holdfast::agent {
+
+using Process = std::uint64_t;  // Names a child for its whole life; never used again.
+
+struct Options {
+  std::string job;
+  std::string agent_id;
+  std::string host;
+  std::vector<std::string> workers;  // Node ids of this host's places.
+  std::int32_t world_size = 0;       // Of the whole job.
+  std::uint64_t seed = 0;            // Incarnations are drawn from it: random for every agent.
+  bool runs_scheduler = false;
+  std::int32_t spares = 0;
+  std::int32_t max_restarts = 3;     // Of one place, or of the spares, without a step made between.
+};
+
+inline constexpr const char* kSchedulerNode = "scheduler";
+
+// What may happen.
+struct Started {};
+struct Died {  // Seen first by its lifeline (no exit code yet) or by its end itself.
+  Process process = 0;
+  std::optional<std::int32_t> exit_code;  // 0..255, or 128 + signal.
+  std::string how;                        // In words.
+  std::uint64_t detected_ns = 0;
+};
+struct SpawnFailed {
+  Process process = 0;
+  std::string why;
+};
+struct LinkUp {};    // Connected to the scheduler.
+struct LinkDown {};
+struct Received {
+  wire::Message message;
+};
+struct Interrupted {  // The user, or what started us, wants the job to end.
+  std::int32_t signal = 0;
+};
+struct GraceOver {};  // Who was asked to end had its time.
+using Event =
+    std::variant<Started, Died, SpawnFailed, LinkUp, LinkDown, Received, Interrupted, GraceOver>;
+
+// What must be done.
+enum class Role : std::uint8_t { kScheduler, kWorker, kSpare };
+struct Spawn {
+  Process process = 0;
+  Role role = Role::kWorker;
+  std::string node_id;  // Empty for a spare.
+  std::uint64_t attempt = 0;
+  Incarnation incarnation = 0;
+};
+struct Promote {  // This waiting spare becomes `node_id`.
+  Process process = 0;
+  std::string node_id;
+  std::uint64_t attempt = 0;
+};
+struct Send {
+  wire::Message message;
+};
+struct Kill {
+  Process process = 0;
+  bool gently = false;  // SIGTERM; the machine asks again without it after GraceOver.
+};
+struct WantGrace {};  // Deliver GraceOver once, after the shell's grace period.
+struct Say {
+  std::string text;
+};
+struct Exit {  // Nothing of ours runs any more.
+  std::int32_t code = 0;
+  std::string reason;          // Of a failure: the first that was not recovered from.
+  std::string failed_node;     // Whose log tells more; may be empty.
+};
+using Action = std::variant<Spawn, Promote, Send, Kill, WantGrace, Say, Exit>;
+using Actions = std::vector<Action>;
+
+class Machine {
+ public:
+  explicit Machine(Options options);
+
+  [[nodiscard]] Actions step(const Event& event);
+
+ private:
+  struct Place {
+    std::string node_id;
+    Role role = Role::kWorker;
+    Process process = 0;   // 0: none.
+    Process previous = 0;  // The one that died last.
+    Incarnation incarnation = 0;
+    std::uint64_t attempt = 0;
+    bool done = false;           // Its process ended with exit code 0.
+    std::int32_t failures = 0;   // Since the last step was made.
+    std::int32_t exit_code = 0;  // Of `previous`, as are the next two.
+    std::string last_words;
+    std::uint64_t detected_ns = 0;
+  };
+  struct Spare {
+    Process process = 0;
+    Incarnation incarnation = 0;
+  };
+
+  void on(const Started&);
+  void on(const Died& e);
+  void on(const SpawnFailed& e);
+  void on(const LinkUp&);
+  void on(const LinkDown&) { linked_ = false; }
+  void on(const Received& e) {
+    std::visit([&](const auto& message) { receive(message); }, e.message);
+  }
+  void on(const Interrupted& e);
+  void on(const GraceOver&);
+
+  void receive(const wire::JobProgress& m);
+  void receive(const wire::JobEnded& m);
+  void receive(const wire::Refused& m) { fail(1, m.reason, ""); }
+  void receive(const wire::Evict& m);
+  template <class Other>
+  void receive(const Other&) {}
+
+  void place_died(Place& place, const Died& e);
+  void spare_died(const Died& e);
+  void give(Place& place);
+  void start(Place& place);
+  void add_spare();
+  void tell_state();
+  void send(wire::Message message);
+  void fail(std::int32_t code, std::string reason, std::string node);
+  void end_all(bool gently);
+  void maybe_exit();
+  [[nodiscard]] bool workers_done() const;
+  [[nodiscard]] bool scheduler_runs() const;
+
+  Options options_;
+  Prng prng_;
+  std::vector<Place> places_;   // The scheduler's first, where it runs here.
+  std::deque<Spare> spares_;    // Oldest first: the one that waits longest is warm.
+  std::set<Process> running_;   // Spawned and not known to have ended altogether.
+  Process next_process_ = 1;
+  std::int32_t spare_failures_ = 0;
+  Version version_ = 0;
+  bool linked_ = false;
+  bool ending_ = false;         // Nothing is replaced any more.
+  bool exited_ = false;
+  Exit result_;
+  Actions actions_;
+};
+
+}  // namespace holdfast::agent

@@ -1,0 +1,329 @@
+// Who holds which place: registration, ranks, leases, deaths.
+#include <algorithm>
+#include <charconv>
+
+#include "base/assert.h"
+#include "base/text.h"
+#include "core/controller/machine.h"
+
+namespace holdfast::controller {
+namespace {
+
+std::optional<std::int32_t> whole_number(const std::string& text) {
+  std::int32_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size() || number < 0) return std::nullopt;
+  return number;
+}
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// "worker-2" before "worker-10": runs of digits compare as numbers.
+bool naturally_before(const std::string& a, const std::string& b) {
+  std::size_t i = 0;
+  std::size_t j = 0;
+  while (i < a.size() && j < b.size()) {
+    if (!is_digit(a[i]) || !is_digit(b[j])) {
+      if (a[i] != b[j]) return a[i] < b[j];
+      ++i;
+      ++j;
+      continue;
+    }
+    const auto run_end = [](const std::string& text, std::size_t at) {
+      while (at < text.size() && is_digit(text[at])) ++at;
+      return at;
+    };
+    const auto number = [](const std::string& text, std::size_t from, std::size_t to) {
+      while (from + 1 < to && text[from] == '0') ++from;
+      return text.substr(from, to - from);
+    };
+    const auto a_end = run_end(a, i);
+    const auto b_end = run_end(b, j);
+    const auto a_number = number(a, i, a_end);
+    const auto b_number = number(b, j, b_end);
+    if (a_number.size() != b_number.size()) return a_number.size() < b_number.size();
+    if (a_number != b_number) return a_number < b_number;
+    i = a_end;
+    j = b_end;
+  }
+  return a.size() - i < b.size() - j || (a.size() - i == b.size() - j && a < b);
+}
+
+// Whole-numbered node ids 0..n-1 are the ranks; else the order is (host, node id).
+std::vector<std::string> in_rank_order(const std::map<std::string, Member>& members) {
+  std::vector<std::string> by_number(members.size());
+  bool numbered = true;
+  for (const auto& [node_id, member] : members) {
+    const auto number = whole_number(node_id);
+    numbered = numbered && number && static_cast<std::size_t>(*number) < by_number.size() &&
+               by_number[static_cast<std::size_t>(*number)].empty();
+    if (numbered) by_number[static_cast<std::size_t>(*number)] = node_id;
+  }
+  if (numbered) return by_number;
+  std::vector<std::pair<std::string, std::string>> nodes;
+  for (const auto& [node_id, member] : members) nodes.emplace_back(member.host, node_id);
+  std::sort(nodes.begin(), nodes.end(), [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first < b.first : naturally_before(a.second, b.second);
+  });
+  std::vector<std::string> order;
+  for (auto& node : nodes) order.push_back(std::move(node.second));
+  return order;
+}
+
+}  // namespace
+
+Rank Machine::rank_of(const std::string& node_id) const {
+  const auto found = members_.find(node_id);
+  return found == members_.end() ? kNoRank : found->second.rank;
+}
+
+Rank Machine::rank_at(Link link) const {
+  const auto found = nodes_.find(link);
+  return found == nodes_.end() ? kNoRank : rank_of(found->second);
+}
+
+Member* Machine::member_at(Rank rank) { return &members_.at(lease(rank).node_id); }
+
+bool Machine::lease_runs(const Member& member) const {
+  return !member.dead && !member.lost && !member.left;
+}
+
+// A process that lives and has joined before may take its time between two steps (an evaluation);
+// one that is gone, or a successor that never joins, may not.
+bool Machine::waits_for_replacement() const {
+  if (phase_ != Phase::kStopping && phase_ != Phase::kRepairing) return false;
+  if (record_.generation <= 1) return false;  // The start: user code may prepare for long.
+  return std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
+    const Member& member = entry.second;
+    if (record_.ranks[static_cast<std::size_t>(member.rank)].finished) return false;
+    return member.dead || member.lost || !member.joined;
+  });
+}
+
+void Machine::attach(Member& member, Link link, const wire::Register& m) {
+  if (member.link != 0 && member.link != link) {
+    nodes_.erase(member.link);
+    emit(Close{member.link});
+  }
+  nodes_[link] = m.node_id;
+  member.link = link;
+  member.host = m.host;
+  member.pid = m.pid;
+  member.incarnation = m.incarnation;
+  member.attempt = m.attempt;
+  member.heard = now_;
+  member.lost = false;
+}
+
+void Machine::refuse(Link link, std::string reason) {
+  send(link, wire::Refused{std::move(reason)});
+  emit(Close{link});
+}
+
+void Machine::receive(Link link, const wire::Register& m) {
+  if (phase_ == Phase::kEnded) {
+    send(link, wire::JobEnded{record_.success, record_.reason});
+  } else if (m.protocol != wire::kProtocol) {
+    refuse(link, cat("this process speaks protocol ", m.protocol, " and the scheduler ",
+                     wire::kProtocol, ": start all processes with the same release of Holdfast"));
+  } else if (m.job != record_.job) {
+    refuse(link, cat("the scheduler at this address serves job '", record_.job,
+                     "', not '", m.job, "': give every job its own port"));
+  } else if (record_.ranks.empty()) {
+    admit_early(link, m);
+  } else if (const Rank rank = rank_of(m.node_id); rank == kNoRank) {
+    refuse(link, cat("all ", record_.ranks.size(), " places of the job are taken and none is called '",
+                     m.node_id, "': this worker is one too many (see MS_WORKER_NUM, MS_NODE_ID)"));
+  } else {
+    admit(link, rank, m);
+  }
+}
+
+void Machine::admit_early(Link link, const wire::Register& m) {
+  const auto found = members_.find(m.node_id);
+  if (found != members_.end() && found->second.incarnation != m.incarnation &&
+      found->second.attempt >= m.attempt) {
+    refuse(link, cat("another living process is registered as node '", m.node_id,
+                     "': give every worker its own MS_NODE_ID"));
+    return;
+  }
+  attach(members_[m.node_id], link, m);
+  if (members_.size() == static_cast<std::size_t>(options_.world_size)) {
+    assemble();
+  } else {
+    send(link, wire::Waiting{cat(members_.size(), " of ", options_.world_size, " workers are here")});
+  }
+}
+
+void Machine::assemble() {
+  for (const auto& node_id : in_rank_order(members_)) {
+    Member& member = members_.at(node_id);
+    member.rank = world_size();
+    record_.ranks.push_back({node_id, member.incarnation, member.attempt, false, 0});
+  }
+  begin("the job starts");
+  for (Rank rank = 0; rank < world_size(); ++rank) welcome(rank);
+}
+
+void Machine::admit(Link link, Rank rank, const wire::Register& m) {
+  Member& member = *member_at(rank);
+  if (m.incarnation == lease(rank).incarnation) {
+    attach(member, link, m);
+    welcome(rank);
+    return;
+  }
+  // An agent gives a place to one process at a time: a later one proves that the former is dead.
+  const bool succeeds = m.attempt > lease(rank).attempt;
+  if (m.attempt < lease(rank).attempt) {
+    refuse(link, cat("rank ", rank, " has been given to a newer process"));
+  } else if (member.dead || member.lost || succeeds) {
+    take_over(rank, link, m);
+  } else {
+    knocks_[m.node_id] = Knock{link, m};
+    const auto left = std::chrono::ceil<std::chrono::seconds>(member.heard + options_.lease - now_);
+    send(link, wire::Waiting{cat("rank ", rank, " is leased to process ", member.pid, " on ",
+                                 member.host, " for ", left.count(),
+                                 " s more unless it is seen to be dead before (MS_NODE_TIMEOUT)")});
+  }
+}
+
+void Machine::take_over(Rank rank, Link link, const wire::Register& m) {
+  const bool was_known_dead = member_at(rank)->dead || member_at(rank)->lost;
+  if (!was_known_dead) died(m.node_id, "was replaced", false, 0);
+  if (phase_ == Phase::kEnded) {
+    send(link, wire::JobEnded{record_.success, record_.reason});
+    return;
+  }
+  knocks_.erase(m.node_id);
+  lease(rank).incarnation = m.incarnation;
+  lease(rank).attempt = m.attempt;
+  lease(rank).finished = false;  // Its successor has to end in good order itself.
+  store();
+  Member& member = *member_at(rank);
+  member.dead = member.left = member.joined = false;
+  attach(member, link, m);
+  // A finished rank's death stopped nobody; its successor still has to be told where to go on.
+  if (phase_ == Phase::kRunning) begin(cat("rank ", rank, " came back"));
+  welcome(rank);
+}
+
+// Tells a process all that it may have missed.
+void Machine::welcome(Rank rank) {
+  const Link link = member_at(rank)->link;
+  send(link, wire::Accepted{rank, world_size(), record_.run_id});
+  if (lease(rank).finished) {
+    send(link, wire::Farewell{});
+  } else if (phase_ == Phase::kRunning) {
+    send(link, wire::Stop{record_.generation, cause_});
+    send(link, wire::Resume{record_.generation, record_.version});
+  } else {
+    send(link, wire::Stop{record_.generation, cause_});
+    if (phase_ == Phase::kRepairing && mending_.contains(rank)) send_repair(rank);
+  }
+}
+
+void Machine::receive(Link link, const wire::AgentState& m) {
+  if (phase_ == Phase::kEnded) {
+    send(link, wire::JobEnded{record_.success, record_.reason});
+    return;
+  }
+  if (m.job != record_.job) {
+    refuse(link, cat("the scheduler at this address serves job '", record_.job, "', not '", m.job,
+                     "': give every job its own port"));
+    return;
+  }
+  agents_[link] = m;
+  for (const auto& slot : m.slots) heed(slot);
+}
+
+void Machine::heed(const wire::Slot& slot) {
+  const auto found = members_.find(slot.node_id);
+  if (found == members_.end()) return;
+  const Member& member = found->second;
+  const bool same = slot.attempt == member.attempt && slot.incarnation == member.incarnation;
+  const bool replaced = member.attempt != 0 && slot.attempt > member.attempt;
+  if (same && slot.alive) return;
+  if (!same && !replaced) return;  // Said before this incarnation was accepted.
+  const bool in_good_order = same && slot.exit_code == 0;
+  died(slot.node_id, slot.last_words.empty() ? "died" : slot.last_words, in_good_order,
+       slot.detected_ns);
+}
+
+void Machine::died(const std::string& node_id, const std::string& how, bool in_good_order,
+                   std::uint64_t detected_ns) {
+  Member& member = members_.at(node_id);
+  member.how = how;  // The agent may learn the exit code only after the death.
+  if (member.dead || member.left) return;
+  const Rank rank = rank_of(node_id);
+  if (rank == kNoRank) {  // Before the ranks are given it just makes room.
+    nodes_.erase(member.link);
+    members_.erase(node_id);
+    return;
+  }
+  member.dead = true;
+  member.left = in_good_order;
+  if (in_good_order && lease(rank).finished) {
+    maybe_all_left();
+  } else if (in_good_order && member.joined && phase_ != Phase::kEnded) {
+    end(false, cat("rank ", rank, " ended (exit code 0) after step ", member.version,
+                   " without ending its training"));
+  } else if (in_good_order) {
+    maybe_all_left();
+    maybe_plan();  // Who wants to train with it must hear that it will not.
+  } else {
+    rank_lost(rank, cat("rank ", rank, " (process ", member.pid, ") ", how), detected_ns);
+  }
+  answer_knock(node_id);
+}
+
+void Machine::answer_knock(const std::string& node_id) {
+  const auto knock = knocks_.find(node_id);
+  const Rank rank = rank_of(node_id);
+  if (knock == knocks_.end() || rank == kNoRank || phase_ == Phase::kEnded) return;
+  const Knock waiting = knock->second;
+  take_over(rank, waiting.link, waiting.who);
+}
+
+void Machine::check_leases() {
+  std::vector<std::string> silent;
+  for (const auto& [node_id, member] : members_) {
+    if (lease_runs(member) && now_ >= member.heard + options_.lease) silent.push_back(node_id);
+  }
+  for (const auto& node_id : silent) {
+    Member& member = members_.at(node_id);
+    member.lost = true;
+    member.how = "was not heard of for longer than its lease";
+    tell_agents(wire::Evict{node_id, member.incarnation});
+    const Rank rank = rank_of(node_id);
+    if (lease(rank).finished) {
+      member.left = true;
+    } else {
+      rank_lost(rank, cat("rank ", rank, " (process ", member.pid, ") ", member.how), 0);
+    }
+    answer_knock(node_id);
+  }
+  maybe_all_left();
+}
+
+std::string Machine::missing() const {
+  std::string text;
+  const auto add = [&](const std::string& what) { text += (text.empty() ? "" : "; ") + what; };
+  if (record_.ranks.empty()) {
+    for (const auto& [node_id, member] : members_) add(cat("node '", node_id, "' is here"));
+    return text.empty() ? "none is here" : text + "; the others never registered";
+  }
+  for (Rank rank = 0; rank < world_size(); ++rank) {
+    const Member& member = members_.at(record_.ranks[static_cast<std::size_t>(rank)].node_id);
+    if (member.dead || member.lost) {
+      add(cat("rank ", rank, " ", member.how, " and no process has taken its place"));
+    } else if (phase_ == Phase::kStopping && !reports_.contains(rank) &&
+               !record_.ranks[static_cast<std::size_t>(rank)].finished) {
+      add(cat("rank ", rank, " (process ", member.pid, ") lives but has not reported"));
+    } else if (mending_.contains(rank)) {
+      add(cat("rank ", rank, " (process ", member.pid, ") has not repaired its state"));
+    }
+  }
+  return text;
+}
+
+}  // namespace holdfast::controller

@@ -1,0 +1,184 @@
+// From a fault to the next step: STOP, PLAN, REPAIR, REFORM, RESUME.
+#include <algorithm>
+
+#include "base/assert.h"
+#include "base/text.h"
+#include "core/controller/machine.h"
+
+namespace holdfast::controller {
+
+void Machine::begin(std::string cause) {
+  if (phase_ != Phase::kStopping && phase_ != Phase::kRepairing) waiting_since_ = now_;
+  phase_ = Phase::kStopping;
+  cause_ = std::move(cause);
+  reports_.clear();
+  mending_.clear();
+  unproven_.clear();
+  ++record_.generation;
+  record_.resumed = false;
+  // The number must be durable before anyone sees it: after a crash it could be given twice.
+  store();
+  emit(Note{Note::Kind::kStop, record_.generation, record_.version, kNoRank, cause_, 0});
+  for (Rank rank = 0; rank < world_size(); ++rank) {
+    if (!lease(rank).finished) {
+      send(member_at(rank)->link, wire::Stop{record_.generation, cause_});
+    }
+  }
+}
+
+void Machine::rank_lost(Rank rank, const std::string& cause, std::uint64_t detected_ns) {
+  if (phase_ == Phase::kEnded) return;
+  emit(Note{Note::Kind::kFault, record_.generation, record_.version, rank, cause, detected_ns});
+  if (lease(rank).finished) return;  // Nobody waits for it; begin() comes with its successor.
+  if (phase_ == Phase::kStopping) {
+    reports_.erase(rank);
+    waiting_since_ = now_;
+  } else {
+    begin(cause);
+  }
+}
+
+void Machine::receive(Link link, const wire::Report& m) {
+  const Rank rank = rank_at(link);
+  if (rank == kNoRank || phase_ != Phase::kStopping || m.generation != record_.generation) return;
+  if (lease(rank).finished) return;
+  member_at(rank)->joined = true;
+  reports_[rank] = m;
+  maybe_plan();
+}
+
+void Machine::maybe_plan() {
+  if (phase_ != Phase::kStopping || reports_.empty()) return;
+  std::vector<planner::Holding> holdings;
+  for (Rank rank = 0; rank < world_size(); ++rank) {
+    const bool never_trained = lease(rank).finished && lease(rank).version == kNoVersion;
+    if (never_trained || (member_at(rank)->left && !lease(rank).finished)) {
+      end(false, cat("rank ", rank, " has ended without training, but others want to train with it"));
+      return;
+    }
+    if (lease(rank).finished) {
+      holdings.push_back({lease(rank).version, lease(rank).version, false});
+    } else if (const auto report = reports_.find(rank); report != reports_.end()) {
+      holdings.push_back({report->second.version, report->second.staged, true});
+    } else {
+      return;
+    }
+  }
+  plan_ = planner::plan(holdings, planner::replicated(world_size()));
+  if (!plan_.possible) {
+    end(false, cat("the state can not be recovered: ", plan_.why));
+    return;
+  }
+  emit(Note{Note::Kind::kPlan, record_.generation, plan_.version, kNoRank, plan_.why, 0});
+  phase_ = Phase::kRepairing;
+  receiving_ = false;
+  next_round();
+}
+
+// First what each rank does with its own arena, then the copies: a source must be whole before.
+void Machine::next_round() {
+  for (;;) {
+    for (Rank rank = 0; rank < world_size(); ++rank) {
+      const auto act = plan_.orders[static_cast<std::size_t>(rank)].act;
+      const bool own = act == planner::Act::kFinish || act == planner::Act::kBegin;
+      if (receiving_ ? act == planner::Act::kReceive : own) mending_.insert(rank);
+    }
+    if (!mending_.empty()) break;
+    if (receiving_) return resume();
+    receiving_ = true;
+  }
+  for (const Rank rank : mending_) send_repair(rank);
+}
+
+void Machine::send_repair(Rank rank) {
+  const auto& order = plan_.orders[static_cast<std::size_t>(rank)];
+  auto kind = wire::RepairKind::kReceive;
+  if (order.act == planner::Act::kFinish) kind = wire::RepairKind::kFinish;
+  if (order.act == planner::Act::kBegin) kind = wire::RepairKind::kBegin;
+  send(member_at(rank)->link,
+       wire::Repair{record_.generation, plan_.version, kind, order.source});
+}
+
+void Machine::receive(Link link, const wire::Repaired& m) {
+  const Rank rank = rank_at(link);
+  if (phase_ != Phase::kRepairing || m.generation != record_.generation) return;
+  if (mending_.erase(rank) == 0 || !mending_.empty()) return;
+  // A member carries out one order a generation; a rank has one, so the rounds never meet in it.
+  if (receiving_) return resume();
+  receiving_ = true;
+  next_round();
+}
+
+void Machine::resume() {
+  phase_ = Phase::kRunning;
+  record_.resumed = true;
+  record_.version = plan_.version;
+  if (record_.generation > 1) ++record_.recoveries;
+  store();
+  emit(Note{Note::Kind::kResume, record_.generation, plan_.version, kNoRank, cause_, 0});
+  for (Rank rank = 0; rank < world_size(); ++rank) {
+    if (lease(rank).finished) continue;
+    unproven_.insert(rank);
+    send(member_at(rank)->link, wire::Resume{record_.generation, plan_.version});
+  }
+}
+
+void Machine::receive(Link link, const wire::Progress& m) {
+  const Rank rank = rank_at(link);
+  if (rank == kNoRank || phase_ != Phase::kRunning || m.generation != record_.generation) return;
+  member_at(rank)->version = m.version;
+  member_at(rank)->loss = m.loss;
+  if (unproven_.erase(rank) == 1 && unproven_.empty()) {
+    emit(Note{Note::Kind::kRecovered, record_.generation, m.version, kNoRank, cause_, 0});
+  }
+  Version least = m.version;
+  for (const auto& [node_id, member] : members_) least = std::min(least, member.version);
+  tell_agents(wire::JobProgress{record_.generation, least, m.loss});
+}
+
+void Machine::receive(Link link, const wire::Finished& m) {
+  const Rank rank = rank_at(link);
+  if (rank == kNoRank || phase_ == Phase::kEnded) return;
+  Member& member = *member_at(rank);
+  reports_.erase(rank);
+  if (!lease(rank).finished) {
+    lease(rank).finished = true;
+    lease(rank).version = m.version;
+    member.version = m.version;
+    store();
+    if (unproven_.erase(rank) == 1 && unproven_.empty()) {
+      emit(Note{Note::Kind::kRecovered, record_.generation, m.version, kNoRank, cause_, 0});
+    }
+  }
+  send(link, wire::Farewell{});
+  maybe_plan();
+}
+
+void Machine::receive(Link link, const wire::Failed& m) {
+  if (phase_ == Phase::kEnded) return;
+  const Rank rank = rank_at(link);
+  if (rank == kNoRank && !agents_.contains(link)) return;
+  end(false, rank == kNoRank ? m.reason : cat("rank ", rank, ": ", m.reason));
+}
+
+void Machine::maybe_all_left() {
+  if (phase_ == Phase::kEnded || record_.ranks.empty()) return;
+  const bool all = std::all_of(members_.begin(), members_.end(),
+                               [](const auto& entry) { return entry.second.left; });
+  if (all) end(true, cat("all ", world_size(), " ranks have ended in good order"));
+}
+
+void Machine::end(bool success, std::string reason) {
+  phase_ = Phase::kEnded;
+  record_.ended = true;
+  record_.success = success;
+  record_.reason = std::move(reason);
+  store();
+  const wire::JobEnded message{success, record_.reason};
+  for (const auto& [node_id, member] : members_) send(member.link, message);
+  for (const auto& [node_id, knock] : knocks_) send(knock.link, message);
+  tell_agents(message);
+  emit(End{success, record_.reason});
+}
+
+}  // namespace holdfast::controller
