@@ -34,13 +34,12 @@ class Lifeline {
   [[nodiscard]] static Result<Lifeline> hold(const std::string& path);
   Lifeline(Lifeline&&) noexcept;
   Lifeline& operator=(Lifeline&&) noexcept;
-  ~Lifeline();  // Releases it. In another thread than hold()'s the watcher sees it only at that
-                // thread's end.
+  ~Lifeline();  // Releases it: at once in the thread that called hold(), within 200 ms in another.
 
  private:
-  struct Page;
-  explicit Lifeline(Page* page) : page_(page) {}
-  Page* page_ = nullptr;
+  struct State;
+  explicit Lifeline(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
 };
 
 enum class Ending : std::uint8_t { kDied, kReleased, kCancelled };

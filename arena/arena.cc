@@ -1,0 +1,420 @@
+// The arena: opening and recovering its file, and the order of stores that makes it survive
+// SIGKILL.
+#include "arena/arena.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "arena/file.h"
+#include "arena/format.h"
+#include "arena/kernels.h"
+#include "arena/pool.h"
+#include "arena/robust.h"
+#include "base/assert.h"
+#include "base/digest.h"
+#include "base/text.h"
+
+namespace holdfast::arena {
+namespace {
+
+constexpr Duration kPatience = std::chrono::seconds(10);
+// Below this many lines (64 KiB of each array) waking another thread costs more than it saves.
+constexpr std::uint64_t kLinesWorthAThread = 512;
+
+std::uint64_t check_of(const Fixed& fixed) {
+  return digest(std::as_bytes(std::span(&fixed, 1)).first(offsetof(Fixed, check)));
+}
+
+Error damaged(const std::string& path, const char* what) {
+  return {Blame::kWorld, cat("The arena ", path, " ", what,
+                             "; remove it, and its rank gets its state from another rank or from a "
+                             "checkpoint.")};
+}
+
+// The header of a file that has its name; such a file was whole once.
+Result<Header> read_header(const Found& found, const std::string& path) {
+  Header header{};
+  if (read_at(found.file, 0, std::as_writable_bytes(std::span(&header, 1))) != sizeof header) {
+    return damaged(path, "is truncated");
+  }
+  const Fixed& fixed = header.fixed;
+  if (fixed.magic != kMagic || fixed.check != check_of(fixed)) return damaged(path, "is corrupt");
+  if (fixed.format != kFormat) {
+    return Error{Blame::kUser, cat("The arena ", path, " has format ", fixed.format,
+                                   ", this program knows ", kFormat, "; remove it.")};
+  }
+  if (found.bytes != fixed.file_bytes) return damaged(path, "is truncated");
+  return header;
+}
+
+Status check_words(const Header& header, const std::string& path) {
+  const Version version = header.version;
+  if (header.staged != version && header.staged != version + 1) {
+    return damaged(path, "has a corrupt header");
+  }
+  if (header.updating == version + 1 && (header.threads < 1 || header.threads > kSlots)) {
+    return damaged(path, "has a corrupt header");
+  }
+  return {};
+}
+
+Status check_layout(const Found& found, const Fixed& fixed, const Layout& layout,
+                    const std::string& path) {
+  if (fixed.fingerprint == layout.fingerprint() && fixed.file_bytes == layout.file_bytes()) {
+    return {};
+  }
+  std::string text(std::min(fixed.layout_bytes, found.bytes), '\0');
+  Layout there;
+  const bool read =
+      read_at(found.file, kLayoutOffset, std::as_writable_bytes(std::span(text))) == text.size() &&
+      digest(std::as_bytes(std::span(text))) == fixed.fingerprint && Layout::from_text(text, there);
+  if (!read) return damaged(path, "has a corrupt layout");
+  return Error{
+      Blame::kUser,
+      cat("The arena ", path, " of this run has another layout: ", difference(there, layout),
+          "; continue with the same model and optimizer, or start a new run.")};
+}
+
+Result<Mapping> create(const std::string& path, const Layout& layout, std::uint64_t run_id) {
+  Result<Descriptor> file = make_file(path, layout.file_bytes());
+  if (!file) return file.error();
+  Result<Mapping> mapping = Mapping::map(*file, layout.file_bytes(), Mapping::Access::kWrite, path);
+  if (!mapping) return mapping;
+  const std::string text = layout.to_text();
+  auto& header = *mapping->as<Header>(0);
+  header.fixed = {.run_id = run_id,
+                  .fingerprint = layout.fingerprint(),
+                  .layout_bytes = text.size(),
+                  .file_bytes = layout.file_bytes()};
+  header.fixed.check = check_of(header.fixed);
+  header.version = kNoVersion;
+  header.staged = kNoVersion;
+  std::memcpy(mapping->at(kLayoutOffset), text.data(), text.size());
+  for (std::size_t i = 0; i < kSlots; ++i) init_robust(mapping->as<Slot>(kSlotsOffset)[i].alive);
+  if (Status named = give_name(path); !named) return named.error();
+  return mapping;
+}
+
+Streams streams_of(const Mapping& mapping, const Layout& layout) {
+  const std::size_t moments = moment_count(layout.optimizer);
+  return {.w = mapping.as<float>(layout.parameters_offset()),
+          .m = moments > 0 ? mapping.as<float>(layout.moments_offset(0)) : nullptr,
+          .v = moments > 1 ? mapping.as<float>(layout.moments_offset(1)) : nullptr,
+          .g = mapping.as<float>(layout.gradients_offset())};
+}
+
+std::uint64_t digest_of(const Streams& streams, std::uint64_t floats) {
+  std::uint64_t sum = 0;
+  for (const float* region : {streams.w, streams.m, streams.v}) {
+    if (region != nullptr) sum = digest(std::as_bytes(std::span(region, floats)), sum);
+  }
+  return sum;
+}
+
+// Holds slots of the update for as long as it lives.
+class SlotLocks {
+ public:
+  SlotLocks(Slot* slots, std::size_t count) : slots_(slots) {
+    while (held_ < count) {
+      last_ = lock_robust(slots_[held_].alive, kPatience);
+      if (last_ != Locked::kFree && last_ != Locked::kOrphaned) return;
+      ++held_;
+    }
+  }
+  ~SlotLocks() {
+    while (held_ > 0) unlock_robust(slots_[--held_].alive);
+  }
+  SlotLocks(const SlotLocks&) = delete;
+  SlotLocks& operator=(const SlotLocks&) = delete;
+  [[nodiscard]] Locked last() const { return last_; }
+
+ private:
+  Slot* slots_;
+  std::size_t held_ = 0;
+  Locked last_ = Locked::kFree;
+};
+
+}  // namespace
+
+struct Arena::State {
+  State(std::string its_path, Layout its_layout, Mapping its_mapping, Opening how)
+      : path(std::move(its_path)),
+        layout(std::move(its_layout)),
+        mapping(std::move(its_mapping)),
+        opening(how),
+        streams(streams_of(mapping, layout)),
+        floats(layout.region_floats()) {
+    std::uint64_t at = 0;
+    for (const Entry& entry : layout.parameters) {
+      offsets.push_back(at);
+      at += (entry.elements + kLineFloats - 1) / kLineFloats * kLineFloats;
+    }
+  }
+
+  [[nodiscard]] Header& header() const { return *mapping.as<Header>(0); }
+  [[nodiscard]] Slot* slots() const { return mapping.as<Slot>(kSlotsOffset); }
+  [[nodiscard]] Record& record(Version v) const { return header().records[v % 2]; }
+  [[nodiscard]] std::span<float> part(float* region, std::size_t i) const {
+    HF_ASSERT(region != nullptr && i < offsets.size());
+    return {region + offsets[i], layout.parameters[i].elements};
+  }
+  [[nodiscard]] float* moment_region(std::size_t k) const {
+    HF_ASSERT(k < moment_count(layout.optimizer));
+    return k == 0 ? streams.m : streams.v;
+  }
+
+  Status recover();
+  void split(std::size_t threads);
+  void work(std::size_t slot, Version n);
+
+  std::string path;
+  Layout layout;
+  Mapping mapping;
+  Opening opening;
+  Streams streams;
+  std::uint64_t floats;
+  std::vector<std::uint64_t> offsets;
+  std::unique_ptr<Pool> pool;
+};
+
+// Finishes the update that a dead process began. Whoever dies in here leaves the next one the same
+// task: the slots say how far it got.
+Status Arena::State::recover() {
+  const SlotLocks locks(slots(), kSlots);
+  if (locks.last() == Locked::kNot) {
+    return Error{Blame::kWorld, cat("The arena ", path,
+                                    " is being updated by a process that is alive, though perhaps "
+                                    "stopped; end it first.")};
+  }
+  if (locks.last() == Locked::kUnusable) return damaged(path, "has corrupt locks");
+  Header& h = header();
+  if (Status checked = check_words(h, path); !checked) return checked;
+  const Version n = h.version + 1;
+  if (h.updating != n) return {};
+  for (std::size_t i = 0; i < h.threads; ++i) {
+    if (slots()[i].end > floats / kLineFloats) return damaged(path, "has a corrupt progress word");
+  }
+  for (std::size_t i = 0; i < h.threads; ++i) {
+    update_lines(layout.optimizer, record(n).arguments, streams, slots()[i]);
+  }
+  publish(h.version, n);
+  opening = Opening::kRolledForward;
+  return {};
+}
+
+// Says which slot does which lines. In the file, so that a successor need not split alike.
+void Arena::State::split(std::size_t threads) {
+  const std::uint64_t lines = floats / kLineFloats;
+  for (std::size_t i = 0; i < threads; ++i) {
+    publish(slots()[i].progress, lines * i / threads * 2);
+    slots()[i].end = lines * (i + 1) / threads;
+  }
+  publish(header().threads, threads);
+}
+
+void Arena::State::work(std::size_t slot, Version n) {
+  std::optional<SlotLocks> lock;
+  if (slot > 0) lock.emplace(slots() + slot, 1);  // Slot 0 is held by update().
+  // A thread of a process that dies under it may get here after a successor has finished its lines.
+  if (load(header().version) + 1 != n) return;
+  update_lines(layout.optimizer, record(n).arguments, streams, slots()[slot]);
+}
+
+Result<Arena> Arena::open(const std::string& path, const Layout& layout, std::uint64_t run_id) {
+  Result<Found> found = find_file(path, Mapping::Access::kWrite);
+  if (!found) return found.error();
+  bool usable = found->file.valid();
+  if (usable) {
+    const Result<Header> header = read_header(*found, path);
+    if (!header) return header.error();
+    usable = header->fixed.run_id == run_id && header->version != kNoVersion;
+    if (usable) {
+      if (Status same = check_layout(*found, header->fixed, layout, path); !same) {
+        return same.error();
+      }
+    }
+  }
+  Result<Mapping> mapping =
+      usable ? Mapping::map(found->file, found->bytes, Mapping::Access::kWrite, path)
+             : create(path, layout, run_id);
+  if (!mapping) return mapping.error();
+  const Opening opening = usable ? Opening::kReopened : Opening::kCreated;
+  auto state = std::make_unique<State>(path, layout, std::move(*mapping), opening);
+  if (usable) {
+    if (Status recovered = state->recover(); !recovered) return recovered.error();
+  }
+  return Arena(std::move(state));
+}
+
+Result<Peek> Arena::peek(const std::string& path) {
+  Result<Found> found = find_file(path, Mapping::Access::kRead);
+  if (!found) return found.error();
+  if (!found->file.valid()) return Error{Blame::kWorld, cat("There is no arena ", path, ".")};
+  const Result<Header> read = read_header(*found, path);
+  if (!read) return read.error();
+  const Header& header = *read;
+  Peek peek{.run_id = header.fixed.run_id, .fingerprint = header.fixed.fingerprint};
+  if (header.version == kNoVersion) return peek;
+  peek.version = header.version;
+  peek.staged = header.staged;
+  peek.updating = header.updating == header.version + 1;
+  peek.position = header.records[header.version % 2].position;
+  return peek;
+}
+
+Arena::Arena(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Arena::Arena(Arena&&) noexcept = default;
+Arena& Arena::operator=(Arena&&) noexcept = default;
+Arena::~Arena() = default;
+
+const std::string& Arena::path() const {
+  return state_->path;
+}
+const Layout& Arena::layout() const {
+  return state_->layout;
+}
+Opening Arena::opening() const {
+  return state_->opening;
+}
+Version Arena::version() const {
+  return load(state_->header().version);
+}
+
+Version Arena::staged() const {
+  return fresh() ? kNoVersion : load(state_->header().staged);
+}
+
+Position Arena::position() const {
+  HF_ASSERT(!fresh());
+  return state_->record(version()).position;
+}
+
+std::span<float> Arena::parameter(std::size_t i) {
+  return state_->part(state_->streams.w, i);
+}
+std::span<float> Arena::moment(std::size_t k, std::size_t i) {
+  return state_->part(state_->moment_region(k), i);
+}
+std::span<float> Arena::gradient(std::size_t i) {
+  return state_->part(gradients().data(), i);
+}
+
+std::span<float> Arena::parameters() {
+  return {state_->streams.w, state_->floats};
+}
+std::span<float> Arena::moments(std::size_t k) {
+  return {state_->moment_region(k), state_->floats};
+}
+std::span<float> Arena::gradients() {
+  return {state_->mapping.as<float>(state_->layout.gradients_offset()), state_->floats};
+}
+std::span<std::byte> Arena::private_bytes(Version v) {
+  HF_ASSERT(v != kNoVersion);
+  return {state_->mapping.at(state_->layout.private_offset(v % 2)), state_->layout.private_bytes};
+}
+
+void Arena::begin(Version v, const Position& position) {
+  HF_ASSERT(fresh() && v != kNoVersion);
+  Header& h = state_->header();
+  publish(h.updating, 0);
+  publish(h.staged, v);
+  state_->record(v).position = position;
+  publish(h.version, v);
+}
+
+void Arena::invalidate() {
+  publish(state_->header().version, kNoVersion);
+}
+
+void Arena::stage(Version n, const StagedStep& step) {
+  HF_ASSERT(!fresh() && n == version() + 1);
+  const std::span<std::byte> slot = private_bytes(n);
+  HF_ASSERT(step.private_bytes.size() == slot.size());
+  unstage();
+  if (!slot.empty() && step.private_bytes.data() != slot.data()) {
+    std::memcpy(slot.data(), step.private_bytes.data(), slot.size());
+  }
+  state_->record(n) = {step.position, step.arguments};
+  publish(state_->header().staged, n);
+}
+
+void Arena::unstage() {
+  publish(state_->header().staged, version());
+}
+
+void Arena::update(std::size_t threads) {
+  HF_ASSERT(threads >= 1 && threads <= kSlots);
+  Header& h = state_->header();
+  const std::uint64_t worth = state_->floats / kLineFloats / kLinesWorthAThread + 1;
+  threads = std::min<std::size_t>(threads, worth);
+  if (threads > 1 && (!state_->pool || state_->pool->size() < threads)) {
+    state_->pool = std::make_unique<Pool>(threads);
+  }
+  const SlotLocks lock(state_->slots(), 1);
+  HF_ASSERT(!fresh() && staged() == version() + 1);
+  const Version n = staged();
+  state_->split(threads);
+  publish(h.updating, n);  // From here on the update is finished, by us or by a successor.
+  if (threads == 1) {
+    state_->work(0, n);
+  } else {
+    state_->pool->run(threads, [&](std::size_t slot) { state_->work(slot, n); });
+  }
+  publish(h.version, n);
+}
+
+void Arena::finish() {
+  if (!fresh() && staged() != version()) update(1);
+}
+
+Status Arena::copy_from(const std::string& path, Version expected, bool with_private) {
+  Result<Found> found = find_file(path, Mapping::Access::kRead);
+  if (!found) return found.error();
+  if (!found->file.valid()) return Error{Blame::kWorld, cat("There is no arena ", path, ".")};
+  const Result<Header> header = read_header(*found, path);
+  if (!header) return header.error();
+  const Fixed& own = state_->header().fixed;
+  if (header->fixed.run_id != own.run_id || header->fixed.fingerprint != own.fingerprint) {
+    return Error{Blame::kPeer, cat("The arena ", path, " is of another run or layout than ",
+                                   state_->path, "; a copy would be wrong.")};
+  }
+  Result<Mapping> source = Mapping::map(found->file, found->bytes, Mapping::Access::kRead, path);
+  if (!source) return source.error();
+  const Header& there = *source->as<Header>(0);
+  const auto stands = [&] {
+    return load(there.version) == expected && load(there.updating) != expected + 1;
+  };
+  const Error moved{Blame::kPeer, cat("The arena ", path, " does not stand still at version ",
+                                      expected, "; nothing usable was copied.")};
+  if (expected == kNoVersion || !stands()) return moved;
+
+  invalidate();
+  const Layout& layout = state_->layout;
+  const Streams from = streams_of(*source, layout);
+  const std::uint64_t bytes = layout.gradients_bytes();
+  std::memcpy(state_->streams.w, from.w, bytes);
+  if (from.m != nullptr) std::memcpy(state_->streams.m, from.m, bytes);
+  if (from.v != nullptr) std::memcpy(state_->streams.v, from.v, bytes);
+  if (with_private && layout.private_bytes > 0) {
+    std::memcpy(private_bytes(expected).data(), source->at(layout.private_offset(expected % 2)),
+                layout.private_bytes);
+  }
+  const Position position = there.records[expected % 2].position;
+  const std::uint64_t sum = digest_of(from, state_->floats);
+  if (!stands()) return moved;
+  if (sum != digest()) {
+    return Error{Blame::kWorld,
+                 cat("The copy of ", path, " in ", state_->path,
+                     " differs from it: memory that does not keep what is written?")};
+  }
+  begin(expected, position);
+  return {};
+}
+
+std::uint64_t Arena::digest() const {
+  return digest_of(state_->streams, state_->floats);
+}
+
+}  // namespace holdfast::arena

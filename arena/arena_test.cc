@@ -1,0 +1,457 @@
+// The arena within one process: layout, protocol, arithmetic, refusals. Deaths are in
+// crash_test.cc.
+#include "arena/arena.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cfenv>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <numeric>
+#include <tuple>
+#include <vector>
+
+#include "arena/format.h"
+#include "base/text.h"
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+namespace holdfast::arena {
+namespace {
+
+class Directory {
+ public:
+  Directory() {
+    char name[] = "/dev/shm/holdfast-test-XXXXXX";
+    path_ = mkdtemp(name);
+  }
+  ~Directory() { std::filesystem::remove_all(path_); }
+  [[nodiscard]] std::string file(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+Layout small(Optimizer optimizer = Optimizer::kMomentum) {
+  return {.parameters = {{"fc.weight", 100}, {"fc.bias", 10}},
+          .optimizer = optimizer,
+          .private_bytes = 24};
+}
+
+Arena must_open(const std::string& path, const Layout& layout, std::uint64_t run_id = 7) {
+  Result<Arena> arena = Arena::open(path, layout, run_id);
+  if (!arena) ADD_FAILURE() << arena.error().what;
+  return std::move(*arena);
+}
+
+std::vector<std::byte> bytes(std::uint8_t value, std::size_t count = 24) {
+  return std::vector<std::byte>(count, std::byte{value});
+}
+
+void fill(std::span<float> values, float scale) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = scale * std::sin(static_cast<float>(i + 1));
+  }
+}
+
+void start(Arena& arena) {
+  for (std::size_t i = 0; i < arena.layout().parameters.size(); ++i) fill(arena.parameter(i), 1);
+  std::ranges::copy(bytes(100, arena.layout().private_bytes), arena.private_bytes(0).begin());
+  arena.begin_version0({.epoch = 1});
+}
+
+void take_step(Arena& arena, std::size_t threads = 1) {
+  const Version n = arena.version() + 1;
+  for (std::size_t i = 0; i < arena.layout().parameters.size(); ++i) {
+    fill(arena.gradient(i), 0.1F * static_cast<float>(n + i));
+  }
+  const auto mine = bytes(static_cast<std::uint8_t>(n), arena.layout().private_bytes);
+  arena.stage(n, {mine,
+                  {.learning_rate = 0.1, .momentum = 0.9, .update_count = n},
+                  {.epoch = 1, .index = n, .samples = 32 * n}});
+  arena.update(threads);
+}
+
+TEST(Layout, SurvivesItsTextForm) {
+  Layout layout = small(Optimizer::kAdamW);
+  layout.parameters.push_back({"a name\nwith 3 odd characters", 0});
+  Layout back;
+  ASSERT_TRUE(Layout::from_text(layout.to_text(), back));
+  EXPECT_EQ(difference(layout, back), "");
+  EXPECT_EQ(layout.fingerprint(), back.fingerprint());
+}
+
+TEST(Layout, RefusesEveryTextThatIsCutShort) {
+  const std::string text = small().to_text();
+  Layout out;
+  for (std::size_t n = 0; n < text.size(); ++n)
+    EXPECT_FALSE(Layout::from_text(text.substr(0, n), out));
+}
+
+TEST(Layout, KeepsRegionsApartAndInLines) {
+  for (const Optimizer optimizer : {Optimizer::kSgd, Optimizer::kMomentum, Optimizer::kAdam}) {
+    const Layout layout = small(optimizer);
+    std::vector<std::uint64_t> begins{layout.gradients_offset(), layout.parameters_offset()};
+    for (std::size_t k = 0; k < moment_count(optimizer); ++k)
+      begins.push_back(layout.moments_offset(k));
+    begins.push_back(layout.private_offset(0));
+    EXPECT_EQ(begins[0] % kPageBytes, 0);
+    EXPECT_GE(begins[0], kLayoutOffset + layout.to_text().size());
+    for (std::size_t i = 1; i < begins.size(); ++i) {
+      EXPECT_EQ(begins[i] % 128, 0);
+      EXPECT_GE(begins[i], begins[i - 1] + layout.gradients_bytes());
+    }
+    EXPECT_GE(layout.private_offset(1), layout.private_offset(0) + layout.private_bytes);
+    EXPECT_GE(layout.file_bytes(), layout.private_offset(1) + layout.private_bytes);
+    EXPECT_EQ(layout.offset(1), 128);
+    EXPECT_EQ(layout.region_floats(), 160);
+  }
+}
+
+TEST(Arena, IsFreshAndZeroUntilItsFirstVersionIsCommitted) {
+  const Directory directory;
+  Arena arena = must_open(directory.file("deep/er/a.arena"), small());
+  EXPECT_EQ(arena.opening(), Opening::kCreated);
+  EXPECT_TRUE(arena.fresh());
+  EXPECT_EQ(arena.staged(), kNoVersion);
+  EXPECT_TRUE(std::ranges::all_of(arena.moment(0, 1), [](float x) { return x == 0; }));
+  start(arena);
+  EXPECT_EQ(arena.version(), 0);
+  EXPECT_EQ(arena.staged(), 0);
+  EXPECT_EQ(arena.position(), (Position{.epoch = 1}));
+  struct stat status {};
+  ASSERT_EQ(stat(arena.path().c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777U, 0600U);
+}
+
+TEST(Arena, IsReopenedWithAllThatWasCommitted) {
+  const Directory directory;
+  const std::string path = directory.file("a.arena");
+  std::vector<float> weights;
+  std::vector<float> moments;
+  {
+    Arena arena = must_open(path, small());
+    start(arena);
+    for (int i = 0; i < 3; ++i) take_step(arena);
+    weights.assign(arena.parameters().begin(), arena.parameters().end());
+    moments.assign(arena.moments(0).begin(), arena.moments(0).end());
+  }
+  Arena arena = must_open(path, small());
+  EXPECT_EQ(arena.opening(), Opening::kReopened);
+  EXPECT_EQ(arena.version(), 3);
+  EXPECT_EQ(arena.position(), (Position{.epoch = 1, .index = 3, .samples = 96}));
+  EXPECT_TRUE(std::ranges::equal(arena.parameters(), weights));
+  EXPECT_TRUE(std::ranges::equal(arena.moments(0), moments));
+  EXPECT_TRUE(std::ranges::equal(arena.private_bytes(3), bytes(3)));
+  EXPECT_TRUE(std::ranges::equal(arena.private_bytes(2), bytes(2)));
+}
+
+TEST(Arena, KeepsThePrivateBytesOfItsVersionThroughAVoidStep) {
+  const Directory directory;
+  Arena arena = must_open(directory.file("a.arena"), small());
+  start(arena);
+  take_step(arena);
+  const auto other = bytes(99);
+  arena.stage(2, {other, {}, {.index = 2}});
+  EXPECT_EQ(arena.staged(), 2);
+  arena.unstage();
+  EXPECT_EQ(arena.staged(), 1);
+  EXPECT_TRUE(std::ranges::equal(arena.private_bytes(1), bytes(1)));
+  EXPECT_EQ(arena.position().index, 1);
+  take_step(arena);
+  EXPECT_EQ(arena.version(), 2);
+}
+
+TEST(Arena, FinishesAStagedVersionForADeadOwner) {
+  const Directory directory;
+  const std::string path = directory.file("a.arena");
+  const auto step = [](Arena& arena) {
+    fill(arena.gradient(0), 0.5F);
+    const auto mine = bytes(1);
+    arena.stage(1, {mine, {.learning_rate = 0.1, .momentum = 0.9}, {.index = 1}});
+  };
+  {
+    Arena arena = must_open(path, small());
+    start(arena);
+    step(arena);
+  }
+  Arena whole = must_open(directory.file("b.arena"), small());
+  start(whole);
+  step(whole);
+  whole.update(1);
+
+  Arena arena = must_open(path, small());
+  EXPECT_EQ(arena.version(), 0);
+  EXPECT_EQ(arena.staged(), 1);
+  arena.finish();
+  EXPECT_EQ(arena.version(), 1);
+  EXPECT_EQ(arena.digest(), whole.digest());
+  arena.finish();
+  EXPECT_EQ(arena.version(), 1);
+}
+
+TEST(Arena, IsMadeAnewForAnotherRunAndWhenItHasNoVersion) {
+  const Directory directory;
+  const std::string path = directory.file("a.arena");
+  {
+    Arena arena = must_open(path, small(), 7);
+    start(arena);
+  }
+  {
+    Arena arena = must_open(path, small(Optimizer::kAdam), 8);
+    EXPECT_EQ(arena.opening(), Opening::kCreated);
+    arena.parameter(0)[0] = 5;
+  }
+  Arena arena = must_open(path, small(Optimizer::kAdam), 8);
+  EXPECT_TRUE(arena.fresh());
+  EXPECT_EQ(arena.parameter(0)[0], 0);
+}
+
+TEST(Arena, NamesTheFirstDifferenceOfAnotherLayout) {
+  const Directory directory;
+  const std::string path = directory.file("a.arena");
+  {
+    Arena arena = must_open(path, small());
+    start(arena);
+  }
+  Layout larger = small();
+  larger.parameters[1].elements = 20;
+  Layout longer = small();
+  longer.parameters.push_back({"extra", 1});
+  Layout shy = small();
+  shy.private_bytes = 0;
+  const std::vector<std::pair<Layout, std::string>> cases{
+      {larger, "parameter 1 is fc.bias (10) there and fc.bias (20) here"},
+      {longer, "parameter 2, extra (1), is only here"},
+      {small(Optimizer::kAdam), "the optimizer is SGD with momentum there and Adam here"},
+      {shy, "24 bytes there and 0 here"}};
+  for (const auto& [layout, words] : cases) {
+    const Result<Arena> arena = Arena::open(path, layout, 7);
+    ASSERT_FALSE(arena);
+    EXPECT_EQ(arena.error().blame, Blame::kUser);
+    EXPECT_NE(arena.error().what.find(words), std::string::npos) << arena.error().what;
+  }
+}
+
+TEST(Arena, RefusesADamagedFileByName) {
+  const Directory directory;
+  const std::string path = directory.file("a.arena");
+  const auto damage = [&](auto&& how) {
+    {
+      std::filesystem::remove(path);
+      Arena arena = must_open(path, small());
+      start(arena);
+      how();
+    }
+    const Result<Arena> arena = Arena::open(path, small(), 7);
+    EXPECT_FALSE(arena);
+    if (!arena) {
+      EXPECT_NE(arena.error().what.find(path), std::string::npos);
+    }
+  };
+  const auto poke = [&](off_t at) {
+    const int fd = ::open(path.c_str(), O_WRONLY);
+    EXPECT_EQ(pwrite(fd, "\x55", 1, at), 1);
+    close(fd);
+  };
+  damage([&] { EXPECT_EQ(truncate(path.c_str(), 0), 0); });
+  damage([&] { EXPECT_EQ(truncate(path.c_str(), 100), 0); });
+  damage([&] { EXPECT_EQ(truncate(path.c_str(), kPageBytes), 0); });
+  damage([&] { poke(0); });
+  damage([&] { poke(offsetof(Fixed, file_bytes)); });
+  damage([&] { poke(offsetof(Header, staged) + 3); });
+}
+
+TEST(Arena, SaysHowMuchRoomItNeeds) {
+  const Directory directory;
+  Layout huge = small();
+  huge.parameters[0].elements = std::uint64_t{1} << 44;
+  const Result<Arena> arena = Arena::open(directory.file("a.arena"), huge, 7);
+  ASSERT_FALSE(arena);
+  EXPECT_NE(arena.error().what.find(cat(huge.file_bytes())), std::string::npos)
+      << arena.error().what;
+  EXPECT_TRUE(std::filesystem::is_empty(directory.file("")));
+}
+
+TEST(Arena, IsPeekedAtWithoutSideEffects) {
+  const Directory directory;
+  const std::string path = directory.file("a.arena");
+  EXPECT_FALSE(Arena::peek(path));
+  Arena arena = must_open(path, small(), 11);
+  ASSERT_TRUE(Arena::peek(path));
+  EXPECT_EQ(Arena::peek(path)->version, kNoVersion);
+  start(arena);
+  take_step(arena);
+  const auto mine = bytes(2);
+  arena.stage(2, {mine, {}, {}});
+  const Result<Peek> peek = Arena::peek(path);
+  ASSERT_TRUE(peek);
+  EXPECT_EQ(peek->run_id, 11);
+  EXPECT_EQ(peek->fingerprint, small().fingerprint());
+  EXPECT_EQ(peek->version, 1);
+  EXPECT_EQ(peek->staged, 2);
+  EXPECT_FALSE(peek->updating);
+  EXPECT_EQ(peek->position.samples, 32);
+}
+
+TEST(Arena, CopiesAnotherRanksState) {
+  const Directory directory;
+  Arena source = must_open(directory.file("a.arena"), small(Optimizer::kAdam));
+  start(source);
+  take_step(source);
+  take_step(source);
+  for (const bool with_private : {false, true}) {
+    Arena copy =
+        must_open(directory.file(with_private ? "b.arena" : "c.arena"), small(Optimizer::kAdam));
+    const Status copied = copy.copy_from(source.path(), 2, with_private);
+    ASSERT_TRUE(copied) << copied.error().what;
+    EXPECT_EQ(copy.version(), 2);
+    EXPECT_EQ(copy.staged(), 2);
+    EXPECT_EQ(copy.position(), source.position());
+    EXPECT_EQ(copy.digest(), source.digest());
+    EXPECT_EQ(std::ranges::equal(copy.private_bytes(2), bytes(2)), with_private);
+  }
+}
+
+TEST(Arena, DoesNotCopyWhatIsNotTheExpectedVersion) {
+  const Directory directory;
+  Arena source = must_open(directory.file("a.arena"), small());
+  start(source);
+  Arena copy = must_open(directory.file("b.arena"), small());
+  EXPECT_FALSE(copy.copy_from(source.path(), 1, true));
+  EXPECT_FALSE(copy.copy_from(directory.file("none"), 0, true));
+  Arena other = must_open(directory.file("c.arena"), small(Optimizer::kAdam));
+  start(other);
+  EXPECT_FALSE(copy.copy_from(other.path(), 0, true));
+  EXPECT_TRUE(copy.fresh());
+}
+
+TEST(Arena, GoesBackToTheVersionOfACheckpoint) {
+  const Directory directory;
+  const std::string path = directory.file("a.arena");
+  {
+    Arena arena = must_open(path, small());
+    start(arena);
+    for (int i = 0; i < 5; ++i) take_step(arena);
+    arena.invalidate();
+    fill(arena.parameters(), 3);
+    arena.begin(
+        4, {.index = 4});  // Update 5 is recorded as begun before; it must not be finished now.
+  }
+  Arena arena = must_open(path, small());
+  EXPECT_EQ(arena.opening(), Opening::kReopened);
+  EXPECT_EQ(arena.version(), 4);
+  EXPECT_EQ(arena.position().index, 4);
+}
+
+// The orders of operations that kernels.h promises, written once more, plainly.
+void expect_element(Optimizer optimizer, const UpdateArguments& a, float& w, float& m, float& v,
+                    float g) {
+  const auto decay = static_cast<float>(a.weight_decay);
+  const auto count = static_cast<double>(a.update_count);
+  if (a.weight_decay != 0) {
+    if (optimizer == Optimizer::kAdamW) {
+      w *= static_cast<float>(1 - a.learning_rate * a.weight_decay);
+    } else {
+      g += decay * w;
+    }
+  }
+  if (optimizer == Optimizer::kSgd) {
+    w += static_cast<float>(-a.learning_rate) * g;
+  } else if (optimizer == Optimizer::kMomentum) {
+    m = static_cast<float>(a.momentum) * m + g;
+    w += static_cast<float>(-a.learning_rate) * m;
+  } else {
+    m += static_cast<float>(1 - a.beta1) * (g - m);
+    v = static_cast<float>(a.beta2) * v + static_cast<float>(1 - a.beta2) * g * g;
+    const auto correction = static_cast<float>(std::sqrt(1 - std::pow(a.beta2, count)));
+    const auto step = static_cast<float>(-(a.learning_rate / (1 - std::pow(a.beta1, count))));
+    w += step * m / (std::sqrt(v) / correction + static_cast<float>(a.epsilon));
+  }
+}
+
+class Arithmetic : public testing::TestWithParam<std::tuple<Optimizer, double, std::size_t>> {};
+
+TEST_P(Arithmetic, GivesTheBitsOfThePlainLoopOnAnyNumberOfThreads) {
+  const auto [optimizer, decay, threads] = GetParam();
+  const Directory directory;
+  Layout layout{.parameters = {{"a", 50'001}, {"b", 7}, {"c", 33'333}}, .optimizer = optimizer};
+  Arena arena = must_open(directory.file("a.arena"), layout);
+  start(arena);
+  std::vector<float> w(arena.parameters().begin(), arena.parameters().end());
+  std::vector<float> m(w.size());
+  std::vector<float> v(w.size());
+  for (Version n = 1; n <= 4; ++n) {
+    for (std::size_t i = 0; i < 3; ++i) fill(arena.gradient(i), 0.3F / static_cast<float>(n));
+    const UpdateArguments arguments{
+        .learning_rate = 0.01, .momentum = 0.9, .weight_decay = decay, .update_count = n};
+    arena.stage(n, {{}, arguments, {}});
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      expect_element(optimizer, arguments, w[i], m[i], v[i], arena.gradients()[i]);
+    }
+    arena.update(threads);
+  }
+  const auto same = [](std::span<const float> a, const std::vector<float>& b) {
+    return std::memcmp(a.data(), b.data(), b.size() * sizeof(float)) == 0;
+  };
+  EXPECT_TRUE(same(arena.parameters(), w));
+  if (moment_count(optimizer) > 0) {
+    EXPECT_TRUE(same(arena.moments(0), m));
+  }
+  if (moment_count(optimizer) > 1) {
+    EXPECT_TRUE(same(arena.moments(1), v));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Arithmetic,
+                         testing::Combine(testing::Values(Optimizer::kSgd, Optimizer::kMomentum,
+                                                          Optimizer::kAdam, Optimizer::kAdamW),
+                                          testing::Values(0.0, 0.05), testing::Values(1U, 2U, 3U)));
+
+TEST(Arena, ConvergesOnAParabola) {  // Guards against a sign or a scale wrong in both loops.
+  const Directory directory;
+  for (const Optimizer optimizer : {Optimizer::kSgd, Optimizer::kMomentum, Optimizer::kAdam}) {
+    Arena arena =
+        must_open(directory.file(cat("p", static_cast<int>(optimizer))), small(optimizer));
+    start(arena);
+    for (Version n = 1; n <= 400; ++n) {
+      std::ranges::copy(arena.parameters(), arena.gradients().begin());
+      const auto mine = bytes(0);
+      arena.stage(n, {mine, {.learning_rate = 0.03, .momentum = 0.9, .update_count = n}, {}});
+      arena.update(1);
+    }
+    EXPECT_LT(std::abs(arena.parameter(0)[0]), 1e-2F) << name(optimizer);
+  }
+}
+
+#if defined(__x86_64__)
+TEST(Arena, GivesTheSameBitsWhateverFloatModeTheCallerSet) {
+  const Directory directory;
+  std::vector<std::uint64_t> digests;
+  for (const unsigned mode : {0x1f80U, 0x1f80U | 0x8040U | 0x6000U}) {
+    Arena arena = must_open(directory.file(cat("m", mode)), small(Optimizer::kMomentum));
+    start(arena);
+    fill(arena.gradient(0), 1e-39F);
+    arena.stage(1, {arena.private_bytes(1), {.learning_rate = 0.1, .momentum = 0.9}, {}});
+    const unsigned before = _mm_getcsr();
+    _mm_setcsr(mode);
+    arena.update(1);
+    EXPECT_EQ(_mm_getcsr() & 0xffc0U, mode);
+    _mm_setcsr(before);
+    EXPECT_NE(arena.moment(0, 0)[0], 0);
+    digests.push_back(arena.digest());
+  }
+  EXPECT_EQ(digests[0], digests[1]);
+}
+#endif
+
+}  // namespace
+}  // namespace holdfast::arena

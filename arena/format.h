@@ -1,0 +1,88 @@
+// The bytes of an arena file: header, one slot for each thread of an update, layout text, regions.
+//
+// Words that change while others may read are read and written through std::atomic_ref. Numbers are
+// in the host's order: the file never leaves its host.
+//
+//   0       Header
+//   4096    Slot[kSlots]
+//   12288   layout text, then to the next page: zeros
+//   ...     gradients, parameters, moments (Layout::*_offset), two slots of private bytes
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "arena/arena.h"
+#include "arena/layout.h"
+
+namespace holdfast::arena {
+
+inline constexpr std::uint64_t kPageBytes = 4096;
+inline constexpr std::uint64_t kMagic = 0x6172656e61466421;  // "!dFanera" in memory
+inline constexpr std::uint64_t kFormat = 1;
+inline constexpr std::size_t kSlots = 16;     // The most threads an update runs on.
+inline constexpr std::size_t kUndoLines = 3;  // parameters and up to two moments
+
+// Never changes after the file got its name.
+struct Fixed {
+  std::uint64_t magic = kMagic;
+  std::uint64_t format = kFormat;
+  std::uint64_t run_id = 0;
+  std::uint64_t fingerprint = 0;  // Of the layout; also the digest of its text.
+  std::uint64_t layout_bytes = 0;
+  std::uint64_t file_bytes = 0;
+  std::uint64_t check = 0;  // Digest of all above.
+};
+
+struct Record {
+  Position position;
+  UpdateArguments arguments;
+};
+
+struct Header {
+  Fixed fixed;
+  // An update is begun, and must be finished by whoever opens the file, exactly if
+  // updating == version + 1. It is not reset: the store of `version` ends the update.
+  std::uint64_t version;  // kNoVersion: nothing below means anything.
+  std::uint64_t staged;   // version or version + 1
+  std::uint64_t updating;
+  std::uint64_t threads;  // Slots in use by the update begun.
+  Record records[2];      // Of version v in [v % 2].
+};
+static_assert(sizeof(Header) <= kPageBytes);
+
+// One thread's part of an update: the lines [progress / 2, end), the first one open if progress is
+// odd: then `undo` holds that line's old contents.
+struct Slot {
+  alignas(128) std::uint64_t progress;
+  std::uint64_t end;
+  pthread_mutex_t alive;  // Robust; held by the thread that works on this slot.
+  alignas(128) float undo[kUndoLines][kLineFloats];
+};
+static_assert(sizeof(Slot) == 512);
+
+inline constexpr std::uint64_t kSlotsOffset = kPageBytes;
+inline constexpr std::uint64_t kLayoutOffset = kSlotsOffset + kSlots * sizeof(Slot);
+
+// Only the order of stores in one thread's program counts when SIGKILL cuts it: what retired is in
+// the page cache, what did not never happened. So it is the compiler alone that must keep the
+// order.
+inline void keep_order() {
+  asm volatile("" ::: "memory");
+}
+
+inline std::uint64_t load(const std::uint64_t& word) {
+  // atomic_ref wants a mutable object, although it only reads.
+  return std::atomic_ref(const_cast<std::uint64_t&>(word)).load(std::memory_order_acquire);
+}
+
+// Everything before is in the file when `word` changes, and nothing after.
+inline void publish(std::uint64_t& word, std::uint64_t value) {
+  keep_order();
+  std::atomic_ref(word).store(value, std::memory_order_release);
+  keep_order();
+}
+
+}  // namespace holdfast::arena

@@ -1,0 +1,177 @@
+// The fused updates, compiled for several instruction sets; the processor's best is taken at start.
+#include "arena/kernels.h"
+
+#include <cfenv>
+#include <cmath>
+#include <cstring>
+
+// Sanitizers do not get along with the resolver functions that target_clones makes.
+#if defined(__x86_64__) && !defined(HOLDFAST_SANITIZED)
+#define HF_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define HF_CLONES
+#endif
+#define HF_INLINE __attribute__((always_inline)) inline
+
+namespace holdfast::arena {
+namespace {
+
+struct Scalars {
+  float negative_rate;
+  float momentum;
+  float one_minus_beta1;
+  float beta2;
+  float one_minus_beta2;
+  float negative_step_size;
+  float correction;
+  float epsilon;
+  float weight_decay;
+  float keep;  // kAdamW: what decay leaves of a parameter.
+};
+
+// Not inlined, so that the caller's floating-point mode is the default one by the time it runs.
+__attribute__((noinline)) Scalars scalars(const UpdateArguments& a) {
+  const auto count = static_cast<double>(a.update_count);
+  const double correction1 = 1 - std::pow(a.beta1, count);
+  const double correction2 = 1 - std::pow(a.beta2, count);
+  return {
+      .negative_rate = static_cast<float>(-a.learning_rate),
+      .momentum = static_cast<float>(a.momentum),
+      .one_minus_beta1 = static_cast<float>(1 - a.beta1),
+      .beta2 = static_cast<float>(a.beta2),
+      .one_minus_beta2 = static_cast<float>(1 - a.beta2),
+      .negative_step_size = static_cast<float>(-(a.learning_rate / correction1)),
+      .correction = static_cast<float>(std::sqrt(correction2)),
+      .epsilon = static_cast<float>(a.epsilon),
+      .weight_decay = static_cast<float>(a.weight_decay),
+      .keep = static_cast<float>(1 - a.learning_rate * a.weight_decay),
+  };
+}
+
+// One line: from the old contents in `old` to the new ones in place.
+template <Optimizer kOptimizer, bool kDecay>
+HF_INLINE void compute(const Scalars& s, const float (&old)[kUndoLines][kLineFloats],
+                       float* __restrict w, float* __restrict m, float* __restrict v,
+                       const float* __restrict gradient) {
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < kLineFloats; ++i) {
+    float g = gradient[i];
+    float parameter = old[0][i];
+    if constexpr (kDecay && kOptimizer == Optimizer::kAdamW) {
+      parameter = parameter * s.keep;
+    } else if constexpr (kDecay) {
+      g = g + s.weight_decay * parameter;
+    }
+    if constexpr (kOptimizer == Optimizer::kSgd) {
+      w[i] = parameter + s.negative_rate * g;
+    } else if constexpr (kOptimizer == Optimizer::kMomentum) {
+      const float moment = s.momentum * old[1][i] + g;
+      m[i] = moment;
+      w[i] = parameter + s.negative_rate * moment;
+    } else {
+      const float first = old[1][i] + s.one_minus_beta1 * (g - old[1][i]);
+      const float second = s.beta2 * old[2][i] + (s.one_minus_beta2 * g) * g;
+      m[i] = first;
+      v[i] = second;
+      const float denominator = std::sqrt(second) / s.correction + s.epsilon;
+      w[i] = parameter + (s.negative_step_size * first) / denominator;
+    }
+  }
+}
+
+// For each line: its old contents to `undo`, the progress word, the new contents. The words are
+// published before the slot's undo is overwritten, hence two of them for each line.
+template <Optimizer kOptimizer, bool kDecay>
+HF_INLINE void walk(const Scalars& s, const Streams& streams, Slot& slot) {
+  constexpr std::size_t kLineBytes = kLineFloats * sizeof(float);
+  constexpr bool kFirst = kOptimizer != Optimizer::kSgd;
+  constexpr bool kSecond = kFirst && kOptimizer != Optimizer::kMomentum;
+  const std::uint64_t end = slot.end;
+  for (std::uint64_t line = slot.progress / 2; line < end; ++line) {
+    const std::uint64_t at = line * kLineFloats;
+    publish(slot.progress, line * 2);
+    float* const w = streams.w + at;
+    float* const m = kFirst ? streams.m + at : nullptr;
+    float* const v = kSecond ? streams.v + at : nullptr;
+    std::memcpy(slot.undo[0], w, kLineBytes);
+    if constexpr (kFirst) std::memcpy(slot.undo[1], m, kLineBytes);
+    if constexpr (kSecond) std::memcpy(slot.undo[2], v, kLineBytes);
+    publish(slot.progress, line * 2 + 1);
+    compute<kOptimizer, kDecay>(s, slot.undo, w, m, v, streams.g + at);
+    keep_order();
+  }
+  publish(slot.progress, end * 2);
+}
+
+using Walk = void (*)(const Scalars&, const Streams&, Slot&);
+
+HF_CLONES void sgd(const Scalars& s, const Streams& a, Slot& b) {
+  walk<Optimizer::kSgd, false>(s, a, b);
+}
+HF_CLONES void sgd_decay(const Scalars& s, const Streams& a, Slot& b) {
+  walk<Optimizer::kSgd, true>(s, a, b);
+}
+HF_CLONES void momentum(const Scalars& s, const Streams& a, Slot& b) {
+  walk<Optimizer::kMomentum, false>(s, a, b);
+}
+HF_CLONES void momentum_decay(const Scalars& s, const Streams& a, Slot& b) {
+  walk<Optimizer::kMomentum, true>(s, a, b);
+}
+HF_CLONES void adam(const Scalars& s, const Streams& a, Slot& b) {
+  walk<Optimizer::kAdam, false>(s, a, b);
+}
+HF_CLONES void adam_decay(const Scalars& s, const Streams& a, Slot& b) {
+  walk<Optimizer::kAdam, true>(s, a, b);
+}
+HF_CLONES void adamw_decay(const Scalars& s, const Streams& a, Slot& b) {
+  walk<Optimizer::kAdamW, true>(s, a, b);
+}
+
+Walk choose(Optimizer optimizer, bool decay) {
+  switch (optimizer) {
+    case Optimizer::kSgd:
+      return decay ? sgd_decay : sgd;
+    case Optimizer::kMomentum:
+      return decay ? momentum_decay : momentum;
+    case Optimizer::kAdam:
+      return decay ? adam_decay : adam;
+    case Optimizer::kAdamW:
+      return decay ? adamw_decay : adam;
+  }
+  return nullptr;
+}
+
+// Rounding to nearest, denormals kept: bits must not depend on what the trainer set in its thread.
+class DefaultFloatMode {
+ public:
+  DefaultFloatMode() {
+    std::fegetenv(&before_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultFloatMode() { std::fesetenv(&before_); }
+  DefaultFloatMode(const DefaultFloatMode&) = delete;
+  DefaultFloatMode& operator=(const DefaultFloatMode&) = delete;
+
+ private:
+  std::fenv_t before_{};
+};
+
+void restore_open_line(const Streams& streams, Slot& slot) {
+  if (slot.progress % 2 == 0) return;
+  const std::uint64_t at = slot.progress / 2 * kLineFloats;
+  std::memcpy(streams.w + at, slot.undo[0], sizeof slot.undo[0]);
+  if (streams.m != nullptr) std::memcpy(streams.m + at, slot.undo[1], sizeof slot.undo[1]);
+  if (streams.v != nullptr) std::memcpy(streams.v + at, slot.undo[2], sizeof slot.undo[2]);
+  publish(slot.progress, slot.progress - 1);
+}
+
+}  // namespace
+
+void update_lines(Optimizer optimizer, const UpdateArguments& arguments, const Streams& streams,
+                  Slot& slot) {
+  const DefaultFloatMode mode;
+  restore_open_line(streams, slot);
+  choose(optimizer, arguments.weight_decay != 0)(scalars(arguments), streams, slot);
+}
+
+}  // namespace holdfast::arena

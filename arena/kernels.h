@@ -1,0 +1,35 @@
+// The fused updates with line undo. For each element, in float32, in this order and without fused
+// multiply-add, so that the bits are the same on every machine and thread count:
+//
+//   g = g + weight_decay·w                          all but kAdamW, if weight_decay is not 0
+//   w = w·(1 - learning_rate·weight_decay)          kAdamW, if weight_decay is not 0
+//   kSgd       w = w + (-learning_rate)·g
+//   kMomentum  m = momentum·m + g;  w = w + (-learning_rate)·m
+//   kAdam*     m = m + (1 - beta1)·(g - m)
+//              v = beta2·v + ((1 - beta2)·g)·g
+//              w = w + ((-step_size)·m) / (sqrt(v) / correction + epsilon)
+//              step_size = learning_rate / (1 - beta1^count), correction = sqrt(1 - beta2^count)
+//
+// Scalars are computed in double and rounded to float once, as PyTorch does. This is the order of
+// PyTorch's single-tensor path, but for two things: its vectorised kernels fuse some multiply-adds,
+// and for beta1 <= 0.5 its lerp takes another form. A difference in the last bit is possible.
+#pragma once
+
+#include "arena/format.h"
+
+namespace holdfast::arena {
+
+// Whole regions; m and v are null where the optimizer has none.
+struct Streams {
+  float* w = nullptr;
+  float* m = nullptr;
+  float* v = nullptr;
+  const float* g = nullptr;
+};
+
+// Carries out the slot's lines from slot.progress to slot.end. A line left open by a dead thread is
+// restored first. May be cut by SIGKILL anywhere and called again.
+void update_lines(Optimizer optimizer, const UpdateArguments& arguments, const Streams& streams,
+                  Slot& slot);
+
+}  // namespace holdfast::arena

@@ -1,0 +1,145 @@
+// Tells of a process's death by a robust mutex in a small shared file.
+#include "arena/lifeline.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+#include <ctime>
+#include <utility>
+
+#include "arena/file.h"
+#include "arena/robust.h"
+#include "base/assert.h"
+#include "base/text.h"
+
+namespace holdfast::arena {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x21656e696c66694c;  // "Lifline!" in memory
+constexpr std::uint64_t kBytes = 4096;
+constexpr Duration kSlice = std::chrono::milliseconds(200);
+
+enum Progress : std::uint32_t { kUnheld, kHeld, kReleased };
+
+struct Page {
+  std::uint64_t magic;
+  std::uint32_t progress;  // A futex: watchers wait here until it leaves kUnheld.
+  pthread_mutex_t alive;   // Robust; locked before `progress` becomes kHeld.
+};
+
+std::uint32_t progress_of(Page& page) {
+  return std::atomic_ref(page.progress).load(std::memory_order_acquire);
+}
+
+void set_progress(Page& page, Progress progress) {
+  std::atomic_ref(page.progress).store(progress, std::memory_order_release);
+  syscall(SYS_futex, &page.progress, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void await_holder(Page& page) {
+  const timespec slice{0, kSlice.count()};
+  syscall(SYS_futex, &page.progress, FUTEX_WAIT, kUnheld, &slice, nullptr, 0);
+}
+
+// Unheld, and without its name yet.
+Result<Mapping> make_page(const std::string& path) {
+  const Result<Descriptor> file = make_file(path, kBytes);
+  if (!file) return file.error();
+  Result<Mapping> mapping = Mapping::map(*file, kBytes, Mapping::Access::kWrite, path);
+  if (!mapping) return mapping;
+  Page& page = *mapping->as<Page>(0);
+  init_robust(page.alive);
+  page.magic = kMagic;
+  return mapping;
+}
+
+// The lifeline at `path`; an error if there is none.
+Result<Mapping> find_page(const std::string& path) {
+  const Result<Found> found = find_file(path, Mapping::Access::kWrite);
+  if (!found) return found.error();
+  if (!found->file.valid()) return Error{Blame::kWorld, cat("There is no lifeline ", path, ".")};
+  const Error other{Blame::kWorld, cat(path, " is not a lifeline; remove it.")};
+  if (found->bytes != kBytes) return other;
+  Result<Mapping> mapping = Mapping::map(found->file, kBytes, Mapping::Access::kWrite, path);
+  if (mapping && mapping->as<Page>(0)->magic != kMagic) return other;
+  return mapping;
+}
+
+}  // namespace
+
+struct Lifeline::State {
+  Mapping mapping;
+  [[nodiscard]] Page& page() const { return *mapping.as<Page>(0); }
+};
+
+Status prepare_lifeline(const std::string& path) {
+  const Result<Mapping> made = make_page(path);
+  if (!made) return made.error();
+  return give_name(path);
+}
+
+Result<Lifeline> Lifeline::hold(const std::string& path) {
+  if (Result<Mapping> prepared = find_page(path); prepared) {
+    Page& page = *prepared->as<Page>(0);
+    const Locked locked = lock_robust(page.alive, Duration(0));
+    if (locked == Locked::kFree || locked == Locked::kOrphaned) {
+      if (progress_of(page) == kUnheld) {
+        set_progress(page, kHeld);
+        return Lifeline(std::make_unique<State>(std::move(*prepared)));
+      }
+      unlock_robust(page.alive);
+    }
+  }
+  Result<Mapping> fresh = make_page(path);
+  if (!fresh) return fresh.error();
+  Page& page = *fresh->as<Page>(0);
+  HF_ASSERT(lock_robust(page.alive, kSlice) == Locked::kFree);
+  set_progress(page, kHeld);
+  Lifeline lifeline(std::make_unique<State>(std::move(*fresh)));
+  if (Status named = give_name(path); !named) return named.error();
+  return lifeline;
+}
+
+Lifeline::Lifeline(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Lifeline::Lifeline(Lifeline&&) noexcept = default;
+
+Lifeline& Lifeline::operator=(Lifeline&& other) noexcept {
+  std::swap(state_, other.state_);
+  return *this;
+}
+
+Lifeline::~Lifeline() {
+  if (!state_) return;
+  set_progress(state_->page(), kReleased);
+  // Another thread still holds the mutex: its page must stay mapped, for it is in that thread's
+  // list.
+  if (!unlock_robust(state_->page().alive)) static_cast<void>(state_.release());
+}
+
+Result<Ending> wait_for_death(const std::string& path, const std::atomic<bool>& cancel) {
+  const Result<Mapping> mapping = find_page(path);
+  if (!mapping) return mapping.error();
+  Page& page = *mapping->as<Page>(0);
+  while (!cancel.load(std::memory_order_relaxed)) {
+    const std::uint32_t progress = progress_of(page);
+    if (progress == kReleased) return Ending::kReleased;
+    if (progress == kUnheld) {
+      await_holder(page);
+      continue;
+    }
+    const Locked locked = lock_robust(page.alive, kSlice);
+    if (locked == Locked::kNot) continue;
+    if (locked == Locked::kUnusable) {
+      return Error{Blame::kWorld, cat("The lifeline ", path, " is corrupt.")};
+    }
+    // Free as well as orphaned: another watcher may have been the first to find it.
+    const bool released = progress_of(page) == kReleased;
+    unlock_robust(page.alive);
+    return released ? Ending::kReleased : Ending::kDied;
+  }
+  return Ending::kCancelled;
+}
+
+}  // namespace holdfast::arena

@@ -1,0 +1,46 @@
+// A mutex in shared memory that tells whether its last holder died.
+#include "arena/robust.h"
+
+#include <cerrno>
+#include <ctime>
+
+#include "base/assert.h"
+
+namespace holdfast::arena {
+
+void init_robust(pthread_mutex_t& mutex) {
+  pthread_mutexattr_t attributes;
+  HF_ASSERT(pthread_mutexattr_init(&attributes) == 0);
+  HF_ASSERT(pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED) == 0);
+  HF_ASSERT(pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST) == 0);
+  HF_ASSERT(pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ERRORCHECK) == 0);
+  HF_ASSERT(pthread_mutex_init(&mutex, &attributes) == 0);
+  pthread_mutexattr_destroy(&attributes);
+}
+
+Locked lock_robust(pthread_mutex_t& mutex, Duration at_most) {
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  timespec until{};
+  clock_gettime(CLOCK_MONOTONIC, &until);
+  const std::int64_t nanoseconds = until.tv_nsec + at_most.count();
+  until.tv_sec += nanoseconds / kSecond;
+  until.tv_nsec = nanoseconds % kSecond;
+  switch (pthread_mutex_clocklock(&mutex, CLOCK_MONOTONIC, &until)) {
+    case 0:
+      return Locked::kFree;
+    case EOWNERDEAD:
+      pthread_mutex_consistent(&mutex);
+      return Locked::kOrphaned;
+    case ETIMEDOUT:
+    case EDEADLK:
+      return Locked::kNot;
+    default:
+      return Locked::kUnusable;
+  }
+}
+
+bool unlock_robust(pthread_mutex_t& mutex) {
+  return pthread_mutex_unlock(&mutex) == 0;
+}
+
+}  // namespace holdfast::arena
