@@ -1,0 +1,266 @@
+#include "collective/member.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/text.h"
+#include "collective/sum.h"
+
+namespace holdfast::collective {
+namespace {
+
+// Up to here one barrier and n sums in every rank are cheaper than two barriers.
+constexpr std::size_t kSmallBytes = std::size_t{32} << 10;
+// What a rank sums at a time: stays in the first-level cache, and abort is looked for after each.
+constexpr std::size_t kBlockBytes = std::size_t{16} << 10;
+constexpr std::uint64_t kOutside = ~std::uint64_t{0};
+
+struct Range {
+  std::size_t begin;
+  std::size_t end;
+};
+
+// The bytes of `total` that a rank sums: whole cache lines, so that two ranks never write one.
+Range slice_of(std::size_t total, int rank, int world_size) {
+  const auto n = static_cast<std::size_t>(world_size);
+  const std::size_t share = ((total + n - 1) / n + 63) / 64 * 64;
+  const std::size_t begin = std::min(total, share * static_cast<std::size_t>(rank));
+  return {begin, std::min(total, begin + share)};
+}
+
+// One row of numbers per rank.
+class Rows {
+ public:
+  void push_back(std::byte* row) { rows_[size_++] = row; }
+  [[nodiscard]] std::span<std::byte* const> all() const { return {rows_.data(), size_}; }
+
+ private:
+  std::array<std::byte*, Group::kMaxRanks> rows_;
+  std::size_t size_ = 0;
+};
+
+Rows staging_rows(const Segment& segment, std::uint64_t piece, std::size_t offset) {
+  Rows rows;
+  for (int k = 0; k < segment.world_size(); ++k) rows.push_back(segment.staging(k, piece) + offset);
+  return rows;
+}
+
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes != 0) std::memcpy(to, from, bytes);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Member>> Member::join(const Group::Options& options,
+                                             const std::stop_token& cancel) {
+  auto segment = Segment::open(options);
+  if (!segment) return segment.error();
+  std::unique_ptr<Member> member(new Member);
+  member->segment_ = *std::move(segment);
+  if (const Status mapped = member->map_regions(options); !mapped) {
+    member->abort();  // The others need not wait for a rank that can not come.
+    return mapped.error();
+  }
+  if (const Status met = member->segment_->meet(options, cancel); !met) return met.error();
+  return member;
+}
+
+Status Member::map_regions(const Group::Options& o) {
+  if (o.registered_bytes == 0) return {};
+  for (int k = 0; k < o.world_size; ++k) {
+    if (k == o.rank && o.registered_memory != nullptr) {
+      regions_.push_back(o.registered_memory);
+      continue;
+    }
+    auto mapping = Mapping::of(o.registered_files[static_cast<std::size_t>(k)], o.registered_offset,
+                               o.registered_bytes);
+    if (!mapping) return mapping.error();
+    regions_.push_back((*mapping)->bytes().data());
+    mappings_.push_back(*std::move(mapping));
+  }
+  registered_ = {regions_[static_cast<std::size_t>(o.rank)], o.registered_bytes};
+  return {};
+}
+
+// ---- barriers -----------------------------------------------------------------------------------
+
+Outcome Member::pass() {
+  const auto n = static_cast<std::uint64_t>(world_size());
+  const Passage passage = segment_->gate().pass((barriers_ + 1) * n);
+  if (passage != Passage::kPassed) return fail(passage);
+  ++barriers_;
+  return Outcome::kDone;
+}
+
+Outcome Member::fail(Passage passage) {
+  if (passage == Passage::kAborted || aborted()) return Outcome::kAborted;
+  const std::vector<int> left = segment_->left();
+  const std::lock_guard lock(mutex_);
+  final_ = Outcome::kLeft;
+  why_ = cat(name_ranks(left), left.size() == 1 ? " has" : " have",
+             " ended training and will not come to what rank ", rank(),
+             " asked for: ", describe(current_));
+  return final_;
+}
+
+// The first barrier of every operation: the ranks show each other what they were asked for.
+Outcome Member::begin(Request request) {
+  if (final_ != Outcome::kDone) return aborted() ? Outcome::kAborted : final_;
+  request.sequence = ++operations_;
+  current_ = request;
+  segment_->request(rank(), operations_) = request;
+  if (const Outcome o = pass(); o != Outcome::kDone) return o;
+  bool same = request.fault == Fault::kNone;
+  for (int k = 0; k < world_size(); ++k) same &= segment_->request(k, operations_) == request;
+  if (same) [[likely]]
+    return Outcome::kDone;
+  std::vector<Request> by_rank;
+  for (int k = 0; k < world_size(); ++k) by_rank.push_back(segment_->request(k, operations_));
+  const std::lock_guard lock(mutex_);
+  final_ = Outcome::kMismatch;
+  why_ = describe_mismatch(by_rank);
+  return final_;
+}
+
+Outcome Member::barrier() {
+  return begin({.kind = Kind::kBarrier});
+}
+
+// ---- sums ---------------------------------------------------------------------------------------
+
+std::uint64_t Member::registered_offset(const std::byte* data, std::size_t bytes) const {
+  if (bytes == 0) return 0;
+  const auto at = reinterpret_cast<std::uintptr_t>(data);
+  const auto begin = reinterpret_cast<std::uintptr_t>(registered_.data());
+  if (at < begin || at - begin > registered_.size()) return kOutside;
+  return bytes <= registered_.size() - (at - begin) ? at - begin : kOutside;
+}
+
+bool Member::is_registered(const Numbers& numbers) const {
+  return registered_offset(numbers.data, numbers.bytes) != kOutside;
+}
+
+Outcome Member::all_reduce(Numbers numbers) {
+  const std::uint64_t offset = registered_offset(numbers.data, numbers.bytes);
+  const bool outside = offset == kOutside;
+  const Outcome begun = begin({.bytes = numbers.bytes,
+                               .offset = outside ? 0 : offset,
+                               .kind = Kind::kAllReduce,
+                               .element = numbers.element,
+                               .fault = outside ? Fault::kOutside : Fault::kNone});
+  if (begun != Outcome::kDone || world_size() == 1) return begun;
+  // Every rank sums its slice of all the buffers and writes it into all of them.
+  const Range slice = slice_of(numbers.bytes, rank(), world_size());
+  alignas(64) std::array<std::byte, kBlockBytes> sums;
+  for (std::size_t at = slice.begin; at < slice.end; at += kBlockBytes) {
+    if (segment_->gate().frozen()) return fail(Passage::kLeft);
+    const std::size_t bytes = std::min(kBlockBytes, slice.end - at);
+    Rows rows;
+    for (std::byte* region : regions_) rows.push_back(region + offset + at);
+    sum_rows(sums.data(), rows.all(), bytes / size_of(numbers.element), numbers.element);
+    for (std::byte* row : rows.all()) copy_bytes(row, sums.data(), bytes);
+  }
+  return pass();
+}
+
+Outcome Member::all_reduce_staged(Numbers numbers) {
+  const Request request{
+      .bytes = numbers.bytes, .kind = Kind::kStagedAllReduce, .element = numbers.element};
+  const bool small = numbers.bytes <= std::min(kSmallBytes, segment_->half_bytes());
+  std::size_t at = 0;
+  do {
+    Numbers piece = numbers;
+    piece.data += at;
+    piece.bytes = std::min(segment_->half_bytes(), numbers.bytes - at);
+    piece.count = piece.bytes / size_of(piece.element);
+    copy_bytes(segment_->staging(rank(), pieces_), piece.data, piece.bytes);
+    if (const Outcome o = at == 0 ? begin(request) : pass(); o != Outcome::kDone) return o;
+    if (const Outcome o = small ? sum_all(piece) : sum_slice(piece); o != Outcome::kDone) return o;
+    ++pieces_;
+    at += piece.bytes;
+  } while (at < numbers.bytes);
+  return Outcome::kDone;
+}
+
+// Every rank sums everything: no second barrier.
+Outcome Member::sum_all(Numbers piece) {
+  const Rows rows = staging_rows(*segment_, pieces_, 0);
+  if (piece.count != 0) sum_rows(piece.data, rows.all(), piece.count, piece.element);
+  return Outcome::kDone;
+}
+
+// Every rank sums its slice into its own staging, from where the others fetch it.
+Outcome Member::sum_slice(Numbers piece) {
+  const Range slice = slice_of(piece.bytes, rank(), world_size());
+  for (std::size_t at = slice.begin; at < slice.end; at += kBlockBytes) {
+    if (segment_->gate().frozen()) return fail(Passage::kLeft);
+    const std::size_t bytes = std::min(kBlockBytes, slice.end - at);
+    const Rows rows = staging_rows(*segment_, pieces_, at);
+    std::byte* own = segment_->staging(rank(), pieces_) + at;
+    sum_rows(own, rows.all(), bytes / size_of(piece.element), piece.element);
+  }
+  if (const Outcome o = pass(); o != Outcome::kDone) return o;
+  for (int k = 0; k < world_size(); ++k) {
+    const Range theirs = slice_of(piece.bytes, k, world_size());
+    copy_bytes(piece.data + theirs.begin, segment_->staging(k, pieces_) + theirs.begin,
+               theirs.end - theirs.begin);
+  }
+  return Outcome::kDone;
+}
+
+// ---- copies -------------------------------------------------------------------------------------
+// One barrier per piece: a half is written again only after another piece, in the other half, has
+// had all ranks arrive.
+
+Outcome Member::broadcast(std::span<std::byte> bytes, int root) {
+  const bool known = root >= 0 && root < world_size();
+  const Request request{.bytes = bytes.size(),
+                        .root = root,
+                        .kind = Kind::kBroadcast,
+                        .fault = known ? Fault::kNone : Fault::kNoSuchRoot};
+  std::size_t at = 0;
+  do {
+    const std::span piece = bytes.subspan(at, std::min(segment_->half_bytes(), bytes.size() - at));
+    std::byte* staging = segment_->staging(known ? root : 0, pieces_);
+    if (rank() == root) copy_bytes(staging, piece.data(), piece.size());
+    if (const Outcome o = at == 0 ? begin(request) : pass(); o != Outcome::kDone) return o;
+    if (rank() != root) copy_bytes(piece.data(), staging, piece.size());
+    ++pieces_;
+    at += piece.size();
+  } while (at < bytes.size());
+  return Outcome::kDone;
+}
+
+Outcome Member::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
+  const auto n = static_cast<std::size_t>(world_size());
+  const Request request{.bytes = mine.size(),
+                        .kind = Kind::kAllGather,
+                        .fault = all.size() == mine.size() * n ? Fault::kNone : Fault::kWrongSize};
+  std::size_t at = 0;
+  do {
+    const std::size_t bytes = std::min(segment_->half_bytes(), mine.size() - at);
+    copy_bytes(segment_->staging(rank(), pieces_), mine.data() + at, bytes);
+    if (const Outcome o = at == 0 ? begin(request) : pass(); o != Outcome::kDone) return o;
+    for (std::size_t k = 0; k < n; ++k) {
+      copy_bytes(all.data() + k * mine.size() + at, segment_->staging(static_cast<int>(k), pieces_),
+                 bytes);
+    }
+    ++pieces_;
+    at += bytes;
+  } while (at < mine.size());
+  return Outcome::kDone;
+}
+
+// ---- the end ------------------------------------------------------------------------------------
+
+void Member::leave() {
+  segment_->leave();
+}
+
+std::string Member::why() const {
+  const std::lock_guard lock(mutex_);
+  return why_;
+}
+
+}  // namespace holdfast::collective

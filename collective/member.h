@@ -1,0 +1,65 @@
+// Member: one rank's side of the operations, each done in the caller's thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "collective/group.h"
+#include "collective/mapping.h"
+#include "collective/request.h"
+#include "collective/segment.h"
+
+namespace holdfast::collective {
+
+// One thread at a time, but for abort(), aborted() and why(). Contracts: Group.
+class Member {
+ public:
+  static Result<std::unique_ptr<Member>> join(const Group::Options& options,
+                                              const std::stop_token& cancel);
+
+  Outcome all_reduce(Numbers numbers);
+  Outcome all_reduce_staged(Numbers numbers);
+  Outcome broadcast(std::span<std::byte> bytes, int root);
+  Outcome all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
+  Outcome barrier();
+  void abort() { segment_->gate().abort(); }
+  [[nodiscard]] bool aborted() const { return segment_->gate().aborted(); }
+  void leave();
+  [[nodiscard]] std::string why() const;
+
+  [[nodiscard]] int rank() const { return segment_->rank(); }
+  [[nodiscard]] int world_size() const { return segment_->world_size(); }
+  [[nodiscard]] std::span<std::byte> registered() const { return registered_; }
+  [[nodiscard]] bool is_registered(const Numbers& numbers) const;
+
+ private:
+  Member() = default;
+  Status map_regions(const Group::Options& options);
+  Outcome begin(Request request);
+  Outcome pass();
+  Outcome fail(Passage passage);
+  Outcome sum_all(Numbers piece);
+  Outcome sum_slice(Numbers piece);
+  [[nodiscard]] std::uint64_t registered_offset(const std::byte* data, std::size_t bytes) const;
+
+  std::unique_ptr<Segment> segment_;
+  std::vector<std::shared_ptr<Mapping>> mappings_;
+  std::vector<std::byte*> regions_;  // Every rank's registered memory.
+  std::span<std::byte> registered_;
+  std::uint64_t barriers_ = 1;    // Passed so far, the joining among them.
+  std::uint64_t operations_ = 0;  // Begun so far.
+  std::uint64_t pieces_ = 0;      // Staging halves used so far.
+  Request current_;
+  Outcome final_ = Outcome::kDone;  // kLeft or kMismatch once that has come.
+  mutable std::mutex mutex_;        // Of why_.
+  std::string why_;
+};
+
+}  // namespace holdfast::collective

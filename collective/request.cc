@@ -1,0 +1,72 @@
+#include "collective/request.h"
+
+#include <vector>
+
+#include "base/text.h"
+#include "collective/sum.h"
+
+namespace holdfast::collective {
+namespace {
+
+std::string describe_kind(const Request& r) {
+  const std::string amount = cat(r.bytes, " bytes of ", name_of(r.element));
+  switch (r.kind) {
+    case Kind::kAllReduce:
+      return cat("an all-reduce of ", amount, " at byte ", r.offset);
+    case Kind::kStagedAllReduce:
+      return cat("a staged all-reduce of ", amount);
+    case Kind::kBroadcast:
+      return cat("a broadcast of ", r.bytes, " bytes from rank ", r.root);
+    case Kind::kAllGather:
+      return cat("an all-gather of ", r.bytes, " bytes from each");
+    case Kind::kBarrier:
+      return "a barrier";
+  }
+  return "something unknown";
+}
+
+const char* describe_fault(Fault fault) {
+  switch (fault) {
+    case Fault::kNone:
+      return "";
+    case Fault::kOutside:
+      return ", which lies outside of its registered memory";
+    case Fault::kNoSuchRoot:
+      return ", which is no rank of the group";
+    case Fault::kWrongSize:
+      return " into memory of another size than that of all ranks together";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string describe(const Request& request) {
+  return cat(describe_kind(request), describe_fault(request.fault), " (operation ",
+             request.sequence, ")");
+}
+
+std::string name_ranks(std::span<const int> ranks) {
+  std::string out = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) append(out, cat(i == 0 ? "" : ", ", ranks[i]));
+  return out;
+}
+
+std::string describe_mismatch(std::span<const Request> by_rank) {
+  std::string out;
+  std::vector<bool> told(by_rank.size());
+  for (std::size_t first = 0; first < by_rank.size(); ++first) {
+    if (told[first]) continue;
+    std::vector<int> same;
+    for (std::size_t k = first; k < by_rank.size(); ++k) {
+      if (!(by_rank[k] == by_rank[first])) continue;
+      told[k] = true;
+      same.push_back(static_cast<int>(k));
+    }
+    append(out, cat(out.empty() ? "" : ", ", name_ranks(same),
+                    out.empty() ? " asked for " : " for ", describe(by_rank[first])));
+  }
+  return out + "; all ranks must call the same operations in the same order";
+}
+
+}  // namespace holdfast::collective

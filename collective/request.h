@@ -1,0 +1,38 @@
+// Request: the fingerprint of one operation, which all ranks must share, and its sentence.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "collective/numbers.h"
+
+namespace holdfast::collective {
+
+enum class Kind : std::uint8_t { kAllReduce, kStagedAllReduce, kBroadcast, kAllGather, kBarrier };
+
+// What makes a request impossible whatever the others ask.
+enum class Fault : std::uint8_t { kNone, kOutside, kNoSuchRoot, kWrongSize };
+
+// Lies in shared memory.
+struct Request {
+  std::uint64_t sequence = 0;  // Of operations of this group, from 1.
+  std::uint64_t bytes = 0;
+  std::uint64_t offset = 0;  // In the registered memory; 0 where that means nothing.
+  std::int32_t root = 0;
+  Kind kind = Kind::kBarrier;
+  Element element = Element::kBytes;
+  Fault fault = Fault::kNone;
+  bool operator==(const Request&) const = default;
+};
+
+// "an all-reduce of 4096 bytes of float at byte 0 (operation 12)"
+[[nodiscard]] std::string describe(const Request& request);
+
+// One sentence on ranks whose requests can not be served together.
+[[nodiscard]] std::string describe_mismatch(std::span<const Request> by_rank);
+
+// "rank 3", "ranks 0, 2, 3"
+[[nodiscard]] std::string name_ranks(std::span<const int> ranks);
+
+}  // namespace holdfast::collective

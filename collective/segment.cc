@@ -1,0 +1,204 @@
+#include "collective/segment.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+#include "base/text.h"
+
+namespace holdfast::collective {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x3130504f52474648;  // "HFGROP01"
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kHalfUnit = 4096;  // Halves are whole pages: aligned for every type.
+constexpr const char* kPrefix = "group-";
+
+std::string file_name(const Group::Options& o) {
+  char run[17];
+  std::snprintf(run, sizeof run, "%016llx", static_cast<unsigned long long>(o.run_id));
+  return cat(kPrefix, o.generation, "-", run);
+}
+
+// What lower generations of this run that never formed have left behind. Files of other runs stay:
+// nobody here opens them, and whose run is the older one can not be told.
+void remove_lower(const Group::Options& o) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(o.directory, ignored)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with(kPrefix)) continue;
+    Group::Options lower = o;
+    lower.generation = std::strtoull(name.c_str() + std::strlen(kPrefix), nullptr, 10);
+    if (lower.generation >= o.generation || name != file_name(lower)) continue;
+    std::filesystem::remove(entry.path(), ignored);
+  }
+}
+
+Status check(const Group::Options& o) {
+  const auto refuse = [](std::string what) { return Error{Blame::kUser, std::move(what)}; };
+  if (o.world_size < 1 || o.world_size > Group::kMaxRanks) {
+    return refuse(
+        cat("a group on one host has 1 to ", Group::kMaxRanks, " ranks, not ", o.world_size));
+  }
+  if (o.rank < 0 || o.rank >= o.world_size) {
+    return refuse(cat("rank ", o.rank, " is not within a world of ", o.world_size, " ranks"));
+  }
+  if (o.staging_bytes < 4 * kHalfUnit) {
+    return refuse(
+        cat("staging_bytes is ", o.staging_bytes, "; at least ", 4 * kHalfUnit, " are needed"));
+  }
+  if (o.registered_bytes == 0) return {};
+  if (o.registered_files.size() != static_cast<std::size_t>(o.world_size)) {
+    return refuse(cat("registered_files names ", o.registered_files.size(), " files for ",
+                      o.world_size, " ranks; one per rank is needed"));
+  }
+  if (o.registered_offset % 8 != 0) {
+    return refuse(cat("registered_offset is ", o.registered_offset, ", not a multiple of 8"));
+  }
+  if (reinterpret_cast<std::uintptr_t>(o.registered_memory) % 8 != 0) {
+    return refuse("registered_memory does not lie at a multiple of 8");
+  }
+  return {};
+}
+
+}  // namespace
+
+Segment::Segment(const Group::Options& options, std::shared_ptr<Mapping> mapping)
+    : mapping_(std::move(mapping)),
+      rank_(options.rank),
+      world_size_(options.world_size),
+      half_bytes_(options.staging_bytes / 2 / kHalfUnit * kHalfUnit) {}
+
+Segment::Identity Segment::identity_of(const Group::Options& o) {
+  return {.magic = kMagic,
+          .run_id = o.run_id,
+          .generation = o.generation,
+          .world_size = static_cast<std::uint64_t>(o.world_size),
+          .registered_offset = o.registered_bytes == 0 ? 0 : o.registered_offset,
+          .registered_bytes = o.registered_bytes,
+          .staging_bytes = o.staging_bytes};
+}
+
+std::size_t Segment::size_of(const Group::Options& o) {
+  const std::size_t control = (sizeof(Control) + kPage - 1) / kPage * kPage;
+  return control +
+         static_cast<std::size_t>(o.world_size) * 2 * (o.staging_bytes / 2 / kHalfUnit * kHalfUnit);
+}
+
+std::byte* Segment::staging(int rank, std::uint64_t piece) const {
+  constexpr std::size_t kControl = (sizeof(Control) + kPage - 1) / kPage * kPage;
+  return mapping_->bytes().data() + kControl +
+         (static_cast<std::size_t>(rank) * 2 + piece % 2) * half_bytes_;
+}
+
+// The file is made without a name, filled in, and then linked: nobody can open it half made, only
+// one link succeeds, and a crash leaves nothing behind.
+Status Segment::publish(const Group::Options& o, const std::string& path) {
+  const auto failed = [&path](const char* what) {
+    return Error{Blame::kWorld, cat("can not ", what, " the group's segment ", path, ": ",
+                                    last_system_error(), "; its directory must be on a tmpfs")};
+  };
+  const File file(::open(o.directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (!file.is_open()) return failed("make");
+  if (::ftruncate(file.fd(), static_cast<off_t>(size_of(o))) != 0) return failed("size");
+  const Identity identity = identity_of(o);  // The rest of Control starts as zero bytes.
+  if (::pwrite(file.fd(), &identity, sizeof identity, 0) != sizeof identity) return failed("fill");
+  const std::string unnamed = cat("/proc/self/fd/", file.fd());
+  if (::linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0) {
+    remove_lower(o);
+    return {};
+  }
+  if (errno == EEXIST) return {};
+  return failed("publish");
+}
+
+Result<std::shared_ptr<Mapping>> Segment::open_or_publish(const Group::Options& o) {
+  const std::string path = cat(o.directory, "/", file_name(o));
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    const File file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+    if (!file.is_open()) {
+      if (errno != ENOENT) {
+        return Error{Blame::kWorld,
+                     cat("can not open the group's segment ", path, ": ", last_system_error())};
+      }
+      if (const Status made = publish(o, path); !made) return made.error();
+      continue;
+    }
+    Identity found{};
+    struct stat status {};
+    const bool whole = ::pread(file.fd(), &found, sizeof found, 0) == sizeof found &&
+                       found.magic == kMagic && found.run_id == o.run_id &&
+                       found.generation == o.generation && ::fstat(file.fd(), &status) == 0;
+    if (!whole) {
+      return Error{Blame::kWorld, cat(path, " is no segment of this run's generation ",
+                                      o.generation, "; remove it")};
+    }
+    if (found != identity_of(o) || static_cast<std::size_t>(status.st_size) != size_of(o)) {
+      return Error{
+          Blame::kPeer,
+          cat("rank ", o.rank, " wants a group of ", o.world_size, " ranks, ", o.registered_bytes,
+              " registered and ", o.staging_bytes, " staging bytes; another rank made it with ",
+              found.world_size, " ranks, ", found.registered_bytes, " and ", found.staging_bytes)};
+    }
+    return Mapping::of(file, path, 0, size_of(o));
+  }
+  return Error{Blame::kWorld, cat(path, " vanishes while generation ", o.generation,
+                                  " forms; another run or a higher generation uses the directory")};
+}
+
+Status Segment::meet(const Group::Options& o, const std::stop_token& cancel) {
+  MemberState* members = control().members;
+  if (members[o.rank].joined.exchange(1) != 0) {
+    return Error{Blame::kPeer, cat("rank ", o.rank, " has joined generation ", o.generation,
+                                   " already; a process that comes again needs a higher one")};
+  }
+  const auto deadline = std::chrono::steady_clock::now() + o.join_timeout;
+  const Passage passage = gate().pass(static_cast<std::uint64_t>(o.world_size), deadline, cancel);
+  if (passage == Passage::kPassed) {
+    if (o.rank == o.world_size - 1) ::unlink(cat(o.directory, "/", file_name(o)).c_str());
+    return {};
+  }
+  std::vector<int> missing;
+  for (int k = 0; k < o.world_size; ++k) {
+    if (members[k].joined.load() == 0) missing.push_back(k);
+  }
+  const std::string who = missing.empty() ? "" : cat("; ", name_ranks(missing), " did not join");
+  if (cancel.stop_requested()) {
+    return Error{Blame::kWorld, cat("joining generation ", o.generation, " was cancelled", who)};
+  }
+  if (std::chrono::steady_clock::now() >= deadline) {
+    return Error{Blame::kWorld, cat("generation ", o.generation, " did not form within ",
+                                    o.join_timeout.count(), " ms", who)};
+  }
+  return Error{Blame::kWorld, cat("another member gave up forming generation ", o.generation, who)};
+}
+
+Result<std::unique_ptr<Segment>> Segment::open(const Group::Options& options) {
+  if (const Status good = check(options); !good) return good.error();
+  auto mapping = open_or_publish(options);
+  if (!mapping) return mapping.error();
+  return std::unique_ptr<Segment>(new Segment(options, *std::move(mapping)));
+}
+
+void Segment::leave() {
+  control().members[rank_].left.store(1);
+  gate().leave();
+}
+
+std::vector<int> Segment::left() const {
+  std::vector<int> ranks;
+  for (int k = 0; k < world_size_; ++k) {
+    if (control().members[k].left.load() != 0) ranks.push_back(k);
+  }
+  return ranks;
+}
+
+}  // namespace holdfast::collective

@@ -1,0 +1,83 @@
+// Segment: the shared memory of one generation of one group: its gate, requests and staging.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <stop_token>
+#include <vector>
+
+#include "base/result.h"
+#include "collective/gate.h"
+#include "collective/group.h"
+#include "collective/mapping.h"
+#include "collective/request.h"
+
+namespace holdfast::collective {
+
+class Segment {
+ public:
+  // Makes the file or opens it, as Group::join says.
+  static Result<std::unique_ptr<Segment>> open(const Group::Options& options);
+  // Waits for all ranks; once.
+  Status meet(const Group::Options& options, const std::stop_token& cancel);
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int world_size() const { return world_size_; }
+  // Barrier 0 of the gate was the joining.
+  [[nodiscard]] Gate& gate() const { return control().gate; }
+
+  // Rank's request of the given parity. Two are enough: a rank writes that of operation k + 2 only
+  // after all have arrived at operation k + 1, so have read those of k.
+  [[nodiscard]] Request& request(int rank, std::uint64_t sequence) const {
+    return control().members[rank].requests[sequence % 2].request;
+  }
+  // Rank's staging half; the halves are used in turn, for the same reason.
+  [[nodiscard]] std::byte* staging(int rank, std::uint64_t piece) const;
+  [[nodiscard]] std::size_t half_bytes() const { return half_bytes_; }
+
+  void leave();  // Tells the others; see Gate.
+  [[nodiscard]] std::vector<int> left() const;
+
+ private:
+  struct alignas(64) Line {
+    Request request;
+  };
+  struct alignas(128) MemberState {
+    std::atomic<std::uint32_t> joined;
+    std::atomic<std::uint32_t> left;
+    Line requests[2];
+  };
+  struct Identity {
+    std::uint64_t magic;
+    std::uint64_t run_id;
+    std::uint64_t generation;
+    std::uint64_t world_size;
+    std::uint64_t registered_offset;
+    std::uint64_t registered_bytes;
+    std::uint64_t staging_bytes;
+    bool operator==(const Identity&) const = default;
+  };
+  struct Control {
+    Identity identity;
+    Gate gate;
+    MemberState members[Group::kMaxRanks];
+  };
+
+  Segment(const Group::Options& options, std::shared_ptr<Mapping> mapping);
+  static Identity identity_of(const Group::Options& options);
+  static std::size_t size_of(const Group::Options& options);
+  static Result<std::shared_ptr<Mapping>> open_or_publish(const Group::Options& options);
+  static Status publish(const Group::Options& options, const std::string& path);
+  [[nodiscard]] Control& control() const {
+    return *reinterpret_cast<Control*>(mapping_->bytes().data());
+  }
+
+  std::shared_ptr<Mapping> mapping_;
+  int rank_;
+  int world_size_;
+  std::size_t half_bytes_;
+};
+
+}  // namespace holdfast::collective

@@ -1,0 +1,18 @@
+// sum_rows: adds up one row of numbers per rank, in rank order.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "collective/numbers.h"
+
+namespace holdfast::collective {
+
+[[nodiscard]] std::size_t size_of(Element element);
+[[nodiscard]] const char* name_of(Element element);
+
+// out[i] = ((rows[0][i] + rows[1][i]) + rows[2][i]) + ... for i < count. `out` may be one of the
+// rows; otherwise nothing overlaps. Everything is aligned for the element's type.
+void sum_rows(std::byte* out, std::span<std::byte* const> rows, std::size_t count, Element element);
+
+}  // namespace holdfast::collective
