@@ -25,7 +25,9 @@ TEST(ResultDeathTest, ReadingAnAbsentValueEndsTheProcess) {
   EXPECT_DEATH((void)*bad, "assertion failed");
 }
 
-TEST(Text, JoinsWordsAndNumbers) { EXPECT_EQ(cat("rank ", 3, ' ', std::string("died")), "rank 3 died"); }
+TEST(Text, JoinsWordsAndNumbers) {
+  EXPECT_EQ(cat("rank ", 3, ' ', std::string("died")), "rank 3 died");
+}
 
 TEST(Prng, GivesTheSameNumbersForEver) {
   Prng a(7);

@@ -16,7 +16,8 @@ constexpr std::uint64_t mix(std::uint64_t z) {
 template <class... Rest>
 constexpr std::uint64_t derive(std::uint64_t seed, Rest... rest) {
   std::uint64_t h = mix(seed + 0x9e3779b97f4a7c15U);
-  ((h = mix(h ^ (static_cast<std::uint64_t>(rest) + 0x9e3779b97f4a7c15U + (h << 6) + (h >> 2)))), ...);
+  ((h = mix(h ^ (static_cast<std::uint64_t>(rest) + 0x9e3779b97f4a7c15U + (h << 6) + (h >> 2)))),
+   ...);
   return h;
 }
 

@@ -7,12 +7,17 @@
 
 namespace holdfast {
 
-inline void append(std::string& out, std::string_view text) { out += text; }
-inline void append(std::string& out, const char* text) { out += text; }
-inline void append(std::string& out, char c) { out += c; }
+inline void append(std::string& out, std::string_view text) {
+  out += text;
+}
+inline void append(std::string& out, const char* text) {
+  out += text;
+}
+inline void append(std::string& out, char c) {
+  out += c;
+}
 template <std::integral T>
-  requires(!std::same_as<T, char> && !std::same_as<T, bool>)
-void append(std::string& out, T number) {
+requires(!std::same_as<T, char> && !std::same_as<T, bool>) void append(std::string& out, T number) {
   out += std::to_string(number);
 }
 

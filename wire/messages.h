@@ -18,11 +18,11 @@ struct Register {
   std::string job;              // Names the job; a process of another job is refused.
   std::string node_id;          // Stable over restarts of the same place in the job.
   Incarnation incarnation = 0;  // New at every process start.
-  std::uint64_t attempt = 0;    // Counts the processes that an agent gave this place to; 0: no agent.
+  std::uint64_t attempt = 0;  // Counts the processes that an agent gave this place to; 0: no agent.
   std::string host;
   std::int64_t pid = 0;
   std::uint32_t protocol = kProtocol;
-  Generation generation = 0;    // The formation that it trains in, or was last stopped for; 0: none.
+  Generation generation = 0;  // The formation that it trains in, or was last stopped for; 0: none.
   bool operator==(const Register&) const = default;
 };
 

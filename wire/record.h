@@ -14,8 +14,8 @@ struct Lease {
   std::string node_id;
   Incarnation incarnation = 0;
   std::uint64_t attempt = 0;
-  bool finished = false;       // Its training ended in good order, at `version`.
-  Version version = 0;         // Only where finished.
+  bool finished = false;  // Its training ended in good order, at `version`.
+  Version version = 0;    // Only where finished.
   bool operator==(const Lease&) const = default;
 };
 
@@ -29,7 +29,7 @@ struct Record {
   std::uint64_t recoveries = 0;
   bool ended = false;
   bool success = false;
-  std::string reason;         // Of the end.
+  std::string reason;  // Of the end.
   bool operator==(const Record&) const = default;
 };
 

@@ -108,8 +108,8 @@ void Machine::spare_died(const Died& e) {
   std::erase_if(spares_, [&](const Spare& s) { return s.process == e.process; });
   if (ending_ || workers_done()) return;
   if (++spare_failures_ > options_.max_restarts) {
-    actions_.push_back(Say{cat("a spare ", e.how, " for the ", spare_failures_,
-                               ". time; no further one is started")});
+    actions_.push_back(Say{
+        cat("a spare ", e.how, " for the ", spare_failures_, ". time; no further one is started")});
     return;
   }
   add_spare();
@@ -194,8 +194,9 @@ void Machine::on(const GraceOver&) {
   if (ending_) {
     end_all(false);
   } else if (!workers_done() && !scheduler_runs() && options_.runs_scheduler) {
-    fail(1, "the scheduler's process ended with exit code 0 but workers still run: does the program "
-            "call holdfast::init() before anything else?",
+    fail(1,
+         "the scheduler's process ended with exit code 0 but workers still run: does the program "
+         "call holdfast::init() before anything else?",
          kSchedulerNode);
   } else if (workers_done() && local) {
     // Workers that never asked for their rank are unknown to the scheduler: it would wait on.
@@ -211,9 +212,8 @@ bool Machine::workers_done() const {
 }
 
 bool Machine::scheduler_runs() const {
-  return std::any_of(places_.begin(), places_.end(), [](const Place& p) {
-    return p.role == Role::kScheduler && p.process != 0;
-  });
+  return std::any_of(places_.begin(), places_.end(),
+                     [](const Place& p) { return p.role == Role::kScheduler && p.process != 0; });
 }
 
 void Machine::maybe_exit() {

@@ -31,7 +31,7 @@ struct Options {
   std::uint64_t seed = 0;            // Incarnations are drawn from it: random for every agent.
   bool runs_scheduler = false;
   std::int32_t spares = 0;
-  std::int32_t max_restarts = 3;     // Of one place, or of the spares, without a step made between.
+  std::int32_t max_restarts = 3;  // Of one place, or of the spares, without a step made between.
 };
 
 inline constexpr const char* kSchedulerNode = "scheduler";
@@ -48,7 +48,7 @@ struct SpawnFailed {
   Process process = 0;
   std::string why;
 };
-struct LinkUp {};    // Connected to the scheduler.
+struct LinkUp {};  // Connected to the scheduler.
 struct LinkDown {};
 struct Received {
   wire::Message message;
@@ -87,8 +87,8 @@ struct Say {
 };
 struct Exit {  // Nothing of ours runs any more.
   std::int32_t code = 0;
-  std::string reason;          // Of a failure: the first that was not recovered from.
-  std::string failed_node;     // Whose log tells more; may be empty.
+  std::string reason;       // Of a failure: the first that was not recovered from.
+  std::string failed_node;  // Whose log tells more; may be empty.
 };
 using Action = std::variant<Spawn, Promote, Send, Kill, WantGrace, Say, Exit>;
 using Actions = std::vector<Action>;
@@ -151,14 +151,14 @@ class Machine {
 
   Options options_;
   Prng prng_;
-  std::vector<Place> places_;   // The scheduler's first, where it runs here.
-  std::deque<Spare> spares_;    // Oldest first: the one that waits longest is warm.
-  std::set<Process> running_;   // Spawned and not known to have ended altogether.
+  std::vector<Place> places_;  // The scheduler's first, where it runs here.
+  std::deque<Spare> spares_;   // Oldest first: the one that waits longest is warm.
+  std::set<Process> running_;  // Spawned and not known to have ended altogether.
   Process next_process_ = 1;
   std::int32_t spare_failures_ = 0;
   Version version_ = 0;
   bool linked_ = false;
-  bool ending_ = false;         // Nothing is replaced any more.
+  bool ending_ = false;  // Nothing is replaced any more.
   bool exited_ = false;
   Exit result_;
   Actions actions_;

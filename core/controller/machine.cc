@@ -71,7 +71,8 @@ void Machine::on(const Started&) {
   if (record_.resumed) {
     phase_ = Phase::kRunning;
   } else {
-    // An order of the unfinished generation may have been carried out: ask anew, under a new number.
+    // An order of the unfinished generation may have been carried out: ask anew, under a new
+    // number.
     begin("the scheduler was started again in mid-recovery");
   }
 }

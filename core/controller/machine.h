@@ -1,7 +1,8 @@
 // The scheduler's decisions: who has which rank, and what all do after a fault.
 //
-// Pure: no clock, no I/O, no threads, no randomness, no unordered containers. The same state and the
-// same event give the same actions. What it says to others it says only once the record behind it is
+// Pure: no clock, no I/O, no threads, no randomness, no unordered containers. The same state and
+// the
+// same event give the same actions. What it says to others it says only once the record behind is
 // durable: every action after a Store is held back until that Store is answered by Stored.
 // Why it is right: docs/protocol/recovery.md.
 #pragma once
@@ -27,11 +28,11 @@ using Link = std::uint64_t;  // A connection; never used again once closed. 0: n
 
 struct Options {
   std::string job;
-  std::uint64_t run_id = 0;             // For a new record: 64 random bits.
+  std::uint64_t run_id = 0;  // For a new record: 64 random bits.
   std::int32_t world_size = 0;
-  Duration topology_timeout{};          // Until all processes have come.
-  Duration lease{};                     // Silence after which a process counts as lost.
-  Duration replacement_timeout{};       // How long a lost rank is waited for.
+  Duration topology_timeout{};     // Until all processes have come.
+  Duration lease{};                // Silence after which a process counts as lost.
+  Duration replacement_timeout{};  // How long a lost rank is waited for.
 };
 
 // What may happen.
@@ -70,7 +71,7 @@ struct Note {  // For traces and reports; decides nothing.
   Kind kind = Kind::kFault;
   Generation generation = 0;
   Version version = 0;
-  Rank rank = kNoRank;            // kFault: whose.
+  Rank rank = kNoRank;  // kFault: whose.
   std::string text;
   std::uint64_t detected_ns = 0;  // kFault: when its agent knew; 0: not known.
 };
@@ -134,7 +135,8 @@ class Machine {
   void receive(Link link, const wire::Finished& m);
   void receive(Link link, const wire::Failed& m);
   template <class Other>
-  void receive(Link, const Other&) {}  // Heartbeats are heard in on(Received); the rest is nonsense.
+  void receive(Link, const Other&) {
+  }  // Heartbeats are heard in on(Received); the rest is nonsense.
 
   // Membership (membership.cc)
   void admit_early(Link link, const wire::Register& m);
@@ -178,20 +180,20 @@ class Machine {
   Options options_;
   wire::Record record_;
   Phase phase_ = Phase::kAssembling;
-  std::map<std::string, Member> members_;   // By node id.
-  std::map<Link, std::string> nodes_;       // Node id by connection.
-  std::map<std::string, Knock> knocks_;     // By node id.
+  std::map<std::string, Member> members_;  // By node id.
+  std::map<Link, std::string> nodes_;      // Node id by connection.
+  std::map<std::string, Knock> knocks_;    // By node id.
   std::map<Link, wire::AgentState> agents_;
-  std::map<Rank, wire::Report> reports_;    // Of the generation being formed.
+  std::map<Rank, wire::Report> reports_;  // Of the generation being formed.
   planner::Plan plan_;
-  bool receiving_ = false;                  // The plan's second round: copies from others.
-  std::set<Rank> mending_;                  // Of this round, not yet repaired.
-  std::set<Rank> unproven_;                 // Have made no step yet in the running generation.
+  bool receiving_ = false;   // The plan's second round: copies from others.
+  std::set<Rank> mending_;   // Of this round, not yet repaired.
+  std::set<Rank> unproven_;  // Have made no step yet in the running generation.
   std::string cause_;
   Instant now_{};
   Instant started_{};
-  Instant waiting_since_{};                 // Since when ranks are stopped.
-  std::deque<Action> held_;                 // From the first unanswered Store on (not with it).
+  Instant waiting_since_{};  // Since when ranks are stopped.
+  std::deque<Action> held_;  // From the first unanswered Store on (not with it).
   Actions actions_;
 };
 

@@ -16,7 +16,9 @@ std::optional<std::int32_t> whole_number(const std::string& text) {
   return number;
 }
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
 
 // "worker-2" before "worker-10": runs of digits compare as numbers.
 bool naturally_before(const std::string& a, const std::string& b) {
@@ -82,7 +84,9 @@ Rank Machine::rank_at(Link link) const {
   return found == nodes_.end() ? kNoRank : rank_of(found->second);
 }
 
-Member* Machine::member_at(Rank rank) { return &members_.at(lease(rank).node_id); }
+Member* Machine::member_at(Rank rank) {
+  return &members_.at(lease(rank).node_id);
+}
 
 bool Machine::lease_runs(const Member& member) const {
   return !member.dead && !member.lost && !member.left;
@@ -127,13 +131,14 @@ void Machine::receive(Link link, const wire::Register& m) {
     refuse(link, cat("this process speaks protocol ", m.protocol, " and the scheduler ",
                      wire::kProtocol, ": start all processes with the same release of Holdfast"));
   } else if (m.job != record_.job) {
-    refuse(link, cat("the scheduler at this address serves job '", record_.job,
-                     "', not '", m.job, "': give every job its own port"));
+    refuse(link, cat("the scheduler at this address serves job '", record_.job, "', not '", m.job,
+                     "': give every job its own port"));
   } else if (record_.ranks.empty()) {
     admit_early(link, m);
   } else if (const Rank rank = rank_of(m.node_id); rank == kNoRank) {
-    refuse(link, cat("all ", record_.ranks.size(), " places of the job are taken and none is called '",
-                     m.node_id, "': this worker is one too many (see MS_WORKER_NUM, MS_NODE_ID)"));
+    refuse(link,
+           cat("all ", record_.ranks.size(), " places of the job are taken and none is called '",
+               m.node_id, "': this worker is one too many (see MS_WORKER_NUM, MS_NODE_ID)"));
   } else {
     admit(link, rank, m);
   }
@@ -151,7 +156,8 @@ void Machine::admit_early(Link link, const wire::Register& m) {
   if (members_.size() == static_cast<std::size_t>(options_.world_size)) {
     assemble();
   } else {
-    send(link, wire::Waiting{cat(members_.size(), " of ", options_.world_size, " workers are here")});
+    send(link,
+         wire::Waiting{cat(members_.size(), " of ", options_.world_size, " workers are here")});
   }
 }
 

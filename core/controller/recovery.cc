@@ -53,7 +53,8 @@ void Machine::maybe_plan() {
   for (Rank rank = 0; rank < world_size(); ++rank) {
     const bool never_trained = lease(rank).finished && lease(rank).version == kNoVersion;
     if (never_trained || (member_at(rank)->left && !lease(rank).finished)) {
-      end(false, cat("rank ", rank, " has ended without training, but others want to train with it"));
+      end(false,
+          cat("rank ", rank, " has ended without training, but others want to train with it"));
       return;
     }
     if (lease(rank).finished) {
@@ -95,8 +96,7 @@ void Machine::send_repair(Rank rank) {
   auto kind = wire::RepairKind::kReceive;
   if (order.act == planner::Act::kFinish) kind = wire::RepairKind::kFinish;
   if (order.act == planner::Act::kBegin) kind = wire::RepairKind::kBegin;
-  send(member_at(rank)->link,
-       wire::Repair{record_.generation, plan_.version, kind, order.source});
+  send(member_at(rank)->link, wire::Repair{record_.generation, plan_.version, kind, order.source});
 }
 
 void Machine::receive(Link link, const wire::Repaired& m) {

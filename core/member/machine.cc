@@ -34,7 +34,9 @@ void Machine::on(const Parked& e) {
   if (stopped_for_ > running_) report();
 }
 
-void Machine::report() { send(wire::Report{stopped_for_, holding_.version, holding_.staged}); }
+void Machine::report() {
+  send(wire::Report{stopped_for_, holding_.version, holding_.staged});
+}
 
 void Machine::on(const wire::Repair& m) {
   if (m.generation != stopped_for_ || phase_ != Phase::kParked) return;
@@ -63,8 +65,9 @@ void Machine::on(const wire::Resume& m) {
   if (phase_ != Phase::kParked || m.generation != stopped_for_ || m.generation <= running_) return;
   if (m.version != holding_.version) {
     // It must never train from another version than the others: better no job than wrong bits.
-    on(TrainingFailed{cat("this rank holds version ", holding_.version, " but was told to go on from ",
-                          m.version, "; this is an error in Holdfast")});
+    on(TrainingFailed{cat("this rank holds version ", holding_.version,
+                          " but was told to go on from ", m.version,
+                          "; this is an error in Holdfast")});
     return;
   }
   running_ = m.generation;
@@ -72,7 +75,9 @@ void Machine::on(const wire::Resume& m) {
   actions_.push_back(Go{m.generation, m.version});
 }
 
-void Machine::on(const Committed& e) { send(wire::Progress{running_, e.version, e.loss}); }
+void Machine::on(const Committed& e) {
+  send(wire::Progress{running_, e.version, e.loss});
+}
 
 void Machine::on(const TrainingEnded& e) {
   phase_ = Phase::kEnded;

@@ -10,7 +10,9 @@
 namespace holdfast::planner {
 namespace {
 
-bool holds(const Holding& holding, Version version) { return holding.version == version; }
+bool holds(const Holding& holding, Version version) {
+  return holding.version == version;
+}
 
 bool can_finish(const Holding& holding, Version version) {
   return holding.present && holding.version != kNoVersion && holding.version + 1 == version &&
@@ -51,8 +53,11 @@ Plan reach(Version version, const std::vector<Holding>& holdings,
     }
     const auto sources = sources_for(rank, version, holdings, shards);
     if (sources.empty() || !holdings[i].present) {
-      return {false, version, {}, cat("rank ", rank, " can not reach version ", version,
-                                      ": no copy of its shards at that version is left")};
+      return {false,
+              version,
+              {},
+              cat("rank ", rank, " can not reach version ", version,
+                  ": no copy of its shards at that version is left")};
     }
     plan.orders[i] = {Act::kReceive, sources[turn++ % sources.size()]};
   }

@@ -38,10 +38,11 @@ struct Plan {
   std::string why;            // One sentence; where impossible, what is missing.
 };
 
-// The greatest version v that some rank holds and every rank can reach: it holds v already, or holds
-// v-1 with step v staged (v was committed somewhere, so all ranks had staged it and all gradients are
-// complete: the update can be made from its own arena), or can copy from a rank that holds the same
-// shards at v. If no rank holds anything, the lowest rank begins version 0 and the others copy it.
+// The greatest version v that some rank holds and every rank can reach: it holds v already, or
+// holds v-1 with step v staged (v was committed somewhere, so all ranks had staged it and all
+// gradients are complete: the update can be made from its own arena), or can copy from a rank that
+// holds the same shards at v. If no rank holds anything, the lowest rank begins version 0 and the
+// others copy it.
 //
 // Requires: every rank is in at least one shard. Ends with possible == false if no version will do.
 [[nodiscard]] Plan plan(const std::vector<Holding>& holdings, const std::vector<Shard>& shards);

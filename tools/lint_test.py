@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""Every rule of tools/lint fires on a tree that breaks it, and none on one that keeps it."""
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+LINT = Path(__file__).resolve().parent / "lint"
+GOOD = {"base/a.h": "// Says a.\n#pragma once\n", "core/member/machine.h": '// Says b.\n#pragma once\n\n#include "base/a.h"\n'}
+
+
+class Lint(unittest.TestCase):
+    def run_on(self, files):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in {**GOOD, **files}.items():
+                path = Path(folder) / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+            (Path(folder) / ".clang-format").write_text("BasedOnStyle: Google\nColumnLimit: 100\n")
+            return subprocess.run([sys.executable, str(LINT), "--root", folder], capture_output=True, text=True)
+
+    def fires(self, name, text, what):
+        done = self.run_on({name: text})
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn(what, done.stdout)
+
+    def test_a_good_tree_passes(self):
+        done = self.run_on({})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_a_room_that_includes_upwards(self):
+        self.fires("core/x.cc", '// X.\n#include "io/loop.h"\n', "core/ may not include io/")
+
+    def test_parts_that_know_each_other(self):
+        self.fires("arena/x.cc", '// X.\n#include "collective/group.h"\n', "arena/ may not include collective/")
+
+    def test_a_machine_that_knows_another(self):
+        self.fires("core/member/x.cc", '// X.\n#include "core/agent/machine.h"\n', "machine member knows machine agent")
+
+    def test_a_banned_word_in_core(self):
+        self.fires("core/x.cc", "// X.\nauto t = std::chrono::steady_clock::now();\n", "banned in core/")
+
+    def test_a_banned_word_in_a_comment_is_no_finding(self):
+        self.assertEqual(self.run_on({"core/x.cc": "// No sleep here, no unordered_map.\nint x = 1;\n"}).returncode, 0)
+
+    def test_an_operating_system_header_in_base(self):
+        self.fires("base/x.cc", "// X.\n#include <unistd.h>\n", "operating-system header")
+
+    def test_a_long_file(self):
+        self.fires("base/x.cc", "// X.\n" + "int f();\n" * 600, "at most 600")
+
+    def test_a_long_line(self):
+        self.fires("base/x.cc", "// X.\n// " + "x" * 100 + "\n", "columns")
+
+    def test_a_long_function(self):
+        self.fires("base/x.cc", "// X.\nvoid f() {\n" + "  g();\n" * 80 + "}\n", "a function of")
+
+    def test_a_todo_without_an_issue(self):
+        self.fires("base/x.cc", "// X.\n// TODO: more\n", "TODO without an issue")
+
+    def test_getenv_outside_config(self):
+        self.fires("io/x.cc", '// X.\nauto x = getenv("A");\n', "getenv outside config/")
+
+    def test_a_file_without_its_sentence(self):
+        self.fires("base/x.cc", "int x = 1;\n", "opens with one sentence")
+
+    def test_bad_format(self):
+        self.fires("base/x.cc", "// X.\nint   x=1;\n", "not formatted")
+
+
+if __name__ == "__main__":
+    unittest.main()
