@@ -1,0 +1,237 @@
+#include "config/settings.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <concepts>
+#include <random>
+#include <vector>
+
+#include "base/assert.h"
+#include "base/text.h"
+
+namespace holdfast::config {
+namespace {
+
+constexpr Row kTable[] = {
+#define HF_ROW(field, type, kind, variable, default_text, lowest, highest, help) \
+  {#field, Kind::kind, variable, default_text, lowest, highest, help},
+    HF_SETTINGS(HF_ROW)
+#undef HF_ROW
+};
+
+constexpr std::array<std::string_view, 5> kNotOurs = {
+    "HOLDFAST_TORCH", "HOLDFAST_PYTHON", "HOLDFAST_TEST", "HOLDFAST_CI", "HOLDFAST_BENCH"};
+
+bool is_derived(const Row& row) {
+  return row.default_text.starts_with('(');
+}
+
+Error wrong(const Row& row, std::string_view text) {
+  return {Blame::kUser, cat(row.variable, " is '", text, "'; allowed is ", allowed(row))};
+}
+
+template <class T>
+bool whole(std::string_view text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc{} && end == text.data() + text.size();
+}
+
+// One overload for each type that the table has.
+Status parse(const Row& row, std::string_view text, Role& out) {
+  if (text == "MS_PSERVER" || text == "MS_SERVER") {
+    return Error{Blame::kUser, cat("MS_ROLE is '", text,
+                                   "': parameter servers are not supported yet; start only "
+                                   "MS_SCHED and MS_WORKER")};
+  }
+  if (!text.empty() && text != "MS_SCHED" && text != "MS_WORKER") return wrong(row, text);
+  out = text.empty() ? Role::kNone : text == "MS_SCHED" ? Role::kScheduler : Role::kWorker;
+  return {};
+}
+
+Status parse(const Row& row, std::string_view text, std::string& out) {
+  const auto plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
+  };
+  if (row.kind == Kind::kName && (text.empty() || text.size() > 100 || text.front() == '.' ||
+                                  !std::all_of(text.begin(), text.end(), plain))) {
+    return wrong(row, text);
+  }
+  out = text;
+  return {};
+}
+
+Status parse(const Row& row, std::string_view text, bool& out) {
+  if (text != "0" && text != "1") return wrong(row, text);
+  out = text == "1";
+  return {};
+}
+
+Status parse(const Row& row, std::string_view text, std::uint64_t& out) {
+  return whole(text, out) ? Status{} : wrong(row, text);
+}
+
+template <std::integral T>
+Status parse(const Row& row, std::string_view text, T& out) {
+  std::int64_t value = 0;
+  if (!whole(text, value) || value < row.lowest || value > row.highest) return wrong(row, text);
+  out = static_cast<T>(value);
+  return {};
+}
+
+Status parse(const Row& row, std::string_view text, Duration& out) {
+  double seconds = 0;
+  if (!whole(text, seconds) || !std::isfinite(seconds) ||
+      seconds > static_cast<double>(row.highest)) {
+    return wrong(row, text);
+  }
+  if (seconds < 0 && row.lowest >= 0) return wrong(row, text);
+  out = seconds < 0 ? kNever
+                    : std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+  return {};
+}
+
+std::uint64_t random_bits() {
+  std::random_device device;
+  return std::uint64_t{device()} << 32 | device();
+}
+
+// Defaults that follow from other settings, and what only holds of several together.
+Status complete(Settings& settings, const std::array<bool, std::size(kTable)>& given) {
+  const auto is_given = [&](std::string_view field) {
+    const auto row = std::find_if(std::begin(kTable), std::end(kTable),
+                                  [&](const Row& r) { return r.field == field; });
+    HF_ASSERT(row != std::end(kTable));
+    return given[static_cast<std::size_t>(row - std::begin(kTable))];
+  };
+  if (settings.role != Role::kNone && !is_given("worker_num")) {
+    return Error{Blame::kUser,
+                 "MS_WORKER_NUM is not set: it says how many workers the job has, and every "
+                 "process with an MS_ROLE needs it"};
+  }
+  if (!is_given("node_id")) settings.node_id = cat("node-", random_bits());
+  if (!is_given("job")) settings.job = cat("port-", settings.sched_port);
+  if (!is_given("incarnation")) settings.incarnation = random_bits();
+  if (!is_given("scheduler_timeout")) settings.scheduler_timeout = settings.topo_timeout;
+  return {};
+}
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+Status check_known(std::string_view name) {
+  if (!name.starts_with("HOLDFAST_")) return {};
+  const auto begins = [&](std::string_view prefix) { return name.starts_with(prefix); };
+  if (std::any_of(kNotOurs.begin(), kNotOurs.end(), begins)) return {};
+  const auto nearest =
+      std::min_element(std::begin(kTable), std::end(kTable), [&](const Row& a, const Row& b) {
+        return edit_distance(name, a.variable) < edit_distance(name, b.variable);
+      });
+  return Error{Blame::kUser, cat("the environment has ", name,
+                                 ", which is no setting of Holdfast; the nearest is ",
+                                 nearest->variable, " (`holdfast settings` lists all)")};
+}
+
+// One variable of the environment. Not ours, or empty: nothing.
+Status take(std::string_view name, std::string_view value, Settings& settings,
+            std::array<bool, std::size(kTable)>& given) {
+  std::size_t index = 0;
+#define HF_TAKE(field, ...)                                   \
+  if (const Row& row = kTable[index]; name == row.variable) { \
+    if (value.empty()) return {};                             \
+    given[index] = true;                                      \
+    return parse(row, value, settings.field);                 \
+  }                                                           \
+  ++index;
+  HF_SETTINGS(HF_TAKE)
+#undef HF_TAKE
+  return check_known(name);
+}
+
+Settings defaults() {
+  Settings settings;
+  std::size_t index = 0;
+#define HF_DEFAULT(field, ...)                                           \
+  if (const Row& row = kTable[index]; !is_derived(row)) {                \
+    HF_ASSERT(parse(row, row.default_text, settings.field).has_value()); \
+  }                                                                      \
+  ++index;
+  HF_SETTINGS(HF_DEFAULT)
+#undef HF_DEFAULT
+  return settings;
+}
+
+}  // namespace
+
+std::span<const Row> table() {
+  return kTable;
+}
+
+std::string allowed(const Row& row) {
+  switch (row.kind) {
+    case Kind::kRole:
+      return "MS_SCHED or MS_WORKER";
+    case Kind::kText:
+      return "any text";
+    case Kind::kName:
+      return "a name of at most 100 letters, digits, '.', '_' and '-' that does not begin with '.'";
+    case Kind::kFlag:
+      return "0 or 1";
+    case Kind::kWhole:
+      return cat("a whole number from ", row.lowest, " to ", row.highest);
+    case Kind::kBits:
+      return "a whole number from 0 to 2^64 - 1";
+    case Kind::kSeconds:
+      return cat("a number of seconds up to ", row.highest,
+                 row.lowest < 0 ? ", negative: never" : "");
+  }
+  HF_ASSERT(false);
+}
+
+std::string markdown() {
+  std::string text =
+      "# Settings\n\n"
+      "Made by `holdfast settings --markdown`; change `config/settings.h` and run it again.\n\n"
+      "All settings are environment variables. One that is set but empty counts as unset. A wrong\n"
+      "value, or a `HOLDFAST_` name that is not in this table, is an error before anything "
+      "starts.\n\n"
+      "| variable | allowed | default | meaning |\n"
+      "| --- | --- | --- | --- |\n";
+  for (const Row& row : kTable) {
+    text += cat("| `", row.variable, "` | ", allowed(row), " | ",
+                row.default_text.empty() ? "unset" : cat("`", row.default_text, "`"), " | ",
+                row.help, " |\n");
+  }
+  return text;
+}
+
+Result<Settings> from_environment(const char* const* environment) {
+  Settings settings = defaults();
+  std::array<bool, std::size(kTable)> given{};
+  for (; environment != nullptr && *environment != nullptr; ++environment) {
+    const std::string_view entry = *environment;
+    const auto equals = entry.find('=');
+    if (equals == std::string_view::npos) continue;
+    if (auto taken = take(entry.substr(0, equals), entry.substr(equals + 1), settings, given);
+        !taken) {
+      return taken.error();
+    }
+  }
+  if (auto completed = complete(settings, given); !completed) return completed.error();
+  return settings;
+}
+
+}  // namespace holdfast::config

@@ -1,0 +1,107 @@
+// Every setting of Holdfast, in one table: the parser, its errors, and docs/settings.md come from
+// it.
+//
+// Nothing else in Holdfast reads the environment.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/ids.h"
+#include "base/result.h"
+
+namespace holdfast::config {
+
+enum class Role : std::uint8_t { kNone, kScheduler, kWorker };
+
+inline constexpr Duration kNever = std::chrono::hours(24 * 365);  // "never ends", in practice
+
+// How a value is written. The range is that of kWhole and kSeconds.
+enum class Kind : std::uint8_t {
+  kRole,
+  kText,
+  kName,  // Becomes the name of files: letters, digits, '.', '_', '-'; at most 100.
+  kFlag,
+  kWhole,
+  kBits,     // A whole number below 2^64.
+  kSeconds,  // Decimals allowed; where the lowest is below 0, a negative number is kNever.
+};
+
+// X(field, type, kind, variable, default, lowest, highest, help). A default in parentheses is
+// derived from others (see complete() in settings.cc).
+#define HF_SETTINGS(X)                                                                            \
+  X(role, Role, kRole, "MS_ROLE", "", 0, 0,                                                       \
+    "What this process is; unset: it runs alone, without a launcher.")                            \
+  X(sched_host, std::string, kText, "MS_SCHED_HOST", "127.0.0.1", 0, 0,                           \
+    "Where the scheduler listens.")                                                               \
+  X(sched_port, std::uint16_t, kWhole, "MS_SCHED_PORT", "8118", 1, 65535,                         \
+    "The scheduler's port. Every job on a host has its own.")                                     \
+  X(worker_num, std::int32_t, kWhole, "MS_WORKER_NUM", "(none)", 1, 10000,                        \
+    "How many workers the job has. Required where MS_ROLE is set.")                               \
+  X(node_id, std::string, kText, "MS_NODE_ID", "(random)", 0, 0,                                  \
+    "Names this worker's place in the job, over restarts. If all are whole numbers they are the " \
+    "ranks.")                                                                                     \
+  X(enable_recovery, bool, kFlag, "MS_ENABLE_RECOVERY", "0", 0, 1,                                \
+    "1: a scheduler started by hand takes back the journal of its predecessor.")                  \
+  X(recovery_path, std::string, kText, "MS_RECOVERY_PATH", "", 0, 0,                              \
+    "Where the scheduler keeps its journal; unset: in the job's runtime folder.")                 \
+  X(topo_timeout, Duration, kSeconds, "MS_TOPO_TIMEOUT", "1800", -1, 31536000,                    \
+    "How long the job waits for all its workers to come.")                                        \
+  X(node_timeout, Duration, kSeconds, "MS_NODE_TIMEOUT", "30", -1, 31536000,                      \
+    "Silence after which a worker counts as lost. Below 3 a busy host may lose one by mistake.")  \
+  X(job, std::string, kName, "HOLDFAST_JOB", "(port-<MS_SCHED_PORT>)", 0, 0,                      \
+    "The job's name; its runtime folder and its journal bear it.")                                \
+  X(incarnation, Incarnation, kBits, "HOLDFAST_INCARNATION", "(random)", 0, 0,                    \
+    "Tells this process from its predecessors. Set by the agent.")                                \
+  X(attempt, std::uint64_t, kBits, "HOLDFAST_ATTEMPT", "0", 0, 0,                                 \
+    "Counts the processes that were given this place; 0: no agent. Set by the agent.")            \
+  X(lifeline, std::string, kText, "HOLDFAST_LIFELINE", "", 0, 0,                                  \
+    "The file by which the agent learns of this process's death at once. Set by the agent.")      \
+  X(spare_fd, std::int32_t, kWhole, "HOLDFAST_SPARE_FD", "-1", -1, 1048576,                       \
+    "The pipe on which a spare waits for its place; -1: not a spare. Set by the agent.")          \
+  X(trace, std::string, kText, "HOLDFAST_TRACE", "", 0, 0,                                        \
+    "A folder that gets one line of JSON per event from every process; unset: no trace.")         \
+  X(replacement_timeout, Duration, kSeconds, "HOLDFAST_REPLACEMENT_TIMEOUT", "600", -1, 31536000, \
+    "How long a lost worker's successor is waited for.")                                          \
+  X(scheduler_timeout, Duration, kSeconds, "HOLDFAST_SCHEDULER_TIMEOUT", "(MS_TOPO_TIMEOUT)", -1, \
+    31536000, "How long a worker looks for the scheduler, at the start or after losing it.")      \
+  X(update_threads, std::int32_t, kWhole, "HOLDFAST_UPDATE_THREADS", "1", 1, 16,                  \
+    "Threads of the optimizer's update. The bits do not depend on it.")                           \
+  X(protect, bool, kFlag, "HOLDFAST_PROTECT", "1", 0, 1,                                          \
+    "0: the step is made without protection against faults. For benchmarks only.")
+
+struct Settings {
+#define HF_FIELD(field, type, ...) type field{};
+  HF_SETTINGS(HF_FIELD)
+#undef HF_FIELD
+};
+
+// The table, for help and documents.
+struct Row {
+  std::string_view field;
+  Kind kind = Kind::kText;
+  std::string_view variable;
+  std::string_view default_text;
+  std::int64_t lowest = 0;
+  std::int64_t highest = 0;
+  std::string_view help;
+};
+std::span<const Row> table();
+
+// What `row` may be, in words: "a whole number from 1 to 65535".
+std::string allowed(const Row& row);
+
+// docs/settings.md.
+std::string markdown();
+
+// Reads "NAME=value" strings up to a null pointer, as the variable `environ` has them. A variable
+// that is set but empty counts as unset. Thread-safe as long as nobody changes the environment.
+//
+// Errors (Blame::kUser): a wrong value, naming the variable, the value and what is allowed; a
+// HOLDFAST_ name that is not known, naming the nearest known one (names that begin with
+// HOLDFAST_TORCH, _PYTHON, _TEST, _CI or _BENCH are left alone); MS_ROLE without MS_WORKER_NUM.
+Result<Settings> from_environment(const char* const* environment);
+
+}  // namespace holdfast::config

@@ -1,0 +1,127 @@
+// Settings: values, defaults, errors that name what is wrong, and the generated document.
+#include "config/settings.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <initializer_list>
+#include <iterator>
+#include <set>
+#include <vector>
+
+namespace holdfast::config {
+namespace {
+
+Result<Settings> read(std::initializer_list<const char*> entries) {
+  std::vector<const char*> environment(entries);
+  environment.push_back(nullptr);
+  return from_environment(environment.data());
+}
+
+std::string error_of(std::initializer_list<const char*> entries) {
+  const auto settings = read(entries);
+  if (settings) return "no error";
+  EXPECT_EQ(settings.error().blame, Blame::kUser);
+  return settings.error().what;
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(Settings, HaveTheirDocumentedDefaultsInAnEmptyEnvironment) {
+  const auto settings = read({});
+  ASSERT_TRUE(settings) << settings.error().what;
+  EXPECT_EQ(settings->role, Role::kNone);
+  EXPECT_EQ(settings->sched_host, "127.0.0.1");
+  EXPECT_EQ(settings->sched_port, 8118);
+  EXPECT_EQ(settings->job, "port-8118");
+  EXPECT_EQ(settings->topo_timeout, std::chrono::seconds(1800));
+  EXPECT_EQ(settings->scheduler_timeout, settings->topo_timeout);
+  EXPECT_EQ(settings->node_timeout, std::chrono::seconds(30));
+  EXPECT_EQ(settings->replacement_timeout, std::chrono::seconds(600));
+  EXPECT_EQ(settings->spare_fd, -1);
+  EXPECT_EQ(settings->update_threads, 1);
+  EXPECT_TRUE(settings->protect);
+  EXPECT_FALSE(settings->enable_recovery);
+  EXPECT_FALSE(settings->node_id.empty());
+}
+
+TEST(Settings, DrawANewIncarnationEachTime) {
+  std::set<Incarnation> seen;
+  for (int i = 0; i < 8; ++i) seen.insert(read({})->incarnation);
+  EXPECT_EQ(seen.size(), 8U);
+}
+
+TEST(Settings, TakeWhatTheEnvironmentSays) {
+  const auto settings = read({"MS_ROLE=MS_WORKER", "MS_WORKER_NUM=4", "MS_SCHED_PORT=9000",
+                              "MS_NODE_ID=3", "MS_TOPO_TIMEOUT=-1", "MS_NODE_TIMEOUT=2.5",
+                              "HOLDFAST_INCARNATION=18446744073709551615", "HOLDFAST_ATTEMPT=7",
+                              "HOLDFAST_PROTECT=0", "PATH=/bin", "MS_DEV_UNKNOWN=1"});
+  ASSERT_TRUE(settings) << settings.error().what;
+  EXPECT_EQ(settings->role, Role::kWorker);
+  EXPECT_EQ(settings->worker_num, 4);
+  EXPECT_EQ(settings->sched_port, 9000);
+  EXPECT_EQ(settings->job, "port-9000");
+  EXPECT_EQ(settings->node_id, "3");
+  EXPECT_EQ(settings->topo_timeout, kNever);
+  EXPECT_EQ(settings->scheduler_timeout, kNever);
+  EXPECT_EQ(settings->node_timeout, std::chrono::milliseconds(2500));
+  EXPECT_EQ(settings->incarnation, ~Incarnation{0});
+  EXPECT_EQ(settings->attempt, 7U);
+  EXPECT_FALSE(settings->protect);
+}
+
+TEST(Settings, TreatAnEmptyValueAsUnset) {
+  const auto settings = read({"MS_SCHED_PORT=", "MS_ROLE=", "HOLDFAST_JOB="});
+  ASSERT_TRUE(settings) << settings.error().what;
+  EXPECT_EQ(settings->sched_port, 8118);
+  EXPECT_EQ(settings->role, Role::kNone);
+  EXPECT_EQ(settings->job, "port-8118");
+}
+
+TEST(Settings, NameTheVariableTheValueAndWhatIsAllowed) {
+  for (const char* value : {"0", "65536", "80x", " 80", "1e3", "0x50", "-1"}) {
+    const std::string entry = std::string("MS_SCHED_PORT=") + value;
+    const std::string what = error_of({entry.c_str()});
+    EXPECT_TRUE(has(what, "MS_SCHED_PORT is '" + std::string(value) + "'")) << what;
+    EXPECT_TRUE(has(what, "from 1 to 65535")) << what;
+  }
+  EXPECT_TRUE(has(error_of({"MS_ENABLE_RECOVERY=yes"}), "0 or 1"));
+  EXPECT_TRUE(has(error_of({"MS_TOPO_TIMEOUT=nan"}), "seconds"));
+  EXPECT_TRUE(has(error_of({"MS_TOPO_TIMEOUT=1e300"}), "seconds"));
+  EXPECT_TRUE(has(error_of({"HOLDFAST_INCARNATION=18446744073709551616"}), "2^64"));
+  EXPECT_TRUE(has(error_of({"HOLDFAST_JOB=../evil"}), "letters"));
+  EXPECT_TRUE(has(error_of({"HOLDFAST_JOB=.hidden"}), "letters"));
+  EXPECT_TRUE(has(error_of({"HOLDFAST_UPDATE_THREADS=17"}), "from 1 to 16"));
+}
+
+TEST(Settings, RefuseParameterServersAndUnknownRoles) {
+  EXPECT_TRUE(has(error_of({"MS_ROLE=MS_PSERVER"}), "parameter servers are not supported yet"));
+  EXPECT_TRUE(has(error_of({"MS_ROLE=MS_SERVER"}), "parameter servers are not supported yet"));
+  EXPECT_TRUE(has(error_of({"MS_ROLE=worker"}), "MS_SCHED or MS_WORKER"));
+}
+
+TEST(Settings, RequireTheNumberOfWorkersWhereThereIsARole) {
+  EXPECT_TRUE(has(error_of({"MS_ROLE=MS_SCHED"}), "MS_WORKER_NUM is not set"));
+}
+
+TEST(Settings, NameTheNearestKnownVariable) {
+  const std::string what = error_of({"HOLDFAST_REPLACEMENT_TIMEOT=5"});
+  EXPECT_TRUE(has(what, "HOLDFAST_REPLACEMENT_TIMEOT")) << what;
+  EXPECT_TRUE(has(what, "nearest is HOLDFAST_REPLACEMENT_TIMEOUT")) << what;
+}
+
+TEST(Settings, LeaveAloneWhatIsNotOurs) {
+  EXPECT_TRUE(read({"HOLDFAST_TORCH_PATH=/x", "HOLDFAST_PYTHON=/y", "HOLDFAST_TEST_SEED=1",
+                    "HOLDFAST_CI=1", "HOLDFAST_BENCH_FAST=1", "no equals sign"}));
+}
+
+TEST(Settings, AreDocumentedAsTheyAre) {
+  std::ifstream file(HOLDFAST_SOURCE_DIR "/docs/settings.md");
+  const std::string written{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_EQ(written, markdown()) << "run `holdfast settings --markdown > docs/settings.md`";
+}
+
+}  // namespace
+}  // namespace holdfast::config
