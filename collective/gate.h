@@ -29,6 +29,8 @@ class Gate {
   [[nodiscard]] bool frozen() const {
     return (word_.load(std::memory_order_relaxed) & kFlags) != 0;
   }
+  // How many are asleep in the kernel, or were killed there.
+  [[nodiscard]] std::uint32_t sleepers() const { return sleepers_.load(); }
 
  private:
   static constexpr std::uint64_t kAbortedFlag = 1;

@@ -86,8 +86,9 @@ class Group {
   [[nodiscard]] std::span<std::byte> registered() const;
 
   // Sums in place over all ranks. `numbers` lies in registered(), at the same offset in all ranks.
-  // Unless kDone, the contents of `numbers` are undefined (a step is replayed from its inputs, so
-  // keep those elsewhere); other memory is untouched.
+  // Unless kDone, the contents of `numbers` are undefined, and other ranks may go on writing there
+  // until they have returned too: a step is replayed from inputs kept elsewhere, when the next
+  // generation has formed. Other memory is untouched.
   Outcome all_reduce(Numbers numbers);
   // The same for any memory, copied through the segment piece by piece. Unless kDone, pieces of
   // `numbers` may hold the sum already and the rest what this rank put there.

@@ -94,7 +94,7 @@ Outcome Member::pass() {
 }
 
 Outcome Member::fail(Passage passage) {
-  if (passage == Passage::kAborted || aborted()) return Outcome::kAborted;
+  if (passage == Passage::kAborted || aborted()) return final_ = Outcome::kAborted;
   const std::vector<int> left = segment_->left();
   const std::lock_guard lock(mutex_);
   final_ = Outcome::kLeft;
@@ -104,7 +104,8 @@ Outcome Member::fail(Passage passage) {
   return final_;
 }
 
-// The first barrier of every operation: the ranks show each other what they were asked for.
+// The first barrier of every operation: the ranks show each other what they were asked for. After
+// a failure nothing is shown any more: slower ranks may still be reading what was shown before.
 Outcome Member::begin(Request request) {
   if (final_ != Outcome::kDone) return aborted() ? Outcome::kAborted : final_;
   request.sequence = ++operations_;

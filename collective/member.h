@@ -57,7 +57,7 @@ class Member {
   std::uint64_t operations_ = 0;  // Begun so far.
   std::uint64_t pieces_ = 0;      // Staging halves used so far.
   Request current_;
-  Outcome final_ = Outcome::kDone;  // kLeft or kMismatch once that has come.
+  Outcome final_ = Outcome::kDone;  // The first other outcome, once it has come.
   mutable std::mutex mutex_;        // Of why_.
   std::string why_;
 };

@@ -1,0 +1,123 @@
+// A gate's completion is one fact for all, abort or not, and abort wakes every sleeper.
+#include "collective/gate.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "base/prng.h"
+
+namespace holdfast::collective {
+namespace {
+
+using std::chrono::steady_clock;
+
+TEST(Gate, PassesOneAloneWithoutWaiting) {
+  const auto gate = std::make_unique<Gate>();
+  for (std::uint64_t k = 1; k < 100; ++k) EXPECT_EQ(gate->pass(k), Passage::kPassed);
+}
+
+TEST(Gate, DoesNotCountWhoComesAfterAbort) {
+  const auto gate = std::make_unique<Gate>();
+  gate->abort();
+  EXPECT_EQ(gate->pass(1), Passage::kAborted);
+  EXPECT_EQ(gate->pass(1), Passage::kAborted);
+}
+
+TEST(Gate, AbortGoesBeforeLeave) {
+  const auto gate = std::make_unique<Gate>();
+  gate->leave();
+  EXPECT_EQ(gate->pass(1), Passage::kLeft);
+  gate->abort();
+  EXPECT_EQ(gate->pass(1), Passage::kAborted);
+}
+
+// If one saw barrier k complete, all did: an abort in the midst of it must not divide the ranks.
+TEST(Gate, AllAgreeHowFarTheyCameWhenAbortRaces) {
+  constexpr int kRanks = 3;
+  int ended_late = 0;
+  for (std::uint64_t round = 0; round < 1500; ++round) {
+    const auto gate = std::make_unique<Gate>();
+    std::vector<std::uint64_t> passed(kRanks);
+    std::vector<std::jthread> threads;
+    for (std::size_t rank = 0; rank < kRanks; ++rank) {
+      threads.emplace_back([&, rank] {
+        std::uint64_t k = 0;
+        while (gate->pass((k + 1) * kRanks) == Passage::kPassed) ++k;
+        passed[rank] = k;
+      });
+    }
+    const std::uint64_t patience = derive(11, round) % 300;
+    for (std::uint64_t i = 0; i < patience; ++i) std::this_thread::yield();
+    gate->abort();
+    threads.clear();
+    EXPECT_EQ(passed[0], passed[1]) << "round " << round;
+    EXPECT_EQ(passed[0], passed[2]) << "round " << round;
+    ended_late += passed[0] > 0 ? 1 : 0;
+  }
+  EXPECT_GT(ended_late, 0) << "no abort came in the midst: the test has tested nothing";
+}
+
+TEST(Gate, AbortWakesAllSleepers) {
+  constexpr int kSleepers = 3;
+  std::vector<double> latencies;
+  for (int round = 0; round < 30; ++round) {
+    const auto gate = std::make_unique<Gate>();
+    std::vector<steady_clock::time_point> woken(kSleepers);
+    std::vector<std::jthread> threads;
+    for (std::size_t i = 0; i < kSleepers; ++i) {
+      threads.emplace_back([&, i] {
+        EXPECT_EQ(gate->pass(kSleepers + 1), Passage::kAborted);
+        woken[i] = steady_clock::now();
+      });
+    }
+    while (gate->sleepers() < kSleepers) std::this_thread::yield();
+    const auto start = steady_clock::now();
+    gate->abort();
+    threads.clear();
+    const auto last = *std::max_element(woken.begin(), woken.end());
+    latencies.push_back(std::chrono::duration<double, std::milli>(last - start).count());
+  }
+  std::sort(latencies.begin(), latencies.end());
+  std::printf("abort to the last of %d woken: median %.3f ms, worst %.3f ms\n", kSleepers,
+              latencies[latencies.size() / 2], latencies.back());
+  EXPECT_LT(latencies[latencies.size() / 2], 2000.0);
+}
+
+TEST(Gate, CompletionWakesAllSleepers) {
+  const auto gate = std::make_unique<Gate>();
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] { EXPECT_EQ(gate->pass(4), Passage::kPassed); });
+  }
+  while (gate->sleepers() < 3) std::this_thread::yield();
+  EXPECT_EQ(gate->pass(4), Passage::kPassed);
+  threads.clear();
+  EXPECT_EQ(gate->sleepers(), 0U);
+}
+
+TEST(Gate, GivesUpByAbortingAtTheDeadline) {
+  const auto gate = std::make_unique<Gate>();
+  EXPECT_EQ(gate->pass(2, steady_clock::now() + std::chrono::milliseconds(5), {}),
+            Passage::kAborted);
+  EXPECT_TRUE(gate->aborted());
+}
+
+TEST(Gate, GivesUpByAbortingWhenCancelledWhileAsleep) {
+  const auto gate = std::make_unique<Gate>();
+  std::stop_source stop;
+  std::jthread waiter([&] {
+    EXPECT_EQ(gate->pass(2, steady_clock::now() + std::chrono::minutes(1), stop.get_token()),
+              Passage::kAborted);
+  });
+  while (gate->sleepers() < 1) std::this_thread::yield();
+  stop.request_stop();
+}
+
+}  // namespace
+}  // namespace holdfast::collective

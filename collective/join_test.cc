@@ -1,0 +1,176 @@
+// How a generation forms: once, of one run, whole, and never without a bound.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <fstream>
+#include <thread>
+#include <vector>
+
+#include "collective/test_job.h"
+
+namespace holdfast::collective {
+namespace {
+
+TEST(Join, OfOneRankNeedsNobody) {
+  TestJob job(1, 4096);
+  job.run([](Group& group) {
+    std::vector<float> own = {3, 4};
+    EXPECT_EQ(group.all_reduce_staged(std::span(own)), Outcome::kDone);
+    EXPECT_EQ(own, (std::vector<float>{3, 4}));
+    EXPECT_EQ(group.barrier(), Outcome::kDone);
+  });
+  EXPECT_TRUE(job.segments().empty());
+}
+
+TEST(Join, WaitsForTheLateAndLeavesNoFileBehind) {
+  TestJob job(2);
+  std::jthread early([&] {
+    const auto group = job.join(0);
+    ASSERT_NE(group, nullptr);
+    EXPECT_EQ(group->barrier(), Outcome::kDone);
+  });
+  while (job.segments().empty()) std::this_thread::yield();
+  struct stat status {};
+  const std::string path = cat(job.base().directory, "/", job.segments().at(0));
+  ASSERT_EQ(::stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600U);
+  const auto group = job.join(1);
+  ASSERT_NE(group, nullptr);
+  EXPECT_EQ(group->barrier(), Outcome::kDone);
+  EXPECT_TRUE(job.segments().empty());
+}
+
+TEST(Join, OfManyAtOnceMakesOneGroup) {
+  TestJob job(8);
+  for (int round = 0; round < 40; ++round) {
+    job.run([](Group& group) { EXPECT_EQ(group.barrier(), Outcome::kDone); });
+  }
+}
+
+TEST(Join, NamesTheMissingWhenTimeIsUp) {
+  TestJob job(3);
+  job.base().join_timeout = std::chrono::milliseconds(20);
+  const auto group = Group::join(job.options(1));
+  ASSERT_FALSE(group);
+  EXPECT_EQ(group.error().blame, Blame::kWorld);
+  EXPECT_EQ(group.error().what, "generation 1 did not form within 20 ms; ranks 0, 2 did not join");
+}
+
+TEST(Join, FormsAGenerationOnceAtMost) {
+  TestJob job(2);
+  job.base().join_timeout = std::chrono::milliseconds(20);
+  EXPECT_FALSE(Group::join(job.options(1)));
+  const auto late = Group::join(job.options(0));
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().what, "another member gave up forming generation 1");
+  job.base().join_timeout = std::chrono::minutes(1);
+  job.base().generation = 2;
+  job.run([](Group& group) { EXPECT_EQ(group.barrier(), Outcome::kDone); });
+  EXPECT_TRUE(job.segments().empty()) << "the file that never formed must be gone";
+}
+
+TEST(Join, EndsForAllWhenOneIsCancelled) {
+  TestJob job(3);
+  std::stop_source stop;
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto group =
+          rank == 0 ? Group::join(job.options(0), stop.get_token()) : Group::join(job.options(1));
+      ASSERT_FALSE(group);
+      if (rank == 0) {
+        EXPECT_NE(group.error().what.find("was cancelled"), std::string::npos);
+      }
+    });
+  }
+  while (job.segments().empty()) std::this_thread::yield();
+  stop.request_stop();
+}
+
+TEST(Join, RefusesARankThatHasJoinedAlready) {
+  TestJob job(2);
+  std::stop_source stop;
+  std::atomic<int> refused{0};
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&] {
+      const auto group = Group::join(job.options(0), stop.get_token());
+      ASSERT_FALSE(group);
+      if (group.error().blame != Blame::kPeer) return;
+      EXPECT_EQ(group.error().what,
+                "rank 0 has joined generation 1 already; a process that comes again needs a "
+                "higher one");
+      ++refused;
+      stop.request_stop();
+    });
+  }
+  threads.clear();
+  EXPECT_EQ(refused.load(), 1);
+}
+
+TEST(Join, NeverOpensTheSegmentOfAnotherRun) {
+  TestJob job(2);
+  job.base().join_timeout = std::chrono::milliseconds(1);
+  EXPECT_FALSE(Group::join(job.options(0)));  // Leaves its file, as a killed job would.
+  ASSERT_EQ(job.segments().size(), 1U);
+  job.base().join_timeout = std::chrono::minutes(1);
+  job.base().run_id = 78;
+  job.run([](Group& group) { EXPECT_EQ(group.barrier(), Outcome::kDone); });
+}
+
+TEST(Join, RefusesAFileThatIsNoSegment) {
+  TestJob job(2);
+  job.base().join_timeout = std::chrono::milliseconds(1);
+  EXPECT_FALSE(Group::join(job.options(0)));
+  const std::string path = cat(job.base().directory, "/", job.segments().at(0));
+  std::ofstream(path, std::ios::trunc) << "half";
+  const auto group = Group::join(job.options(0));
+  ASSERT_FALSE(group);
+  EXPECT_EQ(group.error().what, cat(path, " is no segment of this run's generation 1; remove it"));
+}
+
+TEST(Join, RefusesRanksThatDisagree) {
+  TestJob job(2);
+  job.base().join_timeout = std::chrono::milliseconds(1);
+  EXPECT_FALSE(Group::join(job.options(0)));
+  job.base().staging_bytes *= 2;
+  const auto group = Group::join(job.options(1));
+  ASSERT_FALSE(group);
+  EXPECT_EQ(group.error().blame, Blame::kPeer);
+}
+
+TEST(Join, RefusesImpossibleOptionsByName) {
+  TestJob job(2, 4096);
+  const auto error_of = [](Group::Options options) {
+    const auto group = Group::join(options);
+    return group ? std::string("joined") : group.error().what;
+  };
+  Group::Options o = job.options(2);
+  EXPECT_EQ(error_of(o), "rank 2 is not within a world of 2 ranks");
+  o = job.options(0);
+  o.world_size = 65;
+  EXPECT_EQ(error_of(o), "a group on one host has 1 to 64 ranks, not 65");
+  o = job.options(0);
+  o.staging_bytes = 100;
+  EXPECT_EQ(error_of(o), "staging_bytes is 100; at least 16384 are needed");
+  o = job.options(0);
+  o.registered_files.pop_back();
+  EXPECT_EQ(error_of(o), "registered_files names 1 files for 2 ranks; one per rank is needed");
+  o = job.options(0);
+  o.directory += "/nowhere";
+  EXPECT_NE(error_of(o).find("No such file or directory"), std::string::npos);
+}
+
+TEST(Join, EndsForAllWhenOneCanNotMapAnArena) {
+  TestJob job(2, 4096);
+  std::filesystem::resize_file(job.base().registered_files[1], 100);
+  const auto group = Group::join(job.options(0));
+  ASSERT_FALSE(group);
+  EXPECT_NE(group.error().what.find("arena-1 has 100 bytes where 4096 from byte 0 on"),
+            std::string::npos);
+  const auto other = Group::join(job.options(1));
+  ASSERT_FALSE(other);
+}
+
+}  // namespace
+}  // namespace holdfast::collective
