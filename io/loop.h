@@ -20,7 +20,8 @@ class Loop {
 
   Loop();
   // Requires that no thread is inside run(). Drops tasks and callbacks that have not run; whoever
-  // holds a Connection or a Listener of this loop lets go of it before.
+  // holds a Connection or a Listener of this loop lets go of it before. Waits for a lookup of a
+  // name that connect() has begun.
   ~Loop();
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
@@ -31,7 +32,7 @@ class Loop {
   // Runs `task` once, not before `when`; due timers run in order of (when, id). From the loop's
   // thread, or while no thread runs the loop.
   TimerId at(Instant when, Task task);
-  TimerId after(Duration delay, Task task) { return at(now() + delay, std::move(task)); }
+  TimerId after(Duration delay, Task task);
   // After this the timer's task will not run. Unknown and past ids are ignored. As at().
   void cancel(TimerId id);
 

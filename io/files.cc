@@ -1,0 +1,166 @@
+#include "io/files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+
+#include "base/text.h"
+#include "io/errors.h"
+#include "io/fd.h"
+
+namespace holdfast::io {
+namespace {
+
+constexpr std::size_t kTailBytes = 65536;
+
+Status write_all(int fd, std::string_view bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t wrote = ::write(fd, bytes.data(), bytes.size());
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) return system_error(cat("cannot write ", path), errno);
+    bytes.remove_prefix(static_cast<std::size_t>(wrote));
+  }
+  return {};
+}
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path();
+  return folder.empty() ? "." : folder;
+}
+
+bool is_plain_absolute(const std::filesystem::path& path) {
+  return path.is_absolute() && path == path.lexically_normal() && path.has_filename();
+}
+
+bool is_job_name(const std::string& job) {
+  const auto fits = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
+  };
+  return !job.empty() && job.size() <= 100 && job[0] != '.' &&
+         std::all_of(job.begin(), job.end(), fits);
+}
+
+// Makes a folder that nobody else can reach, or makes sure that it is such a one: the places where
+// these lie can be written by everybody.
+Status make_private_folder(const std::string& path) {
+  if (::mkdir(path.c_str(), 0700) == 0) return {};
+  if (errno != EEXIST) return system_error(cat("cannot make the folder ", path), errno);
+  struct stat about {};
+  if (::lstat(path.c_str(), &about) != 0) return system_error(cat("cannot look at ", path), errno);
+  if (S_ISDIR(about.st_mode) && about.st_uid == ::geteuid() && (about.st_mode & 077U) == 0)
+    return {};
+  return Error{Blame::kUser,
+               cat(path, " is not a folder of this user alone (mode 0700); remove it")};
+}
+
+}  // namespace
+
+Status make_directories(const std::string& path, mode_t mode) {
+  for (std::size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
+    const std::string folder = path.substr(0, end);
+    struct stat about {};
+    const bool there = ::mkdir(folder.c_str(), mode) == 0 ||
+                       (::stat(folder.c_str(), &about) == 0 && S_ISDIR(about.st_mode));
+    if (!there) return system_error(cat("cannot make the folder ", folder), errno);
+    if (end == std::string::npos) return {};
+  }
+}
+
+Status remove_tree(const std::string& path, const std::string& prefix) {
+  const std::filesystem::path target(path);
+  const std::filesystem::path limit(prefix);
+  const bool beneath = is_plain_absolute(target) && is_plain_absolute(limit) &&
+                       target.string().starts_with(limit.string() + "/");
+  const Error refusal{Blame::kUser, cat("will not remove ", path, ": it is not beneath ", prefix)};
+  if (!beneath) return refusal;
+  std::error_code error;
+  // A link on the way could lead out; the last component may be one, and is then itself removed.
+  const auto real_folder = std::filesystem::canonical(target.parent_path(), error);
+  if (error == std::errc::no_such_file_or_directory) return {};
+  const auto real_limit = error ? limit : std::filesystem::canonical(limit, error);
+  if (error) return system_error(cat("cannot look at ", path), error);
+  if (!(real_folder.string() + "/").starts_with(real_limit.string() + "/")) return refusal;
+  std::filesystem::remove_all(target, error);
+  if (error) return system_error(cat("cannot remove ", path), error);
+  return {};
+}
+
+Result<std::string> read_file(const std::string& path) {
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return system_error(cat("cannot open ", path), errno);
+  std::string bytes;
+  std::array<char, 16384> block{};
+  while (true) {
+    const ssize_t got = ::read(file.get(), block.data(), block.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return system_error(cat("cannot read ", path), errno);
+    if (got == 0) return bytes;
+    bytes.append(block.data(), static_cast<std::size_t>(got));
+  }
+}
+
+Status write_file_atomically(const std::string& path, std::string_view bytes, mode_t mode) {
+  std::string temporary = cat(path, ".XXXXXX");
+  const Fd file(::mkostemp(temporary.data(), O_CLOEXEC));
+  if (!file) return system_error(cat("cannot write ", path), errno);
+  const auto give_up = [&](Error error) {
+    ::unlink(temporary.c_str());
+    return error;
+  };
+  if (::fchmod(file.get(), mode) != 0)
+    return give_up(system_error(cat("cannot write ", path), errno));
+  if (const auto wrote = write_all(file.get(), bytes, path); !wrote) return give_up(wrote.error());
+  if (::fsync(file.get()) != 0 || ::rename(temporary.c_str(), path.c_str()) != 0) {
+    return give_up(system_error(cat("cannot write ", path), errno));
+  }
+  const Fd folder(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder || ::fsync(folder.get()) != 0) return system_error(cat("cannot sync ", path), errno);
+  return {};
+}
+
+std::string tail(const std::string& path, std::size_t lines) {
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat about {};
+  if (!file || ::fstat(file.get(), &about) != 0) return {};
+  const auto size = static_cast<std::size_t>(about.st_size);
+  const std::size_t start = size > kTailBytes ? size - kTailBytes : 0;
+  std::string bytes(size - start, '\0');
+  const ssize_t got = ::pread(file.get(), bytes.data(), bytes.size(), static_cast<off_t>(start));
+  bytes.resize(got < 0 ? 0 : static_cast<std::size_t>(got));
+  std::size_t from = bytes.size();
+  for (std::size_t i = 0; i < lines && from > 0; ++i) {
+    // The line break at `from - 1` ends the line before.
+    const std::size_t newline = from < 2 ? std::string::npos : bytes.rfind('\n', from - 2);
+    from = newline == std::string::npos ? 0 : newline + 1;
+  }
+  return bytes.substr(from);
+}
+
+Result<std::string> runtime_directory(const std::string& job) {
+  if (!is_job_name(job)) {
+    return Error{Blame::kUser, cat("'", job,
+                                   "' can not be the name of a job; use letters, digits, '.', '_' "
+                                   "and '-', at most 100, and no '.' first")};
+  }
+  const std::string base = ::access("/dev/shm", W_OK | X_OK) == 0 ? "/dev/shm" : "/tmp";
+  const std::string mine = cat(base, "/holdfast-", ::geteuid());
+  if (const auto made = make_private_folder(mine); !made) return made.error();
+  std::string folder = cat(mine, '/', job);
+  if (const auto made = make_private_folder(folder); !made) return made.error();
+  return folder;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0 || name[0] == '\0') return "localhost";
+  return name.data();
+}
+
+}  // namespace holdfast::io

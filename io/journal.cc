@@ -1,0 +1,220 @@
+#include "io/journal.h"
+
+#include <fcntl.h>
+#include <sqlite3.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "base/digest.h"
+#include "base/text.h"
+#include "io/errors.h"
+#include "io/fd.h"
+#include "wire/codec.h"
+
+namespace holdfast::io {
+namespace {
+
+constexpr int kApplication = 0x48464a31;  // "HFJ1": what `file` and we know a journal by.
+constexpr int kSchema = 1;
+constexpr int kBusyMilliseconds = 5000;  // Long enough for a killed scheduler to be gone.
+
+constexpr const char* kCreate =
+    "CREATE TABLE journal(id INTEGER PRIMARY KEY CHECK (id = 1), job TEXT NOT NULL, record BLOB,"
+    " digest INTEGER)";
+
+std::int64_t digest_of(std::string_view bytes) {
+  return static_cast<std::int64_t>(digest(std::as_bytes(std::span(bytes.data(), bytes.size()))));
+}
+
+}  // namespace
+
+// A database connection with what goes wrong in it put into words.
+struct Journal::Impl {
+  explicit Impl(std::string file) : path(std::move(file)) {}
+  ~Impl() { sqlite3_close(db); }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  // A prepared statement; use() hands over each row.
+  struct Statement {
+    ~Statement() { sqlite3_finalize(handle); }
+    Statement() = default;
+    Statement(const Statement&) = delete;
+    Statement& operator=(const Statement&) = delete;
+    sqlite3_stmt* handle = nullptr;
+  };
+
+  [[nodiscard]] Error failure(std::string_view doing) const {
+    const int code = sqlite3_errcode(db);
+    if (code == SQLITE_NOTADB) {
+      return Error{Blame::kUser,
+                   cat(path,
+                       " is no journal (not an SQLite database); name another file, or "
+                       "move this one away to begin anew")};
+    }
+    if (code == SQLITE_BUSY || code == SQLITE_LOCKED) {
+      return Error{Blame::kUser, cat("the journal ", path,
+                                     " is held by another process; end that scheduler "
+                                     "first (`fuser ",
+                                     path, "` names it)")};
+    }
+    return Error{Blame::kWorld,
+                 cat("cannot ", doing, " the journal ", path, ": ", sqlite3_errmsg(db))};
+  }
+
+  Status execute(const char* sql, std::string_view doing) {
+    if (sqlite3_exec(db, sql, nullptr, nullptr, nullptr) != SQLITE_OK) return failure(doing);
+    return {};
+  }
+
+  // The one number that a query gives.
+  Result<std::int64_t> number(const char* sql) {
+    Statement query;
+    if (sqlite3_prepare_v2(db, sql, -1, &query.handle, nullptr) != SQLITE_OK ||
+        sqlite3_step(query.handle) != SQLITE_ROW) {
+      return failure("read");
+    }
+    return std::int64_t{sqlite3_column_int64(query.handle, 0)};
+  }
+
+  // Opens the file, which exists.
+  Status connect() {
+    const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE;
+    if (sqlite3_open_v2(path.c_str(), &db, flags, nullptr) != SQLITE_OK) return failure("open");
+    sqlite3_busy_timeout(db, kBusyMilliseconds);
+    return execute("PRAGMA locking_mode=EXCLUSIVE", "open");
+  }
+
+  // True: a journal of a schema we know. False: an empty file. Touches nothing.
+  Result<bool> recognise() {
+    const auto tables = number("SELECT count(*) FROM sqlite_schema");
+    if (!tables) return tables.error();
+    const auto application = number("PRAGMA application_id");
+    if (!application) return application.error();
+    const auto schema = number("PRAGMA user_version");
+    if (!schema) return schema.error();
+    if (*tables == 0 && *application == 0) return false;
+    if (*application != kApplication) {
+      return Error{Blame::kUser,
+                   cat(path,
+                       " is an SQLite database of another program; name another file for "
+                       "the journal")};
+    }
+    if (*schema > kSchema) {
+      return Error{Blame::kUser,
+                   cat("the journal ", path, " was written by a newer Holdfast (schema ", *schema,
+                       ", this one knows ", kSchema,
+                       "); use that one, or move the file away "
+                       "to begin anew")};
+    }
+    return *tables != 0;
+  }
+
+  Status create(const std::string& job) {
+    if (const auto begun = execute("BEGIN IMMEDIATE", "make"); !begun) return begun;
+    const std::string stamp =
+        cat("PRAGMA application_id=", kApplication, "; PRAGMA user_version=", kSchema);
+    if (const auto made = execute(kCreate, "make"); !made) return made;
+    if (const auto stamped = execute(stamp.c_str(), "make"); !stamped) return stamped;
+    Statement insert;
+    const char* sql = "INSERT INTO journal(id, job) VALUES(1, ?)";
+    if (sqlite3_prepare_v2(db, sql, -1, &insert.handle, nullptr) != SQLITE_OK ||
+        sqlite3_bind_text(insert.handle, 1, job.data(), static_cast<int>(job.size()),
+                          SQLITE_STATIC) != SQLITE_OK ||
+        sqlite3_step(insert.handle) != SQLITE_DONE) {
+      return failure("make");
+    }
+    return execute("COMMIT", "make");
+  }
+
+  Status check_job(const std::string& job) {
+    Statement query;
+    if (sqlite3_prepare_v2(db, "SELECT job FROM journal WHERE id = 1", -1, &query.handle,
+                           nullptr) != SQLITE_OK ||
+        sqlite3_step(query.handle) != SQLITE_ROW) {
+      return failure("read");
+    }
+    const std::string owner = text(query, 0);
+    if (owner == job) return {};
+    return Error{Blame::kUser,
+                 cat("the journal ", path, " belongs to the job '", owner, "', not to '", job,
+                     "'; name another file, or move this one away if that job is over")};
+  }
+
+  static std::string text(const Statement& row, int column) {
+    const auto* bytes = static_cast<const char*>(sqlite3_column_blob(row.handle, column));
+    const auto size = static_cast<std::size_t>(sqlite3_column_bytes(row.handle, column));
+    return bytes == nullptr ? std::string() : std::string(bytes, size);
+  }
+
+  std::string path;
+  sqlite3* db = nullptr;
+};
+
+namespace {
+
+// Makes the file, if missing, for nobody but its owner; SQLite gives its helpers the same mode.
+Status make_file(const std::string& path) {
+  const Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (file || errno == EEXIST) return {};
+  return system_error(cat("cannot make the journal ", path), errno);
+}
+
+}  // namespace
+
+Result<Journal> Journal::open(const std::string& path, const std::string& job) {
+  if (const auto made = make_file(path); !made) return made.error();
+  Journal journal(std::make_unique<Impl>(path));
+  Impl& impl = *journal.impl_;
+  if (const auto connected = impl.connect(); !connected) return connected.error();
+  const auto known = impl.recognise();
+  if (!known) return known.error();
+  for (const char* sql : {"PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL"}) {
+    if (const auto set = impl.execute(sql, "open"); !set) return set.error();
+  }
+  const auto ready = *known ? impl.check_job(job) : impl.create(job);
+  if (!ready) return ready.error();
+  return journal;
+}
+
+Result<std::optional<wire::Record>> Journal::load() {
+  Impl::Statement query;
+  const char* sql = "SELECT record, digest FROM journal WHERE id = 1";
+  if (sqlite3_prepare_v2(impl_->db, sql, -1, &query.handle, nullptr) != SQLITE_OK ||
+      sqlite3_step(query.handle) != SQLITE_ROW) {
+    return impl_->failure("read");
+  }
+  if (sqlite3_column_type(query.handle, 0) == SQLITE_NULL) return std::optional<wire::Record>();
+  const std::string bytes = Impl::text(query, 0);
+  auto record = wire::decode_record(bytes);
+  if (!record || sqlite3_column_int64(query.handle, 1) != digest_of(bytes)) {
+    return Error{Blame::kWorld, cat("the record in the journal ", impl_->path,
+                                    " is damaged; move the file away to begin the job anew")};
+  }
+  return std::optional(std::move(*record));
+}
+
+Status Journal::store(const wire::Record& record) {
+  const std::string bytes = wire::encode(record);
+  Impl::Statement update;
+  const char* sql = "UPDATE journal SET record = ?, digest = ? WHERE id = 1";
+  if (sqlite3_prepare_v2(impl_->db, sql, -1, &update.handle, nullptr) != SQLITE_OK ||
+      sqlite3_bind_blob64(update.handle, 1, bytes.data(), bytes.size(), SQLITE_STATIC) !=
+          SQLITE_OK ||
+      sqlite3_bind_int64(update.handle, 2, digest_of(bytes)) != SQLITE_OK ||
+      sqlite3_step(update.handle) != SQLITE_DONE) {
+    return impl_->failure("write");
+  }
+  return {};
+}
+
+Journal::Journal(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Journal::Journal(Journal&&) noexcept = default;
+Journal& Journal::operator=(Journal&&) noexcept = default;
+Journal::~Journal() = default;
+
+}  // namespace holdfast::io

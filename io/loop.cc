@@ -1,0 +1,117 @@
+#include "io/loop.h"
+
+#include <algorithm>
+#include <asio/post.hpp>
+#include <chrono>
+#include <ctime>
+#include <type_traits>
+
+#include "base/assert.h"
+#include "io/loop_impl.h"
+
+namespace holdfast::io {
+
+using Clock = std::chrono::steady_clock;
+static_assert(std::is_same_v<Clock::duration, Instant>, "steady_clock is CLOCK_MONOTONIC in ns");
+
+void Loop::Impl::check_thread() const {
+  const auto running = runner.load();
+  HF_ASSERT(running == std::thread::id() || running == std::this_thread::get_id());
+}
+
+void Loop::Impl::set_alarm() {
+  if (queue.empty()) {
+    alarm.cancel();
+    return;
+  }
+  // At most an hour, since asio must not be trusted with sums near the end of time.
+  const Instant latest = Loop::now() + std::chrono::hours(1);
+  alarm.expires_at(Clock::time_point(std::min(queue.begin()->first.first, latest)));
+  alarm.async_wait([this](const std::error_code& error) {
+    if (!error) run_due_timers();
+  });
+}
+
+void Loop::Impl::run_due_timers() {
+  // Not those that the tasks add: they come in the next turn, after the sockets had theirs.
+  const Due last{Loop::now(), newest_timer};
+  while (!queue.empty() && queue.begin()->first <= last && !context.stopped()) {
+    auto entry = queue.extract(queue.begin());
+    when_of.erase(entry.key().second);
+    entry.mapped()();
+  }
+  set_alarm();
+}
+
+void Loop::Impl::wait_for_signal(asio::signal_set& set, std::function<void(int)> handler) {
+  set.async_wait(
+      [this, &set, handler = std::move(handler)](const std::error_code& error, int number) {
+        if (error) return;
+        wait_for_signal(set, handler);
+        handler(number);
+      });
+}
+
+Loop::Loop() : impl_(std::make_unique<Impl>()) {}
+
+Loop::~Loop() {
+  HF_ASSERT(impl_->runner.load() == std::thread::id());
+  // Tasks may hold sockets, which have to go before the context does.
+  const auto dropped = std::exchange(impl_->queue, {});
+}
+
+void Loop::post(Task task) {
+  asio::post(impl_->context, std::move(task));
+}
+
+Loop::TimerId Loop::at(Instant when, Task task) {
+  impl_->check_thread();
+  const std::uint64_t id = ++impl_->newest_timer;
+  const auto [place, added] = impl_->queue.emplace(Impl::Due{when, id}, std::move(task));
+  impl_->when_of.emplace(id, when);
+  if (place == impl_->queue.begin()) impl_->set_alarm();
+  return TimerId{id};
+}
+
+Loop::TimerId Loop::after(Duration delay, Task task) {
+  const Instant start = now();
+  return at(delay > Instant::max() - start ? Instant::max() : start + delay, std::move(task));
+}
+
+void Loop::cancel(TimerId id) {
+  impl_->check_thread();
+  const auto place = impl_->when_of.find(static_cast<std::uint64_t>(id));
+  if (place == impl_->when_of.end()) return;
+  impl_->queue.erase({place->second, place->first});  // An alarm too many finds nothing due.
+  impl_->when_of.erase(place);
+}
+
+void Loop::on_signals(const std::vector<int>& signals, std::function<void(int)> handler) {
+  impl_->check_thread();
+  auto& set = *impl_->signals.emplace_back(std::make_unique<asio::signal_set>(impl_->context));
+  for (const int number : signals) {
+    asio::error_code error;
+    set.add(number, error);
+    HF_ASSERT(!error);
+  }
+  impl_->wait_for_signal(set, std::move(handler));
+}
+
+Instant Loop::now() {
+  timespec time{};
+  ::clock_gettime(CLOCK_MONOTONIC, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
+void Loop::run() {
+  HF_ASSERT(impl_->runner.exchange(std::this_thread::get_id()) == std::thread::id());
+  impl_->context.run();
+  impl_->context.restart();
+  impl_->runner = std::thread::id();
+}
+
+void Loop::stop() {
+  impl_->context.stop();
+}
+
+}  // namespace holdfast::io

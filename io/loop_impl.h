@@ -1,0 +1,40 @@
+// What a Loop is made of; for io/ alone, so that nobody else compiles asio.
+#pragma once
+
+#include <asio/executor_work_guard.hpp>
+#include <asio/io_context.hpp>
+#include <asio/signal_set.hpp>
+#include <asio/steady_timer.hpp>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "io/loop.h"
+
+namespace holdfast::io {
+
+struct Loop::Impl {
+  // Our own queue over one asio timer: ties run in order, and what was cancelled never runs, which
+  // asio's timers do not promise.
+  using Due = std::pair<Instant, std::uint64_t>;
+  std::map<Due, Task> queue;
+  std::map<std::uint64_t, Instant> when_of;
+  std::uint64_t newest_timer = 0;
+
+  asio::io_context context{1};
+  asio::executor_work_guard<asio::io_context::executor_type> stay = asio::make_work_guard(context);
+  asio::steady_timer alarm{context};
+  std::vector<std::unique_ptr<asio::signal_set>> signals;
+  std::atomic<std::thread::id> runner;
+
+  // That the caller may touch what belongs to the loop.
+  void check_thread() const;
+  void set_alarm();
+  void run_due_timers();
+  void wait_for_signal(asio::signal_set& set, std::function<void(int)> handler);
+};
+
+}  // namespace holdfast::io

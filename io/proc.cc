@@ -1,0 +1,73 @@
+// Looks at processes through /proc: are they dying, are they still the same.
+#include <dirent.h>
+
+#include <charconv>
+#include <memory>
+#include <string>
+
+#include "base/text.h"
+#include "io/files.h"
+#include "io/process.h"
+
+namespace holdfast::io {
+namespace {
+
+constexpr std::uint64_t kExiting = 0x4;  // PF_EXITING, include/linux/sched.h
+
+struct Stat {
+  char state = '?';
+  std::uint64_t flags = 0;
+  std::uint64_t start_time = 0;
+};
+
+// /proc/<pid>/stat, or a thread's. Nothing where it is gone.
+std::optional<Stat> read_stat(const std::string& path) {
+  const auto text = read_file(path);
+  if (!text) return std::nullopt;
+  // The name, field 2, stands in brackets and may hold anything: what follows the last bracket is
+  // safe.
+  const std::size_t bracket = text->rfind(')');
+  if (bracket == std::string::npos || bracket + 2 >= text->size()) return std::nullopt;
+  Stat stat;
+  const std::string_view rest = std::string_view(*text).substr(bracket + 2);
+  stat.state = rest[0];
+  std::size_t at = 0;
+  for (int field = 3; at < rest.size(); ++field) {
+    const std::size_t end = std::min(rest.find(' ', at), rest.size());
+    std::uint64_t* wanted = field == 9 ? &stat.flags : field == 22 ? &stat.start_time : nullptr;
+    if (wanted != nullptr) std::from_chars(rest.data() + at, rest.data() + end, *wanted);
+    if (field == 22) return stat;
+    at = end + 1;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+bool is_exiting(pid_t pid) {
+  const std::string tasks = cat("/proc/", pid, "/task");
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(tasks.c_str()), &::closedir);
+  if (!folder) return true;
+  // A thread that is not exiting could make another; so one of them settles it. New ones come last.
+  while (const dirent* entry = ::readdir(folder.get())) {
+    if (entry->d_name[0] == '.') continue;
+    const auto stat = read_stat(cat(tasks, '/', entry->d_name, "/stat"));
+    if (stat && (stat->flags & kExiting) == 0) return false;
+  }
+  return true;
+}
+
+std::optional<std::uint64_t> start_time(pid_t pid) {
+  const auto stat = read_stat(cat("/proc/", pid, "/stat"));
+  if (!stat) return std::nullopt;
+  return stat->start_time;
+}
+
+bool same_process_alive(pid_t pid, std::uint64_t start_time) {
+  const auto stat = read_stat(cat("/proc/", pid, "/stat"));
+  if (!stat || stat->start_time != start_time) return false;
+  // A zombie whose other threads live on has only lost its first thread.
+  return (stat->state != 'Z' && stat->state != 'X') || !is_exiting(pid);
+}
+
+}  // namespace holdfast::io
