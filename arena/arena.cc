@@ -78,9 +78,7 @@ Status check_layout(const Found& found, const Fixed& fixed, const Layout& layout
 }
 
 Result<Mapping> create(const std::string& path, const Layout& layout, std::uint64_t run_id) {
-  Result<Descriptor> file = make_file(path, layout.file_bytes());
-  if (!file) return file.error();
-  Result<Mapping> mapping = Mapping::map(*file, layout.file_bytes(), Mapping::Access::kWrite, path);
+  Result<Mapping> mapping = make_file(path, layout.file_bytes());
   if (!mapping) return mapping;
   const std::string text = layout.to_text();
   auto& header = *mapping->as<Header>(0);

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -37,17 +38,44 @@ Status make_directories(const std::string& path) {
   return {};
 }
 
+Error no_room(std::uint64_t bytes, const std::string& path) {
+  return {Blame::kWorld, cat("No room in ", directory_of(path), ": ", path, " needs ", bytes,
+                             " bytes; enlarge that file system or name another.")};
+}
+
+// Not the size alone: writing to memory that the file system can not give is SIGBUS.
 Status take_memory(const Descriptor& file, std::uint64_t bytes, const std::string& path) {
-  const auto size = static_cast<off_t>(bytes);
-  // Not ftruncate alone: writing to memory that the file system can not give is SIGBUS.
-  if (ftruncate(file.get(), size) == 0 && fallocate(file.get(), 0, 0, size) == 0) return {};
+  if (fallocate(file.get(), 0, 0, static_cast<off_t>(bytes)) == 0) return {};
   if (errno == EOPNOTSUPP) {
-    errno = posix_fallocate(file.get(), 0, size);
+    errno = posix_fallocate(file.get(), 0, static_cast<off_t>(bytes));
     if (errno == 0) return {};
   }
-  if (errno != ENOSPC && errno != EFBIG && errno != EDQUOT) return failed("size", path);
-  return Error{Blame::kWorld, cat("No room in ", directory_of(path), ": ", path, " needs ", bytes,
-                                  " bytes; enlarge that file system or name another.")};
+  if (errno == ENOSPC || errno == EDQUOT) return no_room(bytes, path);
+  return failed("size", path);
+}
+
+// Before a whole file system is filled to learn the same.
+Status check_room(const Descriptor& file, std::uint64_t bytes, const std::string& path) {
+  struct statvfs system {};
+  const bool limited = fstatvfs(file.get(), &system) == 0 && system.f_blocks > 0;
+  if (limited && bytes / system.f_frsize >= system.f_bavail) return no_room(bytes, path);
+  return {};
+}
+
+// The kernel makes a huge page of one small page and a hole in a third less time than of 512 small
+// ones, so the memory is taken in this order. Huge pages are for speed: the kernel may say no. They
+// belong to the file, a successor's mapping has them at once.
+Result<Mapping> fill(const Descriptor& file, std::uint64_t bytes, const std::string& path) {
+  if (Status room = check_room(file, bytes, path); !room) return room.error();
+  if (ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) return failed("size", path);
+  Result<Mapping> mapping = Mapping::map(file, bytes, Mapping::Access::kWrite, path);
+  if (!mapping) return mapping;
+  for (std::uint64_t at = 0; at + kHugePage <= bytes; at += kHugePage) {
+    if (pwrite(file.get(), "", 1, static_cast<off_t>(at)) != 1) break;
+  }
+  if (bytes >= kHugePage) madvise(mapping->at(0), bytes, kMadviseCollapse);
+  if (Status taken = take_memory(file, bytes, path); !taken) return taken.error();
+  return mapping;
 }
 
 }  // namespace
@@ -80,8 +108,6 @@ Result<Mapping> Mapping::map(const Descriptor& file, std::uint64_t bytes, Access
   if (before + mapped < bytes + kHugePage) {
     munmap(base + mapped, bytes + kHugePage - before - mapped);
   }
-  // Once, and only for speed: the kernel may say no.
-  if (access == Access::kWrite && bytes >= kHugePage) madvise(base, bytes, kMadviseCollapse);
   return Mapping(base, bytes);
 }
 
@@ -102,17 +128,16 @@ Result<Found> find_file(const std::string& path, Mapping::Access access) {
   return found;
 }
 
-Result<Descriptor> make_file(const std::string& path, std::uint64_t bytes) {
+Result<Mapping> make_file(const std::string& path, std::uint64_t bytes) {
   if (Status made = make_directories(path); !made) return made.error();
   const std::string unnamed = path + ".new";
   unlink(unnamed.c_str());
-  Descriptor file(open(unnamed.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  const Descriptor file(
+      open(unnamed.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file.valid()) return failed("create", unnamed);
-  if (Status sized = take_memory(file, bytes, path); !sized) {
-    unlink(unnamed.c_str());
-    return sized.error();
-  }
-  return file;
+  Result<Mapping> filled = fill(file, bytes, path);
+  if (!filled) unlink(unnamed.c_str());
+  return filled;
 }
 
 Status give_name(const std::string& path) {

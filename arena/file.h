@@ -27,7 +27,7 @@ class Descriptor {
   int fd_;
 };
 
-// A shared mapping, 2 MiB-aligned; in huge pages where it is large and the kernel can.
+// A shared mapping, 2 MiB-aligned, so that the huge pages of a large file count.
 class Mapping {
  public:
   enum class Access : std::uint8_t { kRead, kWrite };
@@ -61,9 +61,10 @@ struct Found {
 };
 [[nodiscard]] Result<Found> find_file(const std::string& path, Mapping::Access access);
 
-// A new file of zeros with all its memory taken, still under path + ".new"; missing directories are
-// made. give_name() moves it to `path`, in place of what was there.
-[[nodiscard]] Result<Descriptor> make_file(const std::string& path, std::uint64_t bytes);
+// A new file of zeros with all its memory taken (in huge pages where the kernel can), still under
+// path + ".new"; missing directories are made. give_name() moves it to `path`, in place of what was
+// there.
+[[nodiscard]] Result<Mapping> make_file(const std::string& path, std::uint64_t bytes);
 [[nodiscard]] Status give_name(const std::string& path);
 
 // Reads as much of `into` as the file has; returns the number of bytes.

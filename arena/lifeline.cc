@@ -45,9 +45,7 @@ void await_holder(Page& page) {
 
 // Unheld, and without its name yet.
 Result<Mapping> make_page(const std::string& path) {
-  const Result<Descriptor> file = make_file(path, kBytes);
-  if (!file) return file.error();
-  Result<Mapping> mapping = Mapping::map(*file, kBytes, Mapping::Access::kWrite, path);
+  Result<Mapping> mapping = make_file(path, kBytes);
   if (!mapping) return mapping;
   Page& page = *mapping->as<Page>(0);
   init_robust(page.alive);
