@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""The promise, shown: trains with 4 workers, kills two of them, and compares with an undisturbed run.
+
+demo.py --bin build/release/bin --data DIR [--epochs N] [--spares K]. ./run calls it. All figures come
+from the traces that every process writes (HOLDFAST_TRACE).
+"""
+import argparse
+import random
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "chaos"))
+from job import Job, kill  # noqa: E402
+
+WORKERS = 4
+
+
+def first_after(events, t_ns, key=lambda e: True):
+    return next((e for e in sorted(events, key=lambda e: e["t_ns"]) if e["t_ns"] >= t_ns and key(e)), None)
+
+
+def describe(number, rank, pid, killed_ns, job):
+    """One paragraph on one recovery: what died, who saw it, milliseconds of each phase, steps lost."""
+    trace = job.trace
+    ms = lambda event: f"{(event['t_ns'] - killed_ns) / 1e6:.1f} ms" if event else "?"  # noqa: E731
+    fault = first_after(trace.events("fault"), killed_ns)
+    stop = first_after(trace.events("stop"), killed_ns)
+    plan = first_after(trace.events("plan"), killed_ns)
+    resume = first_after(trace.events("resume"), killed_ns)
+    generation = resume["generation"] if resume else None
+    steps = [e for e in trace.events("step") if e["generation"] == generation]
+    firsts = [min((e for e in steps if e["rank"] == r), key=lambda e: e["t_ns"], default=None) for r in range(WORKERS)]
+    last = max((e for e in firsts if e), key=lambda e: e["t_ns"], default=None)
+    before = max((e["step"] for e in trace.events("step") if e["t_ns"] < killed_ns), default=0)
+    version = resume.get("version", before) if resume else before
+    print(f"Recovery {number}: worker {rank} (process {pid}) was killed with SIGKILL after step {before}. Its agent "
+          f"told the scheduler, which knew {ms(fault)} after the kill and said stop at {ms(stop)}; all had stopped "
+          f"and reported by {ms(plan)}; the group was formed again, as generation {generation}, at {ms(resume)}, "
+          f"and went on from step {version}; all {WORKERS} ranks had made a new step at {ms(last)}. "
+          f"Steps lost: {max(0, before - version)}.")
+
+
+def train(arguments, folder, name, victims):
+    print(f"\n{name}: {WORKERS} workers" + (f", {arguments.spares} spares" if victims and arguments.spares else ""), flush=True)
+    path = folder / name.replace(" ", "-")
+    path.mkdir()
+    program = [arguments.bin / "mnist", "--data", arguments.data, "--epochs", arguments.epochs, "--batch", 16,
+               "--seed", 7, "--optimizer", "momentum", "--model", "mlp", "--save", path / "final"]
+    kills = []
+    with Job(arguments.bin, path, program, WORKERS, arguments.spares if victims else 0) as job:
+        total = arguments.epochs * (1497 // (16 * WORKERS))
+        for number, rank in enumerate(victims, 1):
+            goal = total * number // (len(victims) + 1) + random.randrange(total // 10 + 1)
+            if not job.until(lambda t: t.newest_step() >= goal and t.pid_of(rank), 120, f"step {goal}"):
+                break
+            time.sleep(random.random() * 0.01)
+            pid = job.trace.pid_of(rank)
+            killed_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+            kill(pid)
+            kills.append((number, rank, pid, killed_ns))
+            print(f"  killed worker {rank} (process {pid})", flush=True)
+        code = job.wait(600)
+        if code != 0:
+            sys.exit(f"the run ended with exit code {code}:\n{job.text()}")
+        for each in kills:
+            describe(*each, job)
+    log = (path / "log" / "worker_0.log").read_text(errors="replace") if (path / "log" / "worker_0.log").exists() else ""
+    logs = [p.read_text(errors="replace") for p in sorted((path / "log").glob("*.log"))]
+    lines = [line for text in [log, *logs] for line in text.splitlines() if re.search(r"accuracy", line)]
+    last = max(lines, key=lambda line: int((re.search(r"epoch (\d+)", line) or [0, "0"])[1]), default="(no accuracy line)")
+    return (path / "final").read_bytes(), last, len(kills)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--spares", type=int, default=1)
+    arguments = parser.parse_args()
+    arguments.bin, arguments.data = arguments.bin.resolve(), arguments.data.resolve()
+    source = arguments.data / "SOURCE"
+    print("data: " + (source.read_text().splitlines()[0] if source.exists() else str(arguments.data)))
+    with tempfile.TemporaryDirectory(prefix="holdfast-run-") as name:
+        folder = Path(name)
+        disturbed, said, kills = train(arguments, folder, "run with faults", [2, 0])
+        undisturbed, said_undisturbed, _ = train(arguments, folder, "undisturbed run", [])
+    print(f"\nwith {kills} kills:  {said}\nundisturbed:   {said_undisturbed}")
+    if kills < 2:
+        sys.exit("the training was over before both workers were killed: start with --epochs of more")
+    if disturbed != undisturbed:
+        sys.exit("parameters and optimizer state of the two runs DIFFER: this is an error in Holdfast")
+    print(f"\nParameters and optimizer state of both runs are equal bit for bit ({len(disturbed):,} bytes compared).")
+
+
+if __name__ == "__main__":
+    main()
