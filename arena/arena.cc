@@ -117,7 +117,7 @@ class SlotLocks {
   SlotLocks(Slot* slots, std::size_t count) : slots_(slots) {
     while (held_ < count) {
       last_ = lock_robust(slots_[held_].alive, kPatience);
-      if (last_ != Locked::kFree && last_ != Locked::kOrphaned) return;
+      if (!all()) return;
       ++held_;
     }
   }
@@ -126,6 +126,7 @@ class SlotLocks {
   }
   SlotLocks(const SlotLocks&) = delete;
   SlotLocks& operator=(const SlotLocks&) = delete;
+  [[nodiscard]] bool all() const { return last_ == Locked::kFree || last_ == Locked::kOrphaned; }
   [[nodiscard]] Locked last() const { return last_; }
 
  private:
@@ -214,7 +215,10 @@ void Arena::State::split(std::size_t threads) {
 
 void Arena::State::work(std::size_t slot, Version n) {
   std::optional<SlotLocks> lock;
-  if (slot > 0) lock.emplace(slots() + slot, 1);  // Slot 0 is held by update().
+  if (slot > 0) {  // Slot 0 is held by update().
+    lock.emplace(slots() + slot, 1);
+    HF_ASSERT(lock->all());
+  }
   // A thread of a process that dies under it may get here after a successor has finished its lines.
   if (load(header().version) + 1 != n) return;
   update_lines(layout.optimizer, record(n).arguments, streams, slots()[slot]);
@@ -351,7 +355,7 @@ void Arena::update(std::size_t threads) {
     state_->pool = std::make_unique<Pool>(threads);
   }
   const SlotLocks lock(state_->slots(), 1);
-  HF_ASSERT(!fresh() && staged() == version() + 1);
+  HF_ASSERT(lock.all() && !fresh() && staged() == version() + 1);
   const Version n = staged();
   state_->split(threads);
   publish(h.updating, n);  // From here on the update is finished, by us or by a successor.

@@ -4,7 +4,6 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,11 +12,11 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <numeric>
 #include <tuple>
 #include <vector>
 
 #include "arena/format.h"
+#include "arena/testing.h"
 #include "base/text.h"
 
 #if defined(__x86_64__)
@@ -27,18 +26,8 @@
 namespace holdfast::arena {
 namespace {
 
-class Directory {
- public:
-  Directory() {
-    char name[] = "/dev/shm/holdfast-test-XXXXXX";
-    path_ = mkdtemp(name);
-  }
-  ~Directory() { std::filesystem::remove_all(path_); }
-  [[nodiscard]] std::string file(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
+using testing::Directory;
+using testing::Reference;
 
 Layout small(Optimizer optimizer = Optimizer::kMomentum) {
   return {.parameters = {{"fc.weight", 100}, {"fc.bias", 10}},
@@ -352,33 +341,7 @@ TEST(Arena, GoesBackToTheVersionOfACheckpoint) {
   EXPECT_EQ(arena.position().index, 4);
 }
 
-// The orders of operations that kernels.h promises, written once more, plainly.
-void expect_element(Optimizer optimizer, const UpdateArguments& a, float& w, float& m, float& v,
-                    float g) {
-  const auto decay = static_cast<float>(a.weight_decay);
-  const auto count = static_cast<double>(a.update_count);
-  if (a.weight_decay != 0) {
-    if (optimizer == Optimizer::kAdamW) {
-      w *= static_cast<float>(1 - a.learning_rate * a.weight_decay);
-    } else {
-      g += decay * w;
-    }
-  }
-  if (optimizer == Optimizer::kSgd) {
-    w += static_cast<float>(-a.learning_rate) * g;
-  } else if (optimizer == Optimizer::kMomentum) {
-    m = static_cast<float>(a.momentum) * m + g;
-    w += static_cast<float>(-a.learning_rate) * m;
-  } else {
-    m += static_cast<float>(1 - a.beta1) * (g - m);
-    v = static_cast<float>(a.beta2) * v + static_cast<float>(1 - a.beta2) * g * g;
-    const auto correction = static_cast<float>(std::sqrt(1 - std::pow(a.beta2, count)));
-    const auto step = static_cast<float>(-(a.learning_rate / (1 - std::pow(a.beta1, count))));
-    w += step * m / (std::sqrt(v) / correction + static_cast<float>(a.epsilon));
-  }
-}
-
-class Arithmetic : public testing::TestWithParam<std::tuple<Optimizer, double, std::size_t>> {};
+class Arithmetic : public ::testing::TestWithParam<std::tuple<Optimizer, double, std::size_t>> {};
 
 TEST_P(Arithmetic, GivesTheBitsOfThePlainLoopOnAnyNumberOfThreads) {
   const auto [optimizer, decay, threads] = GetParam();
@@ -386,35 +349,32 @@ TEST_P(Arithmetic, GivesTheBitsOfThePlainLoopOnAnyNumberOfThreads) {
   Layout layout{.parameters = {{"a", 50'001}, {"b", 7}, {"c", 33'333}}, .optimizer = optimizer};
   Arena arena = must_open(directory.file("a.arena"), layout);
   start(arena);
-  std::vector<float> w(arena.parameters().begin(), arena.parameters().end());
-  std::vector<float> m(w.size());
-  std::vector<float> v(w.size());
+  Reference reference(optimizer, arena.parameters());
   for (Version n = 1; n <= 4; ++n) {
     for (std::size_t i = 0; i < 3; ++i) fill(arena.gradient(i), 0.3F / static_cast<float>(n));
     const UpdateArguments arguments{
         .learning_rate = 0.01, .momentum = 0.9, .weight_decay = decay, .update_count = n};
     arena.stage(n, {{}, arguments, {}});
-    for (std::size_t i = 0; i < w.size(); ++i) {
-      expect_element(optimizer, arguments, w[i], m[i], v[i], arena.gradients()[i]);
-    }
+    reference.update(arguments, arena.gradients());
     arena.update(threads);
   }
   const auto same = [](std::span<const float> a, const std::vector<float>& b) {
     return std::memcmp(a.data(), b.data(), b.size() * sizeof(float)) == 0;
   };
-  EXPECT_TRUE(same(arena.parameters(), w));
+  EXPECT_TRUE(same(arena.parameters(), reference.w));
   if (moment_count(optimizer) > 0) {
-    EXPECT_TRUE(same(arena.moments(0), m));
+    EXPECT_TRUE(same(arena.moments(0), reference.m));
   }
   if (moment_count(optimizer) > 1) {
-    EXPECT_TRUE(same(arena.moments(1), v));
+    EXPECT_TRUE(same(arena.moments(1), reference.v));
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Arithmetic,
-                         testing::Combine(testing::Values(Optimizer::kSgd, Optimizer::kMomentum,
-                                                          Optimizer::kAdam, Optimizer::kAdamW),
-                                          testing::Values(0.0, 0.05), testing::Values(1U, 2U, 3U)));
+                         ::testing::Combine(::testing::Values(Optimizer::kSgd, Optimizer::kMomentum,
+                                                              Optimizer::kAdam, Optimizer::kAdamW),
+                                            ::testing::Values(0.0, 0.05),
+                                            ::testing::Values(1U, 2U, 3U)));
 
 TEST(Arena, ConvergesOnAParabola) {  // Guards against a sign or a scale wrong in both loops.
   const Directory directory;

@@ -41,6 +41,7 @@ class Mapping {
     return *this;
   }
   ~Mapping();
+  void keep_mapped() { base_ = nullptr; }  // For the life of the process.
   [[nodiscard]] std::byte* at(std::uint64_t offset) const { return base_ + offset; }
   template <class T>
   [[nodiscard]] T* as(std::uint64_t offset) const {

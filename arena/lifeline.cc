@@ -113,7 +113,7 @@ Lifeline::~Lifeline() {
   set_progress(state_->page(), kReleased);
   // Another thread still holds the mutex: its page must stay mapped, for it is in that thread's
   // list.
-  if (!unlock_robust(state_->page().alive)) static_cast<void>(state_.release());
+  if (!unlock_robust(state_->page().alive)) state_->mapping.keep_mapped();
 }
 
 Result<Ending> wait_for_death(const std::string& path, const std::atomic<bool>& cancel) {

@@ -1,0 +1,367 @@
+// Kills processes at random instants in steps, updates, recoveries, copies and creations, and
+// compares what the next process finds, byte by byte, with a reference that nobody killed.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <functional>
+#include <tuple>
+
+#include "arena/file.h"
+#include "arena/format.h"
+#include "arena/testing.h"
+#include "base/prng.h"
+#include "base/text.h"
+
+namespace holdfast::arena {
+namespace {
+
+using testing::Directory;
+using testing::Reference;
+
+#ifdef HOLDFAST_SANITIZED
+constexpr std::size_t kKills = 40;
+#else
+constexpr std::size_t kKills = 1250;
+#endif
+constexpr std::uint64_t kElements = 100'000;
+constexpr std::uint64_t kRunId = 42;
+constexpr std::size_t kGradientShift = 1024;
+
+std::int64_t now_ns() {
+  timespec t{};
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1'000'000'000 + t.tv_nsec;
+}
+
+// A word that parent and child share besides the arena: "from here on you may kill me".
+class Signal {
+ public:
+  Signal() {
+    void* page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    word_ = new (page) std::atomic<int>(0);
+  }
+  ~Signal() { munmap(word_, 4096); }
+  Signal(const Signal&) = delete;
+  Signal& operator=(const Signal&) = delete;
+  void give() { word_->store(1); }
+  // False if the child ended before it gave the signal.
+  bool await(pid_t child) {
+    while (word_->load() == 0) {
+      siginfo_t info{};
+      waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT);
+      if (info.si_pid == child) return word_->load() != 0;
+    }
+    word_->store(0);
+    return true;
+  }
+
+ private:
+  std::atomic<int>* word_;
+};
+
+// Runs `life` in a child and kills it `delay_ns` after it gives the signal.
+// Returns false if it ended by itself: by returning (exit 0) or by a failure, which fails the test.
+bool kill_in_the_midst(Signal& signal, std::int64_t delay_ns, const std::function<void()>& life) {
+  const pid_t child = fork();
+  if (child == 0) {
+    life();
+    _exit(0);
+  }
+  EXPECT_TRUE(signal.await(child)) << "the child ended before its signal";
+  const std::int64_t until = now_ns() + delay_ns;
+  while (now_ns() < until) {
+  }
+  kill(child, SIGKILL);
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+  EXPECT_TRUE(killed || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) << "status " << status;
+  return killed;
+}
+
+// What step n is made of, the same in every process.
+class Script {
+ public:
+  explicit Script(Optimizer optimizer)
+      : layout_{.parameters = {{"a", kElements / 3}, {"b", kElements}},
+                .optimizer = optimizer,
+                .private_bytes = 200} {
+    Prng random(1);
+    values_.resize(layout_.region_floats() + kGradientShift);
+    for (float& value : values_) value = static_cast<float>(random.below(2000)) * 1e-3F - 1;
+  }
+  [[nodiscard]] const Layout& layout() const { return layout_; }
+  [[nodiscard]] std::span<const float> gradients(Version n) const {
+    return std::span(values_).subspan(n * 61 % kGradientShift, layout_.region_floats());
+  }
+  [[nodiscard]] UpdateArguments arguments(Version n) const {
+    return {.learning_rate = n % 2 == 0 ? 0.01 : 0.003,
+            .momentum = 0.9,
+            .weight_decay = n % 3 == 0 ? 0.01 : 0,
+            .update_count = n};
+  }
+  [[nodiscard]] std::vector<std::byte> private_bytes(Version n) const {
+    return std::vector<std::byte>(layout_.private_bytes, static_cast<std::byte>(n % 251));
+  }
+  [[nodiscard]] Position position(Version n) const { return {n / 100, n % 100, n * 8}; }
+
+  [[nodiscard]] Arena open(const std::string& path) const {
+    Result<Arena> arena = Arena::open(path, layout_, kRunId);
+    if (!arena) {
+      std::fprintf(stderr, "%s\n", arena.error().what.c_str());
+      _exit(3);
+    }
+    return std::move(*arena);
+  }
+  void start(Arena& arena) const {
+    std::ranges::copy(gradients(0), arena.parameters().begin());
+    std::ranges::copy(private_bytes(0), arena.private_bytes(0).begin());
+    arena.begin_version0(position(0));
+  }
+  void take_step(Arena& arena, std::size_t threads) const {
+    const Version n = arena.version() + 1;
+    std::ranges::copy(gradients(n), arena.gradients().begin());
+    arena.stage(n, {private_bytes(n), arguments(n), position(n)});
+    arena.update(threads);
+  }
+
+ private:
+  Layout layout_;
+  std::vector<float> values_;
+};
+
+// Where a kill cut; read from the file as it lies.
+struct Cut {
+  Peek peek;
+  bool line_open = false;
+  std::uint64_t progress = 0;  // Sum over the slots.
+};
+
+Cut look(const std::string& path) {
+  Cut cut{*Arena::peek(path)};
+  const Result<Found> found = find_file(path, Mapping::Access::kRead);
+  std::vector<std::byte> bytes(kSlots * sizeof(Slot));
+  EXPECT_EQ(read_at(found->file, kSlotsOffset, bytes), bytes.size());
+  for (std::size_t i = 0; i < kSlots; ++i) {
+    std::uint64_t progress = 0;
+    std::memcpy(&progress, bytes.data() + i * sizeof(Slot) + offsetof(Slot, progress),
+                sizeof progress);
+    cut.progress += progress;
+    cut.line_open = cut.line_open || progress % 2 == 1;
+  }
+  return cut;
+}
+
+bool same(std::span<const float> a, const std::vector<float>& b) {
+  return std::memcmp(a.data(), b.data(), b.size() * sizeof(float)) == 0;
+}
+
+bool same_state(Arena& arena, const Reference& reference) {
+  const std::size_t moments = moment_count(reference.optimizer);
+  return same(arena.parameters(), reference.w) &&
+         (moments < 1 || same(arena.moments(0), reference.m)) &&
+         (moments < 2 || same(arena.moments(1), reference.v));
+}
+
+class Crash : public ::testing::TestWithParam<std::tuple<Optimizer, std::size_t>> {};
+
+TEST_P(Crash, LeavesExactlyTheVersionThatWasCommittedOrBegun) {
+  const auto [optimizer, threads] = GetParam();
+  const Directory directory;
+  const std::string path = directory.file("a.arena");
+  const Script script(optimizer);
+  {
+    Arena arena = script.open(path);
+    script.start(arena);
+  }
+  Reference reference(optimizer, script.gradients(0));
+  Version reached = 0;
+  Signal signal;
+  Prng random(7 + threads);
+  std::size_t in_update = 0;
+  std::size_t in_line = 0;
+  std::size_t in_recovery = 0;
+  for (std::size_t kills = 0; kills < kKills;) {
+    const auto delay = static_cast<std::int64_t>(random.below(2'000'000));
+    ASSERT_TRUE(kill_in_the_midst(signal, delay, [&, threads = threads] {
+      signal.give();
+      Arena arena = script.open(path);
+      for (;;) script.take_step(arena, threads);
+    }));
+    ++kills;
+    Cut cut = look(path);
+    const Version expected = cut.peek.version + (cut.peek.updating ? 1 : 0);
+    in_update += cut.peek.updating;
+    in_line += cut.peek.updating && cut.line_open;
+    // The recovery is killed as well, again and again, and must still end at the same version.
+    for (int i = 0; i < 3 && cut.peek.updating && kills < kKills; ++i) {
+      const auto soon = static_cast<std::int64_t>(random.below(100'000));
+      kills += kill_in_the_midst(signal, soon, [&] {
+        signal.give();
+        const Arena arena = script.open(path);
+      });
+      const Cut again = look(path);
+      ASSERT_EQ(again.peek.version + (again.peek.updating ? 1 : 0), expected);
+      in_recovery += again.peek.updating && again.progress != cut.progress;
+      cut = again;
+    }
+    Arena arena = script.open(path);
+    ASSERT_EQ(arena.version(), expected);
+    ASSERT_GE(arena.version(), reached);
+    for (; reached < expected; ++reached) {
+      reference.update(script.arguments(reached + 1), script.gradients(reached + 1));
+    }
+    ASSERT_TRUE(same_state(arena, reference)) << "at version " << expected;
+    ASSERT_EQ(arena.position(), script.position(expected));
+    ASSERT_TRUE(std::ranges::equal(arena.private_bytes(expected), script.private_bytes(expected)));
+  }
+  std::printf(
+      "%zu kills up to version %zu: %zu in an update, %zu of them with a line open; "
+      "%zu recoveries cut short\n",
+      kKills, static_cast<std::size_t>(reached), in_update, in_line, in_recovery);
+  EXPECT_GT(in_update, kKills / 50);  // Else the test did not test.
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Crash,
+                         ::testing::Combine(::testing::Values(Optimizer::kSgd, Optimizer::kMomentum,
+                                                              Optimizer::kAdam, Optimizer::kAdamW),
+                                            ::testing::Values(1U, 2U)));
+
+// The same kills without line undo: if they tore nothing, the tests above would prove nothing.
+TEST(CrashControl, TearsAnUpdateWithoutUndo) {
+  const Directory directory;
+  const std::string path = directory.file("a.arena");
+  const Script script(Optimizer::kMomentum);
+  Arena arena = script.open(path);
+  script.start(arena);
+  auto* const version = reinterpret_cast<std::uint64_t*>(arena.private_bytes(0).data());
+  Signal signal;
+  Prng random(3);
+  bool torn = false;
+  for (int kills = 0; kills < 2000 && !torn; ++kills) {
+    std::ranges::copy(script.gradients(0), arena.parameters().begin());
+    std::ranges::fill(arena.moments(0), 0.0F);
+    *version = 0;
+    const auto delay = static_cast<std::int64_t>(random.below(1'000'000));
+    ASSERT_TRUE(kill_in_the_midst(signal, delay, [&] {
+      signal.give();
+      for (;;) {
+        const std::span<const float> gradients = script.gradients(*version + 1);
+        for (std::size_t i = 0; i < gradients.size(); ++i) {
+          arena.moments(0)[i] = 0.9F * arena.moments(0)[i] + gradients[i];
+          arena.parameters()[i] += -0.01F * arena.moments(0)[i];
+        }
+        publish(*version, *version + 1);
+      }
+    }));
+    Reference reference(Optimizer::kMomentum, script.gradients(0));
+    const UpdateArguments arguments{.learning_rate = 0.01, .momentum = 0.9};
+    for (Version n = 1; n <= *version; ++n) reference.update(arguments, script.gradients(n));
+    const bool before = same_state(arena, reference);
+    reference.update(arguments, script.gradients(*version + 1));
+    torn = !before && !same_state(arena, reference);
+  }
+  EXPECT_TRUE(torn);
+}
+
+TEST(CrashInCopy, NeverLooksClean) {
+  const Directory directory;
+  const Script script(Optimizer::kAdam);
+  Arena source = script.open(directory.file("source"));
+  script.start(source);
+  script.take_step(source, 1);
+  const std::string path = directory.file("copy");
+  Signal signal;
+  Prng random(5);
+  std::size_t cut = 0;
+  for (std::size_t i = 0; i < kKills / 2; ++i) {
+    {  // Something whole to overwrite, of another version.
+      Arena copy = script.open(path);
+      if (!copy.fresh()) copy.invalidate();
+      script.start(copy);
+    }
+    const auto delay = static_cast<std::int64_t>(random.below(800'000));
+    kill_in_the_midst(signal, delay, [&] {
+      Arena copy = script.open(path);
+      signal.give();
+      if (!copy.copy_from(source.path(), 1, true)) _exit(3);
+    });
+    Arena copy = script.open(path);
+    if (copy.fresh()) {
+      ++cut;
+      continue;
+    }
+    const Reference start(Optimizer::kAdam, script.gradients(0));
+    const bool untouched = copy.version() == 0 && same(copy.parameters(), start.w);
+    const bool whole = copy.version() == 1 && copy.digest() == source.digest() &&
+                       copy.position() == script.position(1) &&
+                       std::ranges::equal(copy.private_bytes(1), script.private_bytes(1));
+    ASSERT_TRUE(untouched || whole) << "version " << copy.version();
+  }
+  EXPECT_GT(cut, 0);
+}
+
+TEST(CrashInCreation, LeavesNothingThatCanNotBeOpened) {
+  const Directory directory;
+  const std::string path = directory.file("a.arena");
+  const Script script(Optimizer::kSgd);
+  Signal signal;
+  Prng random(9);
+  for (std::size_t i = 0; i < kKills / 4; ++i) {
+    std::filesystem::remove(path);
+    const auto delay = static_cast<std::int64_t>(random.below(500'000));
+    kill_in_the_midst(signal, delay, [&] {
+      signal.give();
+      Arena arena = script.open(path);
+      script.start(arena);
+    });
+    const Arena arena = script.open(path);
+    ASSERT_TRUE(arena.fresh() || arena.version() == 0);
+  }
+}
+
+// A process that is stopped in the midst of an update would go on writing when it wakes.
+TEST(CrashOfNobody, IsAnErrorWhileAStoppedProcessIsInAnUpdate) {
+  const Directory directory;
+  const std::string path = directory.file("a.arena");
+  const Script script(Optimizer::kAdam);
+  {
+    Arena arena = script.open(path);
+    script.start(arena);
+  }
+  const pid_t child = fork();
+  if (child == 0) {
+    Arena arena = script.open(path);
+    for (;;) script.take_step(arena, 1);
+  }
+  for (bool updating = false; !updating;) {
+    ASSERT_EQ(kill(child, SIGSTOP), 0);
+    ASSERT_EQ(waitpid(child, nullptr, WUNTRACED), child);
+    updating = Arena::peek(path)->updating;
+    if (!updating) {
+      ASSERT_EQ(kill(child, SIGCONT), 0);
+    }
+  }
+  const Result<Arena> early = Arena::open(path, script.layout(), kRunId);
+  ASSERT_FALSE(early);
+  EXPECT_NE(early.error().what.find("alive"), std::string::npos) << early.error().what;
+  const Version version = Arena::peek(path)->version;
+  kill(child, SIGKILL);
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  const Arena arena = script.open(path);
+  EXPECT_EQ(arena.opening(), Opening::kRolledForward);
+  EXPECT_EQ(arena.version(), version + 1);
+}
+
+}  // namespace
+}  // namespace holdfast::arena
