@@ -46,8 +46,8 @@ enum class Ended : std::uint8_t {
 
 class Session {
  public:
-  // Does: waits for the rank (Worker::identity) and opens this rank's arena, as its predecessor left
-  // it. Errors: those of both.
+  // Does: waits for the rank (Worker::identity) and opens this rank's arena, as its predecessor
+  // left it. Errors: those of both.
   [[nodiscard]] static Result<std::unique_ptr<Session>> open(Worker& worker, arena::Layout layout);
   // Without end(): makes the others' waiting for this rank end, as its death would.
   ~Session();

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -55,14 +56,15 @@ class Worker {
   // Hands an event to the machine. From any thread; nothing happens in a solo world.
   void post(member::Event event);
 
-  // Waits for the machine's next order. Errors: the job is over (why), the scheduler is gone for
-  // longer than HOLDFAST_SCHEDULER_TIMEOUT, or `limit` has passed (`late` says what did not come).
-  [[nodiscard]] Result<Order> next_order(Duration limit = config::kNever, const char* late = "");
+  // Waits for the machine's next order; nothing if `limit` has passed. Errors: the job is over
+  // (why); the scheduler has been gone for longer than HOLDFAST_SCHEDULER_TIMEOUT.
+  [[nodiscard]] Result<std::optional<Order>> next_order(Duration limit = config::kNever);
 
   // Called in the control thread, which must not be blocked, when the collectives of a generation
   // and of those before are to end. Null: no more; after the return the old one is not running.
   void on_abort(std::function<void(Generation)> handler);
-  // Waits until the machine has said Abort for `generation` or a later one. Errors as next_order().
+  // Waits until the machine has said Abort for `generation` or a later one. Errors: those of
+  // next_order(); `limit` has passed.
   [[nodiscard]] Status wait_for_abort(Generation generation, Duration limit);
 
   // Tells the scheduler that the job can not go on and waits until that is on record (5 s at most).

@@ -1,0 +1,356 @@
+#include "runtime/session.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <utility>
+#include <vector>
+
+#include "base/assert.h"
+#include "base/text.h"
+#include "io/loop.h"
+
+namespace holdfast::runtime {
+namespace {
+
+using collective::Group;
+using collective::Outcome;
+using namespace std::chrono_literals;
+
+constexpr Duration kProgressEvery = 250ms;
+constexpr Duration kEndLimit = 10s;
+
+const char* name(wire::RepairKind kind) {
+  switch (kind) {
+    case wire::RepairKind::kFinish:
+      return "finish";
+    case wire::RepairKind::kReceive:
+      return "receive";
+    case wire::RepairKind::kBegin:
+      return "begin";
+  }
+  return "unknown";
+}
+
+// What the control thread may end at any time: the forming of a group, and the group.
+class Breaker {
+ public:
+  // Control thread; never blocks for longer than the few lines that hold the mutex.
+  void abort(Generation generation) {
+    const std::lock_guard lock(mutex_);
+    aborted_ = std::max(aborted_, generation);
+    if (forming_ > aborted_) return;
+    stop_.request_stop();
+    if (group_ != nullptr) group_->abort();
+  }
+  // The token under which the group of `generation` is to be formed.
+  std::stop_token form(Generation generation) {
+    const std::lock_guard lock(mutex_);
+    forming_ = generation;
+    stop_ = std::stop_source{};
+    if (aborted_ >= generation) stop_.request_stop();
+    return stop_.get_token();
+  }
+  void formed(Group* group) {
+    const std::lock_guard lock(mutex_);
+    group_ = group;
+    if (group != nullptr && aborted_ >= forming_) group->abort();
+  }
+  [[nodiscard]] bool aborted(Generation generation) {
+    const std::lock_guard lock(mutex_);
+    return aborted_ >= generation;
+  }
+
+ private:
+  std::mutex mutex_;
+  Generation aborted_ = 0;
+  Generation forming_ = 0;
+  std::stop_source stop_;
+  Group* group_ = nullptr;
+};
+
+}  // namespace
+
+struct Session::Parts {
+  Parts(Worker& w, Identity i, arena::Arena a)
+      : worker(w), identity(std::move(i)), arena(std::move(a)) {}
+
+  [[nodiscard]] member::Holding holding() const { return {arena.version(), arena.staged()}; }
+  Status agree();
+  Status mend(const wire::Repair& repair);
+  Result<bool> form();
+  void drop_group();
+  Outcome wait_for_sums();
+  Outcome note(Outcome outcome);
+  Status recover();
+  void committed(double loss);
+  void trace_step(double loss);
+
+  Worker& worker;
+  Identity identity;
+  arena::Arena arena;
+  arena::Position begin_position;
+  Breaker breaker;
+  std::unique_ptr<Group> group;
+  Generation generation = 0;  // The newest that the machine said to go on in.
+  bool joined = false;
+  bool ended = false;
+  std::vector<collective::Ticket> sums;  // Of the step under way.
+  Outcome mark = Outcome::kDone;         // Of the step under way: what its body met.
+  Generation told_generation = 0;        // Of the last Committed that was posted.
+  Instant told_at{};
+};
+
+std::string arena_path(const Identity& identity, Rank rank) {
+  return cat(identity.directory, "/rank-", rank, ".arena");
+}
+
+// ---- Agreeing on a version ----------------------------------------------------------------------
+
+// Parks until the machine says go: the arena then holds the version from which all ranks go on.
+Status Session::Parts::agree() {
+  if (worker.solo()) {
+    if (arena.fresh()) arena.begin_version0(begin_position);
+    ++generation;
+    return {};
+  }
+  worker.post(member::Parked{holding()});
+  for (;;) {
+    auto came = worker.next_order();
+    if (!came) return came.error();
+    const auto& order = *came;
+    HF_ASSERT(order.has_value());
+    if (const auto* wanted = std::get_if<member::Mend>(&*order)) {
+      if (auto mended = mend(wanted->repair); !mended) return mended.error();
+      worker.post(member::RepairDone{holding()});
+    } else if (const auto* go = std::get_if<member::Go>(&*order)) {
+      HF_ASSERT(go->version == arena.version());
+      if (arena.staged() != arena.version()) arena.unstage();
+      generation = go->generation;
+      worker.trace().event(
+          "resume",
+          {{"rank", identity.rank}, {"generation", generation}, {"version", arena.version()}});
+      return {};
+    }
+  }
+}
+
+Status Session::Parts::mend(const wire::Repair& repair) {
+  Status mended;
+  switch (repair.kind) {
+    case wire::RepairKind::kBegin:
+      if (arena.fresh()) arena.begin_version0(begin_position);
+      break;
+    case wire::RepairKind::kFinish:
+      arena.finish();
+      break;
+    case wire::RepairKind::kReceive:
+      mended = arena.copy_from(arena_path(identity, repair.source), repair.version, true);
+      break;
+  }
+  if (!mended || arena.version() != repair.version) {
+    return worker.fail(cat("rank ", identity.rank, " could not be brought to version ",
+                           repair.version, " (", name(repair.kind),
+                           "): ", mended ? "its arena holds another" : mended.error().what));
+  }
+  worker.trace().event("repair", {{"rank", identity.rank},
+                                  {"generation", repair.generation},
+                                  {"version", repair.version},
+                                  {"kind", name(repair.kind)},
+                                  {"source", repair.source}});
+  return {};
+}
+
+// False: a fault came, agree() again.
+Result<bool> Session::Parts::form() {
+  Group::Options options{
+      .directory = identity.directory,
+      .generation = generation,
+      .run_id = identity.run_id,
+      .rank = identity.rank,
+      .world_size = identity.world_size,
+      .registered_offset = arena.layout().gradients_offset(),
+      .registered_bytes = arena.layout().gradients_bytes(),
+      .registered_memory = reinterpret_cast<std::byte*>(arena.gradients().data())};
+  options.join_timeout =
+      std::chrono::duration_cast<std::chrono::milliseconds>(worker.settings().replacement_timeout);
+  for (Rank rank = 0; rank < identity.world_size; ++rank) {
+    options.registered_files.push_back(arena_path(identity, rank));
+  }
+  const Instant began = io::Loop::now();
+  auto formed = Group::join(options, breaker.form(generation));
+  if (!formed) {
+    // Where a fault is the cause, the scheduler says so soon.
+    if (worker.solo()) return formed.error();
+    if (worker.wait_for_abort(generation, worker.settings().node_timeout)) return false;
+    return worker.fail(formed.error().what);
+  }
+  group = *std::move(formed);
+  breaker.formed(group.get());
+  const auto took = std::chrono::duration<double, std::milli>(io::Loop::now() - began).count();
+  worker.trace().event("reform",
+                       {{"rank", identity.rank}, {"generation", generation}, {"ms", took}});
+  return true;
+}
+
+void Session::Parts::drop_group() {
+  if (!group) return;
+  breaker.formed(nullptr);
+  group->abort();  // Leaving is for the end of the training: others must not take it for that.
+  group.reset();
+  sums.clear();
+}
+
+// ---- Steps --------------------------------------------------------------------------------------
+
+Outcome Session::Parts::note(Outcome outcome) {
+  if (mark == Outcome::kDone) mark = outcome;
+  return outcome;
+}
+
+Outcome Session::Parts::wait_for_sums() {
+  for (const auto ticket : sums) note(group->wait(ticket));
+  sums.clear();
+  return mark;
+}
+
+Status Session::Parts::recover() {
+  const auto stopped = worker.wait_for_abort(generation, worker.settings().replacement_timeout);
+  if (!stopped) return stopped.error();
+  drop_group();
+  return agree();
+}
+
+void Session::Parts::trace_step(double loss) {
+  worker.trace().event("step", {{"rank", identity.rank},
+                                {"step", arena.version()},
+                                {"generation", generation},
+                                {"loss", loss}});
+}
+
+void Session::Parts::committed(double loss) {
+  trace_step(loss);
+  const Instant now = io::Loop::now();
+  if (told_generation == generation && now - told_at < kProgressEvery) return;
+  told_generation = generation;
+  told_at = now;
+  worker.post(member::Committed{arena.version(), loss});
+}
+
+Session::Session(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+Session::~Session() {
+  parts_->worker.on_abort(nullptr);
+  parts_->drop_group();
+}
+
+Result<std::unique_ptr<Session>> Session::open(Worker& worker, arena::Layout layout) {
+  auto identity = worker.identity();
+  if (!identity) return identity.error();
+  auto arena = arena::Arena::open(arena_path(*identity, identity->rank), layout, identity->run_id);
+  if (!arena) return worker.fail(arena.error().what);
+  auto parts = std::make_unique<Parts>(worker, *std::move(identity), *std::move(arena));
+  worker.on_abort([breaker = &parts->breaker](Generation g) { breaker->abort(g); });
+  return std::unique_ptr<Session>(new Session(std::move(parts)));
+}
+
+const Identity& Session::identity() const {
+  return parts_->identity;
+}
+arena::Arena& Session::arena() {
+  return parts_->arena;
+}
+Version Session::version() const {
+  return parts_->arena.version();
+}
+Generation Session::generation() const {
+  return parts_->generation;
+}
+
+Status Session::join(const arena::Position& position) {
+  HF_ASSERT(!parts_->joined);
+  parts_->begin_position = position;
+  if (auto agreed = parts_->agree(); !agreed) return agreed.error();
+  parts_->joined = true;
+  return {};
+}
+
+Result<Began> Session::begin_step() {
+  Parts& p = *parts_;
+  HF_ASSERT(p.joined && !p.ended && p.sums.empty());
+  p.mark = Outcome::kDone;
+  Began began = Began::kAtOnce;
+  while (!p.group || p.group->aborted()) {
+    if (p.group || (!p.worker.solo() && p.breaker.aborted(p.generation))) {
+      if (auto recovered = p.recover(); !recovered) return recovered.error();
+      began = Began::kReformed;
+    }
+    const auto formed = p.form();
+    if (!formed) return formed.error();
+  }
+  return began;
+}
+
+void Session::reduce(std::span<float> bucket) {
+  HF_ASSERT(parts_->group != nullptr);
+  parts_->sums.push_back(parts_->group->start_all_reduce(bucket));
+}
+
+Result<Ended> Session::end_step(const arena::StagedStep& step, double loss) {
+  Parts& p = *parts_;
+  HF_ASSERT(p.group != nullptr);
+  const Version n = p.arena.version() + 1;
+  if (p.wait_for_sums() == Outcome::kDone) {
+    p.arena.stage(n, step);
+    // Complete anywhere: every rank has staged n, so n can be finished from any arena.
+    if (p.worker.settings().protect) p.note(p.group->barrier());
+  }
+  if (p.mark == Outcome::kDone) {
+    p.arena.update(static_cast<std::size_t>(p.worker.settings().update_threads));
+    p.committed(loss);
+    return Ended::kCommitted;
+  }
+  if (p.mark != Outcome::kAborted) return p.worker.fail(p.group->why());
+  if (auto recovered = p.recover(); !recovered) return recovered.error();
+  // What all had staged may have been finished, by the plan.
+  if (p.arena.version() != n) return Ended::kVoid;
+  p.trace_step(loss);
+  return Ended::kCommitted;
+}
+
+Outcome Session::barrier() {
+  return parts_->note(parts_->group->barrier());
+}
+Outcome Session::broadcast(std::span<std::byte> bytes, Rank root) {
+  return parts_->note(parts_->group->broadcast(bytes, root));
+}
+Outcome Session::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
+  return parts_->note(parts_->group->all_gather(mine, all));
+}
+
+Status Session::end() {
+  Parts& p = *parts_;
+  if (std::exchange(p.ended, true)) return {};
+  if (p.group) p.group->leave();
+  p.worker.trace().event("end", {{"rank", p.identity.rank}, {"version", p.arena.version()}});
+  if (p.worker.solo()) return {};
+  p.worker.post(member::TrainingEnded{p.joined ? p.arena.version() : kNoVersion});
+  const Instant until = io::Loop::now() + kEndLimit;
+  for (;;) {
+    auto order = p.worker.next_order(until - io::Loop::now());
+    if (!order) return order.error();
+    if (!*order) break;
+    if (std::holds_alternative<member::Released>(**order)) return {};
+  }
+  std::fprintf(
+      stderr,
+      "holdfast: the scheduler has not confirmed the end of rank %d's training within 10 s; "
+      "the process ends all the same\n",
+      p.identity.rank);
+  return {};
+}
+
+}  // namespace holdfast::runtime

@@ -1,0 +1,212 @@
+// toy: the smallest trainer, without any framework, for tests that kill processes. Its gradients
+// are a pure function of (rank, step, parameters), so a run has one right result, bit for bit.
+//
+//   toy --steps N --out DIR [--optimizer sgd|momentum|adam|adamw] [--elements E] [--pause US]
+//
+// At the end every rank writes DIR/rank-<r>: version, position, parameters, moments, private bytes.
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "base/prng.h"
+#include "base/text.h"
+#include "config/settings.h"
+#include "io/files.h"
+#include "runtime/scheduler.h"
+#include "runtime/session.h"
+#include "runtime/worker.h"
+
+namespace holdfast::runtime {
+namespace {
+
+struct Options {
+  Version steps = 100;
+  std::string out;
+  arena::Optimizer optimizer = arena::Optimizer::kMomentum;
+  std::uint64_t elements = 100'000;
+  unsigned pause_us = 0;  // In every step, in place of computing.
+};
+
+// Like a batch norm's running mean: depends on all steps so far and differs between ranks.
+struct Private {
+  std::uint64_t steps = 0;
+  std::uint64_t chain = 0;
+};
+
+[[noreturn]] void die(const std::string& why) {
+  std::fprintf(stderr, "toy: %s\n", why.c_str());
+  std::exit(1);
+}
+
+template <class T>
+T must(Result<T> result) {
+  if (!result) die(result.error().what);
+  if constexpr (!std::is_void_v<T>) return *std::move(result);
+}
+
+// A number between -1 and 1.
+float draw(std::uint64_t seed) {
+  return static_cast<float>(static_cast<std::int32_t>(seed >> 32)) * 0x1p-31F;
+}
+
+Private next(const Private& before, Rank rank, Version step) {
+  return {before.steps + 1, derive(before.chain, rank, step)};
+}
+
+class Toy {
+ public:
+  Toy(const Options& options, Worker& worker)
+      : options_(options), session_(must(Session::open(worker, layout(options)))) {}
+
+  void run() {
+    if (session_->arena().fresh()) initialise();
+    must(session_->join({}));
+    check_private();
+    while (session_->version() < options_.steps) step();
+    write_state();
+    must(session_->end());
+  }
+
+ private:
+  static arena::Layout layout(const Options& options) {
+    arena::Layout layout;
+    layout.parameters = {{"first", options.elements / 2},
+                         {"second", options.elements / 3},
+                         {"third", options.elements / 6 + 1}};
+    layout.optimizer = options.optimizer;
+    layout.private_bytes = sizeof(Private);
+    return layout;
+  }
+
+  // Differs between ranks: those of one rank must win.
+  void initialise() {
+    auto& arena = session_->arena();
+    const auto seed = static_cast<std::uint64_t>(session_->identity().rank);
+    for (std::size_t k = 0; k < 3; ++k) {
+      auto values = arena.parameter(k);
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = draw(derive(seed, k, i));
+    }
+    const Private begin{};
+    std::memcpy(arena.private_bytes(0).data(), &begin, sizeof begin);
+  }
+
+  Private read_private() {
+    Private value;
+    std::memcpy(&value, session_->arena().private_bytes(session_->version()).data(), sizeof value);
+    return value;
+  }
+
+  void check_private() {
+    Private expected;
+    for (Version step = 1; step <= session_->version(); ++step) {
+      expected = next(expected, session_->identity().rank, step);
+    }
+    if (std::memcmp(&expected, &(current_ = read_private()), sizeof expected) != 0) {
+      die(cat("the private bytes of version ", session_->version(), " are those of step ",
+              current_.steps, " or of another rank"));
+    }
+  }
+
+  void step() {
+    if (must(session_->begin_step()) == Began::kReformed) check_private();
+    auto& arena = session_->arena();
+    const Version n = arena.version() + 1;
+    const Rank rank = session_->identity().rank;
+    for (std::size_t k = 3; k-- > 0;) {
+      const auto values = arena.parameter(k);
+      const auto gradients = arena.gradient(k);
+      const std::uint64_t seed = derive(n, rank, k);
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        gradients[i] = 0.1F * values[i] + 0.01F * draw(mix(seed + i));
+      }
+      session_->reduce(gradients);
+    }
+    if (options_.pause_us != 0) ::usleep(options_.pause_us);
+    const Private after = next(current_, rank, n);
+    std::memcpy(arena.private_bytes(n).data(), &after, sizeof after);
+    arena::StagedStep staged{.private_bytes = arena.private_bytes(n)};
+    staged.arguments.learning_rate = 0.01 / static_cast<double>(1 + n / 100);
+    staged.arguments.momentum = 0.9;
+    staged.arguments.weight_decay = 0.001;
+    staged.arguments.update_count = n;
+    staged.position = {.epoch = n / 50, .index = n % 50, .samples = n * 32};
+    if (must(session_->end_step(staged, 1.0 / static_cast<double>(n))) == Ended::kVoid) {
+      check_private();
+    } else {
+      current_ = after;
+    }
+  }
+
+  void write_state() {
+    auto& arena = session_->arena();
+    std::string bytes;
+    const auto add = [&](const void* data, std::size_t size) {
+      bytes.append(static_cast<const char*>(data), size);
+    };
+    const Version version = arena.version();
+    const arena::Position position = arena.position();
+    add(&version, sizeof version);
+    add(&position, sizeof position);
+    add(arena.parameters().data(), arena.parameters().size_bytes());
+    for (std::size_t k = 0; k < arena::moment_count(options_.optimizer); ++k) {
+      add(arena.moments(k).data(), arena.moments(k).size_bytes());
+    }
+    add(arena.private_bytes(version).data(), arena.private_bytes(version).size());
+    must(io::write_file_atomically(cat(options_.out, "/rank-", session_->identity().rank), bytes));
+  }
+
+  const Options& options_;
+  std::unique_ptr<Session> session_;
+  Private current_;
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string name = argv[i];
+    const std::string value = argv[i + 1];
+    if (name == "--steps")
+      options.steps = std::stoull(value);
+    else if (name == "--out")
+      options.out = value;
+    else if (name == "--elements")
+      options.elements = std::stoull(value);
+    else if (name == "--pause")
+      options.pause_us = static_cast<unsigned>(std::stoul(value));
+    else if (name == "--optimizer") {
+      const std::map<std::string, arena::Optimizer> known = {
+          {"sgd", arena::Optimizer::kSgd},
+          {"momentum", arena::Optimizer::kMomentum},
+          {"adam", arena::Optimizer::kAdam},
+          {"adamw", arena::Optimizer::kAdamW}};
+      if (!known.contains(value)) die(cat("no optimizer is called ", value));
+      options.optimizer = known.at(value);
+    } else
+      die(cat("unknown option ", name));
+  }
+  if (options.out.empty()) die("--out DIR is missing");
+  return options;
+}
+
+int main_of_toy(int argc, char** argv) {
+  const auto settings = must(config::from_environment(::environ));
+  if (settings.role == config::Role::kScheduler) return serve(settings);
+  const Options options = parse(argc, argv);
+  const auto worker = must(Worker::start(settings));
+  Toy(options, *worker).run();
+  return 0;
+}
+
+}  // namespace
+}  // namespace holdfast::runtime
+
+int main(int argc, char** argv) {
+  return holdfast::runtime::main_of_toy(argc, argv);
+}

@@ -1,0 +1,425 @@
+#include "runtime/worker.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "arena/lifeline.h"
+#include "base/text.h"
+#include "io/connection.h"
+#include "io/errors.h"
+#include "io/files.h"
+#include "io/loop.h"
+
+namespace holdfast::runtime {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Duration kFirstDelay = 50ms;
+constexpr Duration kLastDelay = 1s;
+constexpr Duration kConnectLimit = 5s;
+constexpr Duration kHeartbeat = 1s;
+constexpr Duration kFailLimit = 5s;
+
+// Both end with the process in good order, however that ends: they are static, so exit() ends them.
+std::optional<arena::Lifeline>& held_lifeline() {
+  static std::optional<arena::Lifeline> lifeline;
+  return lifeline;
+}
+
+struct PrivateDirectory {
+  std::string path;
+  std::string parent;
+  pid_t owner = 0;  // A forked child's exit must not take it away.
+  ~PrivateDirectory() { remove(); }
+  void remove() {
+    if (path.empty() || owner != ::getpid()) return;
+    if (const Status removed = io::remove_tree(std::exchange(path, ""), parent); !removed) {
+      std::fprintf(stderr, "holdfast: %s\n", removed.error().what.c_str());
+    }
+  }
+};
+
+PrivateDirectory& private_directory() {
+  static PrivateDirectory directory;
+  return directory;
+}
+
+struct Promotion {
+  std::string node_id;
+  std::uint64_t attempt = 0;
+};
+
+// Nothing: the pipe was closed, the job ends without this spare.
+Result<std::optional<Promotion>> wait_for_promotion(int fd) {
+  std::string line;
+  while (line.find('\n') == std::string::npos) {
+    char bytes[256];
+    const ssize_t got = ::read(fd, bytes, sizeof bytes);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return io::system_error("cannot read HOLDFAST_SPARE_FD", errno);
+    if (got == 0) return std::optional<Promotion>{};
+    line.append(bytes, static_cast<std::size_t>(got));
+  }
+  Promotion promotion;
+  const auto space = line.find(' ');
+  const auto end = line.find('\n');
+  promotion.node_id = line.substr(0, space);
+  if (space < end &&
+      std::from_chars(line.data() + space + 1, line.data() + end, promotion.attempt).ptr ==
+          line.data() + end) {
+    return std::optional(std::move(promotion));
+  }
+  return Error{Blame::kPeer,
+               cat("the agent sent a spare '", line.substr(0, end),
+                   "', but a node id and an attempt were expected; all processes of a job must be "
+                   "of the same release of Holdfast")};
+}
+
+// A spare starts at low priority, so as not to slow the others' steps; now it is one of them.
+void leave_idle_class() {
+  std::error_code error;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
+    const pid_t thread = std::atoi(task.path().filename().c_str());
+    const sched_param usual{};
+    if (::sched_getscheduler(thread) == SCHED_IDLE) {
+      ::sched_setscheduler(thread, SCHED_OTHER, &usual);
+    }
+  }
+}
+
+}  // namespace
+
+struct Worker::Control {
+  explicit Control(const config::Settings& s) : settings(s) {}
+  ~Control();
+
+  void begin();
+  Result<Identity> place_in_world();
+
+  // In the loop's thread.
+  void try_connect();
+  void connected(std::shared_ptr<io::Connection> fresh);
+  void no_connection(const Error& why);
+  void beat();
+  void step(const member::Event& event);
+  void do_it(member::Send& a);
+  void do_it(member::Place& a);
+  void do_it(member::Abort& a);
+  void do_it(member::Mend& a) { give(a); }
+  void do_it(member::Go& a) { give(a); }
+  void do_it(member::Released& a) { give(a); }
+  void do_it(member::Say& a) { std::fprintf(stderr, "holdfast: %s\n", a.text.c_str()); }
+  void do_it(member::GiveUp& a);
+  void give(Order order);
+
+  // Waits in the training thread until `ready`: true, or false after `limit`; or why there is
+  // nothing more to wait for.
+  template <class Ready>
+  Result<bool> wait(std::unique_lock<std::mutex>& lock, Duration limit, Ready ready);
+
+  config::Settings settings;
+  io::Trace trace;
+
+  // The training thread only.
+  bool promoted = false;
+  std::optional<Identity> known;  // Once identity() has given it.
+
+  // The loop's thread only.
+  io::Loop loop;
+  std::optional<member::Machine> machine;
+  std::shared_ptr<io::Connection> connection;
+  Instant alone_since{};
+  Duration delay = kFirstDelay;
+  bool stopping = false;
+
+  // Shared by both.
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<Order> orders;
+  std::optional<Identity> place;  // Without its directory.
+  Generation aborted = 0;
+  std::optional<Error> over;
+  std::optional<Error> out_of_reach;  // While the scheduler has been gone for too long.
+
+  std::mutex handler_mutex;
+  std::function<void(Generation)> abort_handler;
+
+  std::thread thread;  // Last: it uses all above.
+};
+
+// ---- The control thread -------------------------------------------------------------------------
+
+void Worker::Control::begin() {
+  machine.emplace(wire::Register{.job = settings.job,
+                                 .node_id = settings.node_id,
+                                 .incarnation = settings.incarnation,
+                                 .attempt = settings.attempt,
+                                 .host = io::host_name(),
+                                 .pid = ::getpid()});
+  alone_since = io::Loop::now();
+  loop.post([this] { try_connect(); });
+  loop.after(kHeartbeat, [this] { beat(); });
+  thread = std::thread([this] { loop.run(); });
+}
+
+Worker::Control::~Control() {
+  if (!thread.joinable()) return;
+  loop.post([this] {
+    stopping = true;
+    connection ? connection->close() : loop.stop();
+  });
+  thread.join();
+}
+
+void Worker::Control::try_connect() {
+  if (stopping) return;
+  io::connect(loop, settings.sched_host, settings.sched_port, kConnectLimit,
+              [this](Result<std::shared_ptr<io::Connection>> result) {
+                result ? connected(*std::move(result)) : no_connection(result.error());
+              });
+}
+
+void Worker::Control::connected(std::shared_ptr<io::Connection> fresh) {
+  connection = std::move(fresh);
+  connection->start(
+      {.on_message = [this](wire::Message m) { step(member::Received{std::move(m)}); },
+       .on_closed =
+           [this](const Error& why) {
+             connection.reset();
+             alone_since = io::Loop::now();
+             step(member::Disconnected{});
+             no_connection(why);
+           }});
+  if (stopping) return connection->close();
+  delay = kFirstDelay;
+  {
+    const std::lock_guard lock(mutex);
+    out_of_reach.reset();
+  }
+  step(member::Connected{});
+}
+
+void Worker::Control::no_connection(const Error& why) {
+  if (stopping) return loop.stop();
+  const std::lock_guard lock(mutex);
+  if (over) return;
+  if (io::Loop::now() - alone_since >= settings.scheduler_timeout) {
+    const auto limit =
+        std::chrono::duration_cast<std::chrono::seconds>(settings.scheduler_timeout).count();
+    out_of_reach =
+        Error{Blame::kWorld, cat("no scheduler answers at ", settings.sched_host, ":",
+                                 settings.sched_port, " within ", limit,
+                                 " s (MS_SCHED_HOST, MS_SCHED_PORT, HOLDFAST_SCHEDULER_TIMEOUT or "
+                                 "MS_TOPO_TIMEOUT): ",
+                                 why.what)};
+    changed.notify_all();
+  }
+  const Duration left =
+      std::max<Duration>(kFirstDelay, alone_since + settings.scheduler_timeout - io::Loop::now());
+  loop.after(std::min(delay, left), [this] { try_connect(); });
+  delay = std::min(kLastDelay, delay * 2);
+}
+
+void Worker::Control::beat() {
+  if (connection) connection->send(wire::Heartbeat{});
+  loop.after(kHeartbeat, [this] { beat(); });
+}
+
+void Worker::Control::step(const member::Event& event) {
+  for (auto& action : machine->step(event)) {
+    std::visit([&](auto& a) { do_it(a); }, action);
+  }
+}
+
+void Worker::Control::do_it(member::Send& a) {
+  if (connection) connection->send(a.message);
+}
+
+void Worker::Control::do_it(member::Place& a) {
+  const std::lock_guard lock(mutex);
+  place = Identity{.rank = a.rank, .world_size = a.world_size, .run_id = a.run_id};
+  changed.notify_all();
+}
+
+void Worker::Control::do_it(member::Abort& a) {
+  trace.event("stop", {{"generation", a.generation}});
+  {
+    const std::lock_guard lock(mutex);
+    aborted = std::max(aborted, a.generation);
+    changed.notify_all();
+  }
+  const std::lock_guard lock(handler_mutex);
+  if (abort_handler) abort_handler(a.generation);
+}
+
+void Worker::Control::do_it(member::GiveUp& a) {
+  const std::lock_guard lock(mutex);
+  over = Error{Blame::kWorld, a.reason};
+  if (a.success) orders.push_back(member::Released{});  // Nothing is left to be told.
+  changed.notify_all();
+}
+
+void Worker::Control::give(Order order) {
+  const std::lock_guard lock(mutex);
+  orders.push_back(std::move(order));
+  changed.notify_all();
+}
+
+// ---- The training thread ------------------------------------------------------------------------
+
+template <class Ready>
+Result<bool> Worker::Control::wait(std::unique_lock<std::mutex>& lock, Duration limit,
+                                   Ready ready) {
+  const auto until = std::chrono::steady_clock::now() + limit;
+  changed.wait_until(lock, until, [&] { return ready() || over || out_of_reach; });
+  if (ready()) return true;
+  if (over) return *over;
+  if (out_of_reach) return *out_of_reach;
+  return false;
+}
+
+Result<Identity> Worker::Control::place_in_world() {
+  Identity identity;
+  if (settings.role == config::Role::kNone) {
+    const std::string name = cat("solo-", ::getpid(), "-", settings.incarnation);
+    auto directory = io::runtime_directory(name);
+    if (!directory) return directory.error();
+    identity.run_id = settings.incarnation;
+    identity.directory = *directory;
+    auto& owned = private_directory();
+    owned.path = *directory;
+    owned.parent = std::filesystem::path(*directory).parent_path();
+    owned.owner = ::getpid();
+    return identity;
+  }
+  {
+    std::unique_lock lock(mutex);
+    const auto placed = wait(lock, config::kNever, [&] { return place.has_value(); });
+    if (!placed) return placed.error();
+    identity = *place;
+  }
+  auto directory = io::runtime_directory(settings.job);
+  if (!directory) return directory.error();
+  identity.directory = *std::move(directory);
+  return identity;
+}
+
+Worker::Worker(std::unique_ptr<Control> control) : control_(std::move(control)) {}
+
+Worker::~Worker() {
+  control_.reset();
+  held_lifeline().reset();
+  private_directory().remove();
+}
+
+Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) {
+  HF_ASSERT(settings.role != config::Role::kScheduler);
+  auto control = std::make_unique<Control>(settings);
+  if (!settings.lifeline.empty()) {
+    auto lifeline = arena::Lifeline::hold(settings.lifeline);
+    if (!lifeline) return lifeline.error();
+    held_lifeline().emplace(*std::move(lifeline));
+  }
+  auto trace = io::Trace::open_from(settings.trace, "worker");
+  if (!trace) return trace.error();
+  control->trace = *std::move(trace);
+  control->trace.event("start", {{"role", settings.spare_fd >= 0 ? "spare" : "worker"},
+                                 {"node", settings.spare_fd >= 0 ? "" : settings.node_id}});
+  if (settings.role != config::Role::kNone && settings.spare_fd < 0) control->begin();
+  return std::unique_ptr<Worker>(new Worker(std::move(control)));
+}
+
+Result<Identity> Worker::identity() {
+  Control& c = *control_;
+  if (waits_spare()) {
+    auto promotion = wait_for_promotion(c.settings.spare_fd);
+    if (!promotion) return promotion.error();
+    if (!*promotion) std::exit(0);
+    leave_idle_class();
+    ::close(c.settings.spare_fd);
+    c.settings.node_id = (*promotion)->node_id;
+    c.settings.attempt = (*promotion)->attempt;
+    c.promoted = true;
+    c.trace.event("promoted", {{"node", c.settings.node_id}});
+    c.begin();
+  }
+  if (c.known) return *c.known;
+  auto identity = c.place_in_world();
+  if (identity) c.known = *identity;
+  return identity;
+}
+
+bool Worker::solo() const {
+  return control_->settings.role == config::Role::kNone;
+}
+bool Worker::waits_spare() const {
+  return !solo() && control_->settings.spare_fd >= 0 && !control_->promoted;
+}
+const config::Settings& Worker::settings() const {
+  return control_->settings;
+}
+const io::Trace& Worker::trace() const {
+  return control_->trace;
+}
+
+void Worker::post(member::Event event) {
+  if (solo()) return;
+  control_->loop.post(
+      [control = control_.get(), event = std::move(event)] { control->step(event); });
+}
+
+Result<std::optional<Worker::Order>> Worker::next_order(Duration limit) {
+  Control& c = *control_;
+  std::unique_lock lock(c.mutex);
+  const auto come = c.wait(lock, limit, [&] { return !c.orders.empty(); });
+  if (!come) return come.error();
+  std::optional<Order> order;
+  if (*come) {
+    order = std::move(c.orders.front());
+    c.orders.pop_front();
+  }
+  return order;
+}
+
+void Worker::on_abort(std::function<void(Generation)> handler) {
+  const std::lock_guard lock(control_->handler_mutex);
+  control_->abort_handler = std::move(handler);
+}
+
+Status Worker::wait_for_abort(Generation generation, Duration limit) {
+  Control& c = *control_;
+  std::unique_lock lock(c.mutex);
+  const auto said = c.wait(lock, limit, [&] { return c.aborted >= generation; });
+  if (!said) return said.error();
+  if (*said) return {};
+  return Error{Blame::kWorld, "the collectives were ended, but the scheduler told of no fault"};
+}
+
+Error Worker::fail(std::string reason) {
+  post(member::TrainingFailed{reason});
+  Control& c = *control_;
+  if (!solo()) {
+    std::unique_lock lock(c.mutex);
+    c.changed.wait_for(lock, kFailLimit, [&] { return c.over || c.out_of_reach; });
+  }
+  return Error{Blame::kWorld, std::move(reason)};
+}
+
+}  // namespace holdfast::runtime
