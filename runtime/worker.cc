@@ -337,6 +337,9 @@ Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) 
     if (!lifeline) return lifeline.error();
     held_lifeline().emplace(*std::move(lifeline));
   }
+  if (!settings.trace.empty()) {
+    if (auto made = io::make_directories(settings.trace); !made) return made.error();
+  }
   auto trace = io::Trace::open_from(settings.trace, "worker");
   if (!trace) return trace.error();
   control->trace = *std::move(trace);
