@@ -1,0 +1,255 @@
+/* The C interface of Holdfast: all that a framework's face needs, and nothing of C++ in it.
+ *
+ * Compiled into libholdfast.so, which needs no framework and exports hf_* only.
+ *
+ * Errors. Every function that can fail returns an hf_status. After any but HF_OK and HF_PENDING,
+ * hf_last_error() is one sentence that names the thing and the remedy. HF_USER, HF_PEER and
+ * HF_WORLD say who has to act; from a session's functions they mean that the job is over. The three
+ * outcomes HF_ABORTED, HF_LEFT and HF_MISMATCH come from collectives only: the step will be void.
+ *
+ * Threads. A session is called by one thread at a time. Collectives, and what is marked "any
+ * thread", may be called by any; two threads that use one group are served one after the other.
+ * Functions that may block never hold a lock of the caller's (in Python: call them without the
+ * GIL). They do not return for signals, but a fault elsewhere ends them.
+ *
+ * The loop:
+ *   hf_start(&worker); hf_open(worker, &layout, &session); fill version 0 if hf_fresh(session);
+ *   hf_join(session, &position);
+ *   while (hf_version(session) < last) {
+ *     hf_begin_step(session, &reformed); if (reformed) restore from hf_private(hf_version());
+ *     compute; hf_reduce(...) or collectives; fill hf_private(hf_version() + 1);
+ *     hf_end_step(session, &step, &is_void); if (is_void) restore; the same step is made again
+ *   }
+ *   hf_end(session);
+ */
+#ifndef HOLDFAST_C_H
+#define HOLDFAST_C_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define HF_API __attribute__((visibility("default")))
+#else
+#define HF_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Grows when something that existed changes its meaning or its form; additions leave it. */
+#define HF_ABI_VERSION 1
+
+typedef enum hf_status {
+  HF_OK = 0,
+  HF_USER = 1,     /* The caller has to act: settings, order of calls, arguments, files. */
+  HF_PEER = 2,     /* Another process of the job does not do the same. */
+  HF_WORLD = 3,    /* A disk, a host, a scheduler; or the job was ended, and why. */
+  HF_ABORTED = 4,  /* Collectives: a fault ended the generation before this was complete. */
+  HF_LEFT = 5,     /* Collectives: a rank ended its training and will never come. */
+  HF_MISMATCH = 6, /* Collectives: the ranks asked for different things; no data was exchanged. */
+  HF_PENDING = 7   /* hf_wait: not yet complete. */
+} hf_status;
+
+typedef struct hf_worker hf_worker;
+typedef struct hf_session hf_session;
+typedef struct hf_group hf_group;
+
+HF_API uint32_t hf_abi_version(void);
+/* Of the last function of this thread that returned neither HF_OK nor HF_PENDING; else "". Valid
+ * until this thread's next call. */
+HF_API const char* hf_last_error(void);
+
+/* ---- The worker: this process in its job -------------------------------------------------------
+ * One per process, started in the main thread. Reads the environment (docs/settings.md). With
+ * MS_ROLE=MS_SCHED it serves the job and the process exits in here. Without MS_ROLE the process is
+ * a world of its own. Does not wait: a spare goes on with its program up to hf_identity(). */
+HF_API hf_status hf_start(hf_worker** worker);
+/* Hangs up. Its sessions and groups were closed before. */
+HF_API void hf_stop(hf_worker* worker);
+
+HF_API int hf_is_solo(const hf_worker* worker);     /* 1: a world of its own. */
+HF_API int hf_waits_spare(const hf_worker* worker); /* 1: hf_identity() would wait for a place. */
+
+typedef struct hf_place {
+  int32_t rank;
+  int32_t world_size;
+  uint64_t run_id;       /* Of this run of the job; the same in all its processes. */
+  uint64_t attempt;      /* Counts the processes that had this place, from 1; 0: no agent. */
+  const char* node_id;   /* The next three are valid as long as the worker. */
+  const char* directory; /* On tmpfs, the same for all ranks of a host. */
+  const char* job;
+} hf_place;
+/* Waits for the rank. A spare waits here until it is needed, and the process exits with 0 if the
+ * job ends without it. Later calls return at once. */
+HF_API hf_status hf_identity(hf_worker* worker, hf_place* place);
+
+/* The job can not go on: tells everybody why. Always HF_WORLD, with what is to be reported here. */
+HF_API hf_status hf_fail(hf_worker* worker, const char* reason);
+
+/* ---- The session: a state that outlives its process ------------------------------------------ */
+
+typedef enum hf_optimizer { HF_SGD = 0, HF_MOMENTUM = 1, HF_ADAM = 2, HF_ADAMW = 3 } hf_optimizer;
+
+typedef struct hf_parameter {
+  const char* name;
+  uint64_t elements; /* float32 */
+} hf_parameter;
+
+/* No parameters: "image mode"; all of the state is in private bytes, which are kept whole per
+ * version and per rank. Every rank has the same layout. */
+typedef struct hf_layout {
+  const hf_parameter* parameters;
+  uint64_t parameter_count;
+  uint32_t optimizer; /* hf_optimizer */
+  uint32_t reserved;  /* 0 */
+  uint64_t private_bytes;
+} hf_layout;
+
+/* Where in the data a version stands. Not interpreted. */
+typedef struct hf_position {
+  uint64_t epoch;
+  uint64_t index;
+  uint64_t samples;
+} hf_position;
+
+typedef struct hf_step {
+  hf_position position; /* After this step. */
+  double loss;          /* For status and traces only. */
+  double learning_rate; /* The rest: of the layout's optimizer, as PyTorch names them. */
+  double momentum;
+  double beta1;
+  double beta2;
+  double epsilon;
+  double weight_decay;
+  uint64_t update_count; /* Adam, AdamW: this update's number, from 1. */
+} hf_step;
+
+/* Waits for the rank; opens this rank's state as its predecessor left it. Once per worker. */
+HF_API hf_status hf_open(hf_worker* worker, const hf_layout* layout, hf_session** session);
+/* Without hf_end() before, this rank counts as lost once its process ends. Groups of this session
+ * were closed before. */
+HF_API void hf_close(hf_session* session);
+
+HF_API int hf_fresh(hf_session* session);           /* 1: no version yet: fill version 0. */
+HF_API uint64_t hf_version(hf_session* session);    /* Committed; UINT64_MAX if fresh. */
+HF_API uint64_t hf_generation(hf_session* session); /* 0 before the first. */
+/* Of the committed version; zeros if fresh. */
+HF_API hf_position hf_position_of(hf_session* session);
+/* Any thread. 1: there is no whole generation now, so the step under way will be void (or, after
+ * its exchange is complete, recovered from). */
+HF_API int hf_marked(hf_session* session);
+
+/* Memory of the state; valid as long as the session, 128-byte aligned; `count` is in floats. */
+HF_API hf_status hf_parameter_of(hf_session* session, uint64_t i, float** data, uint64_t* count);
+HF_API hf_status hf_gradient_of(hf_session* session, uint64_t i, float** data, uint64_t* count);
+HF_API hf_status hf_moment_of(hf_session* session, uint32_t k, uint64_t i, float** data,
+                              uint64_t* count);
+/* All gradients with their padding (zeros, and must stay so): what hf_reduce() counts in. */
+HF_API hf_status hf_gradients(hf_session* session, float** data, uint64_t* count);
+/* The bytes of `version`: hf_version() (what was committed, read only) or hf_version() + 1 (to be
+ * filled before hf_end_step()); if fresh, version 0 is to be filled. */
+HF_API hf_status hf_private(hf_session* session, uint64_t version, void** data, uint64_t* bytes);
+
+/* Agrees with the others on a version and brings this rank's state to it. Version 0: parameters and
+ * moments become those of one of the ranks, private bytes stay each rank's own. */
+HF_API hf_status hf_join(hf_session* session, const hf_position* position);
+/* Before a step. `reformed` (may be NULL): 1 if the group was formed anew: restore from private. */
+HF_API hf_status hf_begin_step(hf_session* session, int* reformed);
+/* Starts the sum over all ranks of a range of hf_gradients(), in floats, in place; the same ranges
+ * in the same order on all ranks. Ends with hf_end_step(). */
+HF_API hf_status hf_reduce(hf_session* session, uint64_t offset, uint64_t count);
+/* Ends step hf_version() + 1. `is_void`: 1 if a fault voided it; it is to be made again, from what
+ * private holds. A fault is recovered from in here. */
+HF_API hf_status hf_end_step(hf_session* session, const hf_step* step, int* is_void);
+/* The training ended well on this rank; waits until that is on record (10 s at most). */
+HF_API hf_status hf_end(hf_session* session);
+
+/* ---- Collectives ------------------------------------------------------------------------------
+ * A group is some ranks that do things together, under the session's generation: between a
+ * begin_step and its end_step, the same operations in the same order on all of them. What is
+ * complete on one rank is complete on all. After anything but HF_OK, outputs are undefined (`data`
+ * of hf_all_reduce too) and every later call on the group gives the same until the session has
+ * formed a new generation; then the group works again by itself. */
+
+typedef enum hf_dtype {
+  HF_FLOAT32 = 0,
+  HF_FLOAT64 = 1,
+  HF_INT32 = 2,
+  HF_INT64 = 3,
+  HF_FLOAT16 = 4,
+  HF_BFLOAT16 = 5,
+  HF_INT8 = 6,
+  HF_UINT8 = 7,
+  HF_INT16 = 8,
+  HF_BOOL = 9 /* One byte, 0 or 1; sum is "or". */
+} hf_dtype;
+
+typedef enum hf_op {
+  HF_SUM = 0, /* ((r0 + r1) + r2) + ..., for each element, whatever the size and the path. */
+  HF_PRODUCT = 1,
+  HF_MIN = 2,
+  HF_MAX = 3,
+  HF_AND = 4, /* The three bit operations: whole numbers and bool. */
+  HF_OR = 5,
+  HF_XOR = 6,
+  HF_AVERAGE = 7 /* The sum, then divided by the group's size; floats only. */
+} hf_op;
+
+/* All ranks. It belongs to the session; never closed. */
+HF_API hf_group* hf_world(hf_session* session);
+/* `ranks`: `count` different ranks in any order, this one among them; its place in the list is its
+ * rank in the group. `name`: letters, digits, '.', '_', '-', at most 60; the same in all members,
+ * never used for another list. Returns at once; the members meet at the first operation of each
+ * generation. */
+HF_API hf_status hf_group_open(hf_session* session, const int32_t* ranks, uint64_t count,
+                               const char* name, hf_group** group);
+/* The same without a session, for what a program does before it opens one. It is formed once and
+ * never again: after a fault it stays HF_ABORTED. A replacement (hf_place.attempt > 1) is not
+ * waited for by the others. */
+HF_API hf_status hf_early_group_open(hf_worker* worker, const int32_t* ranks, uint64_t count,
+                                     const char* name, hf_group** group);
+HF_API void hf_group_close(hf_group* group); /* Ends what is under way. */
+HF_API int32_t hf_group_rank(const hf_group* group);
+HF_API int32_t hf_group_size(const hf_group* group);
+
+/* An operation under way. Its memory belongs to it until it is complete, which is: hf_wait() gave
+ * anything but HF_PENDING. Must be released, complete or not (then it is waited for). */
+typedef struct hf_work hf_work;
+/* Waits `milliseconds` at most (0: only looks; negative: until complete). Any thread; again too. */
+HF_API hf_status hf_wait(hf_work* work, int64_t milliseconds);
+HF_API void hf_release(hf_work* work);
+
+/* Every operation takes `work`: NULL does it now, in the caller's thread; else it is started, runs
+ * on a thread of the group's in the order of starting, and *work is to be waited for. Then only
+ * wrong arguments are reported here. */
+HF_API hf_status hf_barrier(hf_group* group, hf_work** work);
+HF_API hf_status hf_broadcast(hf_group* group, void* data, uint64_t bytes, int32_t root,
+                              hf_work** work);
+/* `all`: group size × `bytes`, in rank order. */
+HF_API hf_status hf_all_gather(hf_group* group, const void* mine, uint64_t bytes, void* all,
+                               hf_work** work);
+/* In place. float32, float64, int32, int64 sums are fast; in hf_gradients() without a copy. The
+ * small floats are added up as float32 and rounded once; whole numbers wrap round. */
+HF_API hf_status hf_all_reduce(hf_group* group, void* data, uint64_t count, hf_dtype dtype,
+                               hf_op op, hf_work** work);
+/* `all`: group size × `count` elements; `mine` gets the reduced block of this rank. */
+HF_API hf_status hf_reduce_scatter(hf_group* group, const void* all, void* mine, uint64_t count,
+                                   hf_dtype dtype, hf_op op, hf_work** work);
+/* Blocks of `send_bytes[i]` for rank i one after another, likewise for what is received. NULL for
+ * both arrays: `block_bytes` each. */
+HF_API hf_status hf_all_to_all(hf_group* group, const void* send, const uint64_t* send_bytes,
+                               void* receive, const uint64_t* receive_bytes, uint64_t block_bytes,
+                               hf_work** work);
+/* Between two ranks of the group; the n-th send to a rank meets its n-th receive from this one,
+ * whatever other operations do. Both wait for the other. */
+HF_API hf_status hf_send(hf_group* group, const void* data, uint64_t bytes, int32_t to,
+                         hf_work** work);
+HF_API hf_status hf_receive(hf_group* group, void* data, uint64_t bytes, int32_t from,
+                            hf_work** work);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* HOLDFAST_C_H */
