@@ -1,0 +1,220 @@
+#include "runtime/children.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <utility>
+
+#include "arena/lifeline.h"
+#include "base/assert.h"
+#include "base/text.h"
+#include "io/errors.h"
+
+namespace holdfast::runtime {
+namespace {
+
+constexpr int kSpareFd = 3;  // The pipe's number in a spare.
+constexpr Duration kExitPatience = std::chrono::seconds(10);
+
+// Whether a process that is set to SCHED_IDLE can be set back: not everyone may.
+bool may_undo_idle() {
+  bool may = false;
+  std::thread trial([&may] {  // The policy is a thread's own.
+    const sched_param parameters{};
+    may = ::sched_setscheduler(0, SCHED_IDLE, &parameters) == 0 &&
+          ::sched_setscheduler(0, SCHED_OTHER, &parameters) == 0;
+  });
+  trial.join();
+  return may;
+}
+
+// All threads of the process. A thread that is made meanwhile has its maker's policy: look again
+// until nothing was left to do.
+void make_ordinary(pid_t pid) {
+  const sched_param parameters{};
+  bool changed = true;
+  for (int pass = 0; changed && pass < 10; ++pass) {
+    changed = false;
+    std::error_code error;
+    std::filesystem::directory_iterator task(cat("/proc/", pid, "/task"), error);
+    for (; !error && task != std::filesystem::directory_iterator(); task.increment(error)) {
+      const auto thread = static_cast<pid_t>(std::stol(task->path().filename()));
+      if (::sched_getscheduler(thread) != SCHED_IDLE) continue;
+      changed = ::sched_setscheduler(thread, SCHED_OTHER, &parameters) == 0 || changed;
+    }
+  }
+}
+
+// Waits until no thread of the process can touch its memory any more. The kernel tells nobody of
+// that instant, which comes within microseconds of the lifeline's end.
+bool wait_until_exiting(pid_t pid, const std::atomic<bool>& cancel) {
+  const Instant until = io::Loop::now() + kExitPatience;
+  while (!io::is_exiting(pid)) {
+    if (cancel || io::Loop::now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  return true;
+}
+
+const char* role_name(agent::Role role) {
+  return role == agent::Role::kScheduler ? "MS_SCHED" : "MS_WORKER";
+}
+
+}  // namespace
+
+Children::Children(io::Loop& loop, ChildrenOptions options,
+                   std::function<void(agent::Died)> on_died)
+    : loop_(loop),
+      options_(std::move(options)),
+      on_died_(std::move(on_died)),
+      idle_spares_(may_undo_idle()) {}
+
+Children::~Children() {
+  for (auto& [process, running] : running_) {
+    (void)io::signal_group(running.child.pid, SIGKILL);
+    (void)io::wait_for(running.child.pidfd.get());
+    running.watcher->cancel = true;
+    retired_.push_back(std::move(running.watcher));
+  }
+  for (auto& watcher : retired_) watcher->thread.join();
+}
+
+std::string Children::new_log(const agent::Spawn& what) {
+  std::string name = cat("worker_", what.node_id, ".log");
+  if (what.role == agent::Role::kScheduler) name = "scheduler.log";
+  if (what.role == agent::Role::kSpare) name = cat("spare_", spares_++, ".log");
+  std::string path = cat(options_.log_directory, '/', name);
+  // The first process of a place begins the log anew, its successors go on with it.
+  if (what.attempt <= 1) ::unlink(path.c_str());
+  if (!what.node_id.empty()) logs_[what.node_id] = path;
+  return path;
+}
+
+Status Children::spawn(const agent::Spawn& what) {
+  Running running;
+  running.log = new_log(what);
+  running.lifeline = cat(options_.job_directory, "/lifeline-", ::getpid(), '-', what.process);
+  if (const auto made = arena::prepare_lifeline(running.lifeline); !made) return made.error();
+  io::SpawnOptions options{
+      .argv = options_.argv, .environment = options_.environment, .output = running.log};
+  auto& environment = options.environment;
+  environment.push_back(cat("MS_ROLE=", role_name(what.role)));
+  environment.push_back(cat("HOLDFAST_INCARNATION=", what.incarnation));
+  environment.push_back(cat("HOLDFAST_ATTEMPT=", what.attempt));
+  environment.push_back(cat("HOLDFAST_LIFELINE=", running.lifeline));
+  if (what.role == agent::Role::kWorker) environment.push_back(cat("MS_NODE_ID=", what.node_id));
+  io::Fd reading;
+  if (what.role == agent::Role::kSpare) {
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) return io::system_error("cannot make a pipe", errno);
+    reading.reset(ends[0]);
+    running.pipe.reset(ends[1]);
+    running.idle = idle_spares_;
+    options.inherit.push_back({reading.get(), kSpareFd});
+    options.idle = idle_spares_;
+    environment.push_back(cat("HOLDFAST_SPARE_FD=", kSpareFd));
+  }
+  auto child = io::spawn(options);
+  if (!child) return child.error();
+  running.child = std::move(*child);
+  running_[what.process] = std::move(running);
+  watch(what.process);
+  return {};
+}
+
+void Children::watch(agent::Process process) {
+  Running& running = running_.at(process);
+  io::watch(loop_, running.child.pidfd.get(),
+            [this, process](const io::Exit& exit) { exited(process, exit); });
+  running.watcher = std::make_unique<Watcher>();
+  running.watcher->thread = std::thread([this, process, watcher = running.watcher.get(),
+                                         pid = running.child.pid, path = running.lifeline] {
+    const auto ending = arena::wait_for_death(path, watcher->cancel);
+    const Instant when = io::Loop::now();
+    // How a process ends that let go of its lifeline, or never held it, the pidfd tells.
+    const bool died = ending && *ending == arena::Ending::kDied;
+    if (died && wait_until_exiting(pid, watcher->cancel)) {
+      loop_.post([this, process, when] { lifeline_ended(process, when); });
+    }
+    watcher->done = true;
+  });
+}
+
+// Joins those threads that have ended; a cancelled one may take 200 ms to.
+void Children::retire(std::unique_ptr<Watcher> watcher) {
+  watcher->cancel = true;
+  retired_.push_back(std::move(watcher));
+  std::erase_if(retired_, [](const auto& old) {
+    if (!old->done) return false;
+    old->thread.join();
+    return true;
+  });
+}
+
+void Children::lifeline_ended(agent::Process process, Instant when) {
+  const auto found = running_.find(process);
+  if (found == running_.end()) return;  // Its end was quicker.
+  // What it forked must not outlive it. It is not reaped yet, so the number is still its own.
+  (void)io::signal_group(found->second.child.pid, SIGKILL);
+  on_died_({.process = process,
+            .exit_code = std::nullopt,
+            .how = "died",
+            .detected_ns = static_cast<std::uint64_t>(when.count())});
+}
+
+void Children::exited(agent::Process process, const io::Exit& exit) {
+  const auto found = running_.find(process);
+  HF_ASSERT(found != running_.end());
+  const Instant when = io::Loop::now();
+  (void)io::signal_group(found->second.child.pid, SIGKILL);  // What it forked.
+  retire(std::move(found->second.watcher));
+  ::unlink(found->second.lifeline.c_str());
+  running_.erase(found);
+  on_died_({.process = process,
+            .exit_code = exit.shell_code(),
+            .how = io::describe(exit),
+            .detected_ns = static_cast<std::uint64_t>(when.count())});
+}
+
+void Children::promote(const agent::Promote& what) {
+  const auto found = running_.find(what.process);
+  if (found == running_.end()) return;
+  Running& running = found->second;
+  const std::string place = cat(what.node_id, ' ', what.attempt, '\n');
+  // Shorter than a pipe's capacity; a spare that is gone makes it fail, and its end is on its way.
+  (void)!::write(running.pipe.get(), place.data(), place.size());
+  running.pipe.reset();
+  if (std::exchange(running.idle, false)) make_ordinary(running.child.pid);
+  const std::string former = logs_[what.node_id];
+  const io::Fd log(::open(former.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  const std::string line =
+      cat("msrun: a spare has taken this place; its output goes on in ", running.log, '\n');
+  if (log) (void)!::write(log.get(), line.data(), line.size());
+  logs_[what.node_id] = running.log;
+}
+
+void Children::kill(agent::Process process, bool gently) {
+  const auto found = running_.find(process);
+  if (found == running_.end()) return;
+  Running& running = found->second;
+  // An idle process would take its time even to die.
+  if (std::exchange(running.idle, false)) make_ordinary(running.child.pid);
+  (void)io::signal_group(running.child.pid, gently ? SIGTERM : SIGKILL);
+}
+
+std::string Children::log_of(const std::string& node_id) const {
+  const auto found = logs_.find(node_id);
+  return found == logs_.end() ? std::string() : found->second;
+}
+
+pid_t Children::pid_of(agent::Process process) const {
+  const auto found = running_.find(process);
+  return found == running_.end() ? 0 : found->second.child.pid;
+}
+
+}  // namespace holdfast::runtime

@@ -1,0 +1,175 @@
+#include "runtime/job_files.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/text.h"
+#include "io/connection.h"
+#include "io/files.h"
+#include "io/loop.h"
+#include "io/process.h"
+
+namespace holdfast::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kSchedulerFile = "scheduler.json";
+constexpr const char* kAgentPrefix = "agent-";
+
+Status write_keeper(const std::string& path, Keeper keeper) {
+  keeper.pid = ::getpid();
+  keeper.start_time = io::start_time(keeper.pid).value_or(0);
+  const nlohmann::ordered_json json = {{"job", keeper.job},   {"host", keeper.host},
+                                       {"port", keeper.port}, {"log_dir", keeper.log_dir},
+                                       {"pid", keeper.pid},   {"start_time", keeper.start_time}};
+  return io::write_file_atomically(
+      path, json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+std::optional<Keeper> read_keeper(const std::string& path) {
+  const auto text = io::read_file(path);
+  if (!text) return std::nullopt;
+  const auto json = nlohmann::json::parse(*text, nullptr, false);
+  if (!json.is_object()) return std::nullopt;
+  const auto words = [&](const char* key) {
+    const auto found = json.find(key);
+    return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
+  };
+  const auto number = [&](const char* key) {
+    const auto found = json.find(key);
+    return found != json.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : 0U;
+  };
+  return Keeper{words("job"),
+                words("host"),
+                static_cast<std::uint16_t>(number("port")),
+                words("log_dir"),
+                static_cast<pid_t>(number("pid")),
+                number("start_time")};
+}
+
+bool alive(const Keeper& keeper) {
+  return keeper.pid > 0 && io::same_process_alive(keeper.pid, keeper.start_time);
+}
+
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    names.push_back(entry->path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool other_agent_alive(const std::string& directory) {
+  for (const auto& name : names_in(directory)) {
+    if (!name.starts_with(kAgentPrefix)) continue;
+    const auto keeper = read_keeper(cat(directory, '/', name));
+    if (keeper && keeper->pid != ::getpid() && alive(*keeper)) return true;
+  }
+  return false;
+}
+
+// The paths that a process has mapped or open.
+std::set<std::string> files_of(const std::string& process) {
+  std::set<std::string> files;
+  if (const auto maps = io::read_file(process + "/maps")) {
+    for (std::size_t slash = maps->find('/'); slash != std::string::npos;) {
+      const std::size_t end = std::min(maps->find('\n', slash), maps->size());
+      files.insert(maps->substr(slash, end - slash));
+      slash = maps->find('/', end);
+    }
+  }
+  for (const auto& fd : names_in(process + "/fd")) {
+    std::error_code error;
+    files.insert(fs::read_symlink(cat(process, "/fd/", fd), error));
+  }
+  return files;
+}
+
+void find_users(std::vector<FoundJob>& jobs) {
+  for (const auto& name : names_in("/proc")) {
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    const pid_t pid = static_cast<pid_t>(std::stol(name));
+    if (pid == ::getpid()) continue;
+    const auto files = files_of("/proc/" + name);
+    for (auto& job : jobs) {
+      const std::string beneath = job.directory + "/";
+      const auto first = files.lower_bound(beneath);
+      if (first != files.end() && first->starts_with(beneath)) job.users.push_back(pid);
+    }
+  }
+}
+
+FoundJob look_at(const std::string& name, const std::string& directory) {
+  FoundJob job{.name = name, .directory = directory};
+  job.scheduler = read_keeper(cat(directory, '/', kSchedulerFile));
+  job.scheduler_alive = job.scheduler && alive(*job.scheduler);
+  job.agent_alive = other_agent_alive(directory);
+  return job;
+}
+
+}  // namespace
+
+Status write_scheduler_file(const std::string& directory, Keeper keeper) {
+  return write_keeper(cat(directory, '/', kSchedulerFile), std::move(keeper));
+}
+
+Status write_agent_file(const std::string& directory, Keeper keeper) {
+  return write_keeper(cat(directory, '/', kAgentPrefix, ::getpid(), ".json"), std::move(keeper));
+}
+
+Result<bool> remove_job_files(const std::string& directory) {
+  ::unlink(cat(directory, '/', kAgentPrefix, ::getpid(), ".json").c_str());
+  if (other_agent_alive(directory)) return false;
+  const auto removed = io::remove_tree(directory, fs::path(directory).parent_path());
+  if (!removed) return removed.error();
+  // The user's folder, if that was its last job; of use to nobody else.
+  ::rmdir(fs::path(directory).parent_path().c_str());
+  return true;
+}
+
+std::vector<FoundJob> jobs_on_this_host() {
+  std::vector<FoundJob> jobs;
+  for (const char* base : {"/dev/shm", "/tmp"}) {  // Where io::runtime_directory() puts them.
+    const std::string mine = cat(base, "/holdfast-", ::geteuid());
+    for (const auto& name : names_in(mine)) jobs.push_back(look_at(name, cat(mine, '/', name)));
+  }
+  if (!jobs.empty()) find_users(jobs);
+  return jobs;
+}
+
+Result<std::string> query_status(const std::string& host, std::uint16_t port, Duration timeout) {
+  Result<std::string> answer =
+      Error{Blame::kWorld, cat("the scheduler at ", host, ":", port, " did not answer in time")};
+  std::shared_ptr<io::Connection> connection;
+  io::Loop loop;
+  const auto finish = [&](Result<std::string> result) {
+    answer = std::move(result);
+    loop.stop();
+  };
+  loop.after(timeout, [&] { loop.stop(); });
+  io::connect(loop, host, port, timeout, [&](Result<std::shared_ptr<io::Connection>> made) {
+    if (!made) return finish(made.error());
+    connection = *made;
+    connection->start({.on_message =
+                           [&](wire::Message message) {
+                             auto* reply = std::get_if<wire::StatusReply>(&message);
+                             if (reply != nullptr) finish(std::move(reply->json));
+                           },
+                       .on_closed = [&](Error why) { finish(std::move(why)); }});
+    connection->send(wire::StatusQuery{});
+  });
+  loop.run();
+  connection.reset();
+  return answer;
+}
+
+}  // namespace holdfast::runtime

@@ -1,0 +1,54 @@
+// What the processes of a job leave in its runtime folder so that `holdfast status` and `holdfast
+// clean` find them; and which jobs are on this host.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+
+namespace holdfast::runtime {
+
+// A process of a job: the scheduler, or an agent.
+struct Keeper {
+  std::string job;
+  std::string host;        // The scheduler's: where it listens.
+  std::uint16_t port = 0;  // The same.
+  std::string log_dir;     // An agent's.
+  pid_t pid = 0;
+  std::uint64_t start_time = 0;  // With the pid it names one process (io/process.h).
+};
+
+// Writes this process down as the job's scheduler, or as one of its agents; pid and start time are
+// filled in.
+Status write_scheduler_file(const std::string& directory, Keeper keeper);
+Status write_agent_file(const std::string& directory, Keeper keeper);
+
+// Removes the folder with all that is in it, unless another agent of the job still runs on this
+// host. Returns whether it was removed.
+Result<bool> remove_job_files(const std::string& directory);
+
+// A job's runtime folder as it is found.
+struct FoundJob {
+  std::string name;
+  std::string directory;
+  std::optional<Keeper> scheduler;  // As written down, alive or not.
+  bool scheduler_alive = false;
+  bool agent_alive = false;
+  std::vector<pid_t> users;  // Living processes that have a file of the folder open or mapped.
+  // Whether any process still needs the folder.
+  [[nodiscard]] bool alive() const { return scheduler_alive || agent_alive || !users.empty(); }
+};
+
+// All job folders of this user, by name. Sees only processes of its own PID namespace.
+std::vector<FoundJob> jobs_on_this_host();
+
+// Asks a scheduler for its status: the JSON of wire::StatusReply.
+Result<std::string> query_status(const std::string& host, std::uint16_t port, Duration timeout);
+
+}  // namespace holdfast::runtime

@@ -1,0 +1,154 @@
+#include "runtime/launch.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <random>
+#include <string_view>
+#include <utility>
+
+#include "base/text.h"
+#include "io/connection.h"
+#include "io/files.h"
+#include "io/loop.h"
+#include "io/process.h"
+#include "runtime/job_files.h"
+
+namespace holdfast::runtime {
+namespace {
+
+std::string value_of(const std::vector<std::string>& environment, std::string_view name) {
+  for (const auto& entry : environment) {
+    if (entry.starts_with(name) && entry.size() > name.size() && entry[name.size()] == '=') {
+      return entry.substr(name.size() + 1);
+    }
+  }
+  return {};
+}
+
+void set(std::vector<std::string>& environment, std::string_view name, std::string_view value) {
+  const std::string beginning = cat(name, '=');
+  std::erase_if(environment, [&](const auto& entry) { return entry.starts_with(beginning); });
+  environment.push_back(beginning + std::string(value));
+}
+
+std::string random_name() {
+  std::random_device device;
+  std::string name;
+  for (int i = 0; i < 4; ++i) {
+    char part[9];
+    std::snprintf(part, sizeof(part), "%08x", device());
+    name += part;
+  }
+  return name;
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return CPU_COUNT(&set);
+}
+
+Result<std::vector<std::string>> program_of(const AgentOptions& options) {
+  const std::string path = value_of(options.environment, "PATH");
+  std::vector<std::string> argv = options.program;
+  if (argv.front().ends_with(".py")) {
+    if (::access(argv.front().c_str(), R_OK) != 0) {
+      return Error{Blame::kUser, cat("there is no readable program ", argv.front())};
+    }
+    const auto python = io::find_program("python3", path);
+    if (!python) return python.error();
+    // -u: what it printed is in its log when it is killed.
+    argv.insert(argv.begin(), {*python, "-u"});
+    return argv;
+  }
+  auto program = io::find_program(argv.front(), path);
+  if (!program) return program.error();
+  argv.front() = *program;
+  return argv;
+}
+
+std::vector<std::string> environment_of(const AgentOptions& options,
+                                        std::vector<std::string>& remarks) {
+  std::vector<std::string> environment = options.environment;
+  // What an outer launcher may have left is not this job's.
+  for (const char* name : {"MS_ROLE", "MS_NODE_ID", "HOLDFAST_INCARNATION", "HOLDFAST_ATTEMPT",
+                           "HOLDFAST_LIFELINE", "HOLDFAST_SPARE_FD"}) {
+    const std::string beginning = cat(name, '=');
+    std::erase_if(environment, [&](const auto& entry) { return entry.starts_with(beginning); });
+  }
+  set(environment, "MS_SCHED_HOST", options.master_addr);
+  set(environment, "MS_SCHED_PORT", cat(options.master_port));
+  set(environment, "MS_WORKER_NUM", cat(options.worker_num));
+  // Several agents of one job must agree on its name without a word.
+  const bool alone = options.local_worker_num == options.worker_num;
+  if (alone && value_of(environment, "HOLDFAST_JOB").empty()) {
+    set(environment, "HOLDFAST_JOB", random_name());
+  }
+  if (value_of(environment, "OMP_NUM_THREADS").empty()) {
+    const int threads = std::max(1, usable_cores() / std::max(1, options.local_worker_num));
+    set(environment, "OMP_NUM_THREADS", cat(threads));
+    remarks.push_back(cat("OMP_NUM_THREADS is not set; every process gets ", threads,
+                          " (usable cores / workers)"));
+  }
+  return environment;
+}
+
+Result<config::Settings> settings_of(const std::vector<std::string>& environment) {
+  std::vector<const char*> entries;
+  for (const auto& entry : environment) entries.push_back(entry.c_str());
+  entries.push_back(nullptr);
+  return config::from_environment(entries.data());
+}
+
+Status probe_port(const AgentOptions& options) {
+  if (!options.runs_scheduler) return {};
+  io::Loop loop;
+  const auto listener = io::listen(loop, options.master_addr, options.master_port, [](auto) {});
+  if (listener) return {};
+  return Error{Blame::kUser,
+               cat(listener.error().what, "; the scheduler needs a free port of this ",
+                   "host: choose another with --master_port (or --master_addr)")};
+}
+
+Status check_unused(const std::string& job) {
+  for (const auto& found : jobs_on_this_host()) {
+    if (found.name != job || !(found.agent_alive || found.scheduler_alive)) continue;
+    return Error{Blame::kUser,
+                 cat("a job named '", job, "' already runs on this host: give this one ",
+                     "another HOLDFAST_JOB, or none")};
+  }
+  return {};
+}
+
+}  // namespace
+
+std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options) {
+  Launch launch;
+  auto argv = program_of(options);
+  if (!argv) return Unlaunchable{argv.error(), kExitNoProgram};
+  launch.argv = std::move(*argv);
+  launch.environment = environment_of(options, launch.remarks);
+  auto settings = settings_of(launch.environment);
+  if (!settings) return Unlaunchable{settings.error()};
+  launch.settings = std::move(*settings);
+  if (const auto free = probe_port(options); !free) return Unlaunchable{free.error()};
+  const std::string& job = launch.settings.job;
+  if (options.runs_scheduler) {
+    if (const auto unused = check_unused(job); !unused) return Unlaunchable{unused.error()};
+  }
+  std::error_code error;
+  launch.log_directory = std::filesystem::absolute(options.log_dir, error).lexically_normal();
+  if (const auto made = io::make_directories(launch.log_directory, 0755); !made) {
+    return Unlaunchable{made.error()};
+  }
+  auto directory = io::runtime_directory(job);
+  if (!directory) return Unlaunchable{directory.error()};
+  launch.job_directory = std::move(*directory);
+  return launch;
+}
+
+}  // namespace holdfast::runtime

@@ -1,0 +1,111 @@
+#include "runtime/scheduler.h"
+
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "arena/lifeline.h"
+#include "base/text.h"
+#include "io/files.h"
+#include "runtime/job_files.h"
+#include "runtime/log.h"
+#include "runtime/scheduler_server.h"
+
+namespace holdfast::runtime {
+namespace {
+
+constexpr Duration kTakeoverPatience = std::chrono::seconds(5);  // For a dying predecessor's port.
+
+std::uint64_t random_bits() {
+  std::random_device device;
+  return std::uint64_t{device()} << 32 | device();
+}
+
+bool takes_back(const config::Settings& settings) {
+  return settings.attempt > 1 || settings.enable_recovery;
+}
+
+template <class OnAccept>
+Result<std::unique_ptr<io::Listener>> listen(io::Loop& loop, const config::Settings& settings,
+                                             OnAccept on_accept) {
+  const Instant until = io::Loop::now() + (takes_back(settings) ? kTakeoverPatience : Duration{});
+  while (true) {
+    auto listener = io::listen(loop, settings.sched_host, settings.sched_port, on_accept);
+    if (listener || io::Loop::now() >= until) return listener;
+    // The kernel frees a killed predecessor's port only after its memory, and tells nobody.
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+// Opens the journal and takes its record back, or begins a new one.
+Status open_journal(Opened& opened) {
+  const config::Settings& settings = opened.settings;
+  const std::string& folder =
+      settings.recovery_path.empty() ? opened.directory : settings.recovery_path;
+  if (const auto made = io::make_directories(folder); !made) return made.error();
+  opened.journal_path = cat(folder, '/', settings.job, ".journal");
+  auto journal = io::Journal::open(opened.journal_path, settings.job);
+  if (!journal) return journal.error();
+  opened.journal = std::move(*journal);
+  if (takes_back(settings)) {
+    auto record = opened.journal->load();
+    if (!record) return record.error();
+    if (*record) opened.record = std::move(**record);
+  }
+  if (opened.record.job.empty()) {
+    // Stored at once: an older job's record must not be found by our own successor.
+    opened.record = wire::Record{.job = settings.job, .run_id = random_bits()};
+    return opened.journal->store(opened.record);
+  }
+  if (const auto ranks = opened.record.ranks.size();
+      ranks != 0 && ranks != static_cast<std::size_t>(settings.worker_num)) {
+    return Error{Blame::kUser, cat("the journal ", opened.journal_path, " is of a job with ", ranks,
+                                   " workers, but MS_WORKER_NUM is ", settings.worker_num,
+                                   ": set it to that, or remove the journal to start anew")};
+  }
+  return {};
+}
+
+Result<int> open_and_serve(const config::Settings& settings) {
+  Opened opened{.settings = settings};
+  std::optional<arena::Lifeline> lifeline;
+  if (!settings.lifeline.empty()) {
+    auto held = arena::Lifeline::hold(settings.lifeline);
+    if (!held) return held.error();
+    lifeline = std::move(*held);
+  }
+  auto directory = io::runtime_directory(settings.job);
+  if (!directory) return directory.error();
+  opened.directory = std::move(*directory);
+  auto trace = io::Trace::open_from(settings.trace, "scheduler");
+  if (!trace) return trace.error();
+  opened.trace = std::move(*trace);
+
+  io::Loop loop;
+  Server* server = nullptr;  // There before the loop runs, and with it the first accept.
+  auto listener = listen(loop, settings, [&](auto connection) { server->accept(connection); });
+  if (!listener) return listener.error();
+  // Only now is it certain that no other scheduler serves this job: it would hold the port.
+  if (const auto ready = open_journal(opened); !ready) return ready.error();
+  const auto written = write_scheduler_file(
+      opened.directory,
+      {.job = settings.job, .host = settings.sched_host, .port = settings.sched_port});
+  if (!written) return written.error();
+  Server shell(loop, std::move(opened));
+  server = &shell;
+  return shell.run();
+}
+
+}  // namespace
+
+int serve(const config::Settings& settings) {
+  const auto code = open_and_serve(settings);
+  if (code) return *code;
+  log_line("scheduler", cat("can not serve job ", settings.job, ": ", code.error().what));
+  return 1;
+}
+
+}  // namespace holdfast::runtime

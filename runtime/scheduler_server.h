@@ -1,0 +1,85 @@
+// Server: carries out what the controller machine decides, and tells it what happens.
+//
+// Decides nothing itself. Everything runs in the loop's thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/ids.h"
+#include "config/settings.h"
+#include "core/controller/machine.h"
+#include "io/connection.h"
+#include "io/journal.h"
+#include "io/loop.h"
+#include "io/trace.h"
+#include "runtime/recovery_report.h"
+
+namespace holdfast::runtime {
+
+// What is opened before anything is served.
+struct Opened {
+  config::Settings settings;
+  std::string directory;  // The job's runtime folder.
+  std::string journal_path;
+  std::optional<io::Journal> journal;  // There; gone once the job has ended.
+  wire::Record record;                 // Taken back from it, or new.
+  io::Trace trace;
+};
+
+class Server {
+ public:
+  // `loop` outlives it.
+  Server(io::Loop& loop, Opened opened);
+
+  void accept(std::shared_ptr<io::Connection> connection);
+  int run();  // Until the job has ended; the process's exit code.
+
+ private:
+  void received(controller::Link link, wire::Message message);
+  void closed(controller::Link link);
+  void step(controller::Event event);
+  // True where the action has to be answered by Stored.
+  bool carry_out(const controller::Store& action);
+  bool carry_out(const controller::Send& action);
+  bool carry_out(const controller::Close& action);
+  bool carry_out(const controller::Note& action);
+  bool carry_out(const controller::End& action);
+  void set_timer();
+  // A worker without an agent, on this host: nobody else can prove its death.
+  struct Local {
+    std::string node_id;
+    Incarnation incarnation = 0;
+    pid_t pid = 0;
+    std::uint64_t start_time = 0;
+  };
+  void remember_local(controller::Link link, const wire::Register& who);
+  void prove_dead(const Local& local, Instant until, Duration next);
+  void report(const std::optional<RecoveryReport>& report);
+  void note_in_trace(const controller::Note& note);
+  void stop_if_alone();
+  void interrupted(int signal);
+  void clean_up();
+
+  io::Loop& loop_;
+  Opened opened_;
+  const config::Settings& settings_ = opened_.settings;
+  controller::Machine machine_;
+  RecoveryLog log_;
+  std::map<controller::Link, std::shared_ptr<io::Connection>> links_;
+  std::map<controller::Link, Local> locals_;
+  controller::Link newest_link_ = 0;
+  io::Loop::TimerId timer_ = io::Loop::TimerId::kNone;
+  std::optional<Instant> timer_at_;
+  bool ended_ = false;
+  bool lingers_ = false;
+  std::optional<int> exit_code_;
+};
+
+}  // namespace holdfast::runtime

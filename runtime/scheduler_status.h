@@ -1,0 +1,19 @@
+// The scheduler's answer to "how is the job?".
+#pragma once
+
+#include <deque>
+#include <string>
+
+#include "core/controller/machine.h"
+#include "runtime/recovery_report.h"
+
+namespace holdfast::runtime {
+
+// JSON: {"job":…, "state":"running", "generation":…, "version":…, "world_size":…, "recoveries":…,
+// "cause":…, "ranks":[{"rank":0,"node_id":…,"pid":…,"host":…,"state":…,"version":…,"loss":…}],
+// "recovery_reports":[as in recoveries.jsonl, newest last]}. version: the least that all ranks are
+// known to have reached.
+std::string status_json(const controller::Machine& machine, std::int32_t world_size,
+                        const std::deque<RecoveryReport>& reports);
+
+}  // namespace holdfast::runtime
