@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kApplication = 0x48464a31;  // "HFJ1": what `file` and we know a journal by.
 constexpr int kSchema = 1;
-constexpr int kBusyMilliseconds = 5000;  // Long enough for a killed scheduler to be gone.
+constexpr int kBusyMilliseconds = 2000;  // Long enough for a killed scheduler to be gone.
 
 constexpr const char* kCreate =
     "CREATE TABLE journal(id INTEGER PRIMARY KEY CHECK (id = 1), job TEXT NOT NULL, record BLOB,"

@@ -67,6 +67,7 @@ void Loop::post(Task task) {
 Loop::TimerId Loop::at(Instant when, Task task) {
   impl_->check_thread();
   const std::uint64_t id = ++impl_->newest_timer;
+  when = std::max(when, now());  // So that what a due timer adds can never be due in the same turn.
   const auto [place, added] = impl_->queue.emplace(Impl::Due{when, id}, std::move(task));
   impl_->when_of.emplace(id, when);
   if (place == impl_->queue.begin()) impl_->set_alarm();

@@ -29,8 +29,8 @@ class Loop {
   // Runs `task` in the loop's thread, in order of posting. From any thread.
   void post(Task task);
 
-  // Runs `task` once, not before `when`; due timers run in order of (when, id). From the loop's
-  // thread, or while no thread runs the loop.
+  // Runs `task` once, not before `when` (the past counts as now); due timers run in order of (when,
+  // id). From the loop's thread, or while no thread runs the loop.
   TimerId at(Instant when, Task task);
   TimerId after(Duration delay, Task task);
   // After this the timer's task will not run. Unknown and past ids are ignored. As at().

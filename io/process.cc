@@ -2,8 +2,8 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/pidfd.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -82,7 +82,7 @@ Result<Exit> wait_for(int pidfd) {
 }
 
 Status send_signal(int pidfd, int signal) {
-  if (::pidfd_send_signal(pidfd, signal, nullptr, 0) == 0 || errno == ESRCH) return {};
+  if (::syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0) == 0 || errno == ESRCH) return {};
   return system_error(cat("cannot send signal ", signal), errno);
 }
 

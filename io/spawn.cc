@@ -3,9 +3,9 @@
 #include <linux/close_range.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -194,7 +194,8 @@ Result<Child> spawn(const SpawnOptions& options) {
   Child child;
   child.pid = start(plan);
   if (child.pid < 0) return system_error(cat("cannot start ", options.argv.front()), errno);
-  child.pidfd.reset(::pidfd_open(child.pid, 0));
+  // glibc 2.36 declares pidfd_open() without extern "C".
+  child.pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, child.pid, 0)));
   const int no_pidfd = child.pidfd ? 0 : errno;
   copies.clear();
   writing.reset();

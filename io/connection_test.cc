@@ -1,0 +1,496 @@
+#include "io/connection.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/text.h"
+#include "io/fd.h"
+#include "io/testing.h"
+#include "wire/frame.h"
+
+namespace holdfast::io {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Pointer = std::shared_ptr<Connection>;
+
+// What one end of a connection has seen.
+struct End {
+  Pointer connection;
+  std::vector<wire::Message> messages;
+  std::vector<Error> closed;
+  std::function<void()> after_message = [] {};
+  std::function<void()> after_closed = [] {};
+
+  void start() {
+    connection->start({[this](wire::Message message) {
+                         messages.push_back(std::move(message));
+                         after_message();
+                       },
+                       [this](Error why) {
+                         closed.push_back(std::move(why));
+                         after_closed();
+                       }});
+  }
+};
+
+sockaddr_in loopback(std::uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+// A loop with a listener; `here` is the accepted end, `there` the connecting one.
+class ConnectionTest : public testing::Test {
+ protected:
+  void listen_here(ConnectionOptions options = {}) {
+    auto listener = listen(
+        loop, "127.0.0.1", 0,
+        [this](Pointer connection) {
+          here.connection = std::move(connection);
+          if (there.connection != nullptr || raw) loop.stop();
+        },
+        options);
+    ASSERT_TRUE(listener) << listener.error().what;
+    listener_ = std::move(*listener);
+    ASSERT_NE(listener_->port(), 0);
+  }
+
+  void make_pair(ConnectionOptions options = {}) {
+    listen_here(options);
+    connect(
+        loop, "127.0.0.1", listener_->port(), seconds(30),
+        [this](Result<Pointer> result) {
+          ASSERT_TRUE(result) << result.error().what;
+          there.connection = *result;
+          if (here.connection != nullptr) loop.stop();
+        },
+        options);
+    run_to_stop(loop);
+  }
+
+  // The other end is a bare socket of the test.
+  void make_raw_pair(ConnectionOptions options = {}) {
+    listen_here(options);
+    raw.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const int small = 4096;
+    ::setsockopt(raw.get(), SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
+    const auto address = loopback(listener_->port());
+    ASSERT_EQ(::connect(raw.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
+              0);
+    run_to_stop(loop);
+  }
+
+  void write_raw(std::string_view bytes) {
+    ASSERT_EQ(::send(raw.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  }
+
+  void reset_raw() {
+    const linger hard{1, 0};
+    ::setsockopt(raw.get(), SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
+    raw.reset();
+  }
+
+  Loop loop;
+  std::unique_ptr<Listener> listener_;
+  Fd raw;
+  End here;
+  End there;
+};
+
+TEST_F(ConnectionTest, BringsMessagesBothWaysInOrder) {
+  make_pair();
+  constexpr std::uint64_t kMany = 2000;
+  here.after_message = [&] { here.connection->send(here.messages.back()); };
+  there.after_message = [&] {
+    if (there.messages.size() == kMany) loop.stop();
+  };
+  here.start();
+  there.start();
+  for (std::uint64_t i = 0; i < kMany; ++i) there.connection->send(wire::Repaired{i});
+  run_to_stop(loop);
+  ASSERT_EQ(there.messages.size(), kMany);
+  for (std::uint64_t i = 0; i < kMany; ++i) {
+    EXPECT_EQ(there.messages[i], wire::Message(wire::Repaired{i}));
+  }
+}
+
+TEST_F(ConnectionTest, BringsTheLargestMessage) {
+  make_pair();
+  const wire::Message big = wire::StatusReply{std::string(wire::kMaxBodyBytes - 5, 'x')};
+  here.after_message = [&] { loop.stop(); };
+  here.start();
+  there.start();
+  there.connection->send(big);
+  run_to_stop(loop);
+  ASSERT_EQ(here.messages.size(), 1U);
+  EXPECT_TRUE(here.messages[0] == big);
+}
+
+TEST_F(ConnectionTest, SetsWhatALostPeerIsFoundBy) {
+  make_pair({.silence_limit = milliseconds(4321)});
+  for (const auto* end : {&here, &there}) {
+    const int fd = end->connection->descriptor();
+    const auto option = [&](int level, int name) {
+      int value = -1;
+      socklen_t size = sizeof(value);
+      ::getsockopt(fd, level, name, &value, &size);
+      return value;
+    };
+    EXPECT_EQ(option(IPPROTO_TCP, TCP_NODELAY), 1);
+    EXPECT_EQ(option(SOL_SOCKET, SO_KEEPALIVE), 1);
+    EXPECT_EQ(option(IPPROTO_TCP, TCP_KEEPIDLE), 1);
+    EXPECT_EQ(option(IPPROTO_TCP, TCP_USER_TIMEOUT), 4321);
+    EXPECT_EQ(::fcntl(fd, F_GETFD), FD_CLOEXEC);
+  }
+  EXPECT_EQ(there.connection->peer(), cat("127.0.0.1:", listener_->port()));
+}
+
+TEST_F(ConnectionTest, BlamesAPeerThatSendsGarbage) {
+  make_raw_pair();
+  here.after_closed = [&] { loop.stop(); };
+  here.start();
+  write_raw("GET / HTTP/1.1\r\nHost: here\r\n\r\n");
+  run_to_stop(loop);
+  ASSERT_EQ(here.closed.size(), 1U);
+  EXPECT_EQ(here.closed[0].blame, Blame::kPeer);
+  EXPECT_NE(here.closed[0].what.find("127.0.0.1:"), std::string::npos) << here.closed[0].what;
+  EXPECT_FALSE(here.connection->is_open());
+  EXPECT_TRUE(here.messages.empty());
+}
+
+TEST_F(ConnectionTest, GivesTheMessagesBeforeTheGarbage) {
+  make_raw_pair();
+  here.after_closed = [&] { loop.stop(); };
+  here.start();
+  write_raw(wire::frame(wire::Heartbeat{}) + wire::frame(wire::Repaired{7}) + std::string(16, 'x'));
+  run_to_stop(loop);
+  EXPECT_EQ(here.messages, (std::vector<wire::Message>{wire::Heartbeat{}, wire::Repaired{7}}));
+  EXPECT_EQ(here.closed.size(), 1U);
+}
+
+TEST_F(ConnectionTest, EndsOnceWhenThePeerClosesInTheMidstOfAFrame) {
+  make_raw_pair();
+  here.after_closed = [&] { loop.stop(); };
+  here.start();
+  write_raw(wire::frame(wire::Repaired{7}).substr(0, 17));
+  ::shutdown(raw.get(), SHUT_WR);  // Half open: it could still read.
+  run_to_stop(loop);
+  ASSERT_EQ(here.closed.size(), 1U);
+  EXPECT_NE(here.closed[0].what.find("closed the connection"), std::string::npos);
+  here.connection->send(wire::Heartbeat{});  // Nothing happens.
+  here.connection->close();
+  here.connection->abort(Error{});
+  loop.post([&] { loop.stop(); });
+  run_to_stop(loop);
+  EXPECT_EQ(here.closed.size(), 1U);
+}
+
+TEST_F(ConnectionTest, SendsWhatIsQueuedBeforeItCloses) {
+  make_pair();
+  int ends = 0;
+  here.after_closed = there.after_closed = [&] {
+    if (++ends == 2) loop.stop();
+  };
+  here.start();
+  there.start();
+  const std::string text(100'000, 'x');
+  for (int i = 0; i < 50; ++i) there.connection->send(wire::Failed{text});
+  here.connection->send(wire::Heartbeat{});  // Lies unread when the other end closes.
+  there.connection->close();
+  there.connection->send(wire::Failed{"too late"});
+  run_to_stop(loop);
+  EXPECT_EQ(here.messages.size(), 50U);
+  EXPECT_EQ(here.closed.size(), 1U);
+  EXPECT_EQ(there.closed.size(), 1U);
+  EXPECT_TRUE(there.messages.empty()) << "no message after close()";
+}
+
+TEST_F(ConnectionTest, ClosesEvenIfThePeerNeverDoes) {
+  make_raw_pair();
+  here.after_closed = [&] { loop.stop(); };
+  here.start();
+  here.connection->send(wire::Failed{std::string(8'000'000, 'x')});  // More than the kernel takes.
+  here.connection->close();
+  run_to_stop(loop);
+  EXPECT_EQ(here.closed.size(), 1U);
+}
+
+TEST_F(ConnectionTest, MayBeEndedFromItsOwnCallback) {
+  make_pair();
+  here.after_message = [&] {
+    here.connection->abort(Error{Blame::kUser, "enough"});
+    here.connection.reset();
+  };
+  here.after_closed = [&] { loop.stop(); };
+  here.start();
+  there.start();
+  for (int i = 0; i < 3; ++i) there.connection->send(wire::Heartbeat{});
+  run_to_stop(loop);
+  EXPECT_EQ(here.messages.size(), 1U);
+  ASSERT_EQ(here.closed.size(), 1U);
+  EXPECT_EQ(here.closed[0].what, "enough");
+}
+
+TEST_F(ConnectionTest, LetsGoOfItsHandlersWhenItIsOver) {
+  make_pair();
+  std::weak_ptr<Connection> weak = here.connection;
+  const auto token = std::make_shared<int>();
+  here.connection->start({[held = here.connection, token](const wire::Message&) {},
+                          [this, token](const Error&) { loop.stop(); }});
+  there.start();
+  here.connection.reset();
+  there.connection->abort(Error{Blame::kUser, "enough"});
+  run_to_stop(loop);
+  EXPECT_TRUE(weak.expired());
+  EXPECT_EQ(token.use_count(), 1);
+}
+
+TEST_F(ConnectionTest, ReportsAnEndThatCameBeforeTheStart) {
+  make_pair();
+  here.connection->abort(Error{Blame::kUser, "never mind"});
+  here.after_closed = [&] { loop.stop(); };
+  here.start();
+  run_to_stop(loop);
+  ASSERT_EQ(here.closed.size(), 1U);
+  EXPECT_EQ(here.closed[0].what, "never mind");
+}
+
+TEST_F(ConnectionTest, ClosesWhenThePeerTakesNoData) {
+  make_raw_pair({.queue_limit_bytes = 1'000'000});
+  here.after_closed = [&] { loop.stop(); };
+  here.start();
+  std::size_t sent = 0;
+  // A run of the loop between the sends, so that the kernel takes what it will.
+  std::function<void()> more = [&] {
+    here.connection->send(wire::Failed{std::string(100'000, 'x')});
+    if (!here.connection->is_open()) return;
+    EXPECT_LE(here.connection->queued_bytes(), 1'000'000U);
+    ++sent;
+    loop.post(more);
+  };
+  loop.post(more);
+  run_to_stop(loop);
+  ASSERT_EQ(here.closed.size(), 1U);
+  EXPECT_NE(here.closed[0].what.find("takes no data"), std::string::npos);
+  EXPECT_GE(sent, 9U);
+}
+
+TEST_F(ConnectionTest, LosesAPeerWhoseHostTakesNothingForTheLimit) {
+  make_raw_pair({.silence_limit = milliseconds(700)});
+  here.after_closed = [&] { loop.stop(); };
+  here.start();
+  const Instant start = Loop::now();
+  here.connection->send(wire::Failed{std::string(12'000'000, 'x')});
+  run_to_stop(loop);
+  EXPECT_EQ(here.closed.size(), 1U);
+  EXPECT_GE(Loop::now() - start, milliseconds(700));
+}
+
+TEST_F(ConnectionTest, SurvivesWritingToAPeerThatHasReset) {
+  make_raw_pair();
+  here.after_closed = [&] { loop.stop(); };
+  here.start();
+  std::function<void()> more = [&] {  // SIGPIPE would end this test with its default action.
+    here.connection->send(wire::Failed{std::string(10'000, 'x')});
+    if (here.connection->is_open()) loop.post(more);
+  };
+  loop.post(more);
+  reset_raw();
+  run_to_stop(loop);
+  EXPECT_EQ(here.closed.size(), 1U);
+}
+
+TEST_F(ConnectionTest, GivesThePeersLastWordsThoughWritingFailed) {
+  make_raw_pair();
+  std::string words;
+  for (std::uint64_t i = 0; i < 4000; ++i) words += wire::frame(wire::Repaired{i});
+  write_raw(words);  // More than one read takes.
+  reset_raw();
+  here.after_closed = [&] { loop.stop(); };
+  here.start();
+  here.connection->send(wire::Heartbeat{});
+  here.after_message = [&] { here.connection->send(wire::Heartbeat{}); };
+  run_to_stop(loop);
+  EXPECT_EQ(here.messages.size(), 4000U);
+  EXPECT_EQ(here.closed.size(), 1U);
+}
+
+// A child that is forked while connections are open, and that stays until the test lets it go.
+TEST_F(ConnectionTest, IsNotKeptOpenByAForkedChild) {
+  make_pair();
+  there.after_closed = [&] { loop.stop(); };
+  here.start();
+  there.start();
+  const int fd = here.connection->descriptor();
+  std::array<int, 2> gate{};
+  std::array<int, 2> ready{};
+  ASSERT_EQ(::pipe2(gate.data(), O_CLOEXEC), 0);
+  ASSERT_EQ(::pipe2(ready.data(), O_CLOEXEC), 0);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    struct stat about {};
+    ::fstat(fd, &about);
+    const bool is_socket = S_ISSOCK(about.st_mode);
+    char wait = 0;
+    ::close(gate[1]);
+    (void)!::write(ready[1], "y", 1);
+    (void)!::read(gate[0], &wait, 1);
+    ::_exit(is_socket ? 1 : 0);
+  }
+  char answer = 0;
+  ASSERT_EQ(::read(ready[0], &answer, 1), 1);
+  const std::uint16_t port = listener_->port();
+  listener_.reset();
+  EXPECT_TRUE(listen(loop, "127.0.0.1", port, [](const Pointer&) {})) << "the child holds the port";
+  here.connection->abort(Error{Blame::kUser, "as if this process died"});
+  run_to_stop(loop);  // Would wait for the child's end, if it held the socket.
+  EXPECT_EQ(there.closed.size(), 1U);
+  for (const int end : {gate[0], gate[1], ready[0], ready[1]}) ::close(end);
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0) << "the child had the socket";
+}
+
+TEST(Listen, NamesThePortThatIsTaken) {
+  Loop loop;
+  const auto first = listen(loop, "127.0.0.1", 0, [](const Pointer&) {});
+  ASSERT_TRUE(first);
+  const auto port = (*first)->port();
+  const auto second = listen(loop, "127.0.0.1", port, [](const Pointer&) {});
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().blame, Blame::kUser);
+  EXPECT_NE(second.error().what.find(cat("127.0.0.1:", port)), std::string::npos);
+  EXPECT_NE(second.error().what.find("choose another"), std::string::npos);
+}
+
+TEST(Listen, RefusesAnAddressThatThisHostHasNot) {
+  Loop loop;
+  const auto listener = listen(loop, "192.0.2.1", 0, [](const Pointer&) {});
+  ASSERT_FALSE(listener);
+  EXPECT_NE(listener.error().what.find("192.0.2.1"), std::string::npos);
+}
+
+struct Attempted {
+  int answers = 0;
+  std::string error;
+};
+
+Attempted try_to_connect(const std::string& host, std::uint16_t port, Duration timeout) {
+  Loop loop;
+  Attempted attempted;
+  connect(loop, host, port, timeout, [&](Result<Pointer> result) {
+    ++attempted.answers;
+    if (!result) attempted.error = result.error().what;
+    loop.after(milliseconds(50),
+               [&] { loop.stop(); });  // Room for a second answer, if there is one.
+  });
+  EXPECT_EQ(attempted.answers, 0) << "never inside the call";
+  run_to_stop(loop);
+  return attempted;
+}
+
+TEST(Connect, NamesWhoRefused) {
+  std::uint16_t port = 0;
+  {
+    Loop loop;
+    port = (*listen(loop, "127.0.0.1", 0, [](const Pointer&) {}))->port();
+  }
+  const auto attempted = try_to_connect("127.0.0.1", port, seconds(30));
+  EXPECT_EQ(attempted.answers, 1);
+  EXPECT_NE(attempted.error.find(cat("127.0.0.1:", port)), std::string::npos) << attempted.error;
+}
+
+TEST(Connect, FindsAHostByItsName) {
+  Loop loop;
+  bool connected = false;
+  const auto listener = listen(loop, "localhost", 0, [](const Pointer&) {});
+  ASSERT_TRUE(listener) << listener.error().what;
+  connect(loop, "localhost", (*listener)->port(), seconds(30), [&](Result<Pointer> result) {
+    connected = result.has_value();
+    loop.stop();
+  });
+  run_to_stop(loop);
+  EXPECT_TRUE(connected);
+}
+
+TEST(Connect, NamesAHostThatIsUnknown) {
+  const auto attempted = try_to_connect("no-such-host.invalid", 1, seconds(20));
+  EXPECT_EQ(attempted.answers, 1);
+  EXPECT_NE(attempted.error.find("no-such-host.invalid:1"), std::string::npos) << attempted.error;
+}
+
+TEST(Connect, GivesUpWhenTheTimeIsOver) {
+  // A listener whose queue is full drops what comes next without a word.
+  const Fd server(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  auto address = loopback(0);
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(::bind(server.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(server.get(), 0), 0);
+  ::getsockname(server.get(), reinterpret_cast<sockaddr*>(&address), &size);
+  std::vector<Fd> fillers;
+  for (int i = 0; i < 4; ++i) {
+    fillers.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    (void)::connect(fillers.back().get(), reinterpret_cast<const sockaddr*>(&address), size);
+  }
+  const Instant start = Loop::now();
+  const auto attempted = try_to_connect("127.0.0.1", ntohs(address.sin_port), milliseconds(200));
+  EXPECT_EQ(attempted.answers, 1);
+  EXPECT_NE(attempted.error.find("no answer in time"), std::string::npos) << attempted.error;
+  EXPECT_GE(Loop::now() - start, milliseconds(200));
+}
+
+TEST(Connect, WorksBetweenTwoThreadsEachWithItsLoop) {
+  Loop server;
+  std::vector<Pointer> accepted;
+  auto listener = listen(server, "127.0.0.1", 0, [&](Pointer connection) {
+    accepted.push_back(connection);
+    connection->start({[connection](const wire::Message& message) { connection->send(message); },
+                       [&](const Error&) { server.stop(); }});
+  });
+  ASSERT_TRUE(listener);
+  const auto port = (*listener)->port();
+  std::uint64_t echoed = 0;
+  std::thread client([&] {
+    Loop loop;
+    Pointer connection;
+    connect(loop, "127.0.0.1", port, seconds(30), [&](Result<Pointer> result) {
+      connection = *result;
+      connection->start({[&](const wire::Message& message) {
+                           echoed = std::get<wire::Repaired>(message).generation;
+                           if (echoed == 500) return connection->close();
+                           connection->send(wire::Repaired{echoed + 1});
+                         },
+                         [&](const Error&) { loop.stop(); }});
+      connection->send(wire::Repaired{1});
+    });
+    run_to_stop(loop);
+    connection.reset();
+  });
+  run_to_stop(server);
+  client.join();
+  EXPECT_EQ(echoed, 500U);
+  accepted.clear();
+  listener->reset();
+}
+
+}  // namespace
+}  // namespace holdfast::io

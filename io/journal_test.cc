@@ -1,0 +1,182 @@
+#include "io/journal.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sqlite3.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <fstream>
+#include <string>
+
+#include "io/fd.h"
+#include "io/files.h"
+#include "io/testing.h"
+
+namespace holdfast::io {
+namespace {
+
+// A record of many bytes that is whole only if all of it comes from one store().
+wire::Record numbered(std::uint64_t number) {
+  wire::Record record;
+  record.job = "job";
+  record.generation = number;
+  record.ranks.resize(50 + number % 200);
+  for (auto& lease : record.ranks) lease = {"node", number, number, false, number};
+  return record;
+}
+
+void run_sql(const std::string& path, const std::string& sql) {
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open(path.c_str(), &db), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(db, sql.c_str(), nullptr, nullptr, nullptr), SQLITE_OK)
+      << sqlite3_errmsg(db);
+  sqlite3_close(db);
+}
+
+std::string error_of(const std::string& path, const std::string& job) {
+  const auto journal = Journal::open(path, job);
+  return journal ? "" : journal.error().what;
+}
+
+TEST(Journal, GivesBackTheNewestRecord) {
+  const TemporaryFolder folder;
+  {
+    auto journal = Journal::open(folder / "j", "job");
+    ASSERT_TRUE(journal) << journal.error().what;
+    const auto nothing = journal->load();
+    ASSERT_TRUE(nothing);
+    EXPECT_FALSE(nothing->has_value());
+    ASSERT_TRUE(journal->store(numbered(1)));
+    ASSERT_TRUE(journal->store(numbered(2)));
+    EXPECT_EQ(**journal->load(), numbered(2));
+  }
+  auto again = Journal::open(folder / "j", "job");
+  ASSERT_TRUE(again) << again.error().what;
+  EXPECT_EQ(**again->load(), numbered(2));
+}
+
+TEST(Journal, IsForItsOwnerAlone) {
+  const TemporaryFolder folder;
+  auto journal = Journal::open(folder / "j", "job");
+  ASSERT_TRUE(journal);
+  ASSERT_TRUE(journal->store(numbered(1)));
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+    struct stat about {};
+    ASSERT_EQ(::stat(entry.path().c_str(), &about), 0);
+    EXPECT_EQ(about.st_mode & 0777U, 0600U) << entry.path();
+  }
+}
+
+TEST(Journal, RefusesAnotherJobByName) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(Journal::open(folder / "j", "mine"));
+  const std::string error = error_of(folder / "j", "yours");
+  EXPECT_NE(error.find("'mine'"), std::string::npos) << error;
+  EXPECT_NE(error.find("'yours'"), std::string::npos) << error;
+  EXPECT_NE(error.find(folder / "j"), std::string::npos) << error;
+  EXPECT_EQ(error_of(folder / "j", "mine"), "");
+}
+
+TEST(Journal, RefusesAFileThatIsNoDatabaseAndLeavesItAlone) {
+  const TemporaryFolder folder;
+  const std::string letter(5000, 'x');
+  std::ofstream(folder / "letter") << letter;
+  const std::string error = error_of(folder / "letter", "job");
+  EXPECT_NE(error.find(folder / "letter"), std::string::npos) << error;
+  EXPECT_NE(error.find("move this one away"), std::string::npos) << error;
+  EXPECT_EQ(*read_file(folder / "letter"), letter);
+}
+
+TEST(Journal, RefusesADatabaseOfAnotherProgramAndLeavesItAlone) {
+  const TemporaryFolder folder;
+  run_sql(folder / "other", "CREATE TABLE songs(name)");
+  const auto before = *read_file(folder / "other");
+  EXPECT_NE(error_of(folder / "other", "job").find("another program"), std::string::npos);
+  EXPECT_EQ(*read_file(folder / "other"), before);
+}
+
+TEST(Journal, RefusesANewerSchema) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(Journal::open(folder / "j", "job"));
+  run_sql(folder / "j", "PRAGMA user_version=2");
+  EXPECT_NE(error_of(folder / "j", "job").find("newer Holdfast"), std::string::npos);
+}
+
+TEST(Journal, TellsADamagedRecord) {
+  const TemporaryFolder folder;
+  {
+    auto journal = Journal::open(folder / "j", "job");
+    ASSERT_TRUE(journal && journal->store(wire::Record{}));
+  }
+  run_sql(folder / "j",
+          "UPDATE journal SET record = x'7a00'");  // A valid record, but not what was stored.
+  auto journal = Journal::open(folder / "j", "job");
+  ASSERT_TRUE(journal);
+  const auto record = journal->load();
+  ASSERT_FALSE(record);
+  EXPECT_NE(record.error().what.find("damaged"), std::string::npos);
+}
+
+TEST(Journal, NamesAFolderThatIsNotThere) {
+  const std::string error = error_of("/nowhere/at/all/journal", "job");
+  EXPECT_NE(error.find("/nowhere/at/all/journal"), std::string::npos);
+}
+
+TEST(Journal, IsHeldByOneSchedulerAtATime) {
+  const TemporaryFolder folder;
+  const auto first = Journal::open(folder / "j", "job");
+  ASSERT_TRUE(first);
+  const std::string error = error_of(folder / "j", "job");
+  EXPECT_NE(error.find("held by another process"), std::string::npos) << error;
+}
+
+// Stores record after record and says the number of each when store() has returned.
+[[noreturn]] void store_for_ever(const std::string& path, int out) {
+  auto journal = Journal::open(path, "job");
+  if (!journal) ::_exit(1);
+  const auto last = journal->load();
+  std::uint64_t number = last && *last ? (*last)->generation : 0;
+  while (true) {
+    if (!journal->store(numbered(++number))) ::_exit(2);
+    if (::write(out, &number, sizeof(number)) != sizeof(number)) ::_exit(3);
+  }
+}
+
+TEST(Journal, HoldsAWholeRecordHoweverItsSchedulerIsKilled) {
+  const TemporaryFolder folder;
+  std::uint64_t acknowledged = 0;
+  for (int round = 0; round < 25; ++round) {
+    std::array<int, 2> ends{};
+    ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+    const Fd reading(ends[0]);
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) store_for_ever(folder / "j", ends[1]);
+    ::close(ends[1]);
+    // Killed somewhere in the store after this one, and each round somewhere else.
+    const std::uint64_t stop_after = acknowledged + 1 + static_cast<std::uint64_t>(round) * 3;
+    while (acknowledged < stop_after &&
+           ::read(reading.get(), &acknowledged, sizeof(acknowledged)) == sizeof(acknowledged)) {
+    }
+    ::kill(child, SIGKILL);
+    while (::read(reading.get(), &acknowledged, sizeof(acknowledged)) == sizeof(acknowledged)) {
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "the child failed by itself: " << status;
+    auto journal = Journal::open(folder / "j", "job");
+    ASSERT_TRUE(journal) << journal.error().what;
+    const auto record = journal->load();
+    ASSERT_TRUE(record) << record.error().what;
+    const std::uint64_t number = (*record)->generation;
+    EXPECT_EQ(**record, numbered(number));
+    EXPECT_GE(number, acknowledged);
+    EXPECT_LE(number, acknowledged + 1);
+  }
+}
+
+}  // namespace
+}  // namespace holdfast::io

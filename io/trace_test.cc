@@ -1,0 +1,107 @@
+#include "io/trace.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/text.h"
+#include "io/files.h"
+#include "io/testing.h"
+
+namespace holdfast::io {
+namespace {
+
+TEST(Trace, WritesOneLineOfJsonPerEvent) {
+  const TemporaryFolder folder;
+  const auto trace = Trace::open_from(folder.path(), "worker");
+  ASSERT_TRUE(trace && trace->on());
+  const Instant before = Loop::now();
+  const std::string text = "a \"b\"\n";
+  trace->event("step", {{"rank", 0},
+                        {"step", std::uint64_t{18446744073709551615U}},
+                        {"least", std::numeric_limits<std::int64_t>::min()},
+                        {"loss", 0.1},
+                        {"nan", std::nan("")},
+                        {"infinite", -std::numeric_limits<float>::infinity()},
+                        {"good", true},
+                        {"why", text},
+                        {"word", "plain"}});
+  trace->event("bare");
+  const std::string bytes = *read_file(folder / cat("worker-", ::getpid(), ".jsonl"));
+  const std::string_view start = "{\"t_ns\":";
+  ASSERT_TRUE(bytes.starts_with(start));
+  const std::size_t comma = bytes.find(',');
+  const Instant at(std::stoll(bytes.substr(start.size(), comma - start.size())));
+  EXPECT_GE(at, before);
+  EXPECT_LE(at, Loop::now());
+  const std::size_t end = bytes.find('\n');
+  EXPECT_EQ(
+      bytes.substr(comma, end - comma),
+      cat(",\"event\":\"step\",\"pid\":", ::getpid(),
+          ",\"rank\":0,\"step\":18446744073709551615,\"least\":-9223372036854775808,\"loss\":0.1,"
+          "\"nan\":null,\"infinite\":null,\"good\":true,\"why\":\"a \\\"b\\\"\\n\","
+          "\"word\":\"plain\"}"));
+  EXPECT_TRUE(bytes.ends_with(cat(",\"event\":\"bare\",\"pid\":", ::getpid(), "}\n")));
+}
+
+TEST(Trace, IsOffWithoutAFolder) {
+  const auto trace = Trace::open_from("", "worker");
+  ASSERT_TRUE(trace);
+  EXPECT_FALSE(trace->on());
+  trace->event("step", {{"rank", 1}});
+  Trace().event("step");
+}
+
+TEST(Trace, NamesAFolderThatIsNotThere) {
+  const auto trace = Trace::open_from("/no/such/folder", "agent");
+  ASSERT_FALSE(trace);
+  EXPECT_NE(trace.error().what.find("/no/such/folder/agent-"), std::string::npos);
+}
+
+TEST(Trace, KeepsTheLinesOfManyThreadsWhole) {
+  const TemporaryFolder folder;
+  auto trace = Trace::open_from(folder.path(), "w");
+  ASSERT_TRUE(trace);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([copy = *trace, i] {
+      for (int step = 0; step < 500; ++step) copy.event("step", {{"thread", i}, {"step", step}});
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  const std::string bytes = *read_file(folder / cat("w-", ::getpid(), ".jsonl"));
+  int lines = 0;
+  for (std::size_t at = 0; at < bytes.size(); ++lines) {
+    const std::size_t end = bytes.find('\n', at);
+    const std::string_view line = std::string_view(bytes).substr(at, end - at);
+    EXPECT_TRUE(line.starts_with("{\"t_ns\":") && line.ends_with('}')) << line;
+    EXPECT_EQ(line.find('{', 1), std::string_view::npos) << line;
+    at = end + 1;
+  }
+  EXPECT_EQ(lines, 2000);
+}
+
+TEST(Json, EscapesWhatJsonForbids) {
+  EXPECT_EQ(json_string("a\\b\"c\x01\x1f\t\n/"), "\"a\\\\b\\\"c\\u0001\\u001f\\t\\n/\"");
+  EXPECT_EQ(json_string(std::string_view("\0", 1)), "\"\\u0000\"");
+  EXPECT_EQ(json_string("ü€𝄞"), "\"ü€𝄞\"");
+}
+
+TEST(Json, ReplacesWhatIsNoUtf8) {
+  const std::string mark = "\xef\xbf\xbd";
+  EXPECT_EQ(json_string("a\xff"
+                        "b"),
+            "\"a" + mark + "b\"");
+  EXPECT_EQ(json_string("\xc3"), "\"" + mark + "\"");                        // Cut off.
+  EXPECT_EQ(json_string("\xc0\xaf"), "\"" + mark + mark + "\"");             // Overlong.
+  EXPECT_EQ(json_string("\xed\xa0\x80"), "\"" + mark + mark + mark + "\"");  // A surrogate.
+  EXPECT_EQ(json_string("\xf4\x90\x80\x80"), "\"" + mark + mark + mark + mark + "\"");
+}
+
+}  // namespace
+}  // namespace holdfast::io
