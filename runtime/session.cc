@@ -41,6 +41,7 @@ class Breaker {
   // Control thread; never blocks for longer than the few lines that hold the mutex.
   void abort(Generation generation) {
     const std::lock_guard lock(mutex_);
+    if (handler_) handler_(generation);
     aborted_ = std::max(aborted_, generation);
     if (forming_ > aborted_) return;
     stop_.request_stop();
@@ -59,6 +60,10 @@ class Breaker {
     group_ = group;
     if (group != nullptr && aborted_ >= forming_) group->abort();
   }
+  void on_abort(std::function<void(Generation)> handler) {
+    const std::lock_guard lock(mutex_);
+    handler_ = std::move(handler);
+  }
   [[nodiscard]] bool aborted(Generation generation) {
     const std::lock_guard lock(mutex_);
     return aborted_ >= generation;
@@ -70,13 +75,14 @@ class Breaker {
   Generation forming_ = 0;
   std::stop_source stop_;
   Group* group_ = nullptr;
+  std::function<void(Generation)> handler_;
 };
 
 }  // namespace
 
 struct Session::Parts {
-  Parts(Worker& w, Identity i, arena::Arena a)
-      : worker(w), identity(std::move(i)), arena(std::move(a)) {}
+  Parts(Worker& w, Identity i, arena::Arena a, Secrecy s)
+      : worker(w), identity(std::move(i)), arena(std::move(a)), secrecy(s) {}
 
   [[nodiscard]] member::Holding holding() const { return {arena.version(), arena.staged()}; }
   Status agree();
@@ -92,9 +98,10 @@ struct Session::Parts {
   Worker& worker;
   Identity identity;
   arena::Arena arena;
+  Secrecy secrecy;
   arena::Position begin_position;
   Breaker breaker;
-  std::unique_ptr<Group> group;
+  std::shared_ptr<Group> group;
   Generation generation = 0;  // The newest that the machine said to go on in.
   bool joined = false;
   bool ended = false;
@@ -148,7 +155,12 @@ Status Session::Parts::mend(const wire::Repair& repair) {
       arena.finish();
       break;
     case wire::RepairKind::kReceive:
-      mended = arena.copy_from(arena_path(identity, repair.source), repair.version, true);
+      if (secrecy == Secrecy::kOwn && repair.version != 0) {
+        mended = Error{Blame::kWorld, "its own private state is lost, and nobody else has it"};
+        break;
+      }
+      mended = arena.copy_from(arena_path(identity, repair.source), repair.version,
+                               secrecy == Secrecy::kShared);
       break;
   }
   if (!mended || arena.version() != repair.version) {
@@ -247,12 +259,13 @@ Session::~Session() {
   parts_->drop_group();
 }
 
-Result<std::unique_ptr<Session>> Session::open(Worker& worker, arena::Layout layout) {
+Result<std::unique_ptr<Session>> Session::open(Worker& worker, arena::Layout layout,
+                                               Secrecy secrecy) {
   auto identity = worker.identity();
   if (!identity) return identity.error();
   auto arena = arena::Arena::open(arena_path(*identity, identity->rank), layout, identity->run_id);
   if (!arena) return worker.fail(arena.error().what);
-  auto parts = std::make_unique<Parts>(worker, *std::move(identity), *std::move(arena));
+  auto parts = std::make_unique<Parts>(worker, *std::move(identity), *std::move(arena), secrecy);
   worker.on_abort([breaker = &parts->breaker](Generation g) { breaker->abort(g); });
   return std::unique_ptr<Session>(new Session(std::move(parts)));
 }
@@ -329,6 +342,13 @@ Outcome Session::broadcast(std::span<std::byte> bytes, Rank root) {
 }
 Outcome Session::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
   return parts_->note(parts_->group->all_gather(mine, all));
+}
+
+std::shared_ptr<Group> Session::group() const {
+  return parts_->group;
+}
+void Session::on_abort(std::function<void(Generation)> handler) {
+  parts_->breaker.on_abort(std::move(handler));
 }
 
 Status Session::end() {

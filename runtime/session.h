@@ -23,6 +23,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -44,11 +45,18 @@ enum class Ended : std::uint8_t {
   kVoid,       // A fault came before the step was complete; version() is n - 1.
 };
 
+// What becomes of private bytes where a rank has to take its state from another.
+enum class Secrecy : std::uint8_t {
+  kShared,  // They come along: version 0 is rank 0's on all ranks.
+  kOwn,     // Nobody else has them: version 0 is each rank's own, a later one can not be replaced.
+};
+
 class Session {
  public:
   // Does: waits for the rank (Worker::identity) and opens this rank's arena, as its predecessor
   // left it. Errors: those of both.
-  [[nodiscard]] static Result<std::unique_ptr<Session>> open(Worker& worker, arena::Layout layout);
+  [[nodiscard]] static Result<std::unique_ptr<Session>> open(Worker& worker, arena::Layout layout,
+                                                             Secrecy secrecy = Secrecy::kShared);
   // Without end(): makes the others' waiting for this rank end, as its death would.
   ~Session();
   Session(const Session&) = delete;
@@ -81,6 +89,15 @@ class Session {
   collective::Outcome barrier();
   collective::Outcome broadcast(std::span<std::byte> bytes, Rank root);
   collective::Outcome all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
+
+  // For faces that exchange more than the above: the group of generation(), null before the first
+  // begin_step() and aborted after a fault. Its operations come between begin_step() and
+  // end_step().
+  [[nodiscard]] std::shared_ptr<collective::Group> group() const;
+  // Called in the control thread, which must not be blocked, when what is done under this
+  // generation and under those before is to end. Null: no more; after the return the old one is not
+  // running.
+  void on_abort(std::function<void(Generation)> handler);
 
   // The training has ended in good order on this rank: says so and waits until it is on record
   // (10 s at most, then with a warning). For the end of the program, not of a loop; never while an
