@@ -142,6 +142,9 @@ std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options) {
   }
   std::error_code error;
   launch.log_directory = std::filesystem::absolute(options.log_dir, error).lexically_normal();
+  if (launch.log_directory.size() > 1 && launch.log_directory.ends_with('/')) {
+    launch.log_directory.pop_back();
+  }
   if (const auto made = io::make_directories(launch.log_directory, 0755); !made) {
     return Unlaunchable{made.error()};
   }

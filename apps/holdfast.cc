@@ -1,0 +1,72 @@
+// holdfast: looks after jobs: status, clean, settings, run.
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "apps/clean.h"
+#include "apps/launch_options.h"
+#include "apps/status.h"
+#include "config/settings.h"
+
+namespace holdfast {
+namespace {
+
+void print_settings(bool markdown) {
+  if (markdown) {
+    std::fputs(config::markdown().c_str(), stdout);
+    return;
+  }
+  for (const auto& row : config::table()) {
+    std::printf("%.*s (%s; default: %s)\n    %.*s\n", static_cast<int>(row.variable.size()),
+                row.variable.data(), config::allowed(row).c_str(),
+                row.default_text.empty() ? "unset" : std::string(row.default_text).c_str(),
+                static_cast<int>(row.help.size()), row.help.data());
+  }
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Looks after fault-tolerant training jobs on this host.", "holdfast");
+  app.set_version_flag("--version", HOLDFAST_VERSION);
+  app.require_subcommand(1);
+  app.footer(
+      "Exit codes: 0 done; 1 not possible (said why); 2 wrong command line. Of run: see run "
+      "--help.");
+
+  std::string job;
+  bool json = false;
+  auto* status = app.add_subcommand("status", "How a running job is");
+  status->add_option("--job", job, "Its name; needed where several run");
+  status->add_flag("--json", json, "As JSON");
+  bool dry_run = false;
+  auto* clean = app.add_subcommand("clean", "Remove what dead jobs of this user have left");
+  clean->add_flag("--dry-run", dry_run, "Only say what would be removed");
+  bool markdown = false;
+  auto* settings = app.add_subcommand("settings", "All environment variables that Holdfast reads");
+  settings->add_flag("--markdown", markdown, "As docs/settings.md");
+  apps::LaunchArguments arguments;
+  auto* launch = app.add_subcommand("run", "Start a job, as msrun does");
+  apps::add_launch_options(*launch, arguments);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return apps::report(error, app);
+  }
+  if (status->parsed()) return apps::status(job, json);
+  if (clean->parsed()) return apps::clean(dry_run);
+  if (settings->parsed()) {
+    print_settings(markdown);
+    return 0;
+  }
+  const auto options = apps::finish(*launch, arguments, environ);
+  if (options) return runtime::run_agent(*options);
+  std::fprintf(stderr, "holdfast: %s\n", options.error().what.c_str());
+  return runtime::kExitUsage;
+}
+
+}  // namespace
+}  // namespace holdfast
+
+int main(int argc, char** argv) {
+  return holdfast::run(argc, argv);
+}

@@ -1,0 +1,110 @@
+#include "apps/launch_options.h"
+
+#include <cstdio>
+#include <utility>
+
+#include "base/text.h"
+
+namespace holdfast::apps {
+namespace {
+
+Result<bool> truth(const std::string& text) {
+  for (const char* yes : {"True", "true", "1"}) {
+    if (text == yes) return true;
+  }
+  for (const char* no : {"False", "false", "0"}) {
+    if (text == no) return false;
+  }
+  return Error{Blame::kUser, cat("--join is '", text, "'; allowed is True or False")};
+}
+
+}  // namespace
+
+const char* const kExitCodes =
+    "Exit codes: 0 all workers ended well (with --join False: all were started); 2 the command "
+    "line\n"
+    "or a setting is wrong, or the port is taken, and nothing was started; 127 the program can "
+    "not\n"
+    "be started; 128 + n interrupted by signal n; else that of the worker that failed (1: none "
+    "did,\n"
+    "the job failed as a whole).";
+
+void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
+  auto& agent = arguments.agent;
+  agent.worker_num = 8;
+  app.add_option("--worker_num", agent.worker_num, "Workers of the whole job")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  app.add_option("--local_worker_num", arguments.local_worker_num,
+                 "Workers of this host; all of them if not given")
+      ->check(CLI::Range(1, 10000));
+  app.add_option("--master_addr", agent.master_addr, "Address of the scheduler's host")
+      ->capture_default_str();
+  agent.master_port = 8118;
+  app.add_option("--master_port", agent.master_port, "The scheduler's port")
+      ->check(CLI::Range(1, 65535))
+      ->capture_default_str();
+  app.add_option("--node_rank", arguments.node_rank,
+                 "This host's number, where the job has several; 0 runs the scheduler")
+      ->check(CLI::Range(0, 9999));
+  app.add_option("--log_dir", agent.log_dir,
+                 "Folder for scheduler.log, worker_<rank>.log, spare_<n>.log, recoveries.jsonl")
+      ->capture_default_str();
+  app.add_option("--join", arguments.join,
+                 "True: stay until the job has ended; False: run in the background")
+      ->capture_default_str();
+  app.add_option("--max_restarts", agent.max_restarts,
+                 "Restarts of one worker without a step made in between, before the job fails")
+      ->check(CLI::Range(0, 1000000))
+      ->capture_default_str();
+  app.add_option("--spares", agent.spares,
+                 "Processes that wait, ready, to take the place of one that fails")
+      ->check(CLI::Range(0, 1000))
+      ->capture_default_str();
+  app.prefix_command();
+  app.footer(kExitCodes);
+}
+
+Result<runtime::AgentOptions> finish(const CLI::App& app, LaunchArguments arguments,
+                                     const char* const* environment) {
+  auto& agent = arguments.agent;
+  const auto wrong = [](std::string what) { return Error{Blame::kUser, std::move(what)}; };
+  agent.program = app.remaining();
+  if (!agent.program.empty() && agent.program.front() == "--") {
+    agent.program.erase(agent.program.begin());
+  } else if (!agent.program.empty() && agent.program.front().starts_with('-')) {
+    return wrong(cat("unknown option ", agent.program.front(), " (--help lists all)"));
+  }
+  if (agent.program.empty()) return wrong("no program to run is given");
+  const auto join = truth(arguments.join);
+  if (!join) return join.error();
+  agent.join = *join;
+  agent.local_worker_num =
+      arguments.local_worker_num == 0 ? agent.worker_num : arguments.local_worker_num;
+  if (agent.local_worker_num > agent.worker_num) {
+    return wrong(cat("--local_worker_num=", agent.local_worker_num,
+                     " is more than --worker_num=", agent.worker_num));
+  }
+  const bool several = agent.local_worker_num < agent.worker_num;
+  if (several && arguments.node_rank < 0) {
+    return wrong(
+        "the job has more workers than this host: say which host this is with --node_rank "
+        "(0 is that of --master_addr)");
+  }
+  agent.node_rank = std::max(arguments.node_rank, 0);
+  if ((agent.node_rank + 1) * agent.local_worker_num > agent.worker_num) {
+    return wrong(cat("--node_rank=", agent.node_rank, " with --local_worker_num=",
+                     agent.local_worker_num, " goes beyond --worker_num=", agent.worker_num));
+  }
+  agent.runs_scheduler = agent.node_rank == 0;
+  for (; *environment != nullptr; ++environment) agent.environment.emplace_back(*environment);
+  return std::move(agent);
+}
+
+int report(const CLI::ParseError& error, const CLI::App& app) {
+  if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+  std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), error.what());
+  return runtime::kExitUsage;
+}
+
+}  // namespace holdfast::apps

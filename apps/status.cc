@@ -1,0 +1,95 @@
+#include "apps/status.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "runtime/job_files.h"
+
+namespace holdfast::apps {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string words(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  if (found == json.end() || found->is_null()) return "-";
+  return found->is_string() ? found->get<std::string>() : found->dump();
+}
+
+std::string loss_of(const Json& rank) {
+  const auto found = rank.find("loss");
+  if (found == rank.end() || !found->is_number()) return "-";
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.6g", found->get<double>());
+  return text;
+}
+
+void print(const Json& json) {
+  std::printf("job %s: %s, step %s, generation %s, %s workers, %s recoveries\n",
+              words(json, "job").c_str(), words(json, "state").c_str(),
+              words(json, "version").c_str(), words(json, "generation").c_str(),
+              words(json, "world_size").c_str(), words(json, "recoveries").c_str());
+  const std::string cause = words(json, "cause");
+  if (cause != "-" && !cause.empty()) std::printf("newest formation because: %s\n", cause.c_str());
+  const auto ranks = json.value("ranks", Json::array());
+  if (!ranks.empty()) {
+    std::printf("%5s  %-12s  %8s  %-16s  %8s  %10s  %s\n", "rank", "node", "process", "host",
+                "step", "loss", "state");
+  }
+  for (const auto& rank : ranks) {
+    std::printf("%5s  %-12s  %8s  %-16s  %8s  %10s  %s\n", words(rank, "rank").c_str(),
+                words(rank, "node_id").c_str(), words(rank, "pid").c_str(),
+                words(rank, "host").c_str(), words(rank, "version").c_str(), loss_of(rank).c_str(),
+                words(rank, "state").c_str());
+  }
+  for (const auto& report : json.value("recovery_reports", Json::array())) {
+    std::printf("recovery %s: %s; went on after step %s as generation %s; first step after %s ms\n",
+                words(report, "recovery").c_str(), words(report, "cause").c_str(),
+                words(report, "version").c_str(), words(report, "generation").c_str(),
+                words(report, "first_step_ms").c_str());
+  }
+}
+
+int complain(const std::string& text, int code) {
+  std::fprintf(stderr, "holdfast: %s\n", text.c_str());
+  return code;
+}
+
+}  // namespace
+
+int status(const std::string& job, bool json) {
+  std::vector<runtime::FoundJob> running;
+  for (auto& found : runtime::jobs_on_this_host()) {
+    if (job.empty() ? found.alive() : found.name == job) running.push_back(std::move(found));
+  }
+  if (running.empty()) {
+    return complain(job.empty() ? "no job of this user runs on this host"
+                                : "no job named '" + job + "' is on this host",
+                    1);
+  }
+  if (running.size() > 1) {
+    std::string names;
+    for (const auto& found : running) names += " " + found.name;
+    return complain("several jobs run here; name one with --job:" + names, 2);
+  }
+  const auto& found = running.front();
+  if (!found.scheduler_alive) {
+    return complain("the scheduler of job " + found.name +
+                        " does not run at the moment (it starts, or is being replaced)",
+                    1);
+  }
+  const auto answer =
+      runtime::query_status(found.scheduler->host, found.scheduler->port, std::chrono::seconds(5));
+  if (!answer) return complain(answer.error().what, 1);
+  if (json) {
+    std::printf("%s\n", answer->c_str());
+    return 0;
+  }
+  const auto parsed = Json::parse(*answer, nullptr, false);
+  if (!parsed.is_object()) return complain("the scheduler's answer is no status", 1);
+  print(parsed);
+  return 0;
+}
+
+}  // namespace holdfast::apps
