@@ -77,7 +77,7 @@ typedef struct hf_place {
   int32_t world_size;
   uint64_t run_id;       /* Of this run of the job; the same in all its processes. */
   uint64_t attempt;      /* Counts the processes that had this place, from 1; 0: no agent. */
-  const char* node_id;   /* The next three are valid as long as the worker. */
+  const char* node_id;   /* This and the next two are valid until the next hf_identity(). */
   const char* directory; /* On tmpfs, the same for all ranks of a host. */
   const char* job;
 } hf_place;
@@ -97,13 +97,18 @@ typedef struct hf_parameter {
   uint64_t elements; /* float32 */
 } hf_parameter;
 
+/* For hf_layout.flags. A rank that has lost its state, or never had one, gets it from another rank;
+ * without this flag, private bytes come along (at version 0: rank 0's on all ranks). With it they
+ * do not: version 0 is each rank's own, and a later one that is lost ends the job. */
+#define HF_PRIVATE_OWN 1u
+
 /* No parameters: "image mode"; all of the state is in private bytes, which are kept whole per
  * version and per rank. Every rank has the same layout. */
 typedef struct hf_layout {
   const hf_parameter* parameters;
   uint64_t parameter_count;
   uint32_t optimizer; /* hf_optimizer */
-  uint32_t reserved;  /* 0 */
+  uint32_t flags;
   uint64_t private_bytes;
 } hf_layout;
 
@@ -152,8 +157,8 @@ HF_API hf_status hf_gradients(hf_session* session, float** data, uint64_t* count
  * filled before hf_end_step()); if fresh, version 0 is to be filled. */
 HF_API hf_status hf_private(hf_session* session, uint64_t version, void** data, uint64_t* bytes);
 
-/* Agrees with the others on a version and brings this rank's state to it. Version 0: parameters and
- * moments become those of one of the ranks, private bytes stay each rank's own. */
+/* Agrees with the others on a version and brings this rank's state to it. Where nobody has one yet,
+ * version 0 is rank 0's: parameters and moments, and private bytes as the flag says. Once. */
 HF_API hf_status hf_join(hf_session* session, const hf_position* position);
 /* Before a step. `reformed` (may be NULL): 1 if the group was formed anew: restore from private. */
 HF_API hf_status hf_begin_step(hf_session* session, int* reformed);

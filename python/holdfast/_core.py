@@ -97,7 +97,7 @@ class _Layout(c.Structure):
         ("parameters", c.POINTER(_Parameter)),
         ("parameter_count", c.c_uint64),
         ("optimizer", c.c_uint32),
-        ("reserved", c.c_uint32),
+        ("flags", c.c_uint32),
         ("private_bytes", c.c_uint64),
     ]
 
@@ -330,9 +330,13 @@ class Worker:
         parameters: Sequence[tuple[str, int]] = (),
         optimizer: Optimizer = Optimizer.SGD,
         private_bytes: int = 0,
+        own_private: bool = False,
     ) -> Session:
-        """Open the state: `parameters` are names and numbers of float32 elements."""
-        return Session(self, parameters, optimizer, private_bytes)
+        """Open the state: `parameters` are names and numbers of float32 elements.
+
+        `own_private`: private bytes never come from another rank (HF_PRIVATE_OWN).
+        """
+        return Session(self, parameters, optimizer, private_bytes, own_private)
 
     def early_group(self, ranks: Sequence[int], name: str) -> Group:
         """Open a group for what a program does before it has a session."""
@@ -355,12 +359,15 @@ class Session:
         parameters: Sequence[tuple[str, int]],
         optimizer: Optimizer,
         private_bytes: int,
+        own_private: bool,
     ) -> None:
         """Wait for the rank and open the state as its predecessor left it."""
         array = (_Parameter * len(parameters))(
             *(_Parameter(name.encode(), elements) for name, elements in parameters)
         )
-        layout = _Layout(array, len(parameters), int(optimizer), 0, private_bytes)
+        layout = _Layout(
+            array, len(parameters), int(optimizer), int(own_private), private_bytes
+        )
         self._worker = worker  # The worker must outlive its session.
         self._handle = c.c_void_p()
         check(lib.hf_open(worker.handle, c.byref(layout), c.byref(self._handle)))
