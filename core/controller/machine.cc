@@ -78,17 +78,20 @@ void Machine::on(const Started&) {
 }
 
 void Machine::on(const Received& e) {
-  if (const Rank rank = rank_at(e.link); rank != kNoRank) {
-    Member* member = member_at(rank);
-    member->heard = now_;
-    member->lost = false;
+  if (const auto node = nodes_.find(e.link); node != nodes_.end()) {
+    Member& member = members_.at(node->second);
+    member.heard = now_;  // Also while others are still to come: its lease runs from then on.
+    // It lives after all. What it reported was struck out when it was lost: ask again.
+    if (std::exchange(member.lost, false) && phase_ == Phase::kStopping) {
+      send(e.link, wire::Stop{record_.generation, cause_});
+    }
   }
   std::visit([&](const auto& message) { receive(e.link, message); }, e.message);
 }
 
 void Machine::on(const Closed& e) {
   agents_.erase(e.link);
-  std::erase_if(knocks_, [&](const auto& knock) { return knock.second.link == e.link; });
+  knocks_.erase(e.link);
   const auto node = nodes_.find(e.link);
   if (node == nodes_.end()) return;
   const std::string node_id = node->second;

@@ -1,9 +1,8 @@
 // The scheduler's decisions: who has which rank, and what all do after a fault.
 //
 // Pure: no clock, no I/O, no threads, no randomness, no unordered containers. The same state and
-// the
-// same event give the same actions. What it says to others it says only once the record behind is
-// durable: every action after a Store is held back until that Store is answered by Stored.
+// the same event give the same actions. What it says to others it says only once the record behind
+// it is durable: every action after a Store is held back until that Store is answered by Stored.
 // Why it is right: docs/protocol/recovery.md.
 #pragma once
 
@@ -115,11 +114,6 @@ class Machine {
   [[nodiscard]] const std::string& cause() const { return cause_; }
 
  private:
-  struct Knock {  // A process that asks for a place which another incarnation still holds.
-    Link link = 0;
-    wire::Register who;
-  };
-
   void on(const Started&);
   void on(const Received& e);
   void on(const Closed& e);
@@ -182,7 +176,8 @@ class Machine {
   Phase phase_ = Phase::kAssembling;
   std::map<std::string, Member> members_;  // By node id.
   std::map<Link, std::string> nodes_;      // Node id by connection.
-  std::map<std::string, Knock> knocks_;    // By node id.
+  // Processes that ask for a place which another incarnation still holds; there may be several.
+  std::map<Link, wire::Register> knocks_;
   std::map<Link, wire::AgentState> agents_;
   std::map<Rank, wire::Report> reports_;  // Of the generation being formed.
   planner::Plan plan_;

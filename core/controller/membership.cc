@@ -96,11 +96,11 @@ bool Machine::lease_runs(const Member& member) const {
 // one that is gone, or a successor that never joins, may not.
 bool Machine::waits_for_replacement() const {
   if (phase_ != Phase::kStopping && phase_ != Phase::kRepairing) return false;
-  if (record_.generation <= 1) return false;  // The start: user code may prepare for long.
+  const bool starts = record_.generation <= 1;  // User code may prepare for long.
   return std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
     const Member& member = entry.second;
     if (record_.ranks[static_cast<std::size_t>(member.rank)].finished) return false;
-    return member.dead || member.lost || !member.joined;
+    return member.dead || member.lost || (!member.joined && !starts);
   });
 }
 
@@ -185,7 +185,7 @@ void Machine::admit(Link link, Rank rank, const wire::Register& m) {
   } else if (member.dead || member.lost || succeeds) {
     take_over(rank, link, m);
   } else {
-    knocks_[m.node_id] = Knock{link, m};
+    knocks_[link] = m;
     const auto left = std::chrono::ceil<std::chrono::seconds>(member.heard + options_.lease - now_);
     send(link, wire::Waiting{cat("rank ", rank, " is leased to process ", member.pid, " on ",
                                  member.host, " for ", left.count(),
@@ -200,7 +200,7 @@ void Machine::take_over(Rank rank, Link link, const wire::Register& m) {
     send(link, wire::JobEnded{record_.success, record_.reason});
     return;
   }
-  knocks_.erase(m.node_id);
+  knocks_.erase(link);
   lease(rank).incarnation = m.incarnation;
   lease(rank).attempt = m.attempt;
   lease(rank).finished = false;  // Its successor has to end in good order itself.
@@ -282,12 +282,15 @@ void Machine::died(const std::string& node_id, const std::string& how, bool in_g
   answer_knock(node_id);
 }
 
+// The newest one gets the place: of an older one the end may not have been heard yet.
 void Machine::answer_knock(const std::string& node_id) {
-  const auto knock = knocks_.find(node_id);
   const Rank rank = rank_of(node_id);
-  if (knock == knocks_.end() || rank == kNoRank || phase_ == Phase::kEnded) return;
-  const Knock waiting = knock->second;
-  take_over(rank, waiting.link, waiting.who);
+  const auto knock = std::find_if(knocks_.rbegin(), knocks_.rend(), [&](const auto& entry) {
+    return entry.second.node_id == node_id;
+  });
+  if (knock == knocks_.rend() || rank == kNoRank || phase_ == Phase::kEnded) return;
+  const auto [link, who] = *knock;
+  take_over(rank, link, who);
 }
 
 void Machine::check_leases() {

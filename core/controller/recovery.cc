@@ -176,7 +176,7 @@ void Machine::end(bool success, std::string reason) {
   store();
   const wire::JobEnded message{success, record_.reason};
   for (const auto& [node_id, member] : members_) send(member.link, message);
-  for (const auto& [node_id, knock] : knocks_) send(knock.link, message);
+  for (const auto& [link, who] : knocks_) send(link, message);
   tell_agents(message);
   emit(End{success, record_.reason});
 }

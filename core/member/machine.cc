@@ -16,9 +16,20 @@ void Machine::on(const Connected&) {
 }
 
 void Machine::on(const wire::Accepted& m) {
+  placed_ = true;
   actions_.push_back(Place{m.rank, m.world_size, m.run_id});
   if (!failure_.empty()) send(wire::Failed{failure_});
   if (phase_ == Phase::kEnded) send(wire::Finished{running_, ended_at_});
+}
+
+void Machine::on(const wire::Waiting& m) {
+  if (!placed_) {
+    actions_.push_back(Say{m.reason});
+    return;
+  }
+  // Its place was given away while it was silent. The successor needs the arena: make room.
+  give_up(false, cat("this process was silent for longer than its lease and has been replaced: ",
+                     m.reason));
 }
 
 void Machine::on(const wire::Stop& m) {

@@ -102,7 +102,7 @@ class Machine {
 
   void on(const wire::Accepted& m);
   void on(const wire::Refused& m) { give_up(false, m.reason); }
-  void on(const wire::Waiting& m) { actions_.push_back(Say{m.reason}); }
+  void on(const wire::Waiting& m);
   void on(const wire::Stop& m);
   void on(const wire::Repair& m);
   void on(const wire::Resume& m);
@@ -118,6 +118,7 @@ class Machine {
   wire::Register self_;
   Phase phase_ = Phase::kStarting;
   bool connected_ = false;
+  bool placed_ = false;  // Had been accepted.
   bool over_ = false;
   Generation stopped_for_ = 0;   // The newest Stop.
   Generation running_ = 0;       // The newest generation that it was told to train in.

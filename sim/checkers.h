@@ -1,0 +1,72 @@
+// The invariants of the protocol, watched from outside. They know nothing of how the world is
+// played or how the machines decide; docs/protocol/recovery.md says which sentence each keeps.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "wire/messages.h"
+#include "wire/record.h"
+
+namespace holdfast::sim {
+
+// One rank's state memory. Its content is a number that depends on everything that went into it.
+struct Arena {
+  Version version = kNoVersion;
+  Version staged = kNoVersion;
+  bool updating = false;  // The update to staged has begun; who opens it finishes it.
+  std::uint64_t content = 0;
+  std::uint64_t gradient = 0;  // Of the step that is staged.
+  std::uint64_t owner = 0;     // The process that opened it last.
+  [[nodiscard]] Version reached() const { return updating ? staged : version; }
+};
+
+inline constexpr std::uint64_t kInitialContent = 0x5eed;
+// What rank `rank` with `content` gives to the gradient of step n; they are added.
+[[nodiscard]] std::uint64_t contribution(std::uint64_t content, Rank rank, Version n);
+[[nodiscard]] std::uint64_t updated(std::uint64_t content, std::uint64_t gradient, Version n);
+
+class Checkers {
+ public:
+  Checkers(Rank ranks, Version steps);
+
+  // The scheduler says `message` to the holder of `rank` (kNoRank: not a worker, or not yet one)
+  // whose incarnation is `incarnation`; `durable` is what a crash right now would leave.
+  void said(const wire::Message& message, Rank rank, Incarnation incarnation,
+            const std::optional<wire::Record>& durable);
+  void began(Generation generation);  // The scheduler has begun to form it.
+  void went(Rank rank, Generation generation, Version version, const std::vector<Arena>& arenas);
+  void gathered(Generation generation);  // An operation of its group is complete.
+  void wrote(const Arena& arena, std::uint64_t process);
+  void copies(const Arena& source, Version version);
+  void committed(const Arena& arena);
+  void ended_well(const std::vector<Arena>& arenas);
+  void wiped() { wiped_ = true; }
+
+  void violate(std::string what);  // The first one counts.
+  [[nodiscard]] const std::string& violation() const { return violation_; }
+
+ private:
+  struct Formed {
+    Version version = 0;
+    std::uint64_t content = 0;
+    std::set<Rank> ranks;
+  };
+  Version steps_;
+  std::vector<std::uint64_t> undisturbed_;  // The content of every version without any fault.
+  std::set<Generation> announced_;          // A Stop for it was sent.
+  std::set<Generation> begun_;
+  std::map<Generation, Version> resumed_;  // By any Resume that was sent.
+  std::map<Generation, Formed> formed_;    // By those who went.
+  Generation newest_ = 0;                  // That anybody went to.
+  Version committed_ = 0;                  // The greatest ever.
+  bool wiped_ = false;
+  std::string violation_;
+};
+
+}  // namespace holdfast::sim

@@ -1,0 +1,80 @@
+// What a transition of the world is, in words.
+#include "base/text.h"
+#include "sim/words.h"
+#include "sim/world.h"
+
+namespace holdfast::sim {
+
+std::string World::describe(const Transition& t) const {
+  const auto worker = [&](Index i) {
+    return cat(workers_[i].node_id, " (process ", workers_[i].process, ")");
+  };
+  const auto far_end = [&](Index link) {
+    return cat(links_[link].worker == kAgentEnd ? "the agent" : worker(links_[link].worker),
+               " on connection ", link + 1);
+  };
+  switch (t.kind) {
+    case Kind::kUp:
+      return cat(far_end(t.index), " → scheduler: ", to_words(links_[t.index].up.front()));
+    case Kind::kDown:
+      return cat("scheduler → ", far_end(t.index), ": ", to_words(links_[t.index].down.front()));
+    case Kind::kSchedulerHears:
+      return cat("the scheduler hears the end of ", far_end(t.index));
+    case Kind::kClientHears:
+      return cat("the end is heard by ", far_end(t.index));
+    case Kind::kStoreDone:
+      return "stored";
+    case Kind::kControllerTimer:
+      return "the scheduler's deadline has passed";
+    case Kind::kSchedulerStart:
+      return "the scheduler starts";
+    case Kind::kSchedulerExit:
+      return "the scheduler exits";
+    case Kind::kSchedulerSignal:
+      return "the scheduler ends by a signal";
+    case Kind::kConnect:
+      return cat(worker(t.index), " connects");
+    case Kind::kAgentConnect:
+      return "the agent connects";
+    case Kind::kTrain: {
+      constexpr const char* kWhat[] = {"spare",
+                                       "unplaced",
+                                       "opens its arena",
+                                       "parked",
+                                       "mends",
+                                       "mends the rest",
+                                       "goes",
+                                       "joins",
+                                       "gives its gradients",
+                                       "has all gradients and stages",
+                                       "arrives at the commit",
+                                       "begins the update",
+                                       "ends the update",
+                                       "ended",
+                                       "failed"};
+      return cat(worker(t.index), " ", kWhat[static_cast<std::size_t>(workers_[t.index].stage)]);
+    }
+    case Kind::kExit:
+      return cat(worker(t.index), " exits with code ", *workers_[t.index].leaving);
+    case Kind::kSignal:
+      return cat(worker(t.index), " ends by a signal");
+    case Kind::kUnreachable:
+      return cat(worker(t.index), " finds no scheduler and gives up");
+    case Kind::kPromote:
+      return "the spare hears of its promotion";
+    case Kind::kDied:
+      return cat("the agent hears that process ", deaths_[t.index].process, " ",
+                 deaths_[t.index].exit_code ? "has ended" : "is dying");
+    case Kind::kGrace:
+      return "the agent's grace is over";
+    case Kind::kPersonWorker:
+      return cat("somebody starts ", person_.workers[t.index], " again");
+    case Kind::kPersonScheduler:
+      return "somebody starts the scheduler again";
+    case Kind::kProof:
+      return cat("it is proven that ", proofs_[t.index].node_id, " is dead");
+  }
+  return "?";
+}
+
+}  // namespace holdfast::sim

@@ -1,0 +1,171 @@
+// Faults: which could strike now, what each does, and which ends of a job they excuse.
+#include <algorithm>
+
+#include "base/text.h"
+#include "sim/world.h"
+
+namespace holdfast::sim {
+namespace {
+
+constexpr Duration kShortPause = std::chrono::seconds(1);
+constexpr Duration kLongPause = std::chrono::seconds(8);  // Longer than a lease.
+constexpr Duration kHiccup = std::chrono::seconds(4);     // Likewise.
+constexpr std::uint32_t kBurst = 25;                      // Transitions.
+constexpr std::uint32_t kBurstRarity = 6;
+
+}  // namespace
+
+void World::list_faults() {
+  mishaps_.clear();
+  const auto add = [&](bool condition, Fault fault, Index index) {
+    if (condition && (setup_.kinds & bit(fault)) != 0) mishaps_.push_back({fault, index});
+  };
+  for (Index i = 0; i < workers_.size(); ++i) {
+    const Worker& worker = workers_[i];
+    if (!worker.alive) continue;
+    const bool placed = worker.stage != Stage::kSpare;
+    add(true, Fault::kKill, i);
+    add(worker.paused_until <= now_, Fault::kPause, i);
+    add(worker.rank != kNoRank && worker.stage != Stage::kEnded, Fault::kWipe, i);
+    add(placed && !setup_.agent, Fault::kDouble, i);
+    const bool trains = worker.stage >= Stage::kStepping && worker.stage <= Stage::kArrived;
+    add(trains, Fault::kUserError, i);
+    add(placed && worker.stage != Stage::kEnded && !worker.leaving, Fault::kEarlyExit, i);
+  }
+  add(true, Fault::kKillAll, 0);
+  if (scheduler_.machine) {
+    add(true, Fault::kKillScheduler, 0);
+    add(!scheduler_.stores.empty(), Fault::kKillScheduler, 1);
+    add(!scheduler_.stores.empty(), Fault::kStoreFails, 0);
+  }
+  for (Index i = first_link_; i < links_.size(); ++i) {
+    const auto& link = links_[i];
+    if (!link.client_open || link.client_gone || link.scheduler_gone) continue;
+    add(true, Fault::kBreak, i);
+    add(flows(link), Fault::kStall, i);
+  }
+  add(next_time().has_value(), Fault::kHiccup, 0);
+  add(setup_.agent && !exited_, Fault::kInterrupt, 0);
+}
+
+bool World::maybe_fault() {
+  if (faults_left_ == 0 || setup_.kinds == 0) return false;
+  list_faults();
+  const auto n = static_cast<std::uint32_t>(mishaps_.size());
+  const bool soon = setup_.burst && transitions_ < burst_until_;
+  const std::uint32_t rarity =
+      soon ? std::min(kBurstRarity, setup_.fault_rarity) : setup_.fault_rarity;
+  const std::uint32_t which = choices_.pick(n + 1, rarity);
+  if (which == 0) return false;
+  --faults_left_;
+  burst_until_ = transitions_ + kBurst;
+  last_fault_ = std::max(last_fault_, now_);
+  const Mishap mishap = mishaps_[which - 1];
+  struck_ |= bit(mishap.fault);
+  fold(0xfa417 + static_cast<std::uint64_t>(mishap.fault) * 1024 + mishap.index);
+  strike(mishap);
+  return true;
+}
+
+void World::strike(const Mishap& mishap) {
+  const Index i = mishap.index;
+  const auto told = [&](const std::string& text) {
+    if (log_) tell(cat("  *** ", text));
+  };
+  const auto lasting = [&] { return choices_.pick(2) == 0 ? kLongPause : kShortPause; };
+  switch (mishap.fault) {
+    case Fault::kKill:
+      told(cat("kill process ", workers_[i].process, " ", workers_[i].node_id));
+      return kill_workers(false, i);
+    case Fault::kWipe:
+      told(cat("process ", workers_[i].process, " ", workers_[i].node_id,
+               " and its arena are lost"));
+      return kill_workers(true, i);
+    case Fault::kKillAll:
+      told("kill all workers");
+      return kill_workers(false, kNone);
+    case Fault::kKillScheduler:
+      told(i == 1 ? "kill the scheduler; its store is durable" : "kill the scheduler");
+      return kill_scheduler(137, i == 1);
+    case Fault::kStoreFails:
+      told("the journal can not be written: the scheduler ends itself");
+      return kill_scheduler(1, false);
+    case Fault::kBreak: {
+      const bool idle = links_[i].up.empty() && links_[i].down.empty();
+      told(cat("connection ", i + 1, " breaks"));
+      if (links_[i].worker != kAgentEnd) disturb(workers_[links_[i].worker], now_);
+      return break_link(i, idle ? 0 : choices_.pick(4));
+    }
+    case Fault::kPause:
+      told(cat("process ", workers_[i].process, " is stopped for a while"));
+      workers_[i].paused_until = now_ + lasting();
+      return disturb(workers_[i], workers_[i].paused_until);
+    case Fault::kStall:
+      told(cat("connection ", i + 1, " delivers nothing for a while"));
+      links_[i].stalled_until = now_ + lasting();
+      last_fault_ = std::max(last_fault_, links_[i].stalled_until);
+      if (links_[i].worker != kAgentEnd) {
+        disturb(workers_[links_[i].worker], links_[i].stalled_until);
+      }
+      return;
+    case Fault::kHiccup:
+      told("everything stands still for a while");
+      now_ = std::min(*next_time(), now_ + kHiccup);
+      for (auto& worker : workers_) disturb(worker, now_);
+      return;
+    case Fault::kDouble:
+      told(cat("a second process is started as ", workers_[i].node_id));
+      add_worker(next_process_++, workers_[i].node_id, prng_.next(), 0, false);
+      return;
+    case Fault::kUserError:
+      told(cat("the training of ", workers_[i].node_id, " fails"));
+      workers_[i].stage = Stage::kFailed;
+      return tell_member(i, member::TrainingFailed{"the user's error"});
+    case Fault::kEarlyExit:
+      told(cat("process ", workers_[i].process, " exits with code 0"));
+      return die(i, 0, false, false);
+    case Fault::kInterrupt:
+      told("the agent is interrupted");
+      return tell_agent(agent::Interrupted{2});
+  }
+}
+
+// It can not be heard, or not in time, until then.
+void World::disturb(Worker& worker, Instant until) {
+  worker.disturbed = std::max(worker.disturbed, until);
+  last_fault_ = std::max(last_fault_, until);
+}
+
+// All of them, or `only` one.
+void World::kill_workers(bool wipe, Index only) {
+  for (Index i = 0; i < workers_.size(); ++i) {
+    Worker& worker = workers_[i];
+    if (!worker.alive || (only != kNone && i != only)) continue;
+    const bool speaks = worker.link != kNone && !links_[worker.link].up.empty();
+    die(i, 137, choices_.pick(2) == 0, speaks && choices_.pick(2) == 0);
+    if (!wipe) continue;
+    arena(worker) = Arena{};
+    checkers_.wiped();
+  }
+}
+
+// Whether a job may end badly for this reason, after what has happened to it.
+bool World::is_legitimate(const std::string& reason) const {
+  const auto says = [&](const char* text) { return reason.find(text) != std::string::npos; };
+  const auto had = [&](Fault fault) { return (struck_ & bit(fault)) != 0; };
+  if (had(Fault::kInterrupt) && says("interrupted by signal")) return true;
+  if (had(Fault::kUserError) && says("the user's error")) return true;
+  if (setup_.max_restarts < 100 && says("--max_restarts")) return true;
+  // The agent may see its workers give up before it hears that, and why, the job has ended.
+  const bool failed = durable_ && durable_->ended && !durable_->success;
+  if (failed && says("--max_restarts")) return is_legitimate(durable_->reason);
+  const bool timeout = says("within the time limit");
+  if (had(Fault::kEarlyExit) &&
+      (timeout || says("without ending its training") || says("has ended without training"))) {
+    return true;
+  }
+  if (!setup_.replaced && timeout) return true;
+  return source_lost_ && says("the source's arena is lost");
+}
+
+}  // namespace holdfast::sim

@@ -1,0 +1,80 @@
+// Connections: ordered within one, unordered between them, and broken at any moment.
+#include "base/text.h"
+#include "sim/words.h"
+#include "sim/world.h"
+
+namespace holdfast::sim {
+
+World::Index World::connect(Index worker) {
+  links_.emplace_back();
+  links_.back().worker = worker;
+  return links_.size() - 1;
+}
+
+void World::send_up(Index link, const wire::Message& message) {
+  auto& to = links_[link];
+  if (!to.client_open || to.client_gone || to.scheduler_gone) return;  // Lost.
+  to.up.push_back(message);
+}
+
+void World::send_down(Index link, const wire::Message& message) {
+  auto& to = links_[link];
+  if (!to.scheduler_open || to.client_gone || to.scheduler_gone) return;
+  to.down.push_back(message);
+}
+
+void World::deliver_up(Index link) {
+  wire::Message message = std::move(links_[link].up.front());
+  links_[link].up.pop_front();
+  hear(link, std::move(message));
+}
+
+void World::deliver_down(Index link) {
+  wire::Message message = std::move(links_[link].down.front());
+  links_[link].down.pop_front();
+  if (links_[link].worker == kAgentEnd) {
+    tell_agent(agent::Received{std::move(message)});
+  } else {
+    tell_member(links_[link].worker, member::Received{std::move(message)});
+  }
+}
+
+void World::scheduler_hears(Index link) {
+  auto& from = links_[link];
+  from.scheduler_open = false;
+  from.up.clear();
+  tell_controller(controller::Closed{link + 1});
+  if (from.worker == kAgentEnd || !setup_.proof) return;
+  const Worker& worker = workers_[from.worker];
+  if (!worker.alive) proofs_.push_back({worker.node_id, worker.incarnation});
+}
+
+void World::client_hears(Index link) {
+  links_[link].client_open = false;
+  if (links_[link].worker == kAgentEnd) {
+    agent_link_ = kNone;
+    tell_agent(agent::LinkDown{});
+    return;
+  }
+  Worker& worker = workers_[links_[link].worker];
+  worker.link = kNone;
+  worker.alone_since = now_;
+  tell_member(links_[link].worker, member::Disconnected{});
+}
+
+void World::client_is_gone(Index link, bool loses) {
+  auto& to = links_[link];
+  to.client_open = false;
+  to.client_gone = true;
+  to.down.clear();
+  if (loses) to.up.clear();
+}
+
+void World::break_link(Index link, std::uint32_t survives) {
+  auto& broken = links_[link];
+  broken.client_gone = broken.scheduler_gone = true;
+  if ((survives & 1) == 0) broken.up.clear();
+  if ((survives & 2) == 0) broken.down.clear();
+}
+
+}  // namespace holdfast::sim

@@ -1,0 +1,135 @@
+// The scheduler's process: plays the controller, its journal and its connections.
+#include "base/text.h"
+#include "sim/words.h"
+#include "sim/world.h"
+
+namespace holdfast::sim {
+namespace {
+
+constexpr Duration kLinger = std::chrono::seconds(2);  // After the end, for those who come back.
+
+}  // namespace
+
+void World::start_scheduler() {
+  scheduler_.starting = false;
+  scheduler_.stores.clear();
+  scheduler_.exits_at.reset();
+  scheduler_.since = now_;
+  scheduler_.machine.emplace(controller::Options{.job = "job",
+                                                 .run_id = 7,
+                                                 .world_size = setup_.ranks,
+                                                 .topology_timeout = kTopologyTimeout,
+                                                 .lease = kLease,
+                                                 .replacement_timeout = kReplacementTimeout},
+                             durable_);
+  for (auto& worker : workers_) worker.disturbed = std::max(worker.disturbed, now_);
+  tell_controller(controller::Started{});
+}
+
+void World::kill_scheduler(std::int32_t code, bool store_survives) {
+  const bool by_itself = scheduler_.exits_at && *scheduler_.exits_at <= now_;
+  if (store_survives && !scheduler_.stores.empty()) durable_ = scheduler_.stores.front();
+  scheduler_.machine.reset();
+  scheduler_.stores.clear();
+  scheduler_.deadline.reset();
+  scheduler_.exits_at.reset();
+  scheduler_.signal = 0;
+  proofs_.clear();
+  bool speaks = false;
+  for (Index i = first_link_; i < links_.size(); ++i) speaks = speaks || !links_[i].down.empty();
+  const bool loses = code != 0 && !by_itself && speaks && choices_.pick(2) == 0;
+  for (Index i = first_link_; i < links_.size(); ++i) {
+    auto& link = links_[i];
+    link.scheduler_open = false;
+    link.scheduler_gone = true;
+    link.up.clear();
+    if (loses) link.down.clear();
+  }
+  if (setup_.agent) {
+    agent_hears_of_death(scheduler_.process, code, false);
+  } else {
+    person_.scheduler = !by_itself;
+  }
+}
+
+void World::tell_controller(const controller::Event& event) {
+  for (const auto& action : scheduler_.machine->step(now_, event)) carry_out(action);
+  scheduler_.deadline = scheduler_.machine->deadline();
+}
+
+// What of the record and the phase a message may change.
+std::uint64_t World::record_print() const {
+  const auto& record = scheduler_.machine->record();
+  std::uint64_t print =
+      derive(record.generation, record.resumed, record.version, record.ended,
+             static_cast<std::uint64_t>(scheduler_.machine->phase()), record.recoveries);
+  for (const auto& lease : record.ranks) {
+    print = derive(print, lease.incarnation, lease.finished, lease.version);
+  }
+  return print;
+}
+
+void World::hear(Index link, wire::Message message) {
+  bool fenced = false;
+  if (links_[link].worker != kAgentEnd && !std::holds_alternative<wire::Register>(message)) {
+    const Worker& worker = workers_[links_[link].worker];
+    for (const auto& lease : scheduler_.machine->record().ranks) {
+      if (lease.node_id == worker.node_id) fenced = lease.incarnation != worker.incarnation;
+    }
+  }
+  const std::uint64_t before = fenced ? record_print() : 0;
+  tell_controller(controller::Received{link + 1, std::move(message)});
+  if (fenced && record_print() != before) {
+    checkers_.violate("S6: the word of a fenced process changed the record");
+  }
+}
+
+void World::carry_out(const controller::Action& action) {
+  if (log_) tell(cat("    scheduler: ", to_words(action)));
+  fold(action.index());
+  if (const auto* store = std::get_if<controller::Store>(&action)) {
+    scheduler_.stores.push_back(store->record);
+  } else if (const auto* send = std::get_if<controller::Send>(&action)) {
+    const Index link = static_cast<Index>(send->link) - 1;
+    Rank rank = kNoRank;
+    Incarnation incarnation = 0;
+    if (links_[link].worker != kAgentEnd) {
+      const Worker& worker = workers_[links_[link].worker];
+      incarnation = worker.incarnation;
+      const auto member = scheduler_.machine->members().find(worker.node_id);
+      if (member != scheduler_.machine->members().end()) rank = member->second.rank;
+    }
+    fold(print_of(send->message) ^ send->link);
+    checkers_.said(send->message, rank, incarnation, durable_);
+    send_down(link, send->message);
+  } else if (const auto* close = std::get_if<controller::Close>(&action)) {
+    auto& link = links_[static_cast<Index>(close->link) - 1];
+    link.closed_by_scheduler = link.scheduler_gone = true;
+  } else if (const auto* note = std::get_if<controller::Note>(&action)) {
+    if (note->kind == controller::Note::Kind::kStop) checkers_.began(note->generation);
+  } else if (const auto* end = std::get_if<controller::End>(&action)) {
+    scheduler_.success = end->success;
+    scheduler_.exits_at = now_ + kLinger;
+  }
+}
+
+void World::controller_timer() {
+  tell_controller(controller::TimePassed{});
+  if (scheduler_.deadline && *scheduler_.deadline <= now_) {
+    checkers_.violate("L4: the scheduler wants to be woken at once, for ever");
+  }
+  check_evictions();
+}
+
+void World::check_evictions() {
+  for (const Worker& worker : workers_) {
+    if (!worker.alive) continue;
+    const auto member = scheduler_.machine->members().find(worker.node_id);
+    if (member == scheduler_.machine->members().end() || !member->second.lost) continue;
+    if (member->second.incarnation == worker.incarnation && now_ > worker.disturbed + kLease) {
+      checkers_.violate(cat("L2: rank ", worker.rank, " was evicted but lives and was heard"));
+    }
+  }
+}
+
+}  // namespace holdfast::sim

@@ -1,0 +1,64 @@
+// Draws setups: every run of a swarm first draws which faults exist and how rare they are.
+#include "sim/setup.h"
+
+#include <array>
+
+#include "base/text.h"
+
+namespace holdfast::sim {
+namespace {
+
+Setup swarm(Choices& choices) {
+  Setup setup;
+  setup.ranks = 1 + static_cast<Rank>(choices.pick(4));
+  setup.steps = 3 + choices.pick(3);
+  setup.agent = choices.pick(3) != 2;
+  if (setup.agent) {
+    setup.spares = static_cast<std::int32_t>(choices.pick(3));
+    constexpr std::array kRestarts = {100, 100, 1, 0};
+    setup.max_restarts = kRestarts[choices.pick(kRestarts.size())];
+  } else {
+    setup.proof = choices.pick(2) == 1;
+    setup.replaced = choices.pick(8, 4) == 0;
+  }
+  setup.faults = choices.pick(5);
+  for (std::uint32_t fault = 0; fault < kFaults; ++fault) {
+    const bool doom = (kDoom >> fault & 1) != 0;
+    if (choices.pick(2, doom ? 16 : 1) == 1) setup.kinds |= std::uint32_t{1} << fault;
+  }
+  constexpr std::array<std::uint32_t, 5> kFaultRarities = {30, 6, 2, 80, 160};
+  setup.fault_rarity = kFaultRarities[choices.pick(kFaultRarities.size())];
+  setup.burst = choices.pick(2) == 1;
+  constexpr std::array<std::uint32_t, 5> kOrderRarities = {0, 2, 1, 5, 20};
+  setup.order_rarity = kOrderRarities[choices.pick(kOrderRarities.size())];
+  setup.order = static_cast<Order>(choices.pick(kOrders));
+  return setup;
+}
+
+Setup small(Choices& choices) {
+  Setup setup;
+  setup.steps = 1;
+  setup.kinds = bit(Fault::kKill) | bit(Fault::kKillScheduler) | bit(Fault::kBreak);
+  setup.order = static_cast<Order>(choices.pick(2));
+  return setup;
+}
+
+}  // namespace
+
+std::optional<Setup> draw_setup(const std::string& world, Choices& choices) {
+  if (world == "swarm") return swarm(choices);
+  if (world == "small") return small(choices);
+  return std::nullopt;
+}
+
+std::string to_text(const Setup& setup) {
+  std::string text =
+      cat(setup.ranks, " ranks, ", setup.steps, " steps, ",
+          setup.agent
+              ? cat("an agent with ", setup.spares, " spares, max_restarts ", setup.max_restarts)
+              : cat("started by hand", setup.proof ? ", deaths are proven" : "",
+                    setup.replaced ? "" : ", nobody is replaced"));
+  return cat(text, ", at most ", setup.faults, " faults");
+}
+
+}  // namespace holdfast::sim

@@ -1,0 +1,61 @@
+// What one simulated run is made of: how many ranks, who starts them, which faults, how rare.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/ids.h"
+#include "sim/choices.h"
+
+namespace holdfast::sim {
+
+enum class Fault : std::uint8_t {
+  kKill,           // A worker or spare dies at once (SIGKILL).
+  kKillScheduler,  // The scheduler dies; a store in flight is kept or lost.
+  kBreak,          // A connection breaks; what is in flight is lost or not.
+  kPause,          // A worker is stopped for a while, shorter or longer than its lease.
+  kWipe,           // A worker dies and its arena with it, as if its host had.
+  kKillAll,        // All workers die at once.
+  kHiccup,         // Everything stands still until the next deadline passes.
+  kStall,          // A connection delivers nothing for a while.
+  kDouble,         // Without an agent: a second process is started for a place that is taken.
+  kStoreFails,     // The journal can not be written: the scheduler ends itself.
+  // What follows ends the job, with a reason.
+  kUserError,  // The training says that it can not go on.
+  kEarlyExit,  // The program ends with exit code 0 in the midst of its training.
+  kInterrupt,  // The user interrupts the agent.
+};
+inline constexpr std::uint32_t kFaults = 13;
+[[nodiscard]] constexpr std::uint32_t bit(Fault fault) {
+  return std::uint32_t{1} << static_cast<std::uint32_t>(fault);
+}
+inline constexpr std::uint32_t kDoom =
+    bit(Fault::kUserError) | bit(Fault::kEarlyExit) | bit(Fault::kInterrupt);
+
+// In which order is done what could be done next, unless a choice says otherwise.
+enum class Order : std::uint8_t { kMessagesFirst, kTrainersFirst, kInTurn, kNewestFirst };
+inline constexpr std::uint32_t kOrders = 4;
+
+struct Setup {
+  Rank ranks = 2;
+  Version steps = 3;
+  bool agent = true;     // Else processes are started by hand, attempt 0.
+  bool proof = false;    // By hand: the scheduler's shell sees deaths of its own host.
+  bool replaced = true;  // By hand: somebody starts the dead anew.
+  std::int32_t spares = 0;
+  std::int32_t max_restarts = 100;
+  std::uint32_t faults = 2;        // At most.
+  std::uint32_t kinds = 0;         // Which: a mask of bit(Fault).
+  std::uint32_t fault_rarity = 1;  // One in so many chances.
+  bool burst = false;              // After a fault the next is likely soon.
+  std::uint32_t order_rarity = 0;  // How rarely something is done out of order; 0: never.
+  Order order = Order::kMessagesFirst;
+};
+
+// The worlds by name. "swarm" draws all of it; "small" is for counting through: 2 ranks, 2 faults.
+[[nodiscard]] std::optional<Setup> draw_setup(const std::string& world, Choices& choices);
+
+[[nodiscard]] std::string to_text(const Setup& setup);
+
+}  // namespace holdfast::sim

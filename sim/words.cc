@@ -1,0 +1,205 @@
+// Says in words what the machines say in structs.
+#include "sim/words.h"
+
+#include "base/prng.h"
+#include "base/text.h"
+
+namespace holdfast::sim {
+namespace {
+
+template <class... Cases>
+struct Match : Cases... {
+  using Cases::operator()...;
+};
+template <class... Cases>
+Match(Cases...) -> Match<Cases...>;
+
+std::string version(Version version) {
+  return version == kNoVersion ? "nothing" : cat("version ", version);
+}
+
+std::string repair_kind(wire::RepairKind kind) {
+  switch (kind) {
+    case wire::RepairKind::kFinish:
+      return "finish";
+    case wire::RepairKind::kReceive:
+      return "receive";
+    case wire::RepairKind::kBegin:
+      return "begin";
+  }
+  return "?";
+}
+
+std::string slots(const wire::AgentState& state) {
+  std::string text;
+  for (const auto& slot : state.slots) {
+    text += cat(" [", slot.node_id, " attempt ", slot.attempt, slot.alive ? " alive" : " dead",
+                " exit code ", slot.exit_code, "]");
+  }
+  return text;
+}
+
+std::string note_kind(controller::Note::Kind kind) {
+  switch (kind) {
+    case controller::Note::Kind::kFault:
+      return "fault";
+    case controller::Note::Kind::kStop:
+      return "stop";
+    case controller::Note::Kind::kPlan:
+      return "plan";
+    case controller::Note::Kind::kReform:
+      return "reform";
+    case controller::Note::Kind::kResume:
+      return "resume";
+    case controller::Note::Kind::kRecovered:
+      return "recovered";
+  }
+  return "?";
+}
+
+std::string leases(const wire::Record& record) {
+  std::string text;
+  for (const auto& lease : record.ranks) {
+    text += cat(" ", lease.node_id, "#", lease.attempt,
+                lease.finished ? cat(" finished at ", lease.version) : "");
+  }
+  return text;
+}
+
+std::string role(agent::Role role) {
+  if (role == agent::Role::kScheduler) return "scheduler";
+  return role == agent::Role::kWorker ? "worker" : "spare";
+}
+
+}  // namespace
+
+std::string to_words(const wire::Message& message) {
+  return std::visit(
+      Match{
+          [](const wire::Register& m) {
+            return cat("Register ", m.node_id, " attempt ", m.attempt, " generation ",
+                       m.generation);
+          },
+          [](const wire::Accepted& m) {
+            return cat("Accepted rank ", m.rank, " of ", m.world_size);
+          },
+          [](const wire::Refused& m) { return cat("Refused: ", m.reason); },
+          [](const wire::Waiting& m) { return cat("Waiting: ", m.reason); },
+          [](const wire::AgentState& m) { return cat("AgentState", slots(m)); },
+          [](const wire::Evict& m) { return cat("Evict ", m.node_id); },
+          [](const wire::Stop& m) { return cat("Stop generation ", m.generation, ": ", m.cause); },
+          [](const wire::Report& m) {
+            return cat("Report generation ", m.generation, " ", version(m.version), " staged ",
+                       version(m.staged));
+          },
+          [](const wire::Repair& m) {
+            return cat("Repair generation ", m.generation, " ", repair_kind(m.kind), " ",
+                       version(m.version), " from ", m.source);
+          },
+          [](const wire::Repaired& m) { return cat("Repaired generation ", m.generation); },
+          [](const wire::Resume& m) {
+            return cat("Resume generation ", m.generation, " ", version(m.version));
+          },
+          [](const wire::Progress& m) {
+            return cat("Progress generation ", m.generation, " ", version(m.version));
+          },
+          [](const wire::JobProgress& m) { return cat("JobProgress ", version(m.version)); },
+          [](const wire::Finished& m) { return cat("Finished ", version(m.version)); },
+          [](const wire::Farewell&) { return std::string("Farewell"); },
+          [](const wire::Failed& m) { return cat("Failed: ", m.reason); },
+          [](const wire::JobEnded& m) {
+            return cat("JobEnded ", m.success ? "well" : "badly", ": ", m.reason);
+          },
+          [](const wire::StatusQuery&) { return std::string("StatusQuery"); },
+          [](const wire::StatusReply&) { return std::string("StatusReply"); },
+          [](const wire::Heartbeat&) { return std::string("Heartbeat"); },
+      },
+      message);
+}
+
+std::string to_words(const controller::Action& action) {
+  return std::visit(Match{
+                        [](const controller::Store& a) {
+                          return cat("store generation ", a.record.generation,
+                                     a.record.resumed ? cat(" resumed at ", a.record.version) : "",
+                                     a.record.ended ? " ended" : "", leases(a.record));
+                        },
+                        [](const controller::Send& a) {
+                          return cat("to connection ", a.link, ": ", to_words(a.message));
+                        },
+                        [](const controller::Close& a) { return cat("close connection ", a.link); },
+                        [](const controller::Note& a) {
+                          return cat("note ", note_kind(a.kind), " generation ", a.generation, ": ",
+                                     a.text);
+                        },
+                        [](const controller::End& a) {
+                          return cat("end ", a.success ? "well" : "badly", ": ", a.reason);
+                        },
+                    },
+                    action);
+}
+
+std::string to_words(const member::Action& action) {
+  return std::visit(
+      Match{
+          [](const member::Send& a) { return cat("says ", to_words(a.message)); },
+          [](const member::Place& a) { return cat("is rank ", a.rank, " of ", a.world_size); },
+          [](const member::Abort& a) { return cat("abort generation ", a.generation); },
+          [](const member::Mend& a) { return cat("mend: ", to_words(wire::Message{a.repair})); },
+          [](const member::Go& a) {
+            return cat("go in generation ", a.generation, " from ", version(a.version));
+          },
+          [](const member::Released&) { return std::string("released"); },
+          [](const member::Say& a) { return cat("to the user: ", a.text); },
+          [](const member::GiveUp& a) {
+            return cat("give up ", a.success ? "well" : "badly", ": ", a.reason);
+          },
+      },
+      action);
+}
+
+std::string to_words(const agent::Action& action) {
+  return std::visit(
+      Match{
+          [](const agent::Spawn& a) {
+            return cat("spawn process ", a.process, " as ", role(a.role), " ", a.node_id,
+                       " attempt ", a.attempt);
+          },
+          [](const agent::Promote& a) {
+            return cat("promote process ", a.process, " to ", a.node_id, " attempt ", a.attempt);
+          },
+          [](const agent::Send& a) { return cat("says ", to_words(a.message)); },
+          [](const agent::Kill& a) {
+            return cat("kill process ", a.process, a.gently ? " gently" : "");
+          },
+          [](const agent::WantGrace&) { return std::string("want grace"); },
+          [](const agent::Say& a) { return cat("to the user: ", a.text); },
+          [](const agent::Exit& a) { return cat("exit with code ", a.code, ": ", a.reason); },
+      },
+      action);
+}
+
+std::uint64_t print_of(const wire::Message& message) {
+  const auto kind = static_cast<std::uint64_t>(message.index());
+  return std::visit(
+      Match{
+          [&](const wire::Register& m) {
+            return derive(kind, m.incarnation, m.attempt, m.generation);
+          },
+          [&](const wire::Accepted& m) { return derive(kind, m.rank); },
+          [&](const wire::Stop& m) { return derive(kind, m.generation, m.cause.size()); },
+          [&](const wire::Report& m) { return derive(kind, m.generation, m.version, m.staged); },
+          [&](const wire::Repair& m) {
+            return derive(kind, m.generation, m.version, static_cast<std::uint64_t>(m.kind),
+                          m.source);
+          },
+          [&](const wire::Repaired& m) { return derive(kind, m.generation); },
+          [&](const wire::Resume& m) { return derive(kind, m.generation, m.version); },
+          [&](const wire::Progress& m) { return derive(kind, m.generation, m.version); },
+          [&](const wire::Finished& m) { return derive(kind, m.generation, m.version); },
+          [&](const auto&) { return derive(kind); },
+      },
+      message);
+}
+
+}  // namespace holdfast::sim

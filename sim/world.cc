@@ -1,0 +1,337 @@
+// The run itself: lists what could happen next, lets a choice decide, and checks the end.
+#include "sim/world.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "base/text.h"
+#include "sim/words.h"
+
+namespace holdfast::sim {
+namespace {
+
+constexpr Duration kTick = std::chrono::microseconds(100);  // That one transition takes.
+constexpr Duration kBeat = std::chrono::seconds(1);
+constexpr Duration kSilenceBound = std::chrono::seconds(300);  // After the last fault.
+constexpr std::uint32_t kTransitionsBound = 20'000;
+constexpr Duration kUnreachable = std::chrono::seconds(60);
+
+}  // namespace
+
+World::World(const Setup& setup, Choices& choices, std::vector<std::string>* log)
+    : setup_(setup),
+      choices_(choices),
+      log_(log),
+      checkers_(setup.ranks, setup.steps),
+      faults_left_(setup.faults),
+      arenas_(static_cast<std::size_t>(setup.ranks)) {}
+
+void World::tell(const std::string& text) {
+  if (log_) log_->push_back(text);
+}
+
+void World::tell(const Transition& transition) {
+  const bool beats = transition.kind == Kind::kUp &&
+                     std::holds_alternative<wire::Heartbeat>(links_[transition.index].up.front());
+  if (!beats) tell(cat(now_.count() / 1000, " us: ", describe(transition)));
+}
+
+void World::start() {
+  next_beat_ = kBeat;
+  if (setup_.agent) {
+    start_agent();
+    return;
+  }
+  scheduler_.starting = true;
+  for (Rank rank = 0; rank < setup_.ranks; ++rank) {
+    add_worker(next_process_++, cat("w", rank), prng_.next(), 0, false);
+  }
+}
+
+Outcome World::run() {
+  start();
+  while (checkers_.violation().empty() && !over()) {
+    if (++transitions_ > kTransitionsBound || now_ > last_fault_ + kSilenceBound) {
+      checkers_.violate("L1: the job neither ends nor fails");
+      break;
+    }
+    if (now_ >= next_beat_) beat();
+    list_transitions();
+    if (maybe_fault()) continue;
+    if (possible_.empty()) {
+      if (!advance()) checkers_.violate("L1: nothing will ever happen again");
+      continue;
+    }
+    put_in_order();
+    const auto n = static_cast<std::uint32_t>(possible_.size());
+    const std::uint32_t which =
+        setup_.order_rarity == 0 ? 0 : choices_.pick(n, setup_.order_rarity);
+    const Transition next = possible_[which];
+    now_ += kTick;
+    fold(static_cast<std::uint64_t>(next.kind) << 32 | next.index);
+    if (log_) tell(next);
+    perform(next);
+  }
+  if (checkers_.violation().empty()) check_end();
+  const bool ended = durable_ && durable_->ended;
+  return {checkers_.violation(),
+          exited_ && exited_->code != 0 ? exited_->reason : (ended ? durable_->reason : ""),
+          setup_.agent ? exited_ && exited_->code == 0 : ended && durable_->success,
+          hash_,
+          transitions_,
+          setup_.faults - faults_left_,
+          now_};
+}
+
+bool World::over() const {
+  if (setup_.agent) return exited_.has_value();
+  if (scheduler_.machine || scheduler_.starting || person_.scheduler || !person_.workers.empty()) {
+    return false;
+  }
+  return std::none_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.alive; });
+}
+
+void World::list_network() {
+  while (first_link_ < links_.size() && !links_[first_link_].scheduler_open &&
+         !links_[first_link_].client_open) {
+    ++first_link_;
+  }
+  for (Index i = first_link_; i < links_.size(); ++i) {
+    const auto& link = links_[i];
+    if (!flows(link)) continue;
+    if (link.scheduler_open && scheduler_.machine) {
+      if (!link.up.empty() && !link.closed_by_scheduler) {
+        possible_.push_back({Kind::kUp, i});
+      } else if (link.client_gone || link.closed_by_scheduler) {
+        possible_.push_back({Kind::kSchedulerHears, i});
+      }
+    }
+    if (!link.client_open) continue;
+    if (link.worker == kAgentEnd ? exited_.has_value() : !awake(workers_[link.worker])) continue;
+    if (!link.down.empty()) {
+      possible_.push_back({Kind::kDown, i});
+    } else if (link.scheduler_gone) {
+      possible_.push_back({Kind::kClientHears, i});
+    }
+  }
+}
+
+void World::list_processes() {
+  const auto add = [&](bool condition, Kind kind, Index index) {
+    if (condition) possible_.push_back({kind, index});
+  };
+  const bool serves = scheduler_.machine.has_value();
+  add(serves && !scheduler_.stores.empty(), Kind::kStoreDone, 0);
+  add(serves && scheduler_.deadline && *scheduler_.deadline <= now_, Kind::kControllerTimer, 0);
+  add(scheduler_.starting, Kind::kSchedulerStart, 0);
+  add(serves && scheduler_.exits_at && *scheduler_.exits_at <= now_, Kind::kSchedulerExit, 0);
+  add(serves && scheduler_.signal != 0, Kind::kSchedulerSignal, 0);
+  for (Index i = 0; i < workers_.size(); ++i) {
+    const Worker& worker = workers_[i];
+    if (!worker.alive) continue;
+    add(worker.signal == 9, Kind::kSignal, i);
+    if (worker.paused_until > now_) continue;
+    add(worker.signal == 15, Kind::kSignal, i);
+    add(serves && worker.machine && worker.link == kNone && !worker.leaving, Kind::kConnect, i);
+    add(can_train(worker), Kind::kTrain, i);
+    add(worker.leaving.has_value(), Kind::kExit, i);
+    const bool alone = !setup_.agent && worker.link == kNone && worker.machine && !serves;
+    add(alone && !worker.leaving && worker.alone_since + kUnreachable <= now_, Kind::kUnreachable,
+        i);
+  }
+  if (agent_ && !exited_) {
+    add(serves && agent_link_ == kNone, Kind::kAgentConnect, 0);
+    for (Index i = 0; i < promotions_.size(); ++i) possible_.push_back({Kind::kPromote, i});
+    for (Index i = 0; i < deaths_.size(); ++i) {
+      const auto same = [&](const agent::Died& d) { return d.process == deaths_[i].process; };
+      const auto before = deaths_.begin() + static_cast<std::ptrdiff_t>(i);
+      add(std::none_of(deaths_.begin(), before, same), Kind::kDied, i);
+    }
+    for (Index i = 0; i < graces_.size(); ++i) add(graces_[i] <= now_, Kind::kGrace, i);
+  }
+  for (Index i = 0; i < person_.workers.size(); ++i) possible_.push_back({Kind::kPersonWorker, i});
+  add(person_.scheduler, Kind::kPersonScheduler, 0);
+  for (Index i = 0; serves && i < proofs_.size(); ++i) possible_.push_back({Kind::kProof, i});
+}
+
+void World::list_transitions() {
+  possible_.clear();
+  list_network();
+  list_processes();
+}
+
+void World::put_in_order() {
+  switch (setup_.order) {
+    case Order::kMessagesFirst:
+      break;
+    case Order::kTrainersFirst:
+      other_.clear();
+      for (const auto& t : possible_) {
+        if (t.kind == Kind::kTrain) other_.push_back(t);
+      }
+      for (const auto& t : possible_) {
+        if (t.kind != Kind::kTrain) other_.push_back(t);
+      }
+      possible_.swap(other_);
+      break;
+    case Order::kInTurn: {
+      const auto by = static_cast<std::ptrdiff_t>(transitions_ % possible_.size());
+      std::rotate(possible_.begin(), possible_.begin() + by, possible_.end());
+      break;
+    }
+    case Order::kNewestFirst:
+      std::reverse(possible_.begin(), possible_.end());
+      break;
+  }
+}
+
+void World::perform(const Transition& t) {
+  switch (t.kind) {
+    case Kind::kUp:
+      return deliver_up(t.index);
+    case Kind::kDown:
+      return deliver_down(t.index);
+    case Kind::kSchedulerHears:
+      return scheduler_hears(t.index);
+    case Kind::kClientHears:
+      return client_hears(t.index);
+    case Kind::kStoreDone:
+      durable_ = std::move(scheduler_.stores.front());
+      scheduler_.stores.pop_front();
+      return tell_controller(controller::Stored{});
+    case Kind::kControllerTimer:
+      return controller_timer();
+    case Kind::kSchedulerStart:
+      return start_scheduler();
+    case Kind::kSchedulerExit:
+      return kill_scheduler(scheduler_.success ? 0 : 1, true);
+    case Kind::kSchedulerSignal:
+      return kill_scheduler(128 + scheduler_.signal, false);
+    case Kind::kConnect:
+      workers_[t.index].link = connect(t.index);
+      return tell_member(t.index, member::Connected{});
+    case Kind::kAgentConnect:
+      agent_link_ = connect(kAgentEnd);
+      return tell_agent(agent::LinkUp{});
+    case Kind::kTrain:
+      return train(t.index);
+    case Kind::kExit:
+      return die(t.index, *workers_[t.index].leaving, false, false);
+    case Kind::kSignal:
+      return die(t.index, 128 + workers_[t.index].signal, true, true);
+    case Kind::kUnreachable:
+      workers_[t.index].leaving = 1;
+      return;
+    case Kind::kPromote:
+      return promote(t.index);
+    case Kind::kDied: {
+      const agent::Died died = deaths_[t.index];
+      deaths_.erase(deaths_.begin() + static_cast<std::ptrdiff_t>(t.index));
+      return tell_agent(died);
+    }
+    case Kind::kGrace:
+      graces_.erase(graces_.begin() + static_cast<std::ptrdiff_t>(t.index));
+      return tell_agent(agent::GraceOver{});
+    case Kind::kPersonWorker: {
+      const std::string node_id = person_.workers[t.index];
+      person_.workers.erase(person_.workers.begin() + static_cast<std::ptrdiff_t>(t.index));
+      add_worker(next_process_++, node_id, prng_.next(), 0, false);
+      return;
+    }
+    case Kind::kPersonScheduler:
+      person_.scheduler = false;
+      scheduler_.starting = true;
+      return;
+    case Kind::kProof: {
+      const controller::ProvenDead proof = proofs_[t.index];
+      proofs_.erase(proofs_.begin() + static_cast<std::ptrdiff_t>(t.index));
+      return tell_controller(proof);
+    }
+  }
+}
+
+std::optional<Instant> World::next_time() const {
+  std::optional<Instant> next;
+  const auto consider = [&](Instant at) {
+    if (at > now_ && (!next || at < *next)) next = at;
+  };
+  if (scheduler_.machine) {
+    consider(next_beat_);
+    if (scheduler_.deadline) consider(*scheduler_.deadline);
+    if (scheduler_.exits_at) consider(*scheduler_.exits_at);
+  }
+  for (const Worker& worker : workers_) {
+    if (!worker.alive) continue;
+    consider(worker.paused_until);
+    if (!setup_.agent && worker.link == kNone) consider(worker.alone_since + kUnreachable);
+  }
+  for (Index i = first_link_; i < links_.size(); ++i) consider(links_[i].stalled_until);
+  for (const Instant at : graces_) consider(at);
+  return next;
+}
+
+// Nothing can be done now: time goes on to where something can.
+bool World::advance() {
+  const auto next = next_time();
+  if (!next) return false;
+  now_ = *next;
+  fold(static_cast<std::uint64_t>(now_.count()));
+  check_deaths_are_known();
+  return true;
+}
+
+void World::beat() {
+  while (next_beat_ <= now_) next_beat_ += kBeat;
+  for (Index i = first_link_; i < links_.size(); ++i) {
+    const auto& link = links_[i];
+    if (!link.client_open || (link.worker != kAgentEnd && !awake(workers_[link.worker]))) continue;
+    send_up(i, wire::Heartbeat{});
+  }
+}
+
+void World::check_end() {
+  if (scheduler_.machine) checkers_.violate("L1: all is over but the scheduler runs on");
+  for (const Worker& worker : workers_) {
+    if (worker.alive) checkers_.violate("L1: all is over but a process runs on");
+  }
+  const bool ended = durable_ && durable_->ended;
+  const bool success = setup_.agent ? exited_->code == 0 : ended && durable_->success;
+  if (success) {
+    // A program that ends of its own will, with exit code 0, has ended well by its own word.
+    if ((struck_ & bit(Fault::kEarlyExit)) == 0) checkers_.ended_well(arenas_);
+    return;
+  }
+  const std::string reason =
+      setup_.agent ? exited_->reason : (ended ? durable_->reason : std::string());
+  if (!is_legitimate(reason)) {
+    checkers_.violate(cat("L1: the job failed without need: ", reason));
+  }
+}
+
+// A death must be known once its lease has run out at the latest, whoever else has told of it.
+void World::check_deaths_are_known() {
+  if (!scheduler_.machine || scheduler_.machine->phase() == controller::Phase::kEnded) return;
+  if (scheduler_.machine->record().ranks.empty()) return;
+  for (const Worker& worker : workers_) {
+    if (worker.alive) continue;
+    const auto found = scheduler_.machine->members().find(worker.node_id);
+    if (found == scheduler_.machine->members().end()) continue;
+    const auto& member = found->second;
+    if (member.incarnation != worker.incarnation || member.dead || member.lost || member.left) {
+      continue;
+    }
+    const Instant since = std::max({worker.died_at, scheduler_.since, last_fault_});
+    if (now_ > since + kLease + 2 * kBeat) {
+      checkers_.violate(cat("L2: nobody knows that rank ", worker.rank, " is dead"));
+    }
+  }
+}
+
+Outcome simulate(const std::string& world, Choices& choices, std::vector<std::string>* log) {
+  const auto setup = draw_setup(world, choices);
+  HF_ASSERT(setup.has_value());
+  if (log) log->push_back(to_text(*setup));
+  return World(*setup, choices, log).run();
+}
+
+}  // namespace holdfast::sim

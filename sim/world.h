@@ -1,0 +1,288 @@
+// The simulated world: one scheduler with its journal, workers with arenas and collectives, an
+// agent or a person who starts them, connections, time, and faults. It plays the machines of core/
+// as the shells do and decides nothing itself; every freedom is a choice.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/agent/machine.h"
+#include "core/controller/machine.h"
+#include "core/member/machine.h"
+#include "sim/checkers.h"
+#include "sim/choices.h"
+#include "sim/setup.h"
+
+namespace holdfast::sim {
+
+// Short against the bounds of the checkers; the last two longer than all faults of a run together.
+inline constexpr Duration kLease = std::chrono::seconds(3);
+inline constexpr Duration kTopologyTimeout = std::chrono::seconds(60);
+inline constexpr Duration kReplacementTimeout = std::chrono::seconds(60);
+
+struct Outcome {
+  std::string violation;  // Empty: none.
+  std::string reason;     // Why the job ended.
+  bool success = false;
+  std::uint64_t hash = 0;  // Of all that happened.
+  std::uint32_t transitions = 0;
+  std::uint32_t faults = 0;
+  Duration time{};
+};
+
+class World {
+ public:
+  // `log`: where each transition is told in words; may be null.
+  World(const Setup& setup, Choices& choices, std::vector<std::string>* log);
+  Outcome run();
+
+ private:
+  using Index = std::size_t;
+  static constexpr Index kNone = ~Index{0};
+  static constexpr Index kAgentEnd = kNone - 1;
+
+  // What the training thread does next.
+  enum class Stage : std::uint8_t {
+    kSpare,
+    kUnplaced,
+    kOpening,
+    kParked,
+    kMending,
+    kMidMending,
+    kGoing,
+    kJoining,
+    kStepping,
+    kReducing,
+    kStaged,
+    kArrived,
+    kUpdating,
+    kEnded,
+    kFailed
+  };
+  struct Worker {
+    agent::Process process = 0;
+    std::string node_id;
+    Incarnation incarnation = 0;
+    std::uint64_t attempt = 0;
+    std::optional<member::Machine> machine;
+    Stage stage = Stage::kUnplaced;
+    bool alive = true;
+    std::optional<std::int32_t> leaving;  // It will exit with this code.
+    std::int32_t signal = 0;              // Sent to it and not yet delivered.
+    Index link = kNone;
+    Rank rank = kNoRank;
+    Generation generation = 0;  // That it was told to train in.
+    Version version = 0;        // At which it was told to.
+    Generation cancelled = 0;   // It shall join no generation up to this one.
+    wire::Repair repair;
+    Version staging = 0;
+    std::uint64_t operation = 0;  // How many of the group's it has begun.
+    Instant paused_until{};
+    Instant died_at{};
+    Instant alone_since{};  // Without a connection.
+    Instant disturbed{};    // When it was last kept from being heard.
+  };
+  struct Connection {
+    Index worker = kNone;  // Or kAgentEnd.
+    std::deque<wire::Message> up, down;
+    bool scheduler_open = true;  // The scheduler's shell has not been told of its end.
+    bool client_open = true;
+    bool scheduler_gone = false;  // The client will be told.
+    bool client_gone = false;
+    bool closed_by_scheduler = false;
+    Instant stalled_until{};
+  };
+  struct Group {
+    std::uint32_t joined = 0;  // A bit for each rank.
+    bool aborted = false;
+    struct Operation {
+      std::int32_t arrivals = 0;
+      std::uint64_t sum = 0;
+      Version step = 0;
+    };
+    std::vector<Operation> operations;
+  };
+  struct Scheduler {
+    agent::Process process = 0;
+    bool starting = false;
+    std::optional<controller::Machine> machine;
+    std::deque<wire::Record> stores;  // Handed out, not answered.
+    std::optional<Instant> deadline;
+    std::optional<Instant> exits_at;  // After End.
+    std::int32_t signal = 0;
+    bool success = false;
+    Instant since{};
+  };
+  struct Person {  // Starts by hand what has died.
+    std::vector<std::string> workers;
+    bool scheduler = false;
+    std::uint32_t left = 30;
+  };
+
+  enum class Kind : std::uint8_t {
+    kUp,
+    kDown,
+    kSchedulerHears,
+    kClientHears,
+    kStoreDone,
+    kControllerTimer,
+    kSchedulerStart,
+    kSchedulerExit,
+    kSchedulerSignal,
+    kConnect,
+    kAgentConnect,
+    kTrain,
+    kExit,
+    kSignal,
+    kUnreachable,
+    kPromote,
+    kDied,
+    kGrace,
+    kPersonWorker,
+    kPersonScheduler,
+    kProof
+  };
+  struct Transition {
+    Kind kind;
+    Index index;
+  };
+  struct Mishap {
+    Fault fault;
+    Index index;
+  };
+
+  // world.cc
+  void start();
+  void list_transitions();
+  void list_network();
+  void list_processes();
+  void put_in_order();
+  void perform(const Transition& transition);
+  [[nodiscard]] std::string describe(const Transition& transition) const;
+  bool advance();
+  void beat();
+  [[nodiscard]] std::optional<Instant> next_time() const;
+  [[nodiscard]] bool over() const;
+  void check_end();
+  void check_deaths_are_known();
+
+  // faults.cc
+  [[nodiscard]] bool maybe_fault();  // True: one struck.
+  void list_faults();
+  void strike(const Mishap& mishap);
+  void kill_workers(bool wipe, Index only);
+  void disturb(Worker& worker, Instant until);
+  [[nodiscard]] bool is_legitimate(const std::string& reason) const;
+
+  // network.cc
+  Index connect(Index worker);
+  void deliver_up(Index link);
+  void deliver_down(Index link);
+  void scheduler_hears(Index link);
+  void client_hears(Index link);
+  void client_is_gone(Index link, bool loses);
+  void break_link(Index link, std::uint32_t what_is_lost);
+  [[nodiscard]] bool flows(const Connection& link) const { return link.stalled_until <= now_; }
+
+  // scheduler.cc
+  void start_scheduler();
+  void kill_scheduler(std::int32_t code, bool store_survives);
+  void tell_controller(const controller::Event& event);
+  void hear(Index link, wire::Message message);
+  void carry_out(const controller::Action& action);
+  void send_down(Index link, const wire::Message& message);
+  void controller_timer();
+  void check_evictions();
+  [[nodiscard]] std::uint64_t record_print() const;
+
+  // worker.cc
+  Index add_worker(agent::Process process, std::string node_id, Incarnation incarnation,
+                   std::uint64_t attempt, bool spare);
+  void place(Worker& worker);
+  void tell_member(Index worker, const member::Event& event);
+  void carry_out(Index worker, const member::Action& action);
+  void send_up(Index link, const wire::Message& message);
+  void die(Index worker, std::int32_t code, bool lifeline, bool loses);
+
+  // trainer.cc
+  [[nodiscard]] bool can_train(const Worker& worker) const;
+  void train(Index worker);
+  void open(Index worker);
+  void mend(Index worker);
+  void mend_rest(Index worker);
+  void mended(Index worker);
+  void go(Index worker);
+  void park(Index worker);
+  void arrive(Index worker, Stage then);
+  void pass(Index worker);
+  void finish_update(Arena& arena);
+  [[nodiscard]] bool owner_lives(const Arena& arena, const Worker& opener) const;
+  [[nodiscard]] bool complete(const Worker& worker) const;
+  [[nodiscard]] Group& group(const Worker& worker) { return groups_[worker.generation]; }
+  [[nodiscard]] Arena& arena(const Worker& worker) {
+    return arenas_[static_cast<std::size_t>(worker.rank)];
+  }
+
+  // agent.cc
+  void start_agent();
+  void tell_agent(const agent::Event& event);
+  void carry_out(const agent::Action& action);
+  void agent_hears_of_death(agent::Process process, std::int32_t code, bool lifeline);
+  void promote(Index which);
+  [[nodiscard]] Index worker_of(agent::Process process) const;
+
+  [[nodiscard]] bool awake(const Worker& worker) const {
+    return worker.alive && worker.paused_until <= now_;
+  }
+  void fold(std::uint64_t number) { hash_ = mix(hash_ ^ number) + 0x9e3779b97f4a7c15U; }
+  void tell(const std::string& text);
+  void tell(const Transition& transition);
+
+  Setup setup_;
+  Choices& choices_;
+  std::vector<std::string>* log_;
+  Checkers checkers_;
+  Prng prng_{1};
+  Instant now_{};
+  std::uint64_t hash_ = 0;
+  std::uint32_t transitions_ = 0;
+  std::uint32_t faults_left_ = 0;
+  std::uint32_t burst_until_ = 0;  // In transitions.
+  std::uint32_t struck_ = 0;       // Kinds of faults that have happened: a mask.
+  Instant last_fault_{};
+  Instant next_beat_{};
+  bool source_lost_ = false;  // A copy failed since its source's arena was lost.
+
+  std::vector<Arena> arenas_;
+  std::map<Generation, Group> groups_;
+  std::deque<Worker> workers_;    // The dead too.
+  std::deque<Connection> links_;  // The Link of a Connection is its index + 1.
+  Index first_link_ = 0;          // Those before it are closed on both sides.
+  Scheduler scheduler_;
+  std::optional<wire::Record> durable_;
+  Person person_;
+  std::vector<controller::ProvenDead> proofs_;
+
+  std::optional<agent::Machine> agent_;
+  Index agent_link_ = kNone;
+  std::vector<agent::Died> deaths_;         // The agent has not been told yet.
+  std::vector<agent::Promote> promotions_;  // On their way to the spare.
+  std::vector<Instant> graces_;
+  std::optional<agent::Exit> exited_;
+  agent::Process next_process_ = 1'000'000;  // Of those started by hand.
+
+  std::vector<Transition> possible_;
+  std::vector<Transition> other_;
+  std::vector<Mishap> mishaps_;
+};
+
+// Draws the setup of `world` and runs it. Requires a known world.
+[[nodiscard]] Outcome simulate(const std::string& world, Choices& choices,
+                               std::vector<std::string>* log = nullptr);
+
+}  // namespace holdfast::sim
