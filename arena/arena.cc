@@ -19,7 +19,7 @@
 namespace holdfast::arena {
 namespace {
 
-constexpr Duration kPatience = std::chrono::seconds(10);
+constexpr Duration kPatience = std::chrono::seconds(5);
 // Below this many lines (64 KiB of each array) waking another thread costs more than it saves.
 constexpr std::uint64_t kLinesWorthAThread = 512;
 

@@ -29,59 +29,52 @@ using testing::Directory;
 using testing::Reference;
 
 #ifdef HOLDFAST_SANITIZED
-constexpr std::size_t kKills = 40;
+constexpr std::size_t kKills = 60;
 #else
-constexpr std::size_t kKills = 1250;
+constexpr std::size_t kKills = 1000;
 #endif
-constexpr std::uint64_t kElements = 100'000;
+constexpr std::uint64_t kElements = 60'000;
+// A child that gets the processor for long must not run so far ahead that the reference takes
+// minutes.
+constexpr int kStepsInALife = 30;
 constexpr std::uint64_t kRunId = 42;
 constexpr std::size_t kGradientShift = 1024;
 
-std::int64_t now_ns() {
-  timespec t{};
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return t.tv_sec * 1'000'000'000 + t.tv_nsec;
+// Starts the clock of the caller's death. A timer of the kernel and not a parent's kill(): its
+// interrupt comes in the midst of running code, and a busy machine does not make it late.
+void die_in(std::int64_t delay_ns) {
+  sigevent event{};
+  event.sigev_notify = SIGEV_SIGNAL;
+  event.sigev_signo = SIGKILL;
+  timer_t timer{};
+  const itimerspec delay{{}, {delay_ns / 1'000'000'000, delay_ns % 1'000'000'000 + 1}};
+  if (timer_create(CLOCK_MONOTONIC, &event, &timer) != 0) _exit(4);
+  if (timer_settime(timer, 0, &delay, nullptr) != 0) _exit(4);
 }
 
-// A word that parent and child share besides the arena: "from here on you may kill me".
-class Signal {
+// A random time until death whose range follows what the deaths hit, so that the tests hit as often
+// on a slow or busy machine.
+class Fuse {
  public:
-  Signal() {
-    void* page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    word_ = new (page) std::atomic<int>(0);
+  explicit Fuse(std::uint64_t seed) : random_(seed) {}
+  std::int64_t draw() {
+    return static_cast<std::int64_t>(random_.below(static_cast<std::uint64_t>(range_ns_)));
   }
-  ~Signal() { munmap(word_, 4096); }
-  Signal(const Signal&) = delete;
-  Signal& operator=(const Signal&) = delete;
-  void give() { word_->store(1); }
-  // False if the child ended before it gave the signal.
-  bool await(pid_t child) {
-    while (word_->load() == 0) {
-      siginfo_t info{};
-      waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT);
-      if (info.si_pid == child) return word_->load() != 0;
-    }
-    word_->store(0);
-    return true;
-  }
+  void was_too_short() { range_ns_ = std::min(range_ns_ * 1.15, 1e9); }
+  void was_too_long() { range_ns_ = std::max(range_ns_ * 0.95, 1e4); }
 
  private:
-  std::atomic<int>* word_;
+  Prng random_;
+  double range_ns_ = 500'000;
 };
 
-// Runs `life` in a child and kills it `delay_ns` after it gives the signal.
-// Returns false if it ended by itself: by returning (exit 0) or by a failure, which fails the test.
-bool kill_in_the_midst(Signal& signal, std::int64_t delay_ns, const std::function<void()>& life) {
+// Runs `life` in a child. True if SIGKILL ended it, false if it returned; all else fails the test.
+bool killed_in(const std::function<void()>& life) {
   const pid_t child = fork();
   if (child == 0) {
     life();
     _exit(0);
   }
-  EXPECT_TRUE(signal.await(child)) << "the child ended before its signal";
-  const std::int64_t until = now_ns() + delay_ns;
-  while (now_ns() < until) {
-  }
-  kill(child, SIGKILL);
   int status = 0;
   EXPECT_EQ(waitpid(child, &status, 0), child);
   const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
@@ -186,33 +179,38 @@ TEST_P(Crash, LeavesExactlyTheVersionThatWasCommittedOrBegun) {
   }
   Reference reference(optimizer, script.gradients(0));
   Version reached = 0;
-  Signal signal;
-  Prng random(7 + threads);
+  Fuse fuse(7 + threads);
+  Fuse recovery_fuse(8 + threads);
   std::size_t in_update = 0;
   std::size_t in_line = 0;
   std::size_t in_recovery = 0;
   for (std::size_t kills = 0; kills < kKills;) {
-    const auto delay = static_cast<std::int64_t>(random.below(2'000'000));
-    ASSERT_TRUE(kill_in_the_midst(signal, delay, [&, threads = threads] {
-      signal.give();
+    const std::int64_t delay = fuse.draw();
+    ASSERT_TRUE(killed_in([&, threads = threads] {
+      die_in(delay);
       Arena arena = script.open(path);
-      for (;;) script.take_step(arena, threads);
+      for (int i = 0; i < kStepsInALife; ++i) script.take_step(arena, threads);
+      for (;;) pause();
     }));
     ++kills;
     Cut cut = look(path);
     const Version expected = cut.peek.version + (cut.peek.updating ? 1 : 0);
+    expected > reached ? fuse.was_too_long() : fuse.was_too_short();
     in_update += cut.peek.updating;
     in_line += cut.peek.updating && cut.line_open;
     // The recovery is killed as well, again and again, and must still end at the same version.
     for (int i = 0; i < 3 && cut.peek.updating && kills < kKills; ++i) {
-      const auto soon = static_cast<std::int64_t>(random.below(100'000));
-      kills += kill_in_the_midst(signal, soon, [&] {
-        signal.give();
+      const std::int64_t soon = recovery_fuse.draw();
+      const bool killed = killed_in([&] {
+        die_in(soon);
         const Arena arena = script.open(path);
       });
+      kills += killed;
       const Cut again = look(path);
       ASSERT_EQ(again.peek.version + (again.peek.updating ? 1 : 0), expected);
       in_recovery += again.peek.updating && again.progress != cut.progress;
+      const bool early = again.peek.updating && again.progress == cut.progress;
+      early ? recovery_fuse.was_too_short() : recovery_fuse.was_too_long();
       cut = again;
     }
     Arena arena = script.open(path);
@@ -245,7 +243,6 @@ TEST(CrashControl, TearsAnUpdateWithoutUndo) {
   Arena arena = script.open(path);
   script.start(arena);
   auto* const version = reinterpret_cast<std::uint64_t*>(arena.private_bytes(0).data());
-  Signal signal;
   Prng random(3);
   bool torn = false;
   for (int kills = 0; kills < 2000 && !torn; ++kills) {
@@ -253,8 +250,8 @@ TEST(CrashControl, TearsAnUpdateWithoutUndo) {
     std::ranges::fill(arena.moments(0), 0.0F);
     *version = 0;
     const auto delay = static_cast<std::int64_t>(random.below(1'000'000));
-    ASSERT_TRUE(kill_in_the_midst(signal, delay, [&] {
-      signal.give();
+    ASSERT_TRUE(killed_in([&] {
+      die_in(delay);
       for (;;) {
         const std::span<const float> gradients = script.gradients(*version + 1);
         for (std::size_t i = 0; i < gradients.size(); ++i) {
@@ -281,7 +278,6 @@ TEST(CrashInCopy, NeverLooksClean) {
   script.start(source);
   script.take_step(source, 1);
   const std::string path = directory.file("copy");
-  Signal signal;
   Prng random(5);
   std::size_t cut = 0;
   for (std::size_t i = 0; i < kKills / 2; ++i) {
@@ -290,10 +286,10 @@ TEST(CrashInCopy, NeverLooksClean) {
       if (!copy.fresh()) copy.invalidate();
       script.start(copy);
     }
-    const auto delay = static_cast<std::int64_t>(random.below(800'000));
-    kill_in_the_midst(signal, delay, [&] {
+    const auto delay = static_cast<std::int64_t>(random.below(500'000));
+    killed_in([&] {
       Arena copy = script.open(path);
-      signal.give();
+      die_in(delay);
       if (!copy.copy_from(source.path(), 1, true)) _exit(3);
     });
     Arena copy = script.open(path);
@@ -315,13 +311,12 @@ TEST(CrashInCreation, LeavesNothingThatCanNotBeOpened) {
   const Directory directory;
   const std::string path = directory.file("a.arena");
   const Script script(Optimizer::kSgd);
-  Signal signal;
   Prng random(9);
   for (std::size_t i = 0; i < kKills / 4; ++i) {
     std::filesystem::remove(path);
     const auto delay = static_cast<std::int64_t>(random.below(500'000));
-    kill_in_the_midst(signal, delay, [&] {
-      signal.give();
+    killed_in([&] {
+      die_in(delay);
       Arena arena = script.open(path);
       script.start(arena);
     });

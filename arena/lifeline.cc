@@ -7,6 +7,7 @@
 
 #include <climits>
 #include <ctime>
+#include <thread>
 #include <utility>
 
 #include "arena/file.h"
@@ -69,6 +70,7 @@ Result<Mapping> find_page(const std::string& path) {
 
 struct Lifeline::State {
   Mapping mapping;
+  std::thread::id holder = std::this_thread::get_id();
   [[nodiscard]] Page& page() const { return *mapping.as<Page>(0); }
 };
 
@@ -85,7 +87,7 @@ Result<Lifeline> Lifeline::hold(const std::string& path) {
     if (locked == Locked::kFree || locked == Locked::kOrphaned) {
       if (progress_of(page) == kUnheld) {
         set_progress(page, kHeld);
-        return Lifeline(std::make_unique<State>(std::move(*prepared)));
+        return Lifeline(std::make_unique<State>(State{std::move(*prepared)}));
       }
       unlock_robust(page.alive);
     }
@@ -95,7 +97,7 @@ Result<Lifeline> Lifeline::hold(const std::string& path) {
   Page& page = *fresh->as<Page>(0);
   HF_ASSERT(lock_robust(page.alive, kSlice) == Locked::kFree);
   set_progress(page, kHeld);
-  Lifeline lifeline(std::make_unique<State>(std::move(*fresh)));
+  Lifeline lifeline(std::make_unique<State>(State{std::move(*fresh)}));
   if (Status named = give_name(path); !named) return named.error();
   return lifeline;
 }
@@ -111,9 +113,11 @@ Lifeline& Lifeline::operator=(Lifeline&& other) noexcept {
 Lifeline::~Lifeline() {
   if (!state_) return;
   set_progress(state_->page(), kReleased);
-  // Another thread still holds the mutex: its page must stay mapped, for it is in that thread's
-  // list.
-  if (!unlock_robust(state_->page().alive)) state_->mapping.keep_mapped();
+  if (state_->holder == std::this_thread::get_id()) {
+    unlock_robust(state_->page().alive);
+  } else {  // The mutex stays locked, and in that thread's list: its page must not go.
+    state_->mapping.keep_mapped();
+  }
 }
 
 Result<Ending> wait_for_death(const std::string& path, const std::atomic<bool>& cancel) {

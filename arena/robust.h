@@ -18,7 +18,7 @@ enum class Locked : std::uint8_t {
 
 void init_robust(pthread_mutex_t& mutex);
 [[nodiscard]] Locked lock_robust(pthread_mutex_t& mutex, Duration at_most);
-// Requires: locked by this thread. False if it was not.
-bool unlock_robust(pthread_mutex_t& mutex);
+// Requires: locked by this thread.
+void unlock_robust(pthread_mutex_t& mutex);
 
 }  // namespace holdfast::arena

@@ -38,31 +38,45 @@ struct Reference {
       : optimizer(its_optimizer), w(start.begin(), start.end()), m(w.size()), v(w.size()) {}
 
   void update(const UpdateArguments& a, std::span<const float> gradients) {
+    std::vector<float> g(gradients.begin(), gradients.end());
+    if (a.weight_decay != 0) apply_decay(a, g);
     const auto rate = static_cast<float>(-a.learning_rate);
+    const std::size_t n = w.size();
+    if (optimizer == Optimizer::kSgd) {
+      for (std::size_t i = 0; i < n; ++i) w[i] += rate * g[i];
+    } else if (optimizer == Optimizer::kMomentum) {
+      const auto mu = static_cast<float>(a.momentum);
+      for (std::size_t i = 0; i < n; ++i) m[i] = mu * m[i] + g[i];
+      for (std::size_t i = 0; i < n; ++i) w[i] += rate * m[i];
+    } else {
+      apply_adam(a, g);
+    }
+  }
+
+ private:
+  void apply_decay(const UpdateArguments& a, std::vector<float>& g) {
     const auto decay = static_cast<float>(a.weight_decay);
     const auto keep = static_cast<float>(1 - a.learning_rate * a.weight_decay);
-    const auto mu = static_cast<float>(a.momentum);
+    if (optimizer == Optimizer::kAdamW) {
+      for (float& x : w) x *= keep;
+    } else {
+      for (std::size_t i = 0; i < w.size(); ++i) g[i] += decay * w[i];
+    }
+  }
+
+  void apply_adam(const UpdateArguments& a, const std::vector<float>& g) {
     const auto count = static_cast<double>(a.update_count);
-    const auto beta1 = static_cast<float>(1 - a.beta1);
+    const auto rest1 = static_cast<float>(1 - a.beta1);
     const auto beta2 = static_cast<float>(a.beta2);
     const auto rest2 = static_cast<float>(1 - a.beta2);
     const auto epsilon = static_cast<float>(a.epsilon);
     const auto correction = static_cast<float>(std::sqrt(1 - std::pow(a.beta2, count)));
     const auto step = static_cast<float>(-(a.learning_rate / (1 - std::pow(a.beta1, count))));
-    for (std::size_t i = 0; i < w.size(); ++i) {
-      float g = gradients[i];
-      if (a.weight_decay != 0 && optimizer == Optimizer::kAdamW) w[i] *= keep;
-      if (a.weight_decay != 0 && optimizer != Optimizer::kAdamW) g += decay * w[i];
-      if (optimizer == Optimizer::kSgd) {
-        w[i] += rate * g;
-      } else if (optimizer == Optimizer::kMomentum) {
-        m[i] = mu * m[i] + g;
-        w[i] += rate * m[i];
-      } else {
-        m[i] += beta1 * (g - m[i]);
-        v[i] = beta2 * v[i] + rest2 * g * g;
-        w[i] += step * m[i] / (std::sqrt(v[i]) / correction + epsilon);
-      }
+    const std::size_t n = w.size();
+    for (std::size_t i = 0; i < n; ++i) m[i] += rest1 * (g[i] - m[i]);
+    for (std::size_t i = 0; i < n; ++i) v[i] = beta2 * v[i] + rest2 * g[i] * g[i];
+    for (std::size_t i = 0; i < n; ++i) {
+      w[i] += step * m[i] / (std::sqrt(v[i]) / correction + epsilon);
     }
   }
 };
