@@ -37,8 +37,12 @@ class Trace:
 
     def pid_of(self, rank):
         """Of the newest process that has this rank; None if there was none yet."""
-        found = [x for x in self.events("start") if x.get("rank") == rank]
+        found = [x for x in self.lines if x.get("rank") == rank and x["event"] in ("repair", "resume", "step")]
         return max(found, key=lambda x: x["t_ns"])["pid"] if found else None
+
+    def pids_of(self, rank):
+        """Of all processes that trained as this rank."""
+        return {x["pid"] for x in self.events("resume") if x.get("rank") == rank}
 
     def scheduler_pid(self):
         found = [x for x in self.events("start") if x.get("role") == "scheduler"]
