@@ -1,0 +1,48 @@
+// What the opaque handles of c.h stand for.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "capi/era.h"
+#include "capi/queue.h"
+#include "capi/team.h"
+#include "runtime/session.h"
+#include "runtime/worker.h"
+
+struct hf_group {
+  std::unique_ptr<holdfast::capi::Team> team;
+};
+
+struct hf_work {
+  std::shared_ptr<holdfast::capi::Work> work;
+};
+
+struct hf_worker {
+  std::unique_ptr<holdfast::runtime::Worker> worker;
+  std::shared_ptr<holdfast::capi::Era> early;  // Of groups without a session; made by the first.
+  std::string node_id;                         // What an hf_place points to.
+  std::string directory;
+  std::string job;
+  bool opened = false;
+};
+
+struct hf_session {
+  enum class Phase { kOpen, kJoined, kInStep, kEnded };
+  hf_worker* worker = nullptr;
+  std::shared_ptr<holdfast::capi::Era> era;
+  std::unique_ptr<holdfast::runtime::Session> session;
+  hf_group world;
+  Phase phase = Phase::kOpen;
+};
+
+namespace holdfast::capi {
+
+// Makes the handle of some ranks of a job: what is wrong with the arguments, or nothing.
+[[nodiscard]] Verdict make_group(std::shared_ptr<Era> era, const runtime::Identity& identity,
+                                 const std::int32_t* ranks, std::uint64_t count, const char* name,
+                                 const char* prefix, hf_group** group);
+
+}  // namespace holdfast::capi

@@ -1,0 +1,265 @@
+// The session's part of c.h.
+#include "runtime/session.h"
+
+#include <utility>
+
+#include "base/text.h"
+#include "capi/error.h"
+#include "capi/handles.h"
+
+using namespace holdfast;
+using capi::report;
+using capi::user_error;
+using capi::Verdict;
+
+namespace {
+
+using Phase = hf_session::Phase;
+
+Verdict layout_of(const hf_layout* given, arena::Layout& layout) {
+  if (given == nullptr) return user_error("hf_open() needs a layout");
+  if (given->optimizer > HF_ADAMW) {
+    return user_error(cat("the layout's optimizer is ", given->optimizer,
+                          "; it must be an hf_optimizer (0 to ", int{HF_ADAMW}, ")"));
+  }
+  if ((given->flags & ~HF_PRIVATE_OWN) != 0) {
+    return user_error(cat("the layout's flags are ", given->flags, "; allowed is HF_PRIVATE_OWN"));
+  }
+  if (given->parameter_count > 0 && given->parameters == nullptr) {
+    return user_error("the layout's parameters are missing");
+  }
+  for (std::uint64_t i = 0; i < given->parameter_count; ++i) {
+    const hf_parameter& p = given->parameters[i];
+    if (p.name == nullptr) return user_error(cat("parameter ", i, " of the layout has no name"));
+    layout.parameters.push_back({p.name, p.elements});
+  }
+  layout.optimizer = static_cast<arena::Optimizer>(given->optimizer);
+  layout.private_bytes = given->private_bytes;
+  return {};
+}
+
+arena::Position position_of(const hf_position* p) {
+  if (p == nullptr) return {};
+  return {.epoch = p->epoch, .index = p->index, .samples = p->samples};
+}
+
+// The teams learn of the generation that the session is in now.
+void turn(hf_session* s) {
+  s->era->turn(s->session->generation(), s->session->group());
+}
+
+Verdict expect(const hf_session* s, Phase phase, const char* what) {
+  if (s->phase == phase) return {};
+  switch (s->phase) {
+    case Phase::kOpen:
+      return user_error(cat(what, " before hf_join()"));
+    case Phase::kJoined:
+      return user_error(cat(what, " outside of a step: hf_begin_step() comes first"));
+    case Phase::kInStep:
+      return user_error(cat(what, " within a step: hf_end_step() comes first"));
+    case Phase::kEnded:
+      return user_error(cat(what, " after hf_end()"));
+  }
+  return {};
+}
+
+hf_status give(std::span<float> floats, float** data, uint64_t* count) {
+  *data = floats.data();
+  *count = floats.size();
+  return HF_OK;
+}
+
+bool is_parameter(hf_session* s, uint64_t i, Verdict& wrong) {
+  const std::size_t n = s->session->arena().layout().parameters.size();
+  if (i < n) return true;
+  wrong = user_error(cat("there is no parameter ", i, "; the layout has ", n));
+  return false;
+}
+
+}  // namespace
+
+extern "C" {
+
+hf_status hf_open(hf_worker* worker, const hf_layout* layout, hf_session** session) {
+  if (worker->opened) return report(user_error("this worker has its session already"));
+  arena::Layout wanted;
+  if (const Verdict v = layout_of(layout, wanted); v.status != HF_OK) return report(v);
+  const auto secrecy =
+      (layout->flags & HF_PRIVATE_OWN) != 0 ? runtime::Secrecy::kOwn : runtime::Secrecy::kShared;
+  auto opened = runtime::Session::open(*worker->worker, std::move(wanted), secrecy);
+  if (!opened) return report(opened.error());
+  worker->opened = true;
+  auto made = std::make_unique<hf_session>();
+  made->worker = worker;
+  made->session = *std::move(opened);
+  const runtime::Identity& identity = made->session->identity();
+  const config::Settings& settings = worker->worker->settings();
+  made->era = std::make_shared<capi::Era>(capi::Era::Place{
+      identity.directory, identity.run_id, settings.replacement_timeout,
+      [w = worker->worker.get(), limit = settings.node_timeout](Generation generation) {
+        return !w->solo() && w->wait_for_abort(generation, limit).has_value();
+      }});
+  capi::Team::Members all{.ranks = {}, .me = identity.rank, .name = ""};
+  for (Rank rank = 0; rank < identity.world_size; ++rank) all.ranks.push_back(rank);
+  made->world.team = std::make_unique<capi::Team>(made->era, std::move(all));
+  made->session->on_abort([era = made->era, worker](Generation generation) {
+    era->abort(generation);
+    if (worker->early) worker->early->abort(1);
+  });
+  *session = made.release();
+  return HF_OK;
+}
+
+void hf_close(hf_session* s) {
+  if (s == nullptr) return;
+  s->world.team.reset();
+  s->era->turn(0, nullptr);
+  s->session.reset();
+  delete s;
+}
+
+int hf_fresh(hf_session* s) {
+  return s->session->arena().fresh() ? 1 : 0;
+}
+uint64_t hf_version(hf_session* s) {
+  return s->session->version();
+}
+uint64_t hf_generation(hf_session* s) {
+  return s->session->generation();
+}
+
+hf_position hf_position_of(hf_session* s) {
+  if (s->session->arena().fresh()) return {};
+  const arena::Position p = s->session->arena().position();
+  return {.epoch = p.epoch, .index = p.index, .samples = p.samples};
+}
+
+int hf_marked(hf_session* s) {
+  const capi::Era::Now now = s->era->now();
+  return now.world == nullptr || now.aborted ? 1 : 0;
+}
+
+hf_status hf_parameter_of(hf_session* s, uint64_t i, float** data, uint64_t* count) {
+  Verdict wrong;
+  if (!is_parameter(s, i, wrong)) return report(wrong);
+  return give(s->session->arena().parameter(i), data, count);
+}
+
+hf_status hf_gradient_of(hf_session* s, uint64_t i, float** data, uint64_t* count) {
+  Verdict wrong;
+  if (!is_parameter(s, i, wrong)) return report(wrong);
+  return give(s->session->arena().gradient(i), data, count);
+}
+
+hf_status hf_moment_of(hf_session* s, uint32_t k, uint64_t i, float** data, uint64_t* count) {
+  Verdict wrong;
+  if (!is_parameter(s, i, wrong)) return report(wrong);
+  const arena::Optimizer optimizer = s->session->arena().layout().optimizer;
+  if (k >= arena::moment_count(optimizer)) {
+    return report(user_error(cat("there is no moment ", k, "; ", arena::name(optimizer), " has ",
+                                 arena::moment_count(optimizer))));
+  }
+  return give(s->session->arena().moment(k, i), data, count);
+}
+
+hf_status hf_gradients(hf_session* s, float** data, uint64_t* count) {
+  return give(s->session->arena().gradients(), data, count);
+}
+
+hf_status hf_private(hf_session* s, uint64_t version, void** data, uint64_t* bytes) {
+  arena::Arena& arena = s->session->arena();
+  const bool known =
+      arena.fresh() ? version == 0 : version == arena.version() || version == arena.version() + 1;
+  if (!known) {
+    return report(user_error(arena.fresh() ? cat("there are no private bytes of version ", version,
+                                                 "; there is no version yet, and the first is 0")
+                                           : cat("there are no private bytes of version ", version,
+                                                 "; there are those of ", arena.version(),
+                                                 " and, to be filled, of the next")));
+  }
+  const auto span = arena.private_bytes(version);
+  *data = span.data();
+  *bytes = span.size();
+  return HF_OK;
+}
+
+hf_status hf_join(hf_session* s, const hf_position* position) {
+  if (s->phase != Phase::kOpen) return report(user_error("hf_join() was called before"));
+  const Status joined = s->session->join(position_of(position));
+  if (!joined) return report(joined.error());
+  s->phase = Phase::kJoined;
+  return HF_OK;
+}
+
+hf_status hf_begin_step(hf_session* s, int* reformed) {
+  if (const Verdict v = expect(s, Phase::kJoined, "hf_begin_step()"); v.status != HF_OK) {
+    return report(v);
+  }
+  s->world.team->drain();
+  auto began = s->session->begin_step();
+  turn(s);
+  if (!began) return report(began.error());
+  s->phase = Phase::kInStep;
+  if (reformed != nullptr) *reformed = *began == runtime::Began::kReformed ? 1 : 0;
+  return HF_OK;
+}
+
+hf_status hf_reduce(hf_session* s, uint64_t offset, uint64_t count) {
+  if (const Verdict v = expect(s, Phase::kInStep, "hf_reduce()"); v.status != HF_OK) {
+    return report(v);
+  }
+  const auto gradients = s->session->arena().gradients();
+  if (offset > gradients.size() || count > gradients.size() - offset) {
+    return report(user_error(cat("hf_reduce() of ", count, " floats from ", offset,
+                                 " on: there are ", gradients.size())));
+  }
+  s->world.team->drain();  // The order of operations is the order of calls.
+  s->session->reduce(gradients.subspan(offset, count));
+  return HF_OK;
+}
+
+hf_status hf_end_step(hf_session* s, const hf_step* step, int* is_void) {
+  if (const Verdict v = expect(s, Phase::kInStep, "hf_end_step()"); v.status != HF_OK) {
+    return report(v);
+  }
+  if (step == nullptr) return report(user_error("hf_end_step() needs the step's arguments"));
+  s->world.team->drain();
+  s->phase = Phase::kJoined;
+  arena::Arena& arena = s->session->arena();
+  const arena::StagedStep staged{.private_bytes = arena.private_bytes(arena.version() + 1),
+                                 .arguments = {.learning_rate = step->learning_rate,
+                                               .momentum = step->momentum,
+                                               .beta1 = step->beta1,
+                                               .beta2 = step->beta2,
+                                               .epsilon = step->epsilon,
+                                               .weight_decay = step->weight_decay,
+                                               .update_count = step->update_count},
+                                 .position = position_of(&step->position)};
+  auto ended = s->session->end_step(staged, step->loss);
+  turn(s);
+  if (!ended) return report(ended.error());
+  if (is_void != nullptr) *is_void = *ended == runtime::Ended::kVoid ? 1 : 0;
+  return HF_OK;
+}
+
+hf_status hf_end(hf_session* s) {
+  if (s->phase == Phase::kInStep) {
+    return report(expect(s, Phase::kJoined, "hf_end()"));
+  }
+  s->world.team->drain();
+  s->phase = Phase::kEnded;
+  const Status ended = s->session->end();
+  return ended ? HF_OK : report(ended.error());
+}
+
+hf_group* hf_world(hf_session* s) {
+  return &s->world;
+}
+
+hf_status hf_group_open(hf_session* s, const int32_t* ranks, uint64_t count, const char* name,
+                        hf_group** group) {
+  return report(
+      capi::make_group(s->era, s->session->identity(), ranks, count, name, "sub-", group));
+}
+
+}  // extern "C"
