@@ -17,11 +17,11 @@ std::string words(const Json& json, const char* key) {
   return found->is_string() ? found->get<std::string>() : found->dump();
 }
 
-std::string loss_of(const Json& rank) {
-  const auto found = rank.find("loss");
-  if (found == rank.end() || !found->is_number()) return "-";
+std::string number(const Json& json, const char* key, const char* format) {
+  const auto found = json.find(key);
+  if (found == json.end() || !found->is_number()) return "-";
   char text[32];
-  std::snprintf(text, sizeof(text), "%.6g", found->get<double>());
+  std::snprintf(text, sizeof(text), format, found->get<double>());
   return text;
 }
 
@@ -40,14 +40,14 @@ void print(const Json& json) {
   for (const auto& rank : ranks) {
     std::printf("%5s  %-12s  %8s  %-16s  %8s  %10s  %s\n", words(rank, "rank").c_str(),
                 words(rank, "node_id").c_str(), words(rank, "pid").c_str(),
-                words(rank, "host").c_str(), words(rank, "version").c_str(), loss_of(rank).c_str(),
-                words(rank, "state").c_str());
+                words(rank, "host").c_str(), words(rank, "version").c_str(),
+                number(rank, "loss", "%.6g").c_str(), words(rank, "state").c_str());
   }
   for (const auto& report : json.value("recovery_reports", Json::array())) {
     std::printf("recovery %s: %s; went on after step %s as generation %s; first step after %s ms\n",
                 words(report, "recovery").c_str(), words(report, "cause").c_str(),
                 words(report, "version").c_str(), words(report, "generation").c_str(),
-                words(report, "first_step_ms").c_str());
+                number(report, "first_step_ms", "%.1f").c_str());
   }
 }
 
@@ -61,7 +61,8 @@ int complain(const std::string& text, int code) {
 int status(const std::string& job, bool json) {
   std::vector<runtime::FoundJob> running;
   for (auto& found : runtime::jobs_on_this_host()) {
-    if (job.empty() ? found.alive() : found.name == job) running.push_back(std::move(found));
+    if (job.empty() ? found.agent_alive || found.scheduler_alive : found.name == job)
+      running.push_back(std::move(found));
   }
   if (running.empty()) {
     return complain(job.empty() ? "no job of this user runs on this host"

@@ -135,8 +135,12 @@ void Agent::step(agent::Event event) {
   while (!events_.empty()) {
     const auto actions = machine_.step(events_.front());
     events_.pop_front();
-    for (const auto& action : actions) {
-      std::visit([&](const auto& a) { carry_out(a); }, action);
+    // What is to be told goes first: to start a process takes milliseconds, and the others wait.
+    for (const bool sends : {true, false}) {
+      for (const auto& action : actions) {
+        if (std::holds_alternative<agent::Send>(action) != sends) continue;
+        std::visit([&](const auto& a) { carry_out(a); }, action);
+      }
     }
   }
   stepping_ = false;
@@ -179,8 +183,7 @@ void Agent::carry_out(const agent::Exit& action) {
   exit_ = action;
   loop_.stop();
   if (action.code == 0) {
-    say(cat("the job has ended in good order after step ", newest_.version, "; logs are in ",
-            launch_.log_directory));
+    say(cat("the job has ended in good order; logs are in ", launch_.log_directory));
     return;
   }
   say(cat("the job has failed: ", action.reason));

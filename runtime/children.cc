@@ -185,11 +185,11 @@ void Children::promote(const agent::Promote& what) {
   const auto found = running_.find(what.process);
   if (found == running_.end()) return;
   Running& running = found->second;
+  if (std::exchange(running.idle, false)) make_ordinary(running.child.pid);
   const std::string place = cat(what.node_id, ' ', what.attempt, '\n');
   // Shorter than a pipe's capacity; a spare that is gone makes it fail, and its end is on its way.
   (void)!::write(running.pipe.get(), place.data(), place.size());
   running.pipe.reset();
-  if (std::exchange(running.idle, false)) make_ordinary(running.child.pid);
   const std::string former = logs_[what.node_id];
   const io::Fd log(::open(former.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
   const std::string line =

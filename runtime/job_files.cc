@@ -68,6 +68,16 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
+// A job that begins just now has a folder before it has anything else.
+bool is_starting(const std::string& directory) {
+  for (const auto& name : names_in(directory)) {
+    if (name == kSchedulerFile || name.starts_with(kAgentPrefix)) return false;
+  }
+  std::error_code error;
+  const auto changed = fs::last_write_time(directory, error);
+  return !error && fs::file_time_type::clock::now() - changed < std::chrono::minutes(1);
+}
+
 bool other_agent_alive(const std::string& directory) {
   for (const auto& name : names_in(directory)) {
     if (!name.starts_with(kAgentPrefix)) continue;
@@ -113,6 +123,7 @@ FoundJob look_at(const std::string& name, const std::string& directory) {
   job.scheduler = read_keeper(cat(directory, '/', kSchedulerFile));
   job.scheduler_alive = job.scheduler && alive(*job.scheduler);
   job.agent_alive = other_agent_alive(directory);
+  job.starting = is_starting(directory);
   return job;
 }
 

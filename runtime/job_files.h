@@ -40,9 +40,12 @@ struct FoundJob {
   std::optional<Keeper> scheduler;  // As written down, alive or not.
   bool scheduler_alive = false;
   bool agent_alive = false;
+  bool starting = false;     // Made within the last minute, and nobody has written himself down.
   std::vector<pid_t> users;  // Living processes that have a file of the folder open or mapped.
   // Whether any process still needs the folder.
-  [[nodiscard]] bool alive() const { return scheduler_alive || agent_alive || !users.empty(); }
+  [[nodiscard]] bool alive() const {
+    return scheduler_alive || agent_alive || starting || !users.empty();
+  }
 };
 
 // All job folders of this user, by name. Sees only processes of its own PID namespace.

@@ -14,7 +14,6 @@ using Kind = controller::Note::Kind;
 // An agent on another host has another clock; a detection that long ago, or in the future, is not
 // to be believed.
 constexpr Duration kBelievable = std::chrono::seconds(60);
-constexpr std::size_t kKept = 16;
 
 double milliseconds(Duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
@@ -120,9 +119,6 @@ void RecoveryLog::compare_with(Version newest) {
 }
 
 std::optional<RecoveryReport> RecoveryLog::finish() {
-  if (!current_) return std::nullopt;
-  last_.push_back(*current_);
-  if (last_.size() > kKept) last_.pop_front();
   return std::exchange(current_, std::nullopt);
 }
 

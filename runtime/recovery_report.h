@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -51,14 +50,11 @@ class RecoveryLog {
   // The job has ended; what of its last recovery is known.
   std::optional<RecoveryReport> finish();
 
-  [[nodiscard]] const std::deque<RecoveryReport>& last() const { return last_; }  // At most 16.
-
  private:
   void begin(Instant now, const controller::Note& note);
 
   std::uint64_t number_ = 0;
   std::optional<RecoveryReport> current_;
-  std::deque<RecoveryReport> last_;
 };
 
 }  // namespace holdfast::runtime

@@ -26,6 +26,7 @@ using controller::Link;
 using controller::Note;
 
 constexpr Duration kProofPatience = std::chrono::seconds(5);  // For a process to be gone.
+constexpr std::size_t kReportsShown = 16;
 constexpr Duration kLastWords = std::chrono::milliseconds(300);
 constexpr Duration kLinger = std::chrono::seconds(3);  // After the end, for latecomers.
 
@@ -50,13 +51,16 @@ Server::Server(io::Loop& loop, Opened opened)
       log_(opened_.record.recoveries) {}
 
 int Server::run() {
-  say(cat("serves job ", settings_.job, " at ", settings_.sched_host, ":", settings_.sched_port,
-          ", process ", ::getpid()));
+  const bool again = opened_.record.generation != 0;
+  say(cat(again ? "serves again job " : "serves job ", settings_.job, " at ", settings_.sched_host,
+          ":", settings_.sched_port, ", process ", ::getpid(),
+          again ? cat(", from generation ", opened_.record.generation, " of its journal") : ""));
+  read_reports();
   opened_.trace.event("start", {{"role", "scheduler"},
                                 {"job", settings_.job},
                                 {"port", settings_.sched_port},
                                 {"attempt", settings_.attempt},
-                                {"taken_back", opened_.record.generation != 0}});
+                                {"taken_back", again}});
   loop_.on_signals({SIGINT, SIGTERM}, [this](int signal) { interrupted(signal); });
   loop_.post([this] { step(controller::Started{}); });
   loop_.run();
@@ -75,7 +79,7 @@ void Server::accept(std::shared_ptr<io::Connection> connection) {
 
 void Server::received(Link link, wire::Message message) {
   if (std::holds_alternative<wire::StatusQuery>(message)) {
-    const auto json = status_json(machine_, settings_.worker_num, log_.last());
+    const auto json = status_json(machine_, settings_.worker_num, reports_);
     links_.at(link)->send(wire::StatusReply{json});
     return;
   }
@@ -199,14 +203,31 @@ void Server::prove_dead(const Local& local, Instant until, Duration next) {
   }
 }
 
+std::string Server::reports_path() const {
+  return opened_.directory + "/recoveries.jsonl";
+}
+
+// Those of a predecessor.
+void Server::read_reports() {
+  const auto text = io::read_file(reports_path());
+  if (!text || opened_.record.generation == 0) return;
+  for (std::size_t start = 0; start < text->size();) {
+    const std::size_t end = std::min(text->find('\n', start), text->size());
+    reports_.push_back(text->substr(start, end - start));
+    start = end + 1;
+  }
+}
+
 void Server::report(const std::optional<RecoveryReport>& report) {
   if (!report) return;
   say(in_words(*report));
-  const std::string path = cat(opened_.directory, "/recoveries.jsonl");
-  const io::Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-  const std::string line = to_json(*report) + "\n";
+  reports_.push_back(to_json(*report));
+  while (reports_.size() > kReportsShown) reports_.pop_front();
+  const io::Fd file(
+      ::open(reports_path().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  const std::string line = reports_.back() + "\n";
   if (!file || ::write(file.get(), line.data(), line.size()) < 0) {
-    say(io::system_error(cat("cannot write ", path), errno).what);
+    say(io::system_error(cat("cannot write ", reports_path()), errno).what);
   }
 }
 

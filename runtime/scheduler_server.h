@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -62,6 +63,8 @@ class Server {
   void remember_local(controller::Link link, const wire::Register& who);
   void prove_dead(const Local& local, Instant until, Duration next);
   void report(const std::optional<RecoveryReport>& report);
+  [[nodiscard]] std::string reports_path() const;
+  void read_reports();
   void note_in_trace(const controller::Note& note);
   void stop_if_alone();
   void interrupted(int signal);
@@ -72,6 +75,7 @@ class Server {
   const config::Settings& settings_ = opened_.settings;
   controller::Machine machine_;
   RecoveryLog log_;
+  std::deque<std::string> reports_;  // Lines of recoveries.jsonl, the newest last.
   std::map<controller::Link, std::shared_ptr<io::Connection>> links_;
   std::map<controller::Link, Local> locals_;
   controller::Link newest_link_ = 0;

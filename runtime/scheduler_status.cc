@@ -30,14 +30,14 @@ const char* state_of(const controller::Member& member, bool finished, Phase phas
   if (member.dead) return "dead, waiting for its successor";
   if (member.lost) return "lost, waiting for its successor";
   if (member.link == 0) return "not connected";
-  if (member.rank == kNoRank || !member.joined) return "preparing";
-  return phase == Phase::kRunning ? "training" : "stopped";
+  if (phase == Phase::kRunning) return "training";
+  return member.joined ? "stopped" : "preparing";
 }
 
 }  // namespace
 
 std::string status_json(const controller::Machine& machine, std::int32_t world_size,
-                        const std::deque<RecoveryReport>& reports) {
+                        const std::deque<std::string>& reports) {
   const wire::Record& record = machine.record();
   auto ranks = nlohmann::ordered_json::array();
   Version least = kNoVersion;
@@ -58,7 +58,8 @@ std::string status_json(const controller::Machine& machine, std::int32_t world_s
             [](const auto& a, const auto& b) { return a["rank"] < b["rank"]; });
   auto recoveries = nlohmann::ordered_json::array();
   for (const auto& report : reports) {
-    recoveries.push_back(nlohmann::ordered_json::parse(to_json(report)));
+    auto json = nlohmann::ordered_json::parse(report, nullptr, false);
+    if (json.is_object()) recoveries.push_back(std::move(json));
   }
   const nlohmann::ordered_json json = {{"job", record.job},
                                        {"state", in_words(machine.phase())},

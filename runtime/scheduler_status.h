@@ -5,15 +5,14 @@
 #include <string>
 
 #include "core/controller/machine.h"
-#include "runtime/recovery_report.h"
 
 namespace holdfast::runtime {
 
 // JSON: {"job":…, "state":"running", "generation":…, "version":…, "world_size":…, "recoveries":…,
 // "cause":…, "ranks":[{"rank":0,"node_id":…,"pid":…,"host":…,"state":…,"version":…,"loss":…}],
 // "recovery_reports":[as in recoveries.jsonl, newest last]}. version: the least that all ranks are
-// known to have reached.
+// known to have reached. `reports`: lines of recoveries.jsonl, newest last.
 std::string status_json(const controller::Machine& machine, std::int32_t world_size,
-                        const std::deque<RecoveryReport>& reports);
+                        const std::deque<std::string>& reports);
 
 }  // namespace holdfast::runtime

@@ -1,0 +1,278 @@
+// msrun and holdfast as a user has them: real processes, killed on purpose.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+
+#include "apps/testing/job.h"
+#include "base/text.h"
+#include "io/fd.h"
+#include "io/files.h"
+
+namespace holdfast::apps {
+namespace {
+
+// What a scheduler is to a program that never calls init(): a process that ends at the job's end.
+constexpr const char* kStuckScheduler = "[ $MS_ROLE = MS_SCHED ] && exec sleep 1000; ";
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t found = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+std::vector<std::string> toy(const Job& job, int steps, std::vector<std::string> options) {
+  std::filesystem::create_directories(job.folder + "/out");
+  options.insert(options.begin(), {"--join", "True"});
+  for (const auto& word : {std::string(TOY), std::string("--steps"), cat(steps),
+                           std::string("--out"), job.folder + "/out", std::string("--elements"),
+                           std::string("1000"), std::string("--pause"), std::string("1000")}) {
+    options.push_back(word);
+  }
+  return options;
+}
+
+TEST(Msrun, SaysWhichProgramItDoesNotFind) {
+  Job job("no-program");
+  job.launch({"--join", "True", "no-such-program"});
+  EXPECT_EQ(job.wait(), 127);
+  EXPECT_TRUE(has(job.output(), "no program 'no-such-program'")) << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Msrun, SaysSoInTheForegroundEvenWhereTheJobGoesToTheBackground) {
+  Job job("no-program-background");
+  job.launch({"no-such-program"});
+  EXPECT_EQ(job.wait(), 127);
+  EXPECT_TRUE(has(job.output(), "no program 'no-such-program'")) << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Msrun, GivesUpOnAProgramThatFailsEveryTime) {
+  Job job("fails");
+  job.launch({"--worker_num", "2", "--join", "True", "--max_restarts", "2", "sh", "-c",
+              std::string(kStuckScheduler) + "echo the reason why; exit 3"});
+  EXPECT_EQ(job.wait(), 3);
+  const std::string output = job.output();
+  EXPECT_TRUE(has(output, "exited with code 3")) << output;
+  EXPECT_TRUE(has(output, "--max_restarts=2")) << output;
+  EXPECT_TRUE(has(output, "the reason why")) << output;  // The tail of its log.
+  EXPECT_TRUE(has(output, job.logs + "/worker_")) << output;
+  const auto starts = std::max(count(job.log("worker_0.log"), "the reason why"),
+                               count(job.log("worker_1.log"), "the reason why"));
+  EXPECT_EQ(starts, 3U);
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Msrun, RefusesAPortThatIsTaken) {
+  Job job("port");
+  const io::Fd other(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(job.port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(::bind(other.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(::listen(other.get(), 1), 0);
+  job.launch({"--worker_num", "1", "sh", "-c", "echo started"});
+  EXPECT_EQ(job.wait(), 2);
+  EXPECT_TRUE(has(job.output(), cat(job.port))) << job.output();
+  EXPECT_TRUE(has(job.output(), "--master_port")) << job.output();
+  EXPECT_TRUE(job.log("worker_0.log").empty());
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Msrun, RefusesAWrongSettingBeforeAnythingStarts) {
+  Job job("setting");
+  job.environment.push_back("HOLDFAST_UPDATE_THREADS=99");
+  job.launch({"--worker_num", "1", "sh", "-c", "echo started"});
+  EXPECT_EQ(job.wait(), 2);
+  EXPECT_TRUE(has(job.output(), "HOLDFAST_UPDATE_THREADS is '99'")) << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Msrun, EndsWellWhereAllWorkersDoWithoutTraining) {
+  Job job("no-training");
+  job.launch({"--worker_num", "2", "--join", "True", "sh", "-c", "echo done"});
+  EXPECT_EQ(job.wait(), 0) << job.output();
+  EXPECT_EQ(job.log("worker_1.log"), "done\n");
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Msrun, EndsAllOnCtrlC) {
+  Job job("interrupt");
+  job.launch(toy(job, 1'000'000, {"--worker_num", "2", "--spares", "1"}));
+  ASSERT_TRUE(job.reaches(5)) << job.output();
+  job.signal(0, SIGINT);
+  EXPECT_EQ(job.wait(), 128 + SIGINT) << job.output();
+  EXPECT_TRUE(has(job.output(), "interrupted by signal 2")) << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Msrun, KillsThoseThatDoNotHeedCtrlC) {
+  Job job("stubborn");
+  job.launch({"--worker_num", "1", "--join", "True", "sh", "-c",
+              std::string(kStuckScheduler) +
+                  "trap '' TERM INT; sleep 1000 & echo ready; while :; do wait; done"});
+  ASSERT_TRUE(until([&] { return has(job.log("worker_0.log"), "ready"); }));
+  job.signal(0, SIGTERM);
+  EXPECT_EQ(job.wait(), 128 + SIGTERM) << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Msrun, LeavesNothingRunningWhereItIsKilledItself) {
+  Job job("killed-agent");
+  job.launch(toy(job, 1'000'000, {"--worker_num", "2"}));
+  ASSERT_TRUE(job.reaches(5)) << job.output();
+  job.signal(0, SIGKILL);
+  EXPECT_EQ(job.wait(), 128 + SIGKILL);
+  EXPECT_TRUE(until([&] { return job.processes().empty(); }, 10));
+  // Its files are still there; clean finds and removes them.
+  const auto clean = job.start({HOLDFAST, "clean"}, {});
+  EXPECT_EQ(job.wait(clean, 30), 0);
+  EXPECT_TRUE(has(job.output(), cat("removed /dev/shm/holdfast-", ::geteuid(), '/', job.name)))
+      << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Msrun, StartsAKilledSchedulerAgainWithItsJournal) {
+  Job job("scheduler");
+  job.launch(toy(job, 1500, {"--worker_num", "2"}));
+  ASSERT_TRUE(job.reaches(20)) << job.output();
+  ASSERT_TRUE(job.kill("MS_ROLE=MS_SCHED"));
+  ASSERT_TRUE(until([&] { return has(job.log("scheduler.log"), "serves again"); }))
+      << job.log("scheduler.log");
+  EXPECT_EQ(job.wait(), 0) << job.output() << job.log("scheduler.log");
+  // The workers went on meanwhile: no recovery was needed.
+  EXPECT_FALSE(has(job.log("scheduler.log"), "recovery 1")) << job.log("scheduler.log");
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Msrun, ReplacesAKilledWorkerAndReportsTheRecovery) {
+  Job job("worker");
+  job.launch(toy(job, 800, {"--worker_num", "2"}));
+  ASSERT_TRUE(job.reaches(20)) << job.output();
+  ASSERT_TRUE(job.kill("MS_NODE_ID=1"));
+  ASSERT_TRUE(until([&] { return job.status("recoveries") >= 1; })) << job.output();
+  EXPECT_EQ(job.wait(), 0) << job.output() << job.log("scheduler.log");
+  const std::string reports = job.log("recoveries.jsonl");
+  EXPECT_EQ(count(reports, "\n"), 1U) << reports;
+  EXPECT_TRUE(has(reports, R"("ranks":[1])")) << reports;
+  EXPECT_TRUE(has(reports, R"("steps_lost":0)")) << reports;
+  EXPECT_FALSE(has(reports, R"("first_step_ms":null)")) << reports;
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Msrun, GivesASpareThePlaceOfAKilledWorker) {
+  Job job("spare");
+  job.launch(toy(job, 800, {"--worker_num", "2", "--spares", "1"}));
+  ASSERT_TRUE(job.reaches(20)) << job.output();
+  ASSERT_TRUE(job.kill("MS_NODE_ID=0"));
+  ASSERT_TRUE(until([&] { return job.status("recoveries") >= 1; })) << job.output();
+  EXPECT_EQ(job.wait(), 0) << job.output() << job.log("scheduler.log");
+  EXPECT_TRUE(has(job.log("worker_0.log"), "goes on in " + job.logs + "/spare_0.log"))
+      << job.log("worker_0.log");
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Msrun, RunsInTheBackgroundUnlessToldToJoin) {
+  Job job("background");
+  auto words = toy(job, 500, {"--worker_num", "2"});
+  words[1] = "False";
+  job.launch(words);
+  EXPECT_EQ(job.wait(), 0) << job.output();
+  EXPECT_TRUE(has(job.output(), "runs in the background")) << job.output();
+  ASSERT_TRUE(job.reaches(5)) << job.output();
+  const auto status = job.start({HOLDFAST, "status", "--job", job.name}, {});
+  EXPECT_EQ(job.wait(status, 30), 0);
+  EXPECT_TRUE(has(job.output(), "job " + job.name + ": running")) << job.output();
+  EXPECT_TRUE(until([&] { return has(job.log("msrun.log"), "ended in good order"); }))
+      << job.log("msrun.log");
+  EXPECT_TRUE(until([&] { return job.processes().empty(); }));
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Msrun, RefusesASecondJobOfTheSameName) {
+  Job job("same-name");
+  job.launch(toy(job, 1'000'000, {"--worker_num", "1"}));
+  ASSERT_TRUE(job.reaches(5)) << job.output();
+  const auto second =
+      job.start({MSRUN, "--master_port", cat(free_port()), "--worker_num", "1", "true"}, {});
+  EXPECT_EQ(job.wait(second, 30), 2);
+  EXPECT_TRUE(has(job.output(), "already runs on this host")) << job.output();
+  job.signal(0, SIGTERM);
+  EXPECT_EQ(job.wait(), 128 + SIGTERM);
+}
+
+TEST(Holdfast, SaysThatAJobIsNotThere) {
+  Job job("nowhere");
+  const auto status = job.start({HOLDFAST, "status", "--job", job.name}, {});
+  EXPECT_EQ(job.wait(status, 30), 1);
+  EXPECT_TRUE(has(job.output(), "no job named '" + job.name + "'")) << job.output();
+}
+
+TEST(Holdfast, RefusesAWrongCommandLineInOneSentence) {
+  Job job("usage");
+  const auto wrong = job.start({HOLDFAST, "stats"}, {});
+  EXPECT_EQ(job.wait(wrong, 30), 2);
+  EXPECT_EQ(count(job.output(), "\n"), 1U) << job.output();
+}
+
+// Without an agent the scheduler itself proves the death of a process of its host.
+TEST(Scheduler, ReadmitsAWorkerThatWasStartedAgainByHand) {
+  Job job("by-hand");
+  std::filesystem::create_directories(job.folder + "/out");
+  const std::vector<std::string> argv = {
+      TOY, "--steps", "800", "--out", job.folder + "/out", "--elements", "1000", "--pause", "1000"};
+  const std::vector<std::string> common = {"MS_WORKER_NUM=2", cat("MS_SCHED_PORT=", job.port)};
+  const auto begin = [&](std::vector<std::string> more) {
+    more.insert(more.end(), common.begin(), common.end());
+    return job.start(argv, more);
+  };
+  const auto scheduler = begin({"MS_ROLE=MS_SCHED"});
+  const auto first = begin({"MS_ROLE=MS_WORKER", "MS_NODE_ID=0"});
+  const auto second = begin({"MS_ROLE=MS_WORKER", "MS_NODE_ID=1"});
+  ASSERT_TRUE(job.reaches(20)) << job.output();
+  job.signal(second, SIGKILL);
+  EXPECT_EQ(job.wait(second, 10), 128 + SIGKILL);
+  const auto third = begin({"MS_ROLE=MS_WORKER", "MS_NODE_ID=1"});
+  // Sooner than the lease of 30 s.
+  EXPECT_TRUE(until([&] { return job.status("recoveries") >= 1; }, 20)) << job.output();
+  EXPECT_EQ(job.wait(third, 60), 0) << job.output();
+  EXPECT_EQ(job.wait(first, 60), 0) << job.output();
+  EXPECT_EQ(job.wait(scheduler, 60), 0) << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Scheduler, TellsItsWorkersWhereItIsInterruptedByHand) {
+  Job job("interrupted-by-hand");
+  std::filesystem::create_directories(job.folder + "/out");
+  const std::vector<std::string> argv = {
+      TOY, "--steps", "1000000", "--out", job.folder + "/out", "--pause", "1000"};
+  const std::vector<std::string> common = {"MS_WORKER_NUM=1", cat("MS_SCHED_PORT=", job.port),
+                                           "MS_NODE_ID=0"};
+  auto as = [&](const char* role) {
+    auto more = common;
+    more.push_back(role);
+    return job.start(argv, more);
+  };
+  const auto scheduler = as("MS_ROLE=MS_SCHED");
+  const auto worker = as("MS_ROLE=MS_WORKER");
+  ASSERT_TRUE(job.reaches(5)) << job.output();
+  job.signal(scheduler, SIGTERM);
+  EXPECT_EQ(job.wait(scheduler, 10), 128 + SIGTERM);
+  EXPECT_EQ(job.wait(worker, 10), 1) << job.output();
+  EXPECT_TRUE(has(job.output(), "the scheduler was interrupted by signal 15")) << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
+}  // namespace
+}  // namespace holdfast::apps

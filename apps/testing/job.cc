@@ -1,0 +1,168 @@
+#include "apps/testing/job.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/assert.h"
+#include "base/text.h"
+#include "io/fd.h"
+#include "io/files.h"
+#include "runtime/job_files.h"
+
+namespace holdfast::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> own_environment() {
+  std::vector<std::string> entries;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    if (!text.starts_with("HOLDFAST_") && !text.starts_with("MS_")) entries.emplace_back(text);
+  }
+  return entries;
+}
+
+bool is_dead(pid_t pid) {
+  const auto start = io::start_time(pid);
+  return !start || !io::same_process_alive(pid, *start);
+}
+
+}  // namespace
+
+std::uint16_t free_port() {
+  const io::Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  HF_ASSERT(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length) == 0);
+  HF_ASSERT(::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) == 0);
+  return ntohs(address.sin_port);
+}
+
+bool until(const std::function<bool()>& condition, int seconds) {
+  const Instant end = io::Loop::now() + std::chrono::seconds(seconds);
+  while (!condition()) {
+    if (io::Loop::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
+}
+
+Job::Job(std::string_view test)
+    : name(cat("test-", test, '-', ::getpid())), port(free_port()), environment(own_environment()) {
+  std::string made = cat(fs::temp_directory_path().string(), "/holdfast-test-XXXXXX");
+  HF_ASSERT(::mkdtemp(made.data()) != nullptr);
+  folder = made;
+  logs = folder + "/logs";
+  environment.push_back("HOLDFAST_JOB=" + name);
+}
+
+Job::~Job() {
+  for (std::size_t i = 0; i < children_.size(); ++i) {
+    if (waited_[i]) continue;
+    (void)io::send_signal(children_[i].pidfd.get(), SIGKILL);
+    (void)io::wait_for(children_[i].pidfd.get());
+  }
+  for (const pid_t pid : processes()) ::kill(pid, SIGKILL);
+  std::error_code error;
+  fs::remove_all(folder, error);
+  fs::remove_all(cat("/dev/shm/holdfast-", ::geteuid(), '/', name), error);
+}
+
+void Job::launch(const std::vector<std::string>& arguments) {
+  std::vector<std::string> argv = {MSRUN, "--master_port", cat(port), "--log_dir", logs};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  (void)start(argv, {});
+}
+
+std::size_t Job::start(const std::vector<std::string>& argv,
+                       const std::vector<std::string>& more_environment) {
+  io::SpawnOptions options{.argv = argv, .environment = environment};
+  options.environment.insert(options.environment.end(), more_environment.begin(),
+                             more_environment.end());
+  options.output = folder + "/output";
+  auto child = io::spawn(options);
+  HF_ASSERT(child.has_value());
+  children_.push_back(std::move(*child));
+  waited_.push_back(false);
+  return children_.size() - 1;
+}
+
+int Job::wait(std::size_t process, int seconds) {
+  pollfd ended{children_.at(process).pidfd.get(), POLLIN, 0};
+  const bool late = ::poll(&ended, 1, seconds * 1000) != 1;
+  if (late) signal(process, SIGKILL);
+  const auto exit = io::wait_for(children_.at(process).pidfd.get());
+  waited_.at(process) = true;
+  return late || !exit ? -1 : exit->shell_code();
+}
+
+void Job::signal(std::size_t process, int number) {
+  (void)io::send_signal(children_.at(process).pidfd.get(), number);
+}
+
+std::vector<pid_t> Job::processes(const std::string& variable) const {
+  std::vector<pid_t> found;
+  std::error_code error;
+  for (fs::directory_iterator entry("/proc", error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string number = entry->path().filename();
+    if (number.find_first_not_of("0123456789") != std::string::npos) continue;
+    const auto text = io::read_file(entry->path().string() + "/environ");
+    if (!text) continue;
+    const std::string all = '\0' + *text;
+    const auto has = [&](const std::string& words) {
+      return all.find('\0' + words + '\0') != std::string::npos;
+    };
+    const auto pid = static_cast<pid_t>(std::stol(number));
+    if (has("HOLDFAST_JOB=" + name) && (variable.empty() || has(variable)) && !is_dead(pid)) {
+      found.push_back(pid);
+    }
+  }
+  return found;
+}
+
+bool Job::kill(const std::string& variable) const {
+  const auto found = processes(variable);
+  const auto newest = std::max_element(found.begin(), found.end(), [](pid_t a, pid_t b) {
+    return io::start_time(a).value_or(0) < io::start_time(b).value_or(0);
+  });
+  return newest != found.end() && ::kill(*newest, SIGKILL) == 0;
+}
+
+double Job::status(const char* key) const {
+  const auto text = runtime::query_status("127.0.0.1", port, std::chrono::seconds(2));
+  if (!text) return -1;
+  const auto json = nlohmann::json::parse(*text, nullptr, false);
+  return json.is_object() && json.contains(key) ? json[key].get<double>() : -1;
+}
+
+bool Job::reaches(double version) const {
+  return until([&] { return status("version") >= version; });
+}
+
+std::string Job::output() const {
+  return io::tail(folder + "/output", 200);
+}
+
+std::string Job::log(const std::string& file) const {
+  return io::tail(cat(logs, '/', file), 200);
+}
+
+bool Job::nothing_left() const {
+  const std::string shared = cat("/dev/shm/holdfast-", ::geteuid(), '/', name);
+  return until([&] { return processes().empty(); }, 5) && !fs::exists(shared);
+}
+
+}  // namespace holdfast::apps
