@@ -16,6 +16,9 @@
 namespace holdfast::collective {
 namespace {
 
+constexpr std::uint64_t kPage = 4096;
+constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
+
 using Key = std::tuple<dev_t, ino_t, std::uint64_t, std::uint64_t>;
 
 // An inode that is mapped can not be used again for another file, so a live entry is never stale.
@@ -27,6 +30,19 @@ struct Known {
 Known& known() {
   static auto* const instance = new Known;  // Never destroyed: groups may outlive statics.
   return *instance;
+}
+
+// Addresses for a mapping, at the same remainder by 2 MiB as its offset in the file: so the huge
+// pages that an arena has stay huge here, too. Null if there is no room.
+std::byte* reserve(std::size_t length, std::uint64_t offset) {
+  const std::size_t used = (length + kPage - 1) / kPage * kPage;
+  void* room = ::mmap(nullptr, used + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (room == MAP_FAILED) return nullptr;
+  auto* const start = static_cast<std::byte*>(room);
+  const std::uint64_t skip = (offset - reinterpret_cast<std::uintptr_t>(room)) % kHugePage;
+  if (skip != 0) ::munmap(start, skip);
+  ::munmap(start + skip + used, kHugePage - skip);
+  return start + skip;
 }
 
 }  // namespace
@@ -59,18 +75,21 @@ Result<std::shared_ptr<Mapping>> Mapping::of(const File& file, const std::string
     return Error{Blame::kPeer, cat(name, " has ", size, " bytes where ", bytes, " from byte ",
                                    offset, " on were promised; ranks must agree on the layout")};
   }
+  const auto failed = [&name] {
+    return Error{Blame::kWorld, cat("can not map ", name, ": ", last_system_error())};
+  };
   const std::lock_guard lock(known().mutex);
   std::erase_if(known().mappings, [](const auto& entry) { return entry.second.expired(); });
   auto& entry = known().mappings[Key{status.st_dev, status.st_ino, offset, bytes}];
   if (auto mapping = entry.lock()) return mapping;
-  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  const std::uint64_t before = offset % page;
+  const std::uint64_t before = offset % kPage;
   const std::size_t length = bytes + before;
-  void* base = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd(),
+  std::byte* const room = reserve(length, offset - before);
+  if (room == nullptr) return failed();
+  void* base = ::mmap(room, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file.fd(),
                       static_cast<off_t>(offset - before));
-  if (base == MAP_FAILED) {
-    return Error{Blame::kWorld, cat("can not map ", name, ": ", last_system_error())};
-  }
+  if (base == MAP_FAILED) ::munmap(room, length);
+  if (base == MAP_FAILED) return failed();
   const std::span<std::byte> range(static_cast<std::byte*>(base) + before, bytes);
   std::shared_ptr<Mapping> mapping(new Mapping(base, length, range));
   entry = mapping;

@@ -12,7 +12,7 @@ namespace {
 
 // Up to here one barrier and n sums in every rank are cheaper than two barriers.
 constexpr std::size_t kSmallBytes = std::size_t{32} << 10;
-// What a rank sums at a time: stays in the first-level cache, and abort is looked for after each.
+// What a rank sums at a time; abort is looked for in between.
 constexpr std::size_t kBlockBytes = std::size_t{16} << 10;
 constexpr std::uint64_t kOutside = ~std::uint64_t{0};
 
@@ -153,14 +153,12 @@ Outcome Member::all_reduce(Numbers numbers) {
   if (begun != Outcome::kDone || world_size() == 1) return begun;
   // Every rank sums its slice of all the buffers and writes it into all of them.
   const Range slice = slice_of(numbers.bytes, rank(), world_size());
-  alignas(64) std::array<std::byte, kBlockBytes> sums;
   for (std::size_t at = slice.begin; at < slice.end; at += kBlockBytes) {
     if (segment_->gate().frozen()) return fail(Passage::kLeft);
     const std::size_t bytes = std::min(kBlockBytes, slice.end - at);
     Rows rows;
     for (std::byte* region : regions_) rows.push_back(region + offset + at);
-    sum_rows(sums.data(), rows.all(), bytes / size_of(numbers.element), numbers.element);
-    for (std::byte* row : rows.all()) copy_bytes(row, sums.data(), bytes);
+    sum_in_place(rows.all(), bytes / size_of(numbers.element), numbers.element);
   }
   return pass();
 }
@@ -177,6 +175,7 @@ Outcome Member::all_reduce_staged(Numbers numbers) {
     piece.count = piece.bytes / size_of(piece.element);
     copy_bytes(segment_->staging(rank(), pieces_), piece.data, piece.bytes);
     if (const Outcome o = at == 0 ? begin(request) : pass(); o != Outcome::kDone) return o;
+    if (world_size() == 1) return Outcome::kDone;
     if (const Outcome o = small ? sum_all(piece) : sum_slice(piece); o != Outcome::kDone) return o;
     ++pieces_;
     at += piece.bytes;

@@ -1,8 +1,6 @@
 #include "collective/sum.h"
 
-#include <algorithm>
 #include <cstdint>
-#include <cstring>
 
 #include "base/assert.h"
 
@@ -10,7 +8,7 @@
 // are the same in all: no contraction to fused multiply-add, no reordering. Sanitizers run before
 // such a pick is possible.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(HOLDFAST_SANITIZED)
-#define HF_CLONES __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
+#define HF_CLONES __attribute__((target_clones("avx2", "default")))
 #else
 #define HF_CLONES
 #endif
@@ -18,41 +16,44 @@
 namespace holdfast::collective {
 namespace {
 
-template <class T>
-inline __attribute__((always_inline)) void sum_any(T* out, std::byte* const* rows, std::size_t n,
-                                                   std::size_t count) {
-  // `out` may be rows[k], which is still to be read when rows[0] + rows[1] is written: so add up
-  // in a block of our own.
-  constexpr std::size_t kBlock = 1024 / sizeof(T);
-  T sums[kBlock];
-  for (std::size_t at = 0; at < count; at += kBlock) {
-    const std::size_t m = std::min(kBlock, count - at);
-    const T* row = reinterpret_cast<const T*>(rows[0]) + at;
-    std::copy(row, row + m, sums);
-    for (std::size_t k = 1; k < n; ++k) {
-      row = reinterpret_cast<const T*>(rows[k]) + at;
-      for (std::size_t i = 0; i < m; ++i) sums[i] = sums[i] + row[i];
+// Inlined into each clone of its caller, so built for that machine.
+#define HF_INLINE inline __attribute__((always_inline))
+
+// Adds up into `out`, or into all the rows if that is null. A register of every row is read
+// before the sum's is written, so `out` may be a row. kRanks is n, or 0 if the compiler need not
+// know it.
+template <class T, std::size_t kRanks>
+HF_INLINE void sum_lanes(std::byte* out, std::byte* const* rows, std::size_t n, std::size_t count) {
+  using Lanes [[gnu::vector_size(32), gnu::aligned(alignof(T)), gnu::may_alias]] = T;
+  const std::size_t ranks = kRanks != 0 ? kRanks : n;
+  std::size_t at = 0;
+  for (; at + sizeof(Lanes) <= count * sizeof(T); at += sizeof(Lanes)) {
+    Lanes sum = *reinterpret_cast<const Lanes*>(rows[0] + at);
+    for (std::size_t k = 1; k < ranks; ++k) {
+      sum = sum + *reinterpret_cast<const Lanes*>(rows[k] + at);
     }
-    std::copy(sums, sums + m, out + at);
+    if (out != nullptr) {
+      *reinterpret_cast<Lanes*>(out + at) = sum;
+    } else {
+      for (std::size_t k = 0; k < ranks; ++k) *reinterpret_cast<Lanes*>(rows[k] + at) = sum;
+    }
+  }
+  for (; at < count * sizeof(T); at += sizeof(T)) {
+    T sum = *reinterpret_cast<const T*>(rows[0] + at);
+    for (std::size_t k = 1; k < ranks; ++k) sum = sum + *reinterpret_cast<const T*>(rows[k] + at);
+    if (out != nullptr) {
+      *reinterpret_cast<T*>(out + at) = sum;
+    } else {
+      for (std::size_t k = 0; k < ranks; ++k) *reinterpret_cast<T*>(rows[k] + at) = sum;
+    }
   }
 }
 
 template <class T>
-inline __attribute__((always_inline)) void sum_of(std::byte* bytes, std::byte* const* rows,
-                                                  std::size_t n, std::size_t count) {
-  T* out = reinterpret_cast<T*>(bytes);
-  const T* a = reinterpret_cast<const T*>(rows[0]);
-  if (n == 2) {
-    const T* b = reinterpret_cast<const T*>(rows[1]);
-    for (std::size_t i = 0; i < count; ++i) out[i] = a[i] + b[i];
-  } else if (n == 4) {
-    const T* b = reinterpret_cast<const T*>(rows[1]);
-    const T* c = reinterpret_cast<const T*>(rows[2]);
-    const T* d = reinterpret_cast<const T*>(rows[3]);
-    for (std::size_t i = 0; i < count; ++i) out[i] = ((a[i] + b[i]) + c[i]) + d[i];
-  } else {
-    sum_any<T>(out, rows, n, count);
-  }
+HF_INLINE void sum_of(std::byte* out, std::byte* const* rows, std::size_t n, std::size_t count) {
+  if (n == 2) return sum_lanes<T, 2>(out, rows, n, count);
+  if (n == 4) return sum_lanes<T, 4>(out, rows, n, count);
+  sum_lanes<T, 0>(out, rows, n, count);
 }
 
 HF_CLONES void sum_floats(std::byte* o, std::byte* const* r, std::size_t n, std::size_t count) {
@@ -67,6 +68,23 @@ HF_CLONES void sum_int32s(std::byte* o, std::byte* const* r, std::size_t n, std:
 }
 HF_CLONES void sum_int64s(std::byte* o, std::byte* const* r, std::size_t n, std::size_t count) {
   sum_of<std::uint64_t>(o, r, n, count);
+}
+
+void dispatch(std::byte* out, std::span<std::byte* const> rows, std::size_t count,
+              Element element) {
+  switch (element) {
+    case Element::kFloat:
+      return sum_floats(out, rows.data(), rows.size(), count);
+    case Element::kDouble:
+      return sum_doubles(out, rows.data(), rows.size(), count);
+    case Element::kInt32:
+      return sum_int32s(out, rows.data(), rows.size(), count);
+    case Element::kInt64:
+      return sum_int64s(out, rows.data(), rows.size(), count);
+    case Element::kBytes:
+      break;
+  }
+  HF_ASSERT(false);  // Bytes are carried, never added.
 }
 
 }  // namespace
@@ -105,19 +123,11 @@ const char* name_of(Element element) {
 
 void sum_rows(std::byte* out, std::span<std::byte* const> rows, std::size_t count,
               Element element) {
-  switch (element) {
-    case Element::kFloat:
-      return sum_floats(out, rows.data(), rows.size(), count);
-    case Element::kDouble:
-      return sum_doubles(out, rows.data(), rows.size(), count);
-    case Element::kInt32:
-      return sum_int32s(out, rows.data(), rows.size(), count);
-    case Element::kInt64:
-      return sum_int64s(out, rows.data(), rows.size(), count);
-    case Element::kBytes:
-      break;
-  }
-  HF_ASSERT(false);  // Bytes are carried, never added.
+  dispatch(out, rows, count, element);
+}
+
+void sum_in_place(std::span<std::byte* const> rows, std::size_t count, Element element) {
+  dispatch(nullptr, rows, count, element);
 }
 
 }  // namespace holdfast::collective

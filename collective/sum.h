@@ -1,4 +1,4 @@
-// sum_rows: adds up one row of numbers per rank, in rank order.
+// sum_rows, sum_in_place: add up one row of numbers per rank, in rank order.
 #pragma once
 
 #include <cstddef>
@@ -14,5 +14,8 @@ namespace holdfast::collective {
 // out[i] = ((rows[0][i] + rows[1][i]) + rows[2][i]) + ... for i < count. `out` may be one of the
 // rows; otherwise nothing overlaps. Everything is aligned for the element's type.
 void sum_rows(std::byte* out, std::span<std::byte* const> rows, std::size_t count, Element element);
+
+// The same, but every row becomes the sum: one pass over memory instead of two.
+void sum_in_place(std::span<std::byte* const> rows, std::size_t count, Element element);
 
 }  // namespace holdfast::collective
