@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <mutex>
 #include <optional>
 #include <stop_token>
@@ -21,7 +20,6 @@ using collective::Outcome;
 using namespace std::chrono_literals;
 
 constexpr Duration kProgressEvery = 250ms;
-constexpr Duration kEndLimit = 10s;
 
 const char* name(wire::RepairKind kind) {
   switch (kind) {
@@ -293,7 +291,8 @@ Status Session::join(const arena::Position& position) {
 
 Result<Began> Session::begin_step() {
   Parts& p = *parts_;
-  HF_ASSERT(p.joined && !p.ended && p.sums.empty());
+  HF_ASSERT(p.joined && !p.ended);
+  if (p.group) p.wait_for_sums();  // Of a step that was begun and given up.
   p.mark = Outcome::kDone;
   Began began = Began::kAtOnce;
   while (!p.group || p.group->aborted()) {
@@ -356,21 +355,7 @@ Status Session::end() {
   if (std::exchange(p.ended, true)) return {};
   if (p.group) p.group->leave();
   p.worker.trace().event("end", {{"rank", p.identity.rank}, {"version", p.arena.version()}});
-  if (p.worker.solo()) return {};
-  p.worker.post(member::TrainingEnded{p.joined ? p.arena.version() : kNoVersion});
-  const Instant until = io::Loop::now() + kEndLimit;
-  for (;;) {
-    auto order = p.worker.next_order(until - io::Loop::now());
-    if (!order) return order.error();
-    if (!*order) break;
-    if (std::holds_alternative<member::Released>(**order)) return {};
-  }
-  std::fprintf(
-      stderr,
-      "holdfast: the scheduler has not confirmed the end of rank %d's training within 10 s; "
-      "the process ends all the same\n",
-      p.identity.rank);
-  return {};
+  return p.worker.end(p.joined ? p.arena.version() : kNoVersion);
 }
 
 }  // namespace holdfast::runtime

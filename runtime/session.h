@@ -73,6 +73,7 @@ class Session {
   [[nodiscard]] Status join(const arena::Position& position);
 
   // Before the gradients of a step are touched. Forms the group if there is none or it was aborted.
+  // A step that was begun and not ended is given up, if all ranks give it up alike.
   [[nodiscard]] Result<Began> begin_step();
 
   // Starts the sum over all ranks of a range of arena().gradients(), in place; every rank the same

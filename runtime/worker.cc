@@ -36,6 +36,7 @@ constexpr Duration kLastDelay = 1s;
 constexpr Duration kConnectLimit = 5s;
 constexpr Duration kHeartbeat = 1s;
 constexpr Duration kFailLimit = 5s;
+constexpr Duration kEndLimit = 10s;
 
 // Both end with the process in good order, however that ends: they are static, so exit() ends them.
 std::optional<arena::Lifeline>& held_lifeline() {
@@ -413,6 +414,22 @@ Status Worker::wait_for_abort(Generation generation, Duration limit) {
   if (!said) return said.error();
   if (*said) return {};
   return Error{Blame::kWorld, "the collectives were ended, but the scheduler told of no fault"};
+}
+
+Status Worker::end(Version version) {
+  if (solo() || waits_spare()) return {};
+  post(member::TrainingEnded{version});
+  const Instant until = io::Loop::now() + kEndLimit;
+  for (;;) {
+    auto order = next_order(until - io::Loop::now());
+    if (!order) return order.error();
+    if (!*order) break;
+    if (std::holds_alternative<member::Released>(**order)) return {};
+  }
+  std::fprintf(stderr,
+               "holdfast: the scheduler has not confirmed the end of this training within 10 s; the "
+               "process ends all the same\n");
+  return {};
 }
 
 Error Worker::fail(std::string reason) {

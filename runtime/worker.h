@@ -67,6 +67,11 @@ class Worker {
   // next_order(); `limit` has passed.
   [[nodiscard]] Status wait_for_abort(Generation generation, Duration limit);
 
+  // Tells the scheduler that this rank's training has ended in good order, at this version
+  // (kNoVersion: it never trained), and waits until that is on record: 10 s at most, then it warns.
+  // Nothing to do for a world of its own and for a spare without a place.
+  [[nodiscard]] Status end(Version version);
+
   // Tells the scheduler that the job can not go on and waits until that is on record (5 s at most).
   // Returns the error that the caller shall give: `reason`, or why the job was over already.
   [[nodiscard]] Error fail(std::string reason);

@@ -1,0 +1,46 @@
+// Job: what this process is part of. The first line of a training program makes it.
+#pragma once
+
+#include <memory>
+#include <stdexcept>
+
+namespace holdfast {
+
+// What ends a training: the user's error or the world's. what() is one sentence that names the
+// thing and the remedy. A fault that Holdfast recovers from is never one.
+class Failure : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+namespace detail {
+struct JobParts;
+}
+
+class Job {
+ public:
+  // Ends this rank's part of the job in good order: waits until the scheduler knows (10 s at most).
+  // Not so while an exception is in flight: then the rank counts as failed, and is replaced.
+  ~Job();
+  Job(Job&&) noexcept;
+  Job& operator=(Job&&) = delete;
+
+  // Both wait until the ranks are given. A spare waits here for a rank that has lost its process:
+  // ask as late as possible, so that all that comes before is ready by then. Throws Failure.
+  [[nodiscard]] int rank() const;
+  [[nodiscard]] int world_size() const;
+
+ private:
+  explicit Job(std::shared_ptr<detail::JobParts> parts);
+  friend Job init();
+  friend class State;
+  std::shared_ptr<detail::JobParts> parts_;
+};
+
+// Joins the job that the environment names (docs/settings.md; msrun sets it). Without MS_ROLE the
+// process trains alone. In the scheduler's process the job is served in here and the process exits:
+// what follows never runs there. Returns at once otherwise. Call it once, in the main thread, first
+// of all. Throws Failure for a wrong setting, naming it.
+[[nodiscard]] Job init();
+
+}  // namespace holdfast

@@ -1,0 +1,52 @@
+// The optimizers. Each means what its namesake in torch.optim means; the update itself is ours: one
+// pass over the memory, protected against the death of the process at any instant.
+//
+// Where a parameter got no gradient in a step, its gradient counts as zero: weight decay and
+// momentum still move it (torch.optim leaves such a parameter alone).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <variant>
+
+namespace holdfast {
+
+// The learning rate of step n (1 is the first), in place of the fixed one. It must depend on n
+// alone: a process that replaces another asks it anew.
+using Schedule = std::function<double(std::uint64_t n)>;
+
+struct Sgd {
+  double learning_rate = 0.01;
+  double weight_decay = 0;
+  Schedule schedule;
+};
+
+// SGD with momentum; no dampening, not Nesterov's.
+struct Momentum {
+  double learning_rate = 0.01;
+  double momentum = 0.9;
+  double weight_decay = 0;
+  Schedule schedule;
+};
+
+struct Adam {
+  double learning_rate = 0.001;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0;  // Added to the gradient.
+  Schedule schedule;
+};
+
+struct AdamW {
+  double learning_rate = 0.001;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0.01;  // Apart from the gradient.
+  Schedule schedule;
+};
+
+using Optimizer = std::variant<Sgd, Momentum, Adam, AdamW>;
+
+}  // namespace holdfast

@@ -1,0 +1,36 @@
+// Which samples a rank takes in which step: a pure function, so that any step can be made again.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace holdfast::train {
+
+// A permutation of 0 .. size-1 that needs no memory: any element is computed alone.
+class Permutation {
+ public:
+  Permutation(std::uint64_t seed, std::uint64_t size);
+  [[nodiscard]] std::uint64_t operator()(std::uint64_t i) const;  // Requires: i < size.
+
+ private:
+  std::uint64_t seed_;
+  std::uint64_t size_;
+  unsigned half_bits_;
+};
+
+struct Sharding {
+  std::uint64_t samples = 0;  // In the data set.
+  std::uint64_t batch = 0;    // Per rank and step.
+  std::uint64_t ranks = 1;
+  std::uint64_t seed = 0;
+
+  // Whole steps; what is left over is not used in this epoch.
+  [[nodiscard]] std::uint64_t steps_per_epoch() const { return samples / (batch * ranks); }
+  // Sample numbers of step `index` (from 0) of an epoch for one rank. Over all steps and ranks of
+  // an epoch none comes twice.
+  [[nodiscard]] std::vector<std::size_t> indices(std::uint64_t epoch, std::uint64_t index,
+                                                 std::uint64_t rank) const;
+};
+
+}  // namespace holdfast::train

@@ -1,0 +1,136 @@
+#include "train/gradients.h"
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "holdfast/job.h"
+
+namespace holdfast::train {
+namespace {
+
+constexpr std::size_t kBucketFloats = (std::size_t{1} << 20) / sizeof(float);
+
+// A std::shared_ptr or, in later releases, an intrusive one.
+using Accumulator =
+    decltype(torch::autograd::impl::grad_accumulator(std::declval<torch::Tensor>()));
+
+struct Bucket {
+  std::span<float> range;
+  std::size_t parameters = 0;
+  std::size_t missing = 0;
+};
+
+}  // namespace
+
+struct Gradients::Parts {
+  void ready(std::size_t i);
+  void hand_on();
+
+  Reduce reduce;
+  std::vector<torch::Tensor> parameters;
+  std::vector<torch::Tensor> views;  // Of the arena.
+  std::vector<Bucket> buckets;
+  std::vector<std::size_t> bucket_of;
+  std::vector<bool> is_ready;
+  std::size_t next = 0;  // The first bucket that is not handed on.
+  bool in_backward = false;
+  // A parameter knows its accumulator only as long as somebody else holds it.
+  std::vector<Accumulator> accumulators;
+};
+
+// Runs when a parameter's gradient of this backward pass is complete.
+struct Gradients::Hook : torch::autograd::FunctionPostHook {
+  Hook(const std::shared_ptr<Parts>& p, std::size_t index) : parts(p), i(index) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list&) override {
+    const auto alive = parts.lock();
+    if (alive && alive->in_backward) alive->ready(i);
+    return outputs;
+  }
+  std::weak_ptr<Parts> parts;  // Graphs that the user holds keep the hook alive.
+  std::size_t i;
+};
+
+Gradients::Gradients(const std::vector<NamedTensor>& parameters, arena::Arena& arena, Reduce reduce)
+    : parts_(std::make_shared<Parts>()) {
+  Parts& p = *parts_;
+  p.reduce = std::move(reduce);
+  p.is_ready.resize(parameters.size());
+  p.bucket_of.resize(parameters.size());
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    p.parameters.push_back(parameters[i].tensor);
+    p.views.push_back(
+        torch::from_blob(arena.gradient(i).data(), parameters[i].tensor.sizes(), torch::kFloat));
+    p.accumulators.push_back(torch::autograd::impl::grad_accumulator(parameters[i].tensor));
+    p.accumulators.back()->add_post_hook(std::make_unique<Hook>(parts_, i));
+  }
+  const arena::Layout& layout = arena.layout();
+  for (std::size_t end = parameters.size(), i = end; i-- > 0;) {
+    p.bucket_of[i] = p.buckets.size();
+    const std::size_t floats = layout.offset(end) - layout.offset(i);
+    if (floats < kBucketFloats && i > 0) continue;
+    p.buckets.push_back({arena.gradients().subspan(layout.offset(i), floats), end - i, 0});
+    end = i;
+  }
+}
+
+Gradients::~Gradients() = default;
+Gradients::Gradients(Gradients&&) noexcept = default;
+
+void Gradients::begin_step() {
+  Parts& p = *parts_;
+  for (auto& parameter : p.parameters) parameter.mutable_grad().reset();
+  p.is_ready.assign(p.is_ready.size(), false);
+  for (auto& bucket : p.buckets) bucket.missing = bucket.parameters;
+  p.next = 0;
+}
+
+void Gradients::backward(const torch::Tensor& loss, double scale) {
+  Parts& p = *parts_;
+  p.in_backward = true;
+  try {
+    loss.backward(torch::full_like(loss, scale));
+  } catch (...) {
+    p.in_backward = false;
+    throw;
+  }
+  p.in_backward = false;
+  for (std::size_t i = 0; i < p.parameters.size(); ++i) {
+    if (!p.is_ready[i]) p.ready(i);
+  }
+}
+
+// A gradient that torch made is copied rather than added to zeros: one pass over memory less, and
+// torch hands it over without a copy of its own.
+void Gradients::Parts::ready(std::size_t i) {
+  if (is_ready[i]) {
+    throw Failure(
+        "a parameter got its gradient in two parts within one backward pass (re-entrant "
+        "checkpointing?), but its first part may be summed already");
+  }
+  const torch::NoGradGuard no_grad;
+  torch::Tensor& gradient = parameters[i].mutable_grad();
+  if (gradient.defined()) {
+    views[i].copy_(gradient.is_sparse() ? gradient.to_dense() : gradient);
+  } else {
+    views[i].zero_();
+  }
+  gradient = views[i];
+  is_ready[i] = true;
+  --buckets[bucket_of[i]].missing;
+  hand_on();
+}
+
+void Gradients::Parts::hand_on() {
+  while (next < buckets.size() && buckets[next].missing == 0) {
+    if (reduce) reduce(buckets[next].range);
+    ++next;
+  }
+}
+
+}  // namespace holdfast::train

@@ -1,0 +1,44 @@
+#include "train/job.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <utility>
+
+#include "config/settings.h"
+#include "runtime/scheduler.h"
+
+namespace holdfast {
+
+using detail::must;
+
+Job init() {
+  const auto settings = must(config::from_environment(environ));
+  if (settings.role == config::Role::kScheduler) std::exit(runtime::serve(settings));
+  auto parts = std::make_shared<detail::JobParts>();
+  parts->worker = must(runtime::Worker::start(settings));
+  parts->exceptions = std::uncaught_exceptions();
+  return Job(std::move(parts));
+}
+
+Job::Job(std::shared_ptr<detail::JobParts> parts) : parts_(std::move(parts)) {}
+Job::Job(Job&&) noexcept = default;
+
+Job::~Job() {
+  if (!parts_ || parts_->has_state || std::uncaught_exceptions() > parts_->exceptions) return;
+  // A program that trained nothing; the others must hear that it will not come.
+  if (const Status ended = parts_->worker->end(kNoVersion); !ended) {
+    std::fprintf(stderr, "holdfast: %s\n", ended.error().what.c_str());
+  }
+}
+
+int Job::rank() const {
+  return must(parts_->worker->identity()).rank;
+}
+int Job::world_size() const {
+  return must(parts_->worker->identity()).world_size;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,28 @@
+// What a Job and its State share.
+#pragma once
+
+#include <memory>
+
+#include "base/result.h"
+#include "holdfast/job.h"
+#include "runtime/worker.h"
+
+namespace holdfast::detail {
+
+struct JobParts {
+  std::unique_ptr<runtime::Worker> worker;
+  bool has_state = false;  // Then the end of the training is the State's to tell.
+  int exceptions = 0;      // In flight when the Job was made.
+};
+
+// The public face has exceptions, the rooms below have Results.
+inline void must(const Status& status) {
+  if (!status) throw Failure(status.error().what);
+}
+template <class T>
+T must(Result<T> result) {
+  if (!result) throw Failure(result.error().what);
+  return *std::move(result);
+}
+
+}  // namespace holdfast::detail

@@ -1,0 +1,133 @@
+#include "train/model.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/text.h"
+#include "holdfast/job.h"
+
+namespace holdfast::train {
+namespace {
+
+void check_kind(const NamedTensor& t) {
+  if (!t.tensor.is_cpu() || t.tensor.is_sparse()) {
+    throw Failure(cat("'", t.name, "' is not a dense tensor on the CPU, and no other can be kept"));
+  }
+}
+
+void copy_out(const torch::Tensor& tensor, std::byte* to) {
+  const torch::Tensor values = tensor.detach().contiguous();
+  std::memcpy(to, values.data_ptr(), values.nbytes());
+}
+
+void copy_in(const torch::Tensor& tensor, const std::byte* from) {
+  torch::Tensor values = tensor.detach();
+  if (values.is_contiguous()) {
+    std::memcpy(values.data_ptr(), from, values.nbytes());
+  } else {
+    auto* bytes = const_cast<std::byte*>(from);  // from_blob has no const form; it is only read.
+    values.copy_(torch::from_blob(bytes, values.sizes(), values.options()));
+  }
+}
+
+}  // namespace
+
+Model::Model(std::shared_ptr<torch::nn::Module> module) : module_(std::move(module)) {
+  std::set<const void*> seen;  // A shared parameter has several names and counts once.
+  for (const auto& item : module_->named_parameters()) {
+    NamedTensor parameter{item.key(), item.value()};
+    if (!seen.insert(parameter.tensor.unsafeGetTensorImpl()).second) continue;
+    check_kind(parameter);
+    if (!parameter.tensor.requires_grad()) {
+      private_.push_back(std::move(parameter));
+      continue;
+    }
+    if (parameter.tensor.scalar_type() != torch::kFloat) {
+      throw Failure(cat("parameter '", parameter.name,
+                        "' is not float32: call module->to("
+                        "torch::kFloat) before the State is made"));
+    }
+    parameters_.push_back(std::move(parameter));
+  }
+  if (parameters_.empty()) {
+    throw Failure("the module has no parameter that requires a gradient: nothing can be trained");
+  }
+  for (const auto& item : module_->named_buffers()) {
+    NamedTensor buffer{item.key(), item.value()};
+    if (!buffer.tensor.defined() || !seen.insert(buffer.tensor.unsafeGetTensorImpl()).second) {
+      continue;
+    }
+    check_kind(buffer);
+    private_.push_back(std::move(buffer));
+  }
+}
+
+void Model::keep(Kept value) {
+  const auto same = [&](const auto& other) { return other.name == value.name; };
+  if (std::any_of(kept_.begin(), kept_.end(), same)) {
+    throw Failure(cat("two values are kept under the name '", value.name, "': give each its own"));
+  }
+  kept_.push_back(std::move(value));
+}
+
+arena::Layout Model::layout(arena::Optimizer optimizer) const {
+  arena::Layout layout;
+  layout.optimizer = optimizer;
+  for (const auto& p : parameters_) {
+    layout.parameters.push_back({p.name, static_cast<std::uint64_t>(p.tensor.numel())});
+  }
+  for (const auto& t : private_) layout.private_bytes += t.tensor.nbytes();
+  for (const auto& k : kept_) layout.private_bytes += k.bytes;
+  return layout;
+}
+
+void Model::write_parameters(arena::Arena& arena) const {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    copy_out(parameters_[i].tensor, reinterpret_cast<std::byte*>(arena.parameter(i).data()));
+  }
+}
+
+void Model::adopt(arena::Arena& arena) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    torch::Tensor& tensor = parameters_[i].tensor;
+    tensor.set_data(torch::from_blob(arena.parameter(i).data(), tensor.sizes(), torch::kFloat));
+  }
+}
+
+void Model::release() {
+  for (auto& p : parameters_) {
+    p.tensor.set_data(p.tensor.detach().clone());
+    p.tensor.mutable_grad().reset();
+  }
+}
+
+void Model::pack(std::span<std::byte> bytes) const {
+  std::byte* at = bytes.data();
+  for (const auto& t : private_) {
+    copy_out(t.tensor, at);
+    at += t.tensor.nbytes();
+  }
+  for (const auto& k : kept_) {
+    std::memcpy(at, k.data, k.bytes);
+    at += k.bytes;
+  }
+  HF_ASSERT(at == bytes.data() + bytes.size());
+}
+
+void Model::unpack(std::span<const std::byte> bytes) const {
+  const std::byte* at = bytes.data();
+  for (const auto& t : private_) {
+    copy_in(t.tensor, at);
+    at += t.tensor.nbytes();
+  }
+  for (const auto& k : kept_) {
+    std::memcpy(k.data, at, k.bytes);
+    at += k.bytes;
+  }
+  HF_ASSERT(at == bytes.data() + bytes.size());
+}
+
+}  // namespace holdfast::train

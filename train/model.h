@@ -1,0 +1,58 @@
+// Model: the tensors of a module and the user's kept values, and how they lie in an arena:
+// parameters in place, all else packed into the rank's private bytes.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "arena/arena.h"
+
+namespace holdfast::train {
+
+struct NamedTensor {
+  std::string name;
+  torch::Tensor tensor;
+};
+
+struct Kept {
+  std::string name;
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+class Model {
+ public:
+  // Throws Failure for a module without trainable parameters, or with one that can not be kept.
+  explicit Model(std::shared_ptr<torch::nn::Module> module);
+
+  void keep(Kept value);  // Throws Failure for a name that is taken.
+
+  [[nodiscard]] arena::Layout layout(arena::Optimizer optimizer) const;
+  // Lays the parameters down in a fresh arena.
+  void write_parameters(arena::Arena& arena) const;
+  // From now on the parameters are those of the arena. release(): they are copies of their own.
+  void adopt(arena::Arena& arena);
+  void release();
+
+  // Buffers, parameters without gradient and kept values, to and from private bytes.
+  void pack(std::span<std::byte> bytes) const;
+  void unpack(std::span<const std::byte> bytes) const;
+
+  [[nodiscard]] const std::vector<NamedTensor>& parameters() const { return parameters_; }
+  // In the order in which they are packed, kept values last.
+  [[nodiscard]] const std::vector<NamedTensor>& private_tensors() const { return private_; }
+  [[nodiscard]] const std::vector<Kept>& kept() const { return kept_; }
+
+ private:
+  std::shared_ptr<torch::nn::Module> module_;
+  std::vector<NamedTensor> parameters_;
+  std::vector<NamedTensor> private_;
+  std::vector<Kept> kept_;
+};
+
+}  // namespace holdfast::train

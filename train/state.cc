@@ -1,0 +1,370 @@
+#include "holdfast/state.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "base/digest.h"
+#include "base/prng.h"
+#include "base/text.h"
+#include "runtime/session.h"
+#include "train/data.h"
+#include "train/gradients.h"
+#include "train/job.h"
+#include "train/model.h"
+#include "train/safetensors.h"
+
+namespace holdfast {
+
+using detail::must;
+
+namespace {
+
+constexpr std::uint64_t kGeneratorSeed = 1;  // Tells its numbers from the other uses of a seed.
+
+arena::Optimizer kind_of(const Optimizer& optimizer) {
+  constexpr arena::Optimizer kinds[] = {arena::Optimizer::kSgd, arena::Optimizer::kMomentum,
+                                        arena::Optimizer::kAdam, arena::Optimizer::kAdamW};
+  return kinds[optimizer.index()];
+}
+
+arena::UpdateArguments arguments_of(const Optimizer& optimizer, Version n) {
+  arena::UpdateArguments arguments;
+  arguments.update_count = n;
+  std::visit(
+      [&](const auto& o) {
+        using Kind = std::decay_t<decltype(o)>;
+        arguments.learning_rate = o.schedule ? o.schedule(n) : o.learning_rate;
+        arguments.weight_decay = o.weight_decay;
+        if constexpr (std::is_same_v<Kind, Momentum>) {
+          arguments.momentum = o.momentum;
+        } else if constexpr (!std::is_same_v<Kind, Sgd>) {
+          arguments.beta1 = o.beta1;
+          arguments.beta2 = o.beta2;
+          arguments.epsilon = o.epsilon;
+        }
+      },
+      optimizer);
+  return arguments;
+}
+
+const char* dtype_of(const train::NamedTensor& t) {
+  switch (t.tensor.scalar_type()) {
+    case torch::kFloat:
+      return "F32";
+    case torch::kDouble:
+      return "F64";
+    case torch::kHalf:
+      return "F16";
+    case torch::kBFloat16:
+      return "BF16";
+    case torch::kLong:
+      return "I64";
+    case torch::kInt:
+      return "I32";
+    case torch::kShort:
+      return "I16";
+    case torch::kChar:
+      return "I8";
+    case torch::kByte:
+      return "U8";
+    case torch::kBool:
+      return "BOOL";
+    default:
+      throw Failure(cat("'", t.name, "' has a type that safetensors files do not know"));
+  }
+}
+
+std::vector<const char*> moment_names(arena::Optimizer optimizer) {
+  switch (arena::moment_count(optimizer)) {
+    case 0:
+      return {};
+    case 1:
+      return {"momentum_buffer"};
+    default:
+      return {"exp_avg", "exp_avg_sq"};
+  }
+}
+
+}  // namespace
+
+struct State::Parts {
+  Parts(std::shared_ptr<detail::JobParts> j, std::shared_ptr<torch::nn::Module> module, Optimizer o,
+        Forward f)
+      : job(std::move(j)),
+        model(std::move(module)),
+        optimizer(std::move(o)),
+        forward(std::move(f)),
+        exceptions(std::uncaught_exceptions()) {}
+
+  void open();
+  void rehearse(const std::function<torch::Tensor()>& input);
+  void restore();
+  bool begin_step();
+  void end_step();
+  [[nodiscard]] bool at_end();
+  [[nodiscard]] arena::Position position_after_step();
+  [[nodiscard]] std::vector<train::SavedArray> saved_arrays();
+  [[nodiscard]] Version version() const { return session->version(); }
+
+  std::shared_ptr<detail::JobParts> job;
+  train::Model model;
+  Optimizer optimizer;
+  Forward forward;
+  int exceptions;                             // In flight when the State was made.
+  std::unique_ptr<runtime::Session> session;  // Null until the rank is needed.
+  std::optional<train::Gradients> gradients;
+
+  // The loop under way.
+  StepsOptions options;
+  train::Sharding sharding;
+  Fetch fetch;
+  // What a repeat of the loop's first step starts from: between two loops the user may have changed
+  // kept values and buffers, of which no version knows yet.
+  std::vector<std::byte> start;
+  Version start_version = kNoVersion;
+  bool in_body = false;
+  bool stepped = false;
+  bool replaying = false;
+  double loss = 0;
+};
+
+// ---- Opening ------------------------------------------------------------------------------------
+
+void State::Parts::open() {
+  if (session) return;
+  if (std::exchange(job->has_state, true)) {
+    throw Failure(
+        "this process trains a second State, but a job has one: put both modules into one");
+  }
+  session = must(runtime::Session::open(*job->worker, model.layout(kind_of(optimizer))));
+  arena::Arena& arena = session->arena();
+  if (arena.fresh()) {
+    model.write_parameters(arena);
+    model.pack(arena.private_bytes(0));
+  }
+  must(session->join({}));
+  model.adopt(arena);
+  model.unpack(arena.private_bytes(version()));
+  train::Gradients::Reduce reduce;
+  if (session->identity().world_size > 1) {
+    reduce = [s = session.get()](std::span<float> range) { s->reduce(range); };
+  }
+  gradients.emplace(model.parameters(), arena, std::move(reduce));
+}
+
+// A process that waits for a rank has time to make its first pass, in which torch sets up threads,
+// kernels and memory. It must leave no trace, and need not succeed: the body may do otherwise.
+void State::Parts::rehearse(const std::function<torch::Tensor()>& input) {
+  std::vector<std::byte> before(model.layout(kind_of(optimizer)).private_bytes);
+  model.pack(before);
+  auto generator = at::detail::getDefaultCPUGenerator();
+  const torch::Tensor numbers = generator.get_state();
+  try {
+    fetch(sharding.indices(0, 0, 0));
+    const torch::Tensor batch = input();
+    if (batch.defined()) forward(batch).sum().backward();
+  } catch (const std::exception&) {
+  }
+  for (const auto& p : model.parameters()) p.tensor.mutable_grad().reset();
+  generator.set_state(numbers);
+  model.unpack(before);
+}
+
+void State::Parts::restore() {
+  arena::Arena& arena = session->arena();
+  model.unpack(version() == start_version ? std::span<const std::byte>(start)
+                                          : arena.private_bytes(version()));
+}
+
+// ---- Steps --------------------------------------------------------------------------------------
+
+bool State::Parts::at_end() {
+  return version() >= options.max_steps || session->arena().position().epoch >= options.epochs;
+}
+
+bool State::Parts::begin_step() {
+  if (at_end()) {
+    replaying = false;
+    return false;
+  }
+  if (must(session->begin_step()) == runtime::Began::kReformed) restore();
+  const arena::Position at = session->arena().position();
+  const auto rank = static_cast<std::uint64_t>(session->identity().rank);
+  torch::manual_seed(derive(options.shuffle_seed, kGeneratorSeed, rank, version() + 1));
+  fetch(sharding.indices(at.epoch, at.index, rank));
+  gradients->begin_step();
+  in_body = true;
+  stepped = false;
+  return true;
+}
+
+arena::Position State::Parts::position_after_step() {
+  arena::Position position = session->arena().position();
+  position.samples += options.batch;
+  if (++position.index >= sharding.steps_per_epoch()) {
+    position.index = 0;
+    ++position.epoch;
+  }
+  return position;
+}
+
+void State::Parts::end_step() {
+  const Version n = version() + 1;
+  if (!stepped) {
+    throw Failure(cat("the loop's body has ended without state.step(loss) in step ", n,
+                      ": every body makes one step"));
+  }
+  in_body = false;
+  arena::StagedStep step;
+  step.private_bytes = session->arena().private_bytes(n);
+  if (job->worker->settings().protect) model.pack(session->arena().private_bytes(n));
+  step.arguments = arguments_of(optimizer, n);
+  step.position = position_after_step();
+  replaying = must(session->end_step(step, loss)) == runtime::Ended::kVoid;
+  if (replaying) restore();
+}
+
+State::State(Job& job, std::shared_ptr<torch::nn::Module> module, Optimizer optimizer,
+             Forward forward)
+    : parts_(std::make_shared<Parts>(job.parts_, std::move(module), std::move(optimizer),
+                                     std::move(forward))) {}
+
+State::~State() {
+  Parts& p = *parts_;
+  if (!p.session) return;
+  if (std::uncaught_exceptions() <= p.exceptions) {
+    if (const Status ended = p.session->end(); !ended) {
+      std::fprintf(stderr, "holdfast: %s\n", ended.error().what.c_str());
+    }
+  }
+  p.gradients.reset();
+  p.model.release();
+  p.session.reset();
+}
+
+void State::begin_loop(const StepsOptions& options, std::optional<std::size_t> size, Fetch fetch,
+                       std::function<torch::Tensor()> rehearsal) {
+  Parts& p = *parts_;
+  if (!size) throw Failure("the data set does not know its size, so its order can not be fixed");
+  if (options.batch == 0) throw Failure("StepsOptions::batch is 0: a step takes at least 1 sample");
+  p.options = options;
+  p.fetch = std::move(fetch);
+  p.in_body = false;
+  p.replaying = false;
+  p.sharding = {
+      .samples = *size, .batch = std::min(options.batch, *size), .seed = options.shuffle_seed};
+  const bool reentered = p.session != nullptr;
+  if (p.forward && p.job->worker->waits_spare() && *size > 0) p.rehearse(rehearsal);
+  p.open();
+  p.sharding.batch = options.batch;
+  p.sharding.ranks = static_cast<std::uint64_t>(p.session->identity().world_size);
+  if (p.sharding.steps_per_epoch() == 0) {
+    throw Failure(cat("the data set has ", *size, " samples, fewer than one step takes (",
+                      options.batch, " for each of ", p.sharding.ranks, " ranks)"));
+  }
+  if (reentered) {
+    p.start.resize(p.session->arena().layout().private_bytes);
+    p.model.pack(p.start);
+    p.start_version = p.version();
+  }
+}
+
+bool State::advance() {
+  if (parts_->in_body) parts_->end_step();
+  return parts_->begin_step();
+}
+
+void State::step(const torch::Tensor& loss) {
+  Parts& p = *parts_;
+  if (!p.in_body) throw Failure("state.step(loss) was called outside the body of state.steps()");
+  if (std::exchange(p.stepped, true)) {
+    throw Failure(
+        "state.step(loss) was called twice in one body: a step has one loss, add them up");
+  }
+  if (loss.numel() != 1) {
+    throw Failure(cat("the loss has ", loss.numel(), " elements: reduce it to one, by mean() say"));
+  }
+  p.loss = loss.item<double>();
+  p.gradients->backward(loss, 1.0 / static_cast<double>(p.sharding.ranks));
+}
+
+void State::keep_bytes(const std::string& name, void* value, std::size_t bytes) {
+  if (parts_->session) {
+    throw Failure(
+        cat("keep(\"", name, "\") came after the first step: keep values before steps()"));
+  }
+  parts_->model.keep({name, static_cast<std::byte*>(value), bytes});
+}
+
+std::uint64_t State::version() {
+  parts_->open();
+  return parts_->version();
+}
+
+std::uint64_t State::epoch() {
+  parts_->open();
+  return parts_->session->arena().position().epoch;
+}
+
+bool State::replaying() const {
+  return parts_->replaying;
+}
+
+std::uint64_t State::digest() {
+  parts_->open();
+  arena::Arena& arena = parts_->session->arena();
+  return derive(arena.digest(), holdfast::digest(arena.private_bytes(arena.version())),
+                arena.version());
+}
+
+// ---- Saving -------------------------------------------------------------------------------------
+
+std::vector<train::SavedArray> State::Parts::saved_arrays() {
+  arena::Arena& arena = session->arena();
+  std::vector<train::SavedArray> arrays;
+  const auto& parameters = model.parameters();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto shape = parameters[i].tensor.sizes().vec();
+    arrays.push_back({parameters[i].name, "F32", shape, std::as_bytes(arena.parameter(i))});
+  }
+  // As they were committed: the module's own may be those of a step under way.
+  std::span<const std::byte> rest = arena.private_bytes(version());
+  const auto take = [&](std::size_t bytes) {
+    const auto taken = rest.first(bytes);
+    rest = rest.subspan(bytes);
+    return taken;
+  };
+  for (const auto& t : model.private_tensors()) {
+    arrays.push_back({t.name, dtype_of(t), t.tensor.sizes().vec(), take(t.tensor.nbytes())});
+  }
+  for (const auto& k : model.kept()) {
+    arrays.push_back(
+        {cat("kept.", k.name), "U8", {static_cast<std::int64_t>(k.bytes)}, take(k.bytes)});
+  }
+  const auto moments = moment_names(kind_of(optimizer));
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    for (std::size_t k = 0; k < moments.size(); ++k) {
+      arrays.push_back({cat("optimizer.", parameters[i].name, ".", moments[k]), "F32",
+                        parameters[i].tensor.sizes().vec(), std::as_bytes(arena.moment(k, i))});
+    }
+  }
+  return arrays;
+}
+
+void State::save(const std::string& path) {
+  Parts& p = *parts_;
+  p.open();
+  if (p.session->identity().rank != 0) return;
+  const arena::Position position = p.session->arena().position();
+  const train::Note metadata[] = {{"holdfast.version", std::to_string(p.version())},
+                                  {"holdfast.epoch", std::to_string(position.epoch)},
+                                  {"holdfast.index", std::to_string(position.index)},
+                                  {"holdfast.optimizer", arena::name(kind_of(p.optimizer))}};
+  must(train::write_safetensors(path, p.saved_arrays(), metadata));
+}
+
+}  // namespace holdfast
