@@ -1,4 +1,4 @@
-"""Bind the C interface (include/holdfast/c.h) by ctypes; no framework, no NumPy, no GIL while waiting.
+"""Bind the C interface (include/holdfast/c.h) by ctypes; the GIL is not held while waiting.
 
 The meaning of everything is documented in c.h. Memory is given as an address (`tensor.data_ptr()`)
 or as any object with a writable buffer.
@@ -10,10 +10,13 @@ import ctypes as c
 import enum
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Final, NamedTuple, Union
 
 from holdfast._errors import Error, MarkedError, PeerError, UserError, WorldError
+from holdfast._waiting import abandoned, interruptibly
 
 ABI_VERSION: Final = 1
 NO_VERSION: Final = 2**64 - 1
@@ -235,10 +238,15 @@ def _address(data: Buffer) -> int:
     return c.addressof(c.c_char.from_buffer(view))
 
 
-def _view(pointer: c.c_void_p, count: int, kind: Any, code: str) -> memoryview:
-    """Return the memory at `pointer` as a writable view of `count` elements."""
-    array = (kind * count).from_address(pointer.value or 0) if count else (kind * 0)()
-    return memoryview(array).cast("B").cast(code)
+def _bytes(pointer: c.c_void_p, count: int) -> memoryview[int]:
+    """Return `count` bytes at `pointer` as a writable view."""
+    array = (c.c_uint8 * count).from_address(pointer.value or 0) if count else (c.c_uint8 * 0)()
+    return memoryview(array).cast("B")
+
+
+def _floats(pointer: c.c_void_p, count: int) -> memoryview[float]:
+    """Return `count` float32 at `pointer` as a writable view."""
+    return _bytes(pointer, 4 * count).cast("f")
 
 
 class Place(NamedTuple):
@@ -253,7 +261,8 @@ class Place(NamedTuple):
     job: str
 
 
-class Position(NamedTuple):
+@dataclass(frozen=True)
+class Position:
     """Where in the data a version stands; not interpreted."""
 
     epoch: int = 0
@@ -261,7 +270,8 @@ class Position(NamedTuple):
     samples: int = 0
 
 
-class Step(NamedTuple):
+@dataclass(frozen=True)
+class Step:
     """What end_step() needs; of the update's arguments those of the layout's optimizer count."""
 
     position: Position = Position()
@@ -275,8 +285,15 @@ class Step(NamedTuple):
     update_count: int = 1
 
 
+_START: Final = Position()
+
+
+def _position(position: Position) -> _Position:
+    return _Position(position.epoch, position.index, position.samples)
+
+
 class Worker:
-    """This process in its job; one per process, made in the main thread."""
+    """A process in its job; one per process, made in the main thread."""
 
     def __init__(self) -> None:
         """Start from the environment. As MS_SCHED serve the job and exit in here."""
@@ -307,9 +324,9 @@ class Worker:
         return bool(lib.hf_waits_spare(self.handle))
 
     def identity(self) -> Place:
-        """Wait for the rank; not interrupted by signals (holdfast.job.init() is)."""
+        """Wait for the rank. A spare waits here for its place, and may end here."""
         place = _Place()
-        check(lib.hf_identity(self.handle, c.byref(place)))
+        interruptibly(lambda: check(lib.hf_identity(self.handle, c.byref(place))))
         return Place(
             place.rank,
             place.world_size,
@@ -343,9 +360,7 @@ class Worker:
         array = (_I32 * len(ranks))(*ranks)
         handle = c.c_void_p()
         check(
-            lib.hf_early_group_open(
-                self.handle, array, len(ranks), name.encode(), c.byref(handle)
-            )
+            lib.hf_early_group_open(self.handle, array, len(ranks), name.encode(), c.byref(handle))
         )
         return Group(handle, owned=True)
 
@@ -365,11 +380,10 @@ class Session:
         array = (_Parameter * len(parameters))(
             *(_Parameter(name.encode(), elements) for name, elements in parameters)
         )
-        layout = _Layout(
-            array, len(parameters), int(optimizer), int(own_private), private_bytes
-        )
+        layout = _Layout(array, len(parameters), int(optimizer), int(own_private), private_bytes)
         self._worker = worker  # The worker must outlive its session.
         self._handle = c.c_void_p()
+        worker.identity()  # The part that may wait long.
         check(lib.hf_open(worker.handle, c.byref(layout), c.byref(self._handle)))
         self._world = Group(c.c_void_p(lib.hf_world(self._handle)), owned=False)
 
@@ -421,49 +435,51 @@ class Session:
         """Open a group of some ranks; `name` is the same in all members."""
         array = (_I32 * len(ranks))(*ranks)
         handle = c.c_void_p()
-        check(
-            lib.hf_group_open(self.handle, array, len(ranks), name.encode(), c.byref(handle))
-        )
+        check(lib.hf_group_open(self.handle, array, len(ranks), name.encode(), c.byref(handle)))
         return Group(handle, owned=True)
 
-    def _floats(self, status: int, pointer: c.c_void_p, count: c.c_uint64) -> memoryview:
-        check(status)
-        return _view(pointer, count.value, c.c_float, "f")
-
-    def parameter(self, i: int) -> memoryview:
+    def parameter(self, i: int) -> memoryview[float]:
         """Return parameter `i`, float32."""
         p, n = c.c_void_p(), _U64()
-        return self._floats(lib.hf_parameter_of(self.handle, i, c.byref(p), c.byref(n)), p, n)
+        check(lib.hf_parameter_of(self.handle, i, c.byref(p), c.byref(n)))
+        return _floats(p, n.value)
 
-    def gradient(self, i: int) -> memoryview:
+    def gradient(self, i: int) -> memoryview[float]:
         """Return the gradient of parameter `i`, float32."""
         p, n = c.c_void_p(), _U64()
-        return self._floats(lib.hf_gradient_of(self.handle, i, c.byref(p), c.byref(n)), p, n)
+        check(lib.hf_gradient_of(self.handle, i, c.byref(p), c.byref(n)))
+        return _floats(p, n.value)
 
-    def moment(self, k: int, i: int) -> memoryview:
+    def moment(self, k: int, i: int) -> memoryview[float]:
         """Return the `k`-th moment of parameter `i`, float32."""
         p, n = c.c_void_p(), _U64()
-        return self._floats(lib.hf_moment_of(self.handle, k, i, c.byref(p), c.byref(n)), p, n)
+        check(lib.hf_moment_of(self.handle, k, i, c.byref(p), c.byref(n)))
+        return _floats(p, n.value)
 
-    def gradients(self) -> memoryview:
+    def gradients(self) -> memoryview[float]:
         """Return all gradients with their padding: what reduce() counts in."""
         p, n = c.c_void_p(), _U64()
-        return self._floats(lib.hf_gradients(self.handle, c.byref(p), c.byref(n)), p, n)
+        check(lib.hf_gradients(self.handle, c.byref(p), c.byref(n)))
+        return _floats(p, n.value)
 
-    def private(self, version: int) -> memoryview:
+    def private(self, version: int) -> memoryview[int]:
         """Return the bytes of `version`: version (read only) or version + 1 (to be filled)."""
         p, n = c.c_void_p(), _U64()
         check(lib.hf_private(self.handle, version, c.byref(p), c.byref(n)))
-        return _view(p, n.value, c.c_uint8, "B")
+        return _bytes(p, n.value)
 
-    def join(self, position: Position = Position()) -> None:
+    def join(self, position: Position = _START) -> None:
         """Agree with the others on a version and bring this rank's state to it."""
-        check(lib.hf_join(self.handle, c.byref(_Position(*position))))
+        native = _position(position)
+        interruptibly(lambda: check(lib.hf_join(self.handle, c.byref(native))))
 
     def begin_step(self) -> bool:
         """Begin a step; True: the group was formed anew, restore from private(version)."""
         reformed = c.c_int()
-        check(lib.hf_begin_step(self.handle, c.byref(reformed)))
+        if self.marked:
+            interruptibly(lambda: check(lib.hf_begin_step(self.handle, c.byref(reformed))))
+        else:  # At once.
+            check(lib.hf_begin_step(self.handle, c.byref(reformed)))
         return bool(reformed.value)
 
     def reduce(self, offset: int, count: int) -> None:
@@ -472,14 +488,40 @@ class Session:
 
     def end_step(self, step: Step) -> bool:
         """End the step; True: it is void, restore and make it again."""
-        native = _Step(_Position(*step.position), *step[1:])
+        native = _Step(
+            _position(step.position),
+            step.loss,
+            step.learning_rate,
+            step.momentum,
+            step.beta1,
+            step.beta2,
+            step.epsilon,
+            step.weight_decay,
+            step.update_count,
+        )
         is_void = c.c_int()
         check(lib.hf_end_step(self.handle, c.byref(native), c.byref(is_void)))
         return bool(is_void.value)
 
     def end(self) -> None:
         """Say that the training ended well; wait until that is on record."""
-        check(lib.hf_end(self.handle))
+        interruptibly(lambda: check(lib.hf_end(self.handle)))
+
+    def __enter__(self) -> Session:
+        """Close at the end of the block, and end() if nothing was raised."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave the block."""
+        if kind is None:
+            self.end()
+        if not abandoned():
+            self.close()
 
 
 class Work:
@@ -534,7 +576,7 @@ class Group:
 
     @property
     def rank(self) -> int:
-        """This process's rank in the group."""
+        """The rank of this process in the group."""
         return int(lib.hf_group_rank(self.handle))
 
     @property
@@ -564,7 +606,7 @@ class Group:
         return self._start("hf_broadcast", (data,), _address(data), nbytes, root)
 
     def all_gather(self, mine: Buffer, nbytes: int, everyone: Buffer) -> None:
-        """Fill `everyone` (size × `nbytes`) with each rank's `mine`, in rank order."""
+        """Fill `everyone` (size times `nbytes`) with each rank's `mine`, in rank order."""
         check(lib.hf_all_gather(self.handle, _address(mine), nbytes, _address(everyone), None))
 
     def start_all_gather(self, mine: Buffer, nbytes: int, everyone: Buffer) -> Work:
@@ -584,7 +626,7 @@ class Group:
     def reduce_scatter(
         self, everyone: Buffer, mine: Buffer, count: int, dtype: DType, op: Op = Op.SUM
     ) -> None:
-        """Reduce `everyone` (size × `count`) and put this rank's block into `mine` (`count`)."""
+        """Reduce `everyone` (size times `count`); `mine` gets this rank's block (`count`)."""
         check(
             lib.hf_reduce_scatter(
                 self.handle, _address(everyone), _address(mine), count, dtype, op, None

@@ -1,0 +1,60 @@
+"""Holdfast: training that goes on through the death of its processes, with the same bits.
+
+A trainer of its own making needs init() and a Session; PyTorch programs use holdfast.torch.
+
+    job = holdfast.init()
+    with job.open(private_bytes=1 << 20) as session:
+        if session.fresh:
+            session.private(0)[:] = first state
+        session.join()
+        state = bytes(session.private(session.version))
+        while session.version < steps:
+            if session.begin_step():
+                state = bytes(session.private(session.version))
+            n = session.version + 1
+            ...  # Compute; session.world has the collectives.
+            session.private(n)[:] = new state
+            if session.end_step(holdfast.Step(loss=loss)):  # Void: made again.
+                state = bytes(session.private(session.version))
+"""
+
+from holdfast._core import (
+    NO_VERSION,
+    DType,
+    Group,
+    Op,
+    Optimizer,
+    Place,
+    Position,
+    Session,
+    Status,
+    Step,
+    Work,
+    Worker,
+)
+from holdfast._errors import Error, MarkedError, PeerError, UserError, WorldError
+from holdfast.job import Job, init
+
+__version__ = "0.1.0"
+__all__ = [
+    "NO_VERSION",
+    "DType",
+    "Error",
+    "Group",
+    "Job",
+    "MarkedError",
+    "Op",
+    "Optimizer",
+    "PeerError",
+    "Place",
+    "Position",
+    "Session",
+    "Status",
+    "Step",
+    "UserError",
+    "Work",
+    "Worker",
+    "WorldError",
+    "__version__",
+    "init",
+]

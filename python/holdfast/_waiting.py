@@ -1,0 +1,47 @@
+"""Let Ctrl-C end a wait of the native library."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+_T = TypeVar("_T")
+_SLICE_S = 0.1
+_left_behind = threading.Event()
+
+
+def interruptibly(call: Callable[[], _T]) -> _T:
+    """Make a native call that may wait long, so that signal handlers run meanwhile.
+
+    In the main thread the call is made by another one, which an exception of a signal handler
+    (KeyboardInterrupt) leaves behind in its wait: the program can only end then.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    result: list[_T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            result.append(call())
+        except BaseException as error:
+            errors.append(error)
+
+    helper = threading.Thread(target=run, name="holdfast-wait", daemon=True)
+    helper.start()
+    try:
+        while helper.is_alive():
+            helper.join(_SLICE_S)
+    except BaseException:
+        if helper.is_alive():
+            _left_behind.set()
+        raise
+    if errors:
+        raise errors[0]
+    return result[0]
+
+
+def abandoned() -> bool:
+    """Return whether a call was left behind: then nothing that it uses may be freed."""
+    return _left_behind.is_set()

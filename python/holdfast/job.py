@@ -1,0 +1,107 @@
+"""Hold a place in the job: the rank, the environment that other libraries expect, the end."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Sequence
+
+from holdfast._core import Optimizer, Place, Session, Worker
+from holdfast._errors import UserError
+from holdfast._waiting import abandoned
+
+
+class Job:
+    """A process's link to its job; init() makes it.
+
+    It asks for the rank as late as possible: a spare runs the program up to that point, and waits
+    there until it is needed.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        """Hold the worker."""
+        self.worker = worker
+        self._place: Place | None = None
+        self._owner = os.getpid()
+
+    @property
+    def place(self) -> Place:
+        """Wait for the rank; tell os.environ (RANK, WORLD_SIZE, ...) the first time."""
+        if self._place is None:
+            self._place = self.worker.identity()
+            publish(self._place)
+        return self._place
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process."""
+        return self.place.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks the job has."""
+        return self.place.world_size
+
+    @property
+    def solo(self) -> bool:
+        """Whether this process is a world of its own, without a launcher."""
+        return self.worker.solo
+
+    @property
+    def waits_spare(self) -> bool:
+        """Whether asking for the rank would wait until this spare is needed."""
+        return self.worker.waits_spare
+
+    def open(
+        self,
+        parameters: Sequence[tuple[str, int]] = (),
+        optimizer: Optimizer = Optimizer.SGD,
+        private_bytes: int = 0,
+        own_private: bool = False,
+    ) -> Session:
+        """Open this rank's state: names and float32 elements of parameters, private bytes.
+
+        Without parameters all of the state is in the private bytes. `own_private`: they never come
+        from another rank; else version 0 is rank 0's.
+        """
+        _ = self.place
+        return self.worker.open(parameters, optimizer, private_bytes, own_private)
+
+    def fail(self, reason: str) -> Exception:
+        """Tell everybody that the job can not go on; raise what this returns."""
+        return self.worker.fail(reason)
+
+    def _at_exit(self) -> None:
+        if os.getpid() == self._owner and not abandoned():
+            self.worker.stop()
+
+
+_job: Job | None = None
+
+
+def init() -> Job:
+    """Join the job that the environment names; return at once; a second call gives the same.
+
+    As its scheduler (MS_ROLE=MS_SCHED) serve the job and exit in here. Call it in the main thread.
+    """
+    global _job
+    if _job is not None and _job._owner != os.getpid():
+        raise UserError("a forked process has no place in the job; init() was called by its parent")
+    if _job is None:
+        _job = Job(Worker())
+        atexit.register(_job._at_exit)
+    return _job
+
+
+def publish(place: Place) -> None:
+    """Set the variables that programs written for torchrun read, where they are not set."""
+    rank, size = str(place.rank), str(place.world_size)
+    for name, value in {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "GROUP_RANK": "0",
+        "WORLD_SIZE": size,
+        "LOCAL_WORLD_SIZE": size,
+        "MASTER_ADDR": "127.0.0.1",
+    }.items():
+        os.environ.setdefault(name, value)
