@@ -1,0 +1,55 @@
+"""Keep a PyTorch program training through the death of its processes.
+
+    import holdfast.torch as hf
+
+    hf.init()                                     # in place of dist.init_process_group("gloo")
+    model = DDP(Net())
+    optimizer = torch.optim.AdamW(model.parameters())
+    state = hf.State(model, optimizer, scheduler=scheduler)
+    for batch in state.steps(loader, epochs=3):   # replays a step that a fault broke
+        ...
+
+Start it with `holdfast run --nproc-per-node 4 train.py`. See docs/pytorch.md.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+try:
+    import torch
+except ModuleNotFoundError as error:
+    raise ImportError(
+        "holdfast.torch needs PyTorch, which is not installed here; pip install torch==2.13.0"
+    ) from error
+
+from holdfast._errors import Error, PeerError, UserError, WorldError
+from holdfast.torch import _engine, _group
+from holdfast.torch._state import State
+
+TRIED: Final = ("2.13",)
+
+__all__ = ["Error", "PeerError", "State", "UserError", "WorldError", "init"]
+
+
+def init() -> None:
+    """Begin: in place of torch.distributed.init_process_group.
+
+    Makes the default process group, of the backend "holdfast". Does not wait for the rank of a
+    spare: it goes on with the program until something needs the rank, at the latest State.
+
+    Errors: UserError if there is a process group already, or under another launcher.
+    """
+    if torch.distributed.is_initialized():
+        raise UserError(
+            "there is a process group already; call hf.init() in place of "
+            "torch.distributed.init_process_group, before anything that uses it"
+        )
+    if ".".join(torch.__version__.split(".")[:2]) not in TRIED:
+        _engine.say(
+            f"torch {torch.__version__} was not tried; those that were: {', '.join(TRIED)}"
+        )
+    _group.init_process_group(_engine.start(managed=True))
+
+
+_group.register()

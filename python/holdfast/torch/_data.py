@@ -1,0 +1,210 @@
+"""Feed steps with batches, from any position: where a dead process stood, its successor goes on.
+
+The order of an epoch is derived from (seed, epoch), and what a batch's loading draws from random
+generators from (seed, epoch, position), whichever process or worker of a loader loads it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from holdfast._errors import UserError
+from holdfast.torch._random import derive, seed_all
+
+
+class _Ticket(NamedTuple):
+    """What a sampler gives instead of an index (or a batch of them)."""
+
+    seed: int
+    what: Any
+
+
+class _Seeded(torch.utils.data.Dataset[Any]):
+    """A dataset that is asked by ticket."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.__dict__["_dataset"] = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, ticket: _Ticket) -> Any:
+        seed_all(ticket.seed)
+        return self._dataset[ticket.what]
+
+    def __getitems__(self, ticket: _Ticket) -> Any:
+        seed_all(ticket.seed)
+        many = getattr(self._dataset, "__getitems__", None)
+        return many(ticket.what) if many else [self._dataset[i] for i in ticket.what]
+
+    def __getattr__(self, name: str) -> Any:
+        # What a worker_init_fn does to get_worker_info().dataset goes to the dataset itself.
+        if name.startswith("__") or "_dataset" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.__dict__["_dataset"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.__dict__["_dataset"], name, value)
+
+    def __getstate__(self) -> Any:
+        return self.__dict__["_dataset"]
+
+    def __setstate__(self, state: Any) -> None:
+        self.__dict__["_dataset"] = state
+
+
+class _Tickets:
+    """A sampler of tickets, from position `skip` on."""
+
+    def __init__(self, sampler: Any) -> None:
+        self._sampler = sampler
+        self.seed = 0
+        self.skip = 0
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __iter__(self) -> Iterator[_Ticket]:
+        seed, skip = self.seed, self.skip
+        order: Any = self._sampler
+        if hasattr(order, "__len__"):
+            # At once: what the sampler draws must not depend on when the loader asks.
+            order = list(order)
+        for position, what in enumerate(order):
+            if position >= skip:
+                yield _Ticket(derive(seed, "batch", position), what)
+
+
+class Feeder:
+    """One source of batches."""
+
+    def start(self, epoch: int, skip: int, state: Any) -> Iterator[Any]:
+        """Iterate an epoch from position `skip`; `state`: what state() was there, None if 0."""
+        raise NotImplementedError
+
+    def state(self) -> Any:
+        """What start() needs besides the position, after the batch just given."""
+        return None
+
+    @property
+    def length(self) -> int | None:
+        """Batches of an epoch, if known."""
+        return None
+
+
+class _Loader(Feeder):
+    """A DataLoader over a map-style dataset."""
+
+    def __init__(self, loader: DataLoader[Any], seed: int) -> None:
+        self._seed = seed
+        self._loader = copy.copy(loader)  # Its own workers; the user's loader stays as it is.
+        fields = self._loader.__dict__
+        fields["dataset"] = _Seeded(loader.dataset)
+        fields["_iterator"] = None
+        which = "batch_sampler" if loader.batch_sampler is not None else "sampler"
+        self._tickets = _Tickets(fields[which])
+        fields[which] = self._tickets
+        batches = getattr(loader.batch_sampler, "sampler", None)
+        self._samplers = [s for s in (loader.sampler, loader.batch_sampler, batches) if s]
+        found = [loader.generator, *(getattr(s, "generator", None) for s in self._samplers)]
+        unique = {id(g): g for g in found if isinstance(g, torch.Generator)}
+        self._generators = [(g, g.initial_seed()) for g in unique.values()]
+
+    def start(self, epoch: int, skip: int, state: Any) -> Iterator[Any]:
+        for sampler in self._samplers:
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+        for generator, seed in self._generators:
+            generator.manual_seed(derive(seed, "epoch", epoch))
+        self._tickets.seed = derive(self._seed, "data", epoch)
+        self._tickets.skip = skip
+        seed_all(derive(self._seed, "epoch", epoch))
+        return iter(self._loader)
+
+    @property
+    def length(self) -> int | None:
+        try:
+            return len(self._tickets)
+        except TypeError:
+            return None
+
+
+class _Indexed(Feeder):
+    """A list of batches, or anything else with a length and places."""
+
+    def __init__(self, batches: Sequence[Any], seed: int) -> None:
+        self._batches = batches
+        self._seed = seed
+
+    def start(self, epoch: int, skip: int, state: Any) -> Iterator[Any]:
+        for i in range(skip, len(self._batches)):
+            seed_all(derive(self._seed, "data", epoch, i))
+            yield self._batches[i]
+
+    @property
+    def length(self) -> int | None:
+        return len(self._batches)
+
+
+class _Stateful(Feeder):
+    """An iterable that can tell and take up its position (state_dict, load_state_dict)."""
+
+    def __init__(self, source: Any, seed: int) -> None:
+        self._source = source
+        self._seed = seed
+
+    def start(self, epoch: int, skip: int, state: Any) -> Iterator[Any]:
+        if skip:
+            self._source.load_state_dict(state)
+        for holder in (self._source, getattr(self._source, "sampler", None)):
+            if hasattr(holder, "set_epoch"):
+                holder.set_epoch(epoch)
+        seed_all(derive(self._seed, "epoch", epoch))
+        return iter(self._source)
+
+    def state(self) -> Any:
+        return copy.deepcopy(self._source.state_dict())
+
+
+def feeder_of(source: Any, seed: int) -> Feeder:
+    """Return the feeder for what a user gave to steps()."""
+    if hasattr(source, "state_dict") and hasattr(source, "load_state_dict"):
+        return _Stateful(source, seed)
+    if isinstance(source, DataLoader):
+        if isinstance(source.dataset, IterableDataset):
+            raise UserError(
+                "this DataLoader reads an IterableDataset and can not tell its position; use "
+                "torchdata's StatefulDataLoader, or give the loader state_dict() and "
+                "load_state_dict()"
+            )
+        return _Loader(source, seed)
+    if hasattr(source, "__len__") and hasattr(source, "__getitem__"):
+        return _Indexed(source, seed)
+    raise UserError(
+        f"steps() can not tell the position of a {type(source).__name__}; give it a DataLoader, a "
+        "sequence of batches, or an iterable with state_dict() and load_state_dict()"
+    )
+
+
+def fingerprint(batch: Any) -> tuple[tuple[int, int], ...]:
+    """Identify the tensors of a batch and how often each was written to."""
+    found: list[tuple[int, int]] = []
+
+    def visit(value: Any, depth: int) -> None:
+        if isinstance(value, torch.Tensor):
+            if not value.is_inference():
+                found.append((id(value), value._version))
+        elif depth and isinstance(value, dict):
+            for item in value.values():
+                visit(item, depth - 1)
+        elif depth and isinstance(value, (list, tuple)):
+            for item in value:
+                visit(item, depth - 1)
+
+    visit(batch, 4)
+    return tuple(found)

@@ -1,0 +1,106 @@
+"""Give every DistributedDataParallel one bucket layout, in every process, from the first step on.
+
+DDP forms its buckets anew in the second step, in the order in which gradients became ready, and
+tells the others by two broadcasts. A process that joins later would do that alone. So the layout
+that DDP has computed at construction is made final at once, by the same private means, with the two
+broadcasts answered locally; all ranks compute the same one. Bits do not depend on the layout.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from holdfast._errors import UserError
+from holdfast.torch._engine import Engine, say
+from holdfast.torch._group import HoldfastGroup
+
+# Private names of torch, pinned by test_torch_ddp.py for each version that was tried.
+PRIVATE: Final = (
+    "_reset_state",
+    "_push_all_rebuilt_params",
+    "_rebuild_buckets",
+    "_get_zeros_like_grad_buckets",
+)
+
+
+def find(model: torch.nn.Module) -> list[DistributedDataParallel]:
+    """Return the DDP modules in `model`, itself among them."""
+    return [m for m in model.modules() if isinstance(m, DistributedDataParallel)]
+
+
+def layout(ddp: Any) -> list[int]:
+    """Return the numbers of elements of the buckets."""
+    return [b.buffer().numel() for b in ddp.reducer._get_zeros_like_grad_buckets()]
+
+
+def settle(ddp: Any, engine: Engine) -> None:
+    """Make the layout final. Requires: no backward pass yet."""
+    if not isinstance(ddp.process_group, HoldfastGroup):
+        raise UserError(
+            "DistributedDataParallel uses another process group than holdfast's; call hf.init() in "
+            "place of dist.init_process_group and pass no other group"
+        )
+    if getattr(ddp, "_has_rebuilt_buckets", False):
+        raise UserError(
+            "DistributedDataParallel has made steps already; make hf.State before the first"
+        )
+    ignored = ddp.parameters_to_ignore
+    parameters = [
+        p for n, p in ddp.module.named_parameters() if p.requires_grad and n not in ignored
+    ]
+    if ddp.static_graph:
+        # Once in its life a static graph sums up which parameters were used: in a process that
+        # joins later, too, when the others do not.
+        ddp.process_group.answer_used_map(len(parameters))
+    elif ddp.find_unused_parameters:
+        return  # Such a layout never changes.
+    missing = [name for name in PRIVATE if not hasattr(ddp.reducer, name)]
+    if missing:
+        say(
+            f"this torch ({torch.__version__}) has no Reducer.{missing[0]}: a replacement may have "
+            "other buckets than the rest, which is an error then; "
+            "DistributedDataParallel(find_unused_parameters=True) avoids it"
+        )
+        return
+    _force(ddp, engine, parameters)
+
+
+def _force(ddp: Any, engine: Engine, parameters: list[torch.Tensor]) -> None:
+    sparse = [False] * len(parameters)
+    limits = [dist._DEFAULT_FIRST_BUCKET_BYTES, ddp.bucket_bytes_cap]
+    buckets, _ = dist._compute_bucket_assignment_by_size(parameters, limits, sparse)
+    order = list(reversed(buckets))  # Gradients come in about the reverse order of parameters.
+    indices = [i for bucket in order for i in bucket] + [len(order)]
+    with engine.echo(
+        torch.tensor(indices, dtype=torch.int32),
+        torch.tensor([len(bucket) for bucket in order], dtype=torch.int32),
+    ):
+        ddp.reducer._reset_state()
+        ddp.reducer._push_all_rebuilt_params()
+        rebuilt = ddp.reducer._rebuild_buckets()
+        left = len(engine.armed)
+    wanted = [sum(parameters[i].numel() for i in bucket) for bucket in order]
+    if not rebuilt or left or layout(ddp) != wanted:
+        raise UserError(
+            "the buckets of DistributedDataParallel could not be fixed; use "
+            "find_unused_parameters=True, and report this with your torch version"
+        )
+    ddp._has_rebuilt_buckets = True
+
+
+def equalise(ddp: Any) -> None:
+    """Give all ranks the parameters and buffers of rank 0, as DDP's constructor does."""
+    from torch.distributed.utils import _sync_module_states
+
+    _sync_module_states(
+        module=ddp.module,
+        process_group=ddp.process_group,
+        broadcast_bucket_size=250 * 1024 * 1024,
+        src=0,
+        params_and_buffers_to_ignore=ddp.parameters_to_ignore,
+        broadcast_buffers=True,
+    )

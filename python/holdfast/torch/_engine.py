@@ -1,0 +1,199 @@
+"""Hold what one process has of its job: the worker, the session, and who answers collectives now."""
+
+from __future__ import annotations
+
+import atexit
+import enum
+import os
+import sys
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from holdfast import _core
+from holdfast._errors import Error, MarkedError, PeerError, UserError
+
+if TYPE_CHECKING:
+    from holdfast.torch._group import HoldfastGroup
+
+Status = _core.Status
+
+
+def say(text: str) -> None:
+    """Write one line for people."""
+    print(f"holdfast: {text}", file=sys.stderr, flush=True)
+
+
+class Phase(enum.Enum):
+    """Who answers collectives, and what becomes of one that a fault cut short."""
+
+    EARLY = enum.auto()  # Between init() and State: the other ranks, if this is the first start.
+    CATCHING_UP = enum.auto()  # A restarted process on its way to the step of the others: nobody.
+    LIVE = enum.auto()  # The session's groups.
+    PLAIN = enum.auto()  # The same without State: a fault is an error.
+
+
+class Engine:
+    """One per process."""
+
+    def __init__(self, managed: bool) -> None:
+        """Start the worker. `managed`: a State will come."""
+        if not os.environ.get("MS_ROLE") and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise UserError(
+                "this process was told to be one of several (WORLD_SIZE) by another launcher; "
+                "start the program with `holdfast run --nproc-per-node N program.py`"
+            )
+        self.worker: Final = _core.Worker()
+        self.phase = Phase.EARLY if managed else Phase.PLAIN
+        self.session: _core.Session | None = None
+        self.groups: weakref.WeakSet[HoldfastGroup] = weakref.WeakSet()
+        self.in_step = False  # Between the start and the end of a step of the user's.
+        self.marked = False  # An echo was given in this step.
+        self.echoing = 0  # > 0: collectives are answered locally, whatever the phase.
+        self.armed: deque[torch.Tensor] = deque()  # What the next broadcasts are answered with.
+        self.own_use = 0  # > 0: optimizers that step are ours.
+        self.warned: set[str] = set()
+        self.exit_code: int | None = None
+        self._place: _core.Place | None = None
+        self._spare = self.worker.waits_spare
+
+    # ---- The place in the job -------------------------------------------------------------------
+
+    @property
+    def place(self) -> _core.Place:
+        """Wait for the rank."""
+        if self._place is None:
+            self._place = self.worker.identity()
+        return self._place
+
+    @property
+    def place_known(self) -> bool:
+        """Whether `place` does not wait."""
+        return self._place is not None
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks, without waiting for the own one."""
+        if self._place is None and self.worker.solo:
+            return 1
+        given = os.environ.get("MS_WORKER_NUM", "")
+        return int(given) if self._place is None and given.isdigit() else self.place.world_size
+
+    @property
+    def waits_spare(self) -> bool:
+        """Whether this process is a spare that has not got its place yet."""
+        return self._spare and self._place is None
+
+    @property
+    def first_start(self) -> bool:
+        """Whether the other ranks start at the same time as this one. Never waits for a spare."""
+        return not self._spare and self.place.attempt <= 1
+
+    # ---- The session ----------------------------------------------------------------------------
+
+    def open(self, private_bytes: int) -> _core.Session:
+        """Open the state of this rank."""
+        if self.session is not None:
+            raise UserError("this process has a State already; give it everything a step depends on")
+        self.session = self.worker.open(private_bytes=private_bytes, own_private=True)
+        _end_when_the_program_ends(self)
+        return self.session
+
+    def set_phase(self, phase: Phase) -> None:
+        """Change who answers."""
+        self.phase = phase
+        for group in self.groups:
+            group.forget()
+
+    @contextmanager
+    def echo(self, *armed: torch.Tensor) -> Iterator[None]:
+        """Answer collectives locally; broadcasts with `armed`, as long as there are any."""
+        self.echoing += 1
+        self.armed.extend(armed)
+        try:
+            yield
+        finally:
+            self.echoing -= 1
+            self.armed.clear()
+
+    def cut_short(self, status: int) -> None:
+        """Take note of a collective that was not completed; return if it is to give an echo."""
+        text = _core.last_error()
+        if status == Status.MISMATCH:
+            raise PeerError(
+                text or "the ranks asked for different collectives; no data was exchanged"
+            )
+        if status == Status.LEFT:
+            raise PeerError(text or "a rank has ended its training and takes no part in this")
+        if status != Status.ABORTED:
+            _core.check(status)
+        if self.phase is Phase.EARLY:
+            return
+        if self.in_step:
+            self.marked = True
+            return
+        raise MarkedError(
+            "a collective outside a step was not completed, since another process was lost; this "
+            "process ends too, so that all start again"
+            + ("" if self.phase is Phase.PLAIN else " from the last step")
+        )
+
+    def warn_once(self, text: str) -> None:
+        """Say something at most once."""
+        if text not in self.warned:
+            self.warned.add(text)
+            say(text)
+
+    def end(self) -> None:
+        """Say that the training ended well."""
+        session, self.session = self.session, None
+        if session is None:
+            return
+        self.set_phase(Phase.PLAIN)
+        try:
+            session.end()
+        except Error as error:
+            say(str(error))
+
+
+engine: Engine | None = None
+
+
+def start(managed: bool) -> Engine:
+    """Return this process's engine; make it if there is none."""
+    global engine
+    if engine is None:
+        engine = Engine(managed)
+        register_optimizer_step_pre_hook(_no_update_before_state)
+    return engine
+
+
+def _no_update_before_state(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    if engine is not None and engine.phase is Phase.EARLY and not engine.own_use:
+        raise UserError(
+            "an optimizer made a step between hf.init() and hf.State(...), where nothing is "
+            "exchanged with the other ranks; make the State before the first step"
+        )
+
+
+def _end_when_the_program_ends(engine: Engine) -> None:
+    """Call end() at a normal exit, and only then."""
+    usual = sys.exit
+
+    def noted(status: Any = None) -> None:
+        engine.exit_code = 0 if status is None else status if isinstance(status, int) else 1
+        usual(status)
+
+    sys.exit = noted  # type: ignore[assignment]
+
+    def at_exit() -> None:
+        # An exception that nobody caught leaves its trace in sys.last_value.
+        if getattr(sys, "last_value", None) is None and not engine.exit_code:
+            engine.end()
+
+    atexit.register(at_exit)

@@ -1,0 +1,368 @@
+"""Keep everything that a step depends on as one image of bytes, and bring it back.
+
+An image describes itself: a plan (which tensor lies where), the pickled rest, the tensors. The plan
+may change from step to step, as when an optimizer makes its state in the first; only the capacity
+is fixed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from holdfast._errors import UserError
+from holdfast.torch._optimizers import largest_shape, local, parameters_of, state_bytes
+
+_HEADER: Final = struct.Struct("<8sQQQ")
+_MAGIC: Final = b"HFTORCH1"
+_ALIGN: Final = 64
+_LEAST_OBJECTS: Final = 1 << 20
+
+Key = tuple[Any, ...]
+
+
+class _Place(NamedTuple):
+    """Where a tensor lies in an image."""
+
+    key: Key
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    offset: int
+    distributed: bool  # It is the local part of a DTensor.
+
+
+class _Plan:
+    """The places of one list of tensors, and copies ready to be made."""
+
+    def __init__(self, keys: list[Key], tensors: list[Tensor], start: int) -> None:
+        self.marks = _marks(tensors)
+        self.tensors = tensors  # Held, so that no other tensor gets the same id.
+        self.places: list[_Place] = []
+        at = start
+        for key, tensor in zip(keys, tensors):
+            part = local(tensor)
+            distributed = part is not tensor
+            self.places.append(_Place(key, part.dtype, tuple(part.shape), at, distributed))
+            at += -(-part.nbytes // _ALIGN) * _ALIGN
+        self.end = at
+        self.pickled = pickle.dumps(self.places, pickle.HIGHEST_PROTOCOL)
+        self.copies: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
+
+    def copy_to(self, memory: Tensor) -> None:
+        """Copy all tensors into an image."""
+        address = memory.data_ptr()
+        if address not in self.copies:
+            full = [(p, t) for p, t in zip(self.places, self.tensors) if local(t).numel()]
+            targets = [view_of(memory, place) for place, _ in full]
+            self.copies[address] = (targets, [local(t).detach() for _, t in full])
+        targets, sources = self.copies[address]
+        if sources:
+            torch._foreach_copy_(targets, sources)
+
+
+def _marks(tensors: list[Tensor]) -> list[tuple[int, int]]:
+    """Tell tensors apart, and whether they have moved."""
+    return [(id(tensor), local(tensor).data_ptr()) for tensor in tensors]
+
+
+def view_of(memory: Tensor, place: _Place) -> Tensor:
+    """Return the tensor that lies in an image, without a copy."""
+    count = 1
+    for n in place.shape:
+        count *= n
+    size = count * torch.empty(0, dtype=place.dtype).element_size()
+    return memory[place.offset : place.offset + size].view(place.dtype).view(place.shape)
+
+
+class Kept:
+    """The user's objects by name, sorted by how they are kept."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.models: dict[str, torch.nn.Module] = {}
+        self.optimizers: dict[str, torch.optim.Optimizer] = {}
+        self.tensors: dict[str, Tensor] = {}
+        self.others: dict[str, Any] = {}
+        self._parameters: list[tuple[Key, Tensor]] = []
+        self._buffers: list[tuple[Key, torch.nn.Module, str]] = []
+
+    def add(self, name: str, thing: Any) -> None:
+        """Take something up."""
+        if name in {*self.models, *self.optimizers, *self.tensors, *self.others}:
+            raise UserError(f"two things are kept under the name `{name}`; names must differ")
+        if isinstance(thing, torch.nn.Module):
+            self._add_model(name, thing)
+        elif isinstance(thing, torch.optim.Optimizer):
+            self.optimizers[name] = thing
+        elif isinstance(thing, Tensor):
+            self.tensors[name] = thing
+        elif isinstance(thing, (torch.Generator, dict, list, set)) or (
+            hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
+        ):
+            self.others[name] = thing
+        else:
+            raise UserError(
+                f"`{name}` is a {type(thing).__name__}, which can not be brought back to an earlier "
+                "step; give it state_dict() and load_state_dict(), or keep a dict, a list or a tensor"
+            )
+
+    def _add_model(self, name: str, model: torch.nn.Module) -> None:
+        self.models[name] = model
+        for key, parameter in model.named_parameters():
+            if parameter.device.type != "cpu":
+                raise UserError(
+                    f"parameter `{key}` is on {parameter.device}; State keeps what lies in CPU memory"
+                )
+            # The objects of now: FSDP puts others into the module during a step.
+            self._parameters.append((("model", name, key), parameter))
+        seen: set[int] = set()
+        for prefix, module in model.named_modules():
+            for key, buffer in module._buffers.items():
+                if buffer is not None and id(buffer) not in seen:
+                    seen.add(id(buffer))
+                    self._buffers.append((("buffer", name, f"{prefix}.{key}"), module, key))
+
+    # ---- Tensors --------------------------------------------------------------------------------
+
+    def walk(self, with_gradients: bool) -> Iterator[tuple[Key, Tensor]]:
+        """Yield every tensor of the state, in the same order as long as there are the same."""
+        yield from self._parameters
+        for key, module, name in self._buffers:
+            buffer = module._buffers[name]
+            if buffer is not None:
+                yield key, buffer
+        for name, tensor in self.tensors.items():
+            yield ("kept", name), tensor
+        for name, optimizer in self.optimizers.items():
+            state = optimizer.state
+            for i, parameter in enumerate(parameters_of(optimizer)):
+                for key, value in (state.get(parameter) or {}).items():
+                    if isinstance(value, Tensor):
+                        yield ("state", name, i, key), value
+        if with_gradients:
+            for key, parameter in self._parameters:
+                if parameter.grad is not None:
+                    yield ("gradient", *key), parameter.grad
+
+    def tensor_bytes(self) -> int:
+        """Return an upper bound of all tensors' bytes, the same on all ranks."""
+
+        def size(tensor: Tensor) -> int:
+            return largest_shape(tensor).numel() * tensor.element_size() + _ALIGN
+
+        fixed = sum(2 * size(p) for _, p in self._parameters)  # With gradients.
+        fixed += sum(size(t) for t in self.tensors.values())
+        for _, module, name in self._buffers:
+            buffer = module._buffers[name]
+            fixed += size(buffer) if buffer is not None else 0
+        return fixed + sum(state_bytes(optimizer) for optimizer in self.optimizers.values())
+
+    def shapes(self) -> str:
+        """Return a digest of what has to be the same on all ranks."""
+        digest = hashlib.blake2b(digest_size=16)
+        for key, parameter in self._parameters:
+            digest.update(f"{key[1:]}{parameter.dtype}{tuple(parameter.shape)}\n".encode())
+        for name, optimizer in self.optimizers.items():
+            digest.update(f"{name}{type(optimizer).__name__}\n".encode())
+        return digest.hexdigest()
+
+    # ---- All else -------------------------------------------------------------------------------
+
+    def objects(self) -> dict[str, Any]:
+        """Return the rest of the state, to be pickled."""
+        groups = {
+            name: [{k: v for k, v in g.items() if k != "params"} for g in o.param_groups]
+            for name, o in self.optimizers.items()
+        }
+        loose = {
+            (name, i, key): value
+            for name, o in self.optimizers.items()
+            for i, parameter in enumerate(parameters_of(o))
+            for key, value in (o.state.get(parameter) or {}).items()
+            if not isinstance(value, Tensor)
+        }
+        others = {name: _contents(thing) for name, thing in self.others.items()}
+        return {"groups": groups, "loose": loose, "others": others}
+
+    def restore(self, memory: Tensor, places: list[_Place], objects: dict[str, Any]) -> None:
+        """Bring everything to what an image holds."""
+        known = dict(self._parameters)
+        known.update(
+            (key, buffer)
+            for key, module, name in self._buffers
+            if (buffer := module._buffers[name]) is not None
+        )
+        known.update((("kept", name), tensor) for name, tensor in self.tensors.items())
+        self._compare(known, places)
+        targets, sources = [], []
+        gradients: dict[Key, Tensor] = {}
+        state: dict[tuple[str, int], dict[str, Any]] = {}
+        for place in places:
+            view = view_of(memory, place)
+            if place.key[0] == "gradient":
+                gradients[place.key[1:]] = _like(view.clone(), known[place.key[1:]], place)
+            elif place.key[0] == "state":
+                _, name, i, key = place.key
+                state.setdefault((name, i), {})[key] = (place, view)
+            elif view.numel():
+                targets.append(local(known[place.key]).detach())
+                sources.append(view)
+        if targets:
+            torch._foreach_copy_(targets, sources)
+        for key, parameter in self._parameters:
+            parameter.grad = gradients.get(key)
+        for (name, i, key), value in objects["loose"].items():
+            state.setdefault((name, i), {})[key] = value
+        for name, optimizer in self.optimizers.items():
+            _restore_optimizer(optimizer, name, state, objects["groups"][name])
+        for name, thing in self.others.items():
+            _put_back(thing, objects["others"][name])
+
+    @staticmethod
+    def _compare(known: Mapping[Key, Tensor], places: list[_Place]) -> None:
+        there = {p.key: p for p in places if p.key[0] not in ("state", "gradient")}
+        for key, tensor in known.items():
+            place = there.get(key)
+            part = local(tensor)
+            if place is None or (place.dtype, place.shape) != (part.dtype, tuple(part.shape)):
+                was = "missing" if place is None else f"{place.dtype} {list(place.shape)}"
+                raise UserError(
+                    f"the program has changed between restarts: `{key[-1]}` is "
+                    f"{part.dtype} {list(part.shape)}, in the state it is {was}; a job goes on with "
+                    "the program it was started with"
+                )
+
+
+def _like(value: Tensor, parameter: Any, place: _Place) -> Tensor:
+    if not place.distributed:
+        return value
+    from torch.distributed.tensor import DTensor
+
+    wrapped: Tensor = DTensor.from_local(
+        value,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+    return wrapped
+
+
+def _restore_optimizer(
+    optimizer: torch.optim.Optimizer,
+    name: str,
+    state: dict[tuple[str, int], dict[str, Any]],
+    groups: list[dict[str, Any]],
+) -> None:
+    for i, parameter in enumerate(parameters_of(optimizer)):
+        wanted = state.get((name, i))
+        if wanted is None:
+            optimizer.state.pop(parameter, None)
+            continue
+        mine = optimizer.state[parameter]
+        for key in [k for k in mine if k not in wanted]:
+            del mine[key]
+        for key, value in wanted.items():
+            if not isinstance(value, tuple) or not isinstance(value[0], _Place):
+                mine[key] = value
+                continue
+            place, view = value
+            old = mine.get(key)
+            if isinstance(old, Tensor) and tuple(local(old).shape) == place.shape:
+                local(old).copy_(view)
+            else:
+                mine[key] = _like(view.clone(), parameter, place)
+    for group, saved in zip(optimizer.param_groups, groups):
+        group.update(saved)
+
+
+def _contents(thing: Any) -> Any:
+    if isinstance(thing, torch.Generator):
+        return thing.get_state()
+    if isinstance(thing, (dict, list, set)):
+        return thing
+    return thing.state_dict()
+
+
+def _put_back(thing: Any, contents: Any) -> None:
+    if isinstance(thing, torch.Generator):
+        thing.set_state(contents)
+    elif isinstance(thing, list):
+        thing[:] = contents
+    elif isinstance(thing, (dict, set)):
+        thing.clear()
+        thing.update(contents)
+    else:
+        thing.load_state_dict(contents)
+
+
+class Image:
+    """Writes and reads the images of one State."""
+
+    def __init__(self, kept: Kept, objects: dict[str, Any]) -> None:
+        """`objects`: what the first image will hold besides the tensors; measured here."""
+        self._kept = kept
+        self._plan: _Plan | None = None
+        self._written: dict[int, bytes] = {}  # By address: the plan that lies there.
+        tensors = sum(1 for _ in kept.walk(False))
+        room = 8 * len(self._pickle(objects)) + 512 * (8 + 4 * tensors)
+        self._objects_room = max(_LEAST_OBJECTS, 1 << (room - 1).bit_length())
+        self._start = _HEADER.size + self._objects_room
+        self._start += -self._start % _ALIGN
+        total = self._start + kept.tensor_bytes() + (1 << 20)
+        self.bytes = total + -total % (1 << 20)  # What is not used takes no memory.
+
+    def _pickle(self, objects: dict[str, Any]) -> bytes:
+        try:
+            return pickle.dumps({**objects, **self._kept.objects()}, pickle.HIGHEST_PROTOCOL)
+        except Exception as error:
+            raise UserError(f"something that State keeps can not be pickled: {error}") from error
+
+    @torch.no_grad()
+    def write(self, view: memoryview, objects: dict[str, Any], with_gradients: bool) -> None:
+        """Fill an image."""
+        memory = torch.frombuffer(view, dtype=torch.uint8)
+        found = list(self._kept.walk(with_gradients))
+        tensors = [tensor for _, tensor in found]
+        plan = self._plan
+        if plan is None or plan.marks != _marks(tensors):
+            plan = _Plan([key for key, _ in found], tensors, self._start)
+            self._plan = plan
+        rest = self._pickle(objects)
+        used = _HEADER.size + len(plan.pickled) + len(rest)
+        if used > self._start or plan.end > len(view):
+            raise UserError(
+                f"the state has outgrown the room that was measured at the start ({len(view)} "
+                "bytes); let what is kept have its full size when State is made"
+            )
+        plan.copy_to(memory)
+        address = memory.data_ptr()
+        at = _HEADER.size + len(plan.pickled)
+        if self._written.get(address) is not plan.pickled:
+            view[_HEADER.size : at] = plan.pickled
+            self._written[address] = plan.pickled
+        view[at : at + len(rest)] = rest
+        _HEADER.pack_into(view, 0, _MAGIC, len(plan.pickled), len(rest), 0)
+
+    @torch.no_grad()
+    def read(self, view: memoryview) -> dict[str, Any]:
+        """Bring everything to what an image holds; return its objects."""
+        magic, plan_size, rest_size, _ = _HEADER.unpack_from(view, 0)
+        if magic != _MAGIC:
+            raise UserError(
+                "the state of this rank was written by another kind of program; a job goes on with "
+                "the program it was started with"
+            )
+        at = _HEADER.size + plan_size
+        places = pickle.loads(view[_HEADER.size : at])
+        objects: dict[str, Any] = pickle.loads(view[at : at + rest_size])
+        self._written.clear()
+        self._kept.restore(torch.frombuffer(view, dtype=torch.uint8), places, objects)
+        return objects

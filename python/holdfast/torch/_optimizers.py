@@ -1,0 +1,79 @@
+"""Find out how much state an optimizer will have, by a step of a copy on scratch parameters."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast._errors import UserError
+
+
+def local(tensor: Any) -> Tensor:
+    """Return this rank's part of a DTensor, any other tensor itself."""
+    found: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return found
+
+
+def largest_shape(tensor: Any) -> torch.Size:
+    """Return the shape of the largest local part of `tensor` on any rank."""
+    if not hasattr(tensor, "to_local"):
+        return torch.Size(tensor.shape)
+    shape = list(tensor.shape)
+    for mesh_dim, placement in enumerate(tensor.placements):
+        if placement.is_shard():
+            ranks = tensor.device_mesh.size(mesh_dim)
+            shape[placement.dim] = -(-shape[placement.dim] // ranks)
+    return torch.Size(shape)
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Return its parameters in the order of its groups."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def state_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """Return an upper bound of its state's bytes, the same on all ranks; its state is untouched."""
+    name = type(optimizer).__name__
+    scratch = {
+        id(p): torch.zeros(largest_shape(p), dtype=p.dtype, requires_grad=True)
+        for p in parameters_of(optimizer)
+    }
+    for p in scratch.values():
+        p.grad = torch.zeros_like(p)
+    groups = [
+        {
+            key: [scratch[id(p)] for p in value] if key == "params" else copy.deepcopy(value)
+            for key, value in group.items()
+        }
+        for group in optimizer.param_groups
+    ]
+    twin = type(optimizer).__new__(type(optimizer))
+    try:
+        twin.__setstate__(
+            {"defaults": optimizer.defaults, "state": defaultdict(dict), "param_groups": groups}
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            twin.step()
+    except Exception as error:
+        raise UserError(
+            f"{name} can not be kept: it needs a closure, or reads what it does not declare in "
+            f"`state` and `param_groups` ({type(error).__name__}: {error}); use an optimizer that "
+            "keeps all its state there"
+        ) from error
+    total = 0
+    for values in twin.state.values():
+        for key, value in values.items() if isinstance(values, dict) else ():
+            if isinstance(value, Tensor):
+                total += value.numel() * value.element_size() + 64
+            elif isinstance(value, (list, dict, set)):
+                raise UserError(
+                    f"{name} can not be kept: `{key}` of its state is a {type(value).__name__}, "
+                    "whose size is not known beforehand"
+                )
+    return total

@@ -1,0 +1,337 @@
+"""State: everything that a step depends on, kept so that a fault in step n costs at most step n."""
+
+from __future__ import annotations
+
+import opcode
+import struct
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+import torch
+
+from holdfast import _core
+from holdfast._errors import MarkedError, PeerError, UserError
+from holdfast.torch import _ddp, _engine
+from holdfast.torch._data import Feeder, feeder_of, fingerprint
+from holdfast.torch._engine import Phase, say
+from holdfast.torch._image import Image, Kept
+from holdfast.torch._random import derive, seed_all
+
+_Batch = TypeVar("_Batch")
+_HELLO: Final = struct.Struct("<Q16sQ")  # Whether restarted, what is kept, version.
+
+
+class State:
+    """What a step depends on, and the steps themselves.
+
+    Version 0 of the session holds each rank's own beginning; a step of ours, number 1, makes the
+    ranks equal where DistributedDataParallel wants it; so step n is version n + 1 of the session.
+    """
+
+    def __init__(self, *things: Any, **named: Any) -> None:
+        """Keep `things` (models, optimizers) and `named` (schedulers, scalers, generators, ...).
+
+        Waits for the other ranks. Afterwards everything is as after the last step of this rank, or
+        as at the start: then modules in DistributedDataParallel are as rank 0's.
+
+        Errors: UserError if something can not be kept or if the program has changed since the
+        state was begun, PeerError if the ranks keep different things.
+        """
+        if _engine.engine is None or _engine.engine.phase is Phase.PLAIN:
+            raise UserError(
+                "call hf.init() in place of dist.init_process_group before hf.State(...)"
+            )
+        self._engine = _engine.engine
+        if self._engine.session is not None:
+            raise UserError(
+                "this process has a State already; give it everything a step depends on"
+            )
+        self._kept = Kept()
+        self._counts: dict[str, int] = {}
+        self._ddp: list[Any] = []
+        self._seed = torch.initial_seed()
+        self._stepped = False
+        self._replaying = False
+        self._epoch = 0  # Of the next batch.
+        self._index = 0  # The same, within the epoch.
+        self._loader_state: Any = None
+        self._epochs_given = 0
+        self._feeders: dict[int, tuple[Any, Feeder]] = {}
+        self._on_commit: list[Callable[[int], Any]] = []
+        self._greeted = 0
+        for thing in things:
+            self._add(self._name(thing), thing)
+        for name, thing in named.items():
+            self._add(name, thing)
+        self._open()
+
+    # ---- What is kept ---------------------------------------------------------------------------
+
+    def keep(self, name: str, thing: Any) -> None:
+        """Refuse: the size of the state is fixed when it is made. Pass it to State by its name."""
+        raise UserError(
+            f"give `{name}` to State when it is made, State(..., {name}=...), since its size is fixed"
+        )
+
+    def _name(self, thing: Any) -> str:
+        kind = "model" if isinstance(thing, torch.nn.Module) else type(thing).__name__.lower()
+        self._counts[kind] = self._counts.get(kind, 0) + 1
+        return f"{kind}{self._counts[kind]}"
+
+    def _add(self, name: str, thing: Any) -> None:
+        if isinstance(thing, (list, tuple)) and all(hasattr(t, "state_dict") for t in thing):
+            for i, part in enumerate(thing):
+                self._add(f"{name}.{i}", part)
+            return
+        if thing is None:
+            return
+        self._kept.add(name, thing)
+        if isinstance(thing, torch.nn.Module):
+            for ddp in _ddp.find(thing):
+                _ddp.settle(ddp, self._engine)
+                self._ddp.append(ddp)
+        elif isinstance(thing, torch.optim.Optimizer):
+            thing.register_step_post_hook(self._note_step)
+
+    def _note_step(self, *_: Any) -> None:
+        self._stepped = True
+
+    # ---- The beginning --------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        engine = self._engine
+        engine.own_use += 1
+        with engine.echo():
+            self._image = Image(self._kept, self._objects())
+        engine.own_use -= 1
+        try:
+            session = engine.open(self._image.bytes)
+        except UserError as error:
+            raise UserError(
+                f"{error} (a job goes on with the program it was started with; has the model or the "
+                "optimizer changed since?)"
+            ) from error
+        self._session = session
+        if session.fresh:
+            self._image.write(session.private(0), self._objects(), with_gradients=False)
+        session.join()
+        self._restore()
+        engine.set_phase(Phase.CATCHING_UP)
+        engine.in_step = True
+        self._begin_native(restarted=True)
+        while session.version == 0:
+            self._equalise()
+        engine.in_step = False
+
+    def _equalise(self) -> None:
+        """Make step 1 of the session: rank 0's parameters and buffers for all, where DDP is."""
+        self._engine.set_phase(Phase.LIVE)
+        for ddp in self._ddp:
+            _ddp.equalise(ddp)
+        if self._end_native():
+            self._begin_native(restarted=True)
+
+    def _begin_native(self, restarted: bool) -> None:
+        """Begin a step; after a re-forming, check that all ranks are of one kind."""
+        session, engine = self._session, self._engine
+        engine.marked = False
+        while True:
+            if session.begin_step():
+                self._restore()
+            if session.generation == self._greeted:
+                return
+            if self._greet(restarted):
+                self._greeted = session.generation
+                return
+
+    def _greet(self, restarted: bool) -> bool:
+        """Tell the others what this rank keeps. False: a fault came."""
+        session = self._session
+        shapes = bytes.fromhex(self._kept.shapes())
+        mine = _HELLO.pack(restarted, shapes, session.version)
+        everyone = bytearray(len(mine) * session.world.size)
+        try:
+            session.world.all_gather(mine, len(mine), everyone)
+        except MarkedError:
+            return False
+        hellos = [_HELLO.unpack_from(everyone, i * len(mine)) for i in range(session.world.size)]
+        for rank, (_, theirs, version) in enumerate(hellos):
+            if theirs != shapes or version != session.version:
+                raise PeerError(
+                    f"rank {rank} keeps other parameters or optimizers than rank "
+                    f"{session.world.rank}; all ranks run one program with one model"
+                )
+        if restarted and all(other for other, _, _ in hellos):
+            self._engine.set_phase(Phase.LIVE)  # All come from the same point of the program.
+        return True
+
+    # ---- Images ---------------------------------------------------------------------------------
+
+    def _objects(self) -> dict[str, Any]:
+        return {
+            "seed": self._seed,
+            "epoch": self._epoch,
+            "index": self._index,
+            "loader": self._loader_state,
+        }
+
+    def _restore(self) -> None:
+        objects = self._image.read(self._session.private(self._session.version))
+        self._seed = objects["seed"]
+        self._epoch, self._index = objects["epoch"], objects["index"]
+        self._loader_state = objects["loader"]
+
+    # ---- One step -------------------------------------------------------------------------------
+
+    @property
+    def n(self) -> int:
+        """Steps that are done, over all epochs; in the body of a step, those before it."""
+        return max(0, self._session.version - 1)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next step, from 0."""
+        return self._epoch
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the step under way was begun before and was void."""
+        return self._replaying
+
+    def on_commit(self, function: Callable[[int], Any]) -> Callable[[int], Any]:
+        """Call `function(n)` after each step n that is done: once, whatever was replayed."""
+        self._on_commit.append(function)
+        return function
+
+    def _begin(self) -> None:
+        engine = self._engine
+        if engine.phase is not Phase.LIVE:
+            engine.set_phase(Phase.LIVE)
+        engine.in_step = True
+        self._begin_native(restarted=False)
+        self._stepped = False
+        rank = engine.place.rank
+        seed_all(derive(self._seed, "step", rank, self._session.version))
+
+    def _end_native(self) -> bool:
+        """End a step of the session. True: it is void, and everything is as before it."""
+        session, engine = self._session, self._engine
+        gradients = not self._stepped  # They are of use later only if no update was made of them.
+        self._image.write(session.private(session.version + 1), self._objects(), gradients)
+        position = _core.Position(self._epoch, self._index)
+        is_void = session.end_step(_core.Step(position=position))
+        engine.marked = False
+        if is_void:
+            self._restore()
+        return is_void
+
+    def _finish(self) -> bool:
+        """End a step. False: it was void and is to be made again."""
+        n = self.n + 1
+        is_void = self._end_native()
+        self._engine.in_step = False
+        self._replaying = is_void
+        if is_void:
+            if self._engine.place.rank == 0 or self._engine.world_size == 1:
+                say(f"step {n} was void, it is made again")
+            return False
+        for function in self._on_commit:
+            function(n)
+        return True
+
+    @contextmanager
+    def step(self) -> Iterator[State]:
+        """Make one step of a loop of your own: `while state.n < total: with state.step(): ...`.
+
+        Afterwards `n` has grown by one, or not: then the same step is to be made again, so take its
+        data by `n`. An exception in the body passes through; the step is not done.
+        """
+        self._begin()
+        try:
+            yield self
+        except BaseException:
+            self._engine.in_step = False
+            raise
+        self._index += 1
+        self._finish()
+
+    # ---- Steps over data ------------------------------------------------------------------------
+
+    def steps(self, data: Iterable[_Batch], epochs: int = 1) -> Iterator[_Batch]:
+        """Yield the batches of `epochs` passes over `data`, one step each.
+
+        A void step's batch is yielded again. After a restart, batches that were used are passed
+        over. Random generators are set at each step's start from (seed, rank, step), the order of
+        the data from (seed, epoch); samplers with set_epoch are told the epoch.
+
+        Errors: UserError if `data` can not tell its position.
+        """
+        first = self._epochs_given
+        self._epochs_given += epochs
+        return self._steps(data, range(first, first + epochs))
+
+    def _steps(self, data: Any, epochs: range) -> Iterator[Any]:
+        if id(data) not in self._feeders:
+            self._feeders[id(data)] = (data, feeder_of(data, self._seed))
+        feeder = self._feeders[id(data)][1]
+        for epoch in epochs:
+            if epoch < self._epoch:
+                continue
+            skip = self._index if epoch == self._epoch else 0
+            self._epoch, self._index = epoch, skip
+            length = feeder.length
+            if length is None or skip < length:
+                batches = feeder.start(epoch, skip, self._loader_state)
+                for batch in self._with_fetch(batches):
+                    self._loader_state = feeder.state()
+                    yield from self._until_done(batch)
+            self._epoch, self._index, self._loader_state = epoch + 1, 0, None
+
+    def _with_fetch(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield `batches`; what they draw while they are made depends on the step alone."""
+        while True:
+            seed_all(derive(self._seed, "fetch", self._engine.place.rank, self._session.version))
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            yield batch
+
+    def _until_done(self, batch: Any) -> Iterator[Any]:
+        """Yield the batch of one step until it is done."""
+        written = fingerprint(batch)
+        after = (self._epoch, self._index + 1, self._loader_state)
+        while True:
+            self._begin()
+            self._epoch, self._index, self._loader_state = after  # _begin() may have restored.
+            try:
+                yield batch
+            except GeneratorExit:
+                self._left_in_a_step()
+                raise
+            if self._finish():
+                return
+            if fingerprint(batch) != written:
+                raise UserError(
+                    f"step {self.n + 1} is to be made again, but its batch was changed in place; "
+                    "let the body change a copy"
+                )
+
+    def _left_in_a_step(self) -> None:
+        """The loop was left by `break`, `return` or an exception: end the step if it was made."""
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_code.co_filename == __file__:
+            frame = frame.f_back
+        left = opcode.opname[frame.f_code.co_code[frame.f_lasti]] if frame.f_lasti >= 0 else ""
+        self._engine.in_step = False
+        if left != "POP_TOP" or not self._stepped:
+            return  # An exception, or before the update.
+        n = self.n + 1
+        self._engine.in_step = True
+        if not self._finish():
+            say(
+                f"step {n} was void and was NOT made again, since the loop was left by `break`; what "
+                f"follows has the state of step {n - 1}. Bound the loop by the data or `epochs` instead"
+            )
