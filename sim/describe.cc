@@ -68,7 +68,7 @@ std::string World::describe(const Transition& t) const {
     case Kind::kGrace:
       return "the agent's grace is over";
     case Kind::kPersonWorker:
-      return cat("somebody starts ", person_.workers[t.index], " again");
+      return cat("somebody starts ", person_.workers[t.index].node_id, " again");
     case Kind::kPersonScheduler:
       return "somebody starts the scheduler again";
     case Kind::kProof:

@@ -26,7 +26,8 @@ void World::list_faults() {
     const bool placed = worker.stage != Stage::kSpare;
     add(true, Fault::kKill, i);
     add(worker.paused_until <= now_, Fault::kPause, i);
-    add(worker.rank != kNoRank && worker.stage != Stage::kEnded, Fault::kWipe, i);
+    const bool owns = worker.rank != kNoRank && arena(worker).owner == worker.process;
+    add(owns && worker.stage != Stage::kEnded, Fault::kWipe, i);
     add(placed && !setup_.agent, Fault::kDouble, i);
     const bool trains = worker.stage >= Stage::kStepping && worker.stage <= Stage::kArrived;
     add(trains, Fault::kUserError, i);

@@ -6,6 +6,11 @@
 #include "sim/world.h"
 
 namespace holdfast::sim {
+namespace {
+
+constexpr Duration kPersonTakes = std::chrono::seconds(1);
+
+}  // namespace
 
 World::Index World::add_worker(agent::Process process, std::string node_id, Incarnation incarnation,
                                std::uint64_t attempt, bool spare) {
@@ -88,7 +93,7 @@ void World::die(Index index, std::int32_t code, bool lifeline, bool loses) {
   const bool ended = durable_ && durable_->ended;
   if (code == 0 || another || ended || !setup_.replaced || person_.left == 0) return;
   --person_.left;
-  person_.workers.push_back(worker.node_id);
+  person_.workers.push_back({worker.node_id, now_ + kPersonTakes});
 }
 
 }  // namespace holdfast::sim

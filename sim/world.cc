@@ -149,7 +149,9 @@ void World::list_processes() {
     }
     for (Index i = 0; i < graces_.size(); ++i) add(graces_[i] <= now_, Kind::kGrace, i);
   }
-  for (Index i = 0; i < person_.workers.size(); ++i) possible_.push_back({Kind::kPersonWorker, i});
+  for (Index i = 0; i < person_.workers.size(); ++i) {
+    add(person_.workers[i].at <= now_, Kind::kPersonWorker, i);
+  }
   add(person_.scheduler, Kind::kPersonScheduler, 0);
   for (Index i = 0; serves && i < proofs_.size(); ++i) possible_.push_back({Kind::kProof, i});
 }
@@ -233,7 +235,7 @@ void World::perform(const Transition& t) {
       graces_.erase(graces_.begin() + static_cast<std::ptrdiff_t>(t.index));
       return tell_agent(agent::GraceOver{});
     case Kind::kPersonWorker: {
-      const std::string node_id = person_.workers[t.index];
+      const std::string node_id = person_.workers[t.index].node_id;
       person_.workers.erase(person_.workers.begin() + static_cast<std::ptrdiff_t>(t.index));
       add_worker(next_process_++, node_id, prng_.next(), 0, false);
       return;
@@ -267,6 +269,7 @@ std::optional<Instant> World::next_time() const {
   }
   for (Index i = first_link_; i < links_.size(); ++i) consider(links_[i].stalled_until);
   for (const Instant at : graces_) consider(at);
+  for (const auto& errand : person_.workers) consider(errand.at);
   return next;
 }
 

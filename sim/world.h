@@ -119,7 +119,11 @@ class World {
     Instant since{};
   };
   struct Person {  // Starts by hand what has died.
-    std::vector<std::string> workers;
+    struct Errand {
+      std::string node_id;
+      Instant at{};
+    };
+    std::vector<Errand> workers;
     bool scheduler = false;
     std::uint32_t left = 30;
   };

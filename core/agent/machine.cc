@@ -81,7 +81,8 @@ void Machine::place_died(Place& place, const Died& e) {
   place.exit_code = e.exit_code.value_or(255);
   place.last_words = e.how;
   place.detected_ns = e.detected_ns;
-  if (e.exit_code == 0) {
+  if (place.role == Role::kScheduler && e.exit_code == 0 && met_) job_done_ = true;
+  if (e.exit_code == 0 || job_done_) {
     place.done = true;
     tell_state();
     if (workers_done()) {
@@ -126,7 +127,7 @@ void Machine::on(const SpawnFailed& e) {
 }
 
 void Machine::on(const LinkUp&) {
-  linked_ = true;
+  linked_ = met_ = true;
   tell_state();
 }
 
@@ -152,7 +153,11 @@ void Machine::receive(const wire::JobProgress& m) {
 }
 
 void Machine::receive(const wire::JobEnded& m) {
-  if (m.success || ending_) return;  // Who has ended in good order needs no help.
+  if (ending_) return;
+  if (m.success) {  // Who has ended in good order needs no help; who hangs has its grace.
+    if (!std::exchange(job_done_, true)) actions_.push_back(WantGrace{});
+    return;
+  }
   const auto failed = std::find_if(places_.begin(), places_.end(), [](const Place& p) {
     return p.role == Role::kWorker && p.exit_code != 0;
   });
@@ -192,6 +197,9 @@ void Machine::end_all(bool gently) {
 void Machine::on(const GraceOver&) {
   const bool local = options_.workers.size() == static_cast<std::size_t>(options_.world_size);
   if (ending_) {
+    end_all(false);
+  } else if (job_done_) {
+    ending_ = true;
     end_all(false);
   } else if (!workers_done() && !scheduler_runs() && options_.runs_scheduler) {
     fail(1,

@@ -158,7 +158,9 @@ class Machine {
   std::int32_t spare_failures_ = 0;
   Version version_ = 0;
   bool linked_ = false;
-  bool ending_ = false;  // Nothing is replaced any more.
+  bool met_ = false;       // Was connected to the scheduler at some time.
+  bool job_done_ = false;  // The job has ended in good order: who is gone is not missed.
+  bool ending_ = false;    // Nothing is replaced any more.
   bool exited_ = false;
   Exit result_;
   Actions actions_;

@@ -65,6 +65,7 @@ void Machine::on(const Started&) {
     members_[held.node_id] = Member{.rank = rank,
                                     .incarnation = held.incarnation,
                                     .attempt = held.attempt,
+                                    .joined = record_.resumed,
                                     .heard = now_,
                                     .version = held.finished ? held.version : record_.version};
   }

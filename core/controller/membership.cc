@@ -204,12 +204,16 @@ void Machine::take_over(Rank rank, Link link, const wire::Register& m) {
   lease(rank).incarnation = m.incarnation;
   lease(rank).attempt = m.attempt;
   lease(rank).finished = false;  // Its successor has to end in good order itself.
-  store();
   Member& member = *member_at(rank);
   member.dead = member.left = member.joined = false;
   attach(member, link, m);
-  // A finished rank's death stopped nobody; its successor still has to be told where to go on.
-  if (phase_ == Phase::kRunning) begin(cat("rank ", rank, " came back"));
+  if (phase_ == Phase::kStopping) {
+    store();
+  } else {
+    // A finished rank's death stopped nobody; its successor still has to be told where to go on.
+    // One store for both: a new lease within a generation that is running must never be on record.
+    begin(cat("rank ", rank, " came back"));
+  }
   welcome(rank);
 }
 
@@ -268,6 +272,10 @@ void Machine::died(const std::string& node_id, const std::string& how, bool in_g
   }
   member.dead = true;
   member.left = in_good_order;
+  if (!in_good_order) {  // What it said before may still be under way: it is no longer heard.
+    nodes_.erase(member.link);
+    member.link = 0;
+  }
   if (in_good_order && lease(rank).finished) {
     maybe_all_left();
   } else if (in_good_order && member.joined && phase_ != Phase::kEnded) {
