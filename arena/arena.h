@@ -3,7 +3,7 @@
 //
 // The order of calls in step n (version() is n - 1):
 //   1. gradients() is filled by the backward pass and by the collective (peers may write into it
-//      through a mapping of their own: file(), Layout::gradients_offset()).
+//      through a mapping of their own: path(), Layout::gradients_offset()).
 //   2. stage(n, ...): what update n needs is laid down; the last store makes staged() n.
 //   3. Outside: a barrier. If it completes anywhere, every rank has staged n.
 //   4. update(threads): all parameters and moments, in place, with line undo; then version() is n.
@@ -75,7 +75,8 @@ class Arena {
  public:
   // Does: maps the file at `path`, creating it (0600) and missing directories (0700) if needed, and
   // recovers it. A file of another run is stale and is replaced by a new one, and so is one without
-  // a version (all zeros again). A new file is a new inode: peers must map it anew.
+  // a version (all zeros again). A new file is a new inode: peers must map it anew. Making one
+  // takes 1-5 s a GB (huge pages, taken in advance); opening an existing one, below 1 ms.
   // Requires: the process that had it open before is dead or will never call update() again.
   // Threads of a dying process may run on for microseconds; open() waits for those that update (10
   // s at most). Errors: kUser for another layout within the same run (names the first difference),
