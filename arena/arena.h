@@ -78,10 +78,11 @@ class Arena {
   // a version (all zeros again). A new file is a new inode: peers must map it anew. Making one
   // takes 1-5 s a GB (huge pages, taken in advance); opening an existing one, below 1 ms.
   // Requires: the process that had it open before is dead or will never call update() again.
-  // Threads of a dying process may run on for microseconds; open() waits for those that update (10
-  // s at most). Errors: kUser for another layout within the same run (names the first difference),
-  // kWorld for a file that is truncated or corrupt, for no room in the file system (names the
-  // directory and the bytes), for a previous process that is still alive in the midst of an update.
+  // Threads of a dying process may run on for microseconds: open() waits, up to 5 s, for those that
+  // update.
+  // Errors: kUser for another layout within the same run (names the first difference), kWorld for
+  // a file that is truncated or corrupt, for no room in the file system (names the directory and
+  // the bytes), for a previous process that is still alive in the midst of an update.
   [[nodiscard]] static Result<Arena> open(const std::string& path, const Layout& layout,
                                           std::uint64_t run_id);
   // Without side effects; the process that owns the arena may be alive, dying or dead.
