@@ -21,20 +21,22 @@ def interruptibly(call: Callable[[], _T]) -> _T:
         return call()
     result: list[_T] = []
     errors: list[BaseException] = []
+    done = threading.Event()  # join() takes a thread for ended once it was interrupted.
 
     def run() -> None:
         try:
             result.append(call())
         except BaseException as error:
             errors.append(error)
+        done.set()
 
     helper = threading.Thread(target=run, name="holdfast-wait", daemon=True)
     helper.start()
     try:
-        while helper.is_alive():
-            helper.join(_SLICE_S)
+        while not done.wait(_SLICE_S):
+            pass
     except BaseException:
-        if helper.is_alive():
+        if not done.is_set():
             _left_behind.set()
         raise
     if errors:

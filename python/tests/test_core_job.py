@@ -1,0 +1,104 @@
+"""Whole jobs of a trainer without a framework, under `holdfast run`, with processes killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+TRAINER = Path(__file__).with_name("trainer_core.py")
+LIMIT_S = 120
+
+
+class Running:
+    """A job under way."""
+
+    def __init__(self, process: subprocess.Popen[str], out: Path) -> None:
+        self.process = process
+        self.out = out
+
+    def pid(self, rank: int) -> int | None:
+        """Return who has the rank now, once it has begun."""
+        try:
+            pid = int((self.out / f"pid-{rank}").read_text() or 0)
+            os.kill(pid, 0)
+        except (OSError, ValueError):
+            return None
+        return pid or None
+
+    def results(self) -> dict[str, bytes]:
+        """Wait for the end; return what the ranks wrote."""
+        output, _ = self.process.communicate(timeout=LIMIT_S)
+        logs = "".join(f"--- {f}\n{f.read_text()}" for f in sorted(self.out.glob("log/*")))
+        assert self.process.returncode == 0, output + logs
+        return {f.name: f.read_bytes() for f in self.out.glob("rank-*")}
+
+
+@contextmanager
+def job(
+    out: Path, *arguments: str, workers: int = 4, options: tuple[str, ...] = ()
+) -> Iterator[Running]:
+    out.mkdir()
+    command = [
+        *(sys.executable, "-m", "holdfast", "run"),
+        *("--nproc-per-node", str(workers), "--log-dir", str(out / "log"), *options),
+        *(str(TRAINER), "--out", str(out), *arguments),
+    ]
+    environment = dict(os.environ, HOLDFAST_TEST_JOB=str(out))
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        yield Running(process, out)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.communicate(timeout=LIMIT_S)
+
+
+@pytest.mark.parametrize("spares", [0, 1])
+def test_core_a_job_with_kills_ends_with_the_bits_of_one_without(
+    tmp_path: Path, spares: int
+) -> None:
+    shape = ("--steps", "300", "--pause", "0.01")
+    with job(tmp_path / "calm", *shape) as calm:
+        expected = calm.results()
+    assert sorted(expected) == ["rank-0", "rank-1", "rank-2", "rank-3"]
+
+    draw = random.Random(spares)
+    options = ("--spares", str(spares), "--max-restarts", "20")
+    kills = 0
+    with job(tmp_path / "killed", *shape, options=options) as running:
+        victims = [0, 3, 1, 0, 2]
+        while victims and running.process.poll() is None:
+            time.sleep(0.3 + 0.4 * draw.random())  # When, is what the test draws.
+            pid = running.pid(victims[0])
+            if pid is None:
+                continue
+            os.kill(pid, signal.SIGKILL)
+            victims.pop(0)
+            kills += 1
+        killed = running.results()
+    assert kills == 5
+    assert killed == expected
+    recoveries = (tmp_path / "killed" / "log" / "recoveries.jsonl").read_text().splitlines()
+    assert len(recoveries) >= 1
+
+
+def test_core_ctrl_c_ends_a_job_that_runs(tmp_path: Path) -> None:
+    with job(tmp_path / "job", "--steps", "100000", "--pause", "0.01", workers=2) as running:
+        deadline = time.monotonic() + LIMIT_S
+        while running.pid(1) is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        running.process.send_signal(signal.SIGINT)
+        running.process.communicate(timeout=LIMIT_S)
+        assert running.process.returncode == 128 + signal.SIGINT
+        assert running.pid(0) is None and running.pid(1) is None
