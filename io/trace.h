@@ -20,8 +20,9 @@ namespace holdfast::io {
 class Trace {
  public:
   struct Field {
+    using Value = std::variant<std::int64_t, std::uint64_t, double, bool, std::string_view>;
     std::string_view name;
-    std::variant<std::int64_t, std::uint64_t, double, bool, std::string_view> value;
+    Value value;
 
     template <class T>
     Field(std::string_view field_name, T&& field_value)  // NOLINT: implicit, in braces
@@ -29,7 +30,7 @@ class Trace {
 
    private:
     template <class T>
-    static auto value_of(const T& value) -> decltype(Field::value) {
+    static Value value_of(const T& value) {
       if constexpr (std::same_as<T, bool>) {
         return value;
       } else if constexpr (std::signed_integral<T>) {
