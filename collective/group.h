@@ -63,8 +63,9 @@ class Group {
     // Where this process has its own range mapped already (the arena's address of it). If null,
     // the Group maps it; registered() says where.
     std::byte* registered_memory = nullptr;
-    std::size_t staging_bytes = std::size_t{2} << 20;  // Per rank; same in all; at least 16 KiB.
-    std::chrono::milliseconds join_timeout{60'000};    // How long join() waits for the others.
+    // Per rank; same in all; at least 16 KiB. What a core's second-level cache holds is fastest.
+    std::size_t staging_bytes = std::size_t{512} << 10;
+    std::chrono::milliseconds join_timeout{60'000};  // How long join() waits for the others.
   };
 
   // Makes or opens the segment file <directory>/group-<generation>-<run id> and waits until every

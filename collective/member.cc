@@ -166,6 +166,7 @@ Outcome Member::all_reduce(Numbers numbers) {
 Outcome Member::all_reduce_staged(Numbers numbers) {
   const Request request{
       .bytes = numbers.bytes, .kind = Kind::kStagedAllReduce, .element = numbers.element};
+  if (world_size() == 1) return begin(request);
   const bool small = numbers.bytes <= std::min(kSmallBytes, segment_->half_bytes());
   std::size_t at = 0;
   do {
@@ -175,7 +176,6 @@ Outcome Member::all_reduce_staged(Numbers numbers) {
     piece.count = piece.bytes / size_of(piece.element);
     copy_bytes(segment_->staging(rank(), pieces_), piece.data, piece.bytes);
     if (const Outcome o = at == 0 ? begin(request) : pass(); o != Outcome::kDone) return o;
-    if (world_size() == 1) return Outcome::kDone;
     if (const Outcome o = small ? sum_all(piece) : sum_slice(piece); o != Outcome::kDone) return o;
     ++pieces_;
     at += piece.bytes;
