@@ -36,6 +36,7 @@ struct hf_session {
   std::unique_ptr<holdfast::runtime::Session> session;
   hf_group world;
   Phase phase = Phase::kOpen;
+  bool reduced = false;  // The step under way has sums of hf_reduce(), so it must be ended.
 };
 
 namespace holdfast::capi {

@@ -192,7 +192,9 @@ hf_status hf_join(hf_session* s, const hf_position* position) {
 }
 
 hf_status hf_begin_step(hf_session* s, int* reformed) {
-  if (const Verdict v = expect(s, Phase::kJoined, "hf_begin_step()"); v.status != HF_OK) {
+  const bool may_give_up = s->phase == Phase::kInStep && !s->reduced;
+  if (const Verdict v = expect(s, Phase::kJoined, "hf_begin_step()");
+      v.status != HF_OK && !may_give_up) {
     return report(v);
   }
   s->world.team->drain();
@@ -215,6 +217,7 @@ hf_status hf_reduce(hf_session* s, uint64_t offset, uint64_t count) {
   }
   s->world.team->drain();  // The order of operations is the order of calls.
   s->session->reduce(gradients.subspan(offset, count));
+  s->reduced = true;
   return HF_OK;
 }
 
@@ -225,6 +228,7 @@ hf_status hf_end_step(hf_session* s, const hf_step* step, int* is_void) {
   if (step == nullptr) return report(user_error("hf_end_step() needs the step's arguments"));
   s->world.team->drain();
   s->phase = Phase::kJoined;
+  s->reduced = false;
   arena::Arena& arena = s->session->arena();
   const arena::StagedStep staged{.private_bytes = arena.private_bytes(arena.version() + 1),
                                  .arguments = {.learning_rate = step->learning_rate,
@@ -243,9 +247,6 @@ hf_status hf_end_step(hf_session* s, const hf_step* step, int* is_void) {
 }
 
 hf_status hf_end(hf_session* s) {
-  if (s->phase == Phase::kInStep) {
-    return report(expect(s, Phase::kJoined, "hf_end()"));
-  }
   s->world.team->drain();
   s->phase = Phase::kEnded;
   const Status ended = s->session->end();

@@ -1,29 +1,27 @@
-/* The C interface of Holdfast: all that a framework's face needs, and nothing of C++ in it.
- *
- * Compiled into libholdfast.so, which needs no framework and exports hf_* only.
- *
- * Errors. Every function that can fail returns an hf_status. After any but HF_OK and HF_PENDING,
- * hf_last_error() is one sentence that names the thing and the remedy. HF_USER, HF_PEER and
- * HF_WORLD say who has to act; from a session's functions they mean that the job is over. The three
- * outcomes HF_ABORTED, HF_LEFT and HF_MISMATCH come from collectives only: the step will be void.
- *
- * Threads. A session is called by one thread at a time. Collectives, and what is marked "any
- * thread", may be called by any; two threads that use one group are served one after the other.
- * Functions that may block never hold a lock of the caller's (in Python: call them without the
- * GIL). They do not return for signals, but a fault elsewhere ends them.
- *
- * The loop:
- *   hf_start(&worker); hf_open(worker, &layout, &session); fill version 0 if hf_fresh(session);
- *   hf_join(session, &position);
- *   while (hf_version(session) < last) {
- *     hf_begin_step(session, &reformed); if (reformed) restore from hf_private(hf_version());
- *     compute; hf_reduce(...) or collectives; fill hf_private(hf_version() + 1);
- *     hf_end_step(session, &step, &is_void); if (is_void) restore; the same step is made again
- *   }
- *   hf_end(session);
- */
-#ifndef HOLDFAST_C_H
-#define HOLDFAST_C_H
+// The C interface of Holdfast: all that a framework's face needs, and nothing of C++ in it.
+//
+// Compiled into libholdfast.so, which needs no framework and exports hf_* only.
+//
+// Errors. Every function that can fail returns an hf_status. After any but HF_OK and HF_PENDING,
+// hf_last_error() is one sentence that names the thing and the remedy. HF_USER, HF_PEER and
+// HF_WORLD say who has to act; from a session's functions they mean that the job is over. The three
+// outcomes HF_ABORTED, HF_LEFT and HF_MISMATCH come from collectives only: the step will be void.
+//
+// Threads. A session is called by one thread at a time. Collectives, and what is marked "any
+// thread", may be called by any; two threads that use one group are served one after the other.
+// Functions that may block never hold a lock of the caller's (in Python: call them without the
+// GIL). They do not return for signals, but a fault elsewhere ends them.
+//
+// The loop:
+//   hf_start(&worker); hf_open(worker, &layout, &session); fill version 0 if hf_fresh(session);
+//   hf_join(session, &position);
+//   while (hf_version(session) < last) {
+//     hf_begin_step(session, &reformed); if (reformed) restore from hf_private(hf_version());
+//     compute; hf_reduce(...) or collectives; fill hf_private(hf_version() + 1);
+//     hf_end_step(session, &step, &is_void); if (is_void) restore; the same step is made again
+//   }
+//   hf_end(session);
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -160,7 +158,9 @@ HF_API hf_status hf_private(hf_session* session, uint64_t version, void** data, 
 /* Agrees with the others on a version and brings this rank's state to it. Where nobody has one yet,
  * version 0 is rank 0's: parameters and moments, and private bytes as the flag says. Once. */
 HF_API hf_status hf_join(hf_session* session, const hf_position* position);
-/* Before a step. `reformed` (may be NULL): 1 if the group was formed anew: restore from private. */
+/* Before a step. One that is under way is given up, as if it had not begun, on this rank: if it has
+ * no hf_reduce() yet. `reformed` (may be NULL): 1 if the group was formed anew: restore from
+ * private. */
 HF_API hf_status hf_begin_step(hf_session* session, int* reformed);
 /* Starts the sum over all ranks of a range of hf_gradients(), in floats, in place; the same ranges
  * in the same order on all ranks. Ends with hf_end_step(). */
@@ -257,4 +257,3 @@ HF_API hf_status hf_receive(hf_group* group, void* data, uint64_t bytes, int32_t
 #ifdef __cplusplus
 }
 #endif
-#endif /* HOLDFAST_C_H */
