@@ -134,7 +134,10 @@ class State:
             self._begin_native(restarted=True)
 
     def _begin_native(self, restarted: bool) -> None:
-        """Begin a step; after a re-forming, check that all ranks are of one kind."""
+        """Begin a step; after a re-forming, check that all ranks are of one kind.
+
+        A step of the session that is still open is given up; it is as if it had not begun.
+        """
         session, engine = self._session, self._engine
         engine.marked = False
         while True:
@@ -218,11 +221,13 @@ class State:
     def _end_native(self) -> bool:
         """End a step of the session. True: it is void, and everything is as before it."""
         session, engine = self._session, self._engine
+        if engine.marked:  # What echoes have touched is never staged.
+            self._restore()
+            return True
         gradients = not self._stepped  # They are of use later only if no update was made of them.
         self._image.write(session.private(session.version + 1), self._objects(), gradients)
         position = _core.Position(self._epoch, self._index)
         is_void = session.end_step(_core.Step(position=position))
-        engine.marked = False
         if is_void:
             self._restore()
         return is_void
