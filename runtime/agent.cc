@@ -282,15 +282,18 @@ int run_job(const AgentOptions& options, const Launch& launch, std::function<voi
 
 // The parent's part of a launch into the background: waits until the child says that all runs, or
 // how it ended.
-int wait_for_start(int reading, const Launch& launch) {
+int wait_for_start(int reading, pid_t pid, const Launch& launch) {
   int code = 1;
   const ssize_t got = ::read(reading, &code, sizeof(code));
-  if (got != sizeof(code)) return 1;
+  if (got != sizeof(code)) {
+    complain("the background process ended before it had started the job");
+    return 1;
+  }
   if (code != 0) return code;
   std::printf(
-      "msrun: job %s runs in the background; logs are in %s, `holdfast status` tells how it "
-      "goes\n",
-      launch.settings.job.c_str(), launch.log_directory.c_str());
+      "msrun: job %s runs in the background as process %d (SIGTERM ends it); logs are in %s; "
+      "`holdfast status` tells how it goes\n",
+      launch.settings.job.c_str(), pid, launch.log_directory.c_str());
   return 0;
 }
 
@@ -307,7 +310,7 @@ int run_in_background(const AgentOptions& options, const Launch& launch) {
   }
   if (pid > 0) {
     writing.reset();
-    return wait_for_start(reading.get(), launch);
+    return wait_for_start(reading.get(), pid, launch);
   }
   ::setsid();
   const auto tell = [&](int code) {

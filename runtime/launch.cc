@@ -114,12 +114,18 @@ Status probe_port(const AgentOptions& options) {
                    "host: choose another with --master_port (or --master_addr)")};
 }
 
-Status check_unused(const std::string& job) {
+Status look_at_other_jobs(const std::string& job, std::vector<std::string>& remarks) {
+  std::size_t dead = 0;
   for (const auto& found : jobs_on_this_host()) {
+    if (!found.alive()) ++dead;
     if (found.name != job || !(found.agent_alive || found.scheduler_alive)) continue;
     return Error{Blame::kUser,
                  cat("a job named '", job, "' already runs on this host: give this one ",
                      "another HOLDFAST_JOB, or none")};
+  }
+  if (dead != 0) {
+    remarks.push_back(cat("folders of dead jobs take up memory of this host: ", dead,
+                          "; `holdfast clean` removes them"));
   }
   return {};
 }
@@ -138,7 +144,8 @@ std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options) {
   if (const auto free = probe_port(options); !free) return Unlaunchable{free.error()};
   const std::string& job = launch.settings.job;
   if (options.runs_scheduler) {
-    if (const auto unused = check_unused(job); !unused) return Unlaunchable{unused.error()};
+    if (const auto unused = look_at_other_jobs(job, launch.remarks); !unused)
+      return Unlaunchable{unused.error()};
   }
   std::error_code error;
   launch.log_directory = std::filesystem::absolute(options.log_dir, error).lexically_normal();

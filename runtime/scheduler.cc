@@ -24,8 +24,10 @@ std::uint64_t random_bits() {
   return std::uint64_t{device()} << 32 | device();
 }
 
+// A first attempt is of a new agent, whose processes are all new: there is nobody to be found
+// again.
 bool takes_back(const config::Settings& settings) {
-  return settings.attempt > 1 || settings.enable_recovery;
+  return settings.attempt > 1 || (settings.attempt == 0 && settings.enable_recovery);
 }
 
 template <class OnAccept>
