@@ -37,6 +37,9 @@ endif()
 set(HOLDFAST_TORCH_CHOICE "${torch_from}:${torch_prefix}" CACHE INTERNAL "Which libtorch was looked for")
 
 if(torch_prefix)
+  # First in every search: else its config takes Debian's Caffe2 and libraries where these are, too.
+  get_filename_component(torch_root ${torch_prefix}/../.. ABSOLUTE)
+  set(CMAKE_PREFIX_PATH ${torch_prefix} ${torch_root})
   find_package(Torch QUIET CONFIG PATHS ${torch_prefix} ${torch_prefix}/share/cmake NO_DEFAULT_PATH)
   if(NOT Torch_FOUND)
     message(FATAL_ERROR "no libtorch (TorchConfig.cmake) lies under ${torch_prefix}, which is "
