@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+import holdfast
 from holdfast import _core
 from holdfast._errors import Error, MarkedError, PeerError, UserError
 
@@ -48,7 +49,8 @@ class Engine:
                 "this process was told to be one of several (WORLD_SIZE) by another launcher; "
                 "start the program with `holdfast run --nproc-per-node N program.py`"
             )
-        self.worker: Final = _core.Worker()
+        self._job = holdfast.init()
+        self.worker: Final = self._job.worker
         self.phase = Phase.EARLY if managed else Phase.PLAIN
         self.session: _core.Session | None = None
         self.groups: weakref.WeakSet[HoldfastGroup] = weakref.WeakSet()
@@ -68,7 +70,7 @@ class Engine:
     def place(self) -> _core.Place:
         """Wait for the rank."""
         if self._place is None:
-            self._place = self.worker.identity()
+            self._place = self._job.place
         return self._place
 
     @property
@@ -183,7 +185,7 @@ def _no_update_before_state(optimizer: torch.optim.Optimizer, *_: Any) -> None:
 
 def _end_when_the_program_ends(engine: Engine) -> None:
     """Call end() at a normal exit, and only then."""
-    usual = sys.exit
+    usual, owner = sys.exit, os.getpid()
 
     def noted(status: Any = None) -> None:
         engine.exit_code = 0 if status is None else status if isinstance(status, int) else 1
@@ -193,6 +195,8 @@ def _end_when_the_program_ends(engine: Engine) -> None:
 
     def at_exit() -> None:
         # An exception that nobody caught leaves its trace in sys.last_value.
+        if os.getpid() != owner:
+            return
         if getattr(sys, "last_value", None) is None and not engine.exit_code:
             engine.end()
 

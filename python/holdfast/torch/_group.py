@@ -177,6 +177,8 @@ class HoldfastGroup(dist.ProcessGroup):
         self._own_rank = rank
         self._size = size
         self._label = _label(name)
+        self._name = name
+        self._purpose = "undefined"
         self._ranks = ranks
         self._handle = 0
         self._opened: list[_core.Group] = []
@@ -247,6 +249,22 @@ class HoldfastGroup(dist.ProcessGroup):
     @property
     def _device_types(self) -> list[torch.device]:
         return [torch.device("cpu")]
+
+    @property
+    def group_name(self) -> str:
+        """The name in torch's registry: what functional collectives go by."""
+        return self._name
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def group_desc(self) -> str:
+        """What torch says the group is for."""
+        return self._purpose
+
+    def _set_group_desc(self, purpose: str) -> None:
+        self._purpose = purpose
 
     def shutdown(self) -> None:
         """Let go; the whole group's end is the end of the job."""
@@ -708,13 +726,13 @@ def register() -> None:
 
 
 def _serve_env_rendezvous() -> None:
-    """Let init_process_group("holdfast") find its ranks where no launcher has set MASTER_ADDR."""
+    """Let init_process_group("holdfast") find its ranks without a store over TCP."""
     # The package has a function of the module's name.
     handlers = importlib.import_module("torch.distributed.rendezvous")._rendezvous_handlers
     usual = handlers["env"]
 
     def ours(url: str, *arguments: Any, **keywords: Any) -> Any:
-        if "MASTER_ADDR" in os.environ:
+        if not _asked_for_holdfast():
             return usual(url, *arguments, **keywords)
         engine = _engine.start(managed=False)
         return iter([(dist.HashStore(), engine.place.rank, engine.place.world_size)])
@@ -722,6 +740,14 @@ def _serve_env_rendezvous() -> None:
     if not getattr(usual, "_holdfast", False):
         ours._holdfast = True  # type: ignore[attr-defined]
         handlers["env"] = ours
+
+
+def _asked_for_holdfast() -> bool:
+    """Whether the init_process_group() under way names this backend; a handler is not told."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_name != "init_process_group":
+        frame = frame.f_back
+    return "holdfast" in str(frame.f_locals.get("backend"))
 
 
 def init_process_group(engine: Engine) -> None:

@@ -1,0 +1,97 @@
+"""Start a job of torch_program.py and read what it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+LIMIT_S = 150
+HERE = Path(__file__).parent
+
+
+class Job:
+    """A job under way."""
+
+    def __init__(
+        self,
+        folder: Path,
+        config: dict[str, Any],
+        ranks: int = 2,
+        spares: int = 0,
+        program: Path = HERE / "torch_program.py",
+    ) -> None:
+        self.folder, self.ranks = folder, ranks
+        folder.mkdir()
+        command = [
+            *(sys.executable, "-m", "holdfast", "run", "--nproc-per-node", str(ranks)),
+            *("--log-dir", str(folder / "log"), "--spares", str(spares)),
+            *(str(program), json.dumps(config), str(folder)),
+        ]
+        self.process = subprocess.Popen(
+            command,
+            env=dict(os.environ, OMP_NUM_THREADS="1", TORCH_CPP_LOG_LEVEL="ERROR"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def logs(self) -> str:
+        return "".join(f"--- {f}\n{f.read_text()}" for f in sorted(self.folder.glob("log/*")))
+
+    def end(self, code: int | None = 0) -> dict[int, dict[str, Any]]:
+        try:
+            output, _ = self.process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.stop()
+            raise AssertionError("the job hangs\n" + self.logs()) from None
+        if code is not None:
+            assert self.process.returncode == code, output + self.logs()
+        return {
+            r: json.loads(path.read_text())
+            for r in range(self.ranks)
+            if (path := self.folder / f"result-{r}").exists()
+        }
+
+    def kill_at(self, rank: int, step: int, delay: float = 0.0) -> None:
+        """SIGKILL whoever has the rank when it has come to the step."""
+        until = time.monotonic() + LIMIT_S
+        while time.monotonic() < until and self.process.poll() is None:
+            try:
+                pid, at = (self.folder / f"pid-{rank}").read_text().split()
+            except FileNotFoundError:
+                at = "0"
+            if int(at) >= step:
+                time.sleep(delay)
+                os.kill(int(pid), signal.SIGKILL)
+                return
+            time.sleep(0.002)
+        raise AssertionError(f"rank {rank} did not come to step {step}\n" + self.logs())
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.communicate(timeout=30)
+
+
+def run(folder: Path, config: dict[str, Any], **options: Any) -> dict[int, dict[str, Any]]:
+    job = Job(folder, config, **options)
+    try:
+        return job.end()
+    finally:
+        job.stop()
+
+
+def draw_kills(seed: int, ranks: int, steps: int, count: int) -> list[list[Any]]:
+    """Return kills at random places, rank 0 and another among them, some steps apart."""
+    draw = random.Random(seed)
+    places = ["forward", "collective", "update", "between"]
+    at = sorted(draw.sample(range(1, steps), count))
+    order = [i % ranks for i in range(count)]
+    return [[rank, step, draw.choice(places)] for rank, step in zip(order, at)]

@@ -1,0 +1,208 @@
+"""A training program for the tests of holdfast.torch; it kills itself where it is told to.
+
+Arguments: a JSON object (see CONFIG), and a folder for what the tests look at.
+"""
+
+import json
+import os
+import sys
+
+import holdfast
+
+holdfast.init()  # The scheduler stays in here, without torch.
+
+import contextlib  # noqa: E402
+import hashlib  # noqa: E402
+import signal  # noqa: E402
+import time  # noqa: E402
+from typing import Any  # noqa: E402
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+from torch.utils.data import DataLoader, Dataset, DistributedSampler  # noqa: E402
+
+import holdfast.torch as hf  # noqa: E402
+
+CONFIG: dict[str, Any] = {
+    "kind": "ddp",  # ddp, fsdp, hsdp, plain
+    "ddp": {},  # Arguments of DistributedDataParallel
+    "optimizer": "AdamW",
+    "scaler": False,
+    "accumulate": 1,
+    "loader_workers": 0,
+    "samples": 160,
+    "epochs": 2,
+    "own_loop": False,
+    "wait": 0.0,  # In each step, so that a kill from outside finds a step.
+    "kills": [],  # [rank, step, where]: forward, collective, update, between; each once.
+    "branch": False,  # Ranks use their layers in different order.
+    "seed_by_life": False,  # Every life of a process begins with other parameters.
+}
+
+
+class Data(Dataset[Any]):
+    def __init__(self, count: int) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.x = torch.randn(count, 16, generator=generator)
+        self.y = torch.randint(0, 4, (count,), generator=generator)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.x[i] + 0.1 * torch.randn(16), self.y[i]  # Augmented at random.
+
+
+class Net(nn.Module):
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__()
+        self.first = nn.Linear(16, 64)
+        self.norm = nn.BatchNorm1d(64)
+        self.middle = nn.ModuleList(nn.Linear(64, 64) for _ in range(3))
+        self.drop = nn.Dropout(0.2)
+        self.last = nn.Linear(64, 4)
+        self.branch = config["branch"]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.relu(self.norm(self.first(x)))
+        order = list(self.middle)
+        if self.branch and dist.get_rank() == 1:
+            order.reverse()
+        for layer in order:
+            x = self.drop(F.relu(layer(x)))
+        out: torch.Tensor = self.last(x)
+        return out
+
+
+class Killer:
+    """Kills this process, once for each entry of the list."""
+
+    def __init__(self, kills: list[list[Any]], folder: str) -> None:
+        self.kills, self.folder = kills, folder
+        self.step = 0
+
+    def at(self, where: str) -> None:
+        for rank, step, place in self.kills:
+            if (step, place) != (self.step, where) or rank != dist.get_rank():
+                continue
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(f"{self.folder}/killed-{rank}-{step}-{where}", os.O_CREAT | os.O_EXCL))
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def local(tensor: Any) -> torch.Tensor:
+    found: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return found.detach().contiguous()
+
+
+def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, str]:
+    parts: dict[str, list[Any]] = {
+        "parameters": list(model.parameters()),
+        "buffers": list(model.buffers()),
+        "optimizer": [
+            v
+            for p in model.parameters()
+            for _, v in sorted(optimizer.state[p].items())
+            if torch.is_tensor(v)
+        ],
+    }
+    return {
+        name: hashlib.sha256(b"".join(local(t).numpy().tobytes() for t in tensors)).hexdigest()[:16]
+        for name, tensors in parts.items()
+    }
+
+
+def build(config: dict[str, Any]) -> nn.Module:
+    net = Net(config)
+    if config["kind"] == "ddp":
+        return DistributedDataParallel(net, **config["ddp"])
+    if config["kind"] in ("fsdp", "hsdp"):
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        world = dist.get_world_size()
+        shape = (world,) if config["kind"] == "fsdp" else (2, world // 2)
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("a", "b")[: len(shape)])
+        for layer in net.middle:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(net, mesh=mesh)
+    return net
+
+
+def main(config: dict[str, Any], folder: str) -> None:
+    torch.set_num_threads(1)
+    hf.init()
+    killer = Killer(config["kills"], folder)
+    torch.manual_seed(os.getpid() if config["seed_by_life"] else 0)
+    model = build(config)
+    optimizer = getattr(torch.optim, config["optimizer"])(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.9)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3, enabled=config["scaler"])
+    data = Data(config["samples"])
+    loader = DataLoader(
+        data, batch_size=8, sampler=DistributedSampler(data), num_workers=config["loader_workers"]
+    )
+    seen: dict[str, Any] = {"losses": {}, "replayed": []}
+    state = hf.State(model, optimizer, scheduler=scheduler, scaler=scaler, seen=seen)
+    group = dist.group.WORLD
+    for name in ("allreduce", "_allgather_base", "all_gather_single"):
+        usual = getattr(group, name)
+
+        def watched(*arguments: Any, _usual: Any = usual) -> Any:
+            killer.at("collective")
+            return _usual(*arguments)
+
+        setattr(type(group), name, lambda self, *a, _watched=watched: _watched(*a))
+
+    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+        n = killer.step = state.n + 1
+        killer.at("forward")
+        with open(f"{folder}/pid-{dist.get_rank()}.new", "w") as file:
+            file.write(f"{os.getpid()} {n}")
+        os.replace(f"{folder}/pid-{dist.get_rank()}.new", f"{folder}/pid-{dist.get_rank()}")
+        if state.replaying:
+            seen["replayed"].append(n)
+        optimizer.zero_grad()
+        parts = config["accumulate"]
+        for k in range(parts):
+            last = k == parts - 1
+            sync = model.no_sync() if config["kind"] == "ddp" and not last else contextlib.nullcontext()
+            with sync:
+                loss = F.cross_entropy(model(x + k), y) / parts
+                scaler.scale(loss).backward()
+        time.sleep(config["wait"])
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=not config["scaler"])
+        killer.at("update")
+        scaler.step(optimizer)
+        scaler.update()
+        scheduler.step()
+        seen["losses"][n] = loss.item()
+        killer.at("between")
+
+    if config["own_loop"]:
+        while state.n < 20:
+            generator = torch.Generator().manual_seed(100 + state.n)
+            x, y = torch.randn(8, 16, generator=generator), torch.randint(0, 4, (8,), generator=generator)
+            with state.step():
+                body(x, y)
+    else:
+        for x, y in state.steps(loader, epochs=config["epochs"]):
+            body(x, y)
+    result = {
+        "n": state.n,
+        "scale": scaler.get_scale(),
+        "rate": scheduler.get_last_lr(),
+        "losses": seen["losses"],
+        **digest(model, optimizer),
+    }
+    with open(f"{folder}/result-{dist.get_rank()}", "w") as file:
+        json.dump(result, file)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main({**CONFIG, **json.loads(sys.argv[1])}, sys.argv[2])
