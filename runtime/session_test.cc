@@ -1,0 +1,236 @@
+// Real processes, real SIGKILLs: whatever dies, a job of toys ends with the bytes of an undisturbed
+// run. HOLDFAST_TEST_SEED repeats the instants of a run as far as the machine allows.
+#include "runtime/session.h"
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "base/prng.h"
+#include "base/text.h"
+#include "io/files.h"
+#include "io/process.h"
+
+namespace holdfast::runtime {
+namespace {
+
+using namespace std::chrono_literals;
+namespace fs = std::filesystem;
+
+constexpr int kScheduler = -1;  // As a victim.
+constexpr int kSteps = 1500;
+using Files = std::map<std::string, std::string>;
+
+std::uint64_t seed() {
+  static const std::uint64_t value = [] {
+    const char* given = std::getenv("HOLDFAST_TEST_SEED");
+    const std::uint64_t s = given != nullptr ? std::stoull(given) : 1;
+    std::printf("HOLDFAST_TEST_SEED=%ju\n", static_cast<std::uintmax_t>(s));
+    return s;
+  }();
+  return value;
+}
+
+std::uint16_t free_port() {
+  const io::Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  EXPECT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  return ntohs(address.sin_port);
+}
+
+// The last number after `key` in a trace.
+std::optional<long> last_number(const std::string& text, const std::string& key) {
+  const auto at = text.rfind(key);
+  if (at == std::string::npos) return std::nullopt;
+  return std::atol(text.c_str() + at + key.size());
+}
+
+// One job of toys under msrun, seen through its traces.
+class ToyJob {
+ public:
+  ToyJob(int workers, int spares, const std::string& optimizer) {
+    static int number = 0;
+    name_ = cat("session-test-", ::getpid(), "-", ++number);
+    folder_ = fs::temp_directory_path() / name_;
+    fs::create_directories(folder_ / "out");
+    io::SpawnOptions options;
+    options.argv = {MSRUN,
+                    cat("--worker_num=", workers),
+                    cat("--local_worker_num=", workers),
+                    cat("--master_port=", free_port()),
+                    cat("--log_dir=", (folder_ / "log").string()),
+                    "--join=True",
+                    "--max_restarts=10",
+                    cat("--spares=", spares),
+                    TOY,
+                    "--steps",
+                    cat(kSteps),
+                    "--elements",
+                    "20000",
+                    "--pause",
+                    "500",
+                    "--optimizer",
+                    optimizer,
+                    "--out",
+                    (folder_ / "out").string()};
+    for (char** e = environ; *e != nullptr; ++e) options.environment.emplace_back(*e);
+    options.environment.push_back(cat("HOLDFAST_JOB=", name_));
+    options.environment.push_back(cat("HOLDFAST_TRACE=", (folder_ / "trace").string()));
+    options.output = folder_ / "msrun.txt";
+    auto child = io::spawn(options);
+    EXPECT_TRUE(child) << child.error().what;
+    child_ = *std::move(child);
+  }
+
+  ~ToyJob() {
+    if (!ended_) {
+      ::kill(child_.pid, SIGKILL);
+      (void)io::wait_for(child_.pidfd.get());
+    }
+    fs::remove_all(folder_);
+  }
+
+  // The newest step that any rank made.
+  long newest_step() {
+    long newest = 0;
+    for (const auto& [path, text] : traces("worker-")) {
+      const auto at = text.rfind("\"event\":\"step\"");
+      if (at == std::string::npos) continue;
+      newest = std::max(newest, last_number(text.substr(at), "\"step\":").value_or(0));
+    }
+    return newest;
+  }
+
+  // Waits until `steps` more are made; false where the job does not come to that within a minute.
+  bool runs_on(long steps) {
+    const long goal = newest_step() + steps;
+    for (int i = 0; i < 30'000 && newest_step() < goal; ++i) std::this_thread::sleep_for(2ms);
+    return newest_step() >= goal;
+  }
+
+  bool kill(int victim) {
+    for (const auto& [path, text] : traces(victim == kScheduler ? "scheduler-" : "worker-")) {
+      if (victim != kScheduler && last_number(text, "\"rank\":") != victim) continue;
+      const auto pid = static_cast<pid_t>(*last_number(path, "-"));
+      const auto stat = io::read_file(cat("/proc/", pid, "/stat"));
+      if (!stat || stat->find(") Z") != std::string::npos) continue;
+      if (::kill(pid, SIGKILL) == 0) return true;
+    }
+    return false;
+  }
+
+  // What the ranks wrote at the end.
+  Files result() {
+    const auto exit = io::wait_for(child_.pidfd.get());
+    ended_ = true;
+    EXPECT_TRUE(exit && exit->shell_code() == 0) << *io::read_file(folder_ / "msrun.txt");
+    Files files;
+    for (const auto& entry : fs::directory_iterator(folder_ / "out")) {
+      files[entry.path().filename()] = *io::read_file(entry.path());
+    }
+    return files;
+  }
+
+ private:
+  // Path and content of every trace whose name begins so; newest processes are not told apart.
+  Files traces(const std::string& role) {
+    Files found;
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(folder_ / "trace", error)) {
+      if (!entry.path().filename().string().starts_with(role)) continue;
+      if (auto text = io::read_file(entry.path())) found[entry.path().stem()] = *std::move(text);
+    }
+    return found;
+  }
+
+  std::string name_;
+  fs::path folder_;
+  io::Child child_;
+  bool ended_ = false;
+};
+
+const Files& undisturbed(int workers, const std::string& optimizer) {
+  static std::map<std::pair<int, std::string>, Files> known;
+  auto [entry, fresh] = known.try_emplace({workers, optimizer});
+  if (fresh) entry->second = ToyJob(workers, 0, optimizer).result();
+  return entry->second;
+}
+
+struct Strike {
+  int victim = 0;
+  int soon_us = -1;  // After the former one, at most; -1: after some more steps.
+};
+
+void expect_same_bytes(int workers, int spares, const std::vector<Strike>& strikes,
+                       const std::string& optimizer = "momentum") {
+  const Files& expected = undisturbed(workers, optimizer);
+  ASSERT_EQ(expected.size(), static_cast<std::size_t>(workers));
+  Prng prng(derive(seed(), workers, spares, strikes.size()));
+  ToyJob job(workers, spares, optimizer);
+  for (const auto& strike : strikes) {
+    if (strike.soon_us < 0) {
+      ASSERT_TRUE(job.runs_on(5 + static_cast<long>(prng.below(20)))) << "the job stands still";
+    }
+    const std::uint64_t most_us = strike.soon_us < 0 ? 3000 : std::uint64_t(strike.soon_us);
+    std::this_thread::sleep_for(std::chrono::microseconds(prng.below(most_us + 1)));
+    // During a recovery the victim of a second strike may have no process yet.
+    const bool killed = job.kill(strike.victim);
+    EXPECT_TRUE(killed || strike.soon_us >= 0) << "victim " << strike.victim << " is not alive";
+  }
+  EXPECT_TRUE(job.result() == expected) << "the final bytes differ";
+}
+
+TEST(Session, KeepsItsBitsWhenAnyRankOfFourDies) {
+  expect_same_bytes(4, 0, {{1}, {0}, {3}, {2}, {0}});
+}
+
+TEST(Session, KeepsItsBitsWhenEitherRankOfTwoDies) {
+  expect_same_bytes(2, 0, {{0}, {1}, {0}}, "adam");
+}
+
+TEST(Session, KeepsItsBitsWhenTheOnlyRankDies) {
+  expect_same_bytes(1, 0, {{0}, {0}, {0}}, "adamw");
+}
+
+TEST(Session, KeepsItsBitsWhenTwoDieAtOnce) {
+  expect_same_bytes(4, 0, {{0}, {2, 0}, {1}, {3, 0}}, "sgd");
+}
+
+TEST(Session, KeepsItsBitsWhenAllDieAtOnce) {
+  expect_same_bytes(4, 0, {{0}, {1, 0}, {2, 0}, {3, 0}});
+}
+
+TEST(Session, KeepsItsBitsWhenSparesTakeOver) {
+  expect_same_bytes(4, 2, {{0}, {3}, {1, 0}, {2}});
+}
+
+TEST(Session, KeepsItsBitsWhenAnotherDiesDuringTheRecovery) {
+  expect_same_bytes(4, 0, {{1}, {2, 15'000}, {0}, {3, 15'000}, {2}, {2, 60'000}});
+}
+
+TEST(Session, KeepsItsBitsWhenTheSchedulerDies) {
+  expect_same_bytes(4, 0, {{kScheduler}, {kScheduler}});
+}
+
+TEST(Session, KeepsItsBitsWhenTheSchedulerDiesInMidRecovery) {
+  expect_same_bytes(4, 1, {{1}, {kScheduler, 10'000}, {0}, {kScheduler, 10'000}});
+}
+
+}  // namespace
+}  // namespace holdfast::runtime
