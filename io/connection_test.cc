@@ -223,6 +223,31 @@ TEST_F(ConnectionTest, SendsWhatIsQueuedBeforeItCloses) {
   EXPECT_TRUE(there.messages.empty()) << "no message after close()";
 }
 
+// A socket that is closed at once answers what the peer still sends with a reset, which takes away
+// what the peer has not received.
+TEST_F(ConnectionTest, LosesNothingThatItSentWhenThePeerStillSpeaks) {
+  make_raw_pair();
+  here.start();
+  const std::string sent = wire::frame(wire::Failed{std::string(100'000, 'x')});
+  here.connection->send(wire::Failed{std::string(100'000, 'x')});
+  here.connection->close();
+  std::function<void()> until_sent = [&] {
+    if (here.connection->queued_bytes() == 0) return loop.stop();
+    loop.post(until_sent);
+  };
+  loop.post(until_sent);
+  run_to_stop(loop);
+  write_raw(wire::frame(wire::Heartbeat{}));
+  std::string got;
+  std::array<char, 8192> block{};
+  ssize_t bytes = 0;
+  while ((bytes = ::recv(raw.get(), block.data(), block.size(), 0)) > 0) {
+    got.append(block.data(), static_cast<std::size_t>(bytes));
+  }
+  EXPECT_EQ(bytes, 0) << "an orderly end";
+  EXPECT_TRUE(got == sent) << got.size() << " bytes of " << sent.size();
+}
+
 TEST_F(ConnectionTest, ClosesEvenIfThePeerNeverDoes) {
   make_raw_pair();
   here.after_closed = [&] { loop.stop(); };
@@ -368,6 +393,34 @@ TEST_F(ConnectionTest, IsNotKeptOpenByAForkedChild) {
   int status = -1;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0) << "the child had the socket";
+}
+
+TEST_F(ConnectionTest, TakesNothingFromAForkedChildOnceItIsClosed) {
+  make_pair();
+  listener_.reset();
+  for (End* end : {&here, &there}) {
+    end->connection->abort(Error{});
+    end->connection.reset();
+  }
+  std::array<std::array<int, 2>, 10> pipes{};  // They get the numbers that the sockets had.
+  for (auto& pipe : pipes) ASSERT_EQ(::pipe2(pipe.data(), O_CLOEXEC), 0);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    int lost = 0;
+    for (const auto& pipe : pipes) {
+      struct stat about {};
+      if (::fstat(pipe[0], &about) != 0 || !S_ISFIFO(about.st_mode)) ++lost;
+    }
+    ::_exit(lost);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  for (const auto& pipe : pipes) {
+    ::close(pipe[0]);
+    ::close(pipe[1]);
+  }
 }
 
 TEST(Listen, NamesThePortThatIsTaken) {

@@ -128,6 +128,19 @@ TEST(Spawn, HandsDescriptorsOverUnderTheirNewNumbersAndNoOthers) {
   EXPECT_EQ(*read_file(folder / "out"), cat("BA0\n1\n2\n", a.get(), '\n', b.get(), '\n'));
 }
 
+TEST(Spawn, HandsOverDescriptorsWhoseNewNumbersAreInUseByItsOwn) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "a") << "A";
+  const Fd a(::open((folder / "a").c_str(), O_RDONLY | O_CLOEXEC));
+  const Fd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  auto options = shell("cat <&9");
+  for (int as = 10; as < 30; ++as) options.inherit.push_back({null.get(), as});
+  options.inherit.push_back({a.get(), 9});
+  options.output = folder / "out";
+  EXPECT_EQ(run(options), Exit{});
+  EXPECT_EQ(*read_file(folder / "out"), "A");
+}
+
 TEST(Spawn, StartsTheChildWithPlainSignalsInAGroupOfItsOwn) {
   sigset_t usr1;
   ::sigemptyset(&usr1);
