@@ -36,7 +36,7 @@ void World::list_faults() {
   add(true, Fault::kKillAll, 0);
   if (scheduler_.machine) {
     add(true, Fault::kKillScheduler, 0);
-    add(!scheduler_.stores.empty(), Fault::kKillScheduler, 1);
+    add(!scheduler_.stores.empty(), Fault::kStoreCrash, 0);
     add(!scheduler_.stores.empty(), Fault::kStoreFails, 0);
   }
   for (Index i = first_link_; i < links_.size(); ++i) {
@@ -86,15 +86,18 @@ void World::strike(const Mishap& mishap) {
       told("kill all workers");
       return kill_workers(false, kNone);
     case Fault::kKillScheduler:
-      told(i == 1 ? "kill the scheduler; its store is durable" : "kill the scheduler");
-      return kill_scheduler(137, i == 1);
+      told("kill the scheduler");
+      return kill_scheduler(137, false);
+    case Fault::kStoreCrash:
+      told("kill the scheduler; its store is durable");
+      return kill_scheduler(137, true);
     case Fault::kStoreFails:
       told("the journal can not be written: the scheduler ends itself");
       return kill_scheduler(1, false);
     case Fault::kBreak: {
       const bool idle = links_[i].up.empty() && links_[i].down.empty();
       told(cat("connection ", i + 1, " breaks"));
-      if (links_[i].worker != kAgentEnd) disturb(workers_[links_[i].worker], now_);
+      disturb(links_[i], now_);
       return break_link(i, idle ? 0 : choices_.pick(4));
     }
     case Fault::kPause:
@@ -104,14 +107,11 @@ void World::strike(const Mishap& mishap) {
     case Fault::kStall:
       told(cat("connection ", i + 1, " delivers nothing for a while"));
       links_[i].stalled_until = now_ + lasting();
-      last_fault_ = std::max(last_fault_, links_[i].stalled_until);
-      if (links_[i].worker != kAgentEnd) {
-        disturb(workers_[links_[i].worker], links_[i].stalled_until);
-      }
-      return;
+      return disturb(links_[i], links_[i].stalled_until);
     case Fault::kHiccup:
       told("everything stands still for a while");
       now_ = std::min(*next_time(), now_ + kHiccup);
+      agent_disturbed_ = std::max(agent_disturbed_, now_);
       for (auto& worker : workers_) disturb(worker, now_);
       return;
     case Fault::kDouble:
@@ -134,6 +134,12 @@ void World::strike(const Mishap& mishap) {
 // It can not be heard, or not in time, until then.
 void World::disturb(Worker& worker, Instant until) {
   worker.disturbed = std::max(worker.disturbed, until);
+  last_fault_ = std::max(last_fault_, until);
+}
+
+void World::disturb(const Connection& link, Instant until) {
+  if (link.worker != kAgentEnd) return disturb(workers_[link.worker], until);
+  agent_disturbed_ = std::max(agent_disturbed_, until);
   last_fault_ = std::max(last_fault_, until);
 }
 

@@ -22,6 +22,7 @@ void World::start_scheduler() {
                                                  .lease = kLease,
                                                  .replacement_timeout = kReplacementTimeout},
                              durable_);
+  agent_disturbed_ = std::max(agent_disturbed_, now_);
   for (auto& worker : workers_) worker.disturbed = std::max(worker.disturbed, now_);
   tell_controller(controller::Started{});
 }
@@ -123,11 +124,17 @@ void World::controller_timer() {
 
 void World::check_evictions() {
   for (const Worker& worker : workers_) {
-    if (!worker.alive) continue;
-    const auto member = scheduler_.machine->members().find(worker.node_id);
-    if (member == scheduler_.machine->members().end() || !member->second.lost) continue;
-    if (member->second.incarnation == worker.incarnation && now_ > worker.disturbed + kLease) {
+    const auto found = scheduler_.machine->members().find(worker.node_id);
+    if (found == scheduler_.machine->members().end()) continue;
+    const auto& member = found->second;
+    if (!member.lost || member.dead || member.incarnation != worker.incarnation) continue;
+    if (worker.alive && now_ > worker.disturbed + kLease) {
       checkers_.violate(cat("L2: rank ", worker.rank, " was evicted but lives and was heard"));
+    }
+    const bool was_told = setup_.agent && now_ > agent_disturbed_ + kLease;
+    if (!worker.alive && was_told && now_ > worker.died_at + kLease / 2) {
+      checkers_.violate(cat("L2: the agent had told that rank ", worker.rank,
+                            " is dead, but only its silence was noticed"));
     }
   }
 }

@@ -8,6 +8,18 @@
 namespace holdfast::sim {
 namespace {
 
+// Many kinds hide each other: in half of the runs there are but two.
+void draw_kinds(Setup& setup, Choices& choices) {
+  if (choices.pick(2) == 1) {
+    for (int i = 0; i < 2; ++i) setup.kinds |= std::uint32_t{1} << choices.pick(kFaults - 3);
+    return;
+  }
+  for (std::uint32_t fault = 0; fault < kFaults; ++fault) {
+    const bool doom = (kDoom >> fault & 1) != 0;
+    if (choices.pick(2, doom ? 16 : 1) == 1) setup.kinds |= std::uint32_t{1} << fault;
+  }
+}
+
 Setup swarm(Choices& choices) {
   Setup setup;
   setup.ranks = 1 + static_cast<Rank>(choices.pick(4));
@@ -22,10 +34,7 @@ Setup swarm(Choices& choices) {
     setup.replaced = choices.pick(8, 4) == 0;
   }
   setup.faults = choices.pick(5);
-  for (std::uint32_t fault = 0; fault < kFaults; ++fault) {
-    const bool doom = (kDoom >> fault & 1) != 0;
-    if (choices.pick(2, doom ? 16 : 1) == 1) setup.kinds |= std::uint32_t{1} << fault;
-  }
+  draw_kinds(setup, choices);
   constexpr std::array<std::uint32_t, 5> kFaultRarities = {30, 6, 2, 80, 160};
   setup.fault_rarity = kFaultRarities[choices.pick(kFaultRarities.size())];
   setup.burst = choices.pick(2) == 1;
@@ -38,7 +47,8 @@ Setup swarm(Choices& choices) {
 Setup small(Choices& choices) {
   Setup setup;
   setup.steps = 1;
-  setup.kinds = bit(Fault::kKill) | bit(Fault::kKillScheduler) | bit(Fault::kBreak);
+  setup.kinds =
+      bit(Fault::kKill) | bit(Fault::kKillScheduler) | bit(Fault::kStoreCrash) | bit(Fault::kBreak);
   setup.order = static_cast<Order>(choices.pick(2));
   return setup;
 }

@@ -12,7 +12,8 @@ namespace holdfast::sim {
 
 enum class Fault : std::uint8_t {
   kKill,           // A worker or spare dies at once (SIGKILL).
-  kKillScheduler,  // The scheduler dies; a store in flight is kept or lost.
+  kKillScheduler,  // The scheduler dies; a store in flight is lost.
+  kStoreCrash,     // The scheduler dies when its store is durable but before it knows.
   kBreak,          // A connection breaks; what is in flight is lost or not.
   kPause,          // A worker is stopped for a while, shorter or longer than its lease.
   kWipe,           // A worker dies and its arena with it, as if its host had.
@@ -26,7 +27,7 @@ enum class Fault : std::uint8_t {
   kEarlyExit,  // The program ends with exit code 0 in the midst of its training.
   kInterrupt,  // The user interrupts the agent.
 };
-inline constexpr std::uint32_t kFaults = 13;
+inline constexpr std::uint32_t kFaults = 14;
 [[nodiscard]] constexpr std::uint32_t bit(Fault fault) {
   return std::uint32_t{1} << static_cast<std::uint32_t>(fault);
 }

@@ -181,6 +181,7 @@ class World {
   void strike(const Mishap& mishap);
   void kill_workers(bool wipe, Index only);
   void disturb(Worker& worker, Instant until);
+  void disturb(const Connection& link, Instant until);
   [[nodiscard]] bool is_legitimate(const std::string& reason) const;
 
   // network.cc
@@ -274,6 +275,7 @@ class World {
 
   std::optional<agent::Machine> agent_;
   Index agent_link_ = kNone;
+  Instant agent_disturbed_{};               // When it was last kept from being heard.
   std::vector<agent::Died> deaths_;         // The agent has not been told yet.
   std::vector<agent::Promote> promotions_;  // On their way to the spare.
   std::vector<Instant> graces_;

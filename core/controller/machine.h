@@ -139,6 +139,7 @@ class Machine {
   void take_over(Rank rank, Link link, const wire::Register& m);
   void welcome(Rank rank);
   void heed(const wire::Slot& slot);
+  void heed_agents(const std::string& node_id);
   void died(const std::string& node_id, const std::string& how, bool in_good_order,
             std::uint64_t detected_ns);
   void answer_knock(const std::string& node_id);

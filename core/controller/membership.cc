@@ -169,6 +169,7 @@ void Machine::assemble() {
   }
   begin("the job starts");
   for (Rank rank = 0; rank < world_size(); ++rank) welcome(rank);
+  for (const auto& held : std::vector<wire::Lease>(record_.ranks)) heed_agents(held.node_id);
 }
 
 void Machine::admit(Link link, Rank rank, const wire::Register& m) {
@@ -215,6 +216,7 @@ void Machine::take_over(Rank rank, Link link, const wire::Register& m) {
     begin(cat("rank ", rank, " came back"));
   }
   welcome(rank);
+  heed_agents(m.node_id);
 }
 
 // Tells a process all that it may have missed.
@@ -244,6 +246,15 @@ void Machine::receive(Link link, const wire::AgentState& m) {
   }
   agents_[link] = m;
   for (const auto& slot : m.slots) heed(slot);
+}
+
+// What an agent said of a process may have come before the process's own Register.
+void Machine::heed_agents(const std::string& node_id) {
+  for (const auto& [link, state] : agents_) {
+    for (const auto& slot : state.slots) {
+      if (slot.node_id == node_id) heed(slot);
+    }
+  }
 }
 
 void Machine::heed(const wire::Slot& slot) {

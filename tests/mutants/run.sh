@@ -1,0 +1,62 @@
+#!/bin/bash
+# Plants each bug of tests/mutants/*.patch in a copy of core/ and lets the simulation look for it.
+# usage: run.sh BUILD_DIR [NAME...]   BUILD_DIR has holdfast_sim built; no names: all.
+# Exit code 0: every bug was found, and none is seen where none was planted.
+set -u
+[ $# -ge 1 ] || { sed -n 2,4p "$0" >&2; exit 2; }
+root=$(cd "$(dirname "$0")/../.." && pwd)
+build=$(cd "$1" && pwd)
+shift
+schedules=${HOLDFAST_MUTANT_SCHEDULES:-500000}
+seconds=${HOLDFAST_MUTANT_SECONDS:-60}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+compile=(g++ -std=c++20 -O1 -w)
+command -v ccache > /dev/null && compile=(ccache "${compile[@]}")
+libraries=("$build/sim/libholdfast_sim.a" "$build/core/libholdfast_core.a" "$build/base/libholdfast_base.a")
+
+cp -r "$root/base" "$root/wire" "$root/core" "$root/sim" "$work/"
+cd "$work" || exit 2
+"${compile[@]}" -I. -c sim/main.cc -o main.o || exit 2
+# Of a file that is linked as an object nothing is taken from the library.
+g++ main.o "${libraries[@]}" -o sim_clean || exit 2
+if ! ./sim_clean --schedules 3000 > clean.txt; then
+  cat clean.txt
+  echo "the simulation finds a bug where none was planted"
+  exit 1
+fi
+
+names=("$@")
+if [ ${#names[@]} -eq 0 ]; then
+  for file in "$root"/tests/mutants/*.patch; do names+=("$(basename "$file" .patch)"); done
+fi
+survivors=0
+for name in "${names[@]}"; do
+  patch="$root/tests/mutants/$name.patch"
+  rm -rf core && cp -r "$root/core" core
+  if ! patch -p1 -s -F3 < "$patch"; then
+    echo "STALE     $name: the patch does not apply any more"
+    survivors=$((survivors + 1))
+    continue
+  fi
+  objects=()
+  for source in $(sed -n 's,^+++ b/\([^[:space:]]*\).*,\1,p' "$patch"); do
+    object="$(echo "$source" | tr / _).o"
+    "${compile[@]}" -I. -c "$source" -o "$object" || exit 2
+    objects+=("$object")
+  done
+  g++ main.o "${objects[@]}" "${libraries[@]}" -o sim_mutant || exit 2
+  timeout $((${seconds%.*} + 30)) ./sim_mutant --schedules "$schedules" --seconds "$seconds" \
+    > found.txt 2>&1
+  code=$?
+  what=$(grep -m1 -oE '(violates|assert|S14).*' found.txt | cut -c1-90)
+  if [ $code -eq 0 ]; then
+    echo "SURVIVES  $name: $(head -1 "$patch")"
+    survivors=$((survivors + 1))
+  else
+    printf 'found     %-32s schedule %-7s %s\n' "$name" \
+      "$(grep -m1 -oE '^schedule [0-9]+' found.txt | cut -d' ' -f2)" "${what:-exit code $code}"
+  fi
+done
+echo "$((${#names[@]} - survivors)) of ${#names[@]} planted bugs were found"
+[ $survivors -eq 0 ]
