@@ -106,8 +106,8 @@ int main(int argc, char** argv) {
   }
   unlink(path.c_str());
   const std::string large_name = std::to_string(large >> 30) + " GB";
-  std::printf("SIGKILL to known, ms, %d rounds\n%-10s %-10s %10s %10s %10s\n", rounds, "memory", "by",
-              "median", "min", "max");
+  std::printf("SIGKILL to known, ms, %d rounds\n%-10s %-10s %10s %10s %10s\n", rounds, "memory",
+              "by", "median", "min", "max");
   print("none", "lifeline", small_times.lifeline);
   print("none", "pidfd", small_times.pidfd);
   print(large_name.c_str(), "lifeline", large_times.lifeline);

@@ -67,9 +67,9 @@ def train(arguments, folder, name, victims):
             sys.exit(f"the run ended with exit code {code}:\n{job.text()}")
         for each in kills:
             describe(*each, job)
-    log = (path / "log" / "worker_0.log").read_text(errors="replace") if (path / "log" / "worker_0.log").exists() else ""
+    # Rank 0's last line: after a promotion it stands in the log of the spare that became rank 0.
     logs = [p.read_text(errors="replace") for p in sorted((path / "log").glob("*.log"))]
-    lines = [line for text in [log, *logs] for line in text.splitlines() if re.search(r"accuracy", line)]
+    lines = [line for text in logs for line in text.splitlines() if "rank 0 of" in line and "accuracy" in line]
     last = max(lines, key=lambda line: int((re.search(r"epoch (\d+)", line) or [0, "0"])[1]), default="(no accuracy line)")
     return (path / "final").read_bytes(), last, len(kills)
 
