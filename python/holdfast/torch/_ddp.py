@@ -72,8 +72,9 @@ def settle(ddp: Any, engine: Engine) -> None:
 def _force(ddp: Any, engine: Engine, parameters: list[torch.Tensor]) -> None:
     sparse = [False] * len(parameters)
     limits = [dist._DEFAULT_FIRST_BUCKET_BYTES, ddp.bucket_bytes_cap]
-    buckets, _ = dist._compute_bucket_assignment_by_size(parameters, limits, sparse)
-    order = list(reversed(buckets))  # Gradients come in about the reverse order of parameters.
+    # Gradients come in about the reverse order of parameters.
+    buckets, _ = dist._compute_bucket_assignment_by_size(parameters[::-1], limits, sparse)
+    order = [[len(parameters) - 1 - i for i in bucket] for bucket in buckets]
     indices = [i for bucket in order for i in bucket] + [len(order)]
     with engine.echo(
         torch.tensor(indices, dtype=torch.int32),

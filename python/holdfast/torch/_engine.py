@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 import holdfast
 from holdfast import _core
 from holdfast._errors import Error, MarkedError, PeerError, UserError
+from holdfast.torch._warm import warm_up
 
 if TYPE_CHECKING:
     from holdfast.torch._group import HoldfastGroup
@@ -70,6 +71,10 @@ class Engine:
     def place(self) -> _core.Place:
         """Wait for the rank."""
         if self._place is None:
+            if self._spare:
+                self.own_use += 1
+                warm_up()
+                self.own_use -= 1
             self._place = self._job.place
         return self._place
 

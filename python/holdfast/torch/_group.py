@@ -145,7 +145,9 @@ def _dense(tensor: Tensor) -> Tensor:
 
 
 def _operation(op: Any) -> tuple[Any, float | Tensor | None]:
-    kind, factor = op.__getstate__() if isinstance(op, ReduceOp) else (op, None)
+    if isinstance(op, _KIND):
+        return op, None
+    kind, factor = op.__getstate__()
     return kind, factor
 
 

@@ -1,0 +1,104 @@
+"""Loaders give every batch once, with the same bits, whoever reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402
+
+from holdfast._errors import UserError  # noqa: E402
+from holdfast.torch._data import feeder_of, fingerprint  # noqa: E402
+
+
+class Noisy(Dataset[Any]):
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, i: int) -> Any:
+        return torch.tensor([float(i)]) + torch.rand(1)
+
+
+def read(loader: Any, epoch: int, skip: int = 0) -> list[Any]:
+    return [b.tolist() for b in feeder_of(loader, 5).start(epoch, skip, None)]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_torch_batches_do_not_depend_on_workers_or_on_where_one_begins(
+    shuffle: bool, persistent: bool
+) -> None:
+    whole = read(DataLoader(Noisy(), 4, shuffle=shuffle), epoch=1)
+    assert len(whole) == 5
+    loader = DataLoader(Noisy(), 4, shuffle=shuffle, num_workers=2, persistent_workers=persistent)
+    assert read(loader, epoch=1) == whole
+    assert read(loader, epoch=1, skip=3) == whole[3:]
+    assert read(DataLoader(Noisy(), 4, shuffle=shuffle), epoch=1, skip=2) == whole[2:]
+
+
+def test_torch_epochs_differ_and_the_loaders_own_generator_is_followed() -> None:
+    def loader() -> Any:
+        return DataLoader(Noisy(), 4, shuffle=True, generator=torch.Generator().manual_seed(3))
+
+    assert read(loader(), 0) != read(loader(), 1)
+    feeder = feeder_of(loader(), 5)
+    first = [b.tolist() for b in feeder.start(0, 0, None)]
+    second = [b.tolist() for b in feeder.start(1, 0, None)]
+    assert read(loader(), 0) == first
+    assert read(loader(), 1) == second  # Also in a process that has not seen epoch 0.
+
+
+def test_torch_a_loader_without_batches_of_its_own_is_followed_too() -> None:
+    whole = read(DataLoader(Noisy(), batch_size=None), 0)
+    assert len(whole) == 20
+    assert read(DataLoader(Noisy(), batch_size=None), 0, skip=15) == whole[15:]
+
+
+class Counting:
+    """An iterable of the user's that tells its position."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self.at < 6:
+            self.at += 1
+            yield self.at
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+def test_torch_an_iterable_with_state_dict_goes_on_where_it_was() -> None:
+    feeder = feeder_of(Counting(), 5)
+    batches = feeder.start(0, 0, None)
+    assert [next(batches), next(batches)] == [1, 2]
+    state = feeder.state()
+    assert list(feeder_of(Counting(), 5).start(0, 2, state)) == [3, 4, 5, 6]
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(4))
+
+
+@pytest.mark.parametrize("source", [DataLoader(Stream()), iter([1, 2]), (i for i in range(3))])
+def test_torch_a_loader_that_can_not_tell_its_position_is_refused(source: Any) -> None:
+    with pytest.raises(UserError, match="can not tell"):
+        feeder_of(source, 5)
+
+
+def test_torch_a_batch_that_was_changed_in_place_is_noticed() -> None:
+    batch = {"x": torch.zeros(3), "more": [torch.ones(2)]}
+    before = fingerprint(batch)
+    assert fingerprint(batch) == before
+    batch["more"][0].add_(1)
+    assert fingerprint(batch) != before

@@ -1,0 +1,168 @@
+"""The process group beneath DistributedDataParallel, in a world of one and where faults are played."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+import holdfast.torch as hf  # noqa: E402
+from holdfast._core import Status  # noqa: E402
+from holdfast._errors import MarkedError, PeerError, UserError  # noqa: E402
+from holdfast.torch import _ddp, _engine, _group  # noqa: E402
+from holdfast.torch._engine import Phase  # noqa: E402
+
+
+@pytest.fixture(scope="module", autouse=True)
+def world() -> None:
+    if not dist.is_initialized():
+        hf.init()
+
+
+class Broken:
+    """A library whose collectives leave garbage and say that they were cut short."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+
+    def hf_all_reduce(self, group: Any, pointer: int, count: int, *_: Any) -> int:
+        import ctypes
+
+        ctypes.memset(pointer, 0x7F, 4 * count)
+        return self.status
+
+    def hf_broadcast(self, group: Any, pointer: int, size: int, *_: Any) -> int:
+        import ctypes
+
+        ctypes.memset(pointer, 0x7F, size)
+        return self.status
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a group of four in the midst of a step, whose collectives are all cut short."""
+
+    def make(status: int = Status.ABORTED, in_step: bool = True) -> Any:
+        engine = _engine.start(managed=True)
+        monkeypatch.setattr(engine, "phase", Phase.LIVE)
+        monkeypatch.setattr(engine, "in_step", in_step)
+        monkeypatch.setattr(engine, "marked", False)
+        monkeypatch.setattr(_group, "lib", Broken(status))
+        monkeypatch.setattr(_group.HoldfastGroup, "_group", lambda self: 1)
+        return _group.HoldfastGroup(engine, 0, 4, "four", [0, 1, 2, 3])
+
+    return make
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
+def test_torch_what_a_fault_cut_short_is_an_echo(broken: Any, dtype: torch.dtype) -> None:
+    group = broken()
+    tensor = torch.arange(5).to(dtype)
+    group.allreduce([tensor]).wait()
+    assert tensor.tolist() == [0, 4, 8, 12, 16]  # As if all four had sent the same.
+    assert group._engine.marked
+    sizes = torch.tensor([7, 8], dtype=dtype)
+    group.broadcast([sizes], 3)
+    assert sizes.tolist() == [7, 8]
+
+
+def test_torch_a_large_sum_that_was_cut_short_is_finite(broken: Any) -> None:
+    group = broken()
+    tensor = torch.ones(1 << 20)
+    group.allreduce([tensor])
+    assert bool(torch.isfinite(tensor).all())
+
+
+def test_torch_ranks_that_ask_for_different_things_get_an_error_and_no_data(broken: Any) -> None:
+    for status in (Status.MISMATCH, Status.LEFT):
+        with pytest.raises(PeerError):
+            broken(status).allreduce([torch.ones(3)])
+
+
+def test_torch_outside_a_step_a_fault_is_an_error(broken: Any) -> None:
+    with pytest.raises(MarkedError, match="outside a step"):
+        broken(in_step=False).allreduce([torch.ones(3)])
+
+
+def test_torch_what_it_can_not_do_is_said() -> None:
+    group = dist.group.WORLD
+    with pytest.raises(UserError, match="CPU memory"):
+        dist.all_reduce(torch.empty(3, device="meta"))
+    with pytest.raises(UserError, match="dense"):
+        dist.all_reduce(torch.eye(3).to_sparse())
+    with pytest.raises(UserError, match="name the source"):
+        group.recv_anysource([torch.zeros(1)], 0)
+    with pytest.raises(UserError, match="place of"):
+        hf.init()
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+    with pytest.raises(UserError, match="make the State"):
+        optimizer.step()
+
+
+def watch(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Note what DDP exchanges: "broadcast int32", ..."""
+    seen: list[str] = []
+    for name in ("_broadcast", "_reduce"):
+
+        def watched(self: Any, tensor: Any, what: Any, usual: Any = getattr(_group.HoldfastGroup, name)) -> None:
+            used_map = self._used_map
+            usual(self, tensor, what)
+            if not self._engine.echoing and used_map == self._used_map:
+                seen.append(f"{usual.__name__[1:]} {str(tensor.dtype).split('.')[1]}")
+
+        monkeypatch.setattr(_group.HoldfastGroup, name, watched)
+    return seen
+
+
+def network() -> nn.Module:
+    return nn.Sequential(*(nn.Linear(300, 300) for _ in range(6)))
+
+
+def train(ddp: Any, seen: list[str]) -> list[list[str]]:
+    """Return what each of three steps exchanged."""
+    steps = []
+    for _ in range(3):
+        seen.clear()
+        ddp(torch.ones(2, 300)).sum().backward()
+        steps.append(list(seen))
+    return steps
+
+
+def test_torch_the_reducers_private_names_are_there() -> None:
+    ddp = DistributedDataParallel(network())
+    assert torch.__version__.startswith(hf.TRIED)
+    for name in _ddp.PRIVATE:
+        assert hasattr(ddp.reducer, name)
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_torch_ddp_exchanges_the_same_in_its_first_step_as_in_later_ones(
+    monkeypatch: pytest.MonkeyPatch, static: bool
+) -> None:
+    seen = watch(monkeypatch)
+    arguments = {"bucket_cap_mb": 0.5, "static_graph": static}
+    usual = train(DistributedDataParallel(network(), **arguments), seen)
+    assert len({tuple(step) for step in usual}) > 1  # Else there were nothing to cure.
+
+    ddp = DistributedDataParallel(network(), **arguments)
+    _ddp.settle(ddp, _engine.start(managed=True))
+    before = _ddp.layout(ddp)
+    steps = train(ddp, seen)
+    assert steps[0] == steps[1] == steps[2]
+    assert set(steps[0]) == {"reduce float32"}
+    assert len(steps[0]) > 1
+    assert _ddp.layout(ddp) == before
+
+
+def test_torch_a_ddp_that_has_made_steps_is_refused() -> None:
+    ddp = DistributedDataParallel(network())
+    for _ in range(2):
+        ddp(torch.ones(2, 300)).sum().backward()
+    with pytest.raises(UserError, match="before the first"):
+        _ddp.settle(ddp, _engine.start(managed=True))

@@ -1,0 +1,145 @@
+"""Images bring back everything that a step depends on, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from holdfast._errors import UserError  # noqa: E402
+from holdfast.torch._image import Image, Kept  # noqa: E402
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "SGD": {"momentum": 0.9},
+    "Adam": {"amsgrad": True},
+    "AdamW": {"fused": True},
+    "Adadelta": {},
+    "Adafactor": {},
+    "Adagrad": {},
+    "Adamax": {},
+    "ASGD": {},
+    "Muon": {},
+    "NAdam": {},
+    "RAdam": {},
+    "RMSprop": {"centered": True, "momentum": 0.5},
+    "Rprop": {},
+}
+
+
+class Setup:
+    """A model, its optimizer, a scheduler and a generator, and the image of them."""
+
+    def __init__(self, name: str, seed: int, **arguments: Any) -> None:
+        torch.manual_seed(seed)
+        norm = [] if name == "Muon" else [nn.BatchNorm1d(8)]
+        self.model = nn.Sequential(nn.Linear(4, 8, bias=name != "Muon"), *norm, nn.Linear(8, 2, bias=name != "Muon"))
+        self.optimizer = getattr(torch.optim, name)(self.model.parameters(), lr=0.1, **arguments)
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2, 0.5)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.kept = Kept()
+        for key in ("model", "optimizer", "scheduler", "generator"):
+            self.kept.add(key, getattr(self, key))
+        self.image = Image(self.kept, {"n": 0})
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.optimizer.zero_grad()
+            self.model(torch.randn(6, 4, generator=self.generator)).square().sum().backward()
+            self.optimizer.step()
+            self.scheduler.step()
+
+    def bytes(self) -> list[Any]:
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        for parameter in self.model.parameters():
+            tensors += [v for v in self.optimizer.state[parameter].values() if torch.is_tensor(v)]
+        rates = [g["lr"] for g in self.optimizer.param_groups]
+        return [t.detach().clone().numpy().tobytes() for t in tensors] + rates
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_torch_every_optimizer_goes_on_from_an_image_with_the_same_bits(name: str) -> None:
+    one = Setup(name, 1, **OPTIMIZERS[name])
+    memory = bytearray(one.image.bytes)
+    one.steps(3)
+    one.image.write(memoryview(memory), {"n": 3}, with_gradients=False)
+    at_three = one.bytes()
+    one.steps(2)
+    at_five = one.bytes()
+    assert at_three != at_five
+
+    other = Setup(name, 2, **OPTIMIZERS[name])  # A new process: other parameters, no state yet.
+    assert other.image.bytes == one.image.bytes
+    for setup in (one, other):
+        assert setup.image.read(memoryview(memory))["n"] == 3
+        assert setup.bytes() == at_three
+        setup.steps(2)
+        assert setup.bytes() == at_five
+
+
+def test_torch_an_image_of_the_beginning_takes_the_optimizers_state_away() -> None:
+    setup = Setup("Adam", 1)
+    memory = bytearray(setup.image.bytes)
+    setup.image.write(memoryview(memory), {}, with_gradients=False)
+    setup.steps(2)
+    setup.image.read(memoryview(memory))
+    assert not any(setup.optimizer.state[p] for p in setup.model.parameters())
+
+
+def test_torch_gradients_are_kept_where_a_step_made_no_update() -> None:
+    setup = Setup("SGD", 1)
+    memory = bytearray(setup.image.bytes)
+    setup.model(torch.ones(3, 4)).sum().backward()
+    expected = [p.grad.clone() for p in setup.model.parameters()]
+    setup.image.write(memoryview(memory), {}, with_gradients=True)
+    setup.optimizer.zero_grad()
+    setup.image.read(memoryview(memory))
+    assert all(torch.equal(p.grad, e) for p, e in zip(setup.model.parameters(), expected))
+
+
+def test_torch_a_parameter_that_moved_is_still_written() -> None:
+    setup = Setup("SGD", 1)
+    memory = bytearray(setup.image.bytes)
+    setup.image.write(memoryview(memory), {}, with_gradients=False)
+    weight = setup.model[0].weight
+    weight.data = torch.full_like(weight, 7.0)
+    setup.image.write(memoryview(memory), {}, with_gradients=False)
+    weight.data = torch.zeros_like(weight)
+    setup.image.read(memoryview(memory))
+    assert bool((weight == 7.0).all())
+
+
+def test_torch_another_model_is_refused_by_the_name_of_what_differs() -> None:
+    one = Setup("SGD", 1)
+    memory = bytearray(one.image.bytes)
+    one.image.write(memoryview(memory), {}, with_gradients=False)
+    other = Setup("SGD", 1)
+    other.kept.models["model"][0].weight.data = torch.zeros(9, 4)
+    with pytest.raises(UserError, match=r"`0.weight` is torch.float32 \[9, 4\]"):
+        other.image.read(memoryview(memory))
+
+
+def test_torch_an_optimizer_with_state_of_its_own_is_refused() -> None:
+    model = nn.Linear(2, 2)
+    kept = Kept()
+    kept.add("optimizer", torch.optim.LBFGS(model.parameters()))
+    with pytest.raises(UserError, match="LBFGS can not be kept"):
+        Image(kept, {})
+
+
+def test_torch_a_thing_without_state_dict_is_refused_by_its_name() -> None:
+    with pytest.raises(UserError, match="`clock` is a object"):
+        Kept().add("clock", object())
+
+
+def test_torch_outgrowing_the_room_is_said() -> None:
+    setup = Setup("SGD", 1)
+    things: list[int] = []
+    setup.kept.add("things", things)
+    memory = bytearray(setup.image.bytes)
+    things.extend(range(10**6))
+    with pytest.raises(UserError, match="outgrown"):
+        setup.image.write(memoryview(memory), {}, with_gradients=False)

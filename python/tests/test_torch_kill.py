@@ -1,0 +1,112 @@
+"""Programs that lose processes end with the bits of one that lost none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch_job import Job, draw_kills, run
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.kill
+
+Results = dict[int, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, Any], int], Results]:
+    """Return the results of a configuration without kills, made once."""
+    made: dict[str, Results] = {}
+
+    def results(config: dict[str, Any], ranks: int) -> Results:
+        key = json.dumps([config, ranks], sort_keys=True)
+        if key not in made:
+            made[key] = run(tmp_path_factory.mktemp("calm") / "job", config, ranks=ranks)
+            assert sorted(made[key]) == list(range(ranks))
+        return made[key]
+
+    return results
+
+
+def compare(tmp_path: Path, calm: Any, config: dict[str, Any], kills: Any, **options: Any) -> None:
+    ranks = options.get("ranks", 2)
+    expected = calm(config, ranks)
+    results = run(tmp_path / "job", {**config, "kills": kills}, **options)
+    done = len(list((tmp_path / "job").glob("killed-*")))
+    assert done == len(kills)
+    assert results == expected
+    assert {len(r["losses"]) for r in results.values()} == {expected[0]["n"]}
+
+
+DDP: dict[str, Any] = {"loader_workers": 2}
+
+
+@pytest.mark.parametrize("spares", [0, 1])
+def test_torch_ddp_with_dropout_batch_norm_and_loader_workers(
+    tmp_path: Path, calm: Any, spares: int
+) -> None:
+    kills = draw_kills(spares, ranks=2, steps=18, count=2)
+    compare(tmp_path, calm, DDP, kills, spares=spares)
+
+
+def test_torch_ddp_killed_in_its_first_steps_with_many_buckets_and_a_static_graph(
+    tmp_path: Path, calm: Any
+) -> None:
+    config = {
+        "ddp": {"static_graph": True, "gradient_as_bucket_view": True, "bucket_cap_mb": 0.02}
+    }
+    compare(tmp_path, calm, config, [[1, 1, "collective"], [0, 2, "collective"]])
+
+
+def test_torch_ddp_with_scaler_accumulation_and_layers_in_another_order_per_rank(
+    tmp_path: Path, calm: Any
+) -> None:
+    config = {"scaler": True, "accumulate": 2, "branch": True, "optimizer": "SGD"}
+    compare(tmp_path, calm, config, [[0, 5, "update"]])
+
+
+def test_torch_fsdp_on_two_ranks(tmp_path: Path, calm: Any) -> None:
+    compare(tmp_path, calm, {"kind": "fsdp"}, [[1, 1, "collective"], [0, 6, "between"]])
+
+
+def test_torch_fsdp_on_four_ranks(tmp_path: Path, calm: Any) -> None:
+    compare(tmp_path, calm, {"kind": "fsdp"}, [[2, 4, "collective"]], ranks=4)
+
+
+def test_torch_a_world_of_one_with_a_loop_of_its_own(tmp_path: Path, calm: Any) -> None:
+    config = {"kind": "plain", "own_loop": True}
+    compare(tmp_path, calm, config, [[0, 4, "update"], [0, 9, "between"]], ranks=1)
+
+
+def test_torch_a_kill_from_outside_at_any_instant(tmp_path: Path, calm: Any) -> None:
+    config = {"samples": 320}
+    job = Job(tmp_path / "job", {**config, "wait": 0.02})
+    try:
+        job.kill_at(1, 5, delay=0.013)
+        results = job.end()
+    finally:
+        job.stop()
+    assert results == calm(config, 2)
+
+
+def test_torch_without_state_a_fault_ends_all_and_all_start_again(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import holdfast; holdfast.init()\n"
+        "import json, os, signal, sys, torch, torch.distributed as dist, holdfast.torch\n"
+        "folder = sys.argv[2]\n"
+        "dist.init_process_group('holdfast')\n"
+        "t = torch.ones(1)\n"
+        "for n in range(5):\n"
+        "    if n == 3 and dist.get_rank() == 1 and not os.path.exists(folder + '/killed'):\n"
+        "        open(folder + '/killed', 'w').close()\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    dist.all_reduce(t)\n"
+        "json.dump(t.item(), open(f'{folder}/result-{dist.get_rank()}', 'w'))\n"
+        "dist.destroy_process_group()\n"
+    )
+    results = run(tmp_path / "job", {}, program=program)
+    assert results == {0: 32.0, 1: 32.0}
