@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 
+#include "capi/early.h"
 #include "capi/era.h"
 #include "capi/queue.h"
 #include "capi/team.h"
@@ -22,8 +23,8 @@ struct hf_work {
 
 struct hf_worker {
   std::unique_ptr<holdfast::runtime::Worker> worker;
-  std::shared_ptr<holdfast::capi::Era> early;  // Of groups without a session; made by the first.
-  std::string node_id;                         // What an hf_place points to.
+  std::unique_ptr<holdfast::capi::Early> early;  // Made by the first early group.
+  std::string node_id;                           // What an hf_place points to.
   std::string directory;
   std::string job;
   bool opened = false;

@@ -86,6 +86,7 @@ hf_status hf_open(hf_worker* worker, const hf_layout* layout, hf_session** sessi
   if (const Verdict v = layout_of(layout, wanted); v.status != HF_OK) return report(v);
   const auto secrecy =
       (layout->flags & HF_PRIVATE_OWN) != 0 ? runtime::Secrecy::kOwn : runtime::Secrecy::kShared;
+  if (const hf_status placed = hf_identity(worker, nullptr); placed != HF_OK) return placed;
   auto opened = runtime::Session::open(*worker->worker, std::move(wanted), secrecy);
   if (!opened) return report(opened.error());
   worker->opened = true;
@@ -104,7 +105,7 @@ hf_status hf_open(hf_worker* worker, const hf_layout* layout, hf_session** sessi
   made->world.team = std::make_unique<capi::Team>(made->era, std::move(all));
   made->session->on_abort([era = made->era, worker](Generation generation) {
     era->abort(generation);
-    if (worker->early) worker->early->abort(1);
+    if (worker->early) worker->early->era()->abort(1);
   });
   *session = made.release();
   return HF_OK;

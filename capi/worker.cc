@@ -52,6 +52,9 @@ hf_status hf_identity(hf_worker* worker, hf_place* place) {
   const auto identity = worker->worker->identity();
   if (!identity) return report(identity.error());
   const config::Settings& settings = worker->worker->settings();
+  if (settings.attempt > 1 && worker->directory.empty()) {
+    if (const Status told = capi::end_early(*identity); !told) return report(told.error());
+  }
   worker->node_id = settings.node_id;
   worker->directory = identity->directory;
   worker->job = settings.job;
@@ -73,18 +76,19 @@ hf_status hf_fail(hf_worker* worker, const char* reason) {
 
 hf_status hf_early_group_open(hf_worker* worker, const int32_t* ranks, uint64_t count,
                               const char* name, hf_group** group) {
+  if (worker->opened) {
+    return report(user_error("an early group after hf_open(): use hf_group_open()"));
+  }
   const auto identity = worker->worker->identity();
   if (!identity) return report(identity.error());
   if (!worker->early) {
-    const auto limit = worker->worker->settings().topo_timeout;
-    worker->early = std::make_shared<capi::Era>(capi::Era::Place{
-        identity->directory, identity->run_id, limit, [](Generation) { return false; }});
-    worker->early->turn(1, nullptr);
-    if (!worker->opened) {
-      worker->worker->on_abort([era = worker->early](Generation) { era->abort(1); });
-    }
+    auto early = capi::Early::begin(*identity, worker->worker->settings().topo_timeout);
+    if (!early) return report(early.error());
+    worker->early = *std::move(early);
+    worker->worker->on_abort([era = worker->early->era()](Generation) { era->abort(1); });
   }
-  return report(capi::make_group(worker->early, *identity, ranks, count, name, "early-", group));
+  return report(
+      capi::make_group(worker->early->era(), *identity, ranks, count, name, "early-", group));
 }
 
 }  // extern "C"

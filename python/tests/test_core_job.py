@@ -44,13 +44,17 @@ class Running:
 
 @contextmanager
 def job(
-    out: Path, *arguments: str, workers: int = 4, options: tuple[str, ...] = ()
+    out: Path,
+    *arguments: str,
+    workers: int = 4,
+    options: tuple[str, ...] = (),
+    program: Path = TRAINER,
 ) -> Iterator[Running]:
     out.mkdir()
     command = [
         *(sys.executable, "-m", "holdfast", "run"),
         *("--nproc-per-node", str(workers), "--log-dir", str(out / "log"), *options),
-        *(str(TRAINER), "--out", str(out), *arguments),
+        *(str(program), "--out", str(out), *arguments),
     ]
     environment = dict(os.environ, HOLDFAST_TEST_JOB=str(out))
     process = subprocess.Popen(
@@ -102,3 +106,11 @@ def test_core_ctrl_c_ends_a_job_that_runs(tmp_path: Path) -> None:
         running.process.communicate(timeout=LIMIT_S)
         assert running.process.returncode == 128 + signal.SIGINT
         assert running.pid(0) is None and running.pid(1) is None
+
+
+def test_core_who_dies_before_the_first_step_is_replaced(tmp_path: Path) -> None:
+    early = Path(__file__).with_name("early_core.py")
+    with job(tmp_path / "job", workers=3, program=early) as running:
+        running.results()
+    logs = [(tmp_path / "job" / "log" / f"worker_{r}.log").read_text() for r in range(3)]
+    assert all("went on" in log for log in logs)
