@@ -1,10 +1,13 @@
 // holdfast: looks after jobs: status, clean, settings, run.
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
+#include <string>
+#include <string_view>
 
 #include "apps/clean.h"
-#include "apps/launch_options.h"
+#include "apps/launch.h"
 #include "apps/status.h"
 #include "config/settings.h"
 
@@ -43,25 +46,22 @@ int run(int argc, char** argv) {
   bool markdown = false;
   auto* settings = app.add_subcommand("settings", "All environment variables that Holdfast reads");
   settings->add_flag("--markdown", markdown, "As docs/settings.md");
-  apps::LaunchArguments arguments;
-  auto* launch = app.add_subcommand("run", "Start a job, as msrun does");
-  apps::add_launch_options(*launch, arguments);
+  app.add_subcommand("run", "Start a job, as msrun does (run --help)");
 
+  if (argc > 1 && std::string_view(argv[1]) == "run") {
+    return apps::launch("holdfast run", argc - 2, argv + 2, environ);
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return apps::report(error, app);
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    std::fprintf(stderr, "holdfast: %s\n", error.what());
+    return 2;
   }
   if (status->parsed()) return apps::status(job, json);
   if (clean->parsed()) return apps::clean(dry_run);
-  if (settings->parsed()) {
-    print_settings(markdown);
-    return 0;
-  }
-  const auto options = apps::finish(*launch, arguments, environ);
-  if (options) return runtime::run_agent(*options);
-  std::fprintf(stderr, "holdfast: %s\n", options.error().what.c_str());
-  return runtime::kExitUsage;
+  print_settings(markdown);
+  return 0;
 }
 
 }  // namespace

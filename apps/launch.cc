@@ -1,12 +1,25 @@
-#include "apps/launch_options.h"
+#include "apps/launch.h"
 
+#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <utility>
+#include <vector>
 
+#include "base/result.h"
 #include "base/text.h"
+#include "runtime/agent.h"
 
 namespace holdfast::apps {
 namespace {
+
+// What the options are read into.
+struct LaunchArguments {
+  runtime::AgentOptions agent;
+  std::string join = "False";
+  int node_rank = -1;
+  int local_worker_num = 0;  // 0: all.
+};
 
 Result<bool> truth(const std::string& text) {
   for (const char* yes : {"True", "true", "1"}) {
@@ -18,9 +31,7 @@ Result<bool> truth(const std::string& text) {
   return Error{Blame::kUser, cat("--join is '", text, "'; allowed is True or False")};
 }
 
-}  // namespace
-
-const char* const kExitCodes =
+constexpr const char* kExitCodes =
     "Exit codes: 0 all workers ended well (with --join False: all were started); 2 the command "
     "line\n"
     "or a setting is wrong, or the port is taken, and nothing was started; 127 the program can "
@@ -65,14 +76,12 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
   app.footer(kExitCodes);
 }
 
-Result<runtime::AgentOptions> finish(const CLI::App& app, LaunchArguments arguments,
-                                     const char* const* environment) {
+// After the parsing: the agent's options, or what is wrong.
+Result<runtime::AgentOptions> finish(LaunchArguments arguments, std::vector<std::string> program) {
   auto& agent = arguments.agent;
   const auto wrong = [](std::string what) { return Error{Blame::kUser, std::move(what)}; };
-  agent.program = app.remaining();
-  if (!agent.program.empty() && agent.program.front() == "--") {
-    agent.program.erase(agent.program.begin());
-  } else if (!agent.program.empty() && agent.program.front().starts_with('-')) {
+  agent.program = std::move(program);
+  if (!agent.program.empty() && agent.program.front().starts_with('-')) {
     return wrong(cat("unknown option ", agent.program.front(), " (--help lists all)"));
   }
   if (agent.program.empty()) return wrong("no program to run is given");
@@ -97,14 +106,50 @@ Result<runtime::AgentOptions> finish(const CLI::App& app, LaunchArguments argume
                      agent.local_worker_num, " goes beyond --worker_num=", agent.worker_num));
   }
   agent.runs_scheduler = agent.node_rank == 0;
-  for (; *environment != nullptr; ++environment) agent.environment.emplace_back(*environment);
   return std::move(agent);
 }
 
-int report(const CLI::ParseError& error, const CLI::App& app) {
-  if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-  std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), error.what());
-  return runtime::kExitUsage;
+// The program and its arguments: all after the first word that is no option. A "--" before the
+// program is not its own; one after it is.
+std::vector<std::string> parse(CLI::App& app, const std::vector<std::string>& words) {
+  const auto parse_part = [&](auto from, auto to) {
+    std::vector<std::string> part(from, to);
+    std::reverse(part.begin(), part.end());  // As CLI11 wants it.
+    app.parse(part);
+    return app.remaining();
+  };
+  const auto mark = std::find(words.begin(), words.end(), "--");
+  if (mark != words.end() && parse_part(words.begin(), mark).empty()) {
+    return {mark + 1, words.end()};
+  }
+  return parse_part(words.begin(), words.end());
+}
+
+}  // namespace
+
+int launch(const std::string& name, int argc, const char* const* argv,
+           const char* const* environment) {
+  CLI::App app(
+      "Starts the scheduler and the workers of a training job and replaces those that fail.\n"
+      "What follows the options is the program with its arguments.",
+      name);
+  app.set_version_flag("--version", HOLDFAST_VERSION);
+  LaunchArguments arguments;
+  add_launch_options(app, arguments);
+  const auto wrong = [&](const std::string& what) {
+    std::fprintf(stderr, "%s: %s\n", name.c_str(), what.c_str());
+    return runtime::kExitUsage;
+  };
+  std::vector<std::string> program;
+  try {
+    program = parse(app, {argv, argv + argc});
+  } catch (const CLI::ParseError& error) {
+    return error.get_exit_code() == 0 ? app.exit(error) : wrong(error.what());  // 0: --help
+  }
+  auto options = finish(std::move(arguments), std::move(program));
+  if (!options) return wrong(options.error().what);
+  for (; *environment != nullptr; ++environment) options->environment.emplace_back(*environment);
+  return runtime::run_agent(*options);
 }
 
 }  // namespace holdfast::apps
