@@ -165,7 +165,9 @@ bool World::is_legitimate(const std::string& reason) const {
   if (setup_.max_restarts < 100 && says("--max_restarts")) return true;
   // The agent may see its workers give up before it hears that, and why, the job has ended.
   const bool failed = durable_ && durable_->ended && !durable_->success;
-  if (failed && says("--max_restarts")) return is_legitimate(durable_->reason);
+  if (failed && says("--max_restarts") && reason != durable_->reason) {
+    return is_legitimate(durable_->reason);
+  }
   const bool timeout = says("within the time limit");
   if (had(Fault::kEarlyExit) &&
       (timeout || says("without ending its training") || says("has ended without training"))) {

@@ -119,6 +119,7 @@ void Machine::resume() {
   for (Rank rank = 0; rank < world_size(); ++rank) {
     if (lease(rank).finished) continue;
     unproven_.insert(rank);
+    member_at(rank)->version = plan_.version;
     send(member_at(rank)->link, wire::Resume{record_.generation, plan_.version});
   }
 }

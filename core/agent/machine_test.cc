@@ -1,0 +1,246 @@
+// The agent's rules: whom it starts again, whom it promotes, and with which code and reason it
+// ends.
+#include "core/agent/machine.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace holdfast::agent {
+namespace {
+
+class AgentTest : public ::testing::Test {
+ protected:
+  void start(std::int32_t spares = 0, std::int32_t max_restarts = 1, bool scheduler = true) {
+    Options options;
+    options.job = "job";
+    options.agent_id = "agent";
+    options.host = "host";
+    options.workers = {"w0", "w1"};
+    options.world_size = 2;
+    options.runs_scheduler = scheduler;
+    options.spares = spares;
+    options.max_restarts = max_restarts;
+    machine_.emplace(std::move(options));
+    step(Started{});
+  }
+
+  void step(const Event& event) {
+    for (auto& action : machine_->step(event)) {
+      if (const auto* spawn = std::get_if<Spawn>(&action)) {
+        if (spawn->role == Role::kSpare)
+          spares_.push_back(*spawn);
+        else
+          places_[spawn->node_id] = *spawn;
+        ++spawned_;
+      } else if (const auto* promotion = std::get_if<Promote>(&action)) {
+        promoted_.push_back(*promotion);
+      } else if (const auto* kill = std::get_if<Kill>(&action)) {
+        killed_.push_back(*kill);
+      } else if (const auto* send = std::get_if<Send>(&action)) {
+        said_.push_back(send->message);
+      } else if (const auto* exit = std::get_if<Exit>(&action)) {
+        exit_ = *exit;
+      } else if (std::holds_alternative<WantGrace>(action)) {
+        ++graces_;
+      }
+    }
+  }
+
+  void dies(Process process, std::int32_t code) { step(Died{process, code, "died", 1}); }
+  [[nodiscard]] Process at(const std::string& node) const { return places_.at(node).process; }
+
+  std::optional<Machine> machine_;
+  std::map<std::string, Spawn> places_;  // The newest of each.
+  std::vector<Spawn> spares_;
+  std::vector<Promote> promoted_;
+  std::vector<Kill> killed_;
+  std::vector<wire::Message> said_;
+  std::optional<Exit> exit_;
+  int spawned_ = 0;
+  int graces_ = 0;
+};
+
+TEST_F(AgentTest, StartsTheSchedulerAndEveryPlace) {
+  start();
+  EXPECT_EQ(spawned_, 3);
+  EXPECT_EQ(places_.at(kSchedulerNode).role, Role::kScheduler);
+  EXPECT_EQ(places_.at("w1").attempt, 1U);
+}
+
+TEST_F(AgentTest, GivesEachSuccessorAHigherAttemptAndAnotherIncarnation) {
+  start();
+  const Spawn before = places_.at("w0");
+  dies(at("w0"), 137);
+  EXPECT_EQ(places_.at("w0").attempt, before.attempt + 1);
+  EXPECT_NE(places_.at("w0").incarnation, before.incarnation);
+}
+
+TEST_F(AgentTest, ExitsWithCodeZeroWhenAllHaveEndedInGoodOrder) {
+  start();
+  step(LinkUp{});
+  dies(at("w0"), 0);
+  dies(at("w1"), 0);
+  EXPECT_FALSE(exit_.has_value());
+  dies(at(kSchedulerNode), 0);
+  ASSERT_TRUE(exit_.has_value());
+  EXPECT_EQ(exit_->code, 0);
+}
+
+TEST_F(AgentTest, GivesUpAfterMaxRestartsWithTheWorkersCodeAndAReason) {
+  start(0, 1);
+  dies(at("w0"), 3);
+  EXPECT_FALSE(exit_.has_value());
+  dies(at("w0"), 3);
+  dies(at("w1"), 143);
+  dies(at(kSchedulerNode), 143);
+  ASSERT_TRUE(exit_.has_value());
+  EXPECT_EQ(exit_->code, 3);
+  EXPECT_EQ(exit_->failed_node, "w0");
+  EXPECT_NE(exit_->reason.find("--max_restarts=1"), std::string::npos) << exit_->reason;
+}
+
+TEST_F(AgentTest, AStepThatWasMadeCountsRestartsAnew) {
+  start(0, 1);
+  dies(at("w0"), 137);
+  step(Received{wire::JobProgress{2, 5, 0}});
+  dies(at("w0"), 137);
+  EXPECT_EQ(places_.at("w0").attempt, 3U);
+  EXPECT_TRUE(killed_.empty());
+}
+
+TEST_F(AgentTest, PromotesTheSpareThatWaitsLongestAndStartsAnother) {
+  start(2);
+  const Process oldest = spares_[0].process;
+  dies(at("w1"), 137);
+  ASSERT_EQ(promoted_.size(), 1U);
+  EXPECT_EQ(promoted_[0].process, oldest);
+  EXPECT_EQ(promoted_[0].node_id, "w1");
+  EXPECT_EQ(promoted_[0].attempt, 2U);
+  EXPECT_EQ(spares_.size(), 3U);
+}
+
+TEST_F(AgentTest, NeverPromotesADeadSpare) {
+  start(1, 5);
+  const Process dead = spares_[0].process;
+  dies(dead, 1);
+  dies(at("w0"), 137);
+  ASSERT_EQ(promoted_.size(), 1U);
+  EXPECT_NE(promoted_[0].process, dead);
+}
+
+TEST_F(AgentTest, StartsNoFurtherSpareAfterTooManyHaveDied) {
+  start(1, 1);
+  dies(spares_.back().process, 1);
+  dies(spares_.back().process, 1);
+  EXPECT_EQ(spares_.size(), 2U);
+  EXPECT_FALSE(exit_.has_value());
+}
+
+TEST_F(AgentTest, NeverPromotesASpareToTheScheduler) {
+  start(1);
+  dies(at(kSchedulerNode), 137);
+  EXPECT_TRUE(promoted_.empty());
+  EXPECT_EQ(places_.at(kSchedulerNode).attempt, 2U);
+}
+
+TEST_F(AgentTest, AnInterruptEndsAllGentlyAndThenAtOnce) {
+  start();
+  step(Interrupted{2});
+  ASSERT_EQ(killed_.size(), 3U);
+  EXPECT_TRUE(killed_[0].gently);
+  killed_.clear();
+  dies(at("w0"), 130);
+  step(GraceOver{});
+  ASSERT_EQ(killed_.size(), 2U);
+  EXPECT_FALSE(killed_[0].gently);
+  dies(at("w1"), 137);
+  dies(at(kSchedulerNode), 137);
+  ASSERT_TRUE(exit_.has_value());
+  EXPECT_EQ(exit_->code, 130);
+}
+
+TEST_F(AgentTest, TheDeathIsToldAtOnceAndTheExitCodeLater) {
+  start();
+  step(LinkUp{});
+  said_.clear();
+  const Process process = at("w0");
+  step(Died{process, std::nullopt, "died", 5});
+  ASSERT_EQ(said_.size(), 1U);
+  EXPECT_EQ(std::get<wire::AgentState>(said_[0]).slots[0].attempt, 2U);
+  step(Died{process, 139, "was killed by signal 11 (SIGSEGV)", 5});
+  ASSERT_EQ(said_.size(), 2U);
+  EXPECT_EQ(std::get<wire::AgentState>(said_[1]).slots[0].exit_code, 139);
+  EXPECT_EQ(places_.at("w0").attempt, 2U);
+}
+
+TEST_F(AgentTest, TellsAllItsPlacesWhenItIsConnectedAgain) {
+  start();
+  dies(at("w0"), 137);
+  step(LinkUp{});
+  ASSERT_EQ(said_.size(), 1U);
+  const auto& state = std::get<wire::AgentState>(said_[0]);
+  ASSERT_EQ(state.slots.size(), 2U);
+  EXPECT_EQ(state.slots[0].attempt, 2U);
+  EXPECT_TRUE(state.slots[1].alive);
+}
+
+TEST_F(AgentTest, EvictsOnlyTheProcessThatIsMeant) {
+  start();
+  step(Received{wire::Evict{"w0", places_.at("w0").incarnation + 1}});
+  EXPECT_TRUE(killed_.empty());
+  step(Received{wire::Evict{"w0", places_.at("w0").incarnation}});
+  ASSERT_EQ(killed_.size(), 1U);
+  EXPECT_EQ(killed_[0].process, at("w0"));
+  EXPECT_FALSE(killed_[0].gently);
+}
+
+TEST_F(AgentTest, AJobThatFailedEndsAllWithItsReason) {
+  start();
+  step(Received{wire::JobEnded{false, "rank 0: the loss is NaN"}});
+  dies(at("w0"), 1);
+  dies(at("w1"), 1);
+  dies(at(kSchedulerNode), 1);
+  ASSERT_TRUE(exit_.has_value());
+  EXPECT_NE(exit_->code, 0);
+  EXPECT_EQ(exit_->reason, "rank 0: the loss is NaN");
+}
+
+TEST_F(AgentTest, WhoHangsAfterAGoodEndIsEndedAndTheCodeIsZero) {
+  start();
+  step(LinkUp{});
+  step(Received{wire::JobEnded{true, "all have ended"}});
+  dies(at("w0"), 0);
+  dies(at(kSchedulerNode), 0);
+  EXPECT_GT(graces_, 0);
+  step(GraceOver{});
+  ASSERT_FALSE(killed_.empty());
+  dies(at("w1"), 137);
+  ASSERT_TRUE(exit_.has_value());
+  EXPECT_EQ(exit_->code, 0);
+}
+
+TEST_F(AgentTest, ASchedulerThatNeverServedIsTheProgramsFault) {
+  start();
+  dies(at(kSchedulerNode), 0);
+  step(GraceOver{});
+  dies(at("w0"), 143);
+  dies(at("w1"), 143);
+  ASSERT_TRUE(exit_.has_value());
+  EXPECT_NE(exit_->reason.find("holdfast::init()"), std::string::npos);
+}
+
+TEST_F(AgentTest, AProgramThatCanNotBeStartedIsToldAtOnce) {
+  start();
+  step(SpawnFailed{at("w0"), "no such file: train"});
+  dies(at("w1"), 143);
+  dies(at(kSchedulerNode), 143);
+  ASSERT_TRUE(exit_.has_value());
+  EXPECT_EQ(exit_->code, 127);
+  EXPECT_EQ(exit_->reason, "no such file: train");
+}
+
+}  // namespace
+}  // namespace holdfast::agent

@@ -1,0 +1,270 @@
+// The scheduler's rules about ranks, places and ends. What it does after faults is in
+// tests/transcripts and in the simulation.
+#include "core/controller/machine.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+
+namespace holdfast::controller {
+namespace {
+
+class ControllerTest : public ::testing::Test {
+ protected:
+  explicit ControllerTest(std::int32_t world_size = 3) {
+    options_.job = "job";
+    options_.run_id = 7;
+    options_.world_size = world_size;
+    options_.topology_timeout = std::chrono::seconds(60);
+    options_.lease = std::chrono::seconds(30);
+    options_.replacement_timeout = std::chrono::seconds(120);
+    machine_.emplace(options_, std::nullopt);
+    step(Started{});
+  }
+
+  // Carries out the event; every store is durable at once.
+  void step(const Event& event) {
+    bool stored = false;
+    for (auto& action : machine_->step(now_, event)) {
+      stored = stored || std::holds_alternative<Store>(action);
+      if (const auto* send = std::get_if<Send>(&action)) said_[send->link].push_back(send->message);
+      if (const auto* end = std::get_if<End>(&action)) end_ = *end;
+    }
+    if (stored) step(Stored{});
+  }
+
+  static wire::Register who(const std::string& node, Incarnation incarnation,
+                            std::uint64_t attempt = 0, const std::string& host = "host") {
+    return {.job = "job",
+            .node_id = node,
+            .incarnation = incarnation,
+            .attempt = attempt,
+            .host = host,
+            .pid = 1};
+  }
+  void come(Link link, const wire::Register& m) { step(Received{link, m}); }
+  void report(Link link) {
+    step(Received{link, wire::Report{machine_->record().generation, 4, 4}});
+  }
+
+  // All have come and train, without an agent, on links 1, 2, 3.
+  void all_train(std::uint64_t attempt = 0) {
+    for (Link link = 1; link <= 3; ++link) come(link, who(cat("w", link), 10 * link, attempt));
+    for (Link link = 1; link <= 3; ++link) report(link);
+    ASSERT_EQ(machine_->phase(), Phase::kRunning);
+  }
+
+  template <class Message>
+  [[nodiscard]] const Message* last(Link link) const {
+    const auto found = said_.find(link);
+    if (found == said_.end()) return nullptr;
+    for (auto m = found->second.rbegin(); m != found->second.rend(); ++m) {
+      if (const auto* message = std::get_if<Message>(&*m)) return message;
+    }
+    return nullptr;
+  }
+  [[nodiscard]] std::string refusal(Link link) const {
+    const auto* refused = last<wire::Refused>(link);
+    return refused ? refused->reason : "";
+  }
+  [[nodiscard]] Rank rank(Link link) const {
+    const auto* accepted = last<wire::Accepted>(link);
+    return accepted ? accepted->rank : kNoRank;
+  }
+
+  Options options_;
+  std::optional<Machine> machine_;
+  std::map<Link, std::vector<wire::Message>> said_;
+  std::optional<End> end_;
+  Instant now_{};
+};
+
+TEST_F(ControllerTest, GivesRanksInNaturalOrderOfNodeIds) {
+  come(1, who("worker-10", 1));
+  come(2, who("worker-9", 2));
+  come(3, who("worker-1", 3));
+  EXPECT_EQ(rank(3), 0);
+  EXPECT_EQ(rank(2), 1);
+  EXPECT_EQ(rank(1), 2);
+}
+
+TEST_F(ControllerTest, KeepsTheRanksOfOneHostTogether) {
+  come(1, who("a", 1, 0, "host-2"));
+  come(2, who("b", 2, 0, "host-1"));
+  come(3, who("c", 3, 0, "host-1"));
+  EXPECT_EQ(rank(2), 0);
+  EXPECT_EQ(rank(3), 1);
+  EXPECT_EQ(rank(1), 2);
+}
+
+TEST_F(ControllerTest, TakesNumbersAsRanks) {
+  come(1, who("2", 1, 0, "host-1"));
+  come(2, who("0", 2, 0, "host-2"));
+  come(3, who("1", 3, 0, "host-3"));
+  EXPECT_EQ(rank(1), 2);
+  EXPECT_EQ(rank(2), 0);
+  EXPECT_EQ(rank(3), 1);
+}
+
+TEST_F(ControllerTest, NumbersWithAGapAreNamesLikeOthers) {
+  come(1, who("7", 1));
+  come(2, who("10", 2));
+  come(3, who("0", 3));
+  EXPECT_EQ(rank(3), 0);
+  EXPECT_EQ(rank(1), 1);
+  EXPECT_EQ(rank(2), 2);
+}
+
+TEST_F(ControllerTest, NobodyHasARankBeforeAllHaveCome) {
+  come(1, who("a", 1));
+  come(2, who("b", 2));
+  EXPECT_EQ(rank(1), kNoRank);
+  ASSERT_NE(last<wire::Waiting>(2), nullptr);
+  EXPECT_EQ(last<wire::Waiting>(2)->reason, "2 of 3 workers are here");
+}
+
+TEST_F(ControllerTest, RefusesOneWorkerTooMany) {
+  all_train();
+  come(4, who("w4", 40));
+  EXPECT_NE(refusal(4).find("one too many"), std::string::npos);
+}
+
+TEST_F(ControllerTest, RefusesTheSecondProcessOfANodeBeforeTheStart) {
+  come(1, who("a", 1));
+  come(2, who("a", 2));
+  EXPECT_NE(refusal(2).find("MS_NODE_ID"), std::string::npos);
+}
+
+TEST_F(ControllerTest, RefusesTheProcessOfAnotherJob) {
+  auto m = who("a", 1);
+  m.job = "other";
+  come(1, m);
+  EXPECT_NE(refusal(1).find("'other'"), std::string::npos);
+}
+
+TEST_F(ControllerTest, RefusesAnotherProtocolByItsNumber) {
+  auto m = who("a", 1);
+  m.protocol = 99;
+  come(1, m);
+  EXPECT_NE(refusal(1).find("protocol 99"), std::string::npos);
+}
+
+TEST_F(ControllerTest, TooFewByTheTimeoutEndsTheJobAndNamesWhoIsHere) {
+  come(1, who("a", 1));
+  now_ = options_.topology_timeout;
+  step(TimePassed{});
+  ASSERT_TRUE(end_.has_value());
+  EXPECT_FALSE(end_->success);
+  EXPECT_NE(end_->reason.find("only 1 of 3"), std::string::npos) << end_->reason;
+  EXPECT_NE(end_->reason.find("'a'"), std::string::npos) << end_->reason;
+  EXPECT_NE(last<wire::JobEnded>(1), nullptr);
+}
+
+TEST_F(ControllerTest, ALongWaitForTheLastCostsTheFirstNothing) {
+  come(1, who("w1", 10));
+  come(2, who("w2", 20));
+  for (int second = 10; second <= 50; second += 10) {
+    now_ = std::chrono::seconds(second);
+    step(Received{1, wire::Heartbeat{}});
+    step(Received{2, wire::Heartbeat{}});
+  }
+  come(3, who("w3", 30));
+  step(TimePassed{});
+  for (const auto& [node, member] : machine_->members()) EXPECT_FALSE(member.lost) << node;
+}
+
+TEST_F(ControllerTest, ANewerAttemptTakesThePlaceAtOnce) {
+  all_train(1);
+  const Generation before = machine_->record().generation;
+  come(4, who("w2", 21, 2));
+  EXPECT_EQ(rank(4), 1);
+  EXPECT_EQ(machine_->record().generation, before + 1);
+  EXPECT_EQ(machine_->record().ranks[1].incarnation, 21U);
+}
+
+TEST_F(ControllerTest, AnOlderAttemptIsRefused) {
+  all_train(2);
+  come(4, who("w2", 21, 1));
+  EXPECT_NE(refusal(4).find("newer process"), std::string::npos);
+  EXPECT_EQ(machine_->record().ranks[1].incarnation, 20U);
+}
+
+TEST_F(ControllerTest, WithoutAnAgentAPlaceIsGivenOnlyWhenItsLeaseHasRunOut) {
+  all_train();
+  come(4, who("w2", 21));
+  EXPECT_EQ(rank(4), kNoRank);
+  now_ = options_.lease;
+  step(Received{1, wire::Heartbeat{}});
+  step(Received{3, wire::Heartbeat{}});
+  step(TimePassed{});
+  EXPECT_EQ(rank(4), 1);
+}
+
+TEST_F(ControllerTest, AProvenDeathGivesThePlaceAtOnce) {
+  all_train();
+  come(4, who("w2", 21));
+  step(ProvenDead{"w2", 20});
+  EXPECT_EQ(rank(4), 1);
+}
+
+TEST_F(ControllerTest, TheProofOfAnOlderDeathIsNoProof) {
+  all_train();
+  step(ProvenDead{"w2", 19});
+  EXPECT_EQ(machine_->phase(), Phase::kRunning);
+}
+
+TEST_F(ControllerTest, NothingIsSaidBeforeItIsDurable) {
+  come(1, who("a", 1));
+  come(2, who("b", 2));
+  const auto actions = machine_->step(now_, Received{3, who("c", 3)});
+  ASSERT_EQ(actions.size(), 1U);
+  EXPECT_TRUE(std::holds_alternative<Store>(actions[0]));
+  EXPECT_GT(machine_->step(now_, Stored{}).size(), 1U);
+}
+
+TEST_F(ControllerTest, AWorkersFailureEndsTheJobWithItsReason) {
+  all_train();
+  step(Received{2, wire::Failed{"the loss is NaN"}});
+  ASSERT_TRUE(end_.has_value());
+  EXPECT_EQ(end_->reason, "rank 1: the loss is NaN");
+}
+
+TEST_F(ControllerTest, AStrangersFailureIsNotHeard) {
+  all_train();
+  step(Received{9, wire::Failed{"nonsense"}});
+  EXPECT_FALSE(end_.has_value());
+}
+
+TEST_F(ControllerTest, AnAgentsWordThatCameBeforeTheRegisterCounts) {
+  step(Received{9,
+                wire::AgentState{"job", "agent", "host", {{"w3", 30, 1, false, 137, "died", 0}}}});
+  for (Link link = 1; link <= 3; ++link) come(link, who(cat("w", link), 10 * link, 1));
+  EXPECT_TRUE(machine_->members().at("w3").dead);
+}
+
+TEST_F(ControllerTest, ALostRankThatSpeaksAgainIsAskedAgain) {
+  for (Link link = 1; link <= 3; ++link) come(link, who(cat("w", link), 10 * link));
+  report(1);
+  now_ = options_.lease;
+  step(TimePassed{});
+  said_.clear();
+  step(Received{1, wire::Heartbeat{}});
+  EXPECT_NE(last<wire::Stop>(1), nullptr);
+}
+
+TEST_F(ControllerTest, AnEndedJobIsOverForWhoeverComes) {
+  all_train();
+  step(Received{2, wire::Failed{"the loss is NaN"}});
+  const wire::Record record = machine_->record();
+  machine_.emplace(options_, record);
+  step(Started{});
+  come(8, who("w1", 11));
+  ASSERT_NE(last<wire::JobEnded>(8), nullptr);
+  EXPECT_FALSE(last<wire::JobEnded>(8)->success);
+}
+
+}  // namespace
+}  // namespace holdfast::controller

@@ -1,0 +1,164 @@
+// The simulated world: its choices, and a minute of schedules.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "sim/checkers.h"
+#include "sim/choices.h"
+#include "sim/world.h"
+
+namespace holdfast::sim {
+namespace {
+
+#ifdef HOLDFAST_SANITIZED
+constexpr std::uint64_t kSchedules = 10'000;
+constexpr std::uint64_t kCounted = 10'000;
+#else
+constexpr std::uint64_t kSchedules = 100'000;
+constexpr std::uint64_t kCounted = ~std::uint64_t{0};
+#endif
+
+TEST(Simulation, HundredThousandSchedulesKeepEveryInvariant) {
+  std::uint64_t faults = 0;
+  for (std::uint64_t seed = 1; seed <= kSchedules; ++seed) {
+    Random choices(seed);
+    const Outcome outcome = simulate("swarm", choices);
+    faults += outcome.faults;
+    ASSERT_EQ(outcome.violation, "")
+        << "bin/sim --only " << seed - 1
+        << " --print --shrink; tape: " << to_text("swarm", choices.tape());
+  }
+  EXPECT_GT(faults, kSchedules / 2);
+}
+
+TEST(Simulation, EverySmallScheduleWithTwoFaultsEndsWell) {
+  Exhaustive choices;
+  std::uint64_t runs = 0;
+  do {
+    const Outcome outcome = simulate("small", choices);
+    ++runs;
+    ASSERT_EQ(outcome.violation, "") << to_text("small", choices.tape());
+    ASSERT_TRUE(outcome.success) << to_text("small", choices.tape());
+  } while (runs < kCounted && choices.next());
+  EXPECT_GE(runs, 10'000U);
+}
+
+TEST(Simulation, TheSameTapeGivesTheSameRun) {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    Random choices(seed);
+    const Outcome first = simulate("swarm", choices);
+    Replay again(choices.tape());
+    const Outcome second = simulate("swarm", again);
+    ASSERT_EQ(first.hash, second.hash) << seed;
+    ASSERT_EQ(again.tape(), choices.tape()) << seed;
+  }
+}
+
+TEST(Simulation, DifferentSeedsGiveDifferentRuns) {
+  Random one(1);
+  Random two(2);
+  EXPECT_NE(simulate("swarm", one).hash, simulate("swarm", two).hash);
+}
+
+TEST(Choices, CountingGoesThroughEveryTapeOnce) {
+  Exhaustive choices;
+  std::vector<Tape> tapes;
+  do {
+    if (choices.pick(3) == 1) (void)choices.pick(2);
+    tapes.push_back(choices.tape());
+  } while (choices.next());
+  EXPECT_EQ(tapes, (std::vector<Tape>{{0}, {1, 0}, {1, 1}, {2}}));
+}
+
+TEST(Choices, ATapeSurvivesAsText) {
+  const Tape tape{0, 3, 0, 0, 7};
+  const auto back = from_text(to_text("swarm", tape));
+  ASSERT_TRUE(back.has_value());
+  EXPECT_EQ(back->world, "swarm");
+  EXPECT_EQ(back->tape, tape);
+}
+
+TEST(Choices, ATextThatIsNoTapeIsRefused) {
+  EXPECT_FALSE(from_text("").has_value());
+  EXPECT_FALSE(from_text("swarm 1-2").has_value());
+  EXPECT_FALSE(from_text("swarm 99999999999:1").has_value());
+}
+
+TEST(Choices, ShrinkingKeepsOnlyWhatTheFailureNeeds) {
+  const auto fails = [](const Tape& tape) {  // A 5 or more, later than a 2 or more.
+    bool two = false;
+    for (const auto answer : tape) {
+      if (two && answer >= 5) return true;
+      two = two || answer >= 2;
+    }
+    return false;
+  };
+  EXPECT_EQ(shrink({0, 9, 1, 3, 0, 0, 8, 8, 1, 4}, fails), (Tape{2, 5}));
+}
+
+// The checkers are of no use if they are never wrong: each must see what it is for.
+class CheckersTest : public ::testing::Test {
+ protected:
+  Checkers checkers_{2, 2};
+  std::vector<Arena> arenas_{Arena{0, 0, false, kInitialContent},
+                             Arena{0, 0, false, kInitialContent}};
+  void expect(const std::string& name) {
+    EXPECT_EQ(checkers_.violation().substr(0, 2), name) << checkers_.violation();
+  }
+};
+
+TEST_F(CheckersTest, SeeTwoVersionsInOneGeneration) {
+  wire::Record record;
+  record.generation = 1;
+  record.resumed = true;
+  checkers_.said(wire::Resume{1, 0}, 0, 1, record);
+  record.version = 1;
+  checkers_.said(wire::Resume{1, 1}, 1, 1, record);
+  expect("S1");
+}
+
+TEST_F(CheckersTest, SeeAWordThatIsNotDurable) {
+  checkers_.said(wire::Stop{1, ""}, 0, 1, std::nullopt);
+  expect("P1");
+}
+
+TEST_F(CheckersTest, SeeRanksThatGoOnFromDifferentBytes) {
+  checkers_.went(0, 1, 0, arenas_);
+  arenas_[1].content ^= 1;
+  checkers_.went(1, 1, 0, arenas_);
+  expect("S2");
+}
+
+TEST_F(CheckersTest, SeeALaterVersionThatIsLeftBehind) {
+  arenas_[1].updating = true;
+  arenas_[1].staged = 1;
+  checkers_.went(0, 1, 0, arenas_);
+  expect("S3");
+}
+
+TEST_F(CheckersTest, SeeAStepMadeFromWrongGradients) {
+  arenas_[0].version = 1;
+  checkers_.committed(arenas_[0]);
+  expect("S4");
+}
+
+TEST_F(CheckersTest, SeeARankThatHasNotMadeEveryStep) {
+  checkers_.ended_well(arenas_);
+  expect("S5");
+}
+
+TEST_F(CheckersTest, SeeAWriterThatLostItsArena) {
+  arenas_[0].owner = 2;
+  checkers_.wrote(arenas_[0], 1);
+  expect("S6");
+}
+
+TEST_F(CheckersTest, SeeASourceThatIsNotWhole) {
+  checkers_.copies(Arena{}, 0);
+  expect("S7");
+}
+
+}  // namespace
+}  // namespace holdfast::sim
