@@ -2,7 +2,7 @@
 
     python bench/pytorch_recovery.py [--kills 3] [--ranks 2]
 
-Uses the program of the tests and the scheduler's recovery reports. Prints one line of JSON per case:
+Uses the tests' program and the scheduler's reports of recoveries. Prints one line of JSON per case:
 milliseconds from the moment the death was known to the first new step of all ranks.
 """
 
@@ -15,10 +15,11 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python" / "tests"))
-from torch_job import Job  # noqa: E402
+from torch_job import Job
 
 
 def measure(ranks: int, spares: int, kills: int) -> dict[str, object]:
+    """Kill one process after the other."""
     with tempfile.TemporaryDirectory() as folder:
         config = {"samples": 40000, "epochs": 1, "wait": 0.01}
         job = Job(Path(folder) / "job", config, ranks=ranks, spares=spares)
@@ -46,6 +47,7 @@ def measure(ranks: int, spares: int, kills: int) -> dict[str, object]:
 
 
 def main() -> None:
+    """Measure both cases and print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=3)
     parser.add_argument("--ranks", type=int, default=2)

@@ -30,6 +30,7 @@ from holdfast.torch import _engine  # noqa: E402
 
 
 def network(width: int) -> nn.Module:
+    """Return three layers."""
     torch.manual_seed(0)
     return nn.Sequential(
         nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
@@ -37,12 +38,14 @@ def network(width: int) -> nn.Module:
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> None:
+    """Make a step as users do."""
     optimizer.zero_grad()
     model(x).square().mean().backward()
     optimizer.step()
 
 
 def times(count: int, make: Callable[[], None]) -> list[float]:
+    """Return the seconds of each call."""
     found = []
     for _ in range(count):
         begun = time.perf_counter()
@@ -52,6 +55,7 @@ def times(count: int, make: Callable[[], None]) -> list[float]:
 
 
 def main() -> None:
+    """Measure and print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=10)
@@ -63,9 +67,7 @@ def main() -> None:
     store = dist.FileStore(
         str(Path(tempfile.gettempdir()) / f"holdfast-bench-{place.run_id}"), place.world_size
     )
-    dist.init_process_group(
-        "holdfast", store=store, rank=place.rank, world_size=place.world_size
-    )
+    dist.init_process_group("holdfast", store=store, rank=place.rank, world_size=place.world_size)
     gloo = dist.new_group(backend="gloo")
 
     plain = DistributedDataParallel(network(options.width), process_group=gloo)

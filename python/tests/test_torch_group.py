@@ -1,4 +1,4 @@
-"""The process group beneath DistributedDataParallel, in a world of one and where faults are played."""
+"""The process group beneath DistributedDataParallel, where faults are played."""
 
 from __future__ import annotations
 
@@ -109,8 +109,9 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Note what DDP exchanges: "broadcast int32", ..."""
     seen: list[str] = []
     for name in ("_broadcast", "_reduce"):
+        usual = getattr(_group.HoldfastGroup, name)
 
-        def watched(self: Any, tensor: Any, what: Any, usual: Any = getattr(_group.HoldfastGroup, name)) -> None:
+        def watched(self: Any, tensor: Any, what: Any, usual: Any = usual) -> None:
             used_map = self._used_map
             usual(self, tensor, what)
             if not self._engine.echoing and used_map == self._used_map:

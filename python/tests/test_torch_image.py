@@ -36,7 +36,9 @@ class Setup:
     def __init__(self, name: str, seed: int, **arguments: Any) -> None:
         torch.manual_seed(seed)
         norm = [] if name == "Muon" else [nn.BatchNorm1d(8)]
-        self.model = nn.Sequential(nn.Linear(4, 8, bias=name != "Muon"), *norm, nn.Linear(8, 2, bias=name != "Muon"))
+        self.model = nn.Sequential(
+            nn.Linear(4, 8, bias=name != "Muon"), *norm, nn.Linear(8, 2, bias=name != "Muon")
+        )
         self.optimizer = getattr(torch.optim, name)(self.model.parameters(), lr=0.1, **arguments)
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2, 0.5)
         self.generator = torch.Generator().manual_seed(seed)

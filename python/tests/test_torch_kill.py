@@ -55,9 +55,7 @@ def test_torch_ddp_with_dropout_batch_norm_and_loader_workers(
 def test_torch_ddp_killed_in_its_first_steps_with_many_buckets_and_a_static_graph(
     tmp_path: Path, calm: Any
 ) -> None:
-    config = {
-        "ddp": {"static_graph": True, "gradient_as_bucket_view": True, "bucket_cap_mb": 0.02}
-    }
+    config = {"ddp": {"static_graph": True, "gradient_as_bucket_view": True, "bucket_cap_mb": 0.02}}
     compare(tmp_path, calm, config, [[1, 1, "collective"], [0, 2, "collective"]])
 
 

@@ -16,7 +16,7 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 import torch.distributed._functional_collectives as functional  # noqa: E402
 
-import holdfast.torch  # noqa: E402, F401
+import holdfast.torch  # noqa: E402
 
 TYPES = [
     torch.float32,

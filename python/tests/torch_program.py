@@ -19,8 +19,8 @@ from typing import Any  # noqa: E402
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 from torch.utils.data import DataLoader, Dataset, DistributedSampler  # noqa: E402
 
@@ -67,12 +67,12 @@ class Net(nn.Module):
         self.branch = config["branch"]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = F.relu(self.norm(self.first(x)))
+        x = functional.relu(self.norm(self.first(x)))
         order = list(self.middle)
         if self.branch and dist.get_rank() == 1:
             order.reverse()
         for layer in order:
-            x = self.drop(F.relu(layer(x)))
+            x = self.drop(functional.relu(layer(x)))
         out: torch.Tensor = self.last(x)
         return out
 
@@ -89,7 +89,9 @@ class Killer:
             if (step, place) != (self.step, where) or rank != dist.get_rank():
                 continue
             with contextlib.suppress(FileExistsError):
-                os.close(os.open(f"{self.folder}/killed-{rank}-{step}-{where}", os.O_CREAT | os.O_EXCL))
+                os.close(
+                    os.open(f"{self.folder}/killed-{rank}-{step}-{where}", os.O_CREAT | os.O_EXCL)
+                )
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -140,7 +142,9 @@ def main(config: dict[str, Any], folder: str) -> None:
     model = build(config)
     optimizer = getattr(torch.optim, config["optimizer"])(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.9)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3, enabled=config["scaler"])
+    scaler = torch.amp.GradScaler(
+        "cpu", init_scale=1024.0, growth_interval=3, enabled=config["scaler"]
+    )
     data = Data(config["samples"])
     loader = DataLoader(
         data, batch_size=8, sampler=DistributedSampler(data), num_workers=config["loader_workers"]
@@ -169,13 +173,19 @@ def main(config: dict[str, Any], folder: str) -> None:
         parts = config["accumulate"]
         for k in range(parts):
             last = k == parts - 1
-            sync = model.no_sync() if config["kind"] == "ddp" and not last else contextlib.nullcontext()
+            sync = (
+                model.no_sync()
+                if config["kind"] == "ddp" and not last
+                else contextlib.nullcontext()
+            )
             with sync:
-                loss = F.cross_entropy(model(x + k), y) / parts
+                loss = functional.cross_entropy(model(x + k), y) / parts
                 scaler.scale(loss).backward()
         time.sleep(config["wait"])
         scaler.unscale_(optimizer)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=not config["scaler"])
+        torch.nn.utils.clip_grad_norm_(
+            model.parameters(), 1.0, error_if_nonfinite=not config["scaler"]
+        )
         killer.at("update")
         scaler.step(optimizer)
         scaler.update()
@@ -186,7 +196,10 @@ def main(config: dict[str, Any], folder: str) -> None:
     if config["own_loop"]:
         while state.n < 20:
             generator = torch.Generator().manual_seed(100 + state.n)
-            x, y = torch.randn(8, 16, generator=generator), torch.randint(0, 4, (8,), generator=generator)
+            x, y = (
+                torch.randn(8, 16, generator=generator),
+                torch.randint(0, 4, (8,), generator=generator),
+            )
             with state.step():
                 body(x, y)
     else:

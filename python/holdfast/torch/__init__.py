@@ -24,7 +24,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from holdfast._errors import Error, PeerError, UserError, WorldError
-from holdfast.torch import _engine, _group
+from holdfast.torch import _engine, _register
 from holdfast.torch._state import State
 
 TRIED: Final = ("2.13",)
@@ -33,7 +33,7 @@ __all__ = ["Error", "PeerError", "State", "UserError", "WorldError", "init"]
 
 
 def init() -> None:
-    """Begin: in place of torch.distributed.init_process_group.
+    """Begin: in place of torch.distributed.init_process_register.
 
     Makes the default process group, of the backend "holdfast". Does not wait for the rank of a
     spare: it goes on with the program until something needs the rank, at the latest State.
@@ -46,10 +46,8 @@ def init() -> None:
             "torch.distributed.init_process_group, before anything that uses it"
         )
     if ".".join(torch.__version__.split(".")[:2]) not in TRIED:
-        _engine.say(
-            f"torch {torch.__version__} was not tried; those that were: {', '.join(TRIED)}"
-        )
-    _group.init_process_group(_engine.start(managed=True))
+        _engine.say(f"torch {torch.__version__} was not tried; those that were: {', '.join(TRIED)}")
+    _register.init_process_group(_engine.start(managed=True))
 
 
-_group.register()
+_register.register()

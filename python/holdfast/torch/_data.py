@@ -88,7 +88,7 @@ class Feeder:
         raise NotImplementedError
 
     def state(self) -> Any:
-        """What start() needs besides the position, after the batch just given."""
+        """Return what start() needs besides the position, after the batch just given."""
         return None
 
     @property
@@ -116,6 +116,7 @@ class _Loader(Feeder):
         self._generators = [(g, g.initial_seed()) for g in unique.values()]
 
     def start(self, epoch: int, skip: int, state: Any) -> Iterator[Any]:
+        sampler: Any
         for sampler in self._samplers:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
@@ -161,6 +162,7 @@ class _Stateful(Feeder):
     def start(self, epoch: int, skip: int, state: Any) -> Iterator[Any]:
         if skip:
             self._source.load_state_dict(state)
+        holder: Any
         for holder in (self._source, getattr(self._source, "sampler", None)):
             if hasattr(holder, "set_epoch"):
                 holder.set_epoch(epoch)

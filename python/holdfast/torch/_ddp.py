@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import torch
-import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast._errors import UserError
@@ -71,9 +71,9 @@ def settle(ddp: Any, engine: Engine) -> None:
 
 def _force(ddp: Any, engine: Engine, parameters: list[torch.Tensor]) -> None:
     sparse = [False] * len(parameters)
-    limits = [dist._DEFAULT_FIRST_BUCKET_BYTES, ddp.bucket_bytes_cap]
+    limits = [c10d._DEFAULT_FIRST_BUCKET_BYTES, ddp.bucket_bytes_cap]
     # Gradients come in about the reverse order of parameters.
-    buckets, _ = dist._compute_bucket_assignment_by_size(parameters[::-1], limits, sparse)
+    buckets, _ = c10d._compute_bucket_assignment_by_size(parameters[::-1], limits, sparse)
     order = [[len(parameters) - 1 - i for i in bucket] for bucket in buckets]
     indices = [i for bucket in order for i in bucket] + [len(order)]
     with engine.echo(

@@ -1,4 +1,4 @@
-"""Hold what one process has of its job: the worker, the session, and who answers collectives now."""
+"""Hold what one process has of its job: worker, session, and who answers collectives now."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ class Engine:
         self.marked = False  # An echo was given in this step.
         self.echoing = 0  # > 0: collectives are answered locally, whatever the phase.
         self.armed: deque[torch.Tensor] = deque()  # What the next broadcasts are answered with.
+        self.creating = False  # torch is making the default group.
         self.own_use = 0  # > 0: optimizers that step are ours.
         self.warned: set[str] = set()
         self.exit_code: int | None = None
@@ -106,7 +107,9 @@ class Engine:
     def open(self, private_bytes: int) -> _core.Session:
         """Open the state of this rank."""
         if self.session is not None:
-            raise UserError("this process has a State already; give it everything a step depends on")
+            raise UserError(
+                "this process has a State already; give it everything a step depends on"
+            )
         self.session = self.worker.open(private_bytes=private_bytes, own_private=True)
         _end_when_the_program_ends(self)
         return self.session

@@ -1,4 +1,4 @@
-"""The c10d backend "holdfast": a process group that lives on, under a new generation, after a fault.
+"""The c10d backend "holdfast": a process group that lives on, as a new generation, after a fault.
 
 A collective never fails inside a step: one that a fault cuts short completes with an echo, the
 result as if every rank had sent what this one sent, and the step will be void. All sums are in rank
@@ -10,8 +10,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
-import importlib
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
@@ -24,8 +22,8 @@ from torch.distributed import ReduceOp
 from holdfast import _core
 from holdfast._core import lib
 from holdfast._errors import UserError
-from holdfast.torch import _engine
 from holdfast.torch._engine import Engine, Phase
+from holdfast.torch._work import Done, Started
 
 _SMALL: Final = 1 << 16  # Bytes up to which a float operand is kept for its exact echo.
 
@@ -41,7 +39,7 @@ _DTYPES: Final[dict[torch.dtype, int]] = {
     torch.int16: _core.DType.INT16,
     torch.bool: _core.DType.BOOL,
 }
-_KIND = ReduceOp.RedOpType
+_KIND: Final[Any] = ReduceOp.RedOpType
 _OPS: Final[dict[Any, int]] = {
     _KIND.SUM: _core.Op.SUM,
     _KIND.PRODUCT: _core.Op.PRODUCT,
@@ -55,85 +53,11 @@ _OPS: Final[dict[Any, int]] = {
 _BITWISE: Final = (_core.Op.AND, _core.Op.OR, _core.Op.XOR)
 
 
-class Done(dist.Work):
-    """An operation that was complete when its call returned."""
-
-    def __init__(self, result: Any) -> None:
-        """Hold the output tensors."""
-        super().__init__()
-        self._result = result
-
-    def wait(self, timeout: Any = None) -> bool:
-        """Return at once."""
-        return True
-
-    def get_future(self) -> torch.futures.Future[Any]:
-        """Return a future that is complete."""
-        future: torch.futures.Future[Any] = torch.futures.Future()
-        future.set_result(self._result)
-        return future
-
-    def is_completed(self) -> bool:
-        """Say yes."""
-        return True
-
-    def is_success(self) -> bool:
-        """Say yes."""
-        return True
-
-    def exception(self) -> Any:
-        """There is none."""
-        return None
-
-    def result(self) -> Any:
-        """Return the output tensors."""
-        return self._result
-
-    def synchronize(self) -> None:
-        """Return at once."""
-
-
-class Started(Done):
-    """A send or a receive under way."""
-
-    def __init__(self, engine: Engine, work: _core.Work, tensors: list[Tensor], copy: Any) -> None:
-        """`copy` is called when it has arrived."""
-        super().__init__(tensors)
-        self._engine, self._work, self._copy = engine, work, copy
-        self._status: int = _core.Status.PENDING
-
-    def wait(self, timeout: Any = None) -> bool:
-        """Wait until the other side has done its part, or a fault."""
-        while self._status == _core.Status.PENDING:
-            self._settle(self._work.poll(100))  # In slices: Ctrl-C is to be seen.
-        return True
-
-    def is_completed(self) -> bool:
-        """Look."""
-        if self._status == _core.Status.PENDING:
-            self._settle(self._work.poll(0))
-        return self._status != _core.Status.PENDING
-
-    def get_future(self) -> torch.futures.Future[Any]:
-        """Return a future that is complete, after waiting for it."""
-        self.wait()
-        return super().get_future()
-
-    def _settle(self, status: int) -> None:
-        if status == _core.Status.PENDING:
-            return
-        self._status = status
-        if status == _core.Status.OK:
-            self._copy()
-        else:
-            self._engine.cut_short(status)
-
-
 def _dense(tensor: Tensor) -> Tensor:
     """Return `tensor`, or a copy whose bytes lie one after another."""
     if tensor.device.type != "cpu":
         raise UserError(
-            f"the holdfast backend exchanges tensors in CPU memory, this one is on {tensor.device}; "
+            f"the holdfast backend exchanges CPU memory, this tensor is on {tensor.device}; "
             'register another backend for that device: "cpu:holdfast,cuda:nccl"'
         )
     if tensor.layout is not torch.strided:
@@ -169,7 +93,10 @@ def _fold(kind: Any, parts: Sequence[Tensor]) -> Tensor:
     return result / len(parts) if kind == _KIND.AVG else result
 
 
-class HoldfastGroup(dist.ProcessGroup):
+_Base: Any = dist.ProcessGroup  # Its stubs describe overloads that torch itself never calls.
+
+
+class HoldfastGroup(_Base):  # type: ignore[misc]
     """Some ranks of the job, through all generations."""
 
     def __init__(self, engine: Engine, rank: int, size: int, name: str, ranks: list[int]) -> None:
@@ -178,7 +105,7 @@ class HoldfastGroup(dist.ProcessGroup):
         self._engine = engine
         self._own_rank = rank
         self._size = size
-        self._label = _label(name)
+        self.label = label_of(name)
         self._name = name
         self._purpose = "undefined"
         self._ranks = ranks
@@ -210,29 +137,29 @@ class HoldfastGroup(dist.ProcessGroup):
             if not engine.first_start:
                 _tell_of_echo(engine)
                 return 0
-            opened = engine.worker.early_group(self._ranks, f"early-{self._label}")
+            opened = engine.worker.early_group(self._ranks, f"early-{self.label}")
         else:
             if engine.session is None:
                 raise UserError("the training of this rank has ended; nothing can be exchanged now")
-            if len(self._ranks) == engine.world_size and self._label == "world":
+            if len(self._ranks) == engine.world_size and self.label == "world":
                 self._handle = engine.session.world.handle
                 return self._handle
-            opened = engine.session.group(self._ranks, self._label)
+            opened = engine.session.group(self._ranks, self.label)
         self._opened.append(opened)  # Kept until the end; others may still be using it.
         self._handle = opened.handle
         return self._handle
 
     def rank(self) -> int:
         """Return this process's rank in the group; a spare waits for it."""
-        if len(self._ranks) == self._engine.world_size and not _creating:
+        if len(self._ranks) == self._engine.world_size and not self._engine.creating:
             self._own_rank = self._ranks.index(self._engine.place.rank)
         return self._own_rank
 
-    def getRank(self) -> int:
+    def getRank(self) -> int:  # noqa: N802
         """Return the rank if it is known, else 0: what DDP puts into its log."""
         return self.rank() if self._engine.place_known else self._own_rank
 
-    def getSize(self) -> int:
+    def getSize(self) -> int:  # noqa: N802
         """Return the number of ranks."""
         return self._size
 
@@ -240,7 +167,7 @@ class HoldfastGroup(dist.ProcessGroup):
         """Return the number of ranks."""
         return self._size
 
-    def getBackendName(self) -> str:
+    def getBackendName(self) -> str:  # noqa: N802
         """Return the name under which it was registered."""
         return "holdfast"
 
@@ -270,7 +197,7 @@ class HoldfastGroup(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         """Let go; the whole group's end is the end of the job."""
-        if self._label == "world":
+        if self.label == "world":
             self._engine.end()
 
     def abort(self) -> None:
@@ -371,13 +298,13 @@ class HoldfastGroup(dist.ProcessGroup):
         return [part.view(tensor.shape) for part in everyone]
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Done:
-        """Reduce `input` (size × output) and keep this rank's block."""
+        """Reduce `input` (size x output) and keep this rank's block."""
         op = ReduceOp.SUM if opts is None else opts.reduceOp
         kind, factor = _operation(op)
         source = _dense(input)
         if source.numel() != output.numel() * self._size:
             raise UserError(
-                f"reduce_scatter needs an input of {self._size} × {output.numel()} elements, "
+                f"reduce_scatter needs an input of {self._size} x {output.numel()} elements, "
                 f"got {source.numel()}"
             )
         if factor is not None:
@@ -415,14 +342,16 @@ class HoldfastGroup(dist.ProcessGroup):
         for output, blocks in zip(outputs, inputs):
             flat = torch.cat([_dense(block).reshape(-1) for block in blocks])
             if all(block.numel() == output.numel() for block in blocks):
-                part = output if output.is_contiguous() else torch.empty_like(flat[: output.numel()])
+                part = (
+                    output if output.is_contiguous() else torch.empty_like(flat[: output.numel()])
+                )
                 self.reduce_scatter_single(part, flat, opts)
                 if part is not output:
                     output.copy_(part.view(output.shape))
             else:  # Blocks of different sizes.
                 self._reduce(flat, opts.reduceOp)
                 sizes = [block.numel() for block in blocks]
-                output.copy_(flat.split(sizes)[self.rank()].view(output.shape))
+                output.copy_(torch.split(flat, sizes)[self.rank()].view(output.shape))
         return Done(outputs)
 
     def reduce_scatter_single_coalesced(
@@ -478,11 +407,11 @@ class HoldfastGroup(dist.ProcessGroup):
         rows.copy_(mine.reshape(1, -1).clone().expand(rows.shape))
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Done:
-        """Fill `output` (size × input) with every rank's input."""
+        """Fill `output` (size x input) with every rank's input."""
         mine = _dense(input)
         if output.numel() != mine.numel() * self._size:
             raise UserError(
-                f"all_gather needs an output of {self._size} × {mine.numel()} elements, "
+                f"all_gather needs an output of {self._size} x {mine.numel()} elements, "
                 f"got {output.numel()}"
             )
         if _overlap(mine, output):
@@ -545,8 +474,8 @@ class HoldfastGroup(dist.ProcessGroup):
             return
         if status:
             self._engine.cut_short(status)
-        mine = send.reshape(-1).split(send_counts)[self.rank()]
-        for block in receive.view(-1).split(receive_counts):
+        mine = torch.split(send.reshape(-1), send_counts)[self.rank()]
+        for block in torch.split(receive.view(-1), receive_counts):
             n = min(block.numel(), mine.numel())
             block.zero_()
             block[:n].copy_(mine[:n])
@@ -583,7 +512,7 @@ class HoldfastGroup(dist.ProcessGroup):
         counts = [t.numel() for t in outputs]
         receive = torch.empty(sum(counts), dtype=send.dtype)
         self._exchange(send, [t.numel() for t in inputs], receive, counts)
-        for output, block in zip(outputs, receive.split(counts)):
+        for output, block in zip(outputs, torch.split(receive, counts)):
             output.copy_(block.view(output.shape))
         return Done(outputs)
 
@@ -597,7 +526,7 @@ class HoldfastGroup(dist.ProcessGroup):
         self._exchange(mine.reshape(-1), to, everyone, counts)
         if not at_root:
             return Done([])
-        for output, part in zip(outputs[0], everyone.split(counts)):
+        for output, part in zip(outputs[0], torch.split(everyone, counts)):
             output.copy_(part.view(output.shape))
         return Done(outputs[0])
 
@@ -659,7 +588,7 @@ def _overlap(a: Tensor, b: Tensor) -> bool:
     return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
 
 
-def _label(name: str) -> str:
+def label_of(name: str) -> str:
     """Return the name of a group as the C interface wants it."""
     if name in ("0", "default_pg", ""):
         return "world"
@@ -683,85 +612,3 @@ def _tell_of_echo(engine: Engine) -> None:
         "this process replaces another; what it exchanges before its State is made is answered "
         "from its own values, since the others did that long ago"
     )
-
-
-_creating = 0
-
-
-def _create(options: Any, _: Any) -> HoldfastGroup:
-    engine = _engine.start(managed=False)
-    ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
-    name = options.group_id or ""
-    if _label(name) == "world" or engine.session is None:
-        _check_world(engine, options)
-    group = HoldfastGroup(engine, options.group_rank, options.group_size, name, ranks)
-    if engine.phase is Phase.PLAIN and engine.session is None:
-        session = engine.open(private_bytes=64)
-        session.join()
-        session.begin_step()
-        if engine.place.rank == 0 and engine.world_size > 1:
-            _engine.say(
-                'init_process_group("holdfast") without a State: a lost process ends the others '
-                "too, and all start again, as under torchrun"
-            )
-    return group
-
-
-def _check_world(engine: Engine, options: Any) -> None:
-    if options.group_size != engine.world_size:
-        raise UserError(
-            f"init_process_group was told of {options.group_size} ranks, the job has "
-            f"{engine.world_size}; start it with `holdfast run --nproc-per-node {options.group_size}`"
-        )
-    if engine.phase is Phase.PLAIN and options.group_rank != engine.place.rank:
-        raise UserError(
-            f"init_process_group was told rank {options.group_rank}, the job gave this process rank "
-            f"{engine.place.rank}; leave `rank` out, or take it from the environment (RANK)"
-        )
-
-
-def register() -> None:
-    """Make the backend known to torch; again does nothing."""
-    if "HOLDFAST" not in dist.Backend._plugins:
-        dist.Backend.register_backend("holdfast", _create, extended_api=True, devices=["cpu"])
-    _serve_env_rendezvous()
-
-
-def _serve_env_rendezvous() -> None:
-    """Let init_process_group("holdfast") find its ranks without a store over TCP."""
-    # The package has a function of the module's name.
-    handlers = importlib.import_module("torch.distributed.rendezvous")._rendezvous_handlers
-    usual = handlers["env"]
-
-    def ours(url: str, *arguments: Any, **keywords: Any) -> Any:
-        if not _asked_for_holdfast():
-            return usual(url, *arguments, **keywords)
-        engine = _engine.start(managed=False)
-        return iter([(dist.HashStore(), engine.place.rank, engine.place.world_size)])
-
-    if not getattr(usual, "_holdfast", False):
-        ours._holdfast = True  # type: ignore[attr-defined]
-        handlers["env"] = ours
-
-
-def _asked_for_holdfast() -> bool:
-    """Whether the init_process_group() under way names this backend; a handler is not told."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_name != "init_process_group":
-        frame = frame.f_back
-    return "holdfast" in str(frame.f_locals.get("backend"))
-
-
-def init_process_group(engine: Engine) -> None:
-    """Make the default group; does not wait for the rank of a spare."""
-    global _creating
-    _creating += 1
-    try:
-        dist.init_process_group(
-            "holdfast",
-            store=dist.HashStore(),
-            rank=0 if engine.waits_spare else engine.place.rank,
-            world_size=engine.world_size,
-        )
-    finally:
-        _creating -= 1

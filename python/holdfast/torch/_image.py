@@ -108,8 +108,8 @@ class Kept:
             self.others[name] = thing
         else:
             raise UserError(
-                f"`{name}` is a {type(thing).__name__}, which can not be brought back to an earlier "
-                "step; give it state_dict() and load_state_dict(), or keep a dict, a list or a tensor"
+                f"`{name}` is a {type(thing).__name__}, which can not be brought back to an "
+                "earlier step; give it state_dict() and load_state_dict(), or keep a dict or a list"
             )
 
     def _add_model(self, name: str, model: torch.nn.Module) -> None:
@@ -117,7 +117,8 @@ class Kept:
         for key, parameter in model.named_parameters():
             if parameter.device.type != "cpu":
                 raise UserError(
-                    f"parameter `{key}` is on {parameter.device}; State keeps what lies in CPU memory"
+                    f"parameter `{key}` is on {parameter.device}; State keeps what lies "
+                    "in CPU memory"
                 )
             # The objects of now: FSDP puts others into the module during a step.
             self._parameters.append((("model", name, key), parameter))
@@ -234,8 +235,8 @@ class Kept:
                 was = "missing" if place is None else f"{place.dtype} {list(place.shape)}"
                 raise UserError(
                     f"the program has changed between restarts: `{key[-1]}` is "
-                    f"{part.dtype} {list(part.shape)}, in the state it is {was}; a job goes on with "
-                    "the program it was started with"
+                    f"{part.dtype} {list(part.shape)}, in the state it is {was}; a job goes on "
+                    "with the program it was started with"
                 )
 
 

@@ -17,8 +17,8 @@ def derive(*parts: int | str) -> int:
 
 def seed_all(seed: int) -> None:
     """Seed torch's generators of all devices, Python's, and NumPy's where it is loaded."""
-    torch.random.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed)
     random.seed(seed)
     numpy = sys.modules.get("numpy")

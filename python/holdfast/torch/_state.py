@@ -72,7 +72,7 @@ class State:
     def keep(self, name: str, thing: Any) -> None:
         """Refuse: the size of the state is fixed when it is made. Pass it to State by its name."""
         raise UserError(
-            f"give `{name}` to State when it is made, State(..., {name}=...), since its size is fixed"
+            f"give `{name}` to State when it is made, State(..., {name}=...); it is fixed then"
         )
 
     def _name(self, thing: Any) -> str:
@@ -110,8 +110,8 @@ class State:
             session = engine.open(self._image.bytes)
         except UserError as error:
             raise UserError(
-                f"{error} (a job goes on with the program it was started with; has the model or the "
-                "optimizer changed since?)"
+                f"{error} (a job goes on with the program it was started with; has the model or "
+                "the optimizer changed since?)"
             ) from error
         self._session = session
         if session.fresh:
@@ -325,7 +325,7 @@ class State:
                 )
 
     def _left_in_a_step(self) -> None:
-        """The loop was left by `break`, `return` or an exception: end the step if it was made."""
+        """End the step if it was made: its loop was left by `break`, `return` or an exception."""
         frame = sys._getframe(1)
         while frame.f_back is not None and frame.f_code.co_filename == __file__:
             frame = frame.f_back
@@ -337,6 +337,6 @@ class State:
         self._engine.in_step = True
         if not self._finish():
             say(
-                f"step {n} was void and was NOT made again, since the loop was left by `break`; what "
-                f"follows has the state of step {n - 1}. Bound the loop by the data or `epochs` instead"
+                f"step {n} was void and was NOT made again, since the loop was left by `break`; "
+                f"what follows has the state of step {n - 1}; bound loops by data or `epochs`"
             )

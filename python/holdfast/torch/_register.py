@@ -1,0 +1,94 @@
+"""Make the backend known to torch, and the groups that torch asks for."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+
+from holdfast._errors import UserError
+from holdfast.torch import _engine
+from holdfast.torch._engine import Engine, Phase
+from holdfast.torch._group import HoldfastGroup, label_of
+
+
+def _create(options: Any, _: Any) -> HoldfastGroup:
+    engine = _engine.start(managed=False)
+    ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
+    name = options.group_id or ""
+    if label_of(name) == "world":
+        _check_world(engine, options)
+    group = HoldfastGroup(engine, options.group_rank, options.group_size, name, ranks)
+    if engine.phase is Phase.PLAIN and engine.session is None:
+        session = engine.open(private_bytes=64)
+        session.join()
+        session.begin_step()
+        if engine.place.rank == 0 and engine.world_size > 1:
+            _engine.say(
+                'init_process_group("holdfast") without a State: a lost process ends the others '
+                "too, and all start again, as under torchrun"
+            )
+    return group
+
+
+def _check_world(engine: Engine, options: Any) -> None:
+    if options.group_size != engine.world_size:
+        raise UserError(
+            f"init_process_group was told of {options.group_size} ranks, the job has "
+            f"{engine.world_size}; start it with "
+            f"`holdfast run --nproc-per-node {options.group_size}`"
+        )
+    if engine.phase is Phase.PLAIN and options.group_rank != engine.place.rank:
+        raise UserError(
+            f"init_process_group was told rank {options.group_rank}, the job gave this process "
+            f"rank {engine.place.rank}; leave `rank` out, or take it from the environment (RANK)"
+        )
+
+
+def register() -> None:
+    """Make the backend known to torch; again does nothing."""
+    if "HOLDFAST" not in dist.Backend._plugins:
+        dist.Backend.register_backend("holdfast", _create, extended_api=True, devices=["cpu"])
+    _serve_env_rendezvous()
+
+
+def _serve_env_rendezvous() -> None:
+    """Let init_process_group("holdfast") find its ranks without a store over TCP."""
+    # The package has a function of the module's name.
+    handlers = importlib.import_module("torch.distributed.rendezvous")._rendezvous_handlers
+    usual = handlers["env"]
+
+    def ours(url: str, *arguments: Any, **keywords: Any) -> Any:
+        if not _asked_for_holdfast():
+            return usual(url, *arguments, **keywords)
+        engine = _engine.start(managed=False)
+        return iter([(HashStore(), engine.place.rank, engine.place.world_size)])
+
+    if not getattr(usual, "_holdfast", False):
+        ours._holdfast = True  # type: ignore[attr-defined]
+        handlers["env"] = ours
+
+
+def _asked_for_holdfast() -> bool:
+    """Whether the init_process_group() under way names this backend; a handler is not told."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_name != "init_process_group":
+        frame = frame.f_back
+    return "holdfast" in str(frame.f_locals.get("backend"))
+
+
+def init_process_group(engine: Engine) -> None:
+    """Make the default group; does not wait for the rank of a spare."""
+    engine.creating = True
+    try:
+        dist.init_process_group(
+            "holdfast",
+            store=HashStore(),
+            rank=0 if engine.waits_spare else engine.place.rank,
+            world_size=engine.world_size,
+        )
+    finally:
+        engine.creating = False
