@@ -2,6 +2,7 @@
 #   1. -DHOLDFAST_TORCH_PATH=DIR  libtorch's own folder, or the CMake prefix of one
 #   2. the `torch` that -DHOLDFAST_PYTHON=PYTHON, else python3, can import
 #   3. Debian's libtorch-dev
+include_guard(GLOBAL)
 set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)  # Examples and tests, in other folders, use them too.
 set(torch_from "")
 set(torch_prefix "")

@@ -1,7 +1,5 @@
 #include "runtime/worker.h"
 
-#include <poll.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -91,18 +89,6 @@ Result<std::optional<Promotion>> wait_for_promotion(int fd) {
                cat("the agent sent a spare '", line.substr(0, end),
                    "', but a node id and an attempt were expected; all processes of a job must be "
                    "of the same release of Holdfast")};
-}
-
-// A spare starts at low priority, so as not to slow the others' steps; now it is one of them.
-void leave_idle_class() {
-  std::error_code error;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
-    const pid_t thread = std::atoi(task.path().filename().c_str());
-    const sched_param usual{};
-    if (::sched_getscheduler(thread) == SCHED_IDLE) {
-      ::sched_setscheduler(thread, SCHED_OTHER, &usual);
-    }
-  }
 }
 
 }  // namespace
@@ -356,7 +342,6 @@ Result<Identity> Worker::identity() {
     auto promotion = wait_for_promotion(c.settings.spare_fd);
     if (!promotion) return promotion.error();
     if (!*promotion) std::exit(0);
-    leave_idle_class();
     ::close(c.settings.spare_fd);
     c.settings.node_id = (*promotion)->node_id;
     c.settings.attempt = (*promotion)->attempt;

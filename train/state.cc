@@ -253,7 +253,6 @@ void State::begin_loop(const StepsOptions& options, std::optional<std::size_t> s
   if (options.batch == 0) throw Failure("StepsOptions::batch is 0: a step takes at least 1 sample");
   p.options = options;
   p.fetch = std::move(fetch);
-  p.in_body = false;
   p.replaying = false;
   p.sharding = {
       .samples = *size, .batch = std::min(options.batch, *size), .seed = options.shuffle_seed};
@@ -264,13 +263,20 @@ void State::begin_loop(const StepsOptions& options, std::optional<std::size_t> s
   p.sharding.ranks = static_cast<std::uint64_t>(p.session->identity().world_size);
   if (p.sharding.steps_per_epoch() == 0) {
     throw Failure(cat("the data set has ", *size, " samples, fewer than one step takes (",
-                      options.batch, " for each of ", p.sharding.ranks, " ranks)"));
+                      options.batch, " for each of ", p.sharding.ranks,
+                      " ranks): take smaller batches"));
   }
   if (reentered) {
     p.start.resize(p.session->arena().layout().private_bytes);
     p.model.pack(p.start);
     p.start_version = p.version();
   }
+}
+
+void State::end_loop() {
+  Parts& p = *parts_;
+  if (std::exchange(p.in_body, false)) p.restore();
+  p.fetch = nullptr;
 }
 
 bool State::advance() {

@@ -74,7 +74,7 @@ class State {
   // from the batch and calls step() once. Where a fault came meanwhile, the same batch comes again,
   // and buffers, kept values and random numbers are as they were. What else the body changes is
   // yours: a body may run twice for one step, and a process that replaces another starts with the
-  // step after the last. A body left by break, return or an exception makes no step.
+  // step after the last. A body left by break or return makes no step: the state is that before it.
   //
   // A spare waits in here, with the network built, the data loaded and one forward and backward
   // pass rehearsed.
@@ -133,12 +133,13 @@ class State {
   // rehearsal, if that is one tensor.
   void begin_loop(const StepsOptions& options, std::optional<std::size_t> size, Fetch fetch,
                   std::function<torch::Tensor()> rehearsal);
-  bool advance();  // Ends the step whose body has ended and begins the next, if there is one.
+  bool advance();   // Ends the step whose body has ended and begins the next, if there is one.
+  void end_loop();  // Gives up a step whose body has not ended.
 
   std::shared_ptr<Parts> parts_;
 };
 
-// The range of State::steps().
+// The range of State::steps(); for one loop.
 template <class Dataset>
 class Steps {
   using Data = std::remove_reference_t<Dataset>;
@@ -168,13 +169,17 @@ class Steps {
   };
 
   Iterator begin() {
+    const auto size = data_.size();  // Of torch's own optional, in older releases.
     state_.begin_loop(
-        options_, data_.size(), [this](const auto& indices) { fetch(indices); },
-        [this] { return input(); });
+        options_, size ? std::optional<std::size_t>(*size) : std::nullopt,
+        [this](const auto& indices) { fetch(indices); }, [this] { return input(); });
     advance();
     return Iterator(this);
   }
   std::nullptr_t end() const { return nullptr; }
+  ~Steps() { state_.end_loop(); }
+  Steps(const Steps&) = delete;
+  Steps& operator=(const Steps&) = delete;
 
  private:
   friend class State;
@@ -188,7 +193,7 @@ class Steps {
     if constexpr (std::is_same_v<Fetched, Batch>) {
       batch_ = std::move(fetched);
     } else {
-      batch_ = torch::data::transforms::Stack<Batch>()(std::move(fetched));
+      batch_ = torch::data::transforms::Stack<Batch>().apply_batch(std::move(fetched));
     }
   }
 

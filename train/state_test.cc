@@ -1,0 +1,282 @@
+// The libtorch face in a world of one process; tests/chaos does it with many and kills them.
+#include "holdfast/state.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <vector>
+
+#include "train/data.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::uint64_t kSeed = 7;
+constexpr std::size_t kBatch = 8;
+
+// 100 samples of 20 numbers in 3 classes.
+class Points : public torch::data::datasets::Dataset<Points> {
+ public:
+  torch::data::Example<> get(std::size_t i) override {
+    const auto at = static_cast<std::int64_t>(i);
+    return {torch::sin(torch::arange(20, torch::kFloat) * (1 + at)), torch::tensor(at % 3)};
+  }
+  c10::optional<std::size_t> size() const override { return 100; }
+};
+
+struct NetImpl : torch::nn::Module {
+  explicit NetImpl(bool rich) : rich_(rich) {
+    torch::manual_seed(1);
+    first = register_module("first", torch::nn::Linear(20, 33));
+    norm = register_module("norm", torch::nn::BatchNorm1d(33));
+    last = register_module("last", torch::nn::Linear(33, 3));
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    x = first->forward(x);
+    if (rich_) x = torch::dropout(norm->forward(x), 0.3, is_training());
+    return last->forward(torch::relu(x));
+  }
+  bool rich_;
+  torch::nn::Linear first{nullptr}, last{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+};
+TORCH_MODULE(Net);
+
+torch::Tensor loss_of(Net& net, const torch::data::Example<>& batch) {
+  return torch::nn::functional::cross_entropy(net->forward(batch.data), batch.target);
+}
+
+StepsOptions until(std::uint64_t steps) {
+  return {.epochs = 100, .batch = kBatch, .shuffle_seed = kSeed, .max_steps = steps};
+}
+
+bool same_bytes(const torch::Tensor& a, const torch::Tensor& b) {
+  return a.nbytes() == b.nbytes() && std::memcmp(a.data_ptr(), b.data_ptr(), a.nbytes()) == 0;
+}
+
+Net trained(const Optimizer& optimizer, std::uint64_t steps) {
+  auto job = init();
+  Net net(false);
+  State state(job, net, optimizer);
+  Points points;
+  for (auto& batch : state.steps(points, until(steps))) state.step(loss_of(net, batch));
+  return net;
+}
+
+// The same with torch's own optimizer and nothing of ours but the order of samples.
+template <class TorchOptimizer, class TorchOptions>
+Net trained_plainly(const TorchOptions& options, std::uint64_t steps) {
+  Net net(false);
+  std::vector<torch::Tensor> used;  // The others have no gradient: torch would leave them alone.
+  for (auto& p : net->parameters()) used.push_back(p);
+  TorchOptimizer optimizer(used, options);
+  Points points;
+  const train::Sharding sharding{.samples = 100, .batch = kBatch, .ranks = 1, .seed = kSeed};
+  for (std::uint64_t n = 0; n < steps; ++n) {
+    const auto per_epoch = sharding.steps_per_epoch();
+    const auto batch = torch::data::transforms::Stack<>().apply_batch(
+        points.get_batch(sharding.indices(n / per_epoch, n % per_epoch, 0)));
+    optimizer.zero_grad();
+    loss_of(net, batch).backward();
+    optimizer.step();
+  }
+  return net;
+}
+
+// Torch's vectorised kernels fuse multiply and add where ours round twice, so the last bits differ.
+void expect_near(Net& ours, Net& plain, double tolerance) {
+  const auto a = ours->parameters();
+  const auto b = plain->parameters();
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    EXPECT_LT((a[i] - b[i]).abs().max().item<double>(), tolerance) << "parameter " << i;
+  }
+}
+
+TEST(State, TrainsAsTorchsSgdDoes) {
+  auto ours = trained(Sgd{.learning_rate = 0.1}, 30);
+  auto plain = trained_plainly<torch::optim::SGD>(torch::optim::SGDOptions(0.1), 30);
+  expect_near(ours, plain, 2e-6);
+}
+
+TEST(State, TrainsAsTorchsMomentumDoes) {
+  auto ours = trained(Momentum{.learning_rate = 0.05, .momentum = 0.9}, 30);
+  auto plain = trained_plainly<torch::optim::SGD>(torch::optim::SGDOptions(0.05).momentum(0.9), 30);
+  expect_near(ours, plain, 5e-6);
+}
+
+TEST(State, TrainsAsTorchsAdamDoes) {
+  auto ours = trained(Adam{.learning_rate = 0.001}, 30);
+  auto plain = trained_plainly<torch::optim::Adam>(torch::optim::AdamOptions(0.001), 30);
+  expect_near(ours, plain, 2e-5);
+}
+
+TEST(State, TrainsAsTorchsAdamWDoes) {
+  auto ours = trained(AdamW{.learning_rate = 0.001, .weight_decay = 0}, 30);
+  auto plain =
+      trained_plainly<torch::optim::AdamW>(torch::optim::AdamWOptions(0.001).weight_decay(0), 30);
+  expect_near(ours, plain, 2e-5);
+}
+
+TEST(State, AsksTheScheduleForEveryStep) {
+  std::vector<std::uint64_t> asked;
+  Sgd sgd;
+  sgd.schedule = [&](std::uint64_t n) {
+    asked.push_back(n);
+    return 0.0;
+  };
+  auto net = trained(sgd, 3);
+  EXPECT_EQ(asked, (std::vector<std::uint64_t>{1, 2, 3}));
+  EXPECT_TRUE(same_bytes(net->last->weight, Net(false)->last->weight));
+}
+
+// What a run of dropout, batch norm and a kept value comes to, if it is cut by `breaks`.
+std::uint64_t digest_with(const std::vector<std::uint64_t>& breaks) {
+  auto job = init();
+  Net net(true);
+  State state(job, net, Momentum{.learning_rate = 0.05});
+  double sum = 0;
+  state.keep("sum", sum);
+  Points points;
+  for (const auto at : breaks) {
+    torch::manual_seed(at);  // What the user does to the generator between steps does not matter.
+    for (auto& batch : state.steps(points, until(40))) {
+      const auto loss = loss_of(net, batch);
+      sum += loss.item<double>();
+      state.step(loss);
+      if (state.version() == at) break;
+    }
+    EXPECT_EQ(state.version(), at);
+  }
+  for (auto& batch : state.steps(points, until(40))) {
+    const auto loss = loss_of(net, batch);
+    state.step(loss);
+    sum += loss.item<double>();
+  }
+  EXPECT_EQ(state.version(), 40U);
+  return state.digest();
+}
+
+TEST(State, RepeatsAStepThatWasGivenUpWithTheSameBits) {
+  const auto whole = digest_with({});
+  EXPECT_EQ(digest_with({0, 17, 17, 30}), whole);
+  EXPECT_EQ(digest_with({39}), whole);
+}
+
+TEST(State, CountsEpochsAndStepsOverAllLoops) {
+  auto job = init();
+  Net net(false);
+  State state(job, net, Sgd{});
+  Points points;
+  std::uint64_t bodies = 0;
+  const auto run = [&](std::uint64_t epochs) {
+    for (auto& batch : state.steps(points, {.epochs = epochs, .batch = 30})) {
+      state.step(loss_of(net, batch));
+      ++bodies;
+    }
+  };
+  run(1);
+  EXPECT_EQ(bodies, 3U);
+  run(1);
+  EXPECT_EQ(bodies, 3U);
+  run(3);
+  EXPECT_EQ(bodies, 9U);
+  EXPECT_EQ(state.epoch(), 3U);
+  EXPECT_EQ(state.version(), 9U);
+}
+
+TEST(State, TakesABatchedDataSetToo) {
+  auto job = init();
+  Net net(false);
+  State state(job, net, Sgd{.learning_rate = 0.1});
+  auto stacked = Points().map(torch::data::transforms::Stack<>());
+  for (auto& batch : state.steps(stacked, until(30))) state.step(loss_of(net, batch));
+  EXPECT_TRUE(same_bytes(net->last->weight, trained(Sgd{.learning_rate = 0.1}, 30)->last->weight));
+}
+
+TEST(State, SavesWhatTheLastStepLeft) {
+  auto job = init();
+  Net net(true);
+  State state(job, net, Adam{});
+  std::uint64_t mine = 0;
+  state.keep("mine", mine);
+  Points points;
+  for (auto& batch : state.steps(points, until(4))) {
+    state.step(loss_of(net, batch));
+    ++mine;
+  }
+  const auto path =
+      std::filesystem::temp_directory_path() / ("holdfast-state-" + std::to_string(::getpid()));
+  state.save(path);
+  std::ifstream stream(path, std::ios::binary);
+  const std::string file{std::istreambuf_iterator<char>(stream), {}};
+  std::filesystem::remove(path);
+  for (const char* name :
+       {"\"first.weight\"", "\"norm.running_mean\"", "\"norm.num_batches_tracked\"",
+        "\"optimizer.last.bias.exp_avg_sq\"", "\"kept.mine\"", "\"holdfast.version\":\"4\""}) {
+    EXPECT_NE(file.find(name), std::string::npos) << name;
+  }
+  const auto holds = [&](const void* data, std::size_t bytes) {
+    return file.find(std::string(static_cast<const char*>(data), bytes)) != std::string::npos;
+  };
+  for (const auto& tensor : {net->first->weight, net->last->bias, net->norm->running_var}) {
+    EXPECT_TRUE(holds(tensor.data_ptr(), tensor.nbytes()));
+  }
+  EXPECT_TRUE(holds(&mine, sizeof mine));
+}
+
+TEST(State, GivesTheModuleItsValuesBackAtItsEnd) {
+  Net net(false);
+  torch::Tensor before;
+  {
+    auto job = init();
+    State state(job, net, Sgd{});
+    Points points;
+    for (auto& batch : state.steps(points, until(2))) state.step(loss_of(net, batch));
+    before = net->last->weight.detach().clone();
+  }
+  EXPECT_TRUE(same_bytes(net->last->weight, before));
+  loss_of(net, torch::data::transforms::Stack<>().apply_batch(Points().get_batch({1, 2, 3})))
+      .backward();
+  EXPECT_TRUE(net->last->weight.grad().defined());
+}
+
+TEST(State, LeavesWhatGotNoGradientAlone) {
+  const auto net = trained(Sgd{.learning_rate = 0.1}, 3);  // Does not use `norm`.
+  EXPECT_TRUE(same_bytes(net->norm->weight, torch::ones(33)));
+}
+
+TEST(State, RefusesWhatCanNotBeRight) {
+  auto job = init();
+  Net net(false);
+  State state(job, net, Sgd{});
+  Points points;
+  double kept = 0;
+  state.keep("kept", kept);
+  EXPECT_THROW(state.keep("kept", kept), Failure);
+  EXPECT_THROW(state.step(torch::ones({})), Failure);
+  EXPECT_THROW((void)state.steps(points, {.batch = 101}).begin(), Failure);
+  const auto two_steps = [&] {
+    for (auto& batch : state.steps(points, until(1))) {
+      const auto loss = loss_of(net, batch);
+      state.step(loss);
+      state.step(loss);
+    }
+  };
+  EXPECT_THROW(two_steps(), Failure);
+  const auto no_step = [&] {
+    for (auto& batch : state.steps(points, until(1))) (void)batch;
+  };
+  EXPECT_THROW(no_step(), Failure);
+  EXPECT_THROW(state.keep("late", kept), Failure);
+  Net doubles(false);
+  doubles->to(torch::kDouble);
+  EXPECT_THROW(State(job, doubles, Sgd{}), Failure);
+}
+
+}  // namespace
+}  // namespace holdfast
