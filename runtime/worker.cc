@@ -411,9 +411,10 @@ Status Worker::end(Version version) {
     if (!*order) break;
     if (std::holds_alternative<member::Released>(**order)) return {};
   }
-  std::fprintf(stderr,
-               "holdfast: the scheduler has not confirmed the end of this training within 10 s; the "
-               "process ends all the same\n");
+  std::fprintf(
+      stderr,
+      "holdfast: the scheduler has not confirmed the end of this training within 10 s; the "
+      "process ends all the same\n");
   return {};
 }
 

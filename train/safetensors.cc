@@ -35,7 +35,8 @@ std::string json_text(std::string_view text) {
 std::string header_of(std::span<const SavedArray> arrays, std::span<const Note> metadata) {
   std::string text = "{\"__metadata__\":{";
   for (const auto& note : metadata) {
-    text += cat(&note == metadata.data() ? "" : ",", json_text(note.key), ":", json_text(note.value));
+    text +=
+        cat(&note == metadata.data() ? "" : ",", json_text(note.key), ":", json_text(note.value));
   }
   text += "}";
   std::size_t at = 0;
