@@ -1,4 +1,6 @@
 // The scheduler's process: plays the controller, its journal and its connections.
+#include <set>
+
 #include "base/text.h"
 #include "sim/words.h"
 #include "sim/world.h"
@@ -115,19 +117,25 @@ void World::carry_out(const controller::Action& action) {
 }
 
 void World::controller_timer() {
+  std::set<std::string> lost_before;
+  for (const auto& [node_id, member] : scheduler_.machine->members()) {
+    if (member.lost) lost_before.insert(node_id);
+  }
   tell_controller(controller::TimePassed{});
   if (scheduler_.deadline && *scheduler_.deadline <= now_) {
     checkers_.violate("L4: the scheduler wants to be woken at once, for ever");
   }
-  check_evictions();
+  check_evictions(lost_before);
 }
 
-void World::check_evictions() {
+void World::check_evictions(const std::set<std::string>& lost_before) {
   for (const Worker& worker : workers_) {
     const auto found = scheduler_.machine->members().find(worker.node_id);
     if (found == scheduler_.machine->members().end()) continue;
     const auto& member = found->second;
-    if (!member.lost || member.dead || member.incarnation != worker.incarnation) continue;
+    if (!member.lost || lost_before.contains(worker.node_id) || member.dead ||
+        member.incarnation != worker.incarnation)
+      continue;
     if (worker.alive && now_ > worker.disturbed + kLease) {
       checkers_.violate(cat("L2: rank ", worker.rank, " was evicted but lives and was heard"));
     }

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -202,7 +203,7 @@ class World {
   void carry_out(const controller::Action& action);
   void send_down(Index link, const wire::Message& message);
   void controller_timer();
-  void check_evictions();
+  void check_evictions(const std::set<std::string>& lost_before);
   [[nodiscard]] std::uint64_t record_print() const;
 
   // worker.cc
