@@ -106,7 +106,8 @@ def _run(argv: Sequence[str]) -> NoReturn:
         MASTER_PORT=str(options.master_port or _free_port()),
         TORCHELASTIC_MAX_RESTARTS=str(options.max_restarts),
     )
-    environment.setdefault("OMP_NUM_THREADS", "1")  # As torchrun: processes share the cores.
+    if count > 1:  # As torchrun: the processes share the cores.
+        environment.setdefault("OMP_NUM_THREADS", "1")
     print(f"holdfast: {count} processes; their output is in {options.log_dir}/", flush=True)
     arguments = [
         f"--worker_num={count}",
@@ -136,7 +137,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     if command == "msrun":
         _become("msrun", rest, dict(os.environ))
-    _become("holdfast", words, dict(os.environ))
+    if command in ("status", "clean", "settings", "--version"):
+        _become("holdfast", words, dict(os.environ))
+    _fail(f"there is no command '{command}'; there are run, msrun, status, clean, settings, env")
 
 
 if __name__ == "__main__":

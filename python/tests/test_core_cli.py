@@ -1,0 +1,64 @@
+"""The command `holdfast`: what it starts, what it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def holdfast(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "holdfast", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_core_env_prints_where_msrun_lies() -> None:
+    folder = Path(holdfast("env").stdout.strip())
+    assert (folder / "msrun").exists() and (folder / "holdfast").exists()
+
+
+def test_core_msrun_is_the_native_one() -> None:
+    assert "--worker_num" in holdfast("msrun", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("run", "--nnodes", "2", "x.py"), "only one host is supported"),
+        (("run", "--nproc-per-node", "0", "x.py"), "--nproc-per-node is '0'"),
+        (("run", "/nowhere/x.py"), "there is no program /nowhere/x.py"),
+        (("fly",), "there is no command 'fly'"),
+    ],
+)
+def test_core_a_wrong_command_line_is_told_in_one_sentence(
+    words: tuple[str, ...], sentence: str
+) -> None:
+    done = holdfast(*words)
+    assert done.returncode == 2
+    assert sentence in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("spelled", ["--nproc-per-node=2", "--nproc_per_node=2"])
+def test_core_a_plain_program_finds_torchruns_variables(tmp_path: Path, spelled: str) -> None:
+    program = tmp_path / "plain.py"
+    program.write_text(
+        "import os, sys, holdfast\n"
+        "names = 'RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR'.split()\n"
+        "before = [os.environ[n] for n in names] + sys.argv[1:]\n"
+        "with holdfast.init().open() as session:\n"
+        "    session.join()\n"
+        "assert int(os.environ['MASTER_PORT']) > 0\n"
+        "print(*before)\n"
+    )
+    done = holdfast("run", spelled, "--log-dir", str(tmp_path), str(program), "--lr", "0.1")
+    assert done.returncode == 0, done.stderr
+    for rank in (0, 1):
+        text = (tmp_path / f"worker_{rank}.log").read_text()
+        assert f"{rank} {rank} 2 2 127.0.0.1 --lr 0.1\n" in text
