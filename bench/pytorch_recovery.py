@@ -23,19 +23,20 @@ def measure(ranks: int, spares: int, kills: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         config = {"samples": 40000, "epochs": 1, "wait": 0.01}
         job = Job(Path(folder) / "job", config, ranks=ranks, spares=spares)
-        reports = Path(folder) / "job" / "log" / "recoveries.jsonl"
+        log = Path(folder) / "job" / "log"
         try:
             for k in range(kills):
-                job.kill_at(k % ranks, 1)
+                job.kill_at(k % ranks, 1, delay=10.0 if k == 0 else 0.0)
                 until = time.monotonic() + 60
                 while time.monotonic() < until:
-                    if reports.exists() and len(reports.read_text().splitlines()) > k:
+                    if (log / "scheduler.log").read_text().count(": recovery ") > k:
                         break
                     time.sleep(0.05)
                 time.sleep(8)  # The next spare gets ready.
         finally:
             job.stop()
-        found = [json.loads(line)["first_step_ms"] for line in reports.read_text().splitlines()]
+        reports = (log / "recoveries.jsonl").read_text().splitlines()  # Written at the end.
+        found = [json.loads(line)["first_step_ms"] for line in reports]
         times = [t for t in found if t is not None]
         return {
             "ranks": ranks,

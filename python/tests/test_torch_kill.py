@@ -74,6 +74,10 @@ def test_torch_fsdp_on_four_ranks(tmp_path: Path, calm: Any) -> None:
     compare(tmp_path, calm, {"kind": "fsdp"}, [[2, 4, "collective"]], ranks=4)
 
 
+def test_torch_hsdp_with_groups_of_some_ranks(tmp_path: Path, calm: Any) -> None:
+    compare(tmp_path, calm, {"kind": "hsdp"}, [[1, 3, "collective"]], ranks=4)
+
+
 def test_torch_a_world_of_one_with_a_loop_of_its_own(tmp_path: Path, calm: Any) -> None:
     config = {"kind": "plain", "own_loop": True}
     compare(tmp_path, calm, config, [[0, 4, "update"], [0, 9, "between"]], ranks=1)

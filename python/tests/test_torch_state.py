@@ -89,7 +89,14 @@ assert state.n == 3, state.n
 def test_torch_the_examples_diffs_apply(tmp_path: Path, name: str) -> None:
     out = tmp_path / "train.py"
     subprocess.run(
-        ["patch", "-s", "-o", str(out), str(EXAMPLES / f"{name}.py"), str(EXAMPLES / f"{name}.diff")],
+        [
+            "patch",
+            "-s",
+            "-o",
+            str(out),
+            str(EXAMPLES / f"{name}.py"),
+            str(EXAMPLES / f"{name}.diff"),
+        ],
         check=True,
         capture_output=True,
     )

@@ -151,15 +151,14 @@ def main(config: dict[str, Any], folder: str) -> None:
     )
     seen: dict[str, Any] = {"losses": {}, "replayed": []}
     state = hf.State(model, optimizer, scheduler=scheduler, scaler=scaler, seen=seen)
-    group = dist.group.WORLD
-    for name in ("allreduce", "_allgather_base", "all_gather_single"):
-        usual = getattr(group, name)
+    kind = type(dist.group.WORLD)
+    for name in ("allreduce", "all_gather_single"):
 
-        def watched(*arguments: Any, _usual: Any = usual) -> Any:
+        def watched(self: Any, *arguments: Any, usual: Any = getattr(kind, name)) -> Any:  # noqa: B008
             killer.at("collective")
-            return _usual(*arguments)
+            return usual(self, *arguments)
 
-        setattr(type(group), name, lambda self, *a, _watched=watched: _watched(*a))
+        setattr(kind, name, watched)
 
     def body(x: torch.Tensor, y: torch.Tensor) -> None:
         n = killer.step = state.n + 1
