@@ -166,7 +166,12 @@ void State::Parts::rehearse(const std::function<torch::Tensor()>& input) {
   try {
     fetch(sharding.indices(0, 0, 0));
     const torch::Tensor batch = input();
-    if (batch.defined()) forward(batch).sum().backward();
+    if (batch.defined()) {
+      const torch::Tensor out = forward(batch);
+      const bool classes = out.dim() == 2;  // Then the loss is most likely this one.
+      const auto label = torch::zeros({out.size(0)}, torch::kLong);
+      (classes ? torch::nn::functional::cross_entropy(out, label) : out.sum()).backward();
+    }
   } catch (const std::exception&) {
   }
   for (const auto& p : model.parameters()) p.tensor.mutable_grad().reset();
