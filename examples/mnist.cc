@@ -58,8 +58,9 @@ TORCH_MODULE(Mlp);
 
 // Of this rank's samples in an epoch. Kept by the State, so that faults do not change it.
 struct Progress {
-  double loss = 0;
+  std::uint64_t epoch = 0;
   std::uint64_t steps = 0;
+  double loss = 0;
 };
 
 const std::map<std::string, std::vector<std::int64_t>> kModels = {
@@ -90,29 +91,30 @@ void train(const Options& options, holdfast::Job& job) {
   Progress progress;
   state.keep("progress", progress);
 
-  for (std::uint64_t epoch = 0; epoch < options.epochs; ++epoch) {
-    for (auto& batch : state.steps(data, {.epochs = epoch + 1,
-                                         .batch = options.batch,
-                                         .shuffle_seed = options.seed,
-                                         .max_steps = options.steps})) {
-      auto loss = torch::nn::functional::cross_entropy(net->forward(batch.data), batch.target);
-      state.step(loss);
-      progress.loss += loss.item<double>();
-      ++progress.steps;
+  const auto report = [&] {
+    if (progress.steps == 0) return;
+    std::printf("rank %d of %d: epoch %" PRIu64
+                ": loss %.6f, test accuracy %.2f %% on %zu images (%s)\n",
+                job.rank(), job.world_size(), progress.epoch + 1,
+                progress.loss / static_cast<double>(progress.steps), accuracy(net, test),
+                *test.size(), source.c_str());
+    std::fflush(stdout);
+  };
+
+  for (auto& batch : state.steps(data, {.epochs = options.epochs,
+                                       .batch = options.batch,
+                                       .shuffle_seed = options.seed,
+                                       .max_steps = options.steps})) {
+    if (state.epoch() != progress.epoch) {
+      report();
+      progress = {.epoch = state.epoch()};
     }
-    // A process that replaced another passes by the epochs that were made before.
-    if (state.epoch() != epoch + 1 && state.version() != options.steps) continue;
-    if (progress.steps > 0) {
-      std::printf("rank %d of %d: epoch %" PRIu64 ", step %" PRIu64
-                  ": loss %.6f, test accuracy %.2f %% on %zu images (%s)\n",
-                  job.rank(), job.world_size(), epoch + 1, state.version(),
-                  progress.loss / static_cast<double>(progress.steps), accuracy(net, test),
-                  *test.size(), source.c_str());
-      std::fflush(stdout);
-    }
-    progress = {};
-    if (state.version() >= options.steps) break;
+    auto loss = torch::nn::functional::cross_entropy(net->forward(batch.data), batch.target);
+    state.step(loss);
+    progress.loss += loss.item<double>();
+    ++progress.steps;
   }
+  report();
   if (!options.save.empty()) state.save(options.save);
   std::printf("rank %d of %d: done after step %" PRIu64 "; state %016" PRIx64 "\n", job.rank(),
               job.world_size(), state.version(), state.digest());

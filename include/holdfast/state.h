@@ -89,7 +89,8 @@ class State {
 
   // Makes a value of yours part of the state: a repeated step finds it as it was at the step's
   // start, and a process that replaces another as its predecessor had it at the last step's end.
-  // Before the first steps(); it must outlive this State. Names may not repeat.
+  // Before the first steps(); it must outlive this State. Names may not repeat. Change it in the
+  // bodies of steps(): what lies between two loops is run again by a process that replaces another.
   template <class T>
   requires std::is_trivially_copyable_v<T>
   void keep(const std::string& name, T& value) { keep_bytes(name, &value, sizeof value); }
