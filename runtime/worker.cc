@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -59,6 +60,9 @@ PrivateDirectory& private_directory() {
   static PrivateDirectory directory;
   return directory;
 }
+
+// Whether a Worker lives; what is static here is its own.
+std::atomic<bool> taken = false;
 
 struct Promotion {
   std::string node_id;
@@ -314,10 +318,15 @@ Worker::~Worker() {
   control_.reset();
   held_lifeline().reset();
   private_directory().remove();
+  taken = false;
 }
 
 Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) {
   HF_ASSERT(settings.role != config::Role::kScheduler);
+  if (taken) {
+    return Error{Blame::kUser,
+                 "this process takes part in a job already: initialise Holdfast once"};
+  }
   auto control = std::make_unique<Control>(settings);
   if (!settings.lifeline.empty()) {
     auto lifeline = arena::Lifeline::hold(settings.lifeline);
@@ -333,6 +342,7 @@ Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) 
   control->trace.event("start", {{"role", settings.spare_fd >= 0 ? "spare" : "worker"},
                                  {"node", settings.spare_fd >= 0 ? "" : settings.node_id}});
   if (settings.role != config::Role::kNone && settings.spare_fd < 0) control->begin();
+  taken = true;
   return std::unique_ptr<Worker>(new Worker(std::move(control)));
 }
 
