@@ -71,6 +71,7 @@ Result<Mapping> find_page(const std::string& path) {
 struct Lifeline::State {
   Mapping mapping;
   std::thread::id holder = std::this_thread::get_id();
+  pid_t process = ::getpid();
   [[nodiscard]] Page& page() const { return *mapping.as<Page>(0); }
 };
 
@@ -111,7 +112,7 @@ Lifeline& Lifeline::operator=(Lifeline&& other) noexcept {
 }
 
 Lifeline::~Lifeline() {
-  if (!state_) return;
+  if (!state_ || state_->process != ::getpid()) return;  // A forked child holds nothing.
   set_progress(state_->page(), kReleased);
   if (state_->holder == std::this_thread::get_id()) {
     unlock_robust(state_->page().alive);

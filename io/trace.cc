@@ -11,6 +11,7 @@
 
 #include "base/text.h"
 #include "io/errors.h"
+#include "io/files.h"
 #include "io/loop.h"
 
 namespace holdfast::io {
@@ -103,6 +104,7 @@ std::string json_string(std::string_view text) {
 
 Result<Trace> Trace::open_from(const std::string& directory, const std::string& role) {
   if (directory.empty()) return Trace();
+  if (auto made = make_directories(directory); !made) return made.error();
   const std::string path = cat(directory, '/', role, '-', ::getpid(), ".jsonl");
   Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   if (!file) return system_error(cat("cannot open the trace ", path), errno);

@@ -47,8 +47,8 @@ class Trace {
 
   Trace() = default;  // Off.
 
-  // Appends to <directory>/<role>-<pid>.jsonl (mode 0600); an empty directory gives a trace that is
-  // off.
+  // Appends to <directory>/<role>-<pid>.jsonl (mode 0600), making the directory if it is missing;
+  // an empty one gives a trace that is off.
   static Result<Trace> open_from(const std::string& directory, const std::string& role);
 
   [[nodiscard]] bool on() const { return file_ != nullptr; }

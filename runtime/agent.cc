@@ -69,7 +69,6 @@ class Agent {
   wire::JobProgress newest_;
   std::uint64_t recoveries_ = 0;
   std::size_t alive_ = 0;
-  const bool terminal_ = ::isatty(STDOUT_FILENO) == 1;
   bool line_shown_ = false;
   std::optional<agent::Exit> exit_;
 };
@@ -232,7 +231,7 @@ void Agent::received(wire::Message message) {
 void Agent::show(const wire::JobProgress& progress) {
   if (newest_.generation != 0 && progress.generation > newest_.generation) ++recoveries_;
   newest_ = progress;
-  if (!terminal_) return;
+  if (::isatty(STDOUT_FILENO) != 1) return;
   std::printf("\r\033[Kstep %llu  loss %.4g  generation %llu  %zu/%d ranks  %llu recoveries",
               static_cast<unsigned long long>(progress.version), progress.loss,
               static_cast<unsigned long long>(progress.generation), alive_,

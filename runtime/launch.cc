@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "collective/group.h"
 #include "io/connection.h"
 #include "io/files.h"
 #include "io/loop.h"
@@ -138,6 +139,11 @@ std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options) {
   if (!argv) return Unlaunchable{argv.error(), kExitNoProgram};
   launch.argv = std::move(*argv);
   launch.environment = environment_of(options, launch.remarks);
+  if (options.worker_num > collective::Group::kMaxRanks) {
+    return Unlaunchable{
+        Error{Blame::kUser, cat("--worker_num is ", options.worker_num, ", but a job has at most ",
+                                collective::Group::kMaxRanks, " workers so far")}};
+  }
   auto settings = settings_of(launch.environment);
   if (!settings) return Unlaunchable{settings.error()};
   launch.settings = std::move(*settings);

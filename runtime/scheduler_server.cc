@@ -162,6 +162,8 @@ bool Server::carry_out(const controller::End& action) {
   say(cat("the job has ", action.success ? "ended" : "failed", ": ", action.reason));
   opened_.trace.event("end", {{"success", action.success}, {"reason", action.reason}});
   ended_ = true;
+  // Taken back from the journal, it knows of nobody, but some may not have heard of the end yet.
+  lingers_ = machine_.members().empty();
   for (const auto& [node_id, member] : machine_.members()) {
     // Whoever is cut off just now looks for us: it deserves to hear it.
     lingers_ = lingers_ || (member.link == 0 && !member.dead && !member.left);

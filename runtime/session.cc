@@ -20,6 +20,7 @@ using collective::Outcome;
 using namespace std::chrono_literals;
 
 constexpr Duration kProgressEvery = 250ms;
+constexpr Duration kFaultPatience = 20s;  // From a group's failure to the word of its cause.
 
 const char* name(wire::RepairKind kind) {
   switch (kind) {
@@ -195,7 +196,8 @@ Result<bool> Session::Parts::form() {
   if (!formed) {
     // Where a fault is the cause, the scheduler says so soon.
     if (worker.solo()) return formed.error();
-    if (worker.wait_for_abort(generation, worker.settings().node_timeout)) return false;
+    const bool mistaken = formed.error().blame == Blame::kUser;
+    if (!mistaken && worker.wait_for_abort(generation, kFaultPatience)) return false;
     return worker.fail(formed.error().what);
   }
   group = *std::move(formed);

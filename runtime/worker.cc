@@ -35,12 +35,16 @@ constexpr Duration kLastDelay = 1s;
 constexpr Duration kConnectLimit = 5s;
 constexpr Duration kHeartbeat = 1s;
 constexpr Duration kFailLimit = 5s;
-constexpr Duration kEndLimit = 10s;
 
 // Both end with the process in good order, however that ends: they are static, so exit() ends them.
 std::optional<arena::Lifeline>& held_lifeline() {
   static std::optional<arena::Lifeline> lifeline;
   return lifeline;
+}
+
+// From here on this process's end, however it comes, is no death that anyone must hear of at once.
+void let_go_of_lifeline() {
+  held_lifeline().reset();
 }
 
 struct PrivateDirectory {
@@ -100,6 +104,8 @@ Result<std::optional<Promotion>> wait_for_promotion(int fd) {
 struct Worker::Control {
   explicit Control(const config::Settings& s) : settings(s) {}
   ~Control();
+
+  const pid_t owner = ::getpid();
 
   void begin();
   Result<Identity> place_in_world();
@@ -172,6 +178,10 @@ void Worker::Control::begin() {
 
 Worker::Control::~Control() {
   if (!thread.joinable()) return;
+  if (owner != ::getpid()) {  // In a forked child the thread is not there.
+    thread.detach();
+    return;
+  }
   loop.post([this] {
     stopping = true;
     connection ? connection->close() : loop.stop();
@@ -333,9 +343,6 @@ Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) 
     if (!lifeline) return lifeline.error();
     held_lifeline().emplace(*std::move(lifeline));
   }
-  if (!settings.trace.empty()) {
-    if (auto made = io::make_directories(settings.trace); !made) return made.error();
-  }
   auto trace = io::Trace::open_from(settings.trace, "worker");
   if (!trace) return trace.error();
   control->trace = *std::move(trace);
@@ -414,17 +421,19 @@ Status Worker::wait_for_abort(Generation generation, Duration limit) {
 Status Worker::end(Version version) {
   if (solo() || waits_spare()) return {};
   post(member::TrainingEnded{version});
-  const Instant until = io::Loop::now() + kEndLimit;
+  // Without the confirmation a scheduler that comes back would take the exit for a desertion.
+  const Instant until = io::Loop::now() + settings().scheduler_timeout;
   for (;;) {
     auto order = next_order(until - io::Loop::now());
     if (!order) return order.error();
     if (!*order) break;
-    if (std::holds_alternative<member::Released>(**order)) return {};
+    if (!std::holds_alternative<member::Released>(**order)) continue;
+    let_go_of_lifeline();
+    return {};
   }
-  std::fprintf(
-      stderr,
-      "holdfast: the scheduler has not confirmed the end of this training within 10 s; the "
-      "process ends all the same\n");
+  std::fprintf(stderr,
+               "holdfast: the scheduler has not confirmed the end of this training; the "
+               "process ends all the same\n");
   return {};
 }
 

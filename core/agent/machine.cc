@@ -118,7 +118,10 @@ void Machine::spare_died(const Died& e) {
 
 void Machine::on(const SpawnFailed& e) {
   running_.erase(e.process);
-  std::erase_if(spares_, [&](const Spare& s) { return s.process == e.process; });
+  if (std::erase_if(spares_, [&](const Spare& s) { return s.process == e.process; }) > 0) {
+    actions_.push_back(Say{cat("a spare could not be started: ", e.why)});
+    return maybe_exit();
+  }
   for (auto& place : places_) {
     if (place.process == e.process) place.process = 0;
   }

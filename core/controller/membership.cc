@@ -181,10 +181,15 @@ void Machine::admit(Link link, Rank rank, const wire::Register& m) {
   }
   // An agent gives a place to one process at a time: a later one proves that the former is dead.
   const bool succeeds = m.attempt > lease(rank).attempt;
+  // Of a rank that has ended and left nobody has to take the place: the job's end is waited for.
+  const bool has_ended = member.left && lease(rank).finished;
   if (m.attempt < lease(rank).attempt) {
     refuse(link, cat("rank ", rank, " has been given to a newer process"));
-  } else if (member.dead || member.lost || succeeds) {
+  } else if (succeeds || (!has_ended && (member.dead || member.lost))) {
     take_over(rank, link, m);
+  } else if (has_ended) {
+    knocks_[link] = m;
+    send(link, wire::Waiting{cat("rank ", rank, " has ended its training already")});
   } else {
     knocks_[link] = m;
     const auto left = std::chrono::ceil<std::chrono::seconds>(member.heard + options_.lease - now_);
@@ -245,7 +250,14 @@ void Machine::receive(Link link, const wire::AgentState& m) {
     return;
   }
   agents_[link] = m;
-  for (const auto& slot : m.slots) heed(slot);
+  for (const auto& slot : m.slots) {
+    heed(slot);
+    const auto member = members_.find(slot.node_id);
+    if (member == members_.end() || !member->second.lost) continue;
+    if (member->second.incarnation == slot.incarnation && slot.alive) {
+      send(link, wire::Evict{slot.node_id, slot.incarnation});  // It may have missed the first.
+    }
+  }
 }
 
 // What an agent said of a process may have come before the process's own Register.
@@ -308,6 +320,7 @@ void Machine::answer_knock(const std::string& node_id) {
     return entry.second.node_id == node_id;
   });
   if (knock == knocks_.rend() || rank == kNoRank || phase_ == Phase::kEnded) return;
+  if (member_at(rank)->left && lease(rank).finished) return;  // Nobody is needed there.
   const auto [link, who] = *knock;
   take_over(rank, link, who);
 }

@@ -82,8 +82,10 @@ def strike(job, rng, wave, scenario):
         time.sleep(rng.random() * 0.02)
         wave = wave[1]
     else:
-        goal = job.trace.newest_step() + rng.randrange(1, 15)
-        if not job.until(lambda t: t.newest_step() >= min(goal, scenario["steps"] - 2), what=f"step {goal}"):
+        # Anywhere in the training, its last step, evaluation and end included.
+        now = job.trace.newest_step()
+        goal = min(now + rng.randrange(1, 1 + scenario["steps"] // 2), scenario["steps"])
+        if not job.until(lambda t: t.newest_step() >= goal, what=f"step {goal}"):
             return 0
         time.sleep(rng.random() * 0.005)
     job.trace.poll()

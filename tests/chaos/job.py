@@ -3,6 +3,7 @@
 Processes are found through the trace (HOLDFAST_TRACE): every process writes its pid and rank there.
 Nothing here knows how Holdfast works inside.
 """
+import ctypes
 import json
 import os
 import random
@@ -93,6 +94,11 @@ def leftovers(job):
     return [str(p) for base in ("/dev/shm", "/tmp") for p in Path(base).glob(f"holdfast-{os.getuid()}/{job}*")]
 
 
+def die_with_parent():
+    """In the child: a test that is killed must leave no job behind."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 class Job:
     """msrun with a program. Use as a context manager: whatever happens, nothing of it is left running."""
 
@@ -108,7 +114,7 @@ class Job:
         environment = {**os.environ, **(env or {}), "HOLDFAST_JOB": self.name, "HOLDFAST_TRACE": str(self.trace_folder)}
         self.output = open(self.folder / "msrun.txt", "wb")
         self.process = subprocess.Popen(command, stdout=self.output, stderr=subprocess.STDOUT, env=environment,
-                                        stdin=subprocess.DEVNULL)
+                                        stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
 
     def __enter__(self):
         return self
