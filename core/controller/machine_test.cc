@@ -210,6 +210,21 @@ TEST_F(ControllerTest, AProvenDeathGivesThePlaceAtOnce) {
   EXPECT_EQ(rank(4), 1);
 }
 
+TEST_F(ControllerTest, NobodyTakesThePlaceOfARankThatHasEndedItsTraining) {
+  all_train();
+  step(Received{2, wire::Finished{machine_->record().generation, 9}});
+  come(4, who("w2", 21));
+  now_ = options_.lease;
+  step(Received{1, wire::Heartbeat{}});
+  step(Received{3, wire::Heartbeat{}});
+  step(TimePassed{});
+  come(5, who("w2", 22));
+  EXPECT_EQ(rank(4), kNoRank);
+  EXPECT_EQ(rank(5), kNoRank);
+  EXPECT_EQ(machine_->phase(), Phase::kRunning);
+  EXPECT_TRUE(machine_->record().ranks[1].finished);
+}
+
 TEST_F(ControllerTest, TheProofOfAnOlderDeathIsNoProof) {
   all_train();
   step(ProvenDead{"w2", 19});
