@@ -13,6 +13,13 @@
 #endif
 #define HF_INLINE __attribute__((always_inline)) inline
 
+// The rows of a line never overlap; the loop after this may be vectorised.
+#ifdef __clang__
+#define HF_NO_ALIAS _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define HF_NO_ALIAS _Pragma("GCC ivdep")
+#endif
+
 namespace holdfast::arena {
 namespace {
 
@@ -53,7 +60,7 @@ template <Optimizer kOptimizer, bool kDecay>
 HF_INLINE void compute(const Scalars& s, const float (&old)[kUndoLines][kLineFloats],
                        float* __restrict w, float* __restrict m, float* __restrict v,
                        const float* __restrict gradient) {
-#pragma GCC ivdep
+  HF_NO_ALIAS
   for (std::size_t i = 0; i < kLineFloats; ++i) {
     float g = gradient[i];
     float parameter = old[0][i];

@@ -127,7 +127,7 @@ TEST(Broadcast, GivesEveryRankTheRootsBytes) {
   TestJob job(3);
   job.base().staging_bytes = 16384;
   job.run([&](Group& group) {
-    for (const std::size_t size : {0, 1, 5000, 30'000}) {
+    for (const std::size_t size : {0UL, 1UL, 5000UL, 30'000UL}) {
       for (int root = 0; root < 3; ++root) {
         std::vector<std::int32_t> got(size);
         std::vector<std::int32_t> want(size);
@@ -144,7 +144,7 @@ TEST(AllGather, GivesEveryRankAllPartsInRankOrder) {
   TestJob job(3);
   job.base().staging_bytes = 16384;
   job.run([&](Group& group) {
-    for (const std::size_t size : {0, 1, 5000, 30'000}) {
+    for (const std::size_t size : {0UL, 1UL, 5000UL, 30'000UL}) {
       std::vector<std::int32_t> mine(size);
       fill(std::span(mine), group.rank(), size);
       std::vector<std::int32_t> all(3 * size);
