@@ -101,7 +101,7 @@ class Session {
   void on_abort(std::function<void(Generation)> handler);
 
   // The training has ended in good order on this rank: says so and waits until it is on record
-  // (10 s at most, then with a warning). For the end of the program, not of a loop; never while an
+  // (HOLDFAST_SCHEDULER_TIMEOUT at most). For the end of the program, not of a loop; never while an
   // exception is in flight. Afterwards no step can be made. A second call does nothing.
   [[nodiscard]] Status end();
 

@@ -68,7 +68,8 @@ class Worker {
   [[nodiscard]] Status wait_for_abort(Generation generation, Duration limit);
 
   // Tells the scheduler that this rank's training has ended in good order, at this version
-  // (kNoVersion: it never trained), and waits until that is on record: 10 s at most, then it warns.
+  // (kNoVersion: it never trained), and waits until that is on record, at most for
+  // settings().scheduler_timeout; then it warns.
   // Nothing to do for a world of its own and for a spare without a place.
   [[nodiscard]] Status end(Version version);
 

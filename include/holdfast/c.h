@@ -168,7 +168,8 @@ HF_API hf_status hf_reduce(hf_session* session, uint64_t offset, uint64_t count)
 /* Ends step hf_version() + 1. `is_void`: 1 if a fault voided it; it is to be made again, from what
  * private holds. A fault is recovered from in here. */
 HF_API hf_status hf_end_step(hf_session* session, const hf_step* step, int* is_void);
-/* The training ended well on this rank; waits until that is on record (10 s at most). */
+/* The training ended well on this rank; waits until that is on record
+ * (HOLDFAST_SCHEDULER_TIMEOUT at most). */
 HF_API hf_status hf_end(hf_session* session);
 
 /* ---- Collectives ------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ struct JobParts;
 
 class Job {
  public:
-  // Ends this rank's part of the job in good order: waits until the scheduler knows (10 s at most).
+  // Ends this rank's part of the job in good order: waits until the scheduler knows
+  // (HOLDFAST_SCHEDULER_TIMEOUT at most).
   // Not so while an exception is in flight: then the rank counts as failed, and is replaced.
   ~Job();
   Job(Job&&) noexcept;
