@@ -1,0 +1,239 @@
+"""Bind include/holdfast/c.h by ctypes: its types, its functions, and how errors are raised."""
+
+from __future__ import annotations
+
+import ctypes as c
+import enum
+from pathlib import Path
+from typing import Any, Final, Union
+
+from holdfast._errors import Error, MarkedError, PeerError, UserError, WorldError
+
+ABI_VERSION: Final = 1
+NO_VERSION: Final = 2**64 - 1
+_LIBRARY: Final = "libholdfast.so"
+
+
+class Status(enum.IntEnum):
+    """hf_status."""
+
+    OK = 0
+    USER = 1
+    PEER = 2
+    WORLD = 3
+    ABORTED = 4
+    LEFT = 5
+    MISMATCH = 6
+    PENDING = 7
+
+
+class Optimizer(enum.IntEnum):
+    """hf_optimizer."""
+
+    SGD = 0
+    MOMENTUM = 1
+    ADAM = 2
+    ADAMW = 3
+
+
+class DType(enum.IntEnum):
+    """hf_dtype."""
+
+    FLOAT32 = 0
+    FLOAT64 = 1
+    INT32 = 2
+    INT64 = 3
+    FLOAT16 = 4
+    BFLOAT16 = 5
+    INT8 = 6
+    UINT8 = 7
+    INT16 = 8
+    BOOL = 9
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return (4, 8, 4, 8, 2, 2, 1, 1, 2, 1)[self]
+
+
+class Op(enum.IntEnum):
+    """hf_op."""
+
+    SUM = 0
+    PRODUCT = 1
+    MIN = 2
+    MAX = 3
+    AND = 4
+    OR = 5
+    XOR = 6
+    AVERAGE = 7
+
+
+class CPlace(c.Structure):
+    _fields_ = [
+        ("rank", c.c_int32),
+        ("world_size", c.c_int32),
+        ("run_id", c.c_uint64),
+        ("attempt", c.c_uint64),
+        ("node_id", c.c_char_p),
+        ("directory", c.c_char_p),
+        ("job", c.c_char_p),
+    ]
+
+
+class CParameter(c.Structure):
+    _fields_ = [("name", c.c_char_p), ("elements", c.c_uint64)]
+
+
+class CLayout(c.Structure):
+    _fields_ = [
+        ("parameters", c.POINTER(CParameter)),
+        ("parameter_count", c.c_uint64),
+        ("optimizer", c.c_uint32),
+        ("flags", c.c_uint32),
+        ("private_bytes", c.c_uint64),
+    ]
+
+
+class CPosition(c.Structure):
+    _fields_ = [("epoch", c.c_uint64), ("index", c.c_uint64), ("samples", c.c_uint64)]
+
+
+class CStep(c.Structure):
+    _fields_ = [
+        ("position", CPosition),
+        ("loss", c.c_double),
+        ("learning_rate", c.c_double),
+        ("momentum", c.c_double),
+        ("beta1", c.c_double),
+        ("beta2", c.c_double),
+        ("epsilon", c.c_double),
+        ("weight_decay", c.c_double),
+        ("update_count", c.c_uint64),
+    ]
+
+
+P = c.c_void_p
+PP = c.POINTER(c.c_void_p)
+U64 = c.c_uint64
+I32 = c.c_int32
+# name: (result, arguments); None as the result stands for an hf_status.
+_FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
+    "hf_abi_version": (c.c_uint32, []),
+    "hf_last_error": (c.c_char_p, []),
+    "hf_start": (c.c_int, [PP]),
+    "hf_stop": (None, [P]),
+    "hf_is_solo": (c.c_int, [P]),
+    "hf_waits_spare": (c.c_int, [P]),
+    "hf_identity": (c.c_int, [P, c.POINTER(CPlace)]),
+    "hf_fail": (c.c_int, [P, c.c_char_p]),
+    "hf_open": (c.c_int, [P, c.POINTER(CLayout), PP]),
+    "hf_close": (None, [P]),
+    "hf_fresh": (c.c_int, [P]),
+    "hf_version": (U64, [P]),
+    "hf_generation": (U64, [P]),
+    "hf_position_of": (CPosition, [P]),
+    "hf_marked": (c.c_int, [P]),
+    "hf_parameter_of": (c.c_int, [P, U64, PP, c.POINTER(U64)]),
+    "hf_gradient_of": (c.c_int, [P, U64, PP, c.POINTER(U64)]),
+    "hf_moment_of": (c.c_int, [P, c.c_uint32, U64, PP, c.POINTER(U64)]),
+    "hf_gradients": (c.c_int, [P, PP, c.POINTER(U64)]),
+    "hf_private": (c.c_int, [P, U64, PP, c.POINTER(U64)]),
+    "hf_join": (c.c_int, [P, c.POINTER(CPosition)]),
+    "hf_begin_step": (c.c_int, [P, c.POINTER(c.c_int)]),
+    "hf_reduce": (c.c_int, [P, U64, U64]),
+    "hf_end_step": (c.c_int, [P, c.POINTER(CStep), c.POINTER(c.c_int)]),
+    "hf_end": (c.c_int, [P]),
+    "hf_world": (P, [P]),
+    "hf_group_open": (c.c_int, [P, c.POINTER(I32), U64, c.c_char_p, PP]),
+    "hf_early_group_open": (c.c_int, [P, c.POINTER(I32), U64, c.c_char_p, PP]),
+    "hf_group_close": (None, [P]),
+    "hf_group_rank": (I32, [P]),
+    "hf_group_size": (I32, [P]),
+    "hf_wait": (c.c_int, [P, c.c_int64]),
+    "hf_release": (None, [P]),
+    "hf_barrier": (c.c_int, [P, PP]),
+    "hf_broadcast": (c.c_int, [P, P, U64, I32, PP]),
+    "hf_all_gather": (c.c_int, [P, P, U64, P, PP]),
+    "hf_all_reduce": (c.c_int, [P, P, U64, c.c_int, c.c_int, PP]),
+    "hf_reduce_scatter": (c.c_int, [P, P, P, U64, c.c_int, c.c_int, PP]),
+    "hf_all_to_all": (c.c_int, [P, P, c.POINTER(U64), P, c.POINTER(U64), U64, PP]),
+    "hf_send": (c.c_int, [P, P, U64, I32, PP]),
+    "hf_receive": (c.c_int, [P, P, U64, I32, PP]),
+}
+
+
+def library_path() -> Path:
+    """Return where libholdfast.so lies: beside this package."""
+    return Path(__file__).resolve().parent / "lib" / _LIBRARY
+
+
+def _load() -> c.CDLL:
+    path = library_path()
+    if not path.exists():
+        raise ImportError(
+            f"{path} is missing; install Holdfast with `pip install .`, or put the `python` folder "
+            "of a build tree on PYTHONPATH (target python_package)"
+        )
+    loaded = c.CDLL(str(path))  # CDLL, not PyDLL: the GIL is released during every call.
+    for name, (result, arguments) in _FUNCTIONS.items():
+        function = getattr(loaded, name)
+        function.restype = result
+        function.argtypes = arguments
+    version = loaded.hf_abi_version()
+    if version != ABI_VERSION:
+        raise ImportError(
+            f"{path} has interface version {version}, this package needs {ABI_VERSION}; "
+            "install both from one release"
+        )
+    return loaded
+
+
+lib: Final = _load()
+
+_ERRORS: Final[dict[int, type[Error]]] = {
+    Status.USER: UserError,
+    Status.PEER: PeerError,
+    Status.WORLD: WorldError,
+    Status.ABORTED: MarkedError,
+    Status.LEFT: MarkedError,
+    Status.MISMATCH: PeerError,
+}
+
+
+def last_error() -> str:
+    """Return the sentence on the last call of this thread that failed."""
+    text: bytes = lib.hf_last_error()
+    return text.decode("utf-8", "replace")
+
+
+def check(status: int) -> None:
+    """Raise the error that `status` stands for, if any."""
+    if status != Status.OK:
+        raise _ERRORS.get(status, Error)(last_error())
+
+
+Buffer = Union[int, bytes, bytearray, memoryview, Any]
+
+
+def address(data: Buffer) -> int:
+    """Return the address of `data`, an address already or an object with a buffer."""
+    if isinstance(data, int):
+        return data
+    if isinstance(data, bytes):
+        return c.cast(c.c_char_p(data), c.c_void_p).value or 0
+    view = memoryview(data)
+    if view.nbytes == 0:
+        return 0
+    return c.addressof(c.c_char.from_buffer(view))
+
+
+def bytes_at(pointer: c.c_void_p, count: int) -> memoryview[int]:
+    """Return `count` bytes at `pointer` as a writable view."""
+    array = (c.c_uint8 * count).from_address(pointer.value or 0) if count else (c.c_uint8 * 0)()
+    return memoryview(array).cast("B")
+
+
+def floats_at(pointer: c.c_void_p, count: int) -> memoryview[float]:
+    """Return `count` float32 at `pointer` as a writable view."""
+    return bytes_at(pointer, 4 * count).cast("f")

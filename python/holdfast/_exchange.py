@@ -1,0 +1,185 @@
+"""Groups of ranks and what they exchange: the collectives of the C interface.
+
+Memory is given as an address (`tensor.data_ptr()`) or as any object with a writable buffer.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+from collections.abc import Sequence
+from typing import Any, Final
+
+from holdfast._abi import U64, Buffer, DType, Op, Status, address, check, lib
+from holdfast._errors import UserError
+
+_SLICE_MS: Final = 100  # How late a KeyboardInterrupt may come.
+
+
+class Work:
+    """An operation under way; it keeps its memory alive."""
+
+    def __init__(self, handle: c.c_void_p, *keep: object) -> None:
+        """Own the hf_work* and whatever it reads or writes."""
+        self._handle = handle
+        self._keep = keep
+
+    def poll(self, milliseconds: int = 0) -> Status:
+        """Wait for `milliseconds` at most (negative: until complete); Status.PENDING if not yet."""
+        return Status(lib.hf_wait(self._handle, milliseconds))
+
+    def wait(self) -> None:
+        """Wait until complete, raise what went wrong. Ctrl-C is seen within 0.1 s."""
+        while (status := lib.hf_wait(self._handle, _SLICE_MS)) == Status.PENDING:
+            pass
+        check(status)
+
+    def __del__(self) -> None:
+        """Release; an operation that is not complete is waited for."""
+        if self._handle.value:
+            lib.hf_release(self._handle)
+            self._handle.value = None
+
+
+class Group:
+    """Some ranks that do things together.
+
+    Every operation has a `start_` form, which returns Work. Sizes are in bytes where memory is, in
+    elements where a DType is given.
+    """
+
+    def __init__(self, handle: c.c_void_p, owned: bool) -> None:
+        """Hold the hf_group*; `owned`: close it at the end."""
+        self._handle = handle
+        self._owned = owned
+
+    @property
+    def handle(self) -> int:
+        """The hf_group*."""
+        if not self._handle.value:
+            raise UserError("this group was closed")
+        return self._handle.value
+
+    def close(self) -> None:
+        """End what is under way and let go."""
+        if self._owned and self._handle.value:
+            lib.hf_group_close(self._handle)
+        self._handle.value = None
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process in the group."""
+        return int(lib.hf_group_rank(self.handle))
+
+    @property
+    def size(self) -> int:
+        """How many ranks it has."""
+        return int(lib.hf_group_size(self.handle))
+
+    def _start(self, name: str, keep: tuple[object, ...], *arguments: Any) -> Work:
+        handle = c.c_void_p()
+        check(getattr(lib, name)(self.handle, *arguments, c.byref(handle)))
+        return Work(handle, self, *keep)
+
+    def barrier(self) -> None:
+        """Wait until every rank has come."""
+        check(lib.hf_barrier(self.handle, None))
+
+    def start_barrier(self) -> Work:
+        """Start barrier()."""
+        return self._start("hf_barrier", ())
+
+    def broadcast(self, data: Buffer, nbytes: int, root: int) -> None:
+        """Copy the `nbytes` at `data` from rank `root` to all."""
+        check(lib.hf_broadcast(self.handle, address(data), nbytes, root, None))
+
+    def start_broadcast(self, data: Buffer, nbytes: int, root: int) -> Work:
+        """Start broadcast()."""
+        return self._start("hf_broadcast", (data,), address(data), nbytes, root)
+
+    def all_gather(self, mine: Buffer, nbytes: int, everyone: Buffer) -> None:
+        """Fill `everyone` (size times `nbytes`) with each rank's `mine`, in rank order."""
+        check(lib.hf_all_gather(self.handle, address(mine), nbytes, address(everyone), None))
+
+    def start_all_gather(self, mine: Buffer, nbytes: int, everyone: Buffer) -> Work:
+        """Start all_gather()."""
+        return self._start(
+            "hf_all_gather", (mine, everyone), address(mine), nbytes, address(everyone)
+        )
+
+    def all_reduce(self, data: Buffer, count: int, dtype: DType, op: Op = Op.SUM) -> None:
+        """Reduce `count` elements in place over all ranks, in rank order."""
+        check(lib.hf_all_reduce(self.handle, address(data), count, dtype, op, None))
+
+    def start_all_reduce(self, data: Buffer, count: int, dtype: DType, op: Op = Op.SUM) -> Work:
+        """Start all_reduce()."""
+        return self._start("hf_all_reduce", (data,), address(data), count, dtype, op)
+
+    def reduce_scatter(
+        self, everyone: Buffer, mine: Buffer, count: int, dtype: DType, op: Op = Op.SUM
+    ) -> None:
+        """Reduce `everyone` (size times `count`); `mine` gets this rank's block (`count`)."""
+        check(
+            lib.hf_reduce_scatter(
+                self.handle, address(everyone), address(mine), count, dtype, op, None
+            )
+        )
+
+    def start_reduce_scatter(
+        self, everyone: Buffer, mine: Buffer, count: int, dtype: DType, op: Op = Op.SUM
+    ) -> Work:
+        """Start reduce_scatter()."""
+        return self._start(
+            "hf_reduce_scatter",
+            (everyone, mine),
+            address(everyone),
+            address(mine),
+            count,
+            dtype,
+            op,
+        )
+
+    def all_to_all(
+        self, send: Buffer, send_bytes: Sequence[int], receive: Buffer, receive_bytes: Sequence[int]
+    ) -> None:
+        """Send block i of `send` to rank i; blocks lie one after another, in rank order."""
+        check(
+            lib.hf_all_to_all(
+                self.handle,
+                address(send),
+                (U64 * len(send_bytes))(*send_bytes),
+                address(receive),
+                (U64 * len(receive_bytes))(*receive_bytes),
+                0,
+                None,
+            )
+        )
+
+    def start_all_to_all(
+        self, send: Buffer, send_bytes: Sequence[int], receive: Buffer, receive_bytes: Sequence[int]
+    ) -> Work:
+        """Start all_to_all()."""
+        return self._start(
+            "hf_all_to_all",
+            (send, receive),
+            address(send),
+            (U64 * len(send_bytes))(*send_bytes),
+            address(receive),
+            (U64 * len(receive_bytes))(*receive_bytes),
+            0,
+        )
+
+    def send(self, data: Buffer, nbytes: int, to: int) -> None:
+        """Send to a rank; waits for its receive()."""
+        check(lib.hf_send(self.handle, address(data), nbytes, to, None))
+
+    def start_send(self, data: Buffer, nbytes: int, to: int) -> Work:
+        """Start send()."""
+        return self._start("hf_send", (data,), address(data), nbytes, to)
+
+    def receive(self, data: Buffer, nbytes: int, source: int) -> None:
+        """Receive what rank `source` sends."""
+        check(lib.hf_receive(self.handle, address(data), nbytes, source, None))
+
+    def start_receive(self, data: Buffer, nbytes: int, source: int) -> Work:
+        """Start receive()."""
+        return self._start("hf_receive", (data,), address(data), nbytes, source)
