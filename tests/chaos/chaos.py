@@ -1,140 +1,144 @@
 #!/usr/bin/env python3
 """Kills processes of real training jobs at random instants and compares the result bit for bit.
 
-chaos.py --bin build/release/bin --data DIR [--kills N] [--seed S] [--keep]
+chaos.py --bin build/release/bin --data DIR [--kills N] [--seed S] [--journal FILE]
 
-Each trial draws a scenario (world size, optimizer, dropout and batch norm, spares, who is killed and
-when), runs it beside an undisturbed run of the same settings, and checks: exit code 0; final
-parameters, optimizer state and buffers equal byte for byte; every step committed exactly once by every
-rank (a step that a dead process had committed is not made again); no process and no file left over. A
-failing trial prints the line that repeats it.
+Each trial draws a scenario (scenario.py), runs it beside an undisturbed run of the same settings, and
+checks: exit code 0; final parameters, optimizer state and buffers equal byte for byte; every step made
+exactly once by every rank, with the loss it has in the undisturbed run; no process and no file left
+over. A failing trial prints the line that repeats it. With --journal every trial is a line of JSON in
+FILE, and a later call goes on behind the last one until N processes were killed in all.
 """
 import argparse
+import json
 import random
 import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+from checks import Violation, check_generation, check_steps, check_undisturbed, in_recovery  # noqa: E402
 from job import Job, alive, kill, leftovers, processes_of  # noqa: E402
-
-OPTIMIZERS = ["sgd", "momentum", "adam", "adamw"]
-# name, victims drawn from a Random and the world size
-FAULTS = {
-    "one": lambda r, n: [[r.randrange(n)]],
-    "rank 0": lambda r, n: [[0]],
-    "two at once": lambda r, n: [r.sample(range(n), min(2, n))],
-    "all at once": lambda r, n: [list(range(n))],
-    "one more during the recovery": lambda r, n: [[r.randrange(n)], ("soon", [r.randrange(n)])],
-    "the scheduler": lambda r, n: [["scheduler"]],
-    "the scheduler and a worker": lambda r, n: [["scheduler", r.randrange(n)]],
-    "the scheduler in mid-recovery": lambda r, n: [[r.randrange(n)], ("soon", ["scheduler"])],
-    "the same rank twice": lambda r, n: (lambda k: [[k], [k]])(r.randrange(n)),
-}
-
-
-class Violation(Exception):
-    pass
-
-
-def draw(rng, number):
-    """Scenario `number`: faults and world sizes go round, the rest is drawn."""
-    workers = [4, 2, 4, 1][number % 4]
-    fault = list(FAULTS)[number % len(FAULTS)]
-    return {
-        "workers": workers, "fault": fault, "optimizer": OPTIMIZERS[(number // 2) % 4],
-        "rich": rng.random() < 0.5,  # dropout and batch norm in the model
-        "spares": rng.choice([0, 0, 1, 2]), "batch": 16, "steps": rng.randrange(60, 120),
-    }
-
-
-def program(arguments, scenario, save):
-    command = [arguments.bin / "mnist", "--data", arguments.data, "--epochs", 1000, "--steps", scenario["steps"],
-               "--batch", scenario["batch"], "--seed", 3, "--optimizer", scenario["optimizer"], "--model", "mlp",
-               "--save", save]
-    if scenario["rich"]:
-        command += ["--dropout", 0.2, "--batch-norm"]
-    return command
-
+from scenario import SOON, draw, program, settings  # noqa: E402
 
 references = {}
 
 
 def reference(arguments, scenario, folder):
-    key = tuple(scenario[k] for k in ("workers", "optimizer", "rich", "batch", "steps"))
+    """The final file and the steps of an undisturbed run, made once per settings."""
+    key = settings(scenario)
     if key not in references:
         path = folder / f"reference-{len(references)}"
         path.mkdir()
         with Job(arguments.bin, path, program(arguments, scenario, path / "final"), scenario["workers"]) as job:
             if job.wait() != 0:
                 raise Violation(f"the undisturbed run failed:\n{job.text()}")
-        references[key] = (path / "final").read_bytes()
+            references[key] = (path / "final").read_bytes(), check_undisturbed(job.trace, scenario)
+        shutil.rmtree(path)
     return references[key]
 
 
 def strike(job, rng, wave, scenario):
-    """Kills one wave's victims; returns how many were alive to be killed."""
-    if isinstance(wave, tuple):  # Soon after the former: while the others recover.
-        time.sleep(rng.random() * 0.02)
-        wave = wave[1]
+    """Kills one wave's victims; says of each that was alive what it was and when."""
+    if wave[0] == SOON:  # A promotion takes some milliseconds, a new process a tenth of a second.
+        wave = wave[1:]
+        time.sleep(rng.random() * (0.01 if scenario["spares"] else 0.2))
     else:
         # Anywhere in the training, its last step, evaluation and end included.
         now = job.trace.newest_step()
         goal = min(now + rng.randrange(1, 1 + scenario["steps"] // 2), scenario["steps"])
         if not job.until(lambda t: t.newest_step() >= goal, what=f"step {goal}"):
-            return 0
+            return []
         time.sleep(rng.random() * 0.005)
     job.trace.poll()
-    pids = [job.trace.scheduler_pid() if v == "scheduler" else job.trace.pid_of(v) for v in wave]
-    return sum(1 for pid in pids if pid is not None and alive(pid) and kill(pid, signal.SIGKILL))
-
-
-def check_steps(job, scenario):
-    """Every rank committed every step exactly once, over all the processes that had the rank."""
-    made = defaultdict(list)
-    for line in job.trace.events("step"):
-        made[line["rank"]].append(line["step"])
-    for rank in range(scenario["workers"]):
-        steps = sorted(made[rank])
-        twice = {s for s in steps if steps.count(s) > 1}
-        if twice:
-            raise Violation(f"rank {rank} made steps {sorted(twice)} twice")
-        missing = set(range(1, scenario["steps"] + 1)) - set(steps)
-        # A process killed between its commit and its trace line made the step but could not say so.
-        restarts = len(job.trace.pids_of(rank)) - 1
-        if len(missing) > restarts:
-            raise Violation(f"rank {rank} lost steps {sorted(missing)} over {restarts} restarts")
+    victims = [(v, job.trace.scheduler_pid() if v == "scheduler" else job.trace.pid_of(v)) for v in wave]
+    victims = [(who, pid) for who, pid in victims if pid is not None and alive(pid)]
+    done = []
+    for who, pid in victims:
+        at = time.monotonic_ns()
+        if kill(pid, signal.SIGKILL):
+            done.append({"who": who, "t_ns": at})
+    return done
 
 
 def trial(arguments, number, folder):
+    """Runs one trial; what it was, for the journal. Raises a Violation or a TimeoutError."""
     rng = random.Random(f"{arguments.seed}-{number}")
     scenario = draw(rng, number)
-    expected = reference(arguments, scenario, folder)
+    final, undisturbed = reference(arguments, scenario, folder)
     path = folder / f"trial-{number}"
     path.mkdir()
-    kills = 0
+    waves = []
     with Job(arguments.bin, path, program(arguments, scenario, path / "final"), scenario["workers"],
              scenario["spares"]) as job:
-        for wave in FAULTS[scenario["fault"]](rng, scenario["workers"]):
-            kills += strike(job, rng, wave, scenario)
+        for wave in scenario["waves"]:
+            waves.append(strike(job, rng, wave, scenario))
         code = job.wait()
         if code != 0:
-            raise Violation(f"exit code {code} after {kills} kills ({scenario}):\n{job.text()}")
-        check_steps(job, scenario)
-    if (path / "final").read_bytes() != expected:
+            raise Violation(f"exit code {code} after {waves} ({scenario}):\n{job.text()}")
+        check_steps(job.trace, scenario, undisturbed)
+        check_generation(job.trace, scenario)
+    if (path / "final").read_bytes() != final:
         raise Violation(f"the final state differs ({scenario})")
-    left = processes_of(job.name)
-    if left:
+    if left := processes_of(job.name):
         raise Violation(f"processes {left} are left over ({scenario})")
-    files = leftovers(job.name)
-    if files:
+    if files := leftovers(job.name):
         raise Violation(f"files are left over: {files} ({scenario})")
     shutil.rmtree(path)
-    return kills, scenario
+    del scenario["waves"]
+    later = [each for wave in waves[1:] for each in wave]
+    at_once = [wave for wave in waves if len(wave) > 1]
+    return {"number": number, **scenario, "killed": [each["who"] for wave in waves for each in wave],
+            "in_recovery": in_recovery(job.trace, scenario["workers"], later),
+            "several": len(at_once),
+            "within_1_ms": sum(wave[-1]["t_ns"] - wave[0]["t_ns"] < 1_000_000 for wave in at_once)}
+
+
+def report(trials, seed, seconds):
+    """Counts of kills, by everything that was drawn."""
+    well = [each for each in trials if "violation" not in each]
+    kills = Counter()
+    for each in well:
+        count = len(each["killed"])
+        kills["fault", each["fault"]] += count
+        kills["workers", str(each["workers"])] += count
+        kills["optimizer", each["optimizer"]] += count
+        kills["dropout and batch norm", "with" if each["rich"] else "without"] += count
+        kills["spares", str(each["spares"])] += count
+        for who in each["killed"]:
+            kills["who", "rank 0" if who == 0 else "scheduler" if who == "scheduler" else "another rank"] += 1
+    print(f"chaos: {sum(len(each['killed']) for each in well)} kills in {len(trials)} trials of seed {seed}, "
+          f"{len(trials) - len(well)} violations, {seconds:.0f} s")
+    for what in dict.fromkeys(key[0] for key in kills):
+        print(f"  {what}: " + ", ".join(f"{k[1]} {v}" for k, v in sorted(kills.items()) if k[0] == what))
+    print(f"  several in one wave: {sum(t['several'] for t in well)} times, "
+          f"within a millisecond {sum(t['within_1_ms'] for t in well)} times; "
+          f"in the midst of a recovery: {sum(t['in_recovery'] for t in well)} kills")
+
+
+def run(arguments, trials, folder):
+    """Makes trials until enough processes were killed, and adds them to the list; returns how many failed."""
+    number = arguments.only if arguments.only is not None else 1 + max((t["number"] for t in trials), default=-1)
+    failures = 0
+    while sum(len(each.get("killed", [])) for each in trials) < arguments.kills and failures < 5:
+        try:
+            trials.append(trial(arguments, number, folder))
+        except (Violation, TimeoutError) as error:
+            failures += 1
+            trials.append({"number": number, "violation": str(error).partition("\n")[0]})
+            print(f"trial {number}: {error}\nrepeat: {sys.argv[0]} --bin {arguments.bin} --data {arguments.data} "
+                  f"--seed {arguments.seed} --only {number}\n(logs: {folder / f'trial-{number}'})", flush=True)
+        if arguments.journal:
+            with open(arguments.journal, "a", encoding="utf-8") as file:
+                file.write(json.dumps(trials[-1]) + "\n")
+        number += 1
+        if arguments.only is not None:
+            break
+    return failures
 
 
 def main():
@@ -144,33 +148,17 @@ def main():
     parser.add_argument("--kills", type=int, default=20, help="go on until this many processes were killed")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, help="this trial alone")
-    parser.add_argument("--keep", action="store_true", help="keep logs and traces of the trials that fail")
+    parser.add_argument("--journal", type=Path, help="go on behind the trials in this file, and add to it")
     arguments = parser.parse_args()
     arguments.bin, arguments.data = arguments.bin.resolve(), arguments.data.resolve()
     folder = Path(tempfile.mkdtemp(prefix="holdfast-chaos-"))
-    kills = number = failures = 0
-    by_fault = defaultdict(int)
+    trials = []
+    if arguments.journal and arguments.journal.exists():
+        trials = [json.loads(line) for line in arguments.journal.read_text(encoding="utf-8").splitlines()]
     began = time.monotonic()
-    if arguments.only is not None:
-        number = arguments.only
-    while kills < arguments.kills:
-        try:
-            done, scenario = trial(arguments, number, folder)
-            kills += done
-            by_fault[scenario["fault"]] += done
-        except (Violation, TimeoutError) as error:
-            failures += 1
-            print(f"trial {number}: {error}\nrepeat: {sys.argv[0]} --bin {arguments.bin} --data {arguments.data} "
-                  f"--seed {arguments.seed} --only {number} --keep\n(logs: {folder / f'trial-{number}'})", flush=True)
-            arguments.keep = True
-            if failures >= 5:
-                break
-        number += 1
-        if arguments.only is not None:
-            break
-    print(f"chaos: {kills} kills in {number} trials, {failures} violations, {time.monotonic() - began:.0f} s; "
-          + ", ".join(f"{k}: {v}" for k, v in sorted(by_fault.items())))
-    if not arguments.keep or not failures:
+    failures = run(arguments, trials, folder)
+    report(trials, arguments.seed, time.monotonic() - began)
+    if not failures:  # Else logs and traces of the trials that failed stay.
         shutil.rmtree(folder)
     return 1 if failures else 0
 

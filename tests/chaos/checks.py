@@ -1,0 +1,78 @@
+"""What must hold of a job's trace, whoever was killed. Each check raises a Violation."""
+from collections import defaultdict
+
+NOT_OF_THE_STEP = {"t_ns", "pid", "generation"}  # These may differ from the undisturbed run.
+
+
+class Violation(Exception):
+    """A promise that was not kept, in words."""
+
+
+def steps_of(trace):
+    """(rank, step) → what the step's lines say of it, a list with one entry per line."""
+    made = defaultdict(list)
+    for line in trace.events("step"):
+        made[line["rank"], line["step"]].append({k: v for k, v in line.items() if k not in NOT_OF_THE_STEP})
+    return made
+
+
+def check_steps(trace, scenario, undisturbed):
+    """Every rank made every step exactly once, over all processes that had the rank, from the same samples.
+
+    The undisturbed run's lines say, for every rank and step, the loss (and the digest of the samples where
+    the program tells it): the same double for the same samples and parameters only.
+    """
+    made = steps_of(trace)
+    for (rank, step), lines in sorted(made.items()):
+        if len(lines) > 1:
+            raise Violation(f"rank {rank} made step {step} {len(lines)} times")
+        if lines != undisturbed.get((rank, step)):
+            raise Violation(f"rank {rank} made step {step} of something else: {lines[0]}, "
+                            f"undisturbed {undisturbed.get((rank, step))}")
+    for rank in range(scenario["workers"]):
+        missing = [step for step in range(1, scenario["steps"] + 1) if (rank, step) not in made]
+        # A process killed between its commit and its trace line made the step but could not say so.
+        restarts = len(trace.pids_of(rank)) - 1
+        if len(missing) > restarts:
+            raise Violation(f"rank {rank} lost steps {missing} over {restarts} restarts")
+
+
+def check_undisturbed(trace, scenario):
+    """Every rank made each step once: what the disturbed runs are measured by must itself be whole."""
+    made = steps_of(trace)
+    wanted = {(rank, step) for rank in range(scenario["workers"]) for step in range(1, scenario["steps"] + 1)}
+    if set(made) != wanted or any(len(lines) != 1 for lines in made.values()):
+        raise Violation("the undisturbed run did not make each step once")
+    return made
+
+
+def check_generation(trace, scenario):
+    """Where the scheduler alone died nobody stops: the training stays in its first generation."""
+    if scenario["fault"] != "the scheduler":
+        return
+    later = [line for line in trace.events("step") if line["generation"] > 1]
+    if later:
+        raise Violation(f"the scheduler alone was killed, and the workers stopped for it: {later[0]}")
+
+
+def recoveries(trace, workers):
+    """(from, to) in ns: from the first sign of a fault until all ranks went on."""
+    resumed = defaultdict(dict)
+    for line in trace.events("resume"):
+        if line["generation"] > 1 and line["rank"] >= 0:  # -1: the scheduler's own line.
+            resumed[line["generation"]].setdefault(line["rank"], line["t_ns"])
+    whole = sorted(max(ranks.values()) for ranks in resumed.values() if len(ranks) == workers)
+    signs = sorted(line["t_ns"] for name in ("died", "fault", "stop") for line in trace.events(name))
+    found, before = [], 0
+    for end in whole:
+        inside = [t for t in signs if before < t < end]
+        if inside:
+            found.append((inside[0], end))
+        before = end
+    return found
+
+
+def in_recovery(trace, workers, kills):
+    """How many of the kills (with "t_ns") came in the midst of a recovery from another."""
+    spans = recoveries(trace, workers)
+    return sum(any(begin < kill["t_ns"] < end for begin, end in spans) for kill in kills)
