@@ -1,11 +1,28 @@
 #!/bin/sh
 # Starts one process of `holdfast run`: tells a worker its rank before any of its imports, as torchrun
 # does, and lets the scheduler be served without importing the program.
-#   _shim.sh PYTHON PROGRAM [ARGUMENTS]
+#   _shim.sh PYTHON RESTARTS TOKEN PROGRAM [ARGUMENTS]
+# Where no process has joined the job (holdfast.init(), or a kept state), the successor of a lost one
+# does not run the program: it writes TOKEN into its log, and the launcher starts all again.
+python=$1 restarts=$2 token=$3
+shift 3
 if [ "$MS_ROLE" = MS_SCHED ]; then
-  exec "$1" -c 'import holdfast; holdfast.init()'
+  exec "$python" -c 'import holdfast; holdfast.init()'
+fi
+attempt=${HOLDFAST_ATTEMPT:-1}
+[ "$attempt" -gt 1 ] || attempt=1
+if [ "$attempt" -gt 1 ]; then
+  joined=
+  for file in "${HOLDFAST_LIFELINE%/*}/joined" "${HOLDFAST_LIFELINE%/*}"/rank-*.arena; do
+    [ -e "$file" ] && joined=yes
+  done
+  if [ -z "$joined" ]; then
+    echo "$token"
+    exec sleep 60 # The launcher ends it.
+  fi
 fi
 if [ "$MS_ROLE" = MS_WORKER ] && [ -z "$HOLDFAST_SPARE_FD" ]; then
-  export RANK="$MS_NODE_ID" LOCAL_RANK="$MS_NODE_ID"
+  export RANK="$MS_NODE_ID" LOCAL_RANK="$MS_NODE_ID" ROLE_RANK="$MS_NODE_ID"
 fi
+export TORCHELASTIC_RESTART_COUNT=$((restarts + attempt - 1))
 exec "$@"

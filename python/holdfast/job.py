@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from holdfast._core import Optimizer, Place, Session, Worker
 from holdfast._errors import UserError
@@ -23,6 +25,7 @@ class Job:
         self.worker = worker
         self._place: Place | None = None
         self._owner = os.getpid()
+        _note_joining()
 
     @property
     def place(self) -> Place:
@@ -93,12 +96,21 @@ def init() -> Job:
     return _job
 
 
+def _note_joining() -> None:
+    """Let the launcher know that a lost process of this job can be replaced alone."""
+    lifeline = os.environ.get("HOLDFAST_LIFELINE")
+    if lifeline:  # It lies in the job's own folder, which the launcher removes.
+        with contextlib.suppress(OSError):
+            Path(lifeline).with_name("joined").touch()
+
+
 def publish(place: Place) -> None:
     """Set the variables that programs written for torchrun read, where they are not set."""
     rank, size = str(place.rank), str(place.world_size)
     for name, value in {
         "RANK": rank,
         "LOCAL_RANK": rank,
+        "ROLE_RANK": rank,
         "GROUP_RANK": "0",
         "WORLD_SIZE": size,
         "LOCAL_WORLD_SIZE": size,

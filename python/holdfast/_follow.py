@@ -1,0 +1,99 @@
+"""Show on the terminal what the processes of a job write into their logs, line by line."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+_IN_MODIFY: Final = 0x2
+_IN_CREATE: Final = 0x100
+_CHUNK: Final = 1 << 16
+_LOG: Final = re.compile(r"(worker|spare)_(\d+)\.log")
+_PROMOTED: Final = re.compile(rb"msrun: a spare has taken this place; .* (\S*spare_\d+\.log)\s*$")
+
+
+class _Log:
+    """One log, open, as far as it was read."""
+
+    def __init__(self, path: Path, rank: int | None) -> None:
+        self.file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.rank = rank  # None: a spare that has no place yet.
+        self.rest = b""
+
+    def read(self) -> list[bytes]:
+        """Return what was added, cut after each line end or carriage return."""
+        pieces: list[bytes] = []
+        while chunk := os.read(self.file, _CHUNK):
+            *whole, self.rest = re.split(rb"(?<=[\n\r])", self.rest + chunk)
+            pieces += whole
+            if len(self.rest) > _CHUNK:
+                pieces, self.rest = [*pieces, self.rest], b""
+        return pieces
+
+
+class Follower:
+    """The logs of a folder; `fileno()` is readable when there may be more to show.
+
+    `write(rank, line)` gets every line of a rank. A spare's lines come once it has its place.
+    """
+
+    def __init__(self, folder: Path, write: Callable[[int, bytes], None]) -> None:
+        """Follow the logs that will be made in `folder`; old ones are removed."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.iterdir():
+            if _LOG.fullmatch(path.name):
+                path.unlink()
+        self._folder, self._write = folder, write
+        self._logs: dict[str, _Log] = {}
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._inotify: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        watch = libc.inotify_add_watch(
+            self._inotify, os.fsencode(folder), ctypes.c_uint32(_IN_MODIFY | _IN_CREATE)
+        )
+        if self._inotify < 0 or watch < 0:
+            error = ctypes.get_errno()
+            raise OSError(error, f"can not watch {folder}: {os.strerror(error)}")
+
+    def fileno(self) -> int:
+        """Return what to wait for."""
+        return self._inotify
+
+    def show(self) -> None:
+        """Write all that is new."""
+        try:
+            while os.read(self._inotify, _CHUNK):
+                pass
+        except BlockingIOError:
+            pass
+        for path in sorted(self._folder.iterdir()):
+            match = _LOG.fullmatch(path.name)
+            if match and path.name not in self._logs:
+                rank = int(match[2]) if match[1] == "worker" else None
+                self._logs[path.name] = _Log(path, rank)
+        for log in list(self._logs.values()):
+            self._show(log)
+
+    def _show(self, log: _Log) -> None:
+        if log.rank is None:
+            return
+        for line in log.read():
+            if promoted := _PROMOTED.search(line):
+                spare = self._logs.get(Path(os.fsdecode(promoted[1])).name)
+                if spare is not None:
+                    spare.rank = log.rank
+                    self._show(spare)
+            else:
+                self._write(log.rank, line)
+
+    def close(self) -> None:
+        """Write the rest, let go."""
+        self.show()
+        for log in self._logs.values():
+            if log.rank is not None and log.rest:
+                self._write(log.rank, log.rest + b"\n")
+            os.close(log.file)
+        os.close(self._inotify)

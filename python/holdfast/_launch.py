@@ -1,0 +1,205 @@
+"""Run a job for `holdfast run`: start msrun, show what the ranks say, start all again if need be.
+
+A process that is lost before any rank has kept a state (hf.State, a session) can not be replaced
+alone: the others wait for it in a way that knows of no successor (Gloo). Then all are started
+again, as torchrun does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import secrets
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from holdfast._follow import Follower
+from holdfast._options import Run
+
+_PACKAGE: Final = Path(__file__).resolve().parent
+_PR_SET_PDEATHSIG: Final = 1
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def free_port() -> int:
+    """Return a TCP port that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def say(text: str) -> None:
+    """Write one line for people."""
+    with contextlib.suppress(BrokenPipeError):
+        print(f"holdfast: {text}", file=sys.stderr, flush=True)
+
+
+class Launch:
+    """A job, through all its rounds: each starts all processes."""
+
+    def __init__(self, run: Run) -> None:
+        """Hold what is to be run."""
+        self._run = run
+        self._round = 0
+        self._lost: int | None = None  # The rank for whose sake all are to be started again.
+        self._token = b""
+        self._broken = False  # Nobody reads our output.
+        self._signal = 0
+        self._wake = socket.socketpair()
+        for end in self._wake:
+            end.setblocking(False)
+
+    def main(self) -> int:
+        """Run it; return its exit code."""
+        signal.set_wakeup_fd(self._wake[1].fileno(), warn_on_full_buffer=False)
+        for number in _SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda *_: None)  # The loop is woken up by it.
+        for remark in self._run.remarks:
+            say(remark)
+        while True:
+            code = self._make_round()
+            if self._signal or self._lost is None:
+                return code
+            if self._round == self._run.max_restarts:
+                say(
+                    f"rank {self._lost} was lost once more and nothing is kept (no hf.State); all "
+                    f"were started again {self._round} times, which --max-restarts allows; logs "
+                    f"are in {self._folder()}"
+                )
+                return 1
+            self._round += 1
+            say(
+                f"rank {self._lost} was lost and nothing is kept (no hf.State), so all "
+                f"{self._run.count} processes are started again, as torchrun does: restart "
+                f"{self._round} of {self._run.max_restarts}"
+            )
+
+    # ---- One round ------------------------------------------------------------------------------
+
+    def _folder(self) -> Path:
+        """Return where the logs of this round go."""
+        return self._run.log_dir / f"restart_{self._round}" if self._round else self._run.log_dir
+
+    def _arguments(self) -> list[str]:
+        run = self._run
+        self._token = f"holdfast: {secrets.token_hex(8)}".encode()
+        return [
+            str(_PACKAGE / "bin" / "msrun"),
+            f"--worker_num={run.count}",
+            f"--master_port={run.sched_port or free_port()}",
+            f"--log_dir={self._folder()}",
+            "--join=True",
+            f"--max_restarts={run.max_restarts}",
+            f"--spares={run.spares}",
+            str(_PACKAGE / "_shim.sh"),
+            sys.executable,
+            str(self._round),
+            self._token.decode(),
+            *run.command,
+        ]
+
+    def _environment(self) -> dict[str, str]:
+        run, count = self._run, str(self._run.count)
+        environment = dict(os.environ)
+        environment.update(
+            WORLD_SIZE=count,
+            LOCAL_WORLD_SIZE=count,
+            GROUP_RANK="0",
+            GROUP_WORLD_SIZE="1",
+            ROLE_NAME=run.role,
+            ROLE_WORLD_SIZE=count,
+            MASTER_ADDR=run.master_addr,
+            MASTER_PORT=str(run.master_port or free_port()),
+            TORCHELASTIC_RUN_ID=run.run_id,
+            TORCHELASTIC_MAX_RESTARTS=str(run.max_restarts),
+            TORCHELASTIC_USE_AGENT_STORE="False",
+        )
+        # As torchrun: the processes share the cores.
+        cores = len(os.sched_getaffinity(0))
+        environment.setdefault("OMP_NUM_THREADS", "1" if run.count > 1 else str(cores))
+        if "MS_TOPO_TIMEOUT" not in environment:
+            # A program may never join the job; then nobody is to be waited for.
+            environment["MS_TOPO_TIMEOUT"] = "-1"
+            environment.setdefault("HOLDFAST_SCHEDULER_TIMEOUT", "1800")
+        return environment
+
+    def _make_round(self) -> int:
+        """Run msrun to its end; return its exit code."""
+        self._lost = None
+        follower = Follower(self._folder(), self._write)
+        launcher = os.getpid()
+
+        def prepare() -> None:
+            os.setpgid(0, 0)  # The terminal's Ctrl-C comes to it through us, once.
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() != launcher:
+                os._exit(1)
+
+        with subprocess.Popen(
+            self._arguments(),
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            preexec_fn=prepare,
+        ) as agent:
+            self._follow(agent, follower)
+            follower.close()
+            code = agent.wait()
+        return 128 - code if code < 0 else code
+
+    def _follow(self, agent: subprocess.Popen[bytes], follower: Follower) -> None:
+        """Show what is written and pass signals on, until the agent has closed its output."""
+        assert agent.stdout is not None
+        os.set_blocking(agent.stdout.fileno(), False)
+        with selectors.DefaultSelector() as selector:
+            for source in (agent.stdout, follower, self._wake[0]):
+                selector.register(source, selectors.EVENT_READ)
+            ended = asked = False
+            while not ended:
+                ready = {key.fileobj for key, _ in selector.select()}
+                follower.show()
+                if agent.stdout in ready:
+                    ended = self._pass_on(agent.stdout.fileno())
+                if self._wake[0] in ready:
+                    for number in self._wake[0].recv(64):
+                        if number in _SIGNALS:
+                            self._signal = number
+                            agent.send_signal(number)
+                if self._lost is not None and not asked:
+                    agent.terminate()
+                    asked = True
+
+    def _pass_on(self, stream: int) -> bool:
+        """Write what the agent says. True: it has ended."""
+        with contextlib.suppress(BlockingIOError):
+            while words := os.read(stream, 1 << 16):
+                if self._lost is None:  # Else it only tells of its being interrupted.
+                    text = words.replace(b"msrun: ", b"holdfast: ")
+                    with contextlib.suppress(BrokenPipeError):
+                        _write_all(2, text)
+            return True
+        return False
+
+    def _write(self, rank: int, line: bytes) -> None:
+        """Show a line of a rank's."""
+        if line.rstrip(b"\n") == self._token:
+            self._lost = rank
+        elif rank in self._run.shown and not self._broken and self._lost is None:
+            prefix = f"[{self._run.role}{rank}]:".encode() if self._run.count > 1 else b""
+            try:
+                _write_all(1, prefix + line)
+            except BrokenPipeError:  # As of `| head`: the logs have all the same.
+                self._broken = True
+
+
+def _write_all(stream: int, words: bytes) -> None:
+    while words:
+        words = words[os.write(stream, words) :]

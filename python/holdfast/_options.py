@@ -1,0 +1,175 @@
+"""Read the command line of `holdfast run`: torchrun's options, and what they mean here."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+
+USAGE_EXIT: Final = 2
+
+# Of torchrun: how processes of several hosts find each other, or how its own agent works.
+_WITHOUT_EFFECT: Final = (
+    "rdzv_backend",
+    "rdzv_endpoint",
+    "rdzv_conf",
+    "local_addr",
+    "monitor_interval",
+    "start_method",
+    "event_log_handler",
+    "logs_specs",
+    "numa_binding",
+    "signals_to_handle",
+    "shutdown_timeout",
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is to be run, and how."""
+
+    count: int
+    command: tuple[str, ...]
+    log_dir: Path
+    max_restarts: int
+    spares: int
+    master_addr: str
+    master_port: int
+    sched_port: int
+    run_id: str
+    role: str
+    shown: frozenset[int]  # The ranks whose output goes to the terminal.
+    remarks: tuple[str, ...]
+
+
+def fail(message: str) -> NoReturn:
+    """End with a sentence on a wrong command line."""
+    print(f"holdfast: {message}", file=sys.stderr)
+    raise SystemExit(USAGE_EXIT)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Tell what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        fail(f"{message} (holdfast run --help lists all options)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="holdfast run",
+        allow_abbrev=False,
+        description="Start a Python program in several processes on this host and replace those "
+        "that fail. Both - and _ may be written within option names; as for torchrun, PET_<OPTION> "
+        "in the environment stands for an option that is not given.",
+    )
+
+    def option(name: str, *short: str, **how: object) -> None:
+        spelled = name.replace("_", "-")
+        names = [f"--{spelled}"] if spelled == name else [f"--{spelled}", f"--{name}"]
+        if how.get("action") is None:
+            how["default"] = os.environ.get(f"PET_{name.upper()}", how.get("default"))
+        parser.add_argument(*short, *names, dest=name, **how)  # type: ignore[arg-type]
+
+    option("nproc_per_node", default="1", help="processes, or 'cpu' or 'auto': one per core")
+    option("nnodes", default="1", help="1: all processes are on this host")
+    option("node_rank", default="0", help="0: this host")
+    option("max_restarts", type=int, default=3, help="of one rank without a step in between")
+    option("spares", type=int, default=0, help="processes that wait, ready, to replace another")
+    option("log_dir", default="holdfast-logs", help="gets worker_<rank>.log and scheduler.log")
+    option("redirects", "-r", help="3: output goes to --log-dir only")
+    option(
+        "tee", "-t", help="3: output goes to --log-dir and to the terminal, which is the default"
+    )
+    option("local_ranks_filter", help="show only the output of these ranks: 0,2")
+    option("role", default="default", help="a name for the processes, shown before their output")
+    option("rdzv_id", default="none", help="what the program finds in TORCHELASTIC_RUN_ID")
+    option("master_addr", default="127.0.0.1", help="what the program finds in MASTER_ADDR")
+    option("master_port", type=int, default=0, help="what it finds in MASTER_PORT; 0: a free one")
+    option("sched_port", type=int, default=0, help="the scheduler's port; 0: a free one")
+    option("standalone", action="store_true", help="taken for granted")
+    option("run_path", action="store_true", help="taken for granted")
+    option("virtual_local_rank", action="store_true", help=argparse.SUPPRESS)
+    for name in _WITHOUT_EFFECT:
+        option(name, help=argparse.SUPPRESS)
+    parser.add_argument("-m", "--module", action="store_true", help="PROGRAM is a Python module")
+    option("no_python", action="store_true", help="PROGRAM is no Python program")
+    parser.add_argument("program", help="the program, then its arguments")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    return parser
+
+
+def _count(text: str) -> int:
+    if text in ("cpu", "auto"):
+        return len(os.sched_getaffinity(0))
+    if not text.isdecimal() or int(text) < 1:
+        fail(f"--nproc-per-node is '{text}'; allowed is a whole number from 1, 'cpu' or 'auto'")
+    return int(text)
+
+
+def _shown(options: argparse.Namespace, count: int) -> frozenset[int]:
+    """Return the ranks that the terminal shows."""
+    for name in ("redirects", "tee"):
+        value = getattr(options, name)
+        if value not in (None, "0", "3"):
+            fail(
+                f"--{name} is '{value}'; here both streams of a process go to one log: "
+                "3 for both, or leave it out"
+            )
+    ranks = frozenset(range(count))
+    if options.local_ranks_filter:
+        named = options.local_ranks_filter.split(",")
+        if not all(rank.strip().isdecimal() for rank in named):
+            fail(f"--local-ranks-filter is '{options.local_ranks_filter}'; allowed are ranks: 0,2")
+        ranks &= frozenset(int(rank) for rank in named)
+    return frozenset() if options.redirects == "3" and options.tee != "3" else ranks
+
+
+def _command(options: argparse.Namespace) -> list[str]:
+    if options.no_python:
+        return [options.program]
+    if options.module:
+        return [sys.executable, "-u", "-m", options.program]
+    if not Path(options.program).is_file():
+        fail(f"there is no program {options.program}")
+    return [sys.executable, "-u", options.program]
+
+
+def parse(argv: Sequence[str]) -> Run:
+    """Return what the command line asks for, or end with a sentence on what is wrong."""
+    options = _parser().parse_args(argv)
+    if options.nnodes not in ("1", "1:1") or options.node_rank != "0":
+        fail(
+            f"--nnodes is {options.nnodes} and --node-rank {options.node_rank}; only one host is "
+            "supported: leave them out, or say 1 and 0"
+        )
+    if options.virtual_local_rank:
+        fail("--virtual-local-rank is not offered; programs find their rank in LOCAL_RANK")
+    if options.module and options.no_python:
+        fail("-m and --no-python exclude each other")
+    if options.max_restarts < 0 or options.spares < 0:
+        fail("--max-restarts and --spares are whole numbers from 0")
+    count = _count(str(options.nproc_per_node))
+    shown = _shown(options, count)
+    unused = [
+        f"--{n.replace('_', '-')}" for n in _WITHOUT_EFFECT if getattr(options, n) is not None
+    ]
+    remarks = [f"{', '.join(unused)}: without effect on one host"] if unused else []
+    return Run(
+        count=count,
+        command=(*_command(options), *options.arguments),
+        log_dir=Path(options.log_dir),
+        max_restarts=options.max_restarts,
+        spares=options.spares,
+        master_addr=options.master_addr,
+        master_port=options.master_port,
+        sched_port=options.sched_port,
+        run_id=options.rdzv_id,
+        role=options.role,
+        shown=shown,
+        remarks=tuple(remarks),
+    )
