@@ -57,6 +57,11 @@ bool is_exiting(pid_t pid) {
   return true;
 }
 
+bool is_stopped(pid_t pid) {
+  const auto stat = read_stat(cat("/proc/", pid, "/stat"));
+  return stat && stat->state == 'T';
+}
+
 std::optional<std::uint64_t> start_time(pid_t pid) {
   const auto stat = read_stat(cat("/proc/", pid, "/stat"));
   if (!stat) return std::nullopt;

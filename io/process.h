@@ -73,6 +73,10 @@ Status signal_group(pid_t leader, int signal);
 // tell.
 bool is_exiting(pid_t pid);
 
+// True where a signal has stopped the process as a whole (SIGSTOP): it does nothing until another
+// signal lets it go on. Slowness never looks like this, nor does a debugger's hold.
+bool is_stopped(pid_t pid);
+
 // When the process was started, in clock ticks since boot: with the pid it names one process for
 // good. Nothing where there is no such process.
 std::optional<std::uint64_t> start_time(pid_t pid);

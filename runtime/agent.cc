@@ -46,8 +46,10 @@ class Agent {
   void carry_out(const agent::Send& action);
   void carry_out(const agent::Kill& action) { children_.kill(action.process, action.gently); }
   void carry_out(const agent::WantGrace& action);
+  void carry_out(const agent::WantPause& action);
   void carry_out(const agent::Say& action) { say(action.text); }
   void carry_out(const agent::Exit& action);
+  void look();
   void connect();
   void retry();
   void received(wire::Message message);
@@ -62,6 +64,7 @@ class Agent {
   Children children_;
   io::Trace trace_;
   std::shared_ptr<io::Connection> link_;
+  Instant looked_ = io::Loop::now();
   Duration next_retry_ = kFirstRetry;
   std::deque<agent::Event> events_;
   bool stepping_ = false;
@@ -122,6 +125,7 @@ int Agent::run() {
     step(agent::Started{});
     if (!spawn_failed_) on_started_();
     connect();
+    look();
   });
   loop_.run();
   link_.reset();
@@ -176,6 +180,19 @@ void Agent::carry_out(const agent::Send& action) {
 
 void Agent::carry_out(const agent::WantGrace&) {
   loop_.after(kGrace, [this] { step(agent::GraceOver{}); });
+}
+
+void Agent::carry_out(const agent::WantPause& action) {
+  loop_.after(action.how_long, [this, pause = action.pause] { step(agent::PauseOver{pause}); });
+}
+
+void Agent::look() {
+  const Instant now = io::Loop::now();
+  agent::Looked seen{.stopped = children_.stopped(),
+                     .on_time = now < looked_ + 2 * agent::kLookEvery};
+  looked_ = now;
+  step(std::move(seen));
+  loop_.after(agent::kLookEvery, [this] { look(); });
 }
 
 void Agent::carry_out(const agent::Exit& action) {

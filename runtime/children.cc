@@ -212,6 +212,14 @@ std::string Children::log_of(const std::string& node_id) const {
   return found == logs_.end() ? std::string() : found->second;
 }
 
+std::set<agent::Process> Children::stopped() const {
+  std::set<agent::Process> found;
+  for (const auto& [process, running] : running_) {
+    if (io::is_stopped(running.child.pid)) found.insert(process);
+  }
+  return found;
+}
+
 pid_t Children::pid_of(agent::Process process) const {
   const auto found = running_.find(process);
   return found == running_.end() ? 0 : found->second.child.pid;

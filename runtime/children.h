@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -48,6 +49,8 @@ class Children {
   // The newest log of a place ("scheduler", or a node id); empty where there is none.
   [[nodiscard]] std::string log_of(const std::string& node_id) const;
   [[nodiscard]] pid_t pid_of(agent::Process process) const;  // 0: not running.
+  // Whom a signal has stopped (SIGSTOP) just now. One in a debugger's hands is none of them.
+  [[nodiscard]] std::set<agent::Process> stopped() const;
   [[nodiscard]] std::size_t running() const { return running_.size(); }
 
  private:

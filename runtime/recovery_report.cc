@@ -63,6 +63,17 @@ std::string in_words(const RecoveryReport& report) {
   return cat("recovery ", report.number, ": ", report.cause, "; ", outcome, phases);
 }
 
+bool lacks_how(const RecoveryReport& report) {
+  return report.cause.ends_with(") died");
+}
+
+bool complete(RecoveryReport& report, const controller::Note& how) {
+  const auto whom = [](const std::string& text) { return text.substr(0, text.find(')')); };
+  if (!lacks_how(report) || whom(report.cause) != whom(how.text)) return false;
+  report.cause = how.text;
+  return true;
+}
+
 void RecoveryLog::begin(Instant now, const controller::Note& note) {
   const Instant told{static_cast<Instant::rep>(note.detected_ns)};
   const bool believable = note.detected_ns != 0 && told <= now && now - told < kBelievable;
@@ -95,6 +106,9 @@ std::optional<RecoveryReport> RecoveryLog::note(Instant now, const controller::N
       if (current_) current_->plan = now;
       break;
     case Kind::kReform:
+      break;
+    case Kind::kHow:
+      if (current_) complete(*current_, note);
       break;
     case Kind::kResume:
       if (!current_) break;

@@ -35,6 +35,12 @@ std::string to_json(const RecoveryReport& report);
 // One line for people.
 std::string in_words(const RecoveryReport& report);
 
+// Whether it is only known that a process died, and not yet how: its agent tells a moment later.
+bool lacks_how(const RecoveryReport& report);
+// If the note (kHow) is of the death that the report begins with, the report says how it came.
+// Returns whether it is.
+bool complete(RecoveryReport& report, const controller::Note& how);
+
 // Makes the reports out of the controller's notes.
 class RecoveryLog {
  public:

@@ -40,6 +40,19 @@ TEST(RecoveryReport, CountsThePhasesFromTheAgentsDetection) {
             "(ms after the fault: stop 3.0, plan 5.0, repair 6.0, resume 7.0, first step 10.0)");
 }
 
+TEST(RecoveryReport, SaysHowTheDeathCameOnceThatIsKnown) {
+  const auto how = [](const char* text) { return Note{Kind::kHow, 2, 7, 1, text, 0}; };
+  RecoveryLog log(0);
+  (void)log.note(at(10), fault(1, "rank 1 (process 5) died"));
+  (void)log.note(at(12), note(Kind::kResume, 2, 7));
+  (void)log.note(at(13), how("rank 1 (process 55) was killed by signal 9 (SIGKILL)"));
+  auto report = log.finish();
+  ASSERT_TRUE(report && lacks_how(*report));
+  EXPECT_TRUE(complete(*report, how("rank 1 (process 5) was killed by signal 9 (SIGKILL)")));
+  EXPECT_FALSE(lacks_how(*report));
+  EXPECT_EQ(report->cause, "rank 1 (process 5) was killed by signal 9 (SIGKILL)");
+}
+
 TEST(RecoveryReport, TakesTheJobsStartForNoRecovery) {
   RecoveryLog log(0);
   EXPECT_FALSE(log.note(at(1), note(Kind::kStop, 1, 0)));

@@ -27,6 +27,7 @@ using controller::Note;
 
 constexpr Duration kProofPatience = std::chrono::seconds(5);  // For a process to be gone.
 constexpr std::size_t kReportsShown = 16;
+constexpr Duration kHowPatience = std::chrono::milliseconds(500);  // From a death to its exit code.
 constexpr Duration kLastWords = std::chrono::milliseconds(300);
 constexpr Duration kLinger = std::chrono::seconds(3);  // After the end, for latecomers.
 
@@ -39,7 +40,8 @@ controller::Options machine_options(const config::Settings& settings) {
           .world_size = settings.worker_num,
           .topology_timeout = settings.topo_timeout,
           .lease = settings.node_timeout,
-          .replacement_timeout = settings.replacement_timeout};
+          .replacement_timeout = settings.replacement_timeout,
+          .one_host = true};
 }
 
 }  // namespace
@@ -64,6 +66,7 @@ int Server::run() {
   loop_.on_signals({SIGINT, SIGTERM}, [this](int signal) { interrupted(signal); });
   loop_.post([this] { step(controller::Started{}); });
   loop_.run();
+  publish_late();
   links_.clear();
   if (ended_) clean_up();
   return exit_code_.value_or(machine_.record().success ? 0 : 1);
@@ -146,6 +149,10 @@ bool Server::carry_out(const Note& action) {
     say(cat("all ", settings_.worker_num, " workers are here"));
   }
   if (action.kind == Note::Kind::kFault) say(cat("fault: ", action.text));
+  if (action.kind == Note::Kind::kHow) {
+    say(cat("by now it is known that ", action.text));
+    if (late_ && complete(*late_, action)) publish_late();
+  }
   report(log_.note(io::Loop::now(), action));
   if (action.kind == Note::Kind::kResume) {
     Version newest = 0;
@@ -159,6 +166,7 @@ bool Server::carry_out(const Note& action) {
 
 bool Server::carry_out(const controller::End& action) {
   report(log_.finish());
+  publish_late();
   say(cat("the job has ", action.success ? "ended" : "failed", ": ", action.reason));
   opened_.trace.event("end", {{"success", action.success}, {"reason", action.reason}});
   ended_ = true;
@@ -220,10 +228,23 @@ void Server::read_reports() {
   }
 }
 
-void Server::report(const std::optional<RecoveryReport>& report) {
+void Server::report(std::optional<RecoveryReport> report) {
   if (!report) return;
-  say(in_words(*report));
-  reports_.push_back(to_json(*report));
+  publish_late();
+  if (!lacks_how(*report)) return publish(*report);
+  late_ = std::move(report);
+  loop_.after(kHowPatience, [this, number = late_->number] {
+    if (late_ && late_->number == number) publish_late();
+  });
+}
+
+void Server::publish_late() {
+  if (const auto report = std::exchange(late_, std::nullopt)) publish(*report);
+}
+
+void Server::publish(const RecoveryReport& report) {
+  say(in_words(report));
+  reports_.push_back(to_json(report));
   while (reports_.size() > kReportsShown) reports_.pop_front();
   const io::Fd file(
       ::open(reports_path().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
@@ -254,6 +275,8 @@ void Server::note_in_trace(const Note& note) {
       return event("resume");
     case Note::Kind::kRecovered:
       return event("recovered");
+    case Note::Kind::kHow:
+      return event("how");
   }
 }
 

@@ -62,7 +62,9 @@ class Server {
   };
   void remember_local(controller::Link link, const wire::Register& who);
   void prove_dead(const Local& local, Instant until, Duration next);
-  void report(const std::optional<RecoveryReport>& report);
+  void report(std::optional<RecoveryReport> report);
+  void publish(const RecoveryReport& report);
+  void publish_late();
   [[nodiscard]] std::string reports_path() const;
   void read_reports();
   void note_in_trace(const controller::Note& note);
@@ -75,7 +77,8 @@ class Server {
   const config::Settings& settings_ = opened_.settings;
   controller::Machine machine_;
   RecoveryLog log_;
-  std::deque<std::string> reports_;  // Lines of recoveries.jsonl, the newest last.
+  std::optional<RecoveryReport> late_;  // Waits for how the death came that it begins with.
+  std::deque<std::string> reports_;     // Lines of recoveries.jsonl, the newest last.
   std::map<controller::Link, std::shared_ptr<io::Connection>> links_;
   std::map<controller::Link, Local> locals_;
   controller::Link newest_link_ = 0;

@@ -22,18 +22,6 @@ using namespace std::chrono_literals;
 constexpr Duration kProgressEvery = 250ms;
 constexpr Duration kFaultPatience = 20s;  // From a group's failure to the word of its cause.
 
-const char* name(wire::RepairKind kind) {
-  switch (kind) {
-    case wire::RepairKind::kFinish:
-      return "finish";
-    case wire::RepairKind::kReceive:
-      return "receive";
-    case wire::RepairKind::kBegin:
-      return "begin";
-  }
-  return "unknown";
-}
-
 // What the control thread may end at any time: the forming of a group, and the group.
 class Breaker {
  public:

@@ -4,6 +4,26 @@
 #include "sim/world.h"
 
 namespace holdfast::sim {
+namespace {
+
+// What the training thread does next, by World::Stage.
+constexpr const char* kWhat[] = {"spare",
+                                 "unplaced",
+                                 "opens its arena",
+                                 "parked",
+                                 "mends",
+                                 "mends the rest",
+                                 "goes",
+                                 "joins",
+                                 "gives its gradients",
+                                 "has all gradients and stages",
+                                 "arrives at the commit",
+                                 "begins the update",
+                                 "ends the update",
+                                 "ended",
+                                 "failed"};
+
+}  // namespace
 
 std::string World::describe(const Transition& t) const {
   const auto worker = [&](Index i) {
@@ -37,21 +57,6 @@ std::string World::describe(const Transition& t) const {
     case Kind::kAgentConnect:
       return "the agent connects";
     case Kind::kTrain: {
-      constexpr const char* kWhat[] = {"spare",
-                                       "unplaced",
-                                       "opens its arena",
-                                       "parked",
-                                       "mends",
-                                       "mends the rest",
-                                       "goes",
-                                       "joins",
-                                       "gives its gradients",
-                                       "has all gradients and stages",
-                                       "arrives at the commit",
-                                       "begins the update",
-                                       "ends the update",
-                                       "ended",
-                                       "failed"};
       return cat(worker(t.index), " ", kWhat[static_cast<std::size_t>(workers_[t.index].stage)]);
     }
     case Kind::kExit:
@@ -65,6 +70,12 @@ std::string World::describe(const Transition& t) const {
     case Kind::kDied:
       return cat("the agent hears that process ", deaths_[t.index].process, " ",
                  deaths_[t.index].exit_code ? "has ended" : "is dying");
+    case Kind::kSpawnFailed:
+      return cat("the agent hears that process ", not_spawned_.front(), " could not be started");
+    case Kind::kLook:
+      return "the agent looks for stopped processes";
+    case Kind::kPauseOver:
+      return "the agent's pause is over";
     case Kind::kGrace:
       return "the agent's grace is over";
     case Kind::kPersonWorker:

@@ -8,9 +8,10 @@ namespace holdfast::sim {
 namespace {
 
 constexpr Duration kShortPause = std::chrono::seconds(1);
-constexpr Duration kLongPause = std::chrono::seconds(8);  // Longer than a lease.
-constexpr Duration kHiccup = std::chrono::seconds(4);     // Likewise.
-constexpr std::uint32_t kBurst = 25;                      // Transitions.
+constexpr Duration kMoment = std::chrono::milliseconds(350);  // Too short to be ended for it.
+constexpr Duration kLongPause = std::chrono::seconds(8);      // Longer than a lease.
+constexpr Duration kHiccup = std::chrono::seconds(4);         // Likewise.
+constexpr std::uint32_t kBurst = 25;                          // Transitions.
 constexpr std::uint32_t kBurstRarity = 6;
 
 }  // namespace
@@ -26,6 +27,7 @@ void World::list_faults() {
     const bool placed = worker.stage != Stage::kSpare;
     add(true, Fault::kKill, i);
     add(worker.paused_until <= now_, Fault::kPause, i);
+    add(worker.paused_until <= now_, Fault::kStop, i);
     const bool owns = worker.rank != kNoRank && arena(worker).owner == worker.process;
     add(owns && worker.stage != Stage::kEnded, Fault::kWipe, i);
     add(placed && !setup_.agent, Fault::kDouble, i);
@@ -46,6 +48,7 @@ void World::list_faults() {
     add(flows(link), Fault::kStall, i);
   }
   add(next_time().has_value(), Fault::kHiccup, 0);
+  add(setup_.agent && spawns_failed_ + 1 < agent::kSpawnTries, Fault::kSpawnFails, 0);
   add(setup_.agent && !exited_, Fault::kInterrupt, 0);
 }
 
@@ -103,17 +106,26 @@ void World::strike(const Mishap& mishap) {
     case Fault::kPause:
       told(cat("process ", workers_[i].process, " is stopped for a while"));
       workers_[i].paused_until = now_ + lasting();
+      workers_[i].stopped.reset();
       return disturb(workers_[i], workers_[i].paused_until);
+    case Fault::kStop:
+      told(cat("process ", workers_[i].process, " is stopped (SIGSTOP)"));
+      workers_[i].paused_until = now_ + (choices_.pick(2) == 0 ? kLongPause : kMoment);
+      stop(workers_[i]);
+      return disturb(workers_[i], workers_[i].paused_until);
+    case Fault::kSpawnFails: {
+      const auto left = static_cast<std::uint32_t>(agent::kSpawnTries - 1 - spawns_failed_);
+      spawns_fail_ = 1 + choices_.pick(std::min<std::uint32_t>(3, left));
+      spawns_failed_ += static_cast<std::int32_t>(spawns_fail_);
+      return told(cat("the next ", spawns_fail_, " processes can not be started"));
+    }
     case Fault::kStall:
       told(cat("connection ", i + 1, " delivers nothing for a while"));
       links_[i].stalled_until = now_ + lasting();
       return disturb(links_[i], links_[i].stalled_until);
     case Fault::kHiccup:
       told("everything stands still for a while");
-      now_ = std::min(*next_time(), now_ + kHiccup);
-      agent_disturbed_ = std::max(agent_disturbed_, now_);
-      for (auto& worker : workers_) disturb(worker, now_);
-      return;
+      return stand_still();
     case Fault::kDouble:
       told(cat("a second process is started as ", workers_[i].node_id));
       add_worker(next_process_++, workers_[i].node_id, prng_.next(), 0, false);
@@ -129,6 +141,17 @@ void World::strike(const Mishap& mishap) {
       told("the agent is interrupted");
       return tell_agent(agent::Interrupted{2});
   }
+}
+
+void World::stand_still() {
+  if (next_look_ && choices_.pick(2) == 1) {  // The agent misses looks.
+    now_ += kHiccup;
+    stood_still_ = now_;
+  } else {
+    now_ = std::min(*next_time(), now_ + kHiccup);
+  }
+  agent_disturbed_ = std::max(agent_disturbed_, now_);
+  for (auto& worker : workers_) disturb(worker, now_);
 }
 
 // It can not be heard, or not in time, until then.

@@ -22,7 +22,8 @@ void World::start_scheduler() {
                                                  .world_size = setup_.ranks,
                                                  .topology_timeout = kTopologyTimeout,
                                                  .lease = kLease,
-                                                 .replacement_timeout = kReplacementTimeout},
+                                                 .replacement_timeout = kReplacementTimeout,
+                                                 .one_host = true},
                              durable_);
   agent_disturbed_ = std::max(agent_disturbed_, now_);
   for (auto& worker : workers_) worker.disturbed = std::max(worker.disturbed, now_);

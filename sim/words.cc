@@ -18,18 +18,6 @@ std::string version(Version version) {
   return version == kNoVersion ? "nothing" : cat("version ", version);
 }
 
-std::string repair_kind(wire::RepairKind kind) {
-  switch (kind) {
-    case wire::RepairKind::kFinish:
-      return "finish";
-    case wire::RepairKind::kReceive:
-      return "receive";
-    case wire::RepairKind::kBegin:
-      return "begin";
-  }
-  return "?";
-}
-
 std::string slots(const wire::AgentState& state) {
   std::string text;
   for (const auto& slot : state.slots) {
@@ -53,6 +41,8 @@ std::string note_kind(controller::Note::Kind kind) {
       return "resume";
     case controller::Note::Kind::kRecovered:
       return "recovered";
+    case controller::Note::Kind::kHow:
+      return "how";
   }
   return "?";
 }
@@ -93,7 +83,7 @@ std::string to_words(const wire::Message& message) {
                        version(m.staged));
           },
           [](const wire::Repair& m) {
-            return cat("Repair generation ", m.generation, " ", repair_kind(m.kind), " ",
+            return cat("Repair generation ", m.generation, " ", name(m.kind), " ",
                        version(m.version), " from ", m.source);
           },
           [](const wire::Repaired& m) { return cat("Repaired generation ", m.generation); },
@@ -173,6 +163,9 @@ std::string to_words(const agent::Action& action) {
             return cat("kill process ", a.process, a.gently ? " gently" : "");
           },
           [](const agent::WantGrace&) { return std::string("want grace"); },
+          [](const agent::WantPause& a) {
+            return cat("want a pause of ", a.how_long.count() / 1'000'000, " ms");
+          },
           [](const agent::Say& a) { return cat("to the user: ", a.text); },
           [](const agent::Exit& a) { return cat("exit with code ", a.code, ": ", a.reason); },
       },

@@ -147,6 +147,9 @@ void World::list_processes() {
       const auto before = deaths_.begin() + static_cast<std::ptrdiff_t>(i);
       add(std::none_of(deaths_.begin(), before, same), Kind::kDied, i);
     }
+    add(!not_spawned_.empty(), Kind::kSpawnFailed, 0);
+    add(next_look_ && *next_look_ <= now_, Kind::kLook, 0);
+    for (Index i = 0; i < pauses_.size(); ++i) add(pauses_[i].until <= now_, Kind::kPauseOver, i);
     for (Index i = 0; i < graces_.size(); ++i) add(graces_[i] <= now_, Kind::kGrace, i);
   }
   for (Index i = 0; i < person_.workers.size(); ++i) {
@@ -231,6 +234,12 @@ void World::perform(const Transition& t) {
       deaths_.erase(deaths_.begin() + static_cast<std::ptrdiff_t>(t.index));
       return tell_agent(died);
     }
+    case Kind::kSpawnFailed:
+      return hear_not_spawned();
+    case Kind::kLook:
+      return look();
+    case Kind::kPauseOver:
+      return end_pause(t.index);
     case Kind::kGrace:
       graces_.erase(graces_.begin() + static_cast<std::ptrdiff_t>(t.index));
       return tell_agent(agent::GraceOver{});
@@ -269,6 +278,8 @@ std::optional<Instant> World::next_time() const {
   }
   for (Index i = first_link_; i < links_.size(); ++i) consider(links_[i].stalled_until);
   for (const Instant at : graces_) consider(at);
+  for (const auto& pause : pauses_) consider(pause.until);
+  if (next_look_) consider(*next_look_);
   for (const auto& errand : person_.workers) consider(errand.at);
   return next;
 }
@@ -280,6 +291,7 @@ bool World::advance() {
   now_ = *next;
   fold(static_cast<std::uint64_t>(now_.count()));
   check_deaths_are_known();
+  check_stopped_are_ended();
   return true;
 }
 

@@ -84,6 +84,7 @@ class World {
     Version staging = 0;
     std::uint64_t operation = 0;  // How many of the group's it has begun.
     Instant paused_until{};
+    std::optional<Instant> stopped;  // Since when, where its pause is one that its agent can see.
     Instant died_at{};
     Instant alone_since{};  // Without a connection.
     Instant disturbed{};    // When it was last kept from being heard.
@@ -147,6 +148,9 @@ class World {
     kUnreachable,
     kPromote,
     kDied,
+    kSpawnFailed,
+    kLook,
+    kPauseOver,
     kGrace,
     kPersonWorker,
     kPersonScheduler,
@@ -181,6 +185,7 @@ class World {
   void list_faults();
   void strike(const Mishap& mishap);
   void kill_workers(bool wipe, Index only);
+  void stand_still();
   void disturb(Worker& worker, Instant until);
   void disturb(const Connection& link, Instant until);
   [[nodiscard]] bool is_legitimate(const std::string& reason) const;
@@ -239,6 +244,12 @@ class World {
   void tell_agent(const agent::Event& event);
   void carry_out(const agent::Action& action);
   void agent_hears_of_death(agent::Process process, std::int32_t code, bool lifeline);
+  void spawn(const agent::Spawn& what);
+  void look();
+  void stop(Worker& worker);
+  void hear_not_spawned();
+  void end_pause(Index which);
+  void check_stopped_are_ended();
   void promote(Index which);
   [[nodiscard]] Index worker_of(agent::Process process) const;
 
@@ -280,6 +291,17 @@ class World {
   std::vector<agent::Died> deaths_;         // The agent has not been told yet.
   std::vector<agent::Promote> promotions_;  // On their way to the spare.
   std::vector<Instant> graces_;
+  struct Pause {
+    Instant until{};
+    std::uint64_t pause = 0;
+  };
+  std::vector<Pause> pauses_;
+  std::uint32_t spawns_fail_ = 0;           // So many of the next.
+  std::int32_t spawns_failed_ = 0;          // In all; fewer than an agent tries.
+  std::deque<agent::Process> not_spawned_;  // The agent has not been told yet.
+  std::optional<Instant> next_look_;        // There while a process is stopped.
+  Instant last_look_{};
+  Instant stood_still_{};  // Everything did, until then.
   std::optional<agent::Exit> exited_;
   agent::Process next_process_ = 1'000'000;  // Of those started by hand.
 

@@ -97,6 +97,18 @@ enum class RepairKind : std::uint8_t {
   kBegin = 3,    // Commit version 0 from what the program initialised.
 };
 
+constexpr const char* name(RepairKind kind) {
+  switch (kind) {
+    case RepairKind::kFinish:
+      return "finish";
+    case RepairKind::kReceive:
+      return "receive";
+    case RepairKind::kBegin:
+      return "begin";
+  }
+  return "?";
+}
+
 // scheduler → worker: bring your arena to `version`.
 struct Repair {
   Generation generation = 0;

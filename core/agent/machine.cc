@@ -5,6 +5,12 @@
 #include "base/text.h"
 
 namespace holdfast::agent {
+namespace {
+
+constexpr Duration kFirstPause = std::chrono::milliseconds(100);
+constexpr Duration kLastPause = std::chrono::seconds(2);
+
+}  // namespace
 
 Machine::Machine(Options options) : options_(std::move(options)), prng_(options_.seed) {
   if (options_.runs_scheduler) {
@@ -55,8 +61,47 @@ void Machine::give(Place& place) {
   add_spare();
 }
 
-void Machine::on(const Died& e) {
-  if (e.exit_code) running_.erase(e.process);
+// Twice as long each time.
+std::uint64_t Machine::pause(std::int32_t times) {
+  Duration how_long = kFirstPause;
+  for (; times > 0 && how_long < kLastPause; --times) how_long *= 2;
+  actions_.push_back(WantPause{next_pause_, std::min(how_long, kLastPause)});
+  return next_pause_++;
+}
+
+void Machine::on(const PauseOver& e) {
+  if (ending_ || job_done_) return;
+  if (spare_pauses_.erase(e.pause) != 0 && !workers_done()) add_spare();
+  for (auto& place : places_) {
+    if (place.pause != e.pause) continue;
+    place.pause = 0;
+    give(place);
+    tell_state();
+  }
+}
+
+// A stopped process holds up all others and may never go on: it is replaced like a dead one, and
+// made dead before, so that it can not wake up into its successor's arena.
+void Machine::on(const Looked& e) {
+  std::map<Process, int> counts;
+  for (const Process process : e.stopped) {
+    if (!running_.contains(process)) continue;
+    // What stopped us as well was no fault of theirs: count anew.
+    const int looks = 1 + (e.on_time ? stopped_[process] : 0);
+    counts[process] = looks;
+    if (looks < kStoppedLooks || !hung_.insert(process).second) continue;
+    actions_.push_back(Kill{process, false});
+  }
+  stopped_ = std::move(counts);
+}
+
+void Machine::on(const Died& died) {
+  Died e = died;
+  if (hung_.contains(e.process)) e.how = "was stopped by a signal and ended by its agent";
+  if (e.exit_code) {
+    running_.erase(e.process);
+    hung_.erase(e.process);
+  }
   const auto current = std::find_if(places_.begin(), places_.end(),
                                     [&](const Place& p) { return p.process == e.process; });
   if (current != places_.end()) {
@@ -81,6 +126,7 @@ void Machine::place_died(Place& place, const Died& e) {
   place.exit_code = e.exit_code.value_or(255);
   place.last_words = e.how;
   place.detected_ns = e.detected_ns;
+  place.not_started = 0;
   if (place.role == Role::kScheduler && e.exit_code == 0 && met_) job_done_ = true;
   if (e.exit_code == 0 || job_done_) {
     place.done = true;
@@ -101,7 +147,12 @@ void Machine::place_died(Place& place, const Died& e) {
          place.node_id);
     return;
   }
-  give(place);
+  // A scheduler that fails at once, each time, must not keep a processor busy.
+  if (place.role == Role::kScheduler && place.failures > 1) {
+    place.pause = pause(place.failures - 2);
+  } else {
+    give(place);
+  }
   tell_state();
 }
 
@@ -120,12 +171,23 @@ void Machine::on(const SpawnFailed& e) {
   running_.erase(e.process);
   if (std::erase_if(spares_, [&](const Spare& s) { return s.process == e.process; }) > 0) {
     actions_.push_back(Say{cat("a spare could not be started: ", e.why)});
+    if (++spare_failures_ <= options_.max_restarts) {
+      spare_pauses_.insert(pause(spare_failures_ - 1));
+    }
     return maybe_exit();
   }
-  for (auto& place : places_) {
-    if (place.process == e.process) place.process = 0;
+  const auto place = std::find_if(places_.begin(), places_.end(),
+                                  [&](const Place& p) { return p.process == e.process; });
+  if (place != places_.end()) {
+    place->process = 0;
+    // The first of a place can not be started for a reason that stays; a later one may be.
+    if (!ending_ && place->attempt > 1 && ++place->not_started < kSpawnTries) {
+      place->pause = pause(place->not_started - 1);
+      return tell_state();
+    }
   }
-  fail(127, e.why, "");
+  const bool tried = place != places_.end() && place->not_started > 1;
+  fail(127, tried ? cat(e.why, " (", place->not_started, " times on end)") : e.why, "");
   maybe_exit();
 }
 

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -36,6 +37,15 @@ struct Options {
 
 inline constexpr const char* kSchedulerNode = "scheduler";
 
+// How often the shell looks for stopped processes (SIGSTOP), and in how many looks on end one must
+// be found so: a tool that stops a process for a moment does not cost it its place.
+inline constexpr Duration kLookEvery = std::chrono::milliseconds(150);
+inline constexpr int kStoppedLooks = 4;
+
+// A process that can not be started for want of memory or of process numbers may be, a moment
+// later.
+inline constexpr std::int32_t kSpawnTries = 5;
+
 // What may happen.
 struct Started {};
 struct Died {  // Seen first by its lifeline (no exit code yet) or by its end itself.
@@ -48,6 +58,13 @@ struct SpawnFailed {
   Process process = 0;
   std::string why;
 };
+struct PauseOver {
+  std::uint64_t pause = 0;
+};
+struct Looked {               // Every kLookEvery.
+  std::set<Process> stopped;  // Of the running: whom a signal has stopped. A debugger is none.
+  bool on_time = true;        // No look was missed: we ourselves were not stopped meanwhile.
+};
 struct LinkUp {};  // Connected to the scheduler.
 struct LinkDown {};
 struct Received {
@@ -57,8 +74,8 @@ struct Interrupted {  // The user, or what started us, wants the job to end.
   std::int32_t signal = 0;
 };
 struct GraceOver {};  // Who was asked to end had its time.
-using Event =
-    std::variant<Started, Died, SpawnFailed, LinkUp, LinkDown, Received, Interrupted, GraceOver>;
+using Event = std::variant<Started, Died, SpawnFailed, PauseOver, Looked, LinkUp, LinkDown,
+                           Received, Interrupted, GraceOver>;
 
 // What must be done.
 enum class Role : std::uint8_t { kScheduler, kWorker, kSpare };
@@ -82,6 +99,10 @@ struct Kill {
   bool gently = false;  // SIGTERM; the machine asks again without it after GraceOver.
 };
 struct WantGrace {};  // Deliver GraceOver once, after the shell's grace period.
+struct WantPause {    // Deliver PauseOver once, so much later.
+  std::uint64_t pause = 0;
+  Duration how_long{};
+};
 struct Say {
   std::string text;
 };
@@ -90,7 +111,7 @@ struct Exit {  // Nothing of ours runs any more.
   std::string reason;       // Of a failure: the first that was not recovered from.
   std::string failed_node;  // Whose log tells more; may be empty.
 };
-using Action = std::variant<Spawn, Promote, Send, Kill, WantGrace, Say, Exit>;
+using Action = std::variant<Spawn, Promote, Send, Kill, WantGrace, WantPause, Say, Exit>;
 using Actions = std::vector<Action>;
 
 class Machine {
@@ -107,9 +128,11 @@ class Machine {
     Process previous = 0;  // The one that died last.
     Incarnation incarnation = 0;
     std::uint64_t attempt = 0;
-    bool done = false;           // Its process ended with exit code 0.
-    std::int32_t failures = 0;   // Since the last step was made.
-    std::int32_t exit_code = 0;  // Of `previous`, as are the next two.
+    bool done = false;             // Its process ended with exit code 0.
+    std::int32_t failures = 0;     // Since the last step was made.
+    std::uint64_t pause = 0;       // Its next process waits for the end of this one; 0: for none.
+    std::int32_t not_started = 0;  // How often on end its process could not be.
+    std::int32_t exit_code = 0;    // Of `previous`, as are the next two.
     std::string last_words;
     std::uint64_t detected_ns = 0;
   };
@@ -121,6 +144,8 @@ class Machine {
   void on(const Started&);
   void on(const Died& e);
   void on(const SpawnFailed& e);
+  void on(const PauseOver& e);
+  void on(const Looked& e);
   void on(const LinkUp&);
   void on(const LinkDown&) { linked_ = false; }
   void on(const Received& e) {
@@ -141,6 +166,7 @@ class Machine {
   void give(Place& place);
   void start(Place& place);
   void add_spare();
+  std::uint64_t pause(std::int32_t times);
   void tell_state();
   void send(wire::Message message);
   void fail(std::int32_t code, std::string reason, std::string node);
@@ -151,9 +177,13 @@ class Machine {
 
   Options options_;
   Prng prng_;
-  std::vector<Place> places_;  // The scheduler's first, where it runs here.
-  std::deque<Spare> spares_;   // Oldest first: the one that waits longest is warm.
-  std::set<Process> running_;  // Spawned and not known to have ended altogether.
+  std::vector<Place> places_;             // The scheduler's first, where it runs here.
+  std::deque<Spare> spares_;              // Oldest first: the one that waits longest is warm.
+  std::set<Process> running_;             // Spawned and not known to have ended altogether.
+  std::map<Process, int> stopped_;        // In how many looks on end.
+  std::set<Process> hung_;                // Ended since they were stopped.
+  std::set<std::uint64_t> spare_pauses_;  // A spare waits for the end of each.
+  std::uint64_t next_pause_ = 1;
   Process next_process_ = 1;
   std::int32_t spare_failures_ = 0;
   Version version_ = 0;

@@ -43,12 +43,17 @@ class AgentTest : public ::testing::Test {
         said_.push_back(send->message);
       } else if (const auto* exit = std::get_if<Exit>(&action)) {
         exit_ = *exit;
+      } else if (const auto* pause = std::get_if<WantPause>(&action)) {
+        pauses_.push_back(*pause);
       } else if (std::holds_alternative<WantGrace>(action)) {
         ++graces_;
       }
     }
   }
 
+  void look(std::set<Process> stopped, bool on_time = true) {
+    step(Looked{std::move(stopped), on_time});
+  }
   void dies(Process process, std::int32_t code) { step(Died{process, code, "died", 1}); }
   [[nodiscard]] Process at(const std::string& node) const { return places_.at(node).process; }
 
@@ -59,6 +64,7 @@ class AgentTest : public ::testing::Test {
   std::vector<Kill> killed_;
   std::vector<wire::Message> said_;
   std::optional<Exit> exit_;
+  std::vector<WantPause> pauses_;
   int spawned_ = 0;
   int graces_ = 0;
 };
@@ -240,6 +246,79 @@ TEST_F(AgentTest, AProgramThatCanNotBeStartedIsToldAtOnce) {
   ASSERT_TRUE(exit_.has_value());
   EXPECT_EQ(exit_->code, 127);
   EXPECT_EQ(exit_->reason, "no such file: train");
+}
+
+TEST_F(AgentTest, AReplacementThatCanNotBeStartedIsTriedAgainAndThenEndsTheJob) {
+  start();
+  dies(at("w0"), 137);
+  Duration last{};
+  for (std::int32_t i = 1; i < kSpawnTries; ++i) {
+    const std::uint64_t attempt = places_.at("w0").attempt;
+    step(SpawnFailed{at("w0"), "no memory"});
+    ASSERT_EQ(pauses_.size(), static_cast<std::size_t>(i));
+    EXPECT_GT(pauses_.back().how_long, last);
+    last = pauses_.back().how_long;
+    EXPECT_EQ(places_.at("w0").attempt, attempt);
+    step(PauseOver{pauses_.back().pause});
+    EXPECT_EQ(places_.at("w0").attempt, attempt + 1);
+  }
+  EXPECT_TRUE(killed_.empty());
+  step(SpawnFailed{at("w0"), "no memory"});
+  dies(at("w1"), 143);
+  dies(at(kSchedulerNode), 143);
+  ASSERT_TRUE(exit_.has_value());
+  EXPECT_EQ(exit_->code, 127);
+  EXPECT_EQ(exit_->reason, "no memory (5 times on end)");
+}
+
+TEST_F(AgentTest, ASpareThatCanNotBeStartedIsTriedAgain) {
+  start(1);
+  step(SpawnFailed{spares_.back().process, "no memory"});
+  ASSERT_EQ(pauses_.size(), 1U);
+  step(PauseOver{pauses_.back().pause});
+  EXPECT_EQ(spares_.size(), 2U);
+}
+
+TEST_F(AgentTest, ASchedulerIsReplacedAtOnceAndAfterPausesIfItFailsAgain) {
+  start(0, 100);
+  dies(at(kSchedulerNode), 1);
+  EXPECT_EQ(places_.at(kSchedulerNode).attempt, 2U);
+  for (int i = 0; i < 10; ++i) {
+    dies(at(kSchedulerNode), 1);
+    ASSERT_EQ(pauses_.size(), static_cast<std::size_t>(i + 1));
+    step(PauseOver{pauses_.back().pause});
+  }
+  EXPECT_EQ(places_.at(kSchedulerNode).attempt, 12U);
+  EXPECT_EQ(pauses_.back().how_long, std::chrono::seconds(2));
+  step(Received{wire::JobProgress{2, 5, 0}});
+  dies(at(kSchedulerNode), 1);
+  EXPECT_EQ(places_.at(kSchedulerNode).attempt, 13U);
+}
+
+TEST_F(AgentTest, EndsAProcessThatIsStoppedInSeveralLooksOnEnd) {
+  start();
+  const Process process = at("w0");
+  for (int i = 1; i < kStoppedLooks; ++i) look({process});
+  look({});
+  for (int i = 1; i < kStoppedLooks; ++i) look({process});
+  EXPECT_TRUE(killed_.empty());
+  look({process});
+  ASSERT_EQ(killed_.size(), 1U);
+  EXPECT_EQ(killed_[0].process, process);
+  EXPECT_FALSE(killed_[0].gently);
+  look({process});
+  EXPECT_EQ(killed_.size(), 1U);
+  step(LinkUp{});
+  said_.clear();
+  dies(process, 137);
+  EXPECT_EQ(std::get<wire::AgentState>(said_.back()).slots[0].last_words,
+            "was stopped by a signal and ended by its agent");
+}
+
+TEST_F(AgentTest, WhatStoppedTheAgentAsWellDoesNotCount) {
+  start();
+  for (int i = 0; i < 10 * kStoppedLooks; ++i) look({at("w0"), at("w1")}, i % 3 != 0);
+  EXPECT_TRUE(killed_.empty());
 }
 
 }  // namespace

@@ -32,6 +32,7 @@ struct Options {
   Duration topology_timeout{};     // Until all processes have come.
   Duration lease{};                // Silence after which a process counts as lost.
   Duration replacement_timeout{};  // How long a lost rank is waited for.
+  bool one_host = false;           // Arenas and collectives are memory of one host: no second one.
 };
 
 // What may happen.
@@ -66,11 +67,11 @@ struct Close {
   Link link = 0;
 };
 struct Note {  // For traces and reports; decides nothing.
-  enum class Kind : std::uint8_t { kFault, kStop, kPlan, kReform, kResume, kRecovered };
+  enum class Kind : std::uint8_t { kFault, kStop, kPlan, kReform, kResume, kRecovered, kHow };
   Kind kind = Kind::kFault;
   Generation generation = 0;
   Version version = 0;
-  Rank rank = kNoRank;  // kFault: whose.
+  Rank rank = kNoRank;  // kFault: whose. kHow: of whose death it is known by now how it came.
   std::string text;
   std::uint64_t detected_ns = 0;  // kFault: when its agent knew; 0: not known.
 };
@@ -89,11 +90,13 @@ struct Member {
   std::int64_t pid = 0;
   Incarnation incarnation = 0;
   std::uint64_t attempt = 0;
-  bool dead = false;    // Proven, for this incarnation.
-  bool lost = false;    // Silent for longer than its lease.
-  bool left = false;    // Ended with exit code 0, or finished and gone.
-  bool joined = false;  // This incarnation has reported at least once.
-  std::string how;      // How the last incarnation ended.
+  bool dead = false;              // Proven, for this incarnation.
+  bool lost = false;              // Silent for longer than its lease.
+  bool left = false;              // Ended with exit code 0, or finished and gone.
+  bool joined = false;            // This incarnation has reported at least once.
+  std::string how;                // How the last incarnation ended.
+  std::int64_t dead_pid = 0;      // Of that one.
+  std::uint64_t detected_ns = 0;  // When its agent knew of that end.
   Instant heard{};
   Version version = 0;  // By its own Progress.
   double loss = 0;
@@ -139,11 +142,13 @@ class Machine {
   void take_over(Rank rank, Link link, const wire::Register& m);
   void welcome(Rank rank);
   void heed(const wire::Slot& slot);
+  void tell_how(Member& member, const wire::Slot& slot);
   void heed_agents(const std::string& node_id);
   void died(const std::string& node_id, const std::string& how, bool in_good_order,
             std::uint64_t detected_ns);
   void answer_knock(const std::string& node_id);
   void refuse(Link link, std::string reason);
+  [[nodiscard]] std::string elsewhere(const wire::Register& m) const;
   void check_leases();
   [[nodiscard]] bool lease_runs(const Member& member) const;
   [[nodiscard]] std::string missing() const;
@@ -160,6 +165,7 @@ class Machine {
   void next_round();
   void resume();
   void send_repair(Rank rank);
+  void proven(Rank rank, Version version);
   void maybe_all_left();
   void end(bool success, std::string reason);
   [[nodiscard]] wire::Lease& lease(Rank rank) {
@@ -182,7 +188,7 @@ class Machine {
   std::map<Link, wire::AgentState> agents_;
   std::map<Rank, wire::Report> reports_;  // Of the generation being formed.
   planner::Plan plan_;
-  bool receiving_ = false;   // The plan's second round: copies from others.
+  int round_ = 0;            // Of the plan: 1 for each its own arena, 2 copies from others.
   std::set<Rank> mending_;   // Of this round, not yet repaired.
   std::set<Rank> unproven_;  // Have made no step yet in the running generation.
   std::string cause_;

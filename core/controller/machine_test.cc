@@ -32,6 +32,9 @@ class ControllerTest : public ::testing::Test {
       stored = stored || std::holds_alternative<Store>(action);
       if (const auto* send = std::get_if<Send>(&action)) said_[send->link].push_back(send->message);
       if (const auto* end = std::get_if<End>(&action)) end_ = *end;
+      if (const auto* note = std::get_if<Note>(&action); note && note->kind == Note::Kind::kHow) {
+        hows_.push_back(note->text);
+      }
     }
     if (stored) step(Stored{});
   }
@@ -79,6 +82,7 @@ class ControllerTest : public ::testing::Test {
   std::optional<Machine> machine_;
   std::map<Link, std::vector<wire::Message>> said_;
   std::optional<End> end_;
+  std::vector<std::string> hows_;  // Of notes.
   Instant now_{};
 };
 
@@ -98,6 +102,30 @@ TEST_F(ControllerTest, KeepsTheRanksOfOneHostTogether) {
   EXPECT_EQ(rank(2), 0);
   EXPECT_EQ(rank(3), 1);
   EXPECT_EQ(rank(1), 2);
+}
+
+TEST_F(ControllerTest, WhereOneHostIsNeededASecondOneEndsTheJob) {
+  options_.one_host = true;
+  machine_.emplace(options_, std::nullopt);
+  step(Started{});
+  come(1, who("0", 1, 0, "host-1"));
+  come(2, who("1", 2, 0, "host-2"));
+  ASSERT_TRUE(end_.has_value());
+  EXPECT_FALSE(end_->success);
+  EXPECT_NE(end_->reason.find("node '1' is on host host-2, but node '0' is or was on host host-1"),
+            std::string::npos)
+      << end_->reason;
+  EXPECT_NE(last<wire::JobEnded>(2), nullptr);
+}
+
+TEST_F(ControllerTest, WhereOneHostIsNeededASuccessorFromAnotherIsRefused) {
+  options_.one_host = true;
+  machine_.emplace(options_, std::nullopt);
+  step(Started{});
+  all_train(1);
+  come(9, who("w2", 99, 2, "host-2"));
+  EXPECT_NE(last<wire::Refused>(9), nullptr);
+  EXPECT_EQ(machine_->phase(), Phase::kRunning);
 }
 
 TEST_F(ControllerTest, TakesNumbersAsRanks) {
@@ -279,6 +307,23 @@ TEST_F(ControllerTest, AnEndedJobIsOverForWhoeverComes) {
   come(8, who("w1", 11));
   ASSERT_NE(last<wire::JobEnded>(8), nullptr);
   EXPECT_FALSE(last<wire::JobEnded>(8)->success);
+}
+
+// The lifeline is quicker than the exit code.
+TEST_F(ControllerTest, TellsHowADeathCameOnceItsAgentKnows) {
+  all_train(1);
+  const auto told = [&](const std::string& words, bool alive, std::uint64_t attempt) {
+    const Incarnation incarnation = attempt == 1 ? 20 : 21;
+    const wire::Slot slot{"w2", incarnation, attempt, alive, 137, words, 5};
+    step(Received{7, wire::AgentState{"job", "agent", "host", {slot}}});
+  };
+  told("", true, 1);
+  told("died", true, 2);
+  EXPECT_EQ(hows_, std::vector<std::string>{});
+  told("was killed by signal 9 (SIGKILL)", true, 2);
+  told("was killed by signal 9 (SIGKILL)", true, 2);
+  ASSERT_EQ(hows_.size(), 1U);
+  EXPECT_EQ(hows_[0], "rank 1 (process 1) was killed by signal 9 (SIGKILL)");
 }
 
 }  // namespace

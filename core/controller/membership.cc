@@ -124,6 +124,18 @@ void Machine::refuse(Link link, std::string reason) {
   emit(Close{link});
 }
 
+// Why this process can not be one of the job, where another of its processes is on another host.
+std::string Machine::elsewhere(const wire::Register& m) const {
+  if (!options_.one_host) return {};
+  const auto other = std::find_if(members_.begin(), members_.end(), [&](const auto& entry) {
+    return !entry.second.host.empty() && entry.second.host != m.host;
+  });
+  if (other == members_.end()) return {};
+  return cat("node '", m.node_id, "' is on host ", m.host, ", but node '", other->first,
+             "' is or was on host ", other->second.host,
+             ": so far all workers of a job share one host's memory; start them all on one host");
+}
+
 void Machine::receive(Link link, const wire::Register& m) {
   if (phase_ == Phase::kEnded) {
     send(link, wire::JobEnded{record_.success, record_.reason});
@@ -150,6 +162,11 @@ void Machine::admit_early(Link link, const wire::Register& m) {
       found->second.attempt >= m.attempt) {
     refuse(link, cat("another living process is registered as node '", m.node_id,
                      "': give every worker its own MS_NODE_ID"));
+    return;
+  }
+  if (const std::string why = elsewhere(m); !why.empty()) {
+    end(false, why);
+    send(link, wire::JobEnded{false, why});
     return;
   }
   attach(members_[m.node_id], link, m);
@@ -179,6 +196,7 @@ void Machine::admit(Link link, Rank rank, const wire::Register& m) {
     welcome(rank);
     return;
   }
+  if (const std::string why = elsewhere(m); !why.empty()) return refuse(link, why);
   // An agent gives a place to one process at a time: a later one proves that the former is dead.
   const bool succeeds = m.attempt > lease(rank).attempt;
   // Of a rank that has ended and left nobody has to take the place: the job's end is waited for.
@@ -272,6 +290,7 @@ void Machine::heed_agents(const std::string& node_id) {
 void Machine::heed(const wire::Slot& slot) {
   const auto found = members_.find(slot.node_id);
   if (found == members_.end()) return;
+  tell_how(found->second, slot);
   const Member& member = found->second;
   const bool same = slot.attempt == member.attempt && slot.incarnation == member.incarnation;
   const bool replaced = member.attempt != 0 && slot.attempt > member.attempt;
@@ -282,11 +301,22 @@ void Machine::heed(const wire::Slot& slot) {
        slot.detected_ns);
 }
 
+// A death is told at once; how it came, its agent learns when the memory is gone.
+void Machine::tell_how(Member& member, const wire::Slot& slot) {
+  if (slot.detected_ns == 0 || slot.detected_ns != member.detected_ns) return;
+  if (slot.last_words == member.how || member.rank == kNoRank) return;
+  member.how = slot.last_words;
+  emit(Note{Note::Kind::kHow, record_.generation, record_.version, member.rank,
+            cat("rank ", member.rank, " (process ", member.dead_pid, ") ", member.how), 0});
+}
+
 void Machine::died(const std::string& node_id, const std::string& how, bool in_good_order,
                    std::uint64_t detected_ns) {
   Member& member = members_.at(node_id);
-  member.how = how;  // The agent may learn the exit code only after the death.
   if (member.dead || member.left) return;
+  member.how = how;
+  member.dead_pid = member.pid;
+  member.detected_ns = detected_ns;
   const Rank rank = rank_of(node_id);
   if (rank == kNoRank) {  // Before the ranks are given it just makes room.
     nodes_.erase(member.link);

@@ -72,21 +72,20 @@ void Machine::maybe_plan() {
   }
   emit(Note{Note::Kind::kPlan, record_.generation, plan_.version, kNoRank, plan_.why, 0});
   phase_ = Phase::kRepairing;
-  receiving_ = false;
+  round_ = 0;
   next_round();
 }
 
 // First what each rank does with its own arena, then the copies: a source must be whole before.
+// A member carries out one order a generation; a rank has one, so the rounds never meet in it.
 void Machine::next_round() {
-  for (;;) {
+  while (mending_.empty()) {
+    if (++round_ > 2) return resume();
     for (Rank rank = 0; rank < world_size(); ++rank) {
       const auto act = plan_.orders[static_cast<std::size_t>(rank)].act;
       const bool own = act == planner::Act::kFinish || act == planner::Act::kBegin;
-      if (receiving_ ? act == planner::Act::kReceive : own) mending_.insert(rank);
+      if (round_ == 1 ? own : act == planner::Act::kReceive) mending_.insert(rank);
     }
-    if (!mending_.empty()) break;
-    if (receiving_) return resume();
-    receiving_ = true;
   }
   for (const Rank rank : mending_) send_repair(rank);
 }
@@ -102,11 +101,7 @@ void Machine::send_repair(Rank rank) {
 void Machine::receive(Link link, const wire::Repaired& m) {
   const Rank rank = rank_at(link);
   if (phase_ != Phase::kRepairing || m.generation != record_.generation) return;
-  if (mending_.erase(rank) == 0 || !mending_.empty()) return;
-  // A member carries out one order a generation; a rank has one, so the rounds never meet in it.
-  if (receiving_) return resume();
-  receiving_ = true;
-  next_round();
+  if (mending_.erase(rank) == 1 && mending_.empty()) next_round();
 }
 
 void Machine::resume() {
@@ -124,14 +119,18 @@ void Machine::resume() {
   }
 }
 
+// It has made a step in the running generation; who is last to do so ends the recovery.
+void Machine::proven(Rank rank, Version version) {
+  if (unproven_.erase(rank) == 0 || !unproven_.empty()) return;
+  emit(Note{Note::Kind::kRecovered, record_.generation, version, kNoRank, cause_, 0});
+}
+
 void Machine::receive(Link link, const wire::Progress& m) {
   const Rank rank = rank_at(link);
   if (rank == kNoRank || phase_ != Phase::kRunning || m.generation != record_.generation) return;
   member_at(rank)->version = m.version;
   member_at(rank)->loss = m.loss;
-  if (unproven_.erase(rank) == 1 && unproven_.empty()) {
-    emit(Note{Note::Kind::kRecovered, record_.generation, m.version, kNoRank, cause_, 0});
-  }
+  proven(rank, m.version);
   Version least = m.version;
   for (const auto& [node_id, member] : members_) least = std::min(least, member.version);
   tell_agents(wire::JobProgress{record_.generation, least, m.loss});
@@ -147,9 +146,7 @@ void Machine::receive(Link link, const wire::Finished& m) {
     lease(rank).version = m.version;
     member.version = m.version;
     store();
-    if (unproven_.erase(rank) == 1 && unproven_.empty()) {
-      emit(Note{Note::Kind::kRecovered, record_.generation, m.version, kNoRank, cause_, 0});
-    }
+    proven(rank, m.version);
   }
   send(link, wire::Farewell{});
   maybe_plan();
