@@ -112,32 +112,6 @@ TEST(FrameDeathTest, DoesNotMakeAFrameThatNobodyWouldTake) {
   EXPECT_DEATH((void)frame(StatusReply{std::string(kMaxBodyBytes, 'x')}), "kMaxBodyBytes");
 }
 
-// Flips, cuts, doubles and overwrites.
-std::string mutate(std::string bytes, Prng& random) {
-  const auto changes = 1 + random.below(3);
-  for (std::uint64_t i = 0; i < changes && !bytes.empty(); ++i) {
-    const std::size_t at = random.below(bytes.size());
-    switch (random.below(5)) {
-      case 0:
-        bytes[at] = static_cast<char>(random.next());
-        break;
-      case 1:
-        bytes[at] = static_cast<char>(bytes[at] ^ (1 << random.below(8)));
-        break;
-      case 2:
-        bytes.resize(at);
-        break;
-      case 3:
-        bytes.insert(at, bytes.substr(at, 1 + random.below(8)));
-        break;
-      default:
-        bytes[at] = random.below(2) == 0 ? '\xff' : '\0';
-        break;
-    }
-  }
-  return bytes;
-}
-
 #if defined(HOLDFAST_SANITIZED) || !defined(NDEBUG)
 constexpr int kMutants = 60'000;
 #else

@@ -1,10 +1,12 @@
-// One message of every kind with the extremes of its members' types, for the tests of this room.
+// One message of every kind with the extremes of its members' types, and damage to their bytes, for
+// the tests of this room.
 #pragma once
 
 #include <limits>
 #include <string>
 #include <vector>
 
+#include "base/prng.h"
 #include "wire/messages.h"
 #include "wire/record.h"
 
@@ -46,6 +48,32 @@ inline Record extreme_record() {
           kMost,     true,  kNoVersion,
           kMost,     true,  true,
           "all good"};
+}
+
+// Flips, cuts, doubles and overwrites.
+inline std::string mutate(std::string bytes, Prng& random) {
+  const auto changes = 1 + random.below(3);
+  for (std::uint64_t i = 0; i < changes && !bytes.empty(); ++i) {
+    const std::size_t at = random.below(bytes.size());
+    switch (random.below(5)) {
+      case 0:
+        bytes[at] = static_cast<char>(random.next());
+        break;
+      case 1:
+        bytes[at] = static_cast<char>(bytes[at] ^ (1 << random.below(8)));
+        break;
+      case 2:
+        bytes.resize(at);
+        break;
+      case 3:
+        bytes.insert(at, bytes.substr(at, 1 + random.below(8)));
+        break;
+      default:
+        bytes[at] = random.below(2) == 0 ? '\xff' : '\0';
+        break;
+    }
+  }
+  return bytes;
 }
 
 }  // namespace holdfast::wire
