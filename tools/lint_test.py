@@ -65,6 +65,23 @@ class Lint(unittest.TestCase):
     def test_a_file_without_its_sentence(self):
         self.fires("base/x.cc", "int x = 1;\n", "opens with one sentence")
 
+    def test_a_long_script(self):
+        self.fires("python/x.py", '"""Says x."""\n' + "a = 1\n" * 600, "at most 600")
+
+    def test_a_script_without_its_sentence(self):
+        self.fires("tools/x", "#!/usr/bin/env python3\nimport sys\n", "opens with one sentence")
+
+    def test_a_todo_in_a_script(self):
+        self.fires("tests/x/y.py", '"""Says x."""\n# TODO: more\n', "TODO without an issue")
+
+    def test_a_shell_script_that_passes_over_failures(self):
+        self.fires("run", "#!/usr/bin/env bash\n# Runs.\nset -e\nfalse | true\n", "pipefail")
+
+    def test_good_scripts_pass(self):
+        files = {"run": "#!/usr/bin/env bash\n# Runs.\nset -euo pipefail\n", "python/x/__init__.py": "",
+                 "tools/y": '#!/usr/bin/env python3\n"""Does y."""\n'}
+        self.assertEqual(self.run_on(files).returncode, 0)
+
     def test_bad_format(self):
         self.fires("base/x.cc", "// X.\nint   x=1;\n", "not formatted")
 

@@ -1,8 +1,8 @@
-#!/bin/bash
+#!/usr/bin/env bash
 # Plants each bug of tests/mutants/*.patch in a copy of core/ and lets the simulation look for it.
 # usage: run.sh BUILD_DIR [NAME...]   BUILD_DIR has holdfast_sim built; no names: all.
 # Exit code 0: every bug was found, and none is seen where none was planted.
-set -u
+set -uo pipefail
 [ $# -ge 1 ] || { sed -n 2,4p "$0" >&2; exit 2; }
 root=$(cd "$(dirname "$0")/../.." && pwd)
 build=$(cd "$1" && pwd)
@@ -13,11 +13,16 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 compile=(g++ -std=c++20 -O1 -w)
 command -v ccache > /dev/null && compile=(ccache "${compile[@]}")
-libraries=("$build/sim/libholdfast_sim.a" "$build/core/libholdfast_core.a" "$build/base/libholdfast_base.a")
+libraries=("$build/sim/libholdfast_sim.a" libcore.a "$build/base/libholdfast_base.a")
 
 cp -r "$root/base" "$root/wire" "$root/core" "$root/sim" "$work/"
 cd "$work" || exit 2
 "${compile[@]}" -I. -c sim/main.cc -o main.o || exit 2
+# An object for each file of core/, whichever way the build has compiled them.
+for source in $(find core -name '*.cc' ! -name '*_test.cc'); do
+  "${compile[@]}" -I. -c "$source" -o "$(echo "$source" | tr / _).o" || exit 2
+done
+ar rcs libcore.a core_*.o
 # Of a file that is linked as an object nothing is taken from the library.
 g++ main.o "${libraries[@]}" -o sim_clean || exit 2
 if ! ./sim_clean --schedules 3000 > clean.txt; then
