@@ -1,0 +1,266 @@
+// Holdfast's collectives as operators of a compiled graph: plain C functions of the form that
+// MindSpore calls "aot", which never fail but mark, because a graph whose operator failed can not
+// run again.
+//
+// They are in libholdfast_mindspore.so, above libholdfast.so. Python describes each operator in a
+// slot (hfg_describe), tells which group stands behind a group's number now (hfg_group), and asks
+// after a run what became of the collectives in it (hfg_status). An operator without a group, and
+// one whose collective was cut short, gives an echo: the result as if every rank had sent what this
+// one sent. The step that saw it is void.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <string>
+
+#include "holdfast/c.h"
+
+namespace {
+
+constexpr std::size_t kSlots = 256;
+constexpr std::size_t kGroups = 64;
+
+enum class Kind : std::int32_t { kReduce = 0, kGather = 1, kScatter = 2, kBroadcast = 3 };
+
+struct Slot {
+  Kind kind = Kind::kReduce;
+  hf_op op = HF_SUM;
+  std::int32_t group = 0;
+  std::int32_t root = 0;
+  std::int32_t size = 1;  // Ranks of the group: known before the group itself is.
+  float scale = 1.0F;     // Of a sum of floats: what it is multiplied by.
+  bool training = false;  // Its inputs are gradients: without a group an echo would be wrong bits.
+};
+
+std::array<Slot, kSlots> slots;
+std::array<std::atomic<hf_group*>, kGroups> groups;
+std::atomic<std::int32_t> first_status{HF_OK};
+std::atomic<std::uint64_t> exchanged{0};
+std::atomic<bool> strict{false};
+std::mutex message_mutex;
+std::string message;
+
+struct Type {
+  const char* name;
+  hf_dtype dtype;
+  std::size_t size;
+};
+constexpr std::array<Type, 10> kTypes = {{{"float32", HF_FLOAT32, 4},
+                                          {"float64", HF_FLOAT64, 8},
+                                          {"int32", HF_INT32, 4},
+                                          {"int64", HF_INT64, 8},
+                                          {"float16", HF_FLOAT16, 2},
+                                          {"bfloat16", HF_BFLOAT16, 2},
+                                          {"int8", HF_INT8, 1},
+                                          {"uint8", HF_UINT8, 1},
+                                          {"int16", HF_INT16, 2},
+                                          {"bool", HF_BOOL, 1}}};
+
+void note(hf_status status, const char* text) {
+  const std::lock_guard lock(message_mutex);
+  if (first_status.load() != HF_OK) return;
+  message = text;
+  first_status = status;
+}
+
+// Where nobody would look for the mark: the process ends here, its agent starts it again.
+[[noreturn]] void give_up(const char* why) {
+  std::fprintf(stderr, "holdfast: %s\n", why);
+  std::fflush(nullptr);
+  std::_Exit(1);
+}
+
+// One tensor of an operator's call.
+struct Tensor {
+  const void* in;
+  void* out;
+  std::uint64_t count;
+  hf_dtype dtype;
+  std::size_t element;
+  std::uint64_t bytes() const { return count * element; }
+};
+
+template <typename T>
+void multiply(T* data, std::uint64_t count, T factor) {
+  for (std::uint64_t i = 0; i < count; ++i) data[i] *= factor;
+}
+
+void scale(const Tensor& tensor, float factor) {
+  if (factor == 1.0F) return;
+  if (tensor.dtype == HF_FLOAT32) {
+    multiply(static_cast<float*>(tensor.out), tensor.count, factor);
+  } else if (tensor.dtype == HF_FLOAT64) {
+    multiply(static_cast<double*>(tensor.out), tensor.count, static_cast<double>(factor));
+  }
+}
+
+hf_status collective(const Slot& slot, hf_group* group, const Tensor& tensor) {
+  switch (slot.kind) {
+    case Kind::kReduce:
+      std::memcpy(tensor.out, tensor.in, tensor.bytes());
+      return hf_all_reduce(group, tensor.out, tensor.count, tensor.dtype, slot.op, nullptr);
+    case Kind::kGather:
+      return hf_all_gather(group, tensor.in, tensor.bytes(), tensor.out, nullptr);
+    case Kind::kScatter:
+      return hf_reduce_scatter(group, tensor.in, tensor.out,
+                               tensor.count / static_cast<std::uint64_t>(slot.size), tensor.dtype,
+                               slot.op, nullptr);
+    case Kind::kBroadcast:
+      std::memcpy(tensor.out, tensor.in, tensor.bytes());
+      return hf_broadcast(group, tensor.out, tensor.bytes(), slot.root, nullptr);
+  }
+  return HF_USER;
+}
+
+void echo(const Slot& slot, const Tensor& tensor) {
+  auto* out = static_cast<unsigned char*>(tensor.out);
+  const auto size = static_cast<std::uint64_t>(slot.size);
+  if (slot.kind == Kind::kScatter) {
+    std::memcpy(out, tensor.in, tensor.bytes() / size);
+    return;
+  }
+  const std::uint64_t copies = slot.kind == Kind::kGather ? size : 1;
+  for (std::uint64_t i = 0; i < copies; ++i) {
+    std::memcpy(out + i * tensor.bytes(), tensor.in, tensor.bytes());
+  }
+}
+
+void exchange(const Slot& slot, const Tensor& tensor) {
+  if (tensor.count == 0) return;
+  hf_group* group = groups[static_cast<std::size_t>(slot.group)].load();
+  if (group == nullptr && slot.training && strict.load()) {
+    give_up("gradients were exchanged outside of a training that Holdfast protects");
+  }
+  if (group == nullptr || first_status.load() != HF_OK) {
+    echo(slot, tensor);
+    return;
+  }
+  const hf_status status = collective(slot, group, tensor);
+  ++exchanged;
+  if (status == HF_OK) {
+    scale(tensor, slot.scale);
+    return;
+  }
+  if (strict.load()) give_up(hf_last_error());
+  note(status, hf_last_error());
+  echo(slot, tensor);
+}
+
+// The form that MindSpore calls: inputs, then as many outputs.
+int run(std::size_t index, int count, void** data, const int* dimensions, std::int64_t** shapes,
+        const char** types) {
+  const Slot& slot = slots[index];
+  for (int i = 0; i < count / 2; ++i) {
+    Tensor tensor{data[i], data[count / 2 + i], 1, HF_FLOAT32, 0};
+    for (int d = 0; d < dimensions[i]; ++d)
+      tensor.count *= static_cast<std::uint64_t>(shapes[i][d]);
+    for (const Type& type : kTypes) {
+      if (std::strcmp(type.name, types[i]) != 0) continue;
+      tensor.dtype = type.dtype;
+      tensor.element = type.size;
+    }
+    if (tensor.element == 0) {
+      // Its size is not known, so not even an echo is possible.
+      note(HF_USER, (std::string("collectives have no type ") + types[i]).c_str());
+      continue;
+    }
+    exchange(slot, tensor);
+  }
+  return 0;
+}
+
+}  // namespace
+
+extern "C" {
+
+HF_API std::uint32_t hfg_slots() {
+  return kSlots;
+}
+HF_API std::uint32_t hfg_groups() {
+  return kGroups;
+}
+
+// Before the operator is first called.
+HF_API void hfg_describe(std::uint32_t index, std::int32_t kind, std::int32_t op,
+                         std::int32_t group, std::int32_t root, std::int32_t size, float factor,
+                         std::int32_t training) {
+  slots.at(index) = Slot{
+      static_cast<Kind>(kind), static_cast<hf_op>(op), group, root, size, factor, training != 0};
+}
+
+// NULL: collectives of this group give echoes.
+HF_API void hfg_group(std::uint32_t index, hf_group* group) {
+  groups.at(index) = group;
+}
+
+// 1: no step looks after marks, so a collective that is cut short ends the process.
+HF_API void hfg_strict(std::int32_t on) {
+  strict = on != 0;
+}
+
+// Collectives that were made with others.
+HF_API std::uint64_t hfg_count() {
+  return exchanged.load();
+}
+
+// The first outcome that was not HF_OK since hfg_clear(); its sentence, cut to `room` bytes.
+HF_API std::int32_t hfg_status(char* text, std::uint64_t room) {
+  const std::lock_guard lock(message_mutex);
+  if (text != nullptr && room > 0) {
+    const std::size_t length = std::min<std::size_t>(message.size(), room - 1);
+    std::memcpy(text, message.data(), length);
+    text[length] = '\0';
+  }
+  return first_status.load();
+}
+HF_API void hfg_clear() {
+  const std::lock_guard lock(message_mutex);
+  message.clear();
+  first_status = HF_OK;
+}
+
+#define HFG_OPERATOR(number)                                                                       \
+  HF_API int hfg_operator_##number(int count, void** data, int* dimensions, std::int64_t** shapes, \
+                                   const char** types, void*, void*) {                             \
+    return run(0x##number, count, data, dimensions, shapes, types);                                \
+  }
+#define HFG_ROW(digit)   \
+  HFG_OPERATOR(digit##0) \
+  HFG_OPERATOR(digit##1) \
+  HFG_OPERATOR(digit##2) \
+  HFG_OPERATOR(digit##3) \
+  HFG_OPERATOR(digit##4) \
+  HFG_OPERATOR(digit##5) \
+  HFG_OPERATOR(digit##6) \
+  HFG_OPERATOR(digit##7) \
+  HFG_OPERATOR(digit##8) \
+  HFG_OPERATOR(digit##9) \
+  HFG_OPERATOR(digit##a) \
+  HFG_OPERATOR(digit##b) \
+  HFG_OPERATOR(digit##c) \
+  HFG_OPERATOR(digit##d) \
+  HFG_OPERATOR(digit##e) \
+  HFG_OPERATOR(digit##f)
+HFG_ROW(0)
+HFG_ROW(1)
+HFG_ROW(2)
+HFG_ROW(3)
+HFG_ROW(4)
+HFG_ROW(5)
+HFG_ROW(6)
+HFG_ROW(7)
+HFG_ROW(8)
+HFG_ROW(9)
+HFG_ROW(a)
+HFG_ROW(b)
+HFG_ROW(c)
+HFG_ROW(d)
+HFG_ROW(e)
+HFG_ROW(f)
+
+}  // extern "C"

@@ -1,0 +1,251 @@
+"""Hold what one process has of its job: place, groups by their names, who answers collectives."""
+
+from __future__ import annotations
+
+import atexit
+import enum
+import hashlib
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import holdfast
+from holdfast import _core
+from holdfast._errors import Error, UserError
+from holdfast.mindspore import _operators, _role
+
+# What MindSpore calls the group of all ranks, by device.
+_WORLDS: Final = ("hccl_world_group", "nccl_world_group", "mccl_world_group", "")
+_SIZE_FILE: Final = "mindspore-private-bytes"
+
+
+def say(text: str) -> None:
+    """Write one line for people."""
+    print(f"holdfast: {text}", file=sys.stderr, flush=True)
+
+
+class Phase(enum.Enum):
+    """Who answers collectives."""
+
+    EARLY = enum.auto()  # Before training: the other ranks, if this is the first start.
+    ECHO = enum.auto()  # A rehearsal, or a restarted process on its way to the others: nobody.
+    LIVE = enum.auto()  # The session's groups.
+
+
+class _Thread(threading.local):
+    """What a thread takes for its rank, where it rehearses one."""
+
+    rank: int | None = None
+
+
+class Engine:
+    """One per process."""
+
+    def __init__(self) -> None:
+        """Start the worker; MindSpore's own cluster is not started, so its role is hidden."""
+        self.job: Final = holdfast.init()
+        self.gasps: Final = _role.gasps()
+        self.tft: Final = bool(os.environ.get("MS_ENABLE_TFT"))
+        self.by_agent: Final = bool(os.environ.get("HOLDFAST_ATTEMPT"))
+        # With a role in the environment MindSpore's C++ would form a cluster of its own.
+        for name in ("MS_ROLE", "MS_SCHED_HOST", "MS_SCHED_PORT"):
+            os.environ.pop(name, None)
+        self.phase = Phase.EARLY
+        self.session: _core.Session | None = None
+        self.thread = _Thread()
+        self.chosen = threading.Event()  # A spare got its place.
+        self._spare = self.job.waits_spare
+        self._place: _core.Place | None = None
+        self._names: dict[tuple[int | None, str], int] = {}  # By who plays, in a rehearsal.
+        self._members: list[tuple[int, ...]] = [tuple(range(self.world_size))]
+        self._used: dict[int, _core.Group | None] = {}
+        self._exit_code: int | None = None
+        self._said: set[str] = set()
+        from holdfast.mindspore import _train
+
+        self.trainer: Final = _train.Trainer(self)
+
+    # ---- The place in the job -------------------------------------------------------------------
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks, without waiting for the own one."""
+        given = os.environ.get("MS_WORKER_NUM", "")
+        return int(given) if not self.job.solo and given.isdigit() else self.place.world_size
+
+    @property
+    def place(self) -> _core.Place:
+        """Wait for the rank."""
+        if self._place is None:
+            self._place = self.job.place
+            os.environ.setdefault("RANK_ID", str(self._place.rank))
+            os.environ.setdefault("MS_NODE_ID", str(self._place.rank))
+        return self._place
+
+    @property
+    def waits_spare(self) -> bool:
+        """Whether this process is a spare that has not got its place yet."""
+        return self._spare and self._place is None
+
+    @property
+    def rehearsing(self) -> bool:
+        """Whether this thread plays a rank that this spare may get."""
+        return self.thread.rank is not None and not self.chosen.is_set()
+
+    @property
+    def rank(self) -> int:
+        """The rank; a spare that is asked rehearses until it has one, and does not come back."""
+        if self.thread.rank is not None:
+            return self.thread.rank
+        if self.waits_spare:
+            from holdfast.mindspore import _rehearsal
+
+            _rehearsal.lead(self)
+        return self.place.rank
+
+    @property
+    def restarted(self) -> bool:
+        """Whether this process takes the place of another."""
+        return self._spare or self.place.attempt > 1
+
+    def say_once(self, text: str) -> None:
+        """Say something at most once."""
+        if text not in self._said:
+            self._said.add(text)
+            say(text)
+
+    # ---- Groups ---------------------------------------------------------------------------------
+
+    def create_group(self, name: str, ranks: Sequence[int]) -> None:
+        """Remember a group."""
+        members = tuple(int(rank) for rank in ranks)
+        if name in _WORLDS:
+            raise UserError(f"a group can not be called '{name}', which is the group of all ranks")
+        key = (self.thread.rank, name)
+        if key in self._names:
+            if self._members[self._names[key]] != members:
+                raise UserError(f"group '{name}' was created before with other ranks")
+            return
+        bad = [rank for rank in members if not 0 <= rank < self.world_size]
+        if bad or len(set(members)) != len(members) or not members:
+            raise UserError(
+                f"group '{name}' has ranks {list(members)}; allowed are different ranks from 0 to "
+                f"{self.world_size - 1}"
+            )
+        self._names[key] = len(self._members)
+        self._members.append(members)
+
+    def group(self, name: str) -> int:
+        """Return the number of a group."""
+        if name in _WORLDS:
+            return 0
+        key = (self.thread.rank, name)
+        if key not in self._names:
+            raise UserError(f"there is no group '{name}'; create_group('{name}', ranks) makes it")
+        return self._names[key]
+
+    def members(self, name: str) -> tuple[int, ...]:
+        """Return the ranks of a group, in its order."""
+        return self._members[self.group(name)]
+
+    def use(self, name: str) -> int:
+        """Return the number of a group whose collectives will be called."""
+        index = self.group(name)
+        if index not in self._used:
+            self._used[index] = None
+            self._connect(index)
+        return index
+
+    def set_phase(self, phase: Phase) -> None:
+        """Change who answers."""
+        if phase is self.phase:
+            return
+        self.phase = phase
+        _operators.strict(phase is Phase.EARLY)
+        for index in self._used:
+            self._used[index] = None
+            self._connect(index)
+
+    def _connect(self, index: int) -> None:
+        _operators.connect(index, None)
+        if self.rehearsing or self.phase is Phase.ECHO:
+            return
+        if self.world_size > 1 and self.rank not in self._members[index]:
+            return
+        group = self._open(index)
+        self._used[index] = group
+        _operators.connect(index, None if group is None else group.handle)
+
+    def _open(self, index: int) -> _core.Group | None:
+        members = self._members[index]
+        digest = hashlib.sha256(repr(members).encode()).hexdigest()[:24]
+        if self.session is not None:
+            if index == 0:
+                return self.session.world
+            return self.session.group(members, f"ms-{digest}")
+        if self.restarted:
+            return None
+        return self.job.worker.early_group(members, f"ms-{digest}")
+
+    # ---- The session ----------------------------------------------------------------------------
+
+    def open(self, private_bytes: int) -> _core.Session:
+        """Open the state of this rank."""
+        place = self.place
+        self.session = self.job.worker.open(private_bytes=private_bytes)
+        if place.directory:  # A helper knows the size from here.
+            note = Path(place.directory) / f"{_SIZE_FILE}.{place.rank}"
+            note.write_text(str(private_bytes))
+            note.rename(Path(place.directory) / _SIZE_FILE)
+        self._end_when_the_program_ends()
+        return self.session
+
+    def end(self) -> None:
+        """Say that the training ended well."""
+        session, self.session = self.session, None
+        if session is None:
+            return
+        try:
+            session.end()
+        except Error as error:
+            say(str(error))
+
+    def _end_when_the_program_ends(self) -> None:
+        """Call end() at a normal exit, and only then."""
+        usual, owner = sys.exit, os.getpid()
+
+        def noted(status: object = None) -> None:
+            self._exit_code = 0 if status is None else status if isinstance(status, int) else 1
+            usual(status)  # type: ignore[arg-type]
+
+        def at_exit() -> None:
+            # An exception that nobody caught leaves its trace in sys.last_value.
+            failed = getattr(sys, "last_value", None) is not None or self._exit_code
+            if os.getpid() == owner and not failed:
+                self.end()
+
+        sys.exit = noted  # type: ignore[assignment]
+        atexit.register(at_exit)
+
+
+def private_bytes(directory: str) -> int | None:
+    """Return the size of the state of a job's ranks, if they have one yet."""
+    try:
+        return int((Path(directory) / _SIZE_FILE).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+engine: Engine | None = None
+
+
+def start() -> Engine:
+    """Return this process's engine; make it if there is none."""
+    global engine
+    if engine is None:
+        engine = Engine()
+        _operators.strict(True)
+    return engine

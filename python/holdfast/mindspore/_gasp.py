@@ -1,0 +1,86 @@
+"""The dying gasp: a last checkpoint of the version that all agree on, by MindSpore's handlers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+import holdfast
+from holdfast._errors import Error, MarkedError
+from holdfast.mindspore import _image
+from holdfast.mindspore._engine import Engine
+
+# MindSpore 2.10 writes the first name; the documents, and 2.7, have the second.
+_NAME: Final = "ttp_saved_checkpoints-step_"
+_OLD_NAME: Final = "tft_saved_checkpoints-step_"
+
+
+def gasp(engine: Engine, session: holdfast.Session, saves: bool) -> None:
+    """Write the checkpoint, if this rank is the one, and end the job; returns if a fault came."""
+    if not saves:
+        with contextlib.suppress(MarkedError):
+            session.world.barrier()  # Nobody comes: it ends with the job, or by the next fault.
+        return
+    if session.version == 0:
+        raise engine.job.fail("a process was lost before the first step; there is nothing to save")
+    try:
+        where = _save(engine.place.rank)
+    except Error:
+        raise
+    except Exception as error:
+        raise engine.job.fail(
+            f"a process was lost, and its last checkpoint could not be written: {error}"
+        ) from error
+    raise engine.job.fail(f"a process was lost; the state after its last step is in {where}")
+
+
+def _save(rank: int) -> str:
+    from mindio_ttp._registry import registry
+
+    if "save_ckpt" not in registry.handlers:
+        raise Error(
+            "the program has no TrainFaultTolerance (or TFTRegister) among its callbacks, which "
+            "says where to"
+        )
+    step = registry.step
+    path = getattr(registry.handlers["save_ckpt"][1], "ckpt_save_path", None)
+    if path is not None and (Path(path) / f"{_NAME}{step}").is_dir():
+        return str(Path(path) / f"{_NAME}{step}")  # Another has, and was lost then.
+    if path is not None:
+        shutil.rmtree(Path(path) / f"{_NAME}{step}_tmp", ignore_errors=True)
+    registry.call("save_ckpt", step, [{"type": 1, "ranks": [rank]}], registry.args)
+    registry.call("rename", step)
+    return "its ckpt_save_fn's file" if path is None else _link(Path(path), step)
+
+
+def _link(path: Path, step: int) -> str:
+    with contextlib.suppress(FileExistsError):
+        os.symlink(f"{_NAME}{step}", path / f"{_OLD_NAME}{step}")
+    return str(path / f"{_NAME}{step}")
+
+
+def save_image(session: holdfast.Session, rank: int) -> str:
+    """Write the checkpoint where no process of the training is left; return what to say."""
+    values, objects = _image.contents(session.private(session.version))
+    where: dict[str, Any] | None = objects.get("gasp")
+    if where is None:
+        return "all processes were lost, and no callback says where to save their state"
+    for name in ("MS_ROLE", "MS_SCHED_HOST", "MS_SCHED_PORT"):
+        os.environ.pop(name, None)
+    import mindspore as ms
+
+    step, epoch, batches = objects["step"], objects["epoch"] + 1, objects["batch_num"]
+    path = Path(where["path"])
+    total = step + where["initial_step"]
+    folder = path / f"{_NAME}{total}_tmp" / f"rank_{rank}"
+    shutil.rmtree(folder.parent, ignore_errors=True)
+    folder.mkdir(parents=True)
+    file = folder / f"ttp_rank_{rank}-{epoch}_{(step - 1) % batches + 1}.ckpt"
+    things = [{"name": name, "data": ms.Tensor(value)} for name, value in values.items()]
+    append = {"epoch_num": epoch, "step_num": step, "cur_rank": rank, "batch_num": batches}
+    ms.save_checkpoint(things, str(file), integrated_save=False, append_dict=append)
+    folder.parent.rename(path / f"{_NAME}{total}")
+    return f"all processes were lost; the state after their last step is in {_link(path, total)}"

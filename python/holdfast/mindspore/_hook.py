@@ -1,0 +1,70 @@
+"""Apply the shims when, and only when, a program imports mindspore.
+
+The path of a started process begins with the folder `_site`, whose sitecustomize calls install().
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+from holdfast.mindspore import _role
+
+_NAME = "mindspore"
+
+
+class _Loader:
+    """Loads MindSpore as it is, then applies the shims."""
+
+    def __init__(self, loader: importlib.machinery.SourceFileLoader) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        """Make the module as the usual loader does."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run MindSpore's own code, then ours."""
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        from holdfast.mindspore import _engine
+
+        engine = _engine.start()
+        self._loader.exec_module(module)
+        from holdfast.mindspore import _shims
+
+        _shims.apply(engine)
+
+
+class _Finder:
+    """Finds mindspore where it is, and only that."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return MindSpore's own spec with our loader around its own."""
+        if name != _NAME:
+            return None
+        sys.meta_path.remove(self)
+        _role.before_import()  # The scheduler and the helper of a dying gasp never return.
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+            spec.loader = _Loader(spec.loader)  # type: ignore[assignment]
+        return spec
+
+
+def install() -> None:
+    """Watch for the import of mindspore."""
+    if os.environ.get("HOLDFAST_MINDSPORE_OFF"):
+        return
+    if _NAME in sys.modules:
+        raise RuntimeError("holdfast.mindspore.install() comes too late: mindspore is imported")
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())

@@ -1,0 +1,129 @@
+"""Write a network's parameters and what else a step depends on as one flat image; read it back.
+
+Layout: a header, pickled objects, then the parameters' bytes, each at a multiple of 64.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import struct
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from holdfast._errors import UserError
+
+_HEADER: Final = struct.Struct(
+    "<8sQQQ"
+)  # Magic, bytes of the table, of the objects, where parameters begin.
+_MAGIC: Final = b"hfmsimg1"
+_ALIGN: Final = 64
+_ROOM: Final = 1 << 20  # For table and objects, besides what they need at the start.
+
+Array = Any  # numpy.ndarray of any type.
+
+
+def memory(parameter: Any) -> Array:
+    """Return the memory of a parameter: what the graph computes with, not a copy."""
+    return parameter.asnumpy()
+
+
+class Image:
+    """Writes and reads the images of one network."""
+
+    def __init__(self, parameters: Sequence[Any], objects: dict[str, Any]) -> None:
+        """`objects`: such as the first image will hold besides; measured here."""
+        self._parameters = list(parameters)
+        arrays = [memory(p) for p in self._parameters]
+        self._table = pickle.dumps(
+            [(p.name, str(a.dtype), a.shape) for p, a in zip(self._parameters, arrays)]
+        )
+        self._start = _HEADER.size + len(self._table) + _ROOM + 4 * len(pickle.dumps(objects))
+        self._offsets = _offsets(self._start, [a.nbytes for a in arrays])
+        end = self._offsets[-1] + arrays[-1].nbytes
+        self.bytes = end + -end % 4096
+        self.digest = hashlib.sha256(self._table).digest()[:16]
+
+    def _views(self, view: memoryview, arrays: Sequence[Array]) -> list[Array]:
+        flat = np.frombuffer(view, dtype=np.uint8)
+        return [flat[at : at + a.nbytes] for at, a in zip(self._offsets, arrays)]
+
+    def write(self, view: memoryview, objects: dict[str, Any]) -> None:
+        """Fill an image."""
+        arrays = [memory(p) for p in self._parameters]
+        rest = pickle.dumps(objects, pickle.HIGHEST_PROTOCOL)
+        used = _HEADER.size + len(self._table) + len(rest)
+        if used > self._start:
+            raise UserError(
+                f"what callbacks and the outputs of a step hold has grown to {len(rest)} bytes, "
+                f"more than the room for it ({self._start - len(self._table)}); keep large things "
+                "out of the attributes of callbacks"
+            )
+        _HEADER.pack_into(view, 0, _MAGIC, len(self._table), len(rest), self._start)
+        at = _HEADER.size + len(self._table)
+        view[_HEADER.size : at] = self._table
+        view[at : at + len(rest)] = rest
+        for target, array in zip(self._views(view, arrays), arrays):
+            target[:] = _bytes(array)
+
+    def read(self, view: memoryview) -> dict[str, Any]:
+        """Bring the parameters to what an image holds; return its objects."""
+        table, objects, _ = parse(view)
+        arrays = [memory(p) for p in self._parameters]
+        mine = [(p.name, str(a.dtype), a.shape) for p, a in zip(self._parameters, arrays)]
+        _compare(mine, table)
+        for source, array in zip(self._views(view, arrays), arrays):
+            _bytes(array)[:] = source
+        return objects
+
+
+def _bytes(array: Array) -> Array:
+    """Return the memory of an array as bytes; never a copy."""
+    if not array.flags.c_contiguous:
+        raise UserError("a parameter's memory is not contiguous; this MindSpore is not supported")
+    return array.reshape(-1).view(np.uint8)
+
+
+def _compare(mine: list[Any], there: list[Any]) -> None:
+    for i in range(max(len(mine), len(there))):
+        now = mine[i] if i < len(mine) else None
+        was = there[i] if i < len(there) else None
+        if now != was:
+            name = (now or was or ["?"])[0]
+            raise UserError(
+                f"the network has changed between restarts: parameter '{name}' is "
+                f"{now and now[1:]}, in the state it is {was and was[1:]}; a job goes on with the "
+                "program it was started with"
+            )
+
+
+def _offsets(at: int, sizes: Sequence[int]) -> list[int]:
+    found = []
+    for size in sizes:
+        at += -at % _ALIGN
+        found.append(at)
+        at += size
+    return found
+
+
+def parse(view: memoryview) -> tuple[list[Any], dict[str, Any], int]:
+    """Return the table of parameters (name, type, shape), the objects, where parameters begin."""
+    magic, table_size, rest_size, start = _HEADER.unpack_from(view, 0)
+    if magic != _MAGIC:
+        raise UserError("the state of this rank was written by another kind of program")
+    at = _HEADER.size + table_size
+    table = pickle.loads(view[_HEADER.size : at])
+    return table, pickle.loads(view[at : at + rest_size]), start
+
+
+def contents(view: memoryview) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Return copies of all parameters by their names, and the objects."""
+    table, objects, start = parse(view)
+    flat = np.frombuffer(view, dtype=np.uint8)
+    sizes = [np.dtype(kind).itemsize * int(np.prod(shape)) for _, kind, shape in table]
+    found = {}
+    for (name, kind, shape), at, size in zip(table, _offsets(start, sizes), sizes):
+        found[name] = flat[at : at + size].copy().view(kind).reshape(shape)
+    return found, objects

@@ -1,0 +1,109 @@
+"""Start MindSpore programs: our msrun with MindSpore's options, or any command, with the hook."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NoReturn
+
+from holdfast.mindspore import _role
+
+_PACKAGE: Final = Path(__file__).resolve().parent
+_HELP: Final = """usage: python -m holdfast.mindspore PROGRAM.py [ARGUMENTS]    run a program
+       python -m holdfast.mindspore COMMAND [ARGUMENTS]       run a command, e.g. bash run.sh,
+                                                              in which python and msrun are ours
+       python -m holdfast.mindspore env                       print the lines that do so
+"""
+# msrun's options that MindSpore has and we need not: with a value, and why nothing is done.
+_IGNORED: Final = {
+    "--bind_core": "processes are not bound to cores",
+    "--bind_numa": "processes are not bound to memory nodes",
+    "--sim_level": "there are no dry runs",
+    "--sim_rank_id": "there are no dry runs",
+    "--rank_table_file": "ranks are node ids",
+    "--worker_log_name": "logs are worker_<rank>.log",
+    "--tail_worker_log": "read the logs, or use --join=True",
+}
+_GASP_HELPERS: Final = 2
+
+
+def environment(base: dict[str, str]) -> dict[str, str]:
+    """Return `base` with our hook, our packages and our msrun first in the paths."""
+    result = dict(base)
+    own = [str(_PACKAGE / "_site"), str(_PACKAGE.parent.parent)]
+    paths = {"PYTHONPATH": own, "PATH": [str(_PACKAGE / "bin"), str(Path(sys.executable).parent)]}
+    for name, first in paths.items():
+        rest = [p for p in result.get(name, "").split(os.pathsep) if p and p not in first]
+        result[name] = os.pathsep.join([*first, *rest])
+    return result
+
+
+def _option(word: str) -> tuple[str, str | None]:
+    name, mark, value = word.partition("=")
+    return name, value if mark else None
+
+
+def _arguments(words: Sequence[str], variables: dict[str, str]) -> list[str]:
+    """Return the arguments of the native msrun for those of MindSpore's."""
+    options: list[str] = []
+    rest = list(words)
+    while rest and rest[0].startswith("--") and rest[0] != "--":
+        name, value = _option(rest.pop(0))
+        if name in ("--help", "--version"):
+            options.append(name)
+            continue
+        if value is None:
+            value = rest.pop(0) if rest else ""
+        if name == "--cluster_time_out":
+            variables["MS_TOPO_TIMEOUT"] = value
+        elif name in _IGNORED:
+            print(f"holdfast: {name} has no effect: {_IGNORED[name]}", file=sys.stderr)
+        elif value:
+            options.append(f"{name}={value}")
+    if rest and rest[0] == "--":
+        rest.pop(0)
+    if rest and (rest[0].endswith(".py") or rest[0] in ("python", "python3")):
+        if not rest[0].endswith(".py"):
+            rest.pop(0)
+        rest = [sys.executable, "-u", *rest]
+    elif rest and rest[0] == "pytest":
+        rest = [sys.executable, "-u", "-m", *rest]
+    helpers = _role.gasps(variables) and not any(o.startswith("--spares") for o in options)
+    if helpers:
+        options.append(f"--spares={_GASP_HELPERS}")
+    return [*options, *(["--", *rest] if rest else [])]
+
+
+def msrun(words: Sequence[str]) -> NoReturn:
+    """Become the native msrun."""
+    variables = environment(dict(os.environ))
+    arguments = _arguments(words, variables)
+    native = _PACKAGE.parent / "bin" / "msrun"
+    if not native.exists():
+        print(f"holdfast: {native} is missing; install Holdfast anew", file=sys.stderr)
+        raise SystemExit(2)
+    sys.stdout.flush()
+    os.execve(native, ["msrun", *arguments], variables)
+
+
+def main(words: Sequence[str]) -> NoReturn:
+    """Do what the command line says."""
+    if not words or words[0] in ("-h", "--help"):
+        print(_HELP, end="")
+        raise SystemExit(0 if words else 2)
+    if words[0] == "msrun":
+        msrun(words[1:])
+    variables = environment(dict(os.environ))
+    if words == ["env"]:
+        for name in ("PATH", "PYTHONPATH"):
+            print(f"export {name}='{variables[name]}'")
+        raise SystemExit(0)
+    command = [sys.executable, *words] if words[0].endswith(".py") else list(words)
+    sys.stdout.flush()
+    try:
+        os.execvpe(command[0], command, variables)
+    except FileNotFoundError:
+        print(f"holdfast: there is no command '{command[0]}'", file=sys.stderr)
+        raise SystemExit(127) from None

@@ -1,0 +1,131 @@
+"""Make graph operators of Holdfast's collectives: libholdfast_mindspore.so, called by MindSpore."""
+
+from __future__ import annotations
+
+import ctypes as c
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast import _core
+from holdfast._core import Op, Status
+from holdfast._errors import UserError
+
+_LIBRARY: Final = Path(__file__).resolve().parent.parent / "lib" / "libholdfast_mindspore.so"
+REDUCE, GATHER, SCATTER, BROADCAST = range(4)
+_TEXT_ROOM: Final = 1024
+
+
+def _load() -> c.CDLL:
+    if not _LIBRARY.exists():
+        raise ImportError(f"{_LIBRARY} is missing; install Holdfast anew with `pip install .`")
+    assert _core.lib  # The library below it.
+    lib = c.CDLL(str(_LIBRARY))
+    lib.hfg_describe.argtypes = [c.c_uint32, *[c.c_int32] * 5, c.c_float, c.c_int32]
+    lib.hfg_group.argtypes = [c.c_uint32, c.c_void_p]
+    lib.hfg_status.argtypes = [c.c_char_p, c.c_uint64]
+    lib.hfg_status.restype = c.c_int32
+    lib.hfg_count.restype = c.c_uint64
+    return lib
+
+
+_lib: Final = _load()
+_slots: Final[dict[tuple[Any, ...], int]] = {}
+
+
+def connect(group: int, handle: int | None) -> None:
+    """Let the collectives of a group go to an hf_group*; None: they give echoes."""
+    _lib.hfg_group(group, handle)
+
+
+def status() -> tuple[Status, str]:
+    """Return the first outcome since clear() that was not OK, and its sentence."""
+    text = c.create_string_buffer(_TEXT_ROOM)
+    return Status(_lib.hfg_status(text, _TEXT_ROOM)), text.value.decode("utf-8", "replace")
+
+
+def strict(on: bool) -> None:
+    """Let a collective that is cut short end the process, since no step would notice the mark."""
+    _lib.hfg_strict(on)
+
+
+def clear() -> None:
+    """Forget outcomes."""
+    _lib.hfg_clear()
+
+
+def count() -> int:
+    """Return how many collectives were exchanged with others so far."""
+    return int(_lib.hfg_count())
+
+
+def _slot(
+    kind: int, op: Op, group: int, root: int, size: int, factor: float, training: bool
+) -> int:
+    key = (kind, op, group, root, size, factor, training)
+    if key not in _slots:
+        if len(_slots) == _lib.hfg_slots():
+            raise UserError(
+                f"this program has more than {len(_slots)} different collectives; use fewer "
+                "groups or roots"
+            )
+        _slots[key] = len(_slots)
+        _lib.hfg_describe(_slots[key], kind, op, group, root, size, factor, training)
+    return _slots[key]
+
+
+def _custom(slot: int, shapes: Callable[..., Any], bprop: Callable[..., Any] | None) -> Any:
+    from mindspore import ops
+
+    name = f"{_LIBRARY}:hfg_operator_{slot:02x}"
+    return ops.Custom(name, shapes, _same, "aot", bprop=bprop)
+
+
+def _same(*given: Any) -> Any:
+    return given if len(given) > 1 else given[0]
+
+
+def reduce(group: int, size: int, op: Op, factor: float = 1.0, training: bool = False) -> Any:
+    """Make the operator that reduces each of its inputs over the group.
+
+    `factor`: what the sum is multiplied by. `training`: its inputs are gradients.
+    """
+    slot = _slot(REDUCE, op, group, 0, size, factor, training)
+
+    def bprop(x: Any, out: Any, dout: Any) -> Any:
+        return (_custom(slot, _same, None)(dout),)
+
+    return _custom(slot, _same, bprop if op is Op.SUM and not training else None)
+
+
+def gather(group: int, size: int) -> Any:
+    """Make the operator that puts the inputs of all ranks one after another."""
+    slot = _slot(GATHER, Op.SUM, group, 0, size, 1.0, False)
+
+    def bprop(x: Any, out: Any, dout: Any) -> Any:
+        return (scatter(group, size, Op.SUM)(dout),)
+
+    return _custom(slot, lambda shape: [shape[0] * size, *shape[1:]], bprop)
+
+
+def scatter(group: int, size: int, op: Op) -> Any:
+    """Make the operator that reduces its input and keeps this rank's part."""
+    slot = _slot(SCATTER, op, group, 0, size, 1.0, False)
+
+    def shapes(shape: Sequence[int]) -> list[int]:
+        if shape[0] >= 0 and shape[0] % size:
+            raise UserError(
+                f"ReduceScatter divides the first dimension by the group's size: {shape[0]} is no "
+                f"multiple of {size}"
+            )
+        return [shape[0] // size, *shape[1:]]
+
+    def bprop(x: Any, out: Any, dout: Any) -> Any:
+        return (gather(group, size)(dout),)
+
+    return _custom(slot, shapes, bprop if op is Op.SUM else None)
+
+
+def broadcast(group: int, size: int, root: int) -> Any:
+    """Make the operator that gives all ranks the root's inputs."""
+    return _custom(_slot(BROADCAST, Op.SUM, group, root, size, 1.0, False), _same, None)

@@ -1,0 +1,76 @@
+"""DistributedGradReducer on Holdfast: all gradients by one operator, so that their order is fixed.
+
+MindSpore's graph compiler reads the source of construct(), so it stands here alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import mindspore.common.dtype as mstype
+from mindspore import jit, ops
+from mindspore.nn import Cell
+from mindspore.nn.wrap.grad_reducer import DistributedGradReducer, _cast_datatype, _get_datatype
+from mindspore.parallel._auto_parallel_context import auto_parallel_context
+
+from holdfast._core import Op
+from holdfast._errors import UserError
+from holdfast.mindspore import _engine, _operators, _rehearsal
+
+
+def _made_by_model() -> bool:
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "_build_train_network":
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None
+
+
+def init(
+    self: Any,
+    parameters: Sequence[Any],
+    mean: bool | None = None,
+    degree: int | None = None,
+    fusion_type: int = 1,
+    group: str = "",
+) -> None:
+    """Stand for DistributedGradReducer.__init__."""
+    Cell.__init__(self, auto_prefix=False)
+    engine = _engine.start()
+    if engine.rehearsing and not _made_by_model():
+        _rehearsal.stop_here(engine)
+    size = len(engine.members(group))
+    if mean is None:
+        mean = auto_parallel_context().get_gradients_mean()
+    if degree is not None and (not isinstance(degree, int) or degree <= 0):
+        raise ValueError(
+            f"For 'DistributedGradReducer', parameter 'degree' must be a whole number above 0, but "
+            f"got {degree}."
+        )
+    if any(parameter.layerwise_parallel for parameter in parameters):
+        raise UserError(
+            "layerwise_parallel parameters are not there: every gradient is summed over all ranks"
+        )
+    factor = 1.0 / (degree or size) if mean else 1.0
+    self.mean, self.degree = mean, degree or size
+    self.map_ = ops.Map()
+    self.exchange = _operators.reduce(engine.use(group), size, Op.SUM, factor, training=True)
+    self.single = len(parameters) == 1
+
+
+@jit(backend="ms_backend")
+def construct(self, grads):  # type: ignore[no-untyped-def]
+    """Sum in float32, as MindSpore does, over the ranks in their order."""
+    datatypes = self.map_(ops.partial(_get_datatype), grads)
+    grads = self.map_(ops.partial(_cast_datatype, mstype.float32), grads)
+    summed = self.exchange(*grads)
+    if self.single:
+        summed = (summed,)
+    return self.map_(ops.partial(_cast_datatype), datatypes, summed)
+
+
+def apply() -> None:
+    """Put both in place."""
+    DistributedGradReducer.__init__ = init
+    DistributedGradReducer.construct = construct

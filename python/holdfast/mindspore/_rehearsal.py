@@ -1,0 +1,168 @@
+"""Let a spare run the program for every rank that it may get, up to a first step on scratch state.
+
+Each rank is played in a thread of its own, one after another: imports, data pipeline and compiled
+graph are there when the place comes, and the thread of the right rank goes on.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import runpy
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+import numpy as np
+
+from holdfast.mindspore._engine import Engine, Phase, say
+from holdfast.mindspore._image import memory
+
+_MOST_RANKS: Final = 8  # Each costs the memory of a training.
+_STACK_BYTES: Final = (
+    256 << 20
+)  # MindSpore's compiler recurses deeply; what is not used costs nothing.
+
+
+class _Stage:
+    """One rank's rehearsal."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.parked = threading.Event()  # The first step was made, or it has ended before.
+        self.ready = False
+        self.go = threading.Event()
+        self.code: int | None = None  # How the program ended.
+        self.thread: threading.Thread | None = None
+
+
+class _Muted(io.TextIOBase):
+    """Standard output that drops what a thread that rehearses prints."""
+
+    def __init__(self, engine: Engine, usual: TextIO) -> None:
+        self._engine, self._usual = engine, usual
+
+    def write(self, text: str) -> int:
+        """Write, if this thread is the program."""
+        return len(text) if self._engine.rehearsing else self._usual.write(text)
+
+    def flush(self) -> None:
+        """Flush what is below."""
+        self._usual.flush()
+
+    def fileno(self) -> int:
+        """Return the descriptor below."""
+        return self._usual.fileno()
+
+    def isatty(self) -> bool:
+        """Return False."""
+        return False
+
+
+_stages: dict[int, _Stage] = {}
+
+
+def rehearse(engine: Engine, network: Any, inputs: tuple[Any, ...]) -> None:
+    """Make a step on scratch state, put the state back, and wait for the place."""
+    parameters = list(network.get_parameters())
+    kept = [memory(p).copy() for p in parameters]
+    outputs = network(*inputs)
+    for part in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
+        if hasattr(part, "asnumpy"):
+            part.asnumpy()
+    for parameter, value in zip(parameters, kept):
+        np.copyto(memory(parameter), value)
+    rank = engine.thread.rank
+    assert rank is not None
+    park(_stages[rank], ready=True)
+
+
+def park(stage: _Stage, ready: bool) -> None:
+    """Wait until the place of this rank, which may never come, is this process's."""
+    stage.ready = ready
+    stage.parked.set()
+    stage.go.wait()
+
+
+def stop_here(engine: Engine) -> None:
+    """End a rehearsal whose program has a loop of its own: that one would really train."""
+    if engine.rehearsing and engine.thread.rank is not None:
+        park(_stages[engine.thread.rank], ready=False)
+
+
+def _play(engine: Engine, stage: _Stage, program: Callable[[], Any]) -> None:
+    engine.thread.rank = stage.rank
+    try:
+        program()
+        code = 0
+    except SystemExit as end:
+        code = 0 if end.code is None else end.code if isinstance(end.code, int) else 1
+        if not isinstance(end.code, (int, type(None))):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        if not engine.rehearsing:
+            traceback.print_exc()
+        code = 1
+    stage.code = code
+    stage.parked.set()
+
+
+def _program() -> Callable[[], Any] | None:
+    """Return what runs this process's program again from its top."""
+    script = sys.argv[0] if sys.argv else ""
+    if not os.path.isfile(script) or not script.endswith(".py"):
+        return None
+    # Only what comes to Model.train stops before it does lasting things.
+    if not all(word in Path(script).read_text(errors="replace") for word in ("Model(", ".train(")):
+        return None
+    folder = os.path.dirname(os.path.abspath(script))
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    return lambda: runpy.run_path(script, run_name="__main__")
+
+
+def lead(engine: Engine) -> None:
+    """Rehearse all ranks, wait for the place, let its rank go on; then end the process.
+
+    Returns only if there is nothing to rehearse, or if the rank's rehearsal did not come to a step.
+    """
+    program = _program()
+    if program is None or engine.world_size > _MOST_RANKS:
+        return
+    sys.stdout = _Muted(engine, sys.stdout)
+    engine.set_phase(Phase.ECHO)
+    place = threading.Event()
+
+    def rehearse_all() -> None:
+        for rank in range(engine.world_size):
+            if place.is_set():
+                return
+            stage = _stages[rank] = _Stage(rank)
+            stage.thread = threading.Thread(
+                target=_play, args=(engine, stage, program), name=f"rank-{rank}", daemon=True
+            )
+            stage.thread.start()
+            stage.parked.wait()
+
+    usual = threading.stack_size(_STACK_BYTES)
+    director = threading.Thread(target=rehearse_all, name="rehearsal", daemon=True)
+    director.start()
+    rank = engine.place.rank
+    place.set()
+    director.join()  # One that is under way is finished: the program can not be stopped in it.
+    threading.stack_size(usual)
+    stage = _stages.get(rank)
+    if stage is None or not stage.ready or stage.code is not None:
+        engine.chosen.set()
+        engine.set_phase(Phase.EARLY)
+        say("this spare had not rehearsed its rank yet, so it starts the program now")
+        return
+    assert stage.thread is not None
+    engine.chosen.set()
+    stage.go.set()
+    stage.thread.join()
+    sys.stdout.flush()
+    raise SystemExit(stage.code)

@@ -1,0 +1,226 @@
+"""What of MindSpore is replaced at its import, each with the fact that makes it necessary.
+
+Tried with 2.10.0. No file of the package is edited; facts with file and line are of that version.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any, Final
+
+from holdfast._core import Op
+from holdfast._errors import UserError
+from holdfast.mindspore import TRIED_VERSIONS, _operators, _train
+from holdfast.mindspore._engine import Engine
+
+_SEMI: Final = ("semi_auto_parallel", "auto_parallel", "hybrid_parallel")
+_UNSEEDED: Final = 5489  # mindspore.dataset's "no seed was set".
+_OPS: Final = {"sum": Op.SUM, "prod": Op.PRODUCT, "max": Op.MAX, "min": Op.MIN}
+
+
+def _module(name: str) -> Any:
+    __import__(name)
+    return sys.modules[name]
+
+
+def apply(engine: Engine) -> None:
+    """Apply all shims."""
+    version = str(_module("mindspore.version").__version__)
+    if version not in TRIED_VERSIONS:
+        engine.say_once(
+            f"MindSpore {version} was not tried with Holdfast ({', '.join(TRIED_VERSIONS)} was); "
+            "what it has moved since will be reported as missing"
+        )
+    for shim in (_device, _parallel_mode, _cluster, _collectives, _gradients, _steps):
+        try:
+            shim(engine)
+        except (AttributeError, ImportError, KeyError) as error:
+            raise UserError(
+                f"MindSpore {version} is not supported, for it lacks what one of the shims needs "
+                f"({shim.__name__}: {error}); use {TRIED_VERSIONS[-1]}"
+            ) from error
+    if engine.tft:
+        from holdfast.mindspore import _tft
+
+        _tft.apply(engine)
+
+
+def _device(engine: Engine) -> None:
+    """Take the CPU."""
+
+    # context.py:495 and device_manager.py:70 ask this whether to take the CPU in spite of `target`;
+    # without it "Ascend" is a RuntimeError in the CPU package (ms_context.cc:291).
+    def take_cpu(target: str) -> bool:
+        if target in ("Ascend", "GPU"):
+            engine.say_once(f'device_target="{target}" was asked for; this runs on the CPU')
+            return True
+        return False
+
+    _module("mindspore.context")._need_reset_device_target_for_ps = take_cpu
+    _module("mindspore.device_manager")._need_reset_device_target_for_ps = take_cpu
+
+
+def _parallel_mode(engine: Engine) -> None:
+    """Keep the parallel mode."""
+    # C++ stays in stand-alone mode: in any other it wants a communicator of its own cluster, and
+    # semi-automatic parallel has none on CPU (step_parallel_utils.cc:2387). Python reads the mode
+    # in _get_parallel_mode() and there alone.
+    module = _module("mindspore.parallel._auto_parallel_context")
+    context, kind = module.auto_parallel_context(), module._AutoParallelContext
+    usual_reset = kind.reset
+    mode = ["stand_alone"]
+
+    def set_mode(self: Any, wanted: str) -> None:
+        if wanted not in ("stand_alone", "data_parallel", *_SEMI):
+            raise ValueError(
+                f"The context configuration parameter 'parallel_mode' is '{wanted}'; allowed are "
+                "'stand_alone', 'data_parallel', 'hybrid_parallel', 'semi_auto_parallel' and "
+                "'auto_parallel'."
+            )
+        mode[0] = wanted
+        if wanted in _SEMI:
+            engine.say_once(
+                f'parallel_mode="{wanted}" is made data parallel with the mean of gradients, which '
+                "is the same mathematics where nothing is sharded"
+            )
+            mode[0] = "data_parallel"
+            self.set_gradients_mean(True)
+
+    def reset(self: Any) -> None:
+        mode[0] = "stand_alone"
+        usual_reset(self)
+
+    def no_shards(self: Any, wanted: object) -> None:
+        if wanted:
+            engine.say_once("enable_parallel_optimizer has no effect: every rank updates all")
+
+    kind.set_parallel_mode, kind.get_parallel_mode = set_mode, lambda self: mode[0]
+    kind.set_enable_parallel_optimizer, kind.reset = no_shards, reset
+    for name, setter in (
+        ("parallel_mode", context.set_parallel_mode),
+        ("enable_parallel_optimizer", context.set_enable_parallel_optimizer),
+    ):
+        module._set_auto_parallel_context_func_map[name] = setter
+    module._get_auto_parallel_context_func_map["parallel_mode"] = context.get_parallel_mode
+
+
+def _cluster(engine: Engine) -> None:
+    """Answer for init(), ranks and groups."""
+    # MindSpore's own cluster ends the job at every lost worker (12 of 12 trials, after 33 s) and a
+    # rank that waits in its collectives can not be freed; so it is never started. management.py
+    # imports these helpers by name, and all its functions, under whatever name, call them there.
+    helpers = _module("mindspore.communication._comm_helper")
+    management = _module("mindspore.communication.management")
+    world = helpers.MCCL_WORLD_COMM_GROUP
+
+    def init(backend_name: str | None = None) -> None:
+        if backend_name not in (None, "hccl", "nccl", "mccl"):
+            raise RuntimeError(
+                "For 'init', the argument 'backend_name' must be one of 'hccl', 'nccl' and 'mccl', "
+                f"but got 'backend_name' : {backend_name}"
+            )
+        helpers.GlobalComm.BACKEND = helpers.Backend("mccl")
+        helpers.GlobalComm.WORLD_COMM_GROUP = world
+        helpers.GlobalComm.INITED = True
+
+    def rank(group: str) -> int:
+        members = engine.members(group)
+        if engine.rank not in members:
+            raise RuntimeError(f"rank {engine.rank} is not in group '{group}'")
+        return members.index(engine.rank)
+
+    def world_rank(group: str, group_rank_id: int) -> int:
+        members = engine.members(group)
+        if not 0 <= group_rank_id < len(members):
+            raise ValueError(f"group '{group}' has no rank {group_rank_id}")
+        return members[group_rank_id]
+
+    def group_rank(world_rank_id: int, group: str) -> int:
+        members = engine.members(group)
+        if world_rank_id not in members:
+            raise ValueError(f"rank {world_rank_id} is not in group '{group}'")
+        return members.index(world_rank_id)
+
+    def create(group: str, rank_ids: Sequence[int], options: object = None) -> None:
+        engine.create_group(group, rank_ids)
+
+    replacements: dict[str, Callable[..., Any]] = {
+        "_get_rank_helper": rank,
+        "_get_local_rank_helper": rank,
+        "_get_size_helper": lambda group: len(engine.members(group)),
+        "_get_local_size_helper": lambda group: len(engine.members(group)),
+        "_get_world_rank_from_group_rank_helper": world_rank,
+        "_get_group_rank_from_world_rank_helper": group_rank,
+        "_create_group_helper": create,
+        "_destroy_group_helper": lambda group: None,
+        "_get_comm_name_helper": lambda group: group,
+        "_get_group_ranks": lambda group: list(engine.members(group)),
+    }
+    for module in (helpers, management):
+        for name, function in replacements.items():
+            getattr(module, name)
+            setattr(module, name, function)
+    for module in (management, _module("mindspore.communication")):
+        module.init, module.release = init, lambda: None
+
+
+def _collectives(engine: Engine) -> None:
+    """Replace the collective operators."""
+    # They ask for a communicator of the cluster when they are compiled. The classes are looked up
+    # in mindspore.ops by the programs, and in the other two by later imports.
+    grad = _module("mindspore.ops._grad_experimental.grad_comm_ops")
+    assert grad  # It registers gradients for the classes: imported before they are hidden.
+
+    def all_reduce(op: str = "sum", group: str = "") -> Any:
+        if op not in _OPS:
+            raise UserError(f"AllReduce has no operation '{op}'; it has {', '.join(_OPS)}")
+        return _operators.reduce(engine.use(group), len(engine.members(group)), _OPS[op])
+
+    def all_gather(group: str = "") -> Any:
+        return _operators.gather(engine.use(group), len(engine.members(group)))
+
+    def reduce_scatter(op: str = "sum", group: str = "") -> Any:
+        return _operators.scatter(engine.use(group), len(engine.members(group)), _OPS[op])
+
+    def broadcast(root_rank: int, group: str = "") -> Any:
+        size = len(engine.members(group))
+        operator = _operators.broadcast(engine.use(group), size, root_rank)
+        return _module("holdfast.mindspore._broadcast").Broadcast(operator)
+
+    made = {
+        "AllReduce": all_reduce,
+        "AllGather": all_gather,
+        "ReduceScatter": reduce_scatter,
+        "Broadcast": broadcast,
+    }
+    names = ("mindspore.ops.operations.comm_ops", "mindspore.ops.operations", "mindspore.ops")
+    for module in map(_module, names):
+        for name, function in made.items():
+            getattr(module, name)
+            setattr(module, name, function)
+    grad_reducer = _module("mindspore.nn.wrap.grad_reducer")
+    grad_reducer.AllReduce, grad_reducer.AllGather = all_reduce, all_gather
+
+
+def _gradients(engine: Engine) -> None:
+    """Exchange gradients."""
+    # Separate operators would run in any order, and each rank in its own.
+    _module("holdfast.mindspore._reducer").apply()
+
+
+def _steps(engine: Engine) -> None:
+    """Protect the loop of Model.train."""
+    # On CPU sink mode is ignored, so _train_process is the only loop (model.py:1090).
+    model = _module("mindspore.train.model").Model
+    dataset: ModuleType = _module("mindspore.dataset")
+    original, trainer = model._train_process, engine.trainer
+
+    def train_process(self: Any, *given: Any, **named: Any) -> None:
+        if dataset.config.get_seed() == _UNSEEDED:
+            # A successor has to see the same order, so there is always a seed.
+            dataset.config.set_seed(20_000 + engine.rank)
+        _train.train_process(trainer, original, self, *given, **named)
+
+    model._train_process = train_process

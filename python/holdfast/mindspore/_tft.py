@@ -1,0 +1,151 @@
+"""MindSpore's fault tolerance (MS_ENABLE_TFT): shims for its names, and who acts on them.
+
+The callback TrainFaultTolerance and its handlers are MindSpore's own, unmodified; they drive
+mindio_ttp, and that asks the Actor here.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import os
+import sys
+from typing import Any, Final
+
+from holdfast.mindspore._engine import Engine
+
+_PATH: Final = "./ttp_checkpoints/"
+
+
+class Actor:
+    """Acts for mindio_ttp."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Hold the engine."""
+        self._engine = engine
+
+    def repair(self) -> bool:
+        """Bring parameters and optimizer to the last step; this rank's own arena has them."""
+        state = self._engine.trainer.state
+        if state is None or not state.n or state.under_way:
+            return False  # Others may have gone on by what this rank sent: a new process is needed.
+        state.restore()
+        self._engine.trainer.retrying = True
+        return True
+
+    def step(self) -> int:
+        """Return the last step of this call of Model.train."""
+        state = self._engine.trainer.state
+        return 0 if state is None else int(state.objects["step"])
+
+    def restarted(self) -> bool:
+        """Return False: MindSpore on CPU crashes in its first graph if it is told so."""
+        return False
+
+
+class _Device:
+    """MindSpore's context, but the device is Ascend."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def get_context(self, name: str) -> Any:
+        """Return an entry of the context."""
+        return "Ascend" if name == "device_target" else self._real.get_context(name)
+
+
+def apply(engine: Engine) -> None:
+    """Apply the shims of fault tolerance."""
+    from mindio_ttp._registry import registry
+
+    registry.actor = Actor(engine)
+    # utils.py:310 makes a number of the port without asking whether there is one; a document's
+    # `export MS_TFT_IP = ...` sets nothing. Neither is used here.
+    os.environ.setdefault("MS_TFT_IP", "127.0.0.1")
+    os.environ.setdefault("MS_TFT_PORT", "30051")
+    _device_checks()
+    _callback()
+    _optimizer()
+    _document_names()
+
+
+def _device_checks() -> None:
+    # tft_wrapper.py:77, utils.py:283 and _train_fault_tolerance.py:787 refuse every device but
+    # Ascend, where only the operators below would not run elsewhere.
+    for name in ("nn.optim.tft_wrapper", "utils.utils", "train.callback._train_fault_tolerance"):
+        module: Any = importlib.import_module(f"mindspore.{name}")
+        module.context = _Device(module.context)
+
+
+def _callback() -> None:
+    import mindspore as ms
+
+    module: Any = sys.modules["mindspore.train.callback._train_fault_tolerance"]
+    kind = module.TrainFaultTolerance
+    usual_init = kind.__init__
+
+    def init(self: Any, ckpt_save_path: Any = None, **named: Any) -> None:
+        # A document calls it without a path, which 2.10 refuses (_train_fault_tolerance.py:663).
+        if ckpt_save_path is None and "ckpt_save_fn" not in named:
+            ckpt_save_path = _PATH
+        usual_init(self, ckpt_save_path, **named)
+
+    def end_update(self: Any, cb_params: Any) -> None:
+        # The flag of the optimizer wrapper (line 962) is not there: an update is whole or void.
+        self.global_step = self._get_optim(cb_params).global_step.clone()
+        self.tft.tft_end_updating_os(self.cur_step_num + self.initial_step)
+
+    class TFTRegister(kind):  # type: ignore[misc, valid-type]
+        """The callback's name until 2.5: TFTRegister(ctrl_rank_id, ctrl_ip, ctrl_port, path)."""
+
+        def __init__(self, ctrl_rank_id: int, ctrl_ip: str, ctrl_port: int, path: str) -> None:
+            super().__init__(path)
+
+    kind.__init__ = init
+    kind._end_update_report = end_update
+    kind._is_params_consistent = lambda self: True
+    # "Reset parameters is not supported" on CPU (device_context.h:326); void steps leave no
+    # accumulated gradients.
+    module.reset_params = lambda parameters: 0
+    # TensorReport has no kernel on CPU, nor has an int32 AllReduce (cpu_device_context.cc:469).
+    kind.get_optimizer_wrapper = classmethod(lambda cls, origin: origin)
+    places: list[Any] = [ms.train, module, sys.modules["mindspore.train.callback"]]
+    for place in places:
+        place.TFTRegister = TFTRegister
+
+
+def _optimizer() -> None:
+    from mindspore import nn
+    from mindspore.nn.optim import tft_wrapper
+
+    class OptTFTWrapper:
+        """Gives the optimizer itself: the real one reads `cache_enable`, which no optimizer has."""
+
+        def __new__(cls, opt: Any, **named: Any) -> Any:
+            """Check as the real one does."""
+            if not isinstance(opt, nn.Optimizer):
+                raise TypeError(
+                    "For 'OptTFTWrapper', the argument 'opt' must be Optimizer type, but got "
+                    f"{type(opt)}."
+                )
+            return opt
+
+    for place in (nn, nn.optim, tft_wrapper):
+        place.OptTFTWrapper = OptTFTWrapper
+
+
+def _document_names() -> None:
+    # The dying-gasp document's script uses these two without importing them, in the branch that
+    # resumes: a NameError with every version.
+    from mindspore import context
+    from mindspore.train.serialization import get_ckpt_path_with_strategy
+
+    for name, thing in (
+        ("context", context),
+        ("get_ckpt_path_with_strategy", get_ckpt_path_with_strategy),
+    ):
+        if not hasattr(builtins, name):
+            setattr(builtins, name, thing)

@@ -1,0 +1,95 @@
+"""A data-parallel MindSpore program, as its documentation writes them: mindspore_program.py CONFIG.
+
+Nothing of Holdfast is in it. It traces its steps, and kills itself where the configuration says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+
+import mindspore as ms
+import mindspore.dataset as ds
+from mindspore import nn, train
+from mindspore.communication import get_group_size, get_rank, init
+
+config = json.loads(sys.argv[1])
+ms.set_context(mode=ms.GRAPH_MODE if config.get("graph", True) else ms.PYNATIVE_MODE)
+ms.set_context(device_target=config.get("device", "CPU"))
+ms.set_auto_parallel_context(
+    parallel_mode=config.get("parallel", ms.ParallelMode.DATA_PARALLEL), gradients_mean=True
+)
+init()
+ms.set_seed(1)
+
+
+class Network(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.flatten = nn.Flatten()
+        self.fc1 = nn.Dense(28 * 28, config.get("width", 32))
+        self.norm = nn.BatchNorm1d(config.get("width", 32))
+        self.relu = nn.ReLU()
+        self.fc2 = nn.Dense(config.get("width", 32), 10)
+
+    def construct(self, x):  # type: ignore[no-untyped-def]
+        return self.fc2(self.relu(self.norm(self.fc1(self.flatten(x)))))
+
+
+def create_dataset(batch: int) -> ds.Dataset:
+    path = os.environ["DATA_PATH"]
+    data = ds.MnistDataset(path, num_shards=get_group_size(), shard_id=get_rank())
+    changes = [ds.vision.Rescale(1.0 / 255.0, 0), ds.vision.HWC2CHW()]
+    if config.get("augment"):
+        changes.insert(0, ds.vision.RandomCrop(28, padding=2))
+    data = data.map(changes, "image", num_parallel_workers=2)
+    return data.map(ds.transforms.TypeCast(ms.int32), "label").batch(batch)
+
+
+class Trace(train.Callback):
+    """Leaves who has the rank and where it is; kills it at places that are asked for."""
+
+    def die(self, place: str, step: int) -> None:
+        for i, (rank, at, where) in enumerate(config.get("kills", [])):
+            mark = f"killed-{i}"
+            if (rank, at, where) == (get_rank(), step, place) and not os.path.exists(mark):
+                open(mark, "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_train_step_begin(self, run_context: train.RunContext) -> None:
+        self.die("begin", run_context.original_args().cur_step_num)
+
+    def on_train_step_end(self, run_context: train.RunContext) -> None:
+        p = run_context.original_args()
+        with open(f"pid-{get_rank()}.new", "w") as out:
+            out.write(f"{os.getpid()} {p.cur_step_num}")
+        os.rename(f"pid-{get_rank()}.new", f"pid-{get_rank()}")
+        print(
+            f"STEP {p.cur_step_num} of epoch {p.cur_epoch_num} at {time.time():.4f} "
+            f"loss {float(p.net_outputs.asnumpy()):.9f}",
+            flush=True,
+        )
+        self.die("end", p.cur_step_num)
+        time.sleep(config.get("pause", 0.0))
+
+
+network, dataset = Network(), create_dataset(32)
+kind = getattr(nn, config.get("optimizer", "Momentum"))
+rate = config.get("rate", 0.01)
+if config.get("schedule"):
+    rate = nn.cosine_decay_lr(0.0, rate, 300, 10, 5)
+more = {"momentum": 0.9} if kind in (nn.Momentum, nn.SGD) else {}
+optimizer = kind(network.trainable_params(), rate, **more)
+model = ms.Model(network, loss_fn=nn.CrossEntropyLoss(), optimizer=optimizer)
+keep = train.CheckpointConfig(save_checkpoint_steps=config.get("save", 7), keep_checkpoint_max=3)
+callbacks = [
+    train.LossMonitor(5),
+    train.ModelCheckpoint(f"net-{get_rank()}", f"out/{get_rank()}", keep),
+    Trace(),
+]
+model.train(config.get("epochs", 2), dataset, callbacks=callbacks)
+ms.save_checkpoint(model.train_network, f"final-{get_rank()}.ckpt")
+print("DONE", flush=True)
