@@ -8,6 +8,9 @@ target_compile_options(holdfast_flags INTERFACE
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 takes a moved-from alternative of std::variant for an uninitialised one.
   target_compile_options(holdfast_flags INTERFACE -Wno-maybe-uninitialized)
+  if(CMAKE_UNITY_BUILD)  # Where sources are compiled as one, GCC takes each of them for a header.
+    target_compile_options(holdfast_flags INTERFACE -Wno-subobject-linkage)
+  endif()
 endif()
 if(HOLDFAST_SANITIZE)
   target_compile_options(holdfast_flags INTERFACE -fsanitize=${HOLDFAST_SANITIZE} -fno-omit-frame-pointer

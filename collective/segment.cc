@@ -18,7 +18,7 @@ namespace holdfast::collective {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x3130504f52474648;  // "HFGROP01"
-constexpr std::size_t kPage = 4096;
+constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kHalfUnit = 4096;  // Halves are whole pages: aligned for every type.
 constexpr const char* kPrefix = "group-";
 
@@ -88,13 +88,13 @@ Segment::Identity Segment::identity_of(const Group::Options& o) {
 }
 
 std::size_t Segment::size_of(const Group::Options& o) {
-  const std::size_t control = (sizeof(Control) + kPage - 1) / kPage * kPage;
+  const std::size_t control = (sizeof(Control) + kPageBytes - 1) / kPageBytes * kPageBytes;
   return control +
          static_cast<std::size_t>(o.world_size) * 2 * (o.staging_bytes / 2 / kHalfUnit * kHalfUnit);
 }
 
 std::byte* Segment::staging(int rank, std::uint64_t piece) const {
-  constexpr std::size_t kControl = (sizeof(Control) + kPage - 1) / kPage * kPage;
+  constexpr std::size_t kControl = (sizeof(Control) + kPageBytes - 1) / kPageBytes * kPageBytes;
   return mapping_->bytes().data() + kControl +
          (static_cast<std::size_t>(rank) * 2 + piece % 2) * half_bytes_;
 }
