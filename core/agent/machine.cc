@@ -116,6 +116,7 @@ void Machine::on(const Died& died) {
     // The lifeline told of the death at once; now that its memory is gone the kernel says why.
     former->exit_code = *e.exit_code;
     former->last_words = e.how;
+    if (e.process == blamed_) result_ = too_often(*former);
     tell_state();
   }
   maybe_exit();
@@ -140,12 +141,8 @@ void Machine::place_died(Place& place, const Died& e) {
   }
   if (ending_) return;
   if (++place.failures > options_.max_restarts) {
-    fail(place.exit_code,
-         cat(place.role == Role::kScheduler ? "the scheduler " : cat("worker ", place.node_id, " "),
-             e.how, " for the ", place.failures,
-             ". time without a step made in between (--max_restarts=", options_.max_restarts, ")"),
-         place.node_id);
-    return;
+    blamed_ = e.process;
+    return fail(too_often(place));
   }
   // A scheduler that fails at once, each time, must not keep a processor busy.
   if (place.role == Role::kScheduler && place.failures > 1) {
@@ -187,7 +184,7 @@ void Machine::on(const SpawnFailed& e) {
     }
   }
   const bool tried = place != places_.end() && place->not_started > 1;
-  fail(127, tried ? cat(e.why, " (", place->not_started, " times on end)") : e.why, "");
+  fail({127, tried ? cat(e.why, " (", place->not_started, " times on end)") : e.why, ""});
   maybe_exit();
 }
 
@@ -227,7 +224,7 @@ void Machine::receive(const wire::JobEnded& m) {
     return p.role == Role::kWorker && p.exit_code != 0;
   });
   const bool known = failed != places_.end();
-  fail(known ? failed->exit_code : 1, m.reason, known ? failed->node_id : "");
+  fail({known ? failed->exit_code : 1, m.reason, known ? failed->node_id : ""});
 }
 
 void Machine::receive(const wire::Evict& m) {
@@ -242,14 +239,24 @@ void Machine::on(const Interrupted& e) {
   if (ending_) {
     end_all(false);
   } else {
-    fail(128 + e.signal, cat("interrupted by signal ", e.signal), "");
+    fail({128 + e.signal, cat("interrupted by signal ", e.signal), ""});
   }
   maybe_exit();
 }
 
-void Machine::fail(std::int32_t code, std::string reason, std::string node) {
+// What the job fails of: a place whose processes fail each time.
+Exit Machine::too_often(const Place& place) const {
+  return {
+      place.exit_code,
+      cat(place.role == Role::kScheduler ? "the scheduler " : cat("worker ", place.node_id, " "),
+          place.last_words, " for the ", place.failures,
+          ". time without a step made in between (--max_restarts=", options_.max_restarts, ")"),
+      place.node_id};
+}
+
+void Machine::fail(Exit result) {
   if (std::exchange(ending_, true)) return;
-  result_ = {code, std::move(reason), std::move(node)};
+  result_ = std::move(result);
   send(wire::Failed{result_.reason});
   end_all(true);
   actions_.push_back(WantGrace{});
@@ -267,10 +274,10 @@ void Machine::on(const GraceOver&) {
     ending_ = true;
     end_all(false);
   } else if (!workers_done() && !scheduler_runs() && options_.runs_scheduler) {
-    fail(1,
-         "the scheduler's process ended with exit code 0 but workers still run: does the program "
-         "call holdfast::init() before anything else?",
-         kSchedulerNode);
+    fail({1,
+          "the scheduler's process ended with exit code 0 but workers still run: does the program "
+          "call holdfast::init() before anything else?",
+          kSchedulerNode});
   } else if (workers_done() && local) {
     // Workers that never asked for their rank are unknown to the scheduler: it would wait on.
     ending_ = true;

@@ -156,7 +156,7 @@ class Machine {
 
   void receive(const wire::JobProgress& m);
   void receive(const wire::JobEnded& m);
-  void receive(const wire::Refused& m) { fail(1, m.reason, ""); }
+  void receive(const wire::Refused& m) { fail({1, m.reason, ""}); }
   void receive(const wire::Evict& m);
   template <class Other>
   void receive(const Other&) {}
@@ -169,7 +169,8 @@ class Machine {
   std::uint64_t pause(std::int32_t times);
   void tell_state();
   void send(wire::Message message);
-  void fail(std::int32_t code, std::string reason, std::string node);
+  [[nodiscard]] Exit too_often(const Place& place) const;
+  void fail(Exit result);
   void end_all(bool gently);
   void maybe_exit();
   [[nodiscard]] bool workers_done() const;
@@ -193,6 +194,7 @@ class Machine {
   bool ending_ = false;    // Nothing is replaced any more.
   bool exited_ = false;
   Exit result_;
+  Process blamed_ = 0;  // Whose death, one too many, result_ tells of.
   Actions actions_;
 };
 

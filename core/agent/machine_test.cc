@@ -108,6 +108,20 @@ TEST_F(AgentTest, GivesUpAfterMaxRestartsWithTheWorkersCodeAndAReason) {
   EXPECT_NE(exit_->reason.find("--max_restarts=1"), std::string::npos) << exit_->reason;
 }
 
+TEST_F(AgentTest, SaysHowTheLastOneDiedAlsoWhereThatIsKnownOnlyLater) {
+  start(0, 0);
+  const Process process = at("w0");
+  step(Died{process, std::nullopt, "died", 5});
+  step(Died{process, 139, "was killed by signal 11 (SIGSEGV)", 5});
+  dies(at("w1"), 143);
+  dies(at(kSchedulerNode), 143);
+  ASSERT_TRUE(exit_.has_value());
+  EXPECT_EQ(exit_->code, 139);
+  EXPECT_NE(exit_->reason.find("w0 was killed by signal 11 (SIGSEGV) for the 1. time"),
+            std::string::npos)
+      << exit_->reason;
+}
+
 TEST_F(AgentTest, AStepThatWasMadeCountsRestartsAnew) {
   start(0, 1);
   dies(at("w0"), 137);
