@@ -37,6 +37,21 @@ def layout(ddp: Any) -> list[int]:
     return [b.buffer().numel() for b in ddp.reducer._get_zeros_like_grad_buckets()]
 
 
+def modes(ddps: list[Any]) -> list[bool]:
+    """Return which of them will share their buffers in the next forward pass.
+
+    It depends on the last one: not after no_sync(). A step that is made again, or by a successor,
+    has to begin as the first time.
+    """
+    return [bool(ddp.require_forward_param_sync) for ddp in ddps]
+
+
+def set_modes(ddps: list[Any], values: list[bool]) -> None:
+    """Let each go on as modes() said."""
+    for ddp, value in zip(ddps, values):
+        ddp.require_forward_param_sync = value
+
+
 def settle(ddp: Any, engine: Engine) -> None:
     """Make the layout final. Requires: no backward pass yet."""
     if not isinstance(ddp.process_group, HoldfastGroup):

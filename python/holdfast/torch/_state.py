@@ -58,6 +58,7 @@ class State:
         self._index = 0  # The same, within the epoch.
         self._loader_state: Any = None
         self._epochs_given = 0
+        self._epoch_read = False  # Before the first steps(): the program counts epochs itself.
         self._feeders: dict[int, tuple[Any, Feeder]] = {}
         self._on_commit: list[Callable[[int], Any]] = []
         self._greeted = 0
@@ -81,7 +82,8 @@ class State:
         return f"{kind}{self._counts[kind]}"
 
     def _add(self, name: str, thing: Any) -> None:
-        if isinstance(thing, (list, tuple)) and all(hasattr(t, "state_dict") for t in thing):
+        whole = isinstance(thing, (list, tuple)) and len(thing) > 0
+        if whole and all(hasattr(part, "state_dict") for part in thing):
             for i, part in enumerate(thing):
                 self._add(f"{name}.{i}", part)
             return
@@ -139,6 +141,7 @@ class State:
         A step of the session that is still open is given up; it is as if it had not begun.
         """
         session, engine = self._session, self._engine
+        engine.settle()  # Of a step that was left by an exception.
         engine.marked = False
         while True:
             if session.begin_step():
@@ -178,6 +181,7 @@ class State:
             "epoch": self._epoch,
             "index": self._index,
             "loader": self._loader_state,
+            "ddp": _ddp.modes(self._ddp),
         }
 
     def _restore(self) -> None:
@@ -185,6 +189,7 @@ class State:
         self._seed = objects["seed"]
         self._epoch, self._index = objects["epoch"], objects["index"]
         self._loader_state = objects["loader"]
+        _ddp.set_modes(self._ddp, objects["ddp"])
 
     # ---- One step -------------------------------------------------------------------------------
 
@@ -195,7 +200,8 @@ class State:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next step, from 0."""
+        """The epoch of the next step, from 0; who begins there says so: steps(epoch=epoch)."""
+        self._epoch_read = self._epoch_read or not self._feeders
         return self._epoch
 
     @property
@@ -221,6 +227,7 @@ class State:
     def _end_native(self) -> bool:
         """End a step of the session. True: it is void, and everything is as before it."""
         session, engine = self._session, self._engine
+        engine.settle()
         if engine.marked:  # What echoes have touched is never staged.
             self._restore()
             return True
@@ -264,17 +271,28 @@ class State:
 
     # ---- Steps over data ------------------------------------------------------------------------
 
-    def steps(self, data: Iterable[_Batch], epochs: int = 1) -> Iterator[_Batch]:
+    def steps(
+        self, data: Iterable[_Batch], epochs: int = 1, *, epoch: int | None = None
+    ) -> Iterator[_Batch]:
         """Yield the batches of `epochs` passes over `data`, one step each.
+
+        `epoch` is the number of the first pass; else passes are counted from the first call on,
+        and after a restart those that are done yield nothing.
 
         A void step's batch is yielded again. After a restart, batches that were used are passed
         over. Random generators are set at each step's start from (seed, rank, step), the order of
         the data from (seed, epoch); samplers with set_epoch are told the epoch.
 
-        Errors: UserError if `data` can not tell its position.
+        Errors: UserError if `data` can not tell its position, or if the program has asked for
+        `state.epoch` and does not say which epoch this is.
         """
-        first = self._epochs_given
-        self._epochs_given += epochs
+        if epoch is None and self._epoch_read:
+            raise UserError(
+                "the program asked for state.epoch, so it may not begin with epoch 0 after a "
+                "restart; say which one this is: state.steps(loader, epoch=epoch)"
+            )
+        first = self._epochs_given if epoch is None else epoch
+        self._epochs_given = first + epochs
         return self._steps(data, range(first, first + epochs))
 
     def _steps(self, data: Any, epochs: range) -> Iterator[Any]:
