@@ -59,8 +59,21 @@ class Trace(train.Callback):
                 open(mark, "w").close()
                 os.kill(os.getpid(), signal.SIGKILL)
 
+    def fail(self, place: str, step: int) -> None:
+        """Raise what a broken device, or a bug, would."""
+        for i, (rank, at, where, kind) in enumerate(config.get("errors", [])):
+            mark = f"failed-{i}"
+            if (rank, at, where) == (get_rank(), step, place) and not os.path.exists(mark):
+                open(mark, "w").close()
+                if kind == "uce":
+                    for parameter in network.trainable_params():
+                        ms.ops.assign(parameter, ms.ops.zeros_like(parameter))
+                    raise RuntimeError("UCEError occurs when execute, error_code=507053.")
+                raise ValueError("a bug of this rank's")
+
     def on_train_step_begin(self, run_context: train.RunContext) -> None:
         self.die("begin", run_context.original_args().cur_step_num)
+        self.fail("begin", run_context.original_args().cur_step_num)
 
     def on_train_step_end(self, run_context: train.RunContext) -> None:
         p = run_context.original_args()
@@ -73,6 +86,7 @@ class Trace(train.Callback):
             flush=True,
         )
         self.die("end", p.cur_step_num)
+        self.fail("end", p.cur_step_num)
         time.sleep(config.get("pause", 0.0))
 
 
@@ -83,13 +97,17 @@ if config.get("schedule"):
     rate = nn.cosine_decay_lr(0.0, rate, 300, 10, 5)
 more = {"momentum": 0.9} if kind in (nn.Momentum, nn.SGD) else {}
 optimizer = kind(network.trainable_params(), rate, **more)
+if config.get("tft"):
+    optimizer = nn.OptTFTWrapper(optimizer)
 model = ms.Model(network, loss_fn=nn.CrossEntropyLoss(), optimizer=optimizer)
-keep = train.CheckpointConfig(save_checkpoint_steps=config.get("save", 7), keep_checkpoint_max=3)
+keep = train.CheckpointConfig(config.get("save", 7), keep_checkpoint_max=config.get("keep", 3))
 callbacks = [
     train.LossMonitor(5),
     train.ModelCheckpoint(f"net-{get_rank()}", f"out/{get_rank()}", keep),
     Trace(),
 ]
+if config.get("tft"):
+    callbacks.append(train.TFTRegister(0, "127.0.0.1", 30051, "./ttp_checkpoints/"))
 model.train(config.get("epochs", 2), dataset, callbacks=callbacks)
 ms.save_checkpoint(model.train_network, f"final-{get_rank()}.ckpt")
 print("DONE", flush=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import inspect
 import os
 import sys
 from typing import Any, Final
@@ -70,6 +71,7 @@ def apply(engine: Engine) -> None:
     _callback()
     _optimizer()
     _document_names()
+    _document_model(engine)
 
 
 def _device_checks() -> None:
@@ -91,6 +93,9 @@ def _callback() -> None:
         # A document calls it without a path, which 2.10 refuses (_train_fault_tolerance.py:663).
         if ckpt_save_path is None and "ckpt_save_fn" not in named:
             ckpt_save_path = _PATH
+        # With ARF it must have been done before (line 782), which no document does.
+        if module._tft_handler.get_tft() is None:
+            module._tft_handler.init(config=None)
         usual_init(self, ckpt_save_path, **named)
 
     def end_update(self: Any, cb_params: Any) -> None:
@@ -149,3 +154,24 @@ def _document_names() -> None:
     ):
         if not hasattr(builtins, name):
             setattr(builtins, name, thing)
+
+
+def _document_model(engine: Engine) -> None:
+    # The same document makes `loss_fn` and leaves it out of Model(...), so that its network of one
+    # input is called with image and label: an error of the graph compiler with every version.
+    import mindspore as ms
+
+    usual = ms.Model.__init__
+
+    def init(self: Any, network: Any, loss_fn: Any = None, *more: Any, **named: Any) -> None:
+        found = sys._getframe(1).f_globals.get("loss_fn")
+        takes = len(inspect.signature(network.construct).parameters)
+        if loss_fn is None and takes == 1 and isinstance(found, ms.nn.Cell):
+            engine.say_once(
+                "Model(...) is given no loss_fn, and its network takes one input; the program's "
+                "own `loss_fn` is used"
+            )
+            loss_fn = found
+        usual(self, network, loss_fn, *more, **named)
+
+    ms.Model.__init__ = init

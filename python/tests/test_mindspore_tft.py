@@ -1,0 +1,136 @@
+"""MindSpore's fault tolerance (MS_ENABLE_TFT) on Holdfast: last checkpoints, repair, replacement."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mindspore", reason="MindSpore is not in this Python; tools/mindspore_venv")
+from mindspore_job import Job, digests, job, make_data
+
+pytestmark = pytest.mark.kill
+
+TFT: dict[str, Any] = {"tft": True, "save": 1000}
+TTP = {"MS_ENABLE_TFT": "{TTP:1}", "MINDIO_FOR_MINDSPORE": "1"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("data") / "train")
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Callable[[int], Path]:
+    """Return the folder of a run without faults that has saved every step, made once."""
+    made: dict[int, Path] = {}
+
+    def folder(ranks: int) -> Path:
+        if ranks not in made:
+            made[ranks] = tmp_path_factory.mktemp("calm") / "job"
+            config = {**TFT, "save": 1, "keep": 100, "epochs": 1}
+            with job(made[ranks], data, config, ranks=ranks, variables=TTP) as run:
+                run.end()
+        return made[ranks]
+
+    return folder
+
+
+READ = """
+import json, sys
+import mindspore as ms
+ours, theirs = (ms.load_checkpoint(path) for path in sys.argv[1:3])
+names = sorted(n for n in theirs if n not in ours)
+equal = all((ours[n].asnumpy() == theirs[n].asnumpy()).all() for n in theirs if n in ours)
+numbers = {n: int(ours[n].asnumpy()) for n in ("epoch_num", "step_num", "cur_rank", "batch_num")}
+print(json.dumps([names, bool(equal), numbers]))
+"""
+
+
+def compare(gasp: Path, whole: Path) -> tuple[list[str], bool, dict[str, int]]:
+    """Load two checkpoints by MindSpore itself, without Holdfast, and compare them."""
+    command = [sys.executable, "-c", READ, str(gasp), str(whole)]
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    names, equal, numbers = json.loads(output.stdout.splitlines()[-1])
+    return names, equal, numbers
+
+
+def gasped(run: Job) -> Path:
+    """Return the one file of the one directory that there is."""
+    run.end(code=None)
+    assert run.process.returncode not in (0, None), run.logs()
+    folder = run.folder / "ttp_checkpoints"
+    assert folder.is_dir(), run.logs()
+    real = [path for path in folder.iterdir() if not path.is_symlink()]
+    assert len(real) == 1, real
+    step = int(real[0].name.removeprefix("ttp_saved_checkpoints-step_"))
+    # The documents know it by another name.
+    assert (folder / f"tft_saved_checkpoints-step_{step}").resolve() == real[0].resolve()
+    (file,) = real[0].glob("rank_*/*")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("ranks", "victims", "errors", "saver"),
+    [
+        (2, [1], [], 0),
+        (2, [0], [], 1),
+        (3, [0, 2], [], 1),
+        (2, [], [[1, 12, "end", "bug"]], 0),
+    ],
+    ids=["rank-1", "rank-0", "two-of-three", "an-exception"],
+)
+def test_mindspore_a_lost_process_leaves_the_state_after_its_last_step(
+    tmp_path: Path,
+    data: Path,
+    calm: Callable[[int], Path],
+    ranks: int,
+    victims: list[int],
+    errors: Any,
+    saver: int,
+) -> None:
+    config = {**TFT, "errors": errors, "pause": 0.02}
+    with job(tmp_path / "job", data, config, ranks=ranks, spares=None, variables=TTP) as run:
+        if victims:
+            run.kill_at(victims[0], 12)
+        for victim in victims[1:]:
+            run.kill_at(victim, 12)
+        file = gasped(run)
+    step = int(file.parent.parent.name.rsplit("_", 1)[1])
+    size = -(-1600 // ranks // 32)
+    epoch, at = (step - 1) // size + 1, (step - 1) % size + 1
+    assert file.name == f"ttp_rank_{saver}-{epoch}_{at}.ckpt"
+    assert file.parent.name == f"rank_{saver}"
+    whole = calm(ranks) / "out" / str(saver) / f"net-{saver}-{epoch}_{at}.ckpt"
+    missing, equal, numbers = compare(file, whole)
+    assert (missing, equal) == ([], True)
+    assert numbers == {"epoch_num": epoch, "step_num": step, "cur_rank": saver, "batch_num": size}
+
+
+def test_mindspore_a_memory_error_is_repaired_in_the_process(tmp_path: Path, data: Path) -> None:
+    variables = {"MS_ENABLE_TFT": "{UCE:1, TTP:1}", "MINDIO_FOR_MINDSPORE": "1"}
+    errors = [[1, 9, "end", "uce"], [0, 31, "begin", "uce"]]
+    finals = []
+    for name, config in (("calm", TFT), ("job", {**TFT, "errors": errors})):
+        with job(tmp_path / name, data, config, variables=variables) as run:
+            run.end()
+            assert "fault" not in (run.folder / "logs" / "scheduler.log").read_text()
+        finals.append(digests(tmp_path / name))
+    assert (tmp_path / "job" / "failed-1").exists()
+    assert finals[0] == finals[1]
+
+
+def test_mindspore_arf_replaces_a_process(tmp_path: Path, data: Path) -> None:
+    variables = {"MS_ENABLE_TFT": "{TTP:1,UCE:1,ARF:1}", "MINDIO_FOR_MINDSPORE": "1"}
+    finals = []
+    for name, kills in (("calm", []), ("job", [[0, 14, "begin"], [1, 30, "end"]])):
+        with job(tmp_path / name, data, {**TFT, "kills": kills}, variables=variables) as run:
+            run.end()
+        finals.append(digests(tmp_path / name))
+    assert (tmp_path / "job" / "killed-1").exists()
+    assert finals[0] == finals[1]
