@@ -55,6 +55,12 @@ Digits::Digits(const std::string& directory, Part part) {
                              std::to_string(pixels.size() / kPixels) + " images but " +
                              std::to_string(count) + " labels: they do not belong together");
   }
+  for (const std::uint8_t label : labels) {
+    if (label > 9) {
+      throw std::runtime_error("the data file " + prefix + "-labels-idx1-ubyte has the label " +
+                               std::to_string(label) + " where digits are 0 to 9" + kRemedy);
+    }
+  }
   images_ = torch::from_blob(pixels.data(), {count, kPixels}, torch::kByte).to(torch::kFloat) / 255;
   labels_ = torch::from_blob(labels.data(), {count}, torch::kByte).to(torch::kLong);
 }

@@ -170,6 +170,7 @@ Options parse(const std::vector<std::string>& words) {
     ++i;
   }
   if (o.data.empty()) misuse("--data DIR is missing: the folder with the digits");
+  if (o.batch == 0) misuse("--batch is 0; a step takes at least 1 sample");
   if (o.dropout >= 1) misuse("--dropout is not below 1");
   return o;
 }
@@ -178,8 +179,9 @@ Options parse(const std::vector<std::string>& words) {
 
 int main(int argc, char** argv) {
   try {
+    const Options options = parse({argv + 1, argv + argc});
     auto job = holdfast::init();
-    train(parse({argv + 1, argv + argc}), job);
+    train(options, job);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "mnist: %s\n", error.what());
     return 1;

@@ -82,8 +82,10 @@ class Session {
 
   // Ends step version() + 1: waits for its sums, stages it, waits until all ranks have, makes the
   // update. Requires: begin_step() before. A fault meanwhile is recovered from in here. `loss` is
-  // for traces and status only. Errors: the job is over; the ranks do not do the same.
-  [[nodiscard]] Result<Ended> end_step(const arena::StagedStep& step, double loss);
+  // for traces and status only, `samples` for traces: a digest of which they were. Errors: the job
+  // is over; the ranks do not do the same.
+  [[nodiscard]] Result<Ended> end_step(const arena::StagedStep& step, double loss,
+                                       std::uint64_t samples = 0);
 
   // For the body of a step. kDone on all ranks or on none; after anything else the step will be
   // void, and the contents of the output are undefined.

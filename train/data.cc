@@ -39,4 +39,10 @@ std::vector<std::size_t> Sharding::indices(std::uint64_t epoch, std::uint64_t in
   return result;
 }
 
+std::uint64_t digest_of(std::span<const std::size_t> samples) {
+  std::uint64_t sum = 0;
+  for (const std::size_t i : samples) sum += mix(i + 1);
+  return sum;
+}
+
 }  // namespace holdfast::train

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace holdfast::train {
@@ -32,5 +33,9 @@ struct Sharding {
   [[nodiscard]] std::vector<std::size_t> indices(std::uint64_t epoch, std::uint64_t index,
                                                  std::uint64_t rank) const;
 };
+
+// Of which samples a step takes, in whatever order: the sum of a number for each. So the digests of
+// all steps of an epoch add up to that of its samples.
+[[nodiscard]] std::uint64_t digest_of(std::span<const std::size_t> samples);
 
 }  // namespace holdfast::train

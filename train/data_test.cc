@@ -56,6 +56,21 @@ TEST(Sharding, ShufflesEveryEpochAnewAndAlwaysAlike) {
   EXPECT_NE(sharding.indices(3, 4, 1), sharding.indices(3, 4, 0));
 }
 
+TEST(Sharding, DigestsOfAnEpochsStepsAddUpToThatOfItsSamples) {
+  const Sharding sharding{.samples = 60, .batch = 5, .ranks = 3, .seed = 7};
+  std::uint64_t sum = 0;
+  std::vector<std::size_t> all;
+  for (std::uint64_t step = 0; step < sharding.steps_per_epoch(); ++step) {
+    for (std::uint64_t rank = 0; rank < 3; ++rank) {
+      sum += digest_of(sharding.indices(1, step, rank));
+    }
+  }
+  for (std::size_t i = 0; i < 60; ++i) all.push_back(i);
+  EXPECT_EQ(sum, digest_of(all));
+  all[3] = 4;
+  EXPECT_NE(sum, digest_of(all));
+}
+
 // What a step takes over all ranks does not depend on how many there are.
 TEST(Sharding, GivesAStepTheSameSamplesInAnyWorld) {
   const Sharding alone{.samples = 1000, .batch = 24, .ranks = 1, .seed = 7};

@@ -130,6 +130,7 @@ struct State::Parts {
   bool stepped = false;
   bool replaying = false;
   double loss = 0;
+  std::uint64_t samples = 0;  // The digest of those fetched.
 };
 
 // ---- Opening ------------------------------------------------------------------------------------
@@ -200,7 +201,9 @@ bool State::Parts::begin_step() {
   const arena::Position at = session->arena().position();
   const auto rank = static_cast<std::uint64_t>(session->identity().rank);
   torch::manual_seed(derive(options.shuffle_seed, kGeneratorSeed, rank, version() + 1));
-  fetch(sharding.indices(at.epoch, at.index, rank));
+  const auto indices = sharding.indices(at.epoch, at.index, rank);
+  samples = train::digest_of(indices);
+  fetch(indices);
   gradients->begin_step();
   in_body = true;
   stepped = false;
@@ -229,7 +232,7 @@ void State::Parts::end_step() {
   if (job->worker->settings().protect) model.pack(session->arena().private_bytes(n));
   step.arguments = arguments_of(optimizer, n);
   step.position = position_after_step();
-  replaying = must(session->end_step(step, loss)) == runtime::Ended::kVoid;
+  replaying = must(session->end_step(step, loss, samples)) == runtime::Ended::kVoid;
   if (replaying) restore();
 }
 

@@ -1,6 +1,8 @@
 """What must hold of a job's trace, whoever was killed. Each check raises a Violation."""
 from collections import defaultdict
 
+from samples import wrong_samples
+
 NOT_OF_THE_STEP = {"t_ns", "pid", "generation"}  # These may differ from the undisturbed run.
 
 
@@ -37,12 +39,15 @@ def check_steps(trace, scenario, undisturbed):
             raise Violation(f"rank {rank} lost steps {missing} over {restarts} restarts")
 
 
-def check_undisturbed(trace, scenario):
-    """Every rank made each step once: what the disturbed runs are measured by must itself be whole."""
+def check_undisturbed(trace, scenario, seed, samples):
+    """Every rank made each step once, together they used each sample of an epoch at most once, and left out
+    less than a step: what the disturbed runs are measured by must itself be whole."""
     made = steps_of(trace)
     wanted = {(rank, step) for rank in range(scenario["workers"]) for step in range(1, scenario["steps"] + 1)}
     if set(made) != wanted or any(len(lines) != 1 for lines in made.values()):
         raise Violation("the undisturbed run did not make each step once")
+    if wrong := wrong_samples(made, scenario, seed, samples):
+        raise Violation(f"the undisturbed run: {wrong}")
     return made
 
 

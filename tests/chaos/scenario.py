@@ -5,6 +5,7 @@ Faults, world sizes and optimizers go round, so that every combination comes; th
 
 OPTIMIZERS = ["sgd", "momentum", "adam", "adamw"]
 WORKERS = [4, 2, 4, 1]
+SEED = 3
 STEPS = [60, 90]  # Few, so that trials share their undisturbed runs.
 SOON = "soon"  # Before a wave: not at a step, but while the others recover from the wave before.
 
@@ -40,7 +41,7 @@ def draw(rng, number):
 def program(arguments, scenario, save):
     """The command of the training."""
     command = [arguments.bin / "mnist", "--data", arguments.data, "--epochs", 1000, "--steps", scenario["steps"],
-               "--batch", scenario["batch"], "--seed", 3, "--optimizer", scenario["optimizer"], "--model", "mlp",
+               "--batch", scenario["batch"], "--seed", SEED, "--optimizer", scenario["optimizer"], "--model", "mlp",
                "--save", save]
     if scenario["rich"]:
         command += ["--dropout", 0.2, "--batch-norm"]

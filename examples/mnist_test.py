@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""mnist says in one sentence what is wrong with its data and settings, ends with an error, and leaves nothing.
+
+mnist_test.py --bin build/release/bin --data build/digits
+"""
+import argparse
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "chaos"))
+from job import Job, leftovers, processes_of  # noqa: E402
+
+arguments = argparse.Namespace()
+IMAGES = "train-images-idx3-ubyte"
+LABELS = "train-labels-idx1-ubyte"
+REMEDY = "tools/make_digits"
+
+
+class Alone(unittest.TestCase):
+    """Without msrun: one process, a world of its own."""
+
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-test-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.data = self.folder / "data"
+        shutil.copytree(arguments.data, self.data)
+
+    def fails(self, *options, says, code=1):
+        """mnist ends at once, and its last words but for the usage are one line that names the thing."""
+        done = subprocess.run([arguments.bin / "mnist", *map(str, options)], capture_output=True, text=True, timeout=60,
+                              check=False)
+        self.assertEqual(done.returncode, code, done.stderr)
+        said = [line for line in done.stderr.splitlines() if line.startswith("mnist: ")]
+        self.assertEqual(len(said), 1, done.stderr)
+        for words in says:
+            self.assertIn(words, said[0])
+
+    def fails_on_data(self, *says):
+        self.fails("--data", self.data, "--steps", 1, says=says)
+
+    def test_missing_folder(self):
+        self.fails("--data", self.folder / "nowhere", says=[str(self.folder / "nowhere" / IMAGES), "is missing", REMEDY])
+
+    def test_missing_file(self):
+        (self.data / LABELS).unlink()
+        self.fails_on_data(LABELS, "is missing", REMEDY)
+
+    def test_truncated_images(self):
+        with open(self.data / IMAGES, "r+b") as file:
+            file.truncate((self.data / IMAGES).stat().st_size - 100)
+        self.fails_on_data(IMAGES, "by its header", "make or fetch it again")
+
+    def test_truncated_header(self):
+        (self.data / LABELS).write_bytes(b"\0\0\x08")
+        self.fails_on_data(LABELS, "is not in MNIST's format", REMEDY)
+
+    def test_empty_file(self):
+        (self.data / IMAGES).write_bytes(b"")
+        self.fails_on_data(IMAGES, "is not in MNIST's format", REMEDY)
+
+    def test_another_kind_of_file(self):
+        (self.data / IMAGES).write_bytes((self.data / LABELS).read_bytes())
+        self.fails_on_data(IMAGES, "is not in MNIST's format", REMEDY)
+
+    def test_labels_of_other_images(self):
+        (self.data / LABELS).write_bytes(struct.pack(">II", 2049, 5) + bytes(5))
+        self.fails_on_data("images but 5 labels")
+
+    def test_a_label_that_is_no_digit(self):
+        labels = bytearray((self.data / LABELS).read_bytes())
+        labels[20] = 77
+        (self.data / LABELS).write_bytes(labels)
+        self.fails_on_data(LABELS, "77", "0 to 9")
+
+    def test_fewer_samples_than_a_step_takes(self):
+        self.fails("--data", self.data, "--batch", 100000, says=["100000", "1497"])
+
+    def test_save_into_a_folder_that_is_not_there(self):
+        self.fails("--data", self.data, "--steps", 1, "--save", self.folder / "no" / "file", says=[str(self.folder / "no")])
+
+    def test_options(self):
+        data = ["--data", self.data]
+        for options, says in [
+            ([], ["--data DIR is missing"]),
+            (["--data"], ["--data wants a value"]),
+            ([*data, "--nonsense", "1"], ["--nonsense"]),
+            ([*data, "--steps", "ten"], ["--steps", "'ten'"]),
+            ([*data, "--steps", "-1"], ["--steps", "'-1'"]),
+            ([*data, "--batch", "0"], ["--batch", "at least 1"]),
+            ([*data, "--batch", "1.5"], ["--batch", "'1.5'"]),
+            ([*data, "--seed", "1e30"], ["--seed", "'1e30'"]),
+            ([*data, "--optimizer", "adagrad"], ["--optimizer", "'adagrad'", "adamw"]),
+            ([*data, "--model", "cnn"], ["--model", "'cnn'", "mlp"]),
+            ([*data, "--dropout", "1"], ["--dropout"]),
+            ([*data, "--dropout", "nan"], ["--dropout", "'nan'"]),
+        ]:
+            with self.subTest(options=options):
+                self.fails(*options, says=says, code=2)
+
+
+class UnderMsrun(unittest.TestCase):
+    """The job ends by itself, with the reason, and nothing of it is left."""
+
+    def fails(self, options, says):
+        folder = Path(tempfile.mkdtemp(prefix="holdfast-test-"))
+        self.addCleanup(shutil.rmtree, folder)
+        with Job(arguments.bin, folder, [arguments.bin / "mnist", *options], 2, max_restarts=1) as job:
+            self.assertNotEqual(job.wait(60), 0)
+            for words in says:
+                self.assertIn(words, job.text())
+            end = time.monotonic() + 10
+            while processes_of(job.name) and time.monotonic() < end:
+                time.sleep(0.05)
+            self.assertEqual(processes_of(job.name), [])
+            self.assertEqual(leftovers(job.name), [])
+
+    def test_missing_data(self):
+        self.fails(["--data", "/nowhere"], ["/nowhere/" + IMAGES, "is missing", REMEDY])
+
+    def test_wrong_setting(self):
+        self.fails(["--data", arguments.data, "--optimizer", "adagrad"], ["--optimizer", "'adagrad'"])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bin", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    arguments, rest = parser.parse_known_args()
+    arguments.bin, arguments.data = arguments.bin.resolve(), arguments.data.resolve()
+    unittest.main(argv=[sys.argv[0], *rest])
