@@ -15,6 +15,21 @@ std::string why_alive(const runtime::FoundJob& job) {
   return cat("process ", job.users.front(), " uses its files");
 }
 
+// Whether none is left.
+bool end_orphans(const runtime::FoundJob& job, bool dry_run) {
+  for (const pid_t pid : job.orphans) {
+    std::printf("%s process %d, which the dead agent of job %s left behind\n",
+                dry_run ? "would end" : "ending", pid, job.name.c_str());
+  }
+  if (dry_run) return true;
+  const auto left = runtime::end_orphans(job);
+  for (const pid_t pid : left) {
+    std::fprintf(stderr, "holdfast: process %d of job %s does not end: try again later\n", pid,
+                 job.name.c_str());
+  }
+  return left.empty();
+}
+
 }  // namespace
 
 int clean(bool dry_run) {
@@ -24,6 +39,10 @@ int clean(bool dry_run) {
     any = true;
     if (job.alive()) {
       std::printf("job %s is left alone: %s\n", job.name.c_str(), why_alive(job).c_str());
+      continue;
+    }
+    if (!end_orphans(job, dry_run)) {
+      code = 1;
       continue;
     }
     if (dry_run) {

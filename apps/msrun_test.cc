@@ -20,25 +20,10 @@ namespace {
 // What a scheduler is to a program that never calls init(): a process that ends at the job's end.
 constexpr const char* kStuckScheduler = "[ $MS_ROLE = MS_SCHED ] && exec sleep 1000; ";
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 std::size_t count(const std::string& text, const std::string& part) {
   std::size_t found = 0;
   for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
   return found;
-}
-
-std::vector<std::string> toy(const Job& job, int steps, std::vector<std::string> options) {
-  std::filesystem::create_directories(job.folder + "/out");
-  options.insert(options.begin(), {"--join", "True"});
-  for (const auto& word : {std::string(TOY), std::string("--steps"), cat(steps),
-                           std::string("--out"), job.folder + "/out", std::string("--elements"),
-                           std::string("1000"), std::string("--pause"), std::string("1000")}) {
-    options.push_back(word);
-  }
-  return options;
 }
 
 TEST(Msrun, SaysWhichProgramItDoesNotFind) {
@@ -258,55 +243,6 @@ TEST(Holdfast, RefusesAWrongCommandLineInOneSentence) {
   const auto wrong = job.start({HOLDFAST, "stats"}, {});
   EXPECT_EQ(job.wait(wrong, 30), 2);
   EXPECT_EQ(count(job.output(), "\n"), 1U) << job.output();
-}
-
-// Without an agent the scheduler itself proves the death of a process of its host.
-TEST(Scheduler, ReadmitsAWorkerThatWasStartedAgainByHand) {
-  Job job("by-hand");
-  std::filesystem::create_directories(job.folder + "/out");
-  const std::vector<std::string> argv = {TOY,     "--steps",           "2000",
-                                         "--out", job.folder + "/out", "--elements",
-                                         "1000",  "--pause",           "1000"};
-  // The lease alone would not let the successor in within this test.
-  const std::vector<std::string> common = {"MS_WORKER_NUM=2", cat("MS_SCHED_PORT=", job.port),
-                                           "MS_NODE_TIMEOUT=1000"};
-  const auto begin = [&](std::vector<std::string> more) {
-    more.insert(more.end(), common.begin(), common.end());
-    return job.start(argv, more);
-  };
-  const auto scheduler = begin({"MS_ROLE=MS_SCHED"});
-  const auto first = begin({"MS_ROLE=MS_WORKER", "MS_NODE_ID=0"});
-  const auto second = begin({"MS_ROLE=MS_WORKER", "MS_NODE_ID=1"});
-  ASSERT_TRUE(job.reaches(20)) << job.output();
-  job.signal(second, SIGKILL);
-  EXPECT_EQ(job.wait(second, 10), 128 + SIGKILL);
-  const auto third = begin({"MS_ROLE=MS_WORKER", "MS_NODE_ID=1"});
-  EXPECT_EQ(job.wait(third, 60), 0) << job.output();
-  EXPECT_EQ(job.wait(first, 60), 0) << job.output();
-  EXPECT_EQ(job.wait(scheduler, 60), 0) << job.output();
-  EXPECT_TRUE(job.nothing_left());
-}
-
-TEST(Scheduler, TellsItsWorkersWhereItIsInterruptedByHand) {
-  Job job("interrupted-by-hand");
-  std::filesystem::create_directories(job.folder + "/out");
-  const std::vector<std::string> argv = {
-      TOY, "--steps", "1000000", "--out", job.folder + "/out", "--pause", "1000"};
-  const std::vector<std::string> common = {"MS_WORKER_NUM=1", cat("MS_SCHED_PORT=", job.port),
-                                           "MS_NODE_ID=0"};
-  auto as = [&](const char* role) {
-    auto more = common;
-    more.push_back(role);
-    return job.start(argv, more);
-  };
-  const auto scheduler = as("MS_ROLE=MS_SCHED");
-  const auto worker = as("MS_ROLE=MS_WORKER");
-  ASSERT_TRUE(job.reaches(5)) << job.output();
-  job.signal(scheduler, SIGTERM);
-  EXPECT_EQ(job.wait(scheduler, 10), 128 + SIGTERM);
-  EXPECT_EQ(job.wait(worker, 10), 1) << job.output();
-  EXPECT_TRUE(has(job.output(), "the scheduler was interrupted by signal 15")) << job.output();
-  EXPECT_TRUE(job.nothing_left());
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ enum Progress : std::uint32_t { kUnheld, kHeld, kReleased };
 struct Page {
   std::uint64_t magic;
   std::uint32_t progress;  // A futex: watchers wait here until it leaves kUnheld.
+  std::int32_t holder;     // Its process; written before `progress` becomes kHeld.
   pthread_mutex_t alive;   // Robust; locked before `progress` becomes kHeld.
 };
 
@@ -87,6 +88,7 @@ Result<Lifeline> Lifeline::hold(const std::string& path) {
     const Locked locked = lock_robust(page.alive, Duration(0));
     if (locked == Locked::kFree || locked == Locked::kOrphaned) {
       if (progress_of(page) == kUnheld) {
+        page.holder = ::getpid();
         set_progress(page, kHeld);
         return Lifeline(std::make_unique<State>(State{std::move(*prepared)}));
       }
@@ -97,6 +99,7 @@ Result<Lifeline> Lifeline::hold(const std::string& path) {
   if (!fresh) return fresh.error();
   Page& page = *fresh->as<Page>(0);
   HF_ASSERT(lock_robust(page.alive, kSlice) == Locked::kFree);
+  page.holder = ::getpid();
   set_progress(page, kHeld);
   Lifeline lifeline(std::make_unique<State>(State{std::move(*fresh)}));
   if (Status named = give_name(path); !named) return named.error();
@@ -119,6 +122,12 @@ Lifeline::~Lifeline() {
   } else {  // The mutex stays locked, and in that thread's list: its page must not go.
     state_->mapping.keep_mapped();
   }
+}
+
+std::int32_t lifeline_holder(const std::string& path) {
+  const Result<Mapping> mapping = find_page(path);
+  if (!mapping || progress_of(*mapping->as<Page>(0)) == kUnheld) return 0;
+  return mapping->as<Page>(0)->holder;
 }
 
 Result<Ending> wait_for_death(const std::string& path, const std::atomic<bool>& cancel) {

@@ -42,6 +42,10 @@ class Lifeline {
   std::unique_ptr<State> state_;
 };
 
+// The process that holds the lifeline at `path`, by its number in its own PID namespace; 0: nobody
+// yet, or no lifeline there. Of one that died it stays the number.
+[[nodiscard]] std::int32_t lifeline_holder(const std::string& path);
+
 enum class Ending : std::uint8_t { kDied, kReleased, kCancelled };
 
 // Blocks until the lifeline that is at `path` now ends, or for at most 200 ms after `cancel` is

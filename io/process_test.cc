@@ -243,6 +243,20 @@ TEST(Process, TellsOneProcessFromALaterOneOfTheSameNumber) {
   EXPECT_FALSE(same_process_alive(child.pid, *theirs));
 }
 
+TEST(Process, IsStoppedBetweenTwoSignals) {
+  const Child child = long_lived();
+  EXPECT_FALSE(is_stopped(child.pid));
+  siginfo_t info{};
+  ASSERT_TRUE(send_signal(child.pidfd.get(), SIGSTOP));
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child.pid), &info, WSTOPPED), 0);
+  EXPECT_TRUE(is_stopped(child.pid));
+  ASSERT_TRUE(send_signal(child.pidfd.get(), SIGCONT));
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child.pid), &info, WCONTINUED), 0);
+  EXPECT_FALSE(is_stopped(child.pid));
+  ASSERT_TRUE(send_signal(child.pidfd.get(), SIGKILL));
+  EXPECT_EQ(*wait_for(child.pidfd.get()), (Exit{0, SIGKILL}));
+}
+
 // What the forked child of the next test does: much memory, and threads that write without a pause.
 [[noreturn]] void write_for_ever(std::atomic<std::uint64_t>* counters, std::size_t bytes,
                                  int tell) {

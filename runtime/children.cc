@@ -107,6 +107,7 @@ Status Children::spawn(const agent::Spawn& what) {
   environment.push_back(cat("HOLDFAST_INCARNATION=", what.incarnation));
   environment.push_back(cat("HOLDFAST_ATTEMPT=", what.attempt));
   environment.push_back(cat("HOLDFAST_LIFELINE=", running.lifeline));
+  environment.push_back(cat("HOLDFAST_AGENT=", ::getpid()));
   if (what.role == agent::Role::kWorker) environment.push_back(cat("MS_NODE_ID=", what.node_id));
   io::Fd reading;
   if (what.role == agent::Role::kSpare) {
@@ -212,10 +213,19 @@ std::string Children::log_of(const std::string& node_id) const {
   return found == logs_.end() ? std::string() : found->second;
 }
 
-std::set<agent::Process> Children::stopped() const {
+std::set<agent::Process> Children::stopped() {
   std::set<agent::Process> found;
-  for (const auto& [process, running] : running_) {
-    if (io::is_stopped(running.child.pid)) found.insert(process);
+  for (auto& [process, running] : running_) {
+    if (running.trainer == 0) {
+      const pid_t holder = arena::lifeline_holder(running.lifeline);
+      // One of another PID namespace has a number that means somebody else here.
+      if (holder > 0 && ::getpgid(holder) == running.child.pid) running.trainer = holder;
+    }
+    // A stopped wrapper would never end with its trainer.
+    if (io::is_stopped(running.child.pid) ||
+        (running.trainer != 0 && io::is_stopped(running.trainer))) {
+      found.insert(process);
+    }
   }
   return found;
 }

@@ -50,7 +50,7 @@ class Children {
   [[nodiscard]] std::string log_of(const std::string& node_id) const;
   [[nodiscard]] pid_t pid_of(agent::Process process) const;  // 0: not running.
   // Whom a signal has stopped (SIGSTOP) just now. One in a debugger's hands is none of them.
-  [[nodiscard]] std::set<agent::Process> stopped() const;
+  [[nodiscard]] std::set<agent::Process> stopped();
   [[nodiscard]] std::size_t running() const { return running_.size(); }
 
  private:
@@ -64,6 +64,8 @@ class Children {
     io::Child child;
     std::string lifeline;
     std::string log;
+    pid_t trainer =
+        0;        // Who holds the lifeline: the child, or one that a wrapper started; 0: none.
     io::Fd pipe;  // A spare's: its place is written here.
     bool idle = false;
     std::unique_ptr<Watcher> watcher;

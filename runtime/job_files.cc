@@ -1,5 +1,7 @@
 #include "runtime/job_files.h"
 
+#include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,6 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <thread>
 
 #include "base/text.h"
 #include "io/connection.h"
@@ -104,16 +107,33 @@ std::set<std::string> files_of(const std::string& process) {
   return files;
 }
 
-void find_users(std::vector<FoundJob>& jobs) {
+// Whether an agent of the job with this folder started the process, or one that started it: only an
+// agent gives out lifelines.
+bool was_started_for(const std::string& directory, const std::string& process) {
+  const auto environment = io::read_file(process + "/environ");
+  if (!environment) return false;
+  const std::string mark = cat("HOLDFAST_LIFELINE=", directory, "/lifeline-");
+  return environment->starts_with(mark) ||
+         environment->find(std::string(1, '\0') + mark) != std::string::npos;
+}
+
+void find_processes(std::vector<FoundJob>& jobs) {
   for (const auto& name : names_in("/proc")) {
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     const pid_t pid = static_cast<pid_t>(std::stol(name));
     if (pid == ::getpid()) continue;
-    const auto files = files_of("/proc/" + name);
+    const std::string process = "/proc/" + name;
+    const auto files = files_of(process);
     for (auto& job : jobs) {
       const std::string beneath = job.directory + "/";
       const auto first = files.lower_bound(beneath);
-      if (first != files.end() && first->starts_with(beneath)) job.users.push_back(pid);
+      if (!job.agent_alive && !job.starting && was_started_for(job.directory, process) &&
+          !io::is_exiting(pid)) {
+        job.orphans.push_back(pid);
+        if (job.scheduler && job.scheduler->pid == pid) job.scheduler_alive = false;
+      } else if (first != files.end() && first->starts_with(beneath)) {
+        job.users.push_back(pid);
+      }
     }
   }
 }
@@ -153,8 +173,24 @@ std::vector<FoundJob> jobs_on_this_host() {
     const std::string mine = cat(base, "/holdfast-", ::geteuid());
     for (const auto& name : names_in(mine)) jobs.push_back(look_at(name, cat(mine, '/', name)));
   }
-  if (!jobs.empty()) find_users(jobs);
+  if (!jobs.empty()) find_processes(jobs);
   return jobs;
+}
+
+std::vector<pid_t> end_orphans(const FoundJob& job) {
+  std::vector<pid_t> left = job.orphans;
+  for (const pid_t pid : left) {
+    // By a descriptor: the number could be another's by now.
+    const io::Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    if (pidfd && was_started_for(job.directory, cat("/proc/", pid))) {
+      (void)io::send_signal(pidfd.get(), SIGKILL);
+    }
+  }
+  const Instant until = io::Loop::now() + std::chrono::seconds(5);
+  while (std::erase_if(left, io::is_exiting), !left.empty() && io::Loop::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return left;
 }
 
 Result<std::string> query_status(const std::string& host, std::uint16_t port, Duration timeout) {

@@ -42,11 +42,17 @@ struct FoundJob {
   bool agent_alive = false;
   bool starting = false;     // Made within the last minute, and nobody has written himself down.
   std::vector<pid_t> users;  // Living processes that have a file of the folder open or mapped.
+  // Living processes that an agent of the job started, where no agent of the job lives any more: a
+  // wrapper outlived it (bash train.sh). They are not among the users.
+  std::vector<pid_t> orphans;
   // Whether any process still needs the folder.
   [[nodiscard]] bool alive() const {
     return scheduler_alive || agent_alive || starting || !users.empty();
   }
 };
+
+// Ends the job's orphans and waits until they are gone, 5 s at most. Returns those that are not.
+std::vector<pid_t> end_orphans(const FoundJob& job);
 
 // All job folders of this user, by name. Sees only processes of its own PID namespace.
 std::vector<FoundJob> jobs_on_this_host();

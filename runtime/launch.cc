@@ -36,14 +36,16 @@ void set(std::vector<std::string>& environment, std::string_view name, std::stri
   environment.push_back(beginning + std::string(value));
 }
 
-std::string random_name() {
+std::uint64_t random_bits() {
   std::random_device device;
-  std::string name;
-  for (int i = 0; i < 4; ++i) {
-    char part[9];
-    std::snprintf(part, sizeof(part), "%08x", device());
-    name += part;
-  }
+  return std::uint64_t{device()} << 32 | device();
+}
+
+std::string random_name() {
+  char name[33];
+  std::snprintf(name, sizeof(name), "%016llx%016llx",
+                static_cast<unsigned long long>(random_bits()),
+                static_cast<unsigned long long>(random_bits()));
   return name;
 }
 
@@ -77,13 +79,14 @@ std::vector<std::string> environment_of(const AgentOptions& options,
   std::vector<std::string> environment = options.environment;
   // What an outer launcher may have left is not this job's.
   for (const char* name : {"MS_ROLE", "MS_NODE_ID", "HOLDFAST_INCARNATION", "HOLDFAST_ATTEMPT",
-                           "HOLDFAST_LIFELINE", "HOLDFAST_SPARE_FD"}) {
+                           "HOLDFAST_LIFELINE", "HOLDFAST_SPARE_FD", "HOLDFAST_AGENT"}) {
     const std::string beginning = cat(name, '=');
     std::erase_if(environment, [&](const auto& entry) { return entry.starts_with(beginning); });
   }
   set(environment, "MS_SCHED_HOST", options.master_addr);
   set(environment, "MS_SCHED_PORT", cat(options.master_port));
   set(environment, "MS_WORKER_NUM", cat(options.worker_num));
+  set(environment, "HOLDFAST_RUN", cat(random_bits() | 1));
   // Several agents of one job must agree on its name without a word.
   const bool alone = options.local_worker_num == options.worker_num;
   if (alone && value_of(environment, "HOLDFAST_JOB").empty()) {

@@ -55,11 +55,15 @@ Status open_journal(Opened& opened) {
   if (takes_back(settings)) {
     auto record = opened.journal->load();
     if (!record) return record.error();
-    if (*record) opened.record = std::move(**record);
+    // A predecessor of ours may have died before it had stored anything: then this is an older
+    // job's of the same name.
+    const bool ours = *record && (settings.run == 0 || (*record)->run_id == settings.run);
+    if (ours) opened.record = std::move(**record);
   }
   if (opened.record.job.empty()) {
     // Stored at once: an older job's record must not be found by our own successor.
-    opened.record = wire::Record{.job = settings.job, .run_id = random_bits()};
+    opened.record = wire::Record{.job = settings.job,
+                                 .run_id = settings.run != 0 ? settings.run : random_bits()};
     return opened.journal->store(opened.record);
   }
   if (const auto ranks = opened.record.ranks.size();

@@ -65,6 +65,7 @@ int Server::run() {
                                 {"taken_back", again}});
   loop_.on_signals({SIGINT, SIGTERM}, [this](int signal) { interrupted(signal); });
   loop_.post([this] { step(controller::Started{}); });
+  watch_agent();
   loop_.run();
   publish_late();
   links_.clear();
@@ -180,6 +181,11 @@ bool Server::carry_out(const controller::End& action) {
   loop_.after(kLinger, [this] { loop_.stop(); });
   stop_if_alone();
   return false;
+}
+
+void Server::watch_agent() {
+  if (agent_.gone()) agent_.follow();
+  loop_.after(AgentWatch::kEvery, [this] { watch_agent(); });
 }
 
 void Server::stop_if_alone() {

@@ -20,6 +20,7 @@
 #include "io/journal.h"
 #include "io/loop.h"
 #include "io/trace.h"
+#include "runtime/agent_watch.h"
 #include "runtime/recovery_report.h"
 
 namespace holdfast::runtime {
@@ -65,6 +66,7 @@ class Server {
   void report(std::optional<RecoveryReport> report);
   void publish(const RecoveryReport& report);
   void publish_late();
+  void watch_agent();
   [[nodiscard]] std::string reports_path() const;
   void read_reports();
   void note_in_trace(const controller::Note& note);
@@ -75,6 +77,7 @@ class Server {
   io::Loop& loop_;
   Opened opened_;
   const config::Settings& settings_ = opened_.settings;
+  const AgentWatch agent_{settings_};
   controller::Machine machine_;
   RecoveryLog log_;
   std::optional<RecoveryReport> late_;  // Waits for how the death came that it begins with.

@@ -11,6 +11,7 @@
 #include "base/assert.h"
 #include "base/text.h"
 #include "io/loop.h"
+#include "runtime/ownership.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -79,8 +80,8 @@ struct Session::Parts {
   Outcome wait_for_sums();
   Outcome note(Outcome outcome);
   Status recover();
-  void committed(double loss, std::uint64_t samples);
-  void trace_step(double loss, std::uint64_t samples);
+  void committed(double loss);
+  void trace_step(double loss);
 
   Worker& worker;
   Identity identity;
@@ -100,6 +101,17 @@ struct Session::Parts {
 
 std::string arena_path(const Identity& identity, Rank rank) {
   return cat(identity.directory, "/rank-", rank, ".arena");
+}
+
+// A world of its own has its arena for itself.
+Status own_arena(Worker& worker, const Identity& identity) {
+  if (worker.solo()) return {};
+  const auto pause = [&worker]() -> Status {
+    const auto order = worker.next_order(2ms);  // Before it has parked there is none.
+    return order ? Status{} : Status{order.error()};
+  };
+  return take_ownership(arena_path(identity, identity.rank), pause,
+                        worker.settings().replacement_timeout);
 }
 
 // ---- Agreeing on a version ----------------------------------------------------------------------
@@ -224,16 +236,15 @@ Status Session::Parts::recover() {
   return agree();
 }
 
-void Session::Parts::trace_step(double loss, std::uint64_t samples) {
+void Session::Parts::trace_step(double loss) {
   worker.trace().event("step", {{"rank", identity.rank},
                                 {"step", arena.version()},
                                 {"generation", generation},
-                                {"loss", loss},
-                                {"samples", samples}});
+                                {"loss", loss}});
 }
 
-void Session::Parts::committed(double loss, std::uint64_t samples) {
-  trace_step(loss, samples);
+void Session::Parts::committed(double loss) {
+  trace_step(loss);
   const Instant now = io::Loop::now();
   if (told_generation == generation && now - told_at < kProgressEvery) return;
   told_generation = generation;
@@ -252,6 +263,7 @@ Result<std::unique_ptr<Session>> Session::open(Worker& worker, arena::Layout lay
                                                Secrecy secrecy) {
   auto identity = worker.identity();
   if (!identity) return identity.error();
+  if (auto owned = own_arena(worker, *identity); !owned) return worker.fail(owned.error().what);
   auto arena = arena::Arena::open(arena_path(*identity, identity->rank), layout, identity->run_id);
   if (!arena) return worker.fail(arena.error().what);
   auto parts = std::make_unique<Parts>(worker, *std::move(identity), *std::move(arena), secrecy);
@@ -302,7 +314,7 @@ void Session::reduce(std::span<float> bucket) {
   parts_->sums.push_back(parts_->group->start_all_reduce(bucket));
 }
 
-Result<Ended> Session::end_step(const arena::StagedStep& step, double loss, std::uint64_t samples) {
+Result<Ended> Session::end_step(const arena::StagedStep& step, double loss) {
   Parts& p = *parts_;
   HF_ASSERT(p.group != nullptr);
   const Version n = p.arena.version() + 1;
@@ -313,14 +325,14 @@ Result<Ended> Session::end_step(const arena::StagedStep& step, double loss, std:
   }
   if (p.mark == Outcome::kDone) {
     p.arena.update(static_cast<std::size_t>(p.worker.settings().update_threads));
-    p.committed(loss, samples);
+    p.committed(loss);
     return Ended::kCommitted;
   }
   if (p.mark != Outcome::kAborted) return p.worker.fail(p.group->why());
   if (auto recovered = p.recover(); !recovered) return recovered.error();
   // What all had staged may have been finished, by the plan.
   if (p.arena.version() != n) return Ended::kVoid;
-  p.trace_step(loss, samples);
+  p.trace_step(loss);
   return Ended::kCommitted;
 }
 

@@ -24,6 +24,7 @@
 #include "io/errors.h"
 #include "io/files.h"
 #include "io/loop.h"
+#include "runtime/agent_watch.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -33,7 +34,7 @@ using namespace std::chrono_literals;
 constexpr Duration kFirstDelay = 50ms;
 constexpr Duration kLastDelay = 1s;
 constexpr Duration kConnectLimit = 5s;
-constexpr Duration kHeartbeat = 1s;
+constexpr Duration kHeartbeat = AgentWatch::kEvery;
 constexpr Duration kFailLimit = 5s;
 
 // Both end with the process in good order, however that ends: they are static, so exit() ends them.
@@ -132,6 +133,7 @@ struct Worker::Control {
   Result<bool> wait(std::unique_lock<std::mutex>& lock, Duration limit, Ready ready);
 
   config::Settings settings;
+  AgentWatch agent{settings};
   io::Trace trace;
 
   // The training thread only.
@@ -239,6 +241,7 @@ void Worker::Control::no_connection(const Error& why) {
 }
 
 void Worker::Control::beat() {
+  if (agent.gone()) agent.follow();
   if (connection) connection->send(wire::Heartbeat{});
   loop.after(kHeartbeat, [this] { beat(); });
 }

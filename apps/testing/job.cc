@@ -59,6 +59,22 @@ bool until(const std::function<bool()>& condition, int seconds) {
   return true;
 }
 
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::vector<std::string> toy_command(const Job& job, int steps) {
+  fs::create_directories(job.folder + "/out");
+  return {TOY,          "--steps", cat(steps), "--out", job.folder + "/out",
+          "--elements", "1000",    "--pause",  "1000"};
+}
+
+std::vector<std::string> toy(const Job& job, int steps, std::vector<std::string> options) {
+  options.insert(options.begin(), {"--join", "True"});
+  for (const auto& word : toy_command(job, steps)) options.push_back(word);
+  return options;
+}
+
 Job::Job(std::string_view test)
     : name(cat("test-", test, '-', ::getpid())), port(free_port()), environment(own_environment()) {
   std::string made = cat(fs::temp_directory_path().string(), "/holdfast-test-XXXXXX");
@@ -133,12 +149,13 @@ std::vector<pid_t> Job::processes(const std::string& variable) const {
   return found;
 }
 
-bool Job::kill(const std::string& variable) const {
+bool Job::kill(const std::string& variable, int number) const {
   const auto found = processes(variable);
   const auto newest = std::max_element(found.begin(), found.end(), [](pid_t a, pid_t b) {
-    return io::start_time(a).value_or(0) < io::start_time(b).value_or(0);
+    return std::pair(io::start_time(a).value_or(0), a) <
+           std::pair(io::start_time(b).value_or(0), b);
   });
-  return newest != found.end() && ::kill(*newest, SIGKILL) == 0;
+  return newest != found.end() && ::kill(*newest, number) == 0;
 }
 
 double Job::status(const char* key) const {

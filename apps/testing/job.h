@@ -2,6 +2,7 @@
 // survives.
 #pragma once
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include <functional>
@@ -18,6 +19,8 @@ std::uint16_t free_port();
 
 // Until `condition` holds, for at most `seconds`; whether it came to hold.
 bool until(const std::function<bool()>& condition, int seconds = 60);
+
+bool has(const std::string& text, const std::string& part);
 
 class Job {
  public:
@@ -42,8 +45,8 @@ class Job {
   // Living processes of the job (launched or of theirs), by their environment; all if no variable
   // is given: processes("MS_ROLE=MS_SCHED").
   [[nodiscard]] std::vector<pid_t> processes(const std::string& variable = {}) const;
-  // Ends the newest such process with SIGKILL; whether there was one.
-  bool kill(const std::string& variable) const;
+  // Sends the newest such process a signal; whether there was one.
+  bool kill(const std::string& variable, int number = SIGKILL) const;
 
   // The status's value of a number at its top level ("version"); -1 where there is no answer.
   [[nodiscard]] double status(const char* key) const;
@@ -64,5 +67,9 @@ class Job {
   std::vector<io::Child> children_;
   std::vector<bool> waited_;
 };
+
+// The words that start a toy trainer of small steps, and msrun's that run it after `options`.
+std::vector<std::string> toy_command(const Job& job, int steps);
+std::vector<std::string> toy(const Job& job, int steps, std::vector<std::string> options);
 
 }  // namespace holdfast::apps

@@ -1,0 +1,147 @@
+// Processes of a job that were started by hand, without an agent.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "apps/testing/job.h"
+#include "base/text.h"
+
+namespace holdfast::apps {
+namespace {
+
+// Without an agent the scheduler itself proves the death of a process of its host.
+TEST(Scheduler, ReadmitsAWorkerThatWasStartedAgainByHand) {
+  Job job("by-hand");
+  std::filesystem::create_directories(job.folder + "/out");
+  const std::vector<std::string> argv = {TOY,     "--steps",           "2000",
+                                         "--out", job.folder + "/out", "--elements",
+                                         "1000",  "--pause",           "1000"};
+  // The lease alone would not let the successor in within this test.
+  const std::vector<std::string> common = {"MS_WORKER_NUM=2", cat("MS_SCHED_PORT=", job.port),
+                                           "MS_NODE_TIMEOUT=1000"};
+  const auto begin = [&](std::vector<std::string> more) {
+    more.insert(more.end(), common.begin(), common.end());
+    return job.start(argv, more);
+  };
+  const auto scheduler = begin({"MS_ROLE=MS_SCHED"});
+  const auto first = begin({"MS_ROLE=MS_WORKER", "MS_NODE_ID=0"});
+  const auto second = begin({"MS_ROLE=MS_WORKER", "MS_NODE_ID=1"});
+  ASSERT_TRUE(job.reaches(20)) << job.output();
+  job.signal(second, SIGKILL);
+  EXPECT_EQ(job.wait(second, 10), 128 + SIGKILL);
+  const auto third = begin({"MS_ROLE=MS_WORKER", "MS_NODE_ID=1"});
+  EXPECT_EQ(job.wait(third, 60), 0) << job.output();
+  EXPECT_EQ(job.wait(first, 60), 0) << job.output();
+  EXPECT_EQ(job.wait(scheduler, 60), 0) << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Scheduler, TellsItsWorkersWhereItIsInterruptedByHand) {
+  Job job("interrupted-by-hand");
+  std::filesystem::create_directories(job.folder + "/out");
+  const std::vector<std::string> argv = {
+      TOY, "--steps", "1000000", "--out", job.folder + "/out", "--pause", "1000"};
+  const std::vector<std::string> common = {"MS_WORKER_NUM=1", cat("MS_SCHED_PORT=", job.port),
+                                           "MS_NODE_ID=0"};
+  auto as = [&](const char* role) {
+    auto more = common;
+    more.push_back(role);
+    return job.start(argv, more);
+  };
+  const auto scheduler = as("MS_ROLE=MS_SCHED");
+  const auto worker = as("MS_ROLE=MS_WORKER");
+  ASSERT_TRUE(job.reaches(5)) << job.output();
+  job.signal(scheduler, SIGTERM);
+  EXPECT_EQ(job.wait(scheduler, 10), 128 + SIGTERM);
+  EXPECT_EQ(job.wait(worker, 10), 1) << job.output();
+  EXPECT_TRUE(has(job.output(), "the scheduler was interrupted by signal 15")) << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
+// A stopped process would wake up into its successor's arena: it is ended before that is opened.
+TEST(Scheduler, GivesThePlaceOfAStoppedWorkerAwayAndItsSuccessorEndsIt) {
+  Job job("stopped-by-hand");
+  const auto begin = [&](const std::string& role, const std::string& node) {
+    return job.start(toy_command(job, 3000),
+                     {"MS_WORKER_NUM=2", cat("MS_SCHED_PORT=", job.port), "MS_NODE_TIMEOUT=3",
+                      "MS_ROLE=" + role, "MS_NODE_ID=" + node});
+  };
+  const auto scheduler = begin("MS_SCHED", "");
+  const auto first = begin("MS_WORKER", "0");
+  const auto second = begin("MS_WORKER", "1");
+  ASSERT_TRUE(job.reaches(20)) << job.output();
+  job.signal(second, SIGSTOP);
+  const auto third = begin("MS_WORKER", "1");
+  EXPECT_EQ(job.wait(second, 60), 128 + SIGKILL) << job.output();
+  EXPECT_EQ(job.wait(third, 60), 0) << job.output();
+  EXPECT_EQ(job.wait(first, 60), 0) << job.output();
+  EXPECT_EQ(job.wait(scheduler, 60), 0) << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
+// An agent names the run: the journal of an older job of the same name is not taken back, even by
+// the second scheduler of a run whose first died before it had stored anything.
+TEST(Scheduler, TakesBackTheJournalOfItsOwnRunOnly) {
+  Job job("runs");
+  std::filesystem::create_directories(job.folder + "/journal");
+  job.environment.push_back("MS_RECOVERY_PATH=" + job.folder + "/journal");
+  job.environment.push_back(cat("MS_SCHED_PORT=", job.port));
+  job.environment.push_back("MS_WORKER_NUM=1");
+  const auto serve = [&](int run, int attempt) {
+    return job.start(toy_command(job, 1'000'000), {"MS_ROLE=MS_SCHED", cat("HOLDFAST_RUN=", run),
+                                                   cat("HOLDFAST_ATTEMPT=", attempt)});
+  };
+  const auto first = serve(5, 1);
+  const auto worker = job.start(toy_command(job, 1'000'000), {"MS_ROLE=MS_WORKER", "MS_NODE_ID=0"});
+  ASSERT_TRUE(job.reaches(5)) << job.output();
+  job.signal(first, SIGKILL);
+  EXPECT_EQ(job.wait(first, 10), 128 + SIGKILL);
+  const auto again = serve(5, 2);
+  EXPECT_TRUE(until([&] { return has(job.output(), "serves again job"); }, 20)) << job.output();
+  for (const auto process : {worker, again}) {
+    job.signal(process, SIGKILL);
+    EXPECT_EQ(job.wait(process, 10), 128 + SIGKILL);
+  }
+  const auto before = job.output().size();
+  const auto other = serve(6, 2);
+  const auto later = [&] { return job.output().substr(before); };
+  EXPECT_TRUE(until([&] { return has(later(), "serves job"); }, 20)) << later();
+  EXPECT_FALSE(has(later(), "serves again")) << later();
+  job.signal(other, SIGKILL);
+  EXPECT_EQ(job.wait(other, 10), 128 + SIGKILL);
+}
+
+TEST(Worker, SaysThatNoSchedulerAnswers) {
+  Job job("no-scheduler");
+  const auto worker = job.start(
+      toy_command(job, 10), {"MS_ROLE=MS_WORKER", "MS_WORKER_NUM=1", "MS_NODE_ID=0",
+                             cat("MS_SCHED_PORT=", job.port), "HOLDFAST_SCHEDULER_TIMEOUT=0.5"});
+  EXPECT_EQ(job.wait(worker, 30), 1);
+  EXPECT_TRUE(has(job.output(), cat("no scheduler answers at 127.0.0.1:", job.port)))
+      << job.output();
+  EXPECT_TRUE(has(job.output(), "MS_SCHED_PORT")) << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Worker, SaysWhatIsWrongWithItsSettings) {
+  Job job("settings-by-hand");
+  const std::vector<std::pair<std::string, std::string>> wrong = {
+      {"MS_ROLE=MS_BOSS", "MS_ROLE is 'MS_BOSS'"},
+      {"MS_SCHED_PORT=0", "MS_SCHED_PORT is '0'"},
+      {"MS_WORKER_NUM=none", "MS_WORKER_NUM is 'none'"},
+      {"MS_NODE_TIMEOUT=soon", "MS_NODE_TIMEOUT is 'soon'"},
+      {"HOLDFAST_PROTECT=yes", "HOLDFAST_PROTECT is 'yes'"},
+      {"HOLDFAST_SPARES=1", "HOLDFAST_SPARES, which is no setting"}};
+  for (const auto& [setting, words] : wrong) {
+    const auto worker = job.start(toy_command(job, 10), {setting});
+    EXPECT_EQ(job.wait(worker, 30), 1) << setting;
+    EXPECT_TRUE(has(job.output(), words)) << job.output();
+  }
+  EXPECT_TRUE(job.nothing_left());
+}
+
+}  // namespace
+}  // namespace holdfast::apps

@@ -1,0 +1,232 @@
+// Faults of real processes under msrun beyond a plain death: stopped ones, wrapped ones, a dead
+// agent, several agents, a scheduler that is away for a while.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/testing/job.h"
+#include "base/text.h"
+#include "io/files.h"
+
+namespace holdfast::apps {
+namespace {
+
+// So long that nothing in these tests is noticed by it.
+constexpr const char* kLongLease = "MS_NODE_TIMEOUT=1000";
+
+// A toy behind a shell that stays: the agent's child is the shell.
+std::vector<std::string> wrapped_toy(const Job& job, int steps, std::vector<std::string> options,
+                                     const std::string& before = "") {
+  options.insert(options.begin(), {"--join", "True"});
+  std::string line = before;
+  for (const auto& word : toy_command(job, steps)) line += word + ' ';
+  for (const auto& word : {std::string("sh"), std::string("-c"), line + "; exit $?"}) {
+    options.push_back(word);
+  }
+  return options;
+}
+
+TEST(Stopped, WorkerIsReplacedLongBeforeItsLeaseRunsOut) {
+  for (const char* spares : {"0", "1"}) {
+    Job job(cat("stopped-", spares));
+    job.environment.emplace_back(kLongLease);
+    job.launch(toy(job, 3000, {"--worker_num", "2", "--spares", spares}));
+    ASSERT_TRUE(job.reaches(20)) << job.output();
+    ASSERT_TRUE(job.kill("MS_NODE_ID=1", SIGSTOP));
+    EXPECT_EQ(job.wait(120), 0) << job.output();
+    const auto reports = io::read_file(job.logs + "/recoveries.jsonl");
+    ASSERT_TRUE(reports) << job.output();
+    EXPECT_TRUE(has(*reports, "was stopped by a signal and ended by its agent")) << *reports;
+    EXPECT_TRUE(job.nothing_left());
+  }
+}
+
+TEST(Stopped, WorkerBehindAWrapperIsReplacedToo) {
+  Job job("stopped-wrapped");
+  job.environment.emplace_back(kLongLease);
+  job.launch(wrapped_toy(job, 3000, {"--worker_num", "2"}));
+  ASSERT_TRUE(job.reaches(20)) << job.output();
+  ASSERT_TRUE(job.kill("MS_NODE_ID=1", SIGSTOP));  // The newest: the toy, not its shell.
+  EXPECT_EQ(job.wait(120), 0) << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Stopped, SchedulerIsReplaced) {
+  Job job("stopped-scheduler");
+  job.launch(toy(job, 1'000'000, {"--worker_num", "2"}));
+  ASSERT_TRUE(job.reaches(20)) << job.output();
+  ASSERT_TRUE(job.kill("MS_ROLE=MS_SCHED", SIGSTOP));
+  EXPECT_TRUE(until([&] { return has(job.log("scheduler.log"), "serves again job"); }, 60));
+  // A fault after it is recovered from.
+  ASSERT_TRUE(job.kill("MS_NODE_ID=0"));
+  EXPECT_TRUE(until([&] { return job.status("recoveries") >= 1; })) << job.output();
+  job.signal(0, SIGINT);
+  EXPECT_EQ(job.wait(), 128 + SIGINT);
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(KilledAgent, TakesWrappedProcessesWithIt) {
+  Job job("killed-agent-wrapped");
+  job.launch(wrapped_toy(job, 1'000'000, {"--worker_num", "2", "--spares", "1"}));
+  ASSERT_TRUE(job.reaches(5)) << job.output();
+  job.signal(0, SIGKILL);
+  EXPECT_EQ(job.wait(), 128 + SIGKILL);
+  EXPECT_TRUE(until([&] { return job.processes().empty(); }, 20));
+  const auto clean = job.start({HOLDFAST, "clean"}, {});
+  EXPECT_EQ(job.wait(clean, 30), 0);
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(KilledAgent, LeavesToCleanWhoDidNotHeedIt) {
+  Job job("killed-agent-orphan");
+  // In a session of its own: no signal to the worker's group reaches it.
+  job.launch(wrapped_toy(job, 1'000'000, {"--worker_num", "1"}, "setsid sleep 1000 & "));
+  ASSERT_TRUE(job.reaches(5)) << job.output();
+  job.signal(0, SIGKILL);
+  EXPECT_EQ(job.wait(), 128 + SIGKILL);
+  ASSERT_TRUE(
+      until([&] { return job.processes().size() == 2; }, 20));  // A scheduler's, a worker's.
+  const auto dry = job.start({HOLDFAST, "clean", "--dry-run"}, {});
+  EXPECT_EQ(job.wait(dry, 30), 0);
+  EXPECT_EQ(job.processes().size(), 2U);
+  EXPECT_TRUE(has(job.output(), cat("which the dead agent of job ", job.name, " left behind")))
+      << job.output();
+  const auto clean = job.start({HOLDFAST, "clean"}, {});
+  EXPECT_EQ(job.wait(clean, 30), 0);
+  EXPECT_TRUE(job.nothing_left());
+}
+
+// On one host, where their workers share memory.
+TEST(SeveralAgents, ReplaceTheirOwnAndEndTogether) {
+  Job job("two-agents");
+  job.environment.emplace_back(kLongLease);
+  const auto agent = [&](const char* node_rank) {
+    auto argv = toy(job, 4000,
+                    {"--worker_num", "4", "--local_worker_num", "2", "--spares", "1", "--node_rank",
+                     node_rank, "--log_dir", job.logs + node_rank, "--master_port", cat(job.port)});
+    argv.insert(argv.begin(), MSRUN);
+    return job.start(argv, {});
+  };
+  const auto first = agent("0");
+  const auto second = agent("1");
+  double recoveries = 0;
+  for (const char* victim : {"MS_NODE_ID=1", "MS_NODE_ID=3", "MS_ROLE=MS_SCHED", "MS_NODE_ID=2"}) {
+    ASSERT_TRUE(job.reaches(20)) << job.output();
+    const bool worker = has(victim, "NODE");
+    ASSERT_TRUE(job.kill(victim)) << victim << job.output();
+    if (worker) ++recoveries;
+    EXPECT_TRUE(until([&] { return job.status("recoveries") >= recoveries; })) << job.output();
+  }
+  EXPECT_EQ(job.wait(first, 120), 0) << job.output();
+  EXPECT_EQ(job.wait(second, 120), 0) << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(SeveralAgents, AFailureOfOneEndsTheOther) {
+  Job job("two-agents-fail");
+  const auto agent = [&](const char* node_rank) {
+    auto argv =
+        toy(job, 1'000'000,
+            {"--worker_num", "2", "--local_worker_num", "1", "--max_restarts", "0", "--node_rank",
+             node_rank, "--log_dir", job.logs + node_rank, "--master_port", cat(job.port)});
+    argv.insert(argv.begin(), MSRUN);
+    return job.start(argv, {});
+  };
+  const auto first = agent("0");
+  const auto second = agent("1");
+  ASSERT_TRUE(job.reaches(20)) << job.output();
+  // It may have made steps since its last failure, but none since it was started.
+  ASSERT_TRUE(job.kill("MS_NODE_ID=1"));
+  EXPECT_NE(job.wait(second, 60), 0) << job.output();
+  EXPECT_NE(job.wait(first, 60), 0) << job.output();
+  EXPECT_TRUE(has(job.output(), "worker 1 was killed by signal 9")) << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
+// All lines of a trace folder.
+std::vector<nlohmann::json> trace_of(const std::string& folder) {
+  std::vector<nlohmann::json> lines;
+  for (const auto& file : std::filesystem::directory_iterator(folder)) {
+    const auto text = io::read_file(file.path());
+    if (!text) continue;
+    for (std::size_t at = 0; at < text->size();) {
+      const std::size_t end = std::min(text->find('\n', at), text->size());
+      auto line = nlohmann::json::parse(text->substr(at, end - at), nullptr, false);
+      if (line.is_object()) lines.push_back(std::move(line));
+      at = end + 1;
+    }
+  }
+  return lines;
+}
+
+// The scheduler is killed thrice on end, so that the third successor comes after two pauses: for
+// that long there is none. Were a step to wait for it, no rank could make several meanwhile.
+TEST(KilledScheduler, DelaysNoStep) {
+  Job job("scheduler-away");
+  const std::string traces = job.folder + "/trace";
+  job.environment.push_back("HOLDFAST_TRACE=" + traces);
+  job.launch(toy(job, 1'000'000, {"--worker_num", "2", "--max_restarts", "10"}));
+  ASSERT_TRUE(job.reaches(100)) << job.output();
+  constexpr int kKills = 4;
+  for (int i = 1; i <= kKills; ++i) {
+    std::vector<pid_t> found;
+    ASSERT_TRUE(until([&] { return !(found = job.processes("MS_ROLE=MS_SCHED")).empty(); }));
+    ::kill(found.back(), SIGKILL);
+    ASSERT_TRUE(until([&] {
+      const auto now = job.processes("MS_ROLE=MS_SCHED");
+      return std::find(now.begin(), now.end(), found.back()) == now.end();
+    }));
+  }
+  ASSERT_TRUE(until([&] { return has(job.log("scheduler.log"), "serves again job"); }));
+  ASSERT_TRUE(job.reaches(1)) << job.output();
+  job.signal(0, SIGINT);
+  EXPECT_EQ(job.wait(), 128 + SIGINT);
+
+  const auto lines = trace_of(traces);
+  std::vector<double> starts;  // Of schedulers.
+  std::map<int, std::vector<double>> steps;
+  for (const auto& line : lines) {
+    const double ms = line["t_ns"].get<double>() / 1e6;
+    if (line["event"] == "start" && line.value("role", "") == "scheduler") starts.push_back(ms);
+    if (line["event"] == "step") steps[line["rank"].get<int>()].push_back(ms);
+  }
+  ASSERT_EQ(steps.size(), 2U);
+  ASSERT_GE(starts.size(), 2U);
+  std::sort(starts.begin(), starts.end());
+  // The longest time from one scheduler's start to the next one's, which begins with a death.
+  double from = 0;
+  double to = 0;
+  for (std::size_t i = 1; i < starts.size(); ++i) {
+    if (starts[i] - starts[i - 1] > to - from) from = starts[i - 1], to = starts[i];
+  }
+  for (auto& [rank, times] : steps) {
+    std::sort(times.begin(), times.end());
+    std::vector<double> away;
+    std::vector<double> other;
+    for (std::size_t i = 1; i < times.size(); ++i) {
+      const bool none = times[i] > from && times[i - 1] < to;
+      (none ? away : other).push_back(times[i] - times[i - 1]);
+    }
+    ASSERT_GE(away.size(), 4U) << "rank " << rank;
+    std::sort(away.begin(), away.end());
+    std::sort(other.begin(), other.end());
+    const double median = away[away.size() / 2];
+    const double usual = other[other.size() / 2];
+    std::printf(
+        "rank %d: no scheduler for up to %.0f ms: %zu steps, median %.2f ms, longest %.1f ms;"
+        " else %.2f and %.1f ms\n",
+        rank, to - from, away.size(), median, away.back(), usual, other.back());
+    EXPECT_LT(away.back(), (to - from) / 2) << "rank " << rank;
+    EXPECT_LT(median, 3 * usual) << "rank " << rank;
+  }
+  EXPECT_TRUE(job.nothing_left());
+}
+
+}  // namespace
+}  // namespace holdfast::apps

@@ -1,0 +1,81 @@
+// The owner is a line of text: its process number and when it was started.
+#include "runtime/ownership.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <optional>
+
+#include "base/text.h"
+#include "io/errors.h"
+#include "io/fd.h"
+#include "io/loop.h"
+#include "io/process.h"
+
+namespace holdfast::runtime {
+namespace {
+
+struct Owner {
+  pid_t pid = 0;
+  std::uint64_t start_time = 0;
+  [[nodiscard]] bool may_write() const {
+    return pid > 0 && pid != ::getpid() && io::same_process_alive(pid, start_time) &&
+           !io::is_exiting(pid);
+  }
+};
+
+Owner read_owner(int fd) {
+  char text[64] = {};
+  if (::pread(fd, text, sizeof(text) - 1, 0) <= 0) return {};
+  int pid = 0;
+  unsigned long long start_time = 0;
+  if (std::sscanf(text, "%d %llu", &pid, &start_time) != 2) return {};
+  return {pid, start_time};
+}
+
+Status write_owner(int fd, const std::string& path) {
+  const std::string text = cat(::getpid(), ' ', io::start_time(::getpid()).value_or(0), '\n');
+  if (::ftruncate(fd, 0) == 0 && ::pwrite(fd, text.data(), text.size(), 0) > 0) return {};
+  return io::system_error(cat("cannot write ", path), errno);
+}
+
+// By a descriptor: the number could be another's by now.
+void end_if_stopped(const Owner& owner) {
+  const io::Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, owner.pid, 0)));
+  if (!pidfd || !owner.may_write() || !io::is_stopped(owner.pid)) return;
+  if (!io::send_signal(pidfd.get(), SIGKILL)) return;
+  std::fprintf(stderr, "holdfast: ended process %d, which was stopped and had this place before\n",
+               owner.pid);
+}
+
+}  // namespace
+
+Status take_ownership(const std::string& path, const std::function<Status()>& pause,
+                      Duration patience) {
+  const std::string file = path + ".owner";
+  const io::Fd fd(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!fd) return io::system_error(cat("cannot open ", file), errno);
+  const Instant until = io::Loop::now() + patience;
+  for (;;) {
+    ::flock(fd.get(), LOCK_EX);  // Held for a look and a write only.
+    const Owner owner = read_owner(fd.get());
+    const bool free = !owner.may_write();
+    const Status written = free ? write_owner(fd.get(), file) : Status{};
+    ::flock(fd.get(), LOCK_UN);
+    if (free) return written;
+    end_if_stopped(owner);
+    if (io::Loop::now() > until) {
+      return Error{Blame::kWorld, cat("process ", owner.pid,
+                                      ", which had this place before, still lives and could ",
+                                      "write to its arena: end it (kill -9 ", owner.pid, ")")};
+    }
+    if (auto paused = pause(); !paused) return paused.error();
+  }
+}
+
+}  // namespace holdfast::runtime
