@@ -80,8 +80,8 @@ struct Session::Parts {
   Outcome wait_for_sums();
   Outcome note(Outcome outcome);
   Status recover();
-  void committed(double loss);
-  void trace_step(double loss);
+  void committed(double loss, std::uint64_t samples);
+  void trace_step(double loss, std::uint64_t samples);
 
   Worker& worker;
   Identity identity;
@@ -236,15 +236,16 @@ Status Session::Parts::recover() {
   return agree();
 }
 
-void Session::Parts::trace_step(double loss) {
+void Session::Parts::trace_step(double loss, std::uint64_t samples) {
   worker.trace().event("step", {{"rank", identity.rank},
                                 {"step", arena.version()},
                                 {"generation", generation},
-                                {"loss", loss}});
+                                {"loss", loss},
+                                {"samples", samples}});
 }
 
-void Session::Parts::committed(double loss) {
-  trace_step(loss);
+void Session::Parts::committed(double loss, std::uint64_t samples) {
+  trace_step(loss, samples);
   const Instant now = io::Loop::now();
   if (told_generation == generation && now - told_at < kProgressEvery) return;
   told_generation = generation;
@@ -314,7 +315,7 @@ void Session::reduce(std::span<float> bucket) {
   parts_->sums.push_back(parts_->group->start_all_reduce(bucket));
 }
 
-Result<Ended> Session::end_step(const arena::StagedStep& step, double loss) {
+Result<Ended> Session::end_step(const arena::StagedStep& step, double loss, std::uint64_t samples) {
   Parts& p = *parts_;
   HF_ASSERT(p.group != nullptr);
   const Version n = p.arena.version() + 1;
@@ -325,14 +326,14 @@ Result<Ended> Session::end_step(const arena::StagedStep& step, double loss) {
   }
   if (p.mark == Outcome::kDone) {
     p.arena.update(static_cast<std::size_t>(p.worker.settings().update_threads));
-    p.committed(loss);
+    p.committed(loss, samples);
     return Ended::kCommitted;
   }
   if (p.mark != Outcome::kAborted) return p.worker.fail(p.group->why());
   if (auto recovered = p.recover(); !recovered) return recovered.error();
   // What all had staged may have been finished, by the plan.
   if (p.arena.version() != n) return Ended::kVoid;
-  p.trace_step(loss);
+  p.trace_step(loss, samples);
   return Ended::kCommitted;
 }
 
