@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -59,8 +60,10 @@ class Job:
             if (path := self.folder / f"result-{r}").exists()
         }
 
-    def kill_at(self, rank: int, step: int, delay: float = 0.0) -> None:
-        """SIGKILL whoever has the rank when it has come to the step."""
+    def kill_at(
+        self, rank: int, step: int, delay: float = 0.0, how: signal.Signals = signal.SIGKILL
+    ) -> int:
+        """Signal whoever has the rank when it has come to the step; return its process."""
         until = time.monotonic() + LIMIT_S
         while time.monotonic() < until and self.process.poll() is None:
             try:
@@ -69,10 +72,30 @@ class Job:
                 at = "0"
             if int(at) >= step:
                 time.sleep(delay)
-                os.kill(int(pid), signal.SIGKILL)
-                return
+                os.kill(int(pid), how)
+                return int(pid)
             time.sleep(0.002)
         raise AssertionError(f"rank {rank} did not come to step {step}\n" + self.logs())
+
+    def scheduler(self) -> int:
+        """Return the process that serves the job."""
+        mine = {self.process.pid}
+        for _ in range(2):  # The launcher's child is the agent, whose child we look for.
+            for stat in Path("/proc").glob("[0-9]*/stat"):
+                with contextlib.suppress(OSError):
+                    words = stat.read_text().rpartition(")")[2].split()
+                    if int(words[1]) in mine:
+                        mine.add(int(stat.parent.name))
+        for pid in mine:
+            with contextlib.suppress(OSError):
+                if b"MS_ROLE=MS_SCHED" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    return pid
+        raise AssertionError("the job has no scheduler")
+
+    def recoveries(self) -> list[dict[str, Any]]:
+        """Return the reports of the recoveries, after the end."""
+        text = (self.folder / "log" / "recoveries.jsonl").read_text()
+        return [json.loads(line) for line in text.splitlines()]
 
     def stop(self) -> None:
         if self.process.poll() is None:

@@ -32,6 +32,7 @@ CONFIG: dict[str, Any] = {
     "optimizer": "AdamW",
     "scaler": False,
     "accumulate": 1,
+    "window": 1,  # Only each n-th step exchanges gradients and makes an update.
     "loader_workers": 0,
     "samples": 160,
     "epochs": 2,
@@ -150,7 +151,8 @@ def main(config: dict[str, Any], folder: str) -> None:
         data, batch_size=8, sampler=DistributedSampler(data), num_workers=config["loader_workers"]
     )
     seen: dict[str, Any] = {"losses": {}, "replayed": []}
-    state = hf.State(model, optimizer, scheduler=scheduler, scaler=scaler, seen=seen)
+    done: list[int] = []
+    state = hf.State(model, optimizer, scheduler=scheduler, scaler=scaler, seen=seen, done=done)
     kind = type(dist.group.WORLD)
     for name in ("allreduce", "all_gather_single"):
 
@@ -168,10 +170,12 @@ def main(config: dict[str, Any], folder: str) -> None:
         os.replace(f"{folder}/pid-{dist.get_rank()}.new", f"{folder}/pid-{dist.get_rank()}")
         if state.replaying:
             seen["replayed"].append(n)
-        optimizer.zero_grad()
+        first, updates = (n - 1) % config["window"] == 0, n % config["window"] == 0
+        if first:
+            optimizer.zero_grad()
         parts = config["accumulate"]
         for k in range(parts):
-            last = k == parts - 1
+            last = k == parts - 1 and updates
             sync = (
                 model.no_sync()
                 if config["kind"] == "ddp" and not last
@@ -181,15 +185,17 @@ def main(config: dict[str, Any], folder: str) -> None:
                 loss = functional.cross_entropy(model(x + k), y) / parts
                 scaler.scale(loss).backward()
         time.sleep(config["wait"])
-        scaler.unscale_(optimizer)
-        torch.nn.utils.clip_grad_norm_(
-            model.parameters(), 1.0, error_if_nonfinite=not config["scaler"]
-        )
-        killer.at("update")
-        scaler.step(optimizer)
-        scaler.update()
-        scheduler.step()
+        if updates:
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(
+                model.parameters(), 1.0, error_if_nonfinite=not config["scaler"]
+            )
+            killer.at("update")
+            scaler.step(optimizer)
+            scaler.update()
+            scheduler.step()
         seen["losses"][n] = loss.item()
+        done.append(n)
         killer.at("between")
 
     if config["own_loop"]:
@@ -209,6 +215,7 @@ def main(config: dict[str, Any], folder: str) -> None:
         "scale": scaler.get_scale(),
         "rate": scheduler.get_last_lr(),
         "losses": seen["losses"],
+        "done": done,
         **digest(model, optimizer),
     }
     with open(f"{folder}/result-{dist.get_rank()}", "w") as file:

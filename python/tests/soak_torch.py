@@ -1,0 +1,119 @@
+"""Kill processes of PyTorch jobs at random instants, for long, and compare with undisturbed runs.
+
+    soak_torch.py [--kills N] [--seed S] [--journal FILE]
+
+Each trial draws a configuration, spares, victims (rank 0 and another, both at once, the scheduler
+with a worker), and where they are killed: at a named place of the program, or from outside at any
+instant. All ranks must end with the bits of the undisturbed run: parameters, buffers, optimizer
+state, losses, steps. The journal has one line per trial; those of an earlier call count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from torch_job import Job, draw_kills, run
+
+# name: (ranks, configuration); 60 steps each.
+CASES: dict[str, tuple[int, dict[str, Any]]] = {
+    "ddp, loader workers": (2, {"loader_workers": 2}),
+    "fsdp, 2 ranks": (2, {"kind": "fsdp"}),
+    "ddp, static graph, many buckets": (
+        2,
+        {"ddp": {"static_graph": True, "gradient_as_bucket_view": True, "bucket_cap_mb": 0.02}},
+    ),
+    "plain state, world of 1": (1, {"kind": "plain"}),
+    "ddp, scaler, steps without exchange": (2, {"scaler": True, "window": 2, "optimizer": "SGD"}),
+    "fsdp, 4 ranks": (4, {"kind": "fsdp"}),
+}
+STEPS = 60
+KILLS = 4  # Of a trial.
+
+
+def shaped(ranks: int, config: dict[str, Any]) -> dict[str, Any]:
+    return {**config, "samples": 8 * ranks * STEPS // 2, "epochs": 2}
+
+
+def strike(job: Job, draw: random.Random, ranks: int, count: int) -> list[str]:
+    """Kill from outside at random instants; return who was killed."""
+    victims: list[str] = []
+    at = sorted(draw.sample(range(2, STEPS - 4), count))
+    for i, step in enumerate(at):
+        rank = i % ranks
+        with contextlib.suppress(AssertionError, ProcessLookupError):  # The job may have ended.
+            if draw.random() < 0.25:
+                os.kill(job.scheduler(), signal.SIGKILL)
+                victims.append("scheduler")
+            job.kill_at(rank, step, delay=0.03 * draw.random())
+            victims.append("rank 0" if rank == 0 else "another rank")
+            if ranks > 1 and draw.random() < 0.2:
+                job.kill_at((rank + 1) % ranks, 0)
+                victims.append("one more at once")
+    return victims
+
+
+def trial(number: int, seed: int, folder: Path, calm: dict[str, Any]) -> dict[str, Any]:
+    draw = random.Random(f"{seed}-{number}")
+    name = list(CASES)[number % len(CASES)]
+    ranks, config = CASES[name][0], shaped(*CASES[name])
+    if name not in calm:
+        calm[name] = run(folder / f"calm-{len(calm)}", config, ranks=ranks)
+    inside = draw_kills(draw.randrange(1 << 30), ranks, STEPS, KILLS) if number % 2 else []
+    spares = draw.choice([0, 1])
+    config |= {"kills": inside, "wait": 0.01}
+    path = folder / f"trial-{number}"
+    job = Job(path, config, ranks=ranks, spares=spares)
+    try:
+        victims = [] if inside else strike(job, draw, ranks, KILLS)
+        results = job.end()
+    finally:
+        job.stop()
+    victims += [
+        "rank 0" if mark.name.startswith("killed-0") else "another rank"
+        for mark in path.glob("killed-*")
+    ]
+    if results != calm[name]:
+        raise AssertionError(f"{results}\nundisturbed: {calm[name]}\n{job.logs()}")
+    shutil.rmtree(path)
+    return {"trial": number, "case": name, "spares": spares, "victims": victims}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--journal", type=Path)
+    options = parser.parse_args()
+    lines: list[dict[str, Any]] = []
+    if options.journal and options.journal.exists():
+        lines = [json.loads(line) for line in options.journal.read_text().splitlines()]
+    folder, calm = Path(tempfile.mkdtemp(prefix="soak-torch-")), {}
+    while sum(len(line["victims"]) for line in lines) < options.kills:
+        number = len(lines)
+        try:
+            lines.append(trial(number, options.seed, folder, calm))
+        except AssertionError as error:
+            print(f"soak_torch: trial {number} of seed {options.seed} failed, in {folder}: {error}")
+            sys.exit(1)
+        if options.journal:
+            with options.journal.open("a") as journal:
+                journal.write(json.dumps(lines[-1]) + "\n")
+        print(lines[-1], flush=True)
+    victims = Counter(victim for line in lines for victim in line["victims"])
+    print(f"{sum(victims.values())} kills in {len(lines)} trials, all bit for bit: {dict(victims)}")
+    shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
