@@ -57,7 +57,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(programs())
         return
     if command == "msrun":
-        _become("msrun", rest)
+        from holdfast.mindspore._launch import msrun
+
+        msrun(rest)  # MindSpore programs find Holdfast by its hook.
     if command in ("status", "clean", "settings", "--version"):
         _become("holdfast", words)
     fail(f"there is no command '{command}'; there are run, msrun, status, clean, settings, env")

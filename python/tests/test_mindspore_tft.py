@@ -1,4 +1,4 @@
-"""MindSpore's fault tolerance (MS_ENABLE_TFT) on Holdfast: last checkpoints, repair, replacement."""
+"""MindSpore's fault tolerance (MS_ENABLE_TFT): last checkpoints, repair, replacement."""
 
 from __future__ import annotations
 

@@ -49,9 +49,9 @@ def _arguments(words: Sequence[str], variables: dict[str, str]) -> list[str]:
     """Return the arguments of the native msrun for those of MindSpore's."""
     options: list[str] = []
     rest = list(words)
-    while rest and rest[0].startswith("--") and rest[0] != "--":
+    while rest and rest[0].startswith("-") and rest[0] != "--":
         name, value = _option(rest.pop(0))
-        if name in ("--help", "--version"):
+        if name in ("-h", "--help", "--version"):
             options.append(name)
             continue
         if value is None:

@@ -1,0 +1,163 @@
+"""The reference's documents, run as they are with our msrun, see what they promise, and more."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mindspore", reason="MindSpore is not in this Python; tools/mindspore_venv")
+import mindspore_documents as documents
+from mindspore_job import LIMIT_S, digests, free_port, make_data, until
+
+pytestmark = [
+    pytest.mark.kill,
+    pytest.mark.skipif(
+        documents.folder() is None,
+        reason="the documents are not here; HOLDFAST_SEEDS names their folder",
+    ),
+]
+
+# What the first document takes from the second one's program without printing it.
+PREAMBLE = """
+import os
+import mindspore as ms
+import mindspore.dataset as ds
+from mindspore import nn
+from mindspore.communication import init, get_rank, get_group_size
+ms.set_context(mode=ms.GRAPH_MODE)
+ms.set_auto_parallel_context(parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True)
+init()
+ms.set_seed(1)
+net = nn.SequentialCell(nn.Flatten(), nn.Dense(28 * 28, 10, "normal", "zeros"), nn.ReLU())
+data_set = ds.MnistDataset(os.getenv("DATA_PATH"), num_shards=get_group_size(), shard_id=get_rank())
+data_set = data_set.map([ds.vision.Rescale(1.0 / 255.0, 0), ds.vision.HWC2CHW()], "image")
+data_set = data_set.map(ds.transforms.TypeCast(ms.int32), "label").batch(32)
+"""
+
+
+class Shell:
+    """A shell script of a document, under `python -m holdfast.mindspore`."""
+
+    def __init__(self, folder: Path, script: str, port: int, **more: str) -> None:
+        # Other jobs may have the document's ports; its background jobs are waited for.
+        script = re.sub(r"(MS_SCHED_PORT=|--master_port=)\d+", rf"\g<1>{port}", script)
+        script = script.replace("--join=False", "--join=True")
+        name = f"script-{len(list(folder.glob('script-*')))}.sh"
+        (folder / name).write_text(f"{script}\ncode=$?\nwait\nexit $code\n")
+        environment = dict(os.environ, EXEC_PATH=str(folder), GLOG_v="3", **more)
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast.mindspore", "bash", name],
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def end(self) -> int:
+        return self.process.wait(LIMIT_S)
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+def process_of(folder: Path, **variables: str) -> int | None:
+    """Return the Python process in a folder whose environment began with these variables."""
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (path / "environ").read_bytes().decode(errors="replace").split("\0")
+            here = Path(os.readlink(path / "cwd")) == folder
+            python = "python" in os.readlink(path / "exe")
+        except OSError:
+            continue
+        if here and python and all(f"{k}={v}" in words for k, v in variables.items()):
+            return int(path.name)
+    return None
+
+
+def matches(path: Path, pattern: str) -> bool:
+    return path.exists() and re.search(pattern, path.read_text(errors="replace")) is not None
+
+
+def test_mindspore_the_disaster_recovery_document(tmp_path: Path) -> None:
+    train, run_sh, recover_sh = documents.disaster_recovery()
+    results = []
+    for kind in ("calm", "killed"):
+        folder = tmp_path / kind
+        make_data(folder / "MNIST_Data" / "train", 3200)
+        (folder / "train.py").write_text(PREAMBLE + train)
+        port = free_port()
+        started = [Shell(folder, run_sh, port)]
+        try:
+            if kind == "killed":
+                log = folder / "device" / "worker_3.log"
+                assert until(lambda log=log: matches(log, r"epoch: 2 step"))
+                for variables in ({"MS_NODE_ID": "3"}, {"MS_ROLE": "MS_SCHED"}):
+                    pid = process_of(folder, **variables)
+                    assert pid is not None
+                    os.kill(pid, signal.SIGKILL)
+                # The document's lines for a scheduler; and for a worker by its own run.sh.
+                started.append(Shell(folder, recover_sh, port))
+                head = run_sh[: run_sh.index("rm -rf device")]
+                body = run_sh[run_sh.index("for((i=0") : run_sh.index("done")] + "done"
+                body = body.replace("i=0;i<8", "i=3;i<4").replace("worker_$i.log", "again_$i.log")
+                started.append(Shell(folder, head + body, port))
+            assert [shell.end() for shell in started] == [0] * len(started)
+        finally:
+            for shell in started:
+                shell.stop()
+        results.append(digests(folder))
+    assert results[0] == results[1]
+    assert len({results[1][f"ckpt_of_rank/{r}/train-10_13.ckpt"] for r in range(8)}) == 1
+
+
+def test_mindspore_the_dying_gasp_document(tmp_path: Path) -> None:
+    program, msrun_sh, resume_sh = documents.dying_gasp()
+    make_data(tmp_path / "MNIST_DATA" / "train", 128)
+    case = tmp_path / "mindio_ttp_case.py"
+    case.write_text(program)
+    first = Shell(tmp_path, msrun_sh, free_port())
+    try:
+        log = tmp_path / "msrun_log" / "worker_1.log"
+        assert until(lambda: matches(log, "epoch: 2 step: 2"))
+        pid = process_of(tmp_path, MS_NODE_ID="1")
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        assert first.end() != 0
+    finally:
+        first.stop()
+    (file,) = (tmp_path / "ttp_checkpoints").glob("tft_saved_checkpoints-step_*/rank_0/*.ckpt")
+    found: Any = re.fullmatch(r"ttp_rank_0-(\d+)_(\d+)\.ckpt", file.name)
+    epoch, step = int(found[1]), int(found[2])
+    assert file.parent.parent.name == f"tft_saved_checkpoints-step_{4 * (epoch - 1) + step}"
+    # The document has its reader write these two numbers into the program.
+    program = re.sub(r"cur_epoch = \d+", f"cur_epoch = {epoch}", program)
+    case.write_text(re.sub(r"cur_step = \d+", f"cur_step = {step}", program))
+    again = Shell(tmp_path, resume_sh, free_port())
+    try:
+        assert again.end() == 0
+    finally:
+        again.stop()
+    assert matches(tmp_path / "msrun_log" / "worker_0.log", "epoch: 5 step: 4")
+
+
+@pytest.mark.parametrize("document", [documents.uce, documents.uce_plain])
+def test_mindspore_the_uce_documents(tmp_path: Path, document: Any) -> None:
+    program, shell = document()
+    make_data(tmp_path / "MNIST_DATA" / "train", 64)
+    (tmp_path / "UCE_case.py").write_text(program)
+    run = Shell(tmp_path, shell, free_port())
+    try:
+        assert run.end() == 0
+    finally:
+        run.stop()
+    for rank in range(4):
+        assert matches(tmp_path / "uce_logs" / f"worker_{rank}.log", "epoch: 5 step: 2")

@@ -1,0 +1,131 @@
+"""mindio_ttp's functions without a job, the launcher's options, and that MindSpore is untouched."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import importlib.metadata
+from pathlib import Path
+
+import pytest
+
+from holdfast.mindspore import _launch, _role
+from mindio_ttp import controller_ttp
+from mindio_ttp import framework_ttp as tft
+from mindio_ttp._registry import registry
+
+
+def test_mindspore_s_installed_files_are_those_of_its_wheel() -> None:
+    try:
+        package = importlib.metadata.distribution("mindspore")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("MindSpore is not in this Python; tools/mindspore_venv")
+    record = package.read_text("RECORD")
+    assert record is not None
+    checked = 0
+    for name, digest, _ in csv.reader(record.splitlines()):
+        path = Path(str(package.locate_file(name)))
+        # Large libraries take long, and nothing here could change them.
+        if not digest or path.suffix != ".py":
+            continue
+        kind, expected = digest.split("=", 1)
+        found = hashlib.new(kind, path.read_bytes()).digest()
+        assert base64.urlsafe_b64encode(found).rstrip(b"=").decode() == expected, name
+        checked += 1
+    assert checked > 1000
+
+
+def test_mindspore_every_function_of_mindio_works_or_says_why_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert tft.tft_init_controller(0, 2, False, enable_arf=True) == 0
+    assert tft.tft_start_controller("127.0.0.1", 30051, False, "") == 0
+    assert tft.tft_init_processor(0, 2, False, False, "", enable_arf=True) == 0
+    assert tft.tft_start_processor("127.0.0.1", 30051) == 0
+    assert "no Holdfast job" in capsys.readouterr().err
+    replica = {"type": 1, "rank_list": [0, 1], "replica_cnt": 2, "replica_shift": 0}
+    assert tft.tft_set_optimizer_replica(0, [replica]) == 0
+    assert tft.tft_start_updating_os(-1) == 0 and registry.updating
+    assert tft.tft_end_updating_os(3) == 0 and registry.step == 3
+    assert tft.tft_get_repair_step() == 3
+    assert not tft.tft_is_reboot_node() and not tft.tft_can_do_uce_repair(1, 2, 3)
+    assert tft.tft_report_error(tft.ReportState.RS_UCE.value) == 0
+    assert tft.tft_wait_next_action() == tft.Action.EXIT.value  # Nobody can repair here.
+    assert tft.tft_get_repair_type() == "dump"
+    names = [name for name in dir(tft) if name.startswith("tft_register_") and "mindx" not in name]
+    assert len(names) == 14
+    for name in names:
+        assert getattr(tft, name)(print, None) == 0
+    assert controller_ttp.tft_register_mindx_callback("report_strategies", print) == 0
+    assert controller_ttp.tft_notify_controller_change_strategy("dump") == 0
+    assert "decides by itself" in capsys.readouterr().err
+    assert tft.tft_destroy_controller() == tft.tft_destroy_processor() == 0
+    assert not registry.handlers
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: tft.tft_init_controller(2, 2, False),
+        lambda: tft.tft_start_controller("0.0.0.0", 30051),
+        lambda: tft.tft_start_controller("127.0.0.1", 80),
+        lambda: tft.tft_end_updating_os(0),
+        lambda: tft.tft_set_optimizer_replica(0, [{"type": 1}]),
+        lambda: controller_ttp.tft_register_mindx_callback("what", print),
+    ],
+)
+def test_mindspore_mindio_refuses_what_mindio_refuses(call: object) -> None:
+    with pytest.raises(ValueError):
+        call()  # type: ignore[operator]
+
+
+def test_mindspore_a_training_function_is_made_again_after_a_repair() -> None:
+    class Repairs:
+        def repair(self) -> bool:
+            return True
+
+        def step(self) -> int:
+            return 7
+
+        def restarted(self) -> bool:
+            return False
+
+    calls = []
+
+    @tft.tft_exception_handler
+    def train() -> int:
+        calls.append(len(calls))
+        if len(calls) == 1:
+            raise RuntimeError("UCEError occurs")
+        return tft.tft_get_repair_step()
+
+    registry.actor = Repairs()
+    try:
+        assert train() == 7
+    finally:
+        registry.actor = None
+    assert calls == [0, 1]
+
+
+def test_mindspore_msrun_takes_mindspore_s_options(capsys: pytest.CaptureFixture[str]) -> None:
+    variables = {"MS_ENABLE_TFT": "{TTP:1}"}
+    words = "--worker_num 4 --join=False --bind_core True --cluster_time_out=300 case.py --join 1"
+    arguments = _launch._arguments(words.split(), variables)
+    assert arguments[:4] == ["--worker_num=4", "--join=False", "--spares=2", "--"]
+    assert arguments[-3:] == ["case.py", "--join", "1"]
+    assert variables["MS_TOPO_TIMEOUT"] == "300"
+    assert "--bind_core has no effect" in capsys.readouterr().err
+    assert _launch._arguments(["--worker_num=2", "./program"], {}) == [
+        *("--worker_num=2", "--", "./program")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("switches", "expected"),
+    [("{TTP:1}", True), ("{UCE:1 TTP:1}", True), ("{TTP:1,UCE:1,ARF:1}", False), ("", False)],
+)
+def test_mindspore_switches_say_whether_a_lost_process_ends_the_job(
+    switches: str, expected: bool
+) -> None:
+    assert _role.gasps({"MS_ENABLE_TFT": switches}) is expected
