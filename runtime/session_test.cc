@@ -124,13 +124,13 @@ class ToyJob {
     return newest_step() >= goal;
   }
 
-  bool kill(int victim) {
+  bool kill(int victim, int signal) {
     for (const auto& [path, text] : traces(victim == kScheduler ? "scheduler-" : "worker-")) {
       if (victim != kScheduler && last_number(text, "\"rank\":") != victim) continue;
       const auto pid = static_cast<pid_t>(*last_number(path, "-"));
       const auto stat = io::read_file(cat("/proc/", pid, "/stat"));
       if (!stat || stat->find(") Z") != std::string::npos) continue;
-      if (::kill(pid, SIGKILL) == 0) return true;
+      if (::kill(pid, signal) == 0) return true;
     }
     return false;
   }
@@ -175,6 +175,7 @@ const Files& undisturbed(int workers, const std::string& optimizer) {
 struct Strike {
   int victim = 0;
   int soon_us = -1;  // After the former one, at most; -1: after some more steps.
+  int signal = SIGKILL;
 };
 
 void expect_same_bytes(int workers, int spares, const std::vector<Strike>& strikes,
@@ -190,7 +191,7 @@ void expect_same_bytes(int workers, int spares, const std::vector<Strike>& strik
     const std::uint64_t most_us = strike.soon_us < 0 ? 3000 : std::uint64_t(strike.soon_us);
     std::this_thread::sleep_for(std::chrono::microseconds(prng.below(most_us + 1)));
     // During a recovery the victim of a second strike may have no process yet.
-    const bool killed = job.kill(strike.victim);
+    const bool killed = job.kill(strike.victim, strike.signal);
     EXPECT_TRUE(killed || strike.soon_us >= 0) << "victim " << strike.victim << " is not alive";
   }
   EXPECT_TRUE(job.result() == expected) << "the final bytes differ";
@@ -222,6 +223,12 @@ TEST(Session, KeepsItsBitsWhenSparesTakeOver) {
 
 TEST(Session, KeepsItsBitsWhenAnotherDiesDuringTheRecovery) {
   expect_same_bytes(4, 0, {{1}, {2, 15'000}, {0}, {3, 15'000}, {2}, {2, 60'000}});
+}
+
+// A stopped process is ended by its agent wherever it stands, in the midst of its update too.
+TEST(Session, KeepsItsBitsWhenSomeAreStopped) {
+  expect_same_bytes(
+      4, 1, {{1, -1, SIGSTOP}, {0, -1, SIGSTOP}, {kScheduler, -1, SIGSTOP}, {3, -1, SIGSTOP}});
 }
 
 TEST(Session, KeepsItsBitsWhenTheSchedulerDies) {
