@@ -23,6 +23,7 @@ struct Arena {
   std::uint64_t content = 0;
   std::uint64_t gradient = 0;  // Of the step that is staged.
   std::uint64_t owner = 0;     // The process that opened it last.
+  bool spent = false;          // Lost after its rank had ended its training.
   [[nodiscard]] Version reached() const { return updating ? staged : version; }
 };
 

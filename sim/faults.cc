@@ -16,6 +16,11 @@ constexpr std::uint32_t kBurstRarity = 6;
 
 }  // namespace
 
+bool World::finished(Rank rank) const {
+  const auto at = static_cast<std::size_t>(rank);
+  return durable_ && at < durable_->ranks.size() && durable_->ranks[at].finished;
+}
+
 void World::list_faults() {
   mishaps_.clear();
   const auto add = [&](bool condition, Fault fault, Index index) {
@@ -174,7 +179,7 @@ void World::kill_workers(bool wipe, Index only) {
     const bool speaks = worker.link != kNone && !links_[worker.link].up.empty();
     die(i, 137, choices_.pick(2) == 0, speaks && choices_.pick(2) == 0);
     if (!wipe) continue;
-    arena(worker) = Arena{};
+    arena(worker) = Arena{.spent = finished(worker.rank)};
     checkers_.wiped();
   }
 }

@@ -181,7 +181,8 @@ class World {
   void check_deaths_are_known();
 
   // faults.cc
-  [[nodiscard]] bool maybe_fault();  // True: one struck.
+  [[nodiscard]] bool maybe_fault();              // True: one struck.
+  [[nodiscard]] bool finished(Rank rank) const;  // As far as is durable.
   void list_faults();
   void strike(const Mishap& mishap);
   void kill_workers(bool wipe, Index only);
