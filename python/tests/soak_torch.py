@@ -23,7 +23,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import torch_job
 from torch_job import Job, draw_kills, run
+
+torch_job.LIMIT_S = 900  # It may run in the background of a busy machine.
 
 # name: (ranks, configuration); 60 steps each.
 CASES: dict[str, tuple[int, dict[str, Any]]] = {

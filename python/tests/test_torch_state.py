@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
-
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "pytorch"
 
 BEGIN = """
 import torch, holdfast.torch as hf
@@ -85,23 +82,75 @@ assert state.n == 3, state.n
 """)
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "gpt"])
-def test_torch_the_examples_diffs_apply(tmp_path: Path, name: str) -> None:
-    out = tmp_path / "train.py"
-    subprocess.run(
-        [
-            "patch",
-            "-s",
-            "-o",
-            str(out),
-            str(EXAMPLES / f"{name}.py"),
-            str(EXAMPLES / f"{name}.diff"),
-        ],
-        check=True,
-        capture_output=True,
+def test_torch_who_asks_for_the_epoch_says_which_one_a_pass_is() -> None:
+    program("""
+hf.init()
+state = hf.State(model, optimizer)
+assert state.epoch == 0
+refused("steps(loader, epoch=epoch)", lambda: state.steps([1.0]))
+seen = []
+for epoch in range(state.epoch, 3):
+    for x in state.steps([1.0, 2.0], epoch=epoch):
+        seen.append((state.epoch, x))
+assert state.n == 6 and state.epoch == 3, (state.n, state.epoch)
+assert len(seen) == 6
+for x in state.steps([1.0], epoch=1):
+    raise AssertionError("this pass was made")
+""")
+
+
+def test_torch_a_list_that_is_empty_yet_is_kept() -> None:
+    program("""
+hf.init()
+seen = []
+state = hf.State(model, optimizer, seen=seen)
+for x in state.steps([1.0, 2.0]): seen.append(x)
+seen.append("lost")
+state._restore()
+assert seen == [1.0, 2.0], seen
+""")
+
+
+def test_torch_whatever_can_not_work_is_said_in_one_sentence() -> None:
+    program("""
+optimizer.zero_grad(); model(torch.ones(1, 2)).sum().backward()
+hf.init()
+refused("make the State before the first step", optimizer.step)
+refused("there is a process group already", hf.init)
+lbfgs = torch.optim.LBFGS(model.parameters())
+refused("LBFGS can not be kept", lambda: hf.State(model, lbfgs))
+class Hidden(torch.optim.SGD):
+    def step(self, closure=None):
+        self.hidden.add_(1)
+hidden = Hidden(model.parameters(), lr=0.1); hidden.hidden = torch.zeros(1)
+refused("reads what it does not declare", lambda: hf.State(model, hidden))
+""")
+    said = program("""
+torch.__version__ = "2.99.0"
+hf.init()
+""")
+    assert "torch 2.99.0 was not tried; those that were: 2.13" in said
+
+
+def test_torch_is_missing_and_said_to_be() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import holdfast\n"
+        "try:\n    import holdfast.torch\n"
+        "except ImportError as error:\n    print(error)\n"
     )
-    text = out.read_text()
-    compile(text, str(out), "exec")
-    assert "hf.init()" in text
-    assert "state.steps(loader" in text
-    assert "gloo" not in text
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == (
+        "holdfast.torch needs PyTorch, which is not installed here; pip install torch==2.13.0\n"
+    ), done.stderr
+
+
+def test_torch_under_another_launcher_the_right_one_is_named() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import holdfast.torch as hf; hf.init()"],
+        env=dict(os.environ, WORLD_SIZE="2", RANK="0"),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "start the program with `holdfast run --nproc-per-node N program.py`" in done.stderr
