@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <random>
 #include <string_view>
 #include <utility>
 
@@ -17,6 +16,7 @@
 #include "io/loop.h"
 #include "io/process.h"
 #include "runtime/job_files.h"
+#include "runtime/random_bits.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -34,11 +34,6 @@ void set(std::vector<std::string>& environment, std::string_view name, std::stri
   const std::string beginning = cat(name, '=');
   std::erase_if(environment, [&](const auto& entry) { return entry.starts_with(beginning); });
   environment.push_back(beginning + std::string(value));
-}
-
-std::uint64_t random_bits() {
-  std::random_device device;
-  return std::uint64_t{device()} << 32 | device();
 }
 
 std::string random_name() {

@@ -2,7 +2,6 @@
 
 #include <memory>
 #include <optional>
-#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -12,17 +11,13 @@
 #include "io/files.h"
 #include "runtime/job_files.h"
 #include "runtime/log.h"
+#include "runtime/random_bits.h"
 #include "runtime/scheduler_server.h"
 
 namespace holdfast::runtime {
 namespace {
 
 constexpr Duration kTakeoverPatience = std::chrono::seconds(5);  // For a dying predecessor's port.
-
-std::uint64_t random_bits() {
-  std::random_device device;
-  return std::uint64_t{device()} << 32 | device();
-}
 
 // A first attempt is of a new agent, whose processes are all new: there is nobody to be found
 // again.
@@ -83,9 +78,6 @@ Result<int> open_and_serve(const config::Settings& settings) {
     if (!held) return held.error();
     lifeline = std::move(*held);
   }
-  auto directory = io::runtime_directory(settings.job);
-  if (!directory) return directory.error();
-  opened.directory = std::move(*directory);
   auto trace = io::Trace::open_from(settings.trace, "scheduler");
   if (!trace) return trace.error();
   opened.trace = std::move(*trace);
@@ -95,6 +87,9 @@ Result<int> open_and_serve(const config::Settings& settings) {
   auto listener = listen(loop, settings, [&](auto connection) { server->accept(connection); });
   if (!listener) return listener.error();
   // Only now is it certain that no other scheduler serves this job: it would hold the port.
+  auto directory = io::runtime_directory(settings.job);
+  if (!directory) return directory.error();
+  opened.directory = std::move(*directory);
   if (const auto ready = open_journal(opened); !ready) return ready.error();
   const auto written = write_scheduler_file(
       opened.directory,
