@@ -149,12 +149,10 @@ void World::strike(const Mishap& mishap) {
 }
 
 void World::stand_still() {
-  if (next_look_ && choices_.pick(2) == 1) {  // The agent misses looks.
-    now_ += kHiccup;
-    stood_still_ = now_;
-  } else {
-    now_ = std::min(*next_time(), now_ + kHiccup);
-  }
+  const bool longer = next_look_ && choices_.pick(2) == 1;
+  now_ = longer ? now_ + kHiccup : std::min(*next_time(), now_ + kHiccup);
+  // The agent has missed a look and counts anew.
+  if (next_look_ && now_ > last_look_ + 2 * agent::kLookEvery) stood_still_ = now_;
   agent_disturbed_ = std::max(agent_disturbed_, now_);
   for (auto& worker : workers_) disturb(worker, now_);
 }
