@@ -2,7 +2,7 @@
 
     holdfast run --nproc-per-node 2 bench/pytorch_step.py [--width 512] [--rounds 10] [--steps 20]
 
-Prints one line of JSON: medians over all rounds, from rank 0.
+Prints one line of JSON: medians over all rounds, from rank 0; time that passed, and processor time.
 """
 
 import argparse
@@ -44,13 +44,13 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) ->
     optimizer.step()
 
 
-def times(count: int, make: Callable[[], None]) -> list[float]:
-    """Return the seconds of each call."""
+def times(count: int, make: Callable[[], None]) -> list[tuple[float, float]]:
+    """Return the seconds of each call, and those of the processor."""
     found = []
     for _ in range(count):
-        begun = time.perf_counter()
+        begun, used = time.perf_counter(), time.process_time()
         make()
-        found.append(time.perf_counter() - begun)
+        found.append((time.perf_counter() - begun, time.process_time() - used))
     return found
 
 
@@ -82,7 +82,7 @@ def main() -> None:
         with state.step():
             step(kept, kept_optimizer, x)
 
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[tuple[float, float]]] = {}
     for turn in range(options.rounds + 1):
         dist.barrier(group=gloo)
         measured = {
@@ -97,7 +97,11 @@ def main() -> None:
             for name, values in measured.items():
                 found.setdefault(name, []).extend(values)
     if place.rank == 0:
-        report = {name + "_us": round(1e6 * statistics.median(v), 1) for name, v in found.items()}
+        report = {
+            name + kind: round(1e6 * statistics.median(t[i] for t in values), 1)
+            for i, kind in enumerate(("_us", "_cpu_us"))
+            for name, values in found.items()
+        }
         report["step_ratio"] = round(report["holdfast_step_us"] / report["gloo_step_us"], 3)
         report["parameters"] = sum(p.numel() for p in kept.parameters())
         report["peak_MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024

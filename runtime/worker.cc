@@ -34,8 +34,12 @@ using namespace std::chrono_literals;
 constexpr Duration kFirstDelay = 50ms;
 constexpr Duration kLastDelay = 1s;
 constexpr Duration kConnectLimit = 5s;
+constexpr Duration kAnswerLimit = 5s;  // A scheduler answers a Register at once.
 constexpr Duration kHeartbeat = AgentWatch::kEvery;
 constexpr Duration kFailLimit = 5s;
+
+const Error kNoScheduler{Blame::kWorld,
+                         "whoever listens there does not answer as a scheduler does"};
 
 // Both end with the process in good order, however that ends: they are static, so exit() ends them.
 std::optional<arena::Lifeline>& held_lifeline() {
@@ -115,6 +119,7 @@ struct Worker::Control {
   void try_connect();
   void connected(std::shared_ptr<io::Connection> fresh);
   void no_connection(const Error& why);
+  void received(wire::Message message);
   void beat();
   void step(const member::Event& event);
   void do_it(member::Send& a);
@@ -144,6 +149,8 @@ struct Worker::Control {
   io::Loop loop;
   std::optional<member::Machine> machine;
   std::shared_ptr<io::Connection> connection;
+  bool answered = false;          // On this connection.
+  std::uint64_t connections = 0;  // So far.
   Instant alone_since{};
   Duration delay = kFirstDelay;
   bool stopping = false;
@@ -201,22 +208,31 @@ void Worker::Control::try_connect() {
 
 void Worker::Control::connected(std::shared_ptr<io::Connection> fresh) {
   connection = std::move(fresh);
-  connection->start(
-      {.on_message = [this](wire::Message m) { step(member::Received{std::move(m)}); },
-       .on_closed =
-           [this](const Error& why) {
-             connection.reset();
-             alone_since = io::Loop::now();
-             step(member::Disconnected{});
-             no_connection(why);
-           }});
+  answered = false;
+  connection->start({.on_message = [this](wire::Message m) { received(std::move(m)); },
+                     .on_closed =
+                         [this](const Error& why) {
+                           connection.reset();
+                           step(member::Disconnected{});
+                           if (!answered) return no_connection(kNoScheduler);
+                           alone_since = io::Loop::now();
+                           no_connection(why);
+                         }});
   if (stopping) return connection->close();
-  delay = kFirstDelay;
-  {
+  loop.after(std::min(kAnswerLimit, settings.scheduler_timeout), [this, number = ++connections] {
+    if (connection && !answered && number == connections) connection->close();
+  });
+  step(member::Connected{});
+}
+
+// Only now it is certain that a scheduler is at the other end.
+void Worker::Control::received(wire::Message message) {
+  if (!std::exchange(answered, true)) {
+    delay = kFirstDelay;
     const std::lock_guard lock(mutex);
     out_of_reach.reset();
   }
-  step(member::Connected{});
+  step(member::Received{std::move(message)});
 }
 
 void Worker::Control::no_connection(const Error& why) {
@@ -359,6 +375,7 @@ Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) 
 Result<Identity> Worker::identity() {
   Control& c = *control_;
   if (waits_spare()) {
+    c.trace.event("waiting");
     auto promotion = wait_for_promotion(c.settings.spare_fd);
     if (!promotion) return promotion.error();
     if (!*promotion) std::exit(0);

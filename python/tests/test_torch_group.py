@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+from torch.utils.data import DistributedSampler  # noqa: E402
 
 import holdfast.torch as hf  # noqa: E402
 from holdfast._core import Status  # noqa: E402
@@ -167,3 +169,61 @@ def test_torch_a_ddp_that_has_made_steps_is_refused() -> None:
         ddp(torch.ones(2, 300)).sum().backward()
     with pytest.raises(UserError, match="before the first"):
         _ddp.settle(ddp, _engine.start(managed=True))
+
+
+def test_torch_a_spare_makes_its_sampler_before_it_has_a_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = _engine.start(managed=True)
+    monkeypatch.setattr(engine, "_spare", True)
+    monkeypatch.setattr(engine, "_place", None)
+    sampler = DistributedSampler([0, 1, 2], num_replicas=1)
+    assert engine.waits_spare  # It has not waited.
+    sampler.rank = 7
+    assert engine.place.rank == 0
+    assert sampler.rank == 0
+
+
+def test_torch_a_large_sum_runs_beside_its_caller_and_in_order(
+    broken: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = broken()
+    begun, let_go = threading.Event(), threading.Event()
+    order: list[str] = []
+    usual = _group.lib.hf_all_reduce
+
+    def slow(native: Any, pointer: int, count: int, *rest: Any) -> int:
+        order.append(f"{count} begins")
+        begun.set()
+        assert count < 1 << 18 or let_go.wait(30)
+        order.append(f"{count} ends")
+        return int(usual(native, pointer, count, *rest))
+
+    monkeypatch.setattr(_group.lib, "hf_all_reduce", slow, raising=False)
+    monkeypatch.setattr(
+        _group.HoldfastGroup, "_group", lambda self: self.runner.drain() or 1
+    )  # As it does.
+    options = dist.AllreduceOptions()
+    options.asyncOp = True
+    large, small = torch.ones(1 << 18), torch.ones(8)
+    work = group.allreduce([large], options)
+    assert begun.wait(30)
+    assert not work.is_completed()
+    threading.Timer(0.2, let_go.set).start()
+    group.allreduce([small])
+    assert order == [f"{n} {what}" for n in (1 << 18, 8) for what in ("begins", "ends")]
+    assert work.wait()
+    assert group._engine.marked
+    assert bool(torch.isfinite(large).all())
+
+
+def test_torch_what_goes_wrong_beside_the_caller_is_said_at_the_end_of_the_step(
+    broken: Any,
+) -> None:
+    group = broken(Status.MISMATCH)
+    options = dist.AllreduceOptions()
+    options.asyncOp = True
+    group.allreduce([torch.ones(1 << 18)], options).wait()
+    with pytest.raises(PeerError):
+        group._engine.settle()
+    group._engine.settle()  # Once.

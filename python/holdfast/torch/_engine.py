@@ -21,6 +21,8 @@ from holdfast._errors import Error, MarkedError, PeerError, UserError
 from holdfast.torch._warm import warm_up
 
 if TYPE_CHECKING:
+    from torch.utils.data import DistributedSampler
+
     from holdfast.torch._group import HoldfastGroup
 
 Status = _core.Status
@@ -65,6 +67,7 @@ class Engine:
         self.exit_code: int | None = None
         self._place: _core.Place | None = None
         self._spare = self.worker.waits_spare
+        self._samplers: list[weakref.ref[Any]] = []  # That wait for their rank with this spare.
 
     # ---- The place in the job -------------------------------------------------------------------
 
@@ -77,6 +80,9 @@ class Engine:
                 warm_up()
                 self.own_use -= 1
             self._place = self._job.place
+            for reference in self._samplers:
+                if (sampler := reference()) is not None:
+                    sampler.rank = self._place.rank
         return self._place
 
     @property
@@ -96,6 +102,10 @@ class Engine:
     def waits_spare(self) -> bool:
         """Whether this process is a spare that has not got its place yet."""
         return self._spare and self._place is None
+
+    def serve_later(self, sampler: DistributedSampler[Any]) -> None:
+        """Give a sampler its rank as soon as this spare has got one."""
+        self._samplers.append(weakref.ref(sampler))
 
     @property
     def first_start(self) -> bool:
@@ -119,6 +129,11 @@ class Engine:
         self.phase = phase
         for group in self.groups:
             group.forget()
+
+    def settle(self) -> None:
+        """Wait for collectives that run beside the caller; raise what went wrong in them."""
+        for group in self.groups:
+            group.runner.settle()
 
     @contextmanager
     def echo(self, *armed: torch.Tensor) -> Iterator[None]:
@@ -166,6 +181,7 @@ class Engine:
             return
         self.set_phase(Phase.PLAIN)
         try:
+            self.settle()
             session.end()
         except Error as error:
             say(str(error))

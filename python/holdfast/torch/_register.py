@@ -12,7 +12,8 @@ from torch._C._distributed_c10d import HashStore
 from holdfast._errors import UserError
 from holdfast.torch import _engine
 from holdfast.torch._engine import Engine, Phase
-from holdfast.torch._group import HoldfastGroup, label_of
+from holdfast.torch._group import HoldfastGroup
+from holdfast.torch._member import label_of
 
 
 def _create(options: Any, _: Any) -> HoldfastGroup:

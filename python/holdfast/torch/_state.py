@@ -141,6 +141,7 @@ class State:
         A step of the session that is still open is given up; it is as if it had not begun.
         """
         session, engine = self._session, self._engine
+        engine.settle()  # Of a step that was left by an exception.
         engine.marked = False
         while True:
             if session.begin_step():
@@ -226,6 +227,7 @@ class State:
     def _end_native(self) -> bool:
         """End a step of the session. True: it is void, and everything is as before it."""
         session, engine = self._session, self._engine
+        engine.settle()
         if engine.marked:  # What echoes have touched is never staged.
             self._restore()
             return True

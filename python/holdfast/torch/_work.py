@@ -1,8 +1,10 @@
-"""Works of the process group: complete at once, or a send or receive under way."""
+"""Works of the process group: complete at once, on a thread of their own, or from one to one."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -51,6 +53,78 @@ class Done(dist.Work):
 
     def synchronize(self) -> None:
         """Return at once."""
+
+
+class Promised(Done):
+    """An operation that a Runner carries out."""
+
+    def __init__(self, result: Any) -> None:
+        """Hold the output tensors, which are valid when it is complete."""
+        super().__init__(result)
+        self._future: _Future = torch.futures.Future()
+
+    def complete(self) -> None:
+        """Say that it is."""
+        self._future.set_result(self._result)
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Wait until it is complete."""
+        self._future.wait()
+        return True
+
+    def get_future(self) -> _Future:
+        """Return the future of the output tensors."""
+        return self._future
+
+    def is_completed(self) -> bool:
+        """Look."""
+        return self._future.done()
+
+
+class Runner:
+    """Carries out operations one after another while the caller goes on, as with a backward pass.
+
+    An error of one is kept for settle(): the callers of works can not all take an exception.
+    """
+
+    def __init__(self) -> None:
+        """Begin with nothing; the thread is made by the first operation."""
+        self._queue: SimpleQueue[tuple[Callable[[], None], Promised]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._last: Promised | None = None
+        self._error: BaseException | None = None
+
+    def start(self, operation: Callable[[], None], result: Any) -> Promised:
+        """Start an operation."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="holdfast-sums", daemon=True)
+            self._thread.start()
+        work = self._last = Promised(result)
+        self._queue.put((operation, work))
+        return work
+
+    def drain(self) -> None:
+        """Wait until everything that was started is complete. Within an operation: do nothing."""
+        if self._last is not None and threading.current_thread() is not self._thread:
+            self._last.wait()
+            self._last = None
+
+    def settle(self) -> None:
+        """Drain, then raise the first error there was."""
+        self.drain()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _run(self) -> None:
+        while True:
+            operation, work = self._queue.get()
+            try:
+                if self._error is None:
+                    operation()
+            except BaseException as error:
+                self._error = error
+            work.complete()
 
 
 class Started(Done):

@@ -1,0 +1,180 @@
+"""Be a process group in torch's eyes: ranks, names, and who answers collectives at the moment."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DistributedSampler
+
+from holdfast import _core
+from holdfast._errors import UserError
+from holdfast.torch._engine import Engine, Phase
+from holdfast.torch._work import Done, Runner
+
+_Base: Any = dist.ProcessGroup  # Its stubs describe overloads that torch itself never calls.
+
+
+class Member(_Base):  # type: ignore[misc]
+    """A process group as torch knows it, and who answers its collectives now."""
+
+    def __init__(self, engine: Engine, rank: int, size: int, name: str, ranks: list[int]) -> None:
+        """`ranks`: of the job, in the group's order."""
+        super().__init__(rank, size)
+        self._engine = engine
+        self._own_rank = rank
+        self._size = size
+        self.label = label_of(name)
+        self._name = name
+        self._purpose = "undefined"
+        self._ranks = ranks
+        self._handle = 0
+        self._opened: list[_core.Group] = []
+        self.runner = Runner()
+        self._used_map = 0  # Elements of the all-reduce that is answered locally, once.
+        engine.groups.add(self)
+
+    # ---- Who answers ----------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """Find out anew who answers."""
+        self._handle = 0
+
+    def answer_used_map(self, elements: int) -> None:
+        """Answer the next int32 all-reduce of so many elements locally."""
+        self._used_map = elements
+
+    def _group(self) -> int:
+        """Return the hf_group*, 0 for an echo."""
+        engine = self._engine
+        self.runner.drain()  # Operations come in the order of their calls.
+        if engine.echoing or engine.marked:
+            return 0
+        if self._handle:
+            return self._handle
+        if engine.phase is Phase.CATCHING_UP:
+            return 0
+        if engine.phase is Phase.EARLY:
+            if not engine.first_start:
+                _tell_of_echo(engine)
+                return 0
+            opened = engine.worker.early_group(self._ranks, f"early-{self.label}")
+        else:
+            if engine.session is None:
+                raise UserError("the training of this rank has ended; nothing can be exchanged now")
+            if len(self._ranks) == engine.world_size and self.label == "world":
+                self._handle = engine.session.world.handle
+                return self._handle
+            opened = engine.session.group(self._ranks, self.label)
+        self._opened.append(opened)  # Kept until the end; others may still be using it.
+        self._handle = opened.handle
+        return self._handle
+
+    def rank(self) -> int:
+        """Return this process's rank in the group; a spare waits for it.
+
+        DistributedSampler asks when it is made, long before it needs the answer: a spare gives it
+        one later, so that it can make the whole State while it waits.
+        """
+        if self._engine.waits_spare and (sampler := _asking_sampler()) is not None:
+            self._engine.serve_later(sampler)
+            return 0
+        if len(self._ranks) == self._engine.world_size and not self._engine.creating:
+            self._own_rank = self._ranks.index(self._engine.place.rank)
+        return self._own_rank
+
+    def getRank(self) -> int:  # noqa: N802
+        """Return the rank if it is known, else 0: what DDP puts into its log."""
+        return self.rank() if self._engine.place_known else self._own_rank
+
+    def getSize(self) -> int:  # noqa: N802
+        """Return the number of ranks."""
+        return self._size
+
+    def size(self) -> int:
+        """Return the number of ranks."""
+        return self._size
+
+    def getBackendName(self) -> str:  # noqa: N802
+        """Return the name under which it was registered."""
+        return "holdfast"
+
+    def name(self) -> str:
+        """Return the name under which it was registered."""
+        return "holdfast"
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    @property
+    def group_name(self) -> str:
+        """The name in torch's registry: what functional collectives go by."""
+        return self._name
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def group_desc(self) -> str:
+        """What torch says the group is for."""
+        return self._purpose
+
+    def _set_group_desc(self, purpose: str) -> None:
+        self._purpose = purpose
+
+    def shutdown(self) -> None:
+        """Let go; the whole group's end is the end of the job."""
+        if self.label == "world":
+            self._engine.end()
+
+    def abort(self) -> None:
+        """Do nothing: the runtime ends what has to be ended."""
+
+    def set_timeout(self, timeout: Any) -> None:
+        """Do nothing: there are no timeouts here, faults are detected."""
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        pass
+
+    def _end_coalescing(self, device: torch.device) -> Done:
+        return Done([])
+
+
+def _asking_sampler() -> DistributedSampler[Any] | None:
+    """Return the sampler that is being made, if it is what asks for the rank."""
+    frame = sys._getframe(2).f_back  # Beyond rank() and dist.get_rank().
+    if frame is None or frame.f_code is not DistributedSampler.__init__.__code__:
+        return None
+    sampler = frame.f_locals["self"]
+    # A class of the user's may look at its rank when it is made.
+    return sampler if type(sampler) is DistributedSampler else None
+
+
+def label_of(name: str) -> str:
+    """Return the name of a group as the C interface wants it."""
+    if name in ("0", "default_pg", ""):
+        return "world"
+    clean = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)
+    if len(clean) <= 50:
+        return clean
+    return clean[:20] + hashlib.blake2b(name.encode(), digest_size=12).hexdigest()
+
+
+_FRAMEWORK: Final = ("torch/nn/parallel/", "torch/distributed/fsdp/", "torch/distributed/tensor/")
+
+
+def _tell_of_echo(engine: Engine) -> None:
+    """Say once that a user's own collective was answered locally."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if any(part in frame.f_code.co_filename for part in _FRAMEWORK):
+            return
+        frame = frame.f_back  # type: ignore[assignment]
+    engine.warn_once(
+        "this process replaces another; what it exchanges before its State is made is answered "
+        "from its own values, since the others did that long ago"
+    )

@@ -1,0 +1,93 @@
+"""Tell what the C interface needs to know of tensors and reductions, and what it can not take."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.distributed import ReduceOp
+
+from holdfast import _core
+from holdfast._errors import UserError
+
+DTYPES: Final[dict[torch.dtype, int]] = {
+    torch.float32: _core.DType.FLOAT32,
+    torch.float64: _core.DType.FLOAT64,
+    torch.int32: _core.DType.INT32,
+    torch.int64: _core.DType.INT64,
+    torch.float16: _core.DType.FLOAT16,
+    torch.bfloat16: _core.DType.BFLOAT16,
+    torch.int8: _core.DType.INT8,
+    torch.uint8: _core.DType.UINT8,
+    torch.int16: _core.DType.INT16,
+    torch.bool: _core.DType.BOOL,
+}
+KIND: Final[Any] = ReduceOp.RedOpType
+OPS: Final[dict[Any, int]] = {
+    KIND.SUM: _core.Op.SUM,
+    KIND.PRODUCT: _core.Op.PRODUCT,
+    KIND.MIN: _core.Op.MIN,
+    KIND.MAX: _core.Op.MAX,
+    KIND.BAND: _core.Op.AND,
+    KIND.BOR: _core.Op.OR,
+    KIND.BXOR: _core.Op.XOR,
+    KIND.AVG: _core.Op.AVERAGE,
+}
+_BITWISE: Final = (_core.Op.AND, _core.Op.OR, _core.Op.XOR)
+
+
+def as_dense(tensor: Tensor) -> Tensor:
+    """Return `tensor`, or a copy whose bytes lie one after another."""
+    if tensor.device.type != "cpu":
+        raise UserError(
+            f"the holdfast backend exchanges CPU memory, this tensor is on {tensor.device}; "
+            'register another backend for that device: "cpu:holdfast,cuda:nccl"'
+        )
+    if tensor.layout is not torch.strided:
+        raise UserError(
+            f"the holdfast backend exchanges dense tensors, this one is {tensor.layout}; "
+            "use dense gradients (Embedding(sparse=False))"
+        )
+    return tensor if tensor.is_contiguous() else tensor.contiguous()
+
+
+def operation_of(op: Any) -> tuple[Any, float | Tensor | None]:
+    """Return the kind of a reduction, and what is multiplied beforehand."""
+    if isinstance(op, KIND):
+        return op, None
+    kind, factor = op.__getstate__()
+    return kind, factor
+
+
+def fold(kind: Any, parts: Sequence[Tensor]) -> Tensor:
+    """Combine in rank order."""
+    combine: dict[Any, Any] = {
+        KIND.SUM: torch.add,
+        KIND.AVG: torch.add,
+        KIND.PRODUCT: torch.mul,
+        KIND.MIN: torch.minimum,
+        KIND.MAX: torch.maximum,
+        KIND.BAND: torch.bitwise_and,
+        KIND.BOR: torch.bitwise_or,
+        KIND.BXOR: torch.bitwise_xor,
+    }
+    if kind not in combine:
+        raise UserError(f"the holdfast backend has no reduction {kind}")
+    result = functools.reduce(combine[kind], parts)
+    return result / len(parts) if kind == KIND.AVG else result
+
+
+def check(tensor: Tensor, kind: Any, operation: int | None) -> None:
+    """Refuse what has no meaning."""
+    if operation in _BITWISE and tensor.is_floating_point():
+        raise UserError(f"{kind} is for whole numbers, not for {tensor.dtype}")
+    if kind == KIND.AVG and not tensor.is_floating_point():
+        raise UserError(f"an average is for floating-point numbers, not for {tensor.dtype}")
+
+
+def overlap(a: Tensor, b: Tensor) -> bool:
+    """Tell whether two tensors may share bytes."""
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
