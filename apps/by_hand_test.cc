@@ -126,6 +126,30 @@ TEST(Worker, SaysThatNoSchedulerAnswers) {
   EXPECT_TRUE(job.nothing_left());
 }
 
+TEST(Worker, SaysThatWhoeverListensIsNoScheduler) {
+  Job job("other-server");
+  const io::Fd other = listen_at(job.port);
+  const auto worker = job.start(
+      toy_command(job, 10), {"MS_ROLE=MS_WORKER", "MS_WORKER_NUM=1", "MS_NODE_ID=0",
+                             cat("MS_SCHED_PORT=", job.port), "HOLDFAST_SCHEDULER_TIMEOUT=0.5"});
+  EXPECT_EQ(job.wait(worker, 30), 1);
+  EXPECT_TRUE(has(job.output(), cat("no scheduler answers at 127.0.0.1:", job.port)))
+      << job.output();
+  EXPECT_TRUE(has(job.output(), "does not answer as a scheduler does")) << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Scheduler, SaysThatItsPortIsTaken) {
+  Job job("port-by-hand");
+  const io::Fd other = listen_at(job.port);
+  const auto scheduler = job.start(toy_command(job, 10), {"MS_ROLE=MS_SCHED", "MS_WORKER_NUM=1",
+                                                          cat("MS_SCHED_PORT=", job.port)});
+  EXPECT_EQ(job.wait(scheduler, 30), 1);
+  EXPECT_TRUE(has(job.output(), cat("cannot listen on 127.0.0.1:", job.port))) << job.output();
+  EXPECT_TRUE(has(job.output(), "another process has this port")) << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
 TEST(Worker, SaysWhatIsWrongWithItsSettings) {
   Job job("settings-by-hand");
   const std::vector<std::pair<std::string, std::string>> wrong = {

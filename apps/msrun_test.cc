@@ -1,9 +1,6 @@
 // msrun and holdfast as a user has them: real processes, killed on purpose.
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -60,13 +57,7 @@ TEST(Msrun, GivesUpOnAProgramThatFailsEveryTime) {
 
 TEST(Msrun, RefusesAPortThatIsTaken) {
   Job job("port");
-  const io::Fd other(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(job.port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  ASSERT_EQ(::bind(other.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  ASSERT_EQ(::listen(other.get(), 1), 0);
+  const io::Fd other = listen_at(job.port);
   job.launch({"--worker_num", "1", "sh", "-c", "echo started"});
   EXPECT_EQ(job.wait(), 2);
   EXPECT_TRUE(has(job.output(), cat(job.port))) << job.output();

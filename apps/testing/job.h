@@ -17,6 +17,9 @@ namespace holdfast::apps {
 // A port of 127.0.0.1 that was free just now.
 std::uint16_t free_port();
 
+// Listens there, accepts nobody, and says nothing.
+io::Fd listen_at(std::uint16_t port);
+
 // Until `condition` holds, for at most `seconds`; whether it came to hold.
 bool until(const std::function<bool()>& condition, int seconds = 60);
 
