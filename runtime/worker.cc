@@ -375,6 +375,7 @@ Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) 
 Result<Identity> Worker::identity() {
   Control& c = *control_;
   if (waits_spare()) {
+    c.trace.event("waiting");
     auto promotion = wait_for_promotion(c.settings.spare_fd);
     if (!promotion) return promotion.error();
     if (!*promotion) std::exit(0);
