@@ -42,6 +42,7 @@ std::array<std::atomic<hf_group*>, kGroups> groups;
 std::atomic<std::int32_t> first_status{HF_OK};
 std::atomic<std::uint64_t> exchanged{0};
 std::atomic<bool> strict{false};
+std::atomic<void (*)()> on_training{nullptr};
 std::mutex message_mutex;
 std::string message;
 
@@ -132,6 +133,7 @@ void echo(const Slot& slot, const Tensor& tensor) {
 
 void exchange(const Slot& slot, const Tensor& tensor) {
   if (tensor.count == 0) return;
+  if (auto* first = on_training.load(); first != nullptr && slot.training) first();
   hf_group* group = groups[static_cast<std::size_t>(slot.group)].load();
   if (group == nullptr && slot.training && strict.load()) {
     give_up("gradients were exchanged outside of a training that Holdfast protects");
@@ -201,6 +203,12 @@ HF_API void hfg_group(std::uint32_t index, hf_group* group) {
 // 1: no step looks after marks, so a collective that is cut short ends the process.
 HF_API void hfg_strict(std::int32_t on) {
   strict = on != 0;
+}
+
+// What is called, in the operator's thread, before gradients are exchanged: a loop that no step
+// protects has begun. NULL: nothing.
+HF_API void hfg_on_training(void (*function)()) {
+  on_training = function;
 }
 
 // Collectives that were made with others.

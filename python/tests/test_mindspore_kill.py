@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("mindspore", reason="MindSpore is not in this Python; tools/mindspore_venv")
-from mindspore_job import digests, draw_kills, job, make_data, until
+from mindspore_job import HERE, Job, digests, draw_kills, job, make_data, until
 
 pytestmark = pytest.mark.kill
 
@@ -81,3 +81,19 @@ def test_mindspore_a_kill_from_outside_at_any_instant(
         run.kill_at(0, 10, delay_s=0.013)
         run.end()
     assert digests(tmp_path / "job") == calm(GRAPH)
+
+
+def test_mindspore_a_loop_of_the_program_s_own_starts_again_from_the_top(tmp_path: Path) -> None:
+    data = make_data(tmp_path / "data" / "train", 320)
+    finals = []
+    for kind in ("calm", "kill"):
+        program = [str(HERE / "mindspore_loop.py"), kind]
+        run = Job(tmp_path / kind, data, program)
+        try:
+            run.end()
+        finally:
+            run.stop()
+        assert (tmp_path / kind / "killed").exists() is (kind == "kill")
+        finals.append(digests(tmp_path / kind))
+    assert finals[0] == finals[1]
+    assert finals[0]["final-0.ckpt"] == finals[0]["final-1.ckpt"]

@@ -19,6 +19,7 @@ from holdfast.mindspore import _operators, _role
 
 # What MindSpore calls the group of all ranks, by device.
 _WORLDS: Final = ("hccl_world_group", "nccl_world_group", "mccl_world_group", "")
+_PLAIN_BYTES: Final = 4096
 _SIZE_FILE: Final = "mindspore-private-bytes"
 
 
@@ -33,6 +34,7 @@ class Phase(enum.Enum):
     EARLY = enum.auto()  # Before training: the other ranks, if this is the first start.
     ECHO = enum.auto()  # A rehearsal, or a restarted process on its way to the others: nobody.
     LIVE = enum.auto()  # The session's groups.
+    PLAIN = enum.auto()  # The same in a loop that is not protected: a fault ends the process.
 
 
 class _Thread(threading.local):
@@ -67,6 +69,10 @@ class Engine:
         from holdfast.mindspore import _train
 
         self.trainer: Final = _train.Trainer(self)
+
+    def begin(self) -> None:
+        """Look after collectives from now on."""
+        self._watch()
 
     # ---- The place in the job -------------------------------------------------------------------
 
@@ -164,10 +170,30 @@ class Engine:
         if phase is self.phase:
             return
         self.phase = phase
-        _operators.strict(phase is Phase.EARLY)
+        self._watch()
         for index in self._used:
             self._used[index] = None
             self._connect(index)
+
+    def _watch(self) -> None:
+        _operators.strict(self.phase in (Phase.EARLY, Phase.PLAIN))
+        _operators.on_training(self._begin_plain if self.phase is Phase.EARLY else None)
+
+    def _begin_plain(self) -> None:
+        """Begin a training in a loop of the program's own; called by an operator."""
+        try:
+            if self.world_size > 1:
+                self.say_once(
+                    "this program trains in a loop of its own, so it is not protected step by "
+                    "step: after a fault all processes start again from the top (Model.train is)"
+                )
+                session = self.open(_PLAIN_BYTES)
+                session.join()
+                session.begin_step()
+            self.set_phase(Phase.PLAIN)
+        except BaseException as error:  # In C nobody would hear of it.
+            say(str(error))
+            os._exit(1)
 
     def _connect(self, index: int) -> None:
         _operators.connect(index, None)
@@ -247,5 +273,5 @@ def start() -> Engine:
     global engine
     if engine is None:
         engine = Engine()
-        _operators.strict(True)
+        engine.begin()
     return engine
