@@ -33,7 +33,7 @@ __all__ = ["Error", "PeerError", "State", "UserError", "WorldError", "init"]
 
 
 def init() -> None:
-    """Begin: in place of torch.distributed.init_process_register.
+    """Begin: in place of torch.distributed.init_process_group.
 
     Makes the default process group, of the backend "holdfast". Does not wait for the rank of a
     spare: it goes on with the program until something needs the rank, at the latest State.
