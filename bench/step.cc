@@ -5,8 +5,8 @@
 // Both loops train 784-512-512-10 with momentum on the digits of DIR at batch 16, and have the same
 // body. The plain one is what libtorch's own tutorial shows: its DataLoader with a RandomSampler,
 // its SGD. Each rank runs both, so with N workers the plain one runs N times at once, without
-// exchanging anything. For each block rank 0 prints its
-// median step in milliseconds, by the clock and of processor time, as JSON.
+// exchanging anything. For each block rank 0 prints its median step in milliseconds, by the clock
+// and of processor time, as JSON.
 #include <time.h>
 #include <torch/torch.h>
 
