@@ -1,0 +1,71 @@
+"""A script written for torchrun, without a line of ours, under `holdfast run`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+# With a checkpoint of its own, as PyTorch's tutorials have it; rank 1 is killed once.
+SCRIPT = """
+import os, signal
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group("{backend}")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = DDP(torch.nn.Linear(10, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+first = 0
+if os.path.exists("snapshot"):
+    snapshot = torch.load("snapshot")
+    model.load_state_dict(snapshot["model"])
+    optimizer.load_state_dict(snapshot["optimizer"])
+    first = snapshot["step"]
+for step in range(first, 12):
+    if step == 8 and rank == 1 and first == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    x = torch.randn(4, 10, generator=torch.Generator().manual_seed(10 * step + rank))
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+    dist.barrier()
+    if step == 4 and rank == 0:
+        torch.save(
+            {{"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 5}}, "new"
+        )
+        os.replace("new", "snapshot")
+print("from", first, "restarts", os.environ["TORCHELASTIC_RESTART_COUNT"])
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("backend", "said"),
+    [
+        ("gloo", "all 2 processes are started again, as torchrun does: restart 1 of 3"),
+        ("holdfast", "holdfast: the job has ended in good order"),
+    ],
+)
+def test_torch_a_plain_script_starts_again_from_its_own_checkpoint(
+    tmp_path: Path, backend: str, said: str
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT.format(backend=backend))
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "run", "--nproc-per-node=2", "train.py"],
+        cwd=tmp_path,
+        env=dict(os.environ, TORCH_CPP_LOG_LEVEL="ERROR"),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in (0, 1):
+        assert f"[default{rank}]:from 5 restarts 1" in done.stdout, done.stdout + done.stderr
+    assert said in done.stderr
