@@ -130,14 +130,27 @@ class Run:
         self._first_batch = self._dataset.get_init_step()
         self._first_step = self._cb_params.cur_step_num
         if engine.rehearsing:
-            return initial_epoch
+            return self._fresh(initial_epoch)
         assert trainer.state is not None
         at = trainer.state.objects
         if at["call"] > trainer.call:
             return None
         if at["call"] < trainer.call:
-            return initial_epoch
+            return self._fresh(initial_epoch)
         return self._resume(at)
+
+    def _fresh(self, initial_epoch: int) -> int:
+        """Return the first epoch of a training that begins, maybe from a checkpoint."""
+        begun = self._first_batch // self._dataset.get_dataset_size()
+        if initial_epoch or not begun:
+            return initial_epoch
+        # The dying-gasp document sets the first step and forgets to pass the epoch that it has
+        # computed; the data would end before the loop (EOF, tree_adapter.cc:497).
+        self._trainer.engine.say_once(
+            f"set_init_step({self._first_batch}) without initial_epoch: the first epoch is {begun}"
+        )
+        self._cb_params.cur_step_num = self._first_step = self._first_batch
+        return begun
 
     def _resume(self, at: dict[str, Any]) -> int:
         from mindspore import dataset
