@@ -141,26 +141,18 @@ def kill(spares: int) -> None:
     run.wait_for(pattern, 40)
     # A spare has rehearsed when it has stopped computing.
     time.sleep(25 if spares else 1)
-    before = run.found(pattern)
-    last = max(int(n) for n, _, _ in before)
-    (ranks,) = (run.folder.glob("logs/worker_0.log"),)
-    pid = re.findall(pattern, ranks[0].read_text(), re.M)[-1][1]
+    last = max(int(n) for n, _, _ in run.found(pattern))
+    log = run.folder / "logs" / "worker_0.log"
+    pid = re.findall(pattern, log.read_text(), re.M)[-1][1]
     os.kill(int(pid), signal.SIGKILL)
     killed = time.time()
+    firsts: dict[str, float] = {}
     end = time.monotonic() + LIMIT_S
-    while time.monotonic() < end:
-        new = [
-            float(t) for n, _, t in run.found(pattern) if int(n) > last + 1 and float(t) > killed
-        ]
-        new = [t for t in new if t - killed > 0]
-        pids = {p for n, p, t in run.found(pattern) if float(t) > killed and int(n) > last}
-        if new and len(pids) == 2:
-            break
+    while len(firsts) < 2 and time.monotonic() < end:
         time.sleep(0.02)
-    firsts = {}
-    for _, p, t in run.found(pattern):
-        if float(t) > killed and p not in firsts and p != pid:
-            firsts[p] = float(t)
+        for n, process, when in run.found(pattern):
+            if float(when) > killed and int(n) > last + 1 and process != pid:
+                firsts.setdefault(process, float(when))
     run.process.terminate()
     run.process.wait(30)
     print(f"kill   Holdfast, {spares} spare(s): {1e3 * (max(firsts.values()) - killed):.0f}")

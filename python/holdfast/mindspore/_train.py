@@ -141,7 +141,7 @@ class Run:
 
     def _fresh(self, initial_epoch: int) -> int:
         """Return the first epoch of a training that begins, maybe from a checkpoint."""
-        begun = self._first_batch // self._dataset.get_dataset_size()
+        begun = int(self._first_batch // self._dataset.get_dataset_size())
         if initial_epoch or not begun:
             return initial_epoch
         # The dying-gasp document sets the first step and forgets to pass the epoch that it has
