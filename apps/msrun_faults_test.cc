@@ -138,8 +138,10 @@ TEST(SeveralAgents, AFailureOfOneEndsTheOther) {
     argv.insert(argv.begin(), MSRUN);
     return job.start(argv, {});
   };
-  const auto first = agent("0");
+  // The one without a scheduler may well be the quicker.
   const auto second = agent("1");
+  ASSERT_TRUE(until([&] { return !job.processes("MS_NODE_ID=1").empty(); })) << job.output();
+  const auto first = agent("0");
   ASSERT_TRUE(job.reaches(20)) << job.output();
   // It may have made steps since its last failure, but none since it was started.
   ASSERT_TRUE(job.kill("MS_NODE_ID=1"));

@@ -281,8 +281,10 @@ void keep_reports(const Launch& launch) {
 int run_job(const AgentOptions& options, const Launch& launch, std::function<void()> on_started) {
   // A spare that is gone when its place is written to it is no reason to die.
   ::signal(SIGPIPE, SIG_IGN);
-  const auto written = write_agent_file(
-      launch.job_directory, {.job = launch.settings.job, .log_dir = launch.log_directory});
+  const auto port = static_cast<std::uint16_t>(options.runs_scheduler ? options.master_port : 0);
+  const auto written =
+      write_agent_file(launch.job_directory,
+                       {.job = launch.settings.job, .port = port, .log_dir = launch.log_directory});
   if (!written) {
     complain(written.error().what);
     return kExitUsage;

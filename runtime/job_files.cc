@@ -81,13 +81,15 @@ bool is_starting(const std::string& directory) {
   return !error && fs::file_time_type::clock::now() - changed < std::chrono::minutes(1);
 }
 
-bool other_agent_alive(const std::string& directory) {
+// The agents of the job that live, but for this process.
+std::vector<Keeper> other_agents(const std::string& directory) {
+  std::vector<Keeper> agents;
   for (const auto& name : names_in(directory)) {
     if (!name.starts_with(kAgentPrefix)) continue;
     const auto keeper = read_keeper(cat(directory, '/', name));
-    if (keeper && keeper->pid != ::getpid() && alive(*keeper)) return true;
+    if (keeper && keeper->pid != ::getpid() && alive(*keeper)) agents.push_back(*keeper);
   }
-  return false;
+  return agents;
 }
 
 // The paths that a process has mapped or open.
@@ -117,6 +119,13 @@ bool was_started_for(const std::string& directory, const std::string& process) {
          environment->find(std::string(1, '\0') + mark) != std::string::npos;
 }
 
+// One of another PID namespace (a container) has an agent whose number means somebody else here, or
+// nobody.
+bool has_our_numbers(pid_t pid) {
+  const auto theirs = io::pid_namespace(pid);
+  return theirs && theirs == io::pid_namespace();
+}
+
 void find_processes(std::vector<FoundJob>& jobs) {
   for (const auto& name : names_in("/proc")) {
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
@@ -127,11 +136,13 @@ void find_processes(std::vector<FoundJob>& jobs) {
     for (auto& job : jobs) {
       const std::string beneath = job.directory + "/";
       const auto first = files.lower_bound(beneath);
-      if (!job.agent_alive && !job.starting && was_started_for(job.directory, process) &&
-          !io::is_exiting(pid)) {
+      const bool uses = first != files.end() && first->starts_with(beneath);
+      const bool started = !job.agent_alive && !job.starting &&
+                           was_started_for(job.directory, process) && !io::is_exiting(pid);
+      if (started && has_our_numbers(pid)) {
         job.orphans.push_back(pid);
         if (job.scheduler && job.scheduler->pid == pid) job.scheduler_alive = false;
-      } else if (first != files.end() && first->starts_with(beneath)) {
+      } else if (started || uses) {
         job.users.push_back(pid);
       }
     }
@@ -142,7 +153,9 @@ FoundJob look_at(const std::string& name, const std::string& directory) {
   FoundJob job{.name = name, .directory = directory};
   job.scheduler = read_keeper(cat(directory, '/', kSchedulerFile));
   job.scheduler_alive = job.scheduler && alive(*job.scheduler);
-  job.agent_alive = other_agent_alive(directory);
+  const auto agents = other_agents(directory);
+  job.agent_alive = !agents.empty();
+  job.master_alive = std::ranges::any_of(agents, [](const Keeper& k) { return k.port != 0; });
   job.starting = is_starting(directory);
   return job;
 }
@@ -159,7 +172,7 @@ Status write_agent_file(const std::string& directory, Keeper keeper) {
 
 Result<bool> remove_job_files(const std::string& directory) {
   ::unlink(cat(directory, '/', kAgentPrefix, ::getpid(), ".json").c_str());
-  if (other_agent_alive(directory)) return false;
+  if (!other_agents(directory).empty()) return false;
   const auto removed = io::remove_tree(directory, fs::path(directory).parent_path());
   if (!removed) return removed.error();
   // The user's folder, if that was its last job; of use to nobody else.

@@ -18,7 +18,7 @@ namespace holdfast::runtime {
 struct Keeper {
   std::string job;
   std::string host;        // The scheduler's: where it listens.
-  std::uint16_t port = 0;  // The same.
+  std::uint16_t port = 0;  // The same; of an agent: its scheduler's, 0 if it runs none.
   std::string log_dir;     // An agent's.
   pid_t pid = 0;
   std::uint64_t start_time = 0;  // With the pid it names one process (io/process.h).
@@ -40,8 +40,11 @@ struct FoundJob {
   std::optional<Keeper> scheduler;  // As written down, alive or not.
   bool scheduler_alive = false;
   bool agent_alive = false;
-  bool starting = false;     // Made within the last minute, and nobody has written himself down.
-  std::vector<pid_t> users;  // Living processes that have a file of the folder open or mapped.
+  bool master_alive = false;  // The agent that runs the scheduler.
+  bool starting = false;      // Made within the last minute, and nobody has written himself down.
+  // Living processes that have a file of the folder open or mapped; and those that an agent in
+  // another PID namespace started, of whose end nothing can be known here.
+  std::vector<pid_t> users;
   // Living processes that an agent of the job started, where no agent of the job lives any more: a
   // wrapper outlived it (bash train.sh). They are not among the users.
   std::vector<pid_t> orphans;

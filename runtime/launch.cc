@@ -117,7 +117,8 @@ Status look_at_other_jobs(const std::string& job, std::vector<std::string>& rema
   std::size_t dead = 0;
   for (const auto& found : jobs_on_this_host()) {
     if (!found.alive()) ++dead;
-    if (found.name != job || !(found.agent_alive || found.scheduler_alive)) continue;
+    // An agent of the same job that runs no scheduler may have been quicker.
+    if (found.name != job || !(found.master_alive || found.scheduler_alive)) continue;
     return Error{Blame::kUser,
                  cat("a job named '", job, "' already runs on this host: give this one ",
                      "another HOLDFAST_JOB, or none")};

@@ -123,7 +123,7 @@ def report(trials, seed, seconds):
 
 
 def run(arguments, trials, folder):
-    """Makes trials until enough processes were killed, and adds them to the list; returns how many failed."""
+    """Makes trials until enough processes were killed, and adds them to the list."""
     number = arguments.only if arguments.only is not None else 1 + max((t["number"] for t in trials), default=-1)
     failures = 0
     while sum(len(each.get("killed", [])) for each in trials) < arguments.kills and failures < 5:
@@ -140,7 +140,6 @@ def run(arguments, trials, folder):
         number += 1
         if arguments.only is not None:
             break
-    return failures
 
 
 def main():
@@ -158,7 +157,8 @@ def main():
     if arguments.journal and arguments.journal.exists():
         trials = [json.loads(line) for line in arguments.journal.read_text(encoding="utf-8").splitlines()]
     began = time.monotonic()
-    failures = run(arguments, trials, folder)
+    run(arguments, trials, folder)
+    failures = sum("violation" in each for each in trials)  # Those of the journal as well.
     report(trials, arguments.seed, time.monotonic() - began)
     if not failures:  # Else logs and traces of the trials that failed stay.
         shutil.rmtree(folder)

@@ -62,9 +62,12 @@ for name in "${names[@]}"; do
   if [ $code -eq 0 ]; then
     echo "SURVIVES  $name: $(head -1 "$patch")"
     survivors=$((survivors + 1))
+  elif [ -z "$what" ] && [ $code -ne 134 ]; then  # Neither a checker nor an assertion (SIGABRT) spoke.
+    echo "UNCLEAR   $name: the simulation ended with code $code: $(tail -1 found.txt | cut -c1-90)"
+    survivors=$((survivors + 1))
   else
     printf 'found     %-32s schedule %-7s %s\n' "$name" \
-      "$(grep -m1 -oE '^schedule [0-9]+' found.txt | cut -d' ' -f2)" "${what:-exit code $code}"
+      "$(grep -m1 -oE '^schedule [0-9]+' found.txt | cut -d' ' -f2)" "${what:-an assertion}"
   fi
 done
 echo "$((${#names[@]} - survivors)) of ${#names[@]} planted bugs were found"
