@@ -1,6 +1,9 @@
 // Looks at processes through /proc: are they dying, are they still the same.
 #include <dirent.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <array>
 #include <charconv>
 #include <memory>
 #include <string>
@@ -73,6 +76,16 @@ bool same_process_alive(pid_t pid, std::uint64_t start_time) {
   if (!stat || stat->start_time != start_time) return false;
   // A zombie whose other threads live on has only lost its first thread.
   return (stat->state != 'Z' && stat->state != 'X') || !is_exiting(pid);
+}
+
+std::optional<std::uint64_t> pid_namespace(pid_t pid) {
+  std::array<char, 32> self{};
+  if (::readlink("/proc/self", self.data(), self.size() - 1) < 0) return std::nullopt;
+  if (cat(::getpid()) != self.data()) return std::nullopt;
+  struct stat about {};
+  const std::string path = cat("/proc/", pid > 0 ? pid : ::getpid(), "/ns/pid");
+  if (::stat(path.c_str(), &about) != 0) return std::nullopt;
+  return about.st_ino;
 }
 
 }  // namespace holdfast::io

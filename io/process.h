@@ -84,6 +84,10 @@ std::optional<std::uint64_t> start_time(pid_t pid);
 // True where that very process is there and not yet dead (a zombie is dead).
 bool same_process_alive(pid_t pid, std::uint64_t start_time);
 
+// The PID namespace of a process, of our own for 0: numbers of processes mean the same to all that
+// are in one. Nothing where it can not be told, or where /proc shows the processes of another.
+std::optional<std::uint64_t> pid_namespace(pid_t pid = 0);
+
 // The path of a program: `name` itself where it has a slash, else the first match in `path` (as the
 // variable PATH: folders with ':' between). Errors say which: not found, not executable, a folder.
 Result<std::string> find_program(const std::string& name, std::string_view path);

@@ -1,0 +1,64 @@
+// What `holdfast clean` takes for an orphan of a dead agent, and what not.
+#include "runtime/job_files.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "base/text.h"
+#include "io/files.h"
+#include "io/loop.h"
+#include "io/process.h"
+
+namespace holdfast::runtime {
+namespace {
+
+FoundJob find(const std::string& name) {
+  for (auto& job : jobs_on_this_host()) {
+    if (job.name == name) return job;
+  }
+  return {};
+}
+
+TEST(FoundJob, TakesNobodyOfAnotherPidNamespaceForAnOrphan) {
+  const std::string name = cat("job-files-test-", ::getpid());
+  const auto directory = io::runtime_directory(name);
+  ASSERT_TRUE(directory) << directory.error().what;
+  // An agent that does not live: of our number, begun at another time.
+  ASSERT_TRUE(io::write_file_atomically(cat(*directory, "/agent-1.json"),
+                                        R"({"job": "x", "pid": 1, "start_time": 1})"));
+  io::SpawnOptions options;
+  options.environment = {cat("HOLDFAST_LIFELINE=", *directory, "/lifeline-1-1")};
+  // The outer sh stays in our namespace, the inner one is the first process of another.
+  options.argv = {"/bin/sh", "-c", "unshare -Urpf sh -c 'sleep 1000; :'; sleep 1000"};
+  const auto child = io::spawn(options);
+  ASSERT_TRUE(child) << child.error().what;
+  const auto strange = [](pid_t pid) {
+    const auto theirs = io::pid_namespace(pid);
+    return theirs && theirs != io::pid_namespace();
+  };
+  FoundJob job;
+  const auto there = [&] {
+    job = find(name);
+    return std::ranges::any_of(job.users, strange) || std::ranges::any_of(job.orphans, strange);
+  };
+  const Instant until = io::Loop::now() + std::chrono::seconds(5);
+  bool found = there();
+  for (; !found && io::Loop::now() < until; found = there()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_EQ(std::ranges::count(job.orphans, child->pid), 1);
+  EXPECT_FALSE(std::ranges::any_of(job.orphans, strange));
+  EXPECT_EQ(std::ranges::any_of(job.users, strange), found);
+  (void)io::signal_group(child->pid, SIGKILL);
+  (void)io::wait_for(child->pidfd.get());
+  EXPECT_TRUE(io::remove_tree(*directory, directory->substr(0, directory->rfind('/'))));
+  if (!found) GTEST_SKIP() << "no PID namespace can be made here";
+}
+
+}  // namespace
+}  // namespace holdfast::runtime
