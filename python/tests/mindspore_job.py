@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import json
 import os
 import random
@@ -18,9 +19,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 LIMIT_S = 240
 HERE = Path(__file__).parent
+
+NEEDS_MINDSPORE = pytest.mark.skipif(
+    importlib.util.find_spec("mindspore") is None,
+    reason="MindSpore is not in this Python; tools/mindspore_venv",
+)
+# What would make the usual run longer than two cores have time for.
+NIGHTLY = pytest.mark.skipif(
+    os.environ.get("HOLDFAST_NIGHTLY") != "1", reason="HOLDFAST_NIGHTLY=1 runs it"
+)
 
 
 def make_data(folder: Path, count: int = 1600) -> Path:

@@ -10,14 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("mindspore", reason="MindSpore is not in this Python; tools/mindspore_venv")
 import mindspore_documents as documents
-from mindspore_job import LIMIT_S, digests, free_port, make_data, until
+import pytest
+from mindspore_job import LIMIT_S, NEEDS_MINDSPORE, NIGHTLY, digests, free_port, make_data, until
 
 pytestmark = [
     pytest.mark.kill,
+    NEEDS_MINDSPORE,
     pytest.mark.skipif(
         documents.folder() is None,
         reason="the documents are not here; HOLDFAST_SEEDS names their folder",
@@ -87,6 +86,7 @@ def matches(path: Path, pattern: str) -> bool:
     return path.exists() and re.search(pattern, path.read_text(errors="replace")) is not None
 
 
+@NIGHTLY
 def test_mindspore_the_disaster_recovery_document(tmp_path: Path) -> None:
     train, run_sh, recover_sh = documents.disaster_recovery()
     results = []
@@ -149,7 +149,9 @@ def test_mindspore_the_dying_gasp_document(tmp_path: Path) -> None:
     assert matches(tmp_path / "msrun_log" / "worker_0.log", "epoch: 5 step: 4")
 
 
-@pytest.mark.parametrize("document", [documents.uce, documents.uce_plain])
+@pytest.mark.parametrize(
+    "document", [documents.uce, pytest.param(documents.uce_plain, marks=NIGHTLY)]
+)
 def test_mindspore_the_uce_documents(tmp_path: Path, document: Any) -> None:
     program, shell = document()
     make_data(tmp_path / "MNIST_DATA" / "train", 64)

@@ -8,11 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mindspore_job import (
+    HERE,
+    NEEDS_MINDSPORE,
+    NIGHTLY,
+    Job,
+    digests,
+    draw_kills,
+    job,
+    make_data,
+    until,
+)
 
-pytest.importorskip("mindspore", reason="MindSpore is not in this Python; tools/mindspore_venv")
-from mindspore_job import HERE, Job, digests, draw_kills, job, make_data, until
-
-pytestmark = pytest.mark.kill
+pytestmark = [pytest.mark.kill, NEEDS_MINDSPORE]
 
 Files = dict[str, str]
 
@@ -47,8 +55,11 @@ PYNATIVE: dict[str, Any] = {"graph": False, "epochs": 1}
 
 @pytest.mark.parametrize(
     ("config", "spares", "first", "last"),
-    [(GRAPH, 1, 2, 45), (AUGMENTED, 0, 2, 45), (PYNATIVE, 1, 2, 22)],
-    ids=["graph-spare", "augmented", "pynative-spare"],
+    [
+        pytest.param(GRAPH, 1, 2, 45, id="graph-spare"),
+        pytest.param(AUGMENTED, 0, 2, 45, id="augmented", marks=NIGHTLY),
+        pytest.param(PYNATIVE, 1, 2, 22, id="pynative-spare"),
+    ],
 )
 def test_mindspore_two_kills_leave_no_trace(
     tmp_path: Path,
@@ -83,6 +94,7 @@ def test_mindspore_a_kill_from_outside_at_any_instant(
     assert digests(tmp_path / "job") == calm(GRAPH)
 
 
+@NIGHTLY
 def test_mindspore_a_loop_of_the_program_s_own_starts_again_from_the_top(tmp_path: Path) -> None:
     data = make_data(tmp_path / "data" / "train", 320)
     finals = []
