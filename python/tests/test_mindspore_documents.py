@@ -119,6 +119,7 @@ def test_mindspore_the_disaster_recovery_document(tmp_path: Path) -> None:
     assert len({results[1][f"ckpt_of_rank/{r}/train-10_13.ckpt"] for r in range(8)}) == 1
 
 
+@NIGHTLY
 def test_mindspore_the_dying_gasp_document(tmp_path: Path) -> None:
     program, msrun_sh, resume_sh = documents.dying_gasp()
     make_data(tmp_path / "MNIST_DATA" / "train", 128)
