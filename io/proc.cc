@@ -1,15 +1,17 @@
 // Looks at processes through /proc: are they dying, are they still the same.
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <memory>
 #include <string>
 
 #include "base/text.h"
-#include "io/files.h"
+#include "io/fd.h"
 #include "io/process.h"
 
 namespace holdfast::io {
@@ -23,16 +25,17 @@ struct Stat {
   std::uint64_t start_time = 0;
 };
 
-// /proc/<pid>/stat, or a thread's. Nothing where it is gone.
-std::optional<Stat> read_stat(const std::string& path) {
-  const auto text = read_file(path);
-  if (!text) return std::nullopt;
+bool says_gone(int error_number) {
+  return error_number == ENOENT || error_number == ESRCH;
+}
+
+std::optional<Stat> parse(std::string_view text) {
   // The name, field 2, stands in brackets and may hold anything: what follows the last bracket is
   // safe.
-  const std::size_t bracket = text->rfind(')');
-  if (bracket == std::string::npos || bracket + 2 >= text->size()) return std::nullopt;
+  const std::size_t bracket = text.rfind(')');
+  if (bracket == std::string_view::npos || bracket + 2 >= text.size()) return std::nullopt;
   Stat stat;
-  const std::string_view rest = std::string_view(*text).substr(bracket + 2);
+  const std::string_view rest = text.substr(bracket + 2);
   stat.state = rest[0];
   std::size_t at = 0;
   for (int field = 3; at < rest.size(); ++field) {
@@ -45,35 +48,54 @@ std::optional<Stat> read_stat(const std::string& path) {
   return std::nullopt;
 }
 
+struct Look {
+  bool gone = false;
+  std::optional<Stat> stat;  // Nothing where it is gone, or where we can not look just now.
+};
+
+// At /proc/<pid>/stat, or a thread's.
+Look look_at(const std::string& path) {
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::array<char, 4096> text{};
+  const ssize_t got = file ? ::read(file.get(), text.data(), text.size()) : -1;
+  if (got < 0) return {says_gone(errno), std::nullopt};
+  return {false, parse({text.data(), static_cast<std::size_t>(got)})};
+}
+
+Look look_at(pid_t pid) {
+  return look_at(cat("/proc/", pid, "/stat"));
+}
+
 }  // namespace
 
 bool is_exiting(pid_t pid) {
   const std::string tasks = cat("/proc/", pid, "/task");
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(tasks.c_str()), &::closedir);
-  if (!folder) return true;
+  if (!folder) return says_gone(errno);
   // A thread that is not exiting could make another; so one of them settles it. New ones come last.
   while (const dirent* entry = ::readdir(folder.get())) {
     if (entry->d_name[0] == '.') continue;
-    const auto stat = read_stat(cat(tasks, '/', entry->d_name, "/stat"));
-    if (stat && (stat->flags & kExiting) == 0) return false;
+    const auto [gone, stat] = look_at(cat(tasks, '/', entry->d_name, "/stat"));
+    if (!gone && (!stat || (stat->flags & kExiting) == 0)) return false;
   }
   return true;
 }
 
 bool is_stopped(pid_t pid) {
-  const auto stat = read_stat(cat("/proc/", pid, "/stat"));
+  const auto stat = look_at(pid).stat;
   return stat && stat->state == 'T';
 }
 
 std::optional<std::uint64_t> start_time(pid_t pid) {
-  const auto stat = read_stat(cat("/proc/", pid, "/stat"));
+  const auto stat = look_at(pid).stat;
   if (!stat) return std::nullopt;
   return stat->start_time;
 }
 
 bool same_process_alive(pid_t pid, std::uint64_t start_time) {
-  const auto stat = read_stat(cat("/proc/", pid, "/stat"));
-  if (!stat || stat->start_time != start_time) return false;
+  const auto [gone, stat] = look_at(pid);
+  if (!stat) return !gone;
+  if (stat->start_time != start_time) return false;
   // A zombie whose other threads live on has only lost its first thread.
   return (stat->state != 'Z' && stat->state != 'X') || !is_exiting(pid);
 }

@@ -70,7 +70,7 @@ Status signal_group(pid_t leader, int signal);
 
 // True where none of the process's threads can write memory any more: each is on its way out of the
 // kernel's door (PF_EXITING) or gone. With 30 GB that is most of a second before pidfd and EOF
-// tell.
+// tell. Of one that can not be looked at (no free descriptor) nothing is claimed: false.
 bool is_exiting(pid_t pid);
 
 // True where a signal has stopped the process as a whole (SIGSTOP): it does nothing until another
@@ -81,7 +81,8 @@ bool is_stopped(pid_t pid);
 // good. Nothing where there is no such process.
 std::optional<std::uint64_t> start_time(pid_t pid);
 
-// True where that very process is there and not yet dead (a zombie is dead).
+// True where that very process is there and not yet dead (a zombie is dead), or can not be looked
+// at.
 bool same_process_alive(pid_t pid, std::uint64_t start_time);
 
 // The PID namespace of a process, of our own for 0: numbers of processes mean the same to all that

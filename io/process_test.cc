@@ -243,6 +243,22 @@ TEST(Process, TellsOneProcessFromALaterOneOfTheSameNumber) {
   EXPECT_FALSE(same_process_alive(child.pid, *theirs));
 }
 
+TEST(Process, TakesNobodyForDeadWhomItCanNotLookAt) {
+  const auto ours = start_time(::getpid());
+  ASSERT_TRUE(ours);
+  rlimit usual{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
+  const rlimit none{0, usual.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const bool seen = start_time(::getpid()).has_value();
+  const bool alive = same_process_alive(::getpid(), *ours);
+  const bool exiting = is_exiting(::getpid());
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
+  EXPECT_FALSE(seen);
+  EXPECT_TRUE(alive);
+  EXPECT_FALSE(exiting);
+}
+
 TEST(Process, IsStoppedBetweenTwoSignals) {
   const Child child = long_lived();
   EXPECT_FALSE(is_stopped(child.pid));

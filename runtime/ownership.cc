@@ -39,7 +39,9 @@ Owner read_owner(int fd) {
 }
 
 Status write_owner(int fd, const std::string& path) {
-  const std::string text = cat(::getpid(), ' ', io::start_time(::getpid()).value_or(0), '\n');
+  const auto start_time = io::start_time(::getpid());
+  if (!start_time) return Error{Blame::kWorld, "cannot read /proc/self/stat: is /proc mounted?"};
+  const std::string text = cat(::getpid(), ' ', *start_time, '\n');
   if (::ftruncate(fd, 0) == 0 && ::pwrite(fd, text.data(), text.size(), 0) > 0) return {};
   return io::system_error(cat("cannot write ", path), errno);
 }
@@ -53,6 +55,13 @@ void end_if_stopped(const Owner& owner) {
                owner.pid);
 }
 
+Error too_late(const Owner& owner, bool locked, const std::string& file) {
+  if (!locked) return {Blame::kWorld, cat("another process holds ", file, " locked: end it")};
+  return {Blame::kWorld,
+          cat("process ", owner.pid, ", which had this place before, still lives and could ",
+              "write to its arena: end it (kill -9 ", owner.pid, ")")};
+}
+
 }  // namespace
 
 Status take_ownership(const std::string& path, const std::function<Status()>& pause,
@@ -62,18 +71,20 @@ Status take_ownership(const std::string& path, const std::function<Status()>& pa
   if (!fd) return io::system_error(cat("cannot open ", file), errno);
   const Instant until = io::Loop::now() + patience;
   for (;;) {
-    ::flock(fd.get(), LOCK_EX);  // Held for a look and a write only.
-    const Owner owner = read_owner(fd.get());
-    const bool free = !owner.may_write();
-    const Status written = free ? write_owner(fd.get(), file) : Status{};
-    ::flock(fd.get(), LOCK_UN);
-    if (free) return written;
-    end_if_stopped(owner);
-    if (io::Loop::now() > until) {
-      return Error{Blame::kWorld, cat("process ", owner.pid,
-                                      ", which had this place before, still lives and could ",
-                                      "write to its arena: end it (kill -9 ", owner.pid, ")")};
+    // Held for a look and a write only, but its holder may be stopped just then.
+    const bool locked = ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
+    if (!locked && errno != EWOULDBLOCK && errno != EINTR) {
+      return io::system_error(cat("cannot lock ", file), errno);
     }
+    const Owner owner = read_owner(fd.get());
+    if (locked) {
+      const bool free = !owner.may_write();
+      const Status written = free ? write_owner(fd.get(), file) : Status{};
+      ::flock(fd.get(), LOCK_UN);
+      if (free) return written;
+    }
+    end_if_stopped(owner);
+    if (io::Loop::now() > until) return too_late(owner, locked, file);
     if (auto paused = pause(); !paused) return paused.error();
   }
 }
