@@ -59,8 +59,9 @@ enum class Kind : std::uint8_t {
     "Counts the processes that were given this place; 0: no agent. Set by the agent.")            \
   X(run, std::uint64_t, kBits, "HOLDFAST_RUN", "0", 0, 0,                                         \
     "This run of the job: no other's journal is taken back; 0: any one. Set by the agent.")       \
-  X(agent, std::int32_t, kWhole, "HOLDFAST_AGENT", "0", 0, 1073741824,                            \
-    "The agent's process, whose end ends this one; 0: no agent. Set by the agent.")               \
+  X(agent, std::string, kText, "HOLDFAST_AGENT", "", 0, 0,                                        \
+    "The agent's process, start time and PID namespace, with ':' between: its end ends this one " \
+    "in the same namespace. Set by the agent.")                                                   \
   X(lifeline, std::string, kText, "HOLDFAST_LIFELINE", "", 0, 0,                                  \
     "The file by which the agent learns of this process's death at once. Set by the agent.")      \
   X(spare_fd, std::int32_t, kWhole, "HOLDFAST_SPARE_FD", "-1", -1, 1048576,                       \

@@ -1,4 +1,4 @@
-// Follows an agent that is gone.
+// Watches by number and start time, which name one process for good within a PID namespace.
 #include "runtime/agent_watch.h"
 
 #include <signal.h>
@@ -6,7 +6,26 @@
 
 #include <cstdio>
 
+#include "base/text.h"
+
 namespace holdfast::runtime {
+
+std::string AgentWatch::words_for_this_process() {
+  const auto start_time = io::start_time(::getpid());
+  const auto place = io::pid_namespace();
+  return start_time && place ? cat(::getpid(), ':', *start_time, ':', *place) : std::string();
+}
+
+AgentWatch::AgentWatch(const config::Settings& settings) {
+  int pid = 0;
+  unsigned long long start_time = 0;
+  unsigned long long place = 0;
+  const char* words = settings.agent.c_str();
+  if (std::sscanf(words, "%d:%llu:%llu", &pid, &start_time, &place) != 3) return;
+  if (io::pid_namespace() != place) return;
+  agent_ = pid;
+  start_time_ = start_time;
+}
 
 void AgentWatch::follow() const {
   std::fprintf(stderr, "holdfast: the agent of this job (process %d) is gone, so this one ends\n",

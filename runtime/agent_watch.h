@@ -2,8 +2,10 @@
 // with it because a wrapper (bash train.sh) stands between.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
-#include <optional>
+#include <string>
 
 #include "base/ids.h"
 #include "config/settings.h"
@@ -15,17 +17,22 @@ class AgentWatch {
  public:
   static constexpr Duration kEvery = std::chrono::seconds(1);  // How often to ask.
 
-  explicit AgentWatch(const config::Settings& settings)
-      : agent_(settings.agent), began_(agent_ > 0 ? io::start_time(agent_) : std::nullopt) {}
+  // This process, as an agent, in the words of HOLDFAST_AGENT; empty where /proc does not tell.
+  [[nodiscard]] static std::string words_for_this_process();
 
-  // False without an agent, and where the agent can not be seen (another PID namespace).
-  [[nodiscard]] bool gone() const { return began_ && !io::same_process_alive(agent_, *began_); }
+  explicit AgentWatch(const config::Settings& settings);
+
+  // Also of one that was gone before this process began. False without an agent, and where its
+  // number means somebody else (another PID namespace).
+  [[nodiscard]] bool gone() const {
+    return agent_ > 0 && !io::same_process_alive(agent_, start_time_);
+  }
   // Ends this process and all that it or its wrapper started in its group, as its agent would have.
   [[noreturn]] void follow() const;
 
  private:
-  pid_t agent_;
-  std::optional<std::uint64_t> began_;
+  pid_t agent_ = 0;  // 0: none to watch.
+  std::uint64_t start_time_ = 0;
 };
 
 }  // namespace holdfast::runtime

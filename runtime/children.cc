@@ -14,6 +14,7 @@
 #include "base/assert.h"
 #include "base/text.h"
 #include "io/errors.h"
+#include "runtime/agent_watch.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -107,7 +108,7 @@ Status Children::spawn(const agent::Spawn& what) {
   environment.push_back(cat("HOLDFAST_INCARNATION=", what.incarnation));
   environment.push_back(cat("HOLDFAST_ATTEMPT=", what.attempt));
   environment.push_back(cat("HOLDFAST_LIFELINE=", running.lifeline));
-  environment.push_back(cat("HOLDFAST_AGENT=", ::getpid()));
+  environment.push_back(cat("HOLDFAST_AGENT=", AgentWatch::words_for_this_process()));
   if (what.role == agent::Role::kWorker) environment.push_back(cat("MS_NODE_ID=", what.node_id));
   io::Fd reading;
   if (what.role == agent::Role::kSpare) {
