@@ -10,7 +10,6 @@
 #include <deque>
 #include <filesystem>
 #include <memory>
-#include <random>
 #include <utility>
 #include <variant>
 
@@ -23,6 +22,7 @@
 #include "runtime/children.h"
 #include "runtime/job_files.h"
 #include "runtime/launch.h"
+#include "runtime/random_bits.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -77,13 +77,12 @@ class Agent {
 };
 
 agent::Options machine_options(const AgentOptions& options, const Launch& launch) {
-  std::random_device device;
   agent::Options made{.job = launch.settings.job,
                       .agent_id = cat(io::host_name(), '-', ::getpid()),
                       .host = io::host_name(),
                       .workers = {},
                       .world_size = options.worker_num,
-                      .seed = std::uint64_t{device()} << 32 | device(),
+                      .seed = random_bits(),
                       .runs_scheduler = options.runs_scheduler,
                       .spares = options.spares,
                       .max_restarts = options.max_restarts};
