@@ -179,9 +179,33 @@ def test_torch_a_spare_makes_its_sampler_before_it_has_a_rank(
     monkeypatch.setattr(engine, "_place", None)
     sampler = DistributedSampler([0, 1, 2], num_replicas=1)
     assert engine.waits_spare  # It has not waited.
-    sampler.rank = 7
-    assert engine.place.rank == 0
-    assert sampler.rank == 0
+    assert len(sampler) == 3
+    assert engine.waits_spare
+    monkeypatch.setattr(engine._job, "_place", engine._job.place._replace(rank=1))
+    sampler.num_replicas = 3
+    sampler.num_samples, sampler.total_size, sampler.shuffle = 1, 3, False
+    assert list(sampler) == [1]  # Not what rank 0 has.
+    assert not engine.waits_spare
+    assert type(sampler) is DistributedSampler
+
+
+def test_torch_a_spare_has_its_place_when_its_state_is_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = _engine.start(managed=True)
+    monkeypatch.setattr(engine, "_spare", True)
+    monkeypatch.setattr(engine, "_place", None)
+    known: list[bool] = []
+
+    class Worker:
+        def open(self, **_: Any) -> None:
+            known.append(engine.place_known)
+
+    monkeypatch.setattr(engine, "worker", Worker())
+    monkeypatch.setattr(_engine, "_end_when_the_program_ends", lambda engine: None)
+    engine.open(private_bytes=8)
+    assert known == [True]
+    assert not engine.waits_spare
 
 
 def test_torch_a_large_sum_runs_beside_its_caller_and_in_order(

@@ -21,8 +21,6 @@ from holdfast._errors import Error, MarkedError, PeerError, UserError
 from holdfast.torch._warm import warm_up
 
 if TYPE_CHECKING:
-    from torch.utils.data import DistributedSampler
-
     from holdfast.torch._group import HoldfastGroup
 
 Status = _core.Status
@@ -67,7 +65,6 @@ class Engine:
         self.exit_code: int | None = None
         self._place: _core.Place | None = None
         self._spare = self.worker.waits_spare
-        self._samplers: list[weakref.ref[Any]] = []  # That wait for their rank with this spare.
 
     # ---- The place in the job -------------------------------------------------------------------
 
@@ -80,9 +77,6 @@ class Engine:
                 warm_up()
                 self.own_use -= 1
             self._place = self._job.place
-            for reference in self._samplers:
-                if (sampler := reference()) is not None:
-                    sampler.rank = self._place.rank
         return self._place
 
     @property
@@ -103,10 +97,6 @@ class Engine:
         """Whether this process is a spare that has not got its place yet."""
         return self._spare and self._place is None
 
-    def serve_later(self, sampler: DistributedSampler[Any]) -> None:
-        """Give a sampler its rank as soon as this spare has got one."""
-        self._samplers.append(weakref.ref(sampler))
-
     @property
     def first_start(self) -> bool:
         """Whether the other ranks start at the same time as this one. Never waits for a spare."""
@@ -120,6 +110,7 @@ class Engine:
             raise UserError(
                 "this process has a State already; give it everything a step depends on"
             )
+        _ = self.place  # A spare waits here; whatever asks for its rank afterwards is told it.
         self.session = self.worker.open(private_bytes=private_bytes, own_private=True)
         _end_when_the_program_ends(self)
         return self.session

@@ -12,6 +12,7 @@ from torch.utils.data import DistributedSampler
 
 from holdfast import _core
 from holdfast._errors import UserError
+from holdfast.torch import _engine
 from holdfast.torch._engine import Engine, Phase
 from holdfast.torch._work import Done, Runner
 
@@ -76,11 +77,11 @@ class Member(_Base):  # type: ignore[misc]
     def rank(self) -> int:
         """Return this process's rank in the group; a spare waits for it.
 
-        DistributedSampler asks when it is made, long before it needs the answer: a spare gives it
-        one later, so that it can make the whole State while it waits.
+        DistributedSampler asks when it is made, long before it needs the answer: that of a spare
+        waits when it is used, so that the whole State can be made before.
         """
         if self._engine.waits_spare and (sampler := _asking_sampler()) is not None:
-            self._engine.serve_later(sampler)
+            sampler.__class__ = _SparesSampler
             return 0
         if len(self._ranks) == self._engine.world_size and not self._engine.creating:
             self._own_rank = self._ranks.index(self._engine.place.rank)
@@ -142,6 +143,23 @@ class Member(_Base):  # type: ignore[misc]
 
     def _end_coalescing(self, device: torch.device) -> Done:
         return Done([])
+
+
+class _SparesSampler(DistributedSampler[Any]):
+    """A sampler of a spare, which waits for its rank when it is used."""
+
+    @property
+    def rank(self) -> int:
+        """Wait for the rank; from then on this is a usual sampler."""
+        assert _engine.engine is not None
+        self.rank = _engine.engine.place.rank
+        return self.rank
+
+    @rank.setter
+    def rank(self, value: int) -> None:
+        if "rank" in self.__dict__:
+            self.__class__ = DistributedSampler  # type: ignore[assignment]
+        self.__dict__["rank"] = value  # The first is what the constructor was told: any.
 
 
 def _asking_sampler() -> DistributedSampler[Any] | None:
