@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 from pathlib import Path
 from typing import Any, Final
 
 import holdfast
+from holdfast import _core
 from holdfast._errors import Error, MarkedError
 from holdfast.mindspore import _image
-from holdfast.mindspore._engine import Engine
+from holdfast.mindspore._engine import Engine, say
 
 # MindSpore 2.10 writes the first name; the documents, and 2.7, have the second.
 _NAME: Final = "ttp_saved_checkpoints-step_"
@@ -27,7 +29,7 @@ def gasp(engine: Engine, session: holdfast.Session, saves: bool) -> None:
     if session.version == 0:
         raise engine.job.fail("a process was lost before the first step; there is nothing to save")
     try:
-        where = _save(engine.place.rank)
+        where = _save(engine.place)
     except Error:
         raise
     except Exception as error:
@@ -37,7 +39,7 @@ def gasp(engine: Engine, session: holdfast.Session, saves: bool) -> None:
     raise engine.job.fail(f"a process was lost; the state after its last step is in {where}")
 
 
-def _save(rank: int) -> str:
+def _save(place: _core.Place) -> str:
     from mindio_ttp._registry import registry
 
     if "save_ckpt" not in registry.handlers:
@@ -47,13 +49,37 @@ def _save(rank: int) -> str:
         )
     step = registry.step
     path = getattr(registry.handlers["save_ckpt"][1], "ckpt_save_path", None)
-    if path is not None and (Path(path) / f"{_NAME}{step}").is_dir():
+    if path is not None and not _clear(Path(path), step, place):
         return str(Path(path) / f"{_NAME}{step}")  # Another has, and was lost then.
-    if path is not None:
-        shutil.rmtree(Path(path) / f"{_NAME}{step}_tmp", ignore_errors=True)
-    registry.call("save_ckpt", step, [{"type": 1, "ranks": [rank]}], registry.args)
+    registry.call("save_ckpt", step, [{"type": 1, "ranks": [place.rank]}], registry.args)
     registry.call("rename", step)
-    return "its ckpt_save_fn's file" if path is None else _link(Path(path), step)
+    if path is None:
+        return "its ckpt_save_fn's file"
+    _note(place, step).touch()
+    return _link(Path(path), step)
+
+
+def _note(place: _core.Place, step: int) -> Path:
+    """Return the file that says that this job has written its checkpoint of a step."""
+    return Path(place.directory) / f"mindspore-gasp-{place.run_id}-{step}"
+
+
+def _clear(path: Path, step: int, place: _core.Place) -> bool:
+    """Make way for the checkpoint of a step; return False if this job has written it already."""
+    folder = path / f"{_NAME}{step}"
+    shutil.rmtree(path / f"{folder.name}_tmp", ignore_errors=True)
+    if not os.path.lexists(folder):
+        return True
+    if _note(place, step).exists():
+        return False
+    aside = next(
+        name
+        for name in (path / f"{folder.name}.earlier-{i}" for i in itertools.count(1))
+        if not os.path.lexists(name)
+    )
+    folder.rename(aside)
+    say(f"{folder} is of an earlier job; it is moved to {aside}")
+    return True
 
 
 def _link(path: Path, step: int) -> str:
@@ -62,7 +88,7 @@ def _link(path: Path, step: int) -> str:
     return str(path / f"{_NAME}{step}")
 
 
-def save_image(session: holdfast.Session, rank: int) -> str:
+def save_image(session: holdfast.Session, place: _core.Place) -> str:
     """Write the checkpoint where no process of the training is left; return what to say."""
     values, objects = _image.contents(session.private(session.version))
     where: dict[str, Any] | None = objects.get("gasp")
@@ -75,12 +101,17 @@ def save_image(session: holdfast.Session, rank: int) -> str:
     step, epoch, batches = objects["step"], objects["epoch"] + 1, objects["batch_num"]
     path = Path(where["path"])
     total = step + where["initial_step"]
-    folder = path / f"{_NAME}{total}_tmp" / f"rank_{rank}"
-    shutil.rmtree(folder.parent, ignore_errors=True)
-    folder.mkdir(parents=True)
-    file = folder / f"ttp_rank_{rank}-{epoch}_{(step - 1) % batches + 1}.ckpt"
+    folder = path / f"{_NAME}{total}_tmp" / f"rank_{place.rank}"
+    file = folder / f"ttp_rank_{place.rank}-{epoch}_{(step - 1) % batches + 1}.ckpt"
     things = [{"name": name, "data": ms.Tensor(value)} for name, value in values.items()]
-    append = {"epoch_num": epoch, "step_num": step, "cur_rank": rank, "batch_num": batches}
-    ms.save_checkpoint(things, str(file), integrated_save=False, append_dict=append)
-    folder.parent.rename(path / f"{_NAME}{total}")
-    return f"all processes were lost; the state after their last step is in {_link(path, total)}"
+    append = {"epoch_num": epoch, "step_num": step, "cur_rank": place.rank, "batch_num": batches}
+    try:
+        if _clear(path, total, place):
+            folder.mkdir(parents=True)
+            ms.save_checkpoint(things, str(file), integrated_save=False, append_dict=append)
+            folder.parent.rename(path / f"{_NAME}{total}")
+            _note(place, total).touch()
+        said = _link(path, total)
+    except (OSError, RuntimeError, ValueError) as error:
+        return f"all processes were lost, and their last checkpoint could not be written: {error}"
+    return f"all processes were lost; the state after their last step is in {said}"

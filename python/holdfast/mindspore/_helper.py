@@ -47,4 +47,4 @@ def _save_alone(job: holdfast.Job, session: holdfast.Session) -> None:
     if session.world.rank == 0:
         from holdfast.mindspore import _gasp
 
-        raise job.fail(_gasp.save_image(session, job.place.rank))
+        raise job.fail(_gasp.save_image(session, job.place))
