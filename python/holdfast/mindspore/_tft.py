@@ -163,15 +163,23 @@ def _document_model(engine: Engine) -> None:
 
     usual = ms.Model.__init__
 
-    def init(self: Any, network: Any, loss_fn: Any = None, *more: Any, **named: Any) -> None:
+    def init(
+        self: Any,
+        network: Any,
+        loss_fn: Any = None,
+        optimizer: Any = None,
+        *more: Any,
+        **named: Any,
+    ) -> None:
         found = sys._getframe(1).f_globals.get("loss_fn")
-        takes = len(inspect.signature(network.construct).parameters)
-        if loss_fn is None and takes == 1 and isinstance(found, ms.nn.Cell):
+        # Without an optimizer it is no training that the network is for.
+        trains = loss_fn is None and optimizer is not None and isinstance(found, ms.nn.Cell)
+        if trains and len(inspect.signature(network.construct).parameters) == 1:
             engine.say_once(
                 "Model(...) is given no loss_fn, and its network takes one input; the program's "
                 "own `loss_fn` is used"
             )
             loss_fn = found
-        usual(self, network, loss_fn, *more, **named)
+        usual(self, network, loss_fn, optimizer, *more, **named)
 
     ms.Model.__init__ = init
