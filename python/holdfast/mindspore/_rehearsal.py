@@ -22,6 +22,7 @@ from holdfast.mindspore._engine import Engine, Phase, say
 from holdfast.mindspore._image import memory
 
 _MOST_RANKS: Final = 8  # Each costs the memory of a training.
+_LIMIT_S: Final = 60.0  # How long one that is under way may last when the place has come.
 _STACK_BYTES: Final = (
     256 << 20
 )  # MindSpore's compiler recurses deeply; what is not used costs nothing.
@@ -152,7 +153,15 @@ def lead(engine: Engine) -> None:
     director.start()
     rank = engine.place.rank
     place.set()
-    director.join()  # One that is under way is finished: the program can not be stopped in it.
+    director.join(_LIMIT_S)  # One under way is finished: the program can not be stopped in it.
+    if director.is_alive():
+        # Its thread would go on as if it had the place.
+        say(
+            f"the program has not come to Model.train within {_LIMIT_S:g} s in this spare's "
+            "rehearsal, so this process ends and a new one takes the place; `--spares=0` if the "
+            "program waits for something that only a real start brings"
+        )
+        os._exit(1)
     threading.stack_size(usual)
     stage = _stages.get(rank)
     if stage is None or not stage.ready or stage.code is not None:
