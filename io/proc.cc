@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <ctime>
 #include <memory>
 #include <string>
 
@@ -84,6 +85,15 @@ bool is_exiting(pid_t pid) {
 bool is_stopped(pid_t pid) {
   const auto stat = look_at(pid).stat;
   return stat && stat->state == 'T';
+}
+
+std::optional<std::uint64_t> stopped_at(pid_t pid) {
+  clockid_t clock{};
+  timespec used{};
+  if (!is_stopped(pid) || ::clock_getcpuclockid(pid, &clock) != 0) return std::nullopt;
+  if (::clock_gettime(clock, &used) != 0) return std::nullopt;
+  return static_cast<std::uint64_t>(used.tv_sec) * 1'000'000'000U +
+         static_cast<std::uint64_t>(used.tv_nsec);
 }
 
 std::optional<std::uint64_t> start_time(pid_t pid) {

@@ -77,6 +77,10 @@ bool is_exiting(pid_t pid);
 // signal lets it go on. Slowness never looks like this, nor does a debugger's hold.
 bool is_stopped(pid_t pid);
 
+// The processor time, in ns, that a stopped process had used; nothing where it is not stopped. If
+// two looks find the same, it has not run between them: not even long enough to be stopped again.
+std::optional<std::uint64_t> stopped_at(pid_t pid);
+
 // When the process was started, in clock ticks since boot: with the pid it names one process for
 // good. Nothing where there is no such process.
 std::optional<std::uint64_t> start_time(pid_t pid);

@@ -266,9 +266,16 @@ TEST(Process, IsStoppedBetweenTwoSignals) {
   ASSERT_TRUE(send_signal(child.pidfd.get(), SIGSTOP));
   ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child.pid), &info, WSTOPPED), 0);
   EXPECT_TRUE(is_stopped(child.pid));
+  const auto first = stopped_at(child.pid);
+  EXPECT_TRUE(first);
+  EXPECT_EQ(stopped_at(child.pid), first);
   ASSERT_TRUE(send_signal(child.pidfd.get(), SIGCONT));
   ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child.pid), &info, WCONTINUED), 0);
   EXPECT_FALSE(is_stopped(child.pid));
+  EXPECT_FALSE(stopped_at(child.pid));
+  ASSERT_TRUE(send_signal(child.pidfd.get(), SIGSTOP));
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child.pid), &info, WSTOPPED), 0);
+  EXPECT_GT(stopped_at(child.pid), first) << "it ran between";
   ASSERT_TRUE(send_signal(child.pidfd.get(), SIGKILL));
   EXPECT_EQ(*wait_for(child.pidfd.get()), (Exit{0, SIGKILL}));
 }

@@ -62,6 +62,13 @@ bool wait_until_exiting(pid_t pid, const std::atomic<bool>& cancel) {
   return true;
 }
 
+// Whether the process is stopped, and was not running since the last look if that found it so too.
+bool is_held(pid_t pid, std::optional<std::uint64_t>& last) {
+  const auto now = pid > 0 ? io::stopped_at(pid) : std::nullopt;
+  const auto before = std::exchange(last, now);
+  return now && (!before || *before == *now);
+}
+
 const char* role_name(agent::Role role) {
   return role == agent::Role::kScheduler ? "MS_SCHED" : "MS_WORKER";
 }
@@ -217,16 +224,18 @@ std::string Children::log_of(const std::string& node_id) const {
 std::set<agent::Process> Children::stopped() {
   std::set<agent::Process> found;
   for (auto& [process, running] : running_) {
-    if (running.trainer == 0) {
+    // One of another PID namespace has a number that means somebody else here; so has, some time
+    // after its end, one whose wrapper lives on.
+    const auto ours = [&](pid_t pid) { return pid > 0 && ::getpgid(pid) == running.child.pid; };
+    if (!ours(running.trainer)) {
       const pid_t holder = arena::lifeline_holder(running.lifeline);
-      // One of another PID namespace has a number that means somebody else here.
-      if (holder > 0 && ::getpgid(holder) == running.child.pid) running.trainer = holder;
+      running.trainer = ours(holder) ? holder : 0;
+      running.trainer_stopped_at.reset();
     }
     // A stopped wrapper would never end with its trainer.
-    if (io::is_stopped(running.child.pid) ||
-        (running.trainer != 0 && io::is_stopped(running.trainer))) {
-      found.insert(process);
-    }
+    const bool child = is_held(running.child.pid, running.child_stopped_at);
+    const bool trainer = is_held(running.trainer, running.trainer_stopped_at);
+    if (child || trainer) found.insert(process);
   }
   return found;
 }

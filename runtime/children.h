@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -49,7 +50,8 @@ class Children {
   // The newest log of a place ("scheduler", or a node id); empty where there is none.
   [[nodiscard]] std::string log_of(const std::string& node_id) const;
   [[nodiscard]] pid_t pid_of(agent::Process process) const;  // 0: not running.
-  // Whom a signal has stopped (SIGSTOP) just now. One in a debugger's hands is none of them.
+  // Whom a signal has stopped (SIGSTOP) just now. One in a debugger's hands is none of them, nor
+  // one that ran since the last look, which found it stopped too (cpulimit).
   [[nodiscard]] std::set<agent::Process> stopped();
   [[nodiscard]] std::size_t running() const { return running_.size(); }
 
@@ -64,9 +66,10 @@ class Children {
     io::Child child;
     std::string lifeline;
     std::string log;
-    pid_t trainer =
-        0;        // Who holds the lifeline: the child, or one that a wrapper started; 0: none.
-    io::Fd pipe;  // A spare's: its place is written here.
+    pid_t trainer = 0;  // Who holds the lifeline: the child, or one that a wrapper started.
+    std::optional<std::uint64_t> child_stopped_at;    // At the last look, as io::stopped_at().
+    std::optional<std::uint64_t> trainer_stopped_at;  // The same.
+    io::Fd pipe;                                      // A spare's: its place is written here.
     bool idle = false;
     std::unique_ptr<Watcher> watcher;
   };
