@@ -17,12 +17,13 @@
 #include <cstring>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "holdfast/c.h"
 
 namespace {
 
-constexpr std::size_t kSlots = 256;
+constexpr std::size_t kSlots = 1024;
 constexpr std::size_t kGroups = 64;
 
 enum class Kind : std::int32_t { kReduce = 0, kGather = 1, kScatter = 2, kBroadcast = 3 };
@@ -35,10 +36,12 @@ struct Slot {
   std::int32_t size = 1;  // Ranks of the group: known before the group itself is.
   float scale = 1.0F;     // Of a sum of floats: what it is multiplied by.
   bool training = false;  // Its inputs are gradients: without a group an echo would be wrong bits.
+  std::int32_t number = 0;  // Which of its kind the program made: the same on all ranks.
 };
 
 std::array<Slot, kSlots> slots;
 std::array<std::atomic<hf_group*>, kGroups> groups;
+std::array<std::mutex, kGroups> turns;  // One operator of a group at a time.
 std::atomic<std::int32_t> first_status{HF_OK};
 std::atomic<std::uint64_t> exchanged{0};
 std::atomic<bool> strict{false};
@@ -118,6 +121,40 @@ hf_status collective(const Slot& slot, hf_group* group, const Tensor& tensor) {
   return HF_USER;
 }
 
+// Operators that do not depend on each other run in any order, and each rank has its own: equal
+// ones would give each other's results. So the ranks first tell which one they are at.
+struct Identity {
+  std::int32_t kind, op, root, number, tensor;
+  bool operator==(const Identity&) const = default;
+};
+
+std::string described(const Identity& which) {
+  constexpr std::array<const char*, 4> kNames = {"AllReduce", "AllGather", "ReduceScatter",
+                                                 "Broadcast"};
+  return std::string(kNames.at(static_cast<std::size_t>(which.kind))) + " " +
+         std::to_string(which.number);
+}
+
+// HF_OK, or what is said to people in `text`.
+hf_status agree(const Slot& slot, hf_group* group, int tensor, std::string& text) {
+  const Identity mine{static_cast<std::int32_t>(slot.kind), static_cast<std::int32_t>(slot.op),
+                      slot.root, slot.number, tensor};
+  std::vector<Identity> all(static_cast<std::size_t>(slot.size));
+  const hf_status status = hf_all_gather(group, &mine, sizeof mine, all.data(), nullptr);
+  if (status != HF_OK) {
+    text = hf_last_error();
+    return status;
+  }
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] == mine) continue;
+    text = "the ranks run collectives in different orders: this one is at " + described(mine) +
+           ", rank " + std::to_string(rank) + " of the group at " + described(all[rank]) +
+           " (numbered as the program makes them); let one depend on the other with ops.depend";
+    return HF_USER;
+  }
+  return HF_OK;
+}
+
 void echo(const Slot& slot, const Tensor& tensor) {
   auto* out = static_cast<unsigned char*>(tensor.out);
   const auto size = static_cast<std::uint64_t>(slot.size);
@@ -131,9 +168,8 @@ void echo(const Slot& slot, const Tensor& tensor) {
   }
 }
 
-void exchange(const Slot& slot, const Tensor& tensor) {
+void exchange(const Slot& slot, const Tensor& tensor, int index) {
   if (tensor.count == 0) return;
-  if (auto* first = on_training.load(); first != nullptr && slot.training) first();
   hf_group* group = groups[static_cast<std::size_t>(slot.group)].load();
   if (group == nullptr && slot.training && strict.load()) {
     give_up("gradients were exchanged outside of a training that Holdfast protects");
@@ -142,14 +178,20 @@ void exchange(const Slot& slot, const Tensor& tensor) {
     echo(slot, tensor);
     return;
   }
-  const hf_status status = collective(slot, group, tensor);
+  std::string text;
+  // Gradients go through one operator per step, which needs no name.
+  hf_status status = slot.training ? HF_OK : agree(slot, group, index, text);
+  if (status == HF_OK) {
+    status = collective(slot, group, tensor);
+    if (status != HF_OK) text = hf_last_error();
+  }
   ++exchanged;
   if (status == HF_OK) {
     scale(tensor, slot.scale);
     return;
   }
-  if (strict.load()) give_up(hf_last_error());
-  note(status, hf_last_error());
+  if (strict.load()) give_up(text.c_str());
+  note(status, text.c_str());
   echo(slot, tensor);
 }
 
@@ -157,6 +199,8 @@ void exchange(const Slot& slot, const Tensor& tensor) {
 int run(std::size_t index, int count, void** data, const int* dimensions, std::int64_t** shapes,
         const char** types) {
   const Slot& slot = slots[index];
+  if (auto* first = on_training.load(); first != nullptr && slot.training) first();
+  const std::lock_guard turn(turns[static_cast<std::size_t>(slot.group)]);
   for (int i = 0; i < count / 2; ++i) {
     Tensor tensor{data[i], data[count / 2 + i], 1, HF_FLOAT32, 0};
     for (int d = 0; d < dimensions[i]; ++d)
@@ -171,7 +215,7 @@ int run(std::size_t index, int count, void** data, const int* dimensions, std::i
       note(HF_USER, (std::string("collectives have no type ") + types[i]).c_str());
       continue;
     }
-    exchange(slot, tensor);
+    exchange(slot, tensor, i);
   }
   return 0;
 }
@@ -190,9 +234,15 @@ HF_API std::uint32_t hfg_groups() {
 // Before the operator is first called.
 HF_API void hfg_describe(std::uint32_t index, std::int32_t kind, std::int32_t op,
                          std::int32_t group, std::int32_t root, std::int32_t size, float factor,
-                         std::int32_t training) {
-  slots.at(index) = Slot{
-      static_cast<Kind>(kind), static_cast<hf_op>(op), group, root, size, factor, training != 0};
+                         std::int32_t training, std::int32_t number) {
+  slots.at(index) = Slot{static_cast<Kind>(kind),
+                         static_cast<hf_op>(op),
+                         group,
+                         root,
+                         size,
+                         factor,
+                         training != 0,
+                         number};
 }
 
 // NULL: collectives of this group give echoes.
@@ -254,21 +304,26 @@ HF_API void hfg_clear() {
   HFG_OPERATOR(digit##d) \
   HFG_OPERATOR(digit##e) \
   HFG_OPERATOR(digit##f)
-HFG_ROW(0)
-HFG_ROW(1)
-HFG_ROW(2)
-HFG_ROW(3)
-HFG_ROW(4)
-HFG_ROW(5)
-HFG_ROW(6)
-HFG_ROW(7)
-HFG_ROW(8)
-HFG_ROW(9)
-HFG_ROW(a)
-HFG_ROW(b)
-HFG_ROW(c)
-HFG_ROW(d)
-HFG_ROW(e)
-HFG_ROW(f)
+#define HFG_PAGE(digit) \
+  HFG_ROW(digit##0)     \
+  HFG_ROW(digit##1)     \
+  HFG_ROW(digit##2)     \
+  HFG_ROW(digit##3)     \
+  HFG_ROW(digit##4)     \
+  HFG_ROW(digit##5)     \
+  HFG_ROW(digit##6)     \
+  HFG_ROW(digit##7)     \
+  HFG_ROW(digit##8)     \
+  HFG_ROW(digit##9)     \
+  HFG_ROW(digit##a)     \
+  HFG_ROW(digit##b)     \
+  HFG_ROW(digit##c)     \
+  HFG_ROW(digit##d)     \
+  HFG_ROW(digit##e)     \
+  HFG_ROW(digit##f)
+HFG_PAGE(0)
+HFG_PAGE(1)
+HFG_PAGE(2)
+HFG_PAGE(3)
 
 }  // extern "C"

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import holdfast
 from holdfast import _core
@@ -20,6 +20,7 @@ from holdfast.mindspore import _operators, _role
 # What MindSpore calls the group of all ranks, by device.
 _WORLDS: Final = ("hccl_world_group", "nccl_world_group", "mccl_world_group", "")
 _PLAIN_BYTES: Final = 4096
+_NUMBERS: Final = 64  # The last one is that of all further operators of a kind.
 _SIZE_FILE: Final = "mindspore-private-bytes"
 
 
@@ -64,6 +65,7 @@ class Engine:
         self._names: dict[tuple[int | None, str], int] = {}  # By who plays, in a rehearsal.
         self._members: list[tuple[int, ...]] = [tuple(range(self.world_size))]
         self._used: dict[int, _core.Group | None] = {}
+        self._made: dict[tuple[Any, ...], int] = {}  # Operators so far, by who plays.
         self._exit_code: int | None = None
         self._said: set[str] = set()
         from holdfast.mindspore import _train
@@ -164,6 +166,17 @@ class Engine:
             self._used[index] = None
             self._connect(index)
         return index
+
+    def number(self, *kind: Any) -> int:
+        """Return which of its kind the operator is that is made now: the same on all ranks.
+
+        Within a training it is 0: a replacement has not made what its predecessor had.
+        """
+        if self.trainer.call:
+            return 0
+        key = (self.thread.rank, *kind)
+        self._made[key] = min(self._made.get(key, 0) + 1, _NUMBERS)
+        return self._made[key]
 
     def set_phase(self, phase: Phase) -> None:
         """Change who answers."""

@@ -14,6 +14,7 @@ from holdfast._errors import UserError
 _LIBRARY: Final = Path(__file__).resolve().parent.parent / "lib" / "libholdfast_mindspore.so"
 REDUCE, GATHER, SCATTER, BROADCAST = range(4)
 _TEXT_ROOM: Final = 1024
+_ADJOINT: Final = 1000  # Apart from the numbers of what a program makes.
 
 
 def _load() -> c.CDLL:
@@ -21,7 +22,7 @@ def _load() -> c.CDLL:
         raise ImportError(f"{_LIBRARY} is missing; install Holdfast anew with `pip install .`")
     assert _core.lib  # The library below it.
     lib = c.CDLL(str(_LIBRARY))
-    lib.hfg_describe.argtypes = [c.c_uint32, *[c.c_int32] * 5, c.c_float, c.c_int32]
+    lib.hfg_describe.argtypes = [c.c_uint32, *[c.c_int32] * 5, c.c_float, *[c.c_int32] * 2]
     lib.hfg_group.argtypes = [c.c_uint32, c.c_void_p]
     lib.hfg_on_training.argtypes = [c.CFUNCTYPE(None)]
     lib.hfg_status.argtypes = [c.c_char_p, c.c_uint64]
@@ -71,9 +72,16 @@ def count() -> int:
 
 
 def _slot(
-    kind: int, op: Op, group: int, root: int, size: int, factor: float, training: bool
+    kind: int,
+    op: Op,
+    group: int,
+    root: int,
+    size: int,
+    number: int,
+    factor: float = 1.0,
+    training: bool = False,
 ) -> int:
-    key = (kind, op, group, root, size, factor, training)
+    key = (kind, op, group, root, size, factor, training, number)
     if key not in _slots:
         if len(_slots) == _lib.hfg_slots():
             raise UserError(
@@ -81,14 +89,14 @@ def _slot(
                 "groups or roots"
             )
         _slots[key] = len(_slots)
-        _lib.hfg_describe(_slots[key], kind, op, group, root, size, factor, training)
+        _lib.hfg_describe(_slots[key], *key)
     return _slots[key]
 
 
 def _custom(slot: int, shapes: Callable[..., Any], bprop: Callable[..., Any] | None) -> Any:
     from mindspore import ops
 
-    name = f"{_LIBRARY}:hfg_operator_{slot:02x}"
+    name = f"{_LIBRARY}:hfg_operator_{slot:03x}"
     return ops.Custom(name, shapes, _same, "aot", bprop=bprop)
 
 
@@ -96,12 +104,16 @@ def _same(*given: Any) -> Any:
     return given if len(given) > 1 else given[0]
 
 
-def reduce(group: int, size: int, op: Op, factor: float = 1.0, training: bool = False) -> Any:
+def reduce(
+    group: int, size: int, op: Op, number: int = 0, factor: float = 1.0, training: bool = False
+) -> Any:
     """Make the operator that reduces each of its inputs over the group.
 
-    `factor`: what the sum is multiplied by. `training`: its inputs are gradients.
+    `number`: which of its kind it is, on all ranks alike; one that the others are not at with the
+    same number is refused. `factor`: what the sum is multiplied by. `training`: its inputs are
+    gradients.
     """
-    slot = _slot(REDUCE, op, group, 0, size, factor, training)
+    slot = _slot(REDUCE, op, group, 0, size, number, factor, training)
 
     def bprop(x: Any, out: Any, dout: Any) -> Any:
         return (_custom(slot, _same, None)(dout),)
@@ -109,19 +121,19 @@ def reduce(group: int, size: int, op: Op, factor: float = 1.0, training: bool = 
     return _custom(slot, _same, bprop if op is Op.SUM and not training else None)
 
 
-def gather(group: int, size: int) -> Any:
+def gather(group: int, size: int, number: int = 0) -> Any:
     """Make the operator that puts the inputs of all ranks one after another."""
-    slot = _slot(GATHER, Op.SUM, group, 0, size, 1.0, False)
+    slot = _slot(GATHER, Op.SUM, group, 0, size, number)
 
     def bprop(x: Any, out: Any, dout: Any) -> Any:
-        return (scatter(group, size, Op.SUM)(dout),)
+        return (scatter(group, size, Op.SUM, number + _ADJOINT)(dout),)
 
     return _custom(slot, lambda shape: [shape[0] * size, *shape[1:]], bprop)
 
 
-def scatter(group: int, size: int, op: Op) -> Any:
+def scatter(group: int, size: int, op: Op, number: int = 0) -> Any:
     """Make the operator that reduces its input and keeps this rank's part."""
-    slot = _slot(SCATTER, op, group, 0, size, 1.0, False)
+    slot = _slot(SCATTER, op, group, 0, size, number)
 
     def shapes(shape: Sequence[int]) -> list[int]:
         if shape[0] >= 0 and shape[0] % size:
@@ -132,11 +144,11 @@ def scatter(group: int, size: int, op: Op) -> Any:
         return [shape[0] // size, *shape[1:]]
 
     def bprop(x: Any, out: Any, dout: Any) -> Any:
-        return (gather(group, size)(dout),)
+        return (gather(group, size, number + _ADJOINT)(dout),)
 
     return _custom(slot, shapes, bprop if op is Op.SUM else None)
 
 
-def broadcast(group: int, size: int, root: int) -> Any:
+def broadcast(group: int, size: int, root: int, number: int = 0) -> Any:
     """Make the operator that gives all ranks the root's inputs."""
-    return _custom(_slot(BROADCAST, Op.SUM, group, root, size, 1.0, False), _same, None)
+    return _custom(_slot(BROADCAST, Op.SUM, group, root, size, number), _same, None)

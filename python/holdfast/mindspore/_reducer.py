@@ -55,7 +55,7 @@ def init(
     factor = 1.0 / (degree or size) if mean else 1.0
     self.mean, self.degree = mean, degree or size
     self.map_ = ops.Map()
-    self.exchange = _operators.reduce(engine.use(group), size, Op.SUM, factor, training=True)
+    self.exchange = _operators.reduce(engine.use(group), size, Op.SUM, 0, factor, training=True)
     self.single = len(parameters) == 1
 
 

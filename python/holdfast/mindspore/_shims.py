@@ -176,17 +176,21 @@ def _collectives(engine: Engine) -> None:
     def all_reduce(op: str = "sum", group: str = "") -> Any:
         if op not in _OPS:
             raise UserError(f"AllReduce has no operation '{op}'; it has {', '.join(_OPS)}")
-        return _operators.reduce(engine.use(group), len(engine.members(group)), _OPS[op])
+        number = engine.number("AllReduce", op, group)
+        return _operators.reduce(engine.use(group), len(engine.members(group)), _OPS[op], number)
 
     def all_gather(group: str = "") -> Any:
-        return _operators.gather(engine.use(group), len(engine.members(group)))
+        number = engine.number("AllGather", group)
+        return _operators.gather(engine.use(group), len(engine.members(group)), number)
 
     def reduce_scatter(op: str = "sum", group: str = "") -> Any:
-        return _operators.scatter(engine.use(group), len(engine.members(group)), _OPS[op])
+        number = engine.number("ReduceScatter", op, group)
+        return _operators.scatter(engine.use(group), len(engine.members(group)), _OPS[op], number)
 
     def broadcast(root_rank: int, group: str = "") -> Any:
         size = len(engine.members(group))
-        operator = _operators.broadcast(engine.use(group), size, root_rank)
+        number = engine.number("Broadcast", root_rank, group)
+        operator = _operators.broadcast(engine.use(group), size, root_rank, number)
         return _module("holdfast.mindspore._broadcast").Broadcast(operator)
 
     made = {
