@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -211,7 +212,10 @@ def test_torch_a_spare_has_its_place_when_its_state_is_open(
 def test_torch_a_large_sum_runs_beside_its_caller_and_in_order(
     broken: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group = broken()
+    order_of_calls = _group.HoldfastGroup._group
+    group = broken(Status.OK)
+    monkeypatch.setattr(_group.HoldfastGroup, "_group", order_of_calls)
+    group._handle = 1  # The group of the session.
     begun, let_go = threading.Event(), threading.Event()
     order: list[str] = []
     usual = _group.lib.hf_all_reduce
@@ -224,9 +228,6 @@ def test_torch_a_large_sum_runs_beside_its_caller_and_in_order(
         return int(usual(native, pointer, count, *rest))
 
     monkeypatch.setattr(_group.lib, "hf_all_reduce", slow, raising=False)
-    monkeypatch.setattr(
-        _group.HoldfastGroup, "_group", lambda self: self.runner.drain() or 1
-    )  # As it does.
     options = dist.AllreduceOptions()
     options.asyncOp = True
     large, small = torch.ones(1 << 18), torch.ones(8)
@@ -237,8 +238,6 @@ def test_torch_a_large_sum_runs_beside_its_caller_and_in_order(
     group.allreduce([small])
     assert order == [f"{n} {what}" for n in (1 << 18, 8) for what in ("begins", "ends")]
     assert work.wait()
-    assert group._engine.marked
-    assert bool(torch.isfinite(large).all())
 
 
 def test_torch_what_goes_wrong_beside_the_caller_is_said_at_the_end_of_the_step(
@@ -251,3 +250,80 @@ def test_torch_what_goes_wrong_beside_the_caller_is_said_at_the_end_of_the_step(
     with pytest.raises(PeerError):
         group._engine.settle()
     group._engine.settle()  # Once.
+
+
+def beside() -> Any:
+    options = dist.AllreduceOptions()
+    options.asyncOp = True
+    return options
+
+
+def test_torch_a_callback_of_a_sum_may_start_another_and_wait_for_it(broken: Any) -> None:
+    group = broken(Status.OK)
+    tensors = [torch.ones(1 << 18) for _ in range(2)]
+    let_go = threading.Event()
+    seen: list[bool] = []
+
+    def more(future: Any) -> None:
+        seen.append(group.allreduce([tensors[1]], beside()).wait())
+        assert let_go.wait(30)
+        seen.append(True)
+
+    hold = threading.Event()
+    held = group.runner.start(lambda: hold.wait(30) and None, [])
+    chained = group.allreduce([tensors[0]], beside()).get_future().then(more)
+    hold.set()
+    held.wait()
+    threading.Timer(0.1, let_go.set).start()
+    group.runner.drain()
+    assert seen == [True, True]  # Callbacks are over as well.
+    chained.wait()
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_torch_a_parameter_may_be_summed_beside_the_caller(broken: Any, mode: Any) -> None:
+    group = broken()
+    with mode():
+        parameter = torch.ones(1 << 18, requires_grad=mode is torch.no_grad)
+        group.allreduce([parameter], beside()).wait()
+    group._engine.settle()
+    assert group._engine.marked
+    assert bool(torch.isfinite(parameter).all())
+
+
+def test_torch_who_waits_for_a_result_gets_it_complete(broken: Any) -> None:
+    for wait in ("result", "synchronize", "_end_coalescing"):
+        group = broken(Status.OK)
+        hold = threading.Event()
+        work = group.runner.start(lambda hold=hold: hold.wait(30) and None, [])
+        threading.Timer(0.1, hold.set).start()
+        if wait == "_end_coalescing":
+            group._end_coalescing(torch.device("cpu"))
+        else:
+            getattr(work, wait)()
+        assert work.is_completed()
+
+
+def test_torch_an_error_of_one_group_leaves_no_other_in_flight(broken: Any) -> None:
+    bad, slow = broken(Status.MISMATCH), broken(Status.MISMATCH)
+    hold = threading.Event()
+    bad.allreduce([torch.ones(1 << 18)], beside())
+    work = slow.runner.start(lambda: hold.wait(30) and None, [])
+    threading.Timer(0.1, hold.set).start()
+    with pytest.raises(PeerError):
+        bad._engine.settle()
+    assert work.is_completed()
+
+
+def test_torch_the_thread_of_a_group_ends_with_it_and_holds_nothing(broken: Any) -> None:
+    group = broken(Status.OK)
+    tensor = torch.ones(1 << 18)
+    gone = weakref.ref(tensor)
+    group.allreduce([tensor], beside()).wait()
+    group.runner.drain()
+    thread = group.runner._thread
+    del tensor
+    group.shutdown()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert gone() is None

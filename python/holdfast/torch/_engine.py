@@ -121,10 +121,22 @@ class Engine:
         for group in self.groups:
             group.forget()
 
+    def drain(self) -> None:
+        """Wait for collectives that run beside the caller."""
+        while any(group.runner.drain() for group in list(self.groups)):
+            pass  # A callback of one group may have started a sum of another.
+
     def settle(self) -> None:
-        """Wait for collectives that run beside the caller; raise what went wrong in them."""
-        for group in self.groups:
-            group.runner.settle()
+        """Drain, then raise the first of what went wrong."""
+        self.drain()
+        first: BaseException | None = None
+        for group in list(self.groups):
+            try:
+                group.runner.settle()
+            except BaseException as error:
+                first = first or error
+        if first is not None:
+            raise first
 
     @contextmanager
     def echo(self, *armed: torch.Tensor) -> Iterator[None]:
@@ -167,13 +179,16 @@ class Engine:
 
     def end(self) -> None:
         """Say that the training ended well."""
+        self.drain()  # While there is a session.
         session, self.session = self.session, None
         if session is None:
             return
         self.set_phase(Phase.PLAIN)
         try:
-            self.settle()
-            session.end()
+            try:
+                self.settle()
+            finally:
+                session.end()
         except Error as error:
             say(str(error))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import weakref
 from typing import Any, Final
 
 import torch
@@ -37,6 +38,7 @@ class Member(_Base):  # type: ignore[misc]
         self.runner = Runner()
         self._used_map = 0  # Elements of the all-reduce that is answered locally, once.
         engine.groups.add(self)
+        weakref.finalize(self, self.runner.stop).atexit = False
 
     # ---- Who answers ----------------------------------------------------------------------------
 
@@ -129,8 +131,10 @@ class Member(_Base):  # type: ignore[misc]
 
     def shutdown(self) -> None:
         """Let go; the whole group's end is the end of the job."""
+        self.runner.drain()
         if self.label == "world":
             self._engine.end()
+        self.runner.stop()
 
     def abort(self) -> None:
         """Do nothing: the runtime ends what has to be ended."""
@@ -142,6 +146,7 @@ class Member(_Base):  # type: ignore[misc]
         pass
 
     def _end_coalescing(self, device: torch.device) -> Done:
+        self.runner.drain()  # This work takes the place of that of the sum.
         return Done([])
 
 

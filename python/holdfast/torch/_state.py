@@ -264,6 +264,7 @@ class State:
         try:
             yield self
         except BaseException:
+            self._engine.drain()  # A sum cut short is marked while the step goes on.
             self._engine.in_step = False
             raise
         self._index += 1
@@ -347,6 +348,7 @@ class State:
         frame = sys._getframe(1)
         while frame.f_back is not None and frame.f_code.co_filename == __file__:
             frame = frame.f_back
+        self._engine.drain()
         left = opcode.opname[frame.f_code.co_code[frame.f_lasti]] if frame.f_lasti >= 0 else ""
         self._engine.in_step = False
         if left != "POP_TOP" or not self._stepped:

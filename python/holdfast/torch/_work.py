@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -64,7 +64,7 @@ class Promised(Done):
         self._future: _Future = torch.futures.Future()
 
     def complete(self) -> None:
-        """Say that it is."""
+        """Say that it is; callbacks run here."""
         self._future.set_result(self._result)
 
     def wait(self, timeout: Any = None) -> bool:
@@ -80,6 +80,24 @@ class Promised(Done):
         """Look."""
         return self._future.done()
 
+    def result(self) -> Any:
+        """Return the output tensors when they are valid."""
+        self.wait()
+        return self._result
+
+    def synchronize(self) -> None:
+        """Wait until it is complete."""
+        self.wait()
+
+
+class _Task(NamedTuple):
+    """What a Runner has to do."""
+
+    operation: Callable[[], None]
+    work: Promised
+    inference: bool  # The caller was in inference mode: its tensors can be changed nowhere else.
+    over: threading.Event  # The work is complete, and so are its callbacks.
+
 
 class Runner:
     """Carries out operations one after another while the caller goes on, as with a backward pass.
@@ -89,25 +107,39 @@ class Runner:
 
     def __init__(self) -> None:
         """Begin with nothing; the thread is made by the first operation."""
-        self._queue: SimpleQueue[tuple[Callable[[], None], Promised]] = SimpleQueue()
+        self._queue: SimpleQueue[_Task | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._last: Promised | None = None
+        self._last_over = threading.Event()
+        self._last_over.set()
         self._error: BaseException | None = None
 
     def start(self, operation: Callable[[], None], result: Any) -> Promised:
-        """Start an operation."""
+        """Start an operation; in a callback of another, carry it out: nobody else would."""
+        work = Promised(result)
+        task = _Task(operation, work, torch.is_inference_mode_enabled(), threading.Event())
+        if threading.current_thread() is self._thread:
+            self._carry_out(task)
+            return work
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="holdfast-sums", daemon=True)
+            self._queue = SimpleQueue()
+            self._thread = threading.Thread(
+                target=self._run, args=(self._queue,), name="holdfast-sums", daemon=True
+            )
             self._thread.start()
-        work = self._last = Promised(result)
-        self._queue.put((operation, work))
+        self._last_over = task.over
+        self._queue.put(task)
         return work
 
-    def drain(self) -> None:
-        """Wait until everything that was started is complete. Within an operation: do nothing."""
-        if self._last is not None and threading.current_thread() is not self._thread:
-            self._last.wait()
-            self._last = None
+    def drain(self) -> bool:
+        """Wait until everything that was started is complete, callbacks included.
+
+        Return whether there was anything. Within an operation or a callback: do nothing.
+        """
+        last = self._last_over
+        if last.is_set() or threading.current_thread() is self._thread:
+            return False
+        last.wait()
+        return True
 
     def settle(self) -> None:
         """Drain, then raise the first error there was."""
@@ -116,15 +148,31 @@ class Runner:
         if error is not None:
             raise error
 
-    def _run(self) -> None:
-        while True:
-            operation, work = self._queue.get()
+    def stop(self) -> None:
+        """End the thread after what was started; another operation makes a new one."""
+        if self._thread is not None:
+            self._thread = None
+            self._queue.put(None)
+
+    def _run(self, queue: SimpleQueue[_Task | None]) -> None:
+        while (task := queue.get()) is not None:
+            self._carry_out(task)
+            del task  # It holds the group and its tensors.
+
+    def _carry_out(self, task: _Task) -> None:
+        # A thread begins with gradients on, whatever the caller had.
+        with torch.inference_mode(task.inference), torch.no_grad():
             try:
                 if self._error is None:
-                    operation()
+                    task.operation()
             except BaseException as error:
                 self._error = error
-            work.complete()
+            try:
+                task.work.complete()
+            except BaseException as error:  # Of a callback.
+                self._error = self._error or error
+            finally:
+                task.over.set()
 
 
 class Started(Done):
