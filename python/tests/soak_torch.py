@@ -39,6 +39,7 @@ CASES: dict[str, tuple[int, dict[str, Any]]] = {
     "plain state, world of 1": (1, {"kind": "plain"}),
     "ddp, scaler, steps without exchange": (2, {"scaler": True, "window": 2, "optimizer": "SGD"}),
     "fsdp, 4 ranks": (4, {"kind": "fsdp"}),
+    "ddp, sums beside the backward pass": (2, {"width": 512, "ddp": {"bucket_cap_mb": 0.5}}),
 }
 STEPS = 60
 KILLS = 4  # Of a trial.

@@ -73,6 +73,12 @@ def test_torch_ddp_with_gradients_summed_over_several_steps(tmp_path: Path, calm
     compare(tmp_path, calm, {"window": 2}, [[1, 4, "forward"], [0, 10, "collective"]])
 
 
+def test_torch_ddp_with_sums_beside_the_backward_pass(tmp_path: Path, calm: Any) -> None:
+    config = {"width": 512, "ddp": {"bucket_cap_mb": 0.5}}
+    compare(tmp_path, calm, config, [[1, 3, "collective"], [0, 9, "collective"]], spares=1)
+    assert all(result["beside"] for result in calm(config, 2).values())
+
+
 def test_torch_fsdp_on_two_ranks(tmp_path: Path, calm: Any) -> None:
     compare(tmp_path, calm, {"kind": "fsdp"}, [[1, 1, "collective"], [0, 6, "between"]])
 

@@ -14,6 +14,7 @@ holdfast.init()  # The scheduler stays in here, without torch.
 import contextlib  # noqa: E402
 import hashlib  # noqa: E402
 import signal  # noqa: E402
+import threading  # noqa: E402
 import time  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -39,6 +40,7 @@ CONFIG: dict[str, Any] = {
     "own_loop": False,
     "wait": 0.0,  # In each step, so that a kill from outside finds a step.
     "kills": [],  # [rank, step, where]: forward, collective, update, between; each once.
+    "width": 64,  # Of the layers; 512: sums so large that they run beside the backward pass.
     "branch": False,  # Ranks use their layers in different order.
     "seed_by_life": False,  # Every life of a process begins with other parameters.
 }
@@ -60,11 +62,12 @@ class Data(Dataset[Any]):
 class Net(nn.Module):
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
-        self.first = nn.Linear(16, 64)
-        self.norm = nn.BatchNorm1d(64)
-        self.middle = nn.ModuleList(nn.Linear(64, 64) for _ in range(3))
+        width = config["width"]
+        self.first = nn.Linear(16, width)
+        self.norm = nn.BatchNorm1d(width)
+        self.middle = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
         self.drop = nn.Dropout(0.2)
-        self.last = nn.Linear(64, 4)
+        self.last = nn.Linear(width, 4)
         self.branch = config["branch"]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -216,6 +219,7 @@ def main(config: dict[str, Any], folder: str) -> None:
         "rate": scheduler.get_last_lr(),
         "losses": seen["losses"],
         "done": done,
+        "beside": any(thread.name == "holdfast-sums" for thread in threading.enumerate()),
         **digest(model, optimizer),
     }
     with open(f"{folder}/result-{dist.get_rank()}", "w") as file:
