@@ -226,7 +226,8 @@ std::set<agent::Process> Children::stopped() {
   for (auto& [process, running] : running_) {
     // One of another PID namespace has a number that means somebody else here; so has, some time
     // after its end, one whose wrapper lives on.
-    const auto ours = [&](pid_t pid) { return pid > 0 && ::getpgid(pid) == running.child.pid; };
+    const pid_t group = running.child.pid;
+    const auto ours = [group](pid_t pid) { return pid > 0 && ::getpgid(pid) == group; };
     if (!ours(running.trainer)) {
       const pid_t holder = arena::lifeline_holder(running.lifeline);
       running.trainer = ours(holder) ? holder : 0;
