@@ -114,14 +114,19 @@ TEST(Scheduler, TakesBackTheJournalOfItsOwnRunOnly) {
   EXPECT_EQ(job.wait(other, 10), 128 + SIGKILL);
 }
 
-TEST(Worker, SaysThatNoSchedulerAnswers) {
-  Job job("no-scheduler");
+// A worker alone gives up, with a sentence.
+void expect_no_scheduler(Job& job) {
   const auto worker = job.start(
       toy_command(job, 10), {"MS_ROLE=MS_WORKER", "MS_WORKER_NUM=1", "MS_NODE_ID=0",
                              cat("MS_SCHED_PORT=", job.port), "HOLDFAST_SCHEDULER_TIMEOUT=0.5"});
   EXPECT_EQ(job.wait(worker, 30), 1);
   EXPECT_TRUE(has(job.output(), cat("no scheduler answers at 127.0.0.1:", job.port)))
       << job.output();
+}
+
+TEST(Worker, SaysThatNoSchedulerAnswers) {
+  Job job("no-scheduler");
+  expect_no_scheduler(job);
   EXPECT_TRUE(has(job.output(), "MS_SCHED_PORT")) << job.output();
   EXPECT_TRUE(job.nothing_left());
 }
@@ -129,12 +134,7 @@ TEST(Worker, SaysThatNoSchedulerAnswers) {
 TEST(Worker, SaysThatWhoeverListensIsNoScheduler) {
   Job job("other-server");
   const io::Fd other = listen_at(job.port);
-  const auto worker = job.start(
-      toy_command(job, 10), {"MS_ROLE=MS_WORKER", "MS_WORKER_NUM=1", "MS_NODE_ID=0",
-                             cat("MS_SCHED_PORT=", job.port), "HOLDFAST_SCHEDULER_TIMEOUT=0.5"});
-  EXPECT_EQ(job.wait(worker, 30), 1);
-  EXPECT_TRUE(has(job.output(), cat("no scheduler answers at 127.0.0.1:", job.port)))
-      << job.output();
+  expect_no_scheduler(job);
   EXPECT_TRUE(has(job.output(), "does not answer as a scheduler does")) << job.output();
   EXPECT_TRUE(job.nothing_left());
 }

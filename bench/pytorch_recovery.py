@@ -23,7 +23,6 @@ import json
 import os
 import random
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -34,17 +33,13 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "tests" / "chaos"))
+from job import Trace, free_port  # noqa: E402
+
 PROGRAM = str(HERE / "pytorch_training.py")
 MARK = "HOLDFAST_BENCH_RUN"
 LIMIT_S = 300  # For whatever is waited for; starting torchft takes minutes on a busy machine.
 Event = dict[str, Any]
-
-
-def free_port() -> str:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 class Run:
@@ -52,8 +47,7 @@ class Run:
 
     def __init__(self, folder: Path, commands: list[list[str]], more: list[dict[str, str]]) -> None:
         self.folder = folder
-        self.events: list[Event] = []
-        self._read: dict[Path, int] = {}
+        self._trace = Trace(folder)
         self._mark = f"{MARK}={os.getpid()}-{folder.name}"
         environment = {**os.environ, **dict([self._mark.split("=")]), "OMP_NUM_THREADS": "1"}
         environment["HOLDFAST_TRACE"] = str(folder)
@@ -68,18 +62,12 @@ class Run:
 
     def poll(self) -> list[Event]:
         """Read on."""
-        for path in self.folder.glob("*.jsonl"):
-            with open(path, "rb") as file:
-                file.seek(self._read.get(path, 0))
-                data = file.read()
-            whole = data[: data.rfind(b"\n") + 1]
-            self._read[path] = self._read.get(path, 0) + len(whole)
-            self.events += [json.loads(line) for line in whole.splitlines()]
-        return self.events
+        found: list[Event] = self._trace.poll()
+        return found
 
     def of(self, name: str, after: int = 0) -> list[Event]:
         """Return the program's own or the library's events of a name."""
-        return [e for e in self.events if e["event"] == name and e["t_ns"] > after]
+        return [e for e in self._trace.events(name) if e["t_ns"] > after]
 
     def steps(self, after: int = 0) -> list[Event]:
         """Return the program's own step events."""
@@ -216,7 +204,7 @@ def kill_once(run: Run, victim: int, ranks: int) -> dict[str, Any]:
     before = max(e["step"] for e in run.steps() if e["t_ns"] <= at)
     successor = found[victim]["pid"]
     phases = {}
-    for e in run.events:
+    for e in run.poll():
         mine = e["pid"] == successor or e["event"] in ("fault", "stop", "plan", "promote", "spawn")
         if mine and at < e["t_ns"] <= found[victim]["t_ns"] and e["event"] != "say":
             phases.setdefault(e["event"], (e["t_ns"] - at) / 1e6)
