@@ -175,7 +175,13 @@ def _load() -> c.CDLL:
             f"{path} is missing; install Holdfast with `pip install .`, or put the `python` folder "
             "of a build tree on PYTHONPATH (target python_package)"
         )
-    loaded = c.CDLL(str(path))  # CDLL, not PyDLL: the GIL is released during every call.
+    try:
+        loaded = c.CDLL(str(path))  # CDLL, not PyDLL: the GIL is released during every call.
+    except OSError as error:
+        raise ImportError(
+            f"{path} can not be loaded ({error}); besides libc it needs SQLite (Debian's package "
+            "libsqlite3-0) and a machine of the kind that it was built on: `pip install .` there"
+        ) from error
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(loaded, name)
         function.restype = result

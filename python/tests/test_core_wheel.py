@@ -1,0 +1,144 @@
+"""The wheel, in a virtual environment that has nothing else: no framework, not even pip."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from holdfast._launch import free_port
+
+ROOT = Path(__file__).parents[2]
+TRAINER = Path(__file__).with_name("trainer_core.py")
+
+
+def run(*words: str, folder: Path, code: int = 0, **more: str) -> str:
+    """Run a command where neither this source tree nor a build is found; return what it says."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    done = subprocess.run(
+        words,
+        cwd=folder,
+        env={**environment, **more},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel as `pip install .` does, but with this Python's scikit-build-core."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run(
+        *(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"),
+        # Beside the other builds, where ccache knows the same sources by the same names.
+        *(f"--config-settings=build-dir={ROOT / 'build' / 'wheel'}", "-w", str(folder), str(ROOT)),
+        folder=folder,
+        CXX="c++",  # As CMake takes it; else Python's own is called by another name.
+        CCACHE_BASEDIR=str(ROOT),
+        CCACHE_NOHASHDIR="true",
+        CCACHE_SLOPPINESS="pch_defines,time_macros",
+    )
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the bin folder of an environment that has the wheel and nothing else."""
+    folder = tmp_path_factory.mktemp("bare")
+    run(sys.executable, "-m", "venv", "--without-pip", "venv", folder=folder)
+    pip = (sys.executable, "-m", "pip", "-q", "--python", "venv/bin/python", "install")
+    run(*pip, "--no-index", "--no-deps", str(wheel), folder=folder)
+    return folder / "venv" / "bin"
+
+
+def test_core_the_wheel_holds_what_it_needs_and_nothing_of_the_tests(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    wanted = "py.typed lib/libholdfast.so bin/msrun bin/holdfast include/holdfast/c.h _shim.sh"
+    assert {f"holdfast/{name}" for name in wanted.split()} <= names
+    assert "mindio_ttp/py.typed" in names
+    assert not any("test" in name for name in names), names
+    assert wheel.name.endswith(".whl") and "-py3-none-" in wheel.name
+
+
+def test_core_the_wheel_needs_no_framework(bare: Path, tmp_path: Path) -> None:
+    code = (
+        "import importlib.util, sys, holdfast\n"
+        "assert not importlib.util.find_spec('torch') and not importlib.util.find_spec('numpy')\n"
+        "try:\n    import holdfast.torch\n"
+        "except ImportError as error:\n    print(error)\n"
+        "print(holdfast.__file__)\n"
+    )
+    said = run(str(bare / "python"), "-c", code, folder=tmp_path).splitlines()
+    assert said[0].startswith("holdfast.torch needs PyTorch, which is not installed here; pip")
+    assert Path(said[1]).is_relative_to(bare.parent)
+
+
+def test_core_the_wheels_command_is_whole(bare: Path, tmp_path: Path) -> None:
+    command = str(bare / "holdfast")
+    text = run(command, "--help", folder=tmp_path)
+    commands = ("run ", "msrun ", "status ", "clean ", "settings ", "env ")
+    assert all(f"\n  {word}" in text for word in commands)
+    programs = Path(run(command, "env", folder=tmp_path).strip())
+    assert programs.is_relative_to(bare.parent)
+    assert all(os.access(programs / name, os.X_OK) for name in ("msrun", "holdfast"))
+    assert "HOLDFAST_TRACE" in run(command, "settings", folder=tmp_path)
+    assert "0.1.0" in run(command, "--version", folder=tmp_path)
+
+
+@pytest.mark.parametrize("how", ["run", "msrun"])
+def test_core_the_wheel_runs_a_job_of_two_workers(bare: Path, tmp_path: Path, how: str) -> None:
+    options = {
+        "run": ("--nproc-per-node=2", "--log-dir=log"),
+        "msrun": (
+            *("--worker_num=2", "--local_worker_num=2", "--log_dir=log", "--join=True"),
+            *(f"--master_port={free_port()}", str(bare / "python")),
+        ),
+    }[how]
+    trainer = (str(TRAINER), "--steps", "20", "--out", str(tmp_path))
+    run(str(bare / "holdfast"), how, *options, *trainer, folder=tmp_path)
+    assert {path.name for path in tmp_path.glob("rank-*")} == {"rank-0", "rank-1"}
+
+
+def test_core_mypy_reads_the_types_of_the_installed_package(bare: Path, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import holdfast\nreveal_type(holdfast.init().world_size)\nholdfast.Step(loss='low')\n"
+    )
+    options = ("--strict", "--python-executable", str(bare / "python"), "--cache-dir", "cache")
+    said = run(sys.executable, "-m", "mypy", *options, str(program), folder=tmp_path, code=1)
+    assert 'Revealed type is "int"' in said
+    assert 'has incompatible type "str"; expected "float"' in said
+    assert "Found 1 error" in said
+
+
+def test_core_a_library_that_can_not_be_loaded_is_said_in_one_sentence(
+    bare: Path, tmp_path: Path
+) -> None:
+    package = Path(run(str(bare / "holdfast"), "env", folder=tmp_path).strip()).parent
+    shutil.copytree(package, tmp_path / "holdfast")
+    (tmp_path / "holdfast" / "lib" / "libholdfast.so").write_bytes(b"")
+    said = run(str(bare / "python"), "-c", "import holdfast", folder=tmp_path, code=1)
+    assert "libholdfast.so can not be loaded (" in said.splitlines()[-1]
+    assert "libsqlite3-0" in said.splitlines()[-1]
+
+
+def test_core_what_is_missing_to_build_is_named_at_once(tmp_path: Path) -> None:
+    nowhere = "-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF"  # As if /usr/include were empty.
+    options = ["-G", "Ninja", "-S", str(ROOT), "-B", str(tmp_path), "-DHOLDFAST_TESTS=OFF", nowhere]
+    said = " ".join(run("cmake", *options, folder=tmp_path, code=1).split())
+    assert "Holdfast can not be built: there are missing here" in said
+    for package in ("libasio-dev", "nlohmann-json3-dev", "libsqlite3-dev", "libcli11-dev"):
+        assert package in said
+    assert "libgtest-dev" not in said  # A wheel has no tests.
+    assert "`tools/install` installs them" in said
