@@ -53,6 +53,10 @@ Outcome Group::all_reduce_staged(Numbers numbers) {
   return parts_->idle_member().all_reduce_staged(numbers);
 }
 
+Outcome Group::all_reduce_staged(Numbers to, const std::byte* from) {
+  return parts_->idle_member().all_reduce_staged(to, from);
+}
+
 Outcome Group::broadcast(std::span<std::byte> bytes, int root) {
   return parts_->idle_member().broadcast(bytes, root);
 }

@@ -94,6 +94,10 @@ class Group {
   // The same for any memory, copied through the segment piece by piece. Unless kDone, pieces of
   // `numbers` may hold the sum already and the rest what this rank put there.
   Outcome all_reduce_staged(Numbers numbers);
+  // The same into `to`, out of as many numbers of that type at `from`, which stay as they are and
+  // do not overlap `to`: cheaper than a copy and a sum in place. Whether a sum is in place is each
+  // rank's own affair. Unless kDone, the contents of `to` are undefined.
+  Outcome all_reduce_staged(Numbers to, const std::byte* from);
   // `bytes` of rank `root` appear in all ranks. Unless kDone, undefined in the other ranks.
   Outcome broadcast(std::span<std::byte> bytes, int root);
   // `all` becomes rank 0's `mine`, then rank 1's, ...; as many bytes from each; all.size() must be

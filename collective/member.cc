@@ -10,16 +10,13 @@
 namespace holdfast::collective {
 namespace {
 
-// Up to here one barrier and n sums in every rank are cheaper than two barriers.
+// Up to here, or if there are only two ranks (each reads the other's piece once, or half of it
+// twice), one barrier and a whole sum in every rank are cheaper than two barriers.
 constexpr std::size_t kSmallBytes = std::size_t{32} << 10;
+constexpr int kFewRanks = 2;
 // What a rank sums at a time; abort is looked for in between.
-constexpr std::size_t kBlockBytes = std::size_t{16} << 10;
+constexpr std::size_t kBlockBytes = std::size_t{64} << 10;
 constexpr std::uint64_t kOutside = ~std::uint64_t{0};
-
-struct Range {
-  std::size_t begin;
-  std::size_t end;
-};
 
 // The bytes of `total` that a rank sums: whole cache lines, so that two ranks never write one.
 Range slice_of(std::size_t total, int rank, int world_size) {
@@ -29,22 +26,17 @@ Range slice_of(std::size_t total, int rank, int world_size) {
   return {begin, std::min(total, begin + share)};
 }
 
-// One row of numbers per rank.
+// One row of numbers per rank: bytes, or those that are only read.
+template <class Byte>
 class Rows {
  public:
-  void push_back(std::byte* row) { rows_[size_++] = row; }
-  [[nodiscard]] std::span<std::byte* const> all() const { return {rows_.data(), size_}; }
+  void push_back(Byte* row) { rows_[size_++] = row; }
+  [[nodiscard]] std::span<Byte* const> all() const { return {rows_.data(), size_}; }
 
  private:
-  std::array<std::byte*, Group::kMaxRanks> rows_;
+  std::array<Byte*, Group::kMaxRanks> rows_;
   std::size_t size_ = 0;
 };
-
-Rows staging_rows(const Segment& segment, std::uint64_t piece, std::size_t offset) {
-  Rows rows;
-  for (int k = 0; k < segment.world_size(); ++k) rows.push_back(segment.staging(k, piece) + offset);
-  return rows;
-}
 
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes != 0) std::memcpy(to, from, bytes);
@@ -156,54 +148,77 @@ Outcome Member::all_reduce(Numbers numbers) {
   for (std::size_t at = slice.begin; at < slice.end; at += kBlockBytes) {
     if (segment_->gate().frozen()) return fail(Passage::kLeft);
     const std::size_t bytes = std::min(kBlockBytes, slice.end - at);
-    Rows rows;
+    Rows<std::byte> rows;
     for (std::byte* region : regions_) rows.push_back(region + offset + at);
     sum_in_place(rows.all(), bytes / size_of(numbers.element), numbers.element);
   }
   return pass();
 }
 
-Outcome Member::all_reduce_staged(Numbers numbers) {
+Outcome Member::all_reduce_staged(Numbers numbers, const std::byte* from) {
   const Request request{
       .bytes = numbers.bytes, .kind = Kind::kStagedAllReduce, .element = numbers.element};
-  if (world_size() == 1) return begin(request);
-  const bool small = numbers.bytes <= std::min(kSmallBytes, segment_->half_bytes());
+  if (world_size() == 1) {
+    const Outcome begun = begin(request);
+    if (begun == Outcome::kDone && from != numbers.data) {
+      copy_bytes(numbers.data, from, numbers.bytes);
+    }
+    return begun;
+  }
+  const std::size_t half = segment_->half_bytes();
+  const bool whole = numbers.bytes <= std::min(kSmallBytes, half) || world_size() <= kFewRanks;
   std::size_t at = 0;
   do {
-    Numbers piece = numbers;
-    piece.data += at;
-    piece.bytes = std::min(segment_->half_bytes(), numbers.bytes - at);
-    piece.count = piece.bytes / size_of(piece.element);
-    copy_bytes(segment_->staging(rank(), pieces_), piece.data, piece.bytes);
+    Piece piece{numbers, from + at};
+    piece.to.data += at;
+    piece.to.bytes = std::min(half, numbers.bytes - at);
+    piece.to.count = piece.to.bytes / size_of(numbers.element);
+    show(piece, whole ? Range{0, 0} : slice_of(piece.to.bytes, rank(), world_size()));
     if (const Outcome o = at == 0 ? begin(request) : pass(); o != Outcome::kDone) return o;
-    if (const Outcome o = small ? sum_all(piece) : sum_slice(piece); o != Outcome::kDone) return o;
+    if (const Outcome o = whole ? sum_all(piece) : sum_slice(piece); o != Outcome::kDone) return o;
     ++pieces_;
-    at += piece.bytes;
+    at += piece.to.bytes;
   } while (at < numbers.bytes);
   return Outcome::kDone;
 }
 
+// Puts the piece where the others see it, but for the part that they do not read.
+void Member::show(const Piece& piece, Range unread) {
+  std::byte* staging = segment_->staging(rank(), pieces_);
+  copy_bytes(staging, piece.from, unread.begin);
+  copy_bytes(staging + unread.end, piece.from + unread.end, piece.to.bytes - unread.end);
+}
+
+// Adds up bytes [at, at + bytes) of the piece; this rank's own row is still in its caches.
+void Member::sum_block(const Piece& piece, std::size_t at, std::size_t bytes) {
+  Rows<const std::byte> rows;
+  for (int k = 0; k < world_size(); ++k) {
+    rows.push_back(k == rank() ? piece.from + at : segment_->staging(k, pieces_) + at);
+  }
+  const std::size_t count = bytes / size_of(piece.to.element);
+  if (count != 0) sum_rows(piece.to.data + at, rows.all(), count, piece.to.element);
+}
+
 // Every rank sums everything: no second barrier.
-Outcome Member::sum_all(Numbers piece) {
-  const Rows rows = staging_rows(*segment_, pieces_, 0);
-  if (piece.count != 0) sum_rows(piece.data, rows.all(), piece.count, piece.element);
+Outcome Member::sum_all(const Piece& piece) {
+  sum_block(piece, 0, piece.to.bytes);
   return Outcome::kDone;
 }
 
-// Every rank sums its slice into its own staging, from where the others fetch it.
-Outcome Member::sum_slice(Numbers piece) {
-  const Range slice = slice_of(piece.bytes, rank(), world_size());
+// Every rank sums its slice, and puts it into its own staging too, from where the others fetch it.
+Outcome Member::sum_slice(const Piece& piece) {
+  const Range slice = slice_of(piece.to.bytes, rank(), world_size());
   for (std::size_t at = slice.begin; at < slice.end; at += kBlockBytes) {
     if (segment_->gate().frozen()) return fail(Passage::kLeft);
     const std::size_t bytes = std::min(kBlockBytes, slice.end - at);
-    const Rows rows = staging_rows(*segment_, pieces_, at);
-    std::byte* own = segment_->staging(rank(), pieces_) + at;
-    sum_rows(own, rows.all(), bytes / size_of(piece.element), piece.element);
+    sum_block(piece, at, bytes);
+    copy_bytes(segment_->staging(rank(), pieces_) + at, piece.to.data + at, bytes);
   }
   if (const Outcome o = pass(); o != Outcome::kDone) return o;
   for (int k = 0; k < world_size(); ++k) {
-    const Range theirs = slice_of(piece.bytes, k, world_size());
-    copy_bytes(piece.data + theirs.begin, segment_->staging(k, pieces_) + theirs.begin,
+    if (k == rank()) continue;
+    const Range theirs = slice_of(piece.to.bytes, k, world_size());
+    copy_bytes(piece.to.data + theirs.begin, segment_->staging(k, pieces_) + theirs.begin,
                theirs.end - theirs.begin);
   }
   return Outcome::kDone;

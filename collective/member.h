@@ -18,6 +18,12 @@
 
 namespace holdfast::collective {
 
+// Bytes [begin, end).
+struct Range {
+  std::size_t begin;
+  std::size_t end;
+};
+
 // One thread at a time, but for abort(), aborted() and why(). Contracts: Group.
 class Member {
  public:
@@ -25,7 +31,8 @@ class Member {
                                               const std::stop_token& cancel);
 
   Outcome all_reduce(Numbers numbers);
-  Outcome all_reduce_staged(Numbers numbers);
+  Outcome all_reduce_staged(Numbers numbers) { return all_reduce_staged(numbers, numbers.data); }
+  Outcome all_reduce_staged(Numbers to, const std::byte* from);
   Outcome broadcast(std::span<std::byte> bytes, int root);
   Outcome all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
   Outcome barrier();
@@ -40,13 +47,20 @@ class Member {
   [[nodiscard]] bool is_registered(const Numbers& numbers) const;
 
  private:
+  // What of a staged sum fits into a half: from where, and to where it goes.
+  struct Piece {
+    Numbers to;
+    const std::byte* from;
+  };
   Member() = default;
   Status map_regions(const Group::Options& options);
   Outcome begin(Request request);
   Outcome pass();
   Outcome fail(Passage passage);
-  Outcome sum_all(Numbers piece);
-  Outcome sum_slice(Numbers piece);
+  void show(const Piece& piece, Range unread);
+  void sum_block(const Piece& piece, std::size_t at, std::size_t bytes);
+  Outcome sum_all(const Piece& piece);
+  Outcome sum_slice(const Piece& piece);
   [[nodiscard]] std::uint64_t registered_offset(const std::byte* data, std::size_t bytes) const;
 
   std::unique_ptr<Segment> segment_;

@@ -19,72 +19,77 @@ namespace {
 // Inlined into each clone of its caller, so built for that machine.
 #define HF_INLINE inline __attribute__((always_inline))
 
-// Adds up into `out`, or into all the rows if that is null. A register of every row is read
-// before the sum's is written, so `out` may be a row. kRanks is n, or 0 if the compiler need not
-// know it.
-template <class T, std::size_t kRanks>
-HF_INLINE void sum_lanes(std::byte* out, std::byte* const* rows, std::size_t n, std::size_t count) {
+// How far ahead lines are asked for: the hardware's own asking stops at each page's end.
+constexpr std::size_t kAhead = 2048;
+constexpr std::size_t kLine = 64;
+
+// What is added up, and where to. kRanks is the number of rows, or 0 if the compiler need not know
+// it; kOuts is kOne, or kAll: the outs are the rows.
+struct Sum {
+  const std::byte* const* rows;
+  std::byte* const* outs;
+  std::size_t ranks;
+};
+enum class Outs : std::uint8_t { kOne, kAll };
+
+// One V at that byte. A register of every row is read before the sum's is written, so an out may be
+// a row.
+template <class V, std::size_t kRanks, Outs kOuts>
+HF_INLINE void sum_at(const Sum& s, std::size_t at) {
+  const std::size_t ranks = kRanks != 0 ? kRanks : s.ranks;
+  V sum = *reinterpret_cast<const V*>(s.rows[0] + at);
+  for (std::size_t k = 1; k < ranks; ++k) sum = sum + *reinterpret_cast<const V*>(s.rows[k] + at);
+  const std::size_t outs = kOuts == Outs::kOne ? 1 : ranks;
+  for (std::size_t k = 0; k < outs; ++k) *reinterpret_cast<V*>(s.outs[k] + at) = sum;
+}
+
+template <class T, std::size_t kRanks, Outs kOuts>
+HF_INLINE void sum_bytes(const Sum& s, std::size_t bytes) {
   using Lanes [[gnu::vector_size(32), gnu::aligned(alignof(T)), gnu::may_alias]] = T;
-  const std::size_t ranks = kRanks != 0 ? kRanks : n;
+  const std::size_t ranks = kRanks != 0 ? kRanks : s.ranks;
   std::size_t at = 0;
-  for (; at + sizeof(Lanes) <= count * sizeof(T); at += sizeof(Lanes)) {
-    Lanes sum = *reinterpret_cast<const Lanes*>(rows[0] + at);
-    for (std::size_t k = 1; k < ranks; ++k) {
-      sum = sum + *reinterpret_cast<const Lanes*>(rows[k] + at);
+  // Never beyond the end: there another rank may be writing.
+  for (; at + kAhead + kLine <= bytes; at += kLine) {
+    for (std::size_t k = 0; k < ranks; ++k) {
+      __builtin_prefetch(s.rows[k] + at + kAhead, kOuts == Outs::kAll ? 1 : 0);
     }
-    if (out != nullptr) {
-      *reinterpret_cast<Lanes*>(out + at) = sum;
-    } else {
-      for (std::size_t k = 0; k < ranks; ++k) *reinterpret_cast<Lanes*>(rows[k] + at) = sum;
-    }
+    for (std::size_t i = 0; i < kLine; i += sizeof(Lanes)) sum_at<Lanes, kRanks, kOuts>(s, at + i);
   }
-  for (; at < count * sizeof(T); at += sizeof(T)) {
-    T sum = *reinterpret_cast<const T*>(rows[0] + at);
-    for (std::size_t k = 1; k < ranks; ++k) sum = sum + *reinterpret_cast<const T*>(rows[k] + at);
-    if (out != nullptr) {
-      *reinterpret_cast<T*>(out + at) = sum;
-    } else {
-      for (std::size_t k = 0; k < ranks; ++k) *reinterpret_cast<T*>(rows[k] + at) = sum;
-    }
-  }
+  for (; at + sizeof(Lanes) <= bytes; at += sizeof(Lanes)) sum_at<Lanes, kRanks, kOuts>(s, at);
+  for (; at < bytes; at += sizeof(T)) sum_at<T, kRanks, kOuts>(s, at);
 }
 
-template <class T>
-HF_INLINE void sum_of(std::byte* out, std::byte* const* rows, std::size_t n, std::size_t count) {
-  if (n == 2) return sum_lanes<T, 2>(out, rows, n, count);
-  if (n == 4) return sum_lanes<T, 4>(out, rows, n, count);
-  sum_lanes<T, 0>(out, rows, n, count);
+template <class T, Outs kOuts>
+HF_INLINE void sum_of(const Sum& s, std::size_t bytes) {
+  if (s.ranks == 2) return sum_bytes<T, 2, kOuts>(s, bytes);
+  if (s.ranks == 3) return sum_bytes<T, 3, kOuts>(s, bytes);
+  if (s.ranks == 4) return sum_bytes<T, 4, kOuts>(s, bytes);
+  sum_bytes<T, 0, kOuts>(s, bytes);
 }
 
-HF_CLONES void sum_floats(std::byte* o, std::byte* const* r, std::size_t n, std::size_t count) {
-  sum_of<float>(o, r, n, count);
-}
-HF_CLONES void sum_doubles(std::byte* o, std::byte* const* r, std::size_t n, std::size_t count) {
-  sum_of<double>(o, r, n, count);
-}
 // Unsigned: overflow wraps.
-HF_CLONES void sum_int32s(std::byte* o, std::byte* const* r, std::size_t n, std::size_t count) {
-  sum_of<std::uint32_t>(o, r, n, count);
-}
-HF_CLONES void sum_int64s(std::byte* o, std::byte* const* r, std::size_t n, std::size_t count) {
-  sum_of<std::uint64_t>(o, r, n, count);
-}
-
-void dispatch(std::byte* out, std::span<std::byte* const> rows, std::size_t count,
-              Element element) {
+template <Outs kOuts>
+HF_INLINE void sum_elements(const Sum& s, std::size_t bytes, Element element) {
   switch (element) {
     case Element::kFloat:
-      return sum_floats(out, rows.data(), rows.size(), count);
+      return sum_of<float, kOuts>(s, bytes);
     case Element::kDouble:
-      return sum_doubles(out, rows.data(), rows.size(), count);
+      return sum_of<double, kOuts>(s, bytes);
     case Element::kInt32:
-      return sum_int32s(out, rows.data(), rows.size(), count);
+      return sum_of<std::uint32_t, kOuts>(s, bytes);
     case Element::kInt64:
-      return sum_int64s(out, rows.data(), rows.size(), count);
+      return sum_of<std::uint64_t, kOuts>(s, bytes);
     case Element::kBytes:
       break;
   }
   HF_ASSERT(false);  // Bytes are carried, never added.
+}
+
+HF_CLONES void sum_into_one(const Sum& s, std::size_t bytes, Element element) {
+  sum_elements<Outs::kOne>(s, bytes, element);
+}
+HF_CLONES void sum_into_all(const Sum& s, std::size_t bytes, Element element) {
+  sum_elements<Outs::kAll>(s, bytes, element);
 }
 
 }  // namespace
@@ -121,13 +126,13 @@ const char* name_of(Element element) {
   return "an unknown type";
 }
 
-void sum_rows(std::byte* out, std::span<std::byte* const> rows, std::size_t count,
+void sum_rows(std::byte* out, std::span<const std::byte* const> rows, std::size_t count,
               Element element) {
-  dispatch(out, rows, count, element);
+  sum_into_one({rows.data(), &out, rows.size()}, count * size_of(element), element);
 }
 
 void sum_in_place(std::span<std::byte* const> rows, std::size_t count, Element element) {
-  dispatch(nullptr, rows, count, element);
+  sum_into_all({rows.data(), rows.data(), rows.size()}, count * size_of(element), element);
 }
 
 }  // namespace holdfast::collective

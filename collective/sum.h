@@ -13,7 +13,8 @@ namespace holdfast::collective {
 
 // out[i] = ((rows[0][i] + rows[1][i]) + rows[2][i]) + ... for i < count. `out` may be one of the
 // rows; otherwise nothing overlaps. Everything is aligned for the element's type.
-void sum_rows(std::byte* out, std::span<std::byte* const> rows, std::size_t count, Element element);
+void sum_rows(std::byte* out, std::span<const std::byte* const> rows, std::size_t count,
+              Element element);
 
 // The same, but every row becomes the sum: one pass over memory instead of two.
 void sum_in_place(std::span<std::byte* const> rows, std::size_t count, Element element);

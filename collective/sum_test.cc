@@ -57,6 +57,26 @@ TEST_P(SumOfRanks, StagedThroughLittleMemoryIsTheSame) {
   expect_sums<float>(job, {1000, 2048, 2049, 50'001}, false);
 }
 
+TEST_P(SumOfRanks, StagedOutOfOtherMemoryLeavesThatAsItWas) {
+  TestJob job(GetParam());
+  job.base().staging_bytes = 65'536;
+  for (const std::size_t count : {std::size_t{0}, std::size_t{7}, std::size_t{50'001}}) {
+    const std::vector<float> want = reference_sum<float>(GetParam(), count, count);
+    job.run([&](Group& group) {
+      std::vector<float> from(count);
+      fill(std::span(from), group.rank(), count);
+      const std::vector<float> before = from;
+      std::vector<float> to(count, -1.0F);
+      // Rank 0 alone sums in place: the ranks need not do alike.
+      const std::span<float> sum(group.rank() == 0 ? from : to);
+      EXPECT_EQ(group.all_reduce_staged(sum, reinterpret_cast<const std::byte*>(from.data())),
+                Outcome::kDone);
+      EXPECT_TRUE(same_bits<float>(sum, want)) << "rank " << group.rank() << ", " << count;
+      EXPECT_TRUE(group.rank() == 0 || same_bits<float>(from, before)) << "rank " << group.rank();
+    });
+  }
+}
+
 TEST_P(SumOfRanks, EveryTypeIsSummed) {
   TestJob job(GetParam(), 200'000);
   for (const bool registered : {true, false}) {
