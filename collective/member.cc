@@ -16,6 +16,9 @@ constexpr std::size_t kSmallBytes = std::size_t{32} << 10;
 constexpr int kFewRanks = 2;
 // What a rank sums at a time; abort is looked for in between.
 constexpr std::size_t kBlockBytes = std::size_t{64} << 10;
+// So many blocks a rank that still runs is left to do itself: they are in its caches.
+constexpr std::uint64_t kLeftToOwner = 3;
+constexpr int kTakenBits = 24;  // Of blocks, a terabyte; the operation is above them.
 constexpr std::uint64_t kOutside = ~std::uint64_t{0};
 
 // The bytes of `total` that a rank sums: whole cache lines, so that two ranks never write one.
@@ -143,16 +146,38 @@ Outcome Member::all_reduce(Numbers numbers) {
                                .element = numbers.element,
                                .fault = outside ? Fault::kOutside : Fault::kNone});
   if (begun != Outcome::kDone || world_size() == 1) return begun;
-  // Every rank sums its slice of all the buffers and writes it into all of them.
-  const Range slice = slice_of(numbers.bytes, rank(), world_size());
-  for (std::size_t at = slice.begin; at < slice.end; at += kBlockBytes) {
-    if (segment_->gate().frozen()) return fail(Passage::kLeft);
-    const std::size_t bytes = std::min(kBlockBytes, slice.end - at);
-    Rows<std::byte> rows;
-    for (std::byte* region : regions_) rows.push_back(region + offset + at);
-    sum_in_place(rows.all(), bytes / size_of(numbers.element), numbers.element);
+  // Every rank sums its slice of all the buffers and writes it into all of them, and then what
+  // others have not come to: one that has no core at the moment does not keep the rest waiting.
+  for (int i = 0; i < world_size(); ++i) {
+    const int owner = (rank() + i) % world_size();
+    const Range slice = slice_of(numbers.bytes, owner, world_size());
+    for (Range block{}; take(owner, slice, i == 0 ? 0 : kLeftToOwner, block);) {
+      if (segment_->gate().frozen()) return fail(Passage::kLeft);
+      Rows<std::byte> rows;
+      for (std::byte* region : regions_) rows.push_back(region + offset + block.begin);
+      sum_in_place(rows.all(), (block.end - block.begin) / size_of(numbers.element),
+                   numbers.element);
+    }
   }
   return pass();
+}
+
+// Takes the next block of the owner's slice, unless no more than `leave` are left. What an earlier
+// operation has taken counts for nothing: all ranks are past it, and none is past this one.
+bool Member::take(int owner, const Range& slice, std::uint64_t leave, Range& block) {
+  const std::uint64_t blocks = (slice.end - slice.begin + kBlockBytes - 1) / kBlockBytes;
+  if (blocks <= leave) return false;
+  std::atomic<std::uint64_t>& word = segment_->taken(owner);
+  const std::uint64_t none = operations_ << kTakenBits;
+  std::uint64_t was = word.load(std::memory_order_relaxed);
+  std::uint64_t next = 0;
+  do {
+    next = was < none ? none : was;
+    if (next - none + leave >= blocks) return false;
+  } while (!word.compare_exchange_weak(was, next + 1, std::memory_order_relaxed));
+  block.begin = slice.begin + (next - none) * kBlockBytes;
+  block.end = std::min(slice.end, block.begin + kBlockBytes);
+  return true;
 }
 
 Outcome Member::all_reduce_staged(Numbers numbers, const std::byte* from) {

@@ -57,6 +57,7 @@ class Member {
   Outcome begin(Request request);
   Outcome pass();
   Outcome fail(Passage passage);
+  bool take(int owner, const Range& slice, std::uint64_t leave, Range& block);
   void show(const Piece& piece, Range unread);
   void sum_block(const Piece& piece, std::size_t at, std::size_t bytes);
   Outcome sum_all(const Piece& piece);

@@ -37,6 +37,11 @@ class Segment {
   [[nodiscard]] std::byte* staging(int rank, std::uint64_t piece) const;
   [[nodiscard]] std::size_t half_bytes() const { return half_bytes_; }
 
+  // Which blocks of the rank's slice of a sum have been taken; see Member::take().
+  [[nodiscard]] std::atomic<std::uint64_t>& taken(int rank) const {
+    return control().members[rank].taken;
+  }
+
   void leave();  // Tells the others; see Gate.
   [[nodiscard]] std::vector<int> left() const;
 
@@ -48,6 +53,7 @@ class Segment {
     std::atomic<std::uint32_t> joined;
     std::atomic<std::uint32_t> left;
     Line requests[2];
+    alignas(128) std::atomic<std::uint64_t> taken;
   };
   struct Identity {
     std::uint64_t magic;
