@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -66,6 +67,32 @@ TEST(Stopped, SchedulerIsReplaced) {
   // A fault after it is recovered from.
   ASSERT_TRUE(job.kill("MS_NODE_ID=0"));
   EXPECT_TRUE(until([&] { return job.status("recoveries") >= 1; })) << job.output();
+  job.signal(0, SIGINT);
+  EXPECT_EQ(job.wait(), 128 + SIGINT);
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Stopped, AllOfTheJobLongerThanItsLeaseGoesOnAsIfNothingHadBeen) {
+  Job job("stopped-whole");
+  job.environment.emplace_back("MS_NODE_TIMEOUT=8");
+  job.launch(toy(job, 1'000'000, {"--worker_num", "2"}));
+  ASSERT_TRUE(job.reaches(20)) << job.output();
+  // Its agent first, which would else end the others, and it last.
+  auto all = job.processes();
+  const auto agent = std::find(all.begin(), all.end(), job.pid(0));
+  if (agent != all.end()) all.erase(agent);
+  all.insert(all.begin(), job.pid(0));
+  for (const pid_t pid : all) ::kill(pid, SIGSTOP);
+  const auto since = std::chrono::steady_clock::now();
+  const double before = job.status("version");  // Nobody answers.
+  EXPECT_EQ(before, -1);
+  EXPECT_TRUE(
+      until([&] { return std::chrono::steady_clock::now() > since + std::chrono::seconds(10); }));
+  std::reverse(all.begin(), all.end());
+  for (const pid_t pid : all) ::kill(pid, SIGCONT);
+  const auto step = job.status("version");
+  EXPECT_TRUE(job.reaches(step + 100)) << job.output();
+  EXPECT_EQ(job.status("recoveries"), 0) << job.log("scheduler.log");
   job.signal(0, SIGINT);
   EXPECT_EQ(job.wait(), 128 + SIGINT);
   EXPECT_TRUE(job.nothing_left());

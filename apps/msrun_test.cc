@@ -83,6 +83,18 @@ TEST(Msrun, EndsWellWhereAllWorkersDoWithoutTraining) {
   EXPECT_TRUE(job.nothing_left());
 }
 
+TEST(Msrun, EndsItsSchedulerWhereNobodyAskedForARank) {
+  Job job("no-rank");
+  std::string line = "[ \"$MS_ROLE\" = MS_SCHED ] && exec";
+  for (const auto& word : toy_command(job, 1)) line += " " + word;
+  job.launch({"--worker_num", "2", "--join", "True", "sh", "-c", line + "; echo done"});
+  EXPECT_EQ(job.wait(), 0) << job.output();
+  // By its own insight; else it would be ended for want of it, after a grace of seconds.
+  EXPECT_TRUE(has(job.log("scheduler.log"), "none has asked for a rank"))
+      << job.log("scheduler.log");
+  EXPECT_TRUE(job.nothing_left());
+}
+
 TEST(Msrun, LeavesTheProgramsArgumentsAlone) {
   Job job("arguments");
   job.launch({"--worker_num", "1", "--join", "True", "--", "sh", "-c", "echo \"$@\"", "sh",

@@ -60,6 +60,10 @@ Status make_private_folder(const std::string& path) {
                cat(path, " is not a folder of this user alone (mode 0700); remove it")};
 }
 
+std::string memory_folder() {
+  return ::access("/dev/shm", W_OK | X_OK) == 0 ? "/dev/shm" : "/tmp";
+}
+
 }  // namespace
 
 Status make_directories(const std::string& path, mode_t mode) {
@@ -149,12 +153,21 @@ Result<std::string> runtime_directory(const std::string& job) {
                                    "' can not be the name of a job; use letters, digits, '.', '_' "
                                    "and '-', at most 100, and no '.' first")};
   }
-  const std::string base = ::access("/dev/shm", W_OK | X_OK) == 0 ? "/dev/shm" : "/tmp";
-  const std::string mine = cat(base, "/holdfast-", ::geteuid());
+  const std::string mine = cat(memory_folder(), "/holdfast-", ::geteuid());
   if (const auto made = make_private_folder(mine); !made) return made.error();
   std::string folder = cat(mine, '/', job);
   if (const auto made = make_private_folder(folder); !made) return made.error();
   return folder;
+}
+
+std::string shared_memory_name() {
+  struct stat folder {};
+  struct stat processes {};
+  ::stat(memory_folder().c_str(), &folder);
+  ::stat("/proc/self/ns/pid", &processes);
+  const auto boot = read_file("/proc/sys/kernel/random/boot_id");
+  return cat(boot ? boot->substr(0, boot->find('\n')) : host_name(), '-', folder.st_dev, '-',
+             processes.st_ino);
 }
 
 std::string host_name() {

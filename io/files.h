@@ -36,7 +36,13 @@ std::string tail(const std::string& path, std::size_t lines);
 // starts with no '.'.
 Result<std::string> runtime_directory(const std::string& job);
 
-// This host's name; "localhost" where it has none.
+// This host's name; "localhost" where it has none. For people: two hosts may have the same, and it
+// may change.
 std::string host_name();
+
+// Names what the processes of a job must share to meet in memory: this boot of the kernel, the file
+// system behind runtime_directory(), and the numbers of processes. Two containers have the same
+// where they share /dev/shm and the process namespace (docker's --ipc and --pid), and only there.
+std::string shared_memory_name();
 
 }  // namespace holdfast::io

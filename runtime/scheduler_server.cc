@@ -172,7 +172,7 @@ bool Server::carry_out(const controller::End& action) {
   opened_.trace.event("end", {{"success", action.success}, {"reason", action.reason}});
   ended_ = true;
   // Taken back from the journal, it knows of nobody, but some may not have heard of the end yet.
-  lingers_ = machine_.members().empty();
+  lingers_ = machine_.members().empty() && !machine_.record().ranks.empty();
   for (const auto& [node_id, member] : machine_.members()) {
     // Whoever is cut off just now looks for us: it deserves to hear it.
     lingers_ = lingers_ || (member.link == 0 && !member.dead && !member.left);
@@ -205,7 +205,7 @@ void Server::set_timer() {
 }
 
 void Server::remember_local(Link link, const wire::Register& who) {
-  if (who.attempt != 0 || who.host != io::host_name() || who.pid <= 1) return;
+  if (who.attempt != 0 || who.memory != io::shared_memory_name() || who.pid <= 1) return;
   const auto pid = static_cast<pid_t>(who.pid);
   const auto start_time = io::start_time(pid);
   if (start_time) locals_[link] = Local{who.node_id, who.incarnation, pid, *start_time};

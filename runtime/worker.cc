@@ -178,7 +178,8 @@ void Worker::Control::begin() {
                                  .incarnation = settings.incarnation,
                                  .attempt = settings.attempt,
                                  .host = io::host_name(),
-                                 .pid = ::getpid()});
+                                 .pid = ::getpid(),
+                                 .memory = io::shared_memory_name()});
   alone_since = io::Loop::now();
   loop.post([this] { try_connect(); });
   loop.after(kHeartbeat, [this] { beat(); });

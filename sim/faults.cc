@@ -148,13 +148,23 @@ void World::strike(const Mishap& mishap) {
   }
 }
 
+// No excuse for an eviction, but of those who were on their last call already.
 void World::stand_still() {
-  const bool longer = next_look_ && choices_.pick(2) == 1;
+  const bool longer = choices_.pick(2) == 1;
   now_ = longer ? now_ + kHiccup : std::min(*next_time(), now_ + kHiccup);
+  last_fault_ = std::max(last_fault_, now_);
   // The agent has missed a look and counts anew.
   if (next_look_ && now_ > last_look_ + 2 * agent::kLookEvery) stood_still_ = now_;
   agent_disturbed_ = std::max(agent_disturbed_, now_);
-  for (auto& worker : workers_) disturb(worker, now_);
+  for (auto& worker : workers_) {
+    if (is_on_last_call(worker)) disturb(worker, now_);
+  }
+}
+
+bool World::is_on_last_call(const Worker& worker) const {
+  if (!scheduler_.machine) return false;
+  const auto member = scheduler_.machine->members().find(worker.node_id);
+  return member != scheduler_.machine->members().end() && member->second.called;
 }
 
 // It can not be heard, or not in time, until then.

@@ -187,6 +187,7 @@ class World {
   void strike(const Mishap& mishap);
   void kill_workers(bool wipe, Index only);
   void stand_still();
+  [[nodiscard]] bool is_on_last_call(const Worker& worker) const;
   void disturb(Worker& worker, Instant until);
   void disturb(const Connection& link, Instant until);
   [[nodiscard]] bool is_legitimate(const std::string& reason) const;

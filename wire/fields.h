@@ -30,7 +30,8 @@ template <>
 struct Fields<Register> {
   static constexpr auto kList =
       in_order(&Register::job, &Register::node_id, &Register::incarnation, &Register::attempt,
-               &Register::host, &Register::pid, &Register::protocol, &Register::generation);
+               &Register::host, &Register::pid, &Register::protocol, &Register::generation,
+               &Register::memory);
 };
 template <>
 struct Fields<Accepted> {

@@ -23,6 +23,7 @@ struct Register {
   std::int64_t pid = 0;
   std::uint32_t protocol = kProtocol;
   Generation generation = 0;  // The formation that it trains in, or was last stopped for; 0: none.
+  std::string memory;         // Names the memory it can share: only with whoever says the same.
   bool operator==(const Register&) const = default;
 };
 

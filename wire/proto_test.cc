@@ -40,7 +40,7 @@ std::string protoc(const std::string& what, std::string_view type, const std::st
 const std::vector<std::string> kTexts = {
     "job: \"job\"\nnode_id: \"n\\303\\266de\"\nincarnation: 18446744073709551615\n"
     "attempt: 18446744073709551615\nhost: \"host\"\npid: -9223372036854775808\n"
-    "protocol: 4294967295\ngeneration: 18446744073709551615\n",
+    "protocol: 4294967295\ngeneration: 18446744073709551615\nmemory: \"memory\"\n",
     "rank: -2147483648\nworld_size: 2147483647\nrun_id: 18446744073709551615\n",
     "reason: \"no \\\"room\\\"\\n\"\n",
     "reason: \"too few\"\n",

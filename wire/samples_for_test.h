@@ -19,7 +19,7 @@ inline constexpr auto kLeast64 = std::numeric_limits<std::int64_t>::min();
 
 inline std::vector<Message> extreme_messages() {
   return {
-      Register{"job", "nöde", kMost, kMost, "host", kLeast64, 4294967295U, kMost},
+      Register{"job", "nöde", kMost, kMost, "host", kLeast64, 4294967295U, kMost, "memory"},
       Accepted{kLeast32, kMost32, kMost},
       Refused{"no \"room\"\n"},
       Waiting{"too few"},

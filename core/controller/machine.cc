@@ -81,7 +81,7 @@ void Machine::on(const Started&) {
 void Machine::on(const Received& e) {
   if (const auto node = nodes_.find(e.link); node != nodes_.end()) {
     Member& member = members_.at(node->second);
-    member.heard = now_;  // Also while others are still to come: its lease runs from then on.
+    hear(member);  // Also while others are still to come: its lease runs from then on.
     // It lives after all. What it reported was struck out when it was lost: ask again.
     if (std::exchange(member.lost, false) && phase_ == Phase::kStopping) {
       send(e.link, wire::Stop{record_.generation, cause_});
@@ -103,7 +103,7 @@ void Machine::on(const Closed& e) {
     return;
   }
   member.link = 0;
-  member.heard = now_;
+  hear(member);
   // Without an agent nobody tells its exit code: a finished process that hung up has left.
   if (lease(member.rank).finished && member.attempt == 0) member.left = true;
   maybe_all_left();
@@ -139,7 +139,7 @@ std::optional<Instant> Machine::deadline() const {
   const auto consider = [&](Instant at) { next = next ? std::min(*next, at) : at; };
   if (waits_for_replacement()) consider(waiting_since_ + options_.replacement_timeout);
   for (const auto& [node_id, member] : members_) {
-    if (lease_runs(member)) consider(member.heard + options_.lease);
+    if (lease_runs(member)) consider(silent_at(member));
   }
   return next;
 }

@@ -87,6 +87,7 @@ struct Member {
   Rank rank = kNoRank;  // kNoRank: the ranks are not given yet.
   Link link = 0;
   std::string host;
+  std::string memory;
   std::int64_t pid = 0;
   Incarnation incarnation = 0;
   std::uint64_t attempt = 0;
@@ -98,7 +99,8 @@ struct Member {
   std::int64_t dead_pid = 0;      // Of that one.
   std::uint64_t detected_ns = 0;  // When its agent knew of that end.
   Instant heard{};
-  Version version = 0;  // By its own Progress.
+  std::optional<Instant> called{};  // When its silence was first noticed: it has its last call.
+  Version version = 0;              // By its own Progress.
   double loss = 0;
 };
 
@@ -150,6 +152,8 @@ class Machine {
   void refuse(Link link, std::string reason);
   [[nodiscard]] std::string elsewhere(const wire::Register& m) const;
   void check_leases();
+  void hear(Member& member);
+  [[nodiscard]] Instant silent_at(const Member& member) const;
   [[nodiscard]] bool lease_runs(const Member& member) const;
   [[nodiscard]] std::string missing() const;
   [[nodiscard]] bool waits_for_replacement() const;
@@ -167,6 +171,7 @@ class Machine {
   void send_repair(Rank rank);
   void proven(Rank rank, Version version);
   void maybe_all_left();
+  void maybe_nobody_came();
   void end(bool success, std::string reason);
   [[nodiscard]] wire::Lease& lease(Rank rank) {
     return record_.ranks[static_cast<std::size_t>(rank)];

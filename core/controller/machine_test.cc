@@ -46,11 +46,21 @@ class ControllerTest : public ::testing::Test {
             .incarnation = incarnation,
             .attempt = attempt,
             .host = host,
-            .pid = 1};
+            .pid = 1,
+            .memory = host};
   }
   void come(Link link, const wire::Register& m) { step(Received{link, m}); }
   void report(Link link) {
     step(Received{link, wire::Report{machine_->record().generation, 4, 4}});
+  }
+
+  // Wakes it whenever it wants to be, up to and including `end`.
+  void pass(Instant end) {
+    for (auto at = machine_->deadline(); at && *at <= end; at = machine_->deadline()) {
+      now_ = std::max(now_, *at);
+      step(TimePassed{});
+    }
+    now_ = end;
   }
 
   // All have come and train, without an agent, on links 1, 2, 3.
@@ -200,7 +210,7 @@ TEST_F(ControllerTest, ALongWaitForTheLastCostsTheFirstNothing) {
     step(Received{2, wire::Heartbeat{}});
   }
   come(3, who("w3", 30));
-  step(TimePassed{});
+  pass(now_ + options_.lease / 2);
   for (const auto& [node, member] : machine_->members()) EXPECT_FALSE(member.lost) << node;
 }
 
@@ -224,10 +234,10 @@ TEST_F(ControllerTest, WithoutAnAgentAPlaceIsGivenOnlyWhenItsLeaseHasRunOut) {
   all_train();
   come(4, who("w2", 21));
   EXPECT_EQ(rank(4), kNoRank);
-  now_ = options_.lease;
+  pass(options_.lease - std::chrono::seconds(1));
   step(Received{1, wire::Heartbeat{}});
   step(Received{3, wire::Heartbeat{}});
-  step(TimePassed{});
+  pass(options_.lease);
   EXPECT_EQ(rank(4), 1);
 }
 
@@ -242,10 +252,10 @@ TEST_F(ControllerTest, NobodyTakesThePlaceOfARankThatHasEndedItsTraining) {
   all_train();
   step(Received{2, wire::Finished{machine_->record().generation, 9}});
   come(4, who("w2", 21));
-  now_ = options_.lease;
+  pass(options_.lease - std::chrono::seconds(1));
   step(Received{1, wire::Heartbeat{}});
   step(Received{3, wire::Heartbeat{}});
-  step(TimePassed{});
+  pass(options_.lease);
   come(5, who("w2", 22));
   EXPECT_EQ(rank(4), kNoRank);
   EXPECT_EQ(rank(5), kNoRank);
@@ -291,11 +301,42 @@ TEST_F(ControllerTest, AnAgentsWordThatCameBeforeTheRegisterCounts) {
 TEST_F(ControllerTest, ALostRankThatSpeaksAgainIsAskedAgain) {
   for (Link link = 1; link <= 3; ++link) come(link, who(cat("w", link), 10 * link));
   report(1);
-  now_ = options_.lease;
-  step(TimePassed{});
+  pass(options_.lease);
+  ASSERT_TRUE(machine_->members().at("w1").lost);
   said_.clear();
   step(Received{1, wire::Heartbeat{}});
   EXPECT_NE(last<wire::Stop>(1), nullptr);
+}
+
+TEST_F(ControllerTest, AStandstillOfAllCostsNobodyItsPlace) {
+  all_train();
+  now_ = 10 * options_.lease;
+  step(TimePassed{});
+  for (const auto& [node, member] : machine_->members()) EXPECT_FALSE(member.lost) << node;
+  step(Received{1, wire::Heartbeat{}});
+  step(Received{3, wire::Heartbeat{}});
+  pass(now_ + options_.lease / 8);
+  EXPECT_FALSE(machine_->members().at("w1").lost);
+  EXPECT_TRUE(machine_->members().at("w2").lost);  // It alone has nothing to say after it.
+  EXPECT_FALSE(machine_->members().at("w3").lost);
+}
+
+TEST_F(ControllerTest, AJobForWhichNobodyAsksForARankEndsWithItsLastProcess) {
+  const auto ended = [](const std::string& node) {
+    return wire::Slot{node, 1, 1, false, 0, "ended with exit code 0", 0};
+  };
+  const auto state = [&](const std::string& last) {
+    wire::AgentState m{"job", "agent", "host", {ended("w1"), ended("w2")}};
+    m.slots.push_back(last.empty() ? wire::Slot{"w3", 1, 1, true, 0, "", 0} : ended(last));
+    return m;
+  };
+  step(Received{8, state("")});
+  step(Received{9, state("")});  // The same agent on a new connection: four have not ended.
+  EXPECT_FALSE(end_.has_value());
+  step(Received{9, state("w3")});
+  ASSERT_TRUE(end_.has_value());
+  EXPECT_TRUE(end_->success);
+  EXPECT_NE(end_->reason.find("none has asked for a rank"), std::string::npos) << end_->reason;
 }
 
 TEST_F(ControllerTest, AnEndedJobIsOverForWhoeverComes) {

@@ -112,10 +112,11 @@ void Machine::attach(Member& member, Link link, const wire::Register& m) {
   nodes_[link] = m.node_id;
   member.link = link;
   member.host = m.host;
+  member.memory = m.memory;
   member.pid = m.pid;
   member.incarnation = m.incarnation;
   member.attempt = m.attempt;
-  member.heard = now_;
+  hear(member);
   member.lost = false;
 }
 
@@ -124,16 +125,19 @@ void Machine::refuse(Link link, std::string reason) {
   emit(Close{link});
 }
 
-// Why this process can not be one of the job, where another of its processes is on another host.
+// Why this process can not be one of the job, where another of its processes has other memory.
 std::string Machine::elsewhere(const wire::Register& m) const {
   if (!options_.one_host) return {};
   const auto other = std::find_if(members_.begin(), members_.end(), [&](const auto& entry) {
-    return !entry.second.host.empty() && entry.second.host != m.host;
+    return !entry.second.memory.empty() && entry.second.memory != m.memory;
   });
   if (other == members_.end()) return {};
+  const bool same_name = other->second.host == m.host;
   return cat("node '", m.node_id, "' is on host ", m.host, ", but node '", other->first,
-             "' is or was on host ", other->second.host,
-             ": so far all workers of a job share one host's memory; start them all on one host");
+             "' is or was on ", same_name ? "another host or container of that name" : "host ",
+             same_name ? "" : other->second.host,
+             ": so far all workers of a job share one host's memory; start them all on one host, "
+             "with one /dev/shm and one process namespace (docker: --ipc and --pid)");
 }
 
 void Machine::receive(Link link, const wire::Register& m) {
@@ -276,6 +280,7 @@ void Machine::receive(Link link, const wire::AgentState& m) {
       send(link, wire::Evict{slot.node_id, slot.incarnation});  // It may have missed the first.
     }
   }
+  maybe_nobody_came();
 }
 
 // What an agent said of a process may have come before the process's own Register.
@@ -355,10 +360,28 @@ void Machine::answer_knock(const std::string& node_id) {
   take_over(rank, link, who);
 }
 
+void Machine::hear(Member& member) {
+  member.heard = now_;
+  member.called.reset();
+}
+
+// When its silence is to be looked at. Whoever seems silent has a last call of an eighth of the
+// lease: had we, or all of us, stood still meanwhile, what it said is heard within it (P10).
+Instant Machine::silent_at(const Member& member) const {
+  const Duration last_call = options_.lease / 8;
+  const Instant end = member.heard + options_.lease;
+  return member.called ? std::max(end, *member.called + last_call) : end - last_call;
+}
+
 void Machine::check_leases() {
   std::vector<std::string> silent;
-  for (const auto& [node_id, member] : members_) {
-    if (lease_runs(member) && now_ >= member.heard + options_.lease) silent.push_back(node_id);
+  for (auto& [node_id, member] : members_) {
+    if (!lease_runs(member) || now_ < silent_at(member)) continue;
+    if (member.called) {
+      silent.push_back(node_id);
+    } else {
+      member.called = now_;
+    }
   }
   for (const auto& node_id : silent) {
     Member& member = members_.at(node_id);

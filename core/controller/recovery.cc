@@ -166,6 +166,20 @@ void Machine::maybe_all_left() {
   if (all) end(true, cat("all ", world_size(), " ranks have ended in good order"));
 }
 
+// All processes of the job have ended in good order, and none has ever asked for a rank.
+void Machine::maybe_nobody_came() {
+  if (!record_.ranks.empty() || !members_.empty()) return;
+  std::set<std::string> ended;  // By name: an agent that came back is here twice for a moment.
+  for (const auto& [link, state] : agents_) {
+    for (const auto& slot : state.slots) {
+      if (slot.attempt > 0 && !slot.alive && slot.exit_code == 0) ended.insert(slot.node_id);
+    }
+  }
+  if (ended.size() < static_cast<std::size_t>(options_.world_size)) return;
+  end(true,
+      cat("all ", ended.size(), " workers have ended (exit code 0) and none has asked for a rank"));
+}
+
 void Machine::end(bool success, std::string reason) {
   phase_ = Phase::kEnded;
   record_.ended = true;

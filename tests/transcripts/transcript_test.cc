@@ -109,9 +109,14 @@ class Player {
   std::string time(std::istream& in) {
     std::int64_t seconds = 0;
     in >> seconds;
-    now_ = std::chrono::seconds(seconds);
-    const auto deadline = machine_->deadline();
-    return deadline && *deadline <= now_ ? step(controller::TimePassed{}) : "";
+    const Instant end = std::chrono::seconds(seconds);
+    std::string text;
+    for (auto at = machine_->deadline(); at && *at <= end; at = machine_->deadline()) {
+      now_ = std::max(now_, *at);
+      text += step(controller::TimePassed{});
+    }
+    now_ = end;
+    return text;
   }
 
   std::string step(const controller::Event& event) {
