@@ -1,17 +1,21 @@
 """Measure kill -> all ranks stepping for a PyTorch program, beside PyTorch's own means.
 
     python bench/pytorch_recovery.py [--kills 5] [--ranks 2] [--loader-workers 0] [--width 512]
-        [--only holdfast] [--torchft PYTHON]
+        [--only holdfast] [--fault kill|stop|scheduler] [--torchft PYTHON]
 
 Kills with SIGKILL, at random instants, one rank after the other: under holdfast with a ready spare
 and without one, under torchrun (a checkpoint after every step), and under torchft if a Python that
-has it is named. Prints one line of JSON per case, milliseconds as [median, least, greatest]:
+has it is named. Then the same with SIGSTOP in its place, and with the scheduler killed before each
+rank, under holdfast alone. Prints one line of JSON per case, milliseconds as [median, least,
+greatest]:
 
     start       from the launcher's start to a step of all ranks
     all         from the kill until all ranks, the killed one's successor among them, have stepped
     survivors   from the kill until the others have gone on (torchft does not wait for the lost one)
     phases      of all, in the successor: what it had done when (medians)
     step        of the healthy job
+    scheduler   from its death until another one serves: the steps in this time, their greatest
+                pause, that of as long a time before, and the ratio of the median steps
     memory_MB   of a rank, shared pages divided by their users (Pss)
 """
 
@@ -190,14 +194,54 @@ def went_on(run: Run, pid: int, at: int, end: int) -> int:
     return max(after)[1] if after else end
 
 
-def kill_once(run: Run, victim: int, ranks: int) -> dict[str, Any]:
-    """Kill a rank at a random instant and wait for its successor."""
-    pids = newest(run)
+def healthy_steps(run: Run, ranks: int) -> None:
+    """Wait for some, and for any instant of a step."""
     mark = run.steps()[-1]["t_ns"]
     run.until(lambda: len(run.steps(mark)) > 20 * ranks, "healthy steps")
-    time.sleep(random.uniform(0, 0.03))  # Any instant of a step.
+    time.sleep(random.uniform(0, 0.03))
+
+
+def schedulers(run: Run) -> list[Event]:
+    """Return the beginnings of those that have served the job."""
+    return [e for e in run.of("start") if e.get("role") == "scheduler"]
+
+
+def pauses_of(run: Run, rank: int, begin: int, end: int) -> list[float]:
+    """Return the milliseconds between a rank's steps, of which the later lies in an interval."""
+    times = sorted(e["t_ns"] for e in run.steps() if e["rank"] == rank)
+    return [(b - a) / 1e6 for a, b in itertools.pairwise(times) if begin < b <= end]
+
+
+def kill_scheduler(run: Run, ranks: int) -> dict[str, Any]:
+    """Kill the scheduler, wait until another one serves, and compare the steps meanwhile."""
+    healthy_steps(run, ranks)
     at = time.monotonic_ns()
-    os.kill(pids[victim], signal.SIGKILL)
+    os.kill(schedulers(run)[-1]["pid"], signal.SIGKILL)
+    served = run.until(lambda: [e for e in schedulers(run) if e["t_ns"] > at], "a scheduler")
+    back = served[0]["t_ns"]
+    run.until(lambda: run.steps(back), "a step after it")
+    before = [p for r in range(ranks) for p in pauses_of(run, r, 2 * at - back, at)]
+    during = [p for r in range(ranks) for p in pauses_of(run, r, at, back)]
+    return {
+        "away": (back - at) / 1e6,
+        "steps": len(during) / ranks,
+        "longest": max(during, default=(back - at) / 1e6),
+        "longest_before": max(before),
+        "ratio": statistics.median(during or [back - at]) / statistics.median(before),
+    }
+
+
+def kill_once(run: Run, victim: int, ranks: int, fault: str) -> dict[str, Any]:
+    """Kill or stop a rank at a random instant and wait for its successor."""
+    pids = newest(run)
+    outage = {}
+    if fault == "scheduler":
+        outage = kill_scheduler(run, ranks)
+        os.kill(schedulers(run)[-1]["pid"], signal.SIGKILL)  # And once more, right before the rank.
+    else:
+        healthy_steps(run, ranks)
+    at = time.monotonic_ns()
+    os.kill(pids[victim], signal.SIGSTOP if fault == "stop" else signal.SIGKILL)
     found = run.until(
         lambda: all_stepped(run, victim, pids[victim], at, ranks), "a step of all ranks"
     )
@@ -213,8 +257,10 @@ def kill_once(run: Run, victim: int, ranks: int) -> dict[str, Any]:
     return {
         "all": (end - at) / 1e6,
         "survivors": (max(gone_on, default=at) - at) / 1e6,
-        "lost": before + 1 - found[victim]["step"],
+        # The step under way may have been done after the kill all the same: then none is lost.
+        "lost": max(0, before + 1 - found[victim]["step"]),
         "phases": phases,
+        "outage": outage,
     }
 
 
@@ -233,7 +279,7 @@ def row(values: list[float]) -> list[float]:
     return [round(v, 1) for v in (statistics.median(values), min(values), max(values))]
 
 
-def measure(how: str, spares: int, options: argparse.Namespace) -> dict[str, Any]:
+def measure(how: str, fault: str, spares: int, options: argparse.Namespace) -> dict[str, Any]:
     """Run one case."""
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir="/dev/shm") as name:
         run = case_of(how, spares, options, Path(name))
@@ -251,7 +297,7 @@ def measure(how: str, spares: int, options: argparse.Namespace) -> dict[str, Any
                     run.until(lambda: waiting_spare(run), "a spare that is ready")
                 if not used:
                     used = memory(run)
-                kills.append(kill_once(run, k % options.ranks, options.ranks))
+                kills.append(kill_once(run, k % options.ranks, options.ranks, fault))
         finally:
             run.stop()
         of_rank = sorted(e["t_ns"] for e in run.steps() if e["rank"] == 0)
@@ -261,8 +307,10 @@ def measure(how: str, spares: int, options: argparse.Namespace) -> dict[str, Any
             for n in names
         }
         pauses = [(b - a) / 1e6 for a, b in itertools.pairwise(of_rank)]
+        outages = [k["outage"] for k in kills if k["outage"]]
         return {
             "how": how,
+            "fault": fault,
             "ranks": options.ranks,
             "spares": spares,
             "kills": options.kills,
@@ -272,6 +320,7 @@ def measure(how: str, spares: int, options: argparse.Namespace) -> dict[str, Any
             "steps_lost": sorted(k["lost"] for k in kills),
             "phases": dict(sorted(phases.items(), key=lambda item: item[1])),
             "step": round(statistics.median(pauses), 2),
+            "scheduler": {n: row([o[n] for o in outages]) for o in outages[:1] for n in o},
             "memory_MB": round(used),
             "load": [round(v, 1) for v in os.getloadavg()],
         }
@@ -285,14 +334,18 @@ def main() -> None:
     parser.add_argument("--loader-workers", type=int, default=0)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--only", choices=["holdfast", "torchrun", "torchft"])
+    parser.add_argument("--fault", choices=["kill", "stop", "scheduler"])
     parser.add_argument("--spares", type=int, choices=[0, 1])
     parser.add_argument("--torchft", metavar="PYTHON", help="one that has torchft and torch")
     options = parser.parse_args()
-    cases = [("holdfast", 1), ("holdfast", 0), ("torchrun", 0)]
-    cases += [("torchft", 0)] if options.torchft else []
-    for how, spares in cases:
-        if options.only in (None, how) and options.spares in (None, spares):
-            print(json.dumps(measure(how, spares, options)), flush=True)
+    cases = [("holdfast", "kill", 1), ("holdfast", "kill", 0), ("torchrun", "kill", 0)]
+    cases += [("torchft", "kill", 0)] if options.torchft else []
+    cases += [("holdfast", "stop", 1), ("holdfast", "stop", 0), ("torchrun", "stop", 0)]
+    cases += [("holdfast", "scheduler", 1), ("holdfast", "scheduler", 0)]
+    for how, fault, spares in cases:
+        wanted = ((options.only, how), (options.fault, fault), (options.spares, spares))
+        if all(given in (None, value) for given, value in wanted):
+            print(json.dumps(measure(how, fault, spares, options)), flush=True)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,31 +103,6 @@ def test_torch_a_kill_from_outside_at_any_instant(tmp_path: Path, calm: Any) -> 
     finally:
         job.stop()
     assert results == calm(config, 2)
-
-
-def test_torch_the_scheduler_killed_and_a_worker_right_after(tmp_path: Path, calm: Any) -> None:
-    job = Job(tmp_path / "job", {"samples": 320, "wait": 0.02})
-    try:
-        job.kill_at(0, 8, how=signal.SIGCONT)  # Only waits for the step.
-        os.kill(job.scheduler(), signal.SIGKILL)
-        job.kill_at(1, 9)
-        results = job.end()
-    finally:
-        job.stop()
-    assert results == calm({"samples": 320}, 2)
-    assert [report["ranks"] for report in job.recoveries()] == [[1]]  # The scheduler's made none.
-
-
-def test_torch_a_stopped_worker_is_replaced_without_a_setting(tmp_path: Path, calm: Any) -> None:
-    job = Job(tmp_path / "job", {"samples": 320, "wait": 0.02})
-    try:
-        stopped = job.kill_at(1, 5, how=signal.SIGSTOP)
-        results = job.end()
-    finally:
-        job.stop()
-    assert results == calm({"samples": 320}, 2)
-    assert [report["ranks"] for report in job.recoveries()] == [[1]]
-    assert not Path(f"/proc/{stopped}").exists()
 
 
 def test_torch_without_state_a_fault_ends_all_and_all_start_again(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ class Job:
     ) -> None:
         self.folder, self.ranks = folder, ranks
         folder.mkdir()
+        (folder / "trace").mkdir()
         command = [
             *(sys.executable, "-m", "holdfast", "run", "--nproc-per-node", str(ranks)),
             *("--log-dir", str(folder / "log"), "--spares", str(spares)),
@@ -37,7 +39,12 @@ class Job:
         ]
         self.process = subprocess.Popen(
             command,
-            env=dict(os.environ, OMP_NUM_THREADS="1", TORCH_CPP_LOG_LEVEL="ERROR"),
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "TORCH_CPP_LOG_LEVEL": "ERROR",
+                "HOLDFAST_TRACE": str(folder / "trace"),
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -91,6 +98,25 @@ class Job:
                 if b"MS_ROLE=MS_SCHED" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                     return pid
         raise AssertionError("the job has no scheduler")
+
+    def trace(self) -> list[dict[str, Any]]:
+        """Return what all processes have noted so far, in the order of time."""
+        lines = [
+            json.loads(line)
+            for path in (self.folder / "trace").glob("*.jsonl")
+            for line in path.read_text().splitlines(keepends=True)
+            if line.endswith("\n")
+        ]
+        return sorted(lines, key=lambda line: int(line["t_ns"]))
+
+    def until(self, condition: Callable[[list[dict[str, Any]]], Any], what: str) -> Any:
+        """Wait until a condition on the trace is true; return what it gives."""
+        end = time.monotonic() + LIMIT_S
+        while time.monotonic() < end and self.process.poll() is None:
+            if found := condition(self.trace()):
+                return found
+            time.sleep(0.01)
+        raise AssertionError(f"there was never {what}\n" + self.logs())
 
     def recoveries(self) -> list[dict[str, Any]]:
         """Return the reports of the recoveries, after the end."""

@@ -39,6 +39,7 @@ CONFIG: dict[str, Any] = {
     "epochs": 2,
     "own_loop": False,
     "wait": 0.0,  # In each step, so that a kill from outside finds a step.
+    "hold": 0,  # The step in which to wait for a file FOLDER/go.
     "kills": [],  # [rank, step, where]: forward, collective, update, between; each once.
     "width": 64,  # Of the layers; 512: sums so large that they run beside the backward pass.
     "branch": False,  # Ranks use their layers in different order.
@@ -188,6 +189,8 @@ def main(config: dict[str, Any], folder: str) -> None:
                 loss = functional.cross_entropy(model(x + k), y) / parts
                 scaler.scale(loss).backward()
         time.sleep(config["wait"])
+        while n == config["hold"] and not os.path.exists(f"{folder}/go"):
+            time.sleep(0.01)
         if updates:
             scaler.unscale_(optimizer)
             torch.nn.utils.clip_grad_norm_(

@@ -1,0 +1,96 @@
+"""Faults that are no plain death, told from the traces: how long they take, and whom they delay."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch_job import Job, run
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.kill
+
+Lines = list[dict[str, Any]]
+CONFIG: dict[str, Any] = {"samples": 640, "wait": 0.02}
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
+    """Return the results of a run without faults."""
+    return run(tmp_path_factory.mktemp("calm") / "job", CONFIG)
+
+
+def events(trace: Lines, name: str, after: int = 0) -> Lines:
+    return [line for line in trace if line["event"] == name and line["t_ns"] > after]
+
+
+def steps(trace: Lines, rank: int) -> list[int]:
+    """Return when a rank's steps were done."""
+    return [line["t_ns"] for line in events(trace, "step") if line["rank"] == rank]
+
+
+@pytest.mark.parametrize("spares", [0, 1])
+def test_torch_a_stopped_worker_is_replaced_without_a_setting(
+    tmp_path: Path, calm: Any, spares: int
+) -> None:
+    began = time.monotonic_ns()
+    job = Job(tmp_path / "job", {**CONFIG, "hold": 5}, spares=spares)
+    try:
+        if spares:
+            job.until(lambda trace: events(trace, "waiting"), "a spare that is ready")
+        (job.folder / "go").touch()
+        stopped = job.kill_at(1, 7, how=signal.SIGSTOP)
+        at = time.monotonic_ns()
+        results = job.end()
+    finally:
+        job.stop()
+    assert results == calm
+    assert not Path(f"/proc/{stopped}").exists()
+    assert [report["ranks"] for report in job.recoveries()] == [[1]]
+    trace = job.trace()
+    (known,) = (line["detected_ns"] for line in events(trace, "fault"))
+    all_go_on = max(next(t for t in steps(trace, rank) if t > known) for rank in (0, 1))
+    first_step = max(steps(trace, rank)[0] for rank in (0, 1))
+    assert (known - at) / 1e9 < 1.5  # Half a second, where the machine has time for it.
+    # A spare has no start-up; without one it is the program's own, whatever that is here.
+    own = 0.0 if spares else (first_step - began) / 1e9
+    assert (all_go_on - at) / 1e9 < 2.0 + own
+
+
+def test_torch_no_step_waits_for_the_scheduler_and_a_fault_right_after_its_death_is_recovered(
+    tmp_path: Path, calm: Any
+) -> None:
+    job = Job(tmp_path / "job", CONFIG)
+    try:
+        job.kill_at(0, 12, how=signal.SIGCONT)  # Only waits for the step.
+        os.kill(job.scheduler(), signal.SIGKILL)
+        at = time.monotonic_ns()
+        served = job.until(
+            lambda trace: [
+                line["t_ns"] for line in events(trace, "start", at) if line["role"] == "scheduler"
+            ],
+            "another scheduler",
+        )[0]
+        os.kill(scheduler := job.scheduler(), signal.SIGKILL)
+        killed = job.kill_at(1, 0)
+        both = time.monotonic_ns()
+        results = job.end()
+    finally:
+        job.stop()
+    assert results == calm
+    trace = job.trace()
+    for rank in (0, 1):  # The first death: steps go on as before.
+        done = [t for t in steps(trace, rank) if t <= served]
+        pauses = [(b - a, a) for a, b in itertools.pairwise(done) if b > at]
+        assert len(pauses) >= 2
+        assert max(pause for pause, _ in pauses) < (served - at) * 0.8
+    # The second: nobody serves when the worker dies.
+    again = [line for line in events(trace, "start", both) if line["role"] == "scheduler"]
+    assert len(again) == 1 and again[0]["pid"] != scheduler
+    assert [report["ranks"] for report in job.recoveries()] == [[1]]
+    assert killed in {line["pid"] for line in events(trace, "start")}
