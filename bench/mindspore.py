@@ -13,6 +13,7 @@ with a build tree's `python` folder on PYTHONPATH. Prints one line per case, mil
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -136,26 +137,47 @@ def median(what: str, program: str, **more: str) -> None:
 
 def kill(spares: int) -> None:
     """Kill rank 0's process; wait for a step that nobody had made."""
-    run = Run(TRAIN, 2, ours=True, spares=spares, EPOCHS="100", PAUSE="0.05")
-    pattern = r"^STEP (\d+) (\d+) (\S+)"
-    run.wait_for(pattern, 40)
-    # A spare has rehearsed when it has stopped computing.
-    time.sleep(25 if spares else 1)
-    last = max(int(n) for n, _, _ in run.found(pattern))
-    log = run.folder / "logs" / "worker_0.log"
-    pid = re.findall(pattern, log.read_text(), re.M)[-1][1]
-    os.kill(int(pid), signal.SIGKILL)
-    killed = time.time()
-    firsts: dict[str, float] = {}
-    end = time.monotonic() + LIMIT_S
-    while len(firsts) < 2 and time.monotonic() < end:
-        time.sleep(0.02)
-        for n, process, when in run.found(pattern):
-            if float(when) > killed and int(n) > last + 1 and process != pid:
-                firsts.setdefault(process, float(when))
-    run.process.terminate()
-    run.process.wait(30)
-    print(f"kill   Holdfast, {spares} spare(s): {1e3 * (max(firsts.values()) - killed):.0f}")
+    run = Run(
+        TRAIN, 2, ours=True, spares=spares, EPOCHS="100", PAUSE="0.02", HOLDFAST_TRACE="trace"
+    )
+    try:
+        pattern = r"^STEP (\d+) (\d+) (\S+)"
+        run.wait_for(pattern, 40)
+        if spares:
+            run.wait_for(r"(rehearsed all)", 1)
+        times = [float(t) for n, _, t in run.found(pattern)][-41:]
+        log = run.folder / "logs" / "worker_0.log"
+        pid = int(re.findall(pattern, log.read_text(), re.M)[-1][1])
+        last = max(int(n) for n, _, _ in run.found(pattern))
+        killed, began = time.time(), time.monotonic_ns()
+        os.kill(pid, signal.SIGKILL)
+        firsts: dict[str, float] = {}
+        end = time.monotonic() + LIMIT_S
+        while len(firsts) < 2 and time.monotonic() < end:
+            time.sleep(0.02)
+            for n, process, when in run.found(pattern):
+                if float(when) > killed and int(n) > last + 1 and int(process) != pid:
+                    firsts.setdefault(process, float(when))
+    finally:
+        run.process.terminate()
+        run.process.wait(30)
+    step = 1e3 * statistics.median(b - a for a, b in zip(sorted(times), sorted(times)[2:]))
+    took = 1e3 * (max(firsts.values()) - killed)
+    print(f"kill   Holdfast, {spares} spare(s): {took:.0f}, a step being {step:.0f}", flush=True)
+    if os.environ.get("HOLDFAST_BENCH_PHASES"):
+        for line in phases(run.folder / "trace", began):
+            print(f"       {line}")
+
+
+def phases(folder: Path, began: int) -> list[str]:
+    """Return what the processes did after the kill, and when."""
+    lines = []
+    for path in folder.iterdir():
+        for event in map(json.loads, path.read_text().splitlines()):
+            if 0 < event["t_ns"] - began < 10**10:
+                words = {k: v for k, v in event.items() if k not in ("t_ns", "name", "event")}
+                lines.append((event["t_ns"] - began, path.stem, event.get("name", event), words))
+    return [f"{t / 1e6:8.1f} {who} {what} {words}" for t, who, what, words in sorted(lines)[:60]]
 
 
 def name(ours: bool) -> str:

@@ -21,6 +21,7 @@ namespace {
 
 constexpr int kSpareFd = 3;  // The pipe's number in a spare.
 constexpr Duration kExitPatience = std::chrono::seconds(10);
+constexpr Duration kGroupPatience = std::chrono::milliseconds(100);
 
 // Whether a process that is set to SCHED_IDLE can be set back: not everyone may.
 bool may_undo_idle() {
@@ -36,7 +37,7 @@ bool may_undo_idle() {
 
 // All threads of the process. A thread that is made meanwhile has its maker's policy: look again
 // until nothing was left to do.
-void make_ordinary(pid_t pid) {
+void make_process_ordinary(pid_t pid) {
   const sched_param parameters{};
   bool changed = true;
   for (int pass = 0; changed && pass < 10; ++pass) {
@@ -51,10 +52,22 @@ void make_ordinary(pid_t pid) {
   }
 }
 
+// All processes of the group: what a wrapper started has its policy.
+void make_ordinary(pid_t group) {
+  make_process_ordinary(group);
+  std::error_code error;
+  std::filesystem::directory_iterator entry("/proc", error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const pid_t pid = std::atoi(entry->path().filename().c_str());
+    if (pid > 0 && pid != group && ::getpgid(pid) == group) make_process_ordinary(pid);
+  }
+}
+
 // Waits until no thread of the process can touch its memory any more. The kernel tells nobody of
-// that instant, which comes within microseconds of the lifeline's end.
-bool wait_until_exiting(pid_t pid, const std::atomic<bool>& cancel) {
-  const Instant until = io::Loop::now() + kExitPatience;
+// that instant, which comes within microseconds of the lifeline's end, or of a SIGKILL.
+bool wait_until_exiting(pid_t pid, const std::atomic<bool>& cancel,
+                        Duration patience = kExitPatience) {
+  const Instant until = io::Loop::now() + patience;
   while (!io::is_exiting(pid)) {
     if (cancel || io::Loop::now() > until) return false;
     std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -69,6 +82,14 @@ bool is_held(pid_t pid, std::optional<std::uint64_t>& last) {
   return now && (!before || *before == *now);
 }
 
+// Who holds the lifeline, where it is of the child's group: one of another PID namespace has a
+// number that means somebody else here; so has, some time after its end, one whose wrapper lives
+// on. 0: nobody.
+pid_t trainer_of(const std::string& lifeline, pid_t group) {
+  const pid_t holder = arena::lifeline_holder(lifeline);
+  return holder > 0 && ::getpgid(holder) == group ? holder : 0;
+}
+
 const char* role_name(agent::Role role) {
   return role == agent::Role::kScheduler ? "MS_SCHED" : "MS_WORKER";
 }
@@ -80,6 +101,7 @@ Children::Children(io::Loop& loop, ChildrenOptions options,
     : loop_(loop),
       options_(std::move(options)),
       on_died_(std::move(on_died)),
+      stand_ins_(options_.argv.front().ends_with("/nursling")),
       idle_spares_(may_undo_idle()) {}
 
 Children::~Children() {
@@ -147,7 +169,9 @@ void Children::watch(agent::Process process) {
     const Instant when = io::Loop::now();
     // How a process ends that let go of its lifeline, or never held it, the pidfd tells.
     const bool died = ending && *ending == arena::Ending::kDied;
-    if (died && wait_until_exiting(pid, watcher->cancel)) {
+    // Any other wrapper may go on with something else; so its end is waited for.
+    const pid_t trainer = stand_ins_ ? trainer_of(path, pid) : 0;
+    if (died && wait_until_exiting(trainer != 0 ? trainer : pid, watcher->cancel)) {
       loop_.post([this, process, when] { lifeline_ended(process, when); });
     }
     watcher->done = true;
@@ -168,8 +192,9 @@ void Children::retire(std::unique_ptr<Watcher> watcher) {
 void Children::lifeline_ended(agent::Process process, Instant when) {
   const auto found = running_.find(process);
   if (found == running_.end()) return;  // Its end was quicker.
-  // What it forked must not outlive it. It is not reaped yet, so the number is still its own.
-  (void)io::signal_group(found->second.child.pid, SIGKILL);
+  // What it forked must not outlive it. It is not reaped yet, so the number is still its own. A
+  // stand-in is left to tell how its process ended; exited() does the same a moment later.
+  if (!stand_ins_) (void)io::signal_group(found->second.child.pid, SIGKILL);
   on_died_({.process = process,
             .exit_code = std::nullopt,
             .how = "died",
@@ -180,7 +205,11 @@ void Children::exited(agent::Process process, const io::Exit& exit) {
   const auto found = running_.find(process);
   HF_ASSERT(found != running_.end());
   const Instant when = io::Loop::now();
-  (void)io::signal_group(found->second.child.pid, SIGKILL);  // What it forked.
+  const pid_t group = found->second.child.pid;
+  const pid_t trainer = trainer_of(found->second.lifeline, group);
+  (void)io::signal_group(group, SIGKILL);  // What it forked.
+  // Nobody is told of an end while a wrapper's process still runs.
+  if (trainer != 0) (void)wait_until_exiting(trainer, false, kGroupPatience);
   retire(std::move(found->second.watcher));
   ::unlink(found->second.lifeline.c_str());
   running_.erase(found);
@@ -194,11 +223,14 @@ void Children::promote(const agent::Promote& what) {
   const auto found = running_.find(what.process);
   if (found == running_.end()) return;
   Running& running = found->second;
-  if (std::exchange(running.idle, false)) make_ordinary(running.child.pid);
+  const pid_t group = running.child.pid;
+  const pid_t trainer = trainer_of(running.lifeline, group);
+  if (running.idle && trainer != 0) make_process_ordinary(trainer);  // The one that is waited for.
   const std::string place = cat(what.node_id, ' ', what.attempt, '\n');
   // Shorter than a pipe's capacity; a spare that is gone makes it fail, and its end is on its way.
   (void)!::write(running.pipe.get(), place.data(), place.size());
   running.pipe.reset();
+  if (std::exchange(running.idle, false)) make_ordinary(group);
   const std::string former = logs_[what.node_id];
   const io::Fd log(::open(former.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
   const std::string line =
@@ -224,13 +256,9 @@ std::string Children::log_of(const std::string& node_id) const {
 std::set<agent::Process> Children::stopped() {
   std::set<agent::Process> found;
   for (auto& [process, running] : running_) {
-    // One of another PID namespace has a number that means somebody else here; so has, some time
-    // after its end, one whose wrapper lives on.
     const pid_t group = running.child.pid;
-    const auto ours = [group](pid_t pid) { return pid > 0 && ::getpgid(pid) == group; };
-    if (!ours(running.trainer)) {
-      const pid_t holder = arena::lifeline_holder(running.lifeline);
-      running.trainer = ours(holder) ? holder : 0;
+    if (running.trainer == 0 || ::getpgid(running.trainer) != group) {
+      running.trainer = trainer_of(running.lifeline, group);
       running.trainer_stopped_at.reset();
     }
     // A stopped wrapper would never end with its trainer.

@@ -83,6 +83,7 @@ class Children {
   io::Loop& loop_;
   ChildrenOptions options_;
   std::function<void(agent::Died)> on_died_;
+  bool stand_ins_ = false;  // Each child stands for one that the nursery forked (apps/nursling.cc).
   bool idle_spares_ = false;
   std::uint64_t spares_ = 0;
   std::map<agent::Process, Running> running_;

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import secrets
+import socket
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -84,8 +88,77 @@ def msrun(words: Sequence[str]) -> NoReturn:
     if not native.exists():
         print(f"holdfast: {native} is missing; install Holdfast anew", file=sys.stderr)
         raise SystemExit(2)
+    if "--" in arguments and variables.get("HOLDFAST_NURSERY") != "0":
+        at = arguments.index("--") + 1
+        arguments[at:] = _nursed(arguments[at:], variables)
     sys.stdout.flush()
     os.execve(native, ["msrun", *arguments], variables)
+
+
+# ---- The nursery ---------------------------------------------------------------------------------
+
+
+def _nursed(command: list[str], variables: dict[str, str]) -> list[str]:
+    """Start the nursery for a MindSpore script; return the command by which it is asked."""
+    nursling = _PACKAGE.parent / "bin" / "nursling"
+    is_script = command[:2] == [sys.executable, "-u"] and len(command) > 2
+    if not (is_script and nursling.exists() and fits_nursery(Path(command[2]))):
+        return command
+    name = f"holdfast-nursery-{secrets.token_hex(16)}"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0{name}")
+        listener.listen(128)
+        words = [
+            "-u",
+            "-m",
+            "holdfast.mindspore._nursery",
+            str(listener.fileno()),
+            str(os.getpid()),
+        ]
+        subprocess.Popen(
+            [sys.executable, *words],
+            env=dict(variables, HOLDFAST_MINDSPORE_OFF="1"),
+            stdin=subprocess.DEVNULL,
+            pass_fds=[listener.fileno()],
+        )
+    # The successors of a process that ends with a last checkpoint import no MindSpore.
+    which = "first" if _role.gasps(variables) else "all"
+    return [str(nursling), name, which, *command]
+
+
+def fits_nursery(script: Path) -> bool:
+    """Return whether a script imports MindSpore, and sets no environment variable before."""
+    try:
+        tree = ast.parse(script.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return False
+    nodes = list(ast.walk(tree))
+    imports = [n.lineno for n in nodes if isinstance(n, (ast.Import, ast.ImportFrom)) and _is_ms(n)]
+    changes = [n.lineno for n in nodes if isinstance(n, (ast.Subscript, ast.Call)) and _sets(n)]
+    return bool(imports) and all(line > min(imports) for line in changes)
+
+
+def _is_ms(node: ast.Import | ast.ImportFrom) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        names = [node.module or ""] if not node.level else []
+    else:
+        names = [alias.name for alias in node.names]
+    return any(name.partition(".")[0] == "mindspore" for name in names)
+
+
+def _sets(node: ast.Subscript | ast.Call) -> bool:
+    """Return whether this changes os.environ."""
+    if isinstance(node, ast.Subscript):
+        return not isinstance(node.ctx, ast.Load) and _name(node.value) == "environ"
+    if _name(node.func) in ("putenv", "unsetenv"):
+        return True
+    changing = ("setdefault", "update", "pop", "clear", "popitem")
+    of = node.func.value if isinstance(node.func, ast.Attribute) else None
+    return _name(node.func) in changing and of is not None and _name(of) == "environ"
+
+
+def _name(node: ast.expr) -> str:
+    return getattr(node, "attr", "") or getattr(node, "id", "")
 
 
 def main(words: Sequence[str]) -> NoReturn:

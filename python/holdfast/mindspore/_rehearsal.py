@@ -147,6 +147,7 @@ def lead(engine: Engine) -> None:
             )
             stage.thread.start()
             stage.parked.wait()
+        say(f"this spare has rehearsed all {engine.world_size} ranks and waits for a place")
 
     usual = threading.stack_size(_STACK_BYTES)
     director = threading.Thread(target=rehearse_all, name="rehearsal", daemon=True)

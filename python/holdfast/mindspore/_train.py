@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from holdfast._errors import UserError
-from holdfast.mindspore import _gasp
+from holdfast.mindspore import _gasp, _pipeline
 from holdfast.mindspore._engine import Engine
 from holdfast.mindspore._state import State
 
@@ -155,8 +155,7 @@ class Run:
     def _resume(self, at: dict[str, Any]) -> int:
         from mindspore import dataset
 
-        # The other way of skipping leaves out what augmentations draw.
-        dataset.config.set_fast_recovery(False)
+        dataset.config.set_fast_recovery(_pipeline.draws_nothing(self._dataset))
         batch, epoch, done = int(at["batch"]), int(at["epoch"]), int(at["step"])
         self._first_batch, self._first_step = int(at["first_batch"]), int(at["first_step"])
         if self._trainer.retrying:

@@ -1,0 +1,192 @@
+// nursling: stands for a process that the nursery forks, as a wrapper stands for what it runs.
+//
+//   nursling ADDRESS all|first PROGRAM [ARGUMENTS]
+//
+// The nursery (python/holdfast/mindspore/_nursery.py) has imported MindSpore once and forks every
+// process of the job from itself. So that the agent has a child all the same, it starts this, which
+// hands its descriptors, environment and arguments over, and ends as that process ends. Where there
+// is no nursery, or it refuses, this becomes PROGRAM itself: as if it had never been there.
+// "first": only processes that replace nobody are asked for. Decides nothing else.
+#include <poll.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+
+extern char** environ;
+
+namespace {
+
+constexpr int kSpareFd = 3;
+constexpr int kImportPatienceMs =
+    120'000;                              // MindSpore's import takes seconds; on a busy host more.
+constexpr int kStatusPatienceMs = 5'000;  // The nursery hears of an end when this does.
+
+// What the nursery says, and in the last case the process itself.
+enum Kind : std::uint32_t { kRefused, kStarted, kEnded, kLeaving };
+struct Answer {
+  std::uint32_t kind;
+  std::int32_t value;  // A pid; a status of wait(); an exit code.
+};
+
+// What the agent has set for this process; the settings are that process's to read.
+std::string_view variable(std::string_view name) {
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    if (text.starts_with(name) && text.substr(name.size()).starts_with('=')) {
+      return text.substr(name.size() + 1);
+    }
+  }
+  return {};
+}
+
+[[noreturn]] void become(char** program) {
+  ::execv(program[0], program);
+  std::fprintf(stderr, "holdfast: cannot start %s: %s\n", program[0], std::strerror(errno));
+  ::_exit(127);
+}
+
+// A scheduler never imports MindSpore; nor does a successor where `first` is said.
+bool is_to_be_asked_for(std::string_view which) {
+  if (variable("MS_ROLE") != "MS_WORKER") return false;
+  const std::string_view attempt = variable("HOLDFAST_ATTEMPT");
+  const bool succeeds = attempt != "1" || !variable("HOLDFAST_SPARE_FD").empty();
+  return which == "all" || !succeeds;
+}
+
+// The socket of the nursery, which is of our own user; -1: there is none.
+int connect_to(std::string_view name) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (name.size() + 1 > sizeof(address.sun_path)) return -1;
+  std::memcpy(&address.sun_path[1], name.data(), name.size());  // [0] is 0: the name is in no file.
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0 || ::connect(fd, reinterpret_cast<const sockaddr*>(&address), size) != 0) return -1;
+  ucred peer{};
+  socklen_t length = sizeof(peer);
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return -1;
+  return peer.uid == ::geteuid() ? fd : -1;
+}
+
+// Size, then text: the folder, the number of arguments, the arguments, the environment; each ends
+// with a 0.
+std::string request_for(char** program, int count) {
+  std::string text;
+  const auto add = [&text](std::string_view part) { (text += part) += '\0'; };
+  char* folder = ::getcwd(nullptr, 0);
+  add(folder == nullptr ? "/" : folder);
+  std::free(folder);
+  add(std::to_string(count));
+  for (int i = 0; i < count; ++i) add(program[i]);
+  for (char** entry = environ; *entry != nullptr; ++entry) add(*entry);
+  const auto size = static_cast<std::uint32_t>(text.size());
+  return std::string(reinterpret_cast<const char*>(&size), sizeof(size)) + text;
+}
+
+// The descriptors go with the first bytes.
+bool send_request(int fd, const std::string& request) {
+  std::array<int, 4> given{0, 1, 2, kSpareFd};
+  const std::size_t bytes =
+      sizeof(int) * (variable("HOLDFAST_SPARE_FD").empty() ? given.size() - 1 : given.size());
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(given))> room{};
+  iovec words{const_cast<char*>(request.data()), request.size()};
+  msghdr message{};
+  message.msg_iov = &words;
+  message.msg_iovlen = 1;
+  message.msg_control = room.data();
+  message.msg_controllen = CMSG_SPACE(bytes);
+  cmsghdr* head = CMSG_FIRSTHDR(&message);
+  head->cmsg_level = SOL_SOCKET;
+  head->cmsg_type = SCM_RIGHTS;
+  head->cmsg_len = CMSG_LEN(bytes);
+  std::memcpy(CMSG_DATA(head), given.data(), bytes);
+  ssize_t sent = ::sendmsg(fd, &message, MSG_NOSIGNAL);
+  for (std::size_t done = 0; sent > 0;) {
+    done += static_cast<std::size_t>(sent);
+    if (done == request.size()) return true;
+    sent = ::send(fd, request.data() + done, request.size() - done, MSG_NOSIGNAL);
+  }
+  return false;
+}
+
+// Nothing where nobody will answer any more, or not within the limit.
+std::optional<Answer> receive(int fd, int limit_ms) {
+  pollfd what{fd, POLLIN, 0};
+  if (::poll(&what, 1, limit_ms) <= 0) return std::nullopt;
+  Answer answer{};
+  if (::recv(fd, &answer, sizeof(answer), MSG_WAITALL) != sizeof(answer)) return std::nullopt;
+  return answer;
+}
+
+[[noreturn]] void end_as(int status) {
+  if (WIFSIGNALED(status)) {
+    const rlimit none{0, 0};  // The core, if any, is that process's.
+    ::setrlimit(RLIMIT_CORE, &none);
+    ::signal(WTERMSIG(status), SIG_DFL);
+    sigset_t all;
+    ::sigfillset(&all);
+    ::sigprocmask(SIG_UNBLOCK, &all, nullptr);
+    ::raise(WTERMSIG(status));
+    ::_exit(128 + WTERMSIG(status));
+  }
+  ::_exit(WEXITSTATUS(status));
+}
+
+// Waits for the end of the process. Where the nursery is gone the process's own word counts.
+[[noreturn]] void stand_for(pid_t pid, int fd) {
+  const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+  std::optional<int> leaving;
+  bool alive = pidfd >= 0;  // Else it has ended already, and the status is on its way.
+  while (true) {
+    std::array<pollfd, 2> what{pollfd{fd, POLLIN, 0}, pollfd{pidfd, POLLIN, 0}};
+    const int ready = ::poll(what.data(), alive ? 2 : 1, alive ? -1 : kStatusPatienceMs);
+    if (ready < 0) continue;
+    if (alive && what[1].revents != 0) alive = false;
+    if (ready > 0 && what[0].revents == 0) continue;
+    const auto answer = ready > 0 ? receive(fd, 0) : std::nullopt;
+    if (answer && answer->kind == kEnded) end_as(answer->value);
+    if (answer && answer->kind == kLeaving) leaving = answer->value;
+    if (answer) continue;
+    if (leaving) ::_exit(*leaving);
+    std::fprintf(stderr, "holdfast: the nursery is gone, so nobody knows how process %d ended\n",
+                 pid);
+    ::_exit(1);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 4) {
+    std::fprintf(stderr,
+                 "usage: nursling ADDRESS all|first PROGRAM [ARGUMENTS]; msrun starts it\n");
+    return 2;
+  }
+  char** program = argv + 3;
+  if (!is_to_be_asked_for(argv[2])) become(program);
+  const int fd = connect_to(argv[1]);
+  if (fd < 0 || !send_request(fd, request_for(program, argc - 3))) become(program);
+  const auto answer = receive(fd, kImportPatienceMs);
+  if (!answer || answer->kind != kStarted) become(program);
+  // The signals of the group are meant for that process; this one ends with it.
+  sigset_t all;
+  ::sigfillset(&all);
+  ::sigprocmask(SIG_BLOCK, &all, nullptr);
+  if (!variable("HOLDFAST_SPARE_FD").empty()) ::close(kSpareFd);  // That process reads it.
+  stand_for(answer->value, fd);
+}

@@ -1,0 +1,274 @@
+"""Import MindSpore once for all processes of a job on this host, and fork each from here.
+
+msrun starts this process beside itself, and for every process of the job a `nursling`
+(apps/nursling.cc), which asks here for a fork with its environment, folder and descriptors, and
+ends as that one does. The import costs seconds of a core, the fork of a process that has imported
+some milliseconds; and MindSpore 2.10 on CPU has no thread yet when its import ends. Whatever does
+not fit is refused: then that process starts by itself, as without a nursery.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import selectors
+import signal
+import socket
+import struct
+import sys
+from typing import Final, NamedTuple
+
+_ANSWER: Final = struct.Struct("<Ii")  # As in apps/nursling.cc.
+_REFUSED, _STARTED, _ENDED = range(3)
+_SPARE_FD: Final = 3
+_OWN_FDS: Final = 10  # Ours are above: a process that is forked has its descriptors below.
+_PATIENCE_S: Final = 10.0  # A request is written in one go.
+# What each process has for itself; the rest of the environment is the same for all.
+_OWN_NAMES: Final = (
+    "MS_ROLE",
+    "MS_NODE_ID",
+    "HOLDFAST_INCARNATION",
+    "HOLDFAST_ATTEMPT",
+    "HOLDFAST_LIFELINE",
+    "HOLDFAST_SPARE_FD",
+)
+
+
+class Request(NamedTuple):
+    """What a process shall be."""
+
+    connection: socket.socket
+    nursling: int
+    folder: str
+    argv: list[str]  # [python, "-u", script, ...]
+    environment: dict[str, str]
+    descriptors: list[int]
+
+    def shared(self) -> dict[str, str]:
+        """Return what of the environment all processes have."""
+        return {k: v for k, v in self.environment.items() if k not in _OWN_NAMES}
+
+    def close(self) -> None:
+        """Close what came with it."""
+        self.connection.close()
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+
+class _Worker(NamedTuple):
+    pid: int
+    connection: socket.socket
+
+
+def _above(descriptor: int) -> int:
+    import fcntl
+
+    copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _OWN_FDS)
+    os.close(descriptor)
+    return copy
+
+
+def _read(connection: socket.socket) -> Request:
+    """Read a request; ValueError, OSError: it is none, or it is not of this user."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    nursling, user, _ = struct.unpack("iII", credentials)
+    if user != os.geteuid():
+        raise ValueError("another user's")
+    connection.settimeout(_PATIENCE_S)
+    first, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 4)
+    text = bytearray(first)
+    while len(text) < 4 or len(text) < 4 + struct.unpack_from("=I", text)[0]:
+        more = connection.recv(1 << 16)
+        if not more:
+            raise ValueError("a request was cut off")
+        text += more
+    connection.setblocking(True)
+    folder, count, *rest = os.fsdecode(bytes(text[4:-1])).split("\0")
+    argv, entries = rest[: int(count)], rest[int(count) :]
+    environment = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+    return Request(connection, nursling, folder, argv, environment, descriptors)
+
+
+class Nursery:
+    """Answers requests until the agent is gone."""
+
+    def __init__(self, listener: socket.socket, agent: int) -> None:
+        """Listen; nothing is imported before the first request, which has the environment."""
+        self._listener = listener
+        self._agent = agent
+        self._workers: dict[int, _Worker] = {}  # By pidfd.
+        self._shared: dict[str, str] | None = None
+        self._imported: dict[str, str] = {}  # What the import has put into the environment.
+        self._said = b""  # What MindSpore says when it is imported.
+        self._refuses = False
+        self._wake = socket.socketpair()
+        for end in self._wake:
+            end.setblocking(False)
+        self._selector = selectors.PollSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._selector.register(self._wake[0], selectors.EVENT_READ)
+
+    def serve(self) -> Request:
+        """Fork processes; return in each of them, with what it shall be."""
+        signal.set_wakeup_fd(self._wake[1].fileno())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._listener:
+                    request = self._accept()
+                    if request is not None:
+                        return request
+                elif key.fileobj is self._wake[0]:
+                    self._signalled()
+                else:
+                    self._ended(key.fd)
+
+    def _signalled(self) -> None:
+        """End with the agent, whose end is the signal; all that was forked ends too."""
+        with contextlib.suppress(BlockingIOError):
+            self._wake[0].recv(64)
+        if os.getppid() == self._agent:
+            return
+        for worker in self._workers.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(os.getpgid(worker.pid), signal.SIGKILL)
+        os._exit(0)
+
+    def _ended(self, pidfd: int) -> None:
+        worker = self._workers.pop(pidfd)
+        self._selector.unregister(pidfd)
+        os.close(pidfd)
+        _, status = os.waitpid(worker.pid, 0)
+        with contextlib.suppress(OSError), worker.connection as connection:
+            connection.send(_ANSWER.pack(_ENDED, status))
+
+    def _accept(self) -> Request | None:
+        """Answer one request; return it in the process that was forked for it."""
+        connection, _ = self._listener.accept()
+        try:
+            request = _read(connection)
+        except (OSError, ValueError, struct.error):
+            connection.close()
+            return None
+        if self._fits(request):
+            with contextlib.suppress(OSError):
+                if self._fork(request) == 0:
+                    return request
+                return None
+        with contextlib.suppress(OSError):
+            connection.send(_ANSWER.pack(_REFUSED, 0))
+        request.close()
+        return None
+
+    def _fits(self, request: Request) -> bool:
+        if self._shared is None:
+            self._shared = request.shared()
+            try:
+                self._import(request)
+            except BaseException:  # Also SystemExit; each process will say by itself what is wrong.
+                self._refuses = True
+        return not self._refuses and request.shared() == self._shared
+
+    def _import(self, request: Request) -> None:
+        os.environ.clear()
+        os.environ.update(request.shared())
+        os.chdir(request.folder)
+        sys.path[0] = os.path.dirname(os.path.realpath(request.argv[2]))
+        usual = [_above(os.dup(stream)) for stream in (1, 2)]
+        said = os.memfd_create("nursery")
+        for stream in (1, 2):
+            os.dup2(said, stream)
+        try:
+            import mindspore  # noqa: F401
+
+            # What the shims need, and the first graph; nothing that binds MindSpore's own names.
+            import holdfast.mindspore._engine
+            import holdfast.mindspore._shims
+            import holdfast.mindspore._train  # noqa: F401
+        finally:
+            os.lseek(said, 0, os.SEEK_SET)
+            self._said = os.read(said, 1 << 20)
+            os.close(said)
+            for stream, former in zip((1, 2), usual):
+                os.dup2(former, stream)
+                os.close(former)
+        if len(os.listdir("/proc/self/task")) != 1:
+            raise RuntimeError("a thread was started by the import: no fork is safe any more")
+        begun = request.shared()
+        self._imported = {k: v for k, v in os.environ.items() if begun.get(k) != v}
+        gc.collect()
+        gc.freeze()
+
+    def _fork(self, request: Request) -> int:
+        """Fork; 0 in the new process, which is then what the request wants."""
+        pid = os.fork()
+        if pid == 0:
+            self._become(request)
+            return 0
+        # Both do it, as shells do: whoever is first, no signal to the group is lost.
+        with contextlib.suppress(OSError):
+            os.setpgid(pid, request.nursling)
+        for descriptor in request.descriptors:
+            os.close(descriptor)
+        pidfd = os.pidfd_open(pid)
+        self._workers[pidfd] = _Worker(pid, request.connection)
+        self._selector.register(pidfd, selectors.EVENT_READ)
+        with contextlib.suppress(OSError):
+            request.connection.send(_ANSWER.pack(_STARTED, pid))
+        return pid
+
+    def _become(self, request: Request) -> None:
+        """Leave everything of the nursery behind."""
+        try:
+            os.setpgid(0, request.nursling)
+        except OSError:
+            os._exit(1)  # The nursling was killed meanwhile.
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._listener.close()
+        self._selector.close()
+        for end in self._wake:
+            end.close()
+        for pidfd, worker in self._workers.items():
+            os.close(pidfd)
+            worker.connection.close()
+        for target, descriptor in enumerate(request.descriptors):
+            os.dup2(descriptor, target, inheritable=True)
+            os.close(descriptor)
+        if len(request.descriptors) <= _SPARE_FD:
+            os.close(_SPARE_FD)  # It was only held free.
+        os.chdir(request.folder)
+        with contextlib.suppress(OSError):  # A spare's nursling may be idle.
+            policy = os.sched_getscheduler(request.nursling)
+            os.sched_setscheduler(0, policy, os.sched_getparam(request.nursling))
+        os.environ.clear()
+        os.environ.update(request.environment)
+        os.environ.update(self._imported)
+        if self._said:
+            os.write(2, self._said)
+
+
+def main() -> None:
+    """Serve on the socket with the given number, beside the given agent."""
+    listener, agent = int(sys.argv[1]), int(sys.argv[2])
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: at the agent's end.
+    if os.getppid() != agent:
+        return
+    os.setpgid(0, 0)  # A Ctrl-C is the agent's to pass on.
+    listener = _above(listener)
+    null = os.open(os.devnull, os.O_RDWR)
+    if null != _SPARE_FD:
+        os.dup2(null, _SPARE_FD)
+        os.close(null)
+    request = Nursery(socket.socket(fileno=listener), agent).serve()
+    from holdfast.mindspore import _nestling
+
+    _nestling.run(request)
+
+
+if __name__ == "__main__":
+    main()

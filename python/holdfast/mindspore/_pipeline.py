@@ -1,0 +1,58 @@
+"""Say whether a data pipeline may skip to a step at its source, without making what comes before.
+
+MindSpore can push a skip down to the source (`fast_recovery`): milliseconds, where making and
+dropping all former batches takes as long as the training's data took. But what a random operation
+would have drawn is then not drawn, and the data are others than those of the undisturbed run. So it
+is used where everything in the pipeline is known to draw nothing; what is not known is replayed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+_PACKAGE: Final = "mindspore.dataset."
+_SOURCES: Final = frozenset(
+    {
+        "Cifar10Dataset",
+        "Cifar100Dataset",
+        "FashionMnistDataset",
+        "ImageFolderDataset",
+        "MnistDataset",
+        "NumpySlicesDataset",
+    }
+)
+_OPERATIONS: Final = frozenset(
+    {
+        "CenterCrop",
+        "Decode",
+        "HWC2CHW",
+        "Normalize",
+        "OneHot",
+        "Pad",
+        "Rescale",
+        "Resize",
+        "ToTensor",
+        "TypeCast",
+    }
+)
+
+
+def draws_nothing(dataset: Any) -> bool:
+    """Return whether a pipeline is known to make each batch the same, whatever came before."""
+    if not _own(dataset):
+        return False
+    kind = type(dataset).__name__
+    if kind == "BatchDataset":
+        plain = not callable(dataset.batch_size) and dataset.per_batch_map is None
+        return plain and draws_nothing(dataset.children[0])
+    if kind == "MapDataset":
+        known = all(_own(o) and type(o).__name__ in _OPERATIONS for o in dataset.operations)
+        return known and draws_nothing(dataset.children[0])
+    # A sampler of the program's own draws what it likes.
+    sampler = getattr(dataset, "sampler", None)
+    return kind in _SOURCES and not dataset.children and (sampler is None or _own(sampler))
+
+
+def _own(thing: Any) -> bool:
+    """Return whether something is of a class of MindSpore's, and not of one derived from it."""
+    return type(thing).__module__.startswith(_PACKAGE)

@@ -1,0 +1,117 @@
+"""Processes forked from one that has imported MindSpore are as if started by themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mindspore_job import NEEDS_MINDSPORE, Job, until
+
+from holdfast.mindspore import _launch
+
+RANK = """
+import os, sys, numpy as np
+import mindspore as ms
+from mindspore.communication import init, get_rank
+init()
+{more}
+words = os.getpid(), os.getcwd(), sys.argv[1:], np.random.rand()
+print("RANK", get_rank(), "of", *words, flush=True)
+{end}
+"""
+LINE = re.compile(r"^RANK (\d) of (\d+) (\S+) (\[.*\]) (\S+)$", re.M)
+
+
+@contextlib.contextmanager
+def running(folder: Path, more: str = "", end: str = "", **variables: str) -> Iterator[Job]:
+    (folder / "rank.py").write_text(RANK.format(more=more, end=end))
+    options = ("--max_restarts=1",)
+    run = Job(folder, folder, ["rank.py", "a b"], options=options, variables=variables)
+    try:
+        yield run
+    finally:
+        run.stop()
+
+
+def was_forked(pid: str) -> bool:
+    """Return whether a process has the nursery's command line."""
+    return b"_nursery" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+@NEEDS_MINDSPORE
+@pytest.mark.parametrize("nursery", ["1", "0"])
+def test_mindspore_processes_are_as_if_started_by_themselves(tmp_path: Path, nursery: str) -> None:
+    with running(tmp_path, end="input()", HOLDFAST_NURSERY=nursery) as run:
+        run.end(code=None)
+        found = LINE.findall(run.logs())
+        assert {rank for rank, *_ in found} == {"0", "1"}
+        for _, _, folder, arguments, _ in found:
+            assert (folder, arguments) == (str(tmp_path), "['a b']")
+        assert len({drawn for *_, drawn in found}) == len(found)  # Nobody draws what another did.
+        # Standard input is empty; what Python says of it does not tell of the nursery.
+        log = (tmp_path / "logs" / "worker_0.log").read_text()
+        assert "EOFError" in log and "_nestling" not in log, log
+        assert "exited with code 1" in (tmp_path / "logs" / "scheduler.log").read_text()
+
+
+@NEEDS_MINDSPORE
+def test_mindspore_a_killed_agent_or_nursery_leaves_nothing_behind(tmp_path: Path) -> None:
+    for victim in ("agent", "nursery"):
+        folder = tmp_path / victim
+        folder.mkdir()
+        with running(folder, end="import time; time.sleep(600)") as run:
+            assert until(lambda: len(LINE.findall(run.logs())) == 2), run.logs()
+            workers = [pid for _, pid, *_ in LINE.findall(run.logs())]
+            assert all(map(was_forked, workers))
+            nursery = Path(f"/proc/{workers[0]}/stat").read_text().rsplit(")", 1)[1].split()[1]
+            os.kill(run.process.pid if victim == "agent" else int(nursery), signal.SIGKILL)
+            if victim == "nursery":  # Nobody needs it any more; a successor starts by itself.
+                os.kill(int(workers[1]), signal.SIGKILL)
+                assert until(lambda: len(LINE.findall(run.logs())) >= 3), run.logs()
+                newest = max((pid for _, pid, *_ in LINE.findall(run.logs())), key=int)
+                assert not was_forked(newest)
+                run.process.terminate()
+            run.process.wait(60)
+            for pid in workers:
+                assert until(lambda of=pid: not Path(f"/proc/{of}").exists(), 30), pid
+
+
+@NEEDS_MINDSPORE
+def test_mindspore_variables_that_a_program_sets_before_the_import_count(tmp_path: Path) -> None:
+    (tmp_path / "before.py").write_text("import os\nos.environ['GLOG_v'] = '2'\n")
+    script = "import before\nimport mindspore\nimport os\nprint('RAN', os.getpid(), flush=True)\n"
+    (tmp_path / "rank.py").write_text(script)
+    run = Job(tmp_path, tmp_path, ["rank.py"])
+    try:
+        run.end(code=None)
+        log = (tmp_path / "logs" / "worker_0.log").read_text()
+        assert "the program sets GLOG_v before it imports MindSpore" in log, log
+        assert "RAN" in log
+    finally:
+        run.stop()
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("import mindspore as ms", True),
+        ("from mindspore.nn import Dense\nimport os\nos.environ['X'] = '1'", True),
+        ("import os\nx = os.environ['X']\nimport mindspore", True),
+        ("import os\nos.environ['X'] = '1'\nimport mindspore", False),
+        ("import os\nos.environ.setdefault('X', '1')\nimport mindspore", False),
+        ("import os\nos.putenv('X', '1')\nimport mindspore", False),
+        ("import torch", False),
+        ("import mindspore as", False),
+    ],
+)
+def test_mindspore_scripts_that_set_variables_first_are_not_forked(
+    tmp_path: Path, text: str, fits: bool
+) -> None:
+    (tmp_path / "x.py").write_text(text)
+    assert _launch.fits_nursery(tmp_path / "x.py") is fits
+    assert not _launch.fits_nursery(tmp_path / "no.py")
