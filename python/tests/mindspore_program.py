@@ -106,6 +106,17 @@ callbacks = [
     train.ModelCheckpoint(f"net-{get_rank()}", f"out/{get_rank()}", keep),
     Trace(),
 ]
+if config.get("dies_in_gasp") == get_rank():
+    saving = sys.modules["mindspore.train.callback._train_fault_tolerance"]
+    usual_save = saving.save_checkpoint
+
+    def die_in_save(saved: nn.Cell, path: str, **named: object) -> None:
+        usual_save(saved, path, **named)
+        os.truncate(path, os.path.getsize(path) // 2)
+        open("died-in-gasp", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    saving.save_checkpoint = die_in_save
 if config.get("tft"):
     callbacks.append(train.TFTRegister(0, "127.0.0.1", 30051, "./ttp_checkpoints/"))
 model.train(config.get("epochs", 2), dataset, callbacks=callbacks)

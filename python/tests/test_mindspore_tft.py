@@ -118,6 +118,32 @@ def test_mindspore_a_lost_process_leaves_the_state_after_its_last_step(
     assert numbers == {"epoch_num": epoch, "step_num": step, "cur_rank": saver, "batch_num": size}
 
 
+@pytest.mark.parametrize(
+    ("ranks", "saver"),
+    [pytest.param(3, 1, id="another-saves"), pytest.param(2, 0, id="nobody-is-left")],
+)
+def test_mindspore_a_kill_in_the_midst_of_the_last_checkpoint_leaves_a_whole_one(
+    tmp_path: Path, data: Path, calm: Callable[[int], Path], ranks: int, saver: int
+) -> None:
+    config = {**TFT, "dies_in_gasp": 0, "pause": 0.02}
+    with job(tmp_path / "job", data, config, ranks=ranks, spares=None, variables=TTP) as run:
+        run.kill_at(ranks - 1, 12)
+        file = gasped(run)
+    assert (tmp_path / "job" / "died-in-gasp").exists()
+    step = int(file.parent.parent.name.rsplit("_", 1)[1])
+    size = -(-1600 // ranks // 32)
+    epoch, at = (step - 1) // size + 1, (step - 1) % size + 1
+    assert (file.parent.name, file.name) == (f"rank_{saver}", f"ttp_rank_{saver}-{epoch}_{at}.ckpt")
+    # The optimizer's state and all other values are those after one and the same step.
+    missing, equal, numbers = compare(
+        file, calm(ranks) / f"out/{saver}/net-{saver}-{epoch}_{at}.ckpt"
+    )
+    assert (missing, equal) == ([], True)
+    assert (numbers["step_num"], numbers["epoch_num"]) == (step, epoch)
+    log = run.logs()
+    assert ("all processes were lost; the state after" in log) is (saver == 0), log
+
+
 def test_mindspore_a_memory_error_is_repaired_in_the_process(tmp_path: Path, data: Path) -> None:
     variables = {"MS_ENABLE_TFT": "{UCE:1, TTP:1}", "MINDIO_FOR_MINDSPORE": "1"}
     errors = [[1, 9, "end", "uce"], [0, 31, "begin", "uce"]]

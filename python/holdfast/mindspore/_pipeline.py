@@ -43,7 +43,7 @@ def draws_nothing(dataset: Any) -> bool:
         return False
     kind = type(dataset).__name__
     if kind == "BatchDataset":
-        plain = not callable(dataset.batch_size) and dataset.per_batch_map is None
+        plain = dataset.batch_size_func is None and dataset.per_batch_map is None
         return plain and draws_nothing(dataset.children[0])
     if kind == "MapDataset":
         known = all(_own(o) and type(o).__name__ in _OPERATIONS for o in dataset.operations)

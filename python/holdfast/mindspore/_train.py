@@ -80,6 +80,8 @@ class Trainer(threading.local):
             self.state = State(self.engine, parameters, {"call": 0})
             self._network = network
             state = self.state
+            if self.engine.gasps:
+                _gasp.warm_up(self.engine.place)
             state.on_helper = lambda saves: _gasp.gasp(self.engine, state.session, saves)
         elif network is not self._network:
             mine = {id(p) for p in self._network.get_parameters()}

@@ -1,0 +1,117 @@
+"""What is read and written quickly is what MindSpore itself reads and writes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mindspore_job import NEEDS_MINDSPORE, make_data
+
+pytestmark = NEEDS_MINDSPORE
+
+if not NEEDS_MINDSPORE.args[0]:
+    import mindspore as ms
+    import mindspore.dataset as ds
+    import numpy as np
+    from mindspore import nn
+
+    from holdfast.mindspore import _gasp, _pipeline
+
+
+def mnist(folder: Path) -> Any:
+    data = ds.MnistDataset(str(folder), num_shards=2, shard_id=1)
+    data = data.map([ds.vision.Rescale(1.0 / 255.0, 0), ds.vision.HWC2CHW()], "image")
+    return data.map(ds.transforms.TypeCast(ms.int32), "label").batch(16)
+
+
+def slices(folder: Path) -> Any:
+    return ds.NumpySlicesDataset((np.arange(480.0), np.arange(480)), shuffle=True).batch(7)
+
+
+def cropped(folder: Path) -> Any:
+    data = ds.MnistDataset(str(folder), num_shards=2, shard_id=1)
+    return data.map([ds.vision.RandomCrop(28, padding=2)], "image").batch(16)
+
+
+def shuffled(folder: Path) -> Any:
+    return mnist(folder).shuffle(3)
+
+
+def own_function(folder: Path) -> Any:
+    return ds.NumpySlicesDataset(np.arange(480.0)).map(lambda x: x + 1).batch(7)
+
+
+def own_batches(folder: Path) -> Any:
+    return ds.NumpySlicesDataset(np.arange(480.0)).batch(lambda info: 7)
+
+
+def read(make: Callable[[], Any], first: int, fast: bool) -> list[str]:
+    """Return the digests of three epochs' batches, without the first ones."""
+    ms.dataset.config.set_seed(5)
+    ms.dataset.config.set_fast_recovery(fast)
+    pipeline = make()
+    size = pipeline.get_dataset_size()
+    if first:
+        pipeline.set_init_step(first)
+    rows = pipeline.create_tuple_iterator(num_epochs=3)
+    found = []
+    for _ in range(first // size, 3):
+        for row in rows:
+            words = b"".join(column.asnumpy().tobytes() for column in row)
+            found.append(hashlib.sha256(words).hexdigest())
+    return found
+
+
+@pytest.mark.parametrize("make", [mnist, slices] if pytestmark.args[0] is False else [None])
+def test_mindspore_a_pipeline_that_draws_nothing_skips_to_the_same_batches(
+    tmp_path: Path, make: Callable[[Path], Any]
+) -> None:
+    folder = make_data(tmp_path / "data", 480)
+    assert _pipeline.draws_nothing(make(folder))
+    whole = read(lambda: make(folder), 0, fast=False)
+    size = len(whole) // 3
+    assert len(set(whole)) > size  # Each epoch is another.
+    for first in (1, size, 2 * size + 3):
+        for fast in (False, True):
+            assert read(lambda: make(folder), first, fast) == whole[first:], (first, fast)
+
+
+def test_mindspore_a_pipeline_that_may_draw_is_replayed(tmp_path: Path) -> None:
+    folder = make_data(tmp_path / "data", 96)
+    for make in (cropped, shuffled, own_function, own_batches):
+        assert not _pipeline.draws_nothing(make(folder)), make
+
+
+def test_mindspore_the_last_checkpoint_has_the_bytes_of_mindspore_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mindspore.train import serialization
+
+    class Values(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            kinds = (ms.float32, ms.float16, ms.bfloat16, ms.int64, ms.uint8, ms.bool_)
+            for i, kind in enumerate(kinds):
+                value = ms.Tensor(np.arange(300).reshape(3, 100), kind)
+                setattr(self, f"p{i}", ms.Parameter(value, name=f"value.{kind}.ü"))
+
+    cell = Values()
+    for slice_kb in (serialization.SLICE_SIZE, 1):  # A large value is written in parts.
+        monkeypatch.setattr(serialization, "SLICE_SIZE", slice_kb)
+        written = []
+        for quick in (False, True):
+            more = {"__exception_save__": True, "step_num": 70_000, "x": 1.5, "note": "später"}
+            path = tmp_path / f"{slice_kb}-{quick}.ckpt"
+            if quick:
+                with _gasp._quick_writer():
+                    ms.save_checkpoint(cell, str(path), append_dict=more)
+            else:
+                ms.save_checkpoint(cell, str(path), append_dict=more)
+            written.append(path.read_bytes())
+        assert written[0] == written[1]
+        assert len(written[0]) > 6 * 300
+    loaded = ms.load_checkpoint(str(path))
+    assert int(loaded["step_num"].asnumpy()) == 70_000
