@@ -180,6 +180,11 @@ TEST(CInterface, ServesThreadsThatUseOneGroupOneAfterTheOther) {
           EXPECT_TRUE(work == nullptr || hf_wait(work, -1) == HF_OK);
           hf_release(work);
           EXPECT_EQ(numbers[7], static_cast<float>(t));
+          std::array<float, 8> sums{};
+          EXPECT_EQ(hf_all_reduce_into(group, numbers.data(), sums.data(), 8, HF_FLOAT32, HF_SUM,
+                                       nullptr),
+                    HF_OK);
+          EXPECT_EQ(sums, numbers);
         }
         EXPECT_EQ(hf_marked(session), 0);
       });

@@ -106,8 +106,8 @@ void scale(const Tensor& tensor, float factor) {
 hf_status collective(const Slot& slot, hf_group* group, const Tensor& tensor) {
   switch (slot.kind) {
     case Kind::kReduce:
-      std::memcpy(tensor.out, tensor.in, tensor.bytes());
-      return hf_all_reduce(group, tensor.out, tensor.count, tensor.dtype, slot.op, nullptr);
+      return hf_all_reduce_into(group, tensor.in, tensor.out, tensor.count, tensor.dtype, slot.op,
+                                nullptr);
     case Kind::kGather:
       return hf_all_gather(group, tensor.in, tensor.bytes(), tensor.out, nullptr);
     case Kind::kScatter:

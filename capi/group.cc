@@ -150,9 +150,14 @@ hf_status hf_all_gather(hf_group* group, const void* mine, uint64_t bytes, void*
 
 hf_status hf_all_reduce(hf_group* group, void* data, uint64_t count, hf_dtype dtype, hf_op op,
                         hf_work** work) {
+  return hf_all_reduce_into(group, data, data, count, dtype, op, work);
+}
+
+hf_status hf_all_reduce_into(hf_group* group, const void* from, void* to, uint64_t count,
+                             hf_dtype dtype, hf_op op, hf_work** work) {
   if (const Verdict v = check_numbers(dtype, op); v.status != HF_OK) return report(v);
   return carry_out(*group->team, work, [=](Group& g) {
-    return capi::all_reduce(g, Elements{data, count, dtype}, op);
+    return capi::all_reduce(g, static_cast<const std::byte*>(from), Elements{to, count, dtype}, op);
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <optional>
 
@@ -39,9 +40,16 @@ bool lies_in(std::span<const std::byte> memory, const Numbers& numbers) {
          numbers.data + numbers.bytes <= memory.data() + memory.size();
 }
 
-Verdict sum(Group& group, const Elements& e, const Numbers& numbers, hf_op op) {
-  const Outcome outcome = lies_in(group.registered(), numbers) ? group.all_reduce(numbers)
-                                                               : group.all_reduce_staged(numbers);
+void carry(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (to != from && bytes > 0) std::memcpy(to, from, bytes);
+}
+
+Verdict sum(Group& group, const std::byte* from, const Elements& e, const Numbers& numbers,
+            hf_op op) {
+  const bool registered = lies_in(group.registered(), numbers);
+  if (registered) carry(numbers.data, from, numbers.bytes);
+  const Outcome outcome =
+      registered ? group.all_reduce(numbers) : group.all_reduce_staged(numbers, from);
   if (outcome == Outcome::kDone && op == HF_AVERAGE) {
     divide(e.data, e.count, e.dtype, static_cast<std::size_t>(group.world_size()));
   }
@@ -148,19 +156,20 @@ Verdict verdict_of(Outcome outcome, const Group& group) {
   return {};
 }
 
-Verdict all_reduce(Group& group, Elements e, hf_op op) {
-  const auto numbers = numbers_of(e);
-  if (numbers && (op == HF_SUM || op == HF_AVERAGE)) return sum(group, e, *numbers, op);
-  return gather_and_fold(group, e, op);
+Verdict all_reduce(Group& group, const std::byte* from, Elements to, hf_op op) {
+  const auto numbers = numbers_of(to);
+  if (numbers && (op == HF_SUM || op == HF_AVERAGE)) return sum(group, from, to, *numbers, op);
+  carry(static_cast<std::byte*>(to.data), from, to.count * size_of(to.dtype));
+  return gather_and_fold(group, to, op);
 }
 
 Verdict reduce_scatter(Group& group, const std::byte* all, Elements mine, hf_op op) {
   const auto n = static_cast<std::size_t>(group.world_size());
   const std::size_t block = mine.count * size_of(mine.dtype);
-  std::vector<std::byte> copy(all, all + n * block);
-  Verdict reduced = all_reduce(group, {copy.data(), n * mine.count, mine.dtype}, op);
+  const auto sums = std::make_unique_for_overwrite<std::byte[]>(n * block);
+  Verdict reduced = all_reduce(group, all, {sums.get(), n * mine.count, mine.dtype}, op);
   if (reduced.status == HF_OK && block > 0) {
-    std::memcpy(mine.data, copy.data() + static_cast<std::size_t>(group.rank()) * block, block);
+    std::memcpy(mine.data, sums.get() + static_cast<std::size_t>(group.rank()) * block, block);
   }
   return reduced;
 }

@@ -21,7 +21,9 @@ struct Elements {
 [[nodiscard]] Verdict verdict_of(collective::Outcome outcome, const collective::Group& group);
 
 // All of them: every member calls, with the same sizes, type and operation.
-[[nodiscard]] Verdict all_reduce(collective::Group& group, Elements elements, hf_op op);
+// Out of `from`, which is `to` or does not overlap it.
+[[nodiscard]] Verdict all_reduce(collective::Group& group, const std::byte* from, Elements to,
+                                 hf_op op);
 [[nodiscard]] Verdict reduce_scatter(collective::Group& group, const std::byte* all, Elements mine,
                                      hf_op op);
 

@@ -240,6 +240,10 @@ HF_API hf_status hf_all_gather(hf_group* group, const void* mine, uint64_t bytes
  * small floats are added up as float32 and rounded once; whole numbers wrap round. */
 HF_API hf_status hf_all_reduce(hf_group* group, void* data, uint64_t count, hf_dtype dtype,
                                hf_op op, hf_work** work);
+/* The same into `to`, out of `from`, which stays as it is and does not overlap `to`: cheaper than a
+ * copy and hf_all_reduce(). Some ranks may call the one and some the other. */
+HF_API hf_status hf_all_reduce_into(hf_group* group, const void* from, void* to, uint64_t count,
+                                    hf_dtype dtype, hf_op op, hf_work** work);
 /* `all`: group size × `count` elements; `mine` gets the reduced block of this rank. */
 HF_API hf_status hf_reduce_scatter(hf_group* group, const void* all, void* mine, uint64_t count,
                                    hf_dtype dtype, hf_op op, hf_work** work);

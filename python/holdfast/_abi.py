@@ -156,6 +156,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "hf_broadcast": (c.c_int, [P, P, U64, I32, PP]),
     "hf_all_gather": (c.c_int, [P, P, U64, P, PP]),
     "hf_all_reduce": (c.c_int, [P, P, U64, c.c_int, c.c_int, PP]),
+    "hf_all_reduce_into": (c.c_int, [P, P, P, U64, c.c_int, c.c_int, PP]),
     "hf_reduce_scatter": (c.c_int, [P, P, P, U64, c.c_int, c.c_int, PP]),
     "hf_all_to_all": (c.c_int, [P, P, c.POINTER(U64), P, c.POINTER(U64), U64, PP]),
     "hf_send": (c.c_int, [P, P, U64, I32, PP]),

@@ -110,6 +110,14 @@ class Group:
         """Reduce `count` elements in place over all ranks, in rank order."""
         check(lib.hf_all_reduce(self.handle, address(data), count, dtype, op, None))
 
+    def all_reduce_into(
+        self, mine: Buffer, to: Buffer, count: int, dtype: DType, op: Op = Op.SUM
+    ) -> None:
+        """Reduce `count` elements of `mine` into other memory; goes with others' all_reduce()."""
+        check(
+            lib.hf_all_reduce_into(self.handle, address(mine), address(to), count, dtype, op, None)
+        )
+
     def start_all_reduce(self, data: Buffer, count: int, dtype: DType, op: Op = Op.SUM) -> Work:
         """Start all_reduce()."""
         return self._start("hf_all_reduce", (data,), address(data), count, dtype, op)

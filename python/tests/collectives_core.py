@@ -124,8 +124,14 @@ def check_reductions(group: Group, ranks: list[int]) -> int:
     for dtype, op in cases():
         for count in COUNTS:
             data = pack(draw(me, count, dtype), dtype)
+            given, into = bytes(data), bytearray(count * dtype.itemsize)
+            if me == ranks[0]:  # The ranks need not do alike.
+                group.all_reduce_into(given, into, count, dtype, op)
             group.all_reduce(data, count, dtype, op)
+            if me != ranks[0]:
+                group.all_reduce_into(given, into, count, dtype, op)
             assert data == pack(expected(ranks, count, dtype, op), dtype), (dtype, op, count)
+            assert into == data and given == pack(draw(me, count, dtype), dtype)
             made += 1
         everyone = pack(draw(me, 40 * n, dtype), dtype)
         before = bytes(everyone)
