@@ -227,7 +227,7 @@ def kill_scheduler(run: Run, ranks: int) -> dict[str, Any]:
         "steps": len(during) / ranks,
         "longest": max(during, default=(back - at) / 1e6),
         "longest_before": max(before),
-        "ratio": statistics.median(during or [back - at]) / statistics.median(before),
+        "ratio": statistics.median(during or [(back - at) / 1e6]) / statistics.median(before),
     }
 
 

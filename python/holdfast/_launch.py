@@ -80,6 +80,11 @@ class Launch:
                 f"{self._run.count} processes are started again, as torchrun does: restart "
                 f"{self._round} of {self._run.max_restarts}"
             )
+            if self._run.spares and self._round == 1:
+                say(
+                    f"--spares {self._run.spares} is of no use to this program: a spare can take "
+                    "the place of a lost process only where something is kept (hf.State)"
+                )
 
     # ---- One round ------------------------------------------------------------------------------
 

@@ -3,7 +3,8 @@
 # does, and lets the scheduler be served without importing the program.
 #   _shim.sh PYTHON RESTARTS TOKEN PROGRAM [ARGUMENTS]
 # Where no process has joined the job (holdfast.init(), or a kept state), the successor of a lost one
-# does not run the program: it writes TOKEN into its log, and the launcher starts all again.
+# does not run the program: it writes TOKEN into its log, and the launcher starts all again. A spare
+# waits until one has (_spare.py).
 python=$1 restarts=$2 token=$3
 shift 3
 if [ "$MS_ROLE" = MS_SCHED ]; then
@@ -11,7 +12,7 @@ if [ "$MS_ROLE" = MS_SCHED ]; then
 fi
 attempt=${HOLDFAST_ATTEMPT:-1}
 [ "$attempt" -gt 1 ] || attempt=1
-if [ "$attempt" -gt 1 ]; then
+if [ "$attempt" -gt 1 ] && [ -z "$HOLDFAST_SPARE_FD" ]; then
   joined=
   for file in "${HOLDFAST_LIFELINE%/*}/joined" "${HOLDFAST_LIFELINE%/*}"/rank-*.arena; do
     [ -e "$file" ] && joined=yes
@@ -25,4 +26,7 @@ if [ "$MS_ROLE" = MS_WORKER ] && [ -z "$HOLDFAST_SPARE_FD" ]; then
   export RANK="$MS_NODE_ID" LOCAL_RANK="$MS_NODE_ID" ROLE_RANK="$MS_NODE_ID"
 fi
 export TORCHELASTIC_RESTART_COUNT=$((restarts + attempt - 1))
+if [ -n "$HOLDFAST_SPARE_FD" ]; then
+  exec "$python" -I "${0%/*}/_spare.py" "$token" "$@"
+fi
 exec "$@"

@@ -125,6 +125,16 @@ def test_core_all_start_again_where_nothing_is_kept(tmp_path: Path) -> None:
     assert "done" in (tmp_path / "log" / "restart_2" / "worker_0.log").read_text()
 
 
+def test_core_that_spares_are_of_no_use_where_nothing_is_kept_is_said_once(tmp_path: Path) -> None:
+    script = program(tmp_path, DIES_ONCE.format(rounds="01", patience=LIMIT_S))
+    code, out, err = run(tmp_path, "--nproc-per-node=2", "--spares=1", script)
+    assert code == 0, out + err
+    assert "Traceback" not in out + err  # A spare has no RANK that the program could read.
+    assert err.count("all 2 processes are started again") == 2
+    said = [line for line in err.splitlines() if "of no use" in line]
+    assert len(said) == 1 and said[0].startswith("holdfast: --spares 1 is of no use"), err
+
+
 @pytest.mark.parametrize("allowed", [0, 1])
 def test_core_starting_all_again_is_bounded(tmp_path: Path, allowed: int) -> None:
     script = program(tmp_path, "raise SystemExit(7)")

@@ -124,6 +124,31 @@ def test_torch_another_model_is_refused_by_the_name_of_what_differs() -> None:
         other.image.read(memoryview(memory))
 
 
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda s: s.kept.add("more", torch.zeros(3)), r"`more` is torch.float32 \[3\], .*missing"),
+        (lambda s: s.kept._parameters.pop(), "`2.bias` is missing, in the state it is torch.fl"),
+        (lambda s: s.kept.others.pop("generator"), "`generator` is missing, .* is kept"),
+        (lambda s: s.kept.add("list", [1]), "`list` is kept, in the state it is missing"),
+        (
+            lambda s: s.kept.optimizers.update(optimizer=torch.optim.Rprop(s.model.parameters())),
+            "`optimizer` is Rprop, in the state it is SGD",
+        ),
+    ],
+)
+def test_torch_a_program_that_keeps_other_things_after_a_restart_is_told_which(
+    change: Any, sentence: str
+) -> None:
+    one, other = Setup("SGD", 1), Setup("SGD", 1)
+    memory = bytearray(one.image.bytes)
+    one.image.write(memoryview(memory), {}, with_gradients=False)
+    other.image.read(memoryview(memory))
+    change(other)
+    with pytest.raises(UserError, match=f"changed between restarts: {sentence}"):
+        other.image.read(memoryview(memory))
+
+
 def test_torch_an_optimizer_with_state_of_its_own_is_refused() -> None:
     model = nn.Linear(2, 2)
     kept = Kept()

@@ -28,13 +28,14 @@ class Job:
         ranks: int = 2,
         spares: int = 0,
         program: Path = HERE / "torch_program.py",
+        options: tuple[str, ...] = (),
     ) -> None:
         self.folder, self.ranks = folder, ranks
         folder.mkdir()
         (folder / "trace").mkdir()
         command = [
             *(sys.executable, "-m", "holdfast", "run", "--nproc-per-node", str(ranks)),
-            *("--log-dir", str(folder / "log"), "--spares", str(spares)),
+            *("--log-dir", str(folder / "log"), "--spares", str(spares), *options),
             *(str(program), json.dumps(config), str(folder)),
         ]
         self.process = subprocess.Popen(

@@ -43,6 +43,8 @@ CONFIG: dict[str, Any] = {
     "kills": [],  # [rank, step, where]: forward, collective, update, between; each once.
     "width": 64,  # Of the layers; 512: sums so large that they run beside the backward pass.
     "branch": False,  # Ranks use their layers in different order.
+    "regrown": 0,  # Another width, in a process that replaces another.
+    "overflow": [],  # Steps whose loss is infinite.
     "seed_by_life": False,  # Every life of a process begins with other parameters.
 }
 
@@ -123,6 +125,8 @@ def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, str]
 
 
 def build(config: dict[str, Any]) -> nn.Module:
+    if config["regrown"] and int(os.environ.get("HOLDFAST_ATTEMPT", "1")) > 1:
+        config = {**config, "width": config["regrown"]}
     net = Net(config)
     if config["kind"] == "ddp":
         return DistributedDataParallel(net, **config["ddp"])
@@ -187,6 +191,8 @@ def main(config: dict[str, Any], folder: str) -> None:
             )
             with sync:
                 loss = functional.cross_entropy(model(x + k), y) / parts
+                if n in config["overflow"]:
+                    loss = loss * float("inf")
                 scaler.scale(loss).backward()
         time.sleep(config["wait"])
         while n == config["hold"] and not os.path.exists(f"{folder}/go"):

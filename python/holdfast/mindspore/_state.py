@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from holdfast import _core
 from holdfast._core import Status
-from holdfast._errors import MarkedError, PeerError, UserError
+from holdfast._errors import MarkedError, PeerError
 from holdfast.mindspore import _operators
 from holdfast.mindspore._engine import Engine, Phase, say
 from holdfast.mindspore._image import Image
@@ -37,13 +37,7 @@ class State:
         self._engine = engine
         self._image = Image(parameters, objects)
         self.objects = objects
-        try:
-            session = engine.open(self._image.bytes)
-        except UserError as error:
-            raise UserError(
-                f"{error} (a job goes on with the program it was started with; has the network or "
-                "the optimizer changed since?)"
-            ) from error
+        session = engine.open(self._image.bytes)
         self._session = session
         self.on_helper: Callable[[bool], None] | None = None
         self._greeted = 0

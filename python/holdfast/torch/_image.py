@@ -189,7 +189,8 @@ class Kept:
             if not isinstance(value, Tensor)
         }
         others = {name: _contents(thing) for name, thing in self.others.items()}
-        return {"groups": groups, "loose": loose, "others": others}
+        kinds = {name: type(o).__name__ for name, o in self.optimizers.items()}
+        return {"groups": groups, "loose": loose, "others": others, "kinds": kinds}
 
     def restore(self, memory: Tensor, places: list[_Place], objects: dict[str, Any]) -> None:
         """Bring everything to what an image holds."""
@@ -201,6 +202,7 @@ class Kept:
         )
         known.update((("kept", name), tensor) for name, tensor in self.tensors.items())
         self._compare(known, places)
+        self._compare_others(objects)
         targets, sources = [], []
         gradients: dict[Key, Tensor] = {}
         state: dict[tuple[str, int], dict[str, Any]] = {}
@@ -233,11 +235,28 @@ class Kept:
             part = local(tensor)
             if place is None or (place.dtype, place.shape) != (part.dtype, tuple(part.shape)):
                 was = "missing" if place is None else f"{place.dtype} {list(place.shape)}"
-                raise UserError(
-                    f"the program has changed between restarts: `{key[-1]}` is "
-                    f"{part.dtype} {list(part.shape)}, in the state it is {was}; a job goes on "
-                    "with the program it was started with"
-                )
+                raise _changed(key[-1], f"{part.dtype} {list(part.shape)}", was)
+        for key, place in there.items():
+            if key not in known:
+                raise _changed(key[-1], "missing", f"{place.dtype} {list(place.shape)}")
+
+    def _compare_others(self, objects: dict[str, Any]) -> None:
+        kinds = {name: type(o).__name__ for name, o in self.optimizers.items()}
+        for name in {**kinds, **objects["kinds"]}:
+            now, was = kinds.get(name, "missing"), objects["kinds"].get(name, "missing")
+            if now != was:
+                raise _changed(name, now, was)
+        for name in {**self.others, **objects["others"]}:
+            if (name in self.others) != (name in objects["others"]):
+                now, was = ("kept", "missing") if name in self.others else ("missing", "kept")
+                raise _changed(name, now, was)
+
+
+def _changed(name: str, now: str, was: str) -> UserError:
+    return UserError(
+        f"the program has changed between restarts: `{name}` is {now}, in the state it is {was}; "
+        "a job goes on with the program it was started with, or is started anew"
+    )
 
 
 def _like(value: Tensor, parameter: Any, place: _Place) -> Tensor:

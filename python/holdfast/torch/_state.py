@@ -108,13 +108,7 @@ class State:
         with engine.echo():
             self._image = Image(self._kept, self._objects())
         engine.own_use -= 1
-        try:
-            session = engine.open(self._image.bytes)
-        except UserError as error:
-            raise UserError(
-                f"{error} (a job goes on with the program it was started with; has the model or "
-                "the optimizer changed since?)"
-            ) from error
+        session = engine.open(self._image.bytes)
         self._session = session
         if session.fresh:
             self._image.write(session.private(0), self._objects(), with_gradients=False)

@@ -1,0 +1,57 @@
+"""Hold a spare of `holdfast run` back until the job keeps something, then become its program.
+
+    _spare.py TOKEN PROGRAM [ARGUMENTS]
+
+Before, and in a program that never keeps anything, it could take nobody's place: it has no rank
+that the program could read, and the others would not wait for it. If it is given a place all the
+same, it writes TOKEN into its log, and the launcher starts all again. _shim.sh starts it by its
+path, so it imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+_IN_CREATE = 0x100
+_IN_MOVED_TO = 0x80
+
+
+def something_is_kept(folder: Path) -> bool:
+    """Whether a process has joined the job, or has a state; as _shim.sh asks."""
+    return (folder / "joined").exists() or any(folder.glob("rank-*.arena"))
+
+
+def main(token: str, command: list[str]) -> NoReturn:
+    """Wait; become the program, or end with the job."""
+    folder = Path(os.environ["HOLDFAST_LIFELINE"]).parent
+    place = int(os.environ["HOLDFAST_SPARE_FD"])
+    libc = ctypes.CDLL(None, use_errno=True)
+    changes = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+    libc.inotify_add_watch(
+        changes, os.fsencode(folder), ctypes.c_uint32(_IN_CREATE | _IN_MOVED_TO)
+    )
+    poller = select.poll()
+    poller.register(place, select.POLLIN)
+    poller.register(changes, select.POLLIN)
+    while not something_is_kept(folder):
+        ready = dict(poller.poll())
+        if changes in ready:
+            os.read(changes, 1 << 16)
+        if place not in ready or something_is_kept(folder):
+            continue
+        if not os.read(place, 256):  # The job has ended.
+            raise SystemExit(0)
+        print(token, flush=True)
+        signal.alarm(60)
+        signal.pause()  # The launcher ends it.
+    os.execvp(command[0], command)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,62 @@
+"""A ready spare takes the place of whoever is lost, for every kind of model; and who may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch_job import Job, run
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.kill
+
+
+def with_spare(folder: Path, config: dict[str, Any], kills: list[list[Any]]) -> Any:
+    """Run a job whose steps begin in earnest when its spare is ready; kill as told."""
+    assert all(step > 2 for _, step, _ in kills)
+    job = Job(folder, {**config, "kills": kills, "hold": 2}, spares=1)
+    try:
+        job.until(lambda trace: any(e["event"] == "waiting" for e in trace), "a spare")
+        (folder / "go").touch()
+        results = job.end()
+    finally:
+        job.stop()
+    trace = job.trace()
+    promoted = [e["pid"] for e in trace if e["event"] == "promoted"]
+    waiting = {e["pid"]: e["t_ns"] for e in trace if e["event"] == "waiting"}
+    fault = next(e["t_ns"] for e in trace if e["event"] == "fault")
+    assert waiting[promoted[0]] < fault  # It was warm, and had the first of the places.
+    assert len(list(folder.glob("killed-*"))) == len(kills)
+    return results
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "plain"])
+def test_torch_a_ready_spare_goes_on_with_the_same_bits(tmp_path: Path, kind: str) -> None:
+    config = {"kind": kind, "own_loop": kind == "plain"}
+    expected = run(tmp_path / "calm", config)
+    assert sorted(expected) == [0, 1]
+    kills = [[1, 5, "forward" if kind == "plain" else "collective"], [0, 9, "update"]]
+    assert with_spare(tmp_path / "job", config, kills) == expected
+
+
+def test_torch_a_gradient_scaler_that_skips_updates_keeps_its_bits(tmp_path: Path) -> None:
+    config = {"scaler": True, "overflow": [5, 6, 12]}
+    expected = run(tmp_path / "calm", config)
+    # Halved three times, doubled after each three good steps: the kills change nothing of it.
+    assert expected[0]["scale"] != 1024.0
+    kills = [[0, 5, "update"], [1, 7, "collective"]]
+    assert with_spare(tmp_path / "job", config, kills) == expected
+
+
+def test_torch_a_program_that_has_changed_between_restarts_is_told_so(tmp_path: Path) -> None:
+    config = {"kills": [[1, 4, "forward"]], "regrown": 96}
+    job = Job(tmp_path / "job", config, options=("--max-restarts=1",))
+    try:
+        assert job.end(code=None) == {}
+        assert job.process.returncode != 0
+    finally:
+        job.stop()
+    said = job.logs()
+    assert "UserError: the program has changed between restarts: `module.first.weight` is " in said
+    assert "[96, 16], in the state it is torch.float32 [64, 16]; a job goes on with the" in said
