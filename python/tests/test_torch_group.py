@@ -18,7 +18,7 @@ from torch.utils.data import DistributedSampler  # noqa: E402
 import holdfast.torch as hf  # noqa: E402
 from holdfast._core import Status  # noqa: E402
 from holdfast._errors import MarkedError, PeerError, UserError  # noqa: E402
-from holdfast.torch import _ddp, _engine, _group  # noqa: E402
+from holdfast.torch import _ddp, _engine, _group, _work  # noqa: E402
 from holdfast.torch._engine import Phase  # noqa: E402
 
 
@@ -278,6 +278,49 @@ def test_torch_a_callback_of_a_sum_may_start_another_and_wait_for_it(broken: Any
     group.runner.drain()
     assert seen == [True, True]  # Callbacks are over as well.
     chained.wait()
+
+
+def two_sums(group: Any) -> tuple[Any, Any, threading.Event]:
+    """Return two sums that are carried out when the event is set, one after the other."""
+    hold = threading.Event()
+    group.runner.start(lambda: hold.wait(30) and None, [])
+    first, second = (group.allreduce([torch.ones(1 << 18)], beside()) for _ in range(2))
+    return first, second, hold
+
+
+def drained(group: Any) -> bool:
+    """Whether all sums are over within 30 s."""
+    thread = threading.Thread(target=group.runner.drain, daemon=True)
+    thread.start()
+    thread.join(30)
+    return not thread.is_alive()
+
+
+@pytest.mark.parametrize("how", ["work", "future", "result"])
+def test_torch_a_callback_of_a_sum_may_wait_for_a_later_one(broken: Any, how: str) -> None:
+    group = broken(Status.OK)
+    first, second, hold = two_sums(group)
+    wait = {"work": second.wait, "future": second.get_future().wait, "result": second.result}[how]
+    chained = first.get_future().then(lambda _: [wait(), second.is_completed()][1])
+    third = group.allreduce([torch.ones(1 << 18)], beside())
+    hold.set()
+    assert drained(group)
+    assert chained.wait() and third.is_completed()
+
+
+def test_torch_a_callback_that_waits_for_what_comes_of_a_later_sum_is_an_error(
+    broken: Any, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    monkeypatch.setattr(_work, "_LIMIT_S", 0.4)
+    group = broken(Status.OK)
+    first, second, hold = two_sums(group)
+    derived = second.get_future().then(lambda future: future.value())
+    first.get_future().then(lambda _: derived.wait())
+    hold.set()
+    assert drained(group)
+    with pytest.raises(UserError, match=r"later sums wait behind it \(1\)"):
+        group.runner.settle()
+    assert "let it wait for that sum's own work" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 import torch
@@ -12,9 +14,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from holdfast import _core
-from holdfast.torch._engine import Engine
+from holdfast._errors import UserError
+from holdfast.torch._engine import Engine, say
 
 _Future = torch.futures.Future[Any]
+_LIMIT_S = 600.0  # For a callback behind which other sums wait.
 
 
 class Done(dist.Work):
@@ -55,17 +59,34 @@ class Done(dist.Work):
         """Return at once."""
 
 
+class _Result(torch.futures.Future[Any]):
+    """The future of what a Runner carries out."""
+
+    def __init__(self, runner: Runner) -> None:
+        super().__init__()
+        self._runner = runner
+
+    def wait(self) -> Any:
+        """Wait until it is complete; a callback of another sum makes it so itself."""
+        self._runner.help(self)
+        return super().wait()
+
+
 class Promised(Done):
     """An operation that a Runner carries out."""
 
-    def __init__(self, result: Any) -> None:
+    def __init__(self, result: Any, runner: Runner) -> None:
         """Hold the output tensors, which are valid when it is complete."""
         super().__init__(result)
-        self._future: _Future = torch.futures.Future()
+        self._future = _Result(runner)
 
     def complete(self) -> None:
         """Say that it is; callbacks run here."""
         self._future.set_result(self._result)
+
+    def fail(self, error: Exception) -> None:
+        """Say that it never will be."""
+        self._future.set_exception(error)
 
     def wait(self, timeout: Any = None) -> bool:
         """Wait until it is complete."""
@@ -112,23 +133,43 @@ class Runner:
         self._last_over = threading.Event()
         self._last_over.set()
         self._error: BaseException | None = None
+        self._calling_since: float | None = None  # When the callback under way began.
+        self._stopped = threading.Event()
 
     def start(self, operation: Callable[[], None], result: Any) -> Promised:
         """Start an operation; in a callback of another, carry it out: nobody else would."""
-        work = Promised(result)
+        work = Promised(result, self)
         task = _Task(operation, work, torch.is_inference_mode_enabled(), threading.Event())
         if threading.current_thread() is self._thread:
             self._carry_out(task)
             return work
         if self._thread is None:
-            self._queue = SimpleQueue()
+            self._queue, self._stopped = SimpleQueue(), threading.Event()
             self._thread = threading.Thread(
                 target=self._run, args=(self._queue,), name="holdfast-sums", daemon=True
             )
             self._thread.start()
+            watch = (self._queue, self._stopped)
+            threading.Thread(target=self._watch, args=watch, daemon=True).start()
         self._last_over = task.over
         self._queue.put(task)
         return work
+
+    def help(self, future: _Future) -> None:
+        """In a callback that waits for a later sum, carry it out and those before it.
+
+        Nobody else would: the thread that does is the one that waits. In the order of their calls,
+        so that all ranks do the same.
+        """
+        while threading.current_thread() is self._thread and not future.done():
+            try:
+                task = self._queue.get_nowait()
+            except Empty:
+                return
+            if task is None:  # The end, which has to wait.
+                self._queue.put(None)
+                return
+            self._carry_out(task)
 
     def drain(self) -> bool:
         """Wait until everything that was started is complete, callbacks included.
@@ -153,6 +194,7 @@ class Runner:
         if self._thread is not None:
             self._thread = None
             self._queue.put(None)
+            self._stopped.set()
 
     def _run(self, queue: SimpleQueue[_Task | None]) -> None:
         while (task := queue.get()) is not None:
@@ -167,12 +209,37 @@ class Runner:
                     task.operation()
             except BaseException as error:
                 self._error = error
+            outer, self._calling_since = self._calling_since, time.monotonic()
             try:
                 task.work.complete()
             except BaseException as error:  # Of a callback.
                 self._error = self._error or error
             finally:
+                self._calling_since = outer and time.monotonic()
                 task.over.set()
+
+    def _watch(self, queue: SimpleQueue[_Task | None], stopped: threading.Event) -> None:
+        """End what can never end: a callback that waits for what comes of a later sum.
+
+        For the sum itself it need not wait, see help(); but torch gives what `then` returns no way
+        to ask for help.
+        """
+        while not stopped.wait(_LIMIT_S / 2):
+            since = self._calling_since
+            if since is None or time.monotonic() - since < _LIMIT_S or queue.empty():
+                continue
+            error = UserError(
+                f"a callback of a sum has not returned for {_LIMIT_S:.0f} s, and later sums wait "
+                f"behind it ({queue.qsize()}); a callback can not wait for what another callback "
+                "makes of a later sum: let it wait for that sum's own work, or return a future"
+            )
+            say(str(error))  # Who waits for the sums in C++ gets another error of it.
+            self._error = self._error or error
+            with contextlib.suppress(Empty):
+                while True:
+                    if (task := queue.get_nowait()) is not None:
+                        task.work.fail(error)
+                        task.over.set()
 
 
 class Started(Done):
