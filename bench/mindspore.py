@@ -1,6 +1,6 @@
 """Measure MindSpore under Holdfast beside plain MindSpore, in one run.
 
-    $(tools/mindspore_venv) bench/mindspore.py [start reduce step kill]
+    $(tools/mindspore_venv) bench/mindspore.py [start reduce step kill gasp]
 
 with a build tree's `python` folder on PYTHONPATH. Prints one line per case, milliseconds:
 
@@ -9,6 +9,7 @@ with a build tree's `python` folder on PYTHONPATH. Prints one line per case, mil
     step     a step of a small network, 2 ranks (median)
     kill     from SIGKILL of a rank to the next new step of the other: with a spare that has
              rehearsed, and without one. Plain MindSpore never goes on.
+    gasp     from SIGKILL of a rank to the last checkpoint under its name, 5 MB
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any, NamedTuple
 
 PYTHON = Path(sys.executable)
 LIMIT_S = 240
+STEP = r"^STEP (\d+) (\d+) (\S+)"
 HEAD = """
 import os, time, numpy as np, mindspore as ms
 from mindspore import nn, ops, train, Tensor
@@ -52,7 +55,8 @@ TRAIN = (
     + """
 ms.set_auto_parallel_context(parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True)
 ms.set_seed(1)
-net = nn.SequentialCell(nn.Dense(784, 512), nn.ReLU(), nn.Dense(512, 10))
+width, gasps = int(os.getenv("WIDTH", "512")), "MS_ENABLE_TFT" in os.environ
+net = nn.SequentialCell(nn.Dense(784, width), nn.ReLU(), nn.Dense(width, 10))
 draw = np.random.default_rng(1)
 X, Y = draw.random((1280, 784), np.float32), draw.integers(0, 10, 1280).astype(np.int32)
 data = ms.dataset.NumpySlicesDataset((X, Y), shuffle=False).batch(32)
@@ -64,8 +68,10 @@ class Trace(train.Callback):
         n = c.original_args().cur_step_num
         print("STEP", n, os.getpid(), time.time(), flush=True)
         time.sleep(float(os.getenv("PAUSE", "0")))
-model = ms.Model(net, nn.CrossEntropyLoss(), nn.Momentum(net.trainable_params(), 0.01, 0.9))
-model.train(int(os.environ["EPOCHS"]), data, callbacks=[Trace()])
+optimizer = nn.Momentum(net.trainable_params(), 0.01, 0.9)
+model = ms.Model(net, nn.CrossEntropyLoss(), nn.OptTFTWrapper(optimizer) if gasps else optimizer)
+model.train(int(os.environ["EPOCHS"]), data, callbacks=[
+    Trace(), *([train.TrainFaultTolerance("./ttp")] if gasps else [])])
 print("MEDIAN", sorted(times[5:])[len(times[5:]) // 2] * 1e3, flush=True)
 """
 )
@@ -135,49 +141,87 @@ def median(what: str, program: str, **more: str) -> None:
         print(f"{what:6s} {name(ours)} {statistics.mean(values):.2f}", flush=True)
 
 
+class Victim(NamedTuple):
+    """Who was killed, and when."""
+
+    pid: int
+    time: float
+    monotonic_ns: int
+
+
+def strike(run: Run, rank: int) -> Victim:
+    """Kill whoever has a rank."""
+    log = run.folder / "logs" / f"worker_{rank}.log"
+    pid = int(re.findall(STEP, log.read_text(), re.M)[-1][1])
+    killed = Victim(pid, time.time(), time.monotonic_ns())
+    os.kill(pid, signal.SIGKILL)
+    return killed
+
+
 def kill(spares: int) -> None:
-    """Kill rank 0's process; wait for a step that nobody had made."""
+    """Kill rank 0's process; wait for a step that nobody had made, of both ranks."""
     run = Run(
         TRAIN, 2, ours=True, spares=spares, EPOCHS="100", PAUSE="0.02", HOLDFAST_TRACE="trace"
     )
     try:
-        pattern = r"^STEP (\d+) (\d+) (\S+)"
-        run.wait_for(pattern, 40)
+        run.wait_for(STEP, 60)
         if spares:
             run.wait_for(r"(rehearsed all)", 1)
-        times = [float(t) for n, _, t in run.found(pattern)][-41:]
-        log = run.folder / "logs" / "worker_0.log"
-        pid = int(re.findall(pattern, log.read_text(), re.M)[-1][1])
-        last = max(int(n) for n, _, _ in run.found(pattern))
-        killed, began = time.time(), time.monotonic_ns()
-        os.kill(pid, signal.SIGKILL)
-        firsts: dict[str, float] = {}
+        times = sorted(float(t) for n, _, t in run.found(STEP))[-41:]
+        victim = strike(run, 0)
         end = time.monotonic() + LIMIT_S
+        firsts: dict[int, int] = {}
         while len(firsts) < 2 and time.monotonic() < end:
             time.sleep(0.02)
-            for n, process, when in run.found(pattern):
-                if float(when) > killed and int(n) > last + 1 and int(process) != pid:
-                    firsts.setdefault(process, float(when))
+            for event in events(run, victim):
+                if event["event"] == "step" and event["generation"] > 1:
+                    firsts.setdefault(event["pid"], event["t_ns"] - victim.monotonic_ns)
     finally:
         run.process.terminate()
         run.process.wait(30)
-    step = 1e3 * statistics.median(b - a for a, b in zip(sorted(times), sorted(times)[2:]))
-    took = 1e3 * (max(firsts.values()) - killed)
+    step = 1e3 * statistics.median(b - a for a, b in zip(times, times[2:]))
+    took = max(firsts.values()) / 1e6
     print(f"kill   Holdfast, {spares} spare(s): {took:.0f}, a step being {step:.0f}", flush=True)
-    if os.environ.get("HOLDFAST_BENCH_PHASES"):
-        for line in phases(run.folder / "trace", began):
-            print(f"       {line}")
+    show_phases(run, victim)
 
 
-def phases(folder: Path, began: int) -> list[str]:
-    """Return what the processes did after the kill, and when."""
-    lines = []
-    for path in folder.iterdir():
-        for event in map(json.loads, path.read_text().splitlines()):
-            if 0 < event["t_ns"] - began < 10**10:
-                words = {k: v for k, v in event.items() if k not in ("t_ns", "name", "event")}
-                lines.append((event["t_ns"] - began, path.stem, event.get("name", event), words))
-    return [f"{t / 1e6:8.1f} {who} {what} {words}" for t, who, what, words in sorted(lines)[:60]]
+def gasp() -> None:
+    """Kill rank 1's process; see when the last checkpoint of rank 0 has its name."""
+    switches = {"MS_ENABLE_TFT": "{TTP:1}", "MINDIO_FOR_MINDSPORE": "1", "WIDTH": "800"}
+    # In the documents' scripts a step is what the others have to end before they can save.
+    run = Run(TRAIN, 2, ours=True, spares=2, EPOCHS="100", HOLDFAST_TRACE="trace", **switches)
+    try:
+        run.wait_for(STEP, 60)
+        times = sorted(float(t) for n, _, t in run.found(STEP))[-41:]
+        victim = strike(run, 1)
+        run.end()
+    finally:
+        run.end()
+    (folder,) = (run.folder / "ttp").glob("ttp_saved_checkpoints-step_*")
+    (file,) = folder.glob("rank_0/*.ckpt")
+    step = 1e3 * statistics.median(b - a for a, b in zip(times, times[2:]))
+    took = 1e3 * (folder.stat().st_ctime - victim.time)
+    size = file.stat().st_size / 1e6
+    print(f"gasp   Holdfast, {size:.1f} MB: {took:.0f}, a step being {step:.0f}", flush=True)
+    show_phases(run, victim)
+
+
+def events(run: Run, victim: Victim) -> list[dict[str, Any]]:
+    """Return what the processes have traced since the kill."""
+    found = []
+    for path in (run.folder / "trace").iterdir():
+        for line in path.read_text().splitlines(keepends=True):
+            if line.endswith("\n") and json.loads(line)["t_ns"] > victim.monotonic_ns:
+                found.append({**json.loads(line), "who": path.stem})
+    return sorted(found, key=lambda event: event["t_ns"])
+
+
+def show_phases(run: Run, victim: Victim) -> None:
+    """Print what happened after the kill, if that is wanted."""
+    if os.environ.get("MINDSPORE_BENCH_PHASES"):
+        for event in events(run, victim)[:60]:
+            after = (event["t_ns"] - victim.monotonic_ns) / 1e6
+            print(f"       {after:8.1f} {event['who']} {event['event']}")
 
 
 def name(ours: bool) -> str:
@@ -185,7 +229,7 @@ def name(ours: bool) -> str:
 
 
 if __name__ == "__main__":
-    wanted = sys.argv[1:] or ["start", "reduce", "step", "kill"]
+    wanted = sys.argv[1:] or ["start", "reduce", "step", "kill", "gasp"]
     if "start" in wanted:
         start()
     if "reduce" in wanted:
@@ -195,3 +239,5 @@ if __name__ == "__main__":
     if "kill" in wanted:
         kill(1)
         kill(0)
+    if "gasp" in wanted:
+        gasp()

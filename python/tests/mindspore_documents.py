@@ -34,6 +34,15 @@ def disaster_recovery() -> tuple[str, str, str]:
     return train, run, recover
 
 
+def dynamic_networking() -> tuple[str, str, str, str]:
+    """Return the program's imports and its main block, run_gpu_cluster.sh, the recovery lines."""
+    program = blocks("001", "python")[0]
+    head, block = program.split('if __name__ == "__main__":\n')
+    script = next(b for b in blocks("001", "bash") if "for((i=0;i<8" in b)
+    recovery = next(b for b in blocks("001", "bash") if b.startswith("export MS_ENABLE_RECOVERY=1"))
+    return head, block.replace("    ...\n", ""), script, recovery
+
+
 def dying_gasp() -> tuple[str, str, str]:
     """Return mindio_ttp_case.py, msrun.sh and msrun-resume.sh."""
     first, again = (b for b in blocks("003", "bash") if "msrun " in b)

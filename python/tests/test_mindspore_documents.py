@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -44,7 +45,7 @@ data_set = data_set.map(ds.transforms.TypeCast(ms.int32), "label").batch(32)
 class Shell:
     """A shell script of a document, under `python -m holdfast.mindspore`."""
 
-    def __init__(self, folder: Path, script: str, port: int, **more: str) -> None:
+    def __init__(self, folder: Path, script: str, port: int, *arguments: str, **more: str) -> None:
         # Other jobs may have the document's ports; its background jobs are waited for.
         script = re.sub(r"(MS_SCHED_PORT=|--master_port=)\d+", rf"\g<1>{port}", script)
         script = script.replace("--join=False", "--join=True")
@@ -53,7 +54,7 @@ class Shell:
         environment = dict(os.environ, EXEC_PATH=str(folder), GLOG_v="3", **more)
         self.folder = folder
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.mindspore", "bash", name],
+            [sys.executable, "-m", "holdfast.mindspore", "bash", name, *arguments],
             cwd=folder,
             env=environment,
             start_new_session=True,
@@ -69,16 +70,33 @@ class Shell:
 
 
 def process_of(folder: Path, **variables: str) -> int | None:
-    """Return the Python process in a folder whose environment began with these variables."""
+    """Return the Python process in a folder whose environment began with these variables.
+
+    One that the nursery forked has the nursery's; the nursling that stands for it leads its group.
+    """
     for path in Path("/proc").glob("[0-9]*"):
         try:
             words = (path / "environ").read_bytes().decode(errors="replace").split("\0")
             here = Path(os.readlink(path / "cwd")) == folder
-            python = "python" in os.readlink(path / "exe")
+            program = os.readlink(path / "exe")
         except OSError:
             continue
-        if here and python and all(f"{k}={v}" in words for k, v in variables.items()):
+        if not here or not all(f"{k}={v}" in words for k, v in variables.items()):
+            continue
+        if "python" in program:
             return int(path.name)
+        if program.endswith("/nursling"):
+            return forked_for(int(path.name))
+    return None
+
+
+def forked_for(nursling: int) -> int | None:
+    """Return the process that a nursling stands for."""
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            pid = int(path.name)
+            if pid != nursling and os.getpgid(pid) == nursling:
+                return pid
     return None
 
 
@@ -117,6 +135,66 @@ def test_mindspore_the_disaster_recovery_document(tmp_path: Path) -> None:
         results.append(digests(folder))
     assert results[0] == results[1]
     assert len({results[1][f"ckpt_of_rank/{r}/train-10_13.ckpt"] for r in range(8)}) == 1
+
+
+# What the second document leaves out of its program; its script starts it by pytest.
+RESNET = """
+from mindspore import nn
+import mindspore.dataset as ds
+import os
+
+
+def test_train():
+{block}
+    from mindspore.communication import get_rank, get_group_size
+    ms.set_seed(1)
+    net = nn.SequentialCell(nn.Flatten(), nn.Dense(28 * 28, 10))
+    path = os.environ["DATA_PATH"]
+    data = ds.MnistDataset(path, num_shards=get_group_size(), shard_id=get_rank())
+    data = data.map([ds.vision.Rescale(1.0 / 255.0, 0), ds.vision.HWC2CHW()], "image")
+    data = data.map(ds.transforms.TypeCast(ms.int32), "label").batch(32)
+    config = CheckpointConfig(save_checkpoint_steps=10, keep_checkpoint_max=5)
+    kept = ModelCheckpoint(prefix="train", directory=f"ckpt_of_rank/{{get_rank()}}", config=config)
+    optimizer = nn.SGD(net.trainable_params(), 1e-2)
+    model = ms.Model(net, loss_fn=nn.CrossEntropyLoss(), optimizer=optimizer)
+    model.train(4, data, callbacks=[ms.train.LossMonitor(5), kept])
+"""
+
+
+@NIGHTLY
+def test_mindspore_the_dynamic_networking_document(tmp_path: Path) -> None:
+    head, block, script, recovery = documents.dynamic_networking()
+    results = []
+    for kind in ("calm", "killed"):
+        folder = tmp_path / kind
+        data = make_data(folder / "data" / "train", 3200)
+        (folder / "resnet50_distributed_training_gpu.py").write_text(
+            head + RESNET.format(block=block)
+        )
+        (folder / "resnet.py").write_text("")
+        port = free_port()
+        recovery = recovery.replace("/path/to/recovery/", str(folder / "recovery"))
+        started = [Shell(folder, recovery + script, port, str(data))]
+        try:
+            if kind == "killed":
+                log = folder / "device" / "worker_3.log"
+                assert until(lambda log=log: matches(log, r"epoch: 2 step"))
+                pid = process_of(folder / "device", MS_NODE_ID="3")
+                assert pid is not None
+                os.kill(pid, signal.SIGKILL)
+                # "Start the same script of that process again, with the same variables."
+                body = script[script.index("for((i=0") : script.index("done")] + "done"
+                body = body.replace("i=0;i<8", "i=3;i<4").replace("worker_$i.log", "again_$i.log")
+                body = f"{recovery}\nexport DATA_PATH={data}\ncd device\n{body}"
+                started.append(Shell(folder, body, port))
+            assert [shell.end() for shell in started] == [0] * len(started)
+        finally:
+            for shell in started:
+                shell.stop()
+        results.append(digests(folder / "device"))
+    assert results[0] == results[1]
+    assert len({d for name, d in results[1].items() if name.endswith("train-4_13.ckpt")}) == 1
+    assert len(results[1]) == 8 * 5
 
 
 @NIGHTLY
