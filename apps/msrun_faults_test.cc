@@ -1,6 +1,7 @@
 // Faults of real processes under msrun beyond a plain death: stopped ones, wrapped ones, a dead
 // agent, several agents, a scheduler that is away for a while.
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -93,6 +94,25 @@ TEST(Stopped, AllOfTheJobLongerThanItsLeaseGoesOnAsIfNothingHadBeen) {
   const auto step = job.status("version");
   EXPECT_TRUE(job.reaches(step + 100)) << job.output();
   EXPECT_EQ(job.status("recoveries"), 0) << job.log("scheduler.log");
+  job.signal(0, SIGINT);
+  EXPECT_EQ(job.wait(), 128 + SIGINT);
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(WrappedSpare, IsNoLongerIdleOnceItHasAPlace) {
+  Job job("wrapped-spare");
+  job.launch(wrapped_toy(job, 1'000'000, {"--worker_num", "2", "--spares", "1"}));
+  const auto idle = [](pid_t pid) { return ::sched_getscheduler(pid) == SCHED_IDLE; };
+  // The wrapper, and the toy that it starts.
+  const auto spares = [&job] { return job.processes("HOLDFAST_SPARE_FD=3"); };
+  ASSERT_TRUE(until([&] { return spares().size() >= 2; })) << job.output();
+  const auto promoted = spares();
+  if (!idle(promoted.front())) GTEST_SKIP() << "this user may not set a process back from idle";
+  ASSERT_TRUE(std::all_of(promoted.begin(), promoted.end(), idle));
+  ASSERT_TRUE(job.reaches(20)) << job.output();
+  ASSERT_TRUE(job.kill("MS_NODE_ID=0"));
+  ASSERT_TRUE(until([&] { return job.status("recoveries") >= 1; })) << job.output();
+  EXPECT_TRUE(std::none_of(promoted.begin(), promoted.end(), idle));
   job.signal(0, SIGINT);
   EXPECT_EQ(job.wait(), 128 + SIGINT);
   EXPECT_TRUE(job.nothing_left());

@@ -30,7 +30,7 @@ NEEDS_MINDSPORE = pytest.mark.skipif(
 )
 # What would make the usual run longer than two cores have time for.
 NIGHTLY = pytest.mark.skipif(
-    os.environ.get("HOLDFAST_NIGHTLY") != "1", reason="HOLDFAST_NIGHTLY=1 runs it"
+    os.environ.get("HOLDFAST_TEST_NIGHTLY") != "1", reason="HOLDFAST_TEST_NIGHTLY=1 runs it"
 )
 
 
