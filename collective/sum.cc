@@ -53,6 +53,7 @@ HF_INLINE void sum_bytes(const Sum& s, std::size_t bytes) {
     for (std::size_t k = 0; k < ranks; ++k) {
       __builtin_prefetch(s.rows[k] + at + kAhead, kOuts == Outs::kAll ? 1 : 0);
     }
+    if (kOuts == Outs::kOne) __builtin_prefetch(s.outs[0] + at + kAhead, 1);
     for (std::size_t i = 0; i < kLine; i += sizeof(Lanes)) sum_at<Lanes, kRanks, kOuts>(s, at + i);
   }
   for (; at + sizeof(Lanes) <= bytes; at += sizeof(Lanes)) sum_at<Lanes, kRanks, kOuts>(s, at);
