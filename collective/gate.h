@@ -14,12 +14,39 @@ namespace holdfast::collective {
 
 enum class Passage : std::uint8_t { kOpen, kPassed, kAborted, kLeft };
 
+// Whether one that waits may yield its core. Where a peer shares the core that is the fastest way
+// to let it run. Where somebody else does who never waits, Linux takes a yield for the whole time
+// slice given up: each costs milliseconds, and a sleeper would have been woken in microseconds. So
+// one yield that took long is the sign to sleep at once for a while. Per waiter; one thread at a
+// time.
+class Courtesy {
+ public:
+  // To be asked once per wait.
+  [[nodiscard]] bool may_yield() { return rest_ == 0 || --rest_ == 0; }
+  // Whether to yield once more, after one that took so long.
+  [[nodiscard]] bool goes_on(std::chrono::nanoseconds yielded) {
+    if (yielded > kLong) rest_ = kRest;
+    return rest_ == 0;
+  }
+
+  static constexpr std::chrono::microseconds kLong{500};
+  static constexpr std::uint32_t kRest = 1000;  // Waits.
+
+ private:
+  std::uint32_t rest_ = 0;
+};
+
 // Zero bytes are a fresh Gate. Lies in memory that several processes map.
 class Gate {
  public:
   // Arrives and waits until `target` arrivals were counted or a flag is set. Never kOpen. Spins for
-  // a moment, then yields, then sleeps: on one core the one waited for must get to run.
-  Passage pass(std::uint64_t target);
+  // a moment, then yields if that is cheap, then sleeps: on one core the one waited for must get to
+  // run.
+  Passage pass(std::uint64_t target, Courtesy& courtesy);
+  Passage pass(std::uint64_t target) {
+    Courtesy courtesy;
+    return pass(target, courtesy);
+  }
   // The same, but gives up, by aborting, at `deadline` or on `cancel`; looks once more after that.
   Passage pass(std::uint64_t target, std::chrono::steady_clock::time_point deadline,
                const std::stop_token& cancel);
@@ -44,6 +71,7 @@ class Gate {
   void freeze(std::uint64_t flag);
   void ring();
   void sleep(std::uint32_t heard, const timespec* limit);
+  [[nodiscard]] Passage yield_until(std::uint64_t target, Courtesy& courtesy) const;
 
   alignas(128) std::atomic<std::uint64_t> word_;
   alignas(128) std::atomic<std::uint32_t> bell_;  // The futex. Rung only if somebody sleeps.

@@ -22,6 +22,20 @@ TEST(Gate, PassesOneAloneWithoutWaiting) {
   for (std::uint64_t k = 1; k < 100; ++k) EXPECT_EQ(gate->pass(k), Passage::kPassed);
 }
 
+TEST(Courtesy, YieldsUntilOneTookLongAndThenRestsForAWhile) {
+  Courtesy courtesy;
+  for (int wait = 0; wait < 3; ++wait) {
+    EXPECT_TRUE(courtesy.may_yield());
+    EXPECT_TRUE(courtesy.goes_on(Courtesy::kLong));
+  }
+  for (int again = 0; again < 2; ++again) {
+    EXPECT_FALSE(courtesy.goes_on(Courtesy::kLong + std::chrono::nanoseconds(1)));
+    for (std::uint32_t wait = 1; wait < Courtesy::kRest; ++wait) ASSERT_FALSE(courtesy.may_yield());
+    EXPECT_TRUE(courtesy.may_yield());
+    EXPECT_TRUE(courtesy.goes_on({}));
+  }
+}
+
 TEST(Gate, DoesNotCountWhoComesAfterAbort) {
   const auto gate = std::make_unique<Gate>();
   gate->abort();

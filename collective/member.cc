@@ -82,7 +82,7 @@ Status Member::map_regions(const Group::Options& o) {
 
 Outcome Member::pass() {
   const auto n = static_cast<std::uint64_t>(world_size());
-  const Passage passage = segment_->gate().pass((barriers_ + 1) * n);
+  const Passage passage = segment_->gate().pass((barriers_ + 1) * n, courtesy_);
   if (passage != Passage::kPassed) return fail(passage);
   ++barriers_;
   return Outcome::kDone;

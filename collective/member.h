@@ -68,7 +68,8 @@ class Member {
   std::vector<std::shared_ptr<Mapping>> mappings_;
   std::vector<std::byte*> regions_;  // Every rank's registered memory.
   std::span<std::byte> registered_;
-  std::uint64_t barriers_ = 1;    // Passed so far, the joining among them.
+  std::uint64_t barriers_ = 1;  // Passed so far, the joining among them.
+  Courtesy courtesy_;
   std::uint64_t operations_ = 0;  // Begun so far.
   std::uint64_t pieces_ = 0;      // Staging halves used so far.
   Request current_;
