@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import time
@@ -16,7 +15,7 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.kill
 
 Lines = list[dict[str, Any]]
-CONFIG: dict[str, Any] = {"samples": 640, "wait": 0.02}
+CONFIG: dict[str, Any] = {"samples": 960, "wait": 0.02}
 
 
 @pytest.fixture(scope="module")
@@ -62,20 +61,32 @@ def test_torch_a_stopped_worker_is_replaced_without_a_setting(
     assert (all_go_on - at) / 1e9 < 2.0 + own
 
 
+def kill_scheduler(job: Job) -> tuple[int, int]:
+    """Kill the scheduler; return when, and when another one served."""
+    victim = job.scheduler()
+    os.kill(victim, signal.SIGKILL)
+    at = time.monotonic_ns()
+
+    def another(trace: Lines) -> Lines:
+        return [e for e in events(trace, "start", at) if e["role"] == "scheduler"]
+
+    return at, int(job.until(another, "another scheduler")[0]["t_ns"])
+
+
 def test_torch_no_step_waits_for_the_scheduler_and_a_fault_right_after_its_death_is_recovered(
     tmp_path: Path, calm: Any
 ) -> None:
     job = Job(tmp_path / "job", CONFIG)
+    outages = []
     try:
-        job.kill_at(0, 12, how=signal.SIGCONT)  # Only waits for the step.
-        os.kill(job.scheduler(), signal.SIGKILL)
-        at = time.monotonic_ns()
-        served = job.until(
-            lambda trace: [
-                line["t_ns"] for line in events(trace, "start", at) if line["role"] == "scheduler"
-            ],
-            "another scheduler",
-        )[0]
+        job.kill_at(0, 5, how=signal.SIGCONT)  # Only waits for the step.
+        while max(outages, default=0) < 3 and len(outages) < 5:
+            away, served = kill_scheduler(job)
+            trace = job.trace()
+            # On a busy machine an outage may be too short for steps.
+            outages.append(
+                min(sum(away < t <= served for t in steps(trace, rank)) for rank in (0, 1))
+            )
         os.kill(scheduler := job.scheduler(), signal.SIGKILL)
         killed = job.kill_at(1, 0)
         both = time.monotonic_ns()
@@ -83,13 +94,10 @@ def test_torch_no_step_waits_for_the_scheduler_and_a_fault_right_after_its_death
     finally:
         job.stop()
     assert results == calm
+    # The first deaths: one step may have been complete but for its end, a third was begun after it.
+    assert max(outages) >= 3, outages
+    # The last: nobody serves when the worker dies.
     trace = job.trace()
-    for rank in (0, 1):  # The first death: steps go on as before.
-        done = [t for t in steps(trace, rank) if t <= served]
-        pauses = [(b - a, a) for a, b in itertools.pairwise(done) if b > at]
-        assert len(pauses) >= 2
-        assert max(pause for pause, _ in pauses) < (served - at) * 0.8
-    # The second: nobody serves when the worker dies.
     again = [line for line in events(trace, "start", both) if line["role"] == "scheduler"]
     assert len(again) == 1 and again[0]["pid"] != scheduler
     assert [report["ranks"] for report in job.recoveries()] == [[1]]
