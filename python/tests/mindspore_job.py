@@ -93,9 +93,8 @@ class Job:
     def start(
         self, command: list[str], data: Path, variables: dict[str, str]
     ) -> subprocess.Popen[str]:
-        environment = dict(
-            os.environ, OMP_NUM_THREADS="1", GLOG_v="3", DATA_PATH=str(data), **variables
-        )
+        usual = {"OMP_NUM_THREADS": "1", "GLOG_v": "3", "DATA_PATH": str(data)}
+        environment = {**os.environ, **usual, **variables}
         return subprocess.Popen(
             command,
             cwd=self.folder,

@@ -18,6 +18,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 from typing import Final, NamedTuple
 
 _ANSWER: Final = struct.Struct("<Ii")  # As in apps/nursling.cc.
@@ -89,6 +90,23 @@ def _read(connection: socket.socket) -> Request:
     argv, entries = rest[: int(count)], rest[int(count) :]
     environment = dict(entry.split("=", 1) for entry in entries if "=" in entry)
     return Request(connection, nursling, folder, argv, environment, descriptors)
+
+
+def _is_alone() -> bool:
+    """Return whether a fork takes along all that runs here.
+
+    The threads of NumPy's OpenBLAS end before every fork, and begin anew when they are needed.
+    Whatever else is left after one would be missing in the new process.
+    """
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    for _ in range(100):  # One that was joined is seen a little longer.
+        if len(os.listdir("/proc/self/task")) == 1:
+            return True
+        time.sleep(0.001)
+    return False
 
 
 class Nursery:
@@ -195,7 +213,7 @@ class Nursery:
             for stream, former in zip((1, 2), usual):
                 os.dup2(former, stream)
                 os.close(former)
-        if len(os.listdir("/proc/self/task")) != 1:
+        if not _is_alone():
             raise RuntimeError("a thread was started by the import: no fork is safe any more")
         begun = request.shared()
         self._imported = {k: v for k, v in os.environ.items() if begun.get(k) != v}
@@ -211,9 +229,14 @@ class Nursery:
         # Both do it, as shells do: whoever is first, no signal to the group is lost.
         with contextlib.suppress(OSError):
             os.setpgid(pid, request.nursling)
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:  # No descriptor is free: the process starts by itself instead.
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
         for descriptor in request.descriptors:
             os.close(descriptor)
-        pidfd = os.pidfd_open(pid)
         self._workers[pidfd] = _Worker(pid, request.connection)
         self._selector.register(pidfd, selectors.EVENT_READ)
         with contextlib.suppress(OSError):
