@@ -42,6 +42,8 @@ def test_torch_steps_are_counted_over_epochs_and_calls() -> None:
     program("""
 refused("hf.init()", lambda: hf.State(model, optimizer))
 hf.init()
+import gc
+assert gc.isenabled() and gc.get_freeze_count() > 100_000, gc.get_freeze_count()
 state = hf.State(model, optimizer)
 refused("already", lambda: hf.State(model))
 refused("State(..., more=...)", lambda: state.keep("more", []))
