@@ -1,6 +1,7 @@
 // The fused updates, compiled for several instruction sets; the processor's best is taken at start.
 #include "arena/kernels.h"
 
+#include <algorithm>
 #include <cfenv>
 #include <cmath>
 #include <cstring>
@@ -86,17 +87,30 @@ HF_INLINE void compute(const Scalars& s, const float (&old)[kUndoLines][kLineFlo
   }
 }
 
+// Asks for a line that the walk comes to soon, which takes a fifth off an update whose arrays are
+// not in the second cache: the processor's own foresight is spread over three to five streams.
+HF_INLINE void ask_for(const float* line) {
+  __builtin_prefetch(line);
+  __builtin_prefetch(line + kLineFloats / 2);
+}
+
 // For each line: its old contents to `undo`, the progress word, the new contents. The words are
 // published before the slot's undo is overwritten, hence two of them for each line.
 template <Optimizer kOptimizer, bool kDecay>
-HF_INLINE void walk(const Scalars& s, const Streams& streams, Slot& slot) {
+HF_INLINE void walk(Scalars s, Streams streams, Slot& slot) {
   constexpr std::size_t kLineBytes = kLineFloats * sizeof(float);
   constexpr bool kFirst = kOptimizer != Optimizer::kSgd;
   constexpr bool kSecond = kFirst && kOptimizer != Optimizer::kMomentum;
+  constexpr std::uint64_t kAhead = 16;  // Lines; 8 to 32 are equally good.
   const std::uint64_t end = slot.end;
   for (std::uint64_t line = slot.progress / 2; line < end; ++line) {
     const std::uint64_t at = line * kLineFloats;
     publish(slot.progress, line * 2);
+    const std::uint64_t soon = std::min(line + kAhead, end - 1) * kLineFloats;
+    ask_for(streams.w + soon);
+    ask_for(streams.g + soon);
+    if constexpr (kFirst) ask_for(streams.m + soon);
+    if constexpr (kSecond) ask_for(streams.v + soon);
     float* const w = streams.w + at;
     float* const m = kFirst ? streams.m + at : nullptr;
     float* const v = kSecond ? streams.v + at : nullptr;
