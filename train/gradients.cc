@@ -6,9 +6,12 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <utility>
 
+#include "base/text.h"
 #include "holdfast/job.h"
+#include "train/lender.h"
 
 namespace holdfast::train {
 namespace {
@@ -29,6 +32,8 @@ struct Bucket {
 
 struct Gradients::Parts {
   void ready(std::size_t i);
+  void lay_down(std::size_t i, const torch::Tensor& gradient);
+  void finish();
   void hand_on();
 
   Reduce reduce;
@@ -39,8 +44,10 @@ struct Gradients::Parts {
   std::vector<bool> is_ready;
   std::size_t next = 0;  // The first bucket that is not handed on.
   bool in_backward = false;
+  std::vector<std::size_t> late;  // Ready, but their places are lent to other tensors.
   // A parameter knows its accumulator only as long as somebody else holds it.
   std::vector<Accumulator> accumulators;
+  Lender lender;
 };
 
 // Runs when a parameter's gradient of this backward pass is complete.
@@ -68,6 +75,7 @@ Gradients::Gradients(const std::vector<NamedTensor>& parameters, arena::Arena& a
         torch::from_blob(arena.gradient(i).data(), parameters[i].tensor.sizes(), torch::kFloat));
     p.accumulators.push_back(torch::autograd::impl::grad_accumulator(parameters[i].tensor));
     p.accumulators.back()->add_post_hook(std::make_unique<Hook>(parts_, i));
+    p.lender.add(p.parameters.back(), arena.gradient(i), p.accumulators.back().get());
   }
   const arena::Layout& layout = arena.layout();
   for (std::size_t end = parameters.size(), i = end; i-- > 0;) {
@@ -92,21 +100,37 @@ void Gradients::begin_step() {
 
 void Gradients::backward(const torch::Tensor& loss, double scale) {
   Parts& p = *parts_;
+  p.late.clear();
   p.in_backward = true;
   try {
+    const Lender::Pass pass(p.lender);
     loss.backward(torch::full_like(loss, scale));
   } catch (...) {
     p.in_backward = false;
     throw;
   }
   p.in_backward = false;
-  for (std::size_t i = 0; i < p.parameters.size(); ++i) {
-    if (!p.is_ready[i]) p.ready(i);
+  p.finish();
+}
+
+// What the pass itself could not end.
+void Gradients::Parts::finish() {
+  const torch::NoGradGuard no_grad;
+  for (const std::size_t i : late) {
+    if (lender.is_lent(i)) {
+      throw Failure(
+          cat("a tensor that the backward pass has made outlives it in the place of the "
+              "gradient of parameter ",
+              i, ": keep a clone() of it instead"));
+    }
+    lay_down(i, parameters[i].grad());
+  }
+  hand_on();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!is_ready[i]) ready(i);
   }
 }
 
-// A gradient that torch made is copied rather than added to zeros: one pass over memory less, and
-// torch hands it over without a copy of its own.
 void Gradients::Parts::ready(std::size_t i) {
   if (is_ready[i]) {
     throw Failure(
@@ -114,16 +138,34 @@ void Gradients::Parts::ready(std::size_t i) {
         "checkpointing?), but its first part may be summed already");
   }
   const torch::NoGradGuard no_grad;
-  torch::Tensor& gradient = parameters[i].mutable_grad();
-  if (gradient.defined()) {
-    views[i].copy_(gradient.is_sparse() ? gradient.to_dense() : gradient);
-  } else {
-    views[i].zero_();
-  }
-  gradient = views[i];
   is_ready[i] = true;
-  --buckets[bucket_of[i]].missing;
+  const torch::Tensor gradient = parameters[i].grad();
+  const bool in_place =
+      gradient.defined() && gradient.has_storage() && gradient.data_ptr() == views[i].data_ptr();
+  lender.filled(i);
+  if (lender.is_lent(i) && !in_place) {
+    late.push_back(i);  // Torch has made a copy, and still holds the first.
+    return;
+  }
+  lay_down(i, gradient);
   hand_on();
+}
+
+// A gradient that torch made elsewhere is copied rather than added to zeros: one pass over memory
+// less, and torch hands it over without a copy of its own.
+void Gradients::Parts::lay_down(std::size_t i, const torch::Tensor& gradient) {
+  torch::Tensor& view = views[i];
+  if (!gradient.defined()) {
+    view.zero_();
+  } else if (gradient.is_sparse()) {
+    view.copy_(gradient.to_dense());
+  } else if (gradient.scalar_type() != torch::kFloat || !gradient.is_contiguous()) {
+    view.copy_(gradient.data_ptr() == view.data_ptr() ? gradient.clone() : gradient);
+  } else if (gradient.data_ptr() != view.data_ptr()) {
+    std::memcpy(view.data_ptr(), gradient.data_ptr(), view.nbytes());
+  }
+  parameters[i].mutable_grad() = view;
+  --buckets[bucket_of[i]].missing;
 }
 
 void Gradients::Parts::hand_on() {

@@ -1,0 +1,53 @@
+// Lender: has torch make a parameter's gradient in its place in the arena, so that it need not be
+// copied there, which costs a tenth of the step of a model that the cache does not hold.
+//
+// Torch takes all memory of tensors from one allocator. Ours stands before it and, during a
+// backward pass of ours, gives the place of a gradient to the operation that makes this gradient.
+// Where an operation has two results of this size, or a hook of the user's might keep the memory,
+// it lends nothing, and the gradient is copied.
+#pragma once
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/torch.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+namespace holdfast::train {
+
+struct Loans;
+
+class Lender {
+ public:
+  Lender();
+  ~Lender();
+  Lender(const Lender&) = delete;
+  Lender& operator=(const Lender&) = delete;
+
+  // The next parameter's place. `accumulator`: what torch hands its gradient to; it must live as
+  // long as this Lender.
+  void add(const torch::Tensor& parameter, std::span<float> place,
+           torch::autograd::Node* accumulator);
+
+  // While it lives, what this thread computes is a backward pass: every place may be lent, until it
+  // is filled().
+  class Pass {
+   public:
+    explicit Pass(Lender& lender);
+    ~Pass();
+    Pass(const Pass&) = delete;
+    Pass& operator=(const Pass&) = delete;
+
+   private:
+    [[maybe_unused]] Loans* before_;
+  };
+  void filled(std::size_t i);
+  // A tensor that is not the gradient of i lives in i's place.
+  [[nodiscard]] bool is_lent(std::size_t i) const;
+
+ private:
+  std::unique_ptr<Loans> loans_;
+};
+
+}  // namespace holdfast::train
