@@ -4,7 +4,11 @@
 bench/kill_to_step.py --bin build/release/bin --data build/digits [--rounds 9] [--torch PYTHON]
 
 Ours: mnist (784-512-512-10, momentum, 4 workers) with a spare and without, from the traces; beside it the
-program's own start-up (exec → first step of a fresh job's worker) and one step. torchrun: the same model in
+program's own start-up (exec → first step of a fresh job's worker) and one step. The phases, with what they are to
+take at most: detection, kill → known to the scheduler; abort, the scheduler says stop → a survivor has left its
+collective, from where it came to one if that was later (its own forward and backward pass is no waiting), for the
+last survivor; re-form, the last rank has the version all go on from → the new group is formed in all ranks.
+torchrun: the same model in
 DDP over Gloo with a checkpoint at every step and `--max-restarts`, tuned as far as it goes (bench/torchrun.py);
 steps lost are counted too. Prints one table. With --check it fails where a figure is out of all proportion to the
 program's own start in the same run, which holds on a busy machine as well.
@@ -29,7 +33,7 @@ TORCHRUN_LIMIT = 90  # Seconds for a start or a restart, on a busy machine.
 
 def table_row(name, values, note=""):
     values = sorted(values)
-    print(f"{name:44} {statistics.median(values):9.1f} {values[0]:9.1f} {values[-1]:9.1f}  {len(values):3}  {note}", flush=True)
+    print(f"{name:44} {statistics.median(values):9.2f} {values[0]:9.2f} {values[-1]:9.2f}  {len(values):3}  {note}", flush=True)
 
 
 def now():
@@ -51,9 +55,29 @@ def of_new_generation(trace, at):
     return lambda event: event["generation"] == newest
 
 
+def phases(trace, at):
+    """Milliseconds of detection, abort and re-form of the recovery from the one kill at `at`."""
+    later = sorted((e for e in trace.lines if e["t_ns"] > at), key=lambda e: e["t_ns"])
+    scheduler = trace.scheduler_pid()
+
+    def events(name, of_ranks):
+        return [e for e in later if e["event"] == name and (e["pid"] != scheduler) == of_ranks]
+
+    stop = events("stop", False)[0]["t_ns"]
+    plan = events("plan", False)[-1]["t_ns"]
+    survivors = {e["pid"] for e in trace.events("step") if e["t_ns"] < at}
+    parked = {e["pid"]: e["t_ns"] - max(stop, e["waited_since_ns"]) for e in reversed(events("parked", True))}
+    generation = max(e["generation"] for e in events("resume", True))
+    formed = [e["t_ns"] for e in events("reform", True) if e["generation"] == generation]
+    repaired = max([e["t_ns"] for e in events("repair", True)] + [plan])
+    known = events("fault", False)[0]["t_ns"]
+    spans = (known - at, max(t for pid, t in parked.items() if pid in survivors), max(formed) - repaired)
+    return [ns / 1e6 for ns in spans]
+
+
 def ours(arguments, spares, rounds, folder):
     """Several kills in one job; a kill waits until the former spare was replaced (all have stepped for a while)."""
-    times, steps, known = [], [], []
+    times, steps, found = [], [], []
     path = folder / f"ours-{spares}"
     path.mkdir()
     program = [arguments.bin / "mnist", "--data", arguments.data, "--epochs", 100000, "--steps", 1000000, "--batch", 16,
@@ -72,12 +96,12 @@ def ours(arguments, spares, rounds, folder):
                 sys.exit(f"the job ended:\n{job.text()}")
             firsts = first_steps(job.trace, at, of_new_generation(job.trace, at))
             times.append((max(e["t_ns"] for e in firsts.values()) - at) / 1e6)
-            known += [(e["t_ns"] - at) / 1e6 for e in job.trace.events("fault") if e["t_ns"] > at][:1]
+            found.append(phases(job.trace, at))
         mine = sorted(e["t_ns"] for e in job.trace.events("step") if e["rank"] == 0)
         steps = [(b - a) / 1e6 for a, b in zip(mine, mine[1:])]
         job.process.send_signal(signal.SIGTERM)
         job.wait()
-    return times, startup, steps, known
+    return times, startup, steps, list(zip(*found))
 
 
 def torchrun(arguments, number, folder):
@@ -93,6 +117,11 @@ def torchrun(arguments, number, folder):
         first = run.until(lambda t: first_steps(t, at, lambda e: e["pid"] not in old), TORCHRUN_LIMIT)
         made = max(e["step"] for e in run.trace.events("step") if e["pid"] in old)
         return ((max(e["t_ns"] for e in first.values()) - at) / 1e6, made + 1 - min(e["step"] for e in first.values()))
+
+
+def phase_rows(found):
+    for name, values in zip(("detection, to be ≤ 1", "abort, to be ≤ 1", "re-form, to be ≤ 5"), found):
+        table_row(f"  {name}", values)
 
 
 def check(startup, bounds):
@@ -113,16 +142,17 @@ def main():
     print(f"{'milliseconds':44} {'median':>9} {'min':>9} {'max':>9}    n  load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
         folder = Path(name)
-        with_spare, _, steps, known = ours(arguments, 1, arguments.rounds, folder)
+        with_spare, _, steps, found = ours(arguments, 1, arguments.rounds, folder)
         table_row("kill → all ranks stepped, with a spare", with_spare)
-        table_row("  kill → known to the scheduler", known)
+        phase_rows(found)
         table_row("  one step (healthy)", steps)
-        without, startup, _, known_without = ours(arguments, 0, arguments.rounds, folder)
+        without, startup, _, found_without = ours(arguments, 0, arguments.rounds, folder)
         table_row("kill → all ranks stepped, no spare", without)
+        phase_rows(found_without)
         table_row("  the program's own start (msrun → first step)", [startup])
         if arguments.check:
             check(startup, {"a recovery with a spare": (with_spare, 1), "a recovery without one": (without, 2),
-                            "the word of a death": (known + known_without, 0.25)})
+                            "the word of a death": (found[0] + found_without[0], 0.25)})
         if arguments.torch:
             times, lost = zip(*(torchrun(arguments, i, folder) for i in range(min(5, arguments.rounds))))
             table_row("torchrun: kill → all ranks stepped", times, f"steps lost: {lost} (checkpoint at every step)")

@@ -95,7 +95,8 @@ struct Session::Parts {
   bool ended = false;
   std::vector<collective::Ticket> sums;  // Of the step under way.
   Outcome mark = Outcome::kDone;         // Of the step under way: what its body met.
-  Generation told_generation = 0;        // Of the last Committed that was posted.
+  Instant waits_since{};  // When the training thread last came to where it waits for others.
+  Generation told_generation = 0;  // Of the last Committed that was posted.
   Instant told_at{};
 };
 
@@ -124,6 +125,10 @@ Status Session::Parts::agree() {
     return {};
   }
   worker.post(member::Parked{holding()});
+  worker.trace().event("parked", {{"rank", identity.rank},
+                                  {"generation", generation},
+                                  {"version", arena.version()},
+                                  {"waited_since_ns", waits_since.count()}});
   for (;;) {
     auto came = worker.next_order();
     if (!came) return came.error();
@@ -296,6 +301,7 @@ Status Session::join(const arena::Position& position) {
 Result<Began> Session::begin_step() {
   Parts& p = *parts_;
   HF_ASSERT(p.joined && !p.ended);
+  p.waits_since = io::Loop::now();
   if (p.group) p.wait_for_sums();  // Of a step that was begun and given up.
   p.mark = Outcome::kDone;
   Began began = Began::kAtOnce;
@@ -319,6 +325,7 @@ Result<Ended> Session::end_step(const arena::StagedStep& step, double loss, std:
   Parts& p = *parts_;
   HF_ASSERT(p.group != nullptr);
   const Version n = p.arena.version() + 1;
+  p.waits_since = io::Loop::now();
   if (p.wait_for_sums() == Outcome::kDone) {
     p.arena.stage(n, step);
     // Complete anywhere: every rank has staged n, so n can be finished from any arena.

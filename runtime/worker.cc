@@ -280,14 +280,16 @@ void Worker::Control::do_it(member::Place& a) {
 }
 
 void Worker::Control::do_it(member::Abort& a) {
-  trace.event("stop", {{"generation", a.generation}});
   {
     const std::lock_guard lock(mutex);
     aborted = std::max(aborted, a.generation);
     changed.notify_all();
   }
-  const std::lock_guard lock(handler_mutex);
-  if (abort_handler) abort_handler(a.generation);
+  {
+    const std::lock_guard lock(handler_mutex);
+    if (abort_handler) abort_handler(a.generation);
+  }
+  trace.event("stop", {{"generation", a.generation}});  // Last: nobody waits for the file.
 }
 
 void Worker::Control::do_it(member::GiveUp& a) {
