@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
 #include "train/lender.h"
 
 namespace holdfast::train {
@@ -37,7 +38,7 @@ class GradientsTest : public testing::Test {
   void open(std::vector<torch::Tensor> parameters, const Gradients::Reduce& reduce = nullptr) {
     arena::Layout layout;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      named_.push_back({"p" + std::to_string(i), parameters[i]});
+      named_.push_back({cat("p", i), parameters[i]});
       layout.parameters.push_back(
           {named_.back().name, static_cast<std::uint64_t>(parameters[i].numel())});
     }
@@ -73,8 +74,8 @@ class GradientsTest : public testing::Test {
     }
   }
 
-  std::string path_ = std::filesystem::temp_directory_path() /
-                      ("holdfast-gradients-" + std::to_string(::getpid()) + ".arena");
+  std::string path_ =
+      std::filesystem::temp_directory_path() / cat("holdfast-gradients-", ::getpid(), ".arena");
   std::vector<NamedTensor> named_;
   std::optional<arena::Arena> arena_;
   std::optional<Gradients> gradients_;

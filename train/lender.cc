@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <string_view>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -43,10 +45,18 @@ constexpr std::size_t kWorthLending = 16384;  // Bytes; to copy fewer costs as l
 
 thread_local Loans* pass_under_way = nullptr;
 
-// What a user's hook sees it can keep.
+// What a user's hook sees it can keep, and what it allocates counts as the node's.
 bool hooked(Node& node) {
   return !node.pre_hooks().empty() || !node.tensor_pre_hooks().empty() ||
          !node.retains_grad_hooks().empty();
+}
+
+// Made from torch's own table of derivatives, rather than by a user's autograd::Function, which
+// might keep what it allocates or gets. By its type's mangled name: there is no other mark.
+bool own(Node& node) {
+  constexpr std::string_view kOwn = "N5torch8autograd9generated";
+  return std::string_view(typeid(node).name()).starts_with(kOwn) && !hooked(node) &&
+         node.post_hooks().empty();
 }
 
 std::size_t bytes_of(const torch::autograd::Edge& edge) {
@@ -82,27 +92,22 @@ class Intermediary final : public c10::Allocator {
 // The parameter to which a node's result goes, at once or by one operation more: most often that is
 // a view, for layers use their weights transposed.
 Loans::Place* Loans::place_of(Node& node) {
-  const auto found = [this](Node& accumulator) -> Place* {
-    for (Place& place : places) {
-      if (place.accumulator != &accumulator) continue;
-      const bool free = !place.filled && !place.lent && !hooked(accumulator) &&
-                        accumulator.post_hooks().size() == 1 &&  // Ours.
-                        torch::autograd::impl::hooks(place.parameter).empty();
-      return free ? &place : nullptr;
-    }
-    return nullptr;
-  };
-  if (!node.is_traceable()) return found(node);
-  if (node.num_outputs() != 1 || !node.next_edge(0).is_valid()) return nullptr;
-  if (hooked(node) || !node.post_hooks().empty()) return nullptr;
-  return found(*node.next_edge(0).function);
+  const bool passes_on = own(node) && node.num_outputs() == 1 && node.next_edge(0).is_valid();
+  Node& accumulator = passes_on ? *node.next_edge(0).function : node;
+  for (Place& place : places) {
+    if (place.accumulator != &accumulator) continue;
+    const bool free = !place.filled && !place.lent && !hooked(accumulator) &&
+                      accumulator.post_hooks().size() == 1 &&  // Ours.
+                      torch::autograd::impl::hooks(place.parameter).empty();
+    return free ? &place : nullptr;
+  }
+  return nullptr;
 }
 
-// Only operations of torch's own are trusted not to keep what they allocate.
 Loans::Place* Loans::asked_for(std::size_t bytes) {
   if (std::find(sizes.begin(), sizes.end(), bytes) == sizes.end()) return nullptr;
   const auto node = torch::autograd::get_current_node();
-  if (!node || !node->is_traceable() || !node->post_hooks().empty()) return nullptr;
+  if (!node || !own(*node)) return nullptr;
   Node* receiver = nullptr;
   for (const auto& edge : node->next_edges()) {
     if (!edge.is_valid() || bytes_of(edge) != bytes) continue;
