@@ -16,10 +16,26 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "chaos
 from job import Job, kill  # noqa: E402
 
 WORKERS = 4
+BATCH = 16  # Of each.
 
 
 def first_after(events, t_ns, key=lambda e: True):
     return next((e for e in sorted(events, key=lambda e: e["t_ns"]) if e["t_ns"] >= t_ns and key(e)), None)
+
+
+def who_told(trace, fault):
+    """By whom the scheduler knew of a death."""
+    told = fault and any(e["detected_ns"] == fault["detected_ns"] for e in trace.events("died"))
+    return "Its agent told the scheduler, which" if told else "The scheduler"
+
+
+def successor(trace, rank, generation):
+    """Which process has the rank in this generation, and whether it was a spare."""
+    pid = next((e["pid"] for e in trace.events("resume") if e["rank"] == rank and e["generation"] == generation), None)
+    if pid is None:
+        return "Nobody took its place"
+    spare = any(e["child"] == pid for e in trace.events("promote"))
+    return f"{'A spare' if spare else 'A new process'} ({pid}) took its place"
 
 
 def describe(number, rank, pid, killed_ns, job):
@@ -36,25 +52,30 @@ def describe(number, rank, pid, killed_ns, job):
     last = max((e for e in firsts if e), key=lambda e: e["t_ns"], default=None)
     before = max((e["step"] for e in trace.events("step") if e["t_ns"] < killed_ns), default=0)
     version = resume.get("version", before) if resume else before
-    print(f"Recovery {number}: worker {rank} (process {pid}) was killed with SIGKILL after step {before}. Its agent "
-          f"told the scheduler, which knew {ms(fault)} after the kill and said stop at {ms(stop)}; all had stopped "
+    print(f"Recovery {number}: worker {rank} (process {pid}) was killed with SIGKILL after step {before}. "
+          f"{who_told(trace, fault)} knew {ms(fault)} after the kill and said stop at {ms(stop)}; all had stopped "
           f"and reported by {ms(plan)}; the group was formed again, as generation {generation}, at {ms(resume)}, "
-          f"and went on from step {version}; all {WORKERS} ranks had made a new step at {ms(last)}. "
+          f"and went on from step {version}. {successor(trace, rank, generation)}; all {WORKERS} ranks had made a new step at {ms(last)}. "
           f"Steps lost: {max(0, before - version)}.")
+
+
+def digits_in(folder):
+    """How many digits there are to train with, by the header of their labels."""
+    return int.from_bytes((folder / "train-labels-idx1-ubyte").read_bytes()[4:8], "big")
 
 
 def train(arguments, folder, name, victims):
     print(f"\n{name}: {WORKERS} workers" + (f", {arguments.spares} spares" if victims and arguments.spares else ""), flush=True)
     path = folder / name.replace(" ", "-")
     path.mkdir()
-    program = [arguments.bin / "mnist", "--data", arguments.data, "--epochs", arguments.epochs, "--batch", 16,
+    program = [arguments.bin / "mnist", "--data", arguments.data, "--epochs", arguments.epochs, "--batch", BATCH,
                "--seed", 7, "--optimizer", "momentum", "--model", "mlp", "--save", path / "final"]
     kills = []
     with Job(arguments.bin, path, program, WORKERS, arguments.spares if victims else 0) as job:
-        total = arguments.epochs * (1497 // (16 * WORKERS))
+        total = arguments.epochs * (digits_in(arguments.data) // (BATCH * WORKERS))
         for number, rank in enumerate(victims, 1):
             goal = total * number // (len(victims) + 1) + random.randrange(total // 10 + 1)
-            if not job.until(lambda t: t.newest_step() >= goal and t.pid_of(rank), 120, f"step {goal}"):
+            if not job.until(lambda t: t.newest_step() >= goal and t.pid_of(rank), 600, f"step {goal}"):
                 break
             time.sleep(random.random() * 0.01)
             pid = job.trace.pid_of(rank)
