@@ -11,14 +11,15 @@ GOOD = {"base/a.h": "// Says a.\n#pragma once\n", "core/member/machine.h": '// S
 
 
 class Lint(unittest.TestCase):
-    def run_on(self, files):
+    def run_on(self, files, *options):
         with tempfile.TemporaryDirectory() as folder:
             for name, text in {**GOOD, **files}.items():
                 path = Path(folder) / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
             (Path(folder) / ".clang-format").write_text("BasedOnStyle: Google\nColumnLimit: 100\n")
-            return subprocess.run([sys.executable, str(LINT), "--root", folder], capture_output=True, text=True)
+            return subprocess.run([sys.executable, str(LINT), "--root", folder, *options],
+                                  capture_output=True, text=True)
 
     def fires(self, name, text, what):
         done = self.run_on({name: text})
@@ -81,6 +82,33 @@ class Lint(unittest.TestCase):
         files = {"run": "#!/usr/bin/env bash\n# Runs.\nset -euo pipefail\n", "python/x/__init__.py": "",
                  "tools/y": '#!/usr/bin/env python3\n"""Does y."""\n'}
         self.assertEqual(self.run_on(files).returncode, 0)
+
+    TABLE = '// Says t.\n#pragma once\n\n#define HF_SETTINGS(X) \\\n  X(grip, int, kWhole, "MS_GRIP", "1", 0, 9, "How firm.")\n'
+
+    def test_a_dead_setting(self):
+        self.fires("config/settings.h", self.TABLE, "nobody reads grip (MS_GRIP)")
+
+    def test_a_setting_that_only_a_test_reads_is_dead(self):
+        done = self.run_on({"config/settings.h": self.TABLE, "io/x_test.cc": "int f() { return settings.grip; }\n"})
+        self.assertIn("nobody reads grip", done.stdout)
+
+    def test_a_setting_that_is_read_is_no_finding(self):
+        for name, text in (("io/x.cc", "// X.\nint f() { return settings_.grip; }\n"),
+                           ("python/holdfast/x.py", '"""X."""\nGRIP = "MS_GRIP"\n')):
+            done = self.run_on({"config/settings.h": self.TABLE, name: text})
+            self.assertNotIn("dead setting", done.stdout)
+
+    def test_a_header_that_does_not_compile_alone(self):
+        done = self.run_on({"base/x.h": "// X.\n#pragma once\nstd::string x();\n"}, "--headers")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stdout, "base/x.h:1: does not compile alone: .*error: .*std")
+
+    def test_headers_that_reach_libtorch_by_another_are_left_out(self):
+        files = {"train/a.h": "// A.\n#pragma once\n\n#include <torch/torch.h>\n",
+                 "train/b.h": '// B.\n#pragma once\n\n#include "train/a.h"\n'}
+        done = self.run_on(files, "--headers")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("2 headers reach libtorch", done.stderr)
 
     def test_bad_format(self):
         self.fires("base/x.cc", "// X.\nint   x=1;\n", "not formatted")
