@@ -1,7 +1,7 @@
 # holdfast_library(NAME SOURCES ... LINKS ...), holdfast_program(...), holdfast_test(...): the only
 # ways in which a target of ours is made; they carry the warnings, the sanitizers and the include root.
 add_library(holdfast_flags INTERFACE)
-target_include_directories(holdfast_flags INTERFACE ${CMAKE_SOURCE_DIR})
+target_include_directories(holdfast_flags INTERFACE ${PROJECT_SOURCE_DIR})
 target_compile_options(holdfast_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wno-missing-field-initializers
   -Werror -fno-math-errno -ffp-contract=off)
@@ -26,7 +26,7 @@ function(holdfast_library name)
   cmake_parse_arguments(A "" "" "SOURCES;LINKS" ${ARGN})
   add_library(${name} STATIC ${A_SOURCES})
   target_link_libraries(${name} PUBLIC ${A_LINKS} PRIVATE holdfast_flags)
-  target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR})
+  target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR})
 endfunction()
 
 function(holdfast_program name)
@@ -39,6 +39,9 @@ endfunction()
 function(holdfast_test name)
   cmake_parse_arguments(A "" "TIMEOUT" "SOURCES;LINKS;LABELS" ${ARGN})
   add_executable(${name} ${A_SOURCES})
+  if(NOT HOLDFAST_TESTS)
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
   target_link_libraries(${name} PRIVATE ${A_LINKS} holdfast_flags GTest::gtest GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name})
   if(NOT A_TIMEOUT)

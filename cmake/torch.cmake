@@ -55,6 +55,9 @@ else()
   set(torch_from "Debian's libtorch-dev")
 endif()
 message(STATUS "libtorch: ${torch_from} (${TORCH_INSTALL_PREFIX})")
+set_property(GLOBAL PROPERTY HOLDFAST_TORCH_FOLDER ${Torch_DIR})  # For cmake/install.cmake.
+set_property(GLOBAL PROPERTY HOLDFAST_TORCH_ROOT ${TORCH_INSTALL_PREFIX})
+set_property(GLOBAL PROPERTY HOLDFAST_TORCH_VERSION ${Torch_VERSION})
 
 add_library(holdfast_torch INTERFACE)
 # SYSTEM: torch's headers do not pass our warnings.

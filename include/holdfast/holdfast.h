@@ -1,14 +1,26 @@
 // Holdfast: training that loses at most the step in which a fault comes, and no bit.
 //
-//   auto job = holdfast::init();
-//   Mlp net;
-//   holdfast::State state(job, net, holdfast::Momentum{.learning_rate = 0.01, .momentum = 0.9});
-//   auto data = Digits(directory);  // Any random-access data set of libtorch's.
-//   for (auto& batch : state.steps(data, {.epochs = 10, .batch = 32, .shuffle_seed = 7})) {
-//     auto loss = torch::nn::functional::cross_entropy(net->forward(batch.data), batch.target);
-//     state.step(loss);
+//   #include <holdfast/holdfast.h>
+//
+//   struct Line : torch::data::datasets::Dataset<Line> {  // Or any random-access data set.
+//     torch::data::Example<> get(std::size_t i) override {
+//       const auto x = torch::full({1}, static_cast<double>(i) / 100);
+//       return {x, 2 * x + 1};
+//     }
+//     c10::optional<std::size_t> size() const override { return 100; }
+//   };
+//
+//   int main() {
+//     auto job = holdfast::init();
+//     torch::nn::Linear net(1, 1);  // Or any module.
+//     holdfast::State state(job, net, holdfast::Momentum{.learning_rate = 0.01, .momentum = 0.9});
+//     for (auto& batch : state.steps(Line(), {.epochs = 10, .batch = 10, .shuffle_seed = 7})) {
+//       state.step(torch::mse_loss(net->forward(batch.data), batch.target));
+//     }
+//     state.save("final.safetensors");
 //   }
-//   state.save("final.safetensors");
+//
+// How it is built: README, "In your program" (tests/installed builds and runs the lines above).
 //
 // A process that replaces another runs the same lines: steps() finds its rank and its memory, and
 // goes on after the last step that was made.
