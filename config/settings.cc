@@ -38,6 +38,18 @@ bool whole(std::string_view text, T& value) {
   return error == std::errc{} && end == text.data() + text.size();
 }
 
+bool is_process(std::string_view text) {
+  const auto first = text.find(':');
+  const auto second = first == std::string_view::npos ? first : text.find(':', first + 1);
+  if (second == std::string_view::npos) return false;
+  std::int32_t pid = 0;
+  std::uint64_t start_time = 0;
+  std::uint64_t place = 0;
+  return whole(text.substr(0, first), pid) && pid > 0 &&
+         whole(text.substr(first + 1, second - first - 1), start_time) &&
+         whole(text.substr(second + 1), place);
+}
+
 // One overload for each type that the table has.
 Status parse(const Row& row, std::string_view text, Role& out) {
   if (text == "MS_PSERVER" || text == "MS_SERVER") {
@@ -59,6 +71,7 @@ Status parse(const Row& row, std::string_view text, std::string& out) {
                                   !std::all_of(text.begin(), text.end(), plain))) {
     return wrong(row, text);
   }
+  if (row.kind == Kind::kProcess && !text.empty() && !is_process(text)) return wrong(row, text);
   out = text;
   return {};
 }
@@ -87,7 +100,7 @@ Status parse(const Row& row, std::string_view text, Duration& out) {
       seconds > static_cast<double>(row.highest)) {
     return wrong(row, text);
   }
-  if (seconds < 0 && row.lowest >= 0) return wrong(row, text);
+  if (seconds >= 0 && seconds < static_cast<double>(row.lowest)) return wrong(row, text);
   out = seconds < 0 ? kNever
                     : std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
   return {};
@@ -195,8 +208,10 @@ std::string allowed(const Row& row) {
     case Kind::kBits:
       return "a whole number from 0 to 2^64 - 1";
     case Kind::kSeconds:
-      return cat("a number of seconds up to ", row.highest,
-                 row.lowest < 0 ? ", negative: never" : "");
+      return cat("a number of seconds from ", row.lowest, " to ", row.highest,
+                 ", or a negative one: never");
+    case Kind::kProcess:
+      return "three whole numbers with ':' between";
   }
   HF_ASSERT(false);
 }

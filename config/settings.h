@@ -17,6 +17,7 @@ namespace holdfast::config {
 enum class Role : std::uint8_t { kNone, kScheduler, kWorker };
 
 inline constexpr Duration kNever = std::chrono::hours(24 * 365);  // "never ends", in practice
+inline constexpr std::int64_t kMostWorkers = 64;                  // collective::Group::kMaxRanks
 
 // How a value is written. The range is that of kWhole and kSeconds.
 enum class Kind : std::uint8_t {
@@ -26,7 +27,8 @@ enum class Kind : std::uint8_t {
   kFlag,
   kWhole,
   kBits,     // A whole number below 2^64.
-  kSeconds,  // Decimals allowed; where the lowest is below 0, a negative number is kNever.
+  kSeconds,  // Decimals allowed; a negative number is kNever.
+  kProcess,  // Its number, start time and PID namespace, with ':' between.
 };
 
 // X(field, type, kind, variable, default, lowest, highest, help). A default in parentheses is
@@ -38,18 +40,19 @@ enum class Kind : std::uint8_t {
     "Where the scheduler listens.")                                                               \
   X(sched_port, std::uint16_t, kWhole, "MS_SCHED_PORT", "8118", 1, 65535,                         \
     "The scheduler's port. Every job on a host has its own.")                                     \
-  X(worker_num, std::int32_t, kWhole, "MS_WORKER_NUM", "(none)", 1, 10000,                        \
-    "How many workers the job has. Required where MS_ROLE is set.")                               \
+  X(worker_num, std::int32_t, kWhole, "MS_WORKER_NUM", "(none)", 1, kMostWorkers,                 \
+    "How many workers the job has, the same for all its processes. Required where MS_ROLE is "    \
+    "set.")                                                                                       \
   X(node_id, std::string, kText, "MS_NODE_ID", "(random)", 0, 0,                                  \
-    "Names this worker's place in the job, over restarts. If all are whole numbers they are the " \
-    "ranks.")                                                                                     \
+    "Names this worker's place in the job, over restarts. The ranks are the names where those "   \
+    "are 0 to MS_WORKER_NUM - 1; else they follow the order of host and name (w2 before w10).")   \
   X(enable_recovery, bool, kFlag, "MS_ENABLE_RECOVERY", "0", 0, 1,                                \
     "1: a scheduler started by hand takes back the journal of its predecessor.")                  \
   X(recovery_path, std::string, kText, "MS_RECOVERY_PATH", "", 0, 0,                              \
     "Where the scheduler keeps its journal; unset: in the job's runtime folder.")                 \
-  X(topo_timeout, Duration, kSeconds, "MS_TOPO_TIMEOUT", "1800", -1, 31536000,                    \
+  X(topo_timeout, Duration, kSeconds, "MS_TOPO_TIMEOUT", "1800", 1, 31536000,                     \
     "How long the job waits for all its workers to come.")                                        \
-  X(node_timeout, Duration, kSeconds, "MS_NODE_TIMEOUT", "30", -1, 31536000,                      \
+  X(node_timeout, Duration, kSeconds, "MS_NODE_TIMEOUT", "30", 2, 31536000,                       \
     "Silence after which a worker counts as lost. Below 3 a busy host may lose one by mistake.")  \
   X(job, std::string, kName, "HOLDFAST_JOB", "(port-<MS_SCHED_PORT>)", 0, 0,                      \
     "The job's name; its runtime folder and its journal bear it.")                                \
@@ -59,7 +62,7 @@ enum class Kind : std::uint8_t {
     "Counts the processes that were given this place; 0: no agent. Set by the agent.")            \
   X(run, std::uint64_t, kBits, "HOLDFAST_RUN", "0", 0, 0,                                         \
     "This run of the job: no other's journal is taken back; 0: any one. Set by the agent.")       \
-  X(agent, std::string, kText, "HOLDFAST_AGENT", "", 0, 0,                                        \
+  X(agent, std::string, kProcess, "HOLDFAST_AGENT", "", 0, 0,                                     \
     "The agent's process, start time and PID namespace, with ':' between: its end ends this one " \
     "in the same namespace. Set by the agent.")                                                   \
   X(lifeline, std::string, kText, "HOLDFAST_LIFELINE", "", 0, 0,                                  \
@@ -68,9 +71,9 @@ enum class Kind : std::uint8_t {
     "The pipe on which a spare waits for its place; -1: not a spare. Set by the agent.")          \
   X(trace, std::string, kText, "HOLDFAST_TRACE", "", 0, 0,                                        \
     "A folder that gets one line of JSON per event from every process; unset: no trace.")         \
-  X(replacement_timeout, Duration, kSeconds, "HOLDFAST_REPLACEMENT_TIMEOUT", "600", -1, 31536000, \
+  X(replacement_timeout, Duration, kSeconds, "HOLDFAST_REPLACEMENT_TIMEOUT", "600", 1, 31536000,  \
     "How long a lost worker's successor is waited for.")                                          \
-  X(scheduler_timeout, Duration, kSeconds, "HOLDFAST_SCHEDULER_TIMEOUT", "(MS_TOPO_TIMEOUT)", -1, \
+  X(scheduler_timeout, Duration, kSeconds, "HOLDFAST_SCHEDULER_TIMEOUT", "(MS_TOPO_TIMEOUT)", 1,  \
     31536000, "How long a worker looks for the scheduler, at the start or after losing it.")      \
   X(update_threads, std::int32_t, kWhole, "HOLDFAST_UPDATE_THREADS", "1", 1, 16,                  \
     "Threads of the optimizer's update. The bits do not depend on it.")                           \

@@ -94,6 +94,30 @@ TEST(Settings, NameTheVariableTheValueAndWhatIsAllowed) {
   EXPECT_TRUE(has(error_of({"HOLDFAST_JOB=../evil"}), "letters"));
   EXPECT_TRUE(has(error_of({"HOLDFAST_JOB=.hidden"}), "letters"));
   EXPECT_TRUE(has(error_of({"HOLDFAST_UPDATE_THREADS=17"}), "from 1 to 16"));
+  EXPECT_TRUE(has(error_of({"MS_WORKER_NUM=65"}), "from 1 to 64"));
+  for (const char* process :
+       {"garbage", "1", "1:2", "1:2:", "0:1:2", "-5:1:2", "1:2:3:4", "a:1:2"}) {
+    const std::string entry = std::string("HOLDFAST_AGENT=") + process;
+    EXPECT_TRUE(has(error_of({entry.c_str()}), "HOLDFAST_AGENT is '")) << process;
+  }
+  EXPECT_TRUE(read({"HOLDFAST_AGENT=812:99213:4026531836"}));
+}
+
+TEST(Settings, RefuseTimesSoShortThatNoJobCouldLive) {
+  const std::vector<std::pair<std::string, std::string>> lowest = {
+      {"MS_NODE_TIMEOUT", "2"},
+      {"MS_TOPO_TIMEOUT", "1"},
+      {"HOLDFAST_REPLACEMENT_TIMEOUT", "1"},
+      {"HOLDFAST_SCHEDULER_TIMEOUT", "1"}};
+  for (const auto& [name, least] : lowest) {
+    for (const char* value : {"0", "0.001", "0.99"}) {
+      const std::string what = error_of({(name + "=" + value).c_str()});
+      EXPECT_TRUE(has(what, name + " is '" + value + "'")) << what;
+      EXPECT_TRUE(has(what, "seconds from " + least + " to")) << what;
+    }
+    EXPECT_TRUE(read({(name + "=" + least).c_str()})) << name;
+    EXPECT_TRUE(read({(name + "=-1").c_str()})) << name;
+  }
 }
 
 TEST(Settings, RefuseParameterServersAndUnknownRoles) {
