@@ -9,6 +9,10 @@ namespace {
 
 constexpr Duration kFirstPause = std::chrono::milliseconds(100);
 constexpr Duration kLastPause = std::chrono::seconds(2);
+constexpr const char* kWasStopped = "was stopped by a signal and ended by its agent";
+constexpr const char* kWasSilent =
+    "was ended by its agent: nothing was heard from it for longer than its lease "
+    "(MS_NODE_TIMEOUT)";
 
 }  // namespace
 
@@ -89,7 +93,7 @@ void Machine::on(const Looked& e) {
     // What stopped us as well was no fault of theirs: count anew.
     const int looks = 1 + (e.on_time ? stopped_[process] : 0);
     counts[process] = looks;
-    if (looks < kStoppedLooks || !hung_.insert(process).second) continue;
+    if (looks < kStoppedLooks || !ended_.emplace(process, kWasStopped).second) continue;
     actions_.push_back(Kill{process, false});
   }
   stopped_ = std::move(counts);
@@ -97,10 +101,10 @@ void Machine::on(const Looked& e) {
 
 void Machine::on(const Died& died) {
   Died e = died;
-  if (hung_.contains(e.process)) e.how = "was stopped by a signal and ended by its agent";
+  if (const auto ended = ended_.find(e.process); ended != ended_.end()) e.how = ended->second;
   if (e.exit_code) {
     running_.erase(e.process);
-    hung_.erase(e.process);
+    ended_.erase(e.process);
   }
   const auto current = std::find_if(places_.begin(), places_.end(),
                                     [&](const Place& p) { return p.process == e.process; });
@@ -230,6 +234,7 @@ void Machine::receive(const wire::JobEnded& m) {
 void Machine::receive(const wire::Evict& m) {
   for (const auto& place : places_) {
     if (place.node_id == m.node_id && place.incarnation == m.incarnation && place.process != 0) {
+      ended_.emplace(place.process, kWasSilent);
       actions_.push_back(Kill{place.process, false});
     }
   }

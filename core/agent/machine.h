@@ -182,7 +182,7 @@ class Machine {
   std::deque<Spare> spares_;              // Oldest first: the one that waits longest is warm.
   std::set<Process> running_;             // Spawned and not known to have ended altogether.
   std::map<Process, int> stopped_;        // In how many looks on end.
-  std::set<Process> hung_;                // Ended since they were stopped.
+  std::map<Process, const char*> ended_;  // By us, and in words why: no fault of their own.
   std::set<std::uint64_t> spare_pauses_;  // A spare waits for the end of each.
   std::uint64_t next_pause_ = 1;
   Process next_process_ = 1;

@@ -125,7 +125,7 @@ TEST_F(AgentTest, SaysHowTheLastOneDiedAlsoWhereThatIsKnownOnlyLater) {
 TEST_F(AgentTest, AStepThatWasMadeCountsRestartsAnew) {
   start(0, 1);
   dies(at("w0"), 137);
-  step(Received{wire::JobProgress{2, 5, 0}});
+  step(Received{wire::JobProgress{2, 5, 0, 1}});
   dies(at("w0"), 137);
   EXPECT_EQ(places_.at("w0").attempt, 3U);
   EXPECT_TRUE(killed_.empty());
@@ -215,6 +215,13 @@ TEST_F(AgentTest, EvictsOnlyTheProcessThatIsMeant) {
   ASSERT_EQ(killed_.size(), 1U);
   EXPECT_EQ(killed_[0].process, at("w0"));
   EXPECT_FALSE(killed_[0].gently);
+  // What killed it is not the signal.
+  step(LinkUp{});
+  dies(at("w0"), 137);
+  const auto& state = std::get<wire::AgentState>(said_.back());
+  EXPECT_NE(state.slots[0].last_words.find("was ended by its agent"), std::string::npos)
+      << state.slots[0].last_words;
+  EXPECT_NE(state.slots[0].last_words.find("MS_NODE_TIMEOUT"), std::string::npos);
 }
 
 TEST_F(AgentTest, AJobThatFailedEndsAllWithItsReason) {
@@ -304,7 +311,7 @@ TEST_F(AgentTest, ASchedulerIsReplacedAtOnceAndAfterPausesIfItFailsAgain) {
   }
   EXPECT_EQ(places_.at(kSchedulerNode).attempt, 12U);
   EXPECT_EQ(pauses_.back().how_long, std::chrono::seconds(2));
-  step(Received{wire::JobProgress{2, 5, 0}});
+  step(Received{wire::JobProgress{2, 5, 0, 1}});
   dies(at(kSchedulerNode), 1);
   EXPECT_EQ(places_.at(kSchedulerNode).attempt, 13U);
 }
