@@ -125,7 +125,7 @@ std::optional<RecoveryReport> RecoveryLog::note(Instant now, const controller::N
 }
 
 void RecoveryLog::repaired(Instant now) {
-  if (current_ && current_->plan) current_->repair = now;
+  if (current_ && current_->plan && !current_->resume) current_->repair = now;
 }
 
 void RecoveryLog::compare_with(Version newest) {

@@ -49,7 +49,7 @@ class RecoveryLog {
   // What a note adds. Returns the report that it finished, if any: one whose ranks have all made a
   // new step, or one that the next fault cut short.
   std::optional<RecoveryReport> note(Instant now, const controller::Note& note);
-  // All ranks hold the version of `generation`.
+  // All ranks hold the planned version. Said again once training goes on, it means nothing.
   void repaired(Instant now);
   // Before the fault, a rank was known to have committed `newest`.
   void compare_with(Version newest);

@@ -29,6 +29,7 @@ TEST(RecoveryReport, CountsThePhasesFromTheAgentsDetection) {
   log.repaired(at(1006));
   EXPECT_FALSE(log.note(at(1007), note(Kind::kResume, 2, 9)));
   log.compare_with(9);
+  log.repaired(at(1009));  // A finished rank is put on record: no repair.
   const auto report = log.note(at(1010), note(Kind::kRecovered, 2, 10));
   ASSERT_TRUE(report);
   EXPECT_EQ(to_json(*report),
