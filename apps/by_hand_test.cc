@@ -118,9 +118,10 @@ TEST(Scheduler, TakesBackTheJournalOfItsOwnRunOnly) {
 void expect_no_scheduler(Job& job) {
   const auto worker = job.start(
       toy_command(job, 10), {"MS_ROLE=MS_WORKER", "MS_WORKER_NUM=1", "MS_NODE_ID=0",
-                             cat("MS_SCHED_PORT=", job.port), "HOLDFAST_SCHEDULER_TIMEOUT=0.5"});
+                             cat("MS_SCHED_PORT=", job.port), "HOLDFAST_SCHEDULER_TIMEOUT=1.5"});
   EXPECT_EQ(job.wait(worker, 30), 1);
-  EXPECT_TRUE(has(job.output(), cat("no scheduler answers at 127.0.0.1:", job.port)))
+  EXPECT_TRUE(
+      has(job.output(), cat("no scheduler answers at 127.0.0.1:", job.port, " within 1.5 s (")))
       << job.output();
 }
 
@@ -150,6 +151,41 @@ TEST(Scheduler, SaysThatItsPortIsTaken) {
   EXPECT_TRUE(job.nothing_left());
 }
 
+TEST(Scheduler, ThatCanNotKeepItsJournalLeavesNothing) {
+  Job job("journal-by-hand");
+  const auto scheduler = job.start(
+      toy_command(job, 10), {"MS_ROLE=MS_SCHED", "MS_WORKER_NUM=1", cat("MS_SCHED_PORT=", job.port),
+                             "MS_RECOVERY_PATH=/proc/no"});
+  EXPECT_EQ(job.wait(scheduler, 30), 1);
+  EXPECT_TRUE(has(job.output(), "MS_RECOVERY_PATH is '/proc/no'")) << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
+// Each would train something else than the others believe.
+TEST(Worker, WithAnotherNumberOfWorkersThanItsSchedulerEndsTheJob) {
+  Job job("world-by-hand");
+  const auto begin = [&](const char* role, const char* workers) {
+    return job.start(toy_command(job, 10), {role, cat("MS_WORKER_NUM=", workers), "MS_NODE_ID=0",
+                                            cat("MS_SCHED_PORT=", job.port)});
+  };
+  const auto scheduler = begin("MS_ROLE=MS_SCHED", "1");
+  const auto worker = begin("MS_ROLE=MS_WORKER", "2");
+  EXPECT_EQ(job.wait(worker, 30), 1) << job.output();
+  EXPECT_EQ(job.wait(scheduler, 30), 1) << job.output();
+  EXPECT_TRUE(has(job.output(), "MS_WORKER_NUM is 2 for node '0', but the job has 1 workers"))
+      << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Worker, MakesNoFolderForALifelineThatNoAgentMade) {
+  Job job("lifeline-by-hand");
+  const std::string folder = job.folder + "/nobody";
+  const auto worker = job.start(toy_command(job, 10), {"HOLDFAST_LIFELINE=" + folder + "/line"});
+  EXPECT_EQ(job.wait(worker, 30), 1) << job.output();
+  EXPECT_TRUE(has(job.output(), "HOLDFAST_LIFELINE is '" + folder)) << job.output();
+  EXPECT_FALSE(std::filesystem::exists(folder));
+}
+
 TEST(Worker, SaysWhatIsWrongWithItsSettings) {
   Job job("settings-by-hand");
   const std::vector<std::pair<std::string, std::string>> wrong = {
@@ -158,6 +194,9 @@ TEST(Worker, SaysWhatIsWrongWithItsSettings) {
       {"MS_WORKER_NUM=none", "MS_WORKER_NUM is 'none'"},
       {"MS_NODE_TIMEOUT=soon", "MS_NODE_TIMEOUT is 'soon'"},
       {"HOLDFAST_PROTECT=yes", "HOLDFAST_PROTECT is 'yes'"},
+      {"HOLDFAST_AGENT=garbage", "HOLDFAST_AGENT is 'garbage'"},
+      {"HOLDFAST_TRACE=/proc/no", "HOLDFAST_TRACE is '/proc/no'"},
+      {"MS_WORKER_NUM=2", "MS_WORKER_NUM is 2, but MS_ROLE is not set"},
       {"HOLDFAST_SPARES=1", "HOLDFAST_SPARES, which is no setting"}};
   for (const auto& [setting, words] : wrong) {
     const auto worker = job.start(toy_command(job, 10), {setting});

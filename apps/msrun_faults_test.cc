@@ -202,14 +202,7 @@ TEST(SeveralAgents, AFailureOfOneEndsTheOther) {
 std::vector<nlohmann::json> trace_of(const std::string& folder) {
   std::vector<nlohmann::json> lines;
   for (const auto& file : std::filesystem::directory_iterator(folder)) {
-    const auto text = io::read_file(file.path());
-    if (!text) continue;
-    for (std::size_t at = 0; at < text->size();) {
-      const std::size_t end = std::min(text->find('\n', at), text->size());
-      auto line = nlohmann::json::parse(text->substr(at, end - at), nullptr, false);
-      if (line.is_object()) lines.push_back(std::move(line));
-      at = end + 1;
-    }
+    for (auto& line : json_lines(file.path())) lines.push_back(std::move(line));
   }
   return lines;
 }

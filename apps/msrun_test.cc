@@ -17,12 +17,6 @@ namespace {
 // What a scheduler is to a program that never calls init(): a process that ends at the job's end.
 constexpr const char* kStuckScheduler = "[ $MS_ROLE = MS_SCHED ] && exec sleep 1000; ";
 
-std::size_t count(const std::string& text, const std::string& part) {
-  std::size_t found = 0;
-  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
-  return found;
-}
-
 TEST(Msrun, SaysWhichProgramItDoesNotFind) {
   Job job("no-program");
   job.launch({"--join", "True", "no-such-program"});
@@ -120,7 +114,7 @@ TEST(Msrun, RefusesAnOptionThatItDoesNotKnow) {
 
 TEST(Msrun, FailsAndSaysWhoCameWhereWorkersAreMissing) {
   Job job("too-few");
-  job.environment.push_back("MS_TOPO_TIMEOUT=0.5");
+  job.environment.push_back("MS_TOPO_TIMEOUT=1");
   const std::string program = TOY;
   job.launch(
       {"--worker_num", "2", "--join", "True", "sh", "-c",

@@ -26,10 +26,11 @@ std::string number(const Json& json, const char* key, const char* format) {
 }
 
 void print(const Json& json) {
-  std::printf("job %s: %s, step %s, generation %s, %s workers, %s recoveries\n",
-              words(json, "job").c_str(), words(json, "state").c_str(),
-              words(json, "version").c_str(), words(json, "generation").c_str(),
-              words(json, "world_size").c_str(), words(json, "recoveries").c_str());
+  const std::string recoveries = words(json, "recoveries");
+  std::printf("job %s: %s, step %s, generation %s, %s workers, %s %s\n", words(json, "job").c_str(),
+              words(json, "state").c_str(), words(json, "version").c_str(),
+              words(json, "generation").c_str(), words(json, "world_size").c_str(),
+              recoveries.c_str(), recoveries == "1" ? "recovery" : "recoveries");
   const std::string cause = words(json, "cause");
   if (cause != "-" && !cause.empty()) std::printf("newest formation because: %s\n", cause.c_str());
   const auto ranks = json.value("ranks", Json::array());

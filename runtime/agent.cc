@@ -20,6 +20,7 @@
 #include "io/loop.h"
 #include "io/trace.h"
 #include "runtime/children.h"
+#include "runtime/given_paths.h"
 #include "runtime/job_files.h"
 #include "runtime/launch.h"
 #include "runtime/random_bits.h"
@@ -69,12 +70,22 @@ class Agent {
   std::deque<agent::Event> events_;
   bool stepping_ = false;
   bool spawn_failed_ = false;
-  wire::JobProgress newest_;
-  std::uint64_t recoveries_ = 0;
   std::size_t alive_ = 0;
   bool line_shown_ = false;
   std::optional<agent::Exit> exit_;
 };
+
+const char* name(agent::Role role) {
+  switch (role) {
+    case agent::Role::kScheduler:
+      return "scheduler";
+    case agent::Role::kWorker:
+      return "worker";
+    case agent::Role::kSpare:
+      return "spare";
+  }
+  return "?";
+}
 
 agent::Options machine_options(const AgentOptions& options, const Launch& launch) {
   agent::Options made{.job = launch.settings.job,
@@ -110,8 +121,10 @@ Agent::Agent(const AgentOptions& options, const Launch& launch, std::function<vo
                                         {"detected_ns", died.detected_ns}});
                   step(std::move(died));
                 }) {
-  // Without a trace the job runs all the same; its processes complain of the same folder.
-  if (auto trace = io::Trace::open_from(launch.settings.trace, "agent")) trace_ = *trace;
+  // prepare() has tried the folder: one that went since then costs the trace, not the job.
+  if (auto trace = open_trace(launch.settings, "agent")) trace_ = *trace;
+  trace_.event("start",
+               {{"role", "agent"}, {"job", launch.settings.job}, {"port", options.master_port}});
 }
 
 int Agent::run() {
@@ -152,8 +165,8 @@ void Agent::carry_out(const agent::Spawn& action) {
   const auto spawned = children_.spawn(action);
   trace_.event("spawn", {{"process", action.process},
                          {"child", children_.pid_of(action.process)},
-                         {"role", static_cast<int>(action.role)},
-                         {"node_id", action.node_id},
+                         {"role", name(action.role)},
+                         {"node", action.node_id},
                          {"attempt", action.attempt}});
   if (action.role == agent::Role::kScheduler) next_retry_ = kFirstRetry;
   if (spawned) return;
@@ -165,7 +178,7 @@ void Agent::carry_out(const agent::Promote& action) {
   children_.promote(action);
   trace_.event("promote", {{"process", action.process},
                            {"child", children_.pid_of(action.process)},
-                           {"node_id", action.node_id},
+                           {"node", action.node_id},
                            {"attempt", action.attempt}});
 }
 
@@ -196,6 +209,10 @@ void Agent::look() {
 
 void Agent::carry_out(const agent::Exit& action) {
   exit_ = action;
+  trace_.event("end", {{"success", action.code == 0},
+                       {"reason", action.reason},
+                       {"exit_code", action.code},
+                       {"node", action.failed_node}});
   loop_.stop();
   if (action.code == 0) {
     say(cat("the job has ended in good order; logs are in ", launch_.log_directory));
@@ -245,13 +262,12 @@ void Agent::received(wire::Message message) {
 }
 
 void Agent::show(const wire::JobProgress& progress) {
-  if (newest_.generation != 0 && progress.generation > newest_.generation) ++recoveries_;
-  newest_ = progress;
   if (::isatty(STDOUT_FILENO) != 1) return;
-  std::printf("\r\033[Kstep %llu  loss %.4g  generation %llu  %zu/%d ranks  %llu recoveries",
+  std::printf("\r\033[Kstep %llu  loss %.4g  generation %llu  %zu/%d ranks  %llu %s",
               static_cast<unsigned long long>(progress.version), progress.loss,
               static_cast<unsigned long long>(progress.generation), alive_,
-              options_.local_worker_num, static_cast<unsigned long long>(recoveries_));
+              options_.local_worker_num, static_cast<unsigned long long>(progress.recoveries),
+              progress.recoveries == 1 ? "recovery" : "recoveries");
   std::fflush(stdout);
   line_shown_ = true;
 }

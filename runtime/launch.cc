@@ -15,10 +15,14 @@
 #include "io/files.h"
 #include "io/loop.h"
 #include "io/process.h"
+#include "runtime/given_paths.h"
 #include "runtime/job_files.h"
 #include "runtime/random_bits.h"
 
 namespace holdfast::runtime {
+
+static_assert(config::kMostWorkers == collective::Group::kMaxRanks);
+
 namespace {
 
 std::string value_of(const std::vector<std::string>& environment, std::string_view name) {
@@ -157,8 +161,10 @@ std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options) {
   if (launch.log_directory.size() > 1 && launch.log_directory.ends_with('/')) {
     launch.log_directory.pop_back();
   }
-  if (const auto made = io::make_directories(launch.log_directory, 0755); !made) {
-    return Unlaunchable{made.error()};
+  for (const auto& usable : {check_folder("--log_dir", launch.log_directory, 0755),
+                             check_folder("HOLDFAST_TRACE", launch.settings.trace),
+                             check_folder("MS_RECOVERY_PATH", launch.settings.recovery_path)}) {
+    if (!usable) return Unlaunchable{usable.error()};
   }
   auto directory = io::runtime_directory(job);
   if (!directory) return Unlaunchable{directory.error()};

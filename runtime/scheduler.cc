@@ -6,9 +6,9 @@
 #include <thread>
 #include <utility>
 
-#include "arena/lifeline.h"
 #include "base/text.h"
 #include "io/files.h"
+#include "runtime/given_paths.h"
 #include "runtime/job_files.h"
 #include "runtime/log.h"
 #include "runtime/random_bits.h"
@@ -42,7 +42,6 @@ Status open_journal(Opened& opened) {
   const config::Settings& settings = opened.settings;
   const std::string& folder =
       settings.recovery_path.empty() ? opened.directory : settings.recovery_path;
-  if (const auto made = io::make_directories(folder); !made) return made.error();
   opened.journal_path = cat(folder, '/', settings.job, ".journal");
   auto journal = io::Journal::open(opened.journal_path, settings.job);
   if (!journal) return journal.error();
@@ -72,13 +71,9 @@ Status open_journal(Opened& opened) {
 
 Result<int> open_and_serve(const config::Settings& settings) {
   Opened opened{.settings = settings};
-  std::optional<arena::Lifeline> lifeline;
-  if (!settings.lifeline.empty()) {
-    auto held = arena::Lifeline::hold(settings.lifeline);
-    if (!held) return held.error();
-    lifeline = std::move(*held);
-  }
-  auto trace = io::Trace::open_from(settings.trace, "scheduler");
+  auto held = hold_lifeline(settings);
+  if (!held) return held.error();
+  auto trace = open_trace(settings, "scheduler");
   if (!trace) return trace.error();
   opened.trace = std::move(*trace);
 
@@ -86,7 +81,11 @@ Result<int> open_and_serve(const config::Settings& settings) {
   Server* server = nullptr;  // There before the loop runs, and with it the first accept.
   auto listener = listen(loop, settings, [&](auto connection) { server->accept(connection); });
   if (!listener) return listener.error();
-  // Only now is it certain that no other scheduler serves this job: it would hold the port.
+  // Only now is it certain that no other scheduler serves this job: it would hold the port. The
+  // runtime folder is made last: who can not serve leaves none behind.
+  if (const auto usable = check_folder("MS_RECOVERY_PATH", settings.recovery_path); !usable) {
+    return usable.error();
+  }
   auto directory = io::runtime_directory(settings.job);
   if (!directory) return directory.error();
   opened.directory = std::move(*directory);

@@ -29,7 +29,8 @@ constexpr Duration kProofPatience = std::chrono::seconds(5);  // For a process t
 constexpr std::size_t kReportsShown = 16;
 constexpr Duration kHowPatience = std::chrono::milliseconds(500);  // From a death to its exit code.
 constexpr Duration kLastWords = std::chrono::milliseconds(300);
-constexpr Duration kLinger = std::chrono::seconds(3);  // After the end, for latecomers.
+constexpr Duration kLinger = std::chrono::seconds(3);          // After the end, for latecomers.
+constexpr Duration kAgentPatience = std::chrono::seconds(10);  // After the end, for our own agent.
 
 void say(std::string_view text) {
   log_line("scheduler", text);
@@ -88,11 +89,15 @@ void Server::received(Link link, wire::Message message) {
     return;
   }
   if (const auto* who = std::get_if<wire::Register>(&message)) remember_local(link, *who);
+  const bool is_agent = std::holds_alternative<wire::AgentState>(message);
+  if (is_agent) agents_.insert(link);
   step(controller::Received{link, std::move(message)});
+  if (is_agent) tell_untold();
 }
 
 void Server::closed(Link link) {
   links_.erase(link);
+  agents_.erase(link);
   step(controller::Closed{link});
   if (const auto local = locals_.extract(link); !local.empty()) {
     prove_dead(local.mapped(), io::Loop::now() + kProofPatience, std::chrono::milliseconds(1));
@@ -128,10 +133,14 @@ bool Server::carry_out(const controller::Store& action) {
 bool Server::carry_out(const controller::Send& action) {
   const auto found = links_.find(action.link);
   if (found == links_.end()) return false;
+  if (std::holds_alternative<wire::JobEnded>(action.message) && awaits_agent()) {
+    untold_.push_back(action);
+    return false;
+  }
   if (const auto* repair = std::get_if<wire::Repair>(&action.message)) {
     opened_.trace.event("repair", {{"generation", repair->generation},
                                    {"version", repair->version},
-                                   {"kind", static_cast<int>(repair->kind)},
+                                   {"kind", name(repair->kind)},
                                    {"source", repair->source}});
   }
   found->second->send(action.message);
@@ -177,10 +186,32 @@ bool Server::carry_out(const controller::End& action) {
     // Whoever is cut off just now looks for us: it deserves to hear it.
     lingers_ = lingers_ || (member.link == 0 && !member.dead && !member.left);
   }
+  if (awaits_agent()) {
+    loop_.after(kAgentPatience, [this] { tell_untold(); });
+    return false;
+  }
+  close_all();
+  return false;
+}
+
+// To an agent that has never heard of the job's end, a worker that ends with it, and a scheduler,
+// are deaths: it would start them again and blame them. So it hears of the end before they go.
+bool Server::awaits_agent() const {
+  return settings_.attempt != 0 && agents_.empty() && !told_;
+}
+
+void Server::tell_untold() {
+  if (!ended_ || told_) return;
+  told_ = true;
+  for (const auto& end : std::exchange(untold_, {})) (void)carry_out(end);
+  close_all();
+}
+
+void Server::close_all() {
+  told_ = true;
   for (const auto& [link, connection] : links_) connection->close();
   loop_.after(kLinger, [this] { loop_.stop(); });
   stop_if_alone();
-  return false;
 }
 
 void Server::watch_agent() {
@@ -189,7 +220,7 @@ void Server::watch_agent() {
 }
 
 void Server::stop_if_alone() {
-  if (ended_ && !lingers_ && links_.empty()) loop_.stop();
+  if (ended_ && !lingers_ && links_.empty() && !awaits_agent()) loop_.stop();
 }
 
 void Server::set_timer() {

@@ -10,8 +10,10 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/ids.h"
 #include "config/settings.h"
@@ -70,6 +72,9 @@ class Server {
   [[nodiscard]] std::string reports_path() const;
   void read_reports();
   void note_in_trace(const controller::Note& note);
+  [[nodiscard]] bool awaits_agent() const;
+  void tell_untold();
+  void close_all();
   void stop_if_alone();
   void interrupted(int signal);
   void clean_up();
@@ -84,6 +89,9 @@ class Server {
   std::deque<std::string> reports_;     // Lines of recoveries.jsonl, the newest last.
   std::map<controller::Link, std::shared_ptr<io::Connection>> links_;
   std::map<controller::Link, Local> locals_;
+  std::set<controller::Link> agents_;     // Who told of its places.
+  std::vector<controller::Send> untold_;  // The end, kept back until an agent knows it.
+  bool told_ = false;                     // The end, to all who are here.
   controller::Link newest_link_ = 0;
   io::Loop::TimerId timer_ = io::Loop::TimerId::kNone;
   std::optional<Instant> timer_at_;

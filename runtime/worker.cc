@@ -18,13 +18,13 @@
 #include <thread>
 #include <utility>
 
-#include "arena/lifeline.h"
 #include "base/text.h"
 #include "io/connection.h"
 #include "io/errors.h"
 #include "io/files.h"
 #include "io/loop.h"
 #include "runtime/agent_watch.h"
+#include "runtime/given_paths.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -241,8 +241,9 @@ void Worker::Control::no_connection(const Error& why) {
   const std::lock_guard lock(mutex);
   if (over) return;
   if (io::Loop::now() - alone_since >= settings.scheduler_timeout) {
-    const auto limit =
-        std::chrono::duration_cast<std::chrono::seconds>(settings.scheduler_timeout).count();
+    char limit[32];
+    std::snprintf(limit, sizeof(limit), "%g",
+                  std::chrono::duration<double>(settings.scheduler_timeout).count());
     out_of_reach =
         Error{Blame::kWorld, cat("no scheduler answers at ", settings.sched_host, ":",
                                  settings.sched_port, " within ", limit,
@@ -280,8 +281,10 @@ void Worker::Control::do_it(member::Place& a) {
 }
 
 void Worker::Control::do_it(member::Abort& a) {
+  Rank rank = kNoRank;
   {
     const std::lock_guard lock(mutex);
+    if (place) rank = place->rank;
     aborted = std::max(aborted, a.generation);
     changed.notify_all();
   }
@@ -289,7 +292,8 @@ void Worker::Control::do_it(member::Abort& a) {
     const std::lock_guard lock(handler_mutex);
     if (abort_handler) abort_handler(a.generation);
   }
-  trace.event("stop", {{"generation", a.generation}});  // Last: nobody waits for the file.
+  // Last: nobody waits for the file.
+  trace.event("stop", {{"rank", rank}, {"generation", a.generation}});
 }
 
 void Worker::Control::do_it(member::GiveUp& a) {
@@ -359,13 +363,17 @@ Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) 
     return Error{Blame::kUser,
                  "this process takes part in a job already: initialise Holdfast once"};
   }
-  auto control = std::make_unique<Control>(settings);
-  if (!settings.lifeline.empty()) {
-    auto lifeline = arena::Lifeline::hold(settings.lifeline);
-    if (!lifeline) return lifeline.error();
-    held_lifeline().emplace(*std::move(lifeline));
+  if (settings.role == config::Role::kNone && settings.worker_num > 1) {
+    return Error{Blame::kUser,
+                 cat("MS_WORKER_NUM is ", settings.worker_num, ", but MS_ROLE is not set, so this ",
+                     "process would train alone: start it with msrun, or set MS_ROLE to MS_WORKER "
+                     "(one process more, to MS_SCHED), or unset MS_WORKER_NUM")};
   }
-  auto trace = io::Trace::open_from(settings.trace, "worker");
+  auto control = std::make_unique<Control>(settings);
+  auto lifeline = hold_lifeline(settings);
+  if (!lifeline) return lifeline.error();
+  held_lifeline() = *std::move(lifeline);
+  auto trace = open_trace(settings, "worker");
   if (!trace) return trace.error();
   control->trace = *std::move(trace);
   control->trace.event("start", {{"role", settings.spare_fd >= 0 ? "spare" : "worker"},
@@ -391,6 +399,11 @@ Result<Identity> Worker::identity() {
   }
   if (c.known) return *c.known;
   auto identity = c.place_in_world();
+  if (identity && !solo() && identity->world_size != settings().worker_num) {
+    return fail(cat("MS_WORKER_NUM is ", settings().worker_num, " for node '", settings().node_id,
+                    "', but the job has ", identity->world_size,
+                    " workers by that of its scheduler: give all processes of a job the same"));
+  }
   if (identity) c.known = *identity;
   return identity;
 }

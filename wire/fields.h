@@ -88,8 +88,8 @@ struct Fields<Progress> {
 };
 template <>
 struct Fields<JobProgress> {
-  static constexpr auto kList =
-      in_order(&JobProgress::generation, &JobProgress::version, &JobProgress::loss);
+  static constexpr auto kList = in_order(&JobProgress::generation, &JobProgress::version,
+                                         &JobProgress::loss, &JobProgress::recoveries);
 };
 template <>
 struct Fields<Finished> {

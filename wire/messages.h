@@ -146,6 +146,7 @@ struct JobProgress {
   Generation generation = 0;
   Version version = 0;  // The least that all ranks are known to have reached.
   double loss = 0;
+  std::uint64_t recoveries = 0;  // So far, as on record.
   bool operator==(const JobProgress&) const = default;
 };
 

@@ -57,7 +57,7 @@ const std::vector<std::string> kTexts = {
     "generation: 18446744073709551615\n",
     "generation: 2\nversion: 3\nloss: -inf\n",
     "generation: 18446744073709551615\nversion: 18446744073709551615\n"
-    "loss: 4.94065645841247e-324\n",
+    "loss: 4.94065645841247e-324\nrecoveries: 18446744073709551615\n",
     "generation: 18446744073709551615\nversion: 1\n",
     "",
     "reason: \"the loss is NaN\"\n",

@@ -32,7 +32,7 @@ inline std::vector<Message> extreme_messages() {
       Repaired{kMost},
       Resume{kMost, 0},
       Progress{2, 3, -std::numeric_limits<double>::infinity()},
-      JobProgress{kMost, kMost, std::numeric_limits<double>::denorm_min()},
+      JobProgress{kMost, kMost, std::numeric_limits<double>::denorm_min(), kMost},
       Finished{kMost, 1},
       Farewell{},
       Failed{"the loss is NaN"},

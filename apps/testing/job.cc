@@ -74,6 +74,24 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t found = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+std::vector<nlohmann::json> json_lines(const std::string& path) {
+  std::vector<nlohmann::json> lines;
+  const auto text = io::read_file(path);
+  for (std::size_t at = 0; text && at < text->size();) {
+    const std::size_t end = std::min(text->find('\n', at), text->size());
+    auto line = nlohmann::json::parse(text->substr(at, end - at), nullptr, false);
+    if (line.is_object()) lines.push_back(std::move(line));
+    at = end + 1;
+  }
+  return lines;
+}
+
 std::vector<std::string> toy_command(const Job& job, int steps) {
   fs::create_directories(job.folder + "/out");
   return {TOY,          "--steps", cat(steps), "--out", job.folder + "/out",

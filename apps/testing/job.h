@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,10 @@ io::Fd listen_at(std::uint16_t port);
 bool until(const std::function<bool()>& condition, int seconds = 60);
 
 bool has(const std::string& text, const std::string& part);
+std::size_t count(const std::string& text, const std::string& part);
+
+// The lines of a file that are JSON objects.
+std::vector<nlohmann::json> json_lines(const std::string& path);
 
 class Job {
  public:

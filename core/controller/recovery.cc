@@ -133,7 +133,7 @@ void Machine::receive(Link link, const wire::Progress& m) {
   proven(rank, m.version);
   Version least = m.version;
   for (const auto& [node_id, member] : members_) least = std::min(least, member.version);
-  tell_agents(wire::JobProgress{record_.generation, least, m.loss});
+  tell_agents(wire::JobProgress{record_.generation, least, m.loss, record_.recoveries});
 }
 
 void Machine::receive(Link link, const wire::Finished& m) {

@@ -1,0 +1,232 @@
+// What a job tells: why it failed, its traces, its status, its progress on a terminal.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/testing/job.h"
+#include "base/text.h"
+#include "io/fd.h"
+#include "io/files.h"
+
+namespace holdfast::apps {
+namespace {
+
+// Stopped until the job has failed, the agent hears of it late. Were its scheduler gone by then,
+// it would start another one, which knows of nothing.
+TEST(Failure, BeforeTheAgentIsConnectedIsToldWithItsFirstCause) {
+  Job job("first-moments");
+  const std::string go = job.folder + "/go";
+  std::string line = cat("[ \"$MS_ROLE\" = MS_SCHED ] && while [ ! -e ", go,
+                         " ]; do sleep 0.01; done; "
+                         "[ \"$MS_NODE_ID\" = 1 ] && other='--elements 2000'; exec");
+  for (const auto& word : toy_command(job, 1000)) line += " " + word;
+  job.launch({"--worker_num", "2", "--join", "True", "sh", "-c", line + " $other"});
+  ASSERT_TRUE(until([&] { return !job.processes("MS_NODE_ID=1").empty(); })) << job.output();
+  job.signal(0, SIGSTOP);
+  ASSERT_TRUE(io::write_file_atomically(go, ""));
+  EXPECT_TRUE(until([&] { return has(job.log("scheduler.log"), "the job has failed: rank"); }))
+      << job.log("scheduler.log") << job.log("worker_0.log");
+  job.signal(0, SIGCONT);
+  EXPECT_EQ(job.wait(), 1) << job.output();
+  EXPECT_TRUE(has(job.output(), "the job has failed: rank")) << job.output();
+  EXPECT_EQ(count(job.log("scheduler.log"), "serves job"), 1U) << job.log("scheduler.log");
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Failure, OfAFolderThatCanNotBeMadeComesBeforeAnythingStarts) {
+  for (const char* setting : {"HOLDFAST_TRACE", "MS_RECOVERY_PATH", "--log_dir"}) {
+    Job job("no-folder");
+    const std::string logs = job.logs;
+    if (has(setting, "--")) {
+      job.logs = "/proc/no";
+    } else {
+      job.environment.push_back(cat(setting, "=/proc/no"));
+    }
+    job.launch({"--worker_num", "1", "sh", "-c", "echo started"});
+    EXPECT_EQ(job.wait(), 2) << setting;
+    EXPECT_TRUE(has(job.output(), cat(setting, " is '/proc/no', but "))) << job.output();
+    EXPECT_TRUE(io::tail(logs + "/worker_0.log", 1).empty());
+    EXPECT_TRUE(job.nothing_left());
+  }
+}
+
+using Fields = std::set<std::string>;
+using Table = std::map<std::string, Fields>;  // "writer event": its fields.
+
+// The first table of docs/formats/trace.md.
+Table documented() {
+  Table table;
+  const auto text = io::read_file(HOLDFAST_SOURCE_DIR "/docs/formats/trace.md");
+  for (std::size_t at = 0; text && at < text->size();) {
+    const std::size_t end = std::min(text->find('\n', at), text->size());
+    std::vector<std::string> cells;
+    const std::string line = text->substr(at, end - at);
+    for (std::size_t bar = line.find('|'); bar != std::string::npos;) {
+      const std::size_t next = line.find('|', bar + 1);
+      if (next != std::string::npos) cells.push_back(line.substr(bar + 1, next - bar - 1));
+      bar = next;
+    }
+    const auto quoted = [](const std::string& cell) {
+      Fields words;
+      for (std::size_t from = cell.find('`'); from != std::string::npos;) {
+        const std::size_t to = cell.find('`', from + 1);
+        words.insert(cell.substr(from + 1, to - from - 1));
+        from = cell.find('`', to + 1);
+      }
+      return words;
+    };
+    if (cells.size() == 4 && quoted(cells[1]).size() == 1) {
+      table[cells[0].substr(1, cells[0].size() - 2) + ' ' + *quoted(cells[1]).begin()] =
+          quoted(cells[2]);
+    }
+    at = end + 1;
+  }
+  return table;
+}
+
+TEST(Traces, HaveJustTheEventsAndFieldsThatAreDocumented) {
+  Job job("traces");
+  const std::string folder = job.folder + "/trace";
+  job.environment.push_back("HOLDFAST_TRACE=" + folder);
+  job.launch(toy(job, 3000, {"--worker_num", "2", "--spares", "1"}));
+  ASSERT_TRUE(job.reaches(20)) << job.output();
+  ASSERT_TRUE(job.kill("MS_NODE_ID=1"));
+  ASSERT_TRUE(until([&] { return job.status("recoveries") >= 1; })) << job.output();
+  EXPECT_EQ(job.wait(120), 0) << job.output();
+  const Table table = documented();
+  ASSERT_FALSE(table.empty());
+  Table seen;
+  std::map<std::string, double> ends;
+  for (const auto& file : std::filesystem::directory_iterator(folder)) {
+    const std::string name = file.path().filename();
+    for (const auto& line : json_lines(file.path())) {
+      Fields fields;
+      for (const auto& [field, value] : line.items()) fields.insert(field);
+      for (const char* common : {"t_ns", "event", "pid"}) {
+        EXPECT_EQ(fields.erase(common), 1U) << line;
+      }
+      const std::string event =
+          name.substr(0, name.find('-')) + ' ' + line["event"].get<std::string>();
+      const auto row = table.find(event);
+      ASSERT_NE(row, table.end()) << event << " is not in docs/formats/trace.md: " << line;
+      EXPECT_EQ(fields, row->second) << line;
+      for (const char* word : {"role", "node", "kind"}) {
+        EXPECT_TRUE(!line.contains(word) || line[word].is_string()) << line;
+      }
+      seen[event] = fields;
+      if (line["event"] == "end") ends[event] = line["t_ns"].get<double>() / 1e9;
+    }
+  }
+  for (const auto& [event, fields] : table) {
+    // An agent that is slow to tell of a death tells at once how it came.
+    EXPECT_TRUE(seen.contains(event) || event == "scheduler how") << event;
+  }
+  // A scheduler that all have heard lingers for nobody.
+  EXPECT_LT(ends["agent end"] - ends["scheduler end"], 2.5);
+}
+
+TEST(Status, AsJsonTellsOfRanksAndRecoveries) {
+  Job job("status-json");
+  job.launch(toy(job, 1'000'000, {"--worker_num", "2"}));
+  ASSERT_TRUE(job.reaches(20)) << job.output();
+  ASSERT_TRUE(job.kill("MS_NODE_ID=1"));
+  const std::string told = job.folder + "/status";
+  const auto ask = [&] {
+    const auto asked = job.start(
+        {"/bin/sh", "-c", cat("exec ", HOLDFAST, " status --json --job ", job.name, " > ", told)},
+        {});
+    EXPECT_EQ(job.wait(asked, 30), 0) << job.output();
+    const auto lines = json_lines(told);
+    return lines.size() == 1 ? lines.front() : nlohmann::json{};
+  };
+  nlohmann::json status;
+  ASSERT_TRUE(until([&] {
+    status = ask();
+    return status.contains("recovery_reports") && !status["recovery_reports"].empty();
+  })) << status;
+  EXPECT_EQ(status["job"], job.name);
+  EXPECT_EQ(status["recoveries"], 1);
+  ASSERT_EQ(status["ranks"].size(), 2U) << status;
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto& member = status["ranks"][static_cast<std::size_t>(rank)];
+    EXPECT_EQ(member["rank"], rank) << status;
+    EXPECT_EQ(member["node_id"], cat(rank)) << status;
+    EXPECT_EQ(member["state"], "training") << status;
+    EXPECT_GE(member["version"], 20) << status;
+    EXPECT_TRUE(member["loss"].is_number()) << status;
+    const auto processes = job.processes(cat("MS_NODE_ID=", rank));
+    ASSERT_EQ(processes.size(), 1U);
+    EXPECT_EQ(member["pid"], processes.front()) << status;
+  }
+  ASSERT_EQ(status["recovery_reports"].size(), 1U) << status;
+  const auto& report = status["recovery_reports"][0];
+  EXPECT_EQ(report["ranks"], nlohmann::json({1})) << status;
+  EXPECT_EQ(report["steps_lost"], 0) << status;
+  double before = 0;
+  for (const char* phase : {"stop_ms", "plan_ms", "repair_ms", "resume_ms", "first_step_ms"}) {
+    EXPECT_GE(report[phase].get<double>(), before) << phase << ' ' << report;
+    before = report[phase].get<double>();
+  }
+  job.signal(0, SIGINT);
+  EXPECT_EQ(job.wait(), 128 + SIGINT);
+}
+
+// A terminal whose other end we hold.
+struct Terminal {
+  io::Fd master{::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK)};
+  std::string name;
+  std::string shown;
+  Terminal() {
+    if (::grantpt(master.get()) == 0 && ::unlockpt(master.get()) == 0) {
+      name = ::ptsname(master.get());
+    }
+  }
+  const std::string& read() {
+    char bytes[4096];
+    for (ssize_t got = 0; (got = ::read(master.get(), bytes, sizeof bytes)) > 0;) {
+      shown.append(bytes, static_cast<std::size_t>(got));
+    }
+    return shown;
+  }
+};
+
+TEST(Progress, OnATerminalCountsTheRecoveriesOfTheScheduler) {
+  Job job("terminal");
+  Terminal terminal;
+  ASSERT_FALSE(terminal.name.empty());
+  std::vector<std::string> argv = {"/bin/sh",     "-c",        cat("exec \"$@\" > ", terminal.name),
+                                   "sh",          MSRUN,       "--master_port",
+                                   cat(job.port), "--log_dir", job.logs};
+  for (const auto& word : toy(job, 1'000'000, {"--worker_num", "2"})) argv.push_back(word);
+  (void)job.start(argv, {});
+  ASSERT_TRUE(until([&] { return has(terminal.read(), "  2/2 ranks  0 recoveries"); }))
+      << terminal.shown << job.output();
+  EXPECT_TRUE(has(terminal.shown, "step ")) << terminal.shown;
+  ASSERT_TRUE(job.kill("MS_NODE_ID=1"));
+  EXPECT_TRUE(until([&] { return has(terminal.read(), "  2/2 ranks  1 recovery"); }))
+      << terminal.shown;
+  EXPECT_FALSE(has(terminal.shown, "1 recoveries"));
+  // The new one of the two that count has it from its journal.
+  ASSERT_TRUE(job.kill("MS_ROLE=MS_SCHED"));
+  ASSERT_TRUE(until([&] { return has(job.log("scheduler.log"), "serves again job"); }));
+  ASSERT_TRUE(job.kill("MS_NODE_ID=0"));
+  EXPECT_TRUE(until([&] { return has(terminal.read(), "  2/2 ranks  2 recoveries"); }))
+      << terminal.shown;
+  job.signal(0, SIGINT);
+  EXPECT_EQ(job.wait(), 128 + SIGINT);
+  EXPECT_TRUE(job.nothing_left());
+}
+
+}  // namespace
+}  // namespace holdfast::apps
