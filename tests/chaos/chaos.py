@@ -4,9 +4,9 @@
 chaos.py --bin build/release/bin --data DIR [--kills N] [--seed S] [--journal FILE]
 
 Each trial draws a scenario (scenario.py), runs it beside an undisturbed run of the same settings, and
-checks: exit code 0; final parameters, optimizer state and buffers equal byte for byte; every step made
-exactly once by every rank, with the loss it has in the undisturbed run; no process and no file left
-over. A failing trial prints the line that repeats it. With --journal every trial is a line of JSON in
+checks: exit code 0; rank 0's final parameters, optimizer state and buffers equal byte for byte, those of
+every rank by their digest; every step made exactly once by every rank, with the loss it has in the
+undisturbed run; no process and no file left over. A failing trial prints the line that repeats it. With --journal every trial is a line of JSON in
 FILE, and a later call goes on behind the last one until N processes were killed in all.
 """
 import argparse
@@ -21,7 +21,9 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from checks import Violation, check_generation, check_steps, check_undisturbed, in_recovery  # noqa: E402
+from checks import (  # noqa: E402
+    Violation, check_ends, check_generation, check_steps, check_undisturbed, ends_of, in_recovery,
+)
 from job import Job, alive, kill, leftovers, processes_of  # noqa: E402
 from scenario import SEED, SOON, draw, program, settings  # noqa: E402
 
@@ -29,7 +31,7 @@ references = {}
 
 
 def reference(arguments, scenario, folder):
-    """The final file and the steps of an undisturbed run, made once per settings."""
+    """The final file, the steps and the ends of an undisturbed run, made once per settings."""
     key = settings(scenario)
     if key not in references:
         path = folder / f"reference-{len(references)}"
@@ -39,7 +41,9 @@ def reference(arguments, scenario, folder):
                 raise Violation(f"the undisturbed run failed:\n{job.text()}")
             labels = (arguments.data / "train-labels-idx1-ubyte").read_bytes()
             made = check_undisturbed(job.trace, scenario, SEED, int.from_bytes(labels[4:8], "big"))
-            references[key] = (path / "final").read_bytes(), made
+            ends = ends_of(path / "log")
+            check_ends(ends, scenario, ends)
+            references[key] = (path / "final").read_bytes(), made, ends
         shutil.rmtree(path)
     return references[key]
 
@@ -71,7 +75,7 @@ def trial(arguments, number, folder):
     """Runs one trial; what it was, for the journal. Raises a Violation or a TimeoutError."""
     rng = random.Random(f"{arguments.seed}-{number}")
     scenario = draw(rng, number)
-    final, undisturbed = reference(arguments, scenario, folder)
+    final, undisturbed, ends = reference(arguments, scenario, folder)
     path = folder / f"trial-{number}"
     path.mkdir()
     waves = []
@@ -84,6 +88,7 @@ def trial(arguments, number, folder):
             raise Violation(f"exit code {code} after {waves} ({scenario}):\n{job.text()}")
         check_steps(job.trace, scenario, undisturbed)
         check_generation(job.trace, scenario)
+        check_ends(ends_of(path / "log"), scenario, ends)
     if (path / "final").read_bytes() != final:
         raise Violation(f"the final state differs ({scenario})")
     if left := processes_of(job.name):

@@ -1,4 +1,5 @@
 """What must hold of a job's trace, whoever was killed. Each check raises a Violation."""
+import re
 from collections import defaultdict
 
 from samples import wrong_samples
@@ -49,6 +50,26 @@ def check_undisturbed(trace, scenario, seed, samples):
     if wrong := wrong_samples(made, scenario, seed, samples):
         raise Violation(f"the undisturbed run: {wrong}")
     return made
+
+
+def ends_of(log_folder):
+    """rank → what its processes said of the state they ended with. A promoted spare says it in its own log."""
+    ends = defaultdict(set)
+    for path in log_folder.glob("*.log"):
+        for rank, said in re.findall(r"^rank (\d+) of \d+: (done after step .*)$", path.read_text(errors="replace"), re.M):
+            ends[int(rank)].add(said)
+    return dict(ends)
+
+
+def check_ends(ends, scenario, undisturbed):
+    """Every rank ended with the step and the digest (parameters, optimizer, its own buffers and kept values) that it has
+    in the undisturbed run; a rank that was killed at its very end may say so twice."""
+    for rank in range(scenario["workers"]):
+        if len(undisturbed.get(rank, ())) != 1:
+            raise Violation(f"rank {rank} of the undisturbed run did not say once how it ended: {undisturbed.get(rank)}")
+        if ends.get(rank) != undisturbed[rank]:
+            raise Violation(f"rank {rank} ended otherwise: {sorted(ends.get(rank, ()))}, undisturbed "
+                            f"{sorted(undisturbed[rank])}")
 
 
 def check_generation(trace, scenario):
