@@ -1,13 +1,17 @@
 // mnist: trains a small network on handwritten digits, and survives the death of any process.
 //
-//   msrun --worker_num=4 mnist --data DIR     four workers; or just: mnist --data DIR
+//   msrun --worker_num=4 --local_worker_num=4 --join=True mnist --data DIR
+//
+// trains with four workers, `mnist --data DIR` with one.
 //
 // All that Holdfast asks of a training program is in train(); the rest is options and printing.
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <map>
@@ -118,6 +122,7 @@ void train(const Options& options, holdfast::Job& job) {
   if (!options.save.empty()) state.save(options.save);
   std::printf("rank %d of %d: done after step %" PRIu64 "; state %016" PRIx64 "\n", job.rank(),
               job.world_size(), state.version(), state.digest());
+  std::fflush(stdout);  // Before ~State puts this rank's end on record: nobody will say it again.
 }
 
 [[noreturn]] void misuse(const std::string& what) {
@@ -145,6 +150,19 @@ std::string one_of(const Table& table, const std::string& name, const std::strin
   misuse(name + " is '" + text + "'; allowed are " + allowed);
 }
 
+// Found out before the training, not after it.
+void check_save(const std::string& file) {
+  const std::filesystem::path path(file);
+  const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  if (!std::filesystem::is_directory(folder)) {
+    misuse("--save is '" + file + "', but there is no folder " + folder.string() + ": make it");
+  }
+  if (std::filesystem::is_directory(path)) misuse("--save is '" + file + "', which is a folder");
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) {
+    misuse("--save is '" + file + "', but " + folder.string() + " can not be written to");
+  }
+}
+
 Options parse(const std::vector<std::string>& words) {
   Options o;
   using Set = std::function<void(const std::string& name, const std::string& value)>;
@@ -159,6 +177,10 @@ Options parse(const std::vector<std::string>& words) {
       {"--dropout", [&](auto& n, auto& v) { o.dropout = number<double>(n, v); }},
       {"--save", [&](auto&, auto& v) { o.save = v; }}};
   for (std::size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == "--help" || words[i] == "-h") {
+      std::fputs(kUsage, stdout);
+      std::exit(0);
+    }
     if (words[i] == "--batch-norm") {
       o.batch_norm = true;
       continue;
@@ -172,6 +194,7 @@ Options parse(const std::vector<std::string>& words) {
   if (o.data.empty()) misuse("--data DIR is missing: the folder with the digits");
   if (o.batch == 0) misuse("--batch is 0; a step takes at least 1 sample");
   if (o.dropout >= 1) misuse("--dropout is not below 1");
+  if (!o.save.empty()) check_save(o.save);
   return o;
 }
 

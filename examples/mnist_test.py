@@ -82,7 +82,16 @@ class Alone(unittest.TestCase):
         self.fails("--data", self.data, "--batch", 100000, says=["100000", "1497"])
 
     def test_save_into_a_folder_that_is_not_there(self):
-        self.fails("--data", self.data, "--steps", 1, "--save", self.folder / "no" / "file", says=[str(self.folder / "no")])
+        """Said before the first step: the last one comes too late for it."""
+        self.fails("--data", self.data, "--save", self.folder / "no" / "file", says=["--save", str(self.folder / "no")],
+                   code=2)
+        self.fails("--data", self.data, "--save", self.folder, says=["--save", "is a folder"], code=2)
+
+    def test_help(self):
+        for option in ("--help", "-h"):
+            done = subprocess.run([arguments.bin / "mnist", option], capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertIn("usage: mnist --data DIR", done.stdout)
 
     def test_options(self):
         data = ["--data", self.data]
@@ -107,10 +116,10 @@ class Alone(unittest.TestCase):
 class UnderMsrun(unittest.TestCase):
     """The job ends by itself, with the reason, and nothing of it is left."""
 
-    def fails(self, options, says):
+    def fails(self, options, says, program=None):
         folder = Path(tempfile.mkdtemp(prefix="holdfast-test-"))
         self.addCleanup(shutil.rmtree, folder)
-        with Job(arguments.bin, folder, [arguments.bin / "mnist", *options], 2, max_restarts=1) as job:
+        with Job(arguments.bin, folder, [program or arguments.bin / "mnist", *options], 2, max_restarts=1) as job:
             self.assertNotEqual(job.wait(60), 0)
             for words in says:
                 self.assertIn(words, job.text())
@@ -122,6 +131,30 @@ class UnderMsrun(unittest.TestCase):
 
     def test_missing_data(self):
         self.fails(["--data", "/nowhere"], ["/nowhere/" + IMAGES, "is missing", REMEDY])
+
+    def test_ranks_that_do_not_train_alike(self):
+        """A rank of other settings, data or model ends the job with one sentence that names it."""
+        few = Path(tempfile.mkdtemp(prefix="holdfast-test-"))
+        self.addCleanup(shutil.rmtree, few)
+        shutil.copytree(arguments.data, few, dirs_exist_ok=True)
+        for name, header, item in [(IMAGES, 16, 784), (LABELS, 8, 1)]:
+            data = (few / name).read_bytes()
+            count = int.from_bytes(data[4:8], "big") - 7
+            (few / name).write_bytes(data[:4] + struct.pack(">I", count) + data[8:header] + data[header:header + count * item])
+        common = f"{arguments.bin / 'mnist'} --steps 400 --model linear --data {arguments.data}"
+        for options, says in [
+            ("--batch 16", "the batch is 16 in rank 1 and 32 in rank 0"),
+            ("--seed 8", "the shuffle_seed is 8 in rank 1 and 7 in rank 0"),
+            ("--steps 399", "the max_steps is 399 in rank 1 and 400 in rank 0"),
+            ("--epochs 11", "the number of epochs is 11 in rank 1 and 10 in rank 0"),
+            (f"--data {few}", "samples in the data set is"),
+            ("--model mlp", "its model or optimizer differs"),
+            ("--optimizer adam", "its model or optimizer differs"),
+        ]:
+            with self.subTest(options=options):
+                # MS_NODE_ID numbers the places, and so the ranks; the scheduler has none.
+                script = f'if [ "${{MS_NODE_ID:-0}}" = 1 ]; then exec {common} {options}; else exec {common}; fi'
+                self.fails(["-c", script], [says], program="/bin/sh")
 
     def test_wrong_setting(self):
         self.fails(["--data", arguments.data, "--optimizer", "adagrad"], ["--optimizer", "'adagrad'"])
