@@ -60,10 +60,11 @@ Status check_words(const Header& header, const std::string& path) {
   return {};
 }
 
-Status check_layout(const Found& found, const Fixed& fixed, const Layout& layout,
-                    const std::string& path) {
+// What is different about an arena's layout, in a clause; empty if nothing is.
+Result<std::string> layout_difference(const Found& found, const Fixed& fixed, const Layout& layout,
+                                      const std::string& path) {
   if (fixed.fingerprint == layout.fingerprint() && fixed.file_bytes == layout.file_bytes()) {
-    return {};
+    return std::string{};
   }
   std::string text(std::min(fixed.layout_bytes, found.bytes), '\0');
   Layout there;
@@ -71,10 +72,17 @@ Status check_layout(const Found& found, const Fixed& fixed, const Layout& layout
       read_at(found.file, kLayoutOffset, std::as_writable_bytes(std::span(text))) == text.size() &&
       digest(std::as_bytes(std::span(text))) == fixed.fingerprint && Layout::from_text(text, there);
   if (!read) return damaged(path, "has a corrupt layout");
-  return Error{
-      Blame::kUser,
-      cat("The arena ", path, " of this run has another layout: ", difference(there, layout),
-          "; continue with the same model and optimizer, or start a new run.")};
+  return difference(there, layout);
+}
+
+Status check_layout(const Found& found, const Fixed& fixed, const Layout& layout,
+                    const std::string& path) {
+  const Result<std::string> different = layout_difference(found, fixed, layout, path);
+  if (!different) return different.error();
+  if (different->empty()) return {};
+  return Error{Blame::kUser,
+               cat("The arena ", path, " of this run has another layout: ", *different,
+                   "; continue with the same model and optimizer, or start a new run.")};
 }
 
 Result<Mapping> create(const std::string& path, const Layout& layout, std::uint64_t run_id) {
@@ -378,9 +386,15 @@ Status Arena::copy_from(const std::string& path, Version expected, bool with_pri
   const Result<Header> header = read_header(*found, path);
   if (!header) return header.error();
   const Fixed& own = state_->header().fixed;
-  if (header->fixed.run_id != own.run_id || header->fixed.fingerprint != own.fingerprint) {
-    return Error{Blame::kPeer, cat("The arena ", path, " is of another run or layout than ",
-                                   state_->path, "; a copy would be wrong.")};
+  if (header->fixed.run_id != own.run_id) {
+    return Error{Blame::kPeer, cat("The arena ", path, " is of another run than ", state_->path,
+                                   "; a copy would be wrong.")};
+  }
+  const auto different = layout_difference(*found, header->fixed, state_->layout, path);
+  if (!different) return different.error();
+  if (!different->empty()) {
+    return Error{Blame::kUser, cat("its model or optimizer differs from that of ", path, ": ",
+                                   *different, "; start every rank with the same program")};
   }
   Result<Mapping> source = Mapping::map(found->file, found->bytes, Mapping::Access::kRead, path);
   if (!source) return source.error();

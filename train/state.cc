@@ -16,6 +16,7 @@
 #include "train/job.h"
 #include "train/model.h"
 #include "train/safetensors.h"
+#include "train/terms.h"
 
 namespace holdfast {
 
@@ -103,6 +104,7 @@ struct State::Parts {
   void open();
   void rehearse(const std::function<torch::Tensor()>& input);
   void restore();
+  void compare_terms();
   bool begin_step();
   void end_step();
   [[nodiscard]] bool at_end();
@@ -120,6 +122,7 @@ struct State::Parts {
 
   // The loop under way.
   StepsOptions options;
+  Generation compared = 0;  // The group that was found to train alike.
   train::Sharding sharding;
   Fetch fetch;
   // What a repeat of the loop's first step starts from: between two loops the user may have changed
@@ -192,12 +195,39 @@ bool State::Parts::at_end() {
   return version() >= options.max_steps || session->arena().position().epoch >= options.epochs;
 }
 
+// Once in every group: so whoever comes later is compared too. Not once in every loop, since a
+// process that replaces another may come to a step by another one of its loops.
+void State::Parts::compare_terms() {
+  const auto size = static_cast<std::size_t>(session->identity().world_size);
+  if (size == 1 || compared == session->generation()) return;
+  compared = session->generation();
+  const arena::UpdateArguments numbers = arguments_of(optimizer, version() + 1);
+  const train::Terms mine = {.samples = sharding.samples,
+                             .batch = options.batch,
+                             .shuffle_seed = options.shuffle_seed,
+                             .epochs = options.epochs,
+                             .max_steps = options.max_steps,
+                             .learning_rate = numbers.learning_rate,
+                             .weight_decay = numbers.weight_decay,
+                             .momentum = numbers.momentum,
+                             .beta1 = numbers.beta1,
+                             .beta2 = numbers.beta2,
+                             .epsilon = numbers.epsilon};
+  std::vector<train::Terms> all(size);
+  const auto outcome = session->all_gather(std::as_bytes(std::span(&mine, 1)),
+                                           std::as_writable_bytes(std::span(all)));
+  if (outcome != collective::Outcome::kDone) return;  // end_step() says why, or recovers.
+  const std::string different = train::disagreement(all);
+  if (!different.empty()) throw Failure(job->worker->fail(different).what);
+}
+
 bool State::Parts::begin_step() {
   if (at_end()) {
     replaying = false;
     return false;
   }
   if (must(session->begin_step()) == runtime::Began::kReformed) restore();
+  compare_terms();
   const arena::Position at = session->arena().position();
   const auto rank = static_cast<std::uint64_t>(session->identity().rank);
   torch::manual_seed(derive(options.shuffle_seed, kGeneratorSeed, rank, version() + 1));

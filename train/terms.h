@@ -1,0 +1,31 @@
+// Terms: what all ranks have to train with alike, beside the model. With a batch or seed of its own
+// a rank would take other samples than the rest leave it; with a learning rate of its own its
+// parameters would drift from theirs, and nobody would see it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace holdfast::train {
+
+// As they are exchanged between the ranks, byte for byte.
+struct Terms {
+  std::uint64_t samples = 0;  // In the data set.
+  std::uint64_t batch = 0;
+  std::uint64_t shuffle_seed = 0;
+  std::uint64_t epochs = 0;
+  std::uint64_t max_steps = 0;
+  double learning_rate = 0;  // Of the step under way: a schedule counts by what it gives.
+  double weight_decay = 0;
+  double momentum = 0;
+  double beta1 = 0;
+  double beta2 = 0;
+  double epsilon = 0;
+};
+
+// One sentence that names the first term that is not alike, the first rank that has another than
+// rank 0, and the remedy; empty if all are. ranks[i] is rank i's.
+[[nodiscard]] std::string disagreement(std::span<const Terms> ranks);
+
+}  // namespace holdfast::train
