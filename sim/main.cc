@@ -24,7 +24,7 @@ constexpr const char* kUsage =
     "  --only I       only the I-th           --exhaustive count through all of the world\n"
     "  --seconds T    stop after so long      --tape FILE  replay this tape\n"
     "  --print        tell the (last) run     --shrink     make a failing tape small\n"
-    "  --save FILE    where a failing tape goes\n";
+    "  --save FILE    where a failing tape goes, or the one of --only\n";
 
 struct Arguments {
   std::string world = "swarm";
@@ -117,8 +117,13 @@ class Driver {
       tally(outcome);
       const bool look = i % 64 == 0 || a_.only;
       if (look && !repeats(choices.tape(), outcome)) return false;
-      if (!outcome.violation.empty()) return found(cat("schedule ", i), choices.tape(), outcome);
+      if (!outcome.violation.empty()) {
+        const std::string again = cat("sim --world ", a_.world, " --seed ", a_.seed, " --only ", i);
+        return found(cat("schedule ", i, " (", again, " --print --shrink)"), choices.tape(),
+                     outcome);
+      }
       if (a_.print && a_.only) tell(choices.tape());
+      if (a_.only && !a_.save.empty()) std::ofstream(a_.save) << to_text(a_.world, choices.tape());
     }
     return true;
   }
