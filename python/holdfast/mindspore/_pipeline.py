@@ -21,6 +21,8 @@ _SOURCES: Final = frozenset(
         "NumpySlicesDataset",
     }
 )
+# In their order, or drawn from the seed and the epoch alone.
+_SAMPLERS: Final = frozenset({"DistributedSampler", "RandomSampler", "SequentialSampler"})
 _OPERATIONS: Final = frozenset(
     {
         "CenterCrop",
@@ -47,10 +49,23 @@ def draws_nothing(dataset: Any) -> bool:
         return plain and draws_nothing(dataset.children[0])
     if kind == "MapDataset":
         known = all(_own(o) and type(o).__name__ in _OPERATIONS for o in dataset.operations)
-        return known and draws_nothing(dataset.children[0])
-    # A sampler of the program's own draws what it likes.
+        # A callback is told of steps, and may do what it likes.
+        return known and not dataset.callbacks and draws_nothing(dataset.children[0])
     sampler = getattr(dataset, "sampler", None)
-    return kind in _SOURCES and not dataset.children and (sampler is None or _own(sampler))
+    return kind in _SOURCES and not dataset.children and _is_known(sampler)
+
+
+def _is_known(sampler: Any) -> bool:
+    """Return whether a sampler gives the same, whatever came before.
+
+    One of the program's own, also where MindSpore has put one of its own around it, draws what it
+    likes.
+    """
+    while sampler is not None:
+        if not _own(sampler) or type(sampler).__name__ not in _SAMPLERS:
+            return False
+        sampler = sampler.child_sampler
+    return True
 
 
 def _own(thing: Any) -> bool:
