@@ -19,8 +19,9 @@ _NAME = "mindspore"
 class _Loader:
     """Loads MindSpore as it is, then applies the shims."""
 
-    def __init__(self, loader: importlib.machinery.SourceFileLoader) -> None:
+    def __init__(self, loader: importlib.machinery.SourceFileLoader, finder: _Finder) -> None:
         self._loader = loader
+        self._finder = finder
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._loader, name)
@@ -31,6 +32,8 @@ class _Loader:
 
     def exec_module(self, module: ModuleType) -> None:
         """Run MindSpore's own code, then ours."""
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self._finder]
+        _role.before_import()  # The scheduler and the helper of a dying gasp never return.
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
@@ -52,11 +55,10 @@ class _Finder:
         """Return MindSpore's own spec with our loader around its own."""
         if name != _NAME:
             return None
-        sys.meta_path.remove(self)
-        _role.before_import()  # The scheduler and the helper of a dying gasp never return.
+        # Nothing else is done here: a program may only ask whether MindSpore is there.
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
-            spec.loader = _Loader(spec.loader)  # type: ignore[assignment]
+            spec.loader = _Loader(spec.loader, self)  # type: ignore[assignment]
         return spec
 
 

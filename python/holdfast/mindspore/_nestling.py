@@ -47,10 +47,7 @@ class _Adopter:
         """Return a spec by which the module that is there is taken."""
         if name != _NAME:
             return None
-        sys.meta_path.remove(self)
-        _role.before_import()  # The helper of a dying gasp never returns.
-        if dict(os.environ) != self._environment:
-            self._start_anew()
+        # Nothing else is done here: a program may only ask whether MindSpore is there.
         self._spec = self._modules[_NAME].__spec__
         loader: Any = self
         spec = importlib.machinery.ModuleSpec(_NAME, loader, is_package=True)
@@ -70,11 +67,15 @@ class _Adopter:
         os.execve(self._request.argv[0], self._request.argv, self._request.environment)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        """Give the module that is there."""
+        """Give the module that is there, if what it knows is still so."""
+        _role.before_import()  # The helper of a dying gasp never returns.
+        if dict(os.environ) != self._environment:
+            self._start_anew()
         return self._modules[_NAME]
 
     def exec_module(self, module: ModuleType) -> None:
         """Put all modules back and apply the shims."""
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
         module.__spec__ = self._spec
         for name, hidden in self._modules.items():
             sys.modules.setdefault(name, hidden)
@@ -138,7 +139,10 @@ def run(request: Request) -> NoReturn:
 
 
 def _draw_anew() -> None:
-    """Give this process random numbers of its own; Python's own are since the fork."""
+    """Give this process random numbers of its own; those of Python's random are, since the fork."""
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()
+    generator = sys.modules.get("mindspore.common.generator")
+    if generator is not None:
+        generator.default_generator.seed()
