@@ -1,17 +1,23 @@
 // nursling: stands for a process that the nursery forks, as a wrapper stands for what it runs.
 //
-//   nursling ADDRESS all|first PROGRAM [ARGUMENTS]
+//   nursling ADDRESS all|first PYTHON [ARGUMENTS]
 //
 // The nursery (python/holdfast/mindspore/_nursery.py) has imported MindSpore once and forks every
 // process of the job from itself. So that the agent has a child all the same, it starts this, which
 // hands its descriptors, environment and arguments over, and ends as that process ends. Where there
-// is no nursery, or it refuses, this becomes PROGRAM itself: as if it had never been there.
-// "first": only processes that replace nobody are asked for. Decides nothing else.
+// is no nursery this starts one, in the agent's session, whose processes alone may be of this one's
+// group. Where that fails, or it refuses or is silent, this becomes the program itself: as if it
+// had never been there. A forked process begins only on this one's word, which is given once and
+// never after this became the program: nobody runs twice. "first": only processes that replace
+// nobody are asked for. Decides nothing else.
+#include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -34,7 +40,10 @@ namespace {
 constexpr int kSpareFd = 3;
 constexpr int kImportPatienceMs =
     120'000;                              // MindSpore's import takes seconds; on a busy host more.
+constexpr int kForkPatienceMs = 1'000;    // A fork takes milliseconds; the nursery may be stopped.
+constexpr int kListenPatienceMs = 1'000;  // From bind() to listen() of another nursling.
 constexpr int kStatusPatienceMs = 5'000;  // The nursery hears of an end when this does.
+constexpr std::string_view kGrown = "+";  // As in _nursery.py: it listens there once it can fork.
 
 // What the nursery says, and in the last case the process itself.
 enum Kind : std::uint32_t { kRefused, kStarted, kEnded, kLeaving };
@@ -68,19 +77,97 @@ bool is_to_be_asked_for(std::string_view which) {
   return which == "all" || !succeeds;
 }
 
-// The socket of the nursery, which is of our own user; -1: there is none.
-int connect_to(std::string_view name) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (name.size() + 1 > sizeof(address.sun_path)) return -1;
-  std::memcpy(&address.sun_path[1], name.data(), name.size());  // [0] is 0: the name is in no file.
-  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0 || ::connect(fd, reinterpret_cast<const sockaddr*>(&address), size) != 0) return -1;
+struct Address {
+  sockaddr_un where{};
+  socklen_t size = 0;
+};
+
+// A name that is in no file; nothing where it is too long.
+std::optional<Address> address_of(std::string_view name) {
+  Address made;
+  made.where.sun_family = AF_UNIX;
+  if (name.size() + 1 > sizeof(made.where.sun_path)) return std::nullopt;
+  std::memcpy(&made.where.sun_path[1], name.data(), name.size());  // [0] is 0.
+  made.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return made;
+}
+
+struct Nursery {
+  int fd = -1;  // -1: there is none of our own user.
+  int patience_ms = 0;
+};
+
+Nursery connect_to(std::string_view name, int patience_ms) {
+  const auto address = address_of(name);
+  const int fd = address ? ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0) : -1;
+  if (fd < 0) return {};
+  // One that is stopped takes neither connections nor requests without end.
+  const timeval limit{patience_ms / 1000, 0};
+  ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
   ucred peer{};
   socklen_t length = sizeof(peer);
-  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return -1;
-  return peer.uid == ::geteuid() ? fd : -1;
+  if (::connect(fd, reinterpret_cast<const sockaddr*>(&address->where), address->size) == 0 &&
+      ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == ::geteuid()) {
+    return {fd, patience_ms};
+  }
+  ::close(fd);
+  return {};
+}
+
+// -1: somebody else has the name.
+int listen_at(std::string_view name) {
+  const auto address = address_of(name);
+  const int fd = address ? ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0) : -1;
+  if (fd < 0) return -1;
+  if (::bind(fd, reinterpret_cast<const sockaddr*>(&address->where), address->size) == 0 &&
+      ::listen(fd, 128) == 0) {
+    return fd;
+  }
+  ::close(fd);
+  return -1;
+}
+
+[[noreturn]] void become_nursery(int listener, const char* python) {
+  ::setpgid(0, 0);  // What ends this process's group shall leave it.
+  const sched_param parameters{};
+  ::sched_setscheduler(0, SCHED_OTHER, &parameters);  // A spare is idle.
+  if (!variable("HOLDFAST_SPARE_FD").empty()) ::close(kSpareFd);
+  const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  ::dup2(null, STDIN_FILENO);
+  ::fcntl(listener, F_SETFD, 0);
+  ::setenv("HOLDFAST_MINDSPORE_OFF", "1", 1);
+  const std::string number = std::to_string(listener);
+  ::execl(python, python, "-u", "-m", "holdfast.mindspore._nursery", number.c_str(), nullptr);
+  ::_exit(127);
+}
+
+// It is nobody's child: it outlives this process, and the program may ask for its own children.
+bool start_nursery(int listener, const char* python) {
+  const pid_t between = ::fork();
+  if (between == 0) {
+    const pid_t nursery = ::fork();
+    if (nursery == 0) become_nursery(listener, python);
+    ::_exit(nursery < 0 ? 1 : 0);
+  }
+  int status = 1;
+  return between > 0 && ::waitpid(between, &status, 0) == between && status == 0;
+}
+
+// The nursery of this job; where it has none yet, the first who asks starts it.
+Nursery reach(const std::string& name, const char* python) {
+  for (int waited_ms = 0; waited_ms < kListenPatienceMs; ++waited_ms) {
+    Nursery found = connect_to(name + std::string(kGrown), kForkPatienceMs);
+    if (found.fd < 0) found = connect_to(name, kImportPatienceMs);
+    if (found.fd >= 0) return found;
+    const int listener = listen_at(name);
+    if (listener >= 0) {
+      if (start_nursery(listener, python)) found = connect_to(name, kImportPatienceMs);
+      ::close(listener);
+      return found;
+    }
+    ::poll(nullptr, 0, 1);  // Another has bound the name, and is about to listen.
+  }
+  return {};
 }
 
 // Size, then text: the folder, the number of arguments, the arguments, the environment; each ends
@@ -147,14 +234,16 @@ std::optional<Answer> receive(int fd, int limit_ms) {
   ::_exit(WEXITSTATUS(status));
 }
 
-// Waits for the end of the process. Where the nursery is gone the process's own word counts.
-[[noreturn]] void stand_for(pid_t pid, int fd) {
-  const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+// Waits for the end of the process. Where the nursery is gone the process's own word counts; one
+// that became another program by exec() says none, and is waited for all the same.
+[[noreturn]] void stand_for(pid_t pid, int pidfd, int fd) {
   std::optional<int> leaving;
-  bool alive = pidfd >= 0;  // Else it has ended already, and the status is on its way.
+  bool alive = true;
   while (true) {
-    std::array<pollfd, 2> what{pollfd{fd, POLLIN, 0}, pollfd{pidfd, POLLIN, 0}};
-    const int ready = ::poll(what.data(), alive ? 2 : 1, alive ? -1 : kStatusPatienceMs);
+    // poll() leaves out what is negative.
+    std::array<pollfd, 2> what{pollfd{fd, POLLIN, 0}, pollfd{alive ? pidfd : -1, POLLIN, 0}};
+    const int ready =
+        fd < 0 && !alive ? 0 : ::poll(what.data(), what.size(), alive ? -1 : kStatusPatienceMs);
     if (ready < 0) continue;
     if (alive && what[1].revents != 0) alive = false;
     if (ready > 0 && what[0].revents == 0) continue;
@@ -162,6 +251,8 @@ std::optional<Answer> receive(int fd, int limit_ms) {
     if (answer && answer->kind == kEnded) end_as(answer->value);
     if (answer && answer->kind == kLeaving) leaving = answer->value;
     if (answer) continue;
+    fd = -1;
+    if (alive) continue;
     if (leaving) ::_exit(*leaving);
     std::fprintf(stderr, "holdfast: the nursery is gone, so nobody knows how process %d ended\n",
                  pid);
@@ -169,24 +260,38 @@ std::optional<Answer> receive(int fd, int limit_ms) {
   }
 }
 
+// Lets the process begin, which waits for one byte, and at the connection's end goes; its pidfd.
+// -1: it is to go.
+int let_begin(pid_t pid, int fd) {
+  const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+  if (pidfd < 0) return -1;
+  ::fcntl(pidfd, F_SETFD, FD_CLOEXEC);
+  return ::send(fd, "", 1, MSG_NOSIGNAL) == 1 ? pidfd : -1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc < 4) {
-    std::fprintf(stderr,
-                 "usage: nursling ADDRESS all|first PROGRAM [ARGUMENTS]; msrun starts it\n");
+    std::fprintf(stderr, "usage: nursling ADDRESS all|first PYTHON [ARGUMENTS]; msrun starts it\n");
     return 2;
   }
   char** program = argv + 3;
   if (!is_to_be_asked_for(argv[2])) become(program);
-  const int fd = connect_to(argv[1]);
-  if (fd < 0 || !send_request(fd, request_for(program, argc - 3))) become(program);
-  const auto answer = receive(fd, kImportPatienceMs);
+  const Nursery nursery = reach(argv[1], program[0]);
+  if (nursery.fd < 0 || !send_request(nursery.fd, request_for(program, argc - 3))) become(program);
+  const auto answer = receive(nursery.fd, nursery.patience_ms);
   if (!answer || answer->kind != kStarted) become(program);
   // The signals of the group are meant for that process; this one ends with it.
   sigset_t all;
+  sigset_t former;
   ::sigfillset(&all);
-  ::sigprocmask(SIG_BLOCK, &all, nullptr);
+  ::sigprocmask(SIG_BLOCK, &all, &former);
+  const int pidfd = let_begin(answer->value, nursery.fd);
+  if (pidfd < 0) {
+    ::sigprocmask(SIG_SETMASK, &former, nullptr);
+    become(program);
+  }
   if (!variable("HOLDFAST_SPARE_FD").empty()) ::close(kSpareFd);  // That process reads it.
-  stand_for(answer->value, fd);
+  stand_for(answer->value, pidfd, nursery.fd);
 }

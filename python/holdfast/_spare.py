@@ -33,9 +33,7 @@ def main(token: str, command: list[str]) -> NoReturn:
     place = int(os.environ["HOLDFAST_SPARE_FD"])
     libc = ctypes.CDLL(None, use_errno=True)
     changes = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
-    libc.inotify_add_watch(
-        changes, os.fsencode(folder), ctypes.c_uint32(_IN_CREATE | _IN_MOVED_TO)
-    )
+    libc.inotify_add_watch(changes, os.fsencode(folder), ctypes.c_uint32(_IN_CREATE | _IN_MOVED_TO))
     poller = select.poll()
     poller.register(place, select.POLLIN)
     poller.register(changes, select.POLLIN)

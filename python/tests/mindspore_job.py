@@ -77,13 +77,14 @@ class Job:
         spares: int | None = 0,
         options: tuple[str, ...] = (),
         variables: dict[str, str] | None = None,
+        join: bool = True,
     ) -> None:
         self.folder, self.ranks, self.port = folder, ranks, free_port()
         folder.mkdir(exist_ok=True)
         command = [
             *(sys.executable, "-m", "holdfast.mindspore", "msrun"),
             *(f"--worker_num={ranks}", f"--local_worker_num={ranks}"),
-            *(f"--master_port={self.port}", "--join=True", "--log_dir=logs"),
+            *(f"--master_port={self.port}", f"--join={join}", "--log_dir=logs"),
             *(() if spares is None else (f"--spares={spares}",)),
             *options,
             *program,

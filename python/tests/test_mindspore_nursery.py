@@ -20,7 +20,8 @@ import mindspore as ms
 from mindspore.communication import init, get_rank
 init()
 {more}
-words = os.getpid(), os.getcwd(), sys.argv[1:], np.random.rand()
+drawn = str(np.random.rand()) + "/" + str(ms.initial_seed())
+words = os.getpid(), os.getcwd(), sys.argv[1:], drawn
 print("RANK", get_rank(), "of", *words, flush=True)
 {end}
 """
@@ -28,10 +29,12 @@ LINE = re.compile(r"^RANK (\d) of (\d+) (\S+) (\[.*\]) (\S+)$", re.M)
 
 
 @contextlib.contextmanager
-def running(folder: Path, more: str = "", end: str = "", **variables: str) -> Iterator[Job]:
+def running(
+    folder: Path, more: str = "", end: str = "", join: bool = True, **variables: str
+) -> Iterator[Job]:
     (folder / "rank.py").write_text(RANK.format(more=more, end=end))
     options = ("--max_restarts=1",)
-    run = Job(folder, folder, ["rank.py", "a b"], options=options, variables=variables)
+    run = Job(folder, folder, ["rank.py", "a b"], options=options, variables=variables, join=join)
     try:
         yield run
     finally:
@@ -52,7 +55,8 @@ def test_mindspore_processes_are_as_if_started_by_themselves(tmp_path: Path, nur
         assert {rank for rank, *_ in found} == {"0", "1"}
         for _, _, folder, arguments, _ in found:
             assert (folder, arguments) == (str(tmp_path), "['a b']")
-        assert len({drawn for *_, drawn in found}) == len(found)  # Nobody draws what another did.
+        for source in (0, 1):  # NumPy, MindSpore: nobody draws what another did.
+            assert len({drawn.split("/")[source] for *_, drawn in found}) == len(found)
         # Standard input is empty; what Python says of it does not tell of the nursery.
         log = (tmp_path / "logs" / "worker_0.log").read_text()
         assert "EOFError" in log and "_nestling" not in log, log
@@ -71,15 +75,31 @@ def test_mindspore_a_killed_agent_or_nursery_leaves_nothing_behind(tmp_path: Pat
             assert all(map(was_forked, workers))
             nursery = Path(f"/proc/{workers[0]}/stat").read_text().rsplit(")", 1)[1].split()[1]
             os.kill(run.process.pid if victim == "agent" else int(nursery), signal.SIGKILL)
-            if victim == "nursery":  # Nobody needs it any more; a successor starts by itself.
+            if victim == "nursery":  # The job goes on; a successor starts another.
+                assert until(lambda of=nursery: not Path(f"/proc/{of}").exists(), 30), nursery
                 os.kill(int(workers[1]), signal.SIGKILL)
                 assert until(lambda: len(LINE.findall(run.logs())) >= 3), run.logs()
                 newest = max((pid for _, pid, *_ in LINE.findall(run.logs())), key=int)
-                assert not was_forked(newest)
+                assert was_forked(newest)
                 run.process.terminate()
             run.process.wait(60)
             for pid in workers:
                 assert until(lambda of=pid: not Path(f"/proc/{of}").exists(), 30), pid
+
+
+@NEEDS_MINDSPORE
+def test_mindspore_a_job_in_the_background_is_forked_too(tmp_path: Path) -> None:
+    end = "import time; time.sleep(600)"
+    with running(tmp_path, end=end, join=False) as run:
+        agent = int(re.findall(r"in the background as process (\d+)", run.end())[0])
+        try:
+            assert until(lambda: len(LINE.findall(run.logs())) == 2), run.logs()
+            pids = [pid for _, pid, *_ in LINE.findall(run.logs())]
+            assert all(map(was_forked, pids))
+        finally:
+            os.kill(agent, signal.SIGTERM)
+        for pid in (agent, *pids):
+            assert until(lambda of=pid: not Path(f"/proc/{of}").exists(), 60), pid
 
 
 @NEEDS_MINDSPORE

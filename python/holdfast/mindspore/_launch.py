@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import os
 import secrets
-import socket
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -99,31 +97,14 @@ def msrun(words: Sequence[str]) -> NoReturn:
 
 
 def _nursed(command: list[str], variables: dict[str, str]) -> list[str]:
-    """Start the nursery for a MindSpore script; return the command by which it is asked."""
+    """Return the command that asks a nursery, and starts it at first, where it can run this one."""
     nursling = _PACKAGE.parent / "bin" / "nursling"
     is_script = command[:2] == [sys.executable, "-u"] and len(command) > 2
     if not (is_script and nursling.exists() and fits_nursery(Path(command[2]))):
         return command
-    name = f"holdfast-nursery-{secrets.token_hex(16)}"
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(f"\0{name}")
-        listener.listen(128)
-        words = [
-            "-u",
-            "-m",
-            "holdfast.mindspore._nursery",
-            str(listener.fileno()),
-            str(os.getpid()),
-        ]
-        subprocess.Popen(
-            [sys.executable, *words],
-            env=dict(variables, HOLDFAST_MINDSPORE_OFF="1"),
-            stdin=subprocess.DEVNULL,
-            pass_fds=[listener.fileno()],
-        )
     # The successors of a process that ends with a last checkpoint import no MindSpore.
     which = "first" if _role.gasps(variables) else "all"
-    return [str(nursling), name, which, *command]
+    return [str(nursling), f"holdfast-nursery-{secrets.token_hex(16)}", which, *command]
 
 
 def fits_nursery(script: Path) -> bool:
