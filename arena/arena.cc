@@ -72,7 +72,9 @@ Result<std::string> layout_difference(const Found& found, const Fixed& fixed, co
       read_at(found.file, kLayoutOffset, std::as_writable_bytes(std::span(text))) == text.size() &&
       digest(std::as_bytes(std::span(text))) == fixed.fingerprint && Layout::from_text(text, there);
   if (!read) return damaged(path, "has a corrupt layout");
-  return difference(there, layout);
+  std::string different = difference(there, layout);
+  if (different.empty()) return damaged(path, "has another size than its layout");
+  return different;
 }
 
 Status check_layout(const Found& found, const Fixed& fixed, const Layout& layout,

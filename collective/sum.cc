@@ -1,6 +1,7 @@
 #include "collective/sum.h"
 
 #include <cstdint>
+#include <cstring>
 
 #include "base/assert.h"
 
@@ -32,20 +33,28 @@ struct Sum {
 };
 enum class Outs : std::uint8_t { kOne, kAll };
 
+// Memory of any alignment: a copy of fixed size is one instruction.
+template <class V>
+HF_INLINE V load(const std::byte* from) {
+  V value;
+  std::memcpy(&value, from, sizeof(V));
+  return value;
+}
+
 // One V at that byte. A register of every row is read before the sum's is written, so an out may be
 // a row.
 template <class V, std::size_t kRanks, Outs kOuts>
 HF_INLINE void sum_at(const Sum& s, std::size_t at) {
   const std::size_t ranks = kRanks != 0 ? kRanks : s.ranks;
-  V sum = *reinterpret_cast<const V*>(s.rows[0] + at);
-  for (std::size_t k = 1; k < ranks; ++k) sum = sum + *reinterpret_cast<const V*>(s.rows[k] + at);
+  V sum = load<V>(s.rows[0] + at);
+  for (std::size_t k = 1; k < ranks; ++k) sum = sum + load<V>(s.rows[k] + at);
   const std::size_t outs = kOuts == Outs::kOne ? 1 : ranks;
-  for (std::size_t k = 0; k < outs; ++k) *reinterpret_cast<V*>(s.outs[k] + at) = sum;
+  for (std::size_t k = 0; k < outs; ++k) std::memcpy(s.outs[k] + at, &sum, sizeof(V));
 }
 
 template <class T, std::size_t kRanks, Outs kOuts>
 HF_INLINE void sum_bytes(const Sum& s, std::size_t bytes) {
-  using Lanes [[gnu::vector_size(32), gnu::aligned(alignof(T)), gnu::may_alias]] = T;
+  using Lanes [[gnu::vector_size(32)]] = T;
   const std::size_t ranks = kRanks != 0 ? kRanks : s.ranks;
   std::size_t at = 0;
   // Never beyond the end: there another rank may be writing.

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/text.h"
 #include "holdfast/job.h"
 #include "train/lender.h"
@@ -116,6 +117,9 @@ void Gradients::backward(const torch::Tensor& loss, double scale) {
 // What the pass itself could not end.
 void Gradients::Parts::finish() {
   const torch::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {  // First: they may come to be late too.
+    if (!is_ready[i]) ready(i);
+  }
   for (const std::size_t i : late) {
     if (lender.is_lent(i)) {
       throw Failure(
@@ -126,9 +130,7 @@ void Gradients::Parts::finish() {
     lay_down(i, parameters[i].grad());
   }
   hand_on();
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (!is_ready[i]) ready(i);
-  }
+  HF_ASSERT(next == buckets.size());  // Else a bucket would be committed without its sum.
 }
 
 void Gradients::Parts::ready(std::size_t i) {

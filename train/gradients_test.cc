@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "holdfast/job.h"
 #include "train/lender.h"
 
 namespace holdfast::train {
@@ -150,6 +151,42 @@ TEST_F(GradientsTest, KeptByHooksStayAsTheyWere) {
   EXPECT_TRUE(torch::equal(v.grad(), 2 * expected[1]));
   EXPECT_TRUE(torch::equal(kept, expected[0]));
   EXPECT_TRUE(torch::equal(doubled.grad() * 2, expected[1]));
+}
+
+// Its backward takes a gradient of its own, in the midst of the pass, and keeps it.
+struct Keeper : torch::autograd::Function<Keeper> {
+  static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) {
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list gradients) {
+    const torch::AutoGradMode on(true);
+    kept = torch::autograd::grad({numbers(16, 96).mm(of.t()).square().mean()}, {of})[0];
+    return gradients;
+  }
+  static inline torch::Tensor of;
+  static inline torch::Tensor kept;
+};
+
+// Where torch then has none for that parameter, its bucket waits for the place to be given back.
+TEST_F(GradientsTest, WhosePlaceSomebodyKeepsAreAnErrorAndNoSilence) {
+  const auto w = parameter(80, 96);
+  const auto v = parameter(80, 96);
+  std::size_t summed = 0;
+  open({v, w}, [&](std::span<float>) { ++summed; });
+  Keeper::of = w;
+  const auto loss = Keeper::apply(numbers(16, 96).mm(v.t())).square().mean();
+  gradients_->begin_step();
+  bool told = false;
+  try {
+    gradients_->backward(loss, 1);
+  } catch (const Failure&) {
+    told = true;
+  }
+  EXPECT_NE(told, summed > 0);  // Lent where torch lets it be: then it is said.
+  EXPECT_TRUE(told || torch::equal(w.grad(), torch::zeros_like(w)));
+  Keeper::of = torch::Tensor();
+  Keeper::kept = torch::Tensor();
 }
 
 struct NoHook : torch::autograd::FunctionPostHook {

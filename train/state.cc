@@ -196,17 +196,19 @@ bool State::Parts::at_end() {
 }
 
 // Once in every group: so whoever comes later is compared too. Not once in every loop, since a
-// process that replaces another may come to a step by another one of its loops.
+// process that replaces another may come to a step by another one of its loops; for that reason the
+// ends of the loops count only at the job's start.
 void State::Parts::compare_terms() {
   const auto size = static_cast<std::size_t>(session->identity().world_size);
   if (size == 1 || compared == session->generation()) return;
   compared = session->generation();
+  const bool starts = compared == 1;
   const arena::UpdateArguments numbers = arguments_of(optimizer, version() + 1);
   const train::Terms mine = {.samples = sharding.samples,
                              .batch = options.batch,
                              .shuffle_seed = options.shuffle_seed,
-                             .epochs = options.epochs,
-                             .max_steps = options.max_steps,
+                             .epochs = starts ? options.epochs : 0,
+                             .max_steps = starts ? options.max_steps : 0,
                              .learning_rate = numbers.learning_rate,
                              .weight_decay = numbers.weight_decay,
                              .momentum = numbers.momentum,

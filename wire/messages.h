@@ -11,7 +11,7 @@
 
 namespace holdfast::wire {
 
-inline constexpr std::uint32_t kProtocol = 1;  // Raised when an older peer could misunderstand us.
+inline constexpr std::uint32_t kProtocol = 2;  // Raised when an older peer could misunderstand us.
 
 // worker → scheduler, first on every connection; again after every reconnection.
 struct Register {

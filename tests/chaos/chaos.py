@@ -35,6 +35,7 @@ def reference(arguments, scenario, folder):
     key = settings(scenario)
     if key not in references:
         path = folder / f"reference-{len(references)}"
+        shutil.rmtree(path, ignore_errors=True)  # Of one that failed.
         path.mkdir()
         with Job(arguments.bin, path, program(arguments, scenario, path / "final"), scenario["workers"]) as job:
             if job.wait() != 0:
