@@ -33,21 +33,18 @@ struct Sum {
 };
 enum class Outs : std::uint8_t { kOne, kAll };
 
-// Memory of any alignment: a copy of fixed size is one instruction.
-template <class V>
-HF_INLINE V load(const std::byte* from) {
-  V value;
-  std::memcpy(&value, from, sizeof(V));
-  return value;
-}
-
 // One V at that byte. A register of every row is read before the sum's is written, so an out may be
 // a row.
 template <class V, std::size_t kRanks, Outs kOuts>
 HF_INLINE void sum_at(const Sum& s, std::size_t at) {
   const std::size_t ranks = kRanks != 0 ? kRanks : s.ranks;
-  V sum = load<V>(s.rows[0] + at);
-  for (std::size_t k = 1; k < ranks; ++k) sum = sum + load<V>(s.rows[k] + at);
+  V sum;
+  std::memcpy(&sum, s.rows[0] + at, sizeof(V));  // One instruction, whatever the alignment.
+  for (std::size_t k = 1; k < ranks; ++k) {
+    V row;
+    std::memcpy(&row, s.rows[k] + at, sizeof(V));
+    sum = sum + row;
+  }
   const std::size_t outs = kOuts == Outs::kOne ? 1 : ranks;
   for (std::size_t k = 0; k < outs; ++k) std::memcpy(s.outs[k] + at, &sum, sizeof(V));
 }
