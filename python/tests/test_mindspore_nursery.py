@@ -15,12 +15,13 @@ from mindspore_job import NEEDS_MINDSPORE, Job, until
 from holdfast.mindspore import _launch
 
 RANK = """
-import os, sys, numpy as np
+import importlib.util, os, sys, numpy as np
+assert importlib.util.find_spec("mindspore")  # To ask changes nothing.
 import mindspore as ms
 from mindspore.communication import init, get_rank
 init()
 {more}
-drawn = str(np.random.rand()) + "/" + str(ms.initial_seed())
+drawn = f"{{np.random.rand()}}/{{ms.ops.rand(1)[0]}}/{{ms.initial_seed()}}"
 words = os.getpid(), os.getcwd(), sys.argv[1:], drawn
 print("RANK", get_rank(), "of", *words, flush=True)
 {end}
@@ -55,8 +56,10 @@ def test_mindspore_processes_are_as_if_started_by_themselves(tmp_path: Path, nur
         assert {rank for rank, *_ in found} == {"0", "1"}
         for _, _, folder, arguments, _ in found:
             assert (folder, arguments) == (str(tmp_path), "['a b']")
-        for source in (0, 1):  # NumPy, MindSpore: nobody draws what another did.
-            assert len({drawn.split("/")[source] for *_, drawn in found}) == len(found)
+        arrays, kernels, seeds = zip(*(drawn.split("/") for *_, drawn in found))
+        for own in (arrays, kernels):  # Nobody draws what another did.
+            assert len(set(own)) == len(found), own
+        assert set(seeds) == {"0"}  # MindSpore's generator begins so wherever it is imported.
         # Standard input is empty; what Python says of it does not tell of the nursery.
         log = (tmp_path / "logs" / "worker_0.log").read_text()
         assert "EOFError" in log and "_nestling" not in log, log

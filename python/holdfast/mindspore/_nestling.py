@@ -139,10 +139,10 @@ def run(request: Request) -> NoReturn:
 
 
 def _draw_anew() -> None:
-    """Give this process random numbers of its own; those of Python's random are, since the fork."""
+    """Give this process random numbers of its own; those of Python's random are, since the fork.
+
+    MindSpore's generator begins with seed 0 in every process that imports it; so it does here.
+    """
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()
-    generator = sys.modules.get("mindspore.common.generator")
-    if generator is not None:
-        generator.default_generator.seed()
