@@ -20,6 +20,7 @@ from typing import NoReturn
 
 _IN_CREATE = 0x100
 _IN_MOVED_TO = 0x80
+_LOOK_EVERY_MS = 100
 
 
 def something_is_kept(folder: Path) -> bool:
@@ -27,18 +28,28 @@ def something_is_kept(folder: Path) -> bool:
     return (folder / "joined").exists() or any(folder.glob("rank-*.arena"))
 
 
+def _watch(folder: Path) -> int:
+    """Return an inotify that tells what comes into the folder; -1: this user may have no more."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    changes: int = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+    wanted = ctypes.c_uint32(_IN_CREATE | _IN_MOVED_TO)
+    if changes >= 0 and libc.inotify_add_watch(changes, os.fsencode(folder), wanted) < 0:
+        os.close(changes)
+        return -1
+    return changes
+
+
 def main(token: str, command: list[str]) -> NoReturn:
     """Wait; become the program, or end with the job."""
     folder = Path(os.environ["HOLDFAST_LIFELINE"]).parent
     place = int(os.environ["HOLDFAST_SPARE_FD"])
-    libc = ctypes.CDLL(None, use_errno=True)
-    changes = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
-    libc.inotify_add_watch(changes, os.fsencode(folder), ctypes.c_uint32(_IN_CREATE | _IN_MOVED_TO))
+    changes = _watch(folder)
     poller = select.poll()
     poller.register(place, select.POLLIN)
-    poller.register(changes, select.POLLIN)
+    if changes >= 0:
+        poller.register(changes, select.POLLIN)
     while not something_is_kept(folder):
-        ready = dict(poller.poll())
+        ready = dict(poller.poll(None if changes >= 0 else _LOOK_EVERY_MS))
         if changes in ready:
             os.read(changes, 1 << 16)
         if place not in ready or something_is_kept(folder):

@@ -191,3 +191,39 @@ def test_core_where_the_launcher_is_killed_the_job_ends_too(tmp_path: Path) -> N
     while any(map(alive, workers)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(alive, workers))
+
+
+SPARE = """
+import ctypes, sys
+from types import SimpleNamespace
+from holdfast import _spare
+
+def none(_: int) -> int:
+    print("WAITS", flush=True)
+    return -1
+
+_spare.ctypes = SimpleNamespace(CDLL=lambda *_, **__: SimpleNamespace(
+    inotify_init1=none, inotify_add_watch=lambda *_: -1), c_uint32=int)
+_spare.main("TOKEN", ["/bin/echo", "RAN"])
+"""
+
+
+def test_core_a_spare_looks_by_itself_where_the_user_may_have_no_more_inotify(
+    tmp_path: Path,
+) -> None:
+    reading, writing = os.pipe()
+    names = {"HOLDFAST_LIFELINE": f"{tmp_path}/lifeline-1", "HOLDFAST_SPARE_FD": str(reading)}
+    with subprocess.Popen(
+        [sys.executable, "-c", SPARE],
+        env={**os.environ, **names},
+        stdout=subprocess.PIPE,
+        text=True,
+        pass_fds=[reading],
+    ) as spare:
+        assert spare.stdout is not None
+        assert spare.stdout.readline() == "WAITS\n"
+        (tmp_path / "joined").touch()
+        assert spare.stdout.read() == "RAN\n"
+    for end in (reading, writing):
+        os.close(end)
+    assert spare.returncode == 0
