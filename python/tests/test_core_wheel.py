@@ -65,6 +65,7 @@ def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_core_the_wheel_holds_what_it_needs_and_nothing_of_the_tests(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     wanted = "py.typed lib/libholdfast.so bin/msrun bin/holdfast include/holdfast/c.h _shim.sh"
+    wanted += " bin/nursling lib/libholdfast_mindspore.so"
     assert {f"holdfast/{name}" for name in wanted.split()} <= names
     assert "mindio_ttp/py.typed" in names
     assert not any("test" in name for name in names), names
