@@ -27,13 +27,16 @@ class _Loader:
         return getattr(self._loader, name)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        """Make the module as the usual loader does."""
+        """Make the module as the usual loader does.
+
+        Here no module is half made: a helper imports MindSpore by itself.
+        """
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self._finder]
+        _role.before_import()  # The scheduler and the helper of a dying gasp never return.
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         """Run MindSpore's own code, then ours."""
-        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self._finder]
-        _role.before_import()  # The scheduler and the helper of a dying gasp never return.
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader

@@ -68,6 +68,7 @@ class _Adopter:
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         """Give the module that is there, if what it knows is still so."""
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
         _role.before_import()  # The helper of a dying gasp never returns.
         if dict(os.environ) != self._environment:
             self._start_anew()
@@ -75,7 +76,6 @@ class _Adopter:
 
     def exec_module(self, module: ModuleType) -> None:
         """Put all modules back and apply the shims."""
-        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
         module.__spec__ = self._spec
         for name, hidden in self._modules.items():
             sys.modules.setdefault(name, hidden)
