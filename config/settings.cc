@@ -38,18 +38,6 @@ bool whole(std::string_view text, T& value) {
   return error == std::errc{} && end == text.data() + text.size();
 }
 
-bool is_process(std::string_view text) {
-  const auto first = text.find(':');
-  const auto second = first == std::string_view::npos ? first : text.find(':', first + 1);
-  if (second == std::string_view::npos) return false;
-  std::int32_t pid = 0;
-  std::uint64_t start_time = 0;
-  std::uint64_t place = 0;
-  return whole(text.substr(0, first), pid) && pid > 0 &&
-         whole(text.substr(first + 1, second - first - 1), start_time) &&
-         whole(text.substr(second + 1), place);
-}
-
 // One overload for each type that the table has.
 Status parse(const Row& row, std::string_view text, Role& out) {
   if (text == "MS_PSERVER" || text == "MS_SERVER") {
@@ -71,7 +59,7 @@ Status parse(const Row& row, std::string_view text, std::string& out) {
                                   !std::all_of(text.begin(), text.end(), plain))) {
     return wrong(row, text);
   }
-  if (row.kind == Kind::kProcess && !text.empty() && !is_process(text)) return wrong(row, text);
+  if (row.kind == Kind::kProcess && !text.empty() && !process_name(text)) return wrong(row, text);
   out = text;
   return {};
 }
@@ -214,6 +202,17 @@ std::string allowed(const Row& row) {
       return "three whole numbers with ':' between";
   }
   HF_ASSERT(false);
+}
+
+std::optional<ProcessName> process_name(std::string_view text) {
+  const auto first = text.find(':');
+  const auto second = first == std::string_view::npos ? first : text.find(':', first + 1);
+  if (second == std::string_view::npos) return std::nullopt;
+  ProcessName name;
+  const bool known = whole(text.substr(0, first), name.pid) && name.pid > 0 &&
+                     whole(text.substr(first + 1, second - first - 1), name.start_time) &&
+                     whole(text.substr(second + 1), name.pid_namespace);
+  return known ? std::optional(name) : std::nullopt;
 }
 
 std::string markdown() {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -100,6 +101,15 @@ struct Row {
   std::string_view help;
 };
 std::span<const Row> table();
+
+// What HOLDFAST_AGENT names: one process for good, among those of its PID namespace.
+struct ProcessName {
+  std::int32_t pid = 0;
+  std::uint64_t start_time = 0;
+  std::uint64_t pid_namespace = 0;
+};
+// Of "PID:START_TIME:NAMESPACE"; nothing where the text is no such name.
+std::optional<ProcessName> process_name(std::string_view text);
 
 // What `row` may be, in words: "a whole number from 1 to 65535".
 std::string allowed(const Row& row);

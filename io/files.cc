@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "io/errors.h"
 #include "io/fd.h"
+#include "io/process.h"
 
 namespace holdfast::io {
 namespace {
@@ -162,12 +163,10 @@ Result<std::string> runtime_directory(const std::string& job) {
 
 std::string shared_memory_name() {
   struct stat folder {};
-  struct stat processes {};
   ::stat(memory_folder().c_str(), &folder);
-  ::stat("/proc/self/ns/pid", &processes);
   const auto boot = read_file("/proc/sys/kernel/random/boot_id");
   return cat(boot ? boot->substr(0, boot->find('\n')) : host_name(), '-', folder.st_dev, '-',
-             processes.st_ino);
+             pid_namespace().value_or(0));
 }
 
 std::string host_name() {

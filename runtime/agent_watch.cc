@@ -17,14 +17,10 @@ std::string AgentWatch::words_for_this_process() {
 }
 
 AgentWatch::AgentWatch(const config::Settings& settings) {
-  int pid = 0;
-  unsigned long long start_time = 0;
-  unsigned long long place = 0;
-  const char* words = settings.agent.c_str();
-  if (std::sscanf(words, "%d:%llu:%llu", &pid, &start_time, &place) != 3) return;
-  if (io::pid_namespace() != place) return;
-  agent_ = pid;
-  start_time_ = start_time;
+  const auto agent = config::process_name(settings.agent);
+  if (!agent || io::pid_namespace() != agent->pid_namespace) return;
+  agent_ = agent->pid;
+  start_time_ = agent->start_time;
 }
 
 void AgentWatch::follow() const {

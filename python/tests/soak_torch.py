@@ -10,20 +10,16 @@ state, losses, steps. The journal has one line per trial; those of an earlier ca
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import os
 import random
 import shutil
 import signal
-import sys
-import tempfile
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import torch_job
+from soak_loop import soak
 from torch_job import Job, draw_kills, run
 
 torch_job.LIMIT_S = 900  # It may run in the background of a busy machine.
@@ -93,31 +89,5 @@ def trial(number: int, seed: int, folder: Path, calm: dict[str, Any]) -> dict[st
     return {"trial": number, "case": name, "spares": spares, "victims": victims}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--journal", type=Path)
-    options = parser.parse_args()
-    lines: list[dict[str, Any]] = []
-    if options.journal and options.journal.exists():
-        lines = [json.loads(line) for line in options.journal.read_text().splitlines()]
-    folder, calm = Path(tempfile.mkdtemp(prefix="soak-torch-")), {}
-    while sum(len(line["victims"]) for line in lines) < options.kills:
-        number = len(lines)
-        try:
-            lines.append(trial(number, options.seed, folder, calm))
-        except AssertionError as error:
-            print(f"soak_torch: trial {number} of seed {options.seed} failed, in {folder}: {error}")
-            sys.exit(1)
-        if options.journal:
-            with options.journal.open("a") as journal:
-                journal.write(json.dumps(lines[-1]) + "\n")
-        print(lines[-1], flush=True)
-    victims = Counter(victim for line in lines for victim in line["victims"])
-    print(f"{sum(victims.values())} kills in {len(lines)} trials, all bit for bit: {dict(victims)}")
-    shutil.rmtree(folder)
-
-
 if __name__ == "__main__":
-    main()
+    soak("soak_torch", 200, trial)
