@@ -28,14 +28,16 @@ namespace {
 using testing::Directory;
 using testing::Reference;
 
-// Kills that cut an update or a recovery, for each optimizer and number of threads; others do not
-// count. And kills in a copy.
+// Kills that cut an update or a recovery, for each optimizer and number of threads, and such that
+// cut a copy; others do not count. And kills in a creation.
 #ifdef HOLDFAST_SANITIZED
 constexpr std::size_t kHits = 60;
-constexpr std::size_t kKills = 60;
+constexpr std::size_t kCutCopies = 10;
+constexpr std::size_t kCreations = 15;
 #else
 constexpr std::size_t kHits = 2000;
-constexpr std::size_t kKills = 1000;
+constexpr std::size_t kCutCopies = 200;
+constexpr std::size_t kCreations = 250;
 #endif
 constexpr std::uint64_t kElements = 60'000;
 // In a life's first update threads are still made; its second is the one to be hit.
@@ -300,15 +302,16 @@ TEST(CrashInCopy, NeverLooksClean) {
   script.start(source);
   script.take_step(source, 1);
   const std::string path = directory.file("copy");
-  Prng random(5);
+  Fuse fuse(5);
   std::size_t cut = 0;
-  for (std::size_t i = 0; i < kKills / 2; ++i) {
+  std::size_t kills = 0;
+  for (; cut < kCutCopies && kills < 100 * kCutCopies; ++kills) {
     {  // Something whole to overwrite, of another version.
       Arena copy = script.open(path);
       if (!copy.fresh()) copy.invalidate();
       script.start(copy);
     }
-    const auto delay = static_cast<std::int64_t>(random.below(500'000));
+    const std::int64_t delay = fuse.draw();
     killed_in([&] {
       Arena copy = script.open(path);
       die_in(delay);
@@ -317,6 +320,7 @@ TEST(CrashInCopy, NeverLooksClean) {
     Arena copy = script.open(path);
     if (copy.fresh()) {
       ++cut;
+      fuse.hit();
       continue;
     }
     const Reference start(Optimizer::kAdam, script.gradients(0));
@@ -325,8 +329,9 @@ TEST(CrashInCopy, NeverLooksClean) {
                        copy.position() == script.position(1) &&
                        std::ranges::equal(copy.private_bytes(1), script.private_bytes(1));
     ASSERT_TRUE(untouched || whole) << "version " << copy.version();
+    untouched ? fuse.was_too_short() : fuse.was_too_long();
   }
-  EXPECT_GT(cut, 0);
+  EXPECT_EQ(cut, kCutCopies) << kills << " kills";
 }
 
 TEST(CrashInCreation, LeavesNothingThatCanNotBeOpened) {
@@ -334,7 +339,7 @@ TEST(CrashInCreation, LeavesNothingThatCanNotBeOpened) {
   const std::string path = directory.file("a.arena");
   const Script script(Optimizer::kSgd);
   Prng random(9);
-  for (std::size_t i = 0; i < kKills / 4; ++i) {
+  for (std::size_t i = 0; i < kCreations; ++i) {
     std::filesystem::remove(path);
     const auto delay = static_cast<std::int64_t>(random.below(500'000));
     killed_in([&] {

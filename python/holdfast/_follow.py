@@ -49,6 +49,7 @@ class Follower:
                 path.unlink()
         self._folder, self._write = folder, write
         self._logs: dict[str, _Log] = {}
+        self._places: dict[str, int] = {}  # Of spares that were given one, by their logs' names.
         libc = ctypes.CDLL(None, use_errno=True)
         self._inotify: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         watch = libc.inotify_add_watch(
@@ -72,7 +73,7 @@ class Follower:
         for path in sorted(self._folder.iterdir()):
             match = _LOG.fullmatch(path.name)
             if match and path.name not in self._logs:
-                rank = int(match[2]) if match[1] == "worker" else None
+                rank = int(match[2]) if match[1] == "worker" else self._places.get(path.name)
                 self._logs[path.name] = _Log(path, rank)
         for log in list(self._logs.values()):
             self._show(log)
@@ -82,10 +83,12 @@ class Follower:
             return
         for line in log.read():
             if promoted := _PROMOTED.search(line):
-                spare = self._logs.get(Path(os.fsdecode(promoted[1])).name)
-                if spare is not None:
-                    spare.rank = log.rank
-                    self._show(spare)
+                name = Path(os.fsdecode(promoted[1])).name
+                # Its log may be younger than our look into the folder: the next look finds it.
+                self._places[name] = log.rank
+                if name in self._logs:
+                    self._logs[name].rank = log.rank
+                    self._show(self._logs[name])
             else:
                 self._write(log.rank, line)
 

@@ -1,0 +1,38 @@
+"""What `holdfast run` shows of the processes' logs: Follower."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast._follow import Follower
+
+PROMOTED = "msrun: a spare has taken this place; its output goes on in"
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as log:
+        log.write(text)
+
+
+def test_core_a_spare_whose_log_is_found_after_its_promotion_is_shown(tmp_path: Path) -> None:
+    shown: list[tuple[int, bytes]] = []
+    follower = Follower(tmp_path, lambda rank, line: shown.append((rank, line)))
+    spare = tmp_path / "spare_0.log"
+    append(tmp_path / "worker_1.log", f"first\n{PROMOTED} {spare}\n")
+    follower.show()
+    append(spare, "second\nthird")
+    follower.show()
+    follower.close()
+    assert shown == [(1, b"first\n"), (1, b"second\n"), (1, b"third\n")]
+
+
+def test_core_a_spare_without_a_place_is_not_shown(tmp_path: Path) -> None:
+    shown: list[tuple[int, bytes]] = []
+    follower = Follower(tmp_path, lambda rank, line: shown.append((rank, line)))
+    spare = tmp_path / "spare_0.log"
+    append(spare, "loaded\n")
+    follower.show()
+    assert shown == []
+    append(tmp_path / "worker_1.log", f"{PROMOTED} {spare}\n")
+    follower.close()
+    assert shown == [(1, b"loaded\n")]
