@@ -151,7 +151,8 @@ struct Arena::State {
   State(std::string its_path, Layout its_layout, Mapping its_mapping, Opening how)
       : path(std::move(its_path)),
         layout(std::move(its_layout)),
-        mapping(std::move(its_mapping)),
+        mapped(std::make_shared<const Mapping>(std::move(its_mapping))),
+        mapping(*mapped),
         opening(how),
         streams(streams_of(mapping, layout)),
         floats(layout.region_floats()) {
@@ -180,7 +181,8 @@ struct Arena::State {
 
   std::string path;
   Layout layout;
-  Mapping mapping;
+  std::shared_ptr<const Mapping> mapped;
+  const Mapping& mapping;
   Opening opening;
   Streams streams;
   std::uint64_t floats;
@@ -286,6 +288,9 @@ const std::string& Arena::path() const {
 }
 const Layout& Arena::layout() const {
   return state_->layout;
+}
+std::shared_ptr<const void> Arena::memory() const {
+  return state_->mapped;
 }
 Opening Arena::opening() const {
   return state_->opening;

@@ -100,7 +100,8 @@ class Arena {
   [[nodiscard]] Version staged() const;     // version() or version() + 1; kNoVersion if fresh.
   [[nodiscard]] Position position() const;  // Of version(). Requires: not fresh.
 
-  // Views into the file; valid as long as this Arena. 128-byte aligned.
+  // Views into the file; valid as long as this Arena, or as somebody holds memory(). 128-byte
+  // aligned.
   [[nodiscard]] std::span<float> parameter(std::size_t i);
   [[nodiscard]] std::span<float> moment(std::size_t k,
                                         std::size_t i);  // k < moment_count(optimizer)
@@ -109,6 +110,7 @@ class Arena {
   [[nodiscard]] std::span<float> parameters();
   [[nodiscard]] std::span<float> moments(std::size_t k);
   [[nodiscard]] std::span<float> gradients();
+  [[nodiscard]] std::shared_ptr<const void> memory() const;
   // The slot of version v (v % 2): of version() it is what was committed, of version() + 1 it is
   // free to be filled before stage().
   [[nodiscard]] std::span<std::byte> private_bytes(Version v);

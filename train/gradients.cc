@@ -72,11 +72,11 @@ Gradients::Gradients(const std::vector<NamedTensor>& parameters, arena::Arena& a
   p.bucket_of.resize(parameters.size());
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     p.parameters.push_back(parameters[i].tensor);
-    p.views.push_back(
-        torch::from_blob(arena.gradient(i).data(), parameters[i].tensor.sizes(), torch::kFloat));
+    p.views.push_back(tensor_in(arena, arena.gradient(i), parameters[i].tensor.sizes()));
     p.accumulators.push_back(torch::autograd::impl::grad_accumulator(parameters[i].tensor));
     p.accumulators.back()->add_post_hook(std::make_unique<Hook>(parts_, i));
-    p.lender.add(p.parameters.back(), arena.gradient(i), p.accumulators.back().get());
+    p.lender.add(p.parameters.back(), {arena.gradient(i), arena.memory()},
+                 p.accumulators.back().get());
   }
   const arena::Layout& layout = arena.layout();
   for (std::size_t end = parameters.size(), i = end; i-- > 0;) {

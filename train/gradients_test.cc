@@ -202,8 +202,8 @@ TEST(Lender, HasTorchMakeAGradientInItsPlaceDuringAPass) {
   accumulator->add_post_hook(std::make_unique<NoHook>());
   torch::Tensor place = torch::zeros({80, 96});
   Lender lender;
-  lender.add(w, {place.data_ptr<float>(), static_cast<std::size_t>(place.numel())},
-             accumulator.get());
+  const auto floats = static_cast<std::size_t>(place.numel());
+  lender.add(w, {{place.data_ptr<float>(), floats}, nullptr}, accumulator.get());
   const auto backward = [&] {
     w.mutable_grad().reset();
     torch::nn::functional::linear(numbers(16, 96), w).square().mean().backward();

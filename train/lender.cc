@@ -23,10 +23,11 @@ using torch::autograd::Node;
 
 struct Loans {
   struct Place {
-    Place(torch::Tensor p, std::span<float> m, Node* a)
-        : parameter(std::move(p)), memory(m), accumulator(a) {}
+    Place(torch::Tensor p, Room r, Node* a)
+        : parameter(std::move(p)), memory(r.range), keeper(std::move(r.keeper)), accumulator(a) {}
     torch::Tensor parameter;
     std::span<float> memory;
+    std::shared_ptr<const void> keeper;
     Node* accumulator;
     bool filled = false;
     std::atomic<bool> lent = false;  // Any thread may free a tensor.
@@ -121,16 +122,18 @@ Loans::Place* Loans::asked_for(std::size_t bytes) {
 
 Lender::Lender() : loans_(std::make_unique<Loans>()) {}
 
-// A place that is still lent is remembered for ever rather than freed under its tensor.
+// A place that is still lent is remembered for ever, and its memory stays mapped, rather than freed
+// under its tensor.
 Lender::~Lender() {
   const auto lent = [](const Loans::Place& place) { return place.lent.load(); };
   if (std::any_of(loans_->places.begin(), loans_->places.end(), lent)) (void)loans_.release();
 }
 
-void Lender::add(const torch::Tensor& parameter, std::span<float> place, Node* accumulator) {
-  loans_->places.emplace_back(parameter, place, accumulator);
+void Lender::add(const torch::Tensor& parameter, Room room, Node* accumulator) {
+  loans_->places.emplace_back(parameter, room, accumulator);
 #ifdef HF_LENDS
-  if (place.size_bytes() >= kWorthLending) loans_->sizes.push_back(place.size_bytes());
+  const std::size_t bytes = room.range.size_bytes();
+  if (bytes >= kWorthLending) loans_->sizes.push_back(bytes);
   // For ever: tensors know their allocator.
   static const bool installed = [] {
     c10::SetCPUAllocator(new Intermediary(c10::GetCPUAllocator()));

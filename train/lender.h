@@ -18,6 +18,12 @@ namespace holdfast::train {
 
 struct Loans;
 
+// A gradient's place, and what keeps it mapped.
+struct Room {
+  std::span<float> range;
+  std::shared_ptr<const void> keeper;
+};
+
 class Lender {
  public:
   Lender();
@@ -25,10 +31,9 @@ class Lender {
   Lender(const Lender&) = delete;
   Lender& operator=(const Lender&) = delete;
 
-  // The next parameter's place. `accumulator`: what torch hands its gradient to; it must live as
+  // The next parameter's. `accumulator`: what torch hands its gradient to; it must live as
   // long as this Lender.
-  void add(const torch::Tensor& parameter, std::span<float> place,
-           torch::autograd::Node* accumulator);
+  void add(const torch::Tensor& parameter, Room room, torch::autograd::Node* accumulator);
 
   // While it lives, what this thread computes is a backward pass: every place may be lent, until it
   // is filled().

@@ -35,6 +35,12 @@ void copy_in(const torch::Tensor& tensor, const std::byte* from) {
 
 }  // namespace
 
+torch::Tensor tensor_in(const arena::Arena& arena, std::span<float> range,
+                        torch::IntArrayRef shape) {
+  return torch::from_blob(
+      range.data(), shape, [memory = arena.memory()](void*) {}, torch::kFloat);
+}
+
 Model::Model(std::shared_ptr<torch::nn::Module> module) : module_(std::move(module)) {
   std::set<const void*> seen;  // A shared parameter has several names and counts once.
   for (const auto& item : module_->named_parameters()) {
@@ -93,7 +99,7 @@ void Model::write_parameters(arena::Arena& arena) const {
 void Model::adopt(arena::Arena& arena) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     torch::Tensor& tensor = parameters_[i].tensor;
-    tensor.set_data(torch::from_blob(arena.parameter(i).data(), tensor.sizes(), torch::kFloat));
+    tensor.set_data(tensor_in(arena, arena.parameter(i), tensor.sizes()));
   }
 }
 

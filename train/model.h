@@ -19,6 +19,10 @@ struct NamedTensor {
   torch::Tensor tensor;
 };
 
+// A tensor over a range of the arena, which stays mapped as long as any tensor shares this memory.
+torch::Tensor tensor_in(const arena::Arena& arena, std::span<float> range,
+                        torch::IntArrayRef shape);
+
 struct Kept {
   std::string name;
   std::byte* data = nullptr;

@@ -267,6 +267,28 @@ TEST(State, GivesTheModuleItsValuesBackAtItsEnd) {
   EXPECT_TRUE(net->last->weight.grad().defined());
 }
 
+TEST(State, LeavesReadableWhatTheUserKeepsOfParametersAndGradients) {
+  Net net(false);
+  torch::Tensor gradient;
+  torch::Tensor values;
+  torch::Tensor gradient_before;
+  torch::Tensor values_before;
+  {
+    auto job = init();
+    State state(job, net, Sgd{});
+    Points points;
+    for (auto& batch : state.steps(points, until(2))) {
+      state.step(loss_of(net, batch));
+      gradient = net->last->weight.grad();
+    }
+    values = net->last->weight.detach();
+    values_before = values.clone();
+    gradient_before = gradient.clone();
+  }
+  EXPECT_TRUE(same_bytes(values, values_before));
+  EXPECT_TRUE(same_bytes(gradient, gradient_before));
+}
+
 TEST(State, LeavesWhatGotNoGradientAlone) {
   const auto net = trained(Sgd{.learning_rate = 0.1}, 3);  // Does not use `norm`.
   EXPECT_TRUE(same_bytes(net->norm->weight, torch::ones(33)));
