@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,10 +10,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler  # noqa: E402
 
 from holdfast._errors import UserError  # noqa: E402
 from holdfast.torch._data import feeder_of, fingerprint  # noqa: E402
+from holdfast.torch._random import seed_all  # noqa: E402
 
 
 class Noisy(Dataset[Any]):
@@ -38,6 +40,54 @@ def test_torch_batches_do_not_depend_on_workers_or_on_where_one_begins(
     assert read(loader, epoch=1) == whole
     assert read(loader, epoch=1, skip=3) == whole[3:]
     assert read(DataLoader(Noisy(), 4, shuffle=shuffle), epoch=1, skip=2) == whole[2:]
+
+
+class Endless(Sampler[int]):
+    """As those of detection frameworks; it draws as it goes, and has no length."""
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            yield random.randrange(20)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        {"shuffle": True},
+        {"sampler": RandomSampler(Noisy(), replacement=True, num_samples=10**10)},
+        {"sampler": Endless()},
+    ],
+    ids=["shuffle", "so many that none sees the end", "without a length"],
+)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_torch_the_order_does_not_depend_on_the_step_that_asks_for_it(
+    order: dict[str, Any], workers: int
+) -> None:
+    def first(skip: int, step: int) -> list[Any]:
+        loader: Any = DataLoader(Noisy(), 4, num_workers=workers, **order)
+        batches = feeder_of(loader, 5).start(1, skip, None)
+        found = []
+        for at in range(skip, 5):
+            seed_all(1000 * step + at)  # As steps() does, before it fetches.
+            found.append(next(batches).tolist())
+        return found
+
+    whole = first(0, step=0)
+    assert whole[0] != whole[1]
+    assert first(2, step=1) == whole[2:]
+
+
+def test_torch_an_order_that_is_drawn_bit_by_bit_disturbs_no_other_generator() -> None:
+    loader: Any = DataLoader(Noisy(), 4, sampler=Endless())
+    batches = feeder_of(loader, 5).start(1, 0, None)
+    next(batches)
+    seed_all(9)
+    drawn = random.random()
+    seed_all(9)
+    tickets = iter(feeder_of(loader, 5)._tickets)  # type: ignore[attr-defined]
+    for _ in range(3):
+        next(tickets)
+    assert random.random() == drawn
 
 
 def test_torch_epochs_differ_and_the_loaders_own_generator_is_followed() -> None:

@@ -8,13 +8,24 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from holdfast._errors import UserError
-from holdfast.torch._random import derive, seed_all
+from holdfast.torch._random import derive, get_states, seed_all, set_states
+
+_AT_ONCE: Final = 1 << 20  # Indices, or batches of them, that are held at once.
+
+
+def length_of(source: Any) -> int | None:
+    """Return how many it has; None if it has no end, or does not know."""
+    try:
+        return len(source)
+    except TypeError:  # Also of a batch sampler over a sampler without a length.
+        return None
 
 
 class _Ticket(NamedTuple):
@@ -58,6 +69,33 @@ class _Seeded(torch.utils.data.Dataset[Any]):
         self.__dict__["_dataset"] = state
 
 
+def _pieces(sampler: Any, seed: int, skip: int) -> Iterator[list[Any]]:
+    """Yield what a sampler gives after `skip`; what it draws follows from `seed` alone.
+
+    Not from when the loader asks: that is in a step, or before it where there are workers, and a
+    successor asks in another step. A usual order is taken at once; one by one what has no end, or
+    none that is ever reached (num_samples=10**10 is a common way to say so).
+    """
+    length = length_of(sampler)
+    size = length if length is not None and length <= _AT_ONCE else 1
+    outer = get_states()
+    seed_all(seed)
+    order = iter(sampler)
+    for _ in islice(order, skip):
+        pass
+    while True:
+        piece = list(islice(order, size))
+        own = get_states() if size == 1 else None
+        set_states(outer)
+        if not piece:
+            return
+        yield piece
+        if own is None:
+            return
+        outer = get_states()
+        set_states(own)
+
+
 class _Tickets:
     """A sampler of tickets, from position `skip` on."""
 
@@ -71,13 +109,11 @@ class _Tickets:
 
     def __iter__(self) -> Iterator[_Ticket]:
         seed, skip = self.seed, self.skip
-        order: Any = self._sampler
-        if hasattr(order, "__len__"):
-            # At once: what the sampler draws must not depend on when the loader asks.
-            order = list(order)
-        for position, what in enumerate(order):
-            if position >= skip:
+        position = skip
+        for piece in _pieces(self._sampler, derive(seed, "order"), skip):
+            for what in piece:
                 yield _Ticket(derive(seed, "batch", position), what)
+                position += 1
 
 
 class Feeder:
@@ -110,7 +146,8 @@ class _Loader(Feeder):
         self._tickets = _Tickets(fields[which])
         fields[which] = self._tickets
         batches = getattr(loader.batch_sampler, "sampler", None)
-        self._samplers = [s for s in (loader.sampler, loader.batch_sampler, batches) if s]
+        given = (loader.sampler, loader.batch_sampler, batches)
+        self._samplers = [s for s in given if s is not None]
         found = [loader.generator, *(getattr(s, "generator", None) for s in self._samplers)]
         unique = {id(g): g for g in found if isinstance(g, torch.Generator)}
         self._generators = [(g, g.initial_seed()) for g in unique.values()]
@@ -129,10 +166,7 @@ class _Loader(Feeder):
 
     @property
     def length(self) -> int | None:
-        try:
-            return len(self._tickets)
-        except TypeError:
-            return None
+        return length_of(self._tickets)
 
 
 class _Indexed(Feeder):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
+from typing import Any
 
 import torch
 
@@ -24,3 +25,18 @@ def seed_all(seed: int) -> None:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(seed & 0xFFFFFFFF)
+
+
+def get_states() -> tuple[Any, ...]:
+    """Return where the CPU's generators are."""
+    numpy = sys.modules.get("numpy")
+    return torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()
+
+
+def set_states(states: tuple[Any, ...]) -> None:
+    """Let them go on from there."""
+    torch.set_rng_state(states[0])
+    random.setstate(states[1])
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and states[2] is not None:
+        numpy.random.set_state(states[2])
