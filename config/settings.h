@@ -121,8 +121,9 @@ std::string markdown();
 // that is set but empty counts as unset. Thread-safe as long as nobody changes the environment.
 //
 // Errors (Blame::kUser): a wrong value, naming the variable, the value and what is allowed; a
-// HOLDFAST_ name that is not known, naming the nearest known one (names that begin with
-// HOLDFAST_TORCH, _PYTHON, _TEST, _CI or _BENCH are left alone); MS_ROLE without MS_WORKER_NUM.
+// HOLDFAST_ name that is not known, naming the nearest known one (HOLDFAST_TORCH, _PYTHON,
+// _MINDSPORE, _TEST, _SEEDS, _CI and _BENCH, and names that go on from them with "_", are left
+// alone); MS_ROLE without MS_WORKER_NUM.
 Result<Settings> from_environment(const char* const* environment);
 
 }  // namespace holdfast::config

@@ -138,7 +138,14 @@ TEST(Settings, NameTheNearestKnownVariable) {
 
 TEST(Settings, LeaveAloneWhatIsNotOurs) {
   EXPECT_TRUE(read({"HOLDFAST_TORCH_PATH=/x", "HOLDFAST_PYTHON=/y", "HOLDFAST_TEST_SEED=1",
-                    "HOLDFAST_CI=1", "HOLDFAST_BENCH_FAST=1", "no equals sign"}));
+                    "HOLDFAST_CI=1", "HOLDFAST_BENCH_FAST=1", "HOLDFAST_SEEDS=/z",
+                    "HOLDFAST_MINDSPORE_OFF=1", "no equals sign"}));
+}
+
+TEST(Settings, NameAVariableThatOnlyBeginsLikeOneThatIsNotOurs) {
+  for (const char* wrong : {"HOLDFAST_TESTX=1", "HOLDFAST_CIVENV=/x", "HOLDFAST_SEEDSS=/x"}) {
+    EXPECT_TRUE(has(error_of({wrong}), "which is no setting of Holdfast")) << wrong;
+  }
 }
 
 TEST(Settings, AreDocumentedAsTheyAre) {

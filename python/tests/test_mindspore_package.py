@@ -7,6 +7,7 @@ import csv
 import hashlib
 import importlib.metadata
 import os
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -134,6 +135,58 @@ def test_mindspore_switches_say_whether_a_lost_process_ends_the_job(
     switches: str, expected: bool
 ) -> None:
     assert _role.gasps({"MS_ENABLE_TFT": switches}) is expected
+
+
+@pytest.mark.parametrize(
+    ("given", "kept", "remarks"),
+    [
+        ("{UCE:1 TTP:1}", "{TTP:1,UCE:1}", 0),
+        ("TTP: 1", "{TTP:1}", 0),
+        ("{ARF:1, UCE:1, TTP:1}", "{TTP:1,UCE:1,ARF:1}", 0),
+        ("{HCCE:1,TTP:0}", "{HCCE:1}", 0),
+        ("{TTP:1,TSP:1,RSC:1,TRE:2}", "{TTP:1}", 3),
+        ("{ATO:1}", "", 1),
+        ("{}", "", 0),
+    ],
+)
+def test_mindspore_each_name_of_the_documents_is_a_switch_or_explained(
+    given: str, kept: str, remarks: int
+) -> None:
+    variables = {"MS_ENABLE_TFT": given}
+    said = _role.settle(variables)
+    assert (variables["MS_ENABLE_TFT"], len(said)) == (kept, remarks)
+    assert all("MS_ENABLE_TFT asks for" in line and "not there" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "why"),
+    [
+        ("MS_ENABLE_TFT", "{BOGUS}", "'BOGUS' is no switch"),
+        ("MS_ENABLE_TFT", "{TTP}", "TTP has no value"),
+        ("MS_ENABLE_TFT", "{TTP:10}", "TTP is '10'"),
+        ("MS_ENABLE_TFT", "{ttp:1}", "'ttp' is no switch"),
+        ("MS_ENABLE_TFT", "{TTP:1", "one of its braces is missing"),
+        ("MS_ENABLE_TFT", "1", "'1' is no switch"),
+        ("MS_ENABLE_TFT", "{TTP:1,UCE:0,TTP:0}", "TTP is there twice"),
+        ("MS_TFT_PORT", "abc", "unset it"),
+    ],
+)
+def test_mindspore_a_switch_that_means_nothing_is_named_before_anything_starts(
+    variable: str, value: str, why: str
+) -> None:
+    command = [sys.executable, "-m", "holdfast.mindspore", "msrun", "--worker_num=1", "no.py"]
+    for words in (command, [sys.executable, "-c", "import mindspore"]):
+        found = subprocess.run(
+            words,
+            env=_launch.environment({**os.environ, variable: value}),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert found.returncode == (2 if words is command else 1), found.stderr
+        (line,) = found.stderr.splitlines()
+        assert line.startswith(f"holdfast: {variable} is '{value}'"), line
+        assert why in line and "expected is" in line, line
 
 
 def test_mindspore_a_last_checkpoint_does_not_take_an_earlier_job_s_folder(

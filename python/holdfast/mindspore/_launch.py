@@ -81,6 +81,13 @@ def _arguments(words: Sequence[str], variables: dict[str, str]) -> list[str]:
 def msrun(words: Sequence[str]) -> NoReturn:
     """Become the native msrun."""
     variables = environment(dict(os.environ))
+    try:
+        remarks = _role.settle(variables)
+    except ValueError as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    for remark in remarks:
+        print(f"holdfast: {remark}", file=sys.stderr)
     arguments = _arguments(words, variables)
     native = _PACKAGE.parent / "bin" / "msrun"
     if not native.exists():

@@ -3,21 +3,40 @@
 from __future__ import annotations
 
 import os
+import sys
 
-# MindSpore itself only looks for these texts in MS_ENABLE_TFT.
-_REPLACE = "ARF:1"
-_GASP = ("TTP:1", "UCE:1")
+from holdfast.mindspore import _switches
 
 
 def gasps(environment: dict[str, str] | None = None) -> bool:
     """Return whether a lost process ends the job with a last checkpoint, and is not replaced."""
-    switches = (os.environ if environment is None else environment).get("MS_ENABLE_TFT", "")
-    return _REPLACE not in switches and any(switch in switches for switch in _GASP)
+    given = os.environ if environment is None else environment
+    return _switches.read(given.get(_switches.VARIABLE, "")).gasps
+
+
+def settle(environment: dict[str, str] | os._Environ[str]) -> tuple[str, ...]:
+    """Write MS_ENABLE_TFT as MindSpore's own code finds all of it; return what is to be said.
+
+    ValueError: a sentence on a value that means nothing.
+    """
+    _switches.check_port(environment.get("MS_TFT_PORT", ""))
+    given = environment.get(_switches.VARIABLE)
+    if not given:
+        return ()
+    switches = _switches.read(given)
+    environment[_switches.VARIABLE] = switches.text
+    return switches.remarks
 
 
 def before_import() -> None:
     """Do what needs no MindSpore: a scheduler and the helper of a dying gasp never return."""
+    try:
+        remarks = settle(os.environ)
+    except ValueError as error:
+        raise SystemExit(f"holdfast: {error}") from None
     role = os.environ.get("MS_ROLE")
+    for remark in remarks if role != "MS_SCHED" else ():
+        print(f"holdfast: {remark}", file=sys.stderr, flush=True)
     if role in ("MS_PSERVER", "MS_SERVER"):
         raise SystemExit(
             f"MS_ROLE={role}: parameter servers are not there: MindSpore 2.10 has removed what "

@@ -1,0 +1,90 @@
+"""Read MS_ENABLE_TFT; a value that MindSpore would search in vain is named before anything starts.
+
+MindSpore looks for texts such as `TTP:1` in it: what is misspelt switches nothing on and nobody
+says so, and a name without a colon ends its import with an IndexError. Nothing heavy is imported
+here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+VARIABLE: Final = "MS_ENABLE_TFT"
+# In the order in which MindSpore's own check has them.
+_KNOWN: Final = ("TTP", "UCE", "ARF", "HCCE")
+_ABSENT: Final = {
+    "ATO": "advice on checkpoint intervals",
+    "RSC": "rescheduling by MindCluster",
+    "TRE": "going back to a checkpoint at a wrong result",
+    "TSP": "pausing between two steps",
+}
+_EXPECTED: Final = "expected is e.g. '{TTP:1}' or '{TTP:1,UCE:1,ARF:1}'"
+
+
+class Switches(NamedTuple):
+    """What is asked for."""
+
+    on: tuple[str, ...]  # Of TTP, UCE, ARF, HCCE; in this order.
+    remarks: tuple[str, ...]  # What is asked for and not there: a sentence each.
+
+    @property
+    def text(self) -> str:
+        """The value as MindSpore's own code finds all of it; empty where nothing is on."""
+        return "{" + ",".join(f"{name}:1" for name in self.on) + "}" if self.on else ""
+
+    @property
+    def gasps(self) -> bool:
+        """Whether a lost process ends the job with a last checkpoint, and is not replaced."""
+        return "ARF" not in self.on and ("TTP" in self.on or "UCE" in self.on)
+
+
+def _refuse(value: str, what: str, remedy: str) -> ValueError:
+    return ValueError(f"{VARIABLE} is '{value}': {what}; {_EXPECTED}; {remedy}")
+
+
+def read(value: str) -> Switches:
+    """Return what a value of MS_ENABLE_TFT asks for.
+
+    Names are parted by commas or, as two of the documents have it, blanks. ValueError: one
+    sentence that names the variable, what was expected and what to do.
+    """
+    text = value.strip()
+    if text[:1] == "{" or text[-1:] == "}":
+        if text[:1] + text[-1:] != "{}" or len(text) < 2:
+            raise _refuse(value, "one of its braces is missing", "write both, or none")
+        text = text[1:-1]
+    found: dict[str, str] = {}
+    for item in re.split(r"[,\s]+", re.sub(r"\s*:\s*", ":", text).strip(", \t\n")):
+        if not item:
+            continue
+        name, colon, number = item.partition(":")
+        if name not in (*_KNOWN, *_ABSENT):
+            raise _refuse(
+                value,
+                f"'{name}' is no switch",
+                f"there are {', '.join(_KNOWN)}, and {', '.join(_ABSENT)}, which Holdfast has not",
+            )
+        if not colon or number not in ("0", "1", *(["2"] if name == "TRE" else [])):
+            said = f"is '{number}'" if colon else "has no value"
+            raise _refuse(value, f"{name} {said}", f"write {name}:1, or {name}:0 to leave it off")
+        if found.setdefault(name, number) != number:
+            raise _refuse(value, f"{name} is there twice and differs", "leave one of them out")
+    return Switches(
+        tuple(name for name in _KNOWN if found.get(name) == "1"),
+        tuple(
+            f"{VARIABLE} asks for {name} ({meaning}), which is not there; the job goes on without"
+            for name, meaning in _ABSENT.items()
+            if found.get(name, "0") != "0"
+        ),
+    )
+
+
+def check_port(value: str) -> None:
+    """Look at MS_TFT_PORT, of which MindSpore makes a number. ValueError: a sentence."""
+    port = value.strip()
+    if port and not (port.isdecimal() and len(port) < 6 and 0 < int(port) < 65536):
+        raise ValueError(
+            f"MS_TFT_PORT is '{value}'; expected is a whole number from 1 to 65535; unset it: "
+            "Holdfast needs no port of its own for fault tolerance"
+        )
