@@ -117,6 +117,17 @@ if config.get("dies_in_gasp") == get_rank():
         os.kill(os.getpid(), signal.SIGKILL)
 
     saving.save_checkpoint = die_in_save
+if "kills_in_gasp" in config:
+    saving = sys.modules["mindspore.train.callback._train_fault_tolerance"]
+    usual_save = saving.save_checkpoint
+
+    def kill_in_save(saved: nn.Cell, path: str, **named: object) -> None:
+        with open(f"pid-{config['kills_in_gasp']}") as pid:
+            os.kill(int(pid.read().split()[0]), signal.SIGKILL)
+        open("killed-in-gasp", "w").close()
+        usual_save(saved, path, **named)
+
+    saving.save_checkpoint = kill_in_save
 if config.get("tft"):
     callbacks.append(train.TFTRegister(0, "127.0.0.1", 30051, "./ttp_checkpoints/"))
 model.train(config.get("epochs", 2), dataset, callbacks=callbacks)

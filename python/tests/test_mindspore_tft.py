@@ -119,17 +119,28 @@ def test_mindspore_a_lost_process_leaves_the_state_after_its_last_step(
 
 
 @pytest.mark.parametrize(
-    ("ranks", "saver"),
-    [pytest.param(3, 1, id="another-saves"), pytest.param(2, 0, id="nobody-is-left")],
+    ("ranks", "saver", "who"),
+    [
+        pytest.param(3, 1, {"dies_in_gasp": 0}, id="another-saves"),
+        pytest.param(3, 0, {"kills_in_gasp": 1}, id="one-who-does-not-save"),
+        pytest.param(2, 0, {"dies_in_gasp": 0}, id="nobody-is-left"),
+    ],
 )
 def test_mindspore_a_kill_in_the_midst_of_the_last_checkpoint_leaves_a_whole_one(
-    tmp_path: Path, data: Path, calm: Callable[[int], Path], ranks: int, saver: int
+    tmp_path: Path,
+    data: Path,
+    calm: Callable[[int], Path],
+    ranks: int,
+    saver: int,
+    who: dict[str, int],
 ) -> None:
-    config = {**TFT, "dies_in_gasp": 0, "pause": 0.02}
+    config = {**TFT, **who, "pause": 0.02}
     with job(tmp_path / "job", data, config, ranks=ranks, spares=None, variables=TTP) as run:
         run.kill_at(ranks - 1, 12)
         file = gasped(run)
-    assert (tmp_path / "job" / "died-in-gasp").exists()
+    assert (
+        tmp_path / "job" / ("died-in-gasp" if "dies_in_gasp" in who else "killed-in-gasp")
+    ).exists()
     step = int(file.parent.parent.name.rsplit("_", 1)[1])
     size = -(-1600 // ranks // 32)
     epoch, at = (step - 1) // size + 1, (step - 1) % size + 1
@@ -141,7 +152,7 @@ def test_mindspore_a_kill_in_the_midst_of_the_last_checkpoint_leaves_a_whole_one
     assert (missing, equal) == ([], True)
     assert (numbers["step_num"], numbers["epoch_num"]) == (step, epoch)
     log = run.logs()
-    assert ("all processes were lost; the state after" in log) is (saver == 0), log
+    assert ("all processes were lost; the state after" in log) is (ranks == 2), log
 
 
 def test_mindspore_a_memory_error_is_repaired_in_the_process(tmp_path: Path, data: Path) -> None:
