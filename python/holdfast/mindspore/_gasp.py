@@ -16,7 +16,7 @@ from holdfast._errors import Error, MarkedError
 from holdfast.mindspore import _image
 from holdfast.mindspore._engine import Engine, say
 
-# MindSpore 2.10 writes the first name; the documents, and 2.7, have the second.
+# MindSpore from 2.8 on writes the first name; the documents, and 2.7, have the second.
 _NAME: Final = "ttp_saved_checkpoints-step_"
 _OLD_NAME: Final = "tft_saved_checkpoints-step_"
 
@@ -73,6 +73,9 @@ def _save(place: _core.Place) -> str:
     registry.call("rename", step)
     if path is None:
         return "its ckpt_save_fn's file"
+    old = Path(path) / f"{_OLD_NAME}{step}"
+    if old.is_dir() and not old.is_symlink():
+        old.rename(Path(path) / f"{_NAME}{step}")  # 2.7: then _link() gives it both names.
     _note(place, step).touch()
     return _link(Path(path), step)
 
@@ -132,19 +135,20 @@ def _note(place: _core.Place, step: int) -> Path:
 
 def _clear(path: Path, step: int, place: _core.Place) -> bool:
     """Make way for the checkpoint of a step; return False if this job has written it already."""
-    folder = path / f"{_NAME}{step}"
-    shutil.rmtree(path / f"{folder.name}_tmp", ignore_errors=True)
-    if not os.path.lexists(folder):
-        return True
-    if _note(place, step).exists():
+    if _note(place, step).exists() and (path / f"{_NAME}{step}").exists():
         return False
-    aside = next(
-        name
-        for name in (path / f"{folder.name}.earlier-{i}" for i in itertools.count(1))
-        if not os.path.lexists(name)
-    )
-    folder.rename(aside)
-    say(f"{folder} is of an earlier job; it is moved to {aside}")
+    for folder in (path / f"{_OLD_NAME}{step}", path / f"{_NAME}{step}"):
+        shutil.rmtree(path / f"{folder.name}_tmp", ignore_errors=True)
+        if folder.is_symlink():
+            folder.unlink()  # 2.7 could not give its folder this name.
+        elif folder.exists():
+            aside = next(
+                name
+                for name in (path / f"{folder.name}.earlier-{i}" for i in itertools.count(1))
+                if not os.path.lexists(name)
+            )
+            folder.rename(aside)
+            say(f"{folder} is of an earlier job; it is moved to {aside}")
     return True
 
 

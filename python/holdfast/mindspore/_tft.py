@@ -110,7 +110,10 @@ def _callback() -> None:
             super().__init__(path)
 
     kind.__init__ = init
-    kind._end_update_report = end_update
+    if hasattr(kind, "_end_update_report"):
+        kind._end_update_report = end_update
+    else:  # 2.7 sets the flag of the optimizer wrapper itself, at the end of each step (line 550).
+        _without_flag(kind)
     kind._is_params_consistent = lambda self: True
     # "Reset parameters is not supported" on CPU (device_context.h:326); void steps leave no
     # accumulated gradients.
@@ -120,6 +123,21 @@ def _callback() -> None:
     places: list[Any] = [ms.train, module, sys.modules["mindspore.train.callback"]]
     for place in places:
         place.TFTRegister = TFTRegister
+
+
+def _without_flag(kind: Any) -> None:
+    """Let 2.7's callback set a flag that nobody reads."""
+    usual = kind.on_train_step_end
+
+    def on_train_step_end(self: Any, run_context: Any) -> None:
+        self.assign = lambda flag, one: None
+        parameters = run_context.original_args()
+        for owner in (parameters, parameters.network):
+            if getattr(owner, "optimizer", None) is not None:
+                vars(owner.optimizer)["tft_g_one_flag"] = None  # No parameter: none is to be saved.
+        usual(self, run_context)
+
+    kind.on_train_step_end = on_train_step_end
 
 
 def _optimizer() -> None:
