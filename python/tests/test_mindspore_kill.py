@@ -141,3 +141,35 @@ def test_mindspore_equal_collectives_in_different_orders_are_named(tmp_path: Pat
         assert ("this one is at AllReduce 1, rank 1 of the group" in logs) is (kind == "turned"), (
             logs
         )
+
+
+SUMS = """
+import os
+import signal
+import numpy as np
+import mindspore as ms
+from mindspore import ops
+from mindspore.communication import get_rank, init
+ms.set_context(mode=ms.PYNATIVE_MODE)
+init()
+total = ops.AllReduce()
+for step in range(5):
+    value = total(ms.Tensor(np.float32([step + get_rank()]))).asnumpy()
+    print("SUM", step, float(value[0]), flush=True)
+    if (step, get_rank()) == (2, 1) and not os.path.exists("killed"):
+        open("killed", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_mindspore_sums_by_hand_are_those_of_all_ranks_after_a_kill_too(tmp_path: Path) -> None:
+    (tmp_path / "sums.py").write_text(SUMS)
+    run = Job(tmp_path / "job", tmp_path, [str(tmp_path / "sums.py")])
+    try:
+        run.end()
+    finally:
+        run.stop()
+    assert (tmp_path / "job" / "killed").exists()
+    found = [line for line in run.logs().splitlines() if line.startswith("SUM")]
+    assert set(found) == {f"SUM {step} {2.0 * step + 1}" for step in range(5)}, run.logs()
+    assert found.count("SUM 4 9.0") == 2

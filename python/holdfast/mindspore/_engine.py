@@ -164,8 +164,26 @@ class Engine:
         index = self.group(name)
         if index not in self._used:
             self._used[index] = None
-            self._connect(index)
+            if self._began_anew():
+                self._begin_plain()  # Connects it, too.
+            else:
+                self._connect(index)
         return index
+
+    def _began_anew(self) -> bool:
+        """Return whether all processes have begun again from the top, in a loop of the program's.
+
+        Then nobody waits in a training that this one is on its way to, for which an echo would do:
+        each collective needs the others, from the first one on.
+        """
+        if self.phase is not Phase.EARLY or self.rehearsing or self.world_size == 1:
+            return False
+        if not self.restarted or self.session is not None:
+            return False
+        from holdfast.mindspore import _rehearsal
+
+        known = private_bytes(self.place.directory)
+        return known in (None, _PLAIN_BYTES) and not _rehearsal.calls_train()
 
     def number(self, *kind: Any) -> int:
         """Return which of its kind the operator is that is made now: the same on all ranks.

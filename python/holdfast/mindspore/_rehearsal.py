@@ -111,14 +111,21 @@ def _play(engine: Engine, stage: _Stage, program: Callable[[], Any]) -> None:
     stage.parked.set()
 
 
-def _program() -> Callable[[], Any] | None:
-    """Return what runs this process's program again from its top."""
+def calls_train() -> bool:
+    """Return whether this process's program is a script in which Model(...).train(...) stands."""
     script = sys.argv[0] if sys.argv else ""
     if not os.path.isfile(script) or not script.endswith(".py"):
-        return None
+        return False
+    text = Path(script).read_text(errors="replace")
+    return all(word in text for word in ("Model(", ".train("))
+
+
+def _program() -> Callable[[], Any] | None:
+    """Return what runs this process's program again from its top."""
     # Only what comes to Model.train stops before it does lasting things.
-    if not all(word in Path(script).read_text(errors="replace") for word in ("Model(", ".train(")):
+    if not calls_train():
         return None
+    script = sys.argv[0]
     folder = os.path.dirname(os.path.abspath(script))
     if folder not in sys.path:
         sys.path.insert(0, folder)
