@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-TRIED_VERSIONS: Final = ("2.10.0",)
+TRIED_VERSIONS: Final = ("2.7.1", "2.8.0", "2.9.0", "2.10.0")
 
 
 def install() -> None:
