@@ -57,6 +57,8 @@ class Engine:
         self.groups: weakref.WeakSet[HoldfastGroup] = weakref.WeakSet()
         self.in_step = False  # Between the start and the end of a step of the user's.
         self.marked = False  # An echo was given in this step.
+        self.asked = False  # Between the last step and the next: the others gave an answer.
+        self.guessed = False  # The same, and this process gave it itself.
         self.echoing = 0  # > 0: collectives are answered locally, whatever the phase.
         self.armed: deque[torch.Tensor] = deque()  # What the next broadcasts are answered with.
         self.creating = False  # torch is making the default group.
@@ -170,6 +172,12 @@ class Engine:
             "process ends too, so that all start again"
             + ("" if self.phase is Phase.PLAIN else " from the last step")
         )
+
+    def note_between(self) -> None:
+        """Take note of a collective between steps, whose result the program may go by."""
+        if self.session is not None and not self.in_step and not self.own_use:
+            self.guessed |= self.phase is Phase.CATCHING_UP
+            self.asked |= self.phase is Phase.LIVE
 
     def warn_once(self, text: str) -> None:
         """Say something at most once."""

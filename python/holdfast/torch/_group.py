@@ -383,7 +383,7 @@ class HoldfastGroup(Member):
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> Done:
         """Wait until every rank has come."""
-        group = self._group()
+        group = self._group(answers=False)
         if group and (status := lib.hf_barrier(group, None)):
             self._engine.cut_short(status)
         return Done([])

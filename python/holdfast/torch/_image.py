@@ -192,6 +192,15 @@ class Kept:
         kinds = {name: type(o).__name__ for name, o in self.optimizers.items()}
         return {"groups": groups, "loose": loose, "others": others, "kinds": kinds}
 
+    def digests(self) -> dict[str, bytes]:
+        """Return what tells by name whether anything but a tensor has changed."""
+        objects = self.objects()
+        parts = {**objects["groups"], **objects["others"]}
+        return {
+            name: hashlib.blake2b(pickle.dumps(part, pickle.HIGHEST_PROTOCOL)).digest()
+            for name, part in parts.items()
+        }
+
     def restore(self, memory: Tensor, places: list[_Place], objects: dict[str, Any]) -> None:
         """Bring everything to what an image holds."""
         known = dict(self._parameters)
@@ -224,6 +233,26 @@ class Kept:
             state.setdefault((name, i), {})[key] = value
         for name, optimizer in self.optimizers.items():
             _restore_optimizer(optimizer, name, state, objects["groups"][name])
+        for name, thing in self.others.items():
+            _put_back(thing, objects["others"][name])
+
+    def change(self, tensors: Mapping[Key, Tensor], keys: set[Key], objects: Any) -> None:
+        """Let `tensors` differ from what an image holds, `keys` be there, and all objects."""
+        there = dict(self.walk(False))
+        every = {name: parameters_of(optimizer) for name, optimizer in self.optimizers.items()}
+        for key in there.keys() - keys:  # Of an optimizer: nothing else comes and goes.
+            del self.optimizers[key[1]].state[every[key[1]][key[2]]][key[3]]
+        for key, value in tensors.items():
+            old = there.get(key)
+            if old is not None and local(old).shape == local(value).shape:
+                local(old).detach().copy_(local(value))
+            else:
+                self.optimizers[key[1]].state[every[key[1]][key[2]]][key[3]] = value.clone()
+        for (name, i, key), value in objects["loose"].items():
+            self.optimizers[name].state[every[name][i]][key] = value
+        for name, optimizer in self.optimizers.items():
+            for group, saved in zip(optimizer.param_groups, objects["groups"][name]):
+                group.update(saved)
         for name, thing in self.others.items():
             _put_back(thing, objects["others"][name])
 
@@ -370,6 +399,13 @@ class Image:
             self._written[address] = plan.pickled
         view[at : at + len(rest)] = rest
         _HEADER.pack_into(view, 0, _MAGIC, len(plan.pickled), len(rest), 0)
+
+    def tensors(self, view: memoryview) -> dict[Key, Tensor]:
+        """Return the tensors of an image, without copies."""
+        _, plan_size, _, _ = _HEADER.unpack_from(view, 0)
+        places = pickle.loads(view[_HEADER.size : _HEADER.size + plan_size])
+        memory = torch.frombuffer(view, dtype=torch.uint8)
+        return {place.key: view_of(memory, place) for place in places}
 
     @torch.no_grad()
     def read(self, view: memoryview) -> dict[str, Any]:

@@ -50,9 +50,11 @@ class Member(_Base):  # type: ignore[misc]
         """Answer the next int32 all-reduce of so many elements locally."""
         self._used_map = elements
 
-    def _group(self) -> int:
-        """Return the hf_group*, 0 for an echo."""
+    def _group(self, answers: bool = True) -> int:
+        """Return the hf_group*, 0 for an echo. `answers`: the program may go by the result."""
         engine = self._engine
+        if answers and not engine.echoing:
+            engine.note_between()
         self.runner.drain()  # Operations come in the order of their calls.
         if engine.echoing or engine.marked:
             return 0

@@ -6,7 +6,7 @@ import opcode
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import torch
@@ -14,13 +14,15 @@ import torch
 from holdfast import _core
 from holdfast._errors import MarkedError, PeerError, UserError
 from holdfast.torch import _ddp, _engine
+from holdfast.torch._between import Between
 from holdfast.torch._data import Feeder, feeder_of, fingerprint
 from holdfast.torch._engine import Phase, say
 from holdfast.torch._image import Image, Kept
 from holdfast.torch._random import derive, seed_all
 
 _Batch = TypeVar("_Batch")
-_HELLO: Final = struct.Struct("<Q16sQ")  # Whether restarted, what is kept, version.
+_HELLO: Final = struct.Struct("<2Q16sQ")  # Restarted; catching up; what is kept; version.
+_SECOND: Final = struct.Struct("<3Q")  # asked and guessed, of the engine; catching up.
 
 
 class State:
@@ -62,6 +64,12 @@ class State:
         self._feeders: dict[int, tuple[Any, Feeder]] = {}
         self._on_commit: list[Callable[[int], Any]] = []
         self._greeted = 0
+        self._behind = True  # This process has not come to the step of the others yet.
+        self._second_due = False  # Somebody has not.
+        self._at = 0  # The version that everything is as after, but for what came between.
+        self._after: dict[str, bytes] | None = {}  # Digests at the last step's end. None: warned.
+        self._left = False  # A step was left in its midst.
+        self._restarted = False  # And has not come to its place in the data.
         for thing in things:
             self._add(self._name(thing), thing)
         for name, thing in named.items():
@@ -114,6 +122,7 @@ class State:
             self._image.write(session.private(0), self._objects(), with_gradients=False)
         session.join()
         self._restore()
+        self._restarted = session.version > 1
         engine.set_phase(Phase.CATCHING_UP)
         engine.in_step = True
         self._begin_native(restarted=True)
@@ -129,42 +138,76 @@ class State:
         if self._end_native():
             self._begin_native(restarted=True)
 
-    def _begin_native(self, restarted: bool) -> None:
+    def _begin_native(self, restarted: bool, afresh: bool = False) -> None:
         """Begin a step; after a re-forming, check that all ranks are of one kind.
 
         A step of the session that is still open is given up; it is as if it had not begun.
+        `afresh`: what was done since the last step is given up, too, if a fault came.
         """
         session, engine = self._session, self._engine
         engine.settle()  # Of a step that was left by an exception.
-        engine.marked = False
+        stale = restarted or afresh or self._left
+        engine.marked = self._left = False
         while True:
-            if session.begin_step():
+            # What was done since the last step, as a scheduler's per epoch, is not to be lost.
+            if session.begin_step() and (stale or self._at != session.version):
                 self._restore()
-            if session.generation == self._greeted:
-                return
-            if self._greet(restarted):
+            if session.generation != self._greeted:
+                if not self._greet(restarted):
+                    continue
                 self._greeted = session.generation
+            if restarted or not self._second_due or self._greet_again():
+                self._behind = self._behind and restarted
                 return
+            self._greeted = 0
 
     def _greet(self, restarted: bool) -> bool:
         """Tell the others what this rank keeps. False: a fault came."""
         session = self._session
         shapes = bytes.fromhex(self._kept.shapes())
-        mine = _HELLO.pack(restarted, shapes, session.version)
+        mine = _HELLO.pack(restarted, self._behind, shapes, session.version)
         everyone = bytearray(len(mine) * session.world.size)
         try:
             session.world.all_gather(mine, len(mine), everyone)
         except MarkedError:
             return False
         hellos = [_HELLO.unpack_from(everyone, i * len(mine)) for i in range(session.world.size)]
-        for rank, (_, theirs, version) in enumerate(hellos):
+        for rank, (_, _, theirs, version) in enumerate(hellos):
             if theirs != shapes or version != session.version:
                 raise PeerError(
                     f"rank {rank} keeps other parameters or optimizers than rank "
                     f"{session.world.rank}; all ranks run one program with one model"
                 )
-        if restarted and all(other for other, _, _ in hellos):
+        self._second_due = any(behind for _, behind, _, _ in hellos)
+        if restarted and all(other for other, _, _, _ in hellos):
             self._engine.set_phase(Phase.LIVE)  # All come from the same point of the program.
+            self._behind = self._second_due = False
+        return True
+
+    def _greet_again(self) -> bool:
+        """In the first step of all: see that nobody goes by answers that it gave itself.
+
+        False: a fault came. A replacement that made again what the program does between steps, as
+        an evaluation, asked while the others had their answers already.
+        """
+        session, engine = self._session, self._engine
+        mine = _SECOND.pack(engine.asked, engine.guessed, self._behind)
+        everyone = bytearray(len(mine) * session.world.size)
+        try:
+            session.world.all_gather(mine, len(mine), everyone)
+        except MarkedError:
+            return False
+        self._second_due = False
+        asked, guessed, behind = zip(*_SECOND.iter_unpack(everyone))
+        if any(guessed) and (any(asked) or all(behind)):
+            with suppress(MarkedError):
+                # Who ends now must not cut short what told the others.
+                session.world.all_gather(mine, len(mine), everyone)
+            raise MarkedError(
+                "a process was lost after the ranks exchanged something between two steps, which "
+                "its replacement can not be told again; this process ends too, so that all start "
+                "again from the last step"
+            )
         return True
 
     # ---- Images ---------------------------------------------------------------------------------
@@ -184,6 +227,7 @@ class State:
         self._epoch, self._index = objects["epoch"], objects["index"]
         self._loader_state = objects["loader"]
         _ddp.set_modes(self._ddp, objects["ddp"])
+        self._at = self._session.version
 
     # ---- One step -------------------------------------------------------------------------------
 
@@ -208,12 +252,12 @@ class State:
         self._on_commit.append(function)
         return function
 
-    def _begin(self) -> None:
+    def _begin(self, afresh: bool = False) -> None:
         engine = self._engine
         if engine.phase is not Phase.LIVE:
             engine.set_phase(Phase.LIVE)
         engine.in_step = True
-        self._begin_native(restarted=False)
+        self._begin_native(restarted=False, afresh=afresh)
         self._stepped = False
         rank = engine.place.rank
         seed_all(derive(self._seed, "step", rank, self._session.version))
@@ -231,6 +275,9 @@ class State:
         is_void = session.end_step(_core.Step(position=position))
         if is_void:
             self._restore()
+        else:
+            self._at = session.version
+            engine.asked = engine.guessed = False
         return is_void
 
     def _finish(self) -> bool:
@@ -254,15 +301,32 @@ class State:
         Afterwards `n` has grown by one, or not: then the same step is to be made again, so take its
         data by `n`. An exception in the body passes through; the step is not done.
         """
-        self._begin()
+        self._see_that_nothing_changed()
+        self._begin(afresh=True)  # On all ranks alike: a replacement can not do it again.
         try:
             yield self
         except BaseException:
             self._engine.drain()  # A sum cut short is marked while the step goes on.
             self._engine.in_step = False
+            self._left = True
             raise
         self._index += 1
         self._finish()
+        if self._after is not None:
+            self._after = self._kept.digests()
+
+    def _see_that_nothing_changed(self) -> None:
+        """Warn of what a loop of the user's own changes between its steps."""
+        if not self._after:
+            return
+        now = self._kept.digests()
+        if changed := [name for name, digest in now.items() if self._after.get(name) != digest]:
+            self._after = None
+            say(
+                f"`{changed[0]}` was changed between two steps of a loop of your own; a fault "
+                "there takes that back. Change it within `with state.step():`, or use "
+                "state.steps(loader)"
+            )
 
     # ---- Steps over data ------------------------------------------------------------------------
 
@@ -297,14 +361,20 @@ class State:
         for epoch in epochs:
             if epoch < self._epoch:
                 continue
+            if self._restarted:  # What the program did between passes that are done is not new.
+                self._restore()
+                self._restarted = self._engine.guessed = False
             skip = self._index if epoch == self._epoch else 0
             self._epoch, self._index = epoch, skip
             length = feeder.length
             if length is None or skip < length:
+                view = self._session.private(self._session.version)
+                between: Between | None = Between(self._kept, self._image.tensors(view))
                 batches = feeder.start(epoch, skip, self._loader_state)
                 for batch in self._with_fetch(batches):
                     self._loader_state = feeder.state()
-                    yield from self._until_done(batch)
+                    yield from self._until_done(batch, between)
+                    between = None
             self._epoch, self._index, self._loader_state = epoch + 1, 0, None
 
     def _with_fetch(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -317,7 +387,7 @@ class State:
                 return
             yield batch
 
-    def _until_done(self, batch: Any) -> Iterator[Any]:
+    def _until_done(self, batch: Any, between: Between | None) -> Iterator[Any]:
         """Yield the batch of one step until it is done."""
         written = fingerprint(batch)
         after = (self._epoch, self._index + 1, self._loader_state)
@@ -331,6 +401,8 @@ class State:
                 raise
             if self._finish():
                 return
+            if between is not None:
+                between.put_back(self._kept)
             if fingerprint(batch) != written:
                 raise UserError(
                     f"step {self.n + 1} is to be made again, but its batch was changed in place; "
@@ -346,6 +418,7 @@ class State:
         left = opcode.opname[frame.f_code.co_code[frame.f_lasti]] if frame.f_lasti >= 0 else ""
         self._engine.in_step = False
         if left != "POP_TOP" or not self._stepped:
+            self._left = True
             return  # An exception, or before the update.
         n = self.n + 1
         self._engine.in_step = True

@@ -1,0 +1,107 @@
+"""What a program does between its passes over data survives a fault, as its steps do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch_job import run
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.kill
+
+PROGRAM = """
+import holdfast; holdfast.init()
+import json, os, signal, sys, torch, torch.distributed as dist, holdfast.torch as hf
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
+config, folder = json.loads(sys.argv[1]), sys.argv[2]
+torch.set_num_threads(1)
+hf.init()
+rank = dist.get_rank()
+def at(*place):
+    if [rank, *place] in config["kills"]:
+        try:
+            open(f"{folder}/killed-{rank}-{place}", "x").close()
+        except FileExistsError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
+torch.manual_seed(1)
+model = DistributedDataParallel(torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+average = AveragedModel(model.module)
+if config["validates"]:
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.5)
+else:
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+state = hf.State(model, optimizer, average, scheduler=scheduler)
+data = [torch.randn(3, 4, generator=torch.Generator().manual_seed(8 * rank + i)) for i in range(3)]
+for epoch in range(4):
+    for i, x in enumerate(state.steps(data)):
+        at(epoch, "step", i)
+        optimizer.zero_grad()
+        (model(x) ** 2).mean().backward()
+        optimizer.step()
+    at(epoch, "before")
+    average.update_parameters(model.module)
+    if config["validates"]:
+        loss = model(data[0]).detach().sum() + rank
+        dist.all_reduce(loss)
+        scheduler.step(loss.item())
+    else:
+        scheduler.step()
+    at(epoch, "after")
+result = [state.n, scheduler.state_dict()["last_epoch"], optimizer.param_groups[0]["lr"]]
+for things in (model.state_dict(), average.state_dict()):
+    result += [t.tolist() for t in things.values()]
+result += [optimizer.state[p]["momentum_buffer"].tolist() for p in model.parameters()]
+json.dump(result, open(f"{folder}/result-{rank}", "w"))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("validates", "kills"),
+    [
+        # A replacement that passes over epochs; a survivor whose first step of an epoch is void;
+        # one that has done what comes between, when the other has not.
+        (False, [[0, 1, "step", 0], [1, 2, "before"], [0, 3, "step", 1]]),
+        # The other had its answer when the replacement asked; it was lost before it asked.
+        (True, [[1, 1, "step", 0], [0, 3, "before"]]),
+    ],
+    ids=["a schedule per epoch", "an evaluation that the schedule goes by"],
+)
+def test_torch_what_is_done_between_epochs_is_done_once(
+    tmp_path: Path, validates: bool, kills: list[list[Any]]
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    config = {"validates": validates, "kills": []}
+    options = ("--max-restarts", "9")  # Of one rank, as long as its steps are too quick to be seen.
+    calm = run(tmp_path / "calm", config, program=program)
+    assert calm[0][0] == 12 and calm[0][1] == 4, calm  # type: ignore[index]
+    results = run(tmp_path / "job", {**config, "kills": kills}, program=program, options=options)
+    assert len(list((tmp_path / "job").glob("killed-*"))) == len(kills)
+    assert results == calm
+
+
+def test_torch_a_loop_of_ones_own_is_told_of_what_it_changes_between_steps(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys, torch, holdfast.torch as hf\n"
+        "hf.init()\n"
+        "model = torch.nn.Linear(2, 2)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "seen, late = [], []\n"
+        "state = hf.State(model, optimizer, seen=seen, late=late)\n"
+        "while state.n < 3:\n"
+        "    with state.step():\n"
+        "        seen.append(state.n)\n"
+        "    if state.n == 2: late.append(1)\n"
+        "open(sys.argv[2] + '/result-0', 'w').write('[]')\n"
+    )
+    run(tmp_path / "job", {}, ranks=1, program=program)
+    said = (tmp_path / "job" / "log" / "worker_0.log").read_text()
+    assert said.count("was changed between two steps") == 1
+    assert "`late` was changed" in said
