@@ -14,7 +14,7 @@ def holdfast(*words: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "holdfast", *words],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=False,
     )
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,10 +29,23 @@ class Running:
         """Return who has the rank now, once it has begun."""
         try:
             pid = int((self.out / f"pid-{rank}").read_text() or 0)
-            os.kill(pid, 0)
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
         except (OSError, ValueError):
             return None
-        return pid or None
+        return None if state in "ZX" else pid
+
+    def step(self) -> int:
+        """Return the newest step that any rank has made."""
+        return max((int(f.read_text() or 0) for f in self.out.glob("step-*")), default=0)
+
+    def until(self, condition: Callable[[], int | None]) -> int:
+        """Wait until something is there; return it."""
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline and self.process.poll() is None:
+            if found := condition():
+                return found
+            time.sleep(0.002)
+        raise AssertionError(f"it never came; the newest step is {self.step()}")
 
     def results(self) -> dict[str, bytes]:
         """Wait for the end; return what the ranks wrote."""
@@ -72,26 +85,20 @@ def job(
 def test_core_a_job_with_kills_ends_with_the_bits_of_one_without(
     tmp_path: Path, spares: int
 ) -> None:
-    shape = ("--steps", "300", "--pause", "0.01")
+    shape = ("--steps", "160", "--pause", "0.01")
     with job(tmp_path / "calm", *shape) as calm:
         expected = calm.results()
     assert sorted(expected) == ["rank-0", "rank-1", "rank-2", "rank-3"]
 
     draw = random.Random(spares)
     options = ("--spares", str(spares), "--max-restarts", "20")
-    kills = 0
+    goals = sorted(draw.sample(range(1, 150), 5))
     with job(tmp_path / "killed", *shape, options=options) as running:
-        victims = [0, 3, 1, 0, 2]
-        while victims and running.process.poll() is None:
-            time.sleep(0.3 + 0.4 * draw.random())  # When, is what the test draws.
-            pid = running.pid(victims[0])
-            if pid is None:
-                continue
-            os.kill(pid, signal.SIGKILL)
-            victims.pop(0)
-            kills += 1
+        for victim, goal in zip([0, 3, 1, 0, 2], goals):
+            running.until(lambda goal=goal: int(running.step() >= goal))
+            time.sleep(0.02 * draw.random())  # Where in a step, is what the test draws.
+            os.kill(running.until(lambda victim=victim: running.pid(victim)), signal.SIGKILL)
         killed = running.results()
-    assert kills == 5
     assert killed == expected
     recoveries = (tmp_path / "killed" / "log" / "recoveries.jsonl").read_text().splitlines()
     assert len(recoveries) >= 1
@@ -99,9 +106,7 @@ def test_core_a_job_with_kills_ends_with_the_bits_of_one_without(
 
 def test_core_ctrl_c_ends_a_job_that_runs(tmp_path: Path) -> None:
     with job(tmp_path / "job", "--steps", "100000", "--pause", "0.01", workers=2) as running:
-        deadline = time.monotonic() + LIMIT_S
-        while running.pid(1) is None and time.monotonic() < deadline:
-            time.sleep(0.1)
+        running.until(lambda: running.pid(1))
         running.process.send_signal(signal.SIGINT)
         running.process.communicate(timeout=LIMIT_S)
         assert running.process.returncode == 128 + signal.SIGINT

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from torch_job import HERE, run
+from torch_job import HERE, needs_torch, run
 
-pytest.importorskip("torch")
+pytestmark = needs_torch
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-from torch_job import HERE, run
+from torch_job import HERE, needs_torch, run
 
-pytest.importorskip("torch")
+pytestmark = needs_torch
 
 
 def test_torch_checkpoints_are_saved_and_loaded(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -9,19 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch_job import Job, run
+from torch_job import Job, needs_torch
+from torch_warm import calm
 
-pytest.importorskip("torch")
-pytestmark = pytest.mark.kill
+pytestmark = [pytest.mark.kill, needs_torch]
 
 Lines = list[dict[str, Any]]
 CONFIG: dict[str, Any] = {"samples": 960, "wait": 0.02}
 
 
-@pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
+@pytest.fixture(scope="module", name="calm")
+def calm_once(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
     """Return the results of a run without faults."""
-    return run(tmp_path_factory.mktemp("calm") / "job", CONFIG)
+    return calm(tmp_path_factory.mktemp("calm") / "job", CONFIG)
 
 
 def events(trace: Lines, name: str, after: int = 0) -> Lines:
@@ -55,10 +56,13 @@ def test_torch_a_stopped_worker_is_replaced_without_a_setting(
     (known,) = (line["detected_ns"] for line in events(trace, "fault"))
     all_go_on = max(next(t for t in steps(trace, rank) if t > known) for rank in (0, 1))
     first_step = max(steps(trace, rank)[0] for rank in (0, 1))
-    assert (known - at) / 1e9 < 1.5  # Half a second, where the machine has time for it.
+    # Half a second, where the machine has time for it: else by as much later as a step may be.
+    made = [t for t in steps(trace, 0) if t < at]
+    late = max(b - a for a, b in itertools.pairwise(made))
+    assert (known - at) / 1e9 < 1.5 + 10 * late / 1e9
     # A spare has no start-up; without one it is the program's own, whatever that is here.
     own = 0.0 if spares else (first_step - began) / 1e9
-    assert (all_go_on - at) / 1e9 < 2.0 + own
+    assert (all_go_on - at) / 1e9 < 2.0 + own + 20 * late / 1e9
 
 
 def kill_scheduler(job: Job) -> tuple[int, int]:

@@ -8,23 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch_job import Job, draw_kills, run
+from torch_job import Job, draw_kills, needs_torch, run
+from torch_warm import calm
 
-pytest.importorskip("torch")
-pytestmark = pytest.mark.kill
+pytestmark = [pytest.mark.kill, needs_torch]
 
 Results = dict[int, dict[str, Any]]
 
 
-@pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, Any], int], Results]:
+@pytest.fixture(scope="module", name="calm")
+def calm_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, Any], int], Results]:
     """Return the results of a configuration without kills, made once."""
     made: dict[str, Results] = {}
 
     def results(config: dict[str, Any], ranks: int) -> Results:
         key = json.dumps([config, ranks], sort_keys=True)
         if key not in made:
-            made[key] = run(tmp_path_factory.mktemp("calm") / "job", config, ranks=ranks)
+            made[key] = calm(tmp_path_factory.mktemp("calm") / "job", config, ranks)
             assert sorted(made[key]) == list(range(ranks))
         return made[key]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch_job import Job, run
+from torch_job import Job, needs_torch
+from torch_warm import calm
 
-pytest.importorskip("torch")
-pytestmark = pytest.mark.kill
+pytestmark = [pytest.mark.kill, needs_torch]
 
 
 def with_spare(folder: Path, config: dict[str, Any], kills: list[list[Any]]) -> Any:
@@ -34,7 +34,7 @@ def with_spare(folder: Path, config: dict[str, Any], kills: list[list[Any]]) -> 
 @pytest.mark.parametrize("kind", ["fsdp", "plain"])
 def test_torch_a_ready_spare_goes_on_with_the_same_bits(tmp_path: Path, kind: str) -> None:
     config = {"kind": kind, "own_loop": kind == "plain"}
-    expected = run(tmp_path / "calm", config)
+    expected = calm(tmp_path / "calm", config)
     assert sorted(expected) == [0, 1]
     kills = [[1, 5, "forward" if kind == "plain" else "collective"], [0, 9, "update"]]
     assert with_spare(tmp_path / "job", config, kills) == expected
@@ -42,7 +42,7 @@ def test_torch_a_ready_spare_goes_on_with_the_same_bits(tmp_path: Path, kind: st
 
 def test_torch_a_gradient_scaler_that_skips_updates_keeps_its_bits(tmp_path: Path) -> None:
     config = {"scaler": True, "overflow": [5, 6, 12]}
-    expected = run(tmp_path / "calm", config)
+    expected = calm(tmp_path / "calm", config)
     # Halved three times, doubled after each three good steps: the kills change nothing of it.
     assert expected[0]["scale"] != 1024.0
     kills = [[0, 5, "update"], [1, 7, "collective"]]

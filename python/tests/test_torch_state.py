@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from torch_job import needs_torch
+from torch_warm import say
 
-pytest.importorskip("torch")
+pytestmark = needs_torch
 
 BEGIN = """
 import torch, holdfast.torch as hf
@@ -25,20 +29,16 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 """
 
 
-def program(text: str) -> str:
-    """Run a program; return what it says."""
-    done = subprocess.run(
-        [sys.executable, "-c", BEGIN + text],
-        env=dict(os.environ, OMP_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stderr
+Program = Callable[[str], str]
 
 
-def test_torch_steps_are_counted_over_epochs_and_calls() -> None:
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    """Return what runs a program and gives what it says."""
+    return lambda text: say(BEGIN + text, tmp_path / "log")
+
+
+def test_torch_steps_are_counted_over_epochs_and_calls(program: Program) -> None:
     program("""
 refused("hf.init()", lambda: hf.State(model, optimizer))
 hf.init()
@@ -62,7 +62,7 @@ refused("can not tell", lambda: next(state.steps(iter([1]))))
 """)
 
 
-def test_torch_break_ends_after_its_step_and_an_exception_before_it() -> None:
+def test_torch_break_ends_after_its_step_and_an_exception_before_it(program: Program) -> None:
     program("""
 hf.init()
 state = hf.State(model, optimizer)
@@ -84,7 +84,7 @@ assert state.n == 3, state.n
 """)
 
 
-def test_torch_who_asks_for_the_epoch_says_which_one_a_pass_is() -> None:
+def test_torch_who_asks_for_the_epoch_says_which_one_a_pass_is(program: Program) -> None:
     program("""
 hf.init()
 state = hf.State(model, optimizer)
@@ -101,7 +101,7 @@ for x in state.steps([1.0], epoch=1):
 """)
 
 
-def test_torch_a_list_that_is_empty_yet_is_kept() -> None:
+def test_torch_a_list_that_is_empty_yet_is_kept(program: Program) -> None:
     program("""
 hf.init()
 seen = []
@@ -113,7 +113,7 @@ assert seen == [1.0, 2.0], seen
 """)
 
 
-def test_torch_whatever_can_not_work_is_said_in_one_sentence() -> None:
+def test_torch_whatever_can_not_work_is_said_in_one_sentence(program: Program) -> None:
     program("""
 optimizer.zero_grad(); model(torch.ones(1, 2)).sum().backward()
 hf.init()
@@ -141,7 +141,7 @@ def test_torch_is_missing_and_said_to_be() -> None:
         "try:\n    import holdfast.torch\n"
         "except ImportError as error:\n    print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=150)
     assert done.stdout == (
         "holdfast.torch needs PyTorch, which is not installed here; pip install torch==2.13.0\n"
     ), done.stderr

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from torch_job import needs_torch
 
-pytest.importorskip("torch")
+pytestmark = needs_torch
 
 # With a checkpoint of its own, as PyTorch's tutorials have it; rank 1 is killed once.
 SCRIPT = """

@@ -11,9 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+# Without an import: that would cost a test, which needs none itself, two seconds.
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
 LIMIT_S = 150
 HERE = Path(__file__).parent
 

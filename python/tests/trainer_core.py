@@ -70,6 +70,7 @@ def main() -> None:
             session.private(n)[:] = next_state(state, job.rank, n, total[0] + share[0])
             step = holdfast.Step(position=holdfast.Position(index=n), loss=1.0 / n)
             session.end_step(step)
+            (options.out / f"step-{job.rank}").write_text(f"{n:09}")
             state = bytes(session.private(session.version))
         result = options.out / f"rank-{job.rank}"
         result.write_bytes(struct.pack("<q", session.version) + state)
