@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 TRAINER = Path(__file__).with_name("trainer_core.py")
-LIMIT_S = 120
+LIMIT_S = 300
 
 
 class Running:

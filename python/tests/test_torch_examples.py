@@ -19,7 +19,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "pytorch"
-LIMIT_S = 150
+LIMIT_S = 300
 # Fewer steps than the examples make, so that a test may run them all.
 SHORTER = {
     "digits(16384)": "digits(1280)",

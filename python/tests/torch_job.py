@@ -19,7 +19,7 @@ import pytest
 
 # Without an import: that would cost a test, which needs none itself, two seconds.
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
-LIMIT_S = 150
+LIMIT_S = 300
 HERE = Path(__file__).parent
 
 
