@@ -35,22 +35,22 @@ names=("$@")
 if [ ${#names[@]} -eq 0 ]; then
   for file in "$root"/tests/mutants/*.patch; do names+=("$(basename "$file" .patch)"); done
 fi
-survivors=0
-for name in "${names[@]}"; do
-  patch="$root/tests/mutants/$name.patch"
-  rm -rf core && cp -r "$root/core" core
+
+try() {  # name: says what became of it; fails if it survives
+  local name=$1 patch="$root/tests/mutants/$1.patch" objects=() again=() source object limit code what
+  local compile libraries=("$build/sim/libholdfast_sim.a" ../libcore.a "$build/base/libholdfast_base.a")
+  read -r -a compile <<< "$compiler"
+  mkdir "$work/$name" && cd "$work/$name" && cp -r "$root/core" core && ln -s ../base ../wire ../sim . || return 2
   if ! patch -p1 -s -F3 < "$patch"; then
     echo "STALE     $name: the patch does not apply any more"
-    survivors=$((survivors + 1))
-    continue
+    return 1
   fi
-  objects=()
   for source in $(sed -n 's,^+++ b/\([^[:space:]]*\).*,\1,p' "$patch"); do
     object="$(echo "$source" | tr / _).o"
-    "${compile[@]}" -I. -c "$source" -o "$object" || exit 2
+    "${compile[@]}" -I. -c "$source" -o "$object" || return 2
     objects+=("$object")
   done
-  g++ main.o "${objects[@]}" "${libraries[@]}" -o sim_mutant || exit 2
+  g++ ../main.o "${objects[@]}" "${libraries[@]}" -o sim_mutant || return 2
   limit=$((${seconds%.*} + 30))
   timeout $limit ./sim_mutant --schedules "$schedules" --seconds "$seconds" > found.txt 2>&1
   code=$?
@@ -58,8 +58,7 @@ for name in "${names[@]}"; do
     read -r -a again < <(grep -m1 -oE '\(sim [^)]*\)' found.txt | tr -d '()' | sed 's/ --shrink//') || again=(none)
     if timeout 60 ./sim_mutant "${again[@]:1}" >/dev/null 2>&1 || [ $? -ne 1 ]; then
       echo "UNCLEAR   $name: its failure can not be replayed by '${again[*]}'"
-      survivors=$((survivors + 1))
-      continue
+      return 1
     fi
   fi
   if [ $code -eq 0 ]; then  # Some need two faults at exact places: count through the small world.
@@ -69,14 +68,19 @@ for name in "${names[@]}"; do
   what=$(grep -m1 -oE '(violates|assert|S14).*' found.txt | cut -c1-90)
   if [ $code -eq 0 ]; then
     echo "SURVIVES  $name: $(head -1 "$patch")"
-    survivors=$((survivors + 1))
   elif [ -z "$what" ] && [ $code -ne 134 ]; then  # Neither a checker nor an assertion (SIGABRT) spoke.
     echo "UNCLEAR   $name: the simulation ended with code $code: $(tail -1 found.txt | cut -c1-90)"
-    survivors=$((survivors + 1))
   else
     printf 'found     %-32s schedule %-7s %s\n' "$name" \
       "$(grep -m1 -oE '^schedule [0-9]+' found.txt | cut -d' ' -f2)" "${what:-an assertion}"
+    return 0
   fi
-done
+  return 1
+}
+export -f try
+export root build work schedules seconds compiler="${compile[*]}"
+# Each in a folder of its own, as many at once as there are cores.
+printf '%s\0' "${names[@]}" | xargs -0 -n 1 -P "$(nproc)" bash -c 'try "$0" || echo "$0" >> "$work/survivors"'
+survivors=$(cat "$work/survivors" 2>/dev/null | wc -l)
 echo "$((${#names[@]} - survivors)) of ${#names[@]} planted bugs were found"
-[ $survivors -eq 0 ]
+[ "$survivors" -eq 0 ]
