@@ -39,6 +39,11 @@ constexpr std::size_t kHits = 2000;
 constexpr std::size_t kCutCopies = 200;
 constexpr std::size_t kCreations = 250;
 #endif
+#ifdef __SANITIZE_THREAD__
+const auto kThreads = ::testing::Values(2U);  // TSan sees nothing in the update of one thread.
+#else
+const auto kThreads = ::testing::Values(1U, 2U);
+#endif
 constexpr std::uint64_t kElements = 60'000;
 // In a life's first update threads are still made; its second is the one to be hit.
 constexpr int kStepsInALife = 2;
@@ -257,7 +262,7 @@ TEST_P(Crash, LeavesExactlyTheVersionThatWasCommittedOrBegun) {
 INSTANTIATE_TEST_SUITE_P(All, Crash,
                          ::testing::Combine(::testing::Values(Optimizer::kSgd, Optimizer::kMomentum,
                                                               Optimizer::kAdam, Optimizer::kAdamW),
-                                            ::testing::Values(1U, 2U)));
+                                            kThreads));
 
 // The same kills without line undo: if they tore nothing, the tests above would prove nothing.
 TEST(CrashControl, TearsAnUpdateWithoutUndo) {
