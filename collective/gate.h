@@ -17,10 +17,15 @@ enum class Passage : std::uint8_t { kOpen, kPassed, kAborted, kLeft };
 // Whether one that waits may yield its core. Where a peer shares the core that is the fastest way
 // to let it run. Where somebody else does who never waits, Linux takes a yield for the whole time
 // slice given up: each costs milliseconds, and a sleeper would have been woken in microseconds. So
-// one yield that took long is the sign to sleep at once for a while. Per waiter; one thread at a
-// time.
+// one yield that took long is the sign to sleep at once for a while. Where there are more waiters
+// than cores, one of them is probably waiting for this one's: then it does not spin first, either.
+// Per waiter; one thread at a time.
 class Courtesy {
  public:
+  explicit Courtesy(bool crowded = false) : crowded_(crowded) {}
+  // For one of so many waiters, on the cores that this process may run on.
+  static Courtesy among(int waiters);
+  [[nodiscard]] bool may_spin() const { return !crowded_; }
   // To be asked once per wait.
   [[nodiscard]] bool may_yield() { return rest_ == 0 || --rest_ == 0; }
   // Whether to yield once more, after one that took so long.
@@ -33,6 +38,7 @@ class Courtesy {
   static constexpr std::uint32_t kRest = 1000;  // Waits.
 
  private:
+  bool crowded_;
   std::uint32_t rest_ = 0;
 };
 
@@ -40,8 +46,8 @@ class Courtesy {
 class Gate {
  public:
   // Arrives and waits until `target` arrivals were counted or a flag is set. Never kOpen. Spins for
-  // a moment, then yields if that is cheap, then sleeps: on one core the one waited for must get to
-  // run.
+  // a moment where there are cores enough, then yields if that is cheap, then sleeps: on one core
+  // the one waited for must get to run.
   Passage pass(std::uint64_t target, Courtesy& courtesy);
   Passage pass(std::uint64_t target) {
     Courtesy courtesy;

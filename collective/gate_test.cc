@@ -2,6 +2,7 @@
 #include "collective/gate.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <chrono>
@@ -34,6 +35,14 @@ TEST(Courtesy, YieldsUntilOneTookLongAndThenRestsForAWhile) {
     EXPECT_TRUE(courtesy.may_yield());
     EXPECT_TRUE(courtesy.goes_on({}));
   }
+}
+
+TEST(Courtesy, SpinsOnlyWhereThereAreCoresEnough) {
+  cpu_set_t before;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);
+  const int cores = CPU_COUNT(&before);
+  EXPECT_TRUE(Courtesy::among(cores).may_spin());
+  EXPECT_FALSE(Courtesy::among(cores + 1).may_spin());
 }
 
 TEST(Gate, DoesNotCountWhoComesAfterAbort) {

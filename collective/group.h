@@ -63,7 +63,8 @@ class Group {
     // Where this process has its own range mapped already (the arena's address of it). If null,
     // the Group maps it; registered() says where.
     std::byte* registered_memory = nullptr;
-    // Per rank; same in all; at least 16 KiB. What a core's second-level cache holds is fastest.
+    // Per rank; same in all; at least 16 KiB. Sums use up to 256 KiB of it, so that all stay in the
+    // cores' second-level caches; broadcasts and gathers all of it.
     std::size_t staging_bytes = std::size_t{512} << 10;
     std::chrono::milliseconds join_timeout{60'000};  // How long join() waits for the others.
   };
@@ -87,6 +88,7 @@ class Group {
   [[nodiscard]] std::span<std::byte> registered() const;
 
   // Sums in place over all ranks. `numbers` lies in registered(), at the same offset in all ranks.
+  // Three ranks and more make a sum of few bytes (48 KiB, all ranks' together) through the segment.
   // Unless kDone, the contents of `numbers` are undefined, and other ranks may go on writing there
   // until they have returned too: a step is replayed from inputs kept elsewhere, when the next
   // generation has formed. Other memory is untouched.
@@ -95,8 +97,9 @@ class Group {
   // `numbers` may hold the sum already and the rest what this rank put there.
   Outcome all_reduce_staged(Numbers numbers);
   // The same into `to`, out of as many numbers of that type at `from`, which stay as they are and
-  // do not overlap `to`: cheaper than a copy and a sum in place. Whether a sum is in place is each
-  // rank's own affair. Unless kDone, the contents of `to` are undefined.
+  // do not overlap `to`: cheaper than a copy and a sum in place. From 4 MiB on `to` is written past
+  // the caches if it lies at a multiple of 16. Whether a sum is in place is each rank's own affair.
+  // Unless kDone, the contents of `to` are undefined.
   Outcome all_reduce_staged(Numbers to, const std::byte* from);
   // `bytes` of rank `root` appear in all ranks. Unless kDone, undefined in the other ranks.
   Outcome broadcast(std::span<std::byte> bytes, int root);

@@ -14,6 +14,13 @@ namespace {
 // twice), one barrier and a whole sum in every rank are cheaper than two barriers.
 constexpr std::size_t kSmallBytes = std::size_t{32} << 10;
 constexpr int kFewRanks = 2;
+// A registered sum of so few bytes, all ranks' together, is made by every rank for itself, too.
+constexpr std::size_t kAloneBytes = std::size_t{48} << 10;
+// What of a staged sum goes through the segment at a time: so little that all ranks' pieces and
+// what each sums them into stay in a second-level cache, next to what else runs on the core.
+constexpr std::size_t kPieceBytes = std::size_t{128} << 10;
+// From here on a result in other memory is no longer in a second-level cache when it is all there.
+constexpr std::size_t kPastCachesBytes = std::size_t{4} << 20;
 // What a rank sums at a time; abort is looked for in between.
 constexpr std::size_t kBlockBytes = std::size_t{64} << 10;
 // So many blocks a rank that still runs is left to do itself: they are in its caches.
@@ -58,6 +65,7 @@ Result<std::unique_ptr<Member>> Member::join(const Group::Options& options,
     return mapped.error();
   }
   if (const Status met = member->segment_->meet(options, cancel); !met) return met.error();
+  member->courtesy_ = Courtesy::among(options.world_size);
   return member;
 }
 
@@ -140,12 +148,23 @@ bool Member::is_registered(const Numbers& numbers) const {
 Outcome Member::all_reduce(Numbers numbers) {
   const std::uint64_t offset = registered_offset(numbers.data, numbers.bytes);
   const bool outside = offset == kOutside;
+  // One barrier in place of two. Two ranks that have a core each need no more for two.
+  const Piece piece{numbers, numbers.data};
+  const auto n = static_cast<std::size_t>(world_size());
+  const bool alone = world_size() > kFewRanks && numbers.bytes * n <= kAloneBytes &&
+                     numbers.bytes <= segment_->half_bytes();
+  if (alone && !outside) show(piece, {0, 0});
   const Outcome begun = begin({.bytes = numbers.bytes,
                                .offset = outside ? 0 : offset,
                                .kind = Kind::kAllReduce,
                                .element = numbers.element,
                                .fault = outside ? Fault::kOutside : Fault::kNone});
   if (begun != Outcome::kDone || world_size() == 1) return begun;
+  if (alone) {
+    const Outcome summed = sum_all(piece);
+    ++pieces_;
+    return summed;
+  }
   // Every rank sums its slice of all the buffers and writes it into all of them, and then what
   // others have not come to: one that has no core at the moment does not keep the rest waiting.
   for (int i = 0; i < world_size(); ++i) {
@@ -190,13 +209,14 @@ Outcome Member::all_reduce_staged(Numbers numbers, const std::byte* from) {
     }
     return begun;
   }
-  const std::size_t half = segment_->half_bytes();
-  const bool whole = numbers.bytes <= std::min(kSmallBytes, half) || world_size() <= kFewRanks;
+  const std::size_t most = std::min(kPieceBytes, segment_->half_bytes());
+  const bool whole = numbers.bytes <= std::min(kSmallBytes, most) || world_size() <= kFewRanks;
+  const bool past = from != numbers.data && numbers.bytes >= kPastCachesBytes;
   std::size_t at = 0;
   do {
-    Piece piece{numbers, from + at};
+    Piece piece{numbers, from + at, past};
     piece.to.data += at;
-    piece.to.bytes = std::min(half, numbers.bytes - at);
+    piece.to.bytes = std::min(most, numbers.bytes - at);
     piece.to.count = piece.to.bytes / size_of(numbers.element);
     show(piece, whole ? Range{0, 0} : slice_of(piece.to.bytes, rank(), world_size()));
     if (const Outcome o = at == 0 ? begin(request) : pass(); o != Outcome::kDone) return o;
@@ -214,37 +234,44 @@ void Member::show(const Piece& piece, Range unread) {
   copy_bytes(staging + unread.end, piece.from + unread.end, piece.to.bytes - unread.end);
 }
 
-// Adds up bytes [at, at + bytes) of the piece; this rank's own row is still in its caches.
-void Member::sum_block(const Piece& piece, std::size_t at, std::size_t bytes) {
+// Adds up the part of the piece; this rank's own row is still in its caches.
+void Member::sum_part(const Piece& piece, Range part, std::byte* to, bool past_caches) {
   Rows<const std::byte> rows;
   for (int k = 0; k < world_size(); ++k) {
-    rows.push_back(k == rank() ? piece.from + at : segment_->staging(k, pieces_) + at);
+    rows.push_back((k == rank() ? piece.from : segment_->staging(k, pieces_)) + part.begin);
   }
-  const std::size_t count = bytes / size_of(piece.to.element);
-  if (count != 0) sum_rows(piece.to.data + at, rows.all(), count, piece.to.element);
+  const std::size_t count = (part.end - part.begin) / size_of(piece.to.element);
+  if (count == 0) return;
+  (past_caches ? sum_past_caches : sum_rows)(to, rows.all(), count, piece.to.element);
 }
 
 // Every rank sums everything: no second barrier.
 Outcome Member::sum_all(const Piece& piece) {
-  sum_block(piece, 0, piece.to.bytes);
+  sum_part(piece, {0, piece.to.bytes}, piece.to.data, piece.past_caches);
   return Outcome::kDone;
 }
 
-// Every rank sums its slice, and puts it into its own staging too, from where the others fetch it.
+// Out of a rank's staging.
+void Member::fetch(const Piece& piece, int owner, Range part) {
+  const std::byte* const from = segment_->staging(owner, pieces_) + part.begin;
+  const std::size_t bytes = part.end - part.begin;
+  if (!piece.past_caches) return copy_bytes(piece.to.data + part.begin, from, bytes);
+  sum_past_caches(piece.to.data + part.begin, {&from, 1}, bytes / size_of(piece.to.element),
+                  piece.to.element);
+}
+
+// Every rank sums its slice in its own staging, from where all fetch it.
 Outcome Member::sum_slice(const Piece& piece) {
   const Range slice = slice_of(piece.to.bytes, rank(), world_size());
   for (std::size_t at = slice.begin; at < slice.end; at += kBlockBytes) {
     if (segment_->gate().frozen()) return fail(Passage::kLeft);
-    const std::size_t bytes = std::min(kBlockBytes, slice.end - at);
-    sum_block(piece, at, bytes);
-    copy_bytes(segment_->staging(rank(), pieces_) + at, piece.to.data + at, bytes);
+    const Range block{at, std::min(slice.end, at + kBlockBytes)};
+    sum_part(piece, block, segment_->staging(rank(), pieces_) + at, false);
+    fetch(piece, rank(), block);
   }
   if (const Outcome o = pass(); o != Outcome::kDone) return o;
   for (int k = 0; k < world_size(); ++k) {
-    if (k == rank()) continue;
-    const Range theirs = slice_of(piece.to.bytes, k, world_size());
-    copy_bytes(piece.to.data + theirs.begin, segment_->staging(k, pieces_) + theirs.begin,
-               theirs.end - theirs.begin);
+    if (k != rank()) fetch(piece, k, slice_of(piece.to.bytes, k, world_size()));
   }
   return Outcome::kDone;
 }

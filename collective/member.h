@@ -47,10 +47,11 @@ class Member {
   [[nodiscard]] bool is_registered(const Numbers& numbers) const;
 
  private:
-  // What of a staged sum fits into a half: from where, and to where it goes.
+  // What of a staged sum is made at a time: from where, to where it goes, and how.
   struct Piece {
     Numbers to;
     const std::byte* from;
+    bool past_caches = false;
   };
   Member() = default;
   Status map_regions(const Group::Options& options);
@@ -59,7 +60,8 @@ class Member {
   Outcome fail(Passage passage);
   bool take(int owner, const Range& slice, std::uint64_t leave, Range& block);
   void show(const Piece& piece, Range unread);
-  void sum_block(const Piece& piece, std::size_t at, std::size_t bytes);
+  void sum_part(const Piece& piece, Range part, std::byte* to, bool past_caches);
+  void fetch(const Piece& piece, int owner, Range part);
   Outcome sum_all(const Piece& piece);
   Outcome sum_slice(const Piece& piece);
   [[nodiscard]] std::uint64_t registered_offset(const std::byte* data, std::size_t bytes) const;

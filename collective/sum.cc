@@ -14,6 +14,14 @@
 #define HF_CLONES
 #endif
 
+// Sanitizers see no such store.
+#if defined(__SSE2__) && !defined(HOLDFAST_SANITIZED)
+#include <emmintrin.h>
+#define HF_STREAMS 1
+#else
+#define HF_STREAMS 0
+#endif
+
 namespace holdfast::collective {
 namespace {
 
@@ -23,15 +31,34 @@ namespace {
 // How far ahead lines are asked for: the hardware's own asking stops at each page's end.
 constexpr std::size_t kAhead = 2048;
 constexpr std::size_t kLine = 64;
+constexpr std::size_t kStreamed = 16;  // Where and how much a store past the caches may be.
 
 // What is added up, and where to. kRanks is the number of rows, or 0 if the compiler need not know
-// it; kOuts is kOne, or kAll: the outs are the rows.
+// it; kOuts is kOne, or kPast: one that is written past the caches, at a multiple of 16; or kAll:
+// the outs are the rows.
 struct Sum {
   const std::byte* const* rows;
   std::byte* const* outs;
   std::size_t ranks;
 };
-enum class Outs : std::uint8_t { kOne, kAll };
+enum class Outs : std::uint8_t { kOne, kPast, kAll };
+
+// One V past the caches, where there is such a store for it.
+template <class V>
+HF_INLINE void stream(std::byte* out, const V& sum) {
+#if HF_STREAMS
+  if constexpr (sizeof(V) % kStreamed == 0) {
+    __m128i parts[sizeof(V) / kStreamed];
+    std::memcpy(parts, &sum, sizeof(V));
+    for (const __m128i& part : parts) {
+      _mm_stream_si128(reinterpret_cast<__m128i*>(out), part);
+      out += kStreamed;
+    }
+    return;
+  }
+#endif
+  std::memcpy(out, &sum, sizeof(V));
+}
 
 // One V at that byte. A register of every row is read before the sum's is written, so an out may be
 // a row.
@@ -45,6 +72,7 @@ HF_INLINE void sum_at(const Sum& s, std::size_t at) {
     std::memcpy(&row, s.rows[k] + at, sizeof(V));
     sum = sum + row;
   }
+  if (kOuts == Outs::kPast) return stream(s.outs[0] + at, sum);
   const std::size_t outs = kOuts == Outs::kOne ? 1 : ranks;
   for (std::size_t k = 0; k < outs; ++k) std::memcpy(s.outs[k] + at, &sum, sizeof(V));
 }
@@ -95,6 +123,9 @@ HF_INLINE void sum_elements(const Sum& s, std::size_t bytes, Element element) {
 HF_CLONES void sum_into_one(const Sum& s, std::size_t bytes, Element element) {
   sum_elements<Outs::kOne>(s, bytes, element);
 }
+HF_CLONES void sum_past(const Sum& s, std::size_t bytes, Element element) {
+  sum_elements<Outs::kPast>(s, bytes, element);
+}
 HF_CLONES void sum_into_all(const Sum& s, std::size_t bytes, Element element) {
   sum_elements<Outs::kAll>(s, bytes, element);
 }
@@ -136,6 +167,16 @@ const char* name_of(Element element) {
 void sum_rows(std::byte* out, std::span<const std::byte* const> rows, std::size_t count,
               Element element) {
   sum_into_one({rows.data(), &out, rows.size()}, count * size_of(element), element);
+}
+
+void sum_past_caches(std::byte* out, std::span<const std::byte* const> rows, std::size_t count,
+                     Element element) {
+  const bool aligned = reinterpret_cast<std::uintptr_t>(out) % kStreamed == 0;
+  if (!aligned) return sum_rows(out, rows, count, element);
+  sum_past({rows.data(), &out, rows.size()}, count * size_of(element), element);
+#if HF_STREAMS
+  _mm_sfence();  // Other threads of this process may be told that it is there.
+#endif
 }
 
 void sum_in_place(std::span<std::byte* const> rows, std::size_t count, Element element) {

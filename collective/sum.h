@@ -1,4 +1,4 @@
-// sum_rows, sum_in_place: add up one row of numbers per rank, in rank order.
+// sum_rows, sum_past_caches, sum_in_place: add up one row of numbers per rank, in rank order.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,12 @@ namespace holdfast::collective {
 void sum_rows(std::byte* out, std::span<const std::byte* const> rows, std::size_t count,
               Element element);
 
-// The same, but every row becomes the sum: one pass over memory instead of two.
+// The same for an `out` that is none of the rows, and that nobody reads while it would still be in
+// a cache: it is written past them, which spares reading it first. One row is copied.
+void sum_past_caches(std::byte* out, std::span<const std::byte* const> rows, std::size_t count,
+                     Element element);
+
+// The same as sum_rows, but every row becomes the sum: one pass over memory instead of two.
 void sum_in_place(std::span<std::byte* const> rows, std::size_t count, Element element);
 
 }  // namespace holdfast::collective

@@ -86,6 +86,28 @@ TEST_P(SumOfRanks, EveryTypeIsSummed) {
   }
 }
 
+// So much is written past the caches, where its memory allows that.
+TEST(Sum, MuchOutOfOtherMemoryIsTheSameWhereverItLies) {
+  constexpr std::size_t kMuch = kBig + 5;
+  for (const int ranks : {2, 3}) {  // Those that sum all, and those that sum their slice.
+    TestJob job(ranks);
+    const std::vector<float> want = reference_sum<float>(ranks, kMuch, 3);
+    job.run([&](Group& group) {
+      std::vector<float> from(kMuch);
+      fill(std::span(from), group.rank(), 3);
+      for (const std::size_t skip : {0, 1, 4}) {
+        std::vector<float> to(skip + kMuch + 1, -1.0F);
+        const std::span<float> sum = std::span(to).subspan(skip, kMuch);
+        EXPECT_EQ(group.all_reduce_staged(sum, reinterpret_cast<const std::byte*>(from.data())),
+                  Outcome::kDone);
+        EXPECT_TRUE(same_bits<float>(sum, want)) << "rank " << group.rank() << ", from " << skip;
+        EXPECT_EQ(to.back(), -1.0F);
+        EXPECT_TRUE(skip == 0 || to[skip - 1] == -1.0F);
+      }
+    });
+  }
+}
+
 TEST(Sum, TheTestsNumbersTellTheOrderOfSumming) {
   std::vector<float> a(1000);
   std::vector<float> b(1000);
