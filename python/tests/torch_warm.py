@@ -34,6 +34,7 @@ def _live(
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)
+    os.chdir(Path(log).parent)
     life(*words)
 
 
