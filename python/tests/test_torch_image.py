@@ -170,3 +170,15 @@ def test_torch_outgrowing_the_room_is_said() -> None:
     things.extend(range(10**6))
     with pytest.raises(UserError, match="outgrown"):
         setup.image.write(memoryview(memory), {}, with_gradients=False)
+
+
+def test_torch_an_optimizer_that_wraps_another_is_refused_by_name() -> None:
+    class Wrapping(torch.optim.SGD):
+        """As torch's ZeroRedundancyOptimizer and PostLocalSGDOptimizer do."""
+
+        def __init__(self, optim: torch.optim.Optimizer) -> None:
+            self.optim = optim
+
+    inner = torch.optim.Adam([torch.nn.Parameter(torch.zeros(2))])
+    with pytest.raises(UserError, match=r"Wrapping can not be kept: .* use Adam alone"):
+        Kept().add("optimizer", Wrapping(inner))

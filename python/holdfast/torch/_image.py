@@ -99,6 +99,14 @@ class Kept:
         if isinstance(thing, torch.nn.Module):
             self._add_model(name, thing)
         elif isinstance(thing, torch.optim.Optimizer):
+            inner = getattr(thing, "optim", None)
+            if isinstance(inner, torch.optim.Optimizer):
+                raise UserError(
+                    f"{type(thing).__name__} can not be kept: it makes its steps by another "
+                    f"optimizer, {type(inner).__name__}, and exchanges parameters itself; use "
+                    f"{type(inner).__name__} alone, with fully_shard() where each rank is to hold "
+                    "a part only"
+                )
             self.optimizers[name] = thing
         elif isinstance(thing, Tensor):
             self.tensors[name] = thing
