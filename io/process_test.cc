@@ -21,6 +21,7 @@
 
 #include "base/text.h"
 #include "io/files.h"
+#include "io/slice.h"
 #include "io/testing.h"
 
 namespace holdfast::io {
@@ -169,6 +170,42 @@ TEST(Spawn, SetsThePriority) {
   EXPECT_EQ(::getpriority(PRIO_PROCESS, static_cast<id_t>(child.pid)), std::min(19, ours + 3));
   EXPECT_EQ(::sched_getscheduler(child.pid), SCHED_IDLE);
   end(child);
+}
+
+TEST(Spawn, LetsNoChildHaveTheShortSliceOfItsParent) {
+  std::thread([] {  // The slice is a thread's own.
+    if (!take_short_slice()) GTEST_SKIP() << "this kernel gives no thread a slice of its own";
+    const Child child = long_lived();
+    EXPECT_FALSE(has_short_slice(child.pid));
+    EXPECT_TRUE(has_short_slice());
+    std::thread([] { EXPECT_TRUE(has_short_slice()) << "threads inherit it"; }).join();
+    end(child);
+  })
+      .join();
+}
+
+TEST(Slice, IsTakenAndGivenBackWithNothingElseChanged) {
+  std::thread([] {
+    const auto self = static_cast<id_t>(::gettid());
+    ASSERT_EQ(::setpriority(PRIO_PROCESS, self, 5), 0);
+    if (!take_short_slice()) GTEST_SKIP() << "this kernel gives no thread a slice of its own";
+    EXPECT_TRUE(has_short_slice(static_cast<pid_t>(self)));
+    take_usual_slice();
+    EXPECT_FALSE(has_short_slice());
+    EXPECT_EQ(::getpriority(PRIO_PROCESS, self), 5);
+    EXPECT_EQ(::sched_getscheduler(0), SCHED_OTHER);
+  }).join();
+}
+
+TEST(Slice, IsNothingForThreadsThatAreNotOrdinary) {
+  std::thread([] {
+    const sched_param parameters{};
+    ASSERT_EQ(::sched_setscheduler(0, SCHED_IDLE, &parameters), 0);
+    EXPECT_FALSE(take_short_slice());
+    take_usual_slice();
+    EXPECT_EQ(::sched_getscheduler(0), SCHED_IDLE);
+  }).join();
+  EXPECT_FALSE(take_short_slice(-1)) << "there is no such thread";
 }
 
 // The test forks a parent, which spawns a child that holds a pipe; SIGKILL to the parent must end

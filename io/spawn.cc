@@ -17,6 +17,7 @@
 #include "base/text.h"
 #include "io/errors.h"
 #include "io/process.h"
+#include "io/slice.h"
 
 namespace holdfast::io {
 namespace {
@@ -95,6 +96,7 @@ bool set_priority(const SpawnOptions& options) {
   }
   ::setpgid(0, 0);
   default_signals();
+  take_usual_slice();  // That of the thread that called us is none of the program's.
   if (!plan.options.working_directory.empty() &&
       ::chdir(plan.options.working_directory.c_str()) != 0) {
     give_up(plan, Stage::kFolder);

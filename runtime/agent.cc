@@ -18,6 +18,7 @@
 #include "io/connection.h"
 #include "io/files.h"
 #include "io/loop.h"
+#include "io/slice.h"
 #include "io/trace.h"
 #include "runtime/children.h"
 #include "runtime/given_paths.h"
@@ -139,6 +140,8 @@ int Agent::run() {
     connect();
     look();
   });
+  // What it hears of, a whole job waits for. The watchers' threads inherit it.
+  (void)io::take_short_slice();
   loop_.run();
   link_.reset();
   return exit_->code;

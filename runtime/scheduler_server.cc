@@ -15,6 +15,7 @@
 #include "io/fd.h"
 #include "io/files.h"
 #include "io/process.h"
+#include "io/slice.h"
 #include "runtime/job_files.h"
 #include "runtime/log.h"
 #include "runtime/scheduler_status.h"
@@ -67,6 +68,7 @@ int Server::run() {
   loop_.on_signals({SIGINT, SIGTERM}, [this](int signal) { interrupted(signal); });
   loop_.post([this] { step(controller::Started{}); });
   watch_agent();
+  (void)io::take_short_slice();  // In a recovery all wait for it.
   loop_.run();
   publish_late();
   links_.clear();
