@@ -1,10 +1,13 @@
 #include "io/loop.h"
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include <algorithm>
-#include <asio/post.hpp>
 #include <chrono>
 #include <ctime>
 #include <type_traits>
+#include <utility>
 
 #include "base/assert.h"
 #include "io/loop_impl.h"
@@ -17,6 +20,41 @@ static_assert(std::is_same_v<Clock::duration, Instant>, "steady_clock is CLOCK_M
 void Loop::Impl::check_thread() const {
   const auto running = runner.load();
   HF_ASSERT(running == std::thread::id() || running == std::this_thread::get_id());
+}
+
+Loop::Impl::Impl() {
+  const int fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  HF_ASSERT(fd >= 0);
+  bell.assign(fd);
+  await_bell();
+}
+
+void Loop::Impl::ring() const {
+  const std::uint64_t one = 1;
+  (void)!::write(const_cast<Impl*>(this)->bell.native_handle(), &one, sizeof(one));
+}
+
+void Loop::Impl::await_bell() {
+  bell.async_wait(asio::posix::stream_descriptor::wait_read, [this](const std::error_code& error) {
+    if (error) return;
+    std::uint64_t rung = 0;
+    (void)!::read(bell.native_handle(), &rung, sizeof(rung));
+    await_bell();
+    run_posted();
+  });
+}
+
+void Loop::Impl::run_posted() {
+  std::unique_lock lock(posted_mutex);
+  // Not those that the tasks post: they come in the next turn, after the sockets had theirs.
+  for (std::size_t left = posted.size(); left > 0 && !context.stopped(); --left) {
+    const Task task = std::move(posted.front());
+    posted.pop_front();
+    lock.unlock();
+    task();
+    lock.lock();
+  }
+  if (!posted.empty()) ring();
 }
 
 void Loop::Impl::set_alarm() {
@@ -58,10 +96,16 @@ Loop::~Loop() {
   HF_ASSERT(impl_->runner.load() == std::thread::id());
   // Tasks may hold sockets, which have to go before the context does.
   const auto dropped = std::exchange(impl_->queue, {});
+  const auto unread = std::exchange(impl_->posted, {});
 }
 
 void Loop::post(Task task) {
-  asio::post(impl_->context, std::move(task));
+  {
+    const std::lock_guard lock(impl_->posted_mutex);
+    impl_->posted.push_back(std::move(task));
+    if (impl_->posted.size() > 1) return;  // It was rung for already.
+  }
+  impl_->ring();
 }
 
 Loop::TimerId Loop::at(Instant when, Task task) {

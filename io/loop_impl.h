@@ -3,11 +3,14 @@
 
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
 #include <asio/signal_set.hpp>
 #include <asio/steady_timer.hpp>
 #include <atomic>
+#include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -30,6 +33,16 @@ struct Loop::Impl {
   std::vector<std::unique_ptr<asio::signal_set>> signals;
   std::atomic<std::thread::id> runner;
 
+  // What was posted. Not asio's own queue: that one wakes the loop up while it holds its lock, and
+  // a loop that gets the processor at once runs into the lock and has to wait for the poster again.
+  std::mutex posted_mutex;
+  std::deque<Task> posted;
+  asio::posix::stream_descriptor bell{context};  // An eventfd.
+
+  Impl();
+  void ring() const;
+  void await_bell();
+  void run_posted();
   // That the caller may touch what belongs to the loop.
   void check_thread() const;
   void set_alarm();
