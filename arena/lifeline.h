@@ -29,8 +29,9 @@ namespace holdfast::arena {
 class Lifeline {
  public:
   // Holds the lifeline at `path`: the prepared one, or a new one where there is none or a used one.
-  // Call it in a thread that lives as long as the process (the main thread): that thread's end is
-  // the death that is reported. A child made by fork does not hold it.
+  // Call it in a thread that lives as long as the process: that thread's end is the death that is
+  // reported. One that sleeps dies soonest; one that waits for a processor has to get it first. A
+  // child made by fork does not hold it.
   [[nodiscard]] static Result<Lifeline> hold(const std::string& path);
   Lifeline(Lifeline&&) noexcept;
   Lifeline& operator=(Lifeline&&) noexcept;

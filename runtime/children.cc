@@ -169,9 +169,12 @@ void Children::watch(agent::Process process) {
     const Instant when = io::Loop::now();
     // How a process ends that let go of its lifeline, or never held it, the pidfd tells.
     const bool died = ending && *ending == arena::Ending::kDied;
-    // Any other wrapper may go on with something else; so its end is waited for.
-    const pid_t trainer = stand_ins_ ? trainer_of(path, pid) : 0;
-    if (died && wait_until_exiting(trainer != 0 ? trainer : pid, watcher->cancel)) {
+    // Its other threads may still wait for a processor to die on. Nobody waits for them here: all
+    // others can stop meanwhile, and a successor sees to it that they are gone (P23). Any wrapper
+    // but a stand-in may go on with something else; so its end is waited for.
+    const pid_t trainer = trainer_of(path, pid);
+    const bool doomed = trainer != 0 && (trainer == pid || stand_ins_);
+    if (died && (doomed || wait_until_exiting(pid, watcher->cancel))) {
       loop_.post([this, process, when] { lifeline_ended(process, when); });
     }
     watcher->done = true;
@@ -192,9 +195,15 @@ void Children::retire(std::unique_ptr<Watcher> watcher) {
 void Children::lifeline_ended(agent::Process process, Instant when) {
   const auto found = running_.find(process);
   if (found == running_.end()) return;  // Its end was quicker.
-  // What it forked must not outlive it. It is not reaped yet, so the number is still its own. A
-  // stand-in is left to tell how its process ended; exited() does the same a moment later.
-  if (!stand_ins_) (void)io::signal_group(found->second.child.pid, SIGKILL);
+  // What it forked must not outlive it, nor it its lifeline: it may have become another program
+  // (exec). It is not reaped yet, so the number is still its own. A stand-in is left to tell how
+  // its process ended; exited() does the same a moment later.
+  const pid_t group = found->second.child.pid;
+  if (!stand_ins_) {
+    (void)io::signal_group(group, SIGKILL);
+  } else if (const pid_t trainer = trainer_of(found->second.lifeline, group); trainer != 0) {
+    ::kill(trainer, SIGKILL);
+  }
   on_died_({.process = process,
             .exit_code = std::nullopt,
             .how = "died",

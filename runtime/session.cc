@@ -107,8 +107,10 @@ std::string arena_path(const Identity& identity, Rank rank) {
 // A world of its own has its arena for itself.
 Status own_arena(Worker& worker, const Identity& identity) {
   if (worker.solo()) return {};
-  const auto pause = [&worker]() -> Status {
-    const auto order = worker.next_order(2ms);  // Before it has parked there is none.
+  // Its predecessor's threads mostly need a moment only, to get a processor to die on.
+  const auto pause = [&worker, wait = Duration(100us)]() mutable -> Status {
+    const auto order = worker.next_order(wait);  // Before it has parked there is none.
+    wait = std::min<Duration>(2 * wait, 2ms);
     return order ? Status{} : Status{order.error()};
   };
   return take_ownership(arena_path(identity, identity.rank), pause,

@@ -23,8 +23,10 @@
 #include "io/errors.h"
 #include "io/files.h"
 #include "io/loop.h"
+#include "io/slice.h"
 #include "runtime/agent_watch.h"
 #include "runtime/given_paths.h"
+#include "runtime/sentinel.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -42,9 +44,9 @@ const Error kNoScheduler{Blame::kWorld,
                          "whoever listens there does not answer as a scheduler does"};
 
 // Both end with the process in good order, however that ends: they are static, so exit() ends them.
-std::optional<arena::Lifeline>& held_lifeline() {
-  static std::optional<arena::Lifeline> lifeline;
-  return lifeline;
+std::unique_ptr<Sentinel>& held_lifeline() {
+  static std::unique_ptr<Sentinel> sentinel;
+  return sentinel;
 }
 
 // From here on this process's end, however it comes, is no death that anyone must hear of at once.
@@ -126,7 +128,11 @@ struct Worker::Control {
   void do_it(member::Place& a);
   void do_it(member::Abort& a);
   void do_it(member::Mend& a) { give(a); }
-  void do_it(member::Go& a) { give(a); }
+  void do_it(member::Go& a) {
+    // In the steps to come all training threads are equal again.
+    if (trainer != 0) io::take_usual_slice(trainer);
+    give(a);
+  }
   void do_it(member::Released& a) { give(a); }
   void do_it(member::Say& a) { std::fprintf(stderr, "holdfast: %s\n", a.text.c_str()); }
   void do_it(member::GiveUp& a);
@@ -164,6 +170,8 @@ struct Worker::Control {
   std::optional<Error> over;
   std::optional<Error> out_of_reach;  // While the scheduler has been gone for too long.
 
+  std::atomic<pid_t> trainer = 0;  // The training thread.
+
   std::mutex handler_mutex;
   std::function<void(Generation)> abort_handler;
 
@@ -183,7 +191,10 @@ void Worker::Control::begin() {
   alone_since = io::Loop::now();
   loop.post([this] { try_connect(); });
   loop.after(kHeartbeat, [this] { beat(); });
-  thread = std::thread([this] { loop.run(); });
+  thread = std::thread([this] {
+    (void)io::take_short_slice();  // So that the training threads stop when they are to.
+    loop.run();
+  });
 }
 
 Worker::Control::~Control() {
@@ -282,6 +293,9 @@ void Worker::Control::do_it(member::Place& a) {
 
 void Worker::Control::do_it(member::Abort& a) {
   Rank rank = kNoRank;
+  // All ranks wait for the last one to stop: it shall not have to wait for a processor as well,
+  // which spares and new processes keep busy now.
+  if (trainer != 0) (void)io::take_short_slice(trainer);
   {
     const std::lock_guard lock(mutex);
     if (place) rank = place->rank;
@@ -370,7 +384,7 @@ Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) 
                      "(one process more, to MS_SCHED), or unset MS_WORKER_NUM")};
   }
   auto control = std::make_unique<Control>(settings);
-  auto lifeline = hold_lifeline(settings);
+  auto lifeline = Sentinel::start(settings);
   if (!lifeline) return lifeline.error();
   held_lifeline() = *std::move(lifeline);
   auto trace = open_trace(settings, "worker");
@@ -385,6 +399,7 @@ Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) 
 
 Result<Identity> Worker::identity() {
   Control& c = *control_;
+  c.trainer = ::gettid();
   if (waits_spare()) {
     c.trace.event("waiting");
     auto promotion = wait_for_promotion(c.settings.spare_fd);

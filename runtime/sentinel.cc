@@ -1,0 +1,47 @@
+#include "runtime/sentinel.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include "io/slice.h"
+#include "runtime/given_paths.h"
+
+namespace holdfast::runtime {
+
+Result<std::unique_ptr<Sentinel>> Sentinel::start(const config::Settings& settings) {
+  if (settings.lifeline.empty()) return std::unique_ptr<Sentinel>();
+  std::unique_ptr<Sentinel> sentinel(new Sentinel);
+  sentinel->owner_ = ::getpid();
+  // A signal that means the program must not be taken by this thread.
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  sentinel->thread_ = std::thread([s = sentinel.get(), &settings] { s->hold(settings); });
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  sentinel->phase_.wait(Phase::kStarting);
+  if (!sentinel->held_) return sentinel->held_.error();
+  return sentinel;
+}
+
+// `settings` live until the phase is kHolding, and no longer.
+void Sentinel::hold(const config::Settings& settings) {
+  (void)io::take_short_slice();
+  const auto lifeline = hold_lifeline(settings);
+  if (!lifeline) held_ = lifeline.error();
+  phase_ = Phase::kHolding;
+  phase_.notify_all();
+  phase_.wait(Phase::kHolding);
+}
+
+Sentinel::~Sentinel() {
+  if (owner_ != ::getpid()) {  // The thread is not there.
+    thread_.detach();
+    return;
+  }
+  phase_ = Phase::kOver;
+  phase_.notify_all();
+  thread_.join();
+}
+
+}  // namespace holdfast::runtime
