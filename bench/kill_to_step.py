@@ -92,7 +92,8 @@ def ours(arguments, spares, rounds, folder):
             victim = job.trace.pid_of(random.randrange(WORKERS))
             at = now()
             kill(victim)
-            if not job.until(lambda t, at=at: first_steps(t, at, of_new_generation(t, at)), what="a step of all ranks"):
+            if not job.until(lambda t, at=at: first_steps(t, at, of_new_generation(t, at)), what="a step of all ranks",
+                             every=0.1):  # The traces have the times; who looks more often takes a core from the job.
                 sys.exit(f"the job ended:\n{job.text()}")
             firsts = first_steps(job.trace, at, of_new_generation(job.trace, at))
             times.append((max(e["t_ns"] for e in firsts.values()) - at) / 1e6)

@@ -132,8 +132,8 @@ class Job:
     def text(self):
         return (self.folder / "msrun.txt").read_text(errors="replace")
 
-    def until(self, condition, limit=60, what="the condition"):
-        """Polls the trace until condition(trace) holds; False if the job ended before."""
+    def until(self, condition, limit=60, what="the condition", every=0.001):
+        """Polls the trace until condition(trace) holds; False if the job ended before. `every`: seconds in between."""
         end = time.monotonic() + limit
         while True:
             self.trace.poll()
@@ -143,7 +143,7 @@ class Job:
                 return False
             if time.monotonic() > end:
                 raise TimeoutError(f"{what} did not come within {limit} s\n{self.text()}")
-            time.sleep(0.001)
+            time.sleep(every)
 
     def wait(self, limit=120):
         try:
