@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -147,6 +148,27 @@ TEST(Queue, EndsWithWhatWasStarted) {
   EXPECT_EQ(ran, 100);
 }
 
+// What hf_register() gives, takes and refuses.
+void expect_registered_memory_to_serve(hf_session* session) {
+  hf_memory* memory = nullptr;
+  EXPECT_EQ(hf_register(session, nullptr, 100, nullptr), HF_USER);
+  EXPECT_EQ(hf_register(session, nullptr, 0, &memory), HF_USER);
+  EXPECT_EQ(hf_register(session, &memory, 100, &memory), HF_USER);
+  EXPECT_NE(std::string(hf_last_error()).find("multiple of 4096"), std::string::npos);
+  ASSERT_EQ(hf_register(session, nullptr, 100, &memory), HF_OK) << hf_last_error();
+  auto* numbers = static_cast<float*>(hf_memory_data(memory));
+  EXPECT_EQ(numbers[24], 0.0F);
+  numbers[24] = 3.0F;
+  ASSERT_EQ(hf_begin_step(session, nullptr), HF_OK) << hf_last_error();
+  EXPECT_EQ(hf_all_reduce(hf_world(session), numbers, 25, HF_FLOAT32, HF_AVERAGE, nullptr), HF_OK);
+  EXPECT_EQ(numbers[24], 3.0F);
+  float found = 0;
+  EXPECT_EQ(::pread(hf_memory_file(memory), &found, 4, 96), 4);
+  EXPECT_EQ(found, 3.0F);
+  hf_unregister(memory);
+  hf_unregister(nullptr);
+}
+
 // In a world of its own: what threads may do at once.
 TEST(CInterface, ServesThreadsThatUseOneGroupOneAfterTheOther) {
   hf_worker* worker = nullptr;
@@ -194,6 +216,7 @@ TEST(CInterface, ServesThreadsThatUseOneGroupOneAfterTheOther) {
     ASSERT_EQ(hf_end_step(session, &arguments, nullptr), HF_OK) << hf_last_error();
   }
   EXPECT_EQ(hf_version(session), 3U);
+  expect_registered_memory_to_serve(session);
   hf_group_close(small);
   EXPECT_EQ(hf_end(session), HF_OK);
   hf_close(session);

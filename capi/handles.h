@@ -21,6 +21,11 @@ struct hf_work {
   std::shared_ptr<holdfast::capi::Work> work;
 };
 
+struct hf_memory {
+  std::shared_ptr<holdfast::collective::Regions> regions;
+  std::shared_ptr<holdfast::collective::Region> region;
+};
+
 struct hf_worker {
   std::unique_ptr<holdfast::runtime::Worker> worker;
   std::unique_ptr<holdfast::capi::Early> early;  // Made by the first early group.

@@ -254,6 +254,29 @@ hf_status hf_end(hf_session* s) {
   return ended ? HF_OK : report(ended.error());
 }
 
+hf_status hf_register(hf_session* s, void* data, uint64_t bytes, hf_memory** memory) {
+  if (memory == nullptr)
+    return report(user_error("hf_register() needs somewhere to put the memory"));
+  const std::shared_ptr<collective::Regions>& regions = s->session->regions();
+  auto region = regions->add(static_cast<std::byte*>(data), bytes);
+  if (!region) return report(region.error());
+  *memory = new hf_memory{regions, *std::move(region)};
+  return HF_OK;
+}
+
+void* hf_memory_data(const hf_memory* memory) {
+  return memory->region->bytes().data();
+}
+int hf_memory_file(const hf_memory* memory) {
+  return memory->region->fd();
+}
+
+void hf_unregister(hf_memory* memory) {
+  if (memory == nullptr) return;
+  memory->regions->remove(*memory->region);
+  delete memory;
+}
+
 hf_group* hf_world(hf_session* s) {
   return &s->world;
 }

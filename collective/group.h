@@ -32,6 +32,7 @@
 
 #include "base/result.h"
 #include "collective/numbers.h"
+#include "collective/regions.h"
 
 namespace holdfast::collective {
 
@@ -63,6 +64,9 @@ class Group {
     // Where this process has its own range mapped already (the arena's address of it). If null,
     // the Group maps it; registered() says where.
     std::byte* registered_memory = nullptr;
+    // Memory that comes and goes while the Group lives: what all_reduce_staged() is given in it is
+    // summed without copies where that is so on all ranks. May differ between ranks, or be null.
+    std::shared_ptr<const Regions> regions;
     // Per rank; same in all; at least 16 KiB. Sums use up to 256 KiB of it, so that all stay in the
     // cores' second-level caches; broadcasts and gathers all of it.
     std::size_t staging_bytes = std::size_t{512} << 10;
@@ -94,7 +98,11 @@ class Group {
   // generation has formed. Other memory is untouched.
   Outcome all_reduce(Numbers numbers);
   // The same for any memory, copied through the segment piece by piece. Unless kDone, pieces of
-  // `numbers` may hold the sum already and the rest what this rank put there.
+  // `numbers` may hold the sum already and the rest what this rank put there. Where `numbers` lies
+  // in one of Options::regions on all ranks, whichever and wherever, nothing is copied; it is then
+  // with `numbers` as in all_reduce(). The first sum that names a region maps it, in two barriers
+  // more; where a rank can not, the sums of that region are copied. A rank whose memory is in none
+  // has all copy, for a barrier more.
   Outcome all_reduce_staged(Numbers numbers);
   // The same into `to`, out of as many numbers of that type at `from`, which stay as they are and
   // do not overlap `to`: cheaper than a copy and a sum in place. From 4 MiB on `to` is written past

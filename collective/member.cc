@@ -60,6 +60,8 @@ Result<std::unique_ptr<Member>> Member::join(const Group::Options& options,
   if (!segment) return segment.error();
   std::unique_ptr<Member> member(new Member);
   member->segment_ = *std::move(segment);
+  member->own_regions_ = options.regions;
+  member->introduced_.resize(static_cast<std::size_t>(options.world_size));
   if (const Status mapped = member->map_regions(options); !mapped) {
     member->abort();  // The others need not wait for a rank that can not come.
     return mapped.error();
@@ -165,16 +167,22 @@ Outcome Member::all_reduce(Numbers numbers) {
     ++pieces_;
     return summed;
   }
-  // Every rank sums its slice of all the buffers and writes it into all of them, and then what
-  // others have not come to: one that has no core at the moment does not keep the rest waiting.
+  Rows<std::byte> rows;
+  for (std::byte* region : regions_) rows.push_back(region + offset);
+  return sum_in_place_of_all(rows.all(), numbers);
+}
+
+// Every rank sums its slice of all the buffers and writes it into all of them, and then what others
+// have not come to: one that has no core at the moment does not keep the rest waiting.
+Outcome Member::sum_in_place_of_all(std::span<std::byte* const> rows, const Numbers& numbers) {
   for (int i = 0; i < world_size(); ++i) {
     const int owner = (rank() + i) % world_size();
     const Range slice = slice_of(numbers.bytes, owner, world_size());
     for (Range block{}; take(owner, slice, i == 0 ? 0 : kLeftToOwner, block);) {
       if (segment_->gate().frozen()) return fail(Passage::kLeft);
-      Rows<std::byte> rows;
-      for (std::byte* region : regions_) rows.push_back(region + offset + block.begin);
-      sum_in_place(rows.all(), (block.end - block.begin) / size_of(numbers.element),
+      Rows<std::byte> parts;
+      for (std::byte* row : rows) parts.push_back(row + block.begin);
+      sum_in_place(parts.all(), (block.end - block.begin) / size_of(numbers.element),
                    numbers.element);
     }
   }
@@ -200,15 +208,22 @@ bool Member::take(int owner, const Range& slice, std::uint64_t leave, Range& blo
 }
 
 Outcome Member::all_reduce_staged(Numbers numbers, const std::byte* from) {
+  if (own_regions_) {
+    const Place place = own_regions_->place_of(numbers.data, numbers.bytes);
+    if (place.region != 0) return all_reduce_placed(numbers, from, place);
+  }
   const Request request{
       .bytes = numbers.bytes, .kind = Kind::kStagedAllReduce, .element = numbers.element};
-  if (world_size() == 1) {
-    const Outcome begun = begin(request);
-    if (begun == Outcome::kDone && from != numbers.data) {
-      copy_bytes(numbers.data, from, numbers.bytes);
-    }
-    return begun;
+  if (world_size() > 1) return stage(numbers, from, &request);
+  const Outcome begun = begin(request);
+  if (begun == Outcome::kDone && from != numbers.data) {
+    copy_bytes(numbers.data, from, numbers.bytes);
   }
+  return begun;
+}
+
+// Null: the operation was begun before, without showing a piece.
+Outcome Member::stage(const Numbers& numbers, const std::byte* from, const Request* request) {
   const std::size_t most = std::min(kPieceBytes, segment_->half_bytes());
   const bool whole = numbers.bytes <= std::min(kSmallBytes, most) || world_size() <= kFewRanks;
   const bool past = from != numbers.data && numbers.bytes >= kPastCachesBytes;
@@ -219,8 +234,12 @@ Outcome Member::all_reduce_staged(Numbers numbers, const std::byte* from) {
     piece.to.bytes = std::min(most, numbers.bytes - at);
     piece.to.count = piece.to.bytes / size_of(numbers.element);
     show(piece, whole ? Range{0, 0} : slice_of(piece.to.bytes, rank(), world_size()));
-    if (const Outcome o = at == 0 ? begin(request) : pass(); o != Outcome::kDone) return o;
-    if (const Outcome o = whole ? sum_all(piece) : sum_slice(piece); o != Outcome::kDone) return o;
+    Outcome o = at == 0 && request != nullptr ? begin(*request) : pass();
+    // Who has a place has not shown its piece: all ranks see that, and meet once more.
+    if (o == Outcome::kDone && at == 0 && request != nullptr && is_any_placed()) o = pass();
+    if (o != Outcome::kDone) return o;
+    o = whole ? sum_all(piece) : sum_slice(piece);
+    if (o != Outcome::kDone) return o;
     ++pieces_;
     at += piece.to.bytes;
   } while (at < numbers.bytes);

@@ -64,9 +64,23 @@ class Member {
   void fetch(const Piece& piece, int owner, Range part);
   Outcome sum_all(const Piece& piece);
   Outcome sum_slice(const Piece& piece);
+  Outcome stage(const Numbers& to, const std::byte* from, const Request* request);
+  Outcome sum_in_place_of_all(std::span<std::byte* const> rows, const Numbers& numbers);
+  // What follows is in member_regions.cc: sums in memory that each rank has registered for itself.
+  struct Introduced {  // A region of some rank, as all ranks know it.
+    RegionId id = 0;
+    bool usable = false;               // All ranks have mapped it.
+    std::shared_ptr<Mapping> mapping;  // Null for this rank's own.
+  };
+  Outcome all_reduce_placed(const Numbers& to, const std::byte* from, Place place);
+  Outcome introduce(std::span<const Place> places);
+  [[nodiscard]] const Introduced* introduced(int rank, RegionId id) const;
+  [[nodiscard]] bool is_any_placed() const;
   [[nodiscard]] std::uint64_t registered_offset(const std::byte* data, std::size_t bytes) const;
 
   std::unique_ptr<Segment> segment_;
+  std::shared_ptr<const Regions> own_regions_;
+  std::vector<std::vector<Introduced>> introduced_;  // By rank; the same regions on all ranks.
   std::vector<std::shared_ptr<Mapping>> mappings_;
   std::vector<std::byte*> regions_;  // Every rank's registered memory.
   std::span<std::byte> registered_;

@@ -21,6 +21,8 @@ std::string describe_kind(const Request& r) {
       return cat("an all-gather of ", r.bytes, " bytes from each");
     case Kind::kBarrier:
       return "a barrier";
+    case Kind::kIntroduction:
+      return "an introduction of registered memory";
   }
   return "something unknown";
 }

@@ -6,10 +6,18 @@
 #include <string>
 
 #include "collective/numbers.h"
+#include "collective/regions.h"
 
 namespace holdfast::collective {
 
-enum class Kind : std::uint8_t { kAllReduce, kStagedAllReduce, kBroadcast, kAllGather, kBarrier };
+enum class Kind : std::uint8_t {
+  kAllReduce,
+  kStagedAllReduce,  // Of any memory; without copies where all ranks have said their place.
+  kBroadcast,
+  kAllGather,
+  kBarrier,
+  kIntroduction,  // Of regions that a sum names for the first time.
+};
 
 // What makes a request impossible whatever the others ask.
 enum class Fault : std::uint8_t { kNone, kOutside, kNoSuchRoot, kWrongSize };
@@ -23,7 +31,13 @@ struct Request {
   Kind kind = Kind::kBarrier;
   Element element = Element::kBytes;
   Fault fault = Fault::kNone;
-  bool operator==(const Request&) const = default;
+  Place place;  // Each rank's own; in an introduction: region 1 if it has mapped them all.
+  // Whether two ranks ask for the same.
+  bool operator==(const Request& other) const {
+    return sequence == other.sequence && bytes == other.bytes && offset == other.offset &&
+           root == other.root && kind == other.kind && element == other.element &&
+           fault == other.fault;
+  }
 };
 
 // "an all-reduce of 4096 bytes of float at byte 0 (operation 12)"

@@ -17,7 +17,7 @@
 namespace holdfast::collective {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x3230504f52474648;  // "HFGROP02"
+constexpr std::uint64_t kMagic = 0x3330504f52474648;  // "HFGROP03"
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kHalfUnit = 4096;  // Halves are whole pages: aligned for every type.
 constexpr const char* kPrefix = "group-";

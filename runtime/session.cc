@@ -70,7 +70,11 @@ class Breaker {
 
 struct Session::Parts {
   Parts(Worker& w, Identity i, arena::Arena a, Secrecy s)
-      : worker(w), identity(std::move(i)), arena(std::move(a)), secrecy(s) {}
+      : worker(w),
+        identity(std::move(i)),
+        arena(std::move(a)),
+        secrecy(s),
+        regions(std::make_shared<collective::Regions>(identity.directory, identity.rank)) {}
 
   [[nodiscard]] member::Holding holding() const { return {arena.version(), arena.staged()}; }
   Status agree();
@@ -87,6 +91,7 @@ struct Session::Parts {
   Identity identity;
   arena::Arena arena;
   Secrecy secrecy;
+  std::shared_ptr<collective::Regions> regions;
   arena::Position begin_position;
   Breaker breaker;
   std::shared_ptr<Group> group;
@@ -192,7 +197,8 @@ Result<bool> Session::Parts::form() {
       .world_size = identity.world_size,
       .registered_offset = arena.layout().gradients_offset(),
       .registered_bytes = arena.layout().gradients_bytes(),
-      .registered_memory = reinterpret_cast<std::byte*>(arena.gradients().data())};
+      .registered_memory = reinterpret_cast<std::byte*>(arena.gradients().data()),
+      .regions = regions};
   options.join_timeout =
       std::chrono::duration_cast<std::chrono::milliseconds>(worker.settings().replacement_timeout);
   for (Rank rank = 0; rank < identity.world_size; ++rank) {
@@ -358,6 +364,9 @@ Outcome Session::all_gather(std::span<const std::byte> mine, std::span<std::byte
 
 std::shared_ptr<Group> Session::group() const {
   return parts_->group;
+}
+const std::shared_ptr<collective::Regions>& Session::regions() const {
+  return parts_->regions;
 }
 void Session::on_abort(std::function<void(Generation)> handler) {
   parts_->breaker.on_abort(std::move(handler));

@@ -31,6 +31,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "collective/group.h"
+#include "collective/regions.h"
 #include "runtime/worker.h"
 
 namespace holdfast::runtime {
@@ -97,6 +98,9 @@ class Session {
   // begin_step() and aborted after a fault. Its operations come between begin_step() and
   // end_step().
   [[nodiscard]] std::shared_ptr<collective::Group> group() const;
+  // Memory of this rank that the group's sums of any memory write into without copies; it may come
+  // and go at any time, and outlives the Session. Any thread.
+  [[nodiscard]] const std::shared_ptr<collective::Regions>& regions() const;
   // Called in the control thread, which must not be blocked, when what is done under this
   // generation and under those before is to end. Null: no more; after the return the old one is not
   // running.

@@ -172,6 +172,34 @@ HF_API hf_status hf_end_step(hf_session* session, const hf_step* step, int* is_v
  * (HOLDFAST_SCHEDULER_TIMEOUT at most). */
 HF_API hf_status hf_end(hf_session* session);
 
+/* ---- Memory for sums ---------------------------------------------------------------------------
+ * A sum of float32, float64, int32 or int64 over hf_world() moves no private copies if its data
+ * lies in registered memory on every rank: each rank adds up its share and writes it into all of
+ * them. Which memory that is, how much, and since when, is each rank's own affair, and may change
+ * between any two operations: with every sum the ranks tell each other where it lies, and where one
+ * has not registered it, or can not map another's, it is copied as otherwise, with the same bits.
+ * So a generation that is formed anew, and a process that replaces another, need no call: the
+ * replacement registers memory of its own when it likes. Groups of hf_group_open() copy. */
+
+typedef struct hf_memory hf_memory;
+/* Since hf_open(), in any phase. Any thread. `data` NULL: new memory of zeros, page-aligned. Else
+ * the pages at `data` (a multiple of 4096) become shared; they keep address and contents. Up to the
+ * end of the last page they have to be a mapping of the caller's own, whose addresses nobody else
+ * gets before hf_unregister(), and nobody writes there during the call; memory of malloc() is not
+ * that. HF_WORLD: no room (a file on tmpfs; its memory is taken at once); then nothing has changed.
+ *
+ * A sum that ends with anything but HF_OK leaves its data undefined, and the others may write there
+ * until the next generation has formed. Children of fork() share the memory, as all that is mapped
+ * so: what they write there the parent has. */
+HF_API hf_status hf_register(hf_session* session, void* data, uint64_t bytes, hf_memory** memory);
+HF_API void* hf_memory_data(const hf_memory* memory);
+/* Its file, open until hf_unregister(): for a framework that hands its memory on by descriptors. */
+HF_API int hf_memory_file(const hf_memory* memory);
+/* Any thread, also after hf_close(); no operation on it is under way. New memory is gone; memory
+ * that was given is private again, with its contents. A file that is still registered when the
+ * process ends goes with the job, or with the replacement's hf_open(). */
+HF_API void hf_unregister(hf_memory* memory);
+
 /* ---- Collectives ------------------------------------------------------------------------------
  * A group is some ranks that do things together, under the session's generation: between a
  * begin_step and its end_step, the same operations in the same order on all of them. What is
@@ -236,8 +264,9 @@ HF_API hf_status hf_broadcast(hf_group* group, void* data, uint64_t bytes, int32
 /* `all`: group size × `bytes`, in rank order. */
 HF_API hf_status hf_all_gather(hf_group* group, const void* mine, uint64_t bytes, void* all,
                                hf_work** work);
-/* In place. float32, float64, int32, int64 sums are fast; in hf_gradients() without a copy. The
- * small floats are added up as float32 and rounded once; whole numbers wrap round. */
+/* In place. float32, float64, int32, int64 sums are fast; in hf_gradients() without a copy (there
+ * on all ranks, at the same offset), and in what hf_register() gave. The small floats are added up
+ * as float32 and rounded once; whole numbers wrap round. */
 HF_API hf_status hf_all_reduce(hf_group* group, void* data, uint64_t count, hf_dtype dtype,
                                hf_op op, hf_work** work);
 /* The same into `to`, out of `from`, which stays as it is and does not overlap `to`: cheaper than a

@@ -45,6 +45,7 @@ __all__ = [
     "Buffer",
     "DType",
     "Group",
+    "Memory",
     "Op",
     "Optimizer",
     "Place",
@@ -178,6 +179,40 @@ class Worker:
         return Group(handle, owned=True)
 
 
+class Memory:
+    """Memory in which all ranks add up, so that sums of it move no copies; see hf_register()."""
+
+    def __init__(self, session: int, size: int, given: int | None) -> None:
+        """Register new memory, or the pages at address `given`."""
+        self._handle = c.c_void_p()
+        self.size: Final = size
+        check(lib.hf_register(session, given, size, c.byref(self._handle)))
+
+    @property
+    def address(self) -> int:
+        """Where it lies."""
+        return int(lib.hf_memory_data(self._open()))
+
+    @property
+    def file(self) -> int:
+        """The descriptor of its file, open as long as it is registered."""
+        return int(lib.hf_memory_file(self._open()))
+
+    def view(self) -> memoryview[int]:
+        """Return its bytes; of new memory they are invalid after close()."""
+        return bytes_at(c.c_void_p(self.address), self.size)
+
+    def close(self) -> None:
+        """Let it be private again; new memory is gone. No operation on it is under way."""
+        lib.hf_unregister(self._handle)
+        self._handle.value = None
+
+    def _open(self) -> c.c_void_p:
+        if not self._handle.value:
+            raise UserError("this memory is no more registered")
+        return self._handle
+
+
 class Session:
     """A state that outlives its process; one thread calls it."""
 
@@ -250,6 +285,13 @@ class Session:
         handle = c.c_void_p()
         check(lib.hf_group_open(self.handle, array, len(ranks), name.encode(), c.byref(handle)))
         return Group(handle, owned=True)
+
+    def register(self, size: int, given: int | None = None) -> Memory:
+        """Make memory in which all ranks add up, or the pages at address `given` such.
+
+        It stays registered until close(), also if the object is dropped.
+        """
+        return Memory(self.handle, size, given)
 
     def parameter(self, i: int) -> memoryview[float]:
         """Return parameter `i`, float32."""
