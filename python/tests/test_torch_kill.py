@@ -77,6 +77,20 @@ def test_torch_ddp_with_sums_beside_the_backward_pass(tmp_path: Path, calm: Any)
     assert all(result["beside"] for result in calm(config, 2).values())
 
 
+def test_torch_ddp_whose_buckets_lie_where_all_ranks_add_up(tmp_path: Path) -> None:
+    config: dict[str, Any] = {"width": 512, "window": 2, "ddp": {"bucket_cap_mb": 0.3}}
+    staged = run(tmp_path / "staged", {**config, "staged": [0, 1]})
+    assert [staged[rank].pop("moved") for rank in (0, 1)] == [0, 0]
+    config["ddp"]["gradient_as_bucket_view"] = True
+    one_of_two = run(tmp_path / "one", {**config, "staged": [1]})
+    assert [one_of_two[rank].pop("moved") for rank in (0, 1)] == [3, 0]
+    kills = [[1, 4, "collective"], [0, 10, "update"]]
+    results = run(tmp_path / "job", {**config, "kills": kills}, spares=1)
+    assert [results[rank].pop("moved") for rank in (0, 1)] == [3, 3]
+    assert len(list((tmp_path / "job").glob("killed-*"))) == 2
+    assert results == staged == one_of_two
+
+
 def test_torch_fsdp_on_two_ranks(tmp_path: Path, calm: Any) -> None:
     compare(tmp_path, calm, {"kind": "fsdp"}, [[1, 1, "collective"], [0, 6, "between"]])
 

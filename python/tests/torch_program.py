@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 from torch.utils.data import DataLoader, Dataset, DistributedSampler  # noqa: E402
 
 import holdfast.torch as hf  # noqa: E402
+from holdfast.torch import _engine  # noqa: E402
 
 CONFIG: dict[str, Any] = {
     "kind": "ddp",  # ddp, fsdp, hsdp, plain
@@ -45,6 +46,7 @@ CONFIG: dict[str, Any] = {
     "branch": False,  # Ranks use their layers in different order.
     "regrown": 0,  # Another width, in a process that replaces another.
     "overflow": [],  # Steps whose loss is infinite.
+    "staged": [],  # Ranks whose buckets stay where DDP has made them.
     "seed_by_life": False,  # Every life of a process begins with other parameters.
 }
 
@@ -160,6 +162,10 @@ def main(config: dict[str, Any], folder: str) -> None:
     )
     seen: dict[str, Any] = {"losses": {}, "replayed": []}
     done: list[int] = []
+    engine = _engine.engine
+    assert engine is not None
+    if config["staged"] and dist.get_rank() in config["staged"]:
+        engine.buckets.expect = lambda sizes: None
     state = hf.State(model, optimizer, scheduler=scheduler, scaler=scaler, seen=seen, done=done)
     kind = type(dist.group.WORLD)
     for name in ("allreduce", "all_gather_single"):
@@ -229,6 +235,7 @@ def main(config: dict[str, Any], folder: str) -> None:
         "losses": seen["losses"],
         "done": done,
         "beside": any(thread.name == "holdfast-sums" for thread in threading.enumerate()),
+        "moved": len(engine.buckets.moved),
         **digest(model, optimizer),
     }
     with open(f"{folder}/result-{dist.get_rank()}", "w") as file:

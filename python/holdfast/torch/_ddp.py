@@ -71,8 +71,10 @@ def settle(ddp: Any, engine: Engine) -> None:
         # Once in its life a static graph sums up which parameters were used: in a process that
         # joins later, too, when the others do not.
         ddp.process_group.answer_used_map(len(parameters))
-    elif ddp.find_unused_parameters:
-        return  # Such a layout never changes.
+    elif ddp.find_unused_parameters:  # Such a layout never changes.
+        if hasattr(ddp.reducer, PRIVATE[-1]):
+            engine.buckets.expect(layout(ddp))
+        return
     missing = [name for name in PRIVATE if not hasattr(ddp.reducer, name)]
     if missing:
         say(
@@ -106,6 +108,7 @@ def _force(ddp: Any, engine: Engine, parameters: list[torch.Tensor]) -> None:
             "find_unused_parameters=True, and report this with your torch version"
         )
     ddp._has_rebuilt_buckets = True
+    engine.buckets.expect(wanted)
 
 
 def equalise(ddp: Any) -> None:

@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 import holdfast
 from holdfast import _core
 from holdfast._errors import Error, MarkedError, PeerError, UserError
+from holdfast.torch._buckets import Buckets
 from holdfast.torch._warm import warm_up
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Engine:
         self.worker: Final = self._job.worker
         self.phase = Phase.EARLY if managed else Phase.PLAIN
         self.session: _core.Session | None = None
+        self.buckets: Final = Buckets(say)
         self.groups: weakref.WeakSet[HoldfastGroup] = weakref.WeakSet()
         self.in_step = False  # Between the start and the end of a step of the user's.
         self.marked = False  # An echo was given in this step.

@@ -44,6 +44,8 @@ class HoldfastGroup(Member):
         """Reduce in place; a large one that need not be complete at once, beside the caller."""
         op = ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
         tensors = [tensors] if isinstance(tensors, Tensor) else tensors
+        if self._engine.buckets.pending:
+            self._move(tensors)
         if getattr(opts, "asyncOp", False) and self._may_run_beside(tensors):
 
             def operation() -> None:
@@ -54,6 +56,15 @@ class HoldfastGroup(Member):
         for tensor in tensors:
             self._reduce(tensor, op)
         return Done(tensors)
+
+    def _move(self, tensors: list[Tensor]) -> None:
+        """Have DDP's buckets lie where all ranks add up in them; only the world does."""
+        engine = self._engine
+        if self.label != "world" or self._size == 1 or not engine.in_step or engine.echoing:
+            return
+        if engine.phase is Phase.LIVE and engine.session is not None:
+            for tensor in tensors:
+                engine.buckets.move(tensor, engine.session)
 
     def _may_run_beside(self, tensors: list[Tensor]) -> bool:
         """Whether a thread is worth its switches, and an error can wait for the step's end."""
