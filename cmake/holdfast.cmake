@@ -49,9 +49,10 @@ function(holdfast_untested variable)
   endif()
 endfunction()
 
-# A test program of GoogleTest; one entry for ctest. LABELS: e.g. chaos, nightly. TIMEOUT in seconds.
+# A test program of GoogleTest; one entry for ctest. LABELS: e.g. chaos, nightly. TIMEOUT in seconds. ALONE: with no
+# other test beside it.
 function(holdfast_test name)
-  cmake_parse_arguments(A "" "TIMEOUT" "SOURCES;LINKS;LABELS" ${ARGN})
+  cmake_parse_arguments(A "ALONE" "TIMEOUT" "SOURCES;LINKS;LABELS" ${ARGN})
   add_executable(${name} ${A_SOURCES})
   target_link_libraries(${name} PRIVATE ${A_LINKS} holdfast_flags GTest::gtest GTest::gtest_main)
   if(HOLDFAST_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
@@ -67,5 +68,5 @@ function(holdfast_test name)
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 120)
   endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}")
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} RUN_SERIAL ${A_ALONE} LABELS "${A_LABELS}")
 endfunction()
