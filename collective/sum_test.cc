@@ -95,7 +95,7 @@ TEST(Sum, MuchOutOfOtherMemoryIsTheSameWhereverItLies) {
     job.run([&](Group& group) {
       std::vector<float> from(kMuch);
       fill(std::span(from), group.rank(), 3);
-      for (const std::size_t skip : {0, 1, 4}) {
+      for (const std::size_t skip : {0U, 1U, 4U}) {
         std::vector<float> to(skip + kMuch + 1, -1.0F);
         const std::span<float> sum = std::span(to).subspan(skip, kMuch);
         EXPECT_EQ(group.all_reduce_staged(sum, reinterpret_cast<const std::byte*>(from.data())),

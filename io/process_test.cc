@@ -172,6 +172,31 @@ TEST(Spawn, SetsThePriority) {
   end(child);
 }
 
+// A launcher that ends a job signals its agent at just the instant at which that starts something.
+TEST(Spawn, IsNotConfusedByASignalThatComesMeanwhile) {
+  struct sigaction nothing {};
+  struct sigaction before {};
+  nothing.sa_handler = [](int) {};
+  ASSERT_EQ(::sigaction(SIGUSR1, &nothing, &before), 0);  // Without SA_RESTART, as asio's.
+  std::atomic<bool> over = false;
+  std::thread storm([&over, starter = ::pthread_self()] {
+    while (!over) {
+      ::pthread_kill(starter, SIGUSR1);
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  });
+  for (int i = 0; i < 100; ++i) {
+    const auto child = spawn({.argv = {"/bin/sleep", "60"}});
+    EXPECT_TRUE(child) << child.error().what;
+    if (!child) break;
+    EXPECT_TRUE(send_signal(child->pidfd.get(), SIGKILL));
+    EXPECT_EQ(wait_for(child->pidfd.get())->signal, SIGKILL);
+  }
+  over = true;
+  storm.join();
+  ::sigaction(SIGUSR1, &before, nullptr);
+}
+
 TEST(Spawn, LetsNoChildHaveTheShortSliceOfItsParent) {
   std::thread([] {  // The slice is a thread's own.
     if (!take_short_slice()) GTEST_SKIP() << "this kernel gives no thread a slice of its own";

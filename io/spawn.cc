@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <optional>
 
 #include "base/assert.h"
 #include "base/text.h"
@@ -79,13 +80,17 @@ bool place_descriptors(const Plan& plan) {
                      [](const Inherited& pair) { return ::dup2(pair.from, pair.as) >= 0; });
 }
 
-bool set_priority(const SpawnOptions& options) {
-  if (options.nice != 0) {
-    const int now = ::getpriority(PRIO_PROCESS, 0);
-    if (::setpriority(PRIO_PROCESS, 0, now + options.nice) != 0) return false;
-  }
+bool set_nice(const SpawnOptions& options) {
+  if (options.nice == 0) return true;
+  const int now = ::getpriority(PRIO_PROCESS, 0);
+  return ::setpriority(PRIO_PROCESS, 0, now + options.nice) == 0;
+}
+
+// Of a child that has become its program: we wait until it has, and an idle one would come to it
+// only when nothing else wants the processor.
+bool set_idle(pid_t child) {
   const sched_param parameters{};
-  return !options.idle || ::sched_setscheduler(0, SCHED_IDLE, &parameters) == 0;
+  return ::sched_setscheduler(child, SCHED_IDLE, &parameters) == 0 || errno == ESRCH;
 }
 
 [[noreturn]] void be_the_child(const Plan& plan) {
@@ -102,7 +107,7 @@ bool set_priority(const SpawnOptions& options) {
     give_up(plan, Stage::kFolder);
   }
   if (!place_descriptors(plan)) give_up(plan, Stage::kDescriptors);
-  if (!set_priority(plan.options)) give_up(plan, Stage::kPriority);
+  if (!set_nice(plan.options)) give_up(plan, Stage::kPriority);
   ::execve(plan.argv.front(), plan.argv.data(), plan.environment.data());
   give_up(plan, Stage::kProgram);
 }
@@ -120,6 +125,17 @@ bool set_priority(const SpawnOptions& options) {
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   errno = error_number;
   return pid;
+}
+
+// Nothing once the child has become its program, which closes the pipe. A signal that comes
+// meanwhile, as one that ends us does, is no answer.
+std::optional<Trouble> trouble_from(int fd) {
+  Trouble trouble;
+  ssize_t got = 0;
+  do {
+    got = ::read(fd, &trouble, sizeof(trouble));
+  } while (got < 0 && errno == EINTR);
+  return got > 0 ? std::optional(trouble) : std::nullopt;
 }
 
 Error explain(const SpawnOptions& options, const Trouble& trouble) {
@@ -201,13 +217,16 @@ Result<Child> spawn(const SpawnOptions& options) {
   const int no_pidfd = child.pidfd ? 0 : errno;
   copies.clear();
   writing.reset();
-  Trouble trouble;
-  const auto got = ::read(reading.get(), &trouble, sizeof(trouble));
-  if (got == 0 && child.pidfd) return child;
-  if (got == 0) ::kill(child.pid, SIGKILL);
-  ::waitpid(child.pid, nullptr, 0);
-  if (got == 0) return system_error(cat("cannot watch ", options.argv.front()), no_pidfd);
-  return explain(options, trouble);
+  auto trouble = trouble_from(reading.get());
+  if (!trouble && options.idle && !set_idle(child.pid)) {
+    trouble = Trouble{Stage::kPriority, errno};
+    ::kill(child.pid, SIGKILL);
+  }
+  if (!trouble && child.pidfd) return child;
+  if (!trouble) ::kill(child.pid, SIGKILL);
+  while (::waitpid(child.pid, nullptr, 0) < 0 && errno == EINTR) continue;
+  if (!trouble) return system_error(cat("cannot watch ", options.argv.front()), no_pidfd);
+  return explain(options, *trouble);
 }
 
 }  // namespace holdfast::io

@@ -252,8 +252,7 @@ void Children::kill(agent::Process process, bool gently) {
   const auto found = running_.find(process);
   if (found == running_.end()) return;
   Running& running = found->second;
-  // An idle process would take its time even to die. Again for the second signal: one that has just
-  // been started comes to be idle by its own hand.
+  // An idle process would take its time even to die.
   if (running.idle) make_ordinary(running.child.pid);
   (void)io::signal_group(running.child.pid, gently ? SIGTERM : SIGKILL);
 }
