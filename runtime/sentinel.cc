@@ -3,6 +3,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "io/slice.h"
 #include "runtime/given_paths.h"
 
@@ -35,8 +37,10 @@ void Sentinel::hold(const config::Settings& settings) {
 }
 
 Sentinel::~Sentinel() {
-  if (owner_ != ::getpid()) {  // The thread is not there.
-    thread_.detach();
+  if (owner_ != ::getpid()) {
+    // The thread is not there, and where its stack was may be nothing by now: the child's own
+    // threads come and go in such places. So its handle is left alone, for ever.
+    (void)new std::thread(std::move(thread_));
     return;
   }
   phase_ = Phase::kOver;
