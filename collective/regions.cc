@@ -108,7 +108,8 @@ void give_back(std::span<std::byte> pages) {
 }  // namespace
 
 Region::~Region() {
-  if (!path_.empty()) ::unlink(path_.c_str());
+  const bool is_ours = owner_ == ::getpid();  // In a forked child it is its parent's.
+  if (is_ours && !path_.empty()) ::unlink(path_.c_str());
   if (!mapping_ && !bytes_.empty()) give_back({bytes_.data(), whole_pages(bytes_.size())});
 }
 
