@@ -111,6 +111,12 @@ Region::~Region() {
   const bool is_ours = owner_ == ::getpid();  // In a forked child it is its parent's.
   if (is_ours && !path_.empty()) ::unlink(path_.c_str());
   if (!mapping_ && !bytes_.empty()) give_back({bytes_.data(), whole_pages(bytes_.size())});
+  // The other ranks have it mapped, for as long as the group lives. What one that was aborted may
+  // still write there gets a page of its own.
+  if (is_ours && mapping_) {
+    (void)::fallocate(file_->fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                      static_cast<off_t>(whole_pages(bytes_.size())));
+  }
 }
 
 Regions::Regions(std::string directory, int rank) : directory_(std::move(directory)), rank_(rank) {

@@ -156,6 +156,17 @@ TEST(Regions, ASuccessorRemovesWhatItsPredecessorLeftAndNoMore) {
   EXPECT_FALSE(successor->open((*left)->id()));
 }
 
+TEST(Regions, NewMemoryIsFreedAtItsEndThoughOthersHaveItMapped) {
+  const TestJob job(1);
+  Regions regions(job.options(0).directory, 0);
+  auto region = *regions.add(nullptr, 100);
+  const auto opened = *regions.open(region->id());
+  region->bytes()[1] = std::byte{8};
+  EXPECT_EQ(opened->bytes()[1], std::byte{8});
+  region.reset();
+  EXPECT_EQ(opened->bytes()[1], std::byte{0});
+}
+
 TEST(Regions, AForkedChildLeavesThemToItsParent) {
   const TestJob job(1);
   Regions regions(job.options(0).directory, 0);
