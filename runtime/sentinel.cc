@@ -28,12 +28,17 @@ Result<std::unique_ptr<Sentinel>> Sentinel::start(const config::Settings& settin
 
 // `settings` live until the phase is kHolding, and no longer.
 void Sentinel::hold(const config::Settings& settings) {
-  (void)io::take_short_slice();
+  thread_id_ = ::gettid();
+  take_short_slice();
   const auto lifeline = hold_lifeline(settings);
   if (!lifeline) held_ = lifeline.error();
   phase_ = Phase::kHolding;
   phase_.notify_all();
   phase_.wait(Phase::kHolding);
+}
+
+void Sentinel::take_short_slice() const {
+  (void)io::take_short_slice(thread_id_);
 }
 
 Sentinel::~Sentinel() {

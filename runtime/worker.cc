@@ -409,6 +409,7 @@ Result<Identity> Worker::identity() {
     c.settings.attempt = (*promotion)->attempt;
     c.promoted = true;
     c.trace.event("promoted", {{"node", c.settings.node_id}});
+    if (held_lifeline()) held_lifeline()->take_short_slice();
     c.begin();
   }
   if (c.known) return *c.known;
