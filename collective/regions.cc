@@ -23,6 +23,7 @@ namespace holdfast::collective {
 namespace {
 
 constexpr std::size_t kWholePage = 4096;
+constexpr std::size_t kTakenAtOnce = std::size_t{2} << 20;
 constexpr const char* kRegionPrefix = "sums-";
 constexpr int kRankBits = 16;  // Of an id: whose it is, so that a successor finds what is left.
 
@@ -48,15 +49,24 @@ Error no_room(const std::string& path, std::size_t bytes) {
                              "; enlarge that file system")};
 }
 
-// With all its memory: writing to a page that the file system can not give is SIGBUS.
+// With all its memory: writing to a page that the file system can not give is SIGBUS. Step by step:
+// before Linux 6.10 any signal undoes the step that it comes into.
 Status take(const File& file, const std::string& path, std::size_t bytes) {
   struct statvfs system {};
   const bool limited = ::fstatvfs(file.fd(), &system) == 0 && system.f_blocks > 0;
   if (limited && bytes / system.f_frsize >= system.f_bavail) return no_room(path, bytes);
-  const int error = ::posix_fallocate(file.fd(), 0, static_cast<off_t>(bytes));
-  if (error == 0) return {};
-  if (error == ENOSPC || error == EDQUOT) return no_room(path, bytes);
-  return Error{Blame::kWorld, cat("can not size ", path, ": ", std::strerror(error))};
+  for (std::size_t at = 0; at < bytes;) {
+    const std::size_t step = std::min(kTakenAtOnce, bytes - at);
+    const int error =
+        ::posix_fallocate(file.fd(), static_cast<off_t>(at), static_cast<off_t>(step));
+    if (error == EINTR) continue;
+    if (error == ENOSPC || error == EDQUOT) return no_room(path, bytes);
+    if (error != 0) {
+      return Error{Blame::kWorld, cat("can not size ", path, ": ", std::strerror(error))};
+    }
+    at += step;
+  }
+  return {};
 }
 
 // The file gets what the pages hold, and then their addresses.
@@ -98,8 +108,15 @@ void give_back(std::span<std::byte> pages) {
 }  // namespace
 
 Region::~Region() {
-  if (!path_.empty()) ::unlink(path_.c_str());
+  const bool is_ours = owner_ == ::getpid();  // In a forked child it is its parent's.
+  if (is_ours && !path_.empty()) ::unlink(path_.c_str());
   if (!mapping_ && !bytes_.empty()) give_back({bytes_.data(), whole_pages(bytes_.size())});
+  // The other ranks have it mapped, for as long as the group lives. What one that was aborted may
+  // still write there gets a page of its own.
+  if (is_ours && mapping_) {
+    (void)::fallocate(file_->fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                      static_cast<off_t>(whole_pages(bytes_.size())));
+  }
 }
 
 Regions::Regions(std::string directory, int rank) : directory_(std::move(directory)), rank_(rank) {

@@ -2,6 +2,9 @@
 // It may come and go while groups live, and each rank has its own: there is no layout to agree on.
 #pragma once
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -27,7 +30,8 @@ struct Place {
 // A file of the job's directory as memory; it is removed with it.
 class Region {
  public:
-  // Memory that was given becomes private again, with what it holds, and stays the giver's.
+  // Memory that was given becomes private again, with what it holds, and stays the giver's. In a
+  // forked child: for the child alone.
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
@@ -38,6 +42,7 @@ class Region {
  private:
   friend class Regions;
   Region() = default;
+  pid_t owner_ = ::getpid();
   RegionId id_ = 0;
   std::string path_;
   std::unique_ptr<File> file_;

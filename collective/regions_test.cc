@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <barrier>
 #include <fstream>
@@ -152,6 +154,30 @@ TEST(Regions, ASuccessorRemovesWhatItsPredecessorLeftAndNoMore) {
   EXPECT_EQ(region_files(job).size(), 1U);
   EXPECT_TRUE(successor->open((*theirs)->id()));
   EXPECT_FALSE(successor->open((*left)->id()));
+}
+
+TEST(Regions, NewMemoryIsFreedAtItsEndThoughOthersHaveItMapped) {
+  const TestJob job(1);
+  Regions regions(job.options(0).directory, 0);
+  auto region = *regions.add(nullptr, 100);
+  const auto opened = *regions.open(region->id());
+  region->bytes()[1] = std::byte{8};
+  EXPECT_EQ(opened->bytes()[1], std::byte{8});
+  region.reset();
+  EXPECT_EQ(opened->bytes()[1], std::byte{0});
+}
+
+TEST(Regions, AForkedChildLeavesThemToItsParent) {
+  const TestJob job(1);
+  Regions regions(job.options(0).directory, 0);
+  auto region = *regions.add(nullptr, 100);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    region.reset();
+    ::_exit(0);
+  }
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_TRUE(regions.open(region->id()));
 }
 
 // ---- sums ---------------------------------------------------------------------------------------

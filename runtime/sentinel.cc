@@ -3,6 +3,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "io/slice.h"
 #include "runtime/given_paths.h"
 
@@ -26,7 +28,8 @@ Result<std::unique_ptr<Sentinel>> Sentinel::start(const config::Settings& settin
 
 // `settings` live until the phase is kHolding, and no longer.
 void Sentinel::hold(const config::Settings& settings) {
-  (void)io::take_short_slice();
+  thread_id_ = ::gettid();
+  take_short_slice();
   const auto lifeline = hold_lifeline(settings);
   if (!lifeline) held_ = lifeline.error();
   phase_ = Phase::kHolding;
@@ -34,9 +37,15 @@ void Sentinel::hold(const config::Settings& settings) {
   phase_.wait(Phase::kHolding);
 }
 
+void Sentinel::take_short_slice() const {
+  (void)io::take_short_slice(thread_id_);
+}
+
 Sentinel::~Sentinel() {
-  if (owner_ != ::getpid()) {  // The thread is not there.
-    thread_.detach();
+  if (owner_ != ::getpid()) {
+    // The thread is not there, and where its stack was may be nothing by now: the child's own
+    // threads come and go in such places. So its handle is left alone, for ever.
+    (void)new std::thread(std::move(thread_));
     return;
   }
   phase_ = Phase::kOver;

@@ -21,6 +21,9 @@ class Sentinel {
  public:
   // Holds HOLDFAST_LIFELINE; null where that is unset. Errors: those of hold_lifeline().
   [[nodiscard]] static Result<std::unique_ptr<Sentinel>> start(const config::Settings& settings);
+  // Takes the short slice, which an idle process (a spare) could not have: it is to be called when
+  // that is idle no more.
+  void take_short_slice() const;
   ~Sentinel();  // Lets go, at once. In a forked child, which holds nothing, it does nothing.
   Sentinel(const Sentinel&) = delete;
   Sentinel& operator=(const Sentinel&) = delete;
@@ -31,7 +34,9 @@ class Sentinel {
 
   enum class Phase : int { kStarting, kHolding, kOver };
   pid_t owner_ = 0;
-  Status held_;  // Of the thread's, until kHolding.
+  // Of the thread's, until kHolding.
+  Status held_;
+  pid_t thread_id_ = 0;
   // No condition variable: in a forked child its destructor would wait for the thread for ever.
   std::atomic<Phase> phase_ = Phase::kStarting;
   std::thread thread_;

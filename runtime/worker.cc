@@ -199,10 +199,6 @@ void Worker::Control::begin() {
 
 Worker::Control::~Control() {
   if (!thread.joinable()) return;
-  if (owner != ::getpid()) {  // In a forked child the thread is not there.
-    thread.detach();
-    return;
-  }
   loop.post([this] {
     stopping = true;
     connection ? connection->close() : loop.stop();
@@ -365,6 +361,9 @@ Result<Identity> Worker::Control::place_in_world() {
 Worker::Worker(std::unique_ptr<Control> control) : control_(std::move(control)) {}
 
 Worker::~Worker() {
+  // In a forked child the thread is not there, and the loop waits for its parent's events: to end
+  // it would end its parent's wait for what is posted.
+  if (control_->owner != ::getpid()) (void)control_.release();
   control_.reset();
   held_lifeline().reset();
   private_directory().remove();
@@ -410,6 +409,7 @@ Result<Identity> Worker::identity() {
     c.settings.attempt = (*promotion)->attempt;
     c.promoted = true;
     c.trace.event("promoted", {{"node", c.settings.node_id}});
+    if (held_lifeline()) held_lifeline()->take_short_slice();
     c.begin();
   }
   if (c.known) return *c.known;

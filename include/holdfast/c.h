@@ -4,8 +4,9 @@
 //
 // Errors. Every function that can fail returns an hf_status. After any but HF_OK and HF_PENDING,
 // hf_last_error() is one sentence that names the thing and the remedy. HF_USER, HF_PEER and
-// HF_WORLD say who has to act; from a session's functions they mean that the job is over. The three
-// outcomes HF_ABORTED, HF_LEFT and HF_MISMATCH come from collectives only: the step will be void.
+// HF_WORLD say who has to act; from a session's functions, but for hf_register(), they mean that
+// the job is over. The three outcomes HF_ABORTED, HF_LEFT and HF_MISMATCH come from collectives
+// only: the step will be void.
 //
 // Threads. A session is called by one thread at a time. Collectives, and what is marked "any
 // thread", may be called by any; two threads that use one group are served one after the other.
@@ -195,8 +196,10 @@ HF_API hf_status hf_register(hf_session* session, void* data, uint64_t bytes, hf
 HF_API void* hf_memory_data(const hf_memory* memory);
 /* Its file, open until hf_unregister(): for a framework that hands its memory on by descriptors. */
 HF_API int hf_memory_file(const hf_memory* memory);
-/* Any thread, also after hf_close(); no operation on it is under way. New memory is gone; memory
- * that was given is private again, with its contents. A file that is still registered when the
+/* Any thread, also after hf_close(); no operation on it is under way, and nobody writes there
+ * during the call. New memory is gone: who has its file mapped sees zeros. Memory that was given is
+ * private again, with its contents; the other ranks keep its file's until the next generation, or
+ * until 256 of this rank's later ones were in sums. A file that is still registered when the
  * process ends goes with the job, or with the replacement's hf_open(). */
 HF_API void hf_unregister(hf_memory* memory);
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import struct
 import subprocess
 import sys
 import textwrap
 from array import array
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -199,6 +201,62 @@ def test_core_a_forked_child_is_refused_and_harms_nobody() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0].startswith("a forked process has no place")
     assert done.stdout.splitlines()[1] == "True"
+
+
+def test_core_a_forked_child_may_end_as_it_likes(tmp_path: Path) -> None:
+    done = run(
+        """
+        import os, sys, threading, time, holdfast
+        job = holdfast.init()
+        for _ in range(12):  # So many stacks that the child gives some back.
+            threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+        for end in (lambda: None, job.worker.stop):
+            pid = os.fork()
+            if pid == 0:
+                for _ in range(3):
+                    thread = threading.Thread(target=lambda: None)
+                    thread.start()
+                    thread.join()
+                end()
+                sys.exit(0)
+            print(os.waitpid(pid, 0)[1], flush=True)
+        """,
+        MS_ROLE="MS_WORKER",
+        MS_WORKER_NUM="1",
+        MS_SCHED_PORT="1",
+        MS_NODE_ID="0",
+        HOLDFAST_LIFELINE=str(tmp_path / "lifeline"),
+    )
+    assert (done.returncode, done.stdout) == (0, "0\n0\n"), done.stderr
+
+
+def test_core_a_spare_registers_though_a_forked_child_has_stopped_its_worker() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as scheduler:
+        done = run(
+            """
+            import os, holdfast
+            reading, writing = os.pipe()
+            os.environ["HOLDFAST_SPARE_FD"] = str(reading)
+            job = holdfast.init()
+            pid = os.fork()
+            if pid == 0:
+                job.worker.stop()
+                os._exit(0)
+            os.waitpid(pid, 0)
+            os.write(writing, b"0 1\\n")
+            try:
+                job.rank
+            except holdfast.Error as error:
+                print(error)
+            """,
+            MS_ROLE="MS_WORKER",
+            MS_WORKER_NUM="1",
+            MS_SCHED_PORT=str(scheduler.getsockname()[1]),
+            HOLDFAST_SCHEDULER_TIMEOUT="1",
+        )
+        scheduler.settimeout(0)
+        scheduler.accept()  # It has come.
+    assert "no scheduler answers" in done.stdout, done.stderr
 
 
 def test_core_an_exception_in_the_block_closes_without_ending() -> None:
