@@ -246,14 +246,23 @@ class Kept:
 
     def change(self, tensors: Mapping[Key, Tensor], keys: set[Key], objects: Any) -> None:
         """Let `tensors` differ from what an image holds, `keys` be there, and all objects."""
-        there = dict(self.walk(False))
+        there = dict(self.walk(True))
+        parameters = dict(self._parameters)
         every = {name: parameters_of(optimizer) for name, optimizer in self.optimizers.items()}
-        for key in there.keys() - keys:  # Of an optimizer: nothing else comes and goes.
-            del self.optimizers[key[1]].state[every[key[1]][key[2]]][key[3]]
+        # Only gradients, and what is an optimizer's, come and go.
+        for name, i, key in self.objects()["loose"].keys() - objects["loose"].keys():
+            del self.optimizers[name].state[every[name][i]][key]
+        for key in there.keys() - keys:
+            if key[0] == "gradient":
+                parameters[key[1:]].grad = None
+            else:
+                del self.optimizers[key[1]].state[every[key[1]][key[2]]][key[3]]
         for key, value in tensors.items():
             old = there.get(key)
             if old is not None and local(old).shape == local(value).shape:
                 local(old).detach().copy_(local(value))
+            elif key[0] == "gradient":
+                parameters[key[1:]].grad = value.clone()
             else:
                 self.optimizers[key[1]].state[every[key[1]][key[2]]][key[3]] = value.clone()
         for (name, i, key), value in objects["loose"].items():
