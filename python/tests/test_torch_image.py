@@ -196,6 +196,17 @@ def test_torch_what_is_zeroed_or_forgotten_between_passes_does_not_come_back() -
     assert not any(optimizer.state[parameter] for parameter in model.parameters())
 
 
+def test_torch_a_generator_has_changed_if_it_has_drawn_and_only_then() -> None:
+    setup = Setup("SGD", 1)
+    held = [setup.generator.get_state() for _ in range(3)]  # The next one lies elsewhere.
+    first = setup.kept.digests()
+    held.append(setup.generator.get_state())
+    assert setup.kept.digests() == first
+    torch.rand(1, generator=setup.generator)
+    second = setup.kept.digests()
+    assert [name for name in first if first[name] != second[name]] == ["generator"]
+
+
 def test_torch_an_optimizer_that_wraps_another_is_refused_by_name() -> None:
     class Wrapping(torch.optim.SGD):
         """As torch's ZeroRedundancyOptimizer and PostLocalSGDOptimizer do."""

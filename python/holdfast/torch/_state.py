@@ -317,7 +317,7 @@ class State:
 
     def _see_that_nothing_changed(self) -> None:
         """Warn of what a loop of the user's own changes between its steps."""
-        if not self._after:
+        if not self._after or self._left:  # By an exception: what its step changed is no news.
             return
         now = self._kept.digests()
         if changed := [name for name, digest in now.items() if self._after.get(name) != digest]:
