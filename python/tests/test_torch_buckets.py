@@ -54,7 +54,7 @@ def job(tmp_path: Path, end: str, view: bool = True, patch: str = "") -> str:
         env=dict(os.environ, OMP_NUM_THREADS="1"),
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=300,
     )
     logs = "".join(f"--- {f}\n{f.read_text()}" for f in sorted(tmp_path.glob("log/*")))
     assert done.returncode == 0, done.stdout + done.stderr + logs

@@ -77,6 +77,26 @@ def test_torch_the_order_does_not_depend_on_the_step_that_asks_for_it(
     assert first(2, step=1) == whole[2:]
 
 
+class Underrated(Sampler[list[int]]):
+    """Batches of which there are more than it says, as where lengths are grouped."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for i in range(6):
+            yield [i, i + 1]
+
+    def __len__(self) -> int:
+        return 4
+
+
+def test_torch_a_sampler_gives_all_that_it_has_whatever_length_it_says() -> None:
+    def batches(skip: int) -> list[Any]:
+        loader: Any = DataLoader(Noisy(), batch_sampler=Underrated())
+        return [batch.tolist() for batch in feeder_of(loader, 5).start(0, skip, None)]
+
+    assert len(batches(0)) == 6
+    assert batches(2) == batches(0)[2:]
+
+
 def test_torch_an_order_that_is_drawn_bit_by_bit_disturbs_no_other_generator() -> None:
     loader: Any = DataLoader(Noisy(), 4, sampler=Endless())
     batches = feeder_of(loader, 5).start(1, 0, None)

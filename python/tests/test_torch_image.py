@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from holdfast._errors import UserError  # noqa: E402
+from holdfast.torch._between import Between  # noqa: E402
 from holdfast.torch._image import Image, Kept  # noqa: E402
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -170,6 +171,40 @@ def test_torch_outgrowing_the_room_is_said() -> None:
     things.extend(range(10**6))
     with pytest.raises(UserError, match="outgrown"):
         setup.image.write(memoryview(memory), {}, with_gradients=False)
+
+
+def test_torch_what_is_zeroed_or_forgotten_between_passes_does_not_come_back() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    kept = Kept()
+    kept.add("model", model)
+    kept.add("optimizer", optimizer)
+    model(torch.ones(1, 2)).sum().backward()  # A step that only adds to its gradients.
+    for parameter in model.parameters():
+        optimizer.state[parameter].update(count=3, average=torch.ones(2))
+    image = Image(kept, {})
+    memory = memoryview(bytearray(image.bytes))
+    image.write(memory, {}, with_gradients=True)
+    optimizer.zero_grad()
+    optimizer.state.clear()
+    model.bias.grad = torch.full((2,), 5.0)
+    between = Between(kept, image.tensors(memory))
+    image.read(memory)
+    assert model.weight.grad is not None and optimizer.state[model.bias]["count"] == 3
+    between.put_back(kept)
+    assert model.weight.grad is None and model.bias.grad.tolist() == [5.0, 5.0]
+    assert not any(optimizer.state[parameter] for parameter in model.parameters())
+
+
+def test_torch_a_generator_has_changed_if_it_has_drawn_and_only_then() -> None:
+    setup = Setup("SGD", 1)
+    held = [setup.generator.get_state() for _ in range(3)]  # The next one lies elsewhere.
+    first = setup.kept.digests()
+    held.append(setup.generator.get_state())
+    assert setup.kept.digests() == first
+    torch.rand(1, generator=setup.generator)
+    second = setup.kept.digests()
+    assert [name for name in first if first[name] != second[name]] == ["generator"]
 
 
 def test_torch_an_optimizer_that_wraps_another_is_refused_by_name() -> None:

@@ -84,6 +84,25 @@ assert state.n == 3, state.n
 """)
 
 
+def test_torch_what_follows_a_pass_that_is_left_before_an_update_is_kept(program: Program) -> None:
+    program("""
+hf.init()
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+state = hf.State(model, optimizer, scheduler=scheduler)
+for i, x in enumerate(state.steps([1.0] * 3)):
+    if i == 2:
+        break
+    optimizer.step()
+assert state.n == 2, state.n
+scheduler.step()
+usual = state._session.begin_step
+state._session.begin_step = lambda: usual() or True  # The group was formed anew in between.
+for x in state.steps([1.0]):
+    assert optimizer.param_groups[0]["lr"] == 0.05
+    optimizer.step()
+""")
+
+
 def test_torch_who_asks_for_the_epoch_says_which_one_a_pass_is(program: Program) -> None:
     program("""
 hf.init()

@@ -159,18 +159,18 @@ class Engine:
         """Return the ranks of a group, in its order."""
         return self._members[self.group(name)]
 
-    def use(self, name: str) -> int:
-        """Return the number of a group whose collectives will be called."""
+    def use(self, name: str, by_model: bool = False) -> int:
+        """Return the number of a group whose collectives will be called, `by_model`: of a Model."""
         index = self.group(name)
         if index not in self._used:
             self._used[index] = None
-            if self._began_anew():
+            if self._began_anew(by_model):
                 self._begin_plain()  # Connects it, too.
             else:
                 self._connect(index)
         return index
 
-    def _began_anew(self) -> bool:
+    def _began_anew(self, by_model: bool) -> bool:
         """Return whether all processes have begun again from the top, in a loop of the program's.
 
         Then nobody waits in a training that this one is on its way to, for which an echo would do:
@@ -183,6 +183,8 @@ class Engine:
         from holdfast.mindspore import _rehearsal
 
         known = private_bytes(self.place.directory)
+        if known is None and by_model:
+            return False  # Model.train is to come, in another file than the script.
         return known in (None, _PLAIN_BYTES) and not _rehearsal.calls_train()
 
     def number(self, *kind: Any) -> int:

@@ -38,7 +38,8 @@ def init(
     """Stand for DistributedGradReducer.__init__."""
     Cell.__init__(self, auto_prefix=False)
     engine = _engine.start()
-    if engine.rehearsing and not _made_by_model():
+    by_model = _made_by_model()
+    if engine.rehearsing and not by_model:
         _rehearsal.stop_here(engine)
     size = len(engine.members(group))
     if mean is None:
@@ -55,7 +56,8 @@ def init(
     factor = 1.0 / (degree or size) if mean else 1.0
     self.mean, self.degree = mean, degree or size
     self.map_ = ops.Map()
-    self.exchange = _operators.reduce(engine.use(group), size, Op.SUM, 0, factor, training=True)
+    index = engine.use(group, by_model)
+    self.exchange = _operators.reduce(index, size, Op.SUM, 0, factor, training=True)
     self.single = len(parameters) == 1
 
 

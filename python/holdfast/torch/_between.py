@@ -21,7 +21,8 @@ class Between:
     @torch.no_grad()
     def __init__(self, kept: Kept, image: dict[Key, Tensor]) -> None:
         """`image`: the tensors of the last step."""
-        now = dict(kept.walk(False))
+        # Gradients that were not used in the last step may be zeroed now; used ones are not kept.
+        now = dict(kept.walk(any(key[0] == "gradient" for key in image)))
         self._tensors = {
             key: tensor.detach().clone()
             for key, tensor in now.items()

@@ -74,10 +74,11 @@ def _pieces(sampler: Any, seed: int, skip: int) -> Iterator[list[Any]]:
 
     Not from when the loader asks: that is in a step, or before it where there are workers, and a
     successor asks in another step. A usual order is taken at once; one by one what has no end, or
-    none that is ever reached (num_samples=10**10 is a common way to say so).
+    none that is ever reached (num_samples=10**10 is a common way to say so). A length is no
+    promise: there are samplers that estimate it, and a DataLoader takes all that they give.
     """
     length = length_of(sampler)
-    size = length if length is not None and length <= _AT_ONCE else 1
+    size = length if length and length <= _AT_ONCE else 1
     outer = get_states()
     seed_all(seed)
     order = iter(sampler)
@@ -85,13 +86,11 @@ def _pieces(sampler: Any, seed: int, skip: int) -> Iterator[list[Any]]:
         pass
     while True:
         piece = list(islice(order, size))
-        own = get_states() if size == 1 else None
+        own = get_states()
         set_states(outer)
         if not piece:
             return
         yield piece
-        if own is None:
-            return
         outer = get_states()
         set_states(own)
 

@@ -7,7 +7,9 @@ is fixed.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import io
 import pickle
 import struct
 from collections.abc import Iterator, Mapping
@@ -78,6 +80,26 @@ def view_of(memory: Tensor, place: _Place) -> Tensor:
         count *= n
     size = count * torch.empty(0, dtype=place.dtype).element_size()
     return memory[place.offset : place.offset + size].view(place.dtype).view(place.shape)
+
+
+class _ByValue(pickle.Pickler):
+    """Pickles tensors as what they hold; torch writes where that lies, too, which may differ."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        if not isinstance(thing, Tensor) or thing.layout is not torch.strided:
+            return NotImplemented
+        part = local(thing).detach()
+        if part.device.type != "cpu":
+            return NotImplemented
+        part = part.contiguous()
+        content = ctypes.string_at(part.data_ptr(), part.nbytes)
+        return tuple, ((str(part.dtype), tuple(part.shape), content),)
+
+
+def _digest(thing: Any) -> bytes:
+    pickled = io.BytesIO()
+    _ByValue(pickled, pickle.HIGHEST_PROTOCOL).dump(thing)
+    return hashlib.blake2b(pickled.getbuffer()).digest()
 
 
 class Kept:
@@ -204,10 +226,7 @@ class Kept:
         """Return what tells by name whether anything but a tensor has changed."""
         objects = self.objects()
         parts = {**objects["groups"], **objects["others"]}
-        return {
-            name: hashlib.blake2b(pickle.dumps(part, pickle.HIGHEST_PROTOCOL)).digest()
-            for name, part in parts.items()
-        }
+        return {name: _digest(part) for name, part in parts.items()}
 
     def restore(self, memory: Tensor, places: list[_Place], objects: dict[str, Any]) -> None:
         """Bring everything to what an image holds."""
@@ -246,14 +265,23 @@ class Kept:
 
     def change(self, tensors: Mapping[Key, Tensor], keys: set[Key], objects: Any) -> None:
         """Let `tensors` differ from what an image holds, `keys` be there, and all objects."""
-        there = dict(self.walk(False))
+        there = dict(self.walk(True))
+        parameters = dict(self._parameters)
         every = {name: parameters_of(optimizer) for name, optimizer in self.optimizers.items()}
-        for key in there.keys() - keys:  # Of an optimizer: nothing else comes and goes.
-            del self.optimizers[key[1]].state[every[key[1]][key[2]]][key[3]]
+        # Only gradients, and what is an optimizer's, come and go.
+        for name, i, key in self.objects()["loose"].keys() - objects["loose"].keys():
+            del self.optimizers[name].state[every[name][i]][key]
+        for key in there.keys() - keys:
+            if key[0] == "gradient":
+                parameters[key[1:]].grad = None
+            else:
+                del self.optimizers[key[1]].state[every[key[1]][key[2]]][key[3]]
         for key, value in tensors.items():
             old = there.get(key)
             if old is not None and local(old).shape == local(value).shape:
                 local(old).detach().copy_(local(value))
+            elif key[0] == "gradient":
+                parameters[key[1:]].grad = value.clone()
             else:
                 self.optimizers[key[1]].state[every[key[1]][key[2]]][key[3]] = value.clone()
         for (name, i, key), value in objects["loose"].items():

@@ -146,7 +146,7 @@ class State:
         """
         session, engine = self._session, self._engine
         engine.settle()  # Of a step that was left by an exception.
-        stale = restarted or afresh or self._left
+        stale = restarted or afresh
         engine.marked = self._left = False
         while True:
             # What was done since the last step, as a scheduler's per epoch, is not to be lost.
@@ -307,17 +307,25 @@ class State:
             yield self
         except BaseException:
             self._engine.drain()  # A sum cut short is marked while the step goes on.
-            self._engine.in_step = False
-            self._left = True
+            self._leave()
             raise
         self._index += 1
         self._finish()
         if self._after is not None:
             self._after = self._kept.digests()
 
+    def _leave(self) -> None:
+        """Leave a step in its midst; what echoes have touched must not come into the next."""
+        engine = self._engine
+        engine.in_step = False
+        self._left = True
+        if engine.marked:
+            self._restore()
+            engine.marked = False  # What comes now is no part of the step: a fault is an error.
+
     def _see_that_nothing_changed(self) -> None:
         """Warn of what a loop of the user's own changes between its steps."""
-        if not self._after:
+        if not self._after or self._left:  # By an exception: what its step changed is no news.
             return
         now = self._kept.digests()
         if changed := [name for name, digest in now.items() if self._after.get(name) != digest]:
@@ -416,12 +424,10 @@ class State:
             frame = frame.f_back
         self._engine.drain()
         left = opcode.opname[frame.f_code.co_code[frame.f_lasti]] if frame.f_lasti >= 0 else ""
-        self._engine.in_step = False
         if left != "POP_TOP" or not self._stepped:
-            self._left = True
+            self._leave()
             return  # An exception, or before the update.
         n = self.n + 1
-        self._engine.in_step = True
         if not self._finish():
             say(
                 f"step {n} was void and was NOT made again, since the loop was left by `break`; "
