@@ -103,9 +103,8 @@ void Loop::post(Task task) {
   {
     const std::lock_guard lock(impl_->posted_mutex);
     impl_->posted.push_back(std::move(task));
-    if (impl_->posted.size() > 1) return;  // It was rung for already.
   }
-  impl_->ring();
+  impl_->ring();  // Each time: who was to ring for the one before may have lost its processor.
 }
 
 Loop::TimerId Loop::at(Instant when, Task task) {

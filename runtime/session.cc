@@ -1,5 +1,7 @@
 #include "runtime/session.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <mutex>
@@ -96,6 +98,7 @@ struct Session::Parts {
   Breaker breaker;
   std::shared_ptr<Group> group;
   Generation generation = 0;  // The newest that the machine said to go on in.
+  pid_t owner = ::getpid();
   bool joined = false;
   bool ended = false;
   std::vector<collective::Ticket> sums;  // Of the step under way.
@@ -269,6 +272,10 @@ void Session::Parts::committed(double loss, std::uint64_t samples) {
 Session::Session(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Session::~Session() {
+  if (parts_->owner != ::getpid()) {  // A forked child's copy: the group is its parent's.
+    (void)parts_.release();
+    return;
+  }
   parts_->worker.on_abort(nullptr);
   parts_->drop_group();
 }
