@@ -268,14 +268,18 @@ class Kept:
         there = dict(self.walk(True))
         parameters = dict(self._parameters)
         every = {name: parameters_of(optimizer) for name, optimizer in self.optimizers.items()}
+
+        def state(name: str, i: int) -> Any:
+            return self.optimizers[name].state[every[name][i]]
+
         # Only gradients, and what is an optimizer's, come and go.
         for name, i, key in self.objects()["loose"].keys() - objects["loose"].keys():
-            del self.optimizers[name].state[every[name][i]][key]
+            del state(name, i)[key]
         for key in there.keys() - keys:
             if key[0] == "gradient":
                 parameters[key[1:]].grad = None
             else:
-                del self.optimizers[key[1]].state[every[key[1]][key[2]]][key[3]]
+                del state(key[1], key[2])[key[3]]
         for key, value in tensors.items():
             old = there.get(key)
             if old is not None and local(old).shape == local(value).shape:
@@ -283,9 +287,9 @@ class Kept:
             elif key[0] == "gradient":
                 parameters[key[1:]].grad = value.clone()
             else:
-                self.optimizers[key[1]].state[every[key[1]][key[2]]][key[3]] = value.clone()
+                state(key[1], key[2])[key[3]] = value.clone()
         for (name, i, key), value in objects["loose"].items():
-            self.optimizers[name].state[every[name][i]][key] = value
+            state(name, i)[key] = value
         for name, optimizer in self.optimizers.items():
             for group, saved in zip(optimizer.param_groups, objects["groups"][name]):
                 group.update(saved)
