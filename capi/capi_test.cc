@@ -110,6 +110,31 @@ TEST(Fold, LetsNotANumberWin) {
   }
 }
 
+TEST(Copy, CopiesEveryByteAndNoOther) {
+  constexpr std::size_t kRoom = 3 * 4096;
+  alignas(64) static std::array<unsigned char, kRoom> from, to;
+  for (std::size_t i = 0; i < kRoom; ++i) from[i] = static_cast<unsigned char>(i * 7 + 1);
+  const std::array<std::uint64_t, 7> sizes = {0, 1, 4095, 4096, 4099, 8195, 10000};
+  for (const std::size_t to_at : {0, 1, 16, 20}) {
+    for (const std::size_t from_at : {0, 1, 4, 64}) {
+      for (const std::uint64_t size : sizes) {
+        to.fill(0);
+        // Two ranges, one after the other.
+        const std::uint64_t half = size / 2;
+        const std::array<void*, 2> outs = {&to[to_at], &to[to_at + half]};
+        const std::array<const void*, 2> ins = {&from[from_at], &from[from_at + half]};
+        const std::array<std::uint64_t, 2> bytes = {half, size - half};
+        hf_copy(2, outs.data(), ins.data(), bytes.data());
+        for (std::size_t i = 0; i < kRoom; ++i) {
+          const bool is_in = i >= to_at && i < to_at + size;
+          ASSERT_EQ(to[i], is_in ? from[from_at + i - to_at] : 0)
+              << i << " of " << size << " from " << from_at << " to " << to_at;
+        }
+      }
+    }
+  }
+}
+
 TEST(Queue, RunsInTheOrderOfStartingAndTellsWhatIsNotYetDone) {
   Queue queue;
   std::atomic<bool> go{false};

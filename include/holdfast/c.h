@@ -155,6 +155,11 @@ HF_API hf_status hf_gradients(hf_session* session, float** data, uint64_t* count
 /* The bytes of `version`: hf_version() (what was committed, read only) or hf_version() + 1 (to be
  * filled before hf_end_step()); if fresh, version 0 is to be filled. */
 HF_API hf_status hf_private(hf_session* session, uint64_t version, void** data, uint64_t* bytes);
+/* Copies `bytes[i]` bytes from `from[i]` to `to[i]`, which overlaps nothing. Much is written past
+ * the processor's caches: in less time than memcpy() takes, for what is not read again soon, as
+ * these bytes. Nothing of it is under way when it returns. Any thread. */
+HF_API void hf_copy(uint64_t count, void* const* to, const void* const* from,
+                    const uint64_t* bytes);
 
 /* Agrees with the others on a version and brings this rank's state to it. Where nobody has one yet,
  * version 0 is rank 0's: parameters and moments, and private bytes as the flag says. Once. */

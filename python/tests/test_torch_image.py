@@ -115,6 +115,35 @@ def test_torch_a_parameter_that_moved_is_still_written() -> None:
     assert bool((weight == 7.0).all())
 
 
+def test_torch_what_is_not_dense_is_kept_as_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Linear(300, 200)  # More than a page.
+    model.weight.data = torch.randn(300, 200).t()
+    model.register_buffer("strided", torch.randn(128)[::2])
+    model.register_buffer("odd", torch.arange(5001, dtype=torch.uint8)[1:])
+    model.register_buffer("empty", torch.empty(0))
+    kept = Kept()
+    kept.add("model", model)
+    image = Image(kept, {})
+    memory = bytearray(image.bytes)
+    usual, slow = torch._foreach_copy_, []
+
+    def noted(targets: list[Any], sources: list[Any]) -> None:
+        slow.extend(tuple(source.shape) for source in sources)
+        usual(targets, sources)
+
+    monkeypatch.setattr(torch, "_foreach_copy_", noted)
+    image.write(memoryview(memory), {}, with_gradients=False)
+    # Of the dense ones the bytes are copied, which takes half the time.
+    assert slow == [(200, 300), (64,)]
+    values = {name: value.clone() for name, value in model.state_dict().items()}
+    with torch.no_grad():
+        for value in model.state_dict().values():
+            value.zero_()
+    image.read(memoryview(memory))
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, values[name]), name
+
+
 def test_torch_another_model_is_refused_by_the_name_of_what_differs() -> None:
     one = Setup("SGD", 1)
     memory = bytearray(one.image.bytes)

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
+from holdfast._core import lib
 from holdfast._errors import UserError
 from holdfast.torch._optimizers import largest_shape, local, parameters_of, state_bytes
 
@@ -54,18 +55,43 @@ class _Plan:
             at += -(-part.nbytes // _ALIGN) * _ALIGN
         self.end = at
         self.pickled = pickle.dumps(self.places, pickle.HIGHEST_PROTOCOL)
-        self.copies: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
+        self.copies: dict[int, _Copies] = {}
 
     def copy_to(self, memory: Tensor) -> None:
         """Copy all tensors into an image."""
         address = memory.data_ptr()
         if address not in self.copies:
             full = [(p, t) for p, t in zip(self.places, self.tensors) if local(t).numel()]
-            targets = [view_of(memory, place) for place, _ in full]
-            self.copies[address] = (targets, [local(t).detach() for _, t in full])
-        targets, sources = self.copies[address]
-        if sources:
-            torch._foreach_copy_(targets, sources)
+            self.copies[address] = _Copies(
+                [view_of(memory, place) for place, _ in full], [local(t).detach() for _, t in full]
+            )
+        self.copies[address].make()
+
+
+class _Copies:
+    """Copies of tensors, ready to be made; of dense ones as of bytes, past the caches."""
+
+    def __init__(self, targets: list[Tensor], sources: list[Tensor]) -> None:
+        dense = [(t, s) for t, s in zip(targets, sources) if _is_dense(s)]
+        self._held = sources  # So that nothing else comes to lie at their addresses.
+        self._count = len(dense)
+        pointers, sizes = ctypes.c_void_p * self._count, ctypes.c_uint64 * self._count
+        self._to = pointers(*(t.data_ptr() for t, _ in dense))
+        self._from = pointers(*(s.data_ptr() for _, s in dense))
+        self._bytes = sizes(*(s.nbytes for _, s in dense))
+        others = [(t, s) for t, s in zip(targets, sources) if not _is_dense(s)]
+        self._targets, self._sources = [t for t, _ in others], [s for _, s in others]
+
+    def make(self) -> None:
+        """Make them. Requires: the tensors lie where they lay."""
+        lib.hf_copy(self._count, self._to, self._from, self._bytes)
+        if self._sources:
+            torch._foreach_copy_(self._targets, self._sources)
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether a tensor's bytes are what it holds, in order."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def _marks(tensors: list[Tensor]) -> list[tuple[int, int]]:
