@@ -19,6 +19,7 @@ import holdfast.torch as hf  # noqa: E402
 from holdfast._core import Status  # noqa: E402
 from holdfast._errors import MarkedError, PeerError, UserError  # noqa: E402
 from holdfast.torch import _ddp, _engine, _group, _work  # noqa: E402
+from holdfast.torch._buckets import Buckets  # noqa: E402
 from holdfast.torch._engine import Phase  # noqa: E402
 
 
@@ -141,7 +142,7 @@ def train(ddp: Any, seen: list[str]) -> list[list[str]]:
 def test_torch_the_reducers_private_names_are_there() -> None:
     ddp = DistributedDataParallel(network())
     assert torch.__version__.startswith(hf.TRIED)
-    for name in _ddp.PRIVATE:
+    for name in (*_ddp.PRIVATE, *_ddp.REHEARSED):
         assert hasattr(ddp.reducer, name)
 
 
@@ -162,6 +163,59 @@ def test_torch_ddp_exchanges_the_same_in_its_first_step_as_in_later_ones(
     assert set(steps[0]) == {"reduce float32"}
     assert len(steps[0]) > 1
     assert _ddp.layout(ddp) == before
+
+
+def settled(**arguments: Any) -> Any:
+    ddp = DistributedDataParallel(network(), bucket_cap_mb=0.5, **arguments)
+    _ddp.settle(ddp, _engine.start(managed=True))
+    return ddp
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_torch_a_spare_makes_a_backward_pass_that_nobody_sees(
+    monkeypatch: pytest.MonkeyPatch, view: bool
+) -> None:
+    engine = _engine.start(managed=True)
+    monkeypatch.setattr(engine, "buckets", Buckets(print))
+    seen = watch(monkeypatch)
+    usual = train(settled(), seen)
+    monkeypatch.setattr(engine, "buckets", Buckets(print))
+    ddp = settled(gradient_as_bucket_view=view)
+    seen.clear()
+    with engine.echo(), monkeypatch.context() as patch:
+        patch.setattr(ddp.process_group, "_size", 2)
+        _ddp.rehearse(ddp, engine)
+    assert seen == [] and not engine.rehearsing
+    assert all(p.grad is None for p in ddp.parameters())
+    # The first half of moving the buckets is done; the other waits for the session.
+    sizes = sorted(storage.nbytes() // 4 for storage, _ in engine.buckets._shared.values())
+    assert sizes == sorted(_ddp.layout(ddp))
+    assert all(storage.is_shared() for storage, _ in engine.buckets._shared.values())
+    assert engine.buckets.pending and not engine.buckets.moved
+    assert train(ddp, seen) == usual
+    expected = DistributedDataParallel(ddp.module)
+    gradients = [p.grad.clone() for p in ddp.parameters()]
+    for p in ddp.parameters():
+        p.grad = None
+    for _ in range(3):
+        expected(torch.ones(2, 300)).sum().backward()
+    assert all(torch.equal(p.grad, g) for p, g in zip(ddp.parameters(), gradients))
+
+
+@pytest.mark.parametrize("observed", ["parameter", "sums", "learns"])
+def test_torch_what_somebody_would_see_of_a_rehearsal_is_not_rehearsed(observed: str) -> None:
+    engine = _engine.start(managed=True)
+    ddp = settled(static_graph=observed == "learns")
+    calls = []
+    if observed == "parameter":
+        ddp.module[0].weight.register_post_accumulate_grad_hook(calls.append)
+    if observed == "sums":
+        ddp.register_comm_hook(None, lambda _, bucket: calls.append(bucket))
+    if observed == "learns":
+        ddp.reducer = None  # Whatever is asked of it is an error.
+    with engine.echo():
+        _ddp.rehearse(ddp, engine)
+    assert calls == []
 
 
 def test_torch_a_ddp_that_has_made_steps_is_refused() -> None:

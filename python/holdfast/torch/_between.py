@@ -19,13 +19,13 @@ class Between:
     """The difference between an image and what is there now."""
 
     @torch.no_grad()
-    def __init__(self, kept: Kept, image: dict[Key, Tensor]) -> None:
-        """`image`: the tensors of the last step."""
+    def __init__(self, kept: Kept, image: dict[Key, Tensor], same: bool = False) -> None:
+        """`image`: the tensors of the last step. `same`: nothing was changed since."""
         # Gradients that were not used in the last step may be zeroed now; used ones are not kept.
         now = dict(kept.walk(any(key[0] == "gradient" for key in image)))
         self._tensors = {
             key: tensor.detach().clone()
-            for key, tensor in now.items()
+            for key, tensor in (() if same else now.items())
             if key not in image or not torch.equal(image[key], local(tensor).detach())
         }
         self._keys = set(now)

@@ -35,6 +35,7 @@ class Buckets:
         self._expected: Counter[int] = Counter()  # Numbers of elements.
         # The storages are held: nothing else may come to lie at a registered address.
         self._moved: list[tuple[torch.UntypedStorage, _core.Memory]] = []
+        self._shared: dict[int, tuple[torch.UntypedStorage, int]] = {}  # And its file, by address.
 
     def expect(self, sizes: list[int]) -> None:
         """Take note of buckets by their numbers of elements; they are moved when they come."""
@@ -51,19 +52,32 @@ class Buckets:
         """The addresses of those that were moved."""
         return [memory.address for _, memory in self._moved]
 
-    def move(self, tensor: Tensor, session: _core.Session) -> None:
-        """Move `tensor`'s storage if it is a bucket: one is summed by DDP's reducer, from C++."""
+    def move(self, tensor: Tensor, session: _core.Session | None) -> None:
+        """Move `tensor`'s storage if it is a bucket: one is summed by DDP's reducer, from C++.
+
+        Without a session: only what can be done before; move() with one is to come.
+        """
         size = tensor.numel()
         if not self._expected.get(size) or _is_of_a_user():
             return
         storage = tensor.untyped_storage()
-        if storage.nbytes() != tensor.nbytes or storage.is_shared():
+        address = storage.data_ptr()
+        if storage.nbytes() != tensor.nbytes:
             return
-        self._expected -= Counter([size])
+        if storage.is_shared() and address not in self._shared:
+            return
+        if session is not None:
+            self._expected -= Counter([size])
         if tensor.dtype not in _DTYPES or tensor.nbytes < _LEAST:
             return
         try:
-            self._moved.append((storage, _register(storage, session)))
+            if address not in self._shared:
+                file = _share(storage)
+                address = storage.data_ptr()
+                self._shared[address] = (storage, file)
+            if session is not None:
+                _, file = self._shared.pop(address)
+                self._moved.append((storage, _register(storage, file, session)))
         except (Error, OSError, RuntimeError) as error:
             self._expected.clear()
             self._say(f"gradients are summed by way of copies, with the same bits: {error}")
@@ -78,11 +92,16 @@ def _is_of_a_user() -> bool:
     return name == "torch.distributed.distributed_c10d"
 
 
-def _register(storage: torch.UntypedStorage, session: _core.Session) -> _core.Memory:
+def _share(storage: torch.UntypedStorage) -> int:
+    """Have torch move a storage into a file of its own; return that."""
     disk = os.statvfs(_SHARED)
     if disk.f_bavail * disk.f_frsize < 3 * storage.nbytes():  # Too little is SIGBUS in torch.
         raise OSError(f"no room in {_SHARED} for {storage.nbytes()} bytes twice; enlarge it")
-    file, _ = storage._share_fd_cpu_()
+    file: int = storage._share_fd_cpu_()[0]
+    return file
+
+
+def _register(storage: torch.UntypedStorage, file: int, session: _core.Session) -> _core.Memory:
     memory = session.register(storage.nbytes(), storage.data_ptr())
     # What torch has made is no more used, and this is what it hands on to other processes.
     os.dup2(memory.file, file, inheritable=False)

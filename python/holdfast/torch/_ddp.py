@@ -25,6 +25,7 @@ PRIVATE: Final = (
     "_rebuild_buckets",
     "_get_zeros_like_grad_buckets",
 )
+REHEARSED: Final = ("prepare_for_forward", "prepare_for_backward")  # Of the reducer, too.
 
 
 def find(model: torch.nn.Module) -> list[DistributedDataParallel]:
@@ -63,10 +64,7 @@ def settle(ddp: Any, engine: Engine) -> None:
         raise UserError(
             "DistributedDataParallel has made steps already; make hf.State before the first"
         )
-    ignored = ddp.parameters_to_ignore
-    parameters = [
-        p for n, p in ddp.module.named_parameters() if p.requires_grad and n not in ignored
-    ]
+    parameters = _summed(ddp)
     if ddp.static_graph:
         # Once in its life a static graph sums up which parameters were used: in a process that
         # joins later, too, when the others do not.
@@ -109,6 +107,40 @@ def _force(ddp: Any, engine: Engine, parameters: list[torch.Tensor]) -> None:
         )
     ddp._has_rebuilt_buckets = True
     engine.buckets.expect(wanted)
+
+
+def _summed(ddp: Any) -> list[torch.Tensor]:
+    ignored = ddp.parameters_to_ignore
+    return [p for n, p in ddp.module.named_parameters() if p.requires_grad and n not in ignored]
+
+
+def rehearse(ddp: Any, engine: Engine) -> None:
+    """Make a backward pass of zeros, whose sums are answered locally, and drop its gradients.
+
+    For a spare that waits: its buckets and gradients get their memory, and what runs for the first
+    time does so now, not in the first step of a recovery. Requires: settle(), an echo, no session.
+    Does nothing where somebody could see it: a hook, or a reducer that learns from its first pass.
+    """
+    parameters = _summed(ddp)
+    learns = ddp.static_graph or ddp.find_unused_parameters or ddp.mixed_precision is not None
+    if learns or ddp._comm_hooks or not getattr(ddp, "_has_rebuilt_buckets", False):
+        return
+    if not all(_is_unobserved(p) for p in parameters) or not ddp.require_backward_grad_sync:
+        return
+    if not all(hasattr(ddp.reducer, name) for name in REHEARSED):
+        return
+    engine.rehearsing = True
+    ddp.reducer.prepare_for_forward()
+    ddp.reducer.prepare_for_backward([])
+    torch.autograd.backward(parameters, [torch.zeros_like(p) for p in parameters])
+    engine.rehearsing = False
+    for parameter in parameters:
+        parameter.grad = None
+
+
+def _is_unobserved(parameter: Any) -> bool:
+    hooks = (parameter._backward_hooks, parameter._post_accumulate_grad_hooks)
+    return type(parameter) is torch.nn.Parameter and parameter.grad is None and not any(hooks)
 
 
 def equalise(ddp: Any) -> None:

@@ -63,6 +63,7 @@ class Engine:
         self.guessed = False  # The same, and this process gave it itself.
         self.echoing = 0  # > 0: collectives are answered locally, whatever the phase.
         self.armed: deque[torch.Tensor] = deque()  # What the next broadcasts are answered with.
+        self.rehearsing = False  # A backward pass of a spare that waits, echoes all through.
         self.creating = False  # torch is making the default group.
         self.own_use = 0  # > 0: optimizers that step are ours.
         self.warned: set[str] = set()

@@ -60,9 +60,10 @@ class HoldfastGroup(Member):
     def _move(self, tensors: list[Tensor]) -> None:
         """Have DDP's buckets lie where all ranks add up in them; only the world does."""
         engine = self._engine
-        if self.label != "world" or self._size == 1 or not engine.in_step or engine.echoing:
+        if self.label != "world" or self._size == 1:
             return
-        if engine.phase is Phase.LIVE and engine.session is not None:
+        is_step = engine.in_step and not engine.echoing and engine.phase is Phase.LIVE
+        if engine.rehearsing or (is_step and engine.session is not None):
             for tensor in tensors:
                 engine.buckets.move(tensor, engine.session)
 

@@ -115,6 +115,9 @@ class State:
         engine.own_use += 1
         with engine.echo():
             self._image = Image(self._kept, self._objects())
+            if engine.waits_spare:
+                for ddp in self._ddp:
+                    _ddp.rehearse(ddp, engine)
         engine.own_use -= 1
         session = engine.open(self._image.bytes)
         self._session = session
@@ -369,7 +372,8 @@ class State:
         for epoch in epochs:
             if epoch < self._epoch:
                 continue
-            if self._restarted:  # What the program did between passes that are done is not new.
+            restored = self._restarted
+            if restored:  # What the program did between passes that are done is not new.
                 self._restore()
                 self._restarted = self._engine.guessed = False
             skip = self._index if epoch == self._epoch else 0
@@ -377,7 +381,8 @@ class State:
             length = feeder.length
             if length is None or skip < length:
                 view = self._session.private(self._session.version)
-                between: Between | None = Between(self._kept, self._image.tensors(view))
+                image = self._image.tensors(view)
+                between: Between | None = Between(self._kept, image, same=restored)
                 batches = feeder.start(epoch, skip, self._loader_state)
                 for batch in self._with_fetch(batches):
                     self._loader_state = feeder.state()
