@@ -8,6 +8,8 @@
 namespace holdfast::collective {
 
 struct Group::Parts {
+  explicit Parts(const Options& options) : progress(options.on_thread, options.on_failed) {}
+
   // To be called before anything that runs in the caller's thread: the order of operations is the
   // order of calls.
   Member& idle_member() {
@@ -23,7 +25,7 @@ struct Group::Parts {
 Result<std::unique_ptr<Group>> Group::join(const Options& options, std::stop_token cancel) {
   auto member = Member::join(options, cancel);
   if (!member) return member.error();
-  auto parts = std::make_unique<Parts>();
+  auto parts = std::make_unique<Parts>(options);
   parts->member = *std::move(member);
   return std::unique_ptr<Group>(new Group(std::move(parts)));
 }
@@ -71,6 +73,10 @@ Outcome Group::barrier() {
 
 Ticket Group::start_all_reduce(Numbers numbers) {
   Member* member = parts_->member.get();
+  // Nobody has to wake up for what can only fail.
+  if (member->aborted() && parts_->progress.is_idle()) {
+    return parts_->progress.start_ended(Outcome::kAborted);
+  }
   return parts_->progress.start([member, numbers] {
     return member->is_registered(numbers) ? member->all_reduce(numbers)
                                           : member->all_reduce_staged(numbers);
@@ -79,6 +85,10 @@ Ticket Group::start_all_reduce(Numbers numbers) {
 
 Outcome Group::wait(Ticket ticket) {
   return parts_->progress.wait(ticket);
+}
+
+bool Group::is_idle() const {
+  return parts_->progress.is_idle();
 }
 
 void Group::abort() {

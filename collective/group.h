@@ -18,12 +18,13 @@
 // all ranks, and whatever the size, the alignment, the path (registered, staged) or the timing.
 //
 // Threads: one thread at a time calls operations (asynchronous ones run on a thread of the Group's
-// own). abort(), aborted() and why() may be called by any thread at any time.
+// own). abort(), aborted(), is_idle() and why() may be called by any thread at any time.
 #pragma once
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <stop_token>
@@ -71,6 +72,10 @@ class Group {
     // cores' second-level caches; broadcasts and gathers all of it.
     std::size_t staging_bytes = std::size_t{512} << 10;
     std::chrono::milliseconds join_timeout{60'000};  // How long join() waits for the others.
+    // Called in the thread of started operations: first of all, once there is one; and whenever no
+    // started operation is under way any more, after one has failed. May be empty.
+    std::function<void()> on_thread;
+    std::function<void()> on_failed;
   };
 
   // Makes or opens the segment file <directory>/group-<generation>-<run id> and waits until every
@@ -123,6 +128,9 @@ class Group {
   Ticket start_all_reduce(Numbers numbers);
   // Waits until that operation has ended; may be called again. Tickets need not be waited for.
   Outcome wait(Ticket ticket);
+  // Whether none of the started operations is under way: nothing is read or written for them any
+  // more. By any thread.
+  [[nodiscard]] bool is_idle() const;
 
   // Makes every waiter of every rank return kAborted, and every later call too. Returns at once.
   // Idempotent; it takes nothing back: an operation that was complete before stays kDone.

@@ -87,6 +87,30 @@ TEST(Group, AbortEndsTheWaitOfAllRanksAndOfTickets) {
   });
 }
 
+TEST(Group, WhatIsStartedAfterAnAbortEndsWithoutAnotherThread) {
+  TestJob job(2);
+  std::atomic<int> threads{0};
+  std::atomic<int> failures{0};
+  job.base().on_thread = [&] { ++threads; };
+  job.base().on_failed = [&] { ++failures; };
+  job.run([&](Group& group) {
+    std::vector<float> own(10);
+    if (group.rank() == 0) {  // With a thread from before, which has nothing to do.
+      const Ticket before = group.start_all_reduce(std::span(own));
+      group.abort();
+      EXPECT_EQ(group.wait(before), Outcome::kAborted);
+    }
+    while (!group.aborted()) std::this_thread::yield();
+    const Ticket first = group.start_all_reduce(std::span(own));
+    const Ticket second = group.start_all_reduce(std::span(own));
+    EXPECT_EQ(group.wait(second), Outcome::kAborted);
+    EXPECT_EQ(group.wait(first), Outcome::kAborted);
+    EXPECT_EQ(group.barrier(), Outcome::kAborted);
+  });
+  EXPECT_EQ(threads, 1);
+  EXPECT_EQ(failures, 1);
+}
+
 TEST(Group, DestroyingItWithOperationsUnderWayAbortsThem) {
   TestJob job(2);
   job.run([&](Group& group) {

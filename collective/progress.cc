@@ -24,6 +24,14 @@ Ticket Progress::start(Operation operation) {
   return Ticket{++started_};
 }
 
+Ticket Progress::start_ended(Outcome failure) {
+  const std::lock_guard lock(mutex_);
+  HF_ASSERT(ended_ == started_ && failure != Outcome::kDone);
+  ++started_;
+  end_one(failure);
+  return Ticket{started_};
+}
+
 Outcome Progress::wait(Ticket ticket) {
   const auto number = static_cast<std::uint64_t>(ticket);
   std::unique_lock lock(mutex_);
@@ -49,6 +57,7 @@ void Progress::wait_for(std::unique_lock<std::mutex>& lock, std::uint64_t number
 
 // Everything that was started is run, also when stopping.
 void Progress::run() {
+  if (on_start_) on_start_();
   std::unique_lock lock(mutex_);
   for (;;) {
     work_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
@@ -58,13 +67,20 @@ void Progress::run() {
     lock.unlock();
     const Outcome outcome = operation();
     lock.lock();
-    ++ended_;
-    if (outcome != Outcome::kDone && failure_ == Outcome::kDone) {
-      failed_from_ = ended_;
-      failure_ = outcome;
-    }
+    end_one(outcome);
     progress_.notify_all();
+    if (failure_ == Outcome::kDone || !queue_.empty() || !on_failed_) continue;
+    lock.unlock();
+    on_failed_();
+    lock.lock();
   }
+}
+
+void Progress::end_one(Outcome outcome) {
+  ++ended_;
+  if (outcome == Outcome::kDone || failure_ != Outcome::kDone) return;
+  failed_from_ = ended_;
+  failure_ = outcome;
 }
 
 }  // namespace holdfast::collective

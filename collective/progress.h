@@ -7,6 +7,7 @@
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "collective/group.h"
 
@@ -16,18 +17,27 @@ namespace holdfast::collective {
 class Progress {
  public:
   using Operation = std::function<Outcome()>;
+  // What the thread calls, as in Group::Options; each may be empty.
+  explicit Progress(std::function<void()> on_start = {}, std::function<void()> on_failed = {})
+      : on_start_(std::move(on_start)), on_failed_(std::move(on_failed)) {}
   ~Progress();
 
   // The thread is made by the first start.
   Ticket start(Operation operation);
+  // As if an operation with this outcome, which is final, had been started and had ended. Nothing
+  // must be under way.
+  Ticket start_ended(Outcome failure);
   Outcome wait(Ticket ticket);
   void drain();  // Returns when nothing is under way; at once if nothing was ever started.
   [[nodiscard]] bool is_idle() const;
 
  private:
   void run();
+  void end_one(Outcome outcome);
   void wait_for(std::unique_lock<std::mutex>& lock, std::uint64_t number);
 
+  const std::function<void()> on_start_;
+  const std::function<void()> on_failed_;
   std::uint64_t started_ = 0;  // Written by the starting thread, under the mutex.
   mutable std::mutex mutex_;
   std::condition_variable work_;

@@ -14,6 +14,7 @@
 #include "base/assert.h"
 #include "base/text.h"
 #include "io/errors.h"
+#include "io/slice.h"
 #include "runtime/agent_watch.h"
 
 namespace holdfast::runtime {
@@ -234,7 +235,11 @@ void Children::promote(const agent::Promote& what) {
   Running& running = found->second;
   const pid_t group = running.child.pid;
   const pid_t trainer = trainer_of(running.lifeline, group);
-  if (running.idle && trainer != 0) make_process_ordinary(trainer);  // The one that is waited for.
+  if (trainer != 0) {  // The one that is waited for.
+    if (running.idle) make_process_ordinary(trainer);
+    // It wakes up beside trainers that compute, and goes on as one of them (Worker, at Go).
+    (void)io::take_short_slice(trainer);
+  }
   const std::string place = cat(what.node_id, ' ', what.attempt, '\n');
   // Shorter than a pipe's capacity; a spare that is gone makes it fail, and its end is on its way.
   (void)!::write(running.pipe.get(), place.data(), place.size());

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <mutex>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "base/assert.h"
 #include "base/text.h"
 #include "io/loop.h"
+#include "io/slice.h"
 #include "runtime/ownership.h"
 
 namespace holdfast::runtime {
@@ -25,9 +27,15 @@ using namespace std::chrono_literals;
 constexpr Duration kProgressEvery = 250ms;
 constexpr Duration kFaultPatience = 20s;  // From a group's failure to the word of its cause.
 
-// What the control thread may end at any time: the forming of a group, and the group.
+// What the control thread may end at any time: the forming of a group, and the group. Where the
+// training thread waits for others meanwhile it says Parked in its place, as soon as no sum is
+// under way: nothing is touched then, and all other ranks would wait until the training thread got
+// a processor to say so itself.
 class Breaker {
  public:
+  // `speak` posts the training thread's Parked.
+  explicit Breaker(std::function<void()> speak) : speak_(std::move(speak)) {}
+
   // Control thread; never blocks for longer than the few lines that hold the mutex.
   void abort(Generation generation) {
     const std::lock_guard lock(mutex_);
@@ -35,8 +43,24 @@ class Breaker {
     aborted_ = std::max(aborted_, generation);
     if (forming_ > aborted_) return;
     stop_.request_stop();
-    if (group_ != nullptr) group_->abort();
+    // The training thread waits for this one.
+    if (sums_thread_ != 0) (void)io::take_short_slice(sums_thread_);
+    if (group_ == nullptr) return;
+    group_->abort();
+    if (group_->is_idle()) speak();
   }
+  // Training thread: from here to returns() it waits. Nothing changes if it is spoken for.
+  void waits() {
+    auto busy = Stand::kBusy;
+    (void)stand_.compare_exchange_strong(busy, Stand::kWaits);
+  }
+  // False: it was spoken for meanwhile, so that whatever it waited for, the plan decides now.
+  [[nodiscard]] bool returns() {
+    auto waits = Stand::kWaits;
+    return stand_.compare_exchange_strong(waits, Stand::kBusy);
+  }
+  // Training thread, before it says Parked itself: whether that was done for it.
+  [[nodiscard]] bool take_word() { return stand_.exchange(Stand::kBusy) == Stand::kSpokenFor; }
   // The token under which the group of `generation` is to be formed.
   std::stop_token form(Generation generation) {
     const std::lock_guard lock(mutex_);
@@ -45,10 +69,22 @@ class Breaker {
     if (aborted_ >= generation) stop_.request_stop();
     return stop_.get_token();
   }
+  // Null: there is none any more. Its threads have ended, or will before it has.
   void formed(Group* group) {
     const std::lock_guard lock(mutex_);
     group_ = group;
+    if (group == nullptr) sums_thread_ = 0;
     if (group != nullptr && aborted_ >= forming_) group->abort();
+  }
+  // By the thread in which the group makes its started sums: at first, and when all have ended, one
+  // of them in vain.
+  void begins_sums() {
+    const std::lock_guard lock(mutex_);
+    if (group_ != nullptr) sums_thread_ = ::gettid();
+  }
+  void ended_sums() {
+    const std::lock_guard lock(mutex_);
+    if (group_ != nullptr && aborted_ >= forming_ && group_->is_idle()) speak();
   }
   void on_abort(std::function<void(Generation)> handler) {
     const std::lock_guard lock(mutex_);
@@ -60,11 +96,21 @@ class Breaker {
   }
 
  private:
+  enum class Stand : std::uint8_t { kBusy, kWaits, kSpokenFor };
+
+  void speak() {
+    auto waits = Stand::kWaits;
+    if (stand_.compare_exchange_strong(waits, Stand::kSpokenFor)) speak_();
+  }
+
+  const std::function<void()> speak_;
+  std::atomic<Stand> stand_ = Stand::kBusy;
   std::mutex mutex_;
   Generation aborted_ = 0;
   Generation forming_ = 0;
   std::stop_source stop_;
   Group* group_ = nullptr;
+  pid_t sums_thread_ = 0;
   std::function<void(Generation)> handler_;
 };
 
@@ -79,11 +125,14 @@ struct Session::Parts {
         regions(std::make_shared<collective::Regions>(identity.directory, identity.rank)) {}
 
   [[nodiscard]] member::Holding holding() const { return {arena.version(), arena.staged()}; }
+  void say_parked();
   Status agree();
   Status mend(const wire::Repair& repair);
   Result<bool> form();
   void drop_group();
   Outcome wait_for_sums();
+  template <class Wait>
+  void await(Wait wait);
   Outcome note(Outcome outcome);
   Status recover();
   void committed(double loss, std::uint64_t samples);
@@ -95,7 +144,7 @@ struct Session::Parts {
   Secrecy secrecy;
   std::shared_ptr<collective::Regions> regions;
   arena::Position begin_position;
-  Breaker breaker;
+  Breaker breaker{[this] { say_parked(); }};
   std::shared_ptr<Group> group;
   Generation generation = 0;  // The newest that the machine said to go on in.
   pid_t owner = ::getpid();
@@ -127,6 +176,15 @@ Status own_arena(Worker& worker, const Identity& identity) {
 
 // ---- Agreeing on a version ----------------------------------------------------------------------
 
+// By the training thread, or by the control thread while that one waits.
+void Session::Parts::say_parked() {
+  worker.post(member::Parked{holding()});
+  worker.trace().event("parked", {{"rank", identity.rank},
+                                  {"generation", generation},
+                                  {"version", arena.version()},
+                                  {"waited_since_ns", waits_since.count()}});
+}
+
 // Parks until the machine says go: the arena then holds the version from which all ranks go on.
 Status Session::Parts::agree() {
   if (worker.solo()) {
@@ -134,11 +192,7 @@ Status Session::Parts::agree() {
     ++generation;
     return {};
   }
-  worker.post(member::Parked{holding()});
-  worker.trace().event("parked", {{"rank", identity.rank},
-                                  {"generation", generation},
-                                  {"version", arena.version()},
-                                  {"waited_since_ns", waits_since.count()}});
+  if (!breaker.take_word()) say_parked();
   for (;;) {
     auto came = worker.next_order();
     if (!came) return came.error();
@@ -201,7 +255,9 @@ Result<bool> Session::Parts::form() {
       .registered_offset = arena.layout().gradients_offset(),
       .registered_bytes = arena.layout().gradients_bytes(),
       .registered_memory = reinterpret_cast<std::byte*>(arena.gradients().data()),
-      .regions = regions};
+      .regions = regions,
+      .on_thread = [this] { breaker.begins_sums(); },
+      .on_failed = [this] { breaker.ended_sums(); }};
   options.join_timeout =
       std::chrono::duration_cast<std::chrono::milliseconds>(worker.settings().replacement_timeout);
   for (Rank rank = 0; rank < identity.world_size; ++rank) {
@@ -245,8 +301,18 @@ Outcome Session::Parts::wait_for_sums() {
   return mark;
 }
 
+// What only this step hangs on.
+template <class Wait>
+void Session::Parts::await(Wait wait) {
+  breaker.waits();
+  wait();
+  if (!breaker.returns()) note(Outcome::kAborted);
+}
+
 Status Session::Parts::recover() {
+  breaker.waits();  // For word of the fault that ended the group.
   const auto stopped = worker.wait_for_abort(generation, worker.settings().replacement_timeout);
+  (void)breaker.returns();  // Where it was spoken for, agree() will see.
   if (!stopped) return stopped.error();
   drop_group();
   return agree();
@@ -341,10 +407,11 @@ Result<Ended> Session::end_step(const arena::StagedStep& step, double loss, std:
   HF_ASSERT(p.group != nullptr);
   const Version n = p.arena.version() + 1;
   p.waits_since = io::Loop::now();
-  if (p.wait_for_sums() == Outcome::kDone) {
+  p.await([&] { p.wait_for_sums(); });
+  if (p.mark == Outcome::kDone) {
     p.arena.stage(n, step);
     // Complete anywhere: every rank has staged n, so n can be finished from any arena.
-    if (p.worker.settings().protect) p.note(p.group->barrier());
+    if (p.worker.settings().protect) p.await([&] { p.note(p.group->barrier()); });
   }
   if (p.mark == Outcome::kDone) {
     p.arena.update(static_cast<std::size_t>(p.worker.settings().update_threads));

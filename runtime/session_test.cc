@@ -5,7 +5,10 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <signal.h>
+#include <sys/ptrace.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +19,7 @@
 #include <map>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/prng.h"
@@ -124,15 +128,33 @@ class ToyJob {
     return newest_step() >= goal;
   }
 
-  bool kill(int victim, int signal) {
-    for (const auto& [path, text] : traces(victim == kScheduler ? "scheduler-" : "worker-")) {
-      if (victim != kScheduler && last_number(text, "\"rank\":") != victim) continue;
+  // The process that has this part just now; 0: none.
+  pid_t pid_of(int part) {
+    for (const auto& [path, text] : traces(part == kScheduler ? "scheduler-" : "worker-")) {
+      if (part != kScheduler && last_number(text, "\"rank\":") != part) continue;
       const auto pid = static_cast<pid_t>(*last_number(path, "-"));
       const auto stat = io::read_file(cat("/proc/", pid, "/stat"));
-      if (!stat || stat->find(") Z") != std::string::npos) continue;
-      if (::kill(pid, signal) == 0) return true;
+      if (stat && stat->find(") Z") == std::string::npos) return pid;
     }
-    return false;
+    return 0;
+  }
+
+  bool kill(int victim, int signal) {
+    const pid_t pid = pid_of(victim);
+    return pid != 0 && ::kill(pid, signal) == 0;
+  }
+
+  // How many such lines the process has written into its trace.
+  int count_traced(pid_t pid, const std::string& event) {
+    int count = 0;
+    for (const auto& [path, text] : traces("worker-")) {
+      if (last_number(path, "-") != pid) continue;
+      const std::string wanted = cat("\"event\":\"", event, "\"");
+      for (auto at = text.find(wanted); at != std::string::npos; at = text.find(wanted, at + 1)) {
+        ++count;
+      }
+    }
+    return count;
   }
 
   // What the ranks wrote at the end.
@@ -229,6 +251,63 @@ TEST(Session, KeepsItsBitsWhenAnotherDiesDuringTheRecovery) {
 TEST(Session, KeepsItsBitsWhenSomeAreStopped) {
   expect_same_bytes(
       4, 1, {{1, -1, SIGSTOP}, {0, -1, SIGSTOP}, {kScheduler, -1, SIGSTOP}, {3, -1, SIGSTOP}});
+}
+
+// A process's first thread, here the one that trains, kept from running; its other threads go on.
+class Held {
+ public:
+  explicit Held(pid_t pid) : pid_(pid) {
+    held_ = ::ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) == 0 &&
+            ::ptrace(PTRACE_INTERRUPT, pid, nullptr, nullptr) == 0 &&
+            ::waitpid(pid, nullptr, __WALL) == pid;
+  }
+  ~Held() { let_go(); }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  [[nodiscard]] explicit operator bool() const { return held_; }
+  void let_go() {
+    if (std::exchange(held_, false)) (void)::ptrace(PTRACE_DETACH, pid_, nullptr, nullptr);
+  }
+  void kill() {
+    ::kill(pid_, SIGKILL);
+    while (::waitpid(pid_, nullptr, __WALL) == pid_) {
+    }
+    held_ = false;
+  }
+
+ private:
+  pid_t pid_;
+  bool held_ = false;
+};
+
+// Polls until it is so; false after half a minute.
+bool comes(const std::function<bool()>& so) {
+  for (int i = 0; i < 6'000 && !so(); ++i) std::this_thread::sleep_for(5ms);
+  return so();
+}
+
+// A sleeper gets a processor when the others leave it one; the recovery need not wait for that.
+TEST(Session, ARankThatWaitsForOthersCountsAsParkedBeforeItRunsAgain) {
+  const Files expected = undisturbed(2, "momentum");
+  ToyJob job(2, 0, "momentum");
+  ASSERT_TRUE(job.runs_on(20));
+  Held second(job.pid_of(1));
+  if (!second) GTEST_SKIP() << "no process may trace another one here";
+  const pid_t waiting = job.pid_of(0);
+  int looks = 0;  // On end that found it asleep there.
+  ASSERT_TRUE(comes([&] {
+    const auto call = io::read_file(cat("/proc/", waiting, "/task/", waiting, "/syscall"));
+    looks = call && std::atol(call->c_str()) == SYS_futex ? looks + 1 : 0;
+    return looks > 20;
+  }));
+  Held first(waiting);
+  ASSERT_TRUE(first);
+  ASSERT_EQ(job.count_traced(waiting, "parked"), 1);  // When it joined.
+  second.kill();
+  EXPECT_TRUE(comes([&] { return job.count_traced(waiting, "stop") == 1; }));
+  EXPECT_TRUE(comes([&] { return job.count_traced(waiting, "parked") == 2; }));
+  first.let_go();
+  EXPECT_TRUE(job.result() == expected) << "the final bytes differ";
 }
 
 TEST(Session, KeepsItsBitsWhenTheSchedulerDies) {

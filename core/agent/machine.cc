@@ -62,7 +62,14 @@ void Machine::give(Place& place) {
   place.incarnation = spare.incarnation;
   ++place.attempt;
   actions_.push_back(Promote{spare.process, place.node_id, place.attempt});
-  add_spare();
+  actions_.push_back(WantPause{next_pause_, kSparePatience});
+  promotions_.push_back({next_pause_++, generation_});
+}
+
+void Machine::replace_spares(const std::function<bool(const Promotion&)>& due) {
+  const auto count = std::erase_if(promotions_, due);
+  if (ending_ || job_done_ || workers_done()) return;
+  for (std::size_t i = 0; i < count; ++i) add_spare();
 }
 
 // Twice as long each time.
@@ -76,6 +83,7 @@ std::uint64_t Machine::pause(std::int32_t times) {
 void Machine::on(const PauseOver& e) {
   if (ending_ || job_done_) return;
   if (spare_pauses_.erase(e.pause) != 0 && !workers_done()) add_spare();
+  replace_spares([&](const Promotion& p) { return p.pause == e.pause; });
   for (auto& place : places_) {
     if (place.pause != e.pause) continue;
     place.pause = 0;
@@ -214,8 +222,11 @@ void Machine::tell_state() {
 void Machine::receive(const wire::JobProgress& m) {
   if (m.version <= version_) return;
   version_ = m.version;
+  generation_ = m.generation;
   spare_failures_ = 0;
   for (auto& place : places_) place.failures = 0;
+  // What an older generation did is told late, at times.
+  replace_spares([&](const Promotion& p) { return p.generation < m.generation; });
 }
 
 void Machine::receive(const wire::JobEnded& m) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -45,6 +46,10 @@ inline constexpr int kStoppedLooks = 4;
 // A process that can not be started for want of memory or of process numbers may be, a moment
 // later.
 inline constexpr std::int32_t kSpawnTries = 5;
+
+// Whoever takes the place of a promoted spare is started when the job has made a step since, or
+// after so long: until then the recovery has a better use for the processors.
+inline constexpr Duration kSparePatience = std::chrono::seconds(1);
 
 // What may happen.
 struct Started {};
@@ -140,6 +145,10 @@ class Machine {
     Process process = 0;
     Incarnation incarnation = 0;
   };
+  struct Promotion {  // Whose spare's successor is not started yet.
+    std::uint64_t pause = 0;
+    Generation generation = 0;  // The newest that had made a step then.
+  };
 
   void on(const Started&);
   void on(const Died& e);
@@ -166,6 +175,7 @@ class Machine {
   void give(Place& place);
   void start(Place& place);
   void add_spare();
+  void replace_spares(const std::function<bool(const Promotion&)>& due);
   std::uint64_t pause(std::int32_t times);
   void tell_state();
   void send(wire::Message message);
@@ -184,10 +194,12 @@ class Machine {
   std::map<Process, int> stopped_;        // In how many looks on end.
   std::map<Process, const char*> ended_;  // By us, and in words why: no fault of their own.
   std::set<std::uint64_t> spare_pauses_;  // A spare waits for the end of each.
+  std::vector<Promotion> promotions_;
   std::uint64_t next_pause_ = 1;
   Process next_process_ = 1;
   std::int32_t spare_failures_ = 0;
   Version version_ = 0;
+  Generation generation_ = 0;  // In which version_ was made.
   bool linked_ = false;
   bool met_ = false;       // Was connected to the scheduler at some time.
   bool job_done_ = false;  // The job has ended in good order: who is gone is not missed.

@@ -139,7 +139,33 @@ TEST_F(AgentTest, PromotesTheSpareThatWaitsLongestAndStartsAnother) {
   EXPECT_EQ(promoted_[0].process, oldest);
   EXPECT_EQ(promoted_[0].node_id, "w1");
   EXPECT_EQ(promoted_[0].attempt, 2U);
+  step(PauseOver{pauses_.back().pause});
   EXPECT_EQ(spares_.size(), 3U);
+}
+
+TEST_F(AgentTest, AnotherSpareIsStartedWhenTheJobHasMadeAStepSince) {
+  start(1, 5);
+  step(Received{wire::JobProgress{1, 5, 0, 0}});
+  dies(at("w0"), 137);
+  EXPECT_EQ(spares_.size(), 1U);
+  step(Received{wire::JobProgress{1, 6, 0, 0}});  // Told late: made before.
+  EXPECT_EQ(spares_.size(), 1U);
+  step(Received{wire::JobProgress{2, 7, 0, 1}});
+  EXPECT_EQ(spares_.size(), 2U);
+  step(Received{wire::JobProgress{2, 8, 0, 1}});
+  step(PauseOver{pauses_.back().pause});
+  EXPECT_EQ(spares_.size(), 2U);
+}
+
+TEST_F(AgentTest, AnotherSpareIsStartedInTheEndWhereNoStepIsMade) {
+  start(1, 5);
+  dies(at("w0"), 137);
+  dies(at("w1"), 137);  // No spare is left: it starts from nothing.
+  EXPECT_EQ(promoted_.size(), 1U);
+  EXPECT_EQ(places_.at("w1").attempt, 2U);
+  EXPECT_EQ(spares_.size(), 1U);
+  step(PauseOver{pauses_.back().pause});
+  EXPECT_EQ(spares_.size(), 2U);
 }
 
 TEST_F(AgentTest, NeverPromotesADeadSpare) {
