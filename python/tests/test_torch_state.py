@@ -84,6 +84,33 @@ assert state.n == 3, state.n
 """)
 
 
+def test_torch_a_rank_stops_before_it_takes_a_void_step_back(program: Program) -> None:
+    program("""
+from holdfast.torch import _engine
+hf.init()
+state = hf.State(model, optimizer)
+calls = []
+def noted(thing, name):
+    usual = getattr(thing, name)
+    def call(*arguments):
+        calls.append(name)
+        return usual(*arguments)
+    setattr(thing, name, call)
+noted(state._session, "begin_step")  # Where a rank stops, if a fault came.
+noted(state._image, "read")
+seen = []
+for x in state.steps([1.0, 2.0]):
+    seen.append((x, state.replaying, model.weight.tolist()))
+    _engine.engine.marked = seen[-1][:2] == (2.0, False)
+    optimizer.zero_grad(); model(torch.ones(1, 2) * x).sum().backward(); optimizer.step()
+    calls.append("body")
+assert [s[:2] for s in seen] == [(1.0, False), (2.0, False), (2.0, True)], seen
+assert seen[1][2] == seen[2][2] != seen[0][2]
+again = ["begin_step", "read", "begin_step", "body"]
+assert calls == ["begin_step", "body", "begin_step", "body", *again], calls
+""")
+
+
 def test_torch_what_follows_a_pass_that_is_left_before_an_update_is_kept(program: Program) -> None:
     program("""
 hf.init()

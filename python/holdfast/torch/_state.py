@@ -265,11 +265,16 @@ class State:
         rank = engine.place.rank
         seed_all(derive(self._seed, "step", rank, self._session.version))
 
-    def _end_native(self) -> bool:
-        """End a step of the session. True: it is void, and everything is as before it."""
+    def _end_native(self, again: bool = False) -> bool:
+        """End a step of the session. True: it is void, and everything is as before it.
+
+        `again`: then it is begun again at once, whatever the program does.
+        """
         session, engine = self._session, self._engine
         engine.settle()
         if engine.marked:  # What echoes have touched is never staged.
+            if again:  # The others wait until this rank has stopped, not for a copy.
+                session.begin_step()
             self._restore()
             return True
         gradients = not self._stepped  # They are of use later only if no update was made of them.
@@ -283,10 +288,10 @@ class State:
             engine.asked = engine.guessed = False
         return is_void
 
-    def _finish(self) -> bool:
-        """End a step. False: it was void and is to be made again."""
+    def _finish(self, again: bool = False) -> bool:
+        """End a step. False: it was void and is to be made again; `again`: which is certain."""
         n = self.n + 1
-        is_void = self._end_native()
+        is_void = self._end_native(again)
         self._engine.in_step = False
         self._replaying = is_void
         if is_void:
@@ -412,7 +417,7 @@ class State:
             except GeneratorExit:
                 self._left_in_a_step()
                 raise
-            if self._finish():
+            if self._finish(again=True):
                 return
             if between is not None:
                 between.put_back(self._kept)
