@@ -233,6 +233,8 @@ Outcome Member::stage(const Numbers& numbers, const std::byte* from, const Reque
     piece.to.data += at;
     piece.to.bytes = std::min(most, numbers.bytes - at);
     piece.to.count = piece.to.bytes / size_of(numbers.element);
+    const std::size_t left = numbers.bytes - at - piece.to.bytes;
+    if (whole && left >= most) piece.soon = piece.from + most;
     show(piece, whole ? Range{0, 0} : slice_of(piece.to.bytes, rank(), world_size()));
     Outcome o = at == 0 && request != nullptr ? begin(*request) : pass();
     // Who has a place has not shown its piece: all ranks see that, and meet once more.
@@ -240,8 +242,10 @@ Outcome Member::stage(const Numbers& numbers, const std::byte* from, const Reque
     if (o != Outcome::kDone) return o;
     o = whole ? sum_all(piece) : sum_slice(piece);
     if (o != Outcome::kDone) return o;
-    ++pieces_;
     at += piece.to.bytes;
+    // The next piece's slices lie where this one's do. Of a rank's staging others may still be
+    // reading its own slice, which it does not show: so the same half will do, which is in caches.
+    if (whole || left < most) ++pieces_;
   } while (at < numbers.bytes);
   return Outcome::kDone;
 }
@@ -261,7 +265,7 @@ void Member::sum_part(const Piece& piece, Range part, std::byte* to, bool past_c
   }
   const std::size_t count = (part.end - part.begin) / size_of(piece.to.element);
   if (count == 0) return;
-  (past_caches ? sum_past_caches : sum_rows)(to, rows.all(), count, piece.to.element);
+  (past_caches ? sum_past_caches : sum_rows)(to, rows.all(), count, piece.to.element, piece.soon);
 }
 
 // Every rank sums everything: no second barrier.

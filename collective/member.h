@@ -47,11 +47,13 @@ class Member {
   [[nodiscard]] bool is_registered(const Numbers& numbers) const;
 
  private:
-  // What of a staged sum is made at a time: from where, to where it goes, and how.
+  // What of a staged sum is made at a time: from where, to where it goes, how, and, if this rank
+  // sums all of it, what it will show next (or null).
   struct Piece {
     Numbers to;
     const std::byte* from;
     bool past_caches = false;
+    const std::byte* soon = nullptr;
   };
   Member() = default;
   Status map_regions(const Group::Options& options);
@@ -87,7 +89,7 @@ class Member {
   std::uint64_t barriers_ = 1;  // Passed so far, the joining among them.
   Courtesy courtesy_;
   std::uint64_t operations_ = 0;  // Begun so far.
-  std::uint64_t pieces_ = 0;      // Staging halves used so far.
+  std::uint64_t pieces_ = 0;      // How often the staging half was changed.
   Request current_;
   Outcome final_ = Outcome::kDone;  // The first other outcome, once it has come.
   mutable std::mutex mutex_;        // Of why_.

@@ -33,7 +33,8 @@ class Segment {
   [[nodiscard]] Request& request(int rank, std::uint64_t sequence) const {
     return control().members[rank].requests[sequence % 2].request;
   }
-  // Rank's staging half; the halves are used in turn, for the same reason.
+  // Rank's staging half. A half is written again only after all have arrived at a barrier that came
+  // after the last look at it: mostly the two are used in turn.
   [[nodiscard]] std::byte* staging(int rank, std::uint64_t piece) const;
   [[nodiscard]] std::size_t half_bytes() const { return half_bytes_; }
 

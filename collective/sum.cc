@@ -31,6 +31,7 @@ namespace {
 // How far ahead lines are asked for: the hardware's own asking stops at each page's end.
 constexpr std::size_t kAhead = 2048;
 constexpr std::size_t kLine = 64;
+constexpr int kSecondLevel = 2;        // As __builtin_prefetch counts.
 constexpr std::size_t kStreamed = 16;  // Where and how much a store past the caches may be.
 
 // What is added up, and where to. kRanks is the number of rows, or 0 if the compiler need not know
@@ -40,6 +41,7 @@ struct Sum {
   const std::byte* const* rows;
   std::byte* const* outs;
   std::size_t ranks;
+  const std::byte* soon;
 };
 enum class Outs : std::uint8_t { kOne, kPast, kAll };
 
@@ -88,6 +90,7 @@ HF_INLINE void sum_bytes(const Sum& s, std::size_t bytes) {
       __builtin_prefetch(s.rows[k] + at + kAhead, kOuts == Outs::kAll ? 1 : 0);
     }
     if (kOuts == Outs::kOne) __builtin_prefetch(s.outs[0] + at + kAhead, 1);
+    if (kOuts != Outs::kAll && s.soon != nullptr) __builtin_prefetch(s.soon + at, 0, kSecondLevel);
     for (std::size_t i = 0; i < kLine; i += sizeof(Lanes)) sum_at<Lanes, kRanks, kOuts>(s, at + i);
   }
   for (; at + sizeof(Lanes) <= bytes; at += sizeof(Lanes)) sum_at<Lanes, kRanks, kOuts>(s, at);
@@ -165,22 +168,22 @@ const char* name_of(Element element) {
 }
 
 void sum_rows(std::byte* out, std::span<const std::byte* const> rows, std::size_t count,
-              Element element) {
-  sum_into_one({rows.data(), &out, rows.size()}, count * size_of(element), element);
+              Element element, const std::byte* soon) {
+  sum_into_one({rows.data(), &out, rows.size(), soon}, count * size_of(element), element);
 }
 
 void sum_past_caches(std::byte* out, std::span<const std::byte* const> rows, std::size_t count,
-                     Element element) {
+                     Element element, const std::byte* soon) {
   const bool aligned = reinterpret_cast<std::uintptr_t>(out) % kStreamed == 0;
-  if (!aligned) return sum_rows(out, rows, count, element);
-  sum_past({rows.data(), &out, rows.size()}, count * size_of(element), element);
+  if (!aligned) return sum_rows(out, rows, count, element, soon);
+  sum_past({rows.data(), &out, rows.size(), soon}, count * size_of(element), element);
 #if HF_STREAMS
   _mm_sfence();  // Other threads of this process may be told that it is there.
 #endif
 }
 
 void sum_in_place(std::span<std::byte* const> rows, std::size_t count, Element element) {
-  sum_into_all({rows.data(), rows.data(), rows.size()}, count * size_of(element), element);
+  sum_into_all({rows.data(), rows.data(), rows.size(), nullptr}, count * size_of(element), element);
 }
 
 }  // namespace holdfast::collective

@@ -57,6 +57,27 @@ TEST_P(SumOfRanks, StagedThroughLittleMemoryIsTheSame) {
   expect_sums<float>(job, {1000, 2048, 2049, 50'001}, false);
 }
 
+// Whole pieces lie in one half of the staging, the rest and the next sum in the other: whoever is
+// ahead must not write where others still read.
+TEST_P(SumOfRanks, StagedOneAfterAnotherOfWholePiecesAndRestsAreTheSame) {
+  TestJob job(GetParam());
+  job.base().staging_bytes = 16384;  // Pieces of 2048 floats.
+  const std::vector<std::size_t> counts = {20'480, 20'481, 8192, 40'960, 20'479, 2049, 4096};
+  std::vector<std::vector<float>> want;
+  for (const std::size_t count : counts) {
+    want.push_back(reference_sum<float>(GetParam(), count, count));
+  }
+  job.run([&](Group& group) {
+    for (std::size_t i = 0; i < 10 * counts.size(); ++i) {
+      const std::size_t k = i % counts.size();
+      std::vector<float> numbers(counts[k]);
+      fill(std::span(numbers), group.rank(), counts[k]);
+      ASSERT_EQ(group.all_reduce_staged(std::span(numbers)), Outcome::kDone) << group.why();
+      ASSERT_TRUE(same_bits<float>(numbers, want[k])) << "rank " << group.rank() << ", sum " << i;
+    }
+  });
+}
+
 TEST_P(SumOfRanks, StagedOutOfOtherMemoryLeavesThatAsItWas) {
   TestJob job(GetParam());
   job.base().staging_bytes = 65'536;
