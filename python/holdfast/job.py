@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from holdfast._core import Optimizer, Place, Session, Worker
 from holdfast._errors import UserError
@@ -102,6 +103,39 @@ def _note_joining() -> None:
     if lifeline:  # It lies in the job's own folder, which the launcher removes.
         with contextlib.suppress(OSError):
             Path(lifeline).with_name("joined").touch()
+
+
+RANKS: Final = ("RANK", "LOCAL_RANK")
+
+
+class _Waiting(type(os.environ)):  # type: ignore[misc]
+    """The environment of a spare: who asks it for a rank waits until there is one."""
+
+    def __getitem__(self, key: str) -> str:
+        if key in RANKS and _waits():
+            _ = init().place
+        value: str = super().__getitem__(key)
+        return value
+
+
+def _waits() -> bool:
+    os.environ.__class__ = _USUAL  # Whoever waits reads it, too.
+    return _spare_of == os.getpid() and not any(name in os.environ for name in RANKS)
+
+
+_USUAL: Final = type(os.environ)
+_spare_of = 0  # The process; its children have no rank to wait for.
+
+
+def prepare_spare() -> None:
+    """Let this process, if it is a spare, wait where its program reads its rank in os.environ.
+
+    Programs written for torchrun do so at their top; there a KeyError would end it.
+    """
+    global _spare_of
+    if "HOLDFAST_SPARE_FD" in os.environ and "RANK" not in os.environ:
+        _spare_of = os.getpid()
+        os.environ.__class__ = _Waiting
 
 
 def publish(place: Place) -> None:

@@ -202,3 +202,56 @@ def test_torch_under_another_launcher_the_right_one_is_named() -> None:
         timeout=120,
     )
     assert "start the program with `holdfast run --nproc-per-node N program.py`" in done.stderr
+
+
+def test_torch_models_and_optimizers_are_kept_wherever_they_stand(program: Program) -> None:
+    program("""
+hf.init()
+nets, made = {"one": model}, [[optimizer], None]
+state = hf.State(made, nets=nets)
+for x in state.steps([1.0, 2.0]):
+    optimizer.zero_grad(); model(torch.ones(1, 2) * x).sum().backward(); optimizer.step()
+was = model.weight.detach().clone()
+with torch.no_grad(): model.weight.zero_()
+state._restore()
+assert nets["one"] is model and torch.equal(model.weight, was), (was, model.weight)
+""")
+
+
+def test_torch_what_a_module_says_of_itself_is_kept(program: Program) -> None:
+    program("""
+class Counting(torch.nn.Linear):
+    calls = 0
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x)
+    def get_extra_state(self): return self.calls
+    def set_extra_state(self, calls): self.calls = calls
+hf.init()
+counting = Counting(2, 2)
+state = hf.State(torch.nn.Sequential(counting))
+for x in state.steps([1.0, 2.0]): counting(torch.ones(1, 2) * x)
+counting.calls = 77
+state._restore()
+assert counting.calls == 2, counting.calls
+""")
+
+
+def test_torch_what_state_would_lose_is_refused_at_the_first_step(program: Program) -> None:
+    program("""
+hf.init()
+refused("give State the model too", lambda: hf.State(optimizer))
+class Late(torch.nn.Linear):
+    def forward(self, x):
+        self.register_buffer("mask", torch.ones(2), persistent=False)
+        if not hasattr(self, "mean"): self.register_buffer("mean", x.mean().detach())
+        return super().forward(x) * self.mean
+late = Late(2, 2)
+state = hf.State(model, optimizer, late)
+steps = state.steps([1.0, 2.0])
+late(next(steps) * torch.ones(1, 2))
+refused("buffer `.mean` of `model2` was made after State", lambda: next(steps))
+del late._buffers["mean"], late._buffers["mask"]
+optimizer.add_param_group({"params": late.parameters()})
+refused("a group of parameters was added to `sgd1` after State", lambda: state._finish())
+""")

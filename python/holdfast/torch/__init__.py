@@ -25,6 +25,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from holdfast._errors import Error, PeerError, UserError, WorldError
+from holdfast.job import prepare_spare
 from holdfast.torch import _engine, _register
 from holdfast.torch._state import State
 
@@ -55,3 +56,4 @@ def init() -> None:
 
 
 _register.register()
+prepare_spare()

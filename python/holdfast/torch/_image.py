@@ -139,6 +139,8 @@ class Kept:
         self.others: dict[str, Any] = {}
         self._parameters: list[tuple[Key, Tensor]] = []
         self._buffers: list[tuple[Key, torch.nn.Module, str]] = []
+        self._groups: dict[str, int] = {}  # Of parameters, by optimizer.
+        self._extras: dict[str, torch.nn.Module] = {}  # Modules with get_extra_state().
 
     def add(self, name: str, thing: Any) -> None:
         """Take something up."""
@@ -156,6 +158,7 @@ class Kept:
                     "a part only"
                 )
             self.optimizers[name] = thing
+            self._groups[name] = len(thing.param_groups)
         elif isinstance(thing, Tensor):
             self.tensors[name] = thing
         elif isinstance(thing, (torch.Generator, dict, list, set)) or (
@@ -180,10 +183,38 @@ class Kept:
             self._parameters.append((("model", name, key), parameter))
         seen: set[int] = set()
         for prefix, module in model.named_modules():
+            if type(module).get_extra_state is not torch.nn.Module.get_extra_state:
+                self._extras[f"{name}.{prefix}"] = module
             for key, buffer in module._buffers.items():
                 if buffer is not None and id(buffer) not in seen:
                     seen.add(id(buffer))
                     self._buffers.append((("buffer", name, f"{prefix}.{key}"), module, key))
+
+    def see_that_it_is_whole(self) -> None:
+        """Refuse optimizers of parameters that are not kept."""
+        kept = {id(tensor) for _, tensor in self._parameters} | set(map(id, self.tensors.values()))
+        for name, optimizer in self.optimizers.items():
+            if any(id(parameter) not in kept for parameter in parameters_of(optimizer)):
+                raise UserError(
+                    f"`{name}` updates parameters of no model that State was given; give State the "
+                    "model too: State(model, optimizer)"
+                )
+
+    def see_that_buffers_are_kept(self) -> None:
+        """Refuse buffers of a model's state_dict() that came after State was made."""
+        kept = {id(module._buffers[key]) for _, module, key in self._buffers}
+        places = {(id(module), key) for _, module, key in self._buffers}
+        for name, model in self.models.items():
+            for prefix, module in model.named_modules():
+                lasting = module._buffers.keys() - module._non_persistent_buffers_set
+                for key in sorted(lasting):
+                    buffer = module._buffers[key]
+                    if buffer is None or id(buffer) in kept or (id(module), key) in places:
+                        continue
+                    raise UserError(
+                        f"buffer `{prefix}.{key}` of `{name}` was made after State, which can not "
+                        "keep it; make it, with its full size, before State"
+                    )
 
     # ---- Tensors --------------------------------------------------------------------------------
 
@@ -233,6 +264,12 @@ class Kept:
 
     def objects(self) -> dict[str, Any]:
         """Return the rest of the state, to be pickled."""
+        for name, optimizer in self.optimizers.items():
+            if len(optimizer.param_groups) != self._groups[name]:
+                raise UserError(
+                    f"a group of parameters was added to `{name}` after State was made, which can "
+                    "not be kept; add it before, with a learning rate of 0 until it is to be used"
+                )
         groups = {
             name: [{k: v for k, v in g.items() if k != "params"} for g in o.param_groups]
             for name, o in self.optimizers.items()
@@ -246,7 +283,11 @@ class Kept:
         }
         others = {name: _contents(thing) for name, thing in self.others.items()}
         kinds = {name: type(o).__name__ for name, o in self.optimizers.items()}
-        return {"groups": groups, "loose": loose, "others": others, "kinds": kinds}
+        extras = {name: module.get_extra_state() for name, module in self._extras.items()}
+        return {
+            **{"groups": groups, "loose": loose, "others": others, "kinds": kinds},
+            "extras": extras,
+        }
 
     def digests(self) -> dict[str, bytes]:
         """Return what tells by name whether anything but a tensor has changed."""
@@ -286,8 +327,7 @@ class Kept:
             state.setdefault((name, i), {})[key] = value
         for name, optimizer in self.optimizers.items():
             _restore_optimizer(optimizer, name, state, objects["groups"][name])
-        for name, thing in self.others.items():
-            _put_back(thing, objects["others"][name])
+        self._put_back_all(objects)
 
     def change(self, tensors: Mapping[Key, Tensor], keys: set[Key], objects: Any) -> None:
         """Let `tensors` differ from what an image holds, `keys` be there, and all objects."""
@@ -319,8 +359,13 @@ class Kept:
         for name, optimizer in self.optimizers.items():
             for group, saved in zip(optimizer.param_groups, objects["groups"][name]):
                 group.update(saved)
+        self._put_back_all(objects)
+
+    def _put_back_all(self, objects: Any) -> None:
         for name, thing in self.others.items():
             _put_back(thing, objects["others"][name])
+        for name, module in self._extras.items():
+            module.set_extra_state(objects["extras"][name])
 
     @staticmethod
     def _compare(known: Mapping[Key, Tensor], places: list[_Place]) -> None:
@@ -437,6 +482,8 @@ class Image:
     def _pickle(self, objects: dict[str, Any]) -> bytes:
         try:
             return pickle.dumps({**objects, **self._kept.objects()}, pickle.HIGHEST_PROTOCOL)
+        except UserError:
+            raise
         except Exception as error:
             raise UserError(f"something that State keeps can not be pickled: {error}") from error
 

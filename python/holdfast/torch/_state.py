@@ -25,6 +25,14 @@ _HELLO: Final = struct.Struct("<2Q16sQ")  # Restarted; catching up; what is kept
 _SECOND: Final = struct.Struct("<3Q")  # asked and guessed, of the engine; catching up.
 
 
+def _holds_trained(thing: Any) -> bool:
+    """Whether a model or an optimizer is in `thing`: to be kept in place, never by copies."""
+    if isinstance(thing, (dict, list, tuple)):
+        parts = thing.values() if isinstance(thing, dict) else thing
+        return any(_holds_trained(part) for part in parts)
+    return isinstance(thing, (torch.nn.Module, torch.optim.Optimizer))
+
+
 class State:
     """What a step depends on, and the steps themselves.
 
@@ -55,6 +63,7 @@ class State:
         self._ddp: list[Any] = []
         self._seed = torch.initial_seed()
         self._stepped = False
+        self._seen = False  # The state after a first step of this process.
         self._replaying = False
         self._epoch = 0  # Of the next batch.
         self._index = 0  # The same, within the epoch.
@@ -74,6 +83,7 @@ class State:
             self._add(self._name(thing), thing)
         for name, thing in named.items():
             self._add(name, thing)
+        self._kept.see_that_it_is_whole()
         self._open()
 
     # ---- What is kept ---------------------------------------------------------------------------
@@ -90,10 +100,14 @@ class State:
         return f"{kind}{self._counts[kind]}"
 
     def _add(self, name: str, thing: Any) -> None:
-        whole = isinstance(thing, (list, tuple)) and len(thing) > 0
-        if whole and all(hasattr(part, "state_dict") for part in thing):
-            for i, part in enumerate(thing):
-                self._add(f"{name}.{i}", part)
+        parts: dict[Any, Any] = {}
+        if isinstance(thing, (dict, list, tuple)) and not hasattr(thing, "state_dict"):
+            parts = dict(thing if isinstance(thing, dict) else enumerate(thing))
+        if parts and (
+            _holds_trained(thing) or all(hasattr(p, "state_dict") for p in parts.values())
+        ):
+            for key, part in parts.items():
+                self._add(f"{name}.{key}", part)
             return
         if thing is None:
             return
@@ -107,6 +121,12 @@ class State:
 
     def _note_step(self, *_: Any) -> None:
         self._stepped = True
+
+    def _see_that_all_is_kept(self) -> None:
+        """In the first step of this process: refuse what it has made and State does not keep."""
+        if not self._seen:
+            self._kept.see_that_buffers_are_kept()
+            self._seen = True
 
     # ---- The beginning --------------------------------------------------------------------------
 
@@ -131,7 +151,7 @@ class State:
         self._begin_native(restarted=True)
         while session.version == 0:
             self._equalise()
-        engine.in_step = False
+        engine.in_step = self._seen = False
 
     def _equalise(self) -> None:
         """Make step 1 of the session: rank 0's parameters and buffers for all, where DDP is."""
@@ -277,6 +297,7 @@ class State:
                 session.begin_step()
             self._restore()
             return True
+        self._see_that_all_is_kept()
         gradients = not self._stepped  # They are of use later only if no update was made of them.
         self._image.write(session.private(session.version + 1), self._objects(), gradients)
         position = _core.Position(self._epoch, self._index)
