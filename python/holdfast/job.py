@@ -114,7 +114,7 @@ class _Waiting(type(os.environ)):  # type: ignore[misc]
     def __getitem__(self, key: str) -> str:
         if key in RANKS and _waits():
             _ = init().place
-        value: str = super().__getitem__(key)
+        value: str = _USUAL.__getitem__(self, key)
         return value
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch_job import Job, needs_torch
+from torch_job import Job, needs_torch, run
 from torch_warm import calm
 
 pytestmark = [pytest.mark.kill, needs_torch]
@@ -60,3 +60,41 @@ def test_torch_a_program_that_has_changed_between_restarts_is_told_so(tmp_path: 
     said = job.logs()
     assert "UserError: the program has changed between restarts: `module.first.weight` is " in said
     assert "[96, 16], in the state it is torch.float32 [64, 16]; a job goes on with the" in said
+
+
+PROGRAM = """
+import os, json, sys, torch, holdfast.torch as hf
+rank = int(os.environ["LOCAL_RANK"])
+assert os.getenv("RANK") == str(rank)
+folder = sys.argv[2]
+open(f"{folder}/began-{os.getpid()}", "w").close()
+hf.init()
+torch.manual_seed(3)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+state = hf.State(model, optimizer)
+for x in state.steps([torch.full((1, 2), i + rank + 1.0) for i in range(6)]):
+    if state.n == 3 and rank == 1 and json.loads(sys.argv[1])["kills"]:
+        while not os.path.exists(f"{folder}/go"): pass
+        if int(os.environ["HOLDFAST_ATTEMPT"]) == 1: os.kill(os.getpid(), 9)
+    optimizer.zero_grad()
+    (model(x) ** 2).sum().backward()
+    optimizer.step()
+open(f"{folder}/result-{rank}", "w").write(json.dumps([state.n, model.module.weight.tolist()]))
+"""
+
+
+def test_torch_a_spare_waits_where_its_program_reads_its_rank(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    expected = run(tmp_path / "calm", {"kills": []}, program=program)
+    folder = tmp_path / "job"
+    job = Job(folder, {"kills": [1]}, spares=1, program=program, options=("--max-restarts", "1"))
+    try:
+        job.until(lambda trace: any(e["event"] == "waiting" for e in trace), "a spare that waits")
+        assert len(list(folder.glob("began-*"))) == 2
+        (folder / "go").touch()
+        assert job.end() == expected
+    finally:
+        job.stop()
+    assert any(e["event"] == "promoted" for e in job.trace())
