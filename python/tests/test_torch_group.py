@@ -102,6 +102,9 @@ def test_torch_what_it_can_not_do_is_said() -> None:
         dist.all_reduce(torch.eye(3).to_sparse())
     with pytest.raises(UserError, match="name the source"):
         group.recv_anysource([torch.zeros(1)], 0)
+    for splits in ([6], [1], [2, 0]):  # More than there is would be read and written.
+        with pytest.raises(UserError, match="of 2 rows for 1 ranks"):
+            dist.all_to_all_single(torch.zeros(2, 3), torch.zeros(2, 3), [2], splits)
     with pytest.raises(UserError, match="place of"):
         hf.init()
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])

@@ -17,6 +17,7 @@ from torch.distributed import ReduceOp
 from holdfast import _core
 from holdfast._core import lib
 from holdfast._errors import UserError
+from holdfast.torch._eager import runs_as_it_is
 from holdfast.torch._engine import Phase
 from holdfast.torch._member import Member
 from holdfast.torch._operands import (
@@ -25,6 +26,7 @@ from holdfast.torch._operands import (
     OPS,
     as_dense,
     check,
+    counts,
     fold,
     operation_of,
     overlap,
@@ -35,6 +37,7 @@ _SMALL: Final = 1 << 16  # Bytes up to which a float operand is kept for its exa
 _LARGE: Final = 1 << 18  # Bytes from which a sum may run on a thread of its own.
 
 
+@runs_as_it_is
 class HoldfastGroup(Member):
     """Some ranks of the job, through all generations."""
 
@@ -334,17 +337,9 @@ class HoldfastGroup(Member):
         opts: Any = None,
     ) -> Done:
         """Send block i to rank i; splits count in rows, none: equal blocks."""
-
-        def counts(tensor: Tensor, splits: list[int]) -> list[int]:
-            if not splits:
-                return [tensor.numel() // self._size] * self._size
-            row = tensor.numel() // tensor.shape[0] if tensor.shape[0] else 0
-            return [n * row for n in splits]
-
+        to, of = counts(input, input_splits, self._size), counts(output, output_splits, self._size)
         receive = output if output.is_contiguous() else torch.empty_like(output)
-        self._exchange(
-            as_dense(input), counts(input, input_splits), receive, counts(output, output_splits)
-        )
+        self._exchange(as_dense(input), to, receive, of)
         if receive is not output:
             output.copy_(receive)
         return Done([output])
@@ -354,10 +349,10 @@ class HoldfastGroup(Member):
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Done:
         """Send inputs[i] to rank i."""
         send = torch.cat([as_dense(t).reshape(-1) for t in inputs])
-        counts = [t.numel() for t in outputs]
-        receive = torch.empty(sum(counts), dtype=send.dtype)
-        self._exchange(send, [t.numel() for t in inputs], receive, counts)
-        for output, block in zip(outputs, torch.split(receive, counts)):
+        of = [t.numel() for t in outputs]
+        receive = torch.empty(sum(of), dtype=send.dtype)
+        self._exchange(send, [t.numel() for t in inputs], receive, of)
+        for output, block in zip(outputs, torch.split(receive, of)):
             output.copy_(block.view(output.shape))
         return Done(outputs)
 
@@ -365,13 +360,13 @@ class HoldfastGroup(Member):
         """Collect every rank's input in rank root."""
         mine = as_dense(inputs[0])
         at_root = self.rank() == opts.rootRank
-        counts = [mine.numel() if at_root else 0] * self._size
+        of = [mine.numel() if at_root else 0] * self._size
         to = [mine.numel() if r == opts.rootRank else 0 for r in range(self._size)]
-        everyone = torch.empty(sum(counts), dtype=mine.dtype)
-        self._exchange(mine.reshape(-1), to, everyone, counts)
+        everyone = torch.empty(sum(of), dtype=mine.dtype)
+        self._exchange(mine.reshape(-1), to, everyone, of)
         if not at_root:
             return Done([])
-        for output, part in zip(outputs[0], torch.split(everyone, counts)):
+        for output, part in zip(outputs[0], torch.split(everyone, of)):
             output.copy_(part.view(output.shape))
         return Done(outputs[0])
 

@@ -14,12 +14,14 @@ from torch.utils.data import DistributedSampler
 from holdfast import _core
 from holdfast._errors import UserError
 from holdfast.torch import _engine
+from holdfast.torch._eager import runs_as_it_is
 from holdfast.torch._engine import Engine, Phase
 from holdfast.torch._work import Done, Runner
 
 _Base: Any = dist.ProcessGroup  # Its stubs describe overloads that torch itself never calls.
 
 
+@runs_as_it_is
 class Member(_Base):  # type: ignore[misc]
     """A process group as torch knows it, and who answers its collectives now."""
 

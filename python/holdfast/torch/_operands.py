@@ -91,3 +91,21 @@ def check(tensor: Tensor, kind: Any, operation: int | None) -> None:
 def overlap(a: Tensor, b: Tensor) -> bool:
     """Tell whether two tensors may share bytes."""
     return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+
+def counts(tensor: Tensor, splits: Sequence[int], size: int) -> list[int]:
+    """Return how many elements go to or come from each rank; `splits` in rows, none: as many."""
+    rows = tensor.shape[0] if tensor.dim() else 1
+    if not splits:
+        if rows % size:
+            raise UserError(
+                f"all_to_all_single gives each of {size} ranks as many rows, and {rows} can not be "
+                "divided so; say how many each gets (input_split_sizes, output_split_sizes)"
+            )
+        return [tensor.numel() // size] * size
+    if len(splits) != size or sum(splits) != rows:  # Memory would be read that is not there.
+        raise UserError(
+            f"all_to_all_single was given the splits {list(splits)} of {rows} rows for {size} "
+            "ranks; there is one for each, and together they are the rows"
+        )
+    return [n * (tensor.numel() // rows if rows else 0) for n in splits]

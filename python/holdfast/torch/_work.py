@@ -15,12 +15,14 @@ from torch import Tensor
 
 from holdfast import _core
 from holdfast._errors import UserError
+from holdfast.torch._eager import runs_as_it_is
 from holdfast.torch._engine import Engine, say
 
 _Future = torch.futures.Future[Any]
 _LIMIT_S = 600.0  # For a callback behind which other sums wait.
 
 
+@runs_as_it_is
 class Done(dist.Work):
     """An operation that was complete when its call returned."""
 
@@ -59,6 +61,7 @@ class Done(dist.Work):
         """Return at once."""
 
 
+@runs_as_it_is
 class _Result(torch.futures.Future[Any]):
     """The future of what a Runner carries out."""
 
@@ -72,6 +75,7 @@ class _Result(torch.futures.Future[Any]):
         return super().wait()
 
 
+@runs_as_it_is
 class Promised(Done):
     """An operation that a Runner carries out."""
 
@@ -242,6 +246,7 @@ class Runner:
                         task.over.set()
 
 
+@runs_as_it_is
 class Started(Done):
     """A send or a receive under way."""
 

@@ -1,0 +1,33 @@
+"""Keep torch.compile out of what torch calls here from within compiled code.
+
+A compiled program that comes to a collective, as DDP's for its buffers, calls it with the compiler
+on: Dynamo then takes the methods of a group for the program's own, and may not read a group.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any, TypeVar
+
+import torch
+
+_Class = TypeVar("_Class", bound=type)
+
+
+def runs_as_it_is(cls: _Class) -> _Class:
+    """Have the methods of a class, and all that they call, run uncompiled.
+
+    It is said of their code, by what torch.compiler.disable() comes down to: that itself would
+    import the compiler, seconds and 100 MB, into programs that have no use for it.
+    """
+    torch_eval: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    names = ("set_code_exec_strategy", "_FrameExecStrategy", "_FrameAction")
+    if not all(hasattr(torch_eval, name) for name in names):
+        return cls  # Pinned by test_torch_compile.py for each version that was tried.
+    skip = torch_eval._FrameAction.SKIP
+    strategy = torch_eval._FrameExecStrategy(skip, skip)
+    for member in vars(cls).values():
+        function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+        if isinstance(function, types.FunctionType):
+            torch_eval.set_code_exec_strategy(function.__code__, strategy)
+    return cls
