@@ -255,3 +255,71 @@ del late._buffers["mean"], late._buffers["mask"]
 optimizer.add_param_group({"params": late.parameters()})
 refused("a group of parameters was added to `sgd1` after State", lambda: state._finish())
 """)
+
+
+def test_torch_who_counts_by_enumerate_is_told_once_what_counts_right(program: Program) -> None:
+    program("""
+hf.init()
+state = hf.State(model, optimizer)
+def bar(steps):  # As of tqdm.
+    for x in steps:
+        yield x
+seen = []
+for epoch in range(2):
+    for i, x in enumerate(bar(state.steps([1.0] * 3))):
+        seen.append((state.batch == i, state.n == 3 * epoch + i))
+    seen.append((state.batch == 0, state.n == 3 * epoch + 3))
+assert seen == [(True, True)] * 8, seen
+""")
+    told = program("""
+hf.init()
+state = hf.State(model, optimizer)
+for i, x in enumerate([1.0] * 3):
+    for y in state.steps([x], epochs=1):
+        assert state.batch == 0
+with state.step():
+    assert state.batch == 0
+assert state.batch == 1
+""")  # One log for both, and nothing of the second.
+    assert told.count("`enumerate(state.steps(...))` counts from 0") == 1
+    assert "`state.batch`" in told
+
+
+def test_torch_a_batch_has_one_number_however_often_it_is_made(program: Program) -> None:
+    program("""
+hf.init()
+state = hf.State(model, optimizer)
+seen, void = [], True
+for x in state.steps([1.0] * 3):
+    seen.append(state.batch)
+    if state.batch == 1 and void:
+        void, state._engine.marked = False, True
+assert seen == [0, 1, 1, 2], seen
+for x in state.steps([1.0] * 3, epoch=1):
+    if state.batch == 1:
+        break
+assert state.n == 4, state.n
+""")
+
+
+def test_torch_an_optimizer_that_is_not_kept_may_not_update_what_is(program: Program) -> None:
+    program("""
+hf.init()
+state = hf.State(model)
+other = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+with state.step():
+    other.step()
+    refused("SGD updates parameters of a model that State keeps", optimizer.step)
+""")
+    program("""
+hf.init()
+class Wrapper:  # Of its own kind, with an optimizer within.
+    def __init__(self): self.inner = optimizer
+    def state_dict(self): return {}
+    def load_state_dict(self, state): pass
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+state = hf.State(model, wrapper=Wrapper(), scheduler=scheduler)
+with state.step():
+    optimizer.step()
+    refused("AdamW updates", torch.optim.AdamW(model.parameters()).step)
+""")

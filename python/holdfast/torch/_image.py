@@ -200,6 +200,26 @@ class Kept:
                     "model too: State(model, optimizer)"
                 )
 
+    def see_that_an_optimizer_is_kept(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse one that updates what is kept, and whose own state nobody keeps."""
+        if any(optimizer is known for known in self.optimizers.values()):
+            return
+        parameters = {id(tensor) for _, tensor in self._parameters}
+        if not any(id(parameter) in parameters for parameter in parameters_of(optimizer)):
+            return
+        if any(optimizer.state is known.state for known in self.optimizers.values()):
+            return  # The inside of a wrapper that State was given.
+        for thing in self.others.values():  # A scheduler knows its optimizer, and does not keep it.
+            if isinstance(thing, torch.optim.lr_scheduler.LRScheduler):
+                continue
+            if any(part is optimizer for part in getattr(thing, "__dict__", {}).values()):
+                return
+        raise UserError(
+            f"{type(optimizer).__name__} updates parameters of a model that State keeps, but State "
+            "was not given the optimizer, whose own state a fault would lose: "
+            "State(model, optimizer)"
+        )
+
     def see_that_buffers_are_kept(self) -> None:
         """Refuse buffers of a model's state_dict() that came after State was made."""
         kept = {id(module._buffers[key]) for _, module, key in self._buffers}

@@ -10,12 +10,13 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from holdfast import _core
 from holdfast._errors import MarkedError, PeerError, UserError
 from holdfast.torch import _ddp, _engine
 from holdfast.torch._between import Between
-from holdfast.torch._data import Feeder, feeder_of, fingerprint
+from holdfast.torch._data import Feeder, feeder_of, fingerprint, is_enumerated
 from holdfast.torch._engine import Phase, say
 from holdfast.torch._image import Image, Kept
 from holdfast.torch._random import derive, seed_all
@@ -67,6 +68,7 @@ class State:
         self._replaying = False
         self._epoch = 0  # Of the next batch.
         self._index = 0  # The same, within the epoch.
+        self._drawn = 0  # 1: `_index` counts the batch of the step under way, which steps() gave.
         self._loader_state: Any = None
         self._epochs_given = 0
         self._epoch_read = False  # Before the first steps(): the program counts epochs itself.
@@ -79,11 +81,13 @@ class State:
         self._after: dict[str, bytes] | None = {}  # Digests at the last step's end. None: warned.
         self._left = False  # A step was left in its midst.
         self._restarted = False  # And has not come to its place in the data.
+        self._counter_seen = False  # Who counts the steps was looked for.
         for thing in things:
             self._add(self._name(thing), thing)
         for name, thing in named.items():
             self._add(name, thing)
         self._kept.see_that_it_is_whole()
+        register_optimizer_step_pre_hook(self._see_optimizer)
         self._open()
 
     # ---- What is kept ---------------------------------------------------------------------------
@@ -121,6 +125,10 @@ class State:
 
     def _note_step(self, *_: Any) -> None:
         self._stepped = True
+
+    def _see_optimizer(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if not self._engine.own_use:
+            self._kept.see_that_an_optimizer_is_kept(optimizer)
 
     def _see_that_all_is_kept(self) -> None:
         """In the first step of this process: refuse what it has made and State does not keep."""
@@ -264,6 +272,14 @@ class State:
         """The epoch of the next step, from 0; who begins there says so: steps(epoch=epoch)."""
         self._epoch_read = self._epoch_read or not self._feeders
         return self._epoch
+
+    @property
+    def batch(self) -> int:
+        """Batches of this epoch that are done; in the body of a step, those before it.
+
+        What `enumerate(state.steps(...))` counts, but right in a process that replaces another.
+        """
+        return self._index - self._drawn
 
     @property
     def replaying(self) -> bool:
@@ -412,9 +428,22 @@ class State:
                 batches = feeder.start(epoch, skip, self._loader_state)
                 for batch in self._with_fetch(batches):
                     self._loader_state = feeder.state()
+                    self._see_who_counts()
                     yield from self._until_done(batch, between)
                     between = None
             self._epoch, self._index, self._loader_state = epoch + 1, 0, None
+
+    def _see_who_counts(self) -> None:
+        """Before the first step: warn of a count that begins anew in a replacement."""
+        if self._counter_seen:
+            return
+        self._counter_seen = True
+        if self._engine.place.rank == 0 and is_enumerated(sys._getframe(1)):
+            say(
+                "`enumerate(state.steps(...))` counts from 0 in a process that replaces another, "
+                "and from elsewhere in the others, which then do different things; take "
+                "`state.batch`, the batches of this epoch before this one, or `state.n`, the steps"
+            )
 
     def _with_fetch(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield `batches`; what they draw while they are made depends on the step alone."""
@@ -433,11 +462,14 @@ class State:
         while True:
             self._begin()
             self._epoch, self._index, self._loader_state = after  # _begin() may have restored.
+            self._drawn = 1
             try:
                 yield batch
             except GeneratorExit:
                 self._left_in_a_step()
                 raise
+            finally:
+                self._drawn = 0
             if self._finish(again=True):
                 return
             if between is not None:
