@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
+from torch.testing._internal.two_tensor import TwoTensor  # noqa: E402
 
 from holdfast._errors import UserError  # noqa: E402
 from holdfast.torch._between import Between  # noqa: E402
@@ -142,6 +143,27 @@ def test_torch_what_is_not_dense_is_kept_as_the_rest(monkeypatch: pytest.MonkeyP
     image.read(memoryview(memory))
     for name, value in model.state_dict().items():
         assert torch.equal(value, values[name]), name
+
+
+def test_torch_what_has_no_bytes_of_its_own_is_refused_or_copied_by_torch() -> None:
+    model = nn.Linear(2, 2)
+    for what in (torch.empty(4, device="meta"), torch.eye(4).to_sparse()):
+        with pytest.raises(UserError, match="tensor `table` is .*; State keeps"):
+            Kept().add("table", what)
+        model.register_buffer("odd", what)
+        with pytest.raises(UserError, match="buffer `odd` is .*; State keeps"):
+            Kept().add("model", model)
+    model.odd = TwoTensor(torch.ones(4), torch.ones(4))
+    kept = Kept()
+    kept.add("model", model)
+    image = Image(kept, {})
+    memory = memoryview(bytearray(image.bytes))
+    image.write(memory, {}, with_gradients=False)  # It has no address: its bytes can't be read.
+    kept_there = image.tensors(memory)["buffer", "model", ".odd"]
+    assert kept_there.tolist() == [1.0] * 4
+    model.odd = torch.empty(4, device="meta")
+    with pytest.raises(NotImplementedError):  # Torch's own words.
+        image.write(memory, {}, with_gradients=False)
 
 
 def test_torch_another_model_is_refused_by_the_name_of_what_differs() -> None:

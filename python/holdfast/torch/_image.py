@@ -90,8 +90,17 @@ class _Copies:
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Whether a tensor's bytes are what it holds, in order."""
+    """Whether a tensor's bytes are what it holds, in order, and can be read as they lie."""
+    if tensor.device.type != "cpu" or not tensor.data_ptr():  # The latter: one made of others.
+        return False
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def _see_that_it_has_bytes(what: str, tensor: Tensor) -> None:
+    if tensor.device.type != "cpu":
+        raise UserError(f"{what} is on {tensor.device}; State keeps what lies in CPU memory")
+    if tensor.layout is not torch.strided:
+        raise UserError(f"{what} is {tensor.layout}; State keeps dense tensors: to_dense()")
 
 
 def _marks(tensors: list[Tensor]) -> list[tuple[int, int]]:
@@ -160,6 +169,7 @@ class Kept:
             self.optimizers[name] = thing
             self._groups[name] = len(thing.param_groups)
         elif isinstance(thing, Tensor):
+            _see_that_it_has_bytes(f"tensor `{name}`", thing)
             self.tensors[name] = thing
         elif isinstance(thing, (torch.Generator, dict, list, set)) or (
             hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
@@ -174,11 +184,7 @@ class Kept:
     def _add_model(self, name: str, model: torch.nn.Module) -> None:
         self.models[name] = model
         for key, parameter in model.named_parameters():
-            if parameter.device.type != "cpu":
-                raise UserError(
-                    f"parameter `{key}` is on {parameter.device}; State keeps what lies "
-                    "in CPU memory"
-                )
+            _see_that_it_has_bytes(f"parameter `{key}`", parameter)
             # The objects of now: FSDP puts others into the module during a step.
             self._parameters.append((("model", name, key), parameter))
         seen: set[int] = set()
@@ -188,6 +194,8 @@ class Kept:
             for key, buffer in module._buffers.items():
                 if buffer is not None and id(buffer) not in seen:
                     seen.add(id(buffer))
+                    where = f"{prefix}.{key}" if prefix else key
+                    _see_that_it_has_bytes(f"buffer `{where}`", buffer)
                     self._buffers.append((("buffer", name, f"{prefix}.{key}"), module, key))
 
     def see_that_it_is_whole(self) -> None:
