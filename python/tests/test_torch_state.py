@@ -218,6 +218,24 @@ assert nets["one"] is model and torch.equal(model.weight, was), (was, model.weig
 """)
 
 
+def test_torch_a_model_may_be_given_twice_and_a_dict_may_hold_itself(program: Program) -> None:
+    program("""
+hf.init()
+ddp = torch.nn.parallel.DistributedDataParallel(model)
+settings = {"rate": 1.0}
+settings["self"] = settings
+state = hf.State(ddp, optimizer, nets={"one": ddp}, whole=torch.nn.Sequential(ddp), s=settings)
+assert state._ddp == [ddp]
+for x in state.steps([1.0, 2.0]):
+    optimizer.zero_grad(); ddp(torch.ones(1, 2) * x).sum().backward(); optimizer.step()
+was = model.weight.detach().clone()
+with torch.no_grad(): model.weight.zero_()
+settings["rate"] = 7.0
+state._restore()
+assert torch.equal(model.weight, was) and settings["rate"] == 1.0
+""")
+
+
 def test_torch_what_a_module_says_of_itself_is_kept(program: Program) -> None:
     program("""
 class Counting(torch.nn.Linear):

@@ -26,11 +26,16 @@ _HELLO: Final = struct.Struct("<2Q16sQ")  # Restarted; catching up; what is kept
 _SECOND: Final = struct.Struct("<3Q")  # asked and guessed, of the engine; catching up.
 
 
-def _holds_trained(thing: Any) -> bool:
-    """Whether a model or an optimizer is in `thing`: to be kept in place, never by copies."""
+def _holds_trained(thing: Any, outer: tuple[int, ...] = ()) -> bool:
+    """Whether a model or an optimizer is in `thing`: to be kept in place, never by copies.
+
+    `outer`: the ids of what it stands in, which may be itself.
+    """
+    if id(thing) in outer:
+        return False
     if isinstance(thing, (dict, list, tuple)):
         parts = thing.values() if isinstance(thing, dict) else thing
-        return any(_holds_trained(part) for part in parts)
+        return any(_holds_trained(part, (*outer, id(thing))) for part in parts)
     return isinstance(thing, (torch.nn.Module, torch.optim.Optimizer))
 
 
@@ -118,6 +123,8 @@ class State:
         self._kept.add(name, thing)
         if isinstance(thing, torch.nn.Module):
             for ddp in _ddp.find(thing):
+                if ddp in self._ddp:  # It was given twice, as itself and within something else.
+                    continue
                 _ddp.settle(ddp, self._engine)
                 self._ddp.append(ddp)
         elif isinstance(thing, torch.optim.Optimizer):
