@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -105,7 +106,7 @@ def _note_joining() -> None:
             Path(lifeline).with_name("joined").touch()
 
 
-RANKS: Final = ("RANK", "LOCAL_RANK")
+RANKS: Final = ("RANK", "LOCAL_RANK", "ROLE_RANK")
 
 
 class _Waiting(type(os.environ)):  # type: ignore[misc]
@@ -133,9 +134,18 @@ def prepare_spare() -> None:
     Programs written for torchrun do so at their top; there a KeyError would end it.
     """
     global _spare_of
-    if "HOLDFAST_SPARE_FD" in os.environ and "RANK" not in os.environ:
+    if "RANK" not in os.environ and _has_the_pipe_of_a_spare():
         _spare_of = os.getpid()
         os.environ.__class__ = _Waiting
+
+
+def _has_the_pipe_of_a_spare() -> bool:
+    """Whether this process will be told its rank: a program that a spare starts inherits words only."""
+    given = os.environ.get("HOLDFAST_SPARE_FD", "")
+    try:
+        return stat.S_ISFIFO(os.fstat(int(given)).st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 def publish(place: Place) -> None:

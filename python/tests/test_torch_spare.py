@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +68,7 @@ def test_torch_a_program_that_has_changed_between_restarts_is_told_so(tmp_path: 
 PROGRAM = """
 import os, json, sys, torch, holdfast.torch as hf
 rank = int(os.environ["LOCAL_RANK"])
-assert os.getenv("RANK") == str(rank)
+assert os.getenv("RANK") == str(rank) == os.environ["ROLE_RANK"]
 folder = sys.argv[2]
 open(f"{folder}/began-{os.getpid()}", "w").close()
 hf.init()
@@ -98,3 +101,13 @@ def test_torch_a_spare_waits_where_its_program_reads_its_rank(tmp_path: Path) ->
     finally:
         job.stop()
     assert any(e["event"] == "promoted" for e in job.trace())
+
+
+def test_torch_what_a_spare_starts_has_no_rank_to_wait_for() -> None:
+    program = "import os, holdfast.torch; print(os.environ.get('RANK', 'none'))"
+    words = {"MS_ROLE": "MS_WORKER", "MS_WORKER_NUM": "2", "HOLDFAST_SPARE_FD": "3"}
+    others = {name: word for name, word in os.environ.items() if name != "RANK"}
+    done = subprocess.run(  # Its own third file is none, or none of ours.
+        [sys.executable, "-c", program], env={**others, **words}, capture_output=True, timeout=120
+    )
+    assert done.stdout == b"none\n", done.stderr
