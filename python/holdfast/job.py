@@ -140,7 +140,7 @@ def prepare_spare() -> None:
 
 
 def _has_the_pipe_of_a_spare() -> bool:
-    """Whether this process will be told its rank: a program that a spare starts inherits words only."""
+    """Whether this process will be told its rank; what a spare starts inherits its words only."""
     given = os.environ.get("HOLDFAST_SPARE_FD", "")
     try:
         return stat.S_ISFIFO(os.fstat(int(given)).st_mode)

@@ -148,10 +148,10 @@ def test_torch_what_is_not_dense_is_kept_as_the_rest(monkeypatch: pytest.MonkeyP
 def test_torch_what_has_no_bytes_of_its_own_is_refused_or_copied_by_torch() -> None:
     model = nn.Linear(2, 2)
     for what in (torch.empty(4, device="meta"), torch.eye(4).to_sparse()):
-        with pytest.raises(UserError, match="tensor `table` is .*; State keeps"):
+        with pytest.raises(UserError, match=r"tensor `table` is .*; State keeps"):
             Kept().add("table", what)
         model.register_buffer("odd", what)
-        with pytest.raises(UserError, match="buffer `odd` is .*; State keeps"):
+        with pytest.raises(UserError, match=r"buffer `odd` is .*; State keeps"):
             Kept().add("model", model)
     model.odd = TwoTensor(torch.ones(4), torch.ones(4))
     kept = Kept()
