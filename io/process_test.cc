@@ -222,6 +222,34 @@ TEST(Slice, IsTakenAndGivenBackWithNothingElseChanged) {
   }).join();
 }
 
+TEST(Slice, IsTakenByAllThreadsAndGivenBackByTheOthers) {
+  std::atomic<pid_t> other = 0;
+  std::atomic<pid_t> excepted = 0;
+  std::atomic<bool> over = false;
+  const auto sleep = [&over](std::atomic<pid_t>& id) {
+    id = ::gettid();
+    id.notify_one();
+    over.wait(false);
+  };
+  std::thread first([&] { sleep(other); });
+  std::thread second([&] { sleep(excepted); });
+  other.wait(0);
+  excepted.wait(0);
+  take_short_slice_of_all(::getpid());
+  const bool possible = has_short_slice();
+  EXPECT_EQ(has_short_slice(other), possible);
+  EXPECT_EQ(has_short_slice(excepted), possible);
+  take_usual_slice_of_others(excepted);
+  EXPECT_EQ(has_short_slice(), possible);
+  EXPECT_FALSE(has_short_slice(other));
+  EXPECT_EQ(has_short_slice(excepted), possible);
+  take_usual_slice();
+  over = true;
+  over.notify_all();
+  first.join();
+  second.join();
+}
+
 TEST(Slice, IsNothingForThreadsThatAreNotOrdinary) {
   std::thread([] {
     const sched_param parameters{};

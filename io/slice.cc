@@ -5,6 +5,11 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+
+#include "base/text.h"
 
 namespace holdfast::io {
 namespace {
@@ -39,6 +44,15 @@ bool write(pid_t thread, Attributes attributes, std::uint64_t slice) {
   return ::syscall(SYS_sched_setattr, thread, &attributes, 0) == 0;
 }
 
+template <class Do>
+void for_each_thread(pid_t process, Do what) {
+  std::error_code error;
+  std::filesystem::directory_iterator task(cat("/proc/", process, "/task"), error);
+  for (; !error && task != std::filesystem::directory_iterator(); task.increment(error)) {
+    what(static_cast<pid_t>(std::atoi(task->path().filename().c_str())));
+  }
+}
+
 }  // namespace
 
 bool take_short_slice(pid_t thread) {
@@ -50,6 +64,16 @@ void take_usual_slice(pid_t thread) {
   Attributes attributes{};
   if (!read(thread, attributes) || attributes.runtime != kShort) return;
   (void)write(thread, attributes, kUsual);
+}
+
+void take_short_slice_of_all(pid_t process) {
+  for_each_thread(process, [](pid_t thread) { (void)take_short_slice(thread); });
+}
+
+void take_usual_slice_of_others(pid_t but) {
+  for_each_thread(::getpid(), [self = ::gettid(), but](pid_t thread) {
+    if (thread != self && thread != but) take_usual_slice(thread);
+  });
 }
 
 bool has_short_slice(pid_t thread) {

@@ -21,6 +21,11 @@ bool take_short_slice(pid_t thread = 0);
 // fork() and exec().
 void take_usual_slice(pid_t thread = 0);
 
+// The former of all threads of a process; the latter of all threads of this process but the calling
+// one and `but`. Of a thread that is made meanwhile nothing is sure.
+void take_short_slice_of_all(pid_t process);
+void take_usual_slice_of_others(pid_t but = 0);
+
 // Whether the thread has a short slice.
 [[nodiscard]] bool has_short_slice(pid_t thread = 0);
 

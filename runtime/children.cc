@@ -237,8 +237,9 @@ void Children::promote(const agent::Promote& what) {
   const pid_t trainer = trainer_of(running.lifeline, group);
   if (trainer != 0) {  // The one that is waited for.
     if (running.idle) make_process_ordinary(trainer);
-    // It wakes up beside trainers that compute, and goes on as one of them (Worker, at Go).
-    (void)io::take_short_slice(trainer);
+    // It wakes up beside trainers that compute, and goes on as one of them (Worker, at Go). All its
+    // threads: which of them waits is not known here; in Python it is not the first.
+    io::take_short_slice_of_all(trainer);
   }
   const std::string place = cat(what.node_id, ' ', what.attempt, '\n');
   // Shorter than a pipe's capacity; a spare that is gone makes it fail, and its end is on its way.

@@ -24,6 +24,7 @@ class Sentinel {
   // Takes the short slice, which an idle process (a spare) could not have: it is to be called when
   // that is idle no more.
   void take_short_slice() const;
+  [[nodiscard]] pid_t thread_id() const { return thread_id_; }
   ~Sentinel();  // Lets go, at once. In a forked child, which holds nothing, it does nothing.
   Sentinel(const Sentinel&) = delete;
   Sentinel& operator=(const Sentinel&) = delete;

@@ -131,6 +131,7 @@ struct Worker::Control {
   void do_it(member::Go& a) {
     // In the steps to come all training threads are equal again.
     if (trainer != 0) io::take_usual_slice(trainer);
+    if (std::exchange(hurried, false)) io::take_usual_slice_of_others(sentinel);
     give(a);
   }
   void do_it(member::Released& a) { give(a); }
@@ -158,6 +159,10 @@ struct Worker::Control {
   bool answered = false;          // On this connection.
   std::uint64_t connections = 0;  // So far.
   Instant alone_since{};
+  // A promoted spare: its agent has given all its threads a short slice, and those that they have
+  // made since have it from them. `sentinel` keeps it.
+  bool hurried = false;
+  pid_t sentinel = 0;
   Duration delay = kFirstDelay;
   bool stopping = false;
 
@@ -409,7 +414,11 @@ Result<Identity> Worker::identity() {
     c.settings.attempt = (*promotion)->attempt;
     c.promoted = true;
     c.trace.event("promoted", {{"node", c.settings.node_id}});
-    if (held_lifeline()) held_lifeline()->take_short_slice();
+    if (held_lifeline()) {
+      held_lifeline()->take_short_slice();
+      c.sentinel = held_lifeline()->thread_id();
+    }
+    c.hurried = true;
     c.begin();
   }
   if (c.known) return *c.known;
