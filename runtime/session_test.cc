@@ -291,12 +291,16 @@ TEST(Session, ARankThatWaitsForOthersCountsAsParkedBeforeItRunsAgain) {
   const Files expected = undisturbed(2, "momentum");
   ToyJob job(2, 0, "momentum");
   ASSERT_TRUE(job.runs_on(20));
-  Held second(job.pid_of(1));
-  if (!second) GTEST_SKIP() << "no process may trace another one here";
   const pid_t waiting = job.pid_of(0);
+  const pid_t held = job.pid_of(1);
+  ASSERT_TRUE(waiting != 0 && held != 0);
+  const std::string call_path = cat("/proc/", waiting, "/task/", waiting, "/syscall");
+  if (!io::read_file(call_path)) GTEST_SKIP() << "no process may be looked into here";
+  Held second(held);
+  if (!second) GTEST_SKIP() << "no process may trace another one here";
   int looks = 0;  // On end that found it asleep there.
   ASSERT_TRUE(comes([&] {
-    const auto call = io::read_file(cat("/proc/", waiting, "/task/", waiting, "/syscall"));
+    const auto call = io::read_file(call_path);
     looks = call && std::atol(call->c_str()) == SYS_futex ? looks + 1 : 0;
     return looks > 20;
   }));

@@ -168,6 +168,22 @@ TEST_F(AgentTest, AnotherSpareIsStartedInTheEndWhereNoStepIsMade) {
   EXPECT_EQ(spares_.size(), 2U);
 }
 
+TEST_F(AgentTest, NoOtherSpareIsStartedForAJobThatEnds) {
+  for (const bool well : {true, false}) {
+    spares_.clear();
+    start(1, 5);
+    dies(at("w0"), 137);
+    if (well) {
+      step(Received{wire::JobEnded{true, ""}});
+    } else {
+      step(Interrupted{15});
+    }
+    step(Received{wire::JobProgress{2, 7, 0, 1}});
+    step(PauseOver{pauses_.back().pause});
+    EXPECT_EQ(spares_.size(), 1U);
+  }
+}
+
 TEST_F(AgentTest, NeverPromotesADeadSpare) {
   start(1, 5);
   const Process dead = spares_[0].process;
