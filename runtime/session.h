@@ -96,7 +96,8 @@ class Session {
 
   // For faces that exchange more than the above: the group of generation(), null before the first
   // begin_step() and aborted after a fault. Its operations come between begin_step() and
-  // end_step().
+  // end_step(), and have ended before either is called: the latter's wait may be taken for a
+  // standstill. To be let go of before the Session ends: the group's thread calls it.
   [[nodiscard]] std::shared_ptr<collective::Group> group() const;
   // Memory of this rank that the group's sums of any memory write into without copies; it may come
   // and go at any time, and outlives the Session. Any thread.
