@@ -150,6 +150,11 @@ void World::mended(Index index) {
 // The group forms when a rank has a step to make.
 void World::go(Index index) {
   Worker& worker = workers_[index];
+  Arena& own = arena(worker);
+  if (own.staged != own.version) {
+    checkers_.wrote(own, worker.process);
+    own.staged = own.version;  // The step is void.
+  }
   if (worker.version == setup_.steps) {
     worker.stage = Stage::kEnded;
     return tell_member(index, member::TrainingEnded{setup_.steps});
@@ -161,11 +166,7 @@ void World::go(Index index) {
 
 void World::park(Index index) {
   Worker& worker = workers_[index];
-  Arena& own = arena(worker);
-  if (own.staged != own.version) {
-    checkers_.wrote(own, worker.process);
-    own.staged = own.version;  // The step is void.
-  }
+  const Arena& own = arena(worker);
   worker.stage = Stage::kParked;
   tell_member(index, member::Parked{{own.version, own.staged}});
 }
@@ -190,11 +191,12 @@ void World::arrive(Index index, Stage then) {
   if (++operation.arrivals == setup_.ranks) checkers_.gathered(worker.generation);
 }
 
-// Waits at an operation that is complete, or never will be.
+// Waits at an operation that is complete, or never will be. Where the machine has said Abort before
+// the training thread got to run, its control thread has said Parked for it, complete or not.
 void World::pass(Index index) {
   Worker& worker = workers_[index];
   Arena& own = arena(worker);
-  if (!complete(worker)) return park(index);
+  if (worker.cancelled >= worker.generation || !complete(worker)) return park(index);
   checkers_.wrote(own, worker.process);
   if (worker.stage == Stage::kReducing) {
     own.gradient = group(worker).operations[worker.operation].sum;
