@@ -6,8 +6,10 @@ import atexit
 import contextlib
 import os
 import stat
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 from holdfast._core import Optimizer, Place, Session, Worker
@@ -114,6 +116,7 @@ class _Waiting(type(os.environ)):  # type: ignore[misc]
 
     def __getitem__(self, key: str) -> str:
         if key in RANKS and _waits():
+            _say_where(key)
             _ = init().place
         value: str = _USUAL.__getitem__(self, key)
         return value
@@ -122,6 +125,18 @@ class _Waiting(type(os.environ)):  # type: ignore[misc]
 def _waits() -> bool:
     os.environ.__class__ = _USUAL  # Whoever waits reads it, too.
     return _spare_of == os.getpid() and not any(name in os.environ for name in RANKS)
+
+
+def _say_where(key: str) -> None:
+    """Say which line waits: all that comes after it is left for the recovery."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame and frame.f_globals.get("__name__") in ("os", "_collections_abc"):
+        frame = frame.f_back
+    if frame:
+        line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        print(
+            f"holdfast: this spare waits for its rank at {line}, which reads {key}", file=sys.stderr
+        )
 
 
 _USUAL: Final = type(os.environ)

@@ -101,6 +101,7 @@ def test_torch_a_spare_waits_where_its_program_reads_its_rank(tmp_path: Path) ->
     finally:
         job.stop()
     assert any(e["event"] == "promoted" for e in job.trace())
+    assert f"this spare waits for its rank at {program}:3, which reads LOCAL_RANK" in job.logs()
 
 
 def test_torch_what_a_spare_starts_has_no_rank_to_wait_for() -> None:

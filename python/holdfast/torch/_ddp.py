@@ -130,10 +130,12 @@ def rehearse(ddp: Any, engine: Engine) -> None:
     if not all(hasattr(ddp.reducer, name) for name in REHEARSED):
         return
     engine.rehearsing = True
-    ddp.reducer.prepare_for_forward()
-    ddp.reducer.prepare_for_backward([])
-    torch.autograd.backward(parameters, [torch.zeros_like(p) for p in parameters])
-    engine.rehearsing = False
+    try:
+        ddp.reducer.prepare_for_forward()
+        ddp.reducer.prepare_for_backward([])
+        torch.autograd.backward(parameters, [torch.zeros_like(p) for p in parameters])
+    finally:
+        engine.rehearsing = False
     for parameter in parameters:
         parameter.grad = None
 
