@@ -115,8 +115,8 @@ TEST(Copy, CopiesEveryByteAndNoOther) {
   alignas(64) static std::array<unsigned char, kRoom> from, to;
   for (std::size_t i = 0; i < kRoom; ++i) from[i] = static_cast<unsigned char>(i * 7 + 1);
   const std::array<std::uint64_t, 7> sizes = {0, 1, 4095, 4096, 4099, 8195, 10000};
-  for (const std::size_t to_at : {0, 1, 16, 20}) {
-    for (const std::size_t from_at : {0, 1, 4, 64}) {
+  for (const std::size_t to_at : {0U, 1U, 16U, 20U}) {
+    for (const std::size_t from_at : {0U, 1U, 4U, 64U}) {
       for (const std::uint64_t size : sizes) {
         to.fill(0);
         // Two ranges, one after the other.
