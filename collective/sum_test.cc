@@ -68,7 +68,7 @@ TEST_P(SumOfRanks, StagedOneAfterAnotherOfWholePiecesAndRestsAreTheSame) {
     want.push_back(reference_sum<float>(GetParam(), count, count));
   }
   job.run([&](Group& group) {
-    for (std::size_t i = 0; i < 10 * counts.size(); ++i) {
+    for (std::size_t i = 0; i < 3 * counts.size(); ++i) {
       const std::size_t k = i % counts.size();
       std::vector<float> numbers(counts[k]);
       fill(std::span(numbers), group.rank(), counts[k]);
