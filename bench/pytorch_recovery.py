@@ -87,7 +87,7 @@ class Run:
             if time.monotonic() > end or any(p.poll() is not None for p in self.launchers):
                 text = (self.folder / "output.txt").read_text(errors="replace")[-3000:]
                 raise RuntimeError(f"{what} did not come within {LIMIT_S} s\n{text}")
-            time.sleep(0.005)
+            time.sleep(0.1)  # The traces have the times; to look more often takes a core from it.
 
     def _processes(self) -> list[int]:
         found = []
