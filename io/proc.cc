@@ -7,9 +7,12 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <cstdlib>
 #include <ctime>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 
 #include "base/text.h"
 #include "io/fd.h"
@@ -80,6 +83,17 @@ bool is_exiting(pid_t pid) {
     if (!gone && (!stat || (stat->flags & kExiting) == 0)) return false;
   }
   return true;
+}
+
+std::vector<pid_t> numbers_in(const std::string& folder) {
+  std::vector<pid_t> found;
+  std::error_code error;
+  std::filesystem::directory_iterator entry(folder, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const pid_t number = std::atoi(entry->path().filename().c_str());
+    if (number > 0) found.push_back(number);
+  }
+  return found;
 }
 
 bool is_stopped(pid_t pid) {

@@ -5,11 +5,9 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <cstdlib>
-#include <filesystem>
-#include <system_error>
 
 #include "base/text.h"
+#include "io/process.h"
 
 namespace holdfast::io {
 namespace {
@@ -44,15 +42,6 @@ bool write(pid_t thread, Attributes attributes, std::uint64_t slice) {
   return ::syscall(SYS_sched_setattr, thread, &attributes, 0) == 0;
 }
 
-template <class Do>
-void for_each_thread(pid_t process, Do what) {
-  std::error_code error;
-  std::filesystem::directory_iterator task(cat("/proc/", process, "/task"), error);
-  for (; !error && task != std::filesystem::directory_iterator(); task.increment(error)) {
-    what(static_cast<pid_t>(std::atoi(task->path().filename().c_str())));
-  }
-}
-
 }  // namespace
 
 bool take_short_slice(pid_t thread) {
@@ -67,13 +56,15 @@ void take_usual_slice(pid_t thread) {
 }
 
 void take_short_slice_of_all(pid_t process) {
-  for_each_thread(process, [](pid_t thread) { (void)take_short_slice(thread); });
+  for (const pid_t thread : numbers_in(cat("/proc/", process, "/task"))) {
+    (void)take_short_slice(thread);
+  }
 }
 
 void take_usual_slice_of_others(pid_t but) {
-  for_each_thread(::getpid(), [self = ::gettid(), but](pid_t thread) {
-    if (thread != self && thread != but) take_usual_slice(thread);
-  });
+  for (const pid_t thread : numbers_in("/proc/self/task")) {
+    if (thread != ::gettid() && thread != but) take_usual_slice(thread);
+  }
 }
 
 bool has_short_slice(pid_t thread) {

@@ -7,7 +7,6 @@
 
 #include <array>
 #include <cerrno>
-#include <filesystem>
 #include <utility>
 
 #include "arena/lifeline.h"
@@ -43,10 +42,7 @@ void make_process_ordinary(pid_t pid) {
   bool changed = true;
   for (int pass = 0; changed && pass < 10; ++pass) {
     changed = false;
-    std::error_code error;
-    std::filesystem::directory_iterator task(cat("/proc/", pid, "/task"), error);
-    for (; !error && task != std::filesystem::directory_iterator(); task.increment(error)) {
-      const auto thread = static_cast<pid_t>(std::stol(task->path().filename()));
+    for (const pid_t thread : io::numbers_in(cat("/proc/", pid, "/task"))) {
       if (::sched_getscheduler(thread) != SCHED_IDLE) continue;
       changed = ::sched_setscheduler(thread, SCHED_OTHER, &parameters) == 0 || changed;
     }
@@ -56,11 +52,8 @@ void make_process_ordinary(pid_t pid) {
 // All processes of the group: what a wrapper started has its policy.
 void make_ordinary(pid_t group) {
   make_process_ordinary(group);
-  std::error_code error;
-  std::filesystem::directory_iterator entry("/proc", error);
-  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    const pid_t pid = std::atoi(entry->path().filename().c_str());
-    if (pid > 0 && pid != group && ::getpgid(pid) == group) make_process_ordinary(pid);
+  for (const pid_t pid : io::numbers_in("/proc")) {
+    if (pid != group && ::getpgid(pid) == group) make_process_ordinary(pid);
   }
 }
 

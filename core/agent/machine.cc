@@ -1,6 +1,7 @@
 #include "core/agent/machine.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/text.h"
 
@@ -9,6 +10,7 @@ namespace {
 
 constexpr Duration kFirstPause = std::chrono::milliseconds(100);
 constexpr Duration kLastPause = std::chrono::seconds(2);
+constexpr Generation kForNoStep = std::numeric_limits<Generation>::max();
 constexpr const char* kWasStopped = "was stopped by a signal and ended by its agent";
 constexpr const char* kWasSilent =
     "was ended by its agent: nothing was heard from it for longer than its lease "
@@ -62,28 +64,30 @@ void Machine::give(Place& place) {
   place.incarnation = spare.incarnation;
   ++place.attempt;
   actions_.push_back(Promote{spare.process, place.node_id, place.attempt});
-  actions_.push_back(WantPause{next_pause_, kSparePatience});
-  promotions_.push_back({next_pause_++, generation_});
+  owed_.push_back({pause(kSparePatience), generation_});
 }
 
-void Machine::replace_spares(const std::function<bool(const Promotion&)>& due) {
-  const auto count = std::erase_if(promotions_, due);
+void Machine::start_owed(const std::function<bool(const Owed&)>& due) {
+  const auto count = std::erase_if(owed_, due);
   if (ending_ || job_done_ || workers_done()) return;
   for (std::size_t i = 0; i < count; ++i) add_spare();
+}
+
+std::uint64_t Machine::pause(Duration how_long) {
+  actions_.push_back(WantPause{next_pause_, how_long});
+  return next_pause_++;
 }
 
 // Twice as long each time.
 std::uint64_t Machine::pause(std::int32_t times) {
   Duration how_long = kFirstPause;
   for (; times > 0 && how_long < kLastPause; --times) how_long *= 2;
-  actions_.push_back(WantPause{next_pause_, std::min(how_long, kLastPause)});
-  return next_pause_++;
+  return pause(std::min(how_long, kLastPause));
 }
 
 void Machine::on(const PauseOver& e) {
   if (ending_ || job_done_) return;
-  if (spare_pauses_.erase(e.pause) != 0 && !workers_done()) add_spare();
-  replace_spares([&](const Promotion& p) { return p.pause == e.pause; });
+  start_owed([&](const Owed& owed) { return owed.pause == e.pause; });
   for (auto& place : places_) {
     if (place.pause != e.pause) continue;
     place.pause = 0;
@@ -181,7 +185,7 @@ void Machine::on(const SpawnFailed& e) {
   if (std::erase_if(spares_, [&](const Spare& s) { return s.process == e.process; }) > 0) {
     actions_.push_back(Say{cat("a spare could not be started: ", e.why)});
     if (++spare_failures_ <= options_.max_restarts) {
-      spare_pauses_.insert(pause(spare_failures_ - 1));
+      owed_.push_back({pause(spare_failures_ - 1), kForNoStep});
     }
     return maybe_exit();
   }
@@ -226,7 +230,7 @@ void Machine::receive(const wire::JobProgress& m) {
   spare_failures_ = 0;
   for (auto& place : places_) place.failures = 0;
   // What an older generation did is told late, at times.
-  replace_spares([&](const Promotion& p) { return p.generation < m.generation; });
+  start_owed([&](const Owed& owed) { return owed.after < m.generation; });
 }
 
 void Machine::receive(const wire::JobEnded& m) {

@@ -145,9 +145,9 @@ class Machine {
     Process process = 0;
     Incarnation incarnation = 0;
   };
-  struct Promotion {  // Whose spare's successor is not started yet.
+  struct Owed {  // A spare that is started when a pause is over, or before that:
     std::uint64_t pause = 0;
-    Generation generation = 0;  // The newest that had made a step then.
+    Generation after = 0;  // When a step was made in a newer generation than this.
   };
 
   void on(const Started&);
@@ -175,7 +175,8 @@ class Machine {
   void give(Place& place);
   void start(Place& place);
   void add_spare();
-  void replace_spares(const std::function<bool(const Promotion&)>& due);
+  void start_owed(const std::function<bool(const Owed&)>& due);
+  std::uint64_t pause(Duration how_long);
   std::uint64_t pause(std::int32_t times);
   void tell_state();
   void send(wire::Message message);
@@ -193,8 +194,7 @@ class Machine {
   std::set<Process> running_;             // Spawned and not known to have ended altogether.
   std::map<Process, int> stopped_;        // In how many looks on end.
   std::map<Process, const char*> ended_;  // By us, and in words why: no fault of their own.
-  std::set<std::uint64_t> spare_pauses_;  // A spare waits for the end of each.
-  std::vector<Promotion> promotions_;
+  std::vector<Owed> owed_;                // Spares.
   std::uint64_t next_pause_ = 1;
   Process next_process_ = 1;
   std::int32_t spare_failures_ = 0;

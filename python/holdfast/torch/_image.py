@@ -311,10 +311,12 @@ class Kept:
         }
         others = {name: _contents(thing) for name, thing in self.others.items()}
         kinds = {name: type(o).__name__ for name, o in self.optimizers.items()}
-        extras = {name: module.get_extra_state() for name, module in self._extras.items()}
         return {
-            **{"groups": groups, "loose": loose, "others": others, "kinds": kinds},
-            "extras": extras,
+            "groups": groups,
+            "loose": loose,
+            "others": others,
+            "kinds": kinds,
+            "extras": {name: module.get_extra_state() for name, module in self._extras.items()},
         }
 
     def digests(self) -> dict[str, bytes]:
