@@ -232,6 +232,24 @@ def test_torch_what_somebody_would_see_of_a_rehearsal_is_not_rehearsed(observed:
     assert calls == []
 
 
+@pytest.mark.parametrize("learns", [False, True])
+def test_torch_parameters_frozen_after_their_ddp_are_told_in_a_sentence(learns: bool) -> None:
+    engine = _engine.start(managed=True)
+    ddp = DistributedDataParallel(network(), bucket_cap_mb=0.5, static_graph=learns)
+    ddp.module[0].weight.requires_grad_(False)
+    with pytest.raises(UserError, match=r"were frozen .* set requires_grad first"):
+        _ddp.settle(ddp, engine)
+    net = network()
+    net[0].weight.requires_grad_(False)
+    ddp = DistributedDataParallel(net, bucket_cap_mb=0.5, static_graph=learns)
+    net[0].weight.requires_grad_(True)
+    with pytest.raises(UserError, match=r"were unfrozen .* set requires_grad first"):
+        _ddp.settle(ddp, engine)
+    ddp = DistributedDataParallel(net, find_unused_parameters=True)
+    net[0].weight.requires_grad_(False)
+    _ddp.settle(ddp, engine)  # As without us: it has no gradient and is not used.
+
+
 def test_torch_a_ddp_that_has_made_steps_is_refused() -> None:
     ddp = DistributedDataParallel(network())
     for _ in range(2):

@@ -255,6 +255,46 @@ assert counting.calls == 2, counting.calls
 """)
 
 
+def test_torch_what_comes_or_goes_in_a_module_is_told_in_a_sentence(program: Program) -> None:
+    program("""
+hf.init()
+class Telling(torch.nn.Linear):
+    pass
+telling = Telling(2, 2)
+telling.register_buffer("mean", torch.zeros(2))
+state = hf.State(torch.nn.Sequential(telling))
+with state.step(): pass
+Telling.get_extra_state = lambda self: 1
+Telling.set_extra_state = lambda self, value: None
+state._kept._add_model("again", torch.nn.Sequential(telling))  # As the next life would.
+refused("restarts: `get_extra_state() of again.0` is kept, in the state it is missing",
+        lambda: state._kept._compare_others({"kinds": {}, "others": {}, "extras": {}}))
+state._kept._extras.clear()
+refused("restarts: `get_extra_state() of model1.0` is missing, in the state it is kept",
+        lambda: state._kept._compare_others(
+            {"kinds": {}, "others": {}, "extras": {"get_extra_state() of model1.0": 1}}))
+del telling.mean
+def step():
+    with state.step(): pass
+refused("buffer `0.mean` of `model1` was removed after State was made", step)
+refused("buffer `0.mean` of `model1` was removed after State was made", state._restore)
+""")
+
+
+def test_torch_when_the_training_has_ended_any_optimizer_may_step(program: Program) -> None:
+    program("""
+hf.init()
+from torch.optim.optimizer import _global_optimizer_pre_hooks as hooks
+state = hf.State(model, optimizer)
+other = torch.optim.Adam(model.parameters())
+model(torch.ones(1, 2)).sum().backward()
+refused("Adam updates parameters of a model that State keeps", other.step)
+torch.distributed.destroy_process_group()
+other.step()
+assert not [h for h in hooks.values() if getattr(h, "__self__", None) is state]
+""")
+
+
 def test_torch_what_state_would_lose_is_refused_at_the_first_step(program: Program) -> None:
     program("""
 hf.init()

@@ -18,7 +18,7 @@ from holdfast._errors import UserError
 from holdfast.torch._engine import Engine, say
 from holdfast.torch._group import HoldfastGroup
 
-# Private names of torch, pinned by test_torch_ddp.py for each version that was tried.
+# Private names of torch, pinned by test_torch_group.py for each version that was tried.
 PRIVATE: Final = (
     "_reset_state",
     "_push_all_rebuilt_params",
@@ -81,7 +81,18 @@ def settle(ddp: Any, engine: Engine) -> None:
             "DistributedDataParallel(find_unused_parameters=True) avoids it"
         )
         return
+    _see_that_none_was_frozen(ddp, parameters)
     _force(ddp, engine, parameters)
+
+
+def _see_that_none_was_frozen(ddp: Any, parameters: list[torch.Tensor]) -> None:
+    now, then = sum(p.numel() for p in parameters), sum(layout(ddp))
+    if now != then:
+        what = "frozen" if now < then else "unfrozen"
+        raise UserError(
+            f"parameters were {what} (requires_grad) after DistributedDataParallel was made: it "
+            f"sums the gradients of {then} values, and {now} have one now; set requires_grad first"
+        )
 
 
 def _force(ddp: Any, engine: Engine, parameters: list[torch.Tensor]) -> None:

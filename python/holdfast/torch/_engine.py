@@ -8,7 +8,7 @@ import os
 import sys
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -68,6 +68,7 @@ class Engine:
         self.own_use = 0  # > 0: optimizers that step are ours.
         self.warned: set[str] = set()
         self.exit_code: int | None = None
+        self.at_end: list[Callable[[], None]] = []  # Of the training; then nothing is kept.
         self._place: _core.Place | None = None
         self._spare = self.worker.waits_spare
 
@@ -194,6 +195,8 @@ class Engine:
         session, self.session = self.session, None
         if session is None:
             return
+        while self.at_end:
+            self.at_end.pop()()
         self.set_phase(Phase.PLAIN)
         try:
             try:

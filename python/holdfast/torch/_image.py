@@ -190,7 +190,8 @@ class Kept:
         seen: set[int] = set()
         for prefix, module in model.named_modules():
             if type(module).get_extra_state is not torch.nn.Module.get_extra_state:
-                self._extras[f"{name}.{prefix}"] = module
+                where = f"{name}.{prefix}" if prefix else name
+                self._extras[f"get_extra_state() of {where}"] = module
             for key, buffer in module._buffers.items():
                 if buffer is not None and id(buffer) not in seen:
                     seen.add(id(buffer))
@@ -230,7 +231,7 @@ class Kept:
 
     def see_that_buffers_are_kept(self) -> None:
         """Refuse buffers of a model's state_dict() that came after State was made."""
-        kept = {id(module._buffers[key]) for _, module, key in self._buffers}
+        kept = {id(buffer) for _, buffer in self._buffers_now()}
         places = {(id(module), key) for _, module, key in self._buffers}
         for name, model in self.models.items():
             for prefix, module in model.named_modules():
@@ -249,10 +250,7 @@ class Kept:
     def walk(self, with_gradients: bool) -> Iterator[tuple[Key, Tensor]]:
         """Yield every tensor of the state, in the same order as long as there are the same."""
         yield from self._parameters
-        for key, module, name in self._buffers:
-            buffer = module._buffers[name]
-            if buffer is not None:
-                yield key, buffer
+        yield from self._buffers_now()
         for name, tensor in self.tensors.items():
             yield ("kept", name), tensor
         for name, optimizer in self.optimizers.items():
@@ -266,6 +264,18 @@ class Kept:
                 if parameter.grad is not None:
                     yield ("gradient", *key), parameter.grad
 
+    def _buffers_now(self) -> Iterator[tuple[Key, Tensor]]:
+        for key, module, name in self._buffers:
+            if name not in module._buffers:
+                raise UserError(
+                    f"buffer `{key[-1].lstrip('.')}` of `{key[1]}` was removed after State was "
+                    "made, which a fault would bring back; set it to zeros instead, or remove it "
+                    "before State"
+                )
+            buffer = module._buffers[name]
+            if buffer is not None:
+                yield key, buffer
+
     def tensor_bytes(self) -> int:
         """Return an upper bound of all tensors' bytes, the same on all ranks."""
 
@@ -274,9 +284,7 @@ class Kept:
 
         fixed = sum(2 * size(p) for _, p in self._parameters)  # With gradients.
         fixed += sum(size(t) for t in self.tensors.values())
-        for _, module, name in self._buffers:
-            buffer = module._buffers[name]
-            fixed += size(buffer) if buffer is not None else 0
+        fixed += sum(size(buffer) for _, buffer in self._buffers_now())
         return fixed + sum(state_bytes(optimizer) for optimizer in self.optimizers.values())
 
     def shapes(self) -> str:
@@ -328,11 +336,7 @@ class Kept:
     def restore(self, memory: Tensor, places: list[_Place], objects: dict[str, Any]) -> None:
         """Bring everything to what an image holds."""
         known = dict(self._parameters)
-        known.update(
-            (key, buffer)
-            for key, module, name in self._buffers
-            if (buffer := module._buffers[name]) is not None
-        )
+        known.update(self._buffers_now())
         known.update((("kept", name), tensor) for name, tensor in self.tensors.items())
         self._compare(known, places)
         self._compare_others(objects)
@@ -416,10 +420,11 @@ class Kept:
             now, was = kinds.get(name, "missing"), objects["kinds"].get(name, "missing")
             if now != was:
                 raise _changed(name, now, was)
-        for name in {**self.others, **objects["others"]}:
-            if (name in self.others) != (name in objects["others"]):
-                now, was = ("kept", "missing") if name in self.others else ("missing", "kept")
-                raise _changed(name, now, was)
+        for mine, theirs in ((self.others, objects["others"]), (self._extras, objects["extras"])):
+            for name in {**mine, **theirs}:
+                if (name in mine) != (name in theirs):
+                    now, was = ("kept", "missing") if name in mine else ("missing", "kept")
+                    raise _changed(name, now, was)
 
 
 def _changed(name: str, now: str, was: str) -> UserError:

@@ -92,7 +92,8 @@ class State:
         for name, thing in named.items():
             self._add(name, thing)
         self._kept.see_that_it_is_whole()
-        register_optimizer_step_pre_hook(self._see_optimizer)
+        hook = register_optimizer_step_pre_hook(self._see_optimizer)
+        self._engine.at_end.append(hook.remove)
         self._open()
 
     # ---- What is kept ---------------------------------------------------------------------------
