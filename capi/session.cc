@@ -202,7 +202,9 @@ hf_status hf_begin_step(hf_session* s, int* reformed) {
   auto began = s->session->begin_step();
   turn(s);
   if (!began) return report(began.error());
-  s->phase = Phase::kInStep;
+  const bool too_late = *began == runtime::Began::kTooLate;
+  s->phase = too_late ? Phase::kJoined : Phase::kInStep;
+  if (too_late) return report(Verdict{HF_LEFT, s->session->why_too_late()});
   if (reformed != nullptr) *reformed = *began == runtime::Began::kReformed ? 1 : 0;
   return HF_OK;
 }

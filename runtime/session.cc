@@ -148,6 +148,7 @@ struct Session::Parts {
   std::shared_ptr<Group> group;
   Generation generation = 0;  // The newest that the machine said to go on in.
   pid_t owner = ::getpid();
+  Rank ended_rank = kNoRank;  // Its training has ended, so that this generation has no group.
   bool joined = false;
   bool ended = false;
   std::vector<collective::Ticket> sums;  // Of the step under way.
@@ -205,6 +206,7 @@ Status Session::Parts::agree() {
       HF_ASSERT(go->version == arena.version());
       if (arena.staged() != arena.version()) arena.unstage();
       generation = go->generation;
+      ended_rank = go->ended;
       worker.trace().event(
           "resume",
           {{"rank", identity.rank}, {"generation", generation}, {"version", arena.version()}});
@@ -391,10 +393,16 @@ Result<Began> Session::begin_step() {
       if (auto recovered = p.recover(); !recovered) return recovered.error();
       began = Began::kReformed;
     }
+    if (p.ended_rank != kNoRank) return Began::kTooLate;
     const auto formed = p.form();
     if (!formed) return formed.error();
   }
   return began;
+}
+
+std::string Session::why_too_late() const {
+  return cat("rank ", parts_->ended_rank, " has ended its training: rank ", parts_->identity.rank,
+             " can exchange nothing with it any more");
 }
 
 void Session::reduce(std::span<float> bucket) {

@@ -39,6 +39,7 @@ namespace holdfast::runtime {
 enum class Began : std::uint8_t {
   kAtOnce,
   kReformed,  // The group was formed anew, since a fault came between two steps.
+  kTooLate,   // No step was begun: another rank's training has ended; why_too_late() names it.
 };
 
 enum class Ended : std::uint8_t {
@@ -76,6 +77,9 @@ class Session {
   // Before the gradients of a step are touched. Forms the group if there is none or it was aborted.
   // A step that was begun and not ended is given up, if all ranks give it up alike.
   [[nodiscard]] Result<Began> begin_step();
+  // After kTooLate, one sentence: nothing can be exchanged with a rank that has ended. The state of
+  // version() is whole, and end() may be called.
+  [[nodiscard]] std::string why_too_late() const;
 
   // Starts the sum over all ranks of a range of arena().gradients(), in place; every rank the same
   // ranges in the same order. The range is the Session's until end_step().

@@ -45,6 +45,9 @@ void Checkers::said(const wire::Message& message, Rank rank, Incarnation incarna
   } else if (const auto* resume = std::get_if<wire::Resume>(&message)) {
     is_durable(durable && durable->generation == resume->generation && durable->resumed &&
                durable->version == resume->version);
+    if (resume->ended != kNoRank) {
+      is_durable(durable && durable->ranks.at(static_cast<std::size_t>(resume->ended)).finished);
+    }
     const auto [found, is_new] = resumed_.emplace(resume->generation, resume->version);
     if (!is_new && found->second != resume->version) {
       violate(cat("S1: generation ", resume->generation, " goes on from version ", found->second,

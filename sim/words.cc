@@ -88,7 +88,8 @@ std::string to_words(const wire::Message& message) {
           },
           [](const wire::Repaired& m) { return cat("Repaired generation ", m.generation); },
           [](const wire::Resume& m) {
-            return cat("Resume generation ", m.generation, " ", version(m.version));
+            return cat("Resume generation ", m.generation, " ", version(m.version),
+                       m.ended == kNoRank ? "" : cat(" without rank ", m.ended));
           },
           [](const wire::Progress& m) {
             return cat("Progress generation ", m.generation, " ", version(m.version));
@@ -187,7 +188,7 @@ std::uint64_t print_of(const wire::Message& message) {
                           m.source);
           },
           [&](const wire::Repaired& m) { return derive(kind, m.generation); },
-          [&](const wire::Resume& m) { return derive(kind, m.generation, m.version); },
+          [&](const wire::Resume& m) { return derive(kind, m.generation, m.version, m.ended); },
           [&](const wire::Progress& m) { return derive(kind, m.generation, m.version); },
           [&](const wire::Finished& m) { return derive(kind, m.generation, m.version); },
           [&](const auto&) { return derive(kind); },

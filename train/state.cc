@@ -228,7 +228,13 @@ bool State::Parts::begin_step() {
     replaying = false;
     return false;
   }
-  if (must(session->begin_step()) == runtime::Began::kReformed) restore();
+  const runtime::Began began = must(session->begin_step());
+  if (began == runtime::Began::kTooLate) {
+    throw Failure(
+        job->worker->fail(cat(session->why_too_late(), "; all ranks have to make the same steps"))
+            .what);
+  }
+  if (began == runtime::Began::kReformed) restore();
   compare_terms();
   const arena::Position at = session->arena().position();
   const auto rank = static_cast<std::uint64_t>(session->identity().rank);

@@ -79,7 +79,7 @@ struct Fields<Repaired> {
 };
 template <>
 struct Fields<Resume> {
-  static constexpr auto kList = in_order(&Resume::generation, &Resume::version);
+  static constexpr auto kList = in_order(&Resume::generation, &Resume::version, &Resume::ended);
 };
 template <>
 struct Fields<Progress> {

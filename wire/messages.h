@@ -129,6 +129,7 @@ struct Repaired {
 struct Resume {
   Generation generation = 0;
   Version version = 0;
+  Rank ended = kNoRank;  // One whose training has ended: it never joins. kNoRank: all may.
   bool operator==(const Resume&) const = default;
 };
 

@@ -54,7 +54,7 @@ const std::vector<std::string> kTexts = {
     "generation: 18446744073709551615\nversion: 18446744073709551615\nkind: REPAIR_KIND_BEGIN\n"
     "source: 2147483647\n",
     "generation: 18446744073709551615\n",
-    "generation: 18446744073709551615\n",
+    "generation: 18446744073709551615\nended: -2147483648\n",
     "generation: 2\nversion: 3\nloss: -inf\n",
     "generation: 18446744073709551615\nversion: 18446744073709551615\n"
     "loss: 4.94065645841247e-324\nrecoveries: 18446744073709551615\n",

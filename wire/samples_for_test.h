@@ -30,7 +30,7 @@ inline std::vector<Message> extreme_messages() {
       Report{1, kNoVersion, kNoVersion},
       Repair{kMost, kMost, RepairKind::kBegin, kMost32},
       Repaired{kMost},
-      Resume{kMost, 0},
+      Resume{kMost, 0, kLeast32},
       Progress{2, 3, -std::numeric_limits<double>::infinity()},
       JobProgress{kMost, kMost, std::numeric_limits<double>::denorm_min(), kMost},
       Finished{kMost, 1},

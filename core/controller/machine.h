@@ -176,6 +176,7 @@ class Machine {
   [[nodiscard]] wire::Lease& lease(Rank rank) {
     return record_.ranks[static_cast<std::size_t>(rank)];
   }
+  [[nodiscard]] Rank ended_rank() const;
   [[nodiscard]] Rank world_size() const { return static_cast<Rank>(record_.ranks.size()); }
 
   void emit(Action action);

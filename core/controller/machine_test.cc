@@ -263,6 +263,24 @@ TEST_F(ControllerTest, NobodyTakesThePlaceOfARankThatHasEndedItsTraining) {
   EXPECT_TRUE(machine_->record().ranks[1].finished);
 }
 
+// P33, also where a rank comes back to a generation that runs already.
+TEST_F(ControllerTest, ResumeNamesARankThatHasEndedItsTraining) {
+  all_train();
+  EXPECT_EQ(last<wire::Resume>(1)->ended, kNoRank);
+  step(Received{2, wire::Finished{machine_->record().generation, 0}});
+  step(ProvenDead{"w3", 30, 0});
+  come(4, who("w3", 31));
+  report(1);
+  report(4);
+  ASSERT_EQ(machine_->phase(), Phase::kRunning);
+  EXPECT_EQ(last<wire::Resume>(1)->ended, 1);
+  EXPECT_EQ(last<wire::Resume>(4)->ended, 1);
+  step(Closed{4});
+  come(5, who("w3", 31));
+  ASSERT_NE(last<wire::Resume>(5), nullptr);
+  EXPECT_EQ(last<wire::Resume>(5)->ended, 1);
+}
+
 TEST_F(ControllerTest, TheProofOfAnOlderDeathIsNoProof) {
   all_train();
   step(ProvenDead{"w2", 19});

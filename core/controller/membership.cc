@@ -254,7 +254,7 @@ void Machine::welcome(Rank rank) {
     send(link, wire::Farewell{});
   } else if (phase_ == Phase::kRunning) {
     send(link, wire::Stop{record_.generation, cause_});
-    send(link, wire::Resume{record_.generation, record_.version});
+    send(link, wire::Resume{record_.generation, record_.version, ended_rank()});
   } else {
     send(link, wire::Stop{record_.generation, cause_});
     if (phase_ == Phase::kRepairing && mending_.contains(rank)) send_repair(rank);

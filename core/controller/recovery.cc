@@ -115,8 +115,16 @@ void Machine::resume() {
     if (lease(rank).finished) continue;
     unproven_.insert(rank);
     member_at(rank)->version = plan_.version;
-    send(member_at(rank)->link, wire::Resume{record_.generation, plan_.version});
+    send(member_at(rank)->link, wire::Resume{record_.generation, plan_.version, ended_rank()});
   }
+}
+
+// One that will not join the others' group any more, if there is such (P33).
+Rank Machine::ended_rank() const {
+  const auto found = std::find_if(record_.ranks.begin(), record_.ranks.end(),
+                                  [](const wire::Lease& lease) { return lease.finished; });
+  if (found == record_.ranks.end()) return kNoRank;
+  return static_cast<Rank>(found - record_.ranks.begin());
 }
 
 // It has made a step in the running generation; who is last to do so ends the recovery.

@@ -83,7 +83,7 @@ void Machine::on(const wire::Resume& m) {
   }
   running_ = m.generation;
   phase_ = Phase::kTraining;
-  actions_.push_back(Go{m.generation, m.version});
+  actions_.push_back(Go{m.generation, m.version, m.ended});
 }
 
 void Machine::on(const Committed& e) {

@@ -65,6 +65,7 @@ struct Mend {  // For the parked training thread; answered by RepairDone.
 struct Go {  // For the parked training thread: join the group of this generation and train.
   Generation generation = 0;
   Version version = 0;
+  Rank ended = kNoRank;  // Will never join, so that nobody can (P33). kNoRank: all may.
 };
 struct Released {};  // The end of the training is on record; the process may end.
 struct Say {         // For the user, once.

@@ -55,6 +55,14 @@ TEST_F(MemberTest, SaysNothingWithoutAConnection) {
   EXPECT_EQ(find<Send>(hear(wire::Stop{2, ""})), nullptr);
 }
 
+TEST_F(MemberTest, HearsWhoWillNeverJoin) {
+  park(1, 5);
+  const auto actions = hear(wire::Resume{1, 5, 2});
+  const auto* go = find<Go>(actions);
+  ASSERT_NE(go, nullptr);
+  EXPECT_EQ(go->ended, 2);
+}
+
 TEST_F(MemberTest, IgnoresAResumeOfAGenerationThatWasGivenUp) {
   park(1, 5);
   (void)hear(wire::Stop{2, ""});

@@ -5,8 +5,8 @@
 // Errors. Every function that can fail returns an hf_status. After any but HF_OK and HF_PENDING,
 // hf_last_error() is one sentence that names the thing and the remedy. HF_USER, HF_PEER and
 // HF_WORLD say who has to act; from a session's functions, but for hf_register(), they mean that
-// the job is over. The three outcomes HF_ABORTED, HF_LEFT and HF_MISMATCH come from collectives
-// only: the step will be void.
+// the job is over. The three outcomes HF_ABORTED, HF_LEFT and HF_MISMATCH come from collectives:
+// the step will be void; HF_LEFT from hf_begin_step() too.
 //
 // Threads. A session is called by one thread at a time. Collectives, and what is marked "any
 // thread", may be called by any; two threads that use one group are served one after the other.
@@ -46,7 +46,7 @@ typedef enum hf_status {
   HF_PEER = 2,     /* Another process of the job does not do the same. */
   HF_WORLD = 3,    /* A disk, a host, a scheduler; or the job was ended, and why. */
   HF_ABORTED = 4,  /* Collectives: a fault ended the generation before this was complete. */
-  HF_LEFT = 5,     /* Collectives: a rank ended its training and will never come. */
+  HF_LEFT = 5,     /* A rank ended its training and will never come: collectives, steps. */
   HF_MISMATCH = 6, /* Collectives: the ranks asked for different things; no data was exchanged. */
   HF_PENDING = 7   /* hf_wait: not yet complete. */
 } hf_status;
@@ -166,7 +166,8 @@ HF_API void hf_copy(uint64_t count, void* const* to, const void* const* from,
 HF_API hf_status hf_join(hf_session* session, const hf_position* position);
 /* Before a step. One that is under way is given up, as if it had not begun, on this rank: if it has
  * no hf_reduce() yet. `reformed` (may be NULL): 1 if the group was formed anew: restore from
- * private. */
+ * private. HF_LEFT: another rank's training has ended, so that nothing can be exchanged; no step is
+ * begun, but the session goes on: what private holds is whole, and hf_end() may be called. */
 HF_API hf_status hf_begin_step(hf_session* session, int* reformed);
 /* Starts the sum over all ranks of a range of hf_gradients(), in floats, in place; the same ranges
  * in the same order on all ranks. Ends with hf_end_step(). */

@@ -32,7 +32,7 @@ from holdfast._core import (
     Work,
     Worker,
 )
-from holdfast._errors import Error, MarkedError, PeerError, UserError, WorldError
+from holdfast._errors import Error, LeftError, MarkedError, PeerError, UserError, WorldError
 from holdfast.job import Job, init
 
 __version__ = "0.1.0"
@@ -42,6 +42,7 @@ __all__ = [
     "Error",
     "Group",
     "Job",
+    "LeftError",
     "MarkedError",
     "Op",
     "Optimizer",

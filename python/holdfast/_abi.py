@@ -7,7 +7,7 @@ import enum
 from pathlib import Path
 from typing import Any, Final, Union
 
-from holdfast._errors import Error, MarkedError, PeerError, UserError, WorldError
+from holdfast._errors import Error, LeftError, MarkedError, PeerError, UserError, WorldError
 
 ABI_VERSION: Final = 1
 NO_VERSION: Final = 2**64 - 1
@@ -208,7 +208,7 @@ _ERRORS: Final[dict[int, type[Error]]] = {
     Status.PEER: PeerError,
     Status.WORLD: WorldError,
     Status.ABORTED: MarkedError,
-    Status.LEFT: MarkedError,
+    Status.LEFT: LeftError,
     Status.MISMATCH: PeerError,
 }
 

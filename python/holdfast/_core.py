@@ -329,7 +329,10 @@ class Session:
         interruptibly(lambda: check(lib.hf_join(self.handle, c.byref(native))))
 
     def begin_step(self) -> bool:
-        """Begin a step; True: the group was formed anew, restore from private(version)."""
+        """Begin a step; True: the group was formed anew, restore from private(version).
+
+        Errors: LeftError if another rank's training has ended; the session may still be ended.
+        """
         reformed = c.c_int()
         if self.marked:
             interruptibly(lambda: check(lib.hf_begin_step(self.handle, c.byref(reformed))))

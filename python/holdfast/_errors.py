@@ -21,3 +21,7 @@ class WorldError(Error):
 
 class MarkedError(WorldError):
     """A collective was not completed, since its generation ended: the step will be void."""
+
+
+class LeftError(MarkedError):
+    """Another rank has ended its training: nothing can be exchanged with it any more."""

@@ -115,7 +115,9 @@ class Toy {
   }
 
   void step() {
-    if (must(session_->begin_step()) == Began::kReformed) check_private();
+    const Began began = must(session_->begin_step());
+    if (began == Began::kTooLate) die(session_->why_too_late());
+    if (began == Began::kReformed) check_private();
     auto& arena = session_->arena();
     const Version n = arena.version() + 1;
     const Rank rank = session_->identity().rank;

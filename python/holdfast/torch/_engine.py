@@ -59,6 +59,7 @@ class Engine:
         self.groups: weakref.WeakSet[HoldfastGroup] = weakref.WeakSet()
         self.in_step = False  # Between the start and the end of a step of the user's.
         self.marked = False  # An echo was given in this step.
+        self.too_late = ""  # Why nothing can be exchanged any more: another rank has ended.
         self.asked = False  # Between the last step and the next: the others gave an answer.
         self.guessed = False  # The same, and this process gave it itself.
         self.echoing = 0  # > 0: collectives are answered locally, whatever the phase.
@@ -176,6 +177,14 @@ class Engine:
             "process ends too, so that all start again"
             + ("" if self.phase is Phase.PLAIN else " from the last step")
         )
+
+    def see_that_others_are_there(self) -> None:
+        """Raise if another rank has ended, as long as there is something to exchange with it."""
+        if self.too_late:
+            raise PeerError(
+                f"{self.too_late}; make the same steps on all ranks, and let all meet before any "
+                "ends: `dist.barrier()` as the last line"
+            )
 
     def note_between(self) -> None:
         """Take note of a collective between steps, whose result the program may go by."""

@@ -62,6 +62,10 @@ class Member(_Base):  # type: ignore[misc]
             return 0
         if self._handle:
             return self._handle
+        if engine.too_late:  # Who has ended was at its barriers.
+            if answers:
+                engine.see_that_others_are_there()
+            return 0
         if engine.phase is Phase.CATCHING_UP:
             return 0
         if engine.phase is Phase.EARLY:

@@ -13,7 +13,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from holdfast import _core
-from holdfast._errors import MarkedError, PeerError, UserError
+from holdfast._errors import LeftError, MarkedError, PeerError, UserError
 from holdfast.torch import _ddp, _engine
 from holdfast.torch._between import Between
 from holdfast.torch._data import Feeder, feeder_of, fingerprint, is_enumerated
@@ -171,6 +171,7 @@ class State:
 
     def _equalise(self) -> None:
         """Make step 1 of the session: rank 0's parameters and buffers for all, where DDP is."""
+        self._engine.see_that_others_are_there()
         self._engine.set_phase(Phase.LIVE)
         for ddp in self._ddp:
             _ddp.equalise(ddp)
@@ -182,11 +183,21 @@ class State:
 
         A step of the session that is still open is given up; it is as if it had not begun.
         `afresh`: what was done since the last step is given up, too, if a fault came.
+        Where another rank has ended no step is begun: `engine.too_late` says so to whoever needs
+        one, which code after the last step may not.
         """
-        session, engine = self._session, self._engine
+        engine = self._engine
         engine.settle()  # Of a step that was left by an exception.
-        stale = restarted or afresh
         engine.marked = self._left = False
+        engine.too_late = ""
+        try:
+            self._begin_with_all(restarted, stale=restarted or afresh)
+        except LeftError as error:
+            engine.too_late = str(error)
+            self._restore()
+
+    def _begin_with_all(self, restarted: bool, stale: bool) -> None:
+        session = self._session
         while True:
             # What was done since the last step, as a scheduler's per epoch, is not to be lost.
             if session.begin_step() and (stale or self._at != session.version):
@@ -208,6 +219,8 @@ class State:
         everyone = bytearray(len(mine) * session.world.size)
         try:
             session.world.all_gather(mine, len(mine), everyone)
+        except LeftError:
+            raise
         except MarkedError:
             return False
         hellos = [_HELLO.unpack_from(everyone, i * len(mine)) for i in range(session.world.size)]
@@ -234,6 +247,8 @@ class State:
         everyone = bytearray(len(mine) * session.world.size)
         try:
             session.world.all_gather(mine, len(mine), everyone)
+        except LeftError:
+            raise
         except MarkedError:
             return False
         self._second_due = False
@@ -305,6 +320,9 @@ class State:
             engine.set_phase(Phase.LIVE)
         engine.in_step = True
         self._begin_native(restarted=False, afresh=afresh)
+        if engine.too_late:
+            engine.in_step = False
+            engine.see_that_others_are_there()
         self._stepped = False
         rank = engine.place.rank
         seed_all(derive(self._seed, "step", rank, self._session.version))
@@ -318,7 +336,8 @@ class State:
         engine.settle()
         if engine.marked:  # What echoes have touched is never staged.
             if again:  # The others wait until this rank has stopped, not for a copy.
-                session.begin_step()
+                with suppress(LeftError):  # The step that is to be made again will say so.
+                    session.begin_step()
             self._restore()
             return True
         self._see_that_all_is_kept()

@@ -1,0 +1,90 @@
+"""A rank is lost after the last step, when another has ended already: no group can be formed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch_job import needs_torch
+
+pytestmark = [pytest.mark.kill, needs_torch]
+
+# Rank 1 is killed once, as soon as rank 0 has gone.
+SCRIPT = """
+import os, pathlib, signal, time
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+import holdfast.torch as hf
+
+hf.init()
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = DDP(torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+state = hf.State(model, optimizer)
+for x in state.steps([torch.ones(3, 4)] * 4):
+    optimizer.zero_grad()
+    model(x).square().sum().backward()
+    optimizer.step()
+if rank == 0:
+    pathlib.Path("pid.new").write_text(str(os.getpid()))
+    os.replace("pid.new", "pid")
+elif not os.path.exists("killed"):
+    while not os.path.exists("pid") or os.path.exists(f"/proc/{open('pid').read()}"):
+        time.sleep(0.01)
+    pathlib.Path("killed").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+{tail}
+dist.barrier()
+parts = [tensor.numpy().tobytes() for tensor in model.state_dict().values()]
+pathlib.Path(f"saved-{rank}").write_bytes(b"".join(parts))
+dist.destroy_process_group()
+"""
+
+
+def run(folder: Path, tail: str) -> subprocess.CompletedProcess[str]:
+    # Rank 0 passes its barrier without rank 1, which is not yet there.
+    script = SCRIPT.replace("dist.barrier()", "if rank == 1: dist.barrier()")
+    (folder / "train.py").write_text(script.replace("{tail}", tail))
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "holdfast",
+            "run",
+            "--nproc-per-node=2",
+            "--max-restarts=1",
+            "train.py",
+        ],
+        cwd=folder,
+        env=dict(os.environ, TORCH_CPP_LOG_LEVEL="ERROR"),
+        capture_output=True,
+        text=True,
+        timeout=240,  # Less than HOLDFAST_REPLACEMENT_TIMEOUT, which it would wait for the group.
+    )
+
+
+def test_torch_what_needs_no_other_rank_runs_to_its_end(tmp_path: Path) -> None:
+    done = run(tmp_path, "")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "saved-0").read_bytes() == (tmp_path / "saved-1").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "if rank == 1: dist.all_reduce(torch.ones(2))",
+        "if rank == 1:\n    for x in state.steps([torch.ones(3, 4)]): optimizer.step()",
+    ],
+    ids=["all_reduce", "step"],
+)
+def test_torch_what_needs_the_rank_that_has_ended_is_told_at_once(
+    tmp_path: Path, tail: str
+) -> None:
+    done = run(tmp_path, tail)
+    assert done.returncode != 0
+    assert "rank 0 has ended its training: rank 1 can exchange nothing" in done.stderr
+    assert "let all meet before any ends: `dist.barrier()`" in done.stderr
