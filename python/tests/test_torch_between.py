@@ -84,6 +84,8 @@ def test_torch_what_is_done_between_epochs_is_done_once(
     results = run(tmp_path / "job", {**config, "kills": kills}, program=program, options=options)
     assert len(list((tmp_path / "job").glob("killed-*"))) == len(kills)
     assert results == calm
+    said = (tmp_path / "job" / "log" / "worker_0.log").read_text()  # Of all who had the rank.
+    assert said.count("`enumerate(state.steps(...))` counts from 0") == 1
 
 
 def test_torch_a_loop_of_ones_own_is_told_of_what_it_changes_between_steps(tmp_path: Path) -> None:

@@ -461,11 +461,15 @@ class State:
             self._epoch, self._index, self._loader_state = epoch + 1, 0, None
 
     def _see_who_counts(self) -> None:
-        """Before the first step: warn of a count that begins anew in a replacement."""
+        """Before the first step: warn of a count that begins anew in a replacement.
+
+        In one itself it was said, and the others wait: to look takes as long as two steps.
+        """
         if self._counter_seen:
             return
         self._counter_seen = True
-        if self._engine.place.rank == 0 and is_enumerated(sys._getframe(1)):
+        engine = self._engine
+        if engine.place.rank == 0 and engine.first_start and is_enumerated(sys._getframe(1)):
             say(
                 "`enumerate(state.steps(...))` counts from 0 in a process that replaces another, "
                 "and from elsewhere in the others, which then do different things; take "
