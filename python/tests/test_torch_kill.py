@@ -95,6 +95,12 @@ def test_torch_fsdp_on_two_ranks(tmp_path: Path, calm: Any) -> None:
     compare(tmp_path, calm, {"kind": "fsdp"}, [[1, 1, "collective"], [0, 6, "between"]])
 
 
+@pytest.mark.parametrize("original", [False, True])
+def test_torch_fsdp_of_the_first_kind(tmp_path: Path, calm: Any, original: bool) -> None:
+    config = {"kind": "FullyShardedDataParallel", "original": original}
+    compare(tmp_path, calm, config, [[1, 2, "collective"], [0, 6, "update"]], spares=int(original))
+
+
 def test_torch_fsdp_on_four_ranks(tmp_path: Path, calm: Any) -> None:
     compare(tmp_path, calm, {"kind": "fsdp"}, [[2, 4, "collective"]], ranks=4)
 

@@ -29,7 +29,8 @@ import holdfast.torch as hf  # noqa: E402
 from holdfast.torch import _engine  # noqa: E402
 
 CONFIG: dict[str, Any] = {
-    "kind": "ddp",  # ddp, fsdp, hsdp, plain
+    "kind": "ddp",  # ddp, fsdp, hsdp, plain, FullyShardedDataParallel
+    "original": False,  # The last one's use_orig_params.
     "ddp": {},  # Arguments of DistributedDataParallel
     "optimizer": "AdamW",
     "scaler": False,
@@ -142,6 +143,16 @@ def build(config: dict[str, Any]) -> nn.Module:
         for layer in net.middle:
             fully_shard(layer, mesh=mesh)
         fully_shard(net, mesh=mesh)
+    if config["kind"] == "FullyShardedDataParallel":
+        from torch.distributed.fsdp import FullyShardedDataParallel
+        from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+        return FullyShardedDataParallel(
+            net,
+            auto_wrap_policy=ModuleWrapPolicy({nn.Linear}),
+            device_id=torch.device("cpu"),
+            use_orig_params=config["original"],
+        )
     return net
 
 
@@ -168,7 +179,7 @@ def main(config: dict[str, Any], folder: str) -> None:
         engine.buckets.expect = lambda sizes: None
     state = hf.State(model, optimizer, scheduler=scheduler, scaler=scaler, seen=seen, done=done)
     kind = type(dist.group.WORLD)
-    for name in ("allreduce", "all_gather_single"):
+    for name in ("allreduce", "all_gather_single", "allgather"):
 
         def watched(self: Any, *arguments: Any, usual: Any = getattr(kind, name)) -> Any:  # noqa: B008
             killer.at("collective")

@@ -20,7 +20,13 @@ from torch import Tensor
 
 from holdfast._core import lib
 from holdfast._errors import UserError
-from holdfast.torch._optimizers import largest_shape, local, parameters_of, state_bytes
+from holdfast.torch._optimizers import (
+    largest_shape,
+    local,
+    parameters_of,
+    state_bytes,
+    whole_shapes,
+)
 
 _HEADER: Final = struct.Struct("<8sQQQ")
 _MAGIC: Final = b"HFTORCH1"
@@ -150,6 +156,7 @@ class Kept:
         self._buffers: list[tuple[Key, torch.nn.Module, str]] = []
         self._groups: dict[str, int] = {}  # Of parameters, by optimizer.
         self._extras: dict[str, torch.nn.Module] = {}  # Modules with get_extra_state().
+        self._whole: dict[int, torch.Size] = {}  # Of parameters that each rank has another part of.
 
     def add(self, name: str, thing: Any) -> None:
         """Take something up."""
@@ -183,6 +190,7 @@ class Kept:
 
     def _add_model(self, name: str, model: torch.nn.Module) -> None:
         self.models[name] = model
+        self._whole.update(whole_shapes(model))
         for key, parameter in model.named_parameters():
             _see_that_it_has_bytes(f"parameter `{key}`", parameter)
             # The objects of now: FSDP puts others into the module during a step.
@@ -280,18 +288,19 @@ class Kept:
         """Return an upper bound of all tensors' bytes, the same on all ranks."""
 
         def size(tensor: Tensor) -> int:
-            return largest_shape(tensor).numel() * tensor.element_size() + _ALIGN
+            return largest_shape(tensor, self._whole).numel() * tensor.element_size() + _ALIGN
 
         fixed = sum(2 * size(p) for _, p in self._parameters)  # With gradients.
         fixed += sum(size(t) for t in self.tensors.values())
         fixed += sum(size(buffer) for _, buffer in self._buffers_now())
-        return fixed + sum(state_bytes(optimizer) for optimizer in self.optimizers.values())
+        return fixed + sum(state_bytes(o, self._whole) for o in self.optimizers.values())
 
     def shapes(self) -> str:
         """Return a digest of what has to be the same on all ranks."""
         digest = hashlib.blake2b(digest_size=16)
         for key, parameter in self._parameters:
-            digest.update(f"{key[1:]}{parameter.dtype}{tuple(parameter.shape)}\n".encode())
+            shape = tuple(self._whole.get(id(parameter), parameter.shape))
+            digest.update(f"{key[1:]}{parameter.dtype}{shape}\n".encode())
         for name, optimizer in self.optimizers.items():
             digest.update(f"{name}{type(optimizer).__name__}\n".encode())
         return digest.hexdigest()

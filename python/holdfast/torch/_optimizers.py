@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,8 +20,23 @@ def local(tensor: Any) -> Tensor:
     return found
 
 
-def largest_shape(tensor: Any) -> torch.Size:
-    """Return the shape of the largest local part of `tensor` on any rank."""
+def whole_shapes(model: torch.nn.Module) -> dict[int, torch.Size]:
+    """Return, by id, a bound of the parameters that FullyShardedDataParallel cuts as it likes.
+
+    With use_orig_params=True each is what this rank holds of it, in one dimension, or nothing.
+    """
+    flat = [getattr(getattr(m, "_handle", None), "flat_param", None) for m in model.modules()]
+    return {
+        id(parameter): torch.Size((shape.numel(),))
+        for one in flat
+        for parameter, shape in zip(getattr(one, "_params", None) or (), getattr(one, "_shapes", ()))
+    }
+
+
+def largest_shape(tensor: Any, whole: Mapping[int, torch.Size]) -> torch.Size:
+    """Return the shape of the largest local part of `tensor` on any rank; see whole_shapes()."""
+    if id(tensor) in whole:
+        return whole[id(tensor)]
     if not hasattr(tensor, "to_local"):
         return torch.Size(tensor.shape)
     shape = list(tensor.shape)
@@ -36,11 +52,11 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def state_bytes(optimizer: torch.optim.Optimizer) -> int:
+def state_bytes(optimizer: torch.optim.Optimizer, whole: Mapping[int, torch.Size]) -> int:
     """Return an upper bound of its state's bytes, the same on all ranks; its state is untouched."""
     name = type(optimizer).__name__
     scratch = {
-        id(p): torch.zeros(largest_shape(p), dtype=p.dtype, requires_grad=True)
+        id(p): torch.zeros(largest_shape(p, whole), dtype=p.dtype, requires_grad=True)
         for p in parameters_of(optimizer)
     }
     for p in scratch.values():
