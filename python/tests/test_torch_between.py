@@ -88,6 +88,47 @@ def test_torch_what_is_done_between_epochs_is_done_once(
     assert said.count("`enumerate(state.steps(...))` counts from 0") == 1
 
 
+UNFREEZES = """
+import holdfast; holdfast.init()
+import json, os, signal, sys, torch, holdfast.torch as hf
+config, folder = json.loads(sys.argv[1]), sys.argv[2]
+torch.set_num_threads(1)
+hf.init()
+torch.manual_seed(1)
+body, head = torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2)
+model = torch.nn.Sequential(body, head)
+body.requires_grad_(False)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+state = hf.State(model, optimizer)
+data = [torch.randn(3, 4, generator=torch.Generator().manual_seed(i)) for i in range(3)]
+for epoch in range(state.epoch, 3):
+    if epoch == 1:
+        body.requires_grad_(True)
+        body.eval()  # Its statistics are frozen.
+    for x in state.steps(data, epoch=epoch):
+        if state.n in config["kills"] and not os.path.exists(f"{folder}/killed-{state.n}"):
+            open(f"{folder}/killed-{state.n}", "x").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        optimizer.zero_grad()
+        (model(x) ** 2).mean().backward()
+        optimizer.step()
+result = [t.tolist() for t in model.state_dict().values()] + [state.n, len(optimizer.state)]
+json.dump(result, open(f"{folder}/result-0", "w"))
+"""
+
+
+def test_torch_what_was_unfrozen_in_one_epoch_is_so_in_a_later_ones_successor(
+    tmp_path: Path,
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(UNFREEZES)
+    calm = run(tmp_path / "calm", {"kills": []}, ranks=1, program=program)
+    results = run(tmp_path / "job", {"kills": [3, 7]}, ranks=1, program=program)
+    assert len(list((tmp_path / "job").glob("killed-*"))) == 2
+    assert results == calm
+    assert calm[0][-2:] == [9, 4]  # type: ignore[index]
+
+
 def test_torch_a_loop_of_ones_own_is_told_of_what_it_changes_between_steps(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(

@@ -156,6 +156,7 @@ class Kept:
         self._buffers: list[tuple[Key, torch.nn.Module, str]] = []
         self._groups: dict[str, int] = {}  # Of parameters, by optimizer.
         self._extras: dict[str, torch.nn.Module] = {}  # Modules with get_extra_state().
+        self._modules: dict[int, torch.nn.Module] = {}  # All, by id.
         self._whole: dict[int, torch.Size] = {}  # Of parameters that each rank has another part of.
 
     def add(self, name: str, thing: Any) -> None:
@@ -197,6 +198,7 @@ class Kept:
             self._parameters.append((("model", name, key), parameter))
         seen: set[int] = set()
         for prefix, module in model.named_modules():
+            self._modules[id(module)] = module
             if type(module).get_extra_state is not torch.nn.Module.get_extra_state:
                 where = f"{name}.{prefix}" if prefix else name
                 self._extras[f"get_extra_state() of {where}"] = module
@@ -334,12 +336,19 @@ class Kept:
             "others": others,
             "kinds": kinds,
             "extras": {name: module.get_extra_state() for name, module in self._extras.items()},
+            # A program that unfreezes in one epoch does not do so again in a later one.
+            "requires_grad": [parameter.requires_grad for _, parameter in self._parameters],
+            "training": [module.training for module in self._modules.values()],
         }
 
     def digests(self) -> dict[str, bytes]:
         """Return what tells by name whether anything but a tensor has changed."""
         objects = self.objects()
-        parts = {**objects["groups"], **objects["others"]}
+        parts = {
+            **objects["groups"],
+            **objects["others"],
+            "requires_grad": objects["requires_grad"],
+        }
         return {name: _digest(part) for name, part in parts.items()}
 
     def restore(self, memory: Tensor, places: list[_Place], objects: dict[str, Any]) -> None:
@@ -409,6 +418,12 @@ class Kept:
             _put_back(thing, objects["others"][name])
         for name, module in self._extras.items():
             module.set_extra_state(objects["extras"][name])
+        for (_, parameter), trained in zip(self._parameters, objects["requires_grad"]):
+            if parameter.requires_grad != trained:
+                parameter.requires_grad_(trained)
+        for module, training in zip(self._modules.values(), objects["training"]):
+            if module.training != training:
+                module.training = training
 
     @staticmethod
     def _compare(known: Mapping[Key, Tensor], places: list[_Place]) -> None:

@@ -25,12 +25,13 @@ def whole_shapes(model: torch.nn.Module) -> dict[int, torch.Size]:
 
     With use_orig_params=True each is what this rank holds of it, in one dimension, or nothing.
     """
-    flat = [getattr(getattr(m, "_handle", None), "flat_param", None) for m in model.modules()]
-    return {
-        id(parameter): torch.Size((shape.numel(),))
-        for one in flat
-        for parameter, shape in zip(getattr(one, "_params", None) or (), getattr(one, "_shapes", ()))
-    }
+    found: dict[int, torch.Size] = {}
+    for module in model.modules():
+        flat = getattr(getattr(module, "_handle", None), "flat_param", None)
+        parameters = getattr(flat, "_params", None) or ()
+        for parameter, shape in zip(parameters, getattr(flat, "_shapes", ())):
+            found[id(parameter)] = torch.Size((shape.numel(),))
+    return found
 
 
 def largest_shape(tensor: Any, whole: Mapping[int, torch.Size]) -> torch.Size:
