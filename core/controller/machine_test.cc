@@ -267,8 +267,8 @@ TEST_F(ControllerTest, NobodyTakesThePlaceOfARankThatHasEndedItsTraining) {
 TEST_F(ControllerTest, ResumeNamesARankThatHasEndedItsTraining) {
   all_train();
   EXPECT_EQ(last<wire::Resume>(1)->ended, kNoRank);
-  step(Received{2, wire::Finished{machine_->record().generation, 0}});
-  step(ProvenDead{"w3", 30, 0});
+  step(Received{2, wire::Finished{machine_->record().generation, 4}});
+  step(ProvenDead{"w3", 30});
   come(4, who("w3", 31));
   report(1);
   report(4);
