@@ -46,6 +46,7 @@ std::atomic<std::int32_t> first_status{HF_OK};
 std::atomic<std::uint64_t> exchanged{0};
 std::atomic<bool> strict{false};
 std::atomic<void (*)()> on_training{nullptr};
+std::atomic<void (*)()> on_echo{nullptr};
 std::mutex message_mutex;
 std::string message;
 
@@ -200,6 +201,9 @@ int run(std::size_t index, int count, void** data, const int* dimensions, std::i
         const char** types) {
   const Slot& slot = slots[index];
   if (auto* first = on_training.load(); first != nullptr && slot.training) first();
+  if (groups[static_cast<std::size_t>(slot.group)].load() == nullptr) {
+    if (auto* alone = on_echo.load(); alone != nullptr) alone();
+  }
   const std::lock_guard turn(turns[static_cast<std::size_t>(slot.group)]);
   for (int i = 0; i < count / 2; ++i) {
     Tensor tensor{data[i], data[count / 2 + i], 1, HF_FLOAT32, 0};
@@ -259,6 +263,12 @@ HF_API void hfg_strict(std::int32_t on) {
 // protects has begun. NULL: nothing.
 HF_API void hfg_on_training(void (*function)()) {
   on_training = function;
+}
+
+// What is called, in the operator's thread, before a collective of a group that is not there gives
+// an echo; it may bring the group. NULL: nothing.
+HF_API void hfg_on_echo(void (*function)()) {
+  on_echo = function;
 }
 
 // Collectives that were made with others.

@@ -210,7 +210,17 @@ class Engine:
 
     def _watch(self) -> None:
         _operators.strict(self.phase in (Phase.EARLY, Phase.PLAIN))
-        _operators.on_training(self._begin_plain if self.phase is Phase.EARLY else None)
+        early = self.phase is Phase.EARLY
+        _operators.on_training(self._begin_plain if early else None)
+        _operators.on_echo(self._warn_alone if early else None)
+
+    def _warn_alone(self) -> None:
+        """Say that a collective is nobody's; called by an operator."""
+        if self.world_size > 1 and self.restarted and not self.rehearsing:
+            self.say_once(
+                "this process takes another's place and is not with the others yet: a collective "
+                "before Model.train gives what this rank sends, as if all had sent the same"
+            )
 
     def _begin_plain(self) -> None:
         """Begin a training in a loop of the program's own; called by an operator."""

@@ -5,6 +5,7 @@ Layout: a header, pickled objects, then the parameters' bytes, each at a multipl
 
 from __future__ import annotations
 
+import ctypes as c
 import hashlib
 import pickle
 import struct
@@ -20,9 +21,14 @@ _HEADER: Final = struct.Struct(
 )  # Magic, bytes of the table, of the objects, where parameters begin.
 _MAGIC: Final = b"hfmsimg1"
 _ALIGN: Final = 64
+OTHERS: Final = "a callback's "  # Before the names of parameters that callbacks hold.
 _ROOM: Final = 1 << 20  # For table and objects, besides what they need at the start.
 
 Array = Any  # numpy.ndarray of any type.
+Changes = dict[int, Array]  # Bytes of parameters, by their places in the image.
+
+_memcmp: Final = c.CDLL(None).memcmp
+_memcmp.argtypes = [c.c_void_p, c.c_void_p, c.c_size_t]
 
 
 def memory(parameter: Any) -> Array:
@@ -33,18 +39,25 @@ def memory(parameter: Any) -> Array:
 class Image:
     """Writes and reads the images of one network."""
 
-    def __init__(self, parameters: Sequence[Any], objects: dict[str, Any]) -> None:
-        """`objects`: such as the first image will hold besides; measured here."""
-        self._parameters = list(parameters)
+    def __init__(
+        self, parameters: Sequence[Any], objects: dict[str, Any], others: Sequence[Any] = ()
+    ) -> None:
+        """`objects`: such as the first image will hold besides; measured here.
+
+        `others`: parameters that are not the network's.
+        """
+        self._parameters = [*parameters, *others]
+        self._names = [p.name for p in parameters] + [OTHERS + p.name for p in others]
         arrays = [memory(p) for p in self._parameters]
-        self._table = pickle.dumps(
-            [(p.name, str(a.dtype), a.shape) for p, a in zip(self._parameters, arrays)]
-        )
+        self._table = pickle.dumps(self._entries(arrays))
         self._start = _HEADER.size + len(self._table) + _ROOM + 4 * len(pickle.dumps(objects))
         self._offsets = _offsets(self._start, [a.nbytes for a in arrays])
         end = self._offsets[-1] + arrays[-1].nbytes
         self.bytes = end + -end % 4096
         self.digest = hashlib.sha256(self._table).digest()[:16]
+
+    def _entries(self, arrays: Sequence[Array]) -> list[Any]:
+        return [(name, str(a.dtype), a.shape) for name, a in zip(self._names, arrays)]
 
     def _views(self, view: memoryview, arrays: Sequence[Array]) -> list[Array]:
         flat = np.frombuffer(view, dtype=np.uint8)
@@ -68,12 +81,26 @@ class Image:
         for target, array in zip(self._views(view, arrays), arrays):
             target[:] = _bytes(array)
 
+    def changes(self, view: memoryview) -> Changes:
+        """Return copies of the parameters that are not as in an image."""
+        arrays = [_bytes(memory(p)) for p in self._parameters]
+        pairs = enumerate(zip(self._views(view, arrays), arrays))
+        return {
+            i: mine.copy()
+            for i, (there, mine) in pairs
+            if _memcmp(there.ctypes.data, mine.ctypes.data, mine.nbytes)
+        }
+
+    def put(self, changes: Changes) -> None:
+        """Bring parameters to what changes() has found."""
+        for i, value in changes.items():
+            _bytes(memory(self._parameters[i]))[:] = value
+
     def read(self, view: memoryview) -> dict[str, Any]:
         """Bring the parameters to what an image holds; return its objects."""
         table, objects, _ = parse(view)
         arrays = [memory(p) for p in self._parameters]
-        mine = [(p.name, str(a.dtype), a.shape) for p, a in zip(self._parameters, arrays)]
-        _compare(mine, table)
+        _compare(self._entries(arrays), table)
         for source, array in zip(self._views(view, arrays), arrays):
             _bytes(array)[:] = source
         return objects
@@ -119,11 +146,13 @@ def parse(view: memoryview) -> tuple[list[Any], dict[str, Any], int]:
 
 
 def contents(view: memoryview) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return copies of all parameters by their names, and the objects."""
+    """Return copies of the network's parameters by their names, and the objects."""
     table, objects, start = parse(view)
     flat = np.frombuffer(view, dtype=np.uint8)
     sizes = [np.dtype(kind).itemsize * int(np.prod(shape)) for _, kind, shape in table]
     found = {}
     for (name, kind, shape), at, size in zip(table, _offsets(start, sizes), sizes):
+        if name.startswith(OTHERS):
+            continue
         found[name] = flat[at : at + size].copy().view(kind).reshape(shape)
     return found, objects

@@ -24,7 +24,7 @@ def _load() -> c.CDLL:
     lib = c.CDLL(str(_LIBRARY))
     lib.hfg_describe.argtypes = [c.c_uint32, *[c.c_int32] * 5, c.c_float, *[c.c_int32] * 2]
     lib.hfg_group.argtypes = [c.c_uint32, c.c_void_p]
-    lib.hfg_on_training.argtypes = [c.CFUNCTYPE(None)]
+    lib.hfg_on_training.argtypes = lib.hfg_on_echo.argtypes = [c.CFUNCTYPE(None)]
     lib.hfg_status.argtypes = [c.c_char_p, c.c_uint64]
     lib.hfg_status.restype = c.c_int32
     lib.hfg_count.restype = c.c_uint64
@@ -59,6 +59,12 @@ def on_training(function: Callable[[], None] | None) -> None:
     """Call a function, in an operator's thread, before gradients are exchanged; None: nothing."""
     _kept.append(_Callback(function) if function else _Callback())
     _lib.hfg_on_training(_kept[-1])
+
+
+def on_echo(function: Callable[[], None] | None) -> None:
+    """Call a function, in an operator's thread, before one that nobody answers gives an echo."""
+    _kept.append(_Callback(function) if function else _Callback())
+    _lib.hfg_on_echo(_kept[-1])
 
 
 def clear() -> None:

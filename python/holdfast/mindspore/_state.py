@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import struct
+import threading
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -11,10 +14,11 @@ from holdfast._core import Status
 from holdfast._errors import MarkedError, PeerError
 from holdfast.mindspore import _operators
 from holdfast.mindspore._engine import Engine, Phase, say
-from holdfast.mindspore._image import Image
+from holdfast.mindspore._image import Changes, Image
 
 _HELLO: Final = struct.Struct("<Q16sQ")  # Who this is, what is kept, version.
 SURVIVOR, RESTARTED, HELPER = range(3)
+_MEETS: Final = 8  # Added to one of them: it is at a collective of a callback.
 
 
 def hello(session: _core.Session, kind: int, digest: bytes) -> list[tuple[int, bytes, int]]:
@@ -29,25 +33,31 @@ def hello(session: _core.Session, kind: int, digest: bytes) -> list[tuple[int, b
 class State:
     """What one network's steps depend on; version n of the session is the state after n steps."""
 
-    def __init__(self, engine: Engine, parameters: list[Any], objects: dict[str, Any]) -> None:
+    def __init__(
+        self, engine: Engine, parameters: list[Any], objects: dict[str, Any], others: list[Any]
+    ) -> None:
         """Open the state and join the others: then all is as after the last step of this rank.
 
-        At the first start parameters become as rank 0's. `objects`: what is kept besides.
+        At the first start parameters become as rank 0's. `objects`: what is kept besides;
+        `others`: parameters that are not the network's.
         """
         self._engine = engine
-        self._image = Image(parameters, objects)
+        self._image = Image(parameters, objects, others)
         self.objects = objects
         session = engine.open(self._image.bytes)
         self._session = session
         self.on_helper: Callable[[bool], None] | None = None
         self._greeted = 0
         self.under_way = False
+        self._between: tuple[int, Changes] = (-1, {})  # Since which step, what callbacks changed.
         self._kind = RESTARTED if engine.restarted else SURVIVOR
         if session.fresh:
             self._image.write(session.private(0), objects)
         session.join()
         self.restore()
+        self._turn = threading.Lock()
         engine.set_phase(Phase.ECHO)
+        _operators.on_echo(self._meet)
 
     @property
     def n(self) -> int:
@@ -60,8 +70,15 @@ class State:
         return self._session
 
     def restore(self) -> None:
-        """Bring parameters and objects to what they were after step n."""
+        """Bring parameters and objects to what they were after step n.
+
+        What callbacks, or the program between two calls, have changed since then is kept: they do
+        not run again for a step that is made again.
+        """
+        version, changes = self._between
         self.objects = self._image.read(self._session.private(self._session.version))
+        if version == self._session.version:
+            self._image.put(changes)
 
     # ---- One step -------------------------------------------------------------------------------
 
@@ -74,10 +91,28 @@ class State:
             if session.generation == self._greeted:
                 return
             engine.set_phase(Phase.LIVE)
+            _operators.on_echo(None)
             _operators.clear()
             if self._greet():
                 self._greeted = session.generation
                 return
+
+    def _meet(self) -> None:
+        """Bring the groups for a collective of a callback; called by its operator.
+
+        The others may be beyond it: then they start again too, from the same step, and come to it.
+        """
+        try:
+            with self._turn:
+                if self._engine.phase is not Phase.ECHO:
+                    return
+                self._kind |= _MEETS
+                self._look()
+                self._begin()
+                _operators.strict(True)
+        except BaseException as error:  # In C nobody would hear of it.
+            say(str(error))
+            os._exit(1)
 
     def _greet(self) -> bool:
         """Tell the others who this is and what it keeps. False: a fault came."""
@@ -95,22 +130,58 @@ class State:
                     f"rank {rank} has other parameters than rank {session.world.rank}; all ranks "
                     "run one program with one network"
                 )
-        self._kind = SURVIVOR
         if len(alive) < session.world.size:
+            self._kind &= _MEETS
             assert self.on_helper is not None
             self.on_helper(alive[0] == session.world.rank)
             return False  # The job is about to end, or the one who saves was lost.
+        if not self._all_meet([kind for kind, _, _ in hellos]):
+            return False
+        self._kind = SURVIVOR
         return True
 
-    def step(self, compute: Callable[[], Any], describe: Callable[[Any], dict[str, Any]]) -> Any:
+    def _all_meet(self, kinds: list[int]) -> bool:
+        """Return whether all are at a collective of a callback, or none.
+
+        Who has passed it ends here, and is back at it when it has started again.
+        """
+        there = [rank for rank, kind in enumerate(kinds) if kind & _MEETS]
+        if len(there) in (0, len(kinds)):
+            return True
+        passed = [rank for rank, kind in enumerate(kinds) if kind == RESTARTED]
+        if passed:
+            raise PeerError(
+                f"rank {there[0]} is at a collective of a callback, to which rank {passed[0]} does "
+                "not come; all ranks make the same collectives in their callbacks"
+            )
+        if not self._kind & _MEETS:
+            raise MarkedError(
+                f"rank {there[0]} replaces a process that was lost, and is at a collective of a "
+                "callback, which this one has made already; this process ends, so that it starts "
+                "again from the last step"
+            )
+        with contextlib.suppress(MarkedError):
+            self._session.world.barrier()  # Those who have passed do not come: they start again.
+        return False
+
+    def step(
+        self,
+        compute: Callable[[], Any],
+        describe: Callable[[Any], dict[str, Any]],
+        may_differ: bool = True,
+    ) -> Any:
         """Make step n + 1: compute() changes the parameters. Return its result.
 
         A step that a fault made void is made again. `describe(result)`: the objects after it.
+        `may_differ`: somebody may have changed parameters since step n.
         """
         engine = self._engine
         self._check_between()
+        if may_differ:
+            self._look()
         while True:
             self._begin()
+            _operators.strict(False)
             result = self._compute(compute)
             status, text = _operators.status()
             if status is Status.ABORTED:  # What echoes have touched is never staged.
@@ -119,9 +190,15 @@ class State:
             elif status is not Status.OK:
                 raise PeerError(text or f"a collective of this step was not made ({status.name})")
             elif not self._commit(describe(result)):
+                _operators.strict(True)  # In a callback nobody would look after a mark.
                 return result
             if engine.rank == 0:
                 say(f"step {self.n + 1} was void, it is made again")
+
+    def _look(self) -> None:
+        """Remember what was changed since step n; restore() keeps it."""
+        version = self._session.version
+        self._between = version, self._image.changes(self._session.private(version))
 
     def _compute(self, compute: Callable[[], Any]) -> Any:
         before, self.under_way = _operators.count(), False

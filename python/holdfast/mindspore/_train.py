@@ -8,56 +8,25 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from holdfast._errors import UserError
-from holdfast.mindspore import _gasp, _pipeline
+from holdfast.mindspore import _callbacks, _gasp, _pipeline
 from holdfast.mindspore._engine import Engine
+from holdfast.mindspore._outputs import Packed, pack, unpack
 from holdfast.mindspore._state import State
-
-_PLAIN: Final = (bool, int, float, str, type(None))
 
 
 class Restart(Exception):  # noqa: N818 - it is no error.
     """The loop of Model.train is to be entered anew."""
 
 
-def pack(value: Any) -> Any:
-    """Make outputs of a network such that they can be pickled."""
-    if isinstance(value, (tuple, list)):
-        return type(value)(pack(v) for v in value)
-    if isinstance(value, dict):
-        return {k: pack(v) for k, v in value.items()}
-    if hasattr(value, "asnumpy"):
-        return _Packed(value.asnumpy().copy(), str(value.dtype))
-    return value
-
-
-class _Packed:
-    """A tensor without MindSpore."""
-
-    def __init__(self, array: Any, dtype: str) -> None:
-        self.array, self.dtype = array, dtype
-
-
-def unpack(value: Any) -> Any:
-    """Make what pack() made outputs again."""
-    if isinstance(value, (tuple, list)):
-        return type(value)(unpack(v) for v in value)
-    if isinstance(value, dict):
-        return {k: unpack(v) for k, v in value.items()}
-    if isinstance(value, _Packed):
-        import mindspore
-
-        return mindspore.Tensor(value.array, getattr(mindspore, value.dtype.lower()))
-    return value
-
-
 def _loss(value: Any) -> float:
     while isinstance(value, (tuple, list)) and value:
         value = value[0]
-    if isinstance(value, _Packed) and value.array.size and value.array.dtype.kind == "f":
+    if isinstance(value, Packed) and value.array.size and value.array.dtype.kind == "f":
         return float(value.array.mean())
     return 0.0
 
@@ -72,12 +41,32 @@ class Trainer(threading.local):
         self.call = 0  # Calls of Model.train that were begun, from 1.
         self.retrying = False  # The same call is entered again, after the step that is done.
         self._network: Any = None
+        self._others: list[Any] = []  # Parameters that callbacks hold.
+        self._former: dict[tuple[int, int], weakref.ref[Any]] = {}  # Callbacks of calls before.
 
-    def open(self, network: Any) -> State:
-        """Return the state of a network; opened at the first call."""
+    def keep(self, callbacks: list[Any]) -> None:
+        """Keep what callbacks of a call that has ended hold, as long as the program has them."""
+        for i, callback in enumerate(callbacks):
+            if all(known() is not callback for known in self._former.values()):
+                self._former[self.call, i] = weakref.ref(callback)
+
+    def former(self, callbacks: list[Any]) -> dict[tuple[int, int], dict[str, Any]]:
+        """Return what those hold that are not of this call."""
+        found, now = {}, {id(callback) for callback in callbacks}
+        for key, known in list(self._former.items()):
+            callback = known()
+            if callback is None:
+                del self._former[key]
+            elif id(callback) not in now:
+                found[key] = _callbacks.attributes(callback, self.engine.say_once)
+        return found
+
+    def open(self, network: Any, callbacks: list[Any]) -> State:
+        """Return the state of a network, and of averages of it; opened at the first call."""
         if self.state is None:
             parameters = list(network.get_parameters())
-            self.state = State(self.engine, parameters, {"call": 0})
+            self._others = _callbacks.parameters(callbacks, parameters)
+            self.state = State(self.engine, parameters, {"call": 0}, self._others)
             self._network = network
             state = self.state
             if self.engine.gasps:
@@ -91,6 +80,17 @@ class Trainer(threading.local):
                     "in a job of its own"
                 )
         return self.state
+
+    def warn(self, callbacks: list[Any]) -> None:
+        """Say which parameters are not kept."""
+        known = [*self._network.get_parameters(), *self._others]
+        missed = _callbacks.parameters(callbacks, known)
+        if missed:
+            self.engine.say_once(
+                f"a callback has got parameters (such as '{missed[0].name}') since the first "
+                "Model.train began; they are not kept, so a process that replaces another has "
+                "others: make them in the callback's __init__"
+            )
 
 
 class Guard:
@@ -124,6 +124,9 @@ class Run:
         self._first_batch = 0  # Of the pipeline: where the loop began.
         self._first_step = 0
         self._answer: Any = None  # Outputs of a step that is done already.
+        self._skips: bool | None = None  # The pipeline was told to skip; fast_recovery before.
+        self._looks = True  # Somebody may have changed parameters since the last step.
+        self._meddles = not all(map(_callbacks.leaves_parameters, callbacks))
 
     def enter(self, initial_epoch: int) -> int | None:
         """Prepare the loop for where the state stands; return its first epoch. None: was done."""
@@ -136,6 +139,8 @@ class Run:
         assert trainer.state is not None
         at = trainer.state.objects
         if at["call"] > trainer.call:
+            for i, callback in enumerate(self._callbacks):
+                _callbacks.give_back(callback, at["former"].get((trainer.call, i), {}))
             return None
         if at["call"] < trainer.call:
             return self._fresh(initial_epoch)
@@ -157,6 +162,7 @@ class Run:
     def _resume(self, at: dict[str, Any]) -> int:
         from mindspore import dataset
 
+        self._skips = dataset.config.get_fast_recovery()
         dataset.config.set_fast_recovery(_pipeline.draws_nothing(self._dataset))
         batch, epoch, done = int(at["batch"]), int(at["epoch"]), int(at["step"])
         self._first_batch, self._first_step = int(at["first_batch"]), int(at["first_step"])
@@ -165,17 +171,26 @@ class Run:
             epoch += batch % self._dataset.get_dataset_size() == 0
             self._cb_params.cur_step_num = done
         else:
+            assert self._trainer.state is not None
+            self._trainer.state.restore()  # The program may have loaded others before this call.
             self._answer = at["outputs"]
             self._cb_params.cur_step_num = done - 1
         self._trainer.retrying = False
         self._dataset.set_init_step(batch)
         return epoch
 
+    def begin_as_usual(self) -> None:
+        """Let whoever reads the data next begin where it would have without a fault."""
+        if self._skips is not None:
+            from mindspore import dataset
+
+            dataset.config.set_fast_recovery(self._skips)
+            self._dataset.set_init_step(self._first_batch)
+            self._skips = None
+
     def _attributes(self) -> list[dict[str, Any]]:
-        return [
-            {k: v for k, v in vars(callback).items() if isinstance(v, _PLAIN)}
-            for callback in self._callbacks
-        ]
+        say_once = self._trainer.engine.say_once
+        return [_callbacks.attributes(callback, say_once) for callback in self._callbacks]
 
     def _gasp_place(self) -> dict[str, Any] | None:
         for callback in self._callbacks:
@@ -198,6 +213,7 @@ class Run:
             "outputs": packed,
             "loss": _loss(packed),
             "callbacks": self._attributes(),
+            "former": self._trainer.former(self._callbacks),
             "gasp": self._gasp_place(),
         }
 
@@ -210,12 +226,16 @@ class Run:
             _rehearsal.rehearse(trainer.engine, network, inputs)
             raise Restart
         assert trainer.state is not None
+        self.begin_as_usual()
         if self._answer is not None:
             answer, self._answer = self._answer, None
             for callback, saved in zip(self._callbacks, trainer.state.objects["callbacks"]):
-                vars(callback).update(saved)
+                _callbacks.give_back(callback, saved)
             return unpack(answer)
-        return trainer.state.step(lambda: network(*inputs), self._describe)
+        if self._looks and self._meddles:
+            trainer.warn(self._callbacks)
+        looks, self._looks = self._looks, self._meddles
+        return trainer.state.step(lambda: network(*inputs), self._describe, looks)
 
 
 def train_process(
@@ -234,17 +254,20 @@ def train_process(
     begun_at = arguments["cb_params"].cur_step_num
     while True:
         if not engine.rehearsing:
-            trainer.open(network)
+            trainer.open(network, callbacks)
         arguments["cb_params"].cur_step_num = begun_at
         run = Run(trainer, callbacks, arguments["cb_params"], arguments["train_dataset"])
         first = run.enter(arguments.get("initial_epoch", 0))
         if first is None:
+            trainer.keep(callbacks)
             return
         model._train_network = Guard(trainer, network, run)
         try:
             original(model, **{**arguments, "initial_epoch": first})
+            trainer.keep(callbacks)
             return
         except Restart:
             continue
         finally:
             model._train_network = network
+            run.begin_as_usual()

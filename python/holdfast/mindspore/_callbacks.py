@@ -1,0 +1,121 @@
+"""Keep what a program's callbacks hold: data in their attributes, and parameters of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from holdfast.mindspore._outputs import pack, unpack
+
+_PLAIN: Final = (bool, int, float, str, type(None))
+_MOST_BYTES: Final = 64 << 10  # Of an attribute: it is written at every step.
+_DEPTH: Final = 8
+# MindSpore's callbacks that let the parameters be.
+_QUIET: Final = frozenset({"LossMonitor", "ModelCheckpoint", "TimeMonitor"})
+# Those, and others of which only numbers and texts matter.
+_SIMPLE: Final = _QUIET | {"TFTRegister", "TrainFaultTolerance"}
+
+
+def _is(callback: Any, names: frozenset[str]) -> bool:
+    kind = type(callback)
+    ours = kind.__module__.startswith(("mindspore.train.callback.", "holdfast."))
+    return ours and kind.__name__ in names
+
+
+def leaves_parameters(callback: Any) -> bool:
+    """Return whether a callback is known to change no parameter."""
+    return _is(callback, _QUIET)
+
+
+# ---- Attributes ----------------------------------------------------------------------------------
+
+
+def _size(value: Any, depth: int = _DEPTH) -> int:
+    """Return about how many bytes a value has; TypeError: it is not only data."""
+    if isinstance(value, (*_PLAIN, np.generic)):
+        return 16 + (len(value) if isinstance(value, str) else 0)
+    if isinstance(value, np.ndarray) and value.dtype.kind not in "OV":
+        return 64 + value.nbytes
+    if type(value) in (list, tuple, set, dict) and depth:
+        if len(value) > _MOST_BYTES:
+            return len(value)
+        parts = [*value, *value.values()] if type(value) is dict else value
+        return 16 + sum(_size(part, depth - 1) for part in parts)
+    if type(value).__name__ == "Tensor" and hasattr(value, "asnumpy"):
+        return 64 + int(value.nbytes)
+    raise TypeError
+
+
+def attributes(callback: Any, say_once: Callable[[str], None]) -> dict[str, Any]:
+    """Return those of a callback's attributes that a replacement gets back."""
+    found = vars(callback)
+    if _is(callback, _SIMPLE):
+        return {name: value for name, value in found.items() if isinstance(value, _PLAIN)}
+    kept = {}
+    for name, value in found.items():
+        try:
+            size = _size(value)
+        except TypeError:
+            continue
+        if size <= _MOST_BYTES:
+            kept[name] = pack(value)
+        else:
+            say_once(
+                f"attribute '{name}' of callback {type(callback).__name__} has grown beyond "
+                f"{_MOST_BYTES >> 10} KiB and is not kept any more: a process that replaces "
+                "another has what the program gives it at its start; keep large things in files"
+            )
+    return kept
+
+
+def give_back(callback: Any, kept: dict[str, Any]) -> None:
+    """Set what attributes() has found; a list and the like stay the objects that they are."""
+    for name, packed in kept.items():
+        value, now = unpack(packed), vars(callback).get(name)
+        if type(now) is type(value) is list:
+            now[:] = value
+        elif type(now) is type(value) and isinstance(now, (dict, set)):
+            now.clear()
+            now.update(value)
+        elif isinstance(now, np.ndarray) and _fits(now, value):
+            now[...] = value
+        else:
+            setattr(callback, name, value)
+
+
+def _fits(now: Any, value: Any) -> bool:
+    same = isinstance(value, np.ndarray) and (now.shape, now.dtype) == (value.shape, value.dtype)
+    return same and bool(now.flags.writeable)
+
+
+# ---- Parameters ----------------------------------------------------------------------------------
+
+
+def _held(value: Any) -> Iterator[Any]:
+    from mindspore import Parameter
+    from mindspore.nn import Cell
+
+    if isinstance(value, Parameter):
+        yield value
+    elif isinstance(value, Cell):
+        yield from value.get_parameters()
+    elif isinstance(value, (list, tuple)) and len(value) <= _MOST_BYTES:
+        yield from (part for part in value if isinstance(part, Parameter))
+    elif type(value) is dict:
+        yield from _held(list(value.values()))
+
+
+def parameters(callbacks: Sequence[Any], known: Sequence[Any]) -> list[Any]:
+    """Return the parameters in attributes of callbacks, such as averages, that are not known."""
+    seen, found = {id(p) for p in known}, []
+    for callback in callbacks:
+        if type(callback).__module__.startswith("mindspore."):
+            continue
+        for value in vars(callback).values():
+            for parameter in _held(value):
+                if id(parameter) not in seen and not parameter.has_init:
+                    seen.add(id(parameter))
+                    found.append(parameter)
+    return found

@@ -1,0 +1,98 @@
+"""What happens between steps: callbacks change and hold things, calls of Model.train follow.
+
+mindspore_between.py [RANK,CALL,STEP,PLACE ...]: who kills itself where, one after another. Nothing
+of Holdfast is in it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import mindspore as ms
+import mindspore.dataset as ds
+import numpy as np
+from mindspore import nn, ops, train
+from mindspore.communication import get_group_size, get_rank, init
+
+ms.set_context(mode=ms.GRAPH_MODE)
+ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True)
+init()
+ms.set_seed(1)
+rank = get_rank()
+ops.AllReduce()(ms.Tensor([1.0]))
+
+
+def create_dataset(**shards: int) -> ds.Dataset:
+    data = ds.MnistDataset(os.environ["DATA_PATH"], **shards)
+    data = data.map([ds.vision.Rescale(1.0 / 255.0, 0), ds.vision.HWC2CHW()], "image")
+    return data.map(ds.transforms.TypeCast(ms.int32), "label").batch(32)
+
+
+class Between(train.Callback):
+    """Changes the learning rate, and holds numbers and an average of the parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.losses: list[float] = []
+        self.best = np.float32(9)
+        self.seen = {"steps": 0}
+        self.sums = np.zeros(3, np.float32)
+        self.last = ms.Tensor([0.0])
+        self.average = [p.clone() for p in network.trainable_params()]
+
+    def on_train_step_end(self, run_context: train.RunContext) -> None:
+        p = run_context.original_args()
+        loss = float(p.net_outputs.asnumpy())
+        self.losses.append(loss)
+        self.best = min(self.best, np.float32(loss))
+        self.seen["steps"] += 1
+        self.sums += np.float32(loss)
+        self.last = self.last * 0.5 + loss
+        for kept, now in zip(self.average, network.trainable_params()):
+            ops.assign(kept, 0.9 * kept + 0.1 * now)
+        ops.assign(optimizer.learning_rate, ms.Tensor(0.1 / (len(self.losses) + 1), ms.float32))
+
+
+class Die(train.Callback):
+    """Kills this process where it is asked to."""
+
+    def __init__(self, call: int) -> None:
+        super().__init__()
+        self.call = call
+
+    def die(self, step: int, place: str) -> None:
+        for i, kill in enumerate(sys.argv[1:]):
+            if kill == f"{rank},{self.call},{step},{place}" and not os.path.exists(f"killed-{i}"):
+                open(f"killed-{i}", "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_train_step_begin(self, run_context: train.RunContext) -> None:
+        self.die(run_context.original_args().cur_step_num, "begin")
+
+    def on_train_step_end(self, run_context: train.RunContext) -> None:
+        self.die(run_context.original_args().cur_step_num, "end")
+
+
+network = nn.SequentialCell(nn.Flatten(), nn.Dense(784, 16), nn.ReLU(), nn.Dense(16, 10))
+optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+model = train.Model(network, nn.CrossEntropyLoss(), optimizer, metrics={"loss": nn.Loss()})
+between, dataset = Between(), create_dataset(num_shards=get_group_size(), shard_id=rank)
+keep = train.CheckpointConfig(save_checkpoint_steps=3, keep_checkpoint_max=20)
+for call in (1, 2):
+    saved = train.ModelCheckpoint(f"call{call}-{rank}", "out", keep)
+    model.train(1, dataset, callbacks=[between, saved, Die(call)])
+    if call == 1:  # Others than were trained.
+        draw = np.random.default_rng(3)
+        drawn = {p.name: draw.normal(size=p.shape) / 10 for p in network.trainable_params()}
+        new = {n: ms.Parameter(ms.Tensor(v, ms.float32), name=n) for n, v in drawn.items()}
+        ms.load_param_into_net(network, new)
+# It adds the loss of all ranks up, by a collective of its own, after each epoch.
+plateau = train.ReduceLROnPlateau("loss", patience=1, factor=0.5, min_delta=10, verbose=True)
+model.fit(3, dataset, create_dataset(), callbacks=[plateau, Die(3)])
+numbers = [*between.losses, between.best, between.seen["steps"], *between.sums]
+numbers += [*between.last.asnumpy(), plateau.best, plateau.wait, plateau.cooldown_counter]
+held = [ms.Tensor(np.array(numbers, np.float32)), *between.average]
+ms.save_checkpoint([{"name": f"v{i}", "data": v} for i, v in enumerate(held)], f"held-{rank}.ckpt")
+ms.save_checkpoint(model.train_network, f"final-{rank}.ckpt")

@@ -1,0 +1,74 @@
+"""What callbacks and the program do between steps outlives a process that is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from mindspore_job import HERE, NEEDS_MINDSPORE, Job, digests, make_data
+
+pytestmark = NEEDS_MINDSPORE
+
+if not NEEDS_MINDSPORE.args[0]:
+    import mindspore as ms
+    import numpy as np
+
+    from holdfast.mindspore import _callbacks
+
+# In the first call; in the second, whose parameters were loaded; before a callback's collective,
+# and after it.
+KILLS = ("1,1,4,end", "0,2,3,begin", "1,3,10,end", "0,3,21,begin")
+
+
+@pytest.mark.kill
+def test_mindspore_what_callbacks_change_and_hold_is_as_without_kills(tmp_path: Path) -> None:
+    data = make_data(tmp_path / "data", 640)
+    found = []
+    for kind, kills in (("calm", ()), ("kills", KILLS)):
+        run = Job(tmp_path / kind, data, [str(HERE / "mindspore_between.py"), *kills])
+        try:
+            run.end()
+        finally:
+            run.stop()
+        logs = [path.read_text() for path in (tmp_path / kind / "logs").glob("worker_*.log")]
+        alone = [log for log in logs if "as if all had sent the same" in log]
+        assert len(alone) == (2 if kills else 0)  # The program's first collective says so.
+        assert len(list((tmp_path / kind).glob("killed-*"))) == len(kills)
+        found.append(digests(tmp_path / kind))
+    assert {"held-0.ckpt", "final-1.ckpt", "out/call2-1-1_3.ckpt"} <= set(found[0])
+    assert found[0] == found[1]
+
+
+def holder(**held: Any) -> Any:
+    return SimpleNamespace(**held)
+
+
+def test_mindspore_attributes_that_are_data_are_kept_and_given_back() -> None:
+    said: list[str] = []
+    made = {"n": 1, "best": np.array(2.5), "history": [1.0, {"x": (2, None)}], "t": ms.Tensor([1])}
+    callback = holder(**made, run=print, weights=ms.Parameter(ms.Tensor([1.0]), name="w"))
+    kept = _callbacks.attributes(callback, said.append)
+    assert set(kept) == set(made) and not said
+    history = [0.0]
+    other = holder(n=0, best=np.inf, history=history, t=None)
+    _callbacks.give_back(other, kept)
+    assert (other.n, float(other.best), other.t.asnumpy().tolist()) == (1, 2.5, [1])
+    assert other.history is history == [1.0, {"x": (2, None)}]  # Whoever else has it sees it.
+
+
+def test_mindspore_attributes_that_are_too_large_are_named() -> None:
+    said: list[str] = []
+    looped: list[Any] = []
+    looped.append(looped)
+    for large in ([0.5] * 5000, np.zeros(100_000), [[0] * 70_000]):
+        assert not _callbacks.attributes(holder(large=large, looped=looped), said.append)
+        assert "attribute 'large' of callback SimpleNamespace" in said.pop()
+
+
+def test_mindspore_parameters_that_callbacks_hold_are_found() -> None:
+    own, a, b, c = (ms.Parameter(ms.Tensor([1.0]), name=n) for n in "oabc")
+    cell = ms.nn.SequentialCell(ms.nn.Dense(2, 2))
+    callback = holder(own=own, one=a, some=(b, own), named={"c": c}, net=cell, text="x")
+    assert _callbacks.parameters([callback], [own]) == [a, b, c, *cell.get_parameters()]
