@@ -21,6 +21,7 @@ from holdfast._errors import MarkedError, PeerError, UserError  # noqa: E402
 from holdfast.torch import _ddp, _engine, _group, _work  # noqa: E402
 from holdfast.torch._buckets import Buckets  # noqa: E402
 from holdfast.torch._engine import Phase  # noqa: E402
+from holdfast.torch._hooks import HookState, see_that_hooks_are_kept  # noqa: E402
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -248,6 +249,37 @@ def test_torch_parameters_frozen_after_their_ddp_are_told_in_a_sentence(learns: 
     ddp = DistributedDataParallel(net, find_unused_parameters=True)
     net[0].weight.requires_grad_(False)
     _ddp.settle(ddp, engine)  # As without us: it has no gradient and is not used.
+
+
+def test_torch_parameters_that_ddp_leaves_out_are_left_out() -> None:
+    net = network()
+    net.register_parameter("own", torch.nn.Parameter(torch.zeros(3)))
+    net[-1].bias = net[0].bias  # Shared.
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(net, ["own", "0.weight"])
+    ddp = DistributedDataParallel(net)
+    summed = _ddp._summed(ddp)
+    assert list(map(id, summed)) == list(map(id, ddp._build_params_for_reducer()[0]))
+    assert any(p is net.own for p in summed)  # torch's own slip.
+    assert not any(p is net[0].weight for p in summed)
+    _ddp.settle(ddp, _engine.start(managed=True))
+
+
+def test_torch_the_state_of_a_communication_hook_has_to_be_given() -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    ddp = DistributedDataParallel(network())
+    power = powerSGD_hook.PowerSGDState(None)
+    ddp.register_comm_hook(power, powerSGD_hook.powerSGD_hook)
+    with pytest.raises(UserError, match="goes by a PowerSGDState that State was not given"):
+        see_that_hooks_are_kept([ddp], {"other": HookState(powerSGD_hook.PowerSGDState(None))})
+    held = HookState(power)
+    assert see_that_hooks_are_kept([ddp], {"hook": held}) == 3 * sum(
+        p.nbytes for p in ddp.parameters()
+    )
+    before = held.state_dict()
+    power.iter, power.error_dict = 7, {0: torch.ones(2)}
+    held.load_state_dict(before)
+    assert power.iter == 0 and power.error_dict == {}
 
 
 def test_torch_a_ddp_that_has_made_steps_is_refused() -> None:

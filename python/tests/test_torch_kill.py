@@ -71,6 +71,11 @@ def test_torch_ddp_with_gradients_summed_over_several_steps(tmp_path: Path, calm
     compare(tmp_path, calm, {"window": 2}, [[1, 4, "forward"], [0, 10, "collective"]])
 
 
+def test_torch_ddp_with_power_sgd_as_its_communication_hook(tmp_path: Path, calm: Any) -> None:
+    # What it has left out of its sums so far is of its state, and as large as the gradients.
+    compare(tmp_path, calm, {"power": True}, [[1, 6, "update"], [0, 9, "update"]])
+
+
 def test_torch_ddp_with_sums_beside_the_backward_pass(tmp_path: Path, calm: Any) -> None:
     config = {"width": 512, "ddp": {"bucket_cap_mb": 0.5}}
     compare(tmp_path, calm, config, [[1, 3, "collective"], [0, 9, "collective"]], spares=1)

@@ -48,6 +48,7 @@ CONFIG: dict[str, Any] = {
     "regrown": 0,  # Another width, in a process that replaces another.
     "overflow": [],  # Steps whose loss is infinite.
     "staged": [],  # Ranks whose buckets stay where DDP has made them.
+    "power": False,  # DDP's sums go by PowerSGD.
     "seed_by_life": False,  # Every life of a process begins with other parameters.
 }
 
@@ -177,7 +178,15 @@ def main(config: dict[str, Any], folder: str) -> None:
     assert engine is not None
     if config["staged"] and dist.get_rank() in config["staged"]:
         engine.buckets.expect = lambda sizes: None
-    state = hf.State(model, optimizer, scheduler=scheduler, scaler=scaler, seen=seen, done=done)
+    named: dict[str, Any] = {"scheduler": scheduler, "scaler": scaler, "seen": seen, "done": done}
+    if config["power"]:
+        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+        named["hook"] = powerSGD_hook.PowerSGDState(
+            None, matrix_approximation_rank=1, start_powerSGD_iter=3, min_compression_rate=0.5
+        )
+        model.register_comm_hook(named["hook"], powerSGD_hook.powerSGD_hook)
+    state = hf.State(model, optimizer, **named)
     kind = type(dist.group.WORLD)
     for name in ("allreduce", "all_gather_single", "allgather"):
 

@@ -121,8 +121,17 @@ def _force(ddp: Any, engine: Engine, parameters: list[torch.Tensor]) -> None:
 
 
 def _summed(ddp: Any) -> list[torch.Tensor]:
-    ignored = ddp.parameters_to_ignore
-    return [p for n, p in ddp.module.named_parameters() if p.requires_grad and n not in ignored]
+    """Return the parameters that DDP's reducer has, in its order.
+
+    To be left out, one of the outermost module would have to be named `.x`; torch names it `x`.
+    """
+    found = {
+        id(parameter): parameter
+        for prefix, module in ddp.module.named_modules()
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.requires_grad and f"{prefix}.{name}" not in ddp.parameters_to_ignore
+    }
+    return list(found.values())
 
 
 def rehearse(ddp: Any, engine: Engine) -> None:

@@ -152,6 +152,7 @@ class Kept:
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         self.tensors: dict[str, Tensor] = {}
         self.others: dict[str, Any] = {}
+        self.room = 0  # What they may grow by, beyond the usual.
         self._parameters: list[tuple[Key, Tensor]] = []
         self._buffers: list[tuple[Key, torch.nn.Module, str]] = []
         self._groups: dict[str, int] = {}  # Of parameters, by optimizer.
@@ -531,7 +532,7 @@ class Image:
         self._plan: _Plan | None = None
         self._written: dict[int, bytes] = {}  # By address: the plan that lies there.
         tensors = sum(1 for _ in kept.walk(False))
-        room = 8 * len(self._pickle(objects)) + 512 * (8 + 4 * tensors)
+        room = 8 * len(self._pickle(objects)) + 512 * (8 + 4 * tensors) + kept.room
         self._objects_room = max(_LEAST_OBJECTS, 1 << (room - 1).bit_length())
         self._start = _HEADER.size + self._objects_room
         self._start += -self._start % _ALIGN

@@ -18,6 +18,7 @@ from holdfast.torch import _ddp, _engine
 from holdfast.torch._between import Between
 from holdfast.torch._data import Feeder, feeder_of, fingerprint, is_enumerated
 from holdfast.torch._engine import Phase, say
+from holdfast.torch._hooks import HookState, is_hook_state, see_that_hooks_are_kept
 from holdfast.torch._image import Image, Kept
 from holdfast.torch._random import derive, seed_all
 
@@ -92,6 +93,7 @@ class State:
         for name, thing in named.items():
             self._add(name, thing)
         self._kept.see_that_it_is_whole()
+        self._kept.room = see_that_hooks_are_kept(self._ddp, self._kept.others)
         hook = register_optimizer_step_pre_hook(self._see_optimizer)
         self._engine.at_end.append(hook.remove)
         self._open()
@@ -121,7 +123,7 @@ class State:
             return
         if thing is None:
             return
-        self._kept.add(name, thing)
+        self._kept.add(name, HookState(thing) if is_hook_state(thing) else thing)
         if isinstance(thing, torch.nn.Module):
             for ddp in _ddp.find(thing):
                 if ddp in self._ddp:  # It was given twice, as itself and within something else.

@@ -1,0 +1,60 @@
+"""Keep what torch's own communication hooks of DDP have between steps, as PowerSGD's errors.
+
+Their states can be pickled, and have no state_dict(); the groups in them are each process's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch.distributed as dist
+
+from holdfast._errors import UserError
+
+_MODULES: Final = tuple(
+    f"torch.distributed.algorithms.ddp_comm_hooks.{name}_hook"
+    for name in ("powerSGD", "post_localSGD")
+)
+
+
+def is_hook_state(thing: Any) -> bool:
+    """Whether it is the state of a hook that has more to keep than constants."""
+    return type(thing).__module__ in _MODULES
+
+
+class HookState:
+    """Such a state, in the form of what State keeps."""
+
+    def __init__(self, state: Any) -> None:
+        """Hold it."""
+        self.state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that is in it but groups."""
+        values = {name: getattr(self.state, name) for name in type(self.state).__slots__}
+        return {n: v for n, v in values.items() if not isinstance(v, dist.ProcessGroup)}
+
+    def load_state_dict(self, values: dict[str, Any]) -> None:
+        """Put everything back."""
+        for name, value in values.items():
+            setattr(self.state, name, value)
+
+
+def see_that_hooks_are_kept(ddps: list[Any], others: dict[str, Any]) -> int:
+    """Refuse states of hooks that nobody keeps; return the bytes that those kept may come to.
+
+    They hold about as much as the gradients of their model, from some step on.
+    """
+    kept = [thing.state for thing in others.values() if isinstance(thing, HookState)]
+    room = 0
+    for ddp in ddps:
+        for _, state in getattr(ddp, "_comm_hooks", ()):
+            if any(state is known for known in kept):
+                room += 3 * sum(p.nbytes for p in ddp.parameters() if p.requires_grad)
+            elif is_hook_state(state):
+                raise UserError(
+                    f"the communication hook of DistributedDataParallel goes by a "
+                    f"{type(state).__name__} that State was not given, and that a fault would "
+                    "lose: State(..., hook=state)"
+                )
+    return room
