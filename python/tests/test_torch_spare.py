@@ -118,6 +118,37 @@ def test_torch_a_spare_waits_where_its_program_reads_its_rank(tmp_path: Path) ->
     assert f"this spare waits for its rank at {program}:3, which reads LOCAL_RANK" in job.logs()
 
 
+OBJECTS = """
+import os, sys, torch, torch.distributed as dist, holdfast.torch as hf
+hf.init()
+rank, folder = dist.get_rank(), sys.argv[2]
+name = ["run 1"] if rank == 0 else [None]
+dist.broadcast_object_list(name, src=0)
+assert name == ["run 1"]
+model = torch.nn.Linear(2, 2)
+state = hf.State(model, torch.optim.SGD(model.parameters(), lr=0.1))
+for x in state.steps([1.0] * 6):
+    if (state.n, rank) in ((2, 0), (4, 1)) and not os.path.exists(f"{folder}/killed-{rank}"):
+        open(f"{folder}/killed-{rank}", "x").close()
+        os.kill(os.getpid(), 9)
+    dist.barrier()
+"""
+
+
+def test_torch_what_a_replacement_can_not_be_told_is_said(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(OBJECTS)
+    job = Job(tmp_path / "job", {}, program=program, options=("--max-restarts=1",))
+    try:
+        assert job.end(code=None) == {}
+        assert job.process.returncode != 0
+    finally:
+        job.stop()
+    # That of rank 0 had the objects itself.
+    assert [(tmp_path / f"job/killed-{rank}").exists() for rank in (0, 1)] == [True, True]
+    assert "UserError: broadcast_object_list() asks for another rank's objects bef" in job.logs()
+
+
 def test_torch_what_a_spare_starts_has_no_rank_to_wait_for() -> None:
     program = "import os, holdfast.torch; print(os.environ.get('RANK', 'none'))"
     words = {"MS_ROLE": "MS_WORKER", "MS_WORKER_NUM": "2", "HOLDFAST_SPARE_FD": "3"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import weakref
+from types import FrameType
 from typing import Any, Final
 
 import torch
@@ -198,12 +199,28 @@ def label_of(name: str) -> str:
 _FRAMEWORK: Final = ("torch/nn/parallel/", "torch/distributed/fsdp/", "torch/distributed/tensor/")
 
 
+_RECEIVE_OBJECTS: Final = ("broadcast_object_list", "scatter_object_list")
+
+
+def _see_that_it_has_the_objects(frame: FrameType) -> None:
+    """Refuse to give a user's own call objects of another rank: there are none to make."""
+    mine, source = frame.f_locals.get("my_group_rank"), frame.f_locals.get("group_src")
+    if mine is None or mine != source:
+        raise UserError(
+            f"{frame.f_code.co_name}() asks for another rank's objects before State is made; this "
+            "process replaces another, and the others exchanged them long ago. Exchange them after "
+            "hf.State(...), or let each rank find them itself (a file, the environment)"
+        )
+
+
 def _tell_of_echo(engine: Engine) -> None:
     """Say once that a user's own collective was answered locally."""
     frame = sys._getframe(1)
     while frame is not None:
         if any(part in frame.f_code.co_filename for part in _FRAMEWORK):
             return
+        if frame.f_code.co_name in _RECEIVE_OBJECTS:
+            _see_that_it_has_the_objects(frame)
         frame = frame.f_back  # type: ignore[assignment]
     engine.warn_once(
         "this process replaces another; what it exchanges before its State is made is answered "
