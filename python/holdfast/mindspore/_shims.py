@@ -185,6 +185,8 @@ def _collectives(engine: Engine) -> None:
         return _operators.gather(engine.use(group), len(engine.members(group)), number)
 
     def reduce_scatter(op: str = "sum", group: str = "") -> Any:
+        if op not in _OPS:
+            raise UserError(f"ReduceScatter has no operation '{op}'; it has {', '.join(_OPS)}")
         number = engine.number("ReduceScatter", op, group)
         return _operators.scatter(engine.use(group), len(engine.members(group)), _OPS[op], number)
 

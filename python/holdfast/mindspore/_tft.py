@@ -37,7 +37,7 @@ class Actor:
     def step(self) -> int:
         """Return the last step of this call of Model.train."""
         state = self._engine.trainer.state
-        return 0 if state is None else int(state.objects["step"])
+        return 0 if state is None else int(state.objects.get("step", 0))
 
     def restarted(self) -> bool:
         """Return False: MindSpore on CPU crashes in its first graph if it is told so."""

@@ -7,6 +7,7 @@ loop at the last step that was done, gives its outputs from the state, and lets 
 from __future__ import annotations
 
 import os
+import re
 import threading
 import weakref
 from collections.abc import Callable
@@ -29,6 +30,12 @@ def _loss(value: Any) -> float:
     if isinstance(value, Packed) and value.array.size and value.array.dtype.kind == "f":
         return float(value.array.mean())
     return 0.0
+
+
+def _draws(network: Any) -> bool:
+    """Return whether a network has dropout."""
+    cells = (cell for _, cell in network.cells_and_names())
+    return any(type(c).__name__.startswith("Dropout") and getattr(c, "p", 1) for c in cells)
 
 
 class Trainer(threading.local):
@@ -68,6 +75,12 @@ class Trainer(threading.local):
             self._others = _callbacks.parameters(callbacks, parameters)
             self.state = State(self.engine, parameters, {"call": 0}, self._others)
             self._network = network
+            if self.engine.restarted and _draws(network):
+                self.engine.say_once(
+                    "the network has dropout, whose masks begin anew in this process, which takes "
+                    "another's place: training goes on, but not with the bits of one without a "
+                    "fault"
+                )
             state = self.state
             if self.engine.gasps:
                 _gasp.warm_up(self.engine.place)
@@ -268,6 +281,14 @@ def train_process(
             return
         except Restart:
             continue
+        except RuntimeError as error:
+            lacks = re.search(r"Unsupported op \[(\w+)\] on CPU", str(error))
+            if lacks is None:
+                raise
+            raise UserError(
+                f"the network uses the operator {lacks[1]}, which MindSpore has not on the CPU, "
+                "where this job runs; use operators that it has there"
+            ) from None
         finally:
             model._train_network = network
             run.begin_as_usual()

@@ -1,0 +1,95 @@
+"""What a program asks for and can not have is said in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from mindspore_job import NEEDS_MINDSPORE, Job
+
+from mindio_ttp import framework_ttp as tft
+from mindio_ttp._registry import registry
+
+pytestmark = NEEDS_MINDSPORE
+
+if not NEEDS_MINDSPORE.args[0]:
+    import mindspore as ms
+    from mindspore import nn
+
+    from holdfast import UserError
+    from holdfast.mindspore import _image, _tft, _train
+
+PROGRAM = """
+import holdfast.mindspore._shims as shims
+shims.TRIED_VERSIONS = ("1.0",)
+import numpy as np
+import mindspore as ms
+from mindspore import nn, ops
+from mindspore.communication import init
+ms.set_context(mode=ms.GRAPH_MODE, device_target="Ascend")
+init()
+try:
+    ops.ReduceScatter("avg")
+except Exception as error:
+    print("SAID", error)
+
+class Network(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.dense, self.status = nn.Dense(4, 2), ops.NPUAllocFloatStatus()
+
+    def construct(self, x):
+        return self.dense(x) + self.status()[0]
+
+network = Network()
+data = ms.dataset.NumpySlicesDataset((np.ones((8, 4), np.float32), np.ones((8, 2), np.float32)))
+optimizer = nn.SGD(network.trainable_params())
+ms.Model(network, nn.MSELoss(), optimizer).train(1, data.batch(4))
+"""
+
+
+@pytest.mark.kill
+def test_mindspore_what_a_cpu_has_not_is_named(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    run = Job(tmp_path, tmp_path, ["program.py"], ranks=1, options=("--max_restarts=0",))
+    try:
+        run.end(code=None)
+    finally:
+        run.stop()
+    assert run.process.returncode != 0
+    text = (tmp_path / "logs" / "worker_0.log").read_text()
+    assert f"holdfast: MindSpore {ms.__version__} was not tried with Holdfast (1.0 was); " in text
+    lines = text.splitlines()
+    assert 'holdfast: device_target="Ascend" was asked for; this runs on the CPU' in lines
+    assert "SAID ReduceScatter has no operation 'avg'; it has sum, prod, max, min" in lines
+    assert lines[-1].startswith("holdfast._errors.UserError: the network uses the operator ")
+    assert "NPUAllocFloatStatus" in lines[-1]
+    assert not any("C++ Call Stack" in line for line in lines)  # MindSpore's own 40 lines.
+
+
+def test_mindspore_a_network_that_has_changed_is_named_by_its_parameter() -> None:
+    first = _image.Image(list(nn.Dense(4, 2).get_parameters()), {})
+    view = memoryview(bytearray(first.bytes))
+    first.write(view, {})
+    for other, name in ((nn.Dense(4, 3), "weight"), (nn.Dense(4, 2, has_bias=False), "bias")):
+        with pytest.raises(UserError, match=rf"has changed between restarts: parameter '{name}'"):
+            _image.Image(list(other.get_parameters()), {}).read(view)
+
+
+def test_mindspore_dropout_is_seen_where_it_draws() -> None:
+    assert _train._draws(nn.SequentialCell(nn.Dense(2, 2), nn.SequentialCell(nn.Dropout(p=0.5))))
+    assert _train._draws(nn.SequentialCell(nn.Dropout2d(p=0.5)))
+    assert not _train._draws(nn.SequentialCell(nn.Dense(2, 2), nn.Dropout(p=0.0)))
+
+
+def test_mindspore_mindio_says_which_step_it_goes_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = SimpleNamespace(state=None, call=1)
+    engine: Any = SimpleNamespace(trainer=trainer)
+    monkeypatch.setattr(registry, "actor", _tft.Actor(engine))
+    assert not tft.tft_can_do_uce_repair(1)  # There is nothing to go back to.
+    trainer.state = SimpleNamespace(objects={"call": 0}, n=0, under_way=False)
+    assert tft.tft_get_repair_step() == 0 and not tft.tft_can_do_uce_repair(1)
+    trainer.state = SimpleNamespace(objects={"call": 1, "step": 7}, n=7, under_way=False)
+    assert tft.tft_get_repair_step() == 7 and tft.tft_can_do_uce_repair(1)
