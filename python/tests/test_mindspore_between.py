@@ -41,6 +41,23 @@ def test_mindspore_what_callbacks_change_and_hold_is_as_without_kills(tmp_path: 
     assert found[0] == found[1]
 
 
+@pytest.mark.kill
+def test_mindspore_a_sum_after_the_training_waits_for_nobody_who_has_ended(tmp_path: Path) -> None:
+    data = make_data(tmp_path / "data", 320)
+    found = []
+    for kind in ("calm", "kill"):
+        run = Job(tmp_path / kind, data, [str(HERE / "mindspore_late.py"), kind])
+        try:
+            run.end()
+        finally:
+            run.stop()
+        assert "LATE [2.]" in run.logs()
+        assert (tmp_path / kind / "killed").exists() is (kind == "kill")
+        found.append(digests(tmp_path / kind))
+    assert set(found[0]) == {"final-0.ckpt", "final-1.ckpt"}
+    assert found[0] == found[1]
+
+
 def holder(**held: Any) -> Any:
     return SimpleNamespace(**held)
 
