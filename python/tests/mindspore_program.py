@@ -20,7 +20,9 @@ config = json.loads(sys.argv[1])
 ms.set_context(mode=ms.GRAPH_MODE if config.get("graph", True) else ms.PYNATIVE_MODE)
 ms.set_context(device_target=config.get("device", "CPU"))
 ms.set_auto_parallel_context(
-    parallel_mode=config.get("parallel", ms.ParallelMode.DATA_PARALLEL), gradients_mean=True
+    parallel_mode=config.get("parallel", ms.ParallelMode.DATA_PARALLEL),
+    gradients_mean=True,
+    parameter_broadcast=config.get("broadcast", False),
 )
 init()
 ms.set_seed(1)

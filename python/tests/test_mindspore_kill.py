@@ -51,6 +51,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Callable[[Any]
 GRAPH: dict[str, Any] = {"graph": True}
 AUGMENTED: dict[str, Any] = {"augment": True, "optimizer": "Adam", "schedule": True}
 PYNATIVE: dict[str, Any] = {"graph": False, "epochs": 1}
+BROADCAST: dict[str, Any] = {"broadcast": True}  # Compiled by a successor alone.
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,7 @@ PYNATIVE: dict[str, Any] = {"graph": False, "epochs": 1}
     [
         pytest.param(GRAPH, 1, 2, 45, id="graph-spare"),
         pytest.param(AUGMENTED, 0, 2, 45, id="augmented", marks=NIGHTLY),
+        pytest.param(BROADCAST, 0, 2, 45, id="parameter-broadcast"),
         pytest.param(PYNATIVE, 1, 2, 22, id="pynative-spare"),
     ],
 )

@@ -1,4 +1,4 @@
-"""ops.Broadcast on Holdfast: takes and gives a tuple, as MindSpore's does."""
+"""ops.Broadcast on Holdfast, and what MindSpore makes of it at the start of a training."""
 
 from __future__ import annotations
 
@@ -7,8 +7,18 @@ from typing import Any
 from mindspore.nn import Cell
 
 
+class NoBroadcast:
+    """In place of the cell that gives all ranks rank 0's parameters: leaves each its own."""
+
+    phase = ""
+
+    def __call__(self) -> tuple[Any, ...]:
+        """Return what is to be set: the first so many parameters, here none."""
+        return ()
+
+
 class Broadcast(Cell):  # type: ignore[misc]
-    """Gives all ranks the root's tensors."""
+    """Gives all ranks the root's tensors; takes and gives a tuple, as MindSpore's does."""
 
     def __init__(self, operator: Any) -> None:
         """`operator`: one input, one output; or several of both."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 from holdfast._core import Op
 from holdfast._errors import UserError
 from holdfast.mindspore import TRIED_VERSIONS, _operators, _train
-from holdfast.mindspore._engine import Engine
+from holdfast.mindspore._engine import Engine, Phase
 
 _SEMI: Final = ("semi_auto_parallel", "auto_parallel", "hybrid_parallel")
 _UNSEEDED: Final = 5489  # mindspore.dataset's "no seed was set".
@@ -209,6 +209,19 @@ def _collectives(engine: Engine) -> None:
             setattr(module, name, function)
     grad_reducer = _module("mindspore.nn.wrap.grad_reducer")
     grad_reducer.AllReduce, grad_reducer.AllGather = all_reduce, all_gather
+
+    # parameter_broadcast=True gives all ranks rank 0's parameters when a graph is compiled (api.py:
+    # 1548), to which a successor comes alone. In a protected training they are rank 0's since its
+    # start, and each rank's own where they are to differ later (moving averages).
+    wrapper = _module("mindspore.nn.wrap.cell_wrapper")
+    usual = wrapper._BroadCastCell
+
+    def broadcast_cell(parameters: list[Any]) -> Any:
+        if engine.phase in (Phase.ECHO, Phase.LIVE):
+            return _module("holdfast.mindspore._broadcast").NoBroadcast()
+        return usual(parameters)
+
+    wrapper._BroadCastCell = broadcast_cell
 
 
 def _gradients(engine: Engine) -> None:
