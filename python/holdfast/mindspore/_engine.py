@@ -22,7 +22,6 @@ _WORLDS: Final = ("hccl_world_group", "nccl_world_group", "mccl_world_group", ""
 _PLAIN_BYTES: Final = 4096
 _NUMBERS: Final = 64  # The last one is that of all further operators of a kind.
 _SIZE_FILE: Final = "mindspore-private-bytes"
-_ENDED_FILE: Final = "mindspore-ended"
 
 
 def say(text: str) -> None:
@@ -278,17 +277,10 @@ class Engine:
         session, self.session = self.session, None
         if session is None:
             return
-        if self.place.directory:  # Who comes again after a kill does not wait for this one.
-            (Path(self.place.directory) / f"{_ENDED_FILE}.{self.place.rank}").touch()
         try:
             session.end()
         except Error as error:
             say(str(error))
-
-    def ended(self) -> list[int]:
-        """Return which other ranks have ended their training, or are about to."""
-        notes = Path(self.place.directory or os.devnull).glob(f"{_ENDED_FILE}.*")
-        return sorted({int(note.suffix[1:]) for note in notes} - {self.place.rank})
 
     def _end_when_the_program_ends(self) -> None:
         """Call end() at a normal exit, and only then."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from holdfast import _core
 from holdfast._core import Status
-from holdfast._errors import MarkedError, PeerError
+from holdfast._errors import LeftError, MarkedError, PeerError
 from holdfast.mindspore import _operators
 from holdfast.mindspore._engine import Engine, Phase, say
 from holdfast.mindspore._image import Changes, Image
@@ -103,34 +103,23 @@ class State:
         The others may be beyond it: then they start again too, from the same step, and come to it.
         Where one has ended its program, it has made it and is gone: an echo it is then.
         """
-        met = threading.Event()
         try:
             with self._turn:
                 if self._engine.phase is not Phase.ECHO:
                     return
-                if ended := self._engine.ended():
-                    self._engine.say_once(
-                        f"rank {ended[0]} has ended, so the program's own collectives after the "
-                        "last step give what this rank sends, as if all had sent the same"
-                    )
-                    return
-                threading.Thread(target=self._not_in_vain, args=(met,), daemon=True).start()
                 self._kind |= _MEETS
                 self._look()
                 self._begin()
                 _operators.strict(True)
+        except LeftError as error:
+            self._kind &= ~_MEETS
+            self._engine.say_once(
+                f"{error}: the program's own collectives after the last step give what this rank "
+                "sends, as if all had sent the same"
+            )
         except BaseException as error:  # In C nobody would hear of it.
             say(str(error))
             os._exit(1)
-        finally:
-            met.set()
-
-    def _not_in_vain(self, met: threading.Event) -> None:
-        # A rank that ends without another step forms no group with this one any more.
-        while not met.wait(0.1):
-            if ended := self._engine.ended():
-                say(f"rank {ended[0]} has ended and makes no collectives; this one starts again")
-                os._exit(1)
 
     def _greet(self) -> bool:
         """Tell the others who this is and what it keeps. False: a fault came."""
@@ -138,6 +127,8 @@ class State:
         version = session.version
         try:
             hellos = hello(session, self._kind, self._image.digest)
+        except LeftError:
+            raise
         except MarkedError:
             return False
         alive = [rank for rank, (kind, _, _) in enumerate(hellos) if kind != HELPER]
