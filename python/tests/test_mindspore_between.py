@@ -58,6 +58,25 @@ def test_mindspore_a_sum_after_the_training_waits_for_nobody_who_has_ended(tmp_p
     assert found[0] == found[1]
 
 
+@pytest.mark.kill
+@pytest.mark.parametrize("words", [["ready", "seed"], ["ready"]], ids="-".join)
+def test_mindspore_a_spare_draws_what_its_predecessor_would_have(
+    tmp_path: Path, words: list[str]
+) -> None:
+    found = []
+    for kind in ("calm", "kill"):
+        program = [str(HERE / "mindspore_noise.py"), kind, *words]
+        run = Job(tmp_path / kind, tmp_path, program, spares=1)
+        try:
+            run.end()
+        finally:
+            run.stop()
+        assert (tmp_path / kind / "killed").exists() is (kind == "kill")
+        found.append(digests(tmp_path / kind))
+    assert set(found[0]) == {"final-0.ckpt", "final-1.ckpt"}
+    assert found[0] == found[1]
+
+
 def holder(**held: Any) -> Any:
     return SimpleNamespace(**held)
 

@@ -6,8 +6,10 @@ graph are there when the place comes, and the thread of the right rank goes on.
 
 from __future__ import annotations
 
+import gc
 import io
 import os
+import random
 import runpy
 import sys
 import threading
@@ -66,8 +68,31 @@ class _Muted(io.TextIOBase):
 _stages: dict[int, _Stage] = {}
 
 
-def rehearse(engine: Engine, network: Any, inputs: tuple[Any, ...]) -> None:
-    """Make a step on scratch state, put the state back, and wait for the place."""
+class Randomness:
+    """What a program's data is drawn with, all of it the process's: Python's, NumPy's, the seeds.
+
+    Rehearsals of several ranks share it, so each begins with that of a fresh process, and the rank
+    that goes on gets back what it had when its training began.
+    """
+
+    def __init__(self) -> None:
+        """Remember it as it is."""
+        from mindspore import dataset
+
+        self._data = dataset.config.get_seed()
+        self._python, self._numpy = random.getstate(), np.random.get_state()
+
+    def give_back(self) -> None:
+        """Make it what it was."""
+        from mindspore import dataset
+
+        dataset.config.set_seed(self._data)  # It sets the other two as well, so they come after.
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)
+
+
+def rehearse(network: Any, inputs: tuple[Any, ...]) -> None:
+    """Make a step on scratch state, and put the state back."""
     parameters = list(network.get_parameters())
     kept = [memory(p).copy() for p in parameters]
     outputs = network(*inputs)
@@ -76,9 +101,15 @@ def rehearse(engine: Engine, network: Any, inputs: tuple[Any, ...]) -> None:
             part.asnumpy()
     for parameter, value in zip(parameters, kept):
         np.copyto(memory(parameter), value)
+
+
+def wait(engine: Engine, randomness: Randomness) -> None:
+    """Wait for the place, where a rehearsal has made its step."""
+    gc.collect()  # Its data pipeline, whose threads would draw in the midst of the next rehearsal.
     rank = engine.thread.rank
     assert rank is not None
     park(_stages[rank], ready=True)
+    randomness.give_back()
 
 
 def park(stage: _Stage, ready: bool) -> None:
@@ -142,12 +173,13 @@ def lead(engine: Engine) -> None:
         return
     sys.stdout = _Muted(engine, sys.stdout)
     engine.set_phase(Phase.ECHO)
-    place = threading.Event()
+    place, fresh = threading.Event(), Randomness()
 
     def rehearse_all() -> None:
         for rank in range(engine.world_size):
             if place.is_set():
                 return
+            fresh.give_back()
             stage = _stages[rank] = _Stage(rank)
             stage.thread = threading.Thread(
                 target=_play, args=(engine, stage, program), name=f"rank-{rank}", daemon=True
@@ -175,6 +207,7 @@ def lead(engine: Engine) -> None:
     if stage is None or not stage.ready or stage.code is not None:
         engine.chosen.set()
         engine.set_phase(Phase.EARLY)
+        fresh.give_back()  # The program, which waits in get_rank() or the like, goes on from there.
         say("this spare had not rehearsed its rank yet, so it starts the program now")
         return
     assert stage.thread is not None

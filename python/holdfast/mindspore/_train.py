@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast._errors import UserError
-from holdfast.mindspore import _callbacks, _gasp, _pipeline
+from holdfast.mindspore import _callbacks, _gasp, _pipeline, _rehearsal
 from holdfast.mindspore._engine import Engine
 from holdfast.mindspore._outputs import Packed, pack, unpack
 from holdfast.mindspore._state import State
@@ -234,9 +234,7 @@ class Run:
         """Make a step, or give the outputs of one that is done."""
         trainer = self._trainer
         if trainer.engine.rehearsing:
-            from holdfast.mindspore import _rehearsal
-
-            _rehearsal.rehearse(trainer.engine, network, inputs)
+            _rehearsal.rehearse(network, inputs)
             raise Restart
         assert trainer.state is not None
         self.begin_as_usual()
@@ -265,7 +263,12 @@ def train_process(
         trainer.call += 1
     callbacks = list(arguments["list_callback"]._callbacks)
     begun_at = arguments["cb_params"].cur_step_num
+    randomness = _rehearsal.Randomness() if engine.rehearsing else None
+    rehearsed = False
     while True:
+        if rehearsed and randomness is not None:
+            _rehearsal.wait(engine, randomness)
+        rehearsed = engine.rehearsing
         if not engine.rehearsing:
             trainer.open(network, callbacks)
         arguments["cb_params"].cur_step_num = begun_at
