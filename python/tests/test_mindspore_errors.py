@@ -69,6 +69,15 @@ def test_mindspore_what_a_cpu_has_not_is_named(tmp_path: Path) -> None:
     assert not any("C++ Call Stack" in line for line in lines)  # MindSpore's own 40 lines.
 
 
+def test_mindspore_a_script_that_is_not_there_is_said_once(tmp_path: Path) -> None:
+    run = Job(tmp_path, tmp_path, ["nothere.py"])
+    try:
+        run.end(code=2)
+    finally:
+        run.stop()
+    assert not (tmp_path / "logs").exists()  # Nothing was started.
+
+
 def test_mindspore_a_network_that_has_changed_is_named_by_its_parameter() -> None:
     first = _image.Image(list(nn.Dense(4, 2).get_parameters()), {})
     view = memoryview(bytearray(first.bytes))

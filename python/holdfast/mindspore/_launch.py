@@ -93,11 +93,22 @@ def msrun(words: Sequence[str]) -> NoReturn:
     if not native.exists():
         print(f"holdfast: {native} is missing; install Holdfast anew", file=sys.stderr)
         raise SystemExit(2)
+    script = arguments[arguments.index("--") + 3] if _runs_script(arguments) else None
+    if (
+        script and not Path(script).is_file()
+    ):  # Else Python says so, in every start of every worker.
+        print(f"holdfast: there is no script '{script}' in {os.getcwd()}", file=sys.stderr)
+        raise SystemExit(2)
     if "--" in arguments and variables.get("HOLDFAST_NURSERY") != "0":
         at = arguments.index("--") + 1
         arguments[at:] = _nursed(arguments[at:], variables)
     sys.stdout.flush()
     os.execve(native, ["msrun", *arguments], variables)
+
+
+def _runs_script(arguments: list[str]) -> bool:
+    command = arguments[arguments.index("--") + 1 :] if "--" in arguments else []
+    return command[:2] == [sys.executable, "-u"] and "".join(command[2:3]).endswith(".py")
 
 
 # ---- The nursery ---------------------------------------------------------------------------------
