@@ -175,3 +175,33 @@ def test_mindspore_sums_by_hand_are_those_of_all_ranks_after_a_kill_too(tmp_path
     found = [line for line in run.logs().splitlines() if line.startswith("SUM")]
     assert set(found) == {f"SUM {step} {2.0 * step + 1}" for step in range(5)}, run.logs()
     assert found.count("SUM 4 9.0") == 2
+
+
+ACCUMULATED = """
+import numpy as np
+import mindspore as ms
+from mindspore import nn
+from mindspore.communication import get_rank, init
+ms.set_context(mode=ms.PYNATIVE_MODE)
+init()
+network = nn.Dense(2, 2)
+held = ms.ParameterTuple(network.trainable_params()).clone("held", "zeros")
+for parameter in held:
+    parameter.set_data(ms.Tensor(np.full(parameter.shape, 1 + get_rank(), np.float32)))
+reducer = nn.DistributedGradReducer(network.trainable_params(), mean=True)
+for times in (1, 2):
+    print("MEANS", times, *(float(mean.asnumpy().max()) for mean in reducer(held)), flush=True)
+    for parameter in held:
+        parameter.set_data(2 * parameter)
+"""
+
+
+def test_mindspore_gradients_that_parameters_have_accumulated_are_exchanged(tmp_path: Path) -> None:
+    (tmp_path / "held.py").write_text(ACCUMULATED)
+    run = Job(tmp_path / "job", tmp_path, [str(tmp_path / "held.py")])
+    try:
+        run.end()
+    finally:
+        run.stop()
+    found = [line for line in run.logs().splitlines() if line.startswith("MEANS")]
+    assert sorted(found) == ["MEANS 1 1.5 1.5"] * 2 + ["MEANS 2 3.0 3.0"] * 2, run.logs()

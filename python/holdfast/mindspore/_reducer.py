@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import mindspore.common.dtype as mstype
-from mindspore import jit, ops
+from mindspore import Parameter, jit, ops
 from mindspore.nn import Cell
 from mindspore.nn.wrap.grad_reducer import DistributedGradReducer, _cast_datatype, _get_datatype
 from mindspore.parallel._auto_parallel_context import auto_parallel_context
@@ -72,7 +72,17 @@ def construct(self, grads):  # type: ignore[no-untyped-def]
     return self.map_(ops.partial(_cast_datatype), datatypes, summed)
 
 
+def call(self: Any, grads: Sequence[Any]) -> Any:
+    """Stand for DistributedGradReducer.__call__, which a graph that contains one passes over.
+
+    A graph takes a Parameter, as accumulated gradients are, for one of its own; so it gets what
+    they hold.
+    """
+    return Cell.__call__(self, tuple(g.value() if isinstance(g, Parameter) else g for g in grads))
+
+
 def apply() -> None:
-    """Put both in place."""
+    """Put all in place."""
     DistributedGradReducer.__init__ = init
+    DistributedGradReducer.__call__ = call
     DistributedGradReducer.construct = construct
