@@ -218,12 +218,8 @@ class State:
         session = self._session
         shapes = bytes.fromhex(self._kept.shapes())
         mine = _HELLO.pack(restarted, self._behind, shapes, session.version)
-        everyone = bytearray(len(mine) * session.world.size)
-        try:
-            session.world.all_gather(mine, len(mine), everyone)
-        except LeftError:
-            raise
-        except MarkedError:
+        everyone = self._exchange(mine)
+        if everyone is None:
             return False
         hellos = [_HELLO.unpack_from(everyone, i * len(mine)) for i in range(session.world.size)]
         for rank, (_, _, theirs, version) in enumerate(hellos):
@@ -246,12 +242,8 @@ class State:
         """
         session, engine = self._session, self._engine
         mine = _SECOND.pack(engine.asked, engine.guessed, self._behind)
-        everyone = bytearray(len(mine) * session.world.size)
-        try:
-            session.world.all_gather(mine, len(mine), everyone)
-        except LeftError:
-            raise
-        except MarkedError:
+        everyone = self._exchange(mine)
+        if everyone is None:
             return False
         self._second_due = False
         asked, guessed, behind = zip(*_SECOND.iter_unpack(everyone))
@@ -265,6 +257,18 @@ class State:
                 "again from the last step"
             )
         return True
+
+    def _exchange(self, mine: bytes) -> bytearray | None:
+        """Return what all ranks have given, in rank order. None: a fault came."""
+        world = self._session.world
+        everyone = bytearray(len(mine) * world.size)
+        try:
+            world.all_gather(mine, len(mine), everyone)
+        except LeftError:
+            raise
+        except MarkedError:
+            return None
+        return everyone
 
     # ---- Images ---------------------------------------------------------------------------------
 
