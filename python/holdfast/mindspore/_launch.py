@@ -93,22 +93,21 @@ def msrun(words: Sequence[str]) -> NoReturn:
     if not native.exists():
         print(f"holdfast: {native} is missing; install Holdfast anew", file=sys.stderr)
         raise SystemExit(2)
-    script = arguments[arguments.index("--") + 3] if _runs_script(arguments) else None
-    if (
-        script and not Path(script).is_file()
-    ):  # Else Python says so, in every start of every worker.
+    at = arguments.index("--") + 1 if "--" in arguments else len(arguments)
+    script = _script(arguments[at:])
+    # Else Python says so, in every start of every worker.
+    if script and script.endswith(".py") and not Path(script).is_file():
         print(f"holdfast: there is no script '{script}' in {os.getcwd()}", file=sys.stderr)
         raise SystemExit(2)
-    if "--" in arguments and variables.get("HOLDFAST_NURSERY") != "0":
-        at = arguments.index("--") + 1
+    if variables.get("HOLDFAST_NURSERY") != "0":
         arguments[at:] = _nursed(arguments[at:], variables)
     sys.stdout.flush()
     os.execve(native, ["msrun", *arguments], variables)
 
 
-def _runs_script(arguments: list[str]) -> bool:
-    command = arguments[arguments.index("--") + 1 :] if "--" in arguments else []
-    return command[:2] == [sys.executable, "-u"] and "".join(command[2:3]).endswith(".py")
+def _script(command: list[str]) -> str | None:
+    """Return the script that a command gives to this Python."""
+    return command[2] if command[:2] == [sys.executable, "-u"] and len(command) > 2 else None
 
 
 # ---- The nursery ---------------------------------------------------------------------------------
@@ -117,8 +116,8 @@ def _runs_script(arguments: list[str]) -> bool:
 def _nursed(command: list[str], variables: dict[str, str]) -> list[str]:
     """Return the command that asks a nursery, and starts it at first, where it can run this one."""
     nursling = _PACKAGE.parent / "bin" / "nursling"
-    is_script = command[:2] == [sys.executable, "-u"] and len(command) > 2
-    if not (is_script and nursling.exists() and fits_nursery(Path(command[2]))):
+    script = _script(command)
+    if not (script and nursling.exists() and fits_nursery(Path(script))):
         return command
     # The successors of a process that ends with a last checkpoint import no MindSpore.
     which = "first" if _role.gasps(variables) else "all"
