@@ -39,6 +39,31 @@ TEST(Scheduler, ReadmitsAWorkerThatWasStartedAgainByHand) {
   EXPECT_TRUE(job.nothing_left());
 }
 
+// It knows of a worker that died with it, or before it was back, by what its predecessor has
+// written down.
+TEST(Scheduler, ReadmitsAWorkerThatWasKilledTogetherWithIt) {
+  Job job("by-hand-together");
+  const auto begin = [&](const std::string& role, const std::string& node) {
+    return job.start(toy_command(job, 2000),
+                     {"MS_WORKER_NUM=2", cat("MS_SCHED_PORT=", job.port), "MS_ENABLE_RECOVERY=1",
+                      "MS_NODE_TIMEOUT=1000", "MS_ROLE=" + role, "MS_NODE_ID=" + node});
+  };
+  const auto scheduler = begin("MS_SCHED", "");
+  const auto first = begin("MS_WORKER", "0");
+  const auto second = begin("MS_WORKER", "a name");
+  ASSERT_TRUE(job.reaches(20)) << job.output();
+  for (const auto process : {scheduler, second}) {
+    job.signal(process, SIGKILL);
+    EXPECT_EQ(job.wait(process, 10), 128 + SIGKILL);
+  }
+  const auto again = begin("MS_SCHED", "");
+  const auto third = begin("MS_WORKER", "a name");
+  EXPECT_EQ(job.wait(third, 60), 0) << job.output();
+  EXPECT_EQ(job.wait(first, 60), 0) << job.output();
+  EXPECT_EQ(job.wait(again, 60), 0) << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
 TEST(Scheduler, TellsItsWorkersWhereItIsInterruptedByHand) {
   Job job("interrupted-by-hand");
   std::filesystem::create_directories(job.folder + "/out");

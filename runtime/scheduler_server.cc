@@ -66,7 +66,10 @@ int Server::run() {
                                 {"attempt", settings_.attempt},
                                 {"taken_back", again}});
   loop_.on_signals({SIGINT, SIGTERM}, [this](int signal) { interrupted(signal); });
-  loop_.post([this] { step(controller::Started{}); });
+  loop_.post([this] {
+    step(controller::Started{});
+    look_for_locals();
+  });
   watch_agent();
   (void)io::take_short_slice();  // In a recovery all wait for it.
   loop_.run();
@@ -241,12 +244,25 @@ void Server::remember_local(Link link, const wire::Register& who) {
   if (who.attempt != 0 || who.memory != io::shared_memory_name() || who.pid <= 1) return;
   const auto pid = static_cast<pid_t>(who.pid);
   const auto start_time = io::start_time(pid);
-  if (start_time) locals_[link] = Local{who.node_id, who.incarnation, pid, *start_time};
+  if (!start_time) return;
+  locals_[link] = LocalWorker{who.node_id, who.incarnation, pid, *start_time};
+  // Before the lease is on record: who takes that back has to know whose it is.
+  if (const auto kept = by_hand_.add(locals_[link]); !kept) say(kept.error().what);
 }
 
-void Server::prove_dead(const Local& local, Instant until, Duration next) {
+// Those who were here when a predecessor died may have died with it. Whoever lives comes back, and
+// its end is then seen as anybody's.
+void Server::look_for_locals() {
+  if (opened_.record.generation == 0) return;
+  for (const auto& local : by_hand_.load()) {
+    prove_dead(local, io::Loop::now() + kProofPatience, std::chrono::milliseconds(1));
+  }
+}
+
+void Server::prove_dead(const LocalWorker& local, Instant until, Duration next) {
   if (io::is_exiting(local.pid) || !io::same_process_alive(local.pid, local.start_time)) {
     step(controller::ProvenDead{local.node_id, local.incarnation});
+    if (const auto kept = by_hand_.remove(local.incarnation); !kept) say(kept.error().what);
   } else if (io::Loop::now() < until) {
     loop_.after(next, [this, local, until, next] { prove_dead(local, until, next * 2); });
   }

@@ -3,8 +3,6 @@
 // Decides nothing itself. Everything runs in the loop's thread.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -23,6 +21,7 @@
 #include "io/loop.h"
 #include "io/trace.h"
 #include "runtime/agent_watch.h"
+#include "runtime/local_workers.h"
 #include "runtime/recovery_report.h"
 
 namespace holdfast::runtime {
@@ -56,15 +55,9 @@ class Server {
   bool carry_out(const controller::Note& action);
   bool carry_out(const controller::End& action);
   void set_timer();
-  // A worker without an agent, on this host: nobody else can prove its death.
-  struct Local {
-    std::string node_id;
-    Incarnation incarnation = 0;
-    pid_t pid = 0;
-    std::uint64_t start_time = 0;
-  };
   void remember_local(controller::Link link, const wire::Register& who);
-  void prove_dead(const Local& local, Instant until, Duration next);
+  void look_for_locals();
+  void prove_dead(const LocalWorker& local, Instant until, Duration next);
   void report(std::optional<RecoveryReport> report);
   void publish(const RecoveryReport& report);
   void publish_late();
@@ -88,7 +81,8 @@ class Server {
   std::optional<RecoveryReport> late_;  // Waits for how the death came that it begins with.
   std::deque<std::string> reports_;     // Lines of recoveries.jsonl, the newest last.
   std::map<controller::Link, std::shared_ptr<io::Connection>> links_;
-  std::map<controller::Link, Local> locals_;
+  LocalWorkers by_hand_{opened_.directory};
+  std::map<controller::Link, LocalWorker> locals_;
   std::set<controller::Link> agents_;     // Who told of its places.
   std::vector<controller::Send> untold_;  // The end, kept back until an agent knows it.
   bool told_ = false;                     // The end, to all who are here.
