@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch_job import run
+from torch_job import Job, run
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.kill
@@ -148,3 +148,47 @@ def test_torch_a_loop_of_ones_own_is_told_of_what_it_changes_between_steps(tmp_p
     said = (tmp_path / "job" / "log" / "worker_0.log").read_text()
     assert said.count("was changed between two steps") == 1
     assert "`late` was changed" in said
+
+
+SNAPSHOTS = """
+import os, signal, sys, torch, holdfast.torch as hf
+folder, start = sys.argv[2], 0
+hf.init()
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+if os.path.exists(folder + "/snapshot"):
+    start = int(open(folder + "/snapshot").read())
+state = hf.State(model, optimizer)
+for epoch in {passes}:
+    for x in state.steps([torch.ones(1, 2)] * 2{which}):
+        if state.n == 9 and not os.path.exists(folder + "/killed"):
+            open(folder + "/killed", "x").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        model(x).sum().backward()
+        optimizer.step()
+    open(folder + "/snapshot", "w").write(str(epoch + 1))
+open(folder + "/result-0", "w").write(str(state.n))
+{end}
+"""
+
+
+@pytest.mark.parametrize("end", ["", "torch.distributed.destroy_process_group()"])
+def test_torch_a_loop_that_begins_at_a_snapshots_epoch_does_not_end_as_if_all_was_done(
+    tmp_path: Path, end: str
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(SNAPSHOTS.format(passes="range(start, 6)", which="", end=end))
+    job = Job(tmp_path / "job", {}, 1, program=program, options=("--max-restarts", "1"))
+    job.end(code=1)
+    said = (tmp_path / "job" / "log" / "worker_0.log").read_text()
+    assert "ends after 2 passes over its data, but 4 were done" in said
+    assert "state.steps(loader, epoch=epoch)" in said
+
+
+def test_torch_a_loop_that_says_which_pass_it_is_may_begin_at_a_snapshots_epoch(
+    tmp_path: Path,
+) -> None:
+    program = tmp_path / "program.py"
+    passes = "range(max(start, state.epoch), 6)"
+    program.write_text(SNAPSHOTS.format(passes=passes, which=", epoch=epoch", end=""))
+    assert run(tmp_path / "job", {}, ranks=1, program=program) == {0: 12}

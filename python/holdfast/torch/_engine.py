@@ -70,6 +70,7 @@ class Engine:
         self.warned: set[str] = set()
         self.exit_code: int | None = None
         self.at_end: list[Callable[[], None]] = []  # Of the training; then nothing is kept.
+        self.see_that_it_was_done: Callable[[], None] | None = None  # Before that.
         self._place: _core.Place | None = None
         self._spare = self.worker.waits_spare
 
@@ -199,8 +200,10 @@ class Engine:
             say(text)
 
     def end(self) -> None:
-        """Say that the training ended well."""
+        """Say that the training ended well. UserError: it did not, and goes on in a successor."""
         self.drain()  # While there is a session.
+        if self.session is not None and self.see_that_it_was_done is not None:
+            self.see_that_it_was_done()
         session, self.session = self.session, None
         if session is None:
             return
@@ -251,6 +254,11 @@ def _end_when_the_program_ends(engine: Engine) -> None:
         if os.getpid() != owner:
             return
         if getattr(sys, "last_value", None) is None and not engine.exit_code:
-            engine.end()
+            try:
+                engine.end()
+            except UserError as error:
+                say(str(error))
+                sys.stdout.flush()
+                os._exit(1)  # An exception here would leave the code of a good end.
 
     atexit.register(at_exit)

@@ -96,6 +96,7 @@ class State:
         self._kept.room = see_that_hooks_are_kept(self._ddp, self._kept.others)
         hook = register_optimizer_step_pre_hook(self._see_optimizer)
         self._engine.at_end.append(hook.remove)
+        self._engine.see_that_it_was_done = self._see_that_passes_were_done
         self._open()
 
     # ---- What is kept ---------------------------------------------------------------------------
@@ -465,6 +466,21 @@ class State:
                     yield from self._until_done(batch, between)
                     between = None
             self._epoch, self._index, self._loader_state = epoch + 1, 0, None
+
+    def _see_that_passes_were_done(self) -> None:
+        """At the end: raise if all passes were taken for done, by a loop that begins elsewhere.
+
+        One that begins at the epoch of a snapshot of its own would end at once, and well, in a
+        replacement alone: after a training that nobody has finished.
+        """
+        if self._restarted and self._feeders and self._epochs_given <= self._epoch:
+            raise UserError(
+                f"the program ends after {self._epochs_given} passes over its data, but "
+                f"{self._epoch} were done before it was started again: its loop over epochs does "
+                "not begin where it did then, as with the epoch of a snapshot; let it begin with "
+                "range(max(EPOCH, state.epoch), ...) and say which pass it is: "
+                "state.steps(loader, epoch=epoch)"
+            )
 
     def _see_who_counts(self) -> None:
         """Before the first step: warn of a count that begins anew in a replacement.
