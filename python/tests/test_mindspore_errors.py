@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mindspore_job import NEEDS_MINDSPORE, Job
+from mindspore_job import HERE, NEEDS_MINDSPORE, Job
 
 from mindio_ttp import framework_ttp as tft
 from mindio_ttp._registry import registry
@@ -67,6 +67,22 @@ def test_mindspore_what_a_cpu_has_not_is_named(tmp_path: Path) -> None:
     assert lines[-1].startswith("holdfast._errors.UserError: the network uses the operator ")
     assert "NPUAllocFloatStatus" in lines[-1]
     assert not any("C++ Call Stack" in line for line in lines)  # MindSpore's own 40 lines.
+
+
+def test_mindspore_semi_automatic_parallel_trains_as_data_parallel(tmp_path: Path) -> None:
+    program = [str(HERE / "mindspore_semi.py")]
+    run = Job(tmp_path, tmp_path, program, options=("--max_restarts=0",))
+    try:
+        run.end()
+    finally:
+        run.stop()
+    ways = ("by_jit", "by_auto_parallel", "by_hand_in_pynative", "by_grad_operation")
+    for rank in range(2):
+        text = (tmp_path / "logs" / f"worker_{rank}.log").read_text()
+        said = [line for line in text.splitlines() if line.startswith(("SAME", "OTHER"))]
+        assert said == [f"SAME {way}" for way in (*ways, "by_micro_batches")]
+        assert "holdfast: pipeline_stages has no effect: every rank computes all stages" in text
+        assert "REFUSED dataset_strategy=((1, 4), (1,)) gives each rank a slice of every" in text
 
 
 def test_mindspore_a_script_that_is_not_there_is_said_once(tmp_path: Path) -> None:

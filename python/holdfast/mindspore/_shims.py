@@ -71,6 +71,8 @@ def _parallel_mode(engine: Engine) -> None:
     module = _module("mindspore.parallel._auto_parallel_context")
     context, kind = module.auto_parallel_context(), module._AutoParallelContext
     usual_reset = kind.reset
+    semi = _module("holdfast.mindspore._semi").Semi(engine)
+    usual_mean = kind.set_gradients_mean
     mode = ["stand_alone"]
 
     def set_mode(self: Any, wanted: str) -> None:
@@ -87,7 +89,8 @@ def _parallel_mode(engine: Engine) -> None:
                 "is the same mathematics where nothing is sharded"
             )
             mode[0] = "data_parallel"
-            self.set_gradients_mean(True)
+            usual_mean(self, True)
+        semi.ask(wanted in _SEMI)
 
     def reset(self: Any) -> None:
         mode[0] = "stand_alone"
@@ -97,14 +100,21 @@ def _parallel_mode(engine: Engine) -> None:
         if wanted:
             engine.say_once("enable_parallel_optimizer has no effect: every rank updates all")
 
+    def set_mean(self: Any, wanted: bool) -> None:
+        # There a loss is divided by the ranks where gradients are summed.
+        usual_mean(self, wanted or semi.asked)
+
     kind.set_parallel_mode, kind.get_parallel_mode = set_mode, lambda self: mode[0]
     kind.set_enable_parallel_optimizer, kind.reset = no_shards, reset
+    kind.set_gradients_mean = set_mean
     for name, setter in (
+        ("gradients_mean", context.set_gradients_mean),
         ("parallel_mode", context.set_parallel_mode),
         ("enable_parallel_optimizer", context.set_enable_parallel_optimizer),
     ):
         module._set_auto_parallel_context_func_map[name] = setter
     module._get_auto_parallel_context_func_map["parallel_mode"] = context.get_parallel_mode
+    _module("holdfast.mindspore._semi").apply(engine, semi)
 
 
 def _cluster(engine: Engine) -> None:

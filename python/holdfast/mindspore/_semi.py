@@ -1,0 +1,223 @@
+"""What semi-automatic parallel does where it is there, done as data parallel.
+
+There the compiler puts the exchange of gradients, the sum over micro batches and the stages of a
+pipeline into the graph. Without this they were missing without a word: ranks that drift apart, or
+an optimizer that gets zeros.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mindspore import nn
+from mindspore.ops.composite import base
+
+from holdfast._errors import UserError
+from holdfast.mindspore import _broadcast, _operators
+
+if TYPE_CHECKING:
+    from holdfast.mindspore._engine import Engine
+
+
+class Exchange(nn.Cell):  # type: ignore[misc]
+    """Gives gradients as they are until begin(), then their mean over all ranks."""
+
+    def __init__(self, weights: Sequence[Any]) -> None:
+        """`weights`: the parameters that the gradients are of."""
+        super().__init__(auto_prefix=False)
+        self.weights_of = list(weights)
+        self.reducer: Any = nn.Identity()
+
+    def begin(self, engine: Engine) -> None:
+        """Exchange from now on; all ranks begin with rank 0's parameters."""
+        reducer = nn.DistributedGradReducer(self.weights_of, True)
+        number = engine.number("Broadcast", 0, "")
+        operator = _operators.broadcast(engine.use(""), engine.world_size, 0, number)
+        of_rank_0 = _broadcast.Broadcast(operator)(tuple(w.value() for w in self.weights_of))
+        for weight, value in zip(self.weights_of, of_rank_0):
+            weight.set_data(value)
+        self.reducer = reducer
+
+    def construct(self, grads):  # type: ignore[no-untyped-def]
+        return self.reducer(grads)
+
+
+# MindSpore's graph compiler reads the source of these: a program may call them in a graph.
+def _of_list(usual: Callable[..., Any], exchange: Exchange) -> Callable[..., Any]:
+    def exchanged(*args, **kwargs):  # type: ignore[no-untyped-def]
+        return exchange(usual(*args, **kwargs))
+
+    return exchanged
+
+
+def _with_value(usual: Callable[..., Any], exchange: Exchange) -> Callable[..., Any]:
+    def exchanged(*args, **kwargs):  # type: ignore[no-untyped-def]
+        value, grads = usual(*args, **kwargs)
+        return value, exchange(grads)
+
+    return exchanged
+
+
+def _with_rest(usual: Callable[..., Any], exchange: Exchange) -> Callable[..., Any]:
+    def exchanged(*args, **kwargs):  # type: ignore[no-untyped-def]
+        grads, rest = usual(*args, **kwargs)
+        return exchange(grads), rest
+
+    return exchanged
+
+
+class Semi:
+    """Whether a program asked for semi-automatic parallel, and where its gradients come from."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Nothing was asked for yet."""
+        self._engine = engine
+        self.asked = False
+        self._waiting: list[Exchange] = []
+
+    def ask(self, asked: bool) -> None:
+        """Note what the program asks for now."""
+        self.asked = asked
+        if asked:
+            waiting, self._waiting = self._waiting, []
+            for exchange in waiting:
+                exchange.begin(self._engine)
+
+    def exchanged(self, gradient: Any, usual: Callable[..., Any], weights: Any) -> Any:
+        """Return what a program gets that asks for the gradients of weights."""
+        alone = not gradient.get_all and not _flag(gradient, "get_by_position")
+        if not (alone and isinstance(weights, (list, tuple))) or _flag(gradient, "return_ids"):
+            if self.asked:
+                raise UserError(
+                    "in semi-automatic parallel, gradients are exchanged where they are of a list "
+                    "of weights alone: use value_and_grad(function, None, weights)"
+                )
+            return usual
+        exchange = Exchange(weights)
+        if self.asked:
+            exchange.begin(self._engine)
+        else:
+            self._waiting.append(exchange)  # AutoParallel(...) may come later.
+        if _flag(gradient, "get_value"):
+            return _with_value(usual, exchange)
+        return (_with_rest if _flag(gradient, "has_aux") else _of_list)(usual, exchange)
+
+
+def _flag(gradient: Any, name: str) -> bool:
+    return bool(getattr(gradient, name, False))  # GradOperation has not all that _Grad has.
+
+
+def _in_construct() -> bool:
+    """Return whether a cell's construct runs as Python: in PyNative, what Model made is one."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "construct":
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None
+
+
+def _module(name: str) -> Any:
+    __import__(name)
+    return sys.modules[name]
+
+
+def _context_module() -> Any:
+    return _module("mindspore.parallel._auto_parallel_context")
+
+
+def apply(engine: Engine, semi: Semi) -> None:
+    """Put all in place."""
+    if engine.world_size > 1:
+        _gradients(semi)
+    _auto_parallel()
+    _micro_batches()
+    _slices(engine)
+    # Only AutoParallel's own compiler would initialise the parameters that this leaves out: they
+    # would be zeros.
+    for name in ("mindspore.nn.utils", "mindspore.nn.utils.init"):
+        _module(name).no_init_parameters = contextlib.nullcontext
+
+
+def _gradients(semi: Semi) -> None:
+    # value_and_grad, grad and GradOperation called outside of a graph come here (base.py:584);
+    # inside of one, as in the cells that Model makes, the compiler takes them itself.
+    for kind in (base._Grad, base.GradOperation):
+        kind.__call__ = _asking(kind.__call__, semi)
+
+
+def _asking(original: Callable[..., Any], semi: Semi) -> Callable[..., Any]:
+    context = _context_module().auto_parallel_context()
+
+    def call(self: Any, fn: Any, weights: Any = None, grad_position: Any = 0) -> Any:
+        more = () if isinstance(self, base.GradOperation) else (grad_position,)
+        usual = original(self, fn, weights, *more)
+        by_hand = context.get_parallel_mode() == "data_parallel" and not semi.asked
+        if by_hand or weights is None or _flag(self, "pynative_") or _in_construct():
+            return usual
+        return semi.exchanged(self, usual, weights)
+
+    return call
+
+
+def _auto_parallel() -> None:
+    kind = _module("mindspore.parallel.auto_parallel").AutoParallel
+    usual = kind.__init__
+
+    def init(self: Any, *given: Any, **named: Any) -> None:
+        usual(self, *given, **named)
+        _context_module()._set_auto_parallel_context(parallel_mode="semi_auto_parallel")
+
+    kind.__init__ = init
+
+
+def _micro_batches() -> None:
+    # cell_wrapper.py:643 and grad_reducer.py:502 give the optimizer a sum that the compiler makes
+    # of the micro batches' gradients: on the CPU nobody adds to it.
+    amp, reducers = _module("mindspore.train.amp"), _module("mindspore.nn.wrap.grad_reducer")
+
+    def whole(network: Any, optimizer: Any, sens: float | None = None) -> Any:
+        sizes = [c.micro_size for _, c in network.cells_and_names() if hasattr(c, "micro_size")]
+        return nn.TrainOneStepCell(network, optimizer, sens or 1 / (sizes or [1])[0])
+
+    amp._TrainGradAccuStepCell = whole
+    usual = reducers.PipelineGradReducer.__init__
+
+    def init(self: Any, parameters: Any, scale_sense: float = 1.0, opt_shard: Any = None) -> None:
+        usual(self, parameters, scale_sense, True)  # So it takes the gradients that it is given.
+
+    reducers.PipelineGradReducer.__init__ = init
+
+
+def _slices(engine: Engine) -> None:
+    module, amp = (
+        _module("mindspore.parallel._auto_parallel_context"),
+        _module("mindspore.train.amp"),
+    )
+    context, kind = module.auto_parallel_context(), module._AutoParallelContext
+    usual, usual_accumulates = kind.set_dataset_strategy, amp._is_grad_accumulation
+    staged = [False]
+
+    def set_strategy(self: Any, strategy: Any) -> None:
+        parts = strategy if isinstance(strategy, tuple) else ()
+        if any(isinstance(p, tuple) and any(n != 1 for n in p[1:]) for p in parts):
+            raise UserError(
+                f"dataset_strategy={strategy} gives each rank a slice of every sample, which needs "
+                "sharded operators; here each rank computes whole samples: leave it out, and the "
+                "slicing of the samples"
+            )
+        usual(self, strategy)
+
+    def set_stages(self: Any, stages: int) -> None:
+        staged[0] = stages > 1
+        if staged[0]:
+            engine.say_once("pipeline_stages has no effect: every rank computes all stages")
+
+    def accumulates(cell: Any) -> bool:
+        return staged[0] or bool(usual_accumulates(cell))
+
+    amp._is_grad_accumulation = accumulates
+    kind.set_dataset_strategy, kind.set_pipeline_stages = set_strategy, set_stages
+    for name in ("dataset_strategy", "pipeline_stages"):
+        module._set_auto_parallel_context_func_map[name] = getattr(context, f"set_{name}")
