@@ -134,6 +134,7 @@ def apply(engine: Engine, semi: Semi) -> None:
     _auto_parallel()
     _micro_batches()
     _slices(engine)
+    _parameter_server()
     # Only AutoParallel's own compiler would initialise the parameters that this leaves out: they
     # would be zeros.
     for name in ("mindspore.nn.utils", "mindspore.nn.utils.init"):
@@ -188,6 +189,17 @@ def _micro_batches() -> None:
         usual(self, parameters, scale_sense, True)  # So it takes the gradients that it is given.
 
     reducers.PipelineGradReducer.__init__ = init
+
+
+def _parameter_server() -> None:
+    def refuse(self: Any, init_in_server: bool = False) -> None:
+        raise UserError(
+            "set_param_ps: the parameter server is gone from MindSpore 2.10, and Holdfast does not "
+            "bring it back; remove that line and set_ps_context(enable_ps=True), and train data "
+            "parallel"
+        )
+
+    nn.Cell.set_param_ps = refuse
 
 
 def _slices(engine: Engine) -> None:
