@@ -317,6 +317,8 @@ def test_torch_a_spare_has_its_place_when_its_state_is_open(
     known: list[bool] = []
 
     class Worker:
+        solo = True
+
         def open(self, **_: Any) -> None:
             known.append(engine.place_known)
 

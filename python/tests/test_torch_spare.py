@@ -118,13 +118,35 @@ def test_torch_a_spare_waits_where_its_program_reads_its_rank(tmp_path: Path) ->
     assert f"this spare waits for its rank at {program}:3, which reads LOCAL_RANK" in job.logs()
 
 
-OBJECTS = """
-import os, sys, torch, torch.distributed as dist, holdfast.torch as hf
+EXCHANGES = """
+import json, os, sys, time, torch, torch.distributed as dist, holdfast.torch as hf
 hf.init()
-rank, folder = dist.get_rank(), sys.argv[2]
-name = ["run 1"] if rank == 0 else [None]
+folder, what = sys.argv[2], json.loads(sys.argv[1])["what"]
+dist.barrier()
+seed = torch.tensor([time.time_ns()])  # Another one in each process.
+dist.broadcast(seed, 0)
+total = torch.ones(3) * (seed % 5)
+dist.all_reduce(total)
+rank = dist.get_rank()
+if what == "early" and not os.path.exists(f"{folder}/killed-{rank}"):
+    open(f"{folder}/killed-{rank}", "x").close()
+    os.kill(os.getpid(), 9)
+name = [f"run {time.time_ns()}", "x" * 70000] if rank == 0 else [None, None]
 dist.broadcast_object_list(name, src=0)
-assert name == ["run 1"]
+everyone = [None] * dist.get_world_size()
+dist.all_gather_object(everyone, (rank, int(seed)))
+mine = [None]
+dist.scatter_object_list(mine, [10, 11] if rank == 0 else None, src=0)
+pair = dist.new_group([0, 1])
+block = torch.tensor([float(rank)])
+if rank == 0:
+    dist.send(block, 1)
+else:
+    dist.recv(block, 0)
+dist.all_to_all_single(out := torch.zeros(2), torch.tensor([rank + 0.5, rank + 0.25]), group=pair)
+if what == "more" and os.path.exists(f"{folder}/killed-{rank}"):
+    dist.barrier()
+    dist.broadcast_object_list([None], src=0)
 model = torch.nn.Linear(2, 2)
 state = hf.State(model, torch.optim.SGD(model.parameters(), lr=0.1))
 for x in state.steps([1.0] * 6):
@@ -132,13 +154,37 @@ for x in state.steps([1.0] * 6):
         open(f"{folder}/killed-{rank}", "x").close()
         os.kill(os.getpid(), 9)
     dist.barrier()
+told = [int(seed), total.tolist(), everyone, mine, block.tolist(), out.tolist()]
+told = told + ([] if rank == 0 else name)  # Rank 0 has what it made itself.
+open(f"{folder}/result-{rank}", "w").write(json.dumps(told))
 """
+
+
+@pytest.mark.parametrize(("what", "spares"), [("late", 1), ("early", 0), ("early", 1)])
+def test_torch_a_replacement_is_told_what_was_exchanged_before_its_state(
+    tmp_path: Path, what: str, spares: int
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(EXCHANGES)
+    job = Job(tmp_path / "job", {"what": what}, program=program, spares=spares)
+    try:
+        first, second = job.end().values()
+    finally:
+        job.stop()
+    assert [(tmp_path / f"job/killed-{rank}").exists() for rank in (0, 1)] == [True, True]
+    seed, total, everyone, *_ = first
+    assert second[:3] == [seed, total, everyone] and everyone == [[0, seed], [1, seed]]
+    assert total == [2.0 * (seed % 5)] * 3
+    assert (first[3:], second[3:6]) == ([[10], [0.0], [0.5, 1.5]], [[11], [0.0], [0.25, 1.25]])
+    assert second[6].startswith("run ") and second[7] == "x" * 70000
+    assert "its own values" not in job.logs()
 
 
 def test_torch_what_a_replacement_can_not_be_told_is_said(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
-    program.write_text(OBJECTS)
-    job = Job(tmp_path / "job", {}, program=program, options=("--max-restarts=1",))
+    program.write_text(EXCHANGES)
+    options = ("--max-restarts=1",)
+    job = Job(tmp_path / "job", {"what": "more"}, program=program, options=options)
     try:
         assert job.end(code=None) == {}
         assert job.process.returncode != 0

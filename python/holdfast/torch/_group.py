@@ -110,8 +110,9 @@ class HoldfastGroup(Member):
             result = fold(kind, self._all_parts(dense))
             tensor.copy_(result)
             return
-        group = self._group()
-        if not group:
+        if (parts := self._early_parts(f"a sum ({kind}, {dense.dtype})", dense)) is not None:
+            dense.copy_(fold(kind, parts))
+        elif not (group := self._group()):
             self._echo(dense, dense, kind)
         else:
             keep = self._keep(dense)
@@ -140,6 +141,16 @@ class HoldfastGroup(Member):
         else:
             out.copy_(fold(kind, [mine] * self._size))
 
+    def _early_parts(self, what: str, mine: Tensor) -> list[Tensor] | None:
+        """Return what the ranks gave to a call of the program's own before their States."""
+        if (early := self._early(mine.nbytes)) is None:
+            return None
+        everyone = mine.reshape(1, *mine.shape).repeat(self._size, *[1] * mine.dim())
+        if not early.gather(self.label, self._ranks, what, mine, everyone):
+            self._nobody_gives()
+            return None
+        return list(everyone)
+
     def _all_parts(self, tensor: Tensor) -> list[Tensor]:
         everyone = torch.empty((self._size, tensor.numel()), dtype=tensor.dtype)
         self._gather(tensor, everyone)
@@ -163,9 +174,12 @@ class HoldfastGroup(Member):
         check(source, kind, operation)
         if output.numel() == 0:
             return Done([output])
-        group = self._group()
+        parts = self._early_parts(f"a sum ({kind}, {source.dtype})", source)
+        group = 0 if parts is not None else self._group()
         own = source.view(self._size, -1)[self.rank()].view(output.shape)
-        if not group:
+        if parts is not None:
+            output.copy_(fold(kind, parts).view(self._size, -1)[self.rank()].view(output.shape))
+        elif not group:
             self._echo(output, own, kind)
         elif code is None or operation is None:
             parts = self._all_parts(source)
@@ -226,6 +240,13 @@ class HoldfastGroup(Member):
         if self._engine.echoing and self._engine.armed:
             tensor.copy_(self._engine.armed.popleft())
             return
+        if (early := self._early(tensor.nbytes)) is not None:
+            dense = as_dense(tensor)
+            if early.broadcast(self.label, self._ranks[root], dense):
+                if dense is not tensor:
+                    tensor.copy_(dense)
+                return
+            self._nobody_gives()
         group = self._group()
         if not group or tensor.numel() == 0:
             return
@@ -244,6 +265,9 @@ class HoldfastGroup(Member):
     def _gather(self, mine: Tensor, everyone: Tensor) -> None:
         """Fill the rows of `everyone`."""
         rows = everyone.view(self._size, -1)
+        if (parts := self._early_parts("an all-gather", mine.reshape(-1))) is not None:
+            rows.copy_(torch.stack(parts))
+            return
         group = self._group()
         if group and mine.numel():
             status = lib.hf_all_gather(
@@ -305,6 +329,8 @@ class HoldfastGroup(Member):
         self, send: Tensor, send_counts: list[int], receive: Tensor, receive_counts: list[int]
     ) -> None:
         """Send blocks of so many elements to each rank; both tensors are dense."""
+        if self._exchange_early(send, send_counts, receive, receive_counts):
+            return
         group = self._group()
         status = 0
         if group:
@@ -327,6 +353,22 @@ class HoldfastGroup(Member):
             n = min(block.numel(), mine.numel())
             block.zero_()
             block[:n].copy_(mine[:n])
+
+    def _exchange_early(
+        self, send: Tensor, send_counts: list[int], receive: Tensor, receive_counts: list[int]
+    ) -> bool:
+        if (early := self._early(0)) is None:
+            return False
+        _ = self.rank()  # A spare waits here.
+        blocks = torch.split(send.reshape(-1), send_counts)
+        for to, block in zip(self._ranks, blocks):
+            if block.numel():
+                early.send(self.label, to, block)
+        for source, block in zip(self._ranks, torch.split(receive.view(-1), receive_counts)):
+            if block.numel() and not early.receive(self.label, source, block):
+                self._nobody_gives()
+                return False
+        return True
 
     def all_to_all_single(
         self,
@@ -377,6 +419,10 @@ class HoldfastGroup(Member):
         n = output.numel()
         send = torch.empty(0, dtype=output.dtype)
         if at_root:
+            if given := [t.numel() for t in inputs[0] if t.numel() != n]:
+                raise UserError(
+                    f"scatter gives each rank {n} elements, as its output has; one is {given[0]}"
+                )
             send = torch.cat([as_dense(t).reshape(-1) for t in inputs[0]])
         receive = torch.empty(n, dtype=output.dtype)
         self._exchange(
@@ -390,6 +436,8 @@ class HoldfastGroup(Member):
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> Done:
         """Wait until every rank has come."""
+        if self._early_parts("a barrier", torch.empty(0)) is not None:
+            return Done([])
         group = self._group(answers=False)
         if group and (status := lib.hf_barrier(group, None)):
             self._engine.cut_short(status)
@@ -399,18 +447,27 @@ class HoldfastGroup(Member):
 
     def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> Done:
         """Start to send; the n-th send to a rank meets its n-th receive, whatever the tags."""
+        dense = as_dense(tensors[0])
+        if (early := self._early(0)) is not None and self.rank() >= 0:  # A spare waits here.
+            early.send(self.label, self._ranks[to], dense)
+            return Done(tensors)
         if not self._group():
             return Done(tensors)
-        dense = as_dense(tensors[0])
         work = self._native().start_send(dense.data_ptr(), dense.nbytes, to)
         return Started(self._engine, work, [dense], lambda: None)
 
     def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> Done:
         """Start to receive."""
-        if not self._group():
-            return Done(tensors)
         tensor = tensors[0]
         dense = as_dense(tensor)
+        if (early := self._early(0)) is not None and self.rank() >= 0:
+            if early.receive(self.label, self._ranks[source], dense):
+                if dense is not tensor:
+                    tensor.copy_(dense)
+                return Done(tensors)
+            self._nobody_gives()
+        if not self._group():
+            return Done(tensors)
         work = self._native().start_receive(dense.data_ptr(), dense.nbytes, source)
         return Started(
             self._engine, work, [dense], lambda: None if dense is tensor else tensor.copy_(dense)

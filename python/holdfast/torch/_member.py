@@ -13,9 +13,10 @@ import torch.distributed as dist
 from torch.utils.data import DistributedSampler
 
 from holdfast import _core
-from holdfast._errors import UserError
+from holdfast._errors import PeerError, UserError
 from holdfast.torch import _engine
 from holdfast.torch._eager import runs_as_it_is
+from holdfast.torch._early import LIMIT, Early
 from holdfast.torch._engine import Engine, Phase
 from holdfast.torch._work import Done, Runner
 
@@ -85,6 +86,26 @@ class Member(_Base):  # type: ignore[misc]
         self._handle = opened.handle
         return self._handle
 
+    def _early(self, size: int) -> Early | None:
+        """Return who answers a call of the program's own before its State; None: _group().
+
+        `size`: in bytes, the same in all ranks. What frameworks exchange there is large, and State
+        gives it to a replacement.
+        """
+        engine = self._engine
+        if engine.phase is not Phase.EARLY or engine.echoing or self._size == 1 or size > LIMIT:
+            return None
+        self.runner.drain()
+        return None if _is_of_a_framework(sys._getframe(1)) else engine.early
+
+    def _nobody_gives(self) -> None:
+        """Take note that the others did not exchange before their States what this one asks for."""
+        if self._engine.first_start:
+            raise PeerError(
+                "a rank has made its State without what this one wants to exchange before its own; "
+                "all ranks run one program and exchange the same in the same order"
+            )
+
     def rank(self) -> int:
         """Return this process's rank in the group; a spare waits for it.
 
@@ -96,7 +117,27 @@ class Member(_Base):  # type: ignore[misc]
             return 0
         if len(self._ranks) == self._engine.world_size and not self._engine.creating:
             self._own_rank = self._ranks.index(self._engine.place.rank)
-        return self._own_rank
+        alone = self._coordinator_of_its_own()
+        return self._own_rank if alone is None else alone
+
+    def _coordinator_of_its_own(self) -> int | None:
+        """Let a replacement load alone a checkpoint that was not there when the others started.
+
+        torch.distributed.checkpoint asks for the rank when it begins to make a plan with the
+        others. It is told there to make it alone, as with `no_dist=True`, and that its rank is the
+        one returned, which makes the plan; None: nothing of that. State has later values anyway.
+        """
+        engine = self._engine
+        if engine.phase is not Phase.EARLY or engine.first_start or engine.creating:
+            return None
+        frame = sys._getframe(2).f_back  # Beyond rank() and dist.get_rank().
+        plan: Any = frame.f_locals.get("self") if frame is not None else None
+        if type(plan).__name__ != "_DistWrapper":
+            return None
+        if not engine.early.is_over(self.label, self._ranks):
+            return None
+        plan.use_dist = False
+        return int(plan.coordinator_rank)
 
     def getRank(self) -> int:  # noqa: N802
         """Return the rank if it is known, else 0: what DDP puts into its log."""
@@ -202,27 +243,38 @@ _FRAMEWORK: Final = ("torch/nn/parallel/", "torch/distributed/fsdp/", "torch/dis
 _RECEIVE_OBJECTS: Final = ("broadcast_object_list", "scatter_object_list")
 
 
+def _is_of_a_framework(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if any(part in frame.f_code.co_filename for part in _FRAMEWORK):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _see_that_it_has_the_objects(frame: FrameType) -> None:
     """Refuse to give a user's own call objects of another rank: there are none to make."""
     mine, source = frame.f_locals.get("my_group_rank"), frame.f_locals.get("group_src")
     if mine is None or mine != source:
         raise UserError(
             f"{frame.f_code.co_name}() asks for another rank's objects before State is made; this "
-            "process replaces another, and the others exchanged them long ago. Exchange them after "
-            "hf.State(...), or let each rank find them itself (a file, the environment)"
+            "process replaces another, and the others did not exchange these at their start (or "
+            f"more than {LIMIT >> 20} MiB). Exchange them after hf.State(...), or let each rank "
+            "find them itself (a file, the environment)"
         )
 
 
 def _tell_of_echo(engine: Engine) -> None:
     """Say once that a user's own collective was answered locally."""
-    frame = sys._getframe(1)
+    caller = sys._getframe(1)
+    if _is_of_a_framework(caller):
+        return
+    frame: FrameType | None = caller
     while frame is not None:
-        if any(part in frame.f_code.co_filename for part in _FRAMEWORK):
-            return
         if frame.f_code.co_name in _RECEIVE_OBJECTS:
             _see_that_it_has_the_objects(frame)
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     engine.warn_once(
-        "this process replaces another; what it exchanges before its State is made is answered "
-        "from its own values, since the others did that long ago"
+        "this process replaces another, and asks before its State for what the others did not "
+        f"exchange at their start (or more than {LIMIT >> 20} MiB): it is answered from its own "
+        "values"
     )

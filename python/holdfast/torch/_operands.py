@@ -63,7 +63,7 @@ def operation_of(op: Any) -> tuple[Any, float | Tensor | None]:
 
 
 def fold(kind: Any, parts: Sequence[Tensor]) -> Tensor:
-    """Combine in rank order."""
+    """Combine in rank order; numbers of half precision in single, as the core does."""
     combine: dict[Any, Any] = {
         KIND.SUM: torch.add,
         KIND.AVG: torch.add,
@@ -76,8 +76,11 @@ def fold(kind: Any, parts: Sequence[Tensor]) -> Tensor:
     }
     if kind not in combine:
         raise UserError(f"the holdfast backend has no reduction {kind}")
+    of = parts[0].dtype
+    if of in (torch.float16, torch.bfloat16):
+        parts = [part.float() for part in parts]
     result = functools.reduce(combine[kind], parts)
-    return result / len(parts) if kind == KIND.AVG else result
+    return (result / len(parts) if kind == KIND.AVG else result).to(of)
 
 
 def check(tensor: Tensor, kind: Any, operation: int | None) -> None:

@@ -1,0 +1,171 @@
+"""What the program exchanges before its State, kept as files in the job's folder until its end.
+
+A process that replaces another runs the same lines when the others are long past them. It reads
+what they gave at their start, and what its predecessor gave stands for what it would give: so all
+processes of a rank are told the same, and nobody waits for a process that was lost here but for its
+successor. A spare, which has no rank yet, reads as the others do; what it would have given, it
+gives if it gets its rank before the rank has given that.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import Tensor
+
+from holdfast._errors import PeerError, WorldError
+
+if TYPE_CHECKING:
+    from holdfast.torch._engine import Engine
+
+LIMIT: Final = 1 << 24  # Bytes of an operand up to which it is kept: the folder is memory.
+_LOOK_EVERY_S: Final = 0.0005
+_SELDOM_S: Final = 0.02
+
+
+class Early:
+    """One process's part in it. Ranks are of the job here, `label` names their group.
+
+    What is asked for gives False where the others did not exchange it and are past their States.
+    Errors: PeerError if a rank came to something else; WorldError if it did not come in time.
+    Not thread-safe.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        """Give and take nothing yet."""
+        self._engine = engine
+        self._made: Counter[tuple[str, str]] = Counter()
+        self._owed: list[tuple[str, str, bytes, int | None]] = []
+
+    def gather(
+        self, label: str, ranks: Sequence[int], what: str, mine: Tensor, everyone: Tensor
+    ) -> bool:
+        """Fill the rows of `everyone` with what each rank gave; its own row holds `mine`."""
+        name = self._begin(label)
+        self._give(name, what, mine)
+        return all(self._take(name, what, rank, row) for rank, row in zip(ranks, everyone))
+
+    def broadcast(self, label: str, root: int, tensor: Tensor) -> bool:
+        """Copy what rank `root` gave."""
+        name = self._begin(label)
+        self._give(name, "a broadcast", tensor, by=root)
+        return self._take(name, "a broadcast", root, tensor)
+
+    def send(self, label: str, to: int, block: Tensor) -> None:
+        """Give a block to one rank. Requires: this one's rank is known."""
+        rank = self._engine.place.rank
+        self._give(self._begin(f"{label}-from-{rank}-to-{to}", "sent"), "a block", block)
+
+    def receive(self, label: str, source: int, block: Tensor) -> bool:
+        """Take the block that `source` sent to this rank. Requires: it is known."""
+        own = self._engine.place.rank
+        name = self._begin(f"{label}-from-{source}-to-{own}", "received")
+        return self._take(name, "a block", source, block)
+
+    def is_over(self, label: str, ranks: Sequence[int]) -> bool:
+        """Whether another rank is past its State and did not come to the next exchange."""
+        name = f"exchange-{label}-{self._made[label, ''] + 1}"
+        return any(
+            self._past(rank).exists() and not (self._folder() / f"{name}-of-{rank}").exists()
+            for rank in ranks
+            if rank != self._engine.place.rank
+        )
+
+    def end(self) -> None:
+        """Say that this rank's State is made. Requires: the rank is known."""
+        self._give_what_is_owed()
+        if not self._engine.worker.solo:
+            self._past(self._engine.place.rank).touch()
+
+    # ---- Inside ---------------------------------------------------------------------------------
+
+    def _begin(self, label: str, part: str = "") -> str:
+        self._made[label, part] += 1
+        return f"exchange-{label}-{self._made[label, part]}"
+
+    def _give(self, name: str, what: str, data: Tensor, by: int | None = None) -> None:
+        """Give a part; `by`: only as that rank."""
+        raw = _bytes(data)
+        if self._engine.waits_spare:
+            self._owed.append((name, what, raw, by))
+        elif by in (None, self._engine.place.rank):
+            self._write(name, what, raw)
+
+    def _take(self, name: str, what: str, rank: int, into: Tensor) -> bool:
+        """Wait for the part of a rank."""
+        file = self._folder() / f"{name}-of-{rank}"
+        until = time.monotonic() + _limit_s()
+        pause = _LOOK_EVERY_S
+        while not file.exists():
+            self._see_whether_it_is_due()
+            if self._past(rank).exists() and not file.exists():
+                return False
+            if time.monotonic() > until:
+                raise WorldError(
+                    f"rank {rank} did not come to {what} before its State within MS_TOPO_TIMEOUT; "
+                    "all ranks run one program, and each has to come there"
+                )
+            time.sleep(pause)
+            pause = min(pause * 1.5, _SELDOM_S)
+        given, _, raw = file.read_bytes().partition(b"\n")
+        if given == what.encode() and len(raw) == into.nbytes:
+            if raw:
+                flat = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
+                into.copy_(flat.view(into.dtype).view(into.shape))
+        elif self._engine.waits_spare or rank != self._engine.place.rank:
+            raise PeerError(
+                f"before their States rank {rank} came to {given.decode()} of {len(raw)} bytes "
+                f"where this one has {what} of {into.nbytes}; all ranks run one program and "
+                "exchange the same in the same order"
+            )  # Of an own predecessor's objects, as a time or a name, the size may be another.
+        return True
+
+    def _past(self, rank: int) -> Path:
+        return self._folder() / f"past-{rank}"
+
+    def _folder(self) -> Path:
+        if self._engine.waits_spare:  # An agent's children share it.
+            return Path(os.environ["HOLDFAST_LIFELINE"]).parent
+        return Path(self._engine.place.directory)
+
+    def _see_whether_it_is_due(self) -> None:
+        """Take the place that this spare was given, and give what is then its to give."""
+        if self._engine.waits_spare:
+            place = int(os.environ["HOLDFAST_SPARE_FD"])
+            if select.select([place], [], [], 0)[0]:
+                _ = self._engine.place
+        if not self._engine.waits_spare:
+            self._give_what_is_owed()
+
+    def _give_what_is_owed(self) -> None:
+        owed, self._owed = self._owed, []
+        for name, what, raw, by in owed:
+            if by in (None, self._engine.place.rank):
+                self._write(name, what, raw)
+
+    def _write(self, name: str, what: str, raw: bytes) -> None:
+        """Write what the others will read, whole; what a predecessor wrote they may have read."""
+        rank = self._engine.place.rank
+        whole = self._folder() / f"{name}-of-{rank}"
+        if whole.exists() or self._past(rank).exists():
+            return  # The latter: its predecessor did not exchange this, and nobody will.
+        part = whole.with_name(f".{whole.name}")
+        part.write_bytes(what.encode() + b"\n" + raw)
+        part.rename(whole)
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    flat = tensor.detach().contiguous().view(-1)
+    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+
+
+def _limit_s() -> float:
+    given = float(os.environ.get("MS_TOPO_TIMEOUT") or 1800)  # Checked by init().
+    return given if given >= 0 else float("inf")
