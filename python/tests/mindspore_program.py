@@ -132,6 +132,11 @@ if "kills_in_gasp" in config:
     saving.save_checkpoint = kill_in_save
 if config.get("tft"):
     callbacks.append(train.TFTRegister(0, "127.0.0.1", 30051, "./ttp_checkpoints/"))
+if config.get("resume"):  # The lines of the dying-gasp document.
+    saved = ms.load_checkpoint(config["resume"])
+    for part in (network, optimizer):
+        ms.load_param_into_net(part, saved)
+    dataset.set_init_step(int(saved["step_num"]))
 model.train(config.get("epochs", 2), dataset, callbacks=callbacks)
 ms.save_checkpoint(model.train_network, f"final-{get_rank()}.ckpt")
 print("DONE", flush=True)

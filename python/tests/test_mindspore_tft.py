@@ -116,6 +116,23 @@ def test_mindspore_a_lost_process_leaves_the_state_after_its_last_step(
     missing, equal, numbers = compare(file, whole)
     assert (missing, equal) == ([], True)
     assert numbers == {"epoch_num": epoch, "step_num": step, "cur_rank": saver, "batch_num": size}
+    if errors:
+        resumes_within_an_epoch(tmp_path / "again", data, file, calm(ranks))
+    log = tmp_path / "job" / "logs" / f"worker_{saver}.log"
+    assert "has got parameters" not in log.read_text()  # It is MindSpore's callback that has.
+
+
+def resumes_within_an_epoch(folder: Path, data: Path, saved: Path, whole: Path) -> None:
+    """A training that goes on from a last checkpoint of the first epoch leaves another one."""
+    config = {**TFT, "errors": [[1, 18, "end", "bug"]], "resume": str(saved)}
+    with job(folder, data, config, spares=None, variables=TTP) as run:
+        file = gasped(run)
+    assert (file.parent.parent.name, file.name) == (
+        "ttp_saved_checkpoints-step_18",
+        "ttp_rank_0-1_18.ckpt",
+    )
+    missing, equal, numbers = compare(file, whole / "out" / "0" / "net-0-1_18.ckpt")
+    assert (missing, equal, numbers["step_num"]) == ([], True, 18)
 
 
 @pytest.mark.parametrize(

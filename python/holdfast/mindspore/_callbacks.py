@@ -111,8 +111,8 @@ def parameters(callbacks: Sequence[Any], known: Sequence[Any]) -> list[Any]:
     """Return the parameters in attributes of callbacks, such as averages, that are not known."""
     seen, found = {id(p) for p in known}, []
     for callback in callbacks:
-        if type(callback).__module__.startswith("mindspore."):
-            continue
+        if type(callback).__module__.startswith(("mindspore.", "holdfast.")):
+            continue  # Theirs come back of themselves.
         for value in vars(callback).values():
             for parameter in _held(value):
                 if id(parameter) not in seen and not parameter.has_init:

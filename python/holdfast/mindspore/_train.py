@@ -162,15 +162,23 @@ class Run:
     def _fresh(self, initial_epoch: int) -> int:
         """Return the first epoch of a training that begins, maybe from a checkpoint."""
         begun = int(self._first_batch // self._dataset.get_dataset_size())
-        if initial_epoch or not begun:
+        if initial_epoch or not (begun or (self._first_batch and self._counts_on())):
             return initial_epoch
         # The dying-gasp document sets the first step and forgets to pass the epoch that it has
-        # computed; the data would end before the loop (EOF, tree_adapter.cc:497).
-        self._trainer.engine.say_once(
-            f"set_init_step({self._first_batch}) without initial_epoch: the first epoch is {begun}"
-        )
+        # computed; the data would end before the loop (EOF, tree_adapter.cc:497). MindSpore counts
+        # steps from 1 again; a second last checkpoint would be of too small a step, and what is
+        # trained from it would see data again.
+        if begun:
+            self._trainer.engine.say_once(
+                f"set_init_step({self._first_batch}) without initial_epoch: the first epoch is "
+                f"{begun}"
+            )
         self._cb_params.cur_step_num = self._first_step = self._first_batch
         return begun
+
+    def _counts_on(self) -> bool:
+        """Return whether a last checkpoint needs the step, and the program does not add it."""
+        return any(hasattr(c, "ckpt_save_path") and not c.initial_step for c in self._callbacks)
 
     def _resume(self, at: dict[str, Any]) -> int:
         from mindspore import dataset
