@@ -37,6 +37,7 @@ else:
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
 state = hf.State(model, optimizer, average, scheduler=scheduler)
 data = [torch.randn(3, 4, generator=torch.Generator().manual_seed(8 * rank + i)) for i in range(3)]
+told = []  # By the others; nothing that State keeps.
 for epoch in range(4):
     for i, x in enumerate(state.steps(data)):
         at(epoch, "step", i)
@@ -49,13 +50,18 @@ for epoch in range(4):
         loss = model(data[0]).detach().sum() + rank
         dist.all_reduce(loss)
         scheduler.step(loss.item())
+        word = [f"after {epoch}: {min(told, default=0.0)}" if rank == 0 else None]
+        dist.broadcast_object_list(word, src=0)
+        everyone = [None] * dist.get_world_size()
+        dist.all_gather_object(everyone, (rank, loss.item()))
+        told += [loss.item(), str(word), str(everyone)] if rank else [loss.item()]
     else:
         scheduler.step()
     at(epoch, "after")
 result = [state.n, scheduler.state_dict()["last_epoch"], optimizer.param_groups[0]["lr"]]
 for things in (model.state_dict(), average.state_dict()):
     result += [t.tolist() for t in things.values()]
-result += [optimizer.state[p]["momentum_buffer"].tolist() for p in model.parameters()]
+result += [optimizer.state[p]["momentum_buffer"].tolist() for p in model.parameters()] + told
 json.dump(result, open(f"{folder}/result-{rank}", "w"))
 dist.destroy_process_group()
 """

@@ -92,7 +92,7 @@ class Early:
 
     def _give(self, name: str, what: str, data: Tensor, by: int | None = None) -> None:
         """Give a part; `by`: only as that rank."""
-        raw = _bytes(data)
+        raw = as_bytes(data)
         if self._engine.waits_spare:
             self._owed.append((name, what, raw, by))
         elif by in (None, self._engine.place.rank):
@@ -116,9 +116,7 @@ class Early:
             pause = min(pause * 1.5, _SELDOM_S)
         given, _, raw = file.read_bytes().partition(b"\n")
         if given == what.encode() and len(raw) == into.nbytes:
-            if raw:
-                flat = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
-                into.copy_(flat.view(into.dtype).view(into.shape))
+            fill(into, raw)
         elif self._engine.waits_spare or rank != self._engine.place.rank:
             raise PeerError(
                 f"before their States rank {rank} came to {given.decode()} of {len(raw)} bytes "
@@ -161,9 +159,17 @@ class Early:
         part.rename(whole)
 
 
-def _bytes(tensor: Tensor) -> bytes:
+def as_bytes(tensor: Tensor) -> bytes:
+    """Return a copy of a tensor's elements."""
     flat = tensor.detach().contiguous().view(-1)
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+
+
+def fill(tensor: Tensor, raw: bytes) -> None:
+    """Copy elements into a tensor of as many bytes."""
+    if raw:
+        flat = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
+        tensor.copy_(flat.view(tensor.dtype).view(tensor.shape))
 
 
 def _limit_s() -> float:

@@ -20,6 +20,7 @@ from holdfast import _core
 from holdfast._errors import Error, MarkedError, PeerError, UserError
 from holdfast.torch._buckets import Buckets
 from holdfast.torch._early import Early
+from holdfast.torch._told import Told
 from holdfast.torch._warm import warm_up
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Engine:
         self.session: _core.Session | None = None
         self.buckets: Final = Buckets(say)
         self.early: Final = Early(self)
+        self.told: Final = Told()
         self.groups: weakref.WeakSet[HoldfastGroup] = weakref.WeakSet()
         self.in_step = False  # Between the start and the end of a step of the user's.
         self.marked = False  # An echo was given in this step.
@@ -71,6 +73,7 @@ class Engine:
         self.own_use = 0  # > 0: optimizers that step are ours.
         self.warned: set[str] = set()
         self.exit_code: int | None = None
+        self.meet: Callable[[], None] = lambda: None  # Begin a step with the others, of State.
         self.at_end: list[Callable[[], None]] = []  # Of the training; then nothing is kept.
         self.see_that_it_was_done: Callable[[], None] | None = None  # Before that.
         self._place: _core.Place | None = None

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.utils.data import DistributedSampler
 
 from holdfast import _core
@@ -69,6 +70,8 @@ class Member(_Base):  # type: ignore[misc]
                 engine.see_that_others_are_there()
             return 0
         if engine.phase is Phase.CATCHING_UP:
+            if _wants_objects_of_another(sys._getframe(1)):
+                engine.meet()  # Who asked them already ends too, so that all ask again.
             return 0
         if engine.phase is Phase.EARLY:
             if not engine.first_start:
@@ -97,6 +100,22 @@ class Member(_Base):  # type: ignore[misc]
             return None
         self.runner.drain()
         return None if _is_of_a_framework(sys._getframe(1)) else engine.early
+
+    def _again(self, out: Tensor) -> bool:
+        """Fill `out` with what this call gave when it was made before; see _told.py."""
+        engine = self._engine
+        if engine.in_step or not engine.told.knows or engine.echoing:
+            return False
+        self.runner.drain()
+        return not _is_of_a_framework(sys._getframe(1)) and engine.told.again(self.label, out)
+
+    def _note(self, out: Tensor) -> None:
+        """Keep what a call of the program's own between two passes gave."""
+        engine = self._engine
+        if engine.in_step or engine.session is None or engine.phase is not Phase.LIVE:
+            return
+        if not _is_of_a_framework(sys._getframe(1)):
+            engine.told.note(self.label, out, engine.session.version)
 
     def _nobody_gives(self) -> None:
         """Take note that the others did not exchange before their States what this one asks for."""
@@ -251,16 +270,14 @@ def _is_of_a_framework(frame: FrameType | None) -> bool:
     return False
 
 
-def _see_that_it_has_the_objects(frame: FrameType) -> None:
-    """Refuse to give a user's own call objects of another rank: there are none to make."""
-    mine, source = frame.f_locals.get("my_group_rank"), frame.f_locals.get("group_src")
-    if mine is None or mine != source:
-        raise UserError(
-            f"{frame.f_code.co_name}() asks for another rank's objects before State is made; this "
-            "process replaces another, and the others did not exchange these at their start (or "
-            f"more than {LIMIT >> 20} MiB). Exchange them after hf.State(...), or let each rank "
-            "find them itself (a file, the environment)"
-        )
+def _wants_objects_of_another(frame: FrameType | None) -> str:
+    """Return the call that would unpickle another rank's bytes, which no echo can be."""
+    while frame is not None:
+        if frame.f_code.co_name in _RECEIVE_OBJECTS:
+            mine, source = frame.f_locals.get("my_group_rank"), frame.f_locals.get("group_src")
+            return "" if mine is not None and mine == source else frame.f_code.co_name
+        frame = frame.f_back
+    return ""
 
 
 def _tell_of_echo(engine: Engine) -> None:
@@ -268,11 +285,13 @@ def _tell_of_echo(engine: Engine) -> None:
     caller = sys._getframe(1)
     if _is_of_a_framework(caller):
         return
-    frame: FrameType | None = caller
-    while frame is not None:
-        if frame.f_code.co_name in _RECEIVE_OBJECTS:
-            _see_that_it_has_the_objects(frame)
-        frame = frame.f_back
+    if call := _wants_objects_of_another(caller):
+        raise UserError(
+            f"{call}() asks for another rank's objects before State is made; this process replaces "
+            "another, and the others did not exchange these at their start (or more than "
+            f"{LIMIT >> 20} MiB). Exchange them after hf.State(...), or let each rank find them "
+            "itself (a file, the environment)"
+        )
     engine.warn_once(
         "this process replaces another, and asks before its State for what the others did not "
         f"exchange at their start (or more than {LIMIT >> 20} MiB): it is answered from its own "

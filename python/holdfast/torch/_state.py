@@ -7,6 +7,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import torch
@@ -96,6 +97,7 @@ class State:
         self._kept.room = see_that_hooks_are_kept(self._ddp, self._kept.others)
         hook = register_optimizer_step_pre_hook(self._see_optimizer)
         self._engine.at_end.append(hook.remove)
+        self._engine.meet = self._begin
         self._engine.see_that_it_was_done = self._see_that_passes_were_done
         self._open()
 
@@ -165,6 +167,8 @@ class State:
         session.join()
         self._restore()
         self._restarted = session.version > 1
+        if engine.place.world_size > 1:
+            engine.told.open(Path(engine.place.directory), engine.place.rank, session.version)
         engine.set_phase(Phase.CATCHING_UP)
         engine.in_step = True
         self._begin_native(restarted=True)
@@ -326,6 +330,7 @@ class State:
         if engine.phase is not Phase.LIVE:
             engine.set_phase(Phase.LIVE)
         engine.in_step = True
+        engine.told.enter_pass()
         self._begin_native(restarted=False, afresh=afresh)
         if engine.too_late:
             engine.in_step = False
@@ -381,6 +386,7 @@ class State:
         data by `n`. An exception in the body passes through; the step is not done.
         """
         self._see_that_nothing_changed()
+        self._engine.told.close()  # What is between such steps, a replacement does not run again.
         self._begin(afresh=True)  # On all ranks alike: a replacement can not do it again.
         try:
             yield self
@@ -447,6 +453,7 @@ class State:
         feeder = self._feeders[id(data)][1]
         for epoch in epochs:
             if epoch < self._epoch:
+                self._engine.told.leave_pass(epoch)
                 continue
             restored = self._restarted
             if restored:  # What the program did between passes that are done is not new.
@@ -466,6 +473,7 @@ class State:
                     yield from self._until_done(batch, between)
                     between = None
             self._epoch, self._index, self._loader_state = epoch + 1, 0, None
+            self._engine.told.leave_pass(epoch)
 
     def _see_that_passes_were_done(self) -> None:
         """At the end: raise if all passes were taken for done, by a loop that begins elsewhere.
