@@ -21,8 +21,9 @@ class Between:
     @torch.no_grad()
     def __init__(self, kept: Kept, image: dict[Key, Tensor], same: bool = False) -> None:
         """`image`: the tensors of the last step. `same`: nothing was changed since."""
-        # Gradients that were not used in the last step may be zeroed now; used ones are not kept.
-        now = dict(kept.walk(any(key[0] == "gradient" for key in image)))
+        # Gradients that are kept may be zeroed now; those that the program drops are not kept.
+        self._with_gradients = any(key[0] == "gradient" for key in image)
+        now = dict(kept.walk(self._with_gradients))
         self._tensors = {
             key: tensor.detach().clone()
             for key, tensor in (() if same else now.items())
@@ -34,4 +35,7 @@ class Between:
     @torch.no_grad()
     def put_back(self, kept: Kept) -> None:
         """Make the changes again. Requires: everything is as in the image."""
-        kept.change(self._tensors, self._keys, pickle.loads(self._objects))
+        keys = set(self._keys)
+        if not self._with_gradients:
+            keys.update(key for key, _ in kept.walk(True) if key[0] == "gradient")
+        kept.change(self._tensors, keys, pickle.loads(self._objects))

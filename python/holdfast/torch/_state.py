@@ -19,6 +19,7 @@ from holdfast.torch import _ddp, _engine
 from holdfast.torch._between import Between
 from holdfast.torch._data import Feeder, feeder_of, fingerprint, is_enumerated
 from holdfast.torch._engine import Phase, say
+from holdfast.torch._gradients import Gradients
 from holdfast.torch._hooks import HookState, is_hook_state, see_that_hooks_are_kept
 from holdfast.torch._image import Image, Kept
 from holdfast.torch._random import derive, seed_all
@@ -94,6 +95,7 @@ class State:
         for name, thing in named.items():
             self._add(name, thing)
         self._kept.see_that_it_is_whole()
+        self._gradients = Gradients(self._kept)
         self._kept.room = see_that_hooks_are_kept(self._ddp, self._kept.others)
         hook = register_optimizer_step_pre_hook(self._see_optimizer)
         self._engine.at_end.append(hook.remove)
@@ -136,8 +138,9 @@ class State:
         elif isinstance(thing, torch.optim.Optimizer):
             thing.register_step_post_hook(self._note_step)
 
-    def _note_step(self, *_: Any) -> None:
+    def _note_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._stepped = True
+        self._gradients.see_update(optimizer)
 
     def _see_optimizer(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if not self._engine.own_use:
@@ -284,6 +287,7 @@ class State:
             "index": self._index,
             "loader": self._loader_state,
             "ddp": _ddp.modes(self._ddp),
+            "gradients": self._gradients.objects(),
         }
 
     def _restore(self) -> None:
@@ -292,6 +296,7 @@ class State:
         self._epoch, self._index = objects["epoch"], objects["index"]
         self._loader_state = objects["loader"]
         _ddp.set_modes(self._ddp, objects["ddp"])
+        self._gradients.restore(objects["gradients"])
         self._at = self._session.version
 
     # ---- One step -------------------------------------------------------------------------------
@@ -353,7 +358,7 @@ class State:
             self._restore()
             return True
         self._see_that_all_is_kept()
-        gradients = not self._stepped  # They are of use later only if no update was made of them.
+        gradients = self._gradients.end_step(self._stepped)
         self._image.write(session.private(session.version + 1), self._objects(), gradients)
         position = _core.Position(self._epoch, self._index)
         is_void = session.end_step(_core.Step(position=position))

@@ -1,0 +1,126 @@
+"""Whether the gradients that a step leaves behind matter to the next one.
+
+They do not where the program drops them before it uses them again, as with `zero_grad()` in each
+step; then they need not be copied. A program that never does so, or not in every step, goes on with
+them, so an image has to hold them. The first steps of a job show which of both it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from holdfast.torch._image import Kept
+from holdfast.torch._optimizers import local, parameters_of
+
+_ENOUGH: Final = 2  # One after the other: whoever drops them in every second step is found out.
+
+
+class Gradients:
+    """Watches what becomes of the gradients that were there when a step with an update ended."""
+
+    def __init__(self, kept: Kept) -> None:
+        """Watch the models' parameters, all of which are known by now."""
+        self._parameters = [tensor for key, tensor in kept.walk(False) if key[0] == "model"]
+        self._places = {id(parameter): i for i, parameter in enumerate(self._parameters)}
+        self._drops = 0  # Steps, one after the other, that dropped all.
+        self._needed = False
+        self._zeroed = False  # Not dropped as None: parameters without new ones are updated, too.
+        # By the parameter's place: what was left, held so that nothing else comes to lie there.
+        self._left: dict[int, Tensor] = {}
+        self._updated = False  # By the last step that ended.
+        self._looked = False  # In the step under way, at any.
+        self._hooks: list[Any] = []
+        self._watch()
+
+    def _is_known(self) -> bool:
+        return self._needed or self._drops >= _ENOUGH
+
+    def _watch(self) -> None:
+        """Look at plain parameters before a backward pass adds to them; until all is known.
+
+        DDP lets a new gradient lie where the dropped one lay, so its address would not tell.
+        Those of FSDP are set by FSDP, elsewhere if they were dropped.
+        """
+        if self._is_known():
+            for hook in self._hooks:
+                hook.remove()
+            self._hooks.clear()
+            self._left.clear()
+        elif not self._hooks:
+            self._hooks = [
+                parameter.register_hook(self._looker(i))  # type: ignore[no-untyped-call]
+                for i, parameter in enumerate(self._parameters)
+                if parameter.requires_grad
+                and local(parameter) is parameter
+                and not getattr(parameter, "_is_flat_param", False)
+            ]
+
+    def _looker(self, i: int) -> Callable[[Tensor], None]:
+        def look(_: Tensor) -> None:
+            if self._left.pop(i, None) is None:
+                return  # There was none, or it is not the first pass of the step.
+            self._looked = True
+            gradient = self._parameters[i].grad
+            if gradient is None:
+                return
+            self._see_left(gradient)
+
+        return look
+
+    def _see_left(self, gradient: Tensor) -> None:
+        if bool(local(gradient).detach().any()):
+            self._needed = True
+        else:
+            self._zeroed = True
+
+    def see_update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Look at those that an optimizer has used and that no backward pass came to."""
+        if not self._left:
+            return
+        for parameter in parameters_of(optimizer):
+            before = self._left.pop(self._places.get(id(parameter), -1), None)
+            if before is None:
+                continue
+            self._looked = True
+            now = parameter.grad
+            if now is None or local(now).data_ptr() != local(before).data_ptr():
+                continue
+            # As well if it was zeroed in place and filled again, which nobody can tell then.
+            self._see_left(now)
+
+    def end_step(self, has_updated: bool) -> bool:
+        """End a step; return whether its image has to hold the gradients."""
+        if not self._is_known():
+            there = {i: p.grad for i, p in enumerate(self._parameters) if p.grad is not None}
+            if self._looked or (has_updated and not there):
+                self._drops += 1
+            self._looked = False
+            self._updated = has_updated
+            if has_updated:
+                self._left = there
+        if self._hooks:
+            self._watch()
+        return self._needed or not has_updated or self._drops < _ENOUGH
+
+    def objects(self) -> Any:
+        """Return what an image has to hold of this."""
+        zeroed: list[int] = []
+        if self._zeroed and self._is_known() and not self._needed:
+            zeroed = [i for i, p in enumerate(self._parameters) if p.grad is not None]
+        return self._drops, self._needed, self._zeroed, self._updated, zeroed
+
+    def restore(self, objects: Any) -> None:
+        """Go on from an image whose gradients are there again, if it holds any."""
+        self._drops, self._needed, self._zeroed, self._updated, zeroed = objects
+        self._looked = False
+        for i in zeroed:
+            if self._parameters[i].grad is None:
+                self._parameters[i].grad = torch.zeros_like(self._parameters[i])
+        self._left.clear()
+        if self._updated:
+            self._left = {i: p.grad for i, p in enumerate(self._parameters) if p.grad is not None}
+        self._watch()
