@@ -3,6 +3,7 @@
 Nothing of Holdfast is in it. `ready`: killed when the spare is; `seed`: each rank has its own.
 """
 
+# ruff: noqa: E402
 from __future__ import annotations
 
 import os
@@ -10,6 +11,8 @@ import signal
 import sys
 import time
 from pathlib import Path
+
+rank = int(os.environ["RANK_ID"])  # Of scripts that ask MindSpore's msrun, before the import.
 
 import mindspore as ms
 import mindspore.dataset as ds
@@ -49,9 +52,9 @@ class Death(Callback):  # type: ignore[misc]
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-data = ds.NumpySlicesDataset(
-    (samples, labels), ["x", "y"], num_shards=get_group_size(), shard_id=get_rank()
-)
+size = int(os.environ["RANK_SIZE"])
+assert (rank, str(rank), size) == (get_rank(), os.environ["DEVICE_ID"], get_group_size())
+data = ds.NumpySlicesDataset((samples, labels), ["x", "y"], num_shards=size, shard_id=rank)
 data = data.map(change, "x", num_parallel_workers=1).batch(16)
 network = nn.Dense(16, 5, "zeros", "zeros")
 optimizer = nn.Momentum(network.trainable_params(), 0.05, 0.9)

@@ -89,7 +89,8 @@ class Engine:
         """Wait for the rank."""
         if self._place is None:
             self._place = self.job.place
-            os.environ.setdefault("RANK_ID", str(self._place.rank))
+            if self.by_agent or "RANK_ID" not in os.environ:
+                _role.tell_rank(os.environ, self._place.rank)
             os.environ.setdefault("MS_NODE_ID", str(self._place.rank))
         return self._place
 

@@ -71,5 +71,6 @@ def install() -> None:
         return
     if _NAME in sys.modules:
         raise RuntimeError("holdfast.mindspore.install() comes too late: mindspore is imported")
+    _role.tell_ranks(os.environ)
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

@@ -117,6 +117,7 @@ def run(request: Request) -> NoReturn:
     sys.orig_argv[:] = request.argv
     sys.path[0] = os.path.dirname(os.path.realpath(script))
     _draw_anew()
+    _role.tell_ranks(os.environ)
     sys.meta_path.insert(0, _Adopter(request))
     path = os.path.abspath(script)
     try:

@@ -20,6 +20,7 @@ from typing import Any, Final, TextIO
 
 import numpy as np
 
+from holdfast.mindspore import _role
 from holdfast.mindspore._engine import Engine, Phase, say
 from holdfast.mindspore._image import memory
 
@@ -142,13 +143,28 @@ def _play(engine: Engine, stage: _Stage, program: Callable[[], Any]) -> None:
     stage.parked.set()
 
 
-def calls_train() -> bool:
-    """Return whether this process's program is a script in which Model(...).train(...) stands."""
+def _text() -> str:
+    """Return the text of this process's program, if that is a script."""
     script = sys.argv[0] if sys.argv else ""
     if not os.path.isfile(script) or not script.endswith(".py"):
-        return False
-    text = Path(script).read_text(errors="replace")
+        return ""
+    return Path(script).read_text(errors="replace")
+
+
+def calls_train() -> bool:
+    """Return whether this process's program is a script in which Model(...).train(...) stands."""
+    text = _text()
     return all(word in text for word in ("Model(", ".train("))
+
+
+def _begin_anew_if_told_another(rank: int) -> None:
+    """End a spare whose program may have read its rank from the environment before it had one."""
+    if rank and any(word in _text() for word in ("RANK_ID", "DEVICE_ID")):
+        say(
+            f"the program reads RANK_ID or DEVICE_ID, which this spare had not when it began; it "
+            f"ends, and a new process takes the place of rank {rank}"
+        )
+        os._exit(1)
 
 
 def _program() -> Callable[[], Any] | None:
@@ -170,6 +186,7 @@ def lead(engine: Engine) -> None:
     """
     program = _program()
     if program is None or engine.world_size > _MOST_RANKS:
+        _begin_anew_if_told_another(engine.place.rank)
         return
     sys.stdout = _Muted(engine, sys.stdout)
     engine.set_phase(Phase.ECHO)
@@ -180,6 +197,7 @@ def lead(engine: Engine) -> None:
             if place.is_set():
                 return
             fresh.give_back()
+            _role.tell_rank(os.environ, rank)
             stage = _stages[rank] = _Stage(rank)
             stage.thread = threading.Thread(
                 target=_play, args=(engine, stage, program), name=f"rank-{rank}", daemon=True
@@ -203,11 +221,13 @@ def lead(engine: Engine) -> None:
         )
         os._exit(1)
     threading.stack_size(usual)
+    _role.tell_rank(os.environ, rank)
     stage = _stages.get(rank)
     if stage is None or not stage.ready or stage.code is not None:
         engine.chosen.set()
         engine.set_phase(Phase.EARLY)
         fresh.give_back()  # The program, which waits in get_rank() or the like, goes on from there.
+        _begin_anew_if_told_another(rank)
         say("this spare had not rehearsed its rank yet, so it starts the program now")
         return
     assert stage.thread is not None

@@ -28,6 +28,24 @@ def settle(environment: dict[str, str] | os._Environ[str]) -> tuple[str, ...]:
     return switches.remarks
 
 
+def tell_rank(environment: dict[str, str] | os._Environ[str], rank: int | str) -> None:
+    """Write a worker's rank as MindSpore's msrun does (process_entity/_api.py:300)."""
+    environment["RANK_ID"] = environment["DEVICE_ID"] = str(rank)
+
+
+def tell_ranks(environment: dict[str, str] | os._Environ[str]) -> None:
+    """Write what a process that msrun has started finds before it imports MindSpore.
+
+    The scheduler's rank is 0 there. A spare has none yet: each rehearsal tells the one it plays.
+    """
+    if not environment.get("HOLDFAST_AGENT") or not environment.get("MS_ROLE"):
+        return
+    environment["RANK_SIZE"] = environment.get("MS_WORKER_NUM", "1")
+    node = environment.get("MS_NODE_ID", "")
+    spare = environment.get("MS_ROLE") != "MS_WORKER" or environment.get("HOLDFAST_SPARE_FD")
+    tell_rank(environment, node if node.isdigit() and not spare else 0)
+
+
 def before_import() -> None:
     """Do what needs no MindSpore: a scheduler and the helper of a dying gasp never return."""
     try:
