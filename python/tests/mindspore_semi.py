@@ -15,12 +15,24 @@ from mindspore.communication import get_rank, init
 from mindspore.nn.utils import no_init_parameters
 from mindspore.parallel.auto_parallel import AutoParallel
 
+from holdfast.mindspore import _semi
+
 ms.set_context(mode=ms.GRAPH_MODE)
 init()
 draw = np.random.default_rng(get_rank())
 INPUTS = [ms.Tensor(draw.random((8, 6), np.float32)) for _ in range(4)]
 TARGETS = [ms.Tensor(draw.integers(0, 3, 8).astype(np.int32)) for _ in range(4)]
 LOSS = nn.CrossEntropyLoss()
+made: list[Any] = []  # An entry for each exchange.
+usual = _semi.Exchange.__init__
+
+
+def counted(self: Any, weights: Any) -> None:
+    made.append(len(weights))
+    usual(self, weights)
+
+
+_semi.Exchange.__init__ = counted  # type: ignore[method-assign]
 
 
 def parts(seed: int = 1) -> tuple[Any, Any, Any]:
@@ -73,6 +85,14 @@ def by_jit() -> list[Any]:
     return trained(net, ms.jit(stepper(optimizer, gradients)))
 
 
+def by_itself() -> list[Any]:
+    ms.reset_auto_parallel_context()
+    ms.set_auto_parallel_context(gradients_mean=False)
+    print("MEAN", ms.get_auto_parallel_context("gradients_mean"), flush=True)
+    net, optimizer, gradients = parts()
+    return trained(net, stepper(optimizer, gradients))
+
+
 def by_auto_parallel() -> list[Any]:
     ms.reset_auto_parallel_context()
     with no_init_parameters():
@@ -98,6 +118,62 @@ def by_grad_operation() -> list[Any]:
     return trained(net, lambda data, target: optimizer(gradients(data, target)))
 
 
+def by_each_step(mode: str = "semi_auto_parallel") -> list[Any]:
+    ms.set_auto_parallel_context(parallel_mode=mode)
+    before = len(made)
+    net, optimizer, _ = parts()
+    loss_net, gradient = nn.WithLossCell(net, LOSS), ops.GradOperation(get_by_list=True)
+    weights = optimizer.parameters
+
+    def step(data: Any, target: Any) -> None:
+        optimizer(gradient(loss_net, weights)(data, target))
+
+    found = trained(net, step)
+    print("MADE", mode, len(made) - before, flush=True)
+    return found
+
+
+def by_each_step_alone() -> list[Any]:
+    return by_each_step("stand_alone")
+
+
+class Own(nn.Cell):  # type: ignore[misc]
+    """A cell that makes gradients and updates by them, with and without a reducer."""
+
+    def __init__(self, network: Any, optimizer: Any, reducer: Any) -> None:
+        """`reducer`: nn.Identity() for none."""
+        super().__init__(auto_prefix=False)
+        self.network, self.optimizer, self.reducer = network, optimizer, reducer
+        self.weights = optimizer.parameters
+        self.gradient = ops.GradOperation(get_by_list=True)
+
+    def construct(self, data, target):  # type: ignore[no-untyped-def]
+        grads = self.gradient(self.network, self.weights)(data, target)
+        return self.optimizer(self.reducer(grads))
+
+
+def own(reduces: bool) -> list[Any]:
+    ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel")
+    net, optimizer, _ = parts()
+    reducer = nn.DistributedGradReducer(optimizer.parameters) if reduces else nn.Identity()
+    return trained(net, Own(nn.WithLossCell(net, LOSS), optimizer, reducer))
+
+
+def by_own_cell_in_pynative() -> list[Any]:
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    found = own(reduces=False)
+    ms.set_context(mode=ms.GRAPH_MODE)
+    return found
+
+
+def by_own_cell_with_reducer() -> list[Any]:
+    return own(reduces=True)
+
+
+def by_own_cell_without() -> list[Any]:
+    return own(reduces=False)
+
+
 def by_micro_batches() -> list[Any]:
     ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", pipeline_stages=2)
     net, optimizer, _ = parts()
@@ -106,7 +182,19 @@ def by_micro_batches() -> list[Any]:
 
 
 wanted = by_reducer()
-for way in (by_jit, by_auto_parallel, by_hand_in_pynative, by_grad_operation, by_micro_batches):
+for way in (
+    by_jit,
+    by_itself,
+    by_auto_parallel,
+    by_hand_in_pynative,
+    by_grad_operation,
+    by_each_step,
+    by_each_step_alone,
+    by_own_cell_in_pynative,
+    by_micro_batches,
+    by_own_cell_with_reducer,
+    by_own_cell_without,
+):
     found = way()
     near = all(np.allclose(a, b, atol=1e-6) for a, b in zip(found, wanted))
     print("SAME" if near else "OTHER", way.__name__, flush=True)

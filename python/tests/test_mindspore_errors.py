@@ -81,11 +81,21 @@ def test_mindspore_semi_automatic_parallel_trains_as_data_parallel(tmp_path: Pat
         run.end()
     finally:
         run.stop()
-    ways = ("by_jit", "by_auto_parallel", "by_hand_in_pynative", "by_grad_operation")
+    same = ("by_jit", "by_auto_parallel", "by_hand_in_pynative", "by_grad_operation")
+    same = (*same, "by_each_step", "by_own_cell_in_pynative", "by_micro_batches")
+    same = (*same, "by_own_cell_with_reducer")
+    other = ("by_itself", "by_each_step_alone", "by_own_cell_without")
+    sentence = "holdfast: gradients that Own makes within a graph are not exchanged here, so "
     for rank in range(2):
         text = (tmp_path / "logs" / f"worker_{rank}.log").read_text()
-        said = [line for line in text.splitlines() if line.startswith(("SAME", "OTHER"))]
-        assert said == [f"SAME {way}" for way in (*ways, "by_micro_batches")]
+        lines = text.splitlines()
+        said = sorted(line for line in lines if line.startswith(("SAME", "OTHER")))
+        assert said == sorted([f"SAME {way}" for way in same] + [f"OTHER {way}" for way in other])
+        assert "MEAN False" in lines  # Nothing is left of what was reset.
+        assert {"MADE semi_auto_parallel 1", "MADE stand_alone 1"} <= set(lines)
+        before, _, after = text.partition("SAME by_own_cell_with_reducer")
+        assert sentence not in before and sentence in after
+        assert "nn.DistributedGradReducer(weights) before the optimizer" in after
         assert "holdfast: pipeline_stages has no effect: every rank computes all stages" in text
         assert "REFUSED dataset_strategy=((1, 4), (1,)) gives each rank a slice of every" in text
 

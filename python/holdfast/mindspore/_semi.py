@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from mindspore.ops.composite import base
 
 from holdfast._errors import UserError
 from holdfast.mindspore import _broadcast, _operators
+from holdfast.mindspore._engine import Phase
 
 if TYPE_CHECKING:
     from holdfast.mindspore._engine import Engine
@@ -34,12 +36,16 @@ class Exchange(nn.Cell):  # type: ignore[misc]
     def begin(self, engine: Engine) -> None:
         """Exchange from now on; all ranks begin with rank 0's parameters."""
         reducer = nn.DistributedGradReducer(self.weights_of, True)
+        if engine.phase not in (Phase.ECHO, Phase.LIVE):  # A successor would come alone.
+            self._take_rank_0s(engine)
+        self.reducer = reducer
+
+    def _take_rank_0s(self, engine: Engine) -> None:
         number = engine.number("Broadcast", 0, "")
         operator = _operators.broadcast(engine.use(""), engine.world_size, 0, number)
         of_rank_0 = _broadcast.Broadcast(operator)(tuple(w.value() for w in self.weights_of))
         for weight, value in zip(self.weights_of, of_rank_0):
             weight.set_data(value)
-        self.reducer = reducer
 
     def construct(self, grads):  # type: ignore[no-untyped-def]
         return self.reducer(grads)
@@ -76,15 +82,21 @@ class Semi:
         """Nothing was asked for yet."""
         self._engine = engine
         self.asked = False
-        self._waiting: list[Exchange] = []
+        # By the identities of the weights, which each exchange keeps alive: a program may ask for
+        # the gradients of the same in each step.
+        self._begun: dict[tuple[int, ...], Exchange] = {}
+        self._waiting: dict[tuple[int, ...], Exchange] = {}
 
     def ask(self, asked: bool) -> None:
         """Note what the program asks for now."""
         self.asked = asked
         if asked:
-            waiting, self._waiting = self._waiting, []
-            for exchange in waiting:
+            waiting, self._waiting = self._waiting, {}
+            for exchange in waiting.values():
                 exchange.begin(self._engine)
+            self._begun |= waiting
+        else:
+            self._begun = {}  # Until it is asked for again, ranks may drift apart.
 
     def exchanged(self, gradient: Any, usual: Callable[..., Any], weights: Any) -> Any:
         """Return what a program gets that asks for the gradients of weights."""
@@ -96,26 +108,53 @@ class Semi:
                     "of weights alone: use value_and_grad(function, None, weights)"
                 )
             return usual
-        exchange = Exchange(weights)
-        if self.asked:
-            exchange.begin(self._engine)
-        else:
-            self._waiting.append(exchange)  # AutoParallel(...) may come later.
+        exchange = self._exchange(weights)
         if _flag(gradient, "get_value"):
             return _with_value(usual, exchange)
         return (_with_rest if _flag(gradient, "has_aux") else _of_list)(usual, exchange)
+
+    def _exchange(self, weights: Sequence[Any]) -> Exchange:
+        key = tuple(map(id, weights))
+        known = self._begun if self.asked else self._waiting  # AutoParallel(...) may come later.
+        if key not in known:
+            exchange = Exchange(weights)
+            if self.asked:
+                exchange.begin(self._engine)
+            known[key] = exchange
+        return known[key]
 
 
 def _flag(gradient: Any, name: str) -> bool:
     return bool(getattr(gradient, name, False))  # GradOperation has not all that _Grad has.
 
 
-def _in_construct() -> bool:
-    """Return whether a cell's construct runs as Python: in PyNative, what Model made is one."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_name != "construct":
-        frame = frame.f_back  # type: ignore[assignment]
-    return frame is not None
+def _of_mindspore(module: str) -> bool:
+    return module.partition(".")[0] == "mindspore"
+
+
+def _in_mindspores_cell() -> bool:
+    """Return whether a cell of MindSpore's own asks, as what Model makes does in PyNative.
+
+    Those have a reducer; a cell of the program's may have none.
+    """
+    frame = sys._getframe(2)
+    return frame.f_code.co_name == "construct" and _of_mindspore(frame.f_globals["__name__"])
+
+
+def _without_reducer(network: Any) -> str:
+    """Return the class of the program's own that makes gradients in a graph without a reducer."""
+    cells = [cell for _, cell in network.cells_and_names()]
+    if any(isinstance(cell, nn.DistributedGradReducer) for cell in cells):
+        return ""
+    own = [cell for cell in cells if not _of_mindspore(type(cell).__module__)]
+    kinds = (base._Grad, base.GradOperation)
+    named = (
+        type(c).__name__
+        for c in own
+        for v in vars(c).values()
+        if isinstance(v, kinds) and v.get_by_list
+    )
+    return next(named, "")
 
 
 def _module(name: str) -> Any:
@@ -131,6 +170,7 @@ def apply(engine: Engine, semi: Semi) -> None:
     """Put all in place."""
     if engine.world_size > 1:
         _gradients(semi)
+        _graphs(engine, semi)
     _auto_parallel()
     _micro_batches()
     _slices(engine)
@@ -155,11 +195,29 @@ def _asking(original: Callable[..., Any], semi: Semi) -> Callable[..., Any]:
         more = () if isinstance(self, base.GradOperation) else (grad_position,)
         usual = original(self, fn, weights, *more)
         by_hand = context.get_parallel_mode() == "data_parallel" and not semi.asked
-        if by_hand or weights is None or _flag(self, "pynative_") or _in_construct():
+        if by_hand or weights is None or _flag(self, "pynative_") or _in_mindspores_cell():
             return usual
         return semi.exchanged(self, usual, weights)
 
     return call
+
+
+def _graphs(engine: Engine, semi: Semi) -> None:
+    # What the compiler takes itself is not seen here, so it can not be exchanged here.
+    usual, seen = nn.Cell.compile, weakref.WeakSet[Any]()
+
+    def compiled(self: Any, *given: Any, **named: Any) -> Any:
+        if semi.asked and self not in seen:
+            seen.add(self)
+            if name := _without_reducer(self):
+                engine.say_once(
+                    f"gradients that {name} makes within a graph are not exchanged "
+                    "here, so the ranks drift apart: let its construct give them to an "
+                    "nn.DistributedGradReducer(weights) before the optimizer"
+                )
+        return usual(self, *given, **named)
+
+    nn.Cell.compile = compiled
 
 
 def _auto_parallel() -> None:

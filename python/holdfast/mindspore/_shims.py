@@ -73,6 +73,8 @@ def _parallel_mode(engine: Engine) -> None:
     usual_reset = kind.reset
     semi = _module("holdfast.mindspore._semi").Semi(engine)
     usual_mean = kind.set_gradients_mean
+    contexts = _module("mindspore.context")
+    usual_by_program = contexts._reset_auto_parallel_context
     mode = ["stand_alone"]
 
     def set_mode(self: Any, wanted: str) -> None:
@@ -96,6 +98,10 @@ def _parallel_mode(engine: Engine) -> None:
         mode[0] = "stand_alone"
         usual_reset(self)
 
+    def reset_by_program() -> None:  # MindSpore resets, too: after each compilation, unasked.
+        usual_by_program()
+        semi.ask(False)
+
     def no_shards(self: Any, wanted: object) -> None:
         if wanted:
             engine.say_once("enable_parallel_optimizer has no effect: every rank updates all")
@@ -107,6 +113,7 @@ def _parallel_mode(engine: Engine) -> None:
     kind.set_parallel_mode, kind.get_parallel_mode = set_mode, lambda self: mode[0]
     kind.set_enable_parallel_optimizer, kind.reset = no_shards, reset
     kind.set_gradients_mean = set_mean
+    contexts._reset_auto_parallel_context = reset_by_program
     for name, setter in (
         ("gradients_mean", context.set_gradients_mean),
         ("parallel_mode", context.set_parallel_mode),
