@@ -9,12 +9,17 @@ gives if it gets its rank before the rank has given that.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import json
 import os
 import select
+import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -26,6 +31,11 @@ if TYPE_CHECKING:
     from holdfast.torch._engine import Engine
 
 LIMIT: Final = 1 << 24  # Bytes of an operand up to which it is kept: the folder is memory.
+_NOT_OF_THE_PROGRAM: Final = (
+    f"{Path(torch.__file__).parent}/",
+    f"{Path(__file__).parent.parent}/",
+    "<frozen",
+)
 _LOOK_EVERY_S: Final = 0.0005
 _SELDOM_S: Final = 0.02
 
@@ -43,52 +53,103 @@ class Early:
         self._engine = engine
         self._made: Counter[tuple[str, str]] = Counter()
         self._owed: list[tuple[str, str, bytes, int | None]] = []
+        self._called: list[tuple[str, str, int, str]] = []  # Not written yet.
+        self._known: dict[tuple[str, str, int], str] = {}  # The calls of the rank `_of`.
+        self._of: int | None = None
+        self._over = False  # That rank was past its State when they were read.
+        self._succeeds: bool | None = None
 
     def gather(
         self, label: str, ranks: Sequence[int], what: str, mine: Tensor, everyone: Tensor
     ) -> bool:
         """Fill the rows of `everyone` with what each rank gave; its own row holds `mine`."""
-        name = self._begin(label)
+        if (name := self._begin(label)) is None:
+            return False
         self._give(name, what, mine)
         return all(self._take(name, what, rank, row) for rank, row in zip(ranks, everyone))
 
     def broadcast(self, label: str, root: int, tensor: Tensor) -> bool:
         """Copy what rank `root` gave."""
-        name = self._begin(label)
+        if (name := self._begin(label)) is None:
+            return False
         self._give(name, "a broadcast", tensor, by=root)
         return self._take(name, "a broadcast", root, tensor)
 
     def send(self, label: str, to: int, block: Tensor) -> None:
         """Give a block to one rank. Requires: this one's rank is known."""
         rank = self._engine.place.rank
-        self._give(self._begin(f"{label}-from-{rank}-to-{to}", "sent"), "a block", block)
+        if name := self._begin(f"{label}-from-{rank}-to-{to}", "sent"):
+            self._give(name, "a block", block)
 
-    def receive(self, label: str, source: int, block: Tensor) -> bool:
-        """Take the block that `source` sent to this rank. Requires: it is known."""
+    def receive(self, label: str, source: int, block: Tensor) -> Callable[[], bool]:
+        """Return what takes the block that `source` sent to this rank. Requires: it is known."""
         own = self._engine.place.rank
         name = self._begin(f"{label}-from-{source}-to-{own}", "received")
-        return self._take(name, "a block", source, block)
+        return lambda: name is not None and self._take(name, "a block", source, block)
 
-    def is_over(self, label: str, ranks: Sequence[int]) -> bool:
-        """Whether another rank is past its State and did not come to the next exchange."""
-        name = f"exchange-{label}-{self._made[label, ''] + 1}"
-        return any(
-            self._past(rank).exists() and not (self._folder() / f"{name}-of-{rank}").exists()
-            for rank in ranks
-            if rank != self._engine.place.rank
-        )
+    def is_over(self, label: str) -> bool:
+        """Whether the next exchange of a group was not made by this rank's predecessor."""
+        return self._next(label, "")[0] is None
+
+    @property
+    def succeeds(self) -> bool:
+        """Whether a predecessor of this process has made its State."""
+        if self._succeeds is None:
+            self._succeeds = self._past(self._engine.place.rank).exists()
+        return self._succeeds
 
     def end(self) -> None:
         """Say that this rank's State is made. Requires: the rank is known."""
-        self._give_what_is_owed()
         if not self._engine.worker.solo:
+            self._give_what_is_owed()
             self._past(self._engine.place.rank).touch()
 
     # ---- Inside ---------------------------------------------------------------------------------
 
-    def _begin(self, label: str, part: str = "") -> str:
-        self._made[label, part] += 1
-        return f"exchange-{label}-{self._made[label, part]}"
+    def _next(self, label: str, part: str) -> tuple[int | None, str]:
+        """Return the number of the exchange that is asked for here, and the place of the call.
+
+        None: it was not made at the first start. Which one it is, is told by where the program
+        calls: what it makes only if there is a checkpoint must not take the place of what follows.
+        """
+        number, site = self._made[label, part] + 1, f"{label} {part} {_site()}"
+        calls = self._calls()
+        while (label, part, number) in calls:
+            if calls[label, part, number] == site:
+                return number, site
+            number += 1
+        return (None if self._over else number), site
+
+    def _begin(self, label: str, part: str = "") -> str | None:
+        number, site = self._next(label, part)
+        if number is None:
+            return None
+        self._made[label, part] = number
+        self._called.append((label, part, number, site))
+        if not self._engine.waits_spare:
+            self._write_calls()
+        return f"exchange-{label}-{number}"
+
+    def _write_calls(self) -> None:
+        calls = self._calls()
+        with self._file(f"calls-{self._engine.place.rank}").open("a") as file:
+            for call in self._called:
+                if call[:3] not in calls:
+                    file.write(json.dumps(call) + "\n")
+        self._called.clear()
+
+    def _calls(self) -> dict[tuple[str, str, int], str]:
+        """Return where a predecessor exchanged what; for a spare: where rank 0 did."""
+        rank = 0 if self._engine.waits_spare else self._engine.place.rank
+        if self._of != rank:
+            self._of, self._over = rank, self._past(rank).exists()
+            self._known = {}
+            with contextlib.suppress(FileNotFoundError):
+                for line in self._file(f"calls-{rank}").read_text().splitlines(keepends=True):
+                    if line.endswith("\n"):  # Else its writer was killed.
+                        label, part, number, site = json.loads(line)
+                        self._known[label, part, number] = site
+        return self._known
 
     def _give(self, name: str, what: str, data: Tensor, by: int | None = None) -> None:
         """Give a part; `by`: only as that rank."""
@@ -100,7 +161,7 @@ class Early:
 
     def _take(self, name: str, what: str, rank: int, into: Tensor) -> bool:
         """Wait for the part of a rank."""
-        file = self._folder() / f"{name}-of-{rank}"
+        file = self._file(f"{name}-of-{rank}")
         until = time.monotonic() + _limit_s()
         pause = _LOOK_EVERY_S
         while not file.exists():
@@ -110,7 +171,8 @@ class Early:
             if time.monotonic() > until:
                 raise WorldError(
                     f"rank {rank} did not come to {what} before its State within MS_TOPO_TIMEOUT; "
-                    "all ranks run one program, and each has to come there"
+                    "all ranks run one program, and each has to come there; if one prepares data "
+                    "for so long, give MS_TOPO_TIMEOUT more seconds"
                 )
             time.sleep(pause)
             pause = min(pause * 1.5, _SELDOM_S)
@@ -126,7 +188,13 @@ class Early:
         return True
 
     def _past(self, rank: int) -> Path:
-        return self._folder() / f"past-{rank}"
+        return self._file(f"past-{rank}")
+
+    def _file(self, name: str) -> Path:
+        """Return a file of this run; an older one may have left some if it was killed whole."""
+        if self._engine.waits_spare:
+            return self._folder() / f"{name}.{os.environ['HOLDFAST_RUN']}"
+        return self._folder() / f"{name}.{self._engine.place.run_id}"
 
     def _folder(self) -> Path:
         if self._engine.waits_spare:  # An agent's children share it.
@@ -143,6 +211,7 @@ class Early:
             self._give_what_is_owed()
 
     def _give_what_is_owed(self) -> None:
+        self._write_calls()
         owed, self._owed = self._owed, []
         for name, what, raw, by in owed:
             if by in (None, self._engine.place.rank):
@@ -151,7 +220,7 @@ class Early:
     def _write(self, name: str, what: str, raw: bytes) -> None:
         """Write what the others will read, whole; what a predecessor wrote they may have read."""
         rank = self._engine.place.rank
-        whole = self._folder() / f"{name}-of-{rank}"
+        whole = self._file(f"{name}-of-{rank}")
         if whole.exists() or self._past(rank).exists():
             return  # The latter: its predecessor did not exchange this, and nobody will.
         part = whole.with_name(f".{whole.name}")
@@ -166,10 +235,26 @@ def as_bytes(tensor: Tensor) -> bytes:
 
 
 def fill(tensor: Tensor, raw: bytes) -> None:
-    """Copy elements into a tensor of as many bytes."""
-    if raw:
+    """Write elements into a tensor of as many bytes, whatever autograd knows of it."""
+    if not raw:
+        return
+    if tensor.is_contiguous():
+        ctypes.memmove(tensor.data_ptr(), raw, len(raw))
+    else:
         flat = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
-        tensor.copy_(flat.view(tensor.dtype).view(tensor.shape))
+        tensor.detach().copy_(flat.view(tensor.dtype).view(tensor.shape))
+
+
+def _site() -> str:
+    """Return where the program calls: its own lines, not those of torch or of this package."""
+    frame: FrameType | None = sys._getframe(1)
+    lines = []
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(_NOT_OF_THE_PROGRAM):
+            lines.append(f"{name}:{frame.f_lineno}")
+        frame = frame.f_back
+    return " ".join(lines)
 
 
 def _limit_s() -> float:

@@ -59,7 +59,7 @@ class Engine:
         self.session: _core.Session | None = None
         self.buckets: Final = Buckets(say)
         self.early: Final = Early(self)
-        self.told: Final = Told()
+        self.told: Final = Told(say)
         self.groups: weakref.WeakSet[HoldfastGroup] = weakref.WeakSet()
         self.in_step = False  # Between the start and the end of a step of the user's.
         self.marked = False  # An echo was given in this step.

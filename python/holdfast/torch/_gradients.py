@@ -23,7 +23,10 @@ class Gradients:
     """Watches what becomes of the gradients that were there when a step with an update ended."""
 
     def __init__(self, kept: Kept) -> None:
-        """Watch the models' parameters, all of which are known by now."""
+        """Take the models' parameters, all of which are known by now; restore() begins to watch.
+
+        A spare makes a backward pass before, on parameters that nobody watches.
+        """
         self._parameters = [tensor for key, tensor in kept.walk(False) if key[0] == "model"]
         self._places = {id(parameter): i for i, parameter in enumerate(self._parameters)}
         self._drops = 0  # Steps, one after the other, that dropped all.
@@ -34,7 +37,6 @@ class Gradients:
         self._updated = False  # By the last step that ended.
         self._looked = False  # In the step under way, at any.
         self._hooks: list[Any] = []
-        self._watch()
 
     def _is_known(self) -> bool:
         return self._needed or self._drops >= _ENOUGH

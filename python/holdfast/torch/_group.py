@@ -18,6 +18,7 @@ from holdfast import _core
 from holdfast._core import lib
 from holdfast._errors import UserError
 from holdfast.torch._eager import runs_as_it_is
+from holdfast.torch._early import as_bytes, fill
 from holdfast.torch._engine import Phase
 from holdfast.torch._member import Member
 from holdfast.torch._operands import (
@@ -31,7 +32,7 @@ from holdfast.torch._operands import (
     operation_of,
     overlap,
 )
-from holdfast.torch._work import Done, Started
+from holdfast.torch._work import Done, Later, Started
 
 _SMALL: Final = 1 << 16  # Bytes up to which a float operand is kept for its exact echo.
 _LARGE: Final = 1 << 18  # Bytes from which a sum may run on a thread of its own.
@@ -111,7 +112,7 @@ class HoldfastGroup(Member):
             tensor.copy_(result)
             return
         if (parts := self._early_parts(f"a sum ({kind}, {dense.dtype})", dense)) is not None:
-            dense.copy_(fold(kind, parts))
+            fill(dense, as_bytes(fold(kind, parts)))
         elif self._again(dense):
             pass
         elif not (group := self._group()):
@@ -149,6 +150,7 @@ class HoldfastGroup(Member):
         """Return what the ranks gave to a call of the program's own before their States."""
         if (early := self._early(mine.nbytes)) is None:
             return None
+        mine = mine.detach()
         everyone = mine.reshape(1, *mine.shape).repeat(self._size, *[1] * mine.dim())
         if not early.gather(self.label, self._ranks, what, mine, everyone):
             self._nobody_gives()
@@ -179,12 +181,13 @@ class HoldfastGroup(Member):
         if output.numel() == 0:
             return Done([output])
         parts = self._early_parts(f"a sum ({kind}, {source.dtype})", source)
-        if parts is None and self._again(output):
+        if parts is None and output.is_contiguous() and self._again(output):
             return Done([output])
         group = 0 if parts is not None else self._group()
         own = source.view(self._size, -1)[self.rank()].view(output.shape)
         if parts is not None:
-            output.copy_(fold(kind, parts).view(self._size, -1)[self.rank()].view(output.shape))
+            block = fold(kind, parts).view(self._size, -1)[self.rank()]
+            output.copy_(block.view(output.shape))
         elif not group:
             self._echo(output, own, kind)
         elif code is None or operation is None:
@@ -201,7 +204,8 @@ class HoldfastGroup(Member):
                 self._echo(output, own.clone(), kind)
             else:
                 output.copy_(mine)
-                self._note(output)
+                if output.is_contiguous():
+                    self._note(output)
         return Done([output])
 
     _reduce_scatter_base = reduce_scatter_single
@@ -247,19 +251,21 @@ class HoldfastGroup(Member):
         if self._engine.echoing and self._engine.armed:
             tensor.copy_(self._engine.armed.popleft())
             return
+        dense = as_dense(tensor)
+        if dense.numel() == 0:
+            return
         if (early := self._early(tensor.nbytes)) is not None:
-            dense = as_dense(tensor)
             if early.broadcast(self.label, self._ranks[root], dense):
                 if dense is not tensor:
                     tensor.copy_(dense)
                 return
             self._nobody_gives()
-        if self._again(tensor):
+        if self._again(dense):
+            if dense is not tensor:
+                tensor.copy_(dense)
             return
-        group = self._group()
-        if not group or tensor.numel() == 0:
+        if not (group := self._group()):
             return
-        dense = as_dense(tensor)
         keep = self._keep(dense)
         status = lib.hf_broadcast(group, dense.data_ptr(), dense.nbytes, root, None)
         if status:
@@ -275,7 +281,7 @@ class HoldfastGroup(Member):
 
     def _gather(self, mine: Tensor, everyone: Tensor) -> None:
         """Fill the rows of `everyone`."""
-        rows = everyone.view(self._size, -1)
+        rows = everyone.detach().view(self._size, -1)
         if (parts := self._early_parts("an all-gather", mine.reshape(-1))) is not None:
             rows.copy_(torch.stack(parts))
             return
@@ -382,7 +388,7 @@ class HoldfastGroup(Member):
             if block.numel():
                 early.send(self.label, to, block)
         for source, block in zip(self._ranks, torch.split(receive.view(-1), receive_counts)):
-            if block.numel() and not early.receive(self.label, source, block):
+            if block.numel() and not early.receive(self.label, source, block)():
                 self._nobody_gives()
                 return False
         return True
@@ -478,11 +484,16 @@ class HoldfastGroup(Member):
         tensor = tensors[0]
         dense = as_dense(tensor)
         if (early := self._early(0)) is not None and self.rank() >= 0:
-            if early.receive(self.label, self._ranks[source], dense):
-                if dense is not tensor:
+            take = early.receive(self.label, self._ranks[source], dense)
+
+            def finish() -> None:
+                if not take():
+                    self._nobody_gives()
+                    self._group()  # Says so.
+                elif dense is not tensor:
                     tensor.copy_(dense)
-                return Done(tensors)
-            self._nobody_gives()
+
+            return Later(tensors, finish)
         if not self._group():
             return Done(tensors)
         work = self._native().start_receive(dense.data_ptr(), dense.nbytes, source)

@@ -72,6 +72,7 @@ class Member(_Base):  # type: ignore[misc]
         if engine.phase is Phase.CATCHING_UP:
             if _wants_objects_of_another(sys._getframe(1)):
                 engine.meet()  # Who asked them already ends too, so that all ask again.
+                raise UserError(_NO_OBJECTS)
             return 0
         if engine.phase is Phase.EARLY:
             if not engine.first_start:
@@ -102,7 +103,7 @@ class Member(_Base):  # type: ignore[misc]
         return None if _is_of_a_framework(sys._getframe(1)) else engine.early
 
     def _again(self, out: Tensor) -> bool:
-        """Fill `out` with what this call gave when it was made before; see _told.py."""
+        """Fill `out`, whose bytes lie together, with what this call gave before; see _told.py."""
         engine = self._engine
         if engine.in_step or not engine.told.knows or engine.echoing:
             return False
@@ -119,7 +120,7 @@ class Member(_Base):  # type: ignore[misc]
 
     def _nobody_gives(self) -> None:
         """Take note that the others did not exchange before their States what this one asks for."""
-        if self._engine.first_start:
+        if self._engine.first_start and not self._engine.early.succeeds:
             raise PeerError(
                 "a rank has made its State without what this one wants to exchange before its own; "
                 "all ranks run one program and exchange the same in the same order"
@@ -153,7 +154,7 @@ class Member(_Base):  # type: ignore[misc]
         plan: Any = frame.f_locals.get("self") if frame is not None else None
         if type(plan).__name__ != "_DistWrapper":
             return None
-        if not engine.early.is_over(self.label, self._ranks):
+        if not engine.early.is_over(self.label):
             return None
         plan.use_dist = False
         return int(plan.coordinator_rank)
@@ -280,6 +281,13 @@ def _wants_objects_of_another(frame: FrameType | None) -> str:
     return ""
 
 
+_NO_OBJECTS: Final = (
+    "this process replaces another and asks for another rank's objects (broadcast_object_list, "
+    "scatter_object_list) where the others do not; exchange them before hf.State(...), or between "
+    "two passes of state.steps(...)"
+)
+
+
 def _tell_of_echo(engine: Engine) -> None:
     """Say once that a user's own collective was answered locally."""
     caller = sys._getframe(1)
@@ -289,8 +297,7 @@ def _tell_of_echo(engine: Engine) -> None:
         raise UserError(
             f"{call}() asks for another rank's objects before State is made; this process replaces "
             "another, and the others did not exchange these at their start (or more than "
-            f"{LIMIT >> 20} MiB). Exchange them after hf.State(...), or let each rank find them "
-            "itself (a file, the environment)"
+            f"{LIMIT >> 20} MiB). Let each rank find them itself (a file, the environment)"
         )
     engine.warn_once(
         "this process replaces another, and asks before its State for what the others did not "

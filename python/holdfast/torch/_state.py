@@ -25,7 +25,8 @@ from holdfast.torch._image import Image, Kept
 from holdfast.torch._random import derive, seed_all
 
 _Batch = TypeVar("_Batch")
-_HELLO: Final = struct.Struct("<2Q16sQ")  # Restarted; catching up; what is kept; version.
+# Restarted; catching up; what is kept; version; what it can be told again.
+_HELLO: Final = struct.Struct("<2Q16sQ8s")
 _SECOND: Final = struct.Struct("<3Q")  # asked and guessed, of the engine; catching up.
 
 
@@ -171,7 +172,9 @@ class State:
         self._restore()
         self._restarted = session.version > 1
         if engine.place.world_size > 1:
-            engine.told.open(Path(engine.place.directory), engine.place.rank, session.version)
+            place = engine.place
+            told = Path(place.directory) / f"told-{place.rank}.{place.run_id}"
+            engine.told.open(told, session.version)
         engine.set_phase(Phase.CATCHING_UP)
         engine.in_step = True
         self._begin_native(restarted=True)
@@ -225,19 +228,22 @@ class State:
         """Tell the others what this rank keeps. False: a fault came."""
         session = self._session
         shapes = bytes.fromhex(self._kept.shapes())
-        mine = _HELLO.pack(restarted, self._behind, shapes, session.version)
+        told = self._engine.told
+        mine = _HELLO.pack(restarted, self._behind, shapes, session.version, told.digest())
         everyone = self._exchange(mine)
         if everyone is None:
             return False
         hellos = [_HELLO.unpack_from(everyone, i * len(mine)) for i in range(session.world.size)]
-        for rank, (_, _, theirs, version) in enumerate(hellos):
+        for rank, (_, _, theirs, version, _) in enumerate(hellos):
             if theirs != shapes or version != session.version:
                 raise PeerError(
                     f"rank {rank} keeps other parameters or optimizers than rank "
                     f"{session.world.rank}; all ranks run one program with one model"
                 )
-        self._second_due = any(behind for _, behind, _, _ in hellos)
-        if restarted and all(other for other, _, _, _ in hellos):
+        self._second_due = any(behind for _, behind, _, _, _ in hellos)
+        if restarted and all(other for other, _, _, _, _ in hellos):
+            if len({known for _, _, _, _, known in hellos}) > 1:  # A file was full.
+                told.forget()
             self._engine.set_phase(Phase.LIVE)  # All come from the same point of the program.
             self._behind = self._second_due = False
         return True
@@ -391,8 +397,9 @@ class State:
         data by `n`. An exception in the body passes through; the step is not done.
         """
         self._see_that_nothing_changed()
-        self._engine.told.close()  # What is between such steps, a replacement does not run again.
+        self._engine.told.see_own_loop()
         self._begin(afresh=True)  # On all ranks alike: a replacement can not do it again.
+        self._restarted = False
         try:
             yield self
         except BaseException:
@@ -557,7 +564,9 @@ class State:
             self._leave()
             return  # An exception, or before the update.
         n = self.n + 1
-        if not self._finish():
+        if self._finish():
+            self._engine.told.leave_pass(self._epoch)
+        else:
             say(
                 f"step {n} was void and was NOT made again, since the loop was left by `break`; "
                 f"what follows has the state of step {n - 1}; bound loops by data or `epochs`"

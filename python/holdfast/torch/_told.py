@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
+from collections.abc import Callable
+from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
@@ -19,24 +21,25 @@ from torch import Tensor
 from holdfast.torch._early import as_bytes, fill
 
 _LIMIT: Final = 1 << 26  # Bytes of a rank's file, which is memory.
-_Key = tuple[int, str, int]
+_Key = tuple[int | None, str, int]
 
 
 class Told:
     """The results of one rank. Not thread-safe."""
 
-    def __init__(self) -> None:
-        """Know nothing and write nothing, until open()."""
+    def __init__(self, say: Callable[[str], None]) -> None:
+        """Know nothing and write nothing, until open(). `say`: where warnings go."""
+        self._say = say
+        self._own_loop = False
         self._path: Path | None = None
         self._room = _LIMIT
-        self._version = 0  # Of the last step that was done when this process began.
         self._known: dict[_Key, tuple[int, bytes]] = {}
         self._pass: int | None = 0  # None: within one, where nothing is made again.
         self._made: Counter[str] = Counter()
 
-    def open(self, folder: Path, rank: int, version: int) -> None:
+    def open(self, path: Path, version: int) -> None:
         """Read what a predecessor was told; `version`: with which this process begins."""
-        self._path, self._version = folder / f"told-{rank}", version
+        self._path = path
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
@@ -46,11 +49,13 @@ class Told:
                     self._known[key] = (then, raw)
             except (EOFError, pickle.UnpicklingError):
                 pass  # It was killed while it wrote.
-        self._room -= self._path.stat().st_size
-        with self._path.open("wb") as file:  # Whole, and without what was never done.
+        self._known = {key: told for key, told in self._known.items() if told[0] < version}
+        whole = self._path.with_name(f".{self._path.name}")
+        with whole.open("wb") as file:  # Without what was never done.
             for key, (then, raw) in self._known.items():
-                if then < version:
-                    pickle.dump((key, then, raw), file)
+                pickle.dump((key, then, raw), file)
+        whole.rename(self._path)
+        self._room -= self._path.stat().st_size
 
     def leave_pass(self, number: int) -> None:
         """Come to what is between pass `number` and the next."""
@@ -62,11 +67,17 @@ class Told:
         self._pass = None
         self._known.clear()
 
-    def close(self) -> None:
-        """Write no more, and leave nothing: what follows has no place between two passes."""
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
-        self._path = None
+    def see_own_loop(self) -> None:
+        """Take note that the program makes its steps in a loop of its own."""
+        self._own_loop = True
+
+    def digest(self) -> bytes:
+        """Return 8 bytes that are the same where ranks were told the same number of things."""
+        keys = sorted(key for key in self._known if key[1] == "world")
+        return blake2b(repr(keys).encode(), digest_size=8).digest()
+
+    def forget(self) -> None:
+        """Be told nothing again."""
         self._known.clear()
 
     @property
@@ -76,24 +87,34 @@ class Told:
 
     def again(self, label: str, out: Tensor) -> bool:
         """Fill `out` with what the next exchange of a group gave, if that is known."""
-        entry = self._known.get((self._pass or 0, label, self._made[label]))
-        if entry is None or entry[0] >= self._version:
-            return False
-        if len(entry[1]) != out.nbytes:  # The program goes another way.
-            self._known.clear()
+        entry = self._known.get((self._pass, label, self._made[label]))
+        if entry is None:
             return False
         self._made[label] += 1
-        fill(out, entry[1])
-        return True
+        if len(entry[1]) == out.nbytes:
+            fill(out, entry[1])
+        return True  # Else the objects are this rank's own, as a time, which stay as they are.
 
     def note(self, label: str, out: Tensor, version: int) -> None:
         """Write what the next exchange of a group gave, after step `version`."""
-        if self._path is None or self._pass is None:
+        if self._path is None:
+            return
+        if self._pass is None:
+            if self._own_loop:  # What its place before such a step was told is that of many.
+                self._path.unlink(missing_ok=True)
+                self._path = None
             return
         key = (self._pass, label, self._made[label])
         self._made[label] += 1
-        self._room -= out.nbytes
-        if self._room < 0:  # Nor anything that follows: they are numbered.
+        record = pickle.dumps((key, version, as_bytes(out)))
+        if len(record) > self._room >= 0:
+            self._say(
+                f"what is exchanged between passes over data is more than {_LIMIT >> 20} MiB; a "
+                "process that replaces another answers what follows from its own values"
+            )
+            self._room = -1  # Nor anything that follows: they are numbered.
+        if self._room < 0:
             return
+        self._room -= len(record)
         with self._path.open("ab") as file:
-            file.write(pickle.dumps((key, version, as_bytes(out))))
+            file.write(record)

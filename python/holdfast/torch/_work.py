@@ -62,6 +62,32 @@ class Done(dist.Work):
 
 
 @runs_as_it_is
+class Later(Done):
+    """An operation that is carried out by whoever waits for it."""
+
+    def __init__(self, result: Any, operation: Callable[[], None]) -> None:
+        """Hold the output tensors and what fills them."""
+        super().__init__(result)
+        self._operation: Callable[[], None] | None = operation
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Carry it out, once."""
+        if self._operation is not None:
+            self._operation()
+            self._operation = None
+        return True
+
+    def is_completed(self) -> bool:
+        """Look."""
+        return self._operation is None
+
+    def get_future(self) -> _Future:
+        """Wait, and return a future that is complete."""
+        self.wait()
+        return super().get_future()
+
+
+@runs_as_it_is
 class _Result(torch.futures.Future[Any]):
     """The future of what a Runner carries out."""
 
