@@ -125,9 +125,17 @@ folder, what = sys.argv[2], json.loads(sys.argv[1])["what"]
 dist.barrier()
 seed = torch.tensor([time.time_ns()])  # Another one in each process.
 dist.broadcast(seed, 0)
+rank = dist.get_rank()
+if what == "late" and os.path.exists(f"{folder}/killed-{rank}"):
+    dist.all_reduce(torch.ones(3))  # As for a checkpoint that was not there before.
 total = torch.ones(3) * (seed % 5)
 dist.all_reduce(total)
-rank = dist.get_rank()
+for parameter in torch.nn.Linear(2, 2).parameters():
+    dist.broadcast(parameter, 0)
+got = torch.zeros(1)
+for work in (dist.irecv(got, 1 - rank), dist.isend(torch.tensor([rank + 7.0]), 1 - rank)):
+    work.wait()
+assert got == 8.0 - rank
 if what == "early" and not os.path.exists(f"{folder}/killed-{rank}"):
     open(f"{folder}/killed-{rank}", "x").close()
     os.kill(os.getpid(), 9)
@@ -177,7 +185,42 @@ def test_torch_a_replacement_is_told_what_was_exchanged_before_its_state(
     assert total == [2.0 * (seed % 5)] * 3
     assert (first[3:], second[3:6]) == ([[10], [0.0], [0.5, 1.5]], [[11], [0.0], [0.25, 1.25]])
     assert second[6].startswith("run ") and second[7] == "x" * 70000
-    assert "its own values" not in job.logs()
+    assert ("its own values" in job.logs()) == (what == "late")
+
+
+OWN_LOOP = """
+import json, os, sys, time, torch, torch.distributed as dist, holdfast.torch as hf
+hf.init()
+rank, folder = dist.get_rank(), sys.argv[2]
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+state = hf.State(model, optimizer)
+name = [f"run {time.time_ns()}"] if rank == 0 else [None]
+dist.broadcast_object_list(name, src=0)
+if rank == 0:
+    open(f"{folder}/name", "a").write(name[0])
+for x in state.steps([1.0, 2.0]):
+    dist.barrier()
+while state.n < 8:
+    with state.step():
+        if (state.n, rank) in ((4, 1), (6, 0)):
+            if not os.path.exists(f"{folder}/killed-{rank}"):
+                open(f"{folder}/killed-{rank}", "x").close()
+                os.kill(os.getpid(), 9)
+        dist.barrier()
+open(f"{folder}/result-{rank}", "w").write(json.dumps([state.n, name[0]]))
+"""
+
+
+def test_torch_a_loop_of_ones_own_is_told_again_what_was_exchanged_before_it(
+    tmp_path: Path,
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(OWN_LOOP)
+    results = run(tmp_path / "job", {}, program=program)
+    assert [(tmp_path / f"job/killed-{rank}").exists() for rank in (0, 1)] == [True, True]
+    names = (tmp_path / "job/name").read_text()
+    assert results[1] == [8, names[: len(results[1][1])]] and results[0][0] == 8
 
 
 def test_torch_what_a_replacement_can_not_be_told_is_said(tmp_path: Path) -> None:
