@@ -110,6 +110,26 @@ def by_hand_in_pynative() -> list[Any]:
     return found
 
 
+def late(mode: int) -> list[Any]:
+    ms.set_context(mode=mode)
+    ms.reset_auto_parallel_context()
+    net, optimizer, gradients = parts()
+    _, grads = gradients(INPUTS[0], TARGETS[0])
+    optimizer(tuple(ops.zeros_like(grad) for grad in grads))  # All have run before it is asked for.
+    ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel")
+    found = trained(net, stepper(optimizer, gradients))
+    ms.set_context(mode=ms.GRAPH_MODE)
+    return found
+
+
+def by_late_in_graph() -> list[Any]:
+    return late(ms.GRAPH_MODE)
+
+
+def by_late_in_pynative() -> list[Any]:
+    return late(ms.PYNATIVE_MODE)
+
+
 def by_grad_operation() -> list[Any]:
     ms.set_auto_parallel_context(parallel_mode="auto_parallel", gradients_mean=False)
     net, optimizer, _ = parts()
@@ -191,6 +211,8 @@ for way in (
     by_each_step,
     by_each_step_alone,
     by_own_cell_in_pynative,
+    by_late_in_graph,
+    by_late_in_pynative,
     by_micro_batches,
     by_own_cell_with_reducer,
     by_own_cell_without,

@@ -83,7 +83,7 @@ def test_mindspore_semi_automatic_parallel_trains_as_data_parallel(tmp_path: Pat
         run.stop()
     same = ("by_jit", "by_auto_parallel", "by_hand_in_pynative", "by_grad_operation")
     same = (*same, "by_each_step", "by_own_cell_in_pynative", "by_micro_batches")
-    same = (*same, "by_own_cell_with_reducer")
+    same = (*same, "by_own_cell_with_reducer", "by_late_in_graph", "by_late_in_pynative")
     other = ("by_itself", "by_each_step_alone", "by_own_cell_without")
     sentence = "holdfast: gradients that Own makes within a graph are not exchanged here, so "
     for rank in range(2):

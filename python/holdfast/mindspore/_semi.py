@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mindspore import nn
+from mindspore import nn, ops
 from mindspore.ops.composite import base
 
 from holdfast._errors import UserError
@@ -45,7 +45,11 @@ class Exchange(nn.Cell):  # type: ignore[misc]
         operator = _operators.broadcast(engine.use(""), engine.world_size, 0, number)
         of_rank_0 = _broadcast.Broadcast(operator)(tuple(w.value() for w in self.weights_of))
         for weight, value in zip(self.weights_of, of_rank_0):
-            weight.set_data(value)
+            ops.assign(weight, value)  # In place: an optimizer that has run would go on elsewhere.
+
+    def __call__(self, grads: Any) -> Any:
+        """Reduce outside of a graph, where one compiled before begin() would go on without."""
+        return self.reducer(grads)
 
     def construct(self, grads):  # type: ignore[no-untyped-def]
         return self.reducer(grads)
