@@ -167,12 +167,12 @@ if os.path.exists(folder + "/snapshot"):
 state = hf.State(model, optimizer)
 for epoch in {passes}:
     for x in state.steps([torch.ones(1, 2)] * 2{which}):
-        if state.n == 9 and not os.path.exists(folder + "/killed"):
+        if state.n == {at} and not os.path.exists(folder + "/killed"):
             open(folder + "/killed", "x").close()
             os.kill(os.getpid(), signal.SIGKILL)
         model(x).sum().backward()
         optimizer.step()
-    open(folder + "/snapshot", "w").write(str(epoch + 1))
+    open(folder + "/snapshot", "w").write(str(int(epoch) + 1))
 open(folder + "/result-0", "w").write(str(state.n))
 {end}
 """
@@ -183,7 +183,9 @@ def test_torch_a_loop_that_begins_at_a_snapshots_epoch_does_not_end_as_if_all_wa
     tmp_path: Path, end: str
 ) -> None:
     program = tmp_path / "program.py"
-    program.write_text(SNAPSHOTS.format(passes="range(start, 6)", which="", end=end))
+    # No variable says which pass it is.
+    passes = "map(str, range(start, 6))"
+    program.write_text(SNAPSHOTS.format(passes=passes, which="", at=9, end=end))
     job = Job(tmp_path / "job", {}, 1, program=program, options=("--max-restarts", "1"))
     job.end(code=1)
     said = (tmp_path / "job" / "log" / "worker_0.log").read_text()
@@ -196,5 +198,16 @@ def test_torch_a_loop_that_says_which_pass_it_is_may_begin_at_a_snapshots_epoch(
 ) -> None:
     program = tmp_path / "program.py"
     passes = "range(max(start, state.epoch), 6)"
-    program.write_text(SNAPSHOTS.format(passes=passes, which=", epoch=epoch", end=""))
+    program.write_text(SNAPSHOTS.format(passes=passes, which=", epoch=epoch", at=9, end=""))
     assert run(tmp_path / "job", {}, ranks=1, program=program) == {0: 12}
+
+
+@pytest.mark.parametrize("at", [5, 9])
+def test_torch_a_loop_that_begins_at_a_snapshots_epoch_is_seen_by_its_variable(
+    tmp_path: Path, at: int
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(SNAPSHOTS.format(passes="range(start, 6)", which="", at=at, end=""))
+    assert run(tmp_path / "job", {}, ranks=1, program=program) == {0: 12}
+    said = (tmp_path / "job" / "log" / "worker_0.log").read_text()
+    assert f"(`epoch`), so this is taken for pass {at // 2}" in said

@@ -22,6 +22,7 @@ from holdfast.torch._engine import Phase, say
 from holdfast.torch._gradients import Gradients
 from holdfast.torch._hooks import HookState, is_hook_state, see_that_hooks_are_kept
 from holdfast.torch._image import Image, Kept
+from holdfast.torch._passes import Passes
 from holdfast.torch._random import derive, seed_all
 
 _Batch = TypeVar("_Batch")
@@ -80,6 +81,7 @@ class State:
         self._drawn = 0  # 1: `_index` counts the batch of the step under way, which steps() gave.
         self._loader_state: Any = None
         self._epochs_given = 0
+        self._passes = Passes(say)
         self._epoch_read = False  # Before the first steps(): the program counts epochs itself.
         self._feeders: dict[int, tuple[Any, Feeder]] = {}
         self._on_commit: list[Callable[[int], Any]] = []
@@ -294,6 +296,7 @@ class State:
             "loader": self._loader_state,
             "ddp": _ddp.modes(self._ddp),
             "gradients": self._gradients.objects(),
+            "passes": self._passes.objects(),
         }
 
     def _restore(self) -> None:
@@ -303,6 +306,7 @@ class State:
         self._loader_state = objects["loader"]
         _ddp.set_modes(self._ddp, objects["ddp"])
         self._gradients.restore(objects["gradients"])
+        self._passes.restore(objects["passes"])
         self._at = self._session.version
 
     # ---- One step -------------------------------------------------------------------------------
@@ -455,7 +459,9 @@ class State:
                 "the program asked for state.epoch, so it may not begin with epoch 0 after a "
                 "restart; say which one this is: state.steps(loader, epoch=epoch)"
             )
-        first = self._epochs_given if epoch is None else epoch
+        first = epoch
+        if first is None:
+            first = self._passes.begin(self._epochs_given, sys._getframe(1))
         self._epochs_given = first + epochs
         return self._steps(data, range(first, first + epochs))
 
