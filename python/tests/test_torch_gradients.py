@@ -21,6 +21,7 @@ def images(steps: int, drops: Any) -> tuple[list[bool], Gradients]:
     kept = Kept()
     kept.add("model", model)
     gradients = Gradients(kept)
+    gradients.restore(gradients.objects())  # As State does when it has its image.
     optimizer.register_step_post_hook(lambda *_: gradients.see_update(optimizer))
     held = []
     for n in range(steps):

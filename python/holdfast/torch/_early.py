@@ -224,8 +224,14 @@ class Early:
         if whole.exists() or self._past(rank).exists():
             return  # The latter: its predecessor did not exchange this, and nobody will.
         part = whole.with_name(f".{whole.name}")
-        part.write_bytes(what.encode() + b"\n" + raw)
-        part.rename(whole)
+        try:
+            part.write_bytes(what.encode() + b"\n" + raw)
+            part.rename(whole)
+        except OSError as error:
+            raise WorldError(
+                "what is exchanged before State is kept in the job's folder, and can not be: "
+                f"{error}; make room there, or exchange it after State"
+            ) from None
 
 
 def as_bytes(tensor: Tensor) -> bytes:

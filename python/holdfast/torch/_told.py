@@ -116,5 +116,9 @@ class Told:
         if self._room < 0:
             return
         self._room -= len(record)
-        with self._path.open("ab") as file:
-            file.write(record)
+        try:
+            with self._path.open("ab") as file:
+                file.write(record)
+        except OSError as error:  # The folder is memory of this host.
+            self._say(f"what is exchanged between passes can not be kept any more: {error}")
+            self._room = -1

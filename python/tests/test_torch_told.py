@@ -1,0 +1,88 @@
+"""What was exchanged between passes is read again, whatever became of the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from holdfast.torch import _told  # noqa: E402
+from holdfast.torch._told import Told  # noqa: E402
+
+
+def tell(path: Path, values: list[float], version: int) -> tuple[Told, list[str]]:
+    said: list[str] = []
+    told = Told(said.append)
+    told.open(path, 1)
+    told.leave_pass(0)
+    for value in values:
+        told.note("world", torch.tensor([value]), version)
+    return told, said
+
+
+def again(path: Path, version: int, number: int = 3) -> list[float]:
+    told = Told(print)
+    told.open(path, version)
+    told.leave_pass(0)
+    out = [torch.tensor([-1.0]) for _ in range(number)]
+    return [float(x) for x in out if told.again("world", x)]
+
+
+def test_torch_what_was_told_counts_once_a_later_step_is_done(tmp_path: Path) -> None:
+    tell(tmp_path / "told", [1.0, 2.0], version=5)
+    assert again(tmp_path / "told", version=6) == [1.0, 2.0]
+    assert again(tmp_path / "told", version=5) == []
+    assert again(tmp_path / "told", version=6) == []  # The one before has dropped them.
+
+
+def test_torch_a_file_that_ends_in_the_midst_of_a_record_is_read_up_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "told"
+    tell(path, [1.0, 2.0], version=5)
+    path.write_bytes(path.read_bytes()[:-3])
+    assert again(path, version=6) == [1.0]
+    assert again(path, version=7) == [1.0]  # Nor has that one left anything behind a torn record.
+
+
+def test_torch_more_than_is_kept_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_told, "_LIMIT", 150)
+    told = Told(said := [])  # type: ignore[arg-type]
+    told._say, told._room = said.append, 150
+    told.open(tmp_path / "told", 1)
+    for value in (1.0, 2.0, 3.0, 4.0, 5.0):
+        told.note("world", torch.tensor([value]), 2)
+    assert len(said) == 1 and "more than" in said[0]
+    assert (tmp_path / "told").stat().st_size <= 150
+
+
+def test_torch_an_object_of_another_length_is_the_ranks_own(tmp_path: Path) -> None:
+    tell(tmp_path / "told", [1.0, 2.0], version=5)
+    told = Told(print)
+    told.open(tmp_path / "told", 6)
+    told.leave_pass(0)
+    own, value = torch.tensor([7.0, 8.0]), torch.zeros(1)
+    assert told.again("world", own) and told.again("world", value)
+    assert own.tolist() == [7.0, 8.0] and value.tolist() == [2.0]
+
+
+def test_torch_a_loop_of_ones_own_that_exchanges_between_its_steps_is_told_nothing(
+    tmp_path: Path,
+) -> None:
+    told, _ = tell(tmp_path / "told", [1.0], version=1)
+    told.see_own_loop()
+    told.enter_pass()
+    told.note("world", torch.tensor([2.0]), 4)
+    assert again(tmp_path / "told", version=6) == []
+
+
+def test_torch_ranks_see_that_they_were_told_different_things(tmp_path: Path) -> None:
+    digests = set()
+    for name, values in (("a", [1.0, 2.0]), ("b", [3.0, 4.0]), ("c", [1.0])):
+        tell(tmp_path / name, values, version=5)
+        told = Told(print)
+        told.open(tmp_path / name, 6)
+        digests.add(told.digest())
+    assert len(digests) == 2
