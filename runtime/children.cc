@@ -35,26 +35,34 @@ bool may_undo_idle() {
   return may;
 }
 
-// All threads of the process. A thread that is made meanwhile has its maker's policy: look again
-// until nothing was left to do.
-void make_process_ordinary(pid_t pid) {
+// All threads of the process from one policy to another. A thread that is made meanwhile has its
+// maker's policy: look again until nothing was left to do.
+void set_process(pid_t pid, int from, int to) {
   const sched_param parameters{};
   bool changed = true;
   for (int pass = 0; changed && pass < 10; ++pass) {
     changed = false;
     for (const pid_t thread : io::numbers_in(cat("/proc/", pid, "/task"))) {
-      if (::sched_getscheduler(thread) != SCHED_IDLE) continue;
-      changed = ::sched_setscheduler(thread, SCHED_OTHER, &parameters) == 0 || changed;
+      if (::sched_getscheduler(thread) != from) continue;
+      changed = ::sched_setscheduler(thread, to, &parameters) == 0 || changed;
     }
   }
 }
 
-// All processes of the group: what a wrapper started has its policy.
-void make_ordinary(pid_t group) {
-  make_process_ordinary(group);
+void make_process_ordinary(pid_t pid) {
+  set_process(pid, SCHED_IDLE, SCHED_OTHER);
+}
+
+// All processes of the group: what a wrapper has started.
+void set_group(pid_t group, int from, int to) {
+  set_process(group, from, to);
   for (const pid_t pid : io::numbers_in("/proc")) {
-    if (pid != group && ::getpgid(pid) == group) make_process_ordinary(pid);
+    if (pid != group && ::getpgid(pid) == group) set_process(pid, from, to);
   }
+}
+
+void make_ordinary(pid_t group) {
+  set_group(group, SCHED_IDLE, SCHED_OTHER);
 }
 
 // Waits until no thread of the process can touch its memory any more. The kernel tells nobody of
@@ -146,6 +154,8 @@ Status Children::spawn(const agent::Spawn& what) {
   }
   auto child = io::spawn(options);
   if (!child) return child.error();
+  // A wrapper may have started its program before it was idle itself.
+  if (running.idle) set_group(child->pid, SCHED_OTHER, SCHED_IDLE);
   running.child = std::move(*child);
   running_[what.process] = std::move(running);
   watch(what.process);

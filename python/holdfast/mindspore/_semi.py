@@ -19,6 +19,7 @@ from mindspore.ops.composite import base
 from holdfast._errors import UserError
 from holdfast.mindspore import _broadcast, _operators
 from holdfast.mindspore._engine import Phase
+from holdfast.mindspore._imported import imported
 
 if TYPE_CHECKING:
     from holdfast.mindspore._engine import Engine
@@ -161,13 +162,8 @@ def _without_reducer(network: Any) -> str:
     return next(named, "")
 
 
-def _module(name: str) -> Any:
-    __import__(name)
-    return sys.modules[name]
-
-
 def _context_module() -> Any:
-    return _module("mindspore.parallel._auto_parallel_context")
+    return imported("mindspore.parallel._auto_parallel_context")
 
 
 def apply(engine: Engine, semi: Semi) -> None:
@@ -182,7 +178,7 @@ def apply(engine: Engine, semi: Semi) -> None:
     # Only AutoParallel's own compiler would initialise the parameters that this leaves out: they
     # would be zeros.
     for name in ("mindspore.nn.utils", "mindspore.nn.utils.init"):
-        _module(name).no_init_parameters = contextlib.nullcontext
+        imported(name).no_init_parameters = contextlib.nullcontext
 
 
 def _gradients(semi: Semi) -> None:
@@ -225,7 +221,7 @@ def _graphs(engine: Engine, semi: Semi) -> None:
 
 
 def _auto_parallel() -> None:
-    kind = _module("mindspore.parallel.auto_parallel").AutoParallel
+    kind = imported("mindspore.parallel.auto_parallel").AutoParallel
     usual = kind.__init__
 
     def init(self: Any, *given: Any, **named: Any) -> None:
@@ -238,7 +234,7 @@ def _auto_parallel() -> None:
 def _micro_batches() -> None:
     # cell_wrapper.py:643 and grad_reducer.py:502 give the optimizer a sum that the compiler makes
     # of the micro batches' gradients: on the CPU nobody adds to it.
-    amp, reducers = _module("mindspore.train.amp"), _module("mindspore.nn.wrap.grad_reducer")
+    amp, reducers = imported("mindspore.train.amp"), imported("mindspore.nn.wrap.grad_reducer")
 
     def whole(network: Any, optimizer: Any, sens: float | None = None) -> Any:
         sizes = [c.micro_size for _, c in network.cells_and_names() if hasattr(c, "micro_size")]
@@ -266,8 +262,8 @@ def _parameter_server() -> None:
 
 def _slices(engine: Engine) -> None:
     module, amp = (
-        _module("mindspore.parallel._auto_parallel_context"),
-        _module("mindspore.train.amp"),
+        imported("mindspore.parallel._auto_parallel_context"),
+        imported("mindspore.train.amp"),
     )
     context, kind = module.auto_parallel_context(), module._AutoParallelContext
     usual, usual_accumulates = kind.set_dataset_strategy, amp._is_grad_accumulation

@@ -6,7 +6,6 @@ line are of 2.10.0.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Final
@@ -15,20 +14,16 @@ from holdfast._core import Op
 from holdfast._errors import UserError
 from holdfast.mindspore import TRIED_VERSIONS, _operators, _train
 from holdfast.mindspore._engine import Engine, Phase
+from holdfast.mindspore._imported import imported
 
 _SEMI: Final = ("semi_auto_parallel", "auto_parallel", "hybrid_parallel")
 _UNSEEDED: Final = 5489  # mindspore.dataset's "no seed was set".
 _OPS: Final = {"sum": Op.SUM, "prod": Op.PRODUCT, "max": Op.MAX, "min": Op.MIN}
 
 
-def _module(name: str) -> Any:
-    __import__(name)
-    return sys.modules[name]
-
-
 def apply(engine: Engine) -> None:
     """Apply all shims."""
-    version = str(_module("mindspore.version").__version__)
+    version = str(imported("mindspore.version").__version__)
     if version not in TRIED_VERSIONS:
         engine.say_once(
             f"MindSpore {version} was not tried with Holdfast ({', '.join(TRIED_VERSIONS)} was); "
@@ -59,8 +54,8 @@ def _device(engine: Engine) -> None:
             return True
         return False
 
-    _module("mindspore.context")._need_reset_device_target_for_ps = take_cpu
-    _module("mindspore.device_manager")._need_reset_device_target_for_ps = take_cpu
+    imported("mindspore.context")._need_reset_device_target_for_ps = take_cpu
+    imported("mindspore.device_manager")._need_reset_device_target_for_ps = take_cpu
 
 
 def _parallel_mode(engine: Engine) -> None:
@@ -68,12 +63,12 @@ def _parallel_mode(engine: Engine) -> None:
     # C++ stays in stand-alone mode: in any other it wants a communicator of its own cluster, and
     # semi-automatic parallel has none on CPU (step_parallel_utils.cc:2387). Python reads the mode
     # in _get_parallel_mode() and there alone.
-    module = _module("mindspore.parallel._auto_parallel_context")
+    module = imported("mindspore.parallel._auto_parallel_context")
     context, kind = module.auto_parallel_context(), module._AutoParallelContext
     usual_reset = kind.reset
-    semi = _module("holdfast.mindspore._semi").Semi(engine)
+    semi = imported("holdfast.mindspore._semi").Semi(engine)
     usual_mean = kind.set_gradients_mean
-    contexts = _module("mindspore.context")
+    contexts = imported("mindspore.context")
     usual_by_program = contexts._reset_auto_parallel_context
     mode = ["stand_alone"]
 
@@ -121,7 +116,7 @@ def _parallel_mode(engine: Engine) -> None:
     ):
         module._set_auto_parallel_context_func_map[name] = setter
     module._get_auto_parallel_context_func_map["parallel_mode"] = context.get_parallel_mode
-    _module("holdfast.mindspore._semi").apply(engine, semi)
+    imported("holdfast.mindspore._semi").apply(engine, semi)
 
 
 def _cluster(engine: Engine) -> None:
@@ -129,8 +124,8 @@ def _cluster(engine: Engine) -> None:
     # MindSpore's own cluster ends the job at every lost worker (12 of 12 trials, after 33 s) and a
     # rank that waits in its collectives can not be freed; so it is never started. management.py
     # imports these helpers by name, and all its functions, under whatever name, call them there.
-    helpers = _module("mindspore.communication._comm_helper")
-    management = _module("mindspore.communication.management")
+    helpers = imported("mindspore.communication._comm_helper")
+    management = imported("mindspore.communication.management")
     world = helpers.MCCL_WORLD_COMM_GROUP
 
     def init(backend_name: str | None = None) -> None:
@@ -180,7 +175,7 @@ def _cluster(engine: Engine) -> None:
         for name, function in replacements.items():
             getattr(module, name)
             setattr(module, name, function)
-    for module in (management, _module("mindspore.communication")):
+    for module in (management, imported("mindspore.communication")):
         module.init, module.release = init, lambda: None
 
 
@@ -188,7 +183,7 @@ def _collectives(engine: Engine) -> None:
     """Replace the collective operators."""
     # They ask for a communicator of the cluster when they are compiled. The classes are looked up
     # in mindspore.ops by the programs, and in the other two by later imports.
-    grad = _module("mindspore.ops._grad_experimental.grad_comm_ops")
+    grad = imported("mindspore.ops._grad_experimental.grad_comm_ops")
     assert grad  # It registers gradients for the classes: imported before they are hidden.
 
     def all_reduce(op: str = "sum", group: str = "") -> Any:
@@ -211,7 +206,7 @@ def _collectives(engine: Engine) -> None:
         size = len(engine.members(group))
         number = engine.number("Broadcast", root_rank, group)
         operator = _operators.broadcast(engine.use(group), size, root_rank, number)
-        return _module("holdfast.mindspore._broadcast").Broadcast(operator)
+        return imported("holdfast.mindspore._broadcast").Broadcast(operator)
 
     made = {
         "AllReduce": all_reduce,
@@ -220,22 +215,22 @@ def _collectives(engine: Engine) -> None:
         "Broadcast": broadcast,
     }
     names = ("mindspore.ops.operations.comm_ops", "mindspore.ops.operations", "mindspore.ops")
-    for module in map(_module, names):
+    for module in map(imported, names):
         for name, function in made.items():
             getattr(module, name)
             setattr(module, name, function)
-    grad_reducer = _module("mindspore.nn.wrap.grad_reducer")
+    grad_reducer = imported("mindspore.nn.wrap.grad_reducer")
     grad_reducer.AllReduce, grad_reducer.AllGather = all_reduce, all_gather
 
     # parameter_broadcast=True gives all ranks rank 0's parameters when a graph is compiled (api.py:
     # 1548), to which a successor comes alone. In a protected training they are rank 0's since its
     # start, and each rank's own where they are to differ later (moving averages).
-    wrapper = _module("mindspore.nn.wrap.cell_wrapper")
+    wrapper = imported("mindspore.nn.wrap.cell_wrapper")
     usual = wrapper._BroadCastCell
 
     def broadcast_cell(parameters: list[Any]) -> Any:
         if engine.phase in (Phase.ECHO, Phase.LIVE):
-            return _module("holdfast.mindspore._broadcast").NoBroadcast()
+            return imported("holdfast.mindspore._broadcast").NoBroadcast()
         return usual(parameters)
 
     wrapper._BroadCastCell = broadcast_cell
@@ -244,14 +239,14 @@ def _collectives(engine: Engine) -> None:
 def _gradients(engine: Engine) -> None:
     """Exchange gradients."""
     # Separate operators would run in any order, and each rank in its own.
-    _module("holdfast.mindspore._reducer").apply()
+    imported("holdfast.mindspore._reducer").apply()
 
 
 def _steps(engine: Engine) -> None:
     """Protect the loop of Model.train."""
     # On CPU sink mode is ignored, so _train_process is the only loop (model.py:1090).
-    model = _module("mindspore.train.model").Model
-    dataset: ModuleType = _module("mindspore.dataset")
+    model = imported("mindspore.train.model").Model
+    dataset: ModuleType = imported("mindspore.dataset")
     original, trainer = model._train_process, engine.trainer
 
     def train_process(self: Any, *given: Any, **named: Any) -> None:

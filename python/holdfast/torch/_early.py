@@ -19,13 +19,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor
 
 from holdfast._errors import PeerError, WorldError
+from holdfast.torch._frames import callers
 
 if TYPE_CHECKING:
     from holdfast.torch._engine import Engine
@@ -76,13 +76,13 @@ class Early:
         return self._take(name, "a broadcast", root, tensor)
 
     def send(self, label: str, to: int, block: Tensor) -> None:
-        """Give a block to one rank. Requires: this one's rank is known."""
+        """Give a block to one rank. A spare waits for its own."""
         rank = self._engine.place.rank
         if name := self._begin(f"{label}-from-{rank}-to-{to}", "sent"):
             self._give(name, "a block", block)
 
     def receive(self, label: str, source: int, block: Tensor) -> Callable[[], bool]:
-        """Return what takes the block that `source` sent to this rank. Requires: it is known."""
+        """Return what takes the block that `source` sent to this rank. A spare waits for it."""
         own = self._engine.place.rank
         name = self._begin(f"{label}-from-{source}-to-{own}", "received")
         return lambda: name is not None and self._take(name, "a block", source, block)
@@ -103,6 +103,13 @@ class Early:
         if not self._engine.worker.solo:
             self._give_what_is_owed()
             self._past(self._engine.place.rank).touch()
+
+    def file(self, name: str) -> Path:
+        """Return a file of this run in the job's folder; one that was killed may have left its."""
+        if self._engine.waits_spare:  # An agent's children share it.
+            folder = Path(os.environ["HOLDFAST_LIFELINE"]).parent
+            return folder / f"{name}.{os.environ['HOLDFAST_RUN']}"
+        return Path(self._engine.place.directory) / f"{name}.{self._engine.place.run_id}"
 
     # ---- Inside ---------------------------------------------------------------------------------
 
@@ -131,8 +138,10 @@ class Early:
         return f"exchange-{label}-{number}"
 
     def _write_calls(self) -> None:
+        if not self._called:
+            return
         calls = self._calls()
-        with self._file(f"calls-{self._engine.place.rank}").open("a") as file:
+        with self.file(f"calls-{self._engine.place.rank}").open("a") as file:
             for call in self._called:
                 if call[:3] not in calls:
                     file.write(json.dumps(call) + "\n")
@@ -145,7 +154,7 @@ class Early:
             self._of, self._over = rank, self._past(rank).exists()
             self._known = {}
             with contextlib.suppress(FileNotFoundError):
-                for line in self._file(f"calls-{rank}").read_text().splitlines(keepends=True):
+                for line in self.file(f"calls-{rank}").read_text().splitlines(keepends=True):
                     if line.endswith("\n"):  # Else its writer was killed.
                         label, part, number, site = json.loads(line)
                         self._known[label, part, number] = site
@@ -161,7 +170,7 @@ class Early:
 
     def _take(self, name: str, what: str, rank: int, into: Tensor) -> bool:
         """Wait for the part of a rank."""
-        file = self._file(f"{name}-of-{rank}")
+        file = self.file(f"{name}-of-{rank}")
         until = time.monotonic() + _limit_s()
         pause = _LOOK_EVERY_S
         while not file.exists():
@@ -188,18 +197,7 @@ class Early:
         return True
 
     def _past(self, rank: int) -> Path:
-        return self._file(f"past-{rank}")
-
-    def _file(self, name: str) -> Path:
-        """Return a file of this run; an older one may have left some if it was killed whole."""
-        if self._engine.waits_spare:
-            return self._folder() / f"{name}.{os.environ['HOLDFAST_RUN']}"
-        return self._folder() / f"{name}.{self._engine.place.run_id}"
-
-    def _folder(self) -> Path:
-        if self._engine.waits_spare:  # An agent's children share it.
-            return Path(os.environ["HOLDFAST_LIFELINE"]).parent
-        return Path(self._engine.place.directory)
+        return self.file(f"past-{rank}")
 
     def _see_whether_it_is_due(self) -> None:
         """Take the place that this spare was given, and give what is then its to give."""
@@ -220,7 +218,7 @@ class Early:
     def _write(self, name: str, what: str, raw: bytes) -> None:
         """Write what the others will read, whole; what a predecessor wrote they may have read."""
         rank = self._engine.place.rank
-        whole = self._file(f"{name}-of-{rank}")
+        whole = self.file(f"{name}-of-{rank}")
         if whole.exists() or self._past(rank).exists():
             return  # The latter: its predecessor did not exchange this, and nobody will.
         part = whole.with_name(f".{whole.name}")
@@ -253,14 +251,11 @@ def fill(tensor: Tensor, raw: bytes) -> None:
 
 def _site() -> str:
     """Return where the program calls: its own lines, not those of torch or of this package."""
-    frame: FrameType | None = sys._getframe(1)
-    lines = []
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith(_NOT_OF_THE_PROGRAM):
-            lines.append(f"{name}:{frame.f_lineno}")
-        frame = frame.f_back
-    return " ".join(lines)
+    return " ".join(
+        f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        for frame in callers(sys._getframe(1))
+        if not frame.f_code.co_filename.startswith(_NOT_OF_THE_PROGRAM)
+    )
 
 
 def _limit_s() -> float:

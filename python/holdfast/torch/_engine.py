@@ -20,6 +20,7 @@ from holdfast import _core
 from holdfast._errors import Error, MarkedError, PeerError, UserError
 from holdfast.torch._buckets import Buckets
 from holdfast.torch._early import Early
+from holdfast.torch._frames import callers
 from holdfast.torch._told import Told
 from holdfast.torch._warm import warm_up
 
@@ -239,10 +240,7 @@ def start(managed: bool) -> Engine:
 
 def _makes_room_for_a_checkpoint() -> bool:
     """Whether torch.distributed.checkpoint.state_dict has an optimizer make its empty state."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_name != "_init_optim_state":
-        frame = frame.f_back
-    return frame.f_back is not None
+    return any(f.f_code.co_name == "_init_optim_state" for f in callers(sys._getframe(2)))
 
 
 def _no_update_before_state(optimizer: torch.optim.Optimizer, *_: Any) -> None:

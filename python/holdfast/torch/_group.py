@@ -35,6 +35,7 @@ from holdfast.torch._operands import (
 from holdfast.torch._work import Done, Later, Started
 
 _SMALL: Final = 1 << 16  # Bytes up to which a float operand is kept for its exact echo.
+_NOTHING: Final = torch.empty(0)
 _LARGE: Final = 1 << 18  # Bytes from which a sum may run on a thread of its own.
 
 
@@ -111,7 +112,7 @@ class HoldfastGroup(Member):
             result = fold(kind, self._all_parts(dense))
             tensor.copy_(result)
             return
-        if (parts := self._early_parts(f"a sum ({kind}, {dense.dtype})", dense)) is not None:
+        if (parts := self._early_parts("a sum", dense, kind)) is not None:
             fill(dense, as_bytes(fold(kind, parts)))
         elif self._again(dense):
             pass
@@ -146,10 +147,15 @@ class HoldfastGroup(Member):
         else:
             out.copy_(fold(kind, [mine] * self._size))
 
-    def _early_parts(self, what: str, mine: Tensor) -> list[Tensor] | None:
-        """Return what the ranks gave to a call of the program's own before their States."""
+    def _early_parts(self, what: str, mine: Tensor, kind: Any = None) -> list[Tensor] | None:
+        """Return what the ranks gave to a call of the program's own before their States.
+
+        `kind`: of the reduction, which has to be the same.
+        """
         if (early := self._early(mine.nbytes)) is None:
             return None
+        if kind is not None:
+            what = f"{what} ({kind}, {mine.dtype})"
         mine = mine.detach()
         everyone = mine.reshape(1, *mine.shape).repeat(self._size, *[1] * mine.dim())
         if not early.gather(self.label, self._ranks, what, mine, everyone):
@@ -180,7 +186,7 @@ class HoldfastGroup(Member):
         check(source, kind, operation)
         if output.numel() == 0:
             return Done([output])
-        parts = self._early_parts(f"a sum ({kind}, {source.dtype})", source)
+        parts = self._early_parts("a sum", source, kind)
         if parts is None and output.is_contiguous() and self._again(output):
             return Done([output])
         group = 0 if parts is not None else self._group()
@@ -382,7 +388,6 @@ class HoldfastGroup(Member):
     ) -> bool:
         if (early := self._early(0)) is None:
             return False
-        _ = self.rank()  # A spare waits here.
         blocks = torch.split(send.reshape(-1), send_counts)
         for to, block in zip(self._ranks, blocks):
             if block.numel():
@@ -459,7 +464,7 @@ class HoldfastGroup(Member):
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> Done:
         """Wait until every rank has come."""
-        if self._early_parts("a barrier", torch.empty(0)) is not None:
+        if self._early_parts("a barrier", _NOTHING) is not None:
             return Done([])
         group = self._group(answers=False)
         if group and (status := lib.hf_barrier(group, None)):
@@ -471,7 +476,7 @@ class HoldfastGroup(Member):
     def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> Done:
         """Start to send; the n-th send to a rank meets its n-th receive, whatever the tags."""
         dense = as_dense(tensors[0])
-        if (early := self._early(0)) is not None and self.rank() >= 0:  # A spare waits here.
+        if (early := self._early(0)) is not None:
             early.send(self.label, self._ranks[to], dense)
             return Done(tensors)
         if not self._group():
@@ -483,7 +488,7 @@ class HoldfastGroup(Member):
         """Start to receive."""
         tensor = tensors[0]
         dense = as_dense(tensor)
-        if (early := self._early(0)) is not None and self.rank() >= 0:
+        if (early := self._early(0)) is not None:
             take = early.receive(self.label, self._ranks[source], dense)
 
             def finish() -> None:

@@ -19,6 +19,7 @@ from holdfast.torch import _engine
 from holdfast.torch._eager import runs_as_it_is
 from holdfast.torch._early import LIMIT, Early
 from holdfast.torch._engine import Engine, Phase
+from holdfast.torch._frames import callers
 from holdfast.torch._work import Done, Runner
 
 _Base: Any = dist.ProcessGroup  # Its stubs describe overloads that torch itself never calls.
@@ -264,21 +265,16 @@ _RECEIVE_OBJECTS: Final = ("broadcast_object_list", "scatter_object_list")
 
 
 def _is_of_a_framework(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if any(part in frame.f_code.co_filename for part in _FRAMEWORK):
-            return True
-        frame = frame.f_back
-    return False
+    return any(part in f.f_code.co_filename for f in callers(frame) for part in _FRAMEWORK)
 
 
 def _wants_objects_of_another(frame: FrameType | None) -> str:
     """Return the call that would unpickle another rank's bytes, which no echo can be."""
-    while frame is not None:
-        if frame.f_code.co_name in _RECEIVE_OBJECTS:
-            mine, source = frame.f_locals.get("my_group_rank"), frame.f_locals.get("group_src")
-            return "" if mine is not None and mine == source else frame.f_code.co_name
-        frame = frame.f_back
-    return ""
+    call = next((f for f in callers(frame) if f.f_code.co_name in _RECEIVE_OBJECTS), None)
+    if call is None:
+        return ""
+    mine, source = call.f_locals.get("my_group_rank"), call.f_locals.get("group_src")
+    return "" if mine is not None and mine == source else call.f_code.co_name
 
 
 _NO_OBJECTS: Final = (

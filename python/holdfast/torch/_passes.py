@@ -8,8 +8,11 @@ users write it. A variable of the program that grew with the passes shows it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from types import FrameType
 from typing import Any, Final
+
+from holdfast.torch._frames import callers
 
 _DEPTH: Final = 4  # Functions from the call outwards in which the loop over epochs is looked for.
 
@@ -72,11 +75,8 @@ class Passes:
 
 def _numbers(frame: FrameType | None) -> dict[str, int]:
     found: dict[str, int] = {}
-    for _ in range(_DEPTH):
-        if frame is None:
-            break
-        for name, value in frame.f_locals.items():
+    for f in islice(callers(frame), _DEPTH):
+        for name, value in f.f_locals.items():
             if type(value) is int:
-                found[f"{frame.f_code.co_name} {frame.f_code.co_firstlineno} {name}"] = value
-        frame = frame.f_back
+                found[f"{f.f_code.co_name} {f.f_code.co_firstlineno} {name}"] = value
     return found

@@ -7,7 +7,6 @@ import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import torch
@@ -174,9 +173,7 @@ class State:
         self._restore()
         self._restarted = session.version > 1
         if engine.place.world_size > 1:
-            place = engine.place
-            told = Path(place.directory) / f"told-{place.rank}.{place.run_id}"
-            engine.told.open(told, session.version)
+            engine.told.open(engine.early.file(f"told-{engine.place.rank}"), session.version)
         engine.set_phase(Phase.CATCHING_UP)
         engine.in_step = True
         self._begin_native(restarted=True)
