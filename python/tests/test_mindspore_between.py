@@ -1,4 +1,5 @@
 """What callbacks and the program do between steps outlives a process that is lost."""
+# With --ci: whole jobs with callbacks, compiled three times each.
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """What a program does between its passes over data survives a fault, as its steps do."""
+# With --ci: whole programs with passes and what lies between.
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """torch.distributed.checkpoint works on the backend: sharded, whole, and in the background."""
+# With --ci: checkpoints of jobs of two sizes.
 
 from __future__ import annotations
 

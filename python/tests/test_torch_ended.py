@@ -1,4 +1,5 @@
 """A rank is lost after the last step, when another has ended already: no group can be formed."""
+# With --ci: ranks that are lost after others have ended.
 
 from __future__ import annotations
 

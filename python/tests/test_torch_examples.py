@@ -1,4 +1,5 @@
 """The examples run as they are and with their diffs, a process killed; torch stays as installed."""
+# With --ci: all examples, each four times.
 
 from __future__ import annotations
 

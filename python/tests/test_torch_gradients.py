@@ -1,4 +1,5 @@
 """Gradients that a program does not drop survive a fault; those that it drops are not copied."""
+# With --ci: jobs of many shapes.
 
 from __future__ import annotations
 

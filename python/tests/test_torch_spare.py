@@ -1,4 +1,5 @@
 """A ready spare takes the place of whoever is lost, for every kind of model; and who may not."""
+# With --ci: it ends a spare and a rank of every kind of model.
 
 from __future__ import annotations
 
