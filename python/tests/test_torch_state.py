@@ -58,6 +58,11 @@ assert done == list(range(1, 10)), done
 assert [s[:2] for s in seen] == [(n, n // 3) for n in range(9)], seen
 assert len({s[2] for s in seen}) == 9
 assert state.n == 9 and not state.replaying
+loader = torch.utils.data.DataLoader([1.0, 2.0, 3.0], batch_size=2)
+steps = state.steps(loader, epochs=2)
+assert (len(steps), steps.batch_size, steps.dataset) == (4, 2, [1.0, 2.0, 3.0])
+assert next(steps).tolist() == [1.0, 2.0] and [x.tolist() for x in steps][0] == [3.0]
+assert not hasattr(steps, "_loader") and not hasattr(state.steps([1.0]), "dataset")
 refused("can not tell", lambda: next(state.steps(iter([1]))))
 """)
 
@@ -72,15 +77,34 @@ for x in state.steps([1.0, 2.0, 3.0, 4.0]):
     body(x)
     if x == 2.0: break
 assert state.n == 2, state.n
-try:
-    for x in state.steps([1.0, 2.0]):
-        body(x)
-        raise KeyError
-except KeyError:
-    pass
-assert state.n == 2, state.n
+def bar(steps):  # As a progress bar.
+    for x in steps: yield x
+for how in (lambda steps: steps, bar):
+    try:
+        for x in how(state.steps([1.0, 2.0])):
+            body(x)
+            raise KeyError
+    except KeyError:
+        pass
+    assert state.n == 2, state.n
 with state.step(): body(1.0)
 assert state.n == 3, state.n
+for x in bar(state.steps([1.0, 2.0])):
+    body(x)
+    break
+assert state.n == 4, state.n
+def leave():
+    for x in bar(bar(state.steps([1.0, 2.0]))):
+        body(x)
+        return x
+leave()
+assert state.n == 5, state.n
+held = state.steps([1.0, 2.0])
+for x in held:
+    body(x)
+    break
+assert state.n == 6, state.n
+refused("call state.steps(loader) again", lambda: next(held))
 """)
 
 

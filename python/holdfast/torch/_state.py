@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import opcode
 import struct
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any, Final, TypeVar
 
 import torch
@@ -18,15 +20,18 @@ from holdfast.torch import _ddp, _engine
 from holdfast.torch._between import Between
 from holdfast.torch._data import Feeder, feeder_of, fingerprint, is_enumerated
 from holdfast.torch._engine import Phase, say
+from holdfast.torch._frames import callers
 from holdfast.torch._gradients import Gradients
 from holdfast.torch._hooks import HookState, is_hook_state, see_that_hooks_are_kept
 from holdfast.torch._image import Image, Kept
 from holdfast.torch._passes import Passes
 from holdfast.torch._random import derive, seed_all
+from holdfast.torch._steps import Steps
 
 _Batch = TypeVar("_Batch")
 # Restarted; catching up; what is kept; version; what it can be told again.
 _HELLO: Final = struct.Struct("<2Q16sQ8s")
+_AT_YIELD: Final = ("YIELD_VALUE", "RESUME")
 _SECOND: Final = struct.Struct("<3Q")  # asked and guessed, of the engine; catching up.
 
 
@@ -41,6 +46,19 @@ def _holds_trained(thing: Any, outer: tuple[int, ...] = ()) -> bool:
         parts = thing.values() if isinstance(thing, dict) else thing
         return any(_holds_trained(part, (*outer, id(thing))) for part in parts)
     return isinstance(thing, (torch.nn.Module, torch.optim.Optimizer))
+
+
+def _instruction(frame: FrameType) -> str:
+    return opcode.opname[frame.f_code.co_code[frame.f_lasti]] if frame.f_lasti >= 0 else ""
+
+
+def _passes_on(frame: FrameType) -> bool:
+    """Whether `frame` only hands batches on: steps() itself, or a generator that is closed.
+
+    As a progress bar's is when the loop around it is left.
+    """
+    is_closed = frame.f_code.co_flags & inspect.CO_GENERATOR and _instruction(frame) in _AT_YIELD
+    return bool(frame.f_code.co_filename == __file__ or is_closed)
 
 
 class State:
@@ -438,8 +456,10 @@ class State:
 
     def steps(
         self, data: Iterable[_Batch], epochs: int = 1, *, epoch: int | None = None
-    ) -> Iterator[_Batch]:
+    ) -> Steps[_Batch]:
         """Yield the batches of `epochs` passes over `data`, one step each.
+
+        What is returned has the length and the attributes of `data`, for functions that want them.
 
         `epoch` is the number of the first pass; else passes are counted from the first call on,
         and after a restart those that are done yield nothing.
@@ -460,9 +480,9 @@ class State:
         if first is None:
             first = self._passes.begin(self._epochs_given, sys._getframe(1))
         self._epochs_given = first + epochs
-        return self._steps(data, range(first, first + epochs))
+        return Steps(data, self._steps(data, range(first, first + epochs)), epochs)
 
-    def _steps(self, data: Any, epochs: range) -> Iterator[Any]:
+    def _steps(self, data: Any, epochs: range) -> Generator[Any]:
         if id(data) not in self._feeders:
             self._feeders[id(data)] = (data, feeder_of(data, self._seed))
         feeder = self._feeders[id(data)][1]
@@ -558,12 +578,9 @@ class State:
 
     def _left_in_a_step(self) -> None:
         """End the step if it was made: its loop was left by `break`, `return` or an exception."""
-        frame = sys._getframe(1)
-        while frame.f_back is not None and frame.f_code.co_filename == __file__:
-            frame = frame.f_back
+        at = next((f for f in callers(sys._getframe(1)) if not _passes_on(f)), None)
         self._engine.drain()
-        left = opcode.opname[frame.f_code.co_code[frame.f_lasti]] if frame.f_lasti >= 0 else ""
-        if left != "POP_TOP" or not self._stepped:
+        if at is None or _instruction(at) != "POP_TOP" or not self._stepped:
             self._leave()
             return  # An exception, or before the update.
         n = self.n + 1
