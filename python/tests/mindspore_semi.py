@@ -201,6 +201,25 @@ def by_micro_batches() -> list[Any]:
     return trained(net, model.train_network)
 
 
+def by_whole_batches(mode: int = ms.GRAPH_MODE) -> list[Any]:
+    ms.set_context(mode=mode)
+    ms.reset_auto_parallel_context()
+    ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", full_batch=True)
+    asked = [ms.get_auto_parallel_context(name) for name in ("full_batch", "dataset_strategy")]
+    print("WHOLE", *asked, flush=True)
+    net, optimizer, gradients = parts()
+    found = trained(net, stepper(optimizer, gradients))
+    net(INPUTS[0])  # Compiled as a cell.
+    ms.set_context(mode=ms.GRAPH_MODE)
+    ms.set_auto_parallel_context(dataset_strategy="data_parallel")
+    print("WHOLE", ms.get_auto_parallel_context("full_batch"), flush=True)
+    return found
+
+
+def by_whole_batches_in_pynative() -> list[Any]:
+    return by_whole_batches(ms.PYNATIVE_MODE)
+
+
 wanted = by_reducer()
 for way in (
     by_jit,
@@ -213,6 +232,8 @@ for way in (
     by_own_cell_in_pynative,
     by_late_in_graph,
     by_late_in_pynative,
+    by_whole_batches,
+    by_whole_batches_in_pynative,
     by_micro_batches,
     by_own_cell_with_reducer,
     by_own_cell_without,

@@ -84,6 +84,7 @@ def test_mindspore_semi_automatic_parallel_trains_as_data_parallel(tmp_path: Pat
     same = ("by_jit", "by_auto_parallel", "by_hand_in_pynative", "by_grad_operation")
     same = (*same, "by_each_step", "by_own_cell_in_pynative", "by_micro_batches")
     same = (*same, "by_own_cell_with_reducer", "by_late_in_graph", "by_late_in_pynative")
+    same = (*same, "by_whole_batches", "by_whole_batches_in_pynative")
     other = ("by_itself", "by_each_step_alone", "by_own_cell_without")
     sentence = "holdfast: gradients that Own makes within a graph are not exchanged here, so "
     for rank in range(2):
@@ -91,6 +92,7 @@ def test_mindspore_semi_automatic_parallel_trains_as_data_parallel(tmp_path: Pat
         lines = text.splitlines()
         said = sorted(line for line in lines if line.startswith(("SAME", "OTHER")))
         assert said == sorted([f"SAME {way}" for way in same] + [f"OTHER {way}" for way in other])
+        assert lines.count("WHOLE True full_batch") == lines.count("WHOLE False") == 2
         assert "MEAN False" in lines  # Nothing is left of what was reset.
         assert {"MADE semi_auto_parallel 1", "MADE stand_alone 1"} <= set(lines)
         before, _, after = text.partition("SAME by_own_cell_with_reducer")

@@ -173,7 +173,7 @@ def apply(engine: Engine, semi: Semi) -> None:
         _graphs(engine, semi)
     _auto_parallel()
     _micro_batches()
-    _slices(engine)
+    _slices(engine, semi)
     _parameter_server()
     # Only AutoParallel's own compiler would initialise the parameters that this leaves out: they
     # would be zeros.
@@ -260,7 +260,7 @@ def _parameter_server() -> None:
     nn.Cell.set_param_ps = refuse
 
 
-def _slices(engine: Engine) -> None:
+def _slices(engine: Engine, semi: Semi) -> None:
     module, amp = (
         imported("mindspore.parallel._auto_parallel_context"),
         imported("mindspore.train.amp"),
@@ -268,6 +268,7 @@ def _slices(engine: Engine) -> None:
     context, kind = module.auto_parallel_context(), module._AutoParallelContext
     usual, usual_accumulates = kind.set_dataset_strategy, amp._is_grad_accumulation
     staged = [False]
+    whole = _whole_batches(semi)
 
     def set_strategy(self: Any, strategy: Any) -> None:
         parts = strategy if isinstance(strategy, tuple) else ()
@@ -277,7 +278,8 @@ def _slices(engine: Engine) -> None:
                 "sharded operators; here each rank computes whole samples: leave it out, and the "
                 "slicing of the samples"
             )
-        usual(self, strategy)
+        whole[0] = strategy == "full_batch"
+        usual(self, "data_parallel" if whole[0] else strategy)
 
     def set_stages(self: Any, stages: int) -> None:
         staged[0] = stages > 1
@@ -291,3 +293,36 @@ def _slices(engine: Engine) -> None:
     kind.set_dataset_strategy, kind.set_pipeline_stages = set_strategy, set_stages
     for name in ("dataset_strategy", "pipeline_stages"):
         module._set_auto_parallel_context_func_map[name] = getattr(context, f"set_{name}")
+
+
+def _whole_batches(semi: Semi) -> list[bool]:
+    """Let full_batch be what it is for the mathematics, nothing: all ranks read the same samples.
+
+    The compiler refuses it in data parallel (_utils.py:198), and gradients of PyNative would be
+    divided by the ranks (base.py:152) and then their mean taken. Return where it is remembered.
+    """
+    module = imported("mindspore.parallel._auto_parallel_context")
+    context, kind = module.auto_parallel_context(), module._AutoParallelContext
+    usual_reset, usual_strategy = kind.reset, kind.get_dataset_strategy
+    whole = [False]
+
+    def set_whole(self: Any, wanted: bool) -> None:
+        whole[0] = wanted
+
+    def get_whole(self: Any) -> bool:
+        return whole[0] and not semi.asked
+
+    def get_strategy(self: Any) -> Any:
+        return "full_batch" if whole[0] else usual_strategy(self)
+
+    def reset(self: Any) -> None:
+        whole[0] = False
+        usual_reset(self)
+
+    kind.set_full_batch, kind.get_full_batch, kind.reset = set_whole, get_whole, reset
+    kind.get_dataset_strategy = get_strategy
+    module._set_auto_parallel_context_func_map["full_batch"] = context.set_full_batch
+    getters = module._get_auto_parallel_context_func_map
+    getters["full_batch"] = lambda: whole[0]  # A program asks, to read all samples.
+    getters["dataset_strategy"] = context.get_dataset_strategy
+    return whole
