@@ -30,6 +30,11 @@ def create_dataset(**shards: int) -> ds.Dataset:
     return data.map(ds.transforms.TypeCast(ms.int32), "label").batch(32)
 
 
+def scale(which: int, factor: float) -> None:
+    weight = network.trainable_params()[which]
+    ops.assign(weight, factor * weight)
+
+
 class Between(train.Callback):
     """Changes the learning rate, and holds numbers and an average of the parameters."""
 
@@ -41,6 +46,15 @@ class Between(train.Callback):
         self.sums = np.zeros(3, np.float32)
         self.last = ms.Tensor([0.0])
         self.average = [p.clone() for p in network.trainable_params()]
+
+    def on_train_begin(self, run_context: train.RunContext) -> None:
+        scale(0, 0.9)
+
+    def on_train_epoch_begin(self, run_context: train.RunContext) -> None:
+        scale(2, 1.1)
+
+    def on_train_step_begin(self, run_context: train.RunContext) -> None:
+        scale(3, 0.99)
 
     def on_train_step_end(self, run_context: train.RunContext) -> None:
         p = run_context.original_args()

@@ -139,6 +139,7 @@ class Run:
         self._answer: Any = None  # Outputs of a step that is done already.
         self._skips: bool | None = None  # The pipeline was told to skip; fast_recovery before.
         self._looks = True  # Somebody may have changed parameters since the last step.
+        self._resumed = False
         self._meddles = not all(map(_callbacks.leaves_parameters, callbacks))
 
     def enter(self, initial_epoch: int) -> int | None:
@@ -183,6 +184,7 @@ class Run:
     def _resume(self, at: dict[str, Any]) -> int:
         from mindspore import dataset
 
+        self._resumed = True
         self._skips = dataset.config.get_fast_recovery()
         dataset.config.set_fast_recovery(_pipeline.draws_nothing(self._dataset))
         batch, epoch, done = int(at["batch"]), int(at["epoch"]), int(at["step"])
@@ -199,6 +201,12 @@ class Run:
         self._trainer.retrying = False
         self._dataset.set_init_step(batch)
         return epoch
+
+    def begun(self) -> None:
+        """Drop what on_train_begin has changed where the loop is entered later: state has it."""
+        if self._resumed:
+            assert self._trainer.state is not None
+            self._trainer.state.restore()
 
     def begin_as_usual(self) -> None:
         """Let whoever reads the data next begin where it would have without a fault."""
@@ -248,6 +256,7 @@ class Run:
         self.begin_as_usual()
         if self._answer is not None:
             answer, self._answer = self._answer, None
+            trainer.state.restore()  # What the begin of this step has changed is in it already.
             for callback, saved in zip(self._callbacks, trainer.state.objects["callbacks"]):
                 _callbacks.give_back(callback, saved)
             return unpack(answer)
@@ -269,7 +278,8 @@ def train_process(
         return
     if not trainer.retrying:
         trainer.call += 1
-    callbacks = list(arguments["list_callback"]._callbacks)
+    manager = arguments["list_callback"]
+    callbacks, begins = list(manager._callbacks), manager.on_train_begin
     begun_at = arguments["cb_params"].cur_step_num
     randomness = _rehearsal.Randomness() if engine.rehearsing else None
     rehearsed = False
@@ -286,6 +296,7 @@ def train_process(
             trainer.keep(callbacks)
             return
         model._train_network = Guard(trainer, network, run)
+        manager.on_train_begin = lambda context, run=run: (begins(context), run.begun())
         try:
             original(model, **{**arguments, "initial_epoch": first})
             trainer.keep(callbacks)
@@ -301,5 +312,5 @@ def train_process(
                 "where this job runs; use operators that it has there"
             ) from None
         finally:
-            model._train_network = network
+            model._train_network, manager.on_train_begin = network, begins
             run.begin_as_usual()
