@@ -165,16 +165,21 @@ model = torch.nn.Linear(2, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 if os.path.exists(folder + "/snapshot"):
     start = int(open(folder + "/snapshot").read())
-state = hf.State(model, optimizer)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+state = hf.State(model, optimizer, scheduler=scheduler)
+def at(n):
+    if n == {at} and not os.path.exists(folder + "/killed"):
+        open(folder + "/killed", "x").close()
+        os.kill(os.getpid(), signal.SIGKILL)
 for epoch in {passes}:
     for x in state.steps([torch.ones(1, 2)] * 2{which}):
-        if state.n == {at} and not os.path.exists(folder + "/killed"):
-            open(folder + "/killed", "x").close()
-            os.kill(os.getpid(), signal.SIGKILL)
+        at(state.n)
         model(x).sum().backward()
         optimizer.step()
+    scheduler.step()
     open(folder + "/snapshot", "w").write(str(int(epoch) + 1))
-open(folder + "/result-0", "w").write(str(state.n))
+    at(state.n - 0.5)
+open(folder + "/result-0", "w").write(str([state.n, scheduler.last_epoch]))
 {end}
 """
 
@@ -194,21 +199,31 @@ def test_torch_a_loop_that_begins_at_a_snapshots_epoch_does_not_end_as_if_all_wa
     assert "state.steps(loader, epoch=epoch)" in said
 
 
+@pytest.mark.parametrize(
+    ("at", "begin", "rates"),
+    [
+        (8, "max(start, state.epoch)", 6),
+        (7.5, "max(start, state.epoch)", 5),  # Killed where nobody knows what it did: it is said.
+        (7.5, "state.epoch if state.n else start", 6),
+    ],
+)
 def test_torch_a_loop_that_says_which_pass_it_is_may_begin_at_a_snapshots_epoch(
-    tmp_path: Path,
+    tmp_path: Path, at: float, begin: str, rates: int
 ) -> None:
     program = tmp_path / "program.py"
-    passes = "range(max(start, state.epoch), 6)"
-    program.write_text(SNAPSHOTS.format(passes=passes, which=", epoch=epoch", at=9, end=""))
-    assert run(tmp_path / "job", {}, ranks=1, program=program) == {0: 12}
+    passes = f"range({begin}, 6)"
+    program.write_text(SNAPSHOTS.format(passes=passes, which=", epoch=epoch", at=at, end=""))
+    assert run(tmp_path / "job", {}, ranks=1, program=program) == {0: [12, rates]}
+    said = (tmp_path / "job" / "log" / "worker_0.log").read_text()
+    assert ("begins with pass 4, past what it does before" in said) == (rates == 5)
 
 
-@pytest.mark.parametrize("at", [5, 9])
+@pytest.mark.parametrize("at", [5, 8])
 def test_torch_a_loop_that_begins_at_a_snapshots_epoch_is_seen_by_its_variable(
     tmp_path: Path, at: int
 ) -> None:
     program = tmp_path / "program.py"
     program.write_text(SNAPSHOTS.format(passes="range(start, 6)", which="", at=at, end=""))
-    assert run(tmp_path / "job", {}, ranks=1, program=program) == {0: 12}
+    assert run(tmp_path / "job", {}, ranks=1, program=program) == {0: [12, 6]}
     said = (tmp_path / "job" / "log" / "worker_0.log").read_text()
     assert f"(`epoch`), so this is taken for pass {at // 2}" in said

@@ -2,11 +2,15 @@
 
 The image of a step is made when the step ends, so it does not have these changes. A survivor whose
 next step is void gets them back from here; a replacement makes them again by running the program.
+Unless its loop begins past them, at the epoch of a snapshot that was written after them: then it
+takes them from a file of its predecessor's in the job's folder.
 """
 
 from __future__ import annotations
 
 import pickle
+from contextlib import suppress
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -39,3 +43,21 @@ class Between:
         if not self._with_gradients:
             keys.update(key for key, _ in kept.walk(True) if key[0] == "gradient")
         kept.change(self._tensors, keys, pickle.loads(self._objects))
+
+    def save(self, path: Path, at: tuple[int, int]) -> None:
+        """Write this for a successor; `at`: the version it follows, and the pass that begins."""
+        tensors = {key: local(tensor) for key, tensor in self._tensors.items()}
+        whole = path.with_name(f".{path.name}")
+        with suppress(OSError):  # The folder is memory of this host; load() finds nothing then.
+            path.unlink(missing_ok=True)
+            whole.write_bytes(pickle.dumps((at, tensors, self._keys, self._objects)))
+            whole.rename(path)
+
+    def load(self, path: Path, at: tuple[int, int]) -> bool:
+        """Become what a predecessor wrote. False: it wrote none at this place."""
+        with suppress(OSError):
+            then, tensors, keys, objects = pickle.loads(path.read_bytes())
+            if then == at:
+                self._tensors, self._keys, self._objects = tensors, keys, objects
+                return True
+        return False

@@ -491,6 +491,7 @@ class State:
                 self._engine.told.leave_pass(epoch)
                 continue
             restored = self._restarted
+            passed_over = restored and epoch > self._epoch
             if restored:  # What the program did between passes that are done is not new.
                 self._restore()
                 self._restarted = self._engine.guessed = False
@@ -500,7 +501,10 @@ class State:
             if length is None or skip < length:
                 view = self._session.private(self._session.version)
                 image = self._image.tensors(view)
-                between: Between | None = Between(self._kept, image, same=restored)
+                made = Between(self._kept, image, same=restored)
+                if passed_over or not restored:
+                    self._hand_on(made, epoch, passed_over)
+                between: Between | None = made
                 batches = feeder.start(epoch, skip, self._loader_state)
                 for batch in self._with_fetch(batches):
                     self._loader_state = feeder.state()
@@ -509,6 +513,25 @@ class State:
                     between = None
             self._epoch, self._index, self._loader_state = epoch + 1, 0, None
             self._engine.told.leave_pass(epoch)
+
+    def _hand_on(self, between: Between, epoch: int, passed_over: bool) -> None:
+        """Let a successor have what came before pass `epoch`; where that is this process, take it.
+
+        `passed_over`: the program has not made it here, as its loop began at a newer snapshot's.
+        """
+        engine = self._engine
+        path = engine.early.file(f"between-{engine.place.rank}")
+        at = (self._session.version, epoch)
+        if not passed_over:
+            between.save(path, at)
+        elif between.load(path, at):
+            between.put_back(self._kept)
+        else:
+            say(
+                f"after this restart the program begins with pass {epoch}, past what it does "
+                f"before that (a scheduler's step, for one) and has not done since step {self.n}: "
+                "let its loop begin with range(state.epoch if state.n else EPOCH, ...)"
+            )
 
     def _see_that_passes_were_done(self) -> None:
         """At the end: raise if all passes were taken for done, by a loop that begins elsewhere.
@@ -521,7 +544,7 @@ class State:
                 f"the program ends after {self._epochs_given} passes over its data, but "
                 f"{self._epoch} were done before it was started again: its loop over epochs does "
                 "not begin where it did then, as with the epoch of a snapshot; let it begin with "
-                "range(max(EPOCH, state.epoch), ...) and say which pass it is: "
+                "range(state.epoch if state.n else EPOCH, ...) and say which pass it is: "
                 "state.steps(loader, epoch=epoch)"
             )
 
