@@ -6,6 +6,7 @@ of Holdfast is in it.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ import numpy as np
 from mindspore import nn, ops, train
 from mindspore.communication import get_group_size, get_rank, init
 
+os.environ["MS_ENABLE_GRACEFUL_EXIT"] = "1"  # A sum of MindSpore's own is in each step.
 ms.set_context(mode=ms.GRAPH_MODE)
 ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True)
 init()
@@ -89,6 +91,14 @@ class Die(train.Callback):
         self.die(run_context.original_args().cur_step_num, "end")
 
 
+class Leave(train.Callback):
+    """Asks OnRequestExit to end the training after a step."""
+
+    def on_train_step_begin(self, run_context: train.RunContext) -> None:
+        with open(f"leave-{rank}.json", "w") as asked:
+            json.dump({"GracefulExit": int(run_context.original_args().cur_step_num >= 25)}, asked)
+
+
 network = nn.SequentialCell(nn.Flatten(), nn.Dense(784, 16), nn.ReLU(), nn.Dense(16, 10))
 optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
 model = train.Model(network, nn.CrossEntropyLoss(), optimizer, metrics={"loss": nn.Loss()})
@@ -104,7 +114,8 @@ for call in (1, 2):
         ms.load_param_into_net(network, new)
 # It adds the loss of all ranks up, by a collective of its own, after each epoch.
 plateau = train.ReduceLROnPlateau("loss", patience=1, factor=0.5, min_delta=10, verbose=True)
-model.fit(3, dataset, create_dataset(), callbacks=[plateau, Die(3)])
+leave = train.OnRequestExit(True, False, "left", "out", f"leave-{rank}.json")
+model.fit(3, dataset, create_dataset(), callbacks=[plateau, Leave(), leave, Die(3)])
 numbers = [*between.losses, between.best, between.seen["steps"], *between.sums]
 numbers += [*between.last.asnumpy(), plateau.best, plateau.wait, plateau.cooldown_counter]
 held = [ms.Tensor(np.array(numbers, np.float32)), *between.average]

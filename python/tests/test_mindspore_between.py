@@ -19,8 +19,8 @@ if not NEEDS_MINDSPORE.args[0]:
     from holdfast.mindspore import _callbacks
 
 # In the first call; in the second, whose parameters were loaded; before a callback's collective,
-# and after it.
-KILLS = ("1,1,4,end", "0,2,3,begin", "1,3,10,end", "0,3,21,begin")
+# and after it; and after the checkpoint of OnRequestExit.
+KILLS = ("1,1,4,end", "0,2,3,begin", "1,3,10,end", "0,3,21,begin", "1,3,25,end")
 
 
 @pytest.mark.kill
@@ -39,6 +39,8 @@ def test_mindspore_what_callbacks_change_and_hold_is_as_without_kills(tmp_path: 
         assert len(list((tmp_path / kind).glob("killed-*"))) == len(kills)
         found.append(digests(tmp_path / kind))
     assert {"held-0.ckpt", "final-1.ckpt", "out/call2-1-1_3.ckpt"} <= set(found[0])
+    left = [found[0][f"out/rank_{rank}/left_train.ckpt"] for rank in range(2)]
+    assert left[0] == left[1]
     assert found[0] == found[1]
 
 

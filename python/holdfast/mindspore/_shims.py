@@ -29,7 +29,7 @@ def apply(engine: Engine) -> None:
             f"MindSpore {version} was not tried with Holdfast ({', '.join(TRIED_VERSIONS)} was); "
             "what it has moved since will be reported as missing"
         )
-    for shim in (_device, _parallel_mode, _cluster, _collectives, _gradients, _steps):
+    for shim in (_device, _parallel_mode, _cluster, _collectives, _gradients, _steps, _leaving):
         try:
             shim(engine)
         except (AttributeError, ImportError, KeyError) as error:
@@ -256,3 +256,8 @@ def _steps(engine: Engine) -> None:
         _train.train_process(trainer, original, self, *given, **named)
 
     model._train_process = train_process
+
+
+def _leaving(engine: Engine) -> None:
+    """Let all ranks leave a training when they are asked to."""
+    imported("holdfast.mindspore._leaving").apply(engine)
