@@ -43,7 +43,7 @@ constexpr const char* kExitCodes =
 void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
   auto& agent = arguments.agent;
   agent.worker_num = 8;
-  app.add_option("--worker_num", agent.worker_num, "Workers of the whole job")
+  app.add_option("--worker_num", agent.worker_num, "Workers of the whole job (64 at most so far)")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
   app.add_option("--local_worker_num", arguments.local_worker_num,
@@ -109,6 +109,15 @@ Result<runtime::AgentOptions> finish(LaunchArguments arguments, std::vector<std:
   return std::move(agent);
 }
 
+// An option's value that is empty (`--log_dir=$UNSET`) must not make the next option its value.
+std::string first_empty(const std::vector<std::string>& words) {
+  for (std::size_t i = 0; i < words.size() && words[i].starts_with('-') && words[i] != "--"; ++i) {
+    if (words[i].ends_with('=')) return words[i].substr(0, words[i].size() - 1);
+    if (words[i].find('=') == std::string::npos) ++i;  // Its value is the next word.
+  }
+  return {};
+}
+
 // The program and its arguments: all after the first word that is no option. A "--" before the
 // program is not its own; one after it is.
 std::vector<std::string> parse(CLI::App& app, const std::vector<std::string>& words) {
@@ -141,6 +150,8 @@ int launch(const std::string& name, int argc, const char* const* argv,
     return runtime::kExitUsage;
   };
   std::vector<std::string> program;
+  const std::string empty = first_empty({argv, argv + argc});
+  if (!empty.empty()) return wrong(cat(empty, "= has no value: give one, or leave it out"));
   try {
     program = parse(app, {argv, argv + argc});
   } catch (const CLI::ParseError& error) {

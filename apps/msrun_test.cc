@@ -3,8 +3,10 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <string>
+#include <thread>
 
 #include "apps/testing/job.h"
 #include "base/text.h"
@@ -60,6 +62,16 @@ TEST(Msrun, RefusesAPortThatIsTaken) {
   EXPECT_TRUE(job.nothing_left());
 }
 
+// As that of a job that was killed the moment before, and is started again.
+TEST(Msrun, TakesAPortThatIsFreeInAMoment) {
+  Job job("dying-port");
+  io::Fd other = listen_at(job.port);
+  job.launch({"--worker_num", "1", "--join=True", "true"});
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // Time to find it taken.
+  other = io::Fd();
+  EXPECT_EQ(job.wait(), 0) << job.output();
+}
+
 TEST(Msrun, RefusesAWrongSettingBeforeAnythingStarts) {
   Job job("setting");
   job.environment.push_back("HOLDFAST_UPDATE_THREADS=99");
@@ -109,6 +121,15 @@ TEST(Msrun, RefusesAnOptionThatItDoesNotKnow) {
   job.launch({"--worker_nmu", "1", "true"});
   EXPECT_EQ(job.wait(), 2);
   EXPECT_TRUE(has(job.output(), "unknown option --worker_nmu")) << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
+// A variable of a script's that is not set.
+TEST(Msrun, RefusesAnOptionWithoutAValueInPlaceOfTakingTheNextOptionForIt) {
+  Job job("empty-value");
+  job.launch({"--master_addr=", "--worker_num=1", "true"});
+  EXPECT_EQ(job.wait(), 2);
+  EXPECT_TRUE(has(job.output(), "--master_addr= has no value")) << job.output();
   EXPECT_TRUE(job.nothing_left());
 }
 

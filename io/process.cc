@@ -7,9 +7,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <asio/posix/stream_descriptor.hpp>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <utility>
 
@@ -57,6 +59,23 @@ bool is_folder(const std::string& path) {
   return ::stat(path.c_str(), &about) == 0 && S_ISDIR(about.st_mode);
 }
 
+// The kernel says of a script whose interpreter is not there that the script itself is not.
+Result<std::string> with_interpreter(const std::string& script) {
+  std::ifstream file(script);
+  std::string line;
+  if (!std::getline(file, line) || !line.starts_with("#!")) return script;
+  const auto start = std::min(line.find_first_not_of(" \t", 2), line.size());
+  const auto name = line.substr(start, line.find_first_of(" \t", start) - start);
+  if (name.empty() || ::access(name.c_str(), X_OK) == 0) return script;
+  const bool dos = name.back() == '\r';
+  return Error{Blame::kUser,
+               dos ? cat(script,
+                         " has line ends of Windows, so that its interpreter is not found; "
+                         "take the carriage returns out (`sed -i 's/\\r$//'`)")
+                   : cat(script, " is a script for ", name,
+                         ", which is not there or not executable; check its first line")};
+}
+
 }  // namespace
 
 std::string describe(const Exit& exit) {
@@ -102,7 +121,7 @@ Result<std::string> find_program(const std::string& name, std::string_view path)
     return Error{Blame::kUser, file + why};
   };
   if (name.find('/') != std::string::npos) {
-    if (fits(name)) return name;
+    if (fits(name)) return with_interpreter(name);
     if (::access(name.c_str(), F_OK) == 0) return refuse(name);
     return Error{Blame::kUser, cat("there is no program ", name, "; check the path")};
   }
@@ -111,7 +130,7 @@ Result<std::string> find_program(const std::string& name, std::string_view path)
     const std::size_t end = std::min(path.find(':', start), path.size());
     const std::string_view folder = path.substr(start, end - start);
     const std::string file = cat(folder.empty() ? "." : folder, '/', name);
-    if (fits(file)) return file;
+    if (fits(file)) return with_interpreter(file);
     if (found.empty() && ::access(file.c_str(), F_OK) == 0) found = file;
     start = end + 1;
   }

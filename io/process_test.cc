@@ -455,5 +455,22 @@ TEST(FindProgram, FollowsThePath) {
   EXPECT_NE(why("", path), "found");
 }
 
+TEST(FindProgram, RefusesAScriptWhoseInterpreterIsMissing) {
+  const TemporaryFolder folder;
+  const std::string script = folder / "script";
+  const auto why = [&](const std::string& first_line) {
+    std::ofstream(script) << first_line << "\ntrue\n";
+    EXPECT_EQ(::chmod(script.c_str(), 0700), 0);
+    const auto found = find_program(script, "");
+    return found ? "found" : found.error().what;
+  };
+  EXPECT_EQ(why("#!/bin/sh"), "found");
+  EXPECT_EQ(why("#! /bin/sh -e"), "found");
+  EXPECT_EQ(why("#!"), "found");  // The kernel's affair.
+  EXPECT_EQ(why("true"), "found");
+  EXPECT_NE(why("#!/no/such/sh -e").find("/no/such/sh,"), std::string::npos);
+  EXPECT_NE(why("#!/bin/sh\r").find("line ends of Windows"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace holdfast::io

@@ -4,9 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "base/text.h"
@@ -134,6 +136,20 @@ Status look_at_other_jobs(const std::string& job, std::vector<std::string>& rema
   return {};
 }
 
+// A job whose agent was killed just now still dies: its port and its name are free in a moment, and
+// whoever starts it again at once, by a script say, need not try twice.
+template <class Check>
+Status in_a_moment(const Check& check) {
+  constexpr auto kMoment = std::chrono::seconds(2);
+  constexpr auto kBetween = std::chrono::milliseconds(10);
+  const auto end = std::chrono::steady_clock::now() + kMoment;
+  for (;;) {
+    Status status = check();
+    if (status || std::chrono::steady_clock::now() > end) return status;
+    std::this_thread::sleep_for(kBetween);
+  }
+}
+
 }  // namespace
 
 std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options) {
@@ -150,11 +166,12 @@ std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options) {
   auto settings = settings_of(launch.environment);
   if (!settings) return Unlaunchable{settings.error()};
   launch.settings = std::move(*settings);
-  if (const auto free = probe_port(options); !free) return Unlaunchable{free.error()};
+  const auto free = in_a_moment([&] { return probe_port(options); });
+  if (!free) return Unlaunchable{free.error()};
   const std::string& job = launch.settings.job;
   if (options.runs_scheduler) {
-    if (const auto unused = look_at_other_jobs(job, launch.remarks); !unused)
-      return Unlaunchable{unused.error()};
+    const auto unused = in_a_moment([&] { return look_at_other_jobs(job, launch.remarks); });
+    if (!unused) return Unlaunchable{unused.error()};
   }
   std::error_code error;
   launch.log_directory = std::filesystem::absolute(options.log_dir, error).lexically_normal();

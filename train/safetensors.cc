@@ -1,6 +1,7 @@
 #include "train/safetensors.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -79,13 +80,52 @@ bool write_content(int fd, std::span<const SavedArray> arrays, const std::string
 }
 
 Error failed(const std::string& what, const std::string& path) {
-  return {Blame::kWorld, cat("cannot ", what, " ", path, ": ", std::strerror(errno))};
+  const char* remedy = errno == ENOSPC || errno == EDQUOT
+                           ? "; make room there or save to another disk"
+                           : "; save to a folder that is there and can be written to";
+  return {Blame::kWorld, cat("cannot ", what, " ", path, ": ", std::strerror(errno), remedy)};
+}
+
+// A file that takes the place of a device (/dev/null, by root) would harm the whole machine.
+Status check_is_file(const std::string& path) {
+  struct stat is {};
+  if (::stat(path.c_str(), &is) != 0 || S_ISREG(is.st_mode)) return {};
+  return Error{Blame::kUser, cat("cannot write ", path, ": it is ",
+                                 S_ISDIR(is.st_mode) ? "a folder" : "no regular file",
+                                 "; save under another name")};
+}
+
+// Without a name as long as it is written, where the file system can do that: a process that is
+// killed meanwhile leaves nothing.
+struct Draft {
+  std::string name;
+  int fd = -1;
+  bool nameless = true;
+};
+
+Draft new_draft(const std::string& path, const std::string& folder) {
+  Draft draft{cat(path, ".", ::getpid(), ".tmp")};
+  draft.fd = ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0644);
+  if (draft.fd >= 0) return draft;
+  draft.nameless = false;
+  draft.fd = ::open(draft.name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  return draft;
+}
+
+bool give_name(const Draft& draft) {
+  if (!draft.nameless) return true;
+  ::unlink(draft.name.c_str());  // What a process of this number has left in this instant, once.
+  const std::string content = cat("/proc/self/fd/", draft.fd);
+  return ::linkat(AT_FDCWD, content.c_str(), AT_FDCWD, draft.name.c_str(), AT_SYMLINK_FOLLOW) == 0;
+}
+
+std::string folder_of(const std::string& path) {
+  const auto slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash + 1);
 }
 
 // The new name itself must reach the disk.
-Status sync_folder_of(const std::string& path) {
-  const auto slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+Status sync_folder(const std::string& folder) {
   const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return failed("open the folder", folder);
   const bool synced = ::fsync(fd) == 0 || errno == EINVAL;  // Some file systems can not.
@@ -97,22 +137,19 @@ Status sync_folder_of(const std::string& path) {
 
 Status write_safetensors(const std::string& path, std::span<const SavedArray> arrays,
                          std::span<const Note> metadata) {
-  const std::string temporary = cat(path, ".", ::getpid(), ".tmp");
-  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return failed("create", temporary);
-  const bool written = write_content(fd, arrays, header_of(arrays, metadata));
-  const Error error = failed("write", temporary);
-  ::close(fd);
+  if (const Status file = check_is_file(path); !file) return file;
+  const std::string folder = folder_of(path);
+  const Draft draft = new_draft(path, folder);
+  if (draft.fd < 0) return failed("create", path);
+  const bool written = write_content(draft.fd, arrays, header_of(arrays, metadata)) &&
+                       give_name(draft) && ::rename(draft.name.c_str(), path.c_str()) == 0;
+  const Error error = failed("write", path);
+  ::close(draft.fd);
   if (!written) {
-    ::unlink(temporary.c_str());
+    ::unlink(draft.name.c_str());
     return error;
   }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) {
-    const Error renaming = failed("write", path);
-    ::unlink(temporary.c_str());
-    return renaming;
-  }
-  return sync_folder_of(path);
+  return sync_folder(folder);
 }
 
 }  // namespace holdfast::train

@@ -1,12 +1,20 @@
 #include "train/safetensors.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 namespace holdfast::train {
 namespace {
@@ -58,6 +66,49 @@ TEST(Safetensors, NamesTheFileThatCanNotBeWrittenAndLeavesNone) {
   ASSERT_FALSE(written);
   EXPECT_NE(written.error().what.find(folder), std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(folder));
+}
+
+TEST(Safetensors, TakesThePlaceOfNoDeviceAndNoFolder) {
+  const std::string folder = scratch("-folder");
+  std::filesystem::create_directory(folder);
+  const std::string pipe = folder + "/pipe";  // As /dev/null is one: no regular file.
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& path : {folder, pipe}) {
+    const Status written = write_safetensors(path, {}, {});
+    ASSERT_FALSE(written) << path;
+    EXPECT_NE(written.error().what.find(path), std::string::npos);
+  }
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  std::filesystem::remove_all(folder);
+}
+
+// A rank that is killed while it saves leaves what is in the folder at any such instant.
+TEST(Safetensors, HasNoNameAsLongAsItIsNotWhole) {
+  const std::string folder = scratch("-draft");
+  std::filesystem::create_directory(folder);
+  const int can = ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+  if (can < 0) {
+    std::filesystem::remove_all(folder);
+    GTEST_SKIP() << "the file system has no files without names";
+  }
+  ::close(can);
+  const std::vector<float> many(1 << 20);
+  const SavedArray array[] = {{"w", "F32", {1 << 20}, std::as_bytes(std::span(many))}};
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const rlimit limit{1 << 20, 1 << 20};  // SIGXFSZ kills the writer after a quarter of the file.
+    const rlimit no_core{0, 0};
+    ::setrlimit(RLIMIT_CORE, &no_core);
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    ::signal(SIGXFSZ, SIG_DFL);
+    ::_exit(write_safetensors(folder + "/file", array, {}) ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace
