@@ -105,6 +105,7 @@ struct State::Parts {
   void rehearse(const std::function<torch::Tensor()>& input);
   void restore();
   void compare_terms();
+  void check_place();
   bool begin_step();
   void end_step();
   [[nodiscard]] bool at_end();
@@ -223,11 +224,24 @@ void State::Parts::compare_terms() {
   if (!different.empty()) throw Failure(job->worker->fail(different).what);
 }
 
+// An epoch that another, longer data set has begun may have gone beyond this one's end.
+void State::Parts::check_place() {
+  const arena::Position at = session->arena().position();
+  if (at.index < sharding.steps_per_epoch()) return;
+  throw Failure(job->worker
+                    ->fail(cat("epoch ", at.epoch, " has had ", at.index,
+                               " steps with another data set or batch, and with this one (",
+                               sharding.samples, " samples) it has ", sharding.steps_per_epoch(),
+                               ": end a data set's loop with its epoch, by StepsOptions::epochs"))
+                    .what);
+}
+
 bool State::Parts::begin_step() {
   if (at_end()) {
     replaying = false;
     return false;
   }
+  check_place();
   const runtime::Began began = must(session->begin_step());
   if (began == runtime::Began::kTooLate) {
     throw Failure(

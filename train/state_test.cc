@@ -220,6 +220,31 @@ TEST(State, TakesABatchedDataSetToo) {
   EXPECT_TRUE(same_bytes(net->last->weight, plain->last->weight));
 }
 
+// 12 steps of 8 in an epoch of 100 samples, 3 in one of 30.
+class FewPoints : public Points {
+ public:
+  c10::optional<std::size_t> size() const override { return 30; }
+};
+
+TEST(State, RefusesADataSetThatTheEpochUnderWayHasOutrun) {
+  auto job = init();
+  Net net(false);
+  State state(job, net, Sgd{});
+  for (auto& batch : state.steps(Points(), until(2))) state.step(loss_of(net, batch));
+  for (auto& batch : state.steps(FewPoints(), until(3))) state.step(loss_of(net, batch));
+  EXPECT_EQ(state.epoch(), 1U);
+  for (auto& batch : state.steps(Points(), until(6))) state.step(loss_of(net, batch));
+  for (auto& batch : state.steps(FewPoints(), until(6)))
+    ADD_FAILURE() << batch.target;  // At its end.
+  try {
+    for (auto& batch : state.steps(FewPoints(), until(7))) ADD_FAILURE() << batch.target;
+    ADD_FAILURE() << "no failure";
+  } catch (const Failure& failure) {
+    EXPECT_NE(std::string(failure.what()).find("epoch 1 has had 3 steps"), std::string::npos)
+        << failure.what();
+  }
+}
+
 TEST(State, SavesWhatTheLastStepLeft) {
   auto job = init();
   Net net(true);

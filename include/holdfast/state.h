@@ -47,6 +47,8 @@ struct StepsOptions {
   std::size_t batch = 32;  // Samples per rank and step. What does not fill a last step is left out.
   std::uint64_t shuffle_seed = 0;  // Of the samples' order and of torch's generator in each step.
   std::uint64_t max_steps = std::numeric_limits<std::uint64_t>::max();  // In all, as epochs.
+  // Loops over several data sets, in turns: give each its epochs. A loop that begins within an
+  // epoch goes on at its next step, which a shorter data set may not have (Failure).
 };
 
 template <class Dataset>
