@@ -89,7 +89,9 @@ class State {
   }
 
   // In the loop's body: the backward pass of `loss` (one number), and the sums over ranks, which
-  // overlap with it. The update is made when the body ends.
+  // overlap with it. The update is made when the body ends. Of several micro-batches, give the sum
+  // of their losses. The gradients are not yours: one that is changed after the call (clipped, say)
+  // may be summed already or not yet, and the ranks would drift apart.
   void step(const torch::Tensor& loss);
 
   // Makes a value of yours part of the state: a repeated step finds it as it was at the step's
