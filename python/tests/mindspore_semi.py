@@ -15,7 +15,7 @@ from mindspore.communication import get_rank, init
 from mindspore.nn.utils import no_init_parameters
 from mindspore.parallel.auto_parallel import AutoParallel
 
-from holdfast.mindspore import _semi
+from holdfast.mindspore import _operators, _semi
 
 ms.set_context(mode=ms.GRAPH_MODE)
 init()
@@ -64,7 +64,7 @@ def trained(net: Any, step: Callable[..., Any]) -> list[Any]:
     net.set_train()
     for data, target in zip(INPUTS, TARGETS):
         step(data, target)
-    return [parameter.asnumpy() for parameter in net.trainable_params()]
+    return [parameter.asnumpy().copy() for parameter in net.trainable_params()]
 
 
 def by_reducer() -> list[Any]:
@@ -194,6 +194,142 @@ def by_own_cell_without() -> list[Any]:
     return own(reduces=False)
 
 
+def forward_value_and_grad(mode: int) -> list[Any]:
+    ms.set_context(mode=mode)
+    ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel")
+    net, optimizer, _ = parts()
+    weights = optimizer.parameters
+    gradients = nn.ForwardValueAndGrad(nn.WithLossCell(net, LOSS), weights, get_by_list=True)
+    found = trained(net, lambda data, target: optimizer(gradients(data, target)[1]))
+    ms.set_context(mode=ms.GRAPH_MODE)
+    return found
+
+
+def by_forward_value_and_grad() -> list[Any]:
+    return forward_value_and_grad(ms.GRAPH_MODE)
+
+
+def by_forward_value_and_grad_in_pynative() -> list[Any]:
+    return forward_value_and_grad(ms.PYNATIVE_MODE)
+
+
+class Within(nn.Cell):  # type: ignore[misc]
+    """A cell that asks for gradients where it is called, in one of the ways that there are."""
+
+    def __init__(self, network: Any, optimizer: Any, way: str) -> None:
+        """`way`: which function asks."""
+        super().__init__(auto_prefix=False)
+        self.network, self.optimizer, self.way = network, optimizer, way
+        self.weights = optimizer.parameters
+
+    def construct(self, data, target):  # type: ignore[no-untyped-def]
+        if self.way == "value_and_grad":
+            _, grads = ms.value_and_grad(self.network, None, self.weights)(data, target)
+        elif self.way == "both":
+            _, (_, grads) = ms.value_and_grad(self.network, 0, self.weights)(data, target)
+        else:
+            _, grads = ops.GradOperation(get_all=True, get_by_list=True)(
+                self.network, self.weights
+            )(data, target)
+        return self.optimizer(grads)
+
+
+def within(mode: int, way: str) -> list[Any]:
+    ms.set_context(mode=mode)
+    ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel")
+    net, optimizer, _ = parts(seed=1 + get_rank())
+    found = trained(net, Within(nn.WithLossCell(net, LOSS), optimizer, way))
+    ms.set_context(mode=ms.GRAPH_MODE)
+    return found
+
+
+def by_value_and_grad_within() -> list[Any]:
+    return within(ms.GRAPH_MODE, "value_and_grad")
+
+
+def by_both_within() -> list[Any]:
+    return within(ms.GRAPH_MODE, "both")
+
+
+def by_grad_operation_within() -> list[Any]:
+    return within(ms.GRAPH_MODE, "GradOperation")
+
+
+def by_both_within_in_pynative() -> list[Any]:
+    return within(ms.PYNATIVE_MODE, "both")
+
+
+def jit(mode: int) -> list[Any]:
+    ms.set_context(mode=mode)
+    ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel")
+    net, optimizer, _ = parts(seed=1 + get_rank())
+    loss_net, weights = nn.WithLossCell(net, LOSS), optimizer.parameters
+
+    @ms.jit  # type: ignore[untyped-decorator]
+    def step(data, target):  # type: ignore[no-untyped-def]
+        _, grads = ms.value_and_grad(loss_net, None, weights)(data, target)
+        return optimizer(grads)
+
+    found = trained(net, step)
+    ms.set_context(mode=ms.GRAPH_MODE)
+    return found
+
+
+def by_value_and_grad_in_jit() -> list[Any]:
+    return jit(ms.GRAPH_MODE)
+
+
+def by_value_and_grad_in_jit_in_pynative() -> list[Any]:
+    return jit(ms.PYNATIVE_MODE)
+
+
+class OneStep(nn.TrainOneStepCell):  # type: ignore[misc]
+    """As the documents let a program derive its own."""
+
+    def construct(self, data, target):  # type: ignore[no-untyped-def]
+        loss = self.network(data, target)
+        grads = self.grad_reducer(self.grad_no_sens(self.network, self.weights)(data, target))
+        return ops.depend(loss, self.optimizer(grads))
+
+
+def one_step(mode: int, parallel: str) -> list[Any]:
+    ms.set_context(mode=mode)
+    ms.reset_auto_parallel_context()
+    ms.set_auto_parallel_context(parallel_mode=parallel, gradients_mean=True)
+    net, optimizer, _ = parts()
+    step = OneStep(nn.WithLossCell(net, LOSS), optimizer)
+    found = trained(net, step)
+    before = _operators.count()
+    step(INPUTS[0], TARGETS[0])
+    ms.runtime.synchronize()
+    print("EXCHANGES", parallel, _operators.count() - before, flush=True)
+    ms.set_context(mode=ms.GRAPH_MODE)
+    return found
+
+
+def by_one_step_cell_in_pynative() -> list[Any]:
+    return one_step(ms.PYNATIVE_MODE, "semi_auto_parallel")
+
+
+def by_one_step_cell_data_parallel() -> list[Any]:
+    return one_step(ms.PYNATIVE_MODE, "data_parallel")
+
+
+def unknown(in_graph: bool) -> None:
+    """Update by gradients that are exchanged nowhere."""
+    ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel")
+    net, optimizer, _ = parts()
+    grads = tuple(ops.ones_like(weight) for weight in net.trainable_params())
+
+    def update():  # type: ignore[no-untyped-def]
+        return optimizer(grads)
+
+    step = ms.jit(update) if in_graph else update
+    for _ in range(3):
+        step()
+        print("STEP", in_graph, flush=True)
+
+
 def by_micro_batches() -> list[Any]:
     ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", pipeline_stages=2)
     net, optimizer, _ = parts()
@@ -237,10 +373,25 @@ for way in (
     by_micro_batches,
     by_own_cell_with_reducer,
     by_own_cell_without,
+    by_forward_value_and_grad,
+    by_forward_value_and_grad_in_pynative,
+    by_value_and_grad_within,
+    by_both_within,
+    by_grad_operation_within,
+    by_both_within_in_pynative,
+    by_value_and_grad_in_jit,
+    by_value_and_grad_in_jit_in_pynative,
+    by_one_step_cell_in_pynative,
+    by_one_step_cell_data_parallel,
 ):
     found = way()
     near = all(np.allclose(a, b, atol=1e-6) for a, b in zip(found, wanted))
     print("SAME" if near else "OTHER", way.__name__, flush=True)
+for in_graph in (False, True):
+    try:
+        unknown(in_graph)
+    except Exception as error:
+        print("ENDED", error, flush=True)
 try:
     ms.set_auto_parallel_context(dataset_strategy=((1, 4), (1,)))
 except Exception as error:

@@ -38,7 +38,7 @@ def init(
     """Stand for DistributedGradReducer.__init__."""
     Cell.__init__(self, auto_prefix=False)
     engine = _engine.start()
-    by_model = _made_by_model()
+    by_model = _made_by_model() or bool(engine.trainer.call)  # In a graph of Model.train's.
     if engine.rehearsing and not by_model:
         _rehearsal.stop_here(engine)
     size = len(engine.members(group))
@@ -58,7 +58,6 @@ def init(
     self.map_ = ops.Map()
     index = engine.use(group, by_model)
     self.exchange = _operators.reduce(index, size, Op.SUM, 0, factor, training=True)
-    self.single = len(parameters) == 1
 
 
 @jit(backend="ms_backend")
@@ -67,7 +66,7 @@ def construct(self, grads):  # type: ignore[no-untyped-def]
     datatypes = self.map_(ops.partial(_get_datatype), grads)
     grads = self.map_(ops.partial(_cast_datatype, mstype.float32), grads)
     summed = self.exchange(*grads)
-    if self.single:
+    if len(grads) == 1:
         summed = (summed,)
     return self.map_(ops.partial(_cast_datatype), datatypes, summed)
 

@@ -11,18 +11,22 @@ import contextlib
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from mindspore import nn, ops
+from mindspore import Tensor, nn, ops
 from mindspore.ops.composite import base
 
 from holdfast._errors import UserError
-from holdfast.mindspore import _broadcast, _operators
+from holdfast.mindspore import _broadcast, _in_graph, _operators
 from holdfast.mindspore._engine import Phase
 from holdfast.mindspore._imported import imported
+from holdfast.mindspore._in_graph import flag
 
 if TYPE_CHECKING:
     from holdfast.mindspore._engine import Engine
+
+
+_UNSURE: Final = 2  # So many updates in turn found nothing exchanged since the one before.
 
 
 class Exchange(nn.Cell):  # type: ignore[misc]
@@ -37,47 +41,34 @@ class Exchange(nn.Cell):  # type: ignore[misc]
     def begin(self, engine: Engine) -> None:
         """Exchange from now on; all ranks begin with rank 0's parameters."""
         reducer = nn.DistributedGradReducer(self.weights_of, True)
-        if engine.phase not in (Phase.ECHO, Phase.LIVE):  # A successor would come alone.
-            self._take_rank_0s(engine)
+        take_rank_0s(engine, self.weights_of)
         self.reducer = reducer
-
-    def _take_rank_0s(self, engine: Engine) -> None:
-        number = engine.number("Broadcast", 0, "")
-        operator = _operators.broadcast(engine.use(""), engine.world_size, 0, number)
-        of_rank_0 = _broadcast.Broadcast(operator)(tuple(w.value() for w in self.weights_of))
-        for weight, value in zip(self.weights_of, of_rank_0):
-            ops.assign(weight, value)  # In place: an optimizer that has run would go on elsewhere.
 
     def __call__(self, grads: Any) -> Any:
         """Reduce outside of a graph, where one compiled before begin() would go on without."""
+        return self.construct(grads)
+
+    def construct(self, grads: Any) -> Any:
+        """Reduce, in a graph and outside of it."""
+        if isinstance(grads, Tensor):  # Of one weight that is in no list.
+            return self.reducer((grads,))[0]
         return self.reducer(grads)
 
-    def construct(self, grads):  # type: ignore[no-untyped-def]
-        return self.reducer(grads)
+
+def take_rank_0s(engine: Engine, weights: Sequence[Any]) -> None:
+    """Give all ranks rank 0's parameters."""
+    if not weights or engine.phase in (Phase.ECHO, Phase.LIVE):  # A successor would come alone.
+        return
+    number = engine.number("Broadcast", 0, "")
+    operator = _operators.broadcast(engine.use(""), engine.world_size, 0, number)
+    of_rank_0 = _broadcast.Broadcast(operator)(tuple(w.value() for w in weights))
+    for weight, value in zip(weights, of_rank_0):
+        ops.assign(weight, value)  # In place: an optimizer that has run would go on elsewhere.
 
 
-# MindSpore's graph compiler reads the source of these: a program may call them in a graph.
-def _of_list(usual: Callable[..., Any], exchange: Exchange) -> Callable[..., Any]:
-    def exchanged(*args, **kwargs):  # type: ignore[no-untyped-def]
-        return exchange(usual(*args, **kwargs))
-
-    return exchanged
-
-
-def _with_value(usual: Callable[..., Any], exchange: Exchange) -> Callable[..., Any]:
-    def exchanged(*args, **kwargs):  # type: ignore[no-untyped-def]
-        value, grads = usual(*args, **kwargs)
-        return value, exchange(grads)
-
-    return exchanged
-
-
-def _with_rest(usual: Callable[..., Any], exchange: Exchange) -> Callable[..., Any]:
-    def exchanged(*args, **kwargs):  # type: ignore[no-untyped-def]
-        grads, rest = usual(*args, **kwargs)
-        return exchange(grads), rest
-
-    return exchanged
+def _wait_for(weights: Sequence[Any]) -> None:
+    for weight in weights:
+        weight.asnumpy()
 
 
 class Semi:
@@ -87,6 +78,10 @@ class Semi:
         """Nothing was asked for yet."""
         self._engine = engine
         self.asked = False
+        self._taken: dict[int, Any] = {}  # Parameters that are rank 0's.
+        self._counts = weakref.WeakKeyDictionary[
+            Any, tuple[int, int]
+        ]()  # Of exchanges, by what updates.
         # By the identities of the weights, which each exchange keeps alive: a program may ask for
         # the gradients of the same in each step.
         self._begun: dict[tuple[int, ...], Exchange] = {}
@@ -102,21 +97,54 @@ class Semi:
             self._begun |= waiting
         else:
             self._begun = {}  # Until it is asked for again, ranks may drift apart.
+            self._taken = {}
+            self._counts = weakref.WeakKeyDictionary()
 
     def exchanged(self, gradient: Any, usual: Callable[..., Any], weights: Any) -> Any:
         """Return what a program gets that asks for the gradients of weights."""
-        alone = not gradient.get_all and not _flag(gradient, "get_by_position")
-        if not (alone and isinstance(weights, (list, tuple))) or _flag(gradient, "return_ids"):
+        if flag(gradient, "return_ids"):
             if self.asked:
-                raise UserError(
-                    "in semi-automatic parallel, gradients are exchanged where they are of a list "
-                    "of weights alone: use value_and_grad(function, None, weights)"
-                )
+                _in_graph.refuse_ids()
             return usual
-        exchange = self._exchange(weights)
-        if _flag(gradient, "get_value"):
-            return _with_value(usual, exchange)
-        return (_with_rest if _flag(gradient, "has_aux") else _of_list)(usual, exchange)
+        listed = weights if isinstance(weights, (list, tuple)) else (weights,)
+        return _in_graph.exchanging(usual, self._exchange(listed), *_in_graph.shape(gradient))
+
+    def updated(self, by: Any, weights: Sequence[Any]) -> None:
+        """Hear of an update; UserError: what it was made of has not been exchanged.
+
+        Whatever way of making gradients is not known here ends so, in place of ranks that drift
+        apart.
+        """
+        phase = self._engine.phase
+        early = phase is Phase.EARLY and not self._engine.restarted
+        if not self.asked or self._engine.rehearsing or not (early or phase is Phase.PLAIN):
+            return
+        before, unsure = self._counts.get(by, (-1, 0))
+        now = _operators.count()
+        unsure = unsure + 1 if now == before else 0
+        if unsure == _UNSURE:  # What updates may still be under way, and be waited for.
+            _wait_for(weights)
+            now = _operators.count()
+        self._counts[by] = now, unsure
+        if now == before and unsure == _UNSURE:
+            raise UserError(
+                "in semi-automatic parallel, an update was made of gradients that no rank has "
+                "exchanged, so the ranks drift apart: make them by value_and_grad(function, None, "
+                "weights), or give them to an nn.DistributedGradReducer(weights) before the "
+                "optimizer"
+            )
+
+    def anonymous(self) -> Exchange:
+        """Return what exchanges gradients that a graph makes, of whatever weights."""
+        exchange = Exchange(())
+        exchange.begin(self._engine)
+        return exchange
+
+    def settle(self, weights: Sequence[Any]) -> None:
+        """Let all ranks begin with rank 0's, where they have not begun."""
+        new = [weight for weight in weights if id(weight) not in self._taken]
+        self._taken |= {id(weight): weight for weight in new}
+        take_rank_0s(self._engine, new)
 
     def _exchange(self, weights: Sequence[Any]) -> Exchange:
         key = tuple(map(id, weights))
@@ -129,39 +157,6 @@ class Semi:
         return known[key]
 
 
-def _flag(gradient: Any, name: str) -> bool:
-    return bool(getattr(gradient, name, False))  # GradOperation has not all that _Grad has.
-
-
-def _of_mindspore(module: str) -> bool:
-    return module.partition(".")[0] == "mindspore"
-
-
-def _in_mindspores_cell() -> bool:
-    """Return whether a cell of MindSpore's own asks, as what Model makes does in PyNative.
-
-    Those have a reducer; a cell of the program's may have none.
-    """
-    frame = sys._getframe(2)
-    return frame.f_code.co_name == "construct" and _of_mindspore(frame.f_globals["__name__"])
-
-
-def _without_reducer(network: Any) -> str:
-    """Return the class of the program's own that makes gradients in a graph without a reducer."""
-    cells = [cell for _, cell in network.cells_and_names()]
-    if any(isinstance(cell, nn.DistributedGradReducer) for cell in cells):
-        return ""
-    own = [cell for cell in cells if not _of_mindspore(type(cell).__module__)]
-    kinds = (base._Grad, base.GradOperation)
-    named = (
-        type(c).__name__
-        for c in own
-        for v in vars(c).values()
-        if isinstance(v, kinds) and v.get_by_list
-    )
-    return next(named, "")
-
-
 def _context_module() -> Any:
     return imported("mindspore.parallel._auto_parallel_context")
 
@@ -170,7 +165,7 @@ def apply(engine: Engine, semi: Semi) -> None:
     """Put all in place."""
     if engine.world_size > 1:
         _gradients(semi)
-        _graphs(engine, semi)
+        _in_graph.apply(semi)
     _auto_parallel()
     _micro_batches()
     _slices(engine, semi)
@@ -183,7 +178,7 @@ def apply(engine: Engine, semi: Semi) -> None:
 
 def _gradients(semi: Semi) -> None:
     # value_and_grad, grad and GradOperation called outside of a graph come here (base.py:584);
-    # inside of one, as in the cells that Model makes, the compiler takes them itself.
+    # inside of one the compiler takes them itself (_in_graph.py).
     for kind in (base._Grad, base.GradOperation):
         kind.__call__ = _asking(kind.__call__, semi)
 
@@ -195,29 +190,22 @@ def _asking(original: Callable[..., Any], semi: Semi) -> Callable[..., Any]:
         more = () if isinstance(self, base.GradOperation) else (grad_position,)
         usual = original(self, fn, weights, *more)
         by_hand = context.get_parallel_mode() == "data_parallel" and not semi.asked
-        if by_hand or weights is None or _flag(self, "pynative_") or _in_mindspores_cell():
+        if by_hand or weights is None or flag(self, "pynative_") or _in_reducing_cell():
             return usual
         return semi.exchanged(self, usual, weights)
 
     return call
 
 
-def _graphs(engine: Engine, semi: Semi) -> None:
-    # What the compiler takes itself is not seen here, so it can not be exchanged here.
-    usual, seen = nn.Cell.compile, weakref.WeakSet[Any]()
-
-    def compiled(self: Any, *given: Any, **named: Any) -> Any:
-        if semi.asked and self not in seen:
-            seen.add(self)
-            if name := _without_reducer(self):
-                engine.say_once(
-                    f"gradients that {name} makes within a graph are not exchanged "
-                    "here, so the ranks drift apart: let its construct give them to an "
-                    "nn.DistributedGradReducer(weights) before the optimizer"
-                )
-        return usual(self, *given, **named)
-
-    nn.Cell.compile = compiled
+def _in_reducing_cell() -> bool:
+    """Return whether the cell that asks exchanges by itself, as those that Model makes do."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        cell = frame.f_locals.get("self")
+        if isinstance(cell, nn.Cell):
+            return _in_graph.reduces(cell)
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 def _auto_parallel() -> None:

@@ -1,0 +1,286 @@
+"""Exchange gradients that a graph makes itself, in semi-automatic parallel.
+
+MindSpore's compiler asks Python for each name that it meets, and for each object that a graph
+makes. What gives the gradients of weights is answered by a function that gives their mean over all
+ranks; the compiler reads that function's source as it reads the program's.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final
+
+from mindspore import nn
+from mindspore.ops.composite import base
+from mindspore.ops.primitive import constexpr
+
+from holdfast._errors import UserError
+from holdfast.mindspore._imported import imported
+
+if TYPE_CHECKING:
+    from holdfast.mindspore._semi import Exchange, Semi
+
+# The latter of two names is that of older versions.
+_PARSERS: Final = ("mindspore.graph._parse", "mindspore._extends.parse")
+_COMPILERS: Final = ("mindspore.graph.api", "mindspore.common.api")
+# A graph that is made of what was called outside of one (base.py: after_grad) has its exchange
+# there; and ours ask for what they stand for.
+_LEFT_ALONE: Final = ("mindspore.ops.composite", "holdfast.mindspore")
+
+
+def flag(gradient: Any, name: str) -> bool:
+    """Return how a gradient operator was made; GradOperation has not all that _Grad has."""
+    return bool(getattr(gradient, name, False))
+
+
+def shape(gradient: Any) -> tuple[bool, bool, bool]:
+    """Return whether it gives a value before, more outputs after, and gradients of inputs too."""
+    both = flag(gradient, "get_all") or flag(gradient, "get_by_position")
+    return flag(gradient, "get_value"), flag(gradient, "has_aux"), both
+
+
+def refuse_ids() -> None:
+    """Say what can not be had."""
+    raise UserError(
+        "in semi-automatic parallel, gradients with return_ids=True are not exchanged; leave that "
+        "out: gradients come in the order of the weights"
+    )
+
+
+# MindSpore's graph compiler reads the source of these.
+def _part(grads: Any, mean: Any, both: bool) -> Any:
+    if both:
+        return grads[0], mean(grads[1])
+    return mean(grads)
+
+
+def _place(out: Any, mean: Any, value: bool, rest: bool, both: bool) -> Any:
+    if value:
+        return out[0], _part(out[1], mean, both)
+    if rest:
+        return _part(out[0], mean, both), out[1]
+    return _part(out, mean, both)
+
+
+def exchanging(
+    usual: Callable[..., Any], mean: Exchange, value: bool, rest: bool, both: bool
+) -> Callable[..., Any]:
+    """Return a gradient function that exchanges."""
+
+    def exchanged(*args, **kwargs):  # type: ignore[no-untyped-def]
+        return _place(usual(*args, **kwargs), mean, value, rest, both)
+
+    return exchanged
+
+
+def _operator(
+    gradient: Any, mean: Exchange, value: bool, rest: bool, both: bool
+) -> Callable[..., Any]:
+    def operator(fn, *which):  # type: ignore[no-untyped-def]
+        def exchanged(*args, **kwargs):  # type: ignore[no-untyped-def]
+            return _place(gradient(fn, *which)(*args, **kwargs), mean, value, rest, both)
+
+        return exchanged
+
+    return operator
+
+
+_refuse_ids_here = constexpr(refuse_ids)
+
+
+def _maker(make: Any, mean: Exchange) -> Callable[..., Any]:
+    """Return what stands for _get_grad_op, by which grad and value_and_grad make an operator."""
+
+    def made(*flags):  # type: ignore[no-untyped-def]
+        listed, both, rest, value, ids = flags[:5]
+        if listed and ids:
+            _refuse_ids_here()
+
+        def operator(fn, *which):  # type: ignore[no-untyped-def]
+            def exchanged(*args, **kwargs):  # type: ignore[no-untyped-def]
+                out = make(*flags)(fn, *which)(*args, **kwargs)
+                if listed:
+                    return _place(out, mean, value, rest, both)
+                return out
+
+            return exchanged
+
+        return operator
+
+    return made
+
+
+# ---- What the compiler is told ------------------------------------------------------------------
+
+
+class _Answers:
+    """Stands between the compiler and the names that it asks for."""
+
+    def __init__(self, semi: Semi) -> None:
+        self._semi = semi
+        self._made: dict[int, tuple[Any, Any]] = {}  # By id, with what it is of.
+        self._get_grad_op = imported("mindspore.ops.function.grad.grad_func")._get_grad_op
+        other = imported("mindspore.experimental.optim.optimizer").Optimizer
+        self.optimizers = (nn.Optimizer, other)
+        self.exchanges = False  # Some of these answers are in the graph that is compiled.
+        self.updates = False  # Some optimizer is.
+
+    def answer(self, namespace: Any, found: Any) -> Any:
+        """Return what a name means."""
+        if isinstance(found, self.optimizers):
+            self.updates = True
+        if not self._semi.asked or namespace.name.startswith(_LEFT_ALONE):
+            return found
+        if isinstance(found, (base.GradOperation, base._Grad)):
+            owner = namespace.dicts[0] if hasattr(namespace, "dicts") else None
+            if isinstance(owner, nn.Cell) and reduces(owner):
+                return found
+            return self.stand_in(found)
+        return self._stand_in(found, _maker) if found is self._get_grad_op else found
+
+    def stand_in(self, found: Any) -> Any:
+        """Return what stands for an object, if that gives gradients of weights."""
+        if not isinstance(found, (base.GradOperation, base._Grad)):
+            return found
+        if not (self._semi.asked and found.get_by_list):
+            return found
+        if flag(found, "return_ids"):
+            refuse_ids()
+        return self._stand_in(found, lambda o, mean: _operator(o, mean, *shape(o)))
+
+    def _stand_in(self, found: Any, make: Callable[[Any, Exchange], Any]) -> Any:
+        self.exchanges = True
+        if id(found) not in self._made:
+            self._made[id(found)] = found, make(found, self._semi.anonymous())
+        return self._made[id(found)][1]
+
+
+def reduces(cell: Any) -> bool:
+    """Return whether a cell's construct, with the methods that it calls, has a reducer in it."""
+    todo, seen = ["construct"], set[str]()
+    while todo:
+        name = todo.pop()
+        seen.add(name)
+        for kind in type(cell).__mro__:
+            function = vars(kind).get(name)
+            function = getattr(function, "__wrapped__", function)
+            if not isinstance(function, FunctionType):
+                continue
+            names = function.__code__.co_names
+            if any(isinstance(getattr(cell, n, None), nn.DistributedGradReducer) for n in names):
+                return True
+            todo += [n for n in names if n not in seen and n != name]
+            if "super" not in names:
+                break
+    return False
+
+
+class _Graphs:
+    """Knows which graphs update weights, and lets those that exchange begin with rank 0's."""
+
+    def __init__(self, semi: Semi, answers: _Answers) -> None:
+        self._semi, self._answers = semi, answers
+        self._optimizers: list[weakref.ref[Any]] = []  # In the order in which they were made.
+
+    def compile(self, usual: Callable[[], Any], cell: Any) -> tuple[Any, bool]:
+        """Compile a graph; return what came of it, and whether it updates weights."""
+        answers = self._answers
+        answers.exchanges = answers.updates = False
+        result, updates = usual(), answers.updates
+        if answers.exchanges:
+            weights = {id(w): w for w in self._weights()}
+            if isinstance(cell, nn.Cell):
+                weights |= {id(w): w for w in cell.trainable_params()}
+            self._semi.settle(list(weights.values()))
+        return result, updates
+
+    def _weights(self) -> list[Any]:
+        alive = [o for o in (known() for known in self._optimizers) if o is not None]
+        return [weight for optimizer in alive for weight in optimizer.parameters]
+
+    def watch(self, kind: Any) -> None:
+        """Look at each call of the optimizers of a kind."""
+        usual = kind.__init__
+
+        def init(optimizer: Any, *given: Any, **named: Any) -> None:
+            usual(optimizer, *given, **named)
+            self._optimizers.append(weakref.ref(optimizer))
+
+        def call(optimizer: Any, *given: Any, **named: Any) -> Any:
+            result = nn.Cell.__call__(optimizer, *given, **named)
+            self._semi.updated(optimizer, optimizer.parameters)
+            return result
+
+        kind.__init__, kind.__call__ = init, call
+
+    def watch_cells(self) -> None:
+        """Look at each graph that is a cell's."""
+        usual, usual_run = nn.Cell.compile, nn.Cell.compile_and_run
+        updating = weakref.WeakSet[Any]()
+
+        def compiled(cell: Any, *given: Any, **named: Any) -> Any:
+            result, updates = self.compile(lambda: usual(cell, *given, **named), cell)
+            if updates:
+                updating.add(cell)
+            return result
+
+        def run(cell: Any, *given: Any, **named: Any) -> Any:
+            result = usual_run(cell, *given, **named)
+            if cell in updating:
+                self._semi.updated(cell, self._weights())
+            return result
+
+        nn.Cell.compile, nn.Cell.compile_and_run = compiled, run
+
+    def watch_functions(self) -> None:
+        """Look at each graph that is a function's."""
+        kind = _either(_COMPILERS)._JitExecutor
+        usual, usual_call = kind.compile, kind.__call__
+        updating: dict[str, _Phase] = {}
+
+        def compiled(executor: Any, *given: Any, **named: Any) -> Any:
+            phase, updates = self.compile(lambda: usual(executor, *given, **named), executor.obj)
+            if updates:
+                updating[phase] = _Phase()
+            executor.compiled_phase = phase
+            return phase
+
+        def call(executor: Any, *given: Any, **named: Any) -> Any:
+            result = usual_call(executor, *given, **named)
+            if phase := updating.get(getattr(executor, "compiled_phase", "")):
+                self._semi.updated(phase, self._weights())
+            return result
+
+        kind.compile, kind.__call__ = compiled, call
+
+
+class _Phase:
+    """Stands for one graph of a function."""
+
+
+def _either(names: tuple[str, str]) -> Any:
+    try:
+        return imported(names[0])
+    except ImportError:
+        return imported(names[1])
+
+
+def apply(semi: Semi) -> None:
+    """Answer the compiler."""
+    answers, parser = _Answers(semi), _either(_PARSERS)
+    usual_name, usual_object = parser.resolve_symbol, parser.create_instance
+
+    def resolve_symbol(namespace: Any, symbol: str) -> Any:
+        return answers.answer(namespace, usual_name(namespace, symbol))
+
+    def create_instance(*given: Any) -> Any:
+        return answers.stand_in(usual_object(*given))
+
+    parser.resolve_symbol, parser.create_instance = resolve_symbol, create_instance
+    graphs = _Graphs(semi, answers)
+    for kind in answers.optimizers:
+        graphs.watch(kind)
+    graphs.watch_cells()
+    graphs.watch_functions()
