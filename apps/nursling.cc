@@ -14,6 +14,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -43,6 +44,7 @@ constexpr int kImportPatienceMs =
 constexpr int kForkPatienceMs = 1'000;    // A fork takes milliseconds; the nursery may be stopped.
 constexpr int kListenPatienceMs = 1'000;  // From bind() to listen() of another nursling.
 constexpr int kStatusPatienceMs = 5'000;  // The nursery hears of an end when this does.
+constexpr int kEndPatienceMs = 2'000;     // A nursery that runs ends at once with its agent.
 constexpr std::string_view kGrown = "+";  // As in _nursery.py: it listens there once it can fork.
 
 // What the nursery says, and in the last case the process itself.
@@ -141,13 +143,42 @@ int listen_at(std::string_view name) {
   ::_exit(127);
 }
 
+// The process of HOLDFAST_AGENT; -1: it is gone, and so is a nursery that asks for it.
+int agent_pidfd() {
+  const std::string words(variable("HOLDFAST_AGENT"));
+  const auto pid = static_cast<pid_t>(std::strtol(words.c_str(), nullptr, 10));
+  return pid > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)) : -1;
+}
+
+// Stays beside the nursery until that ends, which it does with its agent; but a stopped one sees
+// nothing, and would hold MindSpore's memory for ever.
+[[noreturn]] void guard(pid_t nursery, int agent) {
+  ::setpgid(0, 0);
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) ::signal(number, SIG_IGN);
+  ::prctl(PR_SET_NAME, "nursery-guard");
+  // Nothing else stays open here: no log, no name of the nursery's.
+  ::dup2(static_cast<int>(::syscall(SYS_pidfd_open, nursery, 0)), STDIN_FILENO);
+  ::dup2(agent, STDOUT_FILENO);
+  ::dup2(::open("/dev/null", O_WRONLY), STDERR_FILENO);
+  ::syscall(SYS_close_range, 3U, ~0U, 0U);
+  std::array<pollfd, 2> what{pollfd{STDIN_FILENO, POLLIN, 0}, pollfd{STDOUT_FILENO, POLLIN, 0}};
+  while (::poll(what.data(), what.size(), -1) < 0) continue;
+  if (what[0].revents == 0) (void)::poll(what.data(), 1, kEndPatienceMs);
+  ::kill(nursery, SIGKILL);  // Our child, whose number nobody else has until we are gone.
+  ::_exit(0);
+}
+
 // It is nobody's child: it outlives this process, and the program may ask for its own children.
 bool start_nursery(int listener, const char* python) {
   const pid_t between = ::fork();
   if (between == 0) {
+    const pid_t guardian = ::fork();
+    if (guardian != 0) ::_exit(guardian < 0 ? 1 : 0);
+    const int agent = agent_pidfd();
     const pid_t nursery = ::fork();
     if (nursery == 0) become_nursery(listener, python);
-    ::_exit(nursery < 0 ? 1 : 0);
+    if (nursery < 0 || agent < 0) ::_exit(1);
+    guard(nursery, agent);
   }
   int status = 1;
   return between > 0 && ::waitpid(between, &status, 0) == between && status == 0;

@@ -68,7 +68,7 @@ def test_mindspore_processes_are_as_if_started_by_themselves(tmp_path: Path, nur
 
 @NEEDS_MINDSPORE
 def test_mindspore_a_killed_agent_or_nursery_leaves_nothing_behind(tmp_path: Path) -> None:
-    for victim in ("agent", "nursery"):
+    for victim in ("agent", "nursery", "stopped"):
         folder = tmp_path / victim
         folder.mkdir()
         # With 2 threads OpenBLAS has one of its own when the import ends.
@@ -77,7 +77,11 @@ def test_mindspore_a_killed_agent_or_nursery_leaves_nothing_behind(tmp_path: Pat
             workers = [pid for _, pid, *_ in LINE.findall(run.logs())]
             assert all(map(was_forked, workers))
             nursery = Path(f"/proc/{workers[0]}/stat").read_text().rsplit(")", 1)[1].split()[1]
-            os.kill(run.process.pid if victim == "agent" else int(nursery), signal.SIGKILL)
+            if victim == "stopped":  # Of its job's end it sees nothing.
+                os.kill(int(nursery), signal.SIGSTOP)
+                run.process.terminate()
+            else:
+                os.kill(run.process.pid if victim == "agent" else int(nursery), signal.SIGKILL)
             if victim == "nursery":  # The job goes on; a successor starts another.
                 assert until(lambda of=nursery: not Path(f"/proc/{of}").exists(), 30), nursery
                 os.kill(int(workers[1]), signal.SIGKILL)
@@ -86,7 +90,7 @@ def test_mindspore_a_killed_agent_or_nursery_leaves_nothing_behind(tmp_path: Pat
                 assert was_forked(newest)
                 run.process.terminate()
             run.process.wait(60)
-            for pid in workers:
+            for pid in (*workers, nursery):
                 assert until(lambda of=pid: not Path(f"/proc/{of}").exists(), 30), pid
 
 
