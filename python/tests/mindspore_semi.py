@@ -223,9 +223,7 @@ class Within(nn.Cell):  # type: ignore[misc]
         self.weights = optimizer.parameters
 
     def construct(self, data, target):  # type: ignore[no-untyped-def]
-        if self.way == "value_and_grad":
-            _, grads = ms.value_and_grad(self.network, None, self.weights)(data, target)
-        elif self.way == "both":
+        if self.way == "both":
             _, (_, grads) = ms.value_and_grad(self.network, 0, self.weights)(data, target)
         else:
             _, grads = ops.GradOperation(get_all=True, get_by_list=True)(
@@ -234,33 +232,22 @@ class Within(nn.Cell):  # type: ignore[misc]
         return self.optimizer(grads)
 
 
-def within(mode: int, way: str) -> list[Any]:
-    ms.set_context(mode=mode)
+def within(way: str) -> list[Any]:
     ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel")
     net, optimizer, _ = parts(seed=1 + get_rank())
-    found = trained(net, Within(nn.WithLossCell(net, LOSS), optimizer, way))
-    ms.set_context(mode=ms.GRAPH_MODE)
-    return found
-
-
-def by_value_and_grad_within() -> list[Any]:
-    return within(ms.GRAPH_MODE, "value_and_grad")
+    return trained(net, Within(nn.WithLossCell(net, LOSS), optimizer, way))
 
 
 def by_both_within() -> list[Any]:
-    return within(ms.GRAPH_MODE, "both")
+    return within("both")
 
 
 def by_grad_operation_within() -> list[Any]:
-    return within(ms.GRAPH_MODE, "GradOperation")
+    return within("GradOperation")
 
 
-def by_both_within_in_pynative() -> list[Any]:
-    return within(ms.PYNATIVE_MODE, "both")
-
-
-def jit(mode: int) -> list[Any]:
-    ms.set_context(mode=mode)
+def by_value_and_grad_in_jit_in_pynative() -> list[Any]:
+    ms.set_context(mode=ms.PYNATIVE_MODE)
     ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel")
     net, optimizer, _ = parts(seed=1 + get_rank())
     loss_net, weights = nn.WithLossCell(net, LOSS), optimizer.parameters
@@ -273,14 +260,6 @@ def jit(mode: int) -> list[Any]:
     found = trained(net, step)
     ms.set_context(mode=ms.GRAPH_MODE)
     return found
-
-
-def by_value_and_grad_in_jit() -> list[Any]:
-    return jit(ms.GRAPH_MODE)
-
-
-def by_value_and_grad_in_jit_in_pynative() -> list[Any]:
-    return jit(ms.PYNATIVE_MODE)
 
 
 class OneStep(nn.TrainOneStepCell):  # type: ignore[misc]
@@ -375,11 +354,8 @@ for way in (
     by_own_cell_without,
     by_forward_value_and_grad,
     by_forward_value_and_grad_in_pynative,
-    by_value_and_grad_within,
     by_both_within,
     by_grad_operation_within,
-    by_both_within_in_pynative,
-    by_value_and_grad_in_jit,
     by_value_and_grad_in_jit_in_pynative,
     by_one_step_cell_in_pynative,
     by_one_step_cell_data_parallel,
