@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-import opcode
 import struct
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
 from typing import Any, Final, TypeVar
 
 import torch
@@ -20,7 +17,7 @@ from holdfast.torch import _ddp, _engine
 from holdfast.torch._between import Between
 from holdfast.torch._data import Feeder, feeder_of, fingerprint, is_enumerated
 from holdfast.torch._engine import Phase, say
-from holdfast.torch._frames import callers
+from holdfast.torch._frames import loop_was_left
 from holdfast.torch._gradients import Gradients
 from holdfast.torch._hooks import HookState, is_hook_state, see_that_hooks_are_kept
 from holdfast.torch._image import Image, Kept
@@ -31,7 +28,6 @@ from holdfast.torch._steps import Steps
 _Batch = TypeVar("_Batch")
 # Restarted; catching up; what is kept; version; what it can be told again.
 _HELLO: Final = struct.Struct("<2Q16sQ8s")
-_AT_YIELD: Final = ("YIELD_VALUE", "RESUME")
 _SECOND: Final = struct.Struct("<3Q")  # asked and guessed, of the engine; catching up.
 
 
@@ -46,19 +42,6 @@ def _holds_trained(thing: Any, outer: tuple[int, ...] = ()) -> bool:
         parts = thing.values() if isinstance(thing, dict) else thing
         return any(_holds_trained(part, (*outer, id(thing))) for part in parts)
     return isinstance(thing, (torch.nn.Module, torch.optim.Optimizer))
-
-
-def _instruction(frame: FrameType) -> str:
-    return opcode.opname[frame.f_code.co_code[frame.f_lasti]] if frame.f_lasti >= 0 else ""
-
-
-def _passes_on(frame: FrameType) -> bool:
-    """Whether `frame` only hands batches on: steps() itself, or a generator that is closed.
-
-    As a progress bar's is when the loop around it is left.
-    """
-    is_closed = frame.f_code.co_flags & inspect.CO_GENERATOR and _instruction(frame) in _AT_YIELD
-    return bool(frame.f_code.co_filename == __file__ or is_closed)
 
 
 class State:
@@ -601,9 +584,9 @@ class State:
 
     def _left_in_a_step(self) -> None:
         """End the step if it was made: its loop was left by `break`, `return` or an exception."""
-        at = next((f for f in callers(sys._getframe(1)) if not _passes_on(f)), None)
+        was_left = loop_was_left(sys._getframe(1))
         self._engine.drain()
-        if at is None or _instruction(at) != "POP_TOP" or not self._stepped:
+        if not was_left or not self._stepped:
             self._leave()
             return  # An exception, or before the update.
         n = self.n + 1
