@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from holdfast._errors import UserError  # noqa: E402
 from holdfast.torch._data import feeder_of, fingerprint  # noqa: E402
+from holdfast.torch._position import Position  # noqa: E402
 from holdfast.torch._random import seed_all  # noqa: E402
 
 
@@ -153,6 +155,39 @@ def test_torch_an_iterable_with_state_dict_goes_on_where_it_was() -> None:
     assert [next(batches), next(batches)] == [1, 2]
     state = feeder.state()
     assert list(feeder_of(Counting(), 5).start(0, 2, state)) == [3, 4, 5, 6]
+
+
+class Flow(Counting):
+    """Passes of two that follow each other: after one it stands where the next begins."""
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            self.at += 1
+            yield self.at
+            if self.at % 2 == 0:
+                return
+
+
+def test_torch_a_pass_whose_end_does_not_show_is_not_made_twice_by_a_replacement() -> None:
+    def made(position: Position, flow: Flow) -> Iterator[tuple[int, tuple[Any, ...]]]:
+        """Make passes as State does; yield each step's batch, and what its image would hold."""
+        source = position.source_of(flow, 5)
+        for epoch in range(position.epoch, 3):
+            if position.begin(epoch):
+                source.pass_over()
+            else:
+                for batch in source.batches(lambda before: None):
+                    position.index += 1
+                    position.see_ahead()
+                    yield batch, position.objects()
+            position.end(epoch)
+
+    steps = list(made(Position(), Flow()))
+    assert [batch for batch, _ in steps] == [1, 2, 3, 4, 5, 6]
+    for done, (_, image) in enumerate(steps, 1):
+        position = Position()
+        position.restore(pickle.loads(pickle.dumps(image)))
+        assert [batch for batch, _ in made(position, Flow())] == list(range(done + 1, 7))
 
 
 class Stream(IterableDataset[int]):

@@ -26,10 +26,11 @@ torch.manual_seed(0)
 model = DDP(torch.nn.Linear(4, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 state = hf.State(model, optimizer)
-for x in state.steps([torch.ones(3, 4)] * 4):
+for x in state.steps([torch.ones(3, 4)] * 4, epochs=2):
     optimizer.zero_grad()
     model(x).square().sum().backward()
     optimizer.step()
+    {last}
 if rank == 0:
     pathlib.Path("pid.new").write_text(str(os.getpid()))
     os.replace("pid.new", "pid")
@@ -46,10 +47,10 @@ dist.destroy_process_group()
 """
 
 
-def run(folder: Path, tail: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, tail: str, last: str = "") -> subprocess.CompletedProcess[str]:
     # Rank 0 passes its barrier without rank 1, which is not yet there.
     script = SCRIPT.replace("dist.barrier()", "if rank == 1: dist.barrier()")
-    (folder / "train.py").write_text(script.replace("{tail}", tail))
+    (folder / "train.py").write_text(script.replace("{tail}", tail).replace("{last}", last))
     return subprocess.run(
         [
             sys.executable,
@@ -68,8 +69,9 @@ def run(folder: Path, tail: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_torch_what_needs_no_other_rank_runs_to_its_end(tmp_path: Path) -> None:
-    done = run(tmp_path, "")
+@pytest.mark.parametrize("last", ["", "if state.n == 2: break"])
+def test_torch_what_needs_no_other_rank_runs_to_its_end(tmp_path: Path, last: str) -> None:
+    done = run(tmp_path, "", last)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "saved-0").read_bytes() == (tmp_path / "saved-1").read_bytes()
 

@@ -44,8 +44,21 @@ class Between:
             keys.update(key for key, _ in kept.walk(True) if key[0] == "gradient")
         kept.change(self._tensors, keys, pickle.loads(self._objects))
 
+    def hand_on(self, kept: Kept, path: Path, at: tuple[int, int], passed_over: bool) -> bool:
+        """Leave this to a successor; or, `passed_over`, take a predecessor's. False: it has none.
+
+        `at`: the version it follows, and the pass that begins.
+        """
+        if not passed_over:
+            self.save(path, at)
+        elif self.load(path, at):
+            self.put_back(kept)
+        else:
+            return False
+        return True
+
     def save(self, path: Path, at: tuple[int, int]) -> None:
-        """Write this for a successor; `at`: the version it follows, and the pass that begins."""
+        """Write this for a successor."""
         tensors = {key: local(tensor) for key, tensor in self._tensors.items()}
         whole = path.with_name(f".{path.name}")
         with suppress(OSError):  # The folder is memory of this host; load() finds nothing then.

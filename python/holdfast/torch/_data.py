@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import gc
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from types import FrameType
 from typing import Any, Final, NamedTuple
@@ -122,12 +122,20 @@ class Feeder:
     """One source of batches."""
 
     def start(self, epoch: int, skip: int, state: Any) -> Iterator[Any]:
-        """Iterate an epoch from position `skip`; `state`: what state() was there, None if 0."""
+        """Iterate an epoch from position `skip`; `state`: the last that state() gave, or None."""
         raise NotImplementedError
+
+    def pass_over(self, state: Any) -> None:
+        """In place of start() where the epoch is over already."""
 
     def state(self) -> Any:
         """Return what start() needs besides the position, after the batch just given."""
         return None
+
+    @property
+    def shows_its_end(self) -> bool:
+        """Whether the position alone tells if an epoch is over; else its next batch does."""
+        return True
 
     @property
     def length(self) -> int | None:
@@ -194,10 +202,18 @@ class _Stateful(Feeder):
     def __init__(self, source: Any, seed: int) -> None:
         self._source = source
         self._seed = seed
+        self._begun = False  # In this process.
+
+    def _take_up(self, state: Any, within: bool) -> None:
+        if state is not None and (within or not self._begun):
+            self._source.load_state_dict(state)
+        self._begun = True
+
+    def pass_over(self, state: Any) -> None:
+        self._take_up(state, within=True)
 
     def start(self, epoch: int, skip: int, state: Any) -> Iterator[Any]:
-        if skip:
-            self._source.load_state_dict(state)
+        self._take_up(state, within=skip > 0)
         holder: Any
         for holder in (self._source, getattr(self._source, "sampler", None)):
             if hasattr(holder, "set_epoch"):
@@ -207,6 +223,36 @@ class _Stateful(Feeder):
 
     def state(self) -> Any:
         return copy.deepcopy(self._source.state_dict())
+
+    @property
+    def shows_its_end(self) -> bool:
+        return False  # One whose epochs follow each other may be where the next one begins.
+
+
+class Fetched:
+    """The batches of an epoch, each when it is wanted, or one before."""
+
+    def __init__(self, batches: Iterator[Any], prepare: Callable[[int], None]) -> None:
+        """`prepare(k)` is called before a batch is made, k steps before its own begins."""
+        self._batches = batches
+        self._prepare = prepare
+        self._next: list[Any] = []
+
+    def __iter__(self) -> Iterator[Any]:
+        while self._has_next(0):
+            yield self._next.pop()
+
+    def is_over(self) -> bool:
+        """Whether nothing follows, in the step before it would."""
+        return not self._has_next(1)
+
+    def _has_next(self, before: int) -> bool:
+        if not self._next and self._batches is not None:
+            self._prepare(before)
+            for batch in self._batches:
+                self._next.append(batch)
+                break
+        return bool(self._next)
 
 
 def feeder_of(source: Any, seed: int) -> Feeder:

@@ -15,13 +15,14 @@ from holdfast import _core
 from holdfast._errors import LeftError, MarkedError, PeerError, UserError
 from holdfast.torch import _ddp, _engine
 from holdfast.torch._between import Between
-from holdfast.torch._data import Feeder, feeder_of, fingerprint, is_enumerated
+from holdfast.torch._data import fingerprint, is_enumerated
 from holdfast.torch._engine import Phase, say
 from holdfast.torch._frames import loop_was_left
 from holdfast.torch._gradients import Gradients
 from holdfast.torch._hooks import HookState, is_hook_state, see_that_hooks_are_kept
 from holdfast.torch._image import Image, Kept
 from holdfast.torch._passes import Passes
+from holdfast.torch._position import Position
 from holdfast.torch._random import derive, seed_all
 from holdfast.torch._steps import Steps
 
@@ -76,14 +77,11 @@ class State:
         self._stepped = False
         self._seen = False  # The state after a first step of this process.
         self._replaying = False
-        self._epoch = 0  # Of the next batch.
-        self._index = 0  # The same, within the epoch.
-        self._drawn = 0  # 1: `_index` counts the batch of the step under way, which steps() gave.
-        self._loader_state: Any = None
+        self._position = Position()
+        self._drawn = 0  # 1: it counts the batch of the step under way, which steps() gave.
         self._epochs_given = 0
         self._passes = Passes(say)
         self._epoch_read = False  # Before the first steps(): the program counts epochs itself.
-        self._feeders: dict[int, tuple[Any, Feeder]] = {}
         self._on_commit: list[Callable[[int], Any]] = []
         self._greeted = 0
         self._behind = True  # This process has not come to the step of the others yet.
@@ -289,9 +287,7 @@ class State:
     def _objects(self) -> dict[str, Any]:
         return {
             "seed": self._seed,
-            "epoch": self._epoch,
-            "index": self._index,
-            "loader": self._loader_state,
+            "position": self._position.objects(),
             "ddp": _ddp.modes(self._ddp),
             "gradients": self._gradients.objects(),
             "passes": self._passes.objects(),
@@ -300,8 +296,7 @@ class State:
     def _restore(self) -> None:
         objects = self._image.read(self._session.private(self._session.version))
         self._seed = objects["seed"]
-        self._epoch, self._index = objects["epoch"], objects["index"]
-        self._loader_state = objects["loader"]
+        self._position.restore(objects["position"])
         _ddp.set_modes(self._ddp, objects["ddp"])
         self._gradients.restore(objects["gradients"])
         self._passes.restore(objects["passes"])
@@ -317,8 +312,8 @@ class State:
     @property
     def epoch(self) -> int:
         """The epoch of the next step, from 0; who begins there says so: steps(epoch=epoch)."""
-        self._epoch_read = self._epoch_read or not self._feeders
-        return self._epoch
+        self._epoch_read = self._epoch_read or not self._position.has_sources
+        return self._position.epoch
 
     @property
     def batch(self) -> int:
@@ -326,7 +321,7 @@ class State:
 
         What `enumerate(state.steps(...))` counts, but right in a process that replaces another.
         """
-        return self._index - self._drawn
+        return self._position.index - self._drawn
 
     @property
     def replaying(self) -> bool:
@@ -366,9 +361,10 @@ class State:
             self._restore()
             return True
         self._see_that_all_is_kept()
+        self._position.see_ahead()
         gradients = self._gradients.end_step(self._stepped)
         self._image.write(session.private(session.version + 1), self._objects(), gradients)
-        position = _core.Position(self._epoch, self._index)
+        position = _core.Position(self._position.epoch, self._position.index)
         is_void = session.end_step(_core.Step(position=position))
         if is_void:
             self._restore()
@@ -408,7 +404,7 @@ class State:
             self._engine.drain()  # A sum cut short is marked while the step goes on.
             self._leave()
             raise
-        self._index += 1
+        self._position.index += 1
         self._finish()
         if self._after is not None:
             self._after = self._kept.digests()
@@ -466,35 +462,30 @@ class State:
         return Steps(data, self._steps(data, range(first, first + epochs)), epochs)
 
     def _steps(self, data: Any, epochs: range) -> Generator[Any]:
-        if id(data) not in self._feeders:
-            self._feeders[id(data)] = (data, feeder_of(data, self._seed))
-        feeder = self._feeders[id(data)][1]
+        source = self._position.source_of(data, self._seed)
         for epoch in epochs:
-            if epoch < self._epoch:
+            if epoch < self._position.epoch:
                 self._engine.told.leave_pass(epoch)
                 continue
             restored = self._restarted
-            passed_over = restored and epoch > self._epoch
+            passed_over = restored and epoch > self._position.epoch
             if restored:  # What the program did between passes that are done is not new.
                 self._restore()
                 self._restarted = self._engine.guessed = False
-            skip = self._index if epoch == self._epoch else 0
-            self._epoch, self._index = epoch, skip
-            length = feeder.length
-            if length is None or skip < length:
+            if self._position.begin(epoch):
+                source.pass_over()
+            else:
                 view = self._session.private(self._session.version)
                 image = self._image.tensors(view)
                 made = Between(self._kept, image, same=restored)
                 if passed_over or not restored:
                     self._hand_on(made, epoch, passed_over)
                 between: Between | None = made
-                batches = feeder.start(epoch, skip, self._loader_state)
-                for batch in self._with_fetch(batches):
-                    self._loader_state = feeder.state()
+                for batch in source.batches(self._prepare_a_fetch):
                     self._see_who_counts()
-                    yield from self._until_done(batch, between)
+                    yield from self._until_done(batch, between, epochs[-1])
                     between = None
-            self._epoch, self._index, self._loader_state = epoch + 1, 0, None
+            self._position.end(epoch)
             self._engine.told.leave_pass(epoch)
 
     def _hand_on(self, between: Between, epoch: int, passed_over: bool) -> None:
@@ -502,14 +493,8 @@ class State:
 
         `passed_over`: the program has not made it here, as its loop began at a newer snapshot's.
         """
-        engine = self._engine
-        path = engine.early.file(f"between-{engine.place.rank}")
-        at = (self._session.version, epoch)
-        if not passed_over:
-            between.save(path, at)
-        elif between.load(path, at):
-            between.put_back(self._kept)
-        else:
+        path = self._engine.early.file(f"between-{self._engine.place.rank}")
+        if not between.hand_on(self._kept, path, (self._session.version, epoch), passed_over):
             say(
                 f"after this restart the program begins with pass {epoch}, past what it does "
                 f"before that (a scheduler's step, for one) and has not done since step {self.n}: "
@@ -522,10 +507,11 @@ class State:
         One that begins at the epoch of a snapshot of its own would end at once, and well, in a
         replacement alone: after a training that nobody has finished.
         """
-        if self._restarted and self._feeders and self._epochs_given <= self._epoch:
+        at = self._position
+        if self._restarted and at.has_sources and self._epochs_given <= at.epoch:
             raise UserError(
                 f"the program ends after {self._epochs_given} passes over its data, but "
-                f"{self._epoch} were done before it was started again: its loop over epochs does "
+                f"{at.epoch} were done before it was started again: its loop over epochs does "
                 "not begin where it did then, as with the epoch of a snapshot; let it begin with "
                 "range(state.epoch if state.n else EPOCH, ...) and say which pass it is: "
                 "state.steps(loader, epoch=epoch)"
@@ -547,28 +533,24 @@ class State:
                 "`state.batch`, the batches of this epoch before this one, or `state.n`, the steps"
             )
 
-    def _with_fetch(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yield `batches`; what they draw while they are made depends on the step alone."""
-        while True:
-            seed_all(derive(self._seed, "fetch", self._engine.place.rank, self._session.version))
-            try:
-                batch = next(batches)
-            except StopIteration:
-                return
-            yield batch
+    def _prepare_a_fetch(self, before: int) -> None:
+        """Let what a batch draws while it is made depend on its step alone."""
+        version = self._session.version + before
+        seed_all(derive(self._seed, "fetch", self._engine.place.rank, version))
 
-    def _until_done(self, batch: Any, between: Between | None) -> Iterator[Any]:
-        """Yield the batch of one step until it is done."""
+    def _until_done(self, batch: Any, between: Between | None, last: int) -> Iterator[Any]:
+        """Yield the batch of one step until it is done. `last`: epoch of the loop."""
         written = fingerprint(batch)
-        after = (self._epoch, self._index + 1, self._loader_state)
+        self._position.index += 1
+        after = self._position.objects()
         while True:
             self._begin()
-            self._epoch, self._index, self._loader_state = after  # _begin() may have restored.
+            self._position.restore(after)  # _begin() may have gone back.
             self._drawn = 1
             try:
                 yield batch
             except GeneratorExit:
-                self._left_in_a_step()
+                self._left_in_a_step(last)
                 raise
             finally:
                 self._drawn = 0
@@ -582,7 +564,7 @@ class State:
                     "let the body change a copy"
                 )
 
-    def _left_in_a_step(self) -> None:
+    def _left_in_a_step(self, last: int) -> None:
         """End the step if it was made: its loop was left by `break`, `return` or an exception."""
         was_left = loop_was_left(sys._getframe(1))
         self._engine.drain()
@@ -590,8 +572,10 @@ class State:
             self._leave()
             return  # An exception, or before the update.
         n = self.n + 1
+        self._position.leave(last)  # A replacement does not come back into the loop either.
         if self._finish():
-            self._engine.told.leave_pass(self._epoch)
+            self._position.end(last)
+            self._engine.told.leave_pass(last)
         else:
             say(
                 f"step {n} was void and was NOT made again, since the loop was left by `break`; "
