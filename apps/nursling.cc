@@ -160,7 +160,9 @@ int agent_pidfd() {
   ::dup2(static_cast<int>(::syscall(SYS_pidfd_open, nursery, 0)), STDIN_FILENO);
   ::dup2(agent, STDOUT_FILENO);
   ::dup2(::open("/dev/null", O_WRONLY), STDERR_FILENO);
-  ::syscall(SYS_close_range, 3U, ~0U, 0U);
+  if (::syscall(SYS_close_range, 3U, ~0U, 0U) != 0) {  // Before Linux 5.9.
+    for (int fd = static_cast<int>(::sysconf(_SC_OPEN_MAX)) - 1; fd > 2; --fd) ::close(fd);
+  }
   std::array<pollfd, 2> what{pollfd{STDIN_FILENO, POLLIN, 0}, pollfd{STDOUT_FILENO, POLLIN, 0}};
   while (::poll(what.data(), what.size(), -1) < 0) continue;
   if (what[0].revents == 0) (void)::poll(what.data(), 1, kEndPatienceMs);

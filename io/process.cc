@@ -66,8 +66,8 @@ Result<std::string> with_interpreter(const std::string& script) {
   if (!std::getline(file, line) || !line.starts_with("#!")) return script;
   const auto start = std::min(line.find_first_not_of(" \t", 2), line.size());
   const auto name = line.substr(start, line.find_first_of(" \t", start) - start);
-  if (name.empty() || ::access(name.c_str(), X_OK) == 0) return script;
-  const bool dos = name.back() == '\r';
+  const bool dos = line.ends_with('\r');  // An argument with it is no better: `env python3\r`.
+  if (name.empty() || (!dos && ::access(name.c_str(), X_OK) == 0)) return script;
   return Error{Blame::kUser,
                dos ? cat(script,
                          " has line ends of Windows, so that its interpreter is not found; "

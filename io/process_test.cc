@@ -470,6 +470,7 @@ TEST(FindProgram, RefusesAScriptWhoseInterpreterIsMissing) {
   EXPECT_EQ(why("true"), "found");
   EXPECT_NE(why("#!/no/such/sh -e").find("/no/such/sh,"), std::string::npos);
   EXPECT_NE(why("#!/bin/sh\r").find("line ends of Windows"), std::string::npos);
+  EXPECT_NE(why("#!/usr/bin/env sh\r").find("line ends of Windows"), std::string::npos);
 }
 
 }  // namespace

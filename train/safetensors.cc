@@ -105,8 +105,10 @@ struct Draft {
 
 Draft new_draft(const std::string& path, const std::string& folder) {
   Draft draft{cat(path, ".", ::getpid(), ".tmp")};
-  draft.fd = ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0644);
-  if (draft.fd >= 0) return draft;
+  if (::access("/proc/self/fd", X_OK) == 0) {  // Through which it gets its name.
+    draft.fd = ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0644);
+    if (draft.fd >= 0) return draft;
+  }
   draft.nameless = false;
   draft.fd = ::open(draft.name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   return draft;

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler  # noqa: E402
 
 from holdfast._errors import UserError  # noqa: E402
-from holdfast.torch._data import feeder_of, fingerprint  # noqa: E402
+from holdfast.torch._data import Fetched, Mark, feeder_of, fingerprint  # noqa: E402
 from holdfast.torch._position import Position  # noqa: E402
 from holdfast.torch._random import seed_all  # noqa: E402
 
@@ -154,40 +154,105 @@ def test_torch_an_iterable_with_state_dict_goes_on_where_it_was() -> None:
     batches = feeder.start(0, 0, None)
     assert [next(batches), next(batches)] == [1, 2]
     state = feeder.state()
-    assert list(feeder_of(Counting(), 5).start(0, 2, state)) == [3, 4, 5, 6]
+    assert list(feeder_of(Counting(), 5).start(0, 2, Mark(state))) == [3, 4, 5, 6]
 
 
-class Flow(Counting):
-    """Passes of two that follow each other: after one it stands where the next begins."""
+class Flow:
+    """Passes of three that follow each other: after one it is where the next begins."""
+
+    at = 0
 
     def __iter__(self) -> Iterator[int]:
         while True:
             self.at += 1
             yield self.at
-            if self.at % 2 == 0:
+            if self.at % 3 == 0:
                 return
 
+    def state_dict(self) -> int:
+        return self.at
 
-def test_torch_a_pass_whose_end_does_not_show_is_not_made_twice_by_a_replacement() -> None:
-    def made(position: Position, flow: Flow) -> Iterator[tuple[int, tuple[Any, ...]]]:
-        """Make passes as State does; yield each step's batch, and what its image would hold."""
-        source = position.source_of(flow, 5)
-        for epoch in range(position.epoch, 3):
-            if position.begin(epoch):
+    def load_state_dict(self, state: int) -> None:
+        self.at = state
+
+
+class Resumed(Flow):
+    """One that begins anew each time, but for the first after load_state_dict()."""
+
+    first, passes = 0, 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.at, self.first = self.first, 0
+        self.passes += 1
+        while self.at < 3:
+            self.at += 1
+            yield 10 * self.passes + self.at
+
+    def state_dict(self) -> tuple[int, int]:  # type: ignore[override]
+        return self.passes, self.at
+
+    def load_state_dict(self, state: tuple[int, int]) -> None:  # type: ignore[override]
+        self.passes, self.first = state[0] - 1, state[1]
+
+
+class Itself(Flow):
+    """One that is its own iterator."""
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        if self.at == 3:
+            self.at = 0
+            raise StopIteration
+        self.at += 1
+        return self.at
+
+
+@pytest.mark.parametrize("leave_after", [1, 2, 9])
+@pytest.mark.parametrize("kind", [Flow, Resumed, Itself, Counting])
+def test_torch_a_replacement_goes_on_with_the_pass_that_follows(
+    kind: Any, leave_after: int
+) -> None:
+    def made(at: Position, sources: list[Any]) -> Iterator[tuple[int, tuple[Any, ...]]]:
+        """Make passes over sources in turns; yield each step's batch and its image."""
+        for epoch in range(8):
+            source = at.source_of(sources[epoch % 2], 5)
+            if epoch < at.epoch:
+                continue
+            if at.begin(epoch):
                 source.pass_over()
             else:
                 for batch in source.batches(lambda before: None):
-                    position.index += 1
-                    position.see_ahead()
-                    yield batch, position.objects()
-            position.end(epoch)
+                    at.index += 1
+                    is_last = at.index == leave_after
+                    if is_last:
+                        at.leave(epoch)
+                    at.see_ahead()
+                    yield batch, at.objects()
+                    if is_last:
+                        break
+            at.end(epoch)
 
-    steps = list(made(Position(), Flow()))
-    assert [batch for batch, _ in steps] == [1, 2, 3, 4, 5, 6]
+    steps = list(made(Position(), [kind(), kind()]))
+    assert len(steps) >= 6
     for done, (_, image) in enumerate(steps, 1):
         position = Position()
         position.restore(pickle.loads(pickle.dumps(image)))
-        assert [batch for batch, _ in made(position, Flow())] == list(range(done + 1, 7))
+        follow = [batch for batch, _ in made(position, [kind(), kind()])]
+        assert follow == [batch for batch, _ in steps[done:]], done
+
+
+def test_torch_an_error_of_the_next_batch_is_not_that_of_the_step_before() -> None:
+    def batches() -> Iterator[int]:
+        yield 1
+        raise KeyError
+
+    fetched = Fetched(batches(), lambda before: None)
+    given = iter(fetched)
+    assert next(given) == 1 and not fetched.is_over()
+    with pytest.raises(KeyError):
+        next(given)
 
 
 class Stream(IterableDataset[int]):

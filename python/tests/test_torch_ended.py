@@ -50,7 +50,11 @@ dist.destroy_process_group()
 def run(folder: Path, tail: str, last: str = "") -> subprocess.CompletedProcess[str]:
     # Rank 0 passes its barrier without rank 1, which is not yet there.
     script = SCRIPT.replace("dist.barrier()", "if rank == 1: dist.barrier()")
-    (folder / "train.py").write_text(script.replace("{tail}", tail).replace("{last}", last))
+    return start(folder, script.replace("{tail}", tail).replace("{last}", last))
+
+
+def start(folder: Path, text: str, max_restarts: int = 1) -> subprocess.CompletedProcess[str]:
+    (folder / "train.py").write_text(text)
     return subprocess.run(
         [
             sys.executable,
@@ -58,7 +62,7 @@ def run(folder: Path, tail: str, last: str = "") -> subprocess.CompletedProcess[
             "holdfast",
             "run",
             "--nproc-per-node=2",
-            "--max-restarts=1",
+            f"--max-restarts={max_restarts}",
             "train.py",
         ],
         cwd=folder,
@@ -91,3 +95,48 @@ def test_torch_what_needs_the_rank_that_has_ended_is_told_at_once(
     assert done.returncode != 0
     assert "rank 0 has ended its training: rank 1 can exchange nothing" in done.stderr
     assert "let all meet before any ends: `dist.barrier()`" in done.stderr
+
+
+# Rank 1 is killed once, in the step that ends the loop.
+BROKEN = """
+import os, pathlib, signal
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+import holdfast.torch as hf
+
+hf.init()
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = DDP(torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+state = hf.State(model, optimizer)
+for x in state.steps([torch.ones(3, 4)] * 4, epochs=2):
+    optimizer.zero_grad()
+    loss = model(x).square().sum()
+    if rank == 1 and state.n == 2 and KILLED and not os.path.exists("killed"):
+        pathlib.Path("killed").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    loss.backward()
+    optimizer.step()
+    if state.n == 2:
+        break
+{tail}
+parts = [tensor.numpy().tobytes() for tensor in model.state_dict().values()]
+pathlib.Path(f"saved-{rank}").write_bytes(b"".join(parts) + str(state.n).encode())
+"""
+
+
+@pytest.mark.parametrize("tail", ["dist.barrier()", ""])
+def test_torch_a_step_that_ends_its_loop_and_was_void_is_made_again(
+    tmp_path: Path, tail: str
+) -> None:
+    found = []
+    for killed in ("False", "True"):
+        folder = tmp_path / killed
+        folder.mkdir()
+        text = BROKEN.replace("{tail}", tail).replace("KILLED", killed)
+        done = start(folder, text, max_restarts=3)
+        assert done.returncode == 0, done.stdout + done.stderr
+        found.append([(folder / f"saved-{rank}").read_bytes() for rank in (0, 1)])
+    assert found[0] == found[1] and found[0][0].endswith(b"3")
+    assert "all processes start again from step 2" in done.stdout + done.stderr

@@ -105,6 +105,18 @@ for x in held:
     break
 assert state.n == 6, state.n
 refused("call state.steps(loader) again", lambda: next(held))
+from itertools import islice
+for x in islice(state.steps([1.0, 2.0, 3.0]), 2): body(x)
+for _, x in zip(range(1), state.steps([1.0, 2.0, 3.0])): body(x)
+assert state.n == 9, state.n
+with state.step(): body(1.0)
+given = []
+for x in state.steps([1.0, 2.0, 3.0], epoch=20):  # What is made in other loops is none of its.
+    given.append((x, state.batch))
+    if x == 1.0: refused("within a step", lambda: state.step().__enter__())
+    body(x)
+assert given == [(1.0, 0), (2.0, 1), (3.0, 2)], given
+refused("pass 20 over the data is done", lambda: next(state.steps([1.0], epoch=20)))
 """)
 
 
@@ -166,8 +178,7 @@ for epoch in range(state.epoch, 3):
         seen.append((state.epoch, x))
 assert state.n == 6 and state.epoch == 3, (state.n, state.epoch)
 assert len(seen) == 6
-for x in state.steps([1.0], epoch=1):
-    raise AssertionError("this pass was made")
+refused("pass 1 over the data is done", lambda: next(state.steps([1.0], epoch=1)))
 """)
 
 
@@ -351,7 +362,7 @@ for epoch in range(2):
     for i, x in enumerate(bar(state.steps([1.0] * 3))):
         seen.append((state.batch == i, state.n == 3 * epoch + i))
     seen.append((state.batch == 0, state.n == 3 * epoch + 3))
-assert seen == [(True, True)] * 8, seen
+assert seen == [(True, True)] * 8, (seen, state.n)
 """)
     told = program("""
 hf.init()

@@ -125,6 +125,7 @@ class Semi:
         if unsure == _UNSURE:  # What updates may still be under way, and be waited for.
             _wait_for(weights)
             now = _operators.count()
+            unsure = unsure if now == before else 0
         self._counts[by] = now, unsure
         if now == before and unsure == _UNSURE:
             raise UserError(

@@ -61,10 +61,13 @@ class Between:
         """Write this for a successor."""
         tensors = {key: local(tensor) for key, tensor in self._tensors.items()}
         whole = path.with_name(f".{path.name}")
-        with suppress(OSError):  # The folder is memory of this host; load() finds nothing then.
+        try:
             path.unlink(missing_ok=True)
             whole.write_bytes(pickle.dumps((at, tensors, self._keys, self._objects)))
             whole.rename(path)
+        except OSError:  # The folder is memory of this host; load() finds nothing then.
+            with suppress(OSError):
+                whole.unlink(missing_ok=True)
 
     def load(self, path: Path, at: tuple[int, int]) -> bool:
         """Become what a predecessor wrote. False: it wrote none at this place."""

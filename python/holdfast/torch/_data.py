@@ -118,15 +118,36 @@ class _Tickets:
                 position += 1
 
 
+class Mark(NamedTuple):
+    """Where a source has come to: what has to be done with a new one, so that it is there.
+
+    After the last batch of an epoch a state does not say how the next one begins: some sources go
+    on there, some have to be asked once more, and some begin anew only if they had been iterated.
+    """
+
+    state: Any  # To be loaded; None: as the source was made.
+    epochs: tuple[tuple[bool, int], ...] = ()  # Then: whether to the end, how often in a row.
+
+    def then(self, to_end: bool) -> Mark:
+        """Where it is after an epoch of which one more batch is taken, and its end if `to_end`."""
+        times = 1
+        if self.epochs and self.epochs[-1][0] == to_end:
+            times += self.epochs[-1][1]
+        return Mark(self.state, (*self.epochs[: -1 if times > 1 else None], (to_end, times)))
+
+
 class Feeder:
     """One source of batches."""
 
-    def start(self, epoch: int, skip: int, state: Any) -> Iterator[Any]:
-        """Iterate an epoch from position `skip`; `state`: the last that state() gave, or None."""
+    def start(self, epoch: int, skip: int, state: Mark | None) -> Iterator[Any]:
+        """Iterate an epoch from position `skip`, where the source has come to `state`."""
         raise NotImplementedError
 
-    def pass_over(self, state: Any) -> None:
-        """In place of start() where the epoch is over already."""
+    def take_up(self, state: Mark | None) -> None:
+        """Bring the source to where its epoch ended, without start()."""
+
+    def lose(self) -> None:
+        """Let the source be brought to its mark again before its next epoch."""
 
     def state(self) -> Any:
         """Return what start() needs besides the position, after the batch just given."""
@@ -162,7 +183,7 @@ class _Loader(Feeder):
         unique = {id(g): g for g in found if isinstance(g, torch.Generator)}
         self._generators = [(g, g.initial_seed()) for g in unique.values()]
 
-    def start(self, epoch: int, skip: int, state: Any) -> Iterator[Any]:
+    def start(self, epoch: int, skip: int, state: Mark | None) -> Iterator[Any]:
         sampler: Any
         for sampler in self._samplers:
             if hasattr(sampler, "set_epoch"):
@@ -186,7 +207,7 @@ class _Indexed(Feeder):
         self._batches = batches
         self._seed = seed
 
-    def start(self, epoch: int, skip: int, state: Any) -> Iterator[Any]:
+    def start(self, epoch: int, skip: int, state: Mark | None) -> Iterator[Any]:
         for i in range(skip, len(self._batches)):
             seed_all(derive(self._seed, "data", epoch, i))
             yield self._batches[i]
@@ -202,18 +223,25 @@ class _Stateful(Feeder):
     def __init__(self, source: Any, seed: int) -> None:
         self._source = source
         self._seed = seed
-        self._begun = False  # In this process.
+        self._is_there = False  # The source, where its mark says.
 
-    def _take_up(self, state: Any, within: bool) -> None:
-        if state is not None and (within or not self._begun):
-            self._source.load_state_dict(state)
-        self._begun = True
+    def lose(self) -> None:
+        self._is_there = False
 
-    def pass_over(self, state: Any) -> None:
-        self._take_up(state, within=True)
+    def take_up(self, state: Mark | None) -> None:
+        if not self._is_there and state is not None:
+            if state.state is not None:
+                self._source.load_state_dict(state.state)
+            for to_end, times in state.epochs:
+                for _ in range(times):
+                    batches = iter(self._source)
+                    if next(batches, self) is not self and to_end:
+                        next(batches, None)
+        self._is_there = True
 
-    def start(self, epoch: int, skip: int, state: Any) -> Iterator[Any]:
-        self._take_up(state, within=skip > 0)
+    def start(self, epoch: int, skip: int, state: Mark | None) -> Iterator[Any]:
+        self._is_there = self._is_there and not skip
+        self.take_up(state)
         holder: Any
         for holder in (self._source, getattr(self._source, "sampler", None)):
             if hasattr(holder, "set_epoch"):
@@ -236,23 +264,40 @@ class Fetched:
         """`prepare(k)` is called before a batch is made, k steps before its own begins."""
         self._batches = batches
         self._prepare = prepare
-        self._next: list[Any] = []
+        self._next: list[Any] = []  # At most one.
+        self._error: Exception | None = None  # In its place.
+        self._ended = False
 
     def __iter__(self) -> Iterator[Any]:
-        while self._has_next(0):
-            yield self._next.pop()
+        while not self._ended:
+            self._fetch(0)
+            if self._error is not None:
+                raise self._error
+            if self._next:
+                yield self._next.pop()
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether a batch was made, or the end seen, before it was wanted."""
+        return bool(self._next) or self._ended
 
     def is_over(self) -> bool:
         """Whether nothing follows, in the step before it would."""
-        return not self._has_next(1)
+        if not self._ended:
+            try:
+                self._fetch(1)
+            except Exception as error:
+                self._error = error  # The step that comes fails, not the one that is made.
+        return self._ended
 
-    def _has_next(self, before: int) -> bool:
-        if not self._next and self._batches is not None:
-            self._prepare(before)
-            for batch in self._batches:
-                self._next.append(batch)
-                break
-        return bool(self._next)
+    def _fetch(self, before: int) -> None:
+        if self._next or self._error:
+            return
+        self._prepare(before)
+        try:
+            self._next.append(next(self._batches))
+        except StopIteration:
+            self._ended = True
 
 
 def feeder_of(source: Any, seed: int) -> Feeder:

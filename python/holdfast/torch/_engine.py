@@ -65,6 +65,7 @@ class Engine:
         self.in_step = False  # Between the start and the end of a step of the user's.
         self.marked = False  # An echo was given in this step.
         self.too_late = ""  # Why nothing can be exchanged any more: another rank has ended.
+        self.unmade = ""  # Why a step that was void can not be made again in this process.
         self.asked = False  # Between the last step and the next: the others gave an answer.
         self.guessed = False  # The same, and this process gave it itself.
         self.echoing = 0  # > 0: collectives are answered locally, whatever the phase.
@@ -194,6 +195,11 @@ class Engine:
                 "ends: `dist.barrier()` as the last line"
             )
 
+    def see_that_all_was_made(self) -> None:
+        """Raise if this process has left a step behind that has to be made again."""
+        if self.unmade:
+            raise MarkedError(self.unmade)
+
     def note_between(self) -> None:
         """Take note of a collective between steps, whose result the program may go by."""
         if self.session is not None and not self.in_step and not self.own_use:
@@ -209,6 +215,8 @@ class Engine:
     def end(self) -> None:
         """Say that the training ended well. UserError: it did not, and goes on in a successor."""
         self.drain()  # While there is a session.
+        if self.unmade:
+            raise UserError(self.unmade)
         if self.session is not None and self.see_that_it_was_done is not None:
             self.see_that_it_was_done()
         session, self.session = self.session, None

@@ -29,5 +29,6 @@ def loop_was_left(frame: FrameType | None) -> bool:
         instruction = opcode.opname[f.f_code.co_code[f.f_lasti]] if f.f_lasti >= 0 else ""
         is_closed = f.f_code.co_flags & inspect.CO_GENERATOR and instruction in _AT_YIELD
         if f.f_code.co_filename != own and not is_closed:
-            return instruction == "POP_TOP"
+            # The latter: a step that an islice() or zip() around the generator does not go beyond.
+            return instruction in ("POP_TOP", "FOR_ITER")
     return False

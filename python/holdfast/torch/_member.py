@@ -62,6 +62,8 @@ class Member(_Base):  # type: ignore[misc]
         if answers and not engine.echoing:
             engine.note_between()
         self.runner.drain()  # Operations come in the order of their calls.
+        if not engine.echoing:
+            engine.see_that_all_was_made()
         if engine.echoing or engine.marked:
             return 0
         if self._handle:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from holdfast.torch._data import Feeder, Fetched, feeder_of
+from holdfast._errors import UserError
+from holdfast.torch._data import Feeder, Fetched, Mark, feeder_of
 
 
 class Position:
@@ -18,7 +19,10 @@ class Position:
         self.index = 0  # Within the epoch.
         self.over = False  # Nothing follows in this epoch.
         self.see_ahead: Callable[[], None] = _nothing  # To be called before a step is done.
-        self._states: dict[int, Any] = {}  # By source: what it needs besides, if anything.
+        self.own = 0  # Steps of loops of the program's own since an epoch ended.
+        self._ended: set[int] = set()  # Epochs, made or passed over in this process.
+        self._leave: Callable[[], None] = _nothing  # To be called where the step is the last.
+        self._marks: dict[int, Mark] = {}  # By source: what it needs besides, if anything.
         self._sources: dict[int, tuple[Any, Source]] = {}
 
     @property
@@ -28,12 +32,12 @@ class Position:
 
     def objects(self) -> tuple[Any, ...]:
         """Return what an image has to hold of this."""
-        return self.epoch, self.index, self.over, self._states.copy()
+        return self.epoch, self.index, self.over, self.own, self._marks.copy()
 
     def restore(self, objects: tuple[Any, ...]) -> None:
         """Stand where an image did, or an earlier position."""
-        self.epoch, self.index, self.over, states = objects
-        self._states = states.copy()
+        self.epoch, self.index, self.over, self.own, marks = objects
+        self._marks = marks.copy()
 
     def source_of(self, data: Any, seed: int) -> Source:
         """Return who feeds what a user gave to steps()."""
@@ -46,26 +50,48 @@ class Position:
         """Go to an epoch; return whether it is over already."""
         if epoch != self.epoch:
             self.epoch, self.index, self.over = epoch, 0, False
-        over, self.over = self.over, False
+        over, self.over, self.own = self.over, False, 0
         return over
+
+    def see_that_it_is_new(self, epoch: int) -> None:
+        """Raise if this process has come to the end of the epoch before."""
+        if epoch in self._ended:
+            raise UserError(
+                f"pass {epoch} over the data is done; give each pass a number of its own: with two "
+                "loops in turns, state.steps(first, epoch=2 * epoch) and "
+                "state.steps(second, epoch=2 * epoch + 1)"
+            )
+
+    def pass_over(self, epoch: int) -> None:
+        """Take note that an epoch was done before this process was started."""
+        self._ended.add(epoch)
 
     def end(self, epoch: int) -> None:
         """Go to the end of an epoch."""
+        self._ended.add(epoch)
         self.epoch, self.index, self.over = epoch + 1, 0, False
 
     def leave(self, epoch: int) -> None:
         """Have the step under way be the last of its epoch, and of those up to `epoch`."""
+        self._leave()
         self.epoch, self.over, self.see_ahead = epoch, True, _nothing
 
-    def note(self, source: Source) -> None:
-        """Stand after the batch that a source has just given."""
-        state = source.feeder.state()
-        if state is not None:
-            self._states[source.number] = state
+    def mark_of(self, source: Source) -> Mark | None:
+        """Return where a source has come to; None: it has not begun."""
+        return self._marks.get(source.number)
 
-    def state_of(self, source: Source) -> Any:
-        """Return what note() found last; None: nothing yet."""
-        return self._states.get(source.number)
+    def set_mark(self, source: Source, mark: Mark) -> None:
+        """Note where a source has come to."""
+        self._marks[source.number] = mark
+
+    @contextmanager
+    def watched(self, see: Callable[[], None], leave: Callable[[], None]) -> Iterator[None]:
+        """Call `see` before the step under way is done, `leave` where its loop is left."""
+        self.see_ahead, self._leave = see, leave
+        try:
+            yield
+        finally:
+            self.see_ahead = self._leave = _nothing
 
 
 class Source:
@@ -83,35 +109,43 @@ class Source:
         length = self.feeder.length
         if length is not None and at.index >= length:
             return
-        batches = Fetched(self.feeder.start(at.epoch, at.index, at.state_of(self)), prepare)
+        start = self.feeder.start(at.epoch, at.index, at.mark_of(self))
+        batches = Fetched(start, prepare)
+        if self.feeder.shows_its_end:
+            yield from batches
+            return
+        before = at.mark_of(self) or Mark(None)
+        at.set_mark(self, before.then(to_end=False))  # If it has come to its end before.
         for batch in batches:
-            at.note(self)
-            with self._looking_ahead(batches):
+            mark = Mark(self.feeder.state())
+            at.set_mark(self, mark)
+            with self._looking_ahead(batches, before):
                 yield batch
+            before = mark
 
     def pass_over(self) -> None:
         """In place of batches(), where the epoch is over."""
-        self.feeder.pass_over(self._position.state_of(self))
+        self.feeder.take_up(self._position.mark_of(self))
 
-    @contextmanager
-    def _looking_ahead(self, batches: Fetched) -> Iterator[None]:
+    def _looking_ahead(self, batches: Fetched, before: Mark) -> AbstractContextManager[None]:
         """Have the step under way see whether it is the last of its epoch.
 
-        A source whose epochs follow each other stands, after the last batch, where it stands
-        before the next epoch's first: a replacement could not tell that the one is over.
+        Where a source has come to with its last batch does not tell: it may be where the next epoch
+        begins. `before`: where it was before the step's batch.
         """
+        at = self._position
 
         def see() -> None:
             if batches.is_over():
-                self._position.over = True
-                self._position.note(self)
+                at.over = True
+                at.set_mark(self, before.then(to_end=True))
 
-        if not self.feeder.shows_its_end:
-            self._position.see_ahead = see
-        try:
-            yield
-        finally:
-            self._position.see_ahead = _nothing
+        def leave() -> None:
+            at.set_mark(self, before.then(to_end=False))
+            if batches.is_ahead:  # It was void before, and had looked ahead.
+                self.feeder.lose()
+
+        return at.watched(see, leave)
 
 
 def _nothing() -> None:

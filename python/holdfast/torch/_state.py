@@ -321,7 +321,8 @@ class State:
 
         What `enumerate(state.steps(...))` counts, but right in a process that replaces another.
         """
-        return self._position.index - self._drawn
+        at = self._position
+        return at.index + at.own - self._drawn
 
     @property
     def replaying(self) -> bool:
@@ -335,6 +336,7 @@ class State:
 
     def _begin(self, afresh: bool = False) -> None:
         engine = self._engine
+        engine.see_that_all_was_made()
         if engine.phase is not Phase.LIVE:
             engine.set_phase(Phase.LIVE)
         engine.in_step = True
@@ -361,10 +363,11 @@ class State:
             self._restore()
             return True
         self._see_that_all_is_kept()
-        self._position.see_ahead()
+        at = self._position
+        at.see_ahead()
         gradients = self._gradients.end_step(self._stepped)
         self._image.write(session.private(session.version + 1), self._objects(), gradients)
-        position = _core.Position(self._position.epoch, self._position.index)
+        position = _core.Position(at.epoch, at.index + at.own)
         is_void = session.end_step(_core.Step(position=position))
         if is_void:
             self._restore()
@@ -394,6 +397,8 @@ class State:
         Afterwards `n` has grown by one, or not: then the same step is to be made again, so take its
         data by `n`. An exception in the body passes through; the step is not done.
         """
+        if self._engine.in_step:
+            raise UserError("`with state.step()` within a step, as is each of state.steps(...)")
         self._see_that_nothing_changed()
         self._engine.told.see_own_loop()
         self._begin(afresh=True)  # On all ranks alike: a replacement can not do it again.
@@ -404,7 +409,7 @@ class State:
             self._engine.drain()  # A sum cut short is marked while the step goes on.
             self._leave()
             raise
-        self._position.index += 1
+        self._position.own += 1
         self._finish()
         if self._after is not None:
             self._after = self._kept.digests()
@@ -464,7 +469,9 @@ class State:
     def _steps(self, data: Any, epochs: range) -> Generator[Any]:
         source = self._position.source_of(data, self._seed)
         for epoch in epochs:
+            self._position.see_that_it_is_new(epoch)
             if epoch < self._position.epoch:
+                self._position.pass_over(epoch)
                 self._engine.told.leave_pass(epoch)
                 continue
             restored = self._restarted
@@ -577,7 +584,8 @@ class State:
             self._position.end(last)
             self._engine.told.leave_pass(last)
         else:
-            say(
-                f"step {n} was void and was NOT made again, since the loop was left by `break`; "
-                f"what follows has the state of step {n - 1}; bound loops by data or `epochs`"
+            self._engine.unmade = (
+                f"step {n} was void when its loop had been left by `break`, so it can not be made "
+                f"again here; all processes start again from step {n - 1}"
             )
+            say(self._engine.unmade)
