@@ -297,7 +297,8 @@ class Drawing:
             p.add("matrices = [q for q in trained if q.dim() > 1]")
             p.add("others = [q for q in trained if q.dim() <= 1]")
             who = "[{'params': matrices, 'weight_decay': 0.01}, {'params': others}]"
-        usable = [o for o in OPTIMIZERS if "fused" not in o or self.wrap != "fsdp"]
+        sharded = self.wrap == "fsdp"  # Not all work on DTensors.
+        usable = [o for o in OPTIMIZERS if not sharded or ("fused" not in o and "Rprop" not in o)]
         p.add(f"optimizer = torch.optim.{draw.choice(usable).format(who)}")
         if self.two:
             p.keep("critic", "DDP(nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 1)))",
