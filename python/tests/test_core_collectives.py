@@ -1,4 +1,5 @@
 """Every collective with every type, operation and size of world, against a sum made elsewhere."""
+# With --ci: every collective, type and world size.
 
 from __future__ import annotations
 

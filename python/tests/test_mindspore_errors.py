@@ -1,4 +1,5 @@
 """What a program asks for and can not have is said in one sentence."""
+# With --ci: whole jobs for each loop of semi-automatic parallel.
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Processes forked from one that has imported MindSpore are as if started by themselves."""
+# With --ci: processes that outlive what they must not.
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """What is moved to where all ranks add up, and what is not."""
+# With --ci: DDP's buckets in jobs of many shapes.
 
 from __future__ import annotations
 

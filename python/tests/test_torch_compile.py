@@ -1,4 +1,5 @@
 """torch.compile around DistributedDataParallel, and collectives within compiled code."""
+# With --ci: torch.compile takes its time.
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Faults that are no plain death, told from the traces: how long they take, and whom they delay."""
+# With --ci: stopped and slow processes, one job at a time.
 # To be run alone: how soon a fault is known, and steps while the scheduler is away.
 
 from __future__ import annotations

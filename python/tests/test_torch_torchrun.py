@@ -1,4 +1,5 @@
 """A script written for torchrun, without a line of ours, under `holdfast run`."""
+# With --ci: jobs that start again as a whole.
 
 from __future__ import annotations
 
