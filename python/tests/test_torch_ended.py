@@ -13,8 +13,7 @@ from torch_job import needs_torch
 
 pytestmark = [pytest.mark.kill, needs_torch]
 
-# Rank 1 is killed once, as soon as rank 0 has gone.
-SCRIPT = """
+BEGIN = """
 import os, pathlib, signal, time
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -26,6 +25,10 @@ torch.manual_seed(0)
 model = DDP(torch.nn.Linear(4, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 state = hf.State(model, optimizer)
+"""
+
+# Rank 1 is killed once, as soon as rank 0 has gone.
+SCRIPT = """
 for x in state.steps([torch.ones(3, 4)] * 4, epochs=2):
     optimizer.zero_grad()
     model(x).square().sum().backward()
@@ -54,7 +57,7 @@ def run(folder: Path, tail: str, last: str = "") -> subprocess.CompletedProcess[
 
 
 def start(folder: Path, text: str, max_restarts: int = 1) -> subprocess.CompletedProcess[str]:
-    (folder / "train.py").write_text(text)
+    (folder / "train.py").write_text(BEGIN + text)
     return subprocess.run(
         [
             sys.executable,
@@ -99,17 +102,6 @@ def test_torch_what_needs_the_rank_that_has_ended_is_told_at_once(
 
 # Rank 1 is killed once, in the step that ends the loop.
 BROKEN = """
-import os, pathlib, signal
-import torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel as DDP
-import holdfast.torch as hf
-
-hf.init()
-rank = dist.get_rank()
-torch.manual_seed(0)
-model = DDP(torch.nn.Linear(4, 2))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-state = hf.State(model, optimizer)
 for x in state.steps([torch.ones(3, 4)] * 4, epochs=2):
     optimizer.zero_grad()
     loss = model(x).square().sum()
