@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from holdfast.torch._files import write_whole
 from holdfast.torch._image import Kept, Key
 from holdfast.torch._optimizers import local
 
@@ -50,26 +51,21 @@ class Between:
         `at`: the version it follows, and the pass that begins.
         """
         if not passed_over:
-            self.save(path, at)
-        elif self.load(path, at):
+            self._save(path, at)
+        elif self._load(path, at):
             self.put_back(kept)
         else:
             return False
         return True
 
-    def save(self, path: Path, at: tuple[int, int]) -> None:
+    def _save(self, path: Path, at: tuple[int, int]) -> None:
         """Write this for a successor."""
         tensors = {key: local(tensor) for key, tensor in self._tensors.items()}
-        whole = path.with_name(f".{path.name}")
-        try:
+        with suppress(OSError):  # There is no room; _load() finds nothing then.
             path.unlink(missing_ok=True)
-            whole.write_bytes(pickle.dumps((at, tensors, self._keys, self._objects)))
-            whole.rename(path)
-        except OSError:  # The folder is memory of this host; load() finds nothing then.
-            with suppress(OSError):
-                whole.unlink(missing_ok=True)
+            write_whole(path, pickle.dumps((at, tensors, self._keys, self._objects)))
 
-    def load(self, path: Path, at: tuple[int, int]) -> bool:
+    def _load(self, path: Path, at: tuple[int, int]) -> bool:
         """Become what a predecessor wrote. False: it wrote none at this place."""
         with suppress(OSError):
             then, tensors, keys, objects = pickle.loads(path.read_bytes())

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from holdfast._errors import PeerError, WorldError
+from holdfast.torch._files import write_whole
 from holdfast.torch._frames import callers
 
 if TYPE_CHECKING:
@@ -221,10 +222,8 @@ class Early:
         whole = self.file(f"{name}-of-{rank}")
         if whole.exists() or self._past(rank).exists():
             return  # The latter: its predecessor did not exchange this, and nobody will.
-        part = whole.with_name(f".{whole.name}")
         try:
-            part.write_bytes(what.encode() + b"\n" + raw)
-            part.rename(whole)
+            write_whole(whole, what.encode() + b"\n" + raw)
         except OSError as error:
             raise WorldError(
                 "what is exchanged before State is kept in the job's folder, and can not be: "

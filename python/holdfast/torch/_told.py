@@ -19,6 +19,7 @@ from typing import Final
 from torch import Tensor
 
 from holdfast.torch._early import as_bytes, fill
+from holdfast.torch._files import write_whole
 
 _LIMIT: Final = 1 << 26  # Bytes of a rank's file, which is memory.
 _Key = tuple[int | None, str, int]
@@ -50,12 +51,10 @@ class Told:
             except (EOFError, pickle.UnpicklingError):
                 pass  # It was killed while it wrote.
         self._known = {key: told for key, told in self._known.items() if told[0] < version}
-        whole = self._path.with_name(f".{self._path.name}")
-        with whole.open("wb") as file:  # Without what was never done.
-            for key, (then, raw) in self._known.items():
-                pickle.dump((key, then, raw), file)
-        whole.rename(self._path)
-        self._room -= self._path.stat().st_size
+        records = [pickle.dumps((key, then, raw)) for key, (then, raw) in self._known.items()]
+        whole = b"".join(records)  # Without what was never done.
+        write_whole(self._path, whole)
+        self._room -= len(whole)
 
     def leave_pass(self, number: int) -> None:
         """Come to what is between pass `number` and the next."""
