@@ -26,6 +26,7 @@ if [ "$MS_ROLE" = MS_WORKER ] && [ -z "$HOLDFAST_SPARE_FD" ]; then
   export RANK="$MS_NODE_ID" LOCAL_RANK="$MS_NODE_ID" ROLE_RANK="$MS_NODE_ID"
 fi
 export TORCHELASTIC_RESTART_COUNT=$((restarts + attempt - 1))
+export _HOLDFAST_RESTART_TOKEN="$token" # For torch/_register.py.
 if [ -n "$HOLDFAST_SPARE_FD" ]; then
   exec "$python" -I "${0%/*}/_spare.py" "$token" "$@"
 fi

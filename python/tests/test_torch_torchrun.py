@@ -71,3 +71,38 @@ def test_torch_a_plain_script_starts_again_from_its_own_checkpoint(
     for rank in (0, 1):
         assert f"[default{rank}]:from 5 restarts 1" in done.stdout, done.stdout + done.stderr
     assert said in done.stderr
+
+
+# Rank 0 has ended, its process is gone, and then rank 1 is lost.
+LATE = """
+import os, signal, time
+import torch, torch.distributed as dist
+
+dist.init_process_group("holdfast")
+rank, count = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"]
+pids = [torch.zeros(1, dtype=torch.int64) for _ in range(2)]
+dist.all_gather(pids, torch.tensor([os.getpid()]))
+if count == "0" and rank == 1:
+    while os.path.exists(f"/proc/{int(pids[0])}"):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+dist.destroy_process_group()
+print("ends after restarts", count)
+"""
+
+
+def test_torch_a_rank_lost_after_another_has_ended_starts_all_again(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LATE)
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "run", "--nproc-per-node=2", "train.py"],
+        cwd=tmp_path,
+        env=dict(os.environ, TORCH_CPP_LOG_LEVEL="ERROR"),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in (0, 1):
+        assert f"[default{rank}]:ends after restarts 1" in done.stdout, done.stdout + done.stderr
+    assert "rank 1 was lost and nothing is kept" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr

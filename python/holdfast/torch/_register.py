@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
-from typing import Any
+import time
+from typing import Any, NoReturn
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from holdfast._errors import UserError
+from holdfast._errors import LeftError, UserError
 from holdfast.torch import _engine
 from holdfast.torch._engine import Engine, Phase
 from holdfast.torch._group import HoldfastGroup
@@ -26,13 +28,30 @@ def _create(options: Any, _: Any) -> HoldfastGroup:
     if engine.phase is Phase.PLAIN and engine.session is None:
         session = engine.open(private_bytes=64)
         session.join()
-        session.begin_step()
+        try:
+            session.begin_step()
+        except LeftError as left:
+            _start_all_again(left)
         if engine.place.rank == 0 and engine.world_size > 1:
             _engine.say(
                 'init_process_group("holdfast") without a State: a lost process ends the others '
                 "too, and all start again, as under torchrun"
             )
     return group
+
+
+def _start_all_again(why: LeftError) -> NoReturn:
+    """Have the launcher start all ranks again, also those whose programs have ended: see _shim.sh.
+
+    A rank was lost after another had ended, and nothing is kept: as under torchrun, the whole
+    program is run again. Raises `why` where no `holdfast run` started this process.
+    """
+    token = os.environ.get("_HOLDFAST_RESTART_TOKEN")
+    if token is None:
+        raise why
+    print(f"\n{token}", flush=True)
+    time.sleep(60)  # The launcher ends it.
+    raise why
 
 
 def _check_world(engine: Engine, options: Any) -> None:
