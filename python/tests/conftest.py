@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytest.register_assert_rewrite("torch_kills")  # Test files import it before they name it a plugin.
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "kill: starts whole jobs and kills their processes; slow")
