@@ -502,10 +502,11 @@ class State:
         """
         path = self._engine.early.file(f"between-{self._engine.place.rank}")
         if not between.hand_on(self._kept, path, (self._session.version, epoch), passed_over):
-            say(
+            raise UserError(
                 f"after this restart the program begins with pass {epoch}, past what it does "
                 f"before that (a scheduler's step, for one) and has not done since step {self.n}: "
-                "let its loop begin with range(state.epoch if state.n else EPOCH, ...)"
+                "this rank would go on with another state than the others. Let its loop begin "
+                "with range(state.epoch if state.n else EPOCH, ...)"
             )
 
     def _see_that_passes_were_done(self) -> None:
