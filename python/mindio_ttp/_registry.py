@@ -16,8 +16,11 @@ class Actor(Protocol):
     def repair(self) -> bool:
         """Bring the state of this process to the last step that is done. False: not possible."""
 
+    def can_repair(self) -> bool:
+        """Return whether repair() would do so."""
+
     def step(self) -> int:
-        """Return the last step that is done."""
+        """Return the last step that is done, of the training under way."""
 
     def restarted(self) -> bool:
         """Return whether the caller is to be told that this process replaces another."""

@@ -233,8 +233,8 @@ def tft_get_repair_type() -> str:
 
 
 def tft_can_do_uce_repair(hbm_error_time: int, start_time: int = 0, end_time: int = 0) -> bool:
-    """Return whether a memory error can be repaired, from the arena: once a step is done."""
-    return registry.actor is not None and registry.actor.step() > 0
+    """Return whether a memory error can be repaired, from the arena."""
+    return registry.actor is not None and registry.actor.can_repair()
 
 
 def tft_is_reboot_node() -> bool:

@@ -21,6 +21,7 @@ if not NEEDS_MINDSPORE.args[0]:
 
     from holdfast import UserError
     from holdfast.mindspore import _image, _tft, _train
+    from holdfast.mindspore._between import Rest
 
 PROGRAM = """
 import holdfast.mindspore._shims as shims
@@ -137,11 +138,17 @@ def test_mindspore_dropout_is_seen_where_it_draws() -> None:
 
 
 def test_mindspore_mindio_says_which_step_it_goes_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = SimpleNamespace(state=None, call=1)
-    engine: Any = SimpleNamespace(trainer=trainer)
+    engine: Any = SimpleNamespace()
+    trainer = engine.trainer = _train.Trainer(engine)
+    trainer.call = 1
     monkeypatch.setattr(registry, "actor", _tft.Actor(engine))
     assert not tft.tft_can_do_uce_repair(1)  # There is nothing to go back to.
-    trainer.state = SimpleNamespace(objects={"call": 0}, n=0, under_way=False)
+    state: Any = SimpleNamespace(objects={"call": 0, "step": 9}, n=0, under_way=False)
+    trainer.state = state
     assert tft.tft_get_repair_step() == 0 and not tft.tft_can_do_uce_repair(1)
+    trainer.rest = Rest(1, 0, 0, {}, [], (0, 0, 0))  # Where its first step began.
+    assert tft.tft_get_repair_step() == 0 and tft.tft_can_do_uce_repair(1)
     trainer.state = SimpleNamespace(objects={"call": 1, "step": 7}, n=7, under_way=False)
     assert tft.tft_get_repair_step() == 7 and tft.tft_can_do_uce_repair(1)
+    trainer.state.under_way = True  # Others may have what this rank has sent.
+    assert not tft.tft_can_do_uce_repair(1)

@@ -14,8 +14,8 @@ _MOST_BYTES: Final = 64 << 10  # Of an attribute: it is written at every step.
 _DEPTH: Final = 8
 # MindSpore's callbacks that let the parameters be.
 _QUIET: Final = frozenset({"LossMonitor", "ModelCheckpoint", "TimeMonitor"})
-# Those, and others of which only numbers and texts matter.
-_SIMPLE: Final = _QUIET | {"TFTRegister", "TrainFaultTolerance"}
+_REPAIRS: Final = frozenset({"TFTRegister", "TrainFaultTolerance"})
+_SIMPLE: Final = _QUIET | _REPAIRS  # Of these only numbers and texts matter.
 
 
 def _is(callback: Any, names: frozenset[str]) -> bool:
@@ -27,6 +27,11 @@ def _is(callback: Any, names: frozenset[str]) -> bool:
 def leaves_parameters(callback: Any) -> bool:
     """Return whether a callback is known to change no parameter."""
     return _is(callback, _QUIET)
+
+
+def repairs(callback: Any) -> bool:
+    """Return whether a callback is the one that MindSpore repairs with."""
+    return _is(callback, _REPAIRS)
 
 
 # ---- Attributes ----------------------------------------------------------------------------------

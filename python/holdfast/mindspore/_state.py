@@ -80,6 +80,15 @@ class State:
         if version == self._session.version:
             self._image.put(changes)
 
+    def changes(self) -> Changes:
+        """Return what was changed since step n."""
+        return self._image.changes(self._session.private(self._session.version))
+
+    def go_back(self, changes: Changes) -> None:
+        """Bring parameters and objects to what they were after step n and these changes."""
+        self._between = self._session.version, changes
+        self.restore()
+
     # ---- One step -------------------------------------------------------------------------------
 
     def _begin(self) -> None:
@@ -206,8 +215,7 @@ class State:
 
     def _look(self) -> None:
         """Remember what was changed since step n; restore() keeps it."""
-        version = self._session.version
-        self._between = version, self._image.changes(self._session.private(version))
+        self._between = self._session.version, self.changes()
 
     def _compute(self, compute: Callable[[], Any]) -> Any:
         before, self.under_way = _operators.count(), False

@@ -27,17 +27,18 @@ class Actor:
 
     def repair(self) -> bool:
         """Bring parameters and optimizer to the last step; this rank's own arena has them."""
-        state = self._engine.trainer.state
-        if state is None or not state.n or state.under_way:
-            return False  # Others may have gone on by what this rank sent: a new process is needed.
-        state.restore()
-        self._engine.trainer.retrying = True
-        return True
+        # Others may have gone on by what this rank has sent: then a new process is needed.
+        return self._engine.trainer.retry()
+
+    def can_repair(self) -> bool:
+        """Return whether repair() would do it."""
+        return self._engine.trainer.can_retry()
 
     def step(self) -> int:
         """Return the last step of this call of Model.train."""
-        state = self._engine.trainer.state
-        return 0 if state is None else int(state.objects.get("step", 0))
+        trainer = self._engine.trainer
+        objects = {} if trainer.state is None else trainer.state.objects
+        return int(objects.get("step", 0)) if objects.get("call") == trainer.call else 0
 
     def restarted(self) -> bool:
         """Return False: MindSpore on CPU crashes in its first graph if it is told so."""

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast._errors import UserError
-from holdfast.mindspore import _callbacks, _gasp, _pipeline, _rehearsal
+from holdfast.mindspore import _callbacks, _gasp, _pipeline, _rehearsal, _switches
+from holdfast.mindspore._between import Held, Rest, around_begins, begins_as_usual
 from holdfast.mindspore._engine import Engine
 from holdfast.mindspore._outputs import Packed, pack, unpack
 from holdfast.mindspore._state import State
@@ -46,7 +47,10 @@ class Trainer(threading.local):
         self.engine = engine
         self.state: State | None = None
         self.call = 0  # Calls of Model.train that were begun, from 1.
-        self.retrying = False  # The same call is entered again, after the step that is done.
+        self.retrying = False  # The same call is entered again, after a repair.
+        switches = _switches.read(os.environ.get(_switches.VARIABLE, "")).on
+        self.repairs = not {"UCE", "HCCE", "ARF"}.isdisjoint(switches)
+        self._rest: Rest | None = None
         self._network: Any = None
         self._others: list[Any] = []  # Parameters that callbacks hold.
         self._former: dict[tuple[int, int], weakref.ref[Any]] = {}  # Callbacks of calls before.
@@ -94,6 +98,37 @@ class Trainer(threading.local):
                 )
         return self.state
 
+    # ---- A repair in the process -----------------------------------------------------------------
+
+    @property
+    def rest(self) -> Rest | None:
+        """How things were after the last step; None if not all callbacks have heard of it."""
+        rest, state = self._rest, self.state
+        if rest is None or state is None or (rest.call, rest.version) != (self.call, state.n):
+            return None
+        return rest
+
+    @rest.setter
+    def rest(self, rest: Rest) -> None:
+        self._rest = rest
+
+    def can_retry(self) -> bool:
+        """Return whether the last step can be gone back to in this process."""
+        state = self.state
+        return state is not None and not state.under_way and bool(state.n or self.rest)
+
+    def retry(self) -> bool:
+        """Bring all to the last step, if that is possible; the loop is about to be entered."""
+        if not self.can_retry():
+            return False
+        assert self.state is not None
+        if self.rest is not None:
+            self.rest.put_back(self.state)
+        else:
+            self.state.go_back({})
+        self.retrying = True
+        return True
+
     def warn(self, callbacks: list[Any]) -> None:
         """Say which parameters are not kept."""
         known = [*self._network.get_parameters(), *self._others]
@@ -140,6 +175,7 @@ class Run:
         self._skips: bool | None = None  # The pipeline was told to skip; fast_recovery before.
         self._looks = True  # Somebody may have changed parameters since the last step.
         self._resumed = False
+        self._entered = 0, 0, 0  # First epoch, batch and step, as the program has them.
         self._meddles = not all(map(_callbacks.leaves_parameters, callbacks))
 
     def enter(self, initial_epoch: int) -> int | None:
@@ -157,8 +193,38 @@ class Run:
                 _callbacks.give_back(callback, at["former"].get((trainer.call, i), {}))
             return None
         if at["call"] < trainer.call:
+            if trainer.retrying and trainer.rest is not None:  # MindSpore has set what it guesses.
+                initial_epoch, self._first_batch, self._first_step = trainer.rest.entered
+                self._dataset.set_init_step(self._first_batch)
+                self._cb_params.cur_step_num = self._first_step
+            trainer.retrying = False
+            self._entered = initial_epoch, self._first_batch, self._first_step
             return self._fresh(initial_epoch)
         return self._resume(at)
+
+    def before_begin(self, place: int) -> None:
+        """Remember how all is, before the first callback begins anything after a step."""
+        trainer = self._trainer
+        if trainer.engine.rehearsing or not trainer.repairs or self._answer is not None:
+            return
+        if trainer.rest is None:
+            assert trainer.state is not None
+            changes = trainer.state.changes() if self._looks or self._meddles else {}
+            pairs = zip(self._callbacks, self._attributes())
+            held = [Held(*pair) for pair in pairs if not _callbacks.repairs(pair[0])]
+            at = trainer.call, trainer.state.n
+            trainer.rest = Rest(*at, place, changes, held, self._entered)
+
+    def after_begin(self, place: int) -> None:
+        """Drop what a begin has changed that was made before already."""
+        trainer = self._trainer
+        if trainer.engine.rehearsing:
+            return
+        assert trainer.state is not None
+        if trainer.rest is not None and place < trainer.rest.begin:
+            trainer.rest.put_back(trainer.state)
+        elif place == 0 and self._resumed and trainer.rest is None:
+            trainer.state.restore()  # The loop is entered later than at its begin: state has it.
 
     def _fresh(self, initial_epoch: int) -> int:
         """Return the first epoch of a training that begins, maybe from a checkpoint."""
@@ -189,7 +255,7 @@ class Run:
         dataset.config.set_fast_recovery(_pipeline.draws_nothing(self._dataset))
         batch, epoch, done = int(at["batch"]), int(at["epoch"]), int(at["step"])
         self._first_batch, self._first_step = int(at["first_batch"]), int(at["first_step"])
-        if self._trainer.retrying:
+        if self._trainer.retrying and self._trainer.rest is not None:
             batch += 1
             epoch += batch % self._dataset.get_dataset_size() == 0
             self._cb_params.cur_step_num = done
@@ -201,12 +267,6 @@ class Run:
         self._trainer.retrying = False
         self._dataset.set_init_step(batch)
         return epoch
-
-    def begun(self) -> None:
-        """Drop what on_train_begin has changed where the loop is entered later: state has it."""
-        if self._resumed:
-            assert self._trainer.state is not None
-            self._trainer.state.restore()
 
     def begin_as_usual(self) -> None:
         """Let whoever reads the data next begin where it would have without a fault."""
@@ -279,7 +339,7 @@ def train_process(
     if not trainer.retrying:
         trainer.call += 1
     manager = arguments["list_callback"]
-    callbacks, begins = list(manager._callbacks), manager.on_train_begin
+    callbacks = list(manager._callbacks)
     begun_at = arguments["cb_params"].cur_step_num
     randomness = _rehearsal.Randomness() if engine.rehearsing else None
     rehearsed = False
@@ -296,7 +356,7 @@ def train_process(
             trainer.keep(callbacks)
             return
         model._train_network = Guard(trainer, network, run)
-        manager.on_train_begin = lambda context, run=run: (begins(context), run.begun())
+        around_begins(manager, run.before_begin, run.after_begin)
         try:
             original(model, **{**arguments, "initial_epoch": first})
             trainer.keep(callbacks)
@@ -312,5 +372,6 @@ def train_process(
                 "where this job runs; use operators that it has there"
             ) from None
         finally:
-            model._train_network, manager.on_train_begin = network, begins
+            model._train_network = network
+            begins_as_usual(manager)
             run.begin_as_usual()

@@ -1,0 +1,73 @@
+"""What the program and its callbacks make of things between two steps, for a repair in the process.
+
+A repair (UCE) enters Model.train's loop again, whose callbacks then begin the training, the epoch
+and the step once more. So what they have changed the first time goes: all is as it was when the
+step before was done and heard of. Where not all callbacks had heard of it, they do so again,
+as in a process that replaces another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from holdfast.mindspore import _callbacks
+from holdfast.mindspore._image import Changes
+from holdfast.mindspore._state import State
+
+# In the order of Model._train_process.
+BEGINS: Final = ("on_train_begin", "on_train_epoch_begin", "on_train_step_begin")
+
+
+class Held:
+    """What a callback held."""
+
+    def __init__(self, callback: Any, kept: dict[str, Any]) -> None:
+        """Hold a callback, and what _callbacks.attributes() says of it now."""
+        self._callback, self._kept, self._names = callback, kept, set(vars(callback))
+
+    def put_back(self) -> None:
+        """Bring its attributes back; those that it did not have go."""
+        for name in vars(self._callback).keys() - self._names:
+            delattr(self._callback, name)
+        _callbacks.give_back(self._callback, self._kept)
+
+
+@dataclass
+class Rest:
+    """How things were when one step was done, and no callback of the next had begun."""
+
+    call: int  # Of Model.train.
+    version: int  # Steps that were done.
+    begin: int  # Which of BEGINS came next.
+    changes: Changes
+    held: list[Held]
+    entered: tuple[int, int, int]  # First epoch, batch and step of the call.
+
+    def put_back(self, state: State) -> None:
+        """Bring parameters and callbacks back to it."""
+        state.go_back(self.changes)
+        for held in self.held:
+            held.put_back()
+
+
+def around_begins(
+    manager: Any, before: Callable[[int], None], after: Callable[[int], None]
+) -> None:
+    """Have two functions called around each of BEGINS, with its number."""
+    for place, name in enumerate(BEGINS):
+        usual = getattr(manager, name)
+
+        def begin(context: Any, place: int = place, usual: Callable[[Any], None] = usual) -> None:
+            before(place)
+            usual(context)
+            after(place)
+
+        setattr(manager, name, begin)
+
+
+def begins_as_usual(manager: Any) -> None:
+    """Take the functions of around_begins() away."""
+    for name in BEGINS:
+        vars(manager).pop(name, None)
