@@ -29,7 +29,8 @@ def apply(engine: Engine) -> None:
             f"MindSpore {version} was not tried with Holdfast ({', '.join(TRIED_VERSIONS)} was); "
             "what it has moved since will be reported as missing"
         )
-    for shim in (_device, _parallel_mode, _cluster, _collectives, _gradients, _steps, _leaving):
+    first = (_device, _secure_channel, _parallel_mode, _cluster, _collectives)
+    for shim in (*first, _gradients, _steps, _leaving):
         try:
             shim(engine)
         except (AttributeError, ImportError, KeyError) as error:
@@ -56,6 +57,23 @@ def _device(engine: Engine) -> None:
 
     imported("mindspore.context")._need_reset_device_target_for_ps = take_cpu
     imported("mindspore.device_manager")._need_reset_device_target_for_ps = take_cpu
+
+
+def _secure_channel(engine: Engine) -> None:
+    """Say that nothing is encrypted."""
+    # It sets what MindSpore's own cluster, which is never started, would read (_ps_context.py).
+    contexts = imported("mindspore.context")
+    usual = contexts._set_ps_context
+
+    def set_ps_context(**named: Any) -> None:
+        if named.get("enable_ssl"):
+            engine.say_once(
+                "set_ps_context(enable_ssl=True) has no effect: there is no TLS; the processes of "
+                "a job are on one host, and reach each other by its memory and its own addresses"
+            )
+        usual(**named)
+
+    contexts._set_ps_context = set_ps_context
 
 
 def _parallel_mode(engine: Engine) -> None:
