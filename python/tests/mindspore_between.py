@@ -102,11 +102,13 @@ class Leave(train.Callback):
 network = nn.SequentialCell(nn.Flatten(), nn.Dense(784, 16), nn.ReLU(), nn.Dense(16, 10))
 optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
 model = train.Model(network, nn.CrossEntropyLoss(), optimizer, metrics={"loss": nn.Loss()})
+scores: list[float] = []
 between, dataset = Between(), create_dataset(num_shards=get_group_size(), shard_id=rank)
 keep = train.CheckpointConfig(save_checkpoint_steps=3, keep_checkpoint_max=20)
 for call in (1, 2):
     saved = train.ModelCheckpoint(f"call{call}-{rank}", "out", keep)
     model.train(1, dataset, callbacks=[between, saved, Die(call)])
+    scores.append(model.eval(create_dataset())["loss"])  # In a call that is passed: as it was.
     if call == 1:  # Others than were trained.
         draw = np.random.default_rng(3)
         drawn = {p.name: draw.normal(size=p.shape) / 10 for p in network.trainable_params()}
@@ -117,7 +119,7 @@ plateau = train.ReduceLROnPlateau("loss", patience=1, factor=0.5, min_delta=10, 
 leave = train.OnRequestExit(True, False, "left", "out", f"leave-{rank}.json")
 model.fit(3, dataset, create_dataset(), callbacks=[plateau, Leave(), leave, Die(3)])
 numbers = [*between.losses, between.best, between.seen["steps"], *between.sums]
-numbers += [*between.last.asnumpy(), plateau.best, plateau.wait, plateau.cooldown_counter]
+numbers += [*scores, *between.last.asnumpy(), plateau.best, plateau.wait, plateau.cooldown_counter]
 held = [ms.Tensor(np.array(numbers, np.float32)), *between.average]
 ms.save_checkpoint([{"name": f"v{i}", "data": v} for i, v in enumerate(held)], f"held-{rank}.ckpt")
 ms.save_checkpoint(model.train_network, f"final-{rank}.ckpt")

@@ -6,6 +6,7 @@ line are of 2.10.0.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Final
@@ -273,7 +274,13 @@ def _steps(engine: Engine) -> None:
             dataset.config.set_seed(20_000 + engine.rank)
         _train.train_process(trainer, original, self, *given, **named)
 
-    model._train_process = train_process
+    usual_eval = model.eval
+
+    @functools.wraps(usual_eval)
+    def evaluate(self: Any, *given: Any, **named: Any) -> Any:
+        return trainer.evaluate(lambda: usual_eval(self, *given, **named))
+
+    model._train_process, model.eval = train_process, evaluate
 
 
 def _leaving(engine: Engine) -> None:

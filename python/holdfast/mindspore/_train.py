@@ -17,6 +17,7 @@ from holdfast._errors import UserError
 from holdfast.mindspore import _callbacks, _gasp, _pipeline, _rehearsal, _switches
 from holdfast.mindspore._between import Held, Rest, around_begins, begins_as_usual
 from holdfast.mindspore._engine import Engine
+from holdfast.mindspore._evaluated import Evaluated
 from holdfast.mindspore._outputs import Packed, pack, unpack
 from holdfast.mindspore._state import State
 
@@ -47,7 +48,9 @@ class Trainer(threading.local):
         self.engine = engine
         self.state: State | None = None
         self.call = 0  # Calls of Model.train that were begun, from 1.
+        self.training = False  # Model.train is under way.
         self.retrying = False  # The same call is entered again, after a repair.
+        self.evaluated = Evaluated()
         switches = _switches.read(os.environ.get(_switches.VARIABLE, "")).on
         self.repairs = not {"UCE", "HCCE", "ARF"}.isdisjoint(switches)
         self._rest: Rest | None = None
@@ -78,6 +81,7 @@ class Trainer(threading.local):
             parameters = list(network.get_parameters())
             self._others = _callbacks.parameters(callbacks, parameters)
             self.state = State(self.engine, parameters, {"call": 0}, self._others)
+            self.evaluated.load(self.state.objects.get("evaluated", b""))
             self._network = network
             if self.engine.restarted and _draws(network):
                 self.engine.say_once(
@@ -97,6 +101,28 @@ class Trainer(threading.local):
                     "in a job of its own"
                 )
         return self.state
+
+    def evaluate(self, make: Callable[[], Any]) -> Any:
+        """Return what Model.eval returns; in a call that is passed, what it has returned there."""
+        state, say_once = self.state, self.engine.say_once
+        if self.training or state is None:
+            return make()
+        place = self.evaluated.next(self.call)
+        if self.call >= state.objects["call"]:
+            result = make()
+            if why := self.evaluated.keep(place, result):
+                say_once(
+                    f"what Model.eval has returned {why}, so a process that replaces another "
+                    "evaluates with later weights there, and may decide otherwise by it"
+                )
+            return result
+        if self.evaluated.has(place):
+            return self.evaluated.get(place)
+        say_once(
+            f"Model.eval after call {self.call} of Model.train, which was done before, evaluates "
+            "with later weights: what it has returned then was not kept"
+        )
+        return make()
 
     # ---- A repair in the process -----------------------------------------------------------------
 
@@ -303,6 +329,7 @@ class Run:
             "loss": _loss(packed),
             "callbacks": self._attributes(),
             "former": self._trainer.former(self._callbacks),
+            "evaluated": self._trainer.evaluated.packed,
             "gasp": self._gasp_place(),
         }
 
@@ -357,6 +384,7 @@ def train_process(
             return
         model._train_network = Guard(trainer, network, run)
         around_begins(manager, run.before_begin, run.after_begin)
+        trainer.training = True
         try:
             original(model, **{**arguments, "initial_epoch": first})
             trainer.keep(callbacks)
@@ -372,6 +400,7 @@ def train_process(
                 "where this job runs; use operators that it has there"
             ) from None
         finally:
+            trainer.training = False
             model._train_network = network
             begins_as_usual(manager)
             run.begin_as_usual()
