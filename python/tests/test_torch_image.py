@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,6 +83,36 @@ def test_torch_every_optimizer_goes_on_from_an_image_with_the_same_bits(name: st
         assert setup.bytes() == at_three
         setup.steps(2)
         assert setup.bytes() == at_five
+
+
+def test_torch_an_image_is_as_large_where_a_snapshot_of_the_optimizer_was_loaded(
+    tmp_path: Path,
+) -> None:
+    model = nn.Sequential(*(nn.Linear(1, 1) for _ in range(100)))
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def image(**more: Any) -> Image:
+        kept = Kept()
+        for name, thing in {"model": model, "optimizer": optimizer, **more}.items():
+            kept.add(name, thing)
+        return Image(kept, {})
+
+    first = image()
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    second = image()
+    assert second.bytes == first.bytes  # Else nobody could take up what it left.
+
+    first.agree(tmp_path / "room")
+    larger = image(seen=list(range(1 << 20)))
+    assert larger.bytes > first.bytes
+    larger.agree(tmp_path / "room")
+    assert larger.bytes == first.bytes
+    memory = bytearray(first.bytes)
+    second.write(memoryview(memory), {}, with_gradients=True)
+    with pytest.raises(UserError, match="outgrown"):
+        larger.write(memoryview(memory), {}, with_gradients=False)
 
 
 def test_torch_an_image_of_the_beginning_takes_the_optimizers_state_away() -> None:

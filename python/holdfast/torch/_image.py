@@ -13,18 +13,21 @@ import io
 import pickle
 import struct
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
-from holdfast._core import lib
 from holdfast._errors import UserError
+from holdfast.torch._copies import Copies
+from holdfast.torch._files import write_whole
 from holdfast.torch._optimizers import (
     largest_shape,
     local,
     parameters_of,
-    state_bytes,
+    room_of_state,
     whole_shapes,
 )
 
@@ -61,45 +64,17 @@ class _Plan:
             at += -(-part.nbytes // _ALIGN) * _ALIGN
         self.end = at
         self.pickled = pickle.dumps(self.places, pickle.HIGHEST_PROTOCOL)
-        self.copies: dict[int, _Copies] = {}
+        self.copies: dict[int, Copies] = {}
 
     def copy_to(self, memory: Tensor) -> None:
         """Copy all tensors into an image."""
         address = memory.data_ptr()
         if address not in self.copies:
             full = [(p, t) for p, t in zip(self.places, self.tensors) if local(t).numel()]
-            self.copies[address] = _Copies(
+            self.copies[address] = Copies(
                 [view_of(memory, place) for place, _ in full], [local(t).detach() for _, t in full]
             )
         self.copies[address].make()
-
-
-class _Copies:
-    """Copies of tensors, ready to be made; of dense ones as of bytes, past the caches."""
-
-    def __init__(self, targets: list[Tensor], sources: list[Tensor]) -> None:
-        dense = [(t, s) for t, s in zip(targets, sources) if _is_dense(s)]
-        self._held = sources  # So that nothing else comes to lie at their addresses.
-        self._count = len(dense)
-        pointers, sizes = ctypes.c_void_p * self._count, ctypes.c_uint64 * self._count
-        self._to = pointers(*(t.data_ptr() for t, _ in dense))
-        self._from = pointers(*(s.data_ptr() for _, s in dense))
-        self._bytes = sizes(*(s.nbytes for _, s in dense))
-        others = [(t, s) for t, s in zip(targets, sources) if not _is_dense(s)]
-        self._targets, self._sources = [t for t, _ in others], [s for _, s in others]
-
-    def make(self) -> None:
-        """Make them. Requires: the tensors lie where they lay."""
-        lib.hf_copy(self._count, self._to, self._from, self._bytes)
-        if self._sources:
-            torch._foreach_copy_(self._targets, self._sources)
-
-
-def _is_dense(tensor: Tensor) -> bool:
-    """Whether a tensor's bytes are what it holds, in order, and can be read as they lie."""
-    if tensor.device.type != "cpu" or not tensor.data_ptr():  # The latter: one made of others.
-        return False
-    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def _see_that_it_has_bytes(what: str, tensor: Tensor) -> None:
@@ -287,8 +262,12 @@ class Kept:
             if buffer is not None:
                 yield key, buffer
 
-    def tensor_bytes(self) -> int:
-        """Return an upper bound of all tensors' bytes, the same on all ranks."""
+    def room_of_tensors(self) -> tuple[int, int]:
+        """Return an upper bound of all tensors' bytes, the same on all ranks, and how many.
+
+        Of an optimizer all that it will have counts, whatever it has by now: a process that
+        replaces another may have loaded from a snapshot what that one made in its first step.
+        """
 
         def size(tensor: Tensor) -> int:
             return largest_shape(tensor, self._whole).numel() * tensor.element_size() + _ALIGN
@@ -296,7 +275,9 @@ class Kept:
         fixed = sum(2 * size(p) for _, p in self._parameters)  # With gradients.
         fixed += sum(size(t) for t in self.tensors.values())
         fixed += sum(size(buffer) for _, buffer in self._buffers_now())
-        return fixed + sum(state_bytes(o, self._whole) for o in self.optimizers.values())
+        count = sum(1 for key, _ in self.walk(False) if key[0] != "state")
+        made = [room_of_state(o, self._whole) for o in self.optimizers.values()]
+        return fixed + sum(size for size, _ in made), count + sum(n for _, n in made)
 
     def shapes(self) -> str:
         """Return a digest of what has to be the same on all ranks."""
@@ -531,13 +512,24 @@ class Image:
         self._kept = kept
         self._plan: _Plan | None = None
         self._written: dict[int, bytes] = {}  # By address: the plan that lies there.
-        tensors = sum(1 for _ in kept.walk(False))
+        size, tensors = kept.room_of_tensors()
         room = 8 * len(self._pickle(objects)) + 512 * (8 + 4 * tensors) + kept.room
         self._objects_room = max(_LEAST_OBJECTS, 1 << (room - 1).bit_length())
         self._start = _HEADER.size + self._objects_room
         self._start += -self._start % _ALIGN
-        total = self._start + kept.tensor_bytes() + (1 << 20)
+        total = self._start + size + (1 << 20)
         self.bytes = total + -total % (1 << 20)  # What is not used takes no memory.
+
+    def agree(self, path: Path) -> None:
+        """Be as large as this rank's first process was; `path`: where it says so, or this one.
+
+        What is kept besides tensors may be larger or smaller by now, as when it was loaded.
+        """
+        with suppress(FileNotFoundError):
+            self._start, self.bytes = map(int, path.read_text().split())
+            return
+        with suppress(OSError):  # No room; its successors measure it themselves.
+            write_whole(path, f"{self._start} {self.bytes}".encode())
 
     def _pickle(self, objects: dict[str, Any]) -> bytes:
         try:

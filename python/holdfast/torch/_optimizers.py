@@ -53,8 +53,13 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def state_bytes(optimizer: torch.optim.Optimizer, whole: Mapping[int, torch.Size]) -> int:
-    """Return an upper bound of its state's bytes, the same on all ranks; its state is untouched."""
+def room_of_state(
+    optimizer: torch.optim.Optimizer, whole: Mapping[int, torch.Size]
+) -> tuple[int, int]:
+    """Return an upper bound of its state's bytes, the same on all ranks, and of its tensors.
+
+    Its state is untouched.
+    """
     name = type(optimizer).__name__
     scratch = {
         id(p): torch.zeros(largest_shape(p, whole), dtype=p.dtype, requires_grad=True)
@@ -83,14 +88,15 @@ def state_bytes(optimizer: torch.optim.Optimizer, whole: Mapping[int, torch.Size
             f"`state` and `param_groups` ({type(error).__name__}: {error}); use an optimizer that "
             "keeps all its state there"
         ) from error
-    total = 0
+    total = tensors = 0
     for values in twin.state.values():
         for key, value in values.items() if isinstance(values, dict) else ():
             if isinstance(value, Tensor):
                 total += value.numel() * value.element_size() + 64
+                tensors += 1
             elif isinstance(value, (list, dict, set)):
                 raise UserError(
                     f"{name} can not be kept: `{key}` of its state is a {type(value).__name__}, "
                     "whose size is not known beforehand"
                 )
-    return total
+    return total, tensors

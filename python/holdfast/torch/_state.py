@@ -164,6 +164,9 @@ class State:
                 for ddp in self._ddp:
                     _ddp.rehearse(ddp, engine)
         engine.own_use -= 1
+        rank = engine.place.rank  # A spare waits here.
+        if not engine.worker.solo:
+            self._image.agree(engine.early.file(f"room-{rank}"))
         session = engine.open(self._image.bytes)
         self._session = session
         if session.fresh:

@@ -1,0 +1,38 @@
+"""Copies of a step's tensors, which are the same in every step."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from holdfast._core import lib
+
+
+class Copies:
+    """Copies of tensors, ready to be made; of dense ones as of bytes, past the caches."""
+
+    def __init__(self, targets: list[Tensor], sources: list[Tensor]) -> None:
+        dense = [(t, s) for t, s in zip(targets, sources) if _is_dense(s)]
+        self._held = sources  # So that nothing else comes to lie at their addresses.
+        self._count = len(dense)
+        pointers, sizes = ctypes.c_void_p * self._count, ctypes.c_uint64 * self._count
+        self._to = pointers(*(t.data_ptr() for t, _ in dense))
+        self._from = pointers(*(s.data_ptr() for _, s in dense))
+        self._bytes = sizes(*(s.nbytes for _, s in dense))
+        others = [(t, s) for t, s in zip(targets, sources) if not _is_dense(s)]
+        self._targets, self._sources = [t for t, _ in others], [s for _, s in others]
+
+    def make(self) -> None:
+        """Make them. Requires: the tensors lie where they lay."""
+        lib.hf_copy(self._count, self._to, self._from, self._bytes)
+        if self._sources:
+            torch._foreach_copy_(self._targets, self._sources)
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether a tensor's bytes are what it holds, in order, and can be read as they lie."""
+    if tensor.device.type != "cpu" or not tensor.data_ptr():  # The latter: one made of others.
+        return False
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
