@@ -156,17 +156,41 @@ hf_status agree(const Slot& slot, hf_group* group, int tensor, std::string& text
   return HF_OK;
 }
 
-void echo(const Slot& slot, const Tensor& tensor) {
+// The sum of as many equal numbers. Of gradients a mean is taken, which is the number itself;
+// 16-bit floats stay as they are.
+void sum_equal(const Slot& slot, const Tensor& sum) {
+  if (slot.op != HF_SUM || slot.training) return;
+  const std::int32_t ranks = slot.size;
+  switch (sum.dtype) {
+    case HF_FLOAT32:
+      return multiply(static_cast<float*>(sum.out), sum.count, static_cast<float>(ranks));
+    case HF_FLOAT64:
+      return multiply(static_cast<double*>(sum.out), sum.count, static_cast<double>(ranks));
+    case HF_INT32:
+      return multiply(static_cast<std::int32_t*>(sum.out), sum.count, ranks);
+    case HF_INT64:
+      return multiply(static_cast<std::int64_t*>(sum.out), sum.count, std::int64_t{ranks});
+    default:
+      return;
+  }
+}
+
+void echo(const Slot& slot, const hf_group* group, const Tensor& tensor) {
   auto* out = static_cast<unsigned char*>(tensor.out);
   const auto size = static_cast<std::uint64_t>(slot.size);
   if (slot.kind == Kind::kScatter) {
-    std::memcpy(out, tensor.in, tensor.bytes() / size);
-    return;
+    Tensor part = tensor;
+    part.count /= size;
+    const auto place = static_cast<std::size_t>(group == nullptr ? 0 : hf_group_rank(group));
+    std::memcpy(out, static_cast<const unsigned char*>(tensor.in) + place * part.bytes(),
+                part.bytes());
+    return sum_equal(slot, part);
   }
   const std::uint64_t copies = slot.kind == Kind::kGather ? size : 1;
   for (std::uint64_t i = 0; i < copies; ++i) {
     std::memcpy(out + i * tensor.bytes(), tensor.in, tensor.bytes());
   }
+  if (slot.kind == Kind::kReduce) sum_equal(slot, tensor);
 }
 
 void exchange(const Slot& slot, const Tensor& tensor, int index) {
@@ -176,7 +200,7 @@ void exchange(const Slot& slot, const Tensor& tensor, int index) {
     give_up("gradients were exchanged outside of a training that Holdfast protects");
   }
   if (group == nullptr || first_status.load() != HF_OK) {
-    echo(slot, tensor);
+    echo(slot, group, tensor);
     return;
   }
   std::string text;
@@ -193,7 +217,7 @@ void exchange(const Slot& slot, const Tensor& tensor, int index) {
   }
   if (strict.load()) give_up(text.c_str());
   note(status, text.c_str());
-  echo(slot, tensor);
+  echo(slot, group, tensor);
 }
 
 // The form that MindSpore calls: inputs, then as many outputs.
@@ -216,7 +240,10 @@ int run(std::size_t index, int count, void** data, const int* dimensions, std::i
     }
     if (tensor.element == 0) {
       // Its size is not known, so not even an echo is possible.
-      note(HF_USER, (std::string("collectives have no type ") + types[i]).c_str());
+      const std::string why =
+          std::string("collectives have no type ") + types[i] + "; cast it, to int64 for one";
+      if (strict.load()) give_up(why.c_str());
+      note(HF_USER, why.c_str());
       continue;
     }
     exchange(slot, tensor, i);

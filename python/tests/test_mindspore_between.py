@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import pickle
+from collections import Counter, defaultdict, deque
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from mindspore_job import HERE, NEEDS_MINDSPORE, Job, digests, make_data
@@ -16,7 +18,7 @@ if not NEEDS_MINDSPORE.args[0]:
     import mindspore as ms
     import numpy as np
 
-    from holdfast.mindspore import _callbacks
+    from holdfast.mindspore import _callbacks, _outputs, _train
 
 # In the first call; in the second, whose parameters were loaded; before a callback's collective,
 # and after it; and after the checkpoint of OnRequestExit.
@@ -54,7 +56,8 @@ def test_mindspore_a_sum_after_the_training_waits_for_nobody_who_has_ended(tmp_p
             run.end()
         finally:
             run.stop()
-        assert "LATE [2.]" in run.logs()
+        # Those of the first processes, and of who made the sum again, alone, and then went on.
+        assert run.logs().count("LATE [2.]") == (3 if kind == "kill" else 2)
         assert (tmp_path / kind / "killed").exists() is (kind == "kill")
         found.append(digests(tmp_path / kind))
     assert set(found[0]) == {"final-0.ckpt", "final-1.ckpt"}
@@ -86,15 +89,43 @@ def holder(**held: Any) -> Any:
 
 def test_mindspore_attributes_that_are_data_are_kept_and_given_back() -> None:
     said: list[str] = []
-    made = {"n": 1, "best": np.array(2.5), "history": [1.0, {"x": (2, None)}], "t": ms.Tensor([1])}
+    made: dict[str, Any] = {"n": 1, "best": np.array(2.5), "history": [1.0, {"x": (2, None)}]}
+    made |= {"t": ms.Tensor([1]), "last": deque([1, 2], maxlen=2), "of": defaultdict(list, a=[1])}
+    made |= {"text": b"x", "few": frozenset([1]), "counts": Counter("aab")}
     callback = holder(**made, run=print, weights=ms.Parameter(ms.Tensor([1.0]), name="w"))
     kept = _callbacks.attributes(callback, said.append)
     assert set(kept) == set(made) and not said
-    history = [0.0]
-    other = holder(n=0, best=np.inf, history=history, t=None)
+    history, last = [0.0], deque([0], maxlen=2)
+    other = holder(n=0, best=np.inf, history=history, t=None, last=last, of=defaultdict(list))
+    other.counts = Counter("b")
     _callbacks.give_back(other, kept)
     assert (other.n, float(other.best), other.t.asnumpy().tolist()) == (1, 2.5, [1])
     assert other.history is history == [1.0, {"x": (2, None)}]  # Whoever else has it sees it.
+    assert other.last is last == deque([1, 2]) and last.maxlen == 2
+    assert other.of["a"] == [1] and other.of["b"] == []  # It makes what is missing, as before.
+    assert (other.counts, other.text, other.few) == (Counter("aab"), b"x", frozenset([1]))
+
+
+def test_mindspore_large_outputs_of_a_step_are_left_out() -> None:
+    class Outputs(NamedTuple):
+        loss: Any
+        logits: Any
+
+    made = Outputs(ms.Tensor([0.5]), ms.Tensor(np.ones((1000, 1000), np.float32)))
+    packed, size = _outputs.within(_outputs.pack(made), 1 << 20)
+    assert size > 4_000_000 > 1000 > len(pickle.dumps([packed.loss, packed.logits]))
+    again = _outputs.unpack(packed)
+    assert type(again) is Outputs and again.loss.asnumpy().tolist() == [0.5]
+    assert (again.logits.shape, float(again.logits.sum())) == ((1000, 1000), 0.0)
+    whole, size = _outputs.within(_outputs.pack(made), 1 << 23)
+    assert size and _outputs.unpack(whole).logits.asnumpy().all()
+
+
+def test_mindspore_a_guarded_network_is_the_model_s_own() -> None:
+    model = ms.Model(ms.nn.Dense(2, 2), ms.nn.MSELoss(), None)
+    network = model.train_network
+    model._train_network = _train.Guard(SimpleNamespace(), network, SimpleNamespace())
+    assert _train.guarded(model._train_network) is network is _train.guarded(network)
 
 
 def test_mindspore_attributes_that_are_too_large_are_named() -> None:

@@ -57,6 +57,102 @@ ms.Model(network, nn.MSELoss(), optimizer).train(1, data.batch(4))
 """
 
 
+# Any number of groups of the same ranks; then a type that nothing exchanges.
+TYPES = """
+import mindspore as ms
+from mindspore import ops
+from mindspore.communication import create_group, init
+init()
+for i in range(70):
+    create_group(f"g{i}", [0])
+print("SUM", ops.AllReduce(group="g69")(ms.Tensor([1.0])), flush=True)
+ops.Broadcast(0)((ms.Tensor([1], ms.uint32),))[0].asnumpy()
+print("BEYOND", flush=True)
+"""
+
+# A loop of its own, with what only Model.train has.
+OWN_LOOP = """
+import os
+import mindspore as ms
+import numpy as np
+from mindspore import nn
+from mindspore.communication import get_rank, init
+ms.set_context(mode=ms.PYNATIVE_MODE)
+ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True)
+init()
+network = nn.Dense(2, 1)
+reducer = nn.DistributedGradReducer(network.trainable_params())
+optimizer = nn.SGD(network.trainable_params(), 0.1)
+step = ms.value_and_grad(lambda x: network(x).sum(), None, network.trainable_params())
+for i in range(1000):
+    optimizer(reducer(step(ms.Tensor(np.ones((2, 2), np.float32)))[1]))
+    if i == 5 and get_rank() == 1:
+        os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize(
+    ("program", "ranks", "switch", "said"),
+    [
+        (TYPES, 1, "", "collectives have no type uint32; cast it"),
+        (OWN_LOOP, 2, "{TTP:1}", "was lost in a loop of the program's own, of which nothing is"),
+    ],
+)
+def test_mindspore_what_can_not_go_on_is_said(
+    tmp_path: Path, program: str, ranks: int, switch: str, said: str
+) -> None:
+    (tmp_path / "program.py").write_text(program)
+    options, variables = ("--max_restarts=1",), {"MS_ENABLE_TFT": switch} if switch else {}
+    run = Job(tmp_path, tmp_path, ["program.py"], ranks, options=options, variables=variables)
+    try:
+        run.end(code=None)
+    finally:
+        run.stop()
+    assert run.process.returncode != 0
+    logs = "".join(path.read_text() for path in (tmp_path / "logs").glob("*.log"))
+    assert said in logs, logs
+    assert (program is OWN_LOOP or "SUM [1.]" in logs) and "BEYOND" not in logs
+
+
+# One rank gives up in the midst of its training, by the word that sys.exit() is not.
+EXITS = """
+import os, sys
+import mindspore as ms
+import numpy as np
+from mindspore import nn, train
+from mindspore.communication import get_rank, init
+ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True)
+init()
+class Leaves(train.Callback):
+    def on_train_step_end(self, run_context):
+        if run_context.original_args().cur_step_num == 3 and get_rank() == 1:
+            if not os.path.exists("left"):
+                open("left", "x").close()
+                exit(3)
+network = nn.Dense(2, 1)
+ones = np.ones((8, 2), np.float32)
+data = ms.dataset.NumpySlicesDataset((ones, ones[:, :1]), ["x", "y"], shuffle=False).batch(1)
+model = ms.Model(network, nn.MSELoss(), nn.SGD(network.trainable_params(), 0.1))
+model.train(1, data, callbacks=[Leaves()])
+print("DONE", get_rank(), flush=True)
+"""
+
+
+@pytest.mark.kill
+def test_mindspore_who_exits_with_an_error_is_replaced_alone(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(EXITS)
+    run = Job(tmp_path, tmp_path, ["program.py"])
+    try:
+        run.end()
+    finally:
+        run.stop()
+    logs = run.logs()
+    assert (tmp_path / "left").exists()
+    assert logs.count("DONE 0") == logs.count("DONE 1") == 1, logs
+    assert "PeerError" not in logs and logs.count("Error") == 0, logs
+
+
 @pytest.mark.kill
 def test_mindspore_what_a_cpu_has_not_is_named(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)

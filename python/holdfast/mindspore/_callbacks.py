@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from holdfast.mindspore._outputs import pack, unpack
+from holdfast.mindspore._outputs import FLAT, pack, unpack
 
-_PLAIN: Final = (bool, int, float, str, type(None))
+_PLAIN: Final = (bool, int, float, str, bytes, type(None))
+_DICTS: Final = (dict, OrderedDict, defaultdict, Counter)
 _MOST_BYTES: Final = 64 << 10  # Of an attribute: it is written at every step.
 _DEPTH: Final = 8
 # MindSpore's callbacks that let the parameters be.
@@ -38,16 +40,26 @@ def repairs(callback: Any) -> bool:
 
 
 def _size(value: Any, depth: int = _DEPTH) -> int:
-    """Return about how many bytes a value has; TypeError: it is not only data."""
+    """Return about how many bytes a value has; TypeError: it is not only data.
+
+    Made at each step: what has many parts is not gone through to its end.
+    """
     if isinstance(value, (*_PLAIN, np.generic)):
-        return 16 + (len(value) if isinstance(value, str) else 0)
+        return 16 + (len(value) if isinstance(value, (str, bytes)) else 0)
     if isinstance(value, np.ndarray) and value.dtype.kind not in "OV":
         return 64 + value.nbytes
-    if type(value) in (list, tuple, set, dict) and depth:
-        if len(value) > _MOST_BYTES:
-            return len(value)
-        parts = [*value, *value.values()] if type(value) is dict else value
-        return 16 + sum(_size(part, depth - 1) for part in parts)
+    if (type(value) in (list, tuple, set, frozenset, deque) or type(value) in _DICTS) and depth:
+        size = 16 * (1 + len(value))
+        if size > _MOST_BYTES:
+            return size
+        parts = [*value, *value.values()] if type(value) in _DICTS else value
+        if FLAT.issuperset(map(type, parts)):
+            return size
+        for part in parts:
+            size += _size(part, depth - 1)
+            if size > _MOST_BYTES:
+                break
+        return size
     if type(value).__name__ == "Tensor" and hasattr(value, "asnumpy"):
         return 64 + int(value.nbytes)
     raise TypeError
@@ -79,9 +91,10 @@ def give_back(callback: Any, kept: dict[str, Any]) -> None:
     """Set what attributes() has found; a list and the like stay the objects that they are."""
     for name, packed in kept.items():
         value, now = unpack(packed), vars(callback).get(name)
-        if type(now) is type(value) is list:
-            now[:] = value
-        elif type(now) is type(value) and isinstance(now, (dict, set)):
+        if type(now) is type(value) and isinstance(now, (list, deque)):
+            now.clear()
+            now.extend(value)
+        elif (type(now) in _DICTS and type(value) is dict) or type(now) is type(value) is set:
             now.clear()
             now.update(value)
         elif isinstance(now, np.ndarray) and _fits(now, value):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import enum
 import hashlib
 import os
@@ -19,7 +20,7 @@ from holdfast.mindspore import _operators, _role
 
 # What MindSpore calls the group of all ranks, by device.
 _WORLDS: Final = ("hccl_world_group", "nccl_world_group", "mccl_world_group", "")
-_PLAIN_BYTES: Final = 4096
+PLAIN_BYTES: Final = 4096
 _NUMBERS: Final = 64  # The last one is that of all further operators of a kind.
 _SIZE_FILE: Final = "mindspore-private-bytes"
 
@@ -66,7 +67,7 @@ class Engine:
         self._members: list[tuple[int, ...]] = [tuple(range(self.world_size))]
         self._used: dict[int, _core.Group | None] = {}
         self._made: dict[tuple[Any, ...], int] = {}  # Operators so far, by who plays.
-        self._exit_code: int | None = None
+        self.exit_code: int | None = None  # Of the program, where it is known before its end.
         self._said: set[str] = set()
         from holdfast.mindspore import _train
 
@@ -144,8 +145,15 @@ class Engine:
                 f"group '{name}' has ranks {list(members)}; allowed are different ranks from 0 to "
                 f"{self.world_size - 1}"
             )
-        self._names[key] = len(self._members)
-        self._members.append(members)
+        if members not in self._members:
+            if len(self._members) == _operators.most_groups():
+                raise UserError(
+                    f"group '{name}' is one too many: a program has at most "
+                    f"{len(self._members) - 1} groups of different ranks besides that of all"
+                )
+            self._members.append(members)
+        # Of the same ranks is the same group: its collectives come one after the other.
+        self._names[key] = self._members.index(members)
 
     def group(self, name: str) -> int:
         """Return the number of a group."""
@@ -186,16 +194,16 @@ class Engine:
         known = private_bytes(self.place.directory)
         if known is None and by_model:
             return False  # Model.train is to come, in another file than the script.
-        return known in (None, _PLAIN_BYTES) and not _rehearsal.calls_train()
+        return known in (None, PLAIN_BYTES) and not _rehearsal.calls_train()
 
-    def number(self, *kind: Any) -> int:
-        """Return which of its kind the operator is that is made now: the same on all ranks.
+    def number(self, group: str, *kind: Any) -> int:
+        """Return which of its kind the group's operator is that is made now: as on all ranks.
 
         Within a training it is 0: a replacement has not made what its predecessor had.
         """
         if self.trainer.call:
             return 0
-        key = (self.thread.rank, *kind)
+        key = (self.thread.rank, self.group(group), *kind)
         self._made[key] = min(self._made.get(key, 0) + 1, _NUMBERS)
         return self._made[key]
 
@@ -231,7 +239,7 @@ class Engine:
                     "this program trains in a loop of its own, so it is not protected step by "
                     "step: after a fault all processes start again from the top (Model.train is)"
                 )
-                session = self.open(_PLAIN_BYTES)
+                session = self.open(PLAIN_BYTES)
                 session.join()
                 session.begin_step()
             self.set_phase(Phase.PLAIN)
@@ -264,6 +272,12 @@ class Engine:
 
     def open(self, private_bytes: int) -> _core.Session:
         """Open the state of this rank."""
+        if self.session is not None:
+            raise UserError(
+                "Model.train is called after gradients were exchanged in a loop of the program's "
+                "own; a job protects one or the other: train with Model.train alone, or make the "
+                "first part a job of its own that saves a checkpoint"
+            )
         place = self.place
         self.session = self.job.worker.open(private_bytes=private_bytes)
         if place.directory:  # A helper knows the size from here.
@@ -288,16 +302,16 @@ class Engine:
         usual, owner = sys.exit, os.getpid()
 
         def noted(status: object = None) -> None:
-            self._exit_code = 0 if status is None else status if isinstance(status, int) else 1
+            self.exit_code = 0 if status is None else status if isinstance(status, int) else 1
             usual(status)  # type: ignore[arg-type]
 
         def at_exit() -> None:
             # An exception that nobody caught leaves its trace in sys.last_value.
-            failed = getattr(sys, "last_value", None) is not None or self._exit_code
+            failed = getattr(sys, "last_value", None) is not None or self.exit_code
             if os.getpid() == owner and not failed:
                 self.end()
 
-        sys.exit = noted  # type: ignore[assignment]
+        builtins.exit = builtins.quit = sys.exit = noted  # type: ignore[assignment]
         atexit.register(at_exit)
 
 

@@ -25,6 +25,12 @@ def run() -> NoReturn:
         raise job.fail(
             f"rank {place.rank} was lost before the first step, so there is nothing to save"
         )
+    if size == _engine.PLAIN_BYTES:
+        raise job.fail(
+            f"rank {place.rank} was lost in a loop of the program's own, of which nothing is kept, "
+            "so there is nothing to save; Model.train is protected, or leave MS_ENABLE_TFT unset: "
+            "then all processes start again from the top"
+        )
     try:
         session = job.open(private_bytes=size)
         session.join()

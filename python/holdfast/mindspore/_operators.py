@@ -35,6 +35,11 @@ _lib: Final = _load()
 _slots: Final[dict[tuple[Any, ...], int]] = {}
 
 
+def most_groups() -> int:
+    """Return how many groups there can be."""
+    return int(_lib.hfg_groups())
+
+
 def connect(group: int, handle: int | None) -> None:
     """Let the collectives of a group go to an hf_group*; None: they give echoes."""
     _lib.hfg_group(group, handle)

@@ -40,6 +40,7 @@ class _Stage:
         self.ready = False
         self.go = threading.Event()
         self.code: int | None = None  # How the program ended.
+        self.main: Any = None  # Its module `__main__`, by which pickle finds the script's classes.
         self.thread: threading.Thread | None = None
 
 
@@ -115,7 +116,7 @@ def wait(engine: Engine, randomness: Randomness) -> None:
 
 def park(stage: _Stage, ready: bool) -> None:
     """Wait until the place of this rank, which may never come, is this process's."""
-    stage.ready = ready
+    stage.ready, stage.main = ready, sys.modules["__main__"]
     stage.parked.set()
     stage.go.wait()
 
@@ -231,8 +232,10 @@ def lead(engine: Engine) -> None:
         say("this spare had not rehearsed its rank yet, so it starts the program now")
         return
     assert stage.thread is not None
+    sys.modules["__main__"] = stage.main
     engine.chosen.set()
     stage.go.set()
     stage.thread.join()
     sys.stdout.flush()
+    engine.exit_code = stage.code
     raise SystemExit(stage.code)

@@ -59,7 +59,7 @@ def take_rank_0s(engine: Engine, weights: Sequence[Any]) -> None:
     """Give all ranks rank 0's parameters."""
     if not weights or engine.phase in (Phase.ECHO, Phase.LIVE):  # A successor would come alone.
         return
-    number = engine.number("Broadcast", 0, "")
+    number = engine.number("", "Broadcast", 0)
     operator = _operators.broadcast(engine.use(""), engine.world_size, 0, number)
     of_rank_0 = _broadcast.Broadcast(operator)(tuple(w.value() for w in weights))
     for weight, value in zip(weights, of_rank_0):

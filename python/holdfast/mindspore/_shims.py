@@ -208,22 +208,22 @@ def _collectives(engine: Engine) -> None:
     def all_reduce(op: str = "sum", group: str = "") -> Any:
         if op not in _OPS:
             raise UserError(f"AllReduce has no operation '{op}'; it has {', '.join(_OPS)}")
-        number = engine.number("AllReduce", op, group)
+        number = engine.number(group, "AllReduce", op)
         return _operators.reduce(engine.use(group), len(engine.members(group)), _OPS[op], number)
 
     def all_gather(group: str = "") -> Any:
-        number = engine.number("AllGather", group)
+        number = engine.number(group, "AllGather")
         return _operators.gather(engine.use(group), len(engine.members(group)), number)
 
     def reduce_scatter(op: str = "sum", group: str = "") -> Any:
         if op not in _OPS:
             raise UserError(f"ReduceScatter has no operation '{op}'; it has {', '.join(_OPS)}")
-        number = engine.number("ReduceScatter", op, group)
+        number = engine.number(group, "ReduceScatter", op)
         return _operators.scatter(engine.use(group), len(engine.members(group)), _OPS[op], number)
 
     def broadcast(root_rank: int, group: str = "") -> Any:
         size = len(engine.members(group))
-        number = engine.number("Broadcast", root_rank, group)
+        number = engine.number(group, "Broadcast", root_rank)
         operator = _operators.broadcast(engine.use(group), size, root_rank, number)
         return imported("holdfast.mindspore._broadcast").Broadcast(operator)
 
@@ -281,6 +281,9 @@ def _steps(engine: Engine) -> None:
         return trainer.evaluate(lambda: usual_eval(self, *given, **named))
 
     model._train_process, model.eval = train_process, evaluate
+    # While it trains, a Guard stands there; a callback that saves its network wants that.
+    usual = model.train_network
+    model.train_network = property(lambda self: _train.guarded(usual.fget(self)), usual.fset)
 
 
 def _leaving(engine: Engine) -> None:

@@ -11,6 +11,7 @@ import importlib
 import inspect
 import os
 import sys
+import weakref
 from typing import Any, Final
 
 from holdfast.mindspore._engine import Engine
@@ -180,7 +181,8 @@ def _document_model(engine: Engine) -> None:
     # input is called with image and label: an error of the graph compiler with every version.
     import mindspore as ms
 
-    usual = ms.Model.__init__
+    usual, usual_train = ms.Model.__init__, ms.Model.train
+    left_out: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def init(
         self: Any,
@@ -194,11 +196,19 @@ def _document_model(engine: Engine) -> None:
         # Without an optimizer it is no training that the network is for.
         trains = loss_fn is None and optimizer is not None and isinstance(found, ms.nn.Cell)
         if trains and len(inspect.signature(network.construct).parameters) == 1:
-            engine.say_once(
-                "Model(...) is given no loss_fn, and its network takes one input; the program's "
-                "own `loss_fn` is used"
-            )
-            loss_fn = found
+            left_out[self] = found
         usual(self, network, loss_fn, optimizer, *more, **named)
 
-    ms.Model.__init__ = init
+    def train(self: Any, epoch: int, train_dataset: Any, *more: Any, **named: Any) -> Any:
+        # A network of one input that has its loss within gets one column.
+        loss_fn = left_out.pop(self, None)
+        if loss_fn is not None and len(train_dataset.get_col_names()) == 2:
+            engine.say_once(
+                "Model(...) is given no loss_fn, and its network takes one input of the data's "
+                "two; the program's own `loss_fn` is used"
+            )
+            self._loss_fn = loss_fn
+            self._train_network = self._build_train_network()
+        return usual_train(self, epoch, train_dataset, *more, **named)
+
+    ms.Model.__init__, ms.Model.train = init, train

@@ -11,15 +11,17 @@ import re
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from holdfast._errors import UserError
 from holdfast.mindspore import _callbacks, _gasp, _pipeline, _rehearsal, _switches
 from holdfast.mindspore._between import Held, Rest, around_begins, begins_as_usual
 from holdfast.mindspore._engine import Engine
 from holdfast.mindspore._evaluated import Evaluated
-from holdfast.mindspore._outputs import Packed, pack, unpack
+from holdfast.mindspore._outputs import Packed, pack, unpack, within
 from holdfast.mindspore._state import State
+
+_MOST_OUTPUTS: Final = 256 << 10  # Bytes of what a step returns: it is written at each.
 
 
 class Restart(Exception):  # noqa: N818 - it is no error.
@@ -185,6 +187,11 @@ class Guard:
         return run.step(self.__dict__["_network"], inputs)
 
 
+def guarded(network: Any) -> Any:
+    """Return the network for which a Guard stands, or what is given."""
+    return network.__dict__["_network"] if type(network) is Guard else network
+
+
 class Run:
     """One call of Model.train."""
 
@@ -316,7 +323,12 @@ class Run:
 
     def _describe(self, outputs: Any) -> dict[str, Any]:
         step = self._cb_params.cur_step_num
-        packed = pack(outputs)
+        packed, size = within(pack(outputs), _MOST_OUTPUTS)
+        if size > _MOST_OUTPUTS:
+            self._trainer.engine.say_once(
+                f"a step's outputs have {size >> 10} KiB, of which the large ones are not kept: in "
+                "a process that replaces another, callbacks see zeros in their place for one step"
+            )
         return {
             "call": self._trainer.call,
             "epoch": self._cb_params.cur_epoch_num - 1,
