@@ -17,6 +17,7 @@ import holdfast
 from holdfast import _core
 from holdfast._errors import Error, UserError
 from holdfast.mindspore import _operators, _role
+from holdfast.mindspore._imported import COMPILERS, either
 
 # What MindSpore calls the group of all ranks, by device.
 _WORLDS: Final = ("hccl_world_group", "nccl_world_group", "mccl_world_group", "")
@@ -309,10 +310,24 @@ class Engine:
             # An exception that nobody caught leaves its trace in sys.last_value.
             failed = getattr(sys, "last_value", None) is not None or self.exit_code
             if os.getpid() == owner and not failed:
+                _finish()
                 self.end()
 
         builtins.exit = builtins.quit = sys.exit = noted  # type: ignore[assignment]
         atexit.register(at_exit)
+
+
+def _finish() -> None:
+    """Wait for what MindSpore still runs beside a program that has not asked for its results.
+
+    Else the last collectives of a loop of the program's own would come after its end.
+    """
+    try:
+        either(COMPILERS)._pynative_executor.sync()  # Of graphs as well.
+    except Exception as error:  # A program that waits would have ended with it.
+        say(str(error))
+        sys.stdout.flush()
+        os._exit(1)
 
 
 def private_bytes(directory: str) -> int | None:

@@ -17,14 +17,13 @@ from mindspore.ops.composite import base
 from mindspore.ops.primitive import constexpr
 
 from holdfast._errors import UserError
-from holdfast.mindspore._imported import imported
+from holdfast.mindspore._imported import COMPILERS, either, imported
 
 if TYPE_CHECKING:
     from holdfast.mindspore._semi import Exchange, Semi
 
 # The latter of two names is that of older versions.
 _PARSERS: Final = ("mindspore.graph._parse", "mindspore._extends.parse")
-_COMPILERS: Final = ("mindspore.graph.api", "mindspore.common.api")
 # A graph that is made of what was called outside of one (base.py: after_grad) has its exchange
 # there; and ours ask for what they stand for.
 _LEFT_ALONE: Final = ("mindspore.ops.composite", "holdfast.mindspore")
@@ -236,7 +235,7 @@ class _Graphs:
 
     def watch_functions(self) -> None:
         """Look at each graph that is a function's."""
-        kind = _either(_COMPILERS)._JitExecutor
+        kind = either(COMPILERS)._JitExecutor
         usual, usual_call = kind.compile, kind.__call__
         updating: dict[str, _Phase] = {}
 
@@ -260,16 +259,9 @@ class _Phase:
     """Stands for one graph of a function."""
 
 
-def _either(names: tuple[str, str]) -> Any:
-    try:
-        return imported(names[0])
-    except ImportError:
-        return imported(names[1])
-
-
 def apply(semi: Semi) -> None:
     """Answer the compiler."""
-    answers, parser = _Answers(semi), _either(_PARSERS)
+    answers, parser = _Answers(semi), either(_PARSERS)
     usual_name, usual_object = parser.resolve_symbol, parser.create_instance
 
     def resolve_symbol(namespace: Any, symbol: str) -> Any:
