@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from holdfast._errors import UserError  # noqa: E402
 from holdfast.torch._data import Fetched, Mark, feeder_of, fingerprint  # noqa: E402
 from holdfast.torch._position import Position  # noqa: E402
-from holdfast.torch._random import seed_all  # noqa: E402
+from holdfast.torch._random import note_seeds, seed_all  # noqa: E402
 
 
 class Noisy(Dataset[Any]):
@@ -122,6 +122,34 @@ def test_torch_epochs_differ_and_the_loaders_own_generator_is_followed() -> None
     second = [b.tolist() for b in feeder.start(1, 0, None)]
     assert read(loader(), 0) == first
     assert read(loader(), 1) == second  # Also in a process that has not seen epoch 0.
+
+
+def test_torch_one_generator_of_two_loaders_has_the_seed_that_the_program_gave_it() -> None:
+    def loaders() -> list[Any]:
+        g = torch.Generator().manual_seed(3)
+        return [DataLoader(Noisy(), size, shuffle=True, generator=g) for size in (4, 5)]
+
+    first, second = loaders()
+    read(first, 0)
+    assert read(second, 1) == read(loaders()[1], 1)  # In a process that has not seen the first.
+
+
+def test_torch_a_generator_that_state_keeps_is_the_loaders_and_the_bodys() -> None:
+    def begin(done: int, kept: Any) -> list[Any]:
+        g = torch.Generator().manual_seed(3)
+        loader: Any = DataLoader(Noisy(), 4, shuffle=True, generator=g)
+        note_seeds(loader)  # As State does, which then brings back what its images hold.
+        if kept is not None:
+            g.set_state(kept)
+        drawn = []
+        for batch in feeder_of(loader, 5).start(1, done, None):
+            drawn.append((batch.tolist(), float(torch.rand(1, generator=g))))
+            states.append(g.get_state())
+        return drawn
+
+    states: list[Any] = []
+    whole = begin(0, None)
+    assert begin(2, states[1]) == whole[2:]
 
 
 def test_torch_a_loader_without_batches_of_its_own_is_followed_too() -> None:

@@ -182,11 +182,15 @@ refused("pass 1 over the data is done", lambda: next(state.steps([1.0], epoch=1)
 """)
 
 
-def test_torch_a_list_that_is_empty_yet_is_kept(program: Program) -> None:
+def test_torch_a_list_that_is_empty_yet_and_a_generators_seed_are_kept(program: Program) -> None:
     program("""
 hf.init()
 seen = []
-state = hf.State(model, optimizer, seen=seen)
+from holdfast.torch._random import seed_of
+generator = torch.Generator().manual_seed(5)
+state = hf.State(model, optimizer, seen=seen, generator=generator)
+generator.manual_seed(6)  # As an image brings it, before a loader of it is first seen.
+assert seed_of(generator) == 5
 for x in state.steps([1.0, 2.0]): seen.append(x)
 seen.append("lost")
 state._restore()

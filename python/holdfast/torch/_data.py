@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from holdfast._errors import UserError
-from holdfast.torch._random import derive, get_states, seed_all, set_states
+from holdfast.torch._random import derive, get_states, seed_all, seed_of, set_states
 
 _AT_ONCE: Final = 1 << 20  # Indices, or batches of them, that are held at once.
 
@@ -181,23 +181,37 @@ class _Loader(Feeder):
         self._samplers = [s for s in given if s is not None]
         found = [loader.generator, *(getattr(s, "generator", None) for s in self._samplers)]
         unique = {id(g): g for g in found if isinstance(g, torch.Generator)}
-        self._generators = [(g, g.initial_seed()) for g in unique.values()]
+        self._generators = [(g, seed_of(g)) for g in unique.values()]
 
     def start(self, epoch: int, skip: int, state: Mark | None) -> Iterator[Any]:
         sampler: Any
         for sampler in self._samplers:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
+        before = [(generator, generator.get_state()) for generator, _ in self._generators]
         for generator, seed in self._generators:
             generator.manual_seed(derive(seed, "epoch", epoch))
         self._tickets.seed = derive(self._seed, "data", epoch)
         self._tickets.skip = skip
         seed_all(derive(self._seed, "epoch", epoch))
-        return iter(self._loader)
+        batches = iter(self._loader)
+        return _put_back(before, batches) if skip and before else batches
 
     @property
     def length(self) -> int | None:
         return length_of(self._tickets)
+
+
+def _put_back(states: list[tuple[torch.Generator, Any]], batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield batches; once the order is drawn, generators are where State has brought them.
+
+    A body may draw from one that it shares with its loader.
+    """
+    for batch in islice(batches, 1):
+        for generator, state in states:
+            generator.set_state(state)
+        yield batch
+    yield from batches
 
 
 class _Indexed(Feeder):

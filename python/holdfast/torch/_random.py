@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
-from typing import Any
+from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import torch
+
+_SEEDS: Final[WeakKeyDictionary[torch.Generator, int]] = WeakKeyDictionary()
 
 
 def derive(*parts: int | str) -> int:
@@ -40,3 +43,21 @@ def set_states(states: tuple[Any, ...]) -> None:
     numpy = sys.modules.get("numpy")
     if numpy is not None and states[2] is not None:
         numpy.random.set_state(states[2])
+
+
+def seed_of(generator: torch.Generator) -> int:
+    """Return the seed that the program gave a generator, as it was when first asked for here.
+
+    Passes over data set another one since, and so does a state that is brought back.
+    """
+    return _SEEDS.setdefault(generator, generator.initial_seed())
+
+
+def note_seeds(thing: Any, depth: int = 3) -> None:
+    """Have seed_of() know the seeds of `thing`, or of a loader's or a sampler's generators."""
+    if isinstance(thing, torch.Generator):
+        seed_of(thing)
+    elif depth and not isinstance(thing, torch.nn.Module):
+        for name in ("generator", "sampler", "batch_sampler"):
+            if (part := getattr(thing, name, None)) is not None:
+                note_seeds(part, depth - 1)

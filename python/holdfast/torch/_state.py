@@ -23,7 +23,7 @@ from holdfast.torch._hooks import HookState, is_hook_state, see_that_hooks_are_k
 from holdfast.torch._image import Image, Kept
 from holdfast.torch._passes import Passes
 from holdfast.torch._position import Position
-from holdfast.torch._random import derive, seed_all
+from holdfast.torch._random import derive, note_seeds, seed_all
 from holdfast.torch._steps import Steps
 
 _Batch = TypeVar("_Batch")
@@ -130,6 +130,7 @@ class State:
         if thing is None:
             return
         self._kept.add(name, HookState(thing) if is_hook_state(thing) else thing)
+        note_seeds(thing)  # Before an image brings others.
         if isinstance(thing, torch.nn.Module):
             for ddp in _ddp.find(thing):
                 if ddp in self._ddp:  # It was given twice, as itself and within something else.
