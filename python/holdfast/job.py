@@ -130,7 +130,7 @@ def _waits() -> bool:
 def _say_where(key: str) -> None:
     """Say which line waits: all that comes after it is left for the recovery."""
     frame: FrameType | None = sys._getframe(2)
-    while frame and frame.f_globals.get("__name__") in ("os", "_collections_abc"):
+    while frame and frame.f_globals.get("__name__") in ("os", "collections.abc"):
         frame = frame.f_back
     if frame:
         line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
@@ -165,6 +165,7 @@ def _has_the_pipe_of_a_spare() -> bool:
 
 def publish(place: Place) -> None:
     """Set the variables that programs written for torchrun read, where they are not set."""
+    os.environ.__class__ = _USUAL  # To see what is set is not to wait for it.
     rank, size = str(place.rank), str(place.world_size)
     for name, value in {
         "RANK": rank,

@@ -32,6 +32,7 @@ def with_spare(folder: Path, config: dict[str, Any], kills: list[list[Any]]) -> 
     fault = next(e["t_ns"] for e in trace if e["event"] == "fault")
     assert waiting[promoted[0]] < fault  # It was warm, and had the first of the places.
     assert len(list(folder.glob("killed-*"))) == len(kills)
+    assert "waits for its rank" not in job.logs()  # In what its program reads: nothing did.
     return results
 
 
@@ -82,7 +83,7 @@ def test_torch_a_spare_that_waits_has_made_a_backward_pass(tmp_path: Path) -> No
 
 PROGRAM = """
 import os, json, sys, torch, holdfast.torch as hf
-rank = int(os.environ["LOCAL_RANK"])
+rank = int(os.environ.get("LOCAL_RANK", "-1"))
 assert os.getenv("RANK") == str(rank) == os.environ["ROLE_RANK"]
 folder = sys.argv[2]
 open(f"{folder}/began-{os.getpid()}", "w").close()
