@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any, Final
 
 from holdfast.torch._frames import callers
+from holdfast.torch._variables import Variables
 
 _DEPTH: Final = 4  # Functions from the call outwards in which the loop over epochs is looked for.
 
@@ -22,6 +23,7 @@ class Passes:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         """Know nothing yet. `say`: where warnings go."""
+        self.variables = Variables()  # What the passes have left in them.
         self._say = say
         self._calls = 0  # Of the job's first process and its successors, at most.
         self._ahead: dict[str, int] = {}  # By name: how much it always was ahead of the pass.
@@ -29,12 +31,13 @@ class Passes:
 
     def objects(self) -> Any:
         """Return what an image has to hold of this."""
-        return self._calls, self._ahead
+        return self._calls, self._ahead, self.variables.objects()
 
     def restore(self, objects: Any) -> None:
         """Go on from an image; in a process that has begun, that is where it is anyway."""
         if not self._has_begun:
-            self._calls, self._ahead = objects
+            self._calls, self._ahead, variables = objects
+            self.variables.restore(variables)
 
     def begin(self, counted: int, frame: FrameType | None) -> int:
         """Return the number of the pass that `frame` begins and that is the `counted`-th here."""

@@ -19,6 +19,7 @@ class Position:
         self.index = 0  # Within the epoch.
         self.over = False  # Nothing follows in this epoch.
         self.see_ahead: Callable[[], None] = _nothing  # To be called before a step is done.
+        self.length: int | None = None  # Of the epoch, in batches.
         self.own = 0  # Steps of loops of the program's own since an epoch ended.
         self._ended: set[int] = set()  # Epochs, made or passed over in this process.
         self._leave: Callable[[], None] = _nothing  # To be called where the step is the last.
@@ -29,6 +30,11 @@ class Position:
     def has_sources(self) -> bool:
         """Whether the program has asked for batches."""
         return bool(self._sources)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the step under way is the last of its epoch; once it has seen ahead."""
+        return self.over or self.length == self.index > 0
 
     def objects(self) -> tuple[Any, ...]:
         """Return what an image has to hold of this."""
@@ -106,7 +112,7 @@ class Source:
     def batches(self, prepare: Callable[[int], None]) -> Iterator[Any]:
         """Yield what is left of the epoch; `prepare` as in Fetched."""
         at = self._position
-        length = self.feeder.length
+        at.length = length = self.feeder.length
         if length is not None and at.index >= length:
             return
         start = self.feeder.start(at.epoch, at.index, at.mark_of(self))

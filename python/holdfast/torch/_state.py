@@ -240,7 +240,7 @@ class State:
             if theirs != shapes or version != session.version:
                 raise PeerError(
                     f"rank {rank} keeps other parameters or optimizers than rank "
-                    f"{session.world.rank}; all ranks run one program with one model"
+                    f"{session.world.rank}; all ranks keep the same (of a pipeline all its stages)"
                 )
         self._second_due = any(behind for _, behind, _, _, _ in hellos)
         if restarted and all(other for other, _, _, _, _ in hellos):
@@ -317,6 +317,8 @@ class State:
     def epoch(self) -> int:
         """The epoch of the next step, from 0; who begins there says so: steps(epoch=epoch)."""
         self._epoch_read = self._epoch_read or not self._position.has_sources
+        if self._restarted:
+            self._passes.variables.give_back(sys._getframe(1))
         return self._position.epoch
 
     @property
@@ -369,6 +371,8 @@ class State:
         self._see_that_all_is_kept()
         at = self._position
         at.see_ahead()
+        if at.is_last:
+            self._passes.variables.note(sys._getframe())
         gradients = self._gradients.end_step(self._stepped)
         self._image.write(session.private(session.version + 1), self._objects(), gradients)
         position = _core.Position(at.epoch, at.index + at.own)
@@ -477,6 +481,7 @@ class State:
             if epoch < self._position.epoch:
                 self._position.pass_over(epoch)
                 self._engine.told.leave_pass(epoch)
+                self._passes.variables.give_back(sys._getframe())
                 continue
             restored = self._restarted
             passed_over = restored and epoch > self._position.epoch
@@ -496,6 +501,8 @@ class State:
                     self._see_who_counts()
                     yield from self._until_done(batch, between, epochs[-1])
                     between = None
+            if restored:
+                self._passes.variables.give_back(sys._getframe())
             self._position.end(epoch)
             self._engine.told.leave_pass(epoch)
 
