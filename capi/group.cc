@@ -185,18 +185,28 @@ hf_status hf_all_to_all(hf_group* group, const void* send, const uint64_t* send_
 }
 
 hf_status hf_send(hf_group* group, const void* data, uint64_t bytes, int32_t to, hf_work** work) {
-  Team& team = *group->team;
-  if (const Verdict v = check_peer(team, to, "a send to"); v.status != HF_OK) return report(v);
-  return carry_out(team.pair(team.rank(), to), work,
-                   [=](Group& g) { return verdict_of(g.broadcast(bytes_at(data, bytes), 0), g); });
+  return hf_send_tagged(group, data, bytes, to, 0, work);
 }
 
 hf_status hf_receive(hf_group* group, void* data, uint64_t bytes, int32_t from, hf_work** work) {
+  return hf_receive_tagged(group, data, bytes, from, 0, work);
+}
+
+hf_status hf_send_tagged(hf_group* group, const void* data, uint64_t bytes, int32_t to,
+                         uint32_t tag, hf_work** work) {
+  Team& team = *group->team;
+  if (const Verdict v = check_peer(team, to, "a send to"); v.status != HF_OK) return report(v);
+  return carry_out(team.pair(team.rank(), to, tag % HF_TAGS), work,
+                   [=](Group& g) { return verdict_of(g.broadcast(bytes_at(data, bytes), 0), g); });
+}
+
+hf_status hf_receive_tagged(hf_group* group, void* data, uint64_t bytes, int32_t from, uint32_t tag,
+                            hf_work** work) {
   Team& team = *group->team;
   if (const Verdict v = check_peer(team, from, "a receive from"); v.status != HF_OK) {
     return report(v);
   }
-  return carry_out(team.pair(from, team.rank()), work,
+  return carry_out(team.pair(from, team.rank(), tag % HF_TAGS), work,
                    [=](Group& g) { return verdict_of(g.broadcast(bytes_at(data, bytes), 0), g); });
 }
 

@@ -119,16 +119,16 @@ Verdict Team::form(Generation generation) {
   return {};
 }
 
-Team& Team::pair(int from, int to) {
+Team& Team::pair(int from, int to, unsigned tag) {
   const std::lock_guard lock(pairs_mutex_);
-  auto& team = pairs_[{from, to}];
+  auto& team = pairs_[{from, to, tag}];
   if (!team) {
     const auto global = [&](int k) { return members_.ranks[static_cast<std::size_t>(k)]; };
     team = std::make_unique<Team>(
         era_, Members{.ranks = {global(from), global(to)},
                       .me = members_.me == from ? 0 : 1,
                       .name = cat(members_.name.empty() ? "world" : members_.name, ".pair-", from,
-                                  "-", to)});
+                                  "-", to, tag == 0 ? "" : cat(".", tag))});
   }
   return *team;
 }

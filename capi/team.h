@@ -11,7 +11,7 @@
 #include <mutex>
 #include <stop_token>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "capi/error.h"
@@ -44,8 +44,9 @@ class Team {
   [[nodiscard]] std::shared_ptr<Work> start(GroupOperation operation);
   void drain() { queue_.drain(); }
 
-  // The team of two in which `from` sends to `to` (ranks in this team), and nothing else.
-  [[nodiscard]] Team& pair(int from, int to);
+  // The team of two in which `from` sends to `to` (ranks in this team) what has this tag, and
+  // nothing else.
+  [[nodiscard]] Team& pair(int from, int to, unsigned tag);
 
   // Control thread: ends the group of `generation` or of one before. Never blocks.
   void abort(Generation generation);
@@ -68,7 +69,7 @@ class Team {
   Generation forming_ = 0;
   std::stop_source stop_;
   std::mutex pairs_mutex_;
-  std::map<std::pair<int, int>, std::unique_ptr<Team>> pairs_;
+  std::map<std::tuple<int, int, unsigned>, std::unique_ptr<Team>> pairs_;
   Queue queue_;  // Last: its thread uses all above.
 };
 

@@ -296,6 +296,13 @@ HF_API hf_status hf_send(hf_group* group, const void* data, uint64_t bytes, int3
                          hf_work** work);
 HF_API hf_status hf_receive(hf_group* group, void* data, uint64_t bytes, int32_t from,
                             hf_work** work);
+/* The same, each tag by itself: the n-th send with a tag meets the n-th receive with it. Tags that
+ * are equal modulo HF_TAGS count as one, as does 0 with the two above. */
+#define HF_TAGS 64
+HF_API hf_status hf_send_tagged(hf_group* group, const void* data, uint64_t bytes, int32_t to,
+                                uint32_t tag, hf_work** work);
+HF_API hf_status hf_receive_tagged(hf_group* group, void* data, uint64_t bytes, int32_t from,
+                                   uint32_t tag, hf_work** work);
 
 #ifdef __cplusplus
 }

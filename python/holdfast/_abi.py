@@ -117,6 +117,7 @@ P = c.c_void_p
 PP = c.POINTER(c.c_void_p)
 U64 = c.c_uint64
 I32 = c.c_int32
+U32 = c.c_uint32
 # name: (result, arguments); None as the result stands for an hf_status.
 _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "hf_abi_version": (c.c_uint32, []),
@@ -164,8 +165,8 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "hf_all_reduce_into": (c.c_int, [P, P, P, U64, c.c_int, c.c_int, PP]),
     "hf_reduce_scatter": (c.c_int, [P, P, P, U64, c.c_int, c.c_int, PP]),
     "hf_all_to_all": (c.c_int, [P, P, c.POINTER(U64), P, c.POINTER(U64), U64, PP]),
-    "hf_send": (c.c_int, [P, P, U64, I32, PP]),
-    "hf_receive": (c.c_int, [P, P, U64, I32, PP]),
+    "hf_send_tagged": (c.c_int, [P, P, U64, I32, U32, PP]),
+    "hf_receive_tagged": (c.c_int, [P, P, U64, I32, U32, PP]),
 }
 
 

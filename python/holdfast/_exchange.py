@@ -176,18 +176,18 @@ class Group:
             0,
         )
 
-    def send(self, data: Buffer, nbytes: int, to: int) -> None:
-        """Send to a rank; waits for its receive()."""
-        check(lib.hf_send(self.handle, address(data), nbytes, to, None))
+    def send(self, data: Buffer, nbytes: int, to: int, tag: int = 0) -> None:
+        """Send to a rank; waits for its receive() with that tag, of those modulo 64."""
+        check(lib.hf_send_tagged(self.handle, address(data), nbytes, to, tag, None))
 
-    def start_send(self, data: Buffer, nbytes: int, to: int) -> Work:
+    def start_send(self, data: Buffer, nbytes: int, to: int, tag: int = 0) -> Work:
         """Start send()."""
-        return self._start("hf_send", (data,), address(data), nbytes, to)
+        return self._start("hf_send_tagged", (data,), address(data), nbytes, to, tag)
 
-    def receive(self, data: Buffer, nbytes: int, source: int) -> None:
-        """Receive what rank `source` sends."""
-        check(lib.hf_receive(self.handle, address(data), nbytes, source, None))
+    def receive(self, data: Buffer, nbytes: int, source: int, tag: int = 0) -> None:
+        """Receive what rank `source` sends with that tag."""
+        check(lib.hf_receive_tagged(self.handle, address(data), nbytes, source, tag, None))
 
-    def start_receive(self, data: Buffer, nbytes: int, source: int) -> Work:
+    def start_receive(self, data: Buffer, nbytes: int, source: int, tag: int = 0) -> Work:
         """Start receive()."""
-        return self._start("hf_receive", (data,), address(data), nbytes, source)
+        return self._start("hf_receive_tagged", (data,), address(data), nbytes, source, tag)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from holdfast.torch import _told  # noqa: E402
+from holdfast.torch._early import Early  # noqa: E402
 from holdfast.torch._told import Told  # noqa: E402
 
 
@@ -86,3 +89,16 @@ def test_torch_ranks_see_that_they_were_told_different_things(tmp_path: Path) ->
         told.open(tmp_path / name, 6)
         digests.add(told.digest())
     assert len(digests) == 2
+
+
+def test_torch_calls_before_state_are_written_on_after_a_torn_line(tmp_path: Path) -> None:
+    place = SimpleNamespace(rank=0, directory=str(tmp_path), run_id=7)
+    engine: Any = SimpleNamespace(waits_spare=False, place=place)
+    for process in range(3):  # Each exchanges once more than the one before, at another place.
+        early = Early(engine)
+        made = [early._begin("world", part) for part in "abc"[: process + 1]]
+        assert made == ["exchange-world-1"] * len(made)
+        path = tmp_path / "calls-0.7"
+        assert path.read_text().count("\n") == process + 1
+        with path.open("a") as file:
+            file.write('["world", "d", 1, "killed he')

@@ -108,11 +108,15 @@ def copies(dtype: torch.dtype) -> dict[str, Any]:
     def send_and_receive() -> Any:
         if n == 1:
             return None
-        out = torch.zeros(5, dtype=dtype)
-        works = [dist.isend(made(dtype, 5), (rank + 1) % n), dist.irecv(out, (rank - 1) % n)]
+        to, source = (rank + 1) % n, (rank - 1) % n
+        plain, first, second = (torch.zeros(5, dtype=dtype) for _ in range(3))
+        works = [dist.isend(made(dtype, 5), to)]
+        works += [dist.isend(made(dtype, 5, salt=tag), to, tag=tag) for tag in (1, 2)]
+        works += [dist.irecv(second, source, tag=2), dist.irecv(first, source, tag=1)]
+        works += [dist.irecv(plain, source)]
         for work in works:
             work.wait()
-        return out
+        return [plain, first, second]
 
     def coalesced() -> Any:
         tensors = [made(dtype, 3), made(dtype, 2, 2, salt=1)]

@@ -155,10 +155,13 @@ class Early:
             self._of, self._over = rank, self._past(rank).exists()
             self._known = {}
             with contextlib.suppress(FileNotFoundError):
-                for line in self.file(f"calls-{rank}").read_text().splitlines(keepends=True):
-                    if line.endswith("\n"):  # Else its writer was killed.
-                        label, part, number, site = json.loads(line)
-                        self._known[label, part, number] = site
+                file = self.file(f"calls-{rank}")
+                whole, _, torn = file.read_text().rpartition("\n")
+                for line in whole.splitlines():
+                    label, part, number, site = json.loads(line)
+                    self._known[label, part, number] = site
+                if torn and not self._engine.waits_spare:  # Its writer was killed; we go on there.
+                    os.truncate(file, file.stat().st_size - len(torn.encode()))
         return self._known
 
     def _give(self, name: str, what: str, data: Tensor, by: int | None = None) -> None:

@@ -30,5 +30,5 @@ def loop_was_left(frame: FrameType | None) -> bool:
         is_closed = f.f_code.co_flags & inspect.CO_GENERATOR and instruction in _AT_YIELD
         if f.f_code.co_filename != own and not is_closed:
             # The latter: a step that an islice() or zip() around the generator does not go beyond.
-            return instruction in ("POP_TOP", "FOR_ITER")
+            return instruction in ("POP_TOP", "POP_ITER", "FOR_ITER")  # The second: Python 3.14.
     return False

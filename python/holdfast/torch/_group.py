@@ -474,14 +474,14 @@ class HoldfastGroup(Member):
     # ---- From one to one ------------------------------------------------------------------------
 
     def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> Done:
-        """Start to send; the n-th send to a rank meets its n-th receive, whatever the tags."""
+        """Start to send; the n-th send to a rank with a tag meets its n-th receive with that."""
         dense = as_dense(tensors[0])
         if (early := self._early(0)) is not None:
-            early.send(self.label, self._ranks[to], dense)
+            early.send(self._tagged(tag), self._ranks[to], dense)
             return Done(tensors)
         if not self._group():
             return Done(tensors)
-        work = self._native().start_send(dense.data_ptr(), dense.nbytes, to)
+        work = self._native().start_send(dense.data_ptr(), dense.nbytes, to, tag)
         return Started(self._engine, work, [dense], lambda: None)
 
     def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> Done:
@@ -489,7 +489,7 @@ class HoldfastGroup(Member):
         tensor = tensors[0]
         dense = as_dense(tensor)
         if (early := self._early(0)) is not None:
-            take = early.receive(self.label, self._ranks[source], dense)
+            take = early.receive(self._tagged(tag), self._ranks[source], dense)
 
             def finish() -> None:
                 if not take():
@@ -501,7 +501,7 @@ class HoldfastGroup(Member):
             return Later(tensors, finish)
         if not self._group():
             return Done(tensors)
-        work = self._native().start_receive(dense.data_ptr(), dense.nbytes, source)
+        work = self._native().start_receive(dense.data_ptr(), dense.nbytes, source, tag)
         return Started(
             self._engine, work, [dense], lambda: None if dense is tensor else tensor.copy_(dense)
         )
@@ -509,6 +509,9 @@ class HoldfastGroup(Member):
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Done:
         """Refuse."""
         raise UserError("recv() without a source is not offered by holdfast; name the source rank")
+
+    def _tagged(self, tag: int) -> str:
+        return f"{self.label}-tag-{tag}" if tag else self.label
 
     def _native(self) -> _core.Group:
         return _core.Group(ctypes.c_void_p(self._handle), owned=False)

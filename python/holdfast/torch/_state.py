@@ -238,9 +238,10 @@ class State:
         hellos = [_HELLO.unpack_from(everyone, i * len(mine)) for i in range(session.world.size)]
         for rank, (_, _, theirs, version, _) in enumerate(hellos):
             if theirs != shapes or version != session.version:
+                other = "keeps other parameters" if theirs != shapes else "is at another step"
                 raise PeerError(
-                    f"rank {rank} keeps other parameters or optimizers than rank "
-                    f"{session.world.rank}; all ranks keep the same (of a pipeline all its stages)"
+                    f"rank {rank} {other} than rank {session.world.rank}; all ranks keep the same, "
+                    "optimizers too (of a pipeline all its stages)"
                 )
         self._second_due = any(behind for _, behind, _, _, _ in hellos)
         if restarted and all(other for other, _, _, _, _ in hellos):
@@ -336,7 +337,7 @@ class State:
         return self._replaying
 
     def on_commit(self, function: Callable[[int], Any]) -> Callable[[int], Any]:
-        """Call `function(n)` after each step n that is done: once, whatever was replayed."""
+        """Call `function(n)` after each step n: at most once, as who is lost there has not."""
         self._on_commit.append(function)
         return function
 
