@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Iterator
+import sys
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from holdfast._errors import UserError  # noqa: E402
 from holdfast.torch._data import Fetched, Mark, feeder_of, fingerprint  # noqa: E402
-from holdfast.torch._position import Position  # noqa: E402
+from holdfast.torch._position import Position, key_of  # noqa: E402
 from holdfast.torch._random import note_seeds, seed_all  # noqa: E402
 
 
@@ -237,38 +239,111 @@ class Itself(Flow):
         return self.at
 
 
+def in_turns(
+    at: Position, choose: Callable[[int], tuple[Any, int]], passes: range, leave_after: int = 99
+) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """Make passes over sources, each with a key; yield each step's batch and its image."""
+    for epoch in passes:
+        data, key = choose(epoch)
+        source = at.source_of(data, 5, key)
+        if epoch < at.epoch:
+            at.pass_over(epoch, source)
+            continue
+        if at.begin(epoch, source):
+            source.pass_over()
+        else:
+            for batch in source.batches(lambda before: None):
+                at.index += 1
+                is_last = at.index == leave_after
+                if is_last:
+                    at.leave(epoch)
+                at.see_ahead()
+                yield batch, at.objects()
+                if is_last:
+                    break
+        at.end(epoch)
+
+
+def resumed(image: Any) -> Position:
+    position = Position()
+    position.restore(pickle.loads(pickle.dumps(image)))
+    return position
+
+
 @pytest.mark.parametrize("leave_after", [1, 2, 9])
 @pytest.mark.parametrize("kind", [Flow, Resumed, Itself, Counting])
 def test_torch_a_replacement_goes_on_with_the_pass_that_follows(
     kind: Any, leave_after: int
 ) -> None:
-    def made(at: Position, sources: list[Any]) -> Iterator[tuple[int, tuple[Any, ...]]]:
-        """Make passes over sources in turns; yield each step's batch and its image."""
-        for epoch in range(8):
-            source = at.source_of(sources[epoch % 2], 5)
-            if epoch < at.epoch:
-                continue
-            if at.begin(epoch):
-                source.pass_over()
-            else:
-                for batch in source.batches(lambda before: None):
-                    at.index += 1
-                    is_last = at.index == leave_after
-                    if is_last:
-                        at.leave(epoch)
-                    at.see_ahead()
-                    yield batch, at.objects()
-                    if is_last:
-                        break
-            at.end(epoch)
+    def made(at: Position, first: int = 0) -> Iterator[tuple[int, tuple[Any, ...]]]:
+        sources = [kind(), kind()]
+        return in_turns(at, lambda e: (sources[e % 2], e % 2), range(first, 8), leave_after)
 
-    steps = list(made(Position(), [kind(), kind()]))
+    steps = list(made(Position()))
     assert len(steps) >= 6
     for done, (_, image) in enumerate(steps, 1):
-        position = Position()
-        position.restore(pickle.loads(pickle.dumps(image)))
-        follow = [batch for batch, _ in made(position, [kind(), kind()])]
+        expected = [batch for batch, _ in steps[done:]]
+        assert [batch for batch, _ in made(resumed(image))] == expected, done
+        at = resumed(image)  # As range(state.epoch, 8): its first source may be the second one.
+        assert [batch for batch, _ in made(at, at.epoch)] == expected, done
+
+
+def test_torch_a_source_that_follows_another_takes_nothing_of_it() -> None:
+    def made(at: Position, first: int = 0) -> Iterator[tuple[int, tuple[Any, ...]]]:
+        one, two, three = Flow(), Flow(), Flow()
+        choice = [(one, 1)] * 2 + [(two, 2)] * 2 + [(three, 3)]
+        return in_turns(at, lambda e: choice[e], range(first, 5))
+
+    steps = list(made(Position()))
+    for done, (_, image) in enumerate(steps, 1):
+        at = resumed(image)
+        follow = [batch for batch, _ in made(at, at.epoch)]
         assert follow == [batch for batch, _ in steps[done:]], done
+
+
+def test_torch_sources_that_look_alike_are_not_mixed_up() -> None:
+    sources = [Flow(), Flow(), Flow()]
+    steps = list(in_turns(Position(), lambda e: (sources[e % 3], 0), range(4)))
+    at = resumed(steps[-1][1])
+    again = in_turns(at, lambda e: ([Flow(), Flow(), Flow()][e % 3], 0), range(at.epoch, 6))
+    with pytest.raises(UserError, match="which source of data feeds pass 4: 2 that fed"):
+        list(again)
+
+
+def test_torch_what_the_program_has_dropped_is_not_held() -> None:
+    made: list[Any] = []
+
+    def choose(epoch: int) -> tuple[Any, int]:
+        source: Any = Flow() if epoch % 2 else DataLoader(Noisy(), 4)
+        made.append(weakref.ref(source))
+        return source, 0
+
+    at = Position()
+    for _, image in in_turns(at, choose, range(6)):
+        assert len(pickle.dumps(image)) < 400, image
+    assert [source() for source in made] == [None] * 6
+    assert not at._entries
+
+
+def test_torch_a_source_is_known_by_the_programs_names_for_it() -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.train, self.val = Flow(), Flow()
+
+        def key(self, data: Any) -> int:
+            return key_of(data, sys._getframe())
+
+    def of_a_process() -> tuple[int, int]:
+        trainer = Trainer()
+        return trainer.key(trainer.train), trainer.key(trainer.val)
+
+    assert of_a_process() == of_a_process()
+    assert len(set(of_a_process())) == 2
+    first = second = Flow()
+    keys = [key_of(first, sys._getframe())]
+    first = Flow()
+    keys += [key_of(first, sys._getframe()), key_of(second, sys._getframe())]
+    assert len(set(keys)) == 3
 
 
 def test_torch_an_error_of_the_next_batch_is_not_that_of_the_step_before() -> None:

@@ -154,6 +154,11 @@ class Feeder:
         return None
 
     @property
+    def may_be_kept(self) -> bool:
+        """Whether it serves all passes over a source, and does not hold that."""
+        return False
+
+    @property
     def shows_its_end(self) -> bool:
         """Whether the position alone tells if an epoch is over; else its next batch does."""
         return True
@@ -198,6 +203,10 @@ class _Loader(Feeder):
         return _put_back(before, batches) if skip and before else batches
 
     @property
+    def may_be_kept(self) -> bool:
+        return True  # It has workers, which may be persistent.
+
+    @property
     def length(self) -> int | None:
         return length_of(self._tickets)
 
@@ -231,19 +240,25 @@ class _Indexed(Feeder):
         return len(self._batches)
 
 
+class Whereabouts:
+    """Of a source with a position of its own; outlives its feeder."""
+
+    is_there = False  # Where its mark says.
+
+
 class _Stateful(Feeder):
     """An iterable that can tell and take up its position (state_dict, load_state_dict)."""
 
-    def __init__(self, source: Any, seed: int) -> None:
+    def __init__(self, source: Any, seed: int, at: Whereabouts) -> None:
         self._source = source
         self._seed = seed
-        self._is_there = False  # The source, where its mark says.
+        self._at = at
 
     def lose(self) -> None:
-        self._is_there = False
+        self._at.is_there = False
 
     def take_up(self, state: Mark | None) -> None:
-        if not self._is_there and state is not None:
+        if not self._at.is_there and state is not None:
             if state.state is not None:
                 self._source.load_state_dict(state.state)
             for to_end, times in state.epochs:
@@ -251,10 +266,10 @@ class _Stateful(Feeder):
                     batches = iter(self._source)
                     if next(batches, self) is not self and to_end:
                         next(batches, None)
-        self._is_there = True
+        self._at.is_there = True
 
     def start(self, epoch: int, skip: int, state: Mark | None) -> Iterator[Any]:
-        self._is_there = self._is_there and not skip
+        self._at.is_there = self._at.is_there and not skip
         self.take_up(state)
         holder: Any
         for holder in (self._source, getattr(self._source, "sampler", None)):
@@ -314,10 +329,15 @@ class Fetched:
             self._ended = True
 
 
-def feeder_of(source: Any, seed: int) -> Feeder:
-    """Return the feeder for what a user gave to steps()."""
-    if hasattr(source, "state_dict") and hasattr(source, "load_state_dict"):
-        return _Stateful(source, seed)
+def tells_its_position(source: Any) -> bool:
+    """Whether what a user gave to steps() can be asked where it is."""
+    return hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
+
+
+def feeder_of(source: Any, seed: int, at: Whereabouts | None = None) -> Feeder:
+    """Return the feeder for what a user gave to steps(); `at`: of an earlier one for the same."""
+    if tells_its_position(source):
+        return _Stateful(source, seed, at or Whereabouts())
     if isinstance(source, DataLoader):
         if isinstance(source.dataset, IterableDataset):
             raise UserError(

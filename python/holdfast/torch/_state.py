@@ -22,7 +22,7 @@ from holdfast.torch._gradients import Gradients
 from holdfast.torch._hooks import HookState, is_hook_state, see_that_hooks_are_kept
 from holdfast.torch._image import Image, Kept
 from holdfast.torch._passes import Passes
-from holdfast.torch._position import Position
+from holdfast.torch._position import Position, key_of
 from holdfast.torch._random import derive, note_seeds, seed_all
 from holdfast.torch._steps import Steps
 
@@ -473,14 +473,15 @@ class State:
         if first is None:
             first = self._passes.begin(self._epochs_given, sys._getframe(1))
         self._epochs_given = first + epochs
-        return Steps(data, self._steps(data, range(first, first + epochs)), epochs)
+        key = key_of(data, sys._getframe(1))
+        return Steps(data, self._steps(data, range(first, first + epochs), key), epochs)
 
-    def _steps(self, data: Any, epochs: range) -> Generator[Any]:
-        source = self._position.source_of(data, self._seed)
+    def _steps(self, data: Any, epochs: range, key: int) -> Generator[Any]:
+        source = self._position.source_of(data, self._seed, key)
         for epoch in epochs:
             self._position.see_that_it_is_new(epoch)
             if epoch < self._position.epoch:
-                self._position.pass_over(epoch)
+                self._position.pass_over(epoch, source)
                 self._engine.told.leave_pass(epoch)
                 self._passes.variables.give_back(sys._getframe())
                 continue
@@ -489,7 +490,7 @@ class State:
             if restored:  # What the program did between passes that are done is not new.
                 self._restore()
                 self._restarted = self._engine.guessed = False
-            if self._position.begin(epoch):
+            if self._position.begin(epoch, source):
                 source.pass_over()
             else:
                 view = self._session.private(self._session.version)
