@@ -100,3 +100,16 @@ def room_of_state(
                     "whose size is not known beforehand"
                 )
     return total, tensors
+
+
+def holds_trained(thing: Any, outer: tuple[int, ...] = ()) -> bool:
+    """Return whether a model or an optimizer is in `thing`: to be kept in place, never by copies.
+
+    `outer`: the ids of what it stands in, which may be itself.
+    """
+    if id(thing) in outer:
+        return False
+    if isinstance(thing, (dict, list, tuple)):
+        parts = thing.values() if isinstance(thing, dict) else thing
+        return any(holds_trained(part, (*outer, id(thing))) for part in parts)
+    return isinstance(thing, (torch.nn.Module, torch.optim.Optimizer))

@@ -21,6 +21,7 @@ from holdfast.torch._frames import loop_was_left
 from holdfast.torch._gradients import Gradients
 from holdfast.torch._hooks import HookState, is_hook_state, see_that_hooks_are_kept
 from holdfast.torch._image import Image, Kept
+from holdfast.torch._optimizers import holds_trained
 from holdfast.torch._passes import Passes
 from holdfast.torch._position import Position, key_of
 from holdfast.torch._random import derive, note_seeds, seed_all
@@ -30,19 +31,6 @@ _Batch = TypeVar("_Batch")
 # Restarted; catching up; what is kept; version; what it can be told again.
 _HELLO: Final = struct.Struct("<2Q16sQ8s")
 _SECOND: Final = struct.Struct("<3Q")  # asked and guessed, of the engine; catching up.
-
-
-def _holds_trained(thing: Any, outer: tuple[int, ...] = ()) -> bool:
-    """Whether a model or an optimizer is in `thing`: to be kept in place, never by copies.
-
-    `outer`: the ids of what it stands in, which may be itself.
-    """
-    if id(thing) in outer:
-        return False
-    if isinstance(thing, (dict, list, tuple)):
-        parts = thing.values() if isinstance(thing, dict) else thing
-        return any(_holds_trained(part, (*outer, id(thing))) for part in parts)
-    return isinstance(thing, (torch.nn.Module, torch.optim.Optimizer))
 
 
 class State:
@@ -122,7 +110,7 @@ class State:
         if isinstance(thing, (dict, list, tuple)) and not hasattr(thing, "state_dict"):
             parts = dict(thing if isinstance(thing, dict) else enumerate(thing))
         if parts and (
-            _holds_trained(thing) or all(hasattr(p, "state_dict") for p in parts.values())
+            holds_trained(thing) or all(hasattr(p, "state_dict") for p in parts.values())
         ):
             for key, part in parts.items():
                 self._add(f"{name}.{key}", part)
