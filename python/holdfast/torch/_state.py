@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import struct
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from holdfast import _core
-from holdfast._errors import LeftError, MarkedError, PeerError, UserError
+from holdfast._errors import LeftError, UserError
 from holdfast.torch import _ddp, _engine
 from holdfast.torch._between import Between
 from holdfast.torch._data import fingerprint, is_enumerated
 from holdfast.torch._engine import Phase, say
 from holdfast.torch._frames import loop_was_left
 from holdfast.torch._gradients import Gradients
+from holdfast.torch._greeting import Hello, greet, greet_again
 from holdfast.torch._hooks import HookState, is_hook_state, see_that_hooks_are_kept
 from holdfast.torch._image import Image, Kept
 from holdfast.torch._optimizers import holds_trained
@@ -28,9 +28,6 @@ from holdfast.torch._random import derive, note_seeds, seed_all
 from holdfast.torch._steps import Steps
 
 _Batch = TypeVar("_Batch")
-# Restarted; catching up; what is kept; version; what it can be told again.
-_HELLO: Final = struct.Struct("<2Q16sQ8s")
-_SECOND: Final = struct.Struct("<3Q")  # asked and guessed, of the engine; catching up.
 
 
 class State:
@@ -216,64 +213,27 @@ class State:
 
     def _greet(self, restarted: bool) -> bool:
         """Tell the others what this rank keeps. False: a fault came."""
-        session = self._session
+        session, told = self._session, self._engine.told
         shapes = bytes.fromhex(self._kept.shapes())
-        told = self._engine.told
-        mine = _HELLO.pack(restarted, self._behind, shapes, session.version, told.digest())
-        everyone = self._exchange(mine)
-        if everyone is None:
+        mine = Hello(restarted, self._behind, shapes, session.version, told.digest())
+        hellos = greet(session, mine)
+        if hellos is None:
             return False
-        hellos = [_HELLO.unpack_from(everyone, i * len(mine)) for i in range(session.world.size)]
-        for rank, (_, _, theirs, version, _) in enumerate(hellos):
-            if theirs != shapes or version != session.version:
-                other = "keeps other parameters" if theirs != shapes else "is at another step"
-                raise PeerError(
-                    f"rank {rank} {other} than rank {session.world.rank}; all ranks keep the same, "
-                    "optimizers too (of a pipeline all its stages)"
-                )
-        self._second_due = any(behind for _, behind, _, _, _ in hellos)
-        if restarted and all(other for other, _, _, _, _ in hellos):
-            if len({known for _, _, _, _, known in hellos}) > 1:  # A file was full.
+        self._second_due = any(hello.behind for hello in hellos)
+        if restarted and all(hello.restarted for hello in hellos):
+            if len({hello.told for hello in hellos}) > 1:  # A file was full.
                 told.forget()
             self._engine.set_phase(Phase.LIVE)  # All come from the same point of the program.
             self._behind = self._second_due = False
         return True
 
     def _greet_again(self) -> bool:
-        """In the first step of all: see that nobody goes by answers that it gave itself.
-
-        False: a fault came. A replacement that made again what the program does between steps, as
-        an evaluation, asked while the others had their answers already.
-        """
-        session, engine = self._session, self._engine
-        mine = _SECOND.pack(engine.asked, engine.guessed, self._behind)
-        everyone = self._exchange(mine)
-        if everyone is None:
+        """As greet_again(). False: a fault came."""
+        engine = self._engine
+        if not greet_again(self._session, engine.asked, engine.guessed, self._behind):
             return False
         self._second_due = False
-        asked, guessed, behind = zip(*_SECOND.iter_unpack(everyone))
-        if any(guessed) and (any(asked) or all(behind)):
-            with suppress(MarkedError):
-                # Who ends now must not cut short what told the others.
-                session.world.all_gather(mine, len(mine), everyone)
-            raise MarkedError(
-                "a process was lost after the ranks exchanged something between two steps, which "
-                "its replacement can not be told again; this process ends too, so that all start "
-                "again from the last step"
-            )
         return True
-
-    def _exchange(self, mine: bytes) -> bytearray | None:
-        """Return what all ranks have given, in rank order. None: a fault came."""
-        world = self._session.world
-        everyone = bytearray(len(mine) * world.size)
-        try:
-            world.all_gather(mine, len(mine), everyone)
-        except LeftError:
-            raise
-        except MarkedError:
-            return None
-        return everyone
 
     # ---- Images ---------------------------------------------------------------------------------
 

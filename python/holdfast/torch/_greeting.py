@@ -1,0 +1,80 @@
+"""What all ranks tell each other when a generation begins, before its first step."""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from holdfast._core import Session
+from holdfast._errors import LeftError, MarkedError, PeerError
+
+
+class Hello(NamedTuple):
+    """What a rank tells of itself."""
+
+    restarted: int  # It comes from where the program begins.
+    behind: int  # It has not come to the step of the others yet.
+    shapes: bytes  # A digest of what it keeps.
+    version: int
+    told: bytes  # A digest of what it can be told again.
+
+
+_HELLO: Final = struct.Struct("<2Q16sQ8s")
+_AGAIN: Final = struct.Struct("<3Q")
+
+
+def greet(session: Session, mine: Hello) -> list[Hello] | None:
+    """Return what all tell, in rank order; None: a fault came.
+
+    Errors: PeerError if one keeps other things.
+    """
+    given = _exchange(session, _HELLO.pack(*mine))
+    if given is None:
+        return None
+    hellos = [Hello(*fields) for fields in _HELLO.iter_unpack(given)]
+    for rank, hello in enumerate(hellos):
+        if hello.shapes != mine.shapes or hello.version != mine.version:
+            other = (
+                "keeps other parameters" if hello.shapes != mine.shapes else "is at another step"
+            )
+            raise PeerError(
+                f"rank {rank} {other} than rank {session.world.rank}; all ranks keep the same, "
+                "optimizers too (of a pipeline all its stages)"
+            )
+    return hellos
+
+
+def greet_again(session: Session, asked: bool, guessed: bool, behind: bool) -> bool:
+    """See, in the first step of all, that nobody goes by answers that it gave itself.
+
+    False: a fault came. A replacement that made again what the program does between steps, as an
+    evaluation, asked while the others had their answers already.
+    """
+    mine = _AGAIN.pack(asked, guessed, behind)
+    given = _exchange(session, mine)
+    if given is None:
+        return False
+    all_asked, all_guessed, all_behind = zip(*_AGAIN.iter_unpack(given))
+    if any(all_guessed) and (any(all_asked) or all(all_behind)):
+        with suppress(MarkedError):
+            # Who ends now must not cut short what told the others.
+            session.world.all_gather(mine, len(mine), given)
+        raise MarkedError(
+            "a process was lost after the ranks exchanged something between two steps, which its "
+            "replacement can not be told again; this process ends too, so that all start again "
+            "from the last step"
+        )
+    return True
+
+
+def _exchange(session: Session, mine: bytes) -> bytearray | None:
+    """Return what all ranks have given, in rank order. None: a fault came."""
+    everyone = bytearray(len(mine) * session.world.size)
+    try:
+        session.world.all_gather(mine, len(mine), everyone)
+    except LeftError:
+        raise
+    except MarkedError:
+        return None
+    return everyone
