@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import weakref
 from typing import Any
@@ -21,7 +22,9 @@ from holdfast._errors import MarkedError, PeerError, UserError  # noqa: E402
 from holdfast.torch import _ddp, _engine, _group, _work  # noqa: E402
 from holdfast.torch._buckets import Buckets  # noqa: E402
 from holdfast.torch._engine import Phase  # noqa: E402
+from holdfast.torch._gradients import Gradients  # noqa: E402
 from holdfast.torch._hooks import HookState, see_that_hooks_are_kept  # noqa: E402
+from holdfast.torch._image import Kept  # noqa: E402
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -231,6 +234,19 @@ def test_torch_what_somebody_would_see_of_a_rehearsal_is_not_rehearsed(observed:
     with engine.echo():
         _ddp.rehearse(ddp, engine)
     assert calls == []
+
+
+def test_torch_sparse_gradients_are_told_in_a_sentence() -> None:
+    engine = _engine.start(managed=True)
+    plain = torch.nn.Sequential(torch.nn.Embedding(4, 2, sparse=True))
+    ddp = DistributedDataParallel(copy.deepcopy(plain))
+    with pytest.raises(UserError, match=r"`0` has sparse gradients, .* sparse=False"):
+        _ddp.settle(ddp, engine)
+    kept = Kept()
+    kept.add("model", plain)
+    plain(torch.arange(2)).sum().backward()
+    with pytest.raises(UserError, match=r"a step left a sparse gradient, .* drop it"):
+        Gradients(kept).end_step(has_updated=True)
 
 
 @pytest.mark.parametrize("learns", [False, True])

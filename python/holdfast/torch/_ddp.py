@@ -64,6 +64,7 @@ def settle(ddp: Any, engine: Engine) -> None:
         raise UserError(
             "DistributedDataParallel has made steps already; make hf.State before the first"
         )
+    _see_that_none_is_sparse(ddp.module)
     parameters = _summed(ddp)
     if ddp.static_graph:
         # Once in its life a static graph sums up which parameters were used: in a process that
@@ -83,6 +84,15 @@ def settle(ddp: Any, engine: Engine) -> None:
         return
     _see_that_none_was_frozen(ddp, parameters)
     _force(ddp, engine, parameters)
+
+
+def _see_that_none_is_sparse(model: torch.nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse:
+            raise UserError(
+                f"`{name}` has sparse gradients, whose sums by DistributedDataParallel State can "
+                f"not make again; make it {type(module).__name__}(..., sparse=False)"
+            )
 
 
 def _see_that_none_was_frozen(ddp: Any, parameters: list[torch.Tensor]) -> None:

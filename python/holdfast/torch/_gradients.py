@@ -13,6 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from holdfast._errors import UserError
 from holdfast.torch._image import Kept
 from holdfast.torch._optimizers import local, parameters_of
 
@@ -98,6 +99,12 @@ class Gradients:
         """End a step; return whether its image has to hold the gradients."""
         if not self._is_known():
             there = {i: p.grad for i, p in enumerate(self._parameters) if p.grad is not None}
+            if any(gradient.layout is not torch.strided for gradient in there.values()):
+                raise UserError(
+                    "a step left a sparse gradient, which State does not keep; drop it after the "
+                    "update, optimizer.step() and then optimizer.zero_grad(), or make what has it, "
+                    "as nn.Embedding, with sparse=False"
+                )
             if self._looked or (has_updated and not there):
                 self._drops += 1
             self._looked = False
