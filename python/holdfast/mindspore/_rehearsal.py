@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import io
 import os
-import random
 import runpy
 import sys
 import threading
@@ -20,9 +19,11 @@ from typing import Any, Final, TextIO
 
 import numpy as np
 
-from holdfast.mindspore import _role
+from holdfast.mindspore import _callbacks, _role
+from holdfast.mindspore._between import Held
 from holdfast.mindspore._engine import Engine, Phase, say
 from holdfast.mindspore._image import memory
+from holdfast.mindspore._random import Randomness
 
 _MOST_RANKS: Final = 8  # Each costs the memory of a training.
 _LIMIT_S: Final = 60.0  # How long one that is under way may last when the place has come.
@@ -70,39 +71,34 @@ class _Muted(io.TextIOBase):
 _stages: dict[int, _Stage] = {}
 
 
-class Randomness:
-    """What a program's data is drawn with, all of it the process's: Python's, NumPy's, the seeds.
+class Scratch:
+    """Parameters and callbacks as a rehearsal finds them, which it begins a training with."""
 
-    Rehearsals of several ranks share it, so each begins with that of a fresh process, and the rank
-    that goes on gets back what it had when its training began.
-    """
+    def __init__(self, network: Any, callbacks: list[Any]) -> None:
+        """Remember them."""
+        own = list(network.get_parameters())
+        parameters = [*own, *_callbacks.parameters(callbacks, own)]
+        self._kept = [(parameter, memory(parameter).copy()) for parameter in parameters]
+        self._held = [
+            Held(callback, _callbacks.attributes(callback, lambda text: None))
+            for callback in callbacks
+            if not _callbacks.repairs(callback)
+        ]
 
-    def __init__(self) -> None:
-        """Remember it as it is."""
-        from mindspore import dataset
-
-        self._data = dataset.config.get_seed()
-        self._python, self._numpy = random.getstate(), np.random.get_state()
-
-    def give_back(self) -> None:
-        """Make it what it was."""
-        from mindspore import dataset
-
-        dataset.config.set_seed(self._data)  # It sets the other two as well, so they come after.
-        random.setstate(self._python)
-        np.random.set_state(self._numpy)
+    def put_back(self) -> None:
+        """Make them what they were."""
+        for parameter, value in self._kept:
+            np.copyto(memory(parameter), value)
+        for held in self._held:
+            held.put_back()
 
 
 def rehearse(network: Any, inputs: tuple[Any, ...]) -> None:
-    """Make a step on scratch state, and put the state back."""
-    parameters = list(network.get_parameters())
-    kept = [memory(p).copy() for p in parameters]
+    """Make a step on scratch state."""
     outputs = network(*inputs)
     for part in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
         if hasattr(part, "asnumpy"):
             part.asnumpy()
-    for parameter, value in zip(parameters, kept):
-        np.copyto(memory(parameter), value)
 
 
 def wait(engine: Engine, randomness: Randomness) -> None:

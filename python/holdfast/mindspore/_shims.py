@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any, Final
 
 from holdfast._core import Op
@@ -18,7 +17,6 @@ from holdfast.mindspore._engine import Engine, Phase
 from holdfast.mindspore._imported import imported
 
 _SEMI: Final = ("semi_auto_parallel", "auto_parallel", "hybrid_parallel")
-_UNSEEDED: Final = 5489  # mindspore.dataset's "no seed was set".
 _OPS: Final = {"sum": Op.SUM, "prod": Op.PRODUCT, "max": Op.MAX, "min": Op.MIN}
 
 
@@ -265,13 +263,9 @@ def _steps(engine: Engine) -> None:
     """Protect the loop of Model.train."""
     # On CPU sink mode is ignored, so _train_process is the only loop (model.py:1090).
     model = imported("mindspore.train.model").Model
-    dataset: ModuleType = imported("mindspore.dataset")
     original, trainer = model._train_process, engine.trainer
 
     def train_process(self: Any, *given: Any, **named: Any) -> None:
-        if dataset.config.get_seed() == _UNSEEDED:
-            # A successor has to see the same order, so there is always a seed.
-            dataset.config.set_seed(20_000 + engine.rank)
         _train.train_process(trainer, original, self, *given, **named)
 
     usual_eval = model.eval

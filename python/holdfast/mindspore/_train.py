@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from holdfast._errors import UserError
-from holdfast.mindspore import _callbacks, _gasp, _pipeline, _rehearsal, _switches
+from holdfast.mindspore import _callbacks, _gasp, _pipeline, _random, _rehearsal, _switches
 from holdfast.mindspore._between import Held, Rest, around_begins, begins_as_usual
 from holdfast.mindspore._engine import Engine
 from holdfast.mindspore._evaluated import Evaluated
@@ -22,6 +22,7 @@ from holdfast.mindspore._outputs import Packed, pack, unpack, within
 from holdfast.mindspore._state import State
 
 _MOST_OUTPUTS: Final = 256 << 10  # Bytes of what a step returns: it is written at each.
+_UNSEEDED: Final = 5489  # mindspore.dataset's "no seed was set".
 
 
 class Restart(Exception):  # noqa: N818 - it is no error.
@@ -53,6 +54,8 @@ class Trainer(threading.local):
         self.training = False  # Model.train is under way.
         self.retrying = False  # The same call is entered again, after a repair.
         self.evaluated = Evaluated()
+        self.drawn = 0, b""  # In which call, where random generators stood at its start.
+        self._seed = _UNSEEDED  # Of the data, chosen for want of one.
         switches = _switches.read(os.environ.get(_switches.VARIABLE, "")).on
         self.repairs = not {"UCE", "HCCE", "ARF"}.isdisjoint(switches)
         self._rest: Rest | None = None
@@ -103,6 +106,14 @@ class Trainer(threading.local):
                     "in a job of its own"
                 )
         return self.state
+
+    def seed(self) -> None:
+        """Give the data a seed if the program does not: a successor has to see the same order."""
+        from mindspore import dataset
+
+        if dataset.config.get_seed() in (_UNSEEDED, self._seed):
+            self._seed = 20_000 + self.engine.rank + 1000 * self.call  # Each call has its own.
+            _random.seed_data(self._seed)
 
     def evaluate(self, make: Callable[[], Any]) -> Any:
         """Return what Model.eval returns; in a call that is passed, what it has returned there."""
@@ -261,6 +272,10 @@ class Run:
 
     def _fresh(self, initial_epoch: int) -> int:
         """Return the first epoch of a training that begins, maybe from a checkpoint."""
+        trainer = self._trainer
+        if trainer.drawn[0] == trainer.call:  # It is entered again.
+            _random.give_back(trainer.drawn[1])
+        trainer.drawn = trainer.call, _random.states()
         begun = int(self._first_batch // self._dataset.get_dataset_size())
         if initial_epoch or not (begun or (self._first_batch and self._counts_on())):
             return initial_epoch
@@ -269,7 +284,7 @@ class Run:
         # steps from 1 again; a second last checkpoint would be of too small a step, and what is
         # trained from it would see data again.
         if begun:
-            self._trainer.engine.say_once(
+            trainer.engine.say_once(
                 f"set_init_step({self._first_batch}) without initial_epoch: the first epoch is "
                 f"{begun}"
             )
@@ -284,6 +299,8 @@ class Run:
         from mindspore import dataset
 
         self._resumed = True
+        self._trainer.drawn = self._trainer.call, at["drawn"]
+        _random.give_back(at["drawn"])  # Whoever makes the data draws from the start again.
         self._skips = dataset.config.get_fast_recovery()
         dataset.config.set_fast_recovery(_pipeline.draws_nothing(self._dataset))
         batch, epoch, done = int(at["batch"]), int(at["epoch"]), int(at["step"])
@@ -341,6 +358,7 @@ class Run:
             "loss": _loss(packed),
             "callbacks": self._attributes(),
             "former": self._trainer.former(self._callbacks),
+            "drawn": self._trainer.drawn[1],
             "evaluated": self._trainer.evaluated.packed,
             "gasp": self._gasp_place(),
         }
@@ -377,15 +395,13 @@ def train_process(
         return
     if not trainer.retrying:
         trainer.call += 1
+    trainer.seed()
     manager = arguments["list_callback"]
     callbacks = list(manager._callbacks)
     begun_at = arguments["cb_params"].cur_step_num
-    randomness = _rehearsal.Randomness() if engine.rehearsing else None
-    rehearsed = False
+    randomness = _random.Randomness()
+    scratch = _rehearsal.Scratch(network, callbacks) if engine.rehearsing else None
     while True:
-        if rehearsed and randomness is not None:
-            _rehearsal.wait(engine, randomness)
-        rehearsed = engine.rehearsing
         if not engine.rehearsing:
             trainer.open(network, callbacks)
         arguments["cb_params"].cur_step_num = begun_at
@@ -402,7 +418,9 @@ def train_process(
             trainer.keep(callbacks)
             return
         except Restart:
-            continue
+            assert scratch is not None
+            scratch.put_back()
+            scratch = None
         except RuntimeError as error:
             lacks = re.search(r"Unsupported op \[(\w+)\] on CPU", str(error))
             if lacks is None:
@@ -416,3 +434,4 @@ def train_process(
             model._train_network = network
             begins_as_usual(manager)
             run.begin_as_usual()
+        _rehearsal.wait(engine, randomness)
