@@ -186,6 +186,7 @@ def lead(engine: Engine) -> None:
         _begin_anew_if_told_another(engine.place.rank)
         return
     sys.stdout = _Muted(engine, sys.stdout)
+    main = sys.modules["__main__"]
     engine.set_phase(Phase.ECHO)
     place, fresh = threading.Event(), Randomness()
 
@@ -223,6 +224,9 @@ def lead(engine: Engine) -> None:
     if stage is None or not stage.ready or stage.code is not None:
         engine.chosen.set()
         engine.set_phase(Phase.EARLY)
+        # MindSpore's compiler looks names up there (parse/namespace.py), and a rehearsal that has
+        # stopped left its own.
+        sys.modules["__main__"] = main
         fresh.give_back()  # The program, which waits in get_rank() or the like, goes on from there.
         _begin_anew_if_told_another(rank)
         say("this spare had not rehearsed its rank yet, so it starts the program now")
