@@ -116,6 +116,13 @@ for x in state.steps([1.0, 2.0, 3.0], epoch=20):  # What is made in other loops 
     if x == 1.0: refused("within a step", lambda: state.step().__enter__())
     body(x)
 assert given == [(1.0, 0), (2.0, 1), (3.0, 2)], given
+def by_close(it): it.close()
+def by_del(it): del it
+for n, leave in enumerate((by_close, by_del), 14):
+    held = [iter(state.steps([1.0, 2.0], epoch=10 + n))]
+    body(next(held[0]))
+    leave(held.pop())
+    assert state.n == n, (state.n, leave)
 refused("pass 20 over the data is done", lambda: next(state.steps([1.0], epoch=20)))
 """)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 import opcode
 from collections.abc import Iterator
@@ -9,6 +10,13 @@ from types import FrameType
 from typing import Final
 
 _AT_YIELD: Final = ("YIELD_VALUE", "RESUME")
+_VARIABLE: Final = ("NAME", "FAST", "GLOBAL", "DEREF")
+_LEAVING: Final = {  # What lets go of an iterator; none of these can raise there.
+    "POP_TOP",
+    "POP_ITER",  # Of Python 3.14.
+    "FOR_ITER",
+    *(f"{what}_{where}" for what in ("STORE", "DELETE") for where in _VARIABLE),
+}
 
 
 def callers(frame: FrameType | None) -> Iterator[FrameType]:
@@ -21,8 +29,9 @@ def callers(frame: FrameType | None) -> Iterator[FrameType]:
 def loop_was_left(frame: FrameType | None) -> bool:
     """Whether the loop over a generator that is closed was left by `break` or `return`.
 
-    `frame` is that of who closes it: an exception leaves a loop elsewhere. A generator around it,
-    as a progress bar's, is closed in its turn; frames of the file of `frame` only hand on.
+    Or, where `next()` is called for each, `del` or `close()`. `frame` is that of who closes it: an
+    exception leaves a loop elsewhere. A generator around it, as a progress bar's, is closed in its
+    turn; frames of the file of `frame` only hand on.
     """
     own = frame.f_code.co_filename if frame is not None else ""
     for f in callers(frame):
@@ -30,5 +39,11 @@ def loop_was_left(frame: FrameType | None) -> bool:
         is_closed = f.f_code.co_flags & inspect.CO_GENERATOR and instruction in _AT_YIELD
         if f.f_code.co_filename != own and not is_closed:
             # The latter: a step that an islice() or zip() around the generator does not go beyond.
-            return instruction in ("POP_TOP", "POP_ITER", "FOR_ITER")  # The second: Python 3.14.
+            return instruction in _LEAVING or _calls_close(f)
     return False
+
+
+def _calls_close(frame: FrameType) -> bool:
+    before = [i for i in dis.get_instructions(frame.f_code) if i.offset < frame.f_lasti]
+    loads = [i.argval for i in before[-3:] if i.opname in ("LOAD_METHOD", "LOAD_ATTR")]
+    return loads[-1:] == ["close"]
