@@ -41,6 +41,21 @@ class Network(nn.Cell):
         return self.fc2(self.relu(self.norm(self.fc1(self.flatten(x)))))
 
 
+class Counting(Network):
+    """Counts its steps, as for a warm-up, and depends on it: in PyNative only."""
+
+    calls = 0.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.share = 0.0
+
+    def construct(self, x):  # type: ignore[no-untyped-def]
+        self.calls += 1
+        self.share = self.calls / (self.calls + 5)
+        return super().construct(x) * self.share
+
+
 def create_dataset(batch: int) -> ds.Dataset:
     path = os.environ["DATA_PATH"]
     data = ds.MnistDataset(path, num_shards=get_group_size(), shard_id=get_rank())
@@ -108,7 +123,8 @@ class Trace(train.Callback):
         time.sleep(config.get("pause", 0.0))
 
 
-network, dataset = Network(), create_dataset(32)
+network = Network() if config.get("graph", True) else Counting()
+dataset = create_dataset(32)
 kind = getattr(nn, config.get("optimizer", "Momentum"))
 rate = config.get("rate", 0.01)
 if config.get("schedule"):

@@ -44,10 +44,12 @@ class Rest:
     changes: Changes
     held: list[Held]
     entered: tuple[int, int, int]  # First epoch, batch and step of the call.
+    cells: Callable[[], None] = lambda: None  # Brings their attributes back.
 
     def put_back(self, state: State) -> None:
-        """Bring parameters and callbacks back to it."""
+        """Bring parameters, callbacks and cells back to it."""
         state.go_back(self.changes)
+        self.cells()
         for held in self.held:
             held.put_back()
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from holdfast.mindspore import _callbacks, _role
 from holdfast.mindspore._between import Held
+from holdfast.mindspore._cells import Cells
 from holdfast.mindspore._engine import Engine, Phase, say
 from holdfast.mindspore._image import memory
 from holdfast.mindspore._random import Randomness
@@ -72,13 +73,14 @@ _stages: dict[int, _Stage] = {}
 
 
 class Scratch:
-    """Parameters and callbacks as a rehearsal finds them, which it begins a training with."""
+    """Parameters, callbacks and cells as a rehearsal finds them, which begins a training."""
 
     def __init__(self, network: Any, callbacks: list[Any]) -> None:
         """Remember them."""
         own = list(network.get_parameters())
         parameters = [*own, *_callbacks.parameters(callbacks, own)]
         self._kept = [(parameter, memory(parameter).copy()) for parameter in parameters]
+        self._cells = Cells(network)
         self._held = [
             Held(callback, _callbacks.attributes(callback, lambda text: None))
             for callback in callbacks
@@ -89,6 +91,7 @@ class Scratch:
         """Make them what they were."""
         for parameter, value in self._kept:
             np.copyto(memory(parameter), value)
+        self._cells.put_changed({})
         for held in self._held:
             held.put_back()
 

@@ -6,16 +6,19 @@ loop at the last step that was done, gives its outputs from the state, and lets 
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from holdfast._errors import UserError
 from holdfast.mindspore import _callbacks, _gasp, _pipeline, _random, _rehearsal, _switches
 from holdfast.mindspore._between import Held, Rest, around_begins, begins_as_usual
+from holdfast.mindspore._cells import Cells
 from holdfast.mindspore._engine import Engine
 from holdfast.mindspore._evaluated import Evaluated
 from holdfast.mindspore._outputs import Packed, pack, unpack, within
@@ -60,6 +63,7 @@ class Trainer(threading.local):
         self.repairs = not {"UCE", "HCCE", "ARF"}.isdisjoint(switches)
         self._rest: Rest | None = None
         self._network: Any = None
+        self.cells: Cells | None = None  # Of it.
         self._others: list[Any] = []  # Parameters that callbacks hold.
         self._former: dict[tuple[int, int], weakref.ref[Any]] = {}  # Callbacks of calls before.
 
@@ -87,7 +91,7 @@ class Trainer(threading.local):
             self._others = _callbacks.parameters(callbacks, parameters)
             self.state = State(self.engine, parameters, {"call": 0}, self._others)
             self.evaluated.load(self.state.objects.get("evaluated", b""))
-            self._network = network
+            self._network, self.cells = network, Cells(network)
             if self.engine.restarted and _draws(network):
                 self.engine.say_once(
                     "the network has dropout, whose masks begin anew in this process, which takes "
@@ -252,12 +256,13 @@ class Run:
         if trainer.engine.rehearsing or not trainer.repairs or self._answer is not None:
             return
         if trainer.rest is None:
-            assert trainer.state is not None
+            assert trainer.state is not None and trainer.cells is not None
             changes = trainer.state.changes() if self._looks or self._meddles else {}
             pairs = zip(self._callbacks, self._attributes())
             held = [Held(*pair) for pair in pairs if not _callbacks.repairs(pair[0])]
             at = trainer.call, trainer.state.n
-            trainer.rest = Rest(*at, place, changes, held, self._entered)
+            cells = partial(trainer.cells.put, trainer.cells.now())
+            trainer.rest = Rest(*at, place, changes, held, self._entered, cells)
 
     def after_begin(self, place: int) -> None:
         """Drop what a begin has changed that was made before already."""
@@ -357,6 +362,7 @@ class Run:
             "outputs": packed,
             "loss": _loss(packed),
             "callbacks": self._attributes(),
+            "cells": self._trainer.cells.changed() if self._trainer.cells else {},
             "former": self._trainer.former(self._callbacks),
             "drawn": self._trainer.drawn[1],
             "evaluated": self._trainer.evaluated.packed,
@@ -369,18 +375,26 @@ class Run:
         if trainer.engine.rehearsing:
             _rehearsal.rehearse(network, inputs)
             raise Restart
-        assert trainer.state is not None
+        assert trainer.state is not None and trainer.cells is not None
         self.begin_as_usual()
         if self._answer is not None:
             answer, self._answer = self._answer, None
             trainer.state.restore()  # What the begin of this step has changed is in it already.
             for callback, saved in zip(self._callbacks, trainer.state.objects["callbacks"]):
                 _callbacks.give_back(callback, saved)
+            trainer.cells.put_changed(trainer.state.objects["cells"])
             return unpack(answer)
         if self._looks and self._meddles:
             trainer.warn(self._callbacks)
         looks, self._looks = self._looks, self._meddles
-        return trainer.state.step(lambda: network(*inputs), self._describe, looks)
+        cells, before, tries = trainer.cells, trainer.cells.now(), itertools.count()
+
+        def compute() -> Any:
+            if next(tries):  # The one before was void.
+                cells.put(before)
+            return network(*inputs)
+
+        return trainer.state.step(compute, self._describe, looks)
 
 
 def train_process(
