@@ -105,7 +105,11 @@ BROKEN = """
 for x in state.steps([torch.ones(3, 4)] * 4, epochs=2):
     optimizer.zero_grad()
     loss = model(x).square().sum()
+    if rank == 0 and state.n == 2:
+        pathlib.Path("begun").touch()  # The step: else it is not void there.
     if rank == 1 and state.n == 2 and KILLED and not os.path.exists("killed"):
+        while not os.path.exists("begun"):
+            time.sleep(0.01)
         pathlib.Path("killed").touch()
         os.kill(os.getpid(), signal.SIGKILL)
     loss.backward()

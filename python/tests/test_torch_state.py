@@ -113,7 +113,9 @@ with state.step(): body(1.0)
 given = []
 for x in state.steps([1.0, 2.0, 3.0], epoch=20):  # What is made in other loops is none of its.
     given.append((x, state.batch))
-    if x == 1.0: refused("within a step", lambda: state.step().__enter__())
+    if x == 1.0:
+        refused("`with state.step()` within a step", lambda: state.step().__enter__())
+        refused("`state.steps(...)` within a step", lambda: next(state.steps([1.0], epoch=30)))
     body(x)
 assert given == [(1.0, 0), (2.0, 1), (3.0, 2)], given
 def by_close(it): it.close()
@@ -124,6 +126,83 @@ for n, leave in enumerate((by_close, by_del), 14):
     leave(held.pop())
     assert state.n == n, (state.n, leave)
 refused("pass 20 over the data is done", lambda: next(state.steps([1.0], epoch=20)))
+""")
+
+
+def test_torch_the_last_step_of_batches_taken_by_next_ends_with_the_program(
+    program: Program,
+) -> None:
+    text = """
+from holdfast.torch import _engine
+hf.init()
+state = hf.State(model, optimizer)
+done = []
+state.on_commit(done.append)
+batches = iter(state.steps([1.0, 2.0], epochs=2))
+for _ in range(3):
+    optimizer.zero_grad(); model(torch.ones(1, 2) * next(batches)).sum().backward()
+    optimizer.step()
+assert done == [1, 2] and state.n == 2, (done, state.n)
+"""
+    program(f"""{text}
+torch.distributed.destroy_process_group()
+assert done == [1, 2, 3], done
+del batches
+""")
+    program(f"""{text}
+_engine.engine.marked = True  # Another process was lost in the last step.
+weight = model.weight.tolist()
+refused("step 3 was void when the program ended", _engine.engine.end)
+refused("all processes start again from step 2", _engine.engine.end)
+del batches
+assert model.weight.tolist() == weight and done == [1, 2], done
+_engine.engine.unmade = ""
+""")
+
+
+def test_torch_whoever_ends_the_program_with_a_code_is_heard(program: Program) -> None:
+    program("""
+from holdfast.torch import _engine
+import contextlib, os, sys
+hf.init()
+state = hf.State(model, optimizer)
+def left_by(how):
+    codes = []
+    try:
+        for x in state.steps([1.0, 2.0]):
+            how()
+    except (SystemExit, KeyError):
+        codes.append(_engine.engine.exit_code)
+    try:
+        with state.step():
+            assert _engine.engine.exit_code is None
+            how()
+    except (SystemExit, KeyError):
+        codes.append(_engine.engine.exit_code)
+    return codes
+def fail(error, wait=contextlib.nullcontext()):
+    with wait:
+        raise error
+assert left_by(lambda: fail(SystemExit(3))) == [3, 3]
+assert left_by(lambda: fail(SystemExit("a sentence"), open(os.devnull))) == [1, 1]
+try:
+    for x in state.steps([1.0, 2.0]):
+        with open(os.devnull):
+            raise SystemExit(6)
+except SystemExit as first:
+    known = first  # That of an earlier try is no later one's.
+    assert _engine.engine.exit_code == 6
+assert [c or 0 for c in left_by(lambda: fail(SystemExit))] == [0, 0]
+assert left_by(lambda: fail(KeyError())) == [None, None]
+assert left_by(lambda: sys.exit(2)) == [2, 2]
+sys.stdin = None  # Which they would close.
+for word in (exit, quit):
+    _engine.engine.exit_code = None
+    try:
+        word(4)
+    except SystemExit:
+        assert _engine.engine.exit_code == 4
+_engine.engine.exit_code = None
 """)
 
 

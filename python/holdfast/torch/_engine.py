@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import enum
 import os
 import sys
@@ -20,6 +19,7 @@ from holdfast import _core
 from holdfast._errors import Error, MarkedError, PeerError, UserError
 from holdfast.torch._buckets import Buckets
 from holdfast.torch._early import Early
+from holdfast.torch._exit import end_when_the_program_ends
 from holdfast.torch._frames import callers
 from holdfast.torch._told import Told
 from holdfast.torch._warm import warm_up
@@ -77,7 +77,8 @@ class Engine:
         self.exit_code: int | None = None
         self.meet: Callable[[], None] = lambda: None  # Begin a step with the others, of State.
         self.at_end: list[Callable[[], None]] = []  # Of the training; then nothing is kept.
-        self.see_that_it_was_done: Callable[[], None] | None = None  # Before that.
+        self.end_open_step: Callable[[], None] = lambda: None  # Before that, and then:
+        self.see_that_it_was_done: Callable[[], None] | None = None
         self._place: _core.Place | None = None
         self._spare = self.worker.waits_spare
 
@@ -128,7 +129,7 @@ class Engine:
         _ = self.place  # A spare waits here; whatever asks for its rank afterwards is told it.
         self.early.end()
         self.session = self.worker.open(private_bytes=private_bytes, own_private=True)
-        _end_when_the_program_ends(self)
+        end_when_the_program_ends(self)
         return self.session
 
     def set_phase(self, phase: Phase) -> None:
@@ -187,6 +188,14 @@ class Engine:
             + ("" if self.phase is Phase.PLAIN else " from the last step")
         )
 
+    def see_that_no_step_is_open(self, what: str) -> None:
+        """Raise if `what`, which makes a step, stands within another."""
+        if self.in_step:
+            raise UserError(
+                f"`{what}` within a step, as is each of state.steps(...): that goes on until its "
+                "loop asks for the next batch, or is left"
+            )
+
     def see_that_others_are_there(self) -> None:
         """Raise if another rank has ended, as long as there is something to exchange with it."""
         if self.too_late:
@@ -199,6 +208,14 @@ class Engine:
         """Raise if this process has left a step behind that has to be made again."""
         if self.unmade:
             raise MarkedError(self.unmade)
+
+    def give_up(self, n: int, when: str) -> str:
+        """Take note that step n was void, and can not be made again here; return what to say."""
+        self.unmade = (
+            f"step {n} was void when {when}, so it can not be made again here; all processes start "
+            f"again from step {n - 1}"
+        )
+        return self.unmade
 
     def note_between(self) -> None:
         """Take note of a collective between steps, whose result the program may go by."""
@@ -215,6 +232,9 @@ class Engine:
     def end(self) -> None:
         """Say that the training ended well. UserError: it did not, and goes on in a successor."""
         self.drain()  # While there is a session.
+        if self.in_step and self.session is not None:
+            self.end_open_step()
+            self.in_step = False
         if self.unmade:
             raise UserError(self.unmade)
         if self.session is not None and self.see_that_it_was_done is not None:
@@ -259,28 +279,3 @@ def _no_update_before_state(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             "an optimizer made a step between hf.init() and hf.State(...), where nothing is "
             "exchanged with the other ranks; make the State before the first step"
         )
-
-
-def _end_when_the_program_ends(engine: Engine) -> None:
-    """Call end() at a normal exit, and only then."""
-    usual, owner = sys.exit, os.getpid()
-
-    def noted(status: Any = None) -> None:
-        engine.exit_code = 0 if status is None else status if isinstance(status, int) else 1
-        usual(status)
-
-    sys.exit = noted  # type: ignore[assignment]
-
-    def at_exit() -> None:
-        # An exception that nobody caught leaves its trace in sys.last_value.
-        if os.getpid() != owner:
-            return
-        if getattr(sys, "last_value", None) is None and not engine.exit_code:
-            try:
-                engine.end()
-            except UserError as error:
-                say(str(error))
-                sys.stdout.flush()
-                os._exit(1)  # An exception here would leave the code of a good end.
-
-    atexit.register(at_exit)

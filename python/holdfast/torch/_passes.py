@@ -12,6 +12,7 @@ from itertools import islice
 from types import FrameType
 from typing import Any, Final
 
+from holdfast._errors import UserError
 from holdfast.torch._frames import callers
 from holdfast.torch._variables import Variables
 
@@ -74,6 +75,22 @@ class Passes:
             f"taken for pass {counted + shift}; better {how}"
         )
         return shift
+
+
+def see_that_passes_were_done(given: int, done: int) -> None:
+    """At the end: raise if all passes were taken for done, by a loop that begins elsewhere.
+
+    One that begins at the epoch of a snapshot of its own would end at once, and well, in a
+    replacement alone: after a training that nobody has finished.
+    """
+    if given <= done:
+        raise UserError(
+            f"the program ends after {given} passes over its data, but "
+            f"{done} were done before it was started again: its loop over epochs does "
+            "not begin where it did then, as with the epoch of a snapshot; let it begin with "
+            "range(state.epoch if state.n else EPOCH, ...) and say which pass it is: "
+            "state.steps(loader, epoch=epoch)"
+        )
 
 
 def _numbers(frame: FrameType | None) -> dict[str, int]:

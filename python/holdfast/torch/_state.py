@@ -11,18 +11,19 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from holdfast import _core
-from holdfast._errors import LeftError, UserError
+from holdfast._errors import Error, LeftError, UserError
 from holdfast.torch import _ddp, _engine
 from holdfast.torch._between import Between
 from holdfast.torch._data import fingerprint, is_enumerated
 from holdfast.torch._engine import Phase, say
+from holdfast.torch._exit import note_an_exit
 from holdfast.torch._frames import loop_was_left
 from holdfast.torch._gradients import Gradients
 from holdfast.torch._greeting import Hello, greet, greet_again
 from holdfast.torch._hooks import HookState, is_hook_state, see_that_hooks_are_kept
 from holdfast.torch._image import Image, Kept
 from holdfast.torch._optimizers import holds_trained
-from holdfast.torch._passes import Passes
+from holdfast.torch._passes import Passes, see_that_passes_were_done
 from holdfast.torch._position import Position, key_of
 from holdfast.torch._random import derive, note_seeds, seed_all
 from holdfast.torch._steps import Steps
@@ -74,6 +75,7 @@ class State:
         self._at = 0  # The version that everything is as after, but for what came between.
         self._after: dict[str, bytes] | None = {}  # Digests at the last step's end. None: warned.
         self._left = False  # A step was left in its midst.
+        self._last = 0  # Epoch of the loop under way.
         self._restarted = False  # And has not come to its place in the data.
         self._counter_seen = False  # Who counts the steps was looked for.
         for thing in things:
@@ -86,6 +88,7 @@ class State:
         hook = register_optimizer_step_pre_hook(self._see_optimizer)
         self._engine.at_end.append(hook.remove)
         self._engine.meet = self._begin
+        self._engine.end_open_step = self._end_open_step
         self._engine.see_that_it_was_done = self._see_that_passes_were_done
         self._open()
 
@@ -295,6 +298,7 @@ class State:
         if engine.phase is not Phase.LIVE:
             engine.set_phase(Phase.LIVE)
         engine.in_step = True
+        engine.exit_code = None  # Whoever was to end the program was caught.
         engine.told.enter_pass()
         self._begin_native(restarted=False, afresh=afresh)
         if engine.too_late:
@@ -309,13 +313,18 @@ class State:
 
         `again`: then it is begun again at once, whatever the program does.
         """
+        if is_void := self._commit(again):
+            self._restore()
+        return is_void
+
+    def _commit(self, again: bool) -> bool:
+        """Do that, and leave everything as it is; where the step is void, echoes are in it."""
         session, engine = self._session, self._engine
         engine.settle()
         if engine.marked:  # What echoes have touched is never staged.
             if again:  # The others wait until this rank has stopped, not for a copy.
                 with suppress(LeftError):  # The step that is to be made again will say so.
                     session.begin_step()
-            self._restore()
             return True
         self._see_that_all_is_kept()
         at = self._position
@@ -326,9 +335,7 @@ class State:
         self._image.write(session.private(session.version + 1), self._objects(), gradients)
         position = _core.Position(at.epoch, at.index + at.own)
         is_void = session.end_step(_core.Step(position=position))
-        if is_void:
-            self._restore()
-        else:
+        if not is_void:
             self._at = session.version
             engine.asked = engine.guessed = False
         return is_void
@@ -343,9 +350,12 @@ class State:
             if self._engine.place.rank == 0 or self._engine.world_size == 1:
                 say(f"step {n} was void, it is made again")
             return False
+        self._tell(n)
+        return True
+
+    def _tell(self, n: int) -> None:
         for function in self._on_commit:
             function(n)
-        return True
 
     @contextmanager
     def step(self) -> Iterator[State]:
@@ -354,28 +364,28 @@ class State:
         Afterwards `n` has grown by one, or not: then the same step is to be made again, so take its
         data by `n`. An exception in the body passes through; the step is not done.
         """
-        if self._engine.in_step:
-            raise UserError("`with state.step()` within a step, as is each of state.steps(...)")
+        self._engine.see_that_no_step_is_open("with state.step()")
         self._see_that_nothing_changed()
         self._engine.told.see_own_loop()
         self._begin(afresh=True)  # On all ranks alike: a replacement can not do it again.
         self._restarted = False
         try:
             yield self
-        except BaseException:
+        except BaseException as error:
             self._engine.drain()  # A sum cut short is marked while the step goes on.
-            self._leave()
+            self._leave(error)
             raise
         self._position.own += 1
         self._finish()
         if self._after is not None:
             self._after = self._kept.digests()
 
-    def _leave(self) -> None:
+    def _leave(self, error: BaseException | None = None) -> None:
         """Leave a step in its midst; what echoes have touched must not come into the next."""
         engine = self._engine
         engine.in_step = False
         self._left = True
+        note_an_exit(engine, error, sys._getframe(1))
         if engine.marked:
             self._restore()
             engine.marked = False  # What comes now is no part of the step: a fault is an error.
@@ -427,6 +437,7 @@ class State:
     def _steps(self, data: Any, epochs: range, key: int) -> Generator[Any]:
         source = self._position.source_of(data, self._seed, key)
         for epoch in epochs:
+            self._engine.see_that_no_step_is_open("state.steps(...)")
             self._position.see_that_it_is_new(epoch)
             if epoch < self._position.epoch:
                 self._position.pass_over(epoch, source)
@@ -471,20 +482,8 @@ class State:
             )
 
     def _see_that_passes_were_done(self) -> None:
-        """At the end: raise if all passes were taken for done, by a loop that begins elsewhere.
-
-        One that begins at the epoch of a snapshot of its own would end at once, and well, in a
-        replacement alone: after a training that nobody has finished.
-        """
-        at = self._position
-        if self._restarted and at.has_sources and self._epochs_given <= at.epoch:
-            raise UserError(
-                f"the program ends after {self._epochs_given} passes over its data, but "
-                f"{at.epoch} were done before it was started again: its loop over epochs does "
-                "not begin where it did then, as with the epoch of a snapshot; let it begin with "
-                "range(state.epoch if state.n else EPOCH, ...) and say which pass it is: "
-                "state.steps(loader, epoch=epoch)"
-            )
+        if self._restarted and self._position.has_sources:
+            see_that_passes_were_done(self._epochs_given, self._position.epoch)
 
     def _see_who_counts(self) -> None:
         """Before the first step: warn of a count that begins anew in a replacement.
@@ -510,6 +509,7 @@ class State:
     def _until_done(self, batch: Any, between: Between | None, last: int) -> Iterator[Any]:
         """Yield the batch of one step until it is done. `last`: epoch of the loop."""
         written = fingerprint(batch)
+        self._last = last
         self._position.index += 1
         after = self._position.objects()
         while True:
@@ -536,6 +536,8 @@ class State:
     def _left_in_a_step(self, last: int) -> None:
         """End the step if it was made: its loop was left by `break`, `return` or an exception."""
         was_left = loop_was_left(sys._getframe(1))
+        if not self._engine.in_step or sys.is_finalizing():
+            return  # The program has ended, and its generators are closed.
         self._engine.drain()
         if not was_left or not self._stepped:
             self._leave()
@@ -546,8 +548,23 @@ class State:
             self._position.end(last)
             self._engine.told.leave_pass(last)
         else:
-            self._engine.unmade = (
-                f"step {n} was void when its loop had been left by `break`, so it can not be made "
-                f"again here; all processes start again from step {n - 1}"
-            )
-            say(self._engine.unmade)
+            say(self._engine.give_up(n, "its loop had been left by `break`"))
+
+    def _end_open_step(self) -> None:
+        """At the program's end: end the step of a batch that next() gave, if it was made.
+
+        No loop asks for another one. What is void stays so: at exit nothing can be brought back.
+        """
+        if not self._stepped:
+            return
+        n = self.n + 1
+        self._position.leave(self._last)
+        try:
+            is_void = self._commit(again=False)
+        except Error as error:
+            self._engine.unmade = f"step {n} was not done when the program ended: {error}"
+            return
+        if is_void:
+            self._engine.give_up(n, "the program ended")
+        else:
+            self._tell(n)
