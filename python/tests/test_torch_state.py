@@ -160,6 +160,22 @@ _engine.engine.unmade = ""
 """)
 
 
+def test_torch_an_iterator_of_a_function_is_not_held_when_it_is_dropped(program: Program) -> None:
+    program("""
+hf.init()
+state = hf.State(model, optimizer)
+def run():
+    for epoch in range(2):
+        batches = iter(state.steps([1.0, 2.0]))
+        for _ in range(2):
+            optimizer.zero_grad(); model(torch.ones(1, 2) * next(batches)).sum().backward()
+            optimizer.step()
+    del batches
+    assert state.n == 4, state.n
+run()
+""")
+
+
 def test_torch_whoever_ends_the_program_with_a_code_is_heard(program: Program) -> None:
     program("""
 from holdfast.torch import _engine

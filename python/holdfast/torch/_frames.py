@@ -5,9 +5,10 @@ from __future__ import annotations
 import dis
 import inspect
 import opcode
+import sys
 from collections.abc import Iterator
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 _AT_YIELD: Final = ("YIELD_VALUE", "RESUME")
 _VARIABLE: Final = ("NAME", "FAST", "GLOBAL", "DEREF")
@@ -24,6 +25,20 @@ def callers(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
+
+
+def variables_of(frame: FrameType) -> dict[str, Any]:
+    """Return a function's variables; the frame does not hold iterators for that.
+
+    Before Python 3.13 it keeps what it gives, and one that the program drops would not be closed.
+    """
+    found = dict(frame.f_locals)
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        kept = frame.f_locals
+        for name, value in found.items():
+            if isinstance(value, Iterator):
+                kept.pop(name, None)
+    return found
 
 
 def loop_was_left(frame: FrameType | None) -> bool:

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, Final
 
 from holdfast._errors import UserError
-from holdfast.torch._frames import callers
+from holdfast.torch._frames import callers, variables_of
 from holdfast.torch._variables import Variables
 
 _DEPTH: Final = 4  # Functions from the call outwards in which the loop over epochs is looked for.
@@ -96,7 +96,7 @@ def see_that_passes_were_done(given: int, done: int) -> None:
 def _numbers(frame: FrameType | None) -> dict[str, int]:
     found: dict[str, int] = {}
     for f in islice(callers(frame), _DEPTH):
-        for name, value in f.f_locals.items():
+        for name, value in variables_of(f).items():
             if type(value) is int:
                 found[f"{f.f_code.co_name} {f.f_code.co_firstlineno} {name}"] = value
     return found

@@ -18,7 +18,7 @@ from holdfast.torch._data import (
     feeder_of,
     tells_its_position,
 )
-from holdfast.torch._frames import callers
+from holdfast.torch._frames import callers, variables_of
 from holdfast.torch._random import derive
 
 _NO_OBJECTS: Final = (type, ModuleType)
@@ -264,12 +264,13 @@ def key_of(data: Any, frame: FrameType | None) -> int:
         return 0
     names: set[str] = set()
     for f in islice(callers(frame), _DEPTH):
-        for name, value in {**f.f_globals, **f.f_locals}.items():
+        own = variables_of(f)
+        for name, value in {**f.f_globals, **own}.items():
             if value is data:
                 names.add(name)
                 continue
             parts = getattr(value, "__dict__", None)
-            if type(parts) is dict and name in f.f_locals and not isinstance(value, _NO_OBJECTS):
+            if type(parts) is dict and name in own and not isinstance(value, _NO_OBJECTS):
                 names.update(f"{name}.{n}" for n, part in parts.items() if part is data)
     return derive(type(data).__qualname__, *sorted(names))
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import torch
 
-from holdfast.torch._frames import callers
+from holdfast.torch._frames import callers, variables_of
 
 _VALUE_LIMIT: Final = 1 << 12  # Bytes, and so are the next.
 _LIMIT: Final = 1 << 15  # Every step's image holds them.
@@ -53,7 +53,7 @@ class Variables:
         self._of = _identity(loop)
         kept: dict[str, Any] = {}
         room = _LIMIT
-        for name, value in list(loop.f_locals.items()):
+        for name, value in list(variables_of(loop).items()):
             copied = _NOTHING if name.startswith("_") else _copied(value, _DEPTH)
             if copied is _NOTHING:
                 continue
