@@ -37,7 +37,7 @@ KILLS = 3  # Of a trial.
 def scheduler(run: Job) -> int:
     """Return the process that serves the job now."""
     words = (run.folder / "logs" / "scheduler.log").read_text()
-    return int(words.rsplit(", process ", 1)[1].split()[0])
+    return int(words.rsplit(", process ", 1)[1].split()[0].rstrip(",;"))
 
 
 def strike(run: Job, draw: random.Random, ranks: int, steps: int) -> list[str]:

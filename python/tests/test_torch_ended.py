@@ -136,3 +136,16 @@ def test_torch_a_step_that_ends_its_loop_and_was_void_is_made_again(
         found.append([(folder / f"saved-{rank}").read_bytes() for rank in (0, 1)])
     assert found[0] == found[1] and found[0][0].endswith(b"3")
     assert "all processes start again from step 2" in done.stdout + done.stderr
+
+
+def test_torch_who_ends_well_before_its_state_is_waited_for_by_nobody(tmp_path: Path) -> None:
+    head, _, _ = BEGIN.partition("torch.manual_seed")
+    (tmp_path / "train.py").write_text(f"{head}if rank == 0:\n    dist.barrier()\n")
+    command = (sys.executable, "-m", "holdfast", "run", "--nproc-per-node=2", "--max-restarts=1")
+    done = subprocess.run(
+        [*command, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode != 0
+    assert "rank 1 has ended its program without a State, and without a barrier" in (
+        done.stdout + done.stderr
+    )

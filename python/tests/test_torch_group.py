@@ -339,7 +339,6 @@ def test_torch_a_spare_has_its_place_when_its_state_is_open(
             known.append(engine.place_known)
 
     monkeypatch.setattr(engine, "worker", Worker())
-    monkeypatch.setattr(_engine, "_end_when_the_program_ends", lambda engine: None)
     engine.open(private_bytes=8)
     assert known == [True]
     assert not engine.waits_spare

@@ -105,6 +105,11 @@ class Early:
             self._give_what_is_owed()
             self._past(self._engine.place.rank).touch()
 
+    def leave(self) -> None:
+        """Say that this rank's program has ended well, and never made a State."""
+        if not self._engine.worker.solo:
+            self._left(self._engine.place.rank).touch()
+
     def file(self, name: str) -> Path:
         """Return a file of this run in the job's folder; one that was killed may have left its."""
         if self._engine.waits_spare:  # An agent's children share it.
@@ -181,6 +186,11 @@ class Early:
             self._see_whether_it_is_due()
             if self._past(rank).exists() and not file.exists():
                 return False
+            if self._left(rank).exists() and not file.exists():
+                raise PeerError(
+                    f"rank {rank} has ended its program without a State, and without {what} that "
+                    "this one came to before its own; all ranks run one program"
+                )
             if time.monotonic() > until:
                 raise WorldError(
                     f"rank {rank} did not come to {what} before its State within MS_TOPO_TIMEOUT; "
@@ -202,6 +212,9 @@ class Early:
 
     def _past(self, rank: int) -> Path:
         return self.file(f"past-{rank}")
+
+    def _left(self, rank: int) -> Path:
+        return self.file(f"left-{rank}")
 
     def _see_whether_it_is_due(self) -> None:
         """Take the place that this spare was given, and give what is then its to give."""

@@ -129,7 +129,6 @@ class Engine:
         _ = self.place  # A spare waits here; whatever asks for its rank afterwards is told it.
         self.early.end()
         self.session = self.worker.open(private_bytes=private_bytes, own_private=True)
-        end_when_the_program_ends(self)
         return self.session
 
     def set_phase(self, phase: Phase) -> None:
@@ -231,6 +230,8 @@ class Engine:
 
     def end(self) -> None:
         """Say that the training ended well. UserError: it did not, and goes on in a successor."""
+        if self.phase is Phase.EARLY and self.session is None and not self.waits_spare:
+            self.early.leave()
         self.drain()  # While there is a session.
         if self.in_step and self.session is not None:
             self.end_open_step()
@@ -262,6 +263,7 @@ def start(managed: bool) -> Engine:
     global engine
     if engine is None:
         engine = Engine(managed)
+        end_when_the_program_ends(engine)
         register_optimizer_step_pre_hook(_no_update_before_state)
     return engine
 
