@@ -18,7 +18,7 @@ if not NEEDS_MINDSPORE.args[0]:
     import mindspore as ms
     import numpy as np
 
-    from holdfast.mindspore import _callbacks, _outputs, _train
+    from holdfast.mindspore import _between, _callbacks, _evaluated, _outputs, _train
 
 # In the first call; in the second, whose parameters were loaded; before a callback's collective,
 # and after it; and after the checkpoint of OnRequestExit.
@@ -104,6 +104,44 @@ def test_mindspore_attributes_that_are_data_are_kept_and_given_back() -> None:
     assert other.last is last == deque([1, 2]) and last.maxlen == 2
     assert other.of["a"] == [1] and other.of["b"] == []  # It makes what is missing, as before.
     assert (other.counts, other.text, other.few) == (Counter("aab"), b"x", frozenset([1]))
+
+
+def test_mindspore_what_a_callback_changes_within_its_data_is_put_back() -> None:
+    array = np.arange(3.0)
+    callback = holder(milestones={10, 20}, few=frozenset([1]), seen={"a": np.zeros(2), "b": {1}})
+    callback.array, callback.sums, callback.named = array, [np.zeros(1)], {"x", "y"}
+    held = _between.Held(callback, _callbacks.attributes(callback, print))
+    for _ in range(2):  # Repairs.
+        held.put_back()
+        assert (callback.milestones, callback.few, callback.named) == ({10, 20}, {1}, {"x", "y"})
+        assert callback.seen["a"].tolist() == [0, 0] and callback.seen["b"] == {1}
+        assert callback.array.tolist() == [0, 1, 2] and callback.sums[0].tolist() == [0]
+        callback.milestones.discard(10)
+        callback.named.clear()
+        callback.seen["a"] += 1
+        callback.seen["b"].add(2)
+        array += 1
+        callback.sums[0] += 1
+    callback.array = None  # So another is made, which is not what is held.
+    held.put_back()
+    callback.array += 1
+    held.put_back()
+    assert callback.array.tolist() == [0, 1, 2]
+
+
+def test_mindspore_what_a_program_does_to_a_result_of_eval_is_not_in_the_record() -> None:
+    found: Any = {"by_class": np.zeros(2), "of": [np.ones(1)]}
+    record = _evaluated.Evaluated()
+    assert not record.keep((1, 1), found)
+    for _ in range(2):
+        found["by_class"] += 1
+        found["of"][0] += 1
+        found = record.get((1, 1))
+        assert found["by_class"].tolist() == [0, 0] and found["of"][0].tolist() == [1]
+    assert not record.keep((1, 2), 0.5)  # All are written again.
+    successor = _evaluated.Evaluated()
+    successor.load(record.packed)
+    assert successor.get((1, 1))["by_class"].tolist() == [0, 0]
 
 
 def test_mindspore_large_outputs_of_a_step_are_left_out() -> None:

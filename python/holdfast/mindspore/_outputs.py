@@ -7,14 +7,20 @@ from collections.abc import Callable
 from copy import copy
 from typing import Any, Final
 
+import numpy as np
+
 FLAT: Final = frozenset({bool, int, float, type(None)})
+_ATOMS: Final = FLAT | {str, bytes}
+_SETS: Final = (set, frozenset)
 _MOST_BYTES: Final = 64 << 10  # Of one output, where all of them have more than their limit.
 
 
 def _alike(value: Any, made: Callable[[Any], Any]) -> Any:
     """Return `value` with made() of its parts; None: it has none."""
-    if type(value) in (list, tuple, deque) and FLAT.issuperset(map(type, value)):
+    if type(value) in (list, tuple, deque, *_SETS) and _ATOMS.issuperset(map(type, value)):
         return copy(value)
+    if type(value) in _SETS:
+        return type(value)(map(made, value))
     if isinstance(value, deque):
         return deque(map(made, value), value.maxlen)
     if isinstance(value, (tuple, list)):
@@ -26,13 +32,16 @@ def _alike(value: Any, made: Callable[[Any], Any]) -> Any:
 
 
 def pack(value: Any) -> Any:
-    """Make outputs of a network such that they can be pickled; each kind of dict becomes a dict."""
+    """Make outputs of a network such that they can be pickled; each kind of dict becomes a dict.
+
+    It shares nothing with them that can change: they may be brought back to it.
+    """
     parts = _alike(value, pack)
     if parts is not None:
         return parts
     if hasattr(value, "asnumpy"):
         return Packed(value.asnumpy().copy(), str(value.dtype))
-    return value
+    return copy(value) if isinstance(value, (np.ndarray, bytearray)) else value
 
 
 class Packed:
@@ -50,7 +59,7 @@ class Left:
 
 
 def unpack(value: Any) -> Any:
-    """Make what pack() made outputs again."""
+    """Make what pack() made outputs again, which may change without it."""
     parts = _alike(value, unpack)
     if parts is not None:
         return parts
@@ -62,7 +71,7 @@ def unpack(value: Any) -> Any:
         import mindspore
 
         return mindspore.ops.zeros(value.shape, getattr(mindspore, value.dtype.lower()))
-    return value
+    return copy(value) if isinstance(value, (np.ndarray, bytearray)) else value
 
 
 def within(packed: Any, limit: int) -> tuple[Any, int]:
