@@ -159,6 +159,24 @@ def test_mindspore_large_outputs_of_a_step_are_left_out() -> None:
     assert size and _outputs.unpack(whole).logits.asnumpy().all()
 
 
+def test_mindspore_outputs_that_are_large_together_are_left_out_until_they_fit() -> None:
+    def of(size: int, value: float = 1.0) -> Any:
+        return np.full(size << 8, value, np.float32)  # KiB
+
+    many = [ms.Tensor(of(60)) for _ in range(20)]
+    made = (ms.Tensor([0.5]), many, {"array": of(61), "last": deque([ms.Tensor(of(30))])})
+    packed, size = _outputs.within(_outputs.pack(made), 256 << 10)
+    assert size == 4 + (20 * 60 + 61 + 30 << 10)
+    assert 210 << 10 < len(pickle.dumps(packed)) < 256 << 10
+    loss, again, rest = _outputs.unpack(packed)
+    assert loss.asnumpy().tolist() == [0.5] and rest["last"][0].asnumpy().all()
+    assert [bool(t.asnumpy().all()) for t in again] == [True] * 3 + [False] * 17
+    assert {t.shape for t in again} == {(60 << 8,)}
+    assert not rest["array"].any() and rest["array"].shape == (61 << 8,)
+    whole, _ = _outputs.within(_outputs.pack(many[:4]), 240 << 10)  # Just as many.
+    assert all(t.asnumpy().all() for t in _outputs.unpack(whole))
+
+
 def test_mindspore_a_guarded_network_is_the_model_s_own() -> None:
     model = ms.Model(ms.nn.Dense(2, 2), ms.nn.MSELoss(), None)
     network = model.train_network

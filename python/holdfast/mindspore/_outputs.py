@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import copy
+from functools import partial
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +14,6 @@ import numpy as np
 FLAT: Final = frozenset({bool, int, float, type(None)})
 _ATOMS: Final = FLAT | {str, bytes}
 _SETS: Final = (set, frozenset)
-_MOST_BYTES: Final = 64 << 10  # Of one output, where all of them have more than their limit.
 
 
 def _alike(value: Any, made: Callable[[Any], Any]) -> Any:
@@ -52,10 +53,14 @@ class Packed:
 
 
 class Left:
-    """In place of a large one."""
+    """In place of a tensor or array that is too large."""
 
-    def __init__(self, large: Packed) -> None:
-        self.shape, self.dtype = large.array.shape, large.dtype
+    def __init__(self, large: Any) -> None:
+        self.shape, self.dtype = _array(large).shape, large.dtype
+
+
+def _array(packed: Any) -> Any:
+    return packed.array if isinstance(packed, Packed) else packed
 
 
 def unpack(value: Any) -> Any:
@@ -67,6 +72,8 @@ def unpack(value: Any) -> Any:
         import mindspore
 
         return mindspore.Tensor(value.array, getattr(mindspore, value.dtype.lower()))
+    if isinstance(value, Left) and isinstance(value.dtype, np.dtype):
+        return np.zeros(value.shape, value.dtype)
     if isinstance(value, Left):
         import mindspore
 
@@ -75,22 +82,29 @@ def unpack(value: Any) -> Any:
 
 
 def within(packed: Any, limit: int) -> tuple[Any, int]:
-    """Return packed outputs without large tensors, where all have more bytes; and their bytes."""
-    size = _bytes(packed)
-    return (packed, size) if size <= limit else (_without_large(packed), size)
+    """Return packed outputs and their bytes; the largest go until all others are within a limit."""
+    parts = sorted(_large(packed), key=lambda part: int(_array(part).nbytes))
+    upto = list(accumulate(int(_array(part).nbytes) for part in parts))
+    size = upto[-1] if upto else 0
+    if size <= limit:
+        return packed, size
+    gone = {id(part) for part, end in zip(parts, upto) if end > limit}
+    return _without(gone, packed), size
 
 
-def _bytes(packed: Any) -> int:
+def _large(packed: Any) -> Iterator[Any]:
+    """Give the parts that may be large: of equal ones the first is first, such as the loss."""
     if isinstance(packed, dict):
-        return sum(map(_bytes, packed.values()))
-    if isinstance(packed, (tuple, list)):
-        return sum(map(_bytes, packed))
-    return int(packed.array.nbytes) if isinstance(packed, Packed) else 0
+        packed = list(packed.values())
+    if isinstance(packed, (tuple, list, deque)):
+        for part in packed:
+            yield from _large(part)
+    elif isinstance(packed, (Packed, np.ndarray)):
+        yield packed
 
 
-def _without_large(packed: Any) -> Any:
-    parts = _alike(packed, _without_large)
+def _without(gone: set[int], packed: Any) -> Any:
+    parts = _alike(packed, partial(_without, gone))
     if parts is not None:
         return parts
-    large = isinstance(packed, Packed) and packed.array.nbytes > _MOST_BYTES
-    return Left(packed) if large else packed
+    return Left(packed) if id(packed) in gone else packed

@@ -345,11 +345,13 @@ class Run:
 
     def _describe(self, outputs: Any) -> dict[str, Any]:
         step = self._cb_params.cur_step_num
-        packed, size = within(pack(outputs), _MOST_OUTPUTS)
+        whole = pack(outputs)
+        packed, size = within(whole, _MOST_OUTPUTS)
         if size > _MOST_OUTPUTS:
             self._trainer.engine.say_once(
-                f"a step's outputs have {size >> 10} KiB, of which the large ones are not kept: in "
-                "a process that replaces another, callbacks see zeros in their place for one step"
+                f"a step's outputs have more than {_MOST_OUTPUTS >> 10} KiB together, so the "
+                "largest are not kept, as many as it takes for the others to be within that: in a "
+                "process that replaces another, callbacks see zeros in their place for one step"
             )
         return {
             "call": self._trainer.call,
@@ -360,7 +362,7 @@ class Run:
             "first_step": self._first_step,
             "batch_num": self._cb_params.batch_num,
             "outputs": packed,
-            "loss": _loss(packed),
+            "loss": _loss(whole),
             "callbacks": self._attributes(),
             "cells": self._trainer.cells.changed() if self._trainer.cells else {},
             "former": self._trainer.former(self._callbacks),
