@@ -88,7 +88,8 @@ def settle(ddp: Any, engine: Engine) -> None:
 
 def _see_that_none_is_sparse(model: torch.nn.Module) -> None:
     for name, module in model.named_modules():
-        if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse:
+        is_embedding = isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag))
+        if is_embedding and module.sparse and module.weight.requires_grad:
             raise UserError(
                 f"`{name}` has sparse gradients, whose sums by DistributedDataParallel State can "
                 f"not make again; make it {type(module).__name__}(..., sparse=False)"

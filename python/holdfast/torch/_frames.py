@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 import dis
+import gc
 import inspect
 import opcode
 import sys
 from collections.abc import Iterator
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any, Final
 
 _AT_YIELD: Final = ("YIELD_VALUE", "RESUME")
-_VARIABLE: Final = ("NAME", "FAST", "GLOBAL", "DEREF")
-_LEAVING: Final = {  # What lets go of an iterator; none of these can raise there.
+_PLACES: Final = ("NAME", "FAST", "GLOBAL", "DEREF", "ATTR", "SUBSCR")
+_LEAVING: Final = {  # What lets go of an iterator, and seldom raises there.
     "POP_TOP",
     "POP_ITER",  # Of Python 3.14.
     "FOR_ITER",
-    *(f"{what}_{where}" for what in ("STORE", "DELETE") for where in _VARIABLE),
+    *(f"{what}_{where}" for what in ("STORE", "DELETE") for where in _PLACES),
 }
 
 
@@ -33,12 +35,26 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
     Before Python 3.13 it keeps what it gives, and one that the program drops would not be closed.
     """
     found = dict(frame.f_locals)
+    _let_go_of_iterators(frame)
+    return found
+
+
+def set_variables(frame: FrameType, values: dict[str, Any]) -> None:
+    """Set those of a function's variables that are its own, or a module's."""
+    now = frame.f_locals
+    own = (*frame.f_code.co_varnames, *frame.f_code.co_cellvars)
+    is_optimized = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    now.update((name, v) for name, v in values.items() if not is_optimized or name in own)
+    if is_optimized and sys.version_info < (3, 13):  # What debuggers do; later it is written.
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+    _let_go_of_iterators(frame)
+
+
+def _let_go_of_iterators(frame: FrameType) -> None:
     if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         kept = frame.f_locals
-        for name, value in found.items():
-            if isinstance(value, Iterator):
-                kept.pop(name, None)
-    return found
+        for name in [name for name, value in kept.items() if isinstance(value, Iterator)]:
+            del kept[name]
 
 
 def loop_was_left(frame: FrameType | None) -> bool:
@@ -54,8 +70,22 @@ def loop_was_left(frame: FrameType | None) -> bool:
         is_closed = f.f_code.co_flags & inspect.CO_GENERATOR and instruction in _AT_YIELD
         if f.f_code.co_filename != own and not is_closed:
             # The latter: a step that an islice() or zip() around the generator does not go beyond.
+            if instruction == "FOR_ITER" and _raises(f):
+                return False
             return instruction in _LEAVING or _calls_close(f)
     return False
+
+
+def _raises(frame: FrameType) -> bool:
+    """Whether an exception comes out of the instruction that a frame is at.
+
+    As from the other loader of a zip(), or from a loop within the step. It is not told, so its
+    trace is looked for, which has this place; up to Python 3.11 the exception itself has none yet.
+    """
+    return any(
+        type(thing) is TracebackType and thing.tb_frame is frame and thing.tb_lasti == frame.f_lasti
+        for thing in gc.get_objects()
+    )
 
 
 def _calls_close(frame: FrameType) -> bool:

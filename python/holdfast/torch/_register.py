@@ -49,7 +49,7 @@ def _start_all_again(why: LeftError) -> NoReturn:
     token = os.environ.get("_HOLDFAST_RESTART_TOKEN")
     if token is None:
         raise why
-    print(f"\n{token}", flush=True)
+    os.write(1, f"\n{token}\n".encode())  # Whatever the program has made of sys.stdout.
     time.sleep(60)  # The launcher ends it.
     raise why
 

@@ -270,7 +270,7 @@ class State:
         """The epoch of the next step, from 0; who begins there says so: steps(epoch=epoch)."""
         self._epoch_read = self._epoch_read or not self._position.has_sources
         if self._restarted:
-            self._passes.variables.give_back(sys._getframe(1))
+            self._passes.variables.give_back(sys._getframe(1), passed_over=False)
         return self._position.epoch
 
     @property
