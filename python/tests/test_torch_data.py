@@ -18,7 +18,12 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from holdfast._errors import UserError  # noqa: E402
 from holdfast.torch._data import Fetched, Mark, feeder_of, fingerprint  # noqa: E402
 from holdfast.torch._position import Position, key_of  # noqa: E402
-from holdfast.torch._random import note_seeds, seed_all  # noqa: E402
+from holdfast.torch._random import (  # noqa: E402
+    _PASSES,
+    add_passes_of_seeds,
+    passes_of_seeds,
+    seed_all,
+)
 
 
 class Noisy(Dataset[Any]):
@@ -140,13 +145,15 @@ def test_torch_a_generator_that_state_keeps_is_the_loaders_and_the_bodys() -> No
     def begin(done: int, kept: Any) -> list[Any]:
         g = torch.Generator().manual_seed(3)
         loader: Any = DataLoader(Noisy(), 4, shuffle=True, generator=g)
-        note_seeds(loader)  # As State does, which then brings back what its images hold.
-        if kept is not None:
-            g.set_state(kept)
+        if kept is not None:  # As State does.
+            seeds, state = kept
+            _PASSES.clear()
+            add_passes_of_seeds(seeds)
+            g.set_state(state)
         drawn = []
         for batch in feeder_of(loader, 5).start(1, done, None):
             drawn.append((batch.tolist(), float(torch.rand(1, generator=g))))
-            states.append(g.get_state())
+            states.append((passes_of_seeds(), g.get_state()))
         return drawn
 
     states: list[Any] = []
@@ -286,6 +293,66 @@ def test_torch_a_replacement_goes_on_with_the_pass_that_follows(
         assert [batch for batch, _ in made(resumed(image))] == expected, done
         at = resumed(image)  # As range(state.epoch, 8): its first source may be the second one.
         assert [batch for batch, _ in made(at, at.epoch)] == expected, done
+
+
+def anew(g: torch.Generator, epoch: int) -> None:
+    g.manual_seed(1234 + epoch)
+
+
+def late(g: torch.Generator, epoch: int) -> None:
+    if epoch == 1:
+        g.manual_seed(7)
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+@pytest.mark.parametrize("seed", [anew, late])
+def test_torch_a_seed_that_the_program_sets_between_passes_counts_in_all_processes_alike(
+    seed: Callable[[torch.Generator, int], None], is_kept: bool
+) -> None:
+    def process(image: Any = None, from_there: bool = False) -> Iterator[tuple[Any, Any]]:
+        _PASSES.clear()
+        g = torch.Generator().manual_seed(3)
+        loader: Any = DataLoader(Noisy(), 4, shuffle=True, generator=g)
+        at = Position()
+        if image is not None:
+            position, passes, state = image
+            at = resumed(position)
+            add_passes_of_seeds(passes)
+        begun = at.epoch
+
+        def choose(epoch: int) -> tuple[Any, int]:
+            seed(g, epoch)
+            if image is not None and is_kept and epoch == begun:
+                g.set_state(state)
+            return loader, 0
+
+        for batch, position in in_turns(at, choose, range(begun if from_there else 0, 4)):
+            yield batch.tolist(), (position, passes_of_seeds(), g.get_state())
+
+    steps = list(process())
+    for done, (_, image) in enumerate(steps, 1):
+        expected = [batch for batch, _ in steps[done:]]
+        assert [batch for batch, _ in process(image)] == expected, done
+        assert [batch for batch, _ in process(image, from_there=True)] == expected, done
+
+
+def test_torch_a_seed_of_the_programs_has_its_effect_from_the_pass_on_that_follows() -> None:
+    def second(seeds: tuple[int, int]) -> list[Any]:
+        g = torch.Generator()
+        feeder = feeder_of(DataLoader(range(20), 20, shuffle=True, generator=g), 5)
+        for epoch, seed in enumerate(seeds):
+            g.manual_seed(seed)
+            order = [b.tolist() for b in feeder.start(epoch, 0, None)]
+        return order
+
+    assert second((1, 2)) == second((3, 2)) != second((1, 3))
+
+
+def test_torch_torchs_own_generator_which_steps_seed_has_the_seed_of_state() -> None:
+    loader: Any = DataLoader(Noisy(), 4, shuffle=True, generator=torch.default_generator)
+    whole = read(loader, 1)
+    seed_all(8)
+    assert read(loader, 1) == whole
 
 
 def test_torch_a_source_that_follows_another_takes_nothing_of_it() -> None:

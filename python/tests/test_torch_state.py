@@ -249,6 +249,23 @@ assert calls == ["begin_step", "body", "begin_step", "body", *again], calls
 """)
 
 
+def test_torch_a_passs_first_step_draws_the_same_when_it_is_made_again(program: Program) -> None:
+    program("""
+from holdfast.torch import _engine
+hf.init()
+g = torch.Generator().manual_seed(3)
+loader = torch.utils.data.DataLoader([1.0, 2.0, 3.0, 4.0], 2, shuffle=True, generator=g)
+state = hf.State(model, optimizer, g=g)
+seen = []
+for x in state.steps(loader, epochs=2):
+    seen.append((state.replaying, x.tolist(), float(torch.rand(1, generator=g))))
+    _engine.engine.marked = state.n == 2 and not state.replaying
+    optimizer.step()
+assert [s[0] for s in seen] == [False, False, False, True, False], seen
+assert seen[2][1:] == seen[3][1:], seen
+""")
+
+
 def test_torch_what_follows_a_pass_that_is_left_before_an_update_is_kept(program: Program) -> None:
     program("""
 hf.init()
@@ -288,11 +305,15 @@ def test_torch_a_list_that_is_empty_yet_and_a_generators_seed_are_kept(program: 
     program("""
 hf.init()
 seen = []
-from holdfast.torch._random import seed_of
+from holdfast.torch import _random
 generator = torch.Generator().manual_seed(5)
 state = hf.State(model, optimizer, seen=seen, generator=generator)
-generator.manual_seed(6)  # As an image brings it, before a loader of it is first seen.
-assert seed_of(generator) == 5
+loader = torch.utils.data.DataLoader([1.0, 2.0], shuffle=True, generator=generator)
+for x in state.steps(loader): pass
+_random._LAST.clear(); _random._PASSES.clear()  # As in a replacement.
+assert _random.seed_of(generator) != 5
+state._restore()
+assert _random.seed_of(generator) == 5
 for x in state.steps([1.0, 2.0]): seen.append(x)
 seen.append("lost")
 state._restore()

@@ -36,6 +36,11 @@ class Between:
         }
         self._keys = set(now)
         self._objects = pickle.dumps(kept.objects(), pickle.HIGHEST_PROTOCOL)
+        self._generators: list[tuple[torch.Generator, Tensor]] = []
+
+    def note_order(self, generators: list[torch.Generator]) -> None:
+        """Have these be as they are now: the pass's order was drawn from them since."""
+        self._generators = [(generator, generator.get_state()) for generator in generators]
 
     @torch.no_grad()
     def put_back(self, kept: Kept) -> None:
@@ -44,6 +49,8 @@ class Between:
         if not self._with_gradients:
             keys.update(key for key, _ in kept.walk(True) if key[0] == "gradient")
         kept.change(self._tensors, keys, pickle.loads(self._objects))
+        for generator, state in self._generators:
+            generator.set_state(state)
 
     def hand_on(self, kept: Kept, path: Path, at: tuple[int, int], passed_over: bool) -> bool:
         """Leave this to a successor; or, `passed_over`, take a predecessor's. False: it has none.

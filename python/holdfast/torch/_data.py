@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from holdfast._errors import UserError
-from holdfast.torch._random import derive, get_states, seed_all, seed_of, set_states
+from holdfast.torch._random import derive, get_states, reseed, seed_all, seed_of, set_states
 
 _AT_ONCE: Final = 1 << 20  # Indices, or batches of them, that are held at once.
 
@@ -146,12 +146,25 @@ class Feeder:
     def take_up(self, state: Mark | None) -> None:
         """Bring the source to where its epoch ended, without start()."""
 
+    def recall(self, epoch: int, seeds: tuple[int, ...]) -> None:
+        """Go by the seeds with which a predecessor began an epoch, whatever the program set."""
+
     def lose(self) -> None:
         """Let the source be brought to its mark again before its next epoch."""
 
     def state(self) -> Any:
         """Return what start() needs besides the position, after the batch just given."""
         return None
+
+    @property
+    def generators(self) -> list[torch.Generator]:
+        """What start() seeds, of the program's own."""
+        return []
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The program's seeds for them, before start() or after it."""
+        return ()
 
     @property
     def may_be_kept(self) -> bool:
@@ -186,21 +199,38 @@ class _Loader(Feeder):
         self._samplers = [s for s in given if s is not None]
         found = [loader.generator, *(getattr(s, "generator", None) for s in self._samplers)]
         unique = {id(g): g for g in found if isinstance(g, torch.Generator)}
-        self._generators = [(g, seed_of(g)) for g in unique.values()]
+        self._generators = list(unique.values())
 
     def start(self, epoch: int, skip: int, state: Mark | None) -> Iterator[Any]:
         sampler: Any
         for sampler in self._samplers:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
-        before = [(generator, generator.get_state()) for generator, _ in self._generators]
-        for generator, seed in self._generators:
-            generator.manual_seed(derive(seed, "epoch", epoch))
+        before = [(generator, generator.get_state()) for generator in self._generators]
+        for generator, seed in zip(self._generators, self.seeds, strict=True):
+            reseed(generator, seed, epoch)
         self._tickets.seed = derive(self._seed, "data", epoch)
         self._tickets.skip = skip
         seed_all(derive(self._seed, "epoch", epoch))
         batches = iter(self._loader)
         return _put_back(before, batches) if skip and before else batches
+
+    def recall(self, epoch: int, seeds: tuple[int, ...]) -> None:
+        for generator, now, seed in zip(self._generators, self.seeds, seeds, strict=False):
+            if now != seed:  # Else State may have brought it to where its last step left it.
+                reseed(generator, seed, epoch)
+
+    @property
+    def generators(self) -> list[torch.Generator]:
+        return self._generators
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        # Every step seeds torch's own, the program did that before State.
+        common = [torch.default_generator, *torch.cuda.default_generators]
+        return tuple(
+            self._seed if any(g is c for c in common) else seed_of(g) for g in self._generators
+        )
 
     @property
     def may_be_kept(self) -> bool:

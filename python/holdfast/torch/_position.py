@@ -54,6 +54,7 @@ class Position:
         self.see_ahead: Callable[[], None] = _nothing  # To be called before a step is done.
         self.length: int | None = None  # Of the epoch, in batches.
         self.own = 0  # Steps of loops of the program's own since an epoch ended.
+        self.seeds: tuple[int, ...] = ()  # The program's, for what its epoch's order is drawn from.
         self._ended: set[int] = set()  # Epochs, made or passed over in this process.
         self._leave: Callable[[], None] = _nothing  # To be called where the step is the last.
         self._past: dict[int, _Past] = {}  # By number of the source.
@@ -78,11 +79,12 @@ class Position:
         # What the program has dropped feeds no more; it may be one of many, as one a pass.
         there = {entry.number for entry in list(self._entries.values())} | self._unclaimed
         self._past = {number: past for number, past in self._past.items() if number in there}
-        return self.epoch, self.index, self.over, self.own, self._past.copy(), self._count
+        past = self._past.copy()
+        return self.epoch, self.index, self.over, self.own, self.seeds, past, self._count
 
     def restore(self, objects: tuple[Any, ...]) -> None:
         """Stand where an image did, or an earlier position."""
-        self.epoch, self.index, self.over, self.own, past, count = objects
+        self.epoch, self.index, self.over, self.own, self.seeds, past, count = objects
         self._past, self._count = past.copy(), max(self._count, count)
         if not self._has_claimed:
             self._unclaimed = set(past)
@@ -214,8 +216,10 @@ class Source:
         """Yield what is left of the epoch; `prepare` as in Fetched."""
         at = self._position
         at.length = length = self.feeder.length
+        self._recall_seeds()
         if length is not None and at.index >= length:
             return
+        at.seeds = self.feeder.seeds
         start = self.feeder.start(at.epoch, at.index, at.mark_of(self))
         batches = Fetched(start, prepare)
         if self.feeder.shows_its_end:
@@ -232,7 +236,13 @@ class Source:
 
     def pass_over(self) -> None:
         """In place of batches(), where the epoch is over."""
+        self._recall_seeds()
         self.feeder.take_up(self._position.mark_of(self))
+
+    def _recall_seeds(self) -> None:
+        """In an epoch that was begun, also where nothing of it is left: the next may go by them."""
+        if self._position.index:
+            self.feeder.recall(self._position.epoch, self._position.seeds)
 
     def _looking_ahead(self, batches: Fetched, before: Mark) -> AbstractContextManager[None]:
         """Have the step under way see whether it is the last of its epoch.

@@ -10,7 +10,10 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-_SEEDS: Final[WeakKeyDictionary[torch.Generator, int]] = WeakKeyDictionary()
+_MOST: Final = 64  # A program may seed anew before each pass, and every image holds them.
+_PASSES: Final[dict[int, tuple[int, int]]] = {}  # First and last, by the program's seed for them.
+# What reseed() set in this process, and for which seed of the program's.
+_LAST: Final[WeakKeyDictionary[torch.Generator, tuple[int, int]]] = WeakKeyDictionary()
 
 
 def derive(*parts: int | str) -> int:
@@ -45,19 +48,43 @@ def set_states(states: tuple[Any, ...]) -> None:
         numpy.random.set_state(states[2])
 
 
+def reseed(generator: torch.Generator, seed: int, epoch: int) -> None:
+    """Seed a generator for a pass over data; `seed` is the program's for it."""
+    _note(seed, epoch, epoch)
+    own = derive(seed, "epoch", epoch)
+    generator.manual_seed(own)
+    _LAST[generator] = own, seed
+
+
 def seed_of(generator: torch.Generator) -> int:
-    """Return the seed that the program gave a generator, as it was when first asked for here.
+    """Return the seed that the program gave a generator last.
 
-    Passes over data set another one since, and so does a state that is brought back.
+    Since then reseed() may have set another one, here or in a process before this one: a state that
+    is brought back has that.
     """
-    return _SEEDS.setdefault(generator, generator.initial_seed())
+    now = generator.initial_seed()
+    own, seed = _LAST.get(generator, (None, 0))
+    if own == now:
+        return seed
+    for seed, (first, last) in reversed(_PASSES.items()):
+        if any(derive(seed, "epoch", epoch) == now for epoch in range(last, first - 1, -1)):
+            return seed
+    return now
 
 
-def note_seeds(thing: Any, depth: int = 3) -> None:
-    """Have seed_of() know the seeds of `thing`, or of a loader's or a sampler's generators."""
-    if isinstance(thing, torch.Generator):
-        seed_of(thing)
-    elif depth and not isinstance(thing, torch.nn.Module):
-        for name in ("generator", "sampler", "batch_sampler"):
-            if (part := getattr(thing, name, None)) is not None:
-                note_seeds(part, depth - 1)
+def passes_of_seeds() -> dict[int, tuple[int, int]]:
+    """Return what an image has to hold, so that seed_of() is right in another process."""
+    return _PASSES.copy()
+
+
+def add_passes_of_seeds(passes: dict[int, tuple[int, int]]) -> None:
+    """Know what an image holds of them."""
+    for seed, (first, last) in passes.items():
+        _note(seed, first, last)
+
+
+def _note(seed: int, first: int, last: int) -> None:
+    known = _PASSES.pop(seed, (first, last))
+    _PASSES[seed] = min(first, known[0]), max(last, known[1])
+    if len(_PASSES) > _MOST:
+        del _PASSES[next(iter(_PASSES))]

@@ -25,7 +25,7 @@ from holdfast.torch._image import Image, Kept
 from holdfast.torch._optimizers import holds_trained
 from holdfast.torch._passes import Passes, see_that_passes_were_done
 from holdfast.torch._position import Position, key_of
-from holdfast.torch._random import derive, note_seeds, seed_all
+from holdfast.torch._random import add_passes_of_seeds, derive, passes_of_seeds, seed_all
 from holdfast.torch._steps import Steps
 
 _Batch = TypeVar("_Batch")
@@ -118,7 +118,6 @@ class State:
         if thing is None:
             return
         self._kept.add(name, HookState(thing) if is_hook_state(thing) else thing)
-        note_seeds(thing)  # Before an image brings others.
         if isinstance(thing, torch.nn.Module):
             for ddp in _ddp.find(thing):
                 if ddp in self._ddp:  # It was given twice, as itself and within something else.
@@ -243,6 +242,7 @@ class State:
     def _objects(self) -> dict[str, Any]:
         return {
             "seed": self._seed,
+            "seeds": passes_of_seeds(),
             "position": self._position.objects(),
             "ddp": _ddp.modes(self._ddp),
             "gradients": self._gradients.objects(),
@@ -252,6 +252,7 @@ class State:
     def _restore(self) -> None:
         objects = self._image.read(self._session.private(self._session.version))
         self._seed = objects["seed"]
+        add_passes_of_seeds(objects["seeds"])
         self._position.restore(objects["position"])
         _ddp.set_modes(self._ddp, objects["ddp"])
         self._gradients.restore(objects["gradients"])
@@ -460,6 +461,8 @@ class State:
                 between: Between | None = made
                 for batch in source.batches(self._prepare_a_fetch):
                     self._see_who_counts()
+                    if between is not None:
+                        between.note_order(source.feeder.generators)
                     yield from self._until_done(batch, between, epochs[-1])
                     between = None
             if restored:
