@@ -48,6 +48,20 @@ dist.destroy_process_group()
 """
 
 
+def run(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
+    (folder / "train.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "run", "--nproc-per-node=2", "train.py"],
+        cwd=folder,
+        env=dict(os.environ, TORCH_CPP_LOG_LEVEL="ERROR"),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
 @pytest.mark.parametrize(
     ("backend", "said"),
     [
@@ -58,16 +72,7 @@ dist.destroy_process_group()
 def test_torch_a_plain_script_starts_again_from_its_own_checkpoint(
     tmp_path: Path, backend: str, said: str
 ) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT.format(backend=backend))
-    done = subprocess.run(
-        [sys.executable, "-m", "holdfast", "run", "--nproc-per-node=2", "train.py"],
-        cwd=tmp_path,
-        env=dict(os.environ, TORCH_CPP_LOG_LEVEL="ERROR"),
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run(tmp_path, SCRIPT.format(backend=backend))
     for rank in (0, 1):
         assert f"[default{rank}]:from 5 restarts 1" in done.stdout, done.stdout + done.stderr
     assert said in done.stderr
@@ -92,16 +97,7 @@ print("ends after restarts", count)
 
 
 def test_torch_a_rank_lost_after_another_has_ended_starts_all_again(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(LATE)
-    done = subprocess.run(
-        [sys.executable, "-m", "holdfast", "run", "--nproc-per-node=2", "train.py"],
-        cwd=tmp_path,
-        env=dict(os.environ, TORCH_CPP_LOG_LEVEL="ERROR"),
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run(tmp_path, LATE)
     for rank in (0, 1):
         assert f"[default{rank}]:ends after restarts 1" in done.stdout, done.stdout + done.stderr
     assert "rank 1 was lost and nothing is kept" in done.stderr
