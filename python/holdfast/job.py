@@ -108,6 +108,11 @@ def _note_joining() -> None:
             Path(lifeline).with_name("joined").touch()
 
 
+def exit_code_of(status: object) -> int:
+    """Return the code with which Python ends after SystemExit(status)."""
+    return 0 if status is None else status if isinstance(status, int) else 1
+
+
 RANKS: Final = ("RANK", "LOCAL_RANK", "ROLE_RANK")
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 import holdfast
 from holdfast import _core
 from holdfast._errors import Error, UserError
+from holdfast.job import exit_code_of
 from holdfast.mindspore import _operators, _role
 from holdfast.mindspore._imported import COMPILERS, either
 
@@ -303,7 +304,7 @@ class Engine:
         usual, owner = sys.exit, os.getpid()
 
         def noted(status: object = None) -> None:
-            self.exit_code = 0 if status is None else status if isinstance(status, int) else 1
+            self.exit_code = exit_code_of(status)
             usual(status)  # type: ignore[arg-type]
 
         def at_exit() -> None:

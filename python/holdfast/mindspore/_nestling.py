@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from types import ModuleType, TracebackType
 from typing import Any, Final, NoReturn
 
+from holdfast.job import exit_code_of
 from holdfast.mindspore import _role
 from holdfast.mindspore._nursery import Request
 
@@ -133,7 +134,7 @@ def run(request: Request) -> NoReturn:
     except BaseException as error:
         _show(error)
         status = 1
-    known = 0 if status is None else status if isinstance(status, int) else 1
+    known = exit_code_of(status)
     with contextlib.suppress(OSError):  # It counts where the nursery is gone by then.
         request.connection.send(_ANSWER.pack(_LEAVING, known & 0xFF))
     engine = sys.modules.get("holdfast.mindspore._engine")

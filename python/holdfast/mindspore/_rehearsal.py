@@ -19,6 +19,7 @@ from typing import Any, Final, TextIO
 
 import numpy as np
 
+from holdfast.job import exit_code_of
 from holdfast.mindspore import _callbacks, _role
 from holdfast.mindspore._between import Held
 from holdfast.mindspore._cells import Cells
@@ -132,7 +133,7 @@ def _play(engine: Engine, stage: _Stage, program: Callable[[], Any]) -> None:
         program()
         code = 0
     except SystemExit as end:
-        code = 0 if end.code is None else end.code if isinstance(end.code, int) else 1
+        code = exit_code_of(end.code)
         if not isinstance(end.code, (int, type(None))):
             print(end.code, file=sys.stderr)
     except BaseException:

@@ -16,14 +16,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from holdfast._errors import UserError
+from holdfast.job import exit_code_of
 from holdfast.torch._frames import callers
 
 if TYPE_CHECKING:
     from holdfast.torch._engine import Engine
-
-
-def _code(status: Any) -> int:
-    return 0 if status is None else status if isinstance(status, int) else 1
 
 
 def _is_in_flight(error: BaseException, at: dict[int, int]) -> bool:
@@ -47,7 +44,7 @@ def note_an_exit(engine: Engine, error: BaseException | None, frame: FrameType |
         gc.collect()  # Of those that were caught, the ones that hold themselves.
     for thing in [error] if error is not None else gc.get_objects():
         if type(thing) is SystemExit and (thing is error or _is_in_flight(thing, at)):
-            engine.exit_code = engine.exit_code or _code(thing.code)
+            engine.exit_code = engine.exit_code or exit_code_of(thing.code)
 
 
 def end_when_the_program_ends(engine: Engine) -> None:
@@ -56,7 +53,7 @@ def end_when_the_program_ends(engine: Engine) -> None:
 
     def noting(usual: Callable[..., Any]) -> Callable[..., None]:
         def noted(status: Any = None) -> None:
-            engine.exit_code = _code(status)
+            engine.exit_code = exit_code_of(status)
             usual(status)
 
         return noted
