@@ -93,6 +93,14 @@ class Stream:
         self.place = state["place"]
 
 
+class Meter:
+    def __init__(self):
+        self.sum, self.count = 0.0, 0
+
+    def update(self, value):
+        self.sum, self.count = self.sum + value, self.count + 1
+
+
 class Conv(nn.Module):
     def __init__(self):
         super().__init__()
@@ -254,6 +262,9 @@ class Drawing:
         self.stops = self.evaluates and chance(0.4)
         self.average = draw.choice(["", "", "swa", "copy"]) if self.wrap != "fsdp" else ""
         self.tracks, self.two = chance(0.5), self.wrap == "ddp" and chance(0.15)
+        # What the body leaves in variables that State is not given; not to change other choices.
+        carried = random.Random(f"carried {seed}")
+        self.carried = carried.choice(["", "sum", "meter", "list", "memory"])
         self.clips, self.core = chance(0.4), "model.module" if self.wrap == "ddp" else "model"
 
     @property
@@ -354,7 +365,10 @@ class Drawing:
         if p.chance(0.3):
             text += "x = x * (1 + 0.01 * random.random() + 0.01 * np.random.rand())\n"
         amp = "with torch.autocast('cpu', torch.bfloat16):\n    " if p.chance(0.25) else ""
-        text += f"{amp}out = model(x).float()\nloss = F.cross_entropy(out, y)\n"
+        text += f"{amp}out = model(x).float()\n"
+        if self.carried == "memory":
+            text += "out = out + 0.1 * memory\nmemory = out.detach().mean(0)\n"
+        text += "loss = F.cross_entropy(out, y)\n"
         if self.two:
             text += "loss = loss + 0.01 * critic(out).mean()\n"
         text += "at('forward', state.n + 1)\n"
@@ -395,6 +409,11 @@ class Drawing:
         if self.tracks:
             text += "track['losses'].append(loss.item())\ntrack['sum'] += loss.item()\n"
             text += "track['best'] = min(track['best'], loss.item())\n"
+        text += {
+            "sum": "running, count = running + loss.item(), count + 1\n",
+            "meter": "meter.update(loss.item())\n",
+            "list": "losses.append(loss.item())\n",
+        }.get(self.carried, "")
         return text + "at('end', state.n + 1)\n"
 
     def body(self) -> str:
@@ -425,6 +444,13 @@ class Drawing:
     def _between(self) -> str:
         p = self.parts
         text = "at('between', epoch)\n"
+        mean = {
+            "sum": "running / max(1, count)",
+            "meter": "meter.sum / max(1, meter.count)",
+            "list": "sum(losses) / max(1, len(losses))",
+        }.get(self.carried, "1.0")
+        if self.loop == "in for":  # One that begins at state.epoch has not gone through all.
+            text += f"history.append({mean})\n"
         if self.evaluates:
             text += (
                 "model.eval()\nwith torch.no_grad():\n"
@@ -437,7 +463,7 @@ class Drawing:
                 text += "hits = [None] * size\ndist.all_gather_object(hits, {'rank': rank})\n"
         text += "scheduler.step()\n" if self.schedule == "pass" else ""
         if self.schedule == "loss":
-            text += f"scheduler.step({'sums[0].item()' if self.evaluates else '1.0'})\n"
+            text += f"scheduler.step({'sums[0].item()' if self.evaluates else mean})\n"
         if self.saves:
             text += (
                 "if rank == 0:\n"
@@ -458,6 +484,15 @@ class Drawing:
     def loops(self) -> None:
         p = self.parts
         body = self.body()
+        begin = {
+            "sum": "running, count = 0.0, 0",
+            "meter": "meter = Meter()",
+            "list": "losses = []",
+            "memory": "memory = torch.zeros(5)",
+        }.get(self.carried, "pass")
+        ends = {"sum": ["running", "count"], "meter": ["vars(meter)"], "list": ["losses"]}
+        p.ends += ["history", *ends.get(self.carried, [self.carried] if self.carried else [])]
+        p.add(f"history = []\n{begin}")
         p.add("rank, size, best, bad = dist.get_rank(), dist.get_world_size(), 1e9, 0")
         if self.loop == "own":
             p.add(f"while state.n < {self.passes * self.batches}:\n    with state.step():")
@@ -470,6 +505,7 @@ class Drawing:
             first = "state.epoch if state.n else start" if self.saves else "state.epoch"
             p.add(f"for epoch in range({f'{first}, ' if numbered else ''}{self.passes}):")
             p.add("    model.train()" if p.chance(0.5) else "    pass")
+            p.add(indent("pass" if self.carried == "memory" else begin, "    "))
             p.add(f"    for x, y in state.steps(loader{', epoch=epoch' if numbered else ''}):")
             p.add(indent(body, " " * 8))
             p.add(indent(self._between(), " " * 4))

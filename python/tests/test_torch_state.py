@@ -236,12 +236,14 @@ def noted(thing, name):
     setattr(thing, name, call)
 noted(state._session, "begin_step")  # Where a rank stops, if a fault came.
 noted(state._image, "read")
+def made(): calls.append("body")
 seen = []
+def see(*what): seen.append(what)  # A void step takes back what its body itself has filled.
 for x in state.steps([1.0, 2.0]):
-    seen.append((x, state.replaying, model.weight.tolist()))
-    _engine.engine.marked = seen[-1][:2] == (2.0, False)
+    see(x, state.replaying, model.weight.tolist())
+    _engine.engine.marked = x == 2.0 and not state.replaying
     optimizer.zero_grad(); model(torch.ones(1, 2) * x).sum().backward(); optimizer.step()
-    calls.append("body")
+    made()
 assert [s[:2] for s in seen] == [(1.0, False), (2.0, False), (2.0, True)], seen
 assert seen[1][2] == seen[2][2] != seen[0][2]
 again = ["begin_step", "read", "begin_step", "body"]
@@ -257,8 +259,9 @@ g = torch.Generator().manual_seed(3)
 loader = torch.utils.data.DataLoader([1.0, 2.0, 3.0, 4.0], 2, shuffle=True, generator=g)
 state = hf.State(model, optimizer, g=g)
 seen = []
+def see(*what): seen.append(what)
 for x in state.steps(loader, epochs=2):
-    seen.append((state.replaying, x.tolist(), float(torch.rand(1, generator=g))))
+    see(state.replaying, x.tolist(), float(torch.rand(1, generator=g)))
     _engine.engine.marked = state.n == 2 and not state.replaying
     optimizer.step()
 assert [s[0] for s in seen] == [False, False, False, True, False], seen
@@ -509,11 +512,11 @@ def test_torch_a_batch_has_one_number_however_often_it_is_made(program: Program)
     program("""
 hf.init()
 state = hf.State(model, optimizer)
-seen, void = [], True
+seen = []
+def see(batch): seen.append(batch)
 for x in state.steps([1.0] * 3):
-    seen.append(state.batch)
-    if state.batch == 1 and void:
-        void, state._engine.marked = False, True
+    see(state.batch)
+    state._engine.marked = state.batch == 1 and not state.replaying
 assert seen == [0, 1, 1, 2], seen
 for x in state.steps([1.0] * 3, epoch=1):
     if state.batch == 1:

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from holdfast.torch import _told  # noqa: E402
+from holdfast.torch import _records  # noqa: E402
 from holdfast.torch._early import Early  # noqa: E402
 from holdfast.torch._told import Told  # noqa: E402
 
@@ -51,9 +51,9 @@ def test_torch_a_file_that_ends_in_the_midst_of_a_record_is_read_up_to_it(tmp_pa
 def test_torch_more_than_is_kept_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_told, "_LIMIT", 150)
-    told = Told(said := [])  # type: ignore[arg-type]
-    told._say, told._room = said.append, 150
+    monkeypatch.setattr(_records, "_LIMIT", 150)
+    said: list[str] = []
+    told = Told(said.append)
     told.open(tmp_path / "told", 1)
     for value in (1.0, 2.0, 3.0, 4.0, 5.0):
         told.note("world", torch.tensor([value]), 2)

@@ -185,6 +185,11 @@ class Kept:
                     _see_that_it_has_bytes(f"buffer `{where}`", buffer)
                     self._buffers.append((("buffer", name, f"{prefix}.{key}"), module, key))
 
+    def ids(self) -> set[int]:
+        """Return what tells the objects from others, as long as they are kept."""
+        things = (self.models, self.optimizers, self.tensors, self.others)
+        return {id(thing) for named in things for thing in named.values()}
+
     def see_that_it_is_whole(self) -> None:
         """Refuse optimizers of parameters that are not kept."""
         kept = {id(tensor) for _, tensor in self._parameters} | set(map(id, self.tensors.values()))

@@ -24,7 +24,7 @@ class Passes:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         """Know nothing yet. `say`: where warnings go."""
-        self.variables = Variables()  # What the passes have left in them.
+        self.variables = Variables(say)  # What the passes have left in them.
         self._say = say
         self._calls = 0  # Of the job's first process and its successors, at most.
         self._ahead: dict[str, int] = {}  # By name: how much it always was ahead of the pass.

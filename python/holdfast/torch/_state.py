@@ -27,6 +27,7 @@ from holdfast.torch._passes import Passes, see_that_passes_were_done
 from holdfast.torch._position import Position, key_of
 from holdfast.torch._random import add_passes_of_seeds, derive, passes_of_seeds, seed_all
 from holdfast.torch._steps import Steps
+from holdfast.torch._variables import ROOM
 
 _Batch = TypeVar("_Batch")
 
@@ -67,6 +68,7 @@ class State:
         self._drawn = 0  # 1: it counts the batch of the step under way, which steps() gave.
         self._epochs_given = 0
         self._passes = Passes(say)
+        self._variables = self._passes.variables
         self._epoch_read = False  # Before the first steps(): the program counts epochs itself.
         self._on_commit: list[Callable[[int], Any]] = []
         self._greeted = 0
@@ -77,6 +79,7 @@ class State:
         self._left = False  # A step was left in its midst.
         self._last = 0  # Epoch of the loop under way.
         self._restarted = False  # And has not come to its place in the data.
+        self._resumes = False  # Or has, in the midst of a pass; its variables are not there yet.
         self._counter_seen = False  # Who counts the steps was looked for.
         for thing in things:
             self._add(self._name(thing), thing)
@@ -84,7 +87,8 @@ class State:
             self._add(name, thing)
         self._kept.see_that_it_is_whole()
         self._gradients = Gradients(self._kept)
-        self._kept.room = see_that_hooks_are_kept(self._ddp, self._kept.others)
+        self._kept.room = see_that_hooks_are_kept(self._ddp, self._kept.others) + ROOM
+        self._variables.not_ours = self._kept.ids()
         hook = register_optimizer_step_pre_hook(self._see_optimizer)
         self._engine.at_end.append(hook.remove)
         self._engine.meet = self._begin
@@ -164,6 +168,9 @@ class State:
         self._restarted = session.version > 1
         if engine.place.world_size > 1:
             engine.told.open(engine.early.file(f"told-{engine.place.rank}"), session.version)
+        if not engine.worker.solo:
+            path = engine.early.file(f"variables-{engine.place.rank}")
+            self._variables.open(path, session.version)
         engine.set_phase(Phase.CATCHING_UP)
         engine.in_step = True
         self._begin_native(restarted=True)
@@ -271,7 +278,7 @@ class State:
         """The epoch of the next step, from 0; who begins there says so: steps(epoch=epoch)."""
         self._epoch_read = self._epoch_read or not self._position.has_sources
         if self._restarted:
-            self._passes.variables.give_back(sys._getframe(1), passed_over=False)
+            self._variables.give_back(sys._getframe(1), passed_over=False)
         return self._position.epoch
 
     @property
@@ -322,6 +329,7 @@ class State:
         """Do that, and leave everything as it is; where the step is void, echoes are in it."""
         session, engine = self._session, self._engine
         engine.settle()
+        self._variables.see(sys._getframe())
         if engine.marked:  # What echoes have touched is never staged.
             if again:  # The others wait until this rank has stopped, not for a copy.
                 with suppress(LeftError):  # The step that is to be made again will say so.
@@ -330,8 +338,7 @@ class State:
         self._see_that_all_is_kept()
         at = self._position
         at.see_ahead()
-        if at.is_last:
-            self._passes.variables.note(sys._getframe())
+        self._variables.note(sys._getframe(), at.is_last)
         gradients = self._gradients.end_step(self._stepped)
         self._image.write(session.private(session.version + 1), self._objects(), gradients)
         position = _core.Position(at.epoch, at.index + at.own)
@@ -339,6 +346,8 @@ class State:
         if not is_void:
             self._at = session.version
             engine.asked = engine.guessed = False
+            if at.is_last:
+                self._variables.end_pass(at.epoch, session.version)
         return is_void
 
     def _finish(self, again: bool = False) -> bool:
@@ -369,7 +378,10 @@ class State:
         self._see_that_nothing_changed()
         self._engine.told.see_own_loop()
         self._begin(afresh=True)  # On all ranks alike: a replacement can not do it again.
-        self._restarted = False
+        if self._restarted:
+            self._variables.resume(sys._getframe())
+            self._restarted = False
+        self._variables.hold(sys._getframe(), begins=False)
         try:
             yield self
         except BaseException as error:
@@ -377,7 +389,8 @@ class State:
             self._leave(error)
             raise
         self._position.own += 1
-        self._finish()
+        if not self._finish():
+            self._variables.put_back(sys._getframe())
         if self._after is not None:
             self._after = self._kept.digests()
 
@@ -443,13 +456,15 @@ class State:
             if epoch < self._position.epoch:
                 self._position.pass_over(epoch, source)
                 self._engine.told.leave_pass(epoch)
-                self._passes.variables.give_back(sys._getframe())
+                self._variables.give_back(sys._getframe(), epoch)
                 continue
             restored = self._restarted
             passed_over = restored and epoch > self._position.epoch
             if restored:  # What the program did between passes that are done is not new.
                 self._restore()
                 self._restarted = self._engine.guessed = False
+                self._variables.not_ours |= {id(g) for g in source.feeder.generators}
+            self._resumes = restored and self._position.index > 0
             if self._position.begin(epoch, source):
                 source.pass_over()
             else:
@@ -465,8 +480,8 @@ class State:
                         between.note_order(source.feeder.generators)
                     yield from self._until_done(batch, between, epochs[-1])
                     between = None
-            if restored:
-                self._passes.variables.give_back(sys._getframe())
+            if self._resumes:  # No step was left.
+                self._variables.give_back(sys._getframe(), epoch)
             self._position.end(epoch)
             self._engine.told.leave_pass(epoch)
 
@@ -518,7 +533,11 @@ class State:
         while True:
             self._begin()
             self._position.restore(after)  # _begin() may have gone back.
+            if self._resumes:
+                self._variables.resume(sys._getframe())
+                self._resumes = False
             self._drawn = 1
+            self._variables.hold(sys._getframe(), begins=self._position.index == 1)
             try:
                 yield batch
             except GeneratorExit:
@@ -530,6 +549,7 @@ class State:
                 return
             if between is not None:
                 between.put_back(self._kept)
+            self._variables.put_back(sys._getframe())
             if fingerprint(batch) != written:
                 raise UserError(
                     f"step {self.n + 1} is to be made again, but its batch was changed in place; "

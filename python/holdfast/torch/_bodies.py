@@ -1,0 +1,83 @@
+"""Look at the code of a program: what the body of a loop, or of a `with`, does to variables."""
+
+from __future__ import annotations
+
+import dis
+import re
+from functools import lru_cache
+from itertools import pairwise
+from types import CodeType
+from typing import Any, Final, NamedTuple
+
+_FILLS: Final = {"append", "extend", "add", "update"}
+
+
+class Body(NamedTuple):
+    """Names in the body of a loop, or of a `with state.step()`."""
+
+    sets: frozenset[str]
+    carried: frozenset[str]  # Those that it may read, or leave, as the step before has left them.
+    reads: frozenset[str]  # What it may change in place.
+    fills: frozenset[str]  # By methods that lists, sets and dicts have for it.
+    of_module: frozenset[str]  # A function's that are not its own.
+
+
+NO_BODY: Final = Body(*[frozenset()] * 5)
+
+
+@lru_cache(maxsize=64)
+def body_of(code: CodeType, at: int) -> Body:
+    """Look at the body of the `for` or the `with` that a function is at."""
+    sets, carried, reads, fills, of_module = set(), set(), set(), set(), set()
+    beyond = -1  # Where what was seen by now may have jumped to.
+    inside = _inside(list(dis.get_instructions(code)), code, at)
+    for i, following in pairwise([*inside, *inside[-1:]]):
+        for what, name in _names(i):
+            if what == "LOAD" and name not in sets:
+                reads.add(name)
+            if what == "LOAD" and following.argval in _FILLS:
+                fills.add(name)
+            if what == "STORE" and name not in sets and (name in reads or i.offset < beyond):
+                carried.add(name)
+            if what == "STORE":
+                sets.add(name)
+            if i.opname.endswith("_GLOBAL"):
+                of_module.add(name)
+        if i.opcode in dis.hasjrel or i.opcode in dis.hasjabs:
+            is_forward = i.argval > i.offset
+            beyond = max(beyond, i.argval if is_forward else inside[-1].offset + 1)
+    return Body(*map(frozenset, (sets, carried, reads, fills, of_module)))
+
+
+def _names(i: dis.Instruction) -> list[tuple[str, str]]:
+    """Return which variables an instruction loads and stores; since Python 3.13 it may be two."""
+    if not re.fullmatch("((LOAD|STORE)_(FAST|NAME|GLOBAL|DEREF)(_CHECK|_BORROW)?_?)+", i.opname):
+        return []
+    names = i.argval if isinstance(i.argval, tuple) else (i.argval,)
+    return list(zip(re.findall("LOAD|STORE", i.opname), names))
+
+
+def _inside(code: list[dis.Instruction], of: CodeType, at: int) -> list[dis.Instruction]:
+    where = next((n for n, i in enumerate(code) if i.offset == at), None)
+    if where is None:
+        return []
+    here, before = code[where], code[max(0, where - 1)]
+    if here.opname in ("FOR_ITER", "SETUP_WITH"):  # The latter up to Python 3.10.
+        return [i for i in code if at < i.offset < here.argval]
+    if here.opname == "BEFORE_WITH" or before.opname == "LOAD_SPECIAL":  # Since 3.14.
+        entries = [e for e in dis.Bytecode(of).exception_entries if e.start > at]  # type: ignore
+        return [i for i in code if i.offset > at and _is_within(entries, i.offset)]
+    return []
+
+
+def _is_within(handlers: list[Any], offset: int) -> bool:
+    """Whether an exception raised at `offset` comes to the first of the `handlers`, of a `with`.
+
+    It may come to others first, within the `with`.
+    """
+    end = min(handlers, key=lambda e: e.start).target
+    for _ in handlers:
+        offset = next((e.target for e in handlers if e.start <= offset < e.end), -1)
+        if offset in (end, -1):
+            break
+    return bool(offset == end)
