@@ -70,6 +70,7 @@ class Variables:
             "another finds in them what the last pass has left, for each",
         )
         # Of the step under way: where it stands, what it may change, how that was and is.
+        self._loop = self._of
         self._at = -1
         self._body = NO_BODY
         self._before: dict[_Path, tuple[Any, Any]] = {}  # Values, and their forms.
@@ -99,18 +100,15 @@ class Variables:
             return
         if begins or self._of != _identity(loop):
             self._changed = frozenset()
-        self._of, self._at, self._body = (
-            _identity(loop),
-            loop.f_lasti,
-            body_of(loop.f_code, loop.f_lasti),
-        )
+        self._loop, self._at = _identity(loop), loop.f_lasti
+        self._body = body_of(loop.f_code, loop.f_lasti)
         there = _values_of(loop, self._body)
         self._before = self._watched(there)
 
     def see(self, frame: FrameType | None) -> None:
         """Look at what the step's body has left; what the data's source does then is not its."""
         loop = _loop_around(frame)
-        if loop is None or _identity(loop) != self._of or self._at < 0:
+        if loop is None or _identity(loop) != self._loop or self._at < 0:
             self._after = {}
             return
         there = _values_of(loop, self._body)
@@ -119,7 +117,7 @@ class Variables:
     def put_back(self, frame: FrameType | None) -> None:
         """Have all that the body has changed as it was at hold(): the step is void."""
         loop = _loop_around(frame)
-        if loop is None or _identity(loop) != self._of:
+        if loop is None or _identity(loop) != self._loop:
             return
         there, given = _values_of(loop, self._body), {}
         for path, (value, form) in self._before.items():
@@ -134,13 +132,14 @@ class Variables:
         """Have the next image hold what see() saw. `ends`: with the step ends its pass."""
         if self._at < 0:
             return
+        self._of = self._loop  # Which restore() may have changed since.
         before, after = self._before, self._after
         self._changed |= {
             path for path, form in after.items() if path not in before or before[path][1] != form
         }
         forms = _within(_LIMIT, {path: after[path] for path in self._changed & after.keys()})
         self._under_way = pickle.dumps(_Record(self._at, forms, self._changed))
-        if ends and (loop := _loop_around(frame)) and _identity(loop) == self._of:
+        if ends and (loop := _loop_around(frame)) and _identity(loop) == self._loop:
             sets = self._body.sets
             others: dict[_Path, Any] = {}
             for name, value in _values_of(loop, self._body).items():
