@@ -271,6 +271,8 @@ class State:
     @property
     def n(self) -> int:
         """Steps that are done, over all epochs; in the body of a step, those before it."""
+        if self._restarted and not self._position.has_sources:
+            self._variables.resume_ahead(sys._getframe(1))
         return max(0, self._session.version - 1)
 
     @property

@@ -198,6 +198,13 @@ class Variables:
         if loop is not None and loop.f_lasti == record.at:
             self._give(loop, record, passed_over=True)
 
+    def resume_ahead(self, frame: FrameType | None) -> None:
+        """Do so where the program looks, before its `with state.step()`, whether steps are left."""
+        loop = _loop_around(frame)
+        record: _Record = pickle.loads(self._under_way)
+        if loop is not None and loop.f_lasti < record.at:
+            self._give(loop, record, passed_over=True)
+
     def give_back(
         self, frame: FrameType | None, number: int | None = None, passed_over: bool = True
     ) -> None:
@@ -213,7 +220,7 @@ class Variables:
     def _give(self, loop: FrameType, record: _Record, passed_over: bool) -> None:
         if _identity(loop) != self._of:
             return
-        body = body_of(loop.f_code, loop.f_lasti)
+        body = body_of(loop.f_code, record.at)
         there, given = _values_of(loop, body), {}
         for path, raw in record.forms.items():
             old = _value_at(there, path)
