@@ -169,7 +169,7 @@ def test_torch_steps_find_what_the_steps_before_them_have_left(name: str, tmp_pa
 
     for image, number in ((first.objects(), None), (Variables(print).objects(), 4)):
         successor = Variables(print)
-        successor.open(tmp_path / "variables", 9)
+        successor.open(tmp_path / "variables", 7)
         successor.restore((first.objects()[0], *image[1:]))
         assert program(name)(Steps(successor).passed_over(number)) == usual
 

@@ -151,8 +151,8 @@ class Variables:
             self._ended = pickle.dumps(_Record(self._at, forms, changed))
 
     def end_pass(self, number: int, version: int) -> None:
-        """Take note that pass `number` has ended with step `version`."""
-        self._passes.add(number, version, self._ended)
+        """Take note that pass `number` has ended with the step that made `version`."""
+        self._passes.add(number, version - 1, self._ended)
 
     def _watched(self, there: dict[str, Any]) -> dict[_Path, tuple[Any, Any]]:
         """Return what a step may find as the one before has left it, or change, and its form."""
