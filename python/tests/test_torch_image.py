@@ -315,3 +315,45 @@ def test_torch_an_optimizer_that_wraps_another_is_refused_by_name() -> None:
     inner = torch.optim.Adam([torch.nn.Parameter(torch.zeros(2))])
     with pytest.raises(UserError, match=r"Wrapping can not be kept: .* use Adam alone"):
         Kept().add("optimizer", Wrapping(inner))
+
+
+class Counting(nn.Linear):
+    """Has in attributes what its forward changes, small and large, and what it makes there."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.calls, self.seen, self.mean = 0, [1.0], torch.zeros(2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.seen.append(float(self.calls))
+        self.mean += x.mean(0)
+        self.last = x.sum().item()
+        return super().forward(x)
+
+    def now(self) -> list[Any]:
+        last = getattr(self, "last", None)
+        return [self.calls, list(self.seen), self.mean.tolist(), last]
+
+
+def test_torch_what_a_module_has_in_plain_attributes_is_brought_back() -> None:
+    one, other = Counting(), Counting()
+    images, states = [], []
+    kept = Kept()
+    kept.add("model", nn.Sequential(one))
+    image = Image(kept, {})
+    for n in range(3):
+        memory = bytearray(image.bytes)
+        image.write(memoryview(memory), {}, with_gradients=False)
+        images.append(memory)
+        states.append(one.now())
+        one(torch.full((1, 2), float(n)))
+    successor = Kept()
+    successor.add("model", nn.Sequential(other))
+    other(torch.ones(1, 2))  # As a spare that has rehearsed a step; its attributes were those.
+    for n in (1, 0, 2):
+        image.read(memoryview(images[n]))
+        assert one.now() == states[n]
+    for n in (2, 0, 1):
+        Image(successor, {}).read(memoryview(images[n]))
+        assert other.now() == states[n]

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from holdfast._errors import UserError
+from holdfast.torch._attributes import Attributes
 from holdfast.torch._copies import Copies
 from holdfast.torch._files import write_whole
 from holdfast.torch._optimizers import (
@@ -133,6 +134,7 @@ class Kept:
         self._groups: dict[str, int] = {}  # Of parameters, by optimizer.
         self._extras: dict[str, torch.nn.Module] = {}  # Modules with get_extra_state().
         self._modules: dict[int, torch.nn.Module] = {}  # All, by id.
+        self._attributes = Attributes()
         self._whole: dict[int, torch.Size] = {}  # Of parameters that each rank has another part of.
 
     def add(self, name: str, thing: Any) -> None:
@@ -174,7 +176,9 @@ class Kept:
             self._parameters.append((("model", name, key), parameter))
         seen: set[int] = set()
         for prefix, module in model.named_modules():
-            self._modules[id(module)] = module
+            if id(module) not in self._modules:
+                self._modules[id(module)] = module
+                self._attributes.add(f"{name}.{prefix}", module)
             if type(module).get_extra_state is not torch.nn.Module.get_extra_state:
                 where = f"{name}.{prefix}" if prefix else name
                 self._extras[f"get_extra_state() of {where}"] = module
@@ -326,6 +330,7 @@ class Kept:
             # A program that unfreezes in one epoch does not do so again in a later one.
             "requires_grad": [parameter.requires_grad for _, parameter in self._parameters],
             "training": [module.training for module in self._modules.values()],
+            "attributes": self._attributes.changed(),
         }
 
     def digests(self) -> dict[str, bytes]:
@@ -411,6 +416,7 @@ class Kept:
         for module, training in zip(self._modules.values(), objects["training"]):
             if module.training != training:
                 module.training = training
+        self._attributes.put_changed(objects["attributes"])
 
     @staticmethod
     def _compare(known: Mapping[Key, Tensor], places: list[_Place]) -> None:

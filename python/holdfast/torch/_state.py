@@ -200,7 +200,7 @@ class State:
         engine.marked = self._left = False
         engine.too_late = ""
         try:
-            self._begin_with_all(restarted, stale=restarted or afresh)
+            self._begin_with_all(restarted, stale=afresh)
         except LeftError as error:
             engine.too_late = str(error)
             self._restore()
