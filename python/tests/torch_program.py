@@ -196,7 +196,7 @@ def main(config: dict[str, Any], folder: str) -> None:
 
         setattr(kind, name, watched)
 
-    def body(x: torch.Tensor, y: torch.Tensor) -> None:
+    def body(x: torch.Tensor, y: torch.Tensor) -> float:
         n = killer.step = state.n + 1
         killer.at("forward")
         with open(f"{folder}/pid-{dist.get_rank()}.new", "w") as file:
@@ -235,7 +235,9 @@ def main(config: dict[str, Any], folder: str) -> None:
         seen["losses"][n] = loss.item()
         done.append(n)
         killer.at("between")
+        return loss.item()
 
+    total = 0.0  # State does not know it.
     if config["own_loop"]:
         while state.n < 20:
             generator = torch.Generator().manual_seed(100 + state.n)
@@ -244,15 +246,16 @@ def main(config: dict[str, Any], folder: str) -> None:
                 torch.randint(0, 4, (8,), generator=generator),
             )
             with state.step():
-                body(x, y)
+                total += body(x, y)
     else:
         for x, y in state.steps(loader, epochs=config["epochs"]):
-            body(x, y)
+            total += body(x, y)
     result = {
         "n": state.n,
         "scale": scaler.get_scale(),
         "rate": scheduler.get_last_lr(),
         "losses": seen["losses"],
+        "total": total,
         "done": done,
         "beside": any(thread.name == "holdfast-sums" for thread in threading.enumerate()),
         "moved": len(engine.buckets.moved),
