@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "capi/fold.h"
 #include "holdfast/c.h"
 
 namespace {
@@ -37,6 +38,7 @@ struct Slot {
   float scale = 1.0F;     // Of a sum of floats: what it is multiplied by.
   bool training = false;  // Its inputs are gradients: without a group an echo would be wrong bits.
   std::int32_t number = 0;  // Which of its kind the program made: the same on all ranks.
+  std::int32_t place = 0;   // Of this rank in the group: known before the group itself is.
 };
 
 std::array<Slot, kSlots> slots;
@@ -156,41 +158,35 @@ hf_status agree(const Slot& slot, hf_group* group, int tensor, std::string& text
   return HF_OK;
 }
 
-// The sum of as many equal numbers. Of gradients a mean is taken, which is the number itself;
-// 16-bit floats stay as they are.
-void sum_equal(const Slot& slot, const Tensor& sum) {
-  if (slot.op != HF_SUM || slot.training) return;
-  const std::int32_t ranks = slot.size;
-  switch (sum.dtype) {
-    case HF_FLOAT32:
-      return multiply(static_cast<float*>(sum.out), sum.count, static_cast<float>(ranks));
-    case HF_FLOAT64:
-      return multiply(static_cast<double*>(sum.out), sum.count, static_cast<double>(ranks));
-    case HF_INT32:
-      return multiply(static_cast<std::int32_t*>(sum.out), sum.count, ranks);
-    case HF_INT64:
-      return multiply(static_cast<std::int64_t*>(sum.out), sum.count, std::int64_t{ranks});
-    default:
-      return;
+// What comes of as many equal inputs. Of gradients a mean is taken, which is the number itself.
+void fold_equal(const Slot& slot, const Tensor& tensor, const std::byte* from) {
+  if (slot.training) {
+    std::memcpy(tensor.out, from, tensor.bytes());
+    return;
   }
+  const auto ranks = static_cast<std::size_t>(slot.size);
+  holdfast::capi::fold(tensor.out, from, 0, ranks, tensor.count, tensor.dtype, slot.op);
 }
 
-void echo(const Slot& slot, const hf_group* group, const Tensor& tensor) {
-  auto* out = static_cast<unsigned char*>(tensor.out);
+void echo(const Slot& slot, const Tensor& tensor) {
+  auto* out = static_cast<std::byte*>(tensor.out);
+  const auto* in = static_cast<const std::byte*>(tensor.in);
   const auto size = static_cast<std::uint64_t>(slot.size);
-  if (slot.kind == Kind::kScatter) {
-    Tensor part = tensor;
-    part.count /= size;
-    const auto place = static_cast<std::size_t>(group == nullptr ? 0 : hf_group_rank(group));
-    std::memcpy(out, static_cast<const unsigned char*>(tensor.in) + place * part.bytes(),
-                part.bytes());
-    return sum_equal(slot, part);
+  Tensor part = tensor;
+  switch (slot.kind) {
+    case Kind::kReduce:
+      return fold_equal(slot, tensor, in);
+    case Kind::kScatter:
+      part.count /= size;
+      return fold_equal(slot, part, in + static_cast<std::size_t>(slot.place) * part.bytes());
+    case Kind::kGather:
+      for (std::uint64_t i = 0; i < size; ++i) {
+        std::memcpy(out + i * tensor.bytes(), in, tensor.bytes());
+      }
+      return;
+    case Kind::kBroadcast:
+      std::memcpy(out, in, tensor.bytes());
   }
-  const std::uint64_t copies = slot.kind == Kind::kGather ? size : 1;
-  for (std::uint64_t i = 0; i < copies; ++i) {
-    std::memcpy(out + i * tensor.bytes(), tensor.in, tensor.bytes());
-  }
-  if (slot.kind == Kind::kReduce) sum_equal(slot, tensor);
 }
 
 void exchange(const Slot& slot, const Tensor& tensor, int index) {
@@ -200,7 +196,7 @@ void exchange(const Slot& slot, const Tensor& tensor, int index) {
     give_up("gradients were exchanged outside of a training that Holdfast protects");
   }
   if (group == nullptr || first_status.load() != HF_OK) {
-    echo(slot, group, tensor);
+    echo(slot, tensor);
     return;
   }
   std::string text;
@@ -217,7 +213,7 @@ void exchange(const Slot& slot, const Tensor& tensor, int index) {
   }
   if (strict.load()) give_up(text.c_str());
   note(status, text.c_str());
-  echo(slot, group, tensor);
+  echo(slot, tensor);
 }
 
 // The form that MindSpore calls: inputs, then as many outputs.
@@ -265,7 +261,7 @@ HF_API std::uint32_t hfg_groups() {
 // Before the operator is first called.
 HF_API void hfg_describe(std::uint32_t index, std::int32_t kind, std::int32_t op,
                          std::int32_t group, std::int32_t root, std::int32_t size, float factor,
-                         std::int32_t training, std::int32_t number) {
+                         std::int32_t training, std::int32_t number, std::int32_t place) {
   slots.at(index) = Slot{static_cast<Kind>(kind),
                          static_cast<hf_op>(op),
                          group,
@@ -273,7 +269,8 @@ HF_API void hfg_describe(std::uint32_t index, std::int32_t kind, std::int32_t op
                          size,
                          factor,
                          training != 0,
-                         number};
+                         number,
+                         place};
 }
 
 // NULL: collectives of this group give echoes.

@@ -71,6 +71,17 @@ class Between(train.Callback):
         ops.assign(optimizer.learning_rate, ms.Tensor(0.1 / (len(self.losses) + 1), ms.float32))
 
 
+class Once(train.Callback):
+    """Counts the steps of one call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+
+    def on_train_step_end(self, run_context: train.RunContext) -> None:
+        self.steps += 1
+
+
 class Die(train.Callback):
     """Kills this process where it is asked to."""
 
@@ -107,7 +118,10 @@ between, dataset = Between(), create_dataset(num_shards=get_group_size(), shard_
 keep = train.CheckpointConfig(save_checkpoint_steps=3, keep_checkpoint_max=20)
 for call in (1, 2):
     saved = train.ModelCheckpoint(f"call{call}-{rank}", "out", keep)
-    model.train(1, dataset, callbacks=[between, saved, Die(call)])
+    once = Once()
+    model.train(1, dataset, callbacks=[between, saved, Die(call), once])
+    between.seen["steps"] += 1000  # By the program: in a process that passes this call, too.
+    scores.append(once.steps)
     scores.append(model.eval(create_dataset())["loss"])  # In a call that is passed: as it was.
     if call == 1:  # Others than were trained.
         draw = np.random.default_rng(3)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pickle
-from collections import Counter, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -18,7 +18,16 @@ if not NEEDS_MINDSPORE.args[0]:
     import mindspore as ms
     import numpy as np
 
-    from holdfast.mindspore import _between, _callbacks, _evaluated, _outputs, _train
+    from holdfast._core import Op
+    from holdfast.mindspore import (
+        _between,
+        _callbacks,
+        _evaluated,
+        _former,
+        _operators,
+        _outputs,
+        _train,
+    )
 
 # In the first call; in the second, whose parameters were loaded; before a callback's collective,
 # and after it; and after the checkpoint of OnRequestExit.
@@ -83,8 +92,12 @@ def test_mindspore_a_spare_draws_and_counts_what_its_predecessor_would_have(
     assert found[0] == found[1]
 
 
+class Holder(SimpleNamespace):
+    """Holds whatever it is given; can be referred to weakly."""
+
+
 def holder(**held: Any) -> Any:
-    return SimpleNamespace(**held)
+    return Holder(**held)
 
 
 def test_mindspore_attributes_that_are_data_are_kept_and_given_back() -> None:
@@ -104,6 +117,50 @@ def test_mindspore_attributes_that_are_data_are_kept_and_given_back() -> None:
     assert other.last is last == deque([1, 2]) and last.maxlen == 2
     assert other.of["a"] == [1] and other.of["b"] == []  # It makes what is missing, as before.
     assert (other.counts, other.text, other.few) == (Counter("aab"), b"x", frozenset([1]))
+
+
+def test_mindspore_nested_dicts_stay_of_their_kind() -> None:
+    def nested() -> Any:
+        return defaultdict(lambda: defaultdict(list))
+
+    made: Any = holder(by=nested(), of={"d": defaultdict(int)}, parts=[OrderedDict(a=1)], late=None)
+    made.by["a"]["x"].append(1)
+    made.late, made.raw = [Counter("a")], bytearray(b"abc")
+    made.each = [defaultdict(lambda: 7, a=1)]
+    kept = pickle.loads(pickle.dumps(_callbacks.attributes(made, print)))
+    raw = bytearray(b"z")
+    other: Any = holder(by=nested(), of={}, parts=[], late=None, raw=raw)
+    other.each = [defaultdict(lambda: 7)]
+    _callbacks.give_back(other, kept)
+    assert other.by == {"a": {"x": [1]}} and other.by["b"]["y"] == other.by["a"]["z"] == []
+    assert other.of["d"]["new"] == 0 and type(other.parts[0]) is OrderedDict
+    assert type(other.late[0]) is Counter and other.each[0]["b"] == 7 and other.each[0]["a"] == 1
+    assert other.raw is raw == bytearray(b"abc")
+
+
+def test_mindspore_callbacks_of_calls_that_are_passed_hold_what_they_held_at_their_end() -> None:
+    said: list[str] = []
+    record, history = _former.Former(), holder(losses=[0.5])
+    record.keep(1, [history, holder(n=1)], said.append)  # The second is gone at once.
+    written = record.packed
+    history.losses.append(9.0)  # The program's own doing, which it does again.
+    assert record.packed is written
+    successor, mine = _former.Former(), [holder(losses=[]), holder(n=0)]
+    successor.load(record.packed)
+    successor.give_back(1, mine)
+    assert mine[0].losses == [0.5] and mine[1].n == 1 and not said
+    alive = [holder(data=np.full(1000, i)) for i in range(100)]
+    for i, callback in enumerate(alive):
+        record.keep(i + 2, [callback, holder(text="x" * 4000)], said.append)
+    assert len(record.packed) < 300_000 and "of former calls" in said[0]
+    successor.load(record.packed)
+    for place, there in (
+        (0, False),
+        (99, True),
+    ):  # Those that are there go last, and the oldest first.
+        late = holder(data=None)
+        successor.give_back(place + 2, [late])
+        assert (late.data is not None) is there
 
 
 def test_mindspore_what_a_callback_changes_within_its_data_is_put_back() -> None:
@@ -190,7 +247,7 @@ def test_mindspore_attributes_that_are_too_large_are_named() -> None:
     looped.append(looped)
     for large in ([0.5] * 5000, np.zeros(100_000), [[0] * 70_000]):
         assert not _callbacks.attributes(holder(large=large, looped=looped), said.append)
-        assert "attribute 'large' of callback SimpleNamespace" in said.pop()
+        assert "attribute 'large' of callback Holder" in said.pop()
 
 
 def test_mindspore_parameters_that_callbacks_hold_are_found() -> None:
@@ -198,3 +255,19 @@ def test_mindspore_parameters_that_callbacks_hold_are_found() -> None:
     cell = ms.nn.SequentialCell(ms.nn.Dense(2, 2))
     callback = holder(own=own, one=a, some=(b, own), named={"c": c}, net=cell, text="x")
     assert _callbacks.parameters([callback], [own]) == [a, b, c, *cell.get_parameters()]
+
+
+def test_mindspore_an_echo_is_what_equal_inputs_of_all_ranks_would_give() -> None:
+    ranks, x = 3, np.array([[2], [3], [5]])
+    for kind in (np.float32, np.float16, np.int8, np.int16, np.int64):
+        given = ms.Tensor(x.astype(kind))
+        for op, expected in (Op.SUM, x * ranks), (Op.PRODUCT, x**ranks), (Op.MAX, x):
+            all_of_it = _operators.reduce(63, ranks, op)(given).asnumpy()
+            assert (all_of_it == expected.astype(kind)).all(), (kind, op, all_of_it)
+            for place in range(ranks):
+                mine = _operators.scatter(63, ranks, place, op)(given).asnumpy()
+                assert (mine == expected[place : place + 1].astype(kind)).all(), (kind, op, mine)
+        gathered = _operators.gather(63, ranks, 1)(given).asnumpy()
+        assert (gathered == np.tile(x, (ranks, 1))).all()
+    flags = ms.Tensor([True, False])
+    assert _operators.reduce(63, ranks, Op.SUM)(flags).asnumpy().tolist() == [True, False]

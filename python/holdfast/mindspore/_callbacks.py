@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from holdfast.mindspore._outputs import FLAT, pack, unpack
+from holdfast.mindspore._outputs import FLAT, pack, settled, unpack
 
 _PLAIN: Final = (bool, int, float, str, bytes, type(None))
 _DICTS: Final = (dict, OrderedDict, defaultdict, Counter)
@@ -46,6 +46,8 @@ def _size(value: Any, depth: int = _DEPTH) -> int:
     """
     if isinstance(value, (*_PLAIN, np.generic)):
         return 16 + (len(value) if isinstance(value, (str, bytes)) else 0)
+    if type(value) is bytearray:
+        return 64 + len(value)
     if isinstance(value, np.ndarray) and value.dtype.kind not in "OV":
         return 64 + value.nbytes
     if (type(value) in (list, tuple, set, frozenset, deque) or type(value) in _DICTS) and depth:
@@ -90,11 +92,12 @@ def attributes(callback: Any, say_once: Callable[[str], None]) -> dict[str, Any]
 def give_back(callback: Any, kept: dict[str, Any]) -> None:
     """Set what attributes() has found; a list and the like stay the objects that they are."""
     for name, packed in kept.items():
-        value, now = unpack(packed), vars(callback).get(name)
-        if type(now) is type(value) and isinstance(now, (list, deque)):
+        now = vars(callback).get(name)
+        value = settled(unpack(packed), now)
+        if type(now) is type(value) and isinstance(now, (list, deque, bytearray)):
             now.clear()
             now.extend(value)
-        elif (type(now) in _DICTS and type(value) is dict) or type(now) is type(value) is set:
+        elif type(now) is type(value) and (type(now) in _DICTS or type(now) is set):
             now.clear()
             now.update(value)
         elif isinstance(now, np.ndarray) and _fits(now, value):

@@ -170,6 +170,11 @@ class Engine:
         """Return the ranks of a group, in its order."""
         return self._members[self.group(name)]
 
+    def place_in(self, name: str) -> tuple[int, int]:
+        """Return this rank's place in a group, 0 where it is none of it; and the group's size."""
+        members = self.members(name)
+        return members.index(self.rank) if self.rank in members else 0, len(members)
+
     def use(self, name: str, by_model: bool = False) -> int:
         """Return the number of a group whose collectives will be called, `by_model`: of a Model."""
         index = self.group(name)

@@ -22,7 +22,7 @@ def _load() -> c.CDLL:
         raise ImportError(f"{_LIBRARY} is missing; install Holdfast anew with `pip install .`")
     assert _core.lib  # The library below it.
     lib = c.CDLL(str(_LIBRARY))
-    lib.hfg_describe.argtypes = [c.c_uint32, *[c.c_int32] * 5, c.c_float, *[c.c_int32] * 2]
+    lib.hfg_describe.argtypes = [c.c_uint32, *[c.c_int32] * 5, c.c_float, *[c.c_int32] * 3]
     lib.hfg_group.argtypes = [c.c_uint32, c.c_void_p]
     lib.hfg_on_training.argtypes = lib.hfg_on_echo.argtypes = [c.CFUNCTYPE(None)]
     lib.hfg_status.argtypes = [c.c_char_p, c.c_uint64]
@@ -91,8 +91,9 @@ def _slot(
     number: int,
     factor: float = 1.0,
     training: bool = False,
+    place: int = 0,
 ) -> int:
-    key = (kind, op, group, root, size, factor, training, number)
+    key = (kind, op, group, root, size, factor, training, number, place)
     if key not in _slots:
         if len(_slots) == _lib.hfg_slots():
             raise UserError(
@@ -132,19 +133,22 @@ def reduce(
     return _custom(slot, _same, bprop if op is Op.SUM and not training else None)
 
 
-def gather(group: int, size: int, number: int = 0) -> Any:
-    """Make the operator that puts the inputs of all ranks one after another."""
+def gather(group: int, size: int, place: int, number: int = 0) -> Any:
+    """Make the operator that puts the inputs of all ranks one after another.
+
+    `place`: of this rank in the group.
+    """
     slot = _slot(GATHER, Op.SUM, group, 0, size, number)
 
     def bprop(x: Any, out: Any, dout: Any) -> Any:
-        return (scatter(group, size, Op.SUM, number + _ADJOINT)(dout),)
+        return (scatter(group, size, place, Op.SUM, number + _ADJOINT)(dout),)
 
     return _custom(slot, lambda shape: [shape[0] * size, *shape[1:]], bprop)
 
 
-def scatter(group: int, size: int, op: Op, number: int = 0) -> Any:
-    """Make the operator that reduces its input and keeps this rank's part."""
-    slot = _slot(SCATTER, op, group, 0, size, number)
+def scatter(group: int, size: int, place: int, op: Op, number: int = 0) -> Any:
+    """Make the operator that reduces its input and keeps this rank's part, by its place."""
+    slot = _slot(SCATTER, op, group, 0, size, number, place=place)
 
     def shapes(shape: Sequence[int]) -> list[int]:
         if shape[0] >= 0 and shape[0] % size:
@@ -155,7 +159,7 @@ def scatter(group: int, size: int, op: Op, number: int = 0) -> Any:
         return [shape[0] // size, *shape[1:]]
 
     def bprop(x: Any, out: Any, dout: Any) -> Any:
-        return (gather(group, size, number + _ADJOINT)(dout),)
+        return (gather(group, size, place, number + _ADJOINT)(dout),)
 
     return _custom(slot, shapes, bprop if op is Op.SUM else None)
 

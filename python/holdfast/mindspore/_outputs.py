@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from copy import copy
 from functools import partial
@@ -14,6 +14,8 @@ import numpy as np
 FLAT: Final = frozenset({bool, int, float, type(None)})
 _ATOMS: Final = FLAT | {str, bytes}
 _SETS: Final = (set, frozenset)
+# Every process has these, one without MindSpore too.
+_KNOWN_MODULES: Final = ("builtins", "collections", "numpy")
 
 
 def _alike(value: Any, made: Callable[[Any], Any]) -> Any:
@@ -28,12 +30,44 @@ def _alike(value: Any, made: Callable[[Any], Any]) -> Any:
         parts = map(made, value)
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if isinstance(value, dict):
-        return {k: made(v) for k, v in value.items()}
+        return _of_kind(value, {k: made(v) for k, v in value.items()})
     return None
 
 
+def _of_kind(value: dict[Any, Any], parts: dict[Any, Any]) -> dict[Any, Any]:
+    """Return parts as the kind of dict that `value` is; one of the program's own becomes a dict."""
+    kind = type(value)
+    if isinstance(value, defaultdict):
+        make = value.default_factory
+        known = make is None or getattr(make, "__module__", "") in _KNOWN_MODULES
+        return defaultdict(make, parts) if known else Lacking(parts)
+    return kind(parts) if kind in (OrderedDict, Counter, Lacking) else parts
+
+
+class Lacking(dict[Any, Any]):
+    """In place of a defaultdict whose factory (a lambda, say) can not be pickled."""
+
+
+def settled(value: Any, like: Any) -> Any:
+    """Return data with the factories that `like`, what the program has there now, knows."""
+    if type(value) is list:
+        several = like if isinstance(like, list) else []
+        return [
+            settled(part, several[i] if i < len(several) else None) for i, part in enumerate(value)
+        ]
+    if not isinstance(value, dict):
+        return value
+    make = getattr(like, "default_factory", None) or getattr(value, "default_factory", None)
+    there = like if isinstance(like, dict) else {}
+    for key, part in value.items():
+        if isinstance(part, (dict, list)):
+            lacks = isinstance(part, Lacking) and key not in there
+            value[key] = settled(part, make() if make and lacks else there.get(key))
+    return defaultdict(make, value) if isinstance(value, Lacking) else value
+
+
 def pack(value: Any) -> Any:
-    """Make outputs of a network such that they can be pickled; each kind of dict becomes a dict.
+    """Make outputs of a network such that they can be pickled.
 
     It shares nothing with them that can change: they may be brought back to it.
     """

@@ -211,13 +211,15 @@ def _collectives(engine: Engine) -> None:
 
     def all_gather(group: str = "") -> Any:
         number = engine.number(group, "AllGather")
-        return _operators.gather(engine.use(group), len(engine.members(group)), number)
+        index, (place, size) = engine.use(group), engine.place_in(group)
+        return _operators.gather(index, size, place, number)
 
     def reduce_scatter(op: str = "sum", group: str = "") -> Any:
         if op not in _OPS:
             raise UserError(f"ReduceScatter has no operation '{op}'; it has {', '.join(_OPS)}")
         number = engine.number(group, "ReduceScatter", op)
-        return _operators.scatter(engine.use(group), len(engine.members(group)), _OPS[op], number)
+        index, (place, size) = engine.use(group), engine.place_in(group)
+        return _operators.scatter(index, size, place, _OPS[op], number)
 
     def broadcast(root_rank: int, group: str = "") -> Any:
         size = len(engine.members(group))

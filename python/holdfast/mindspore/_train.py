@@ -10,7 +10,6 @@ import itertools
 import os
 import re
 import threading
-import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -21,6 +20,7 @@ from holdfast.mindspore._between import Held, Rest, around_begins, begins_as_usu
 from holdfast.mindspore._cells import Cells
 from holdfast.mindspore._engine import Engine
 from holdfast.mindspore._evaluated import Evaluated
+from holdfast.mindspore._former import Former
 from holdfast.mindspore._outputs import Packed, pack, unpack, within
 from holdfast.mindspore._state import State
 
@@ -65,24 +65,11 @@ class Trainer(threading.local):
         self._network: Any = None
         self.cells: Cells | None = None  # Of it.
         self._others: list[Any] = []  # Parameters that callbacks hold.
-        self._former: dict[tuple[int, int], weakref.ref[Any]] = {}  # Callbacks of calls before.
+        self.former = Former()
 
     def keep(self, callbacks: list[Any]) -> None:
-        """Keep what callbacks of a call that has ended hold, as long as the program has them."""
-        for i, callback in enumerate(callbacks):
-            if all(known() is not callback for known in self._former.values()):
-                self._former[self.call, i] = weakref.ref(callback)
-
-    def former(self, callbacks: list[Any]) -> dict[tuple[int, int], dict[str, Any]]:
-        """Return what those hold that are not of this call."""
-        found, now = {}, {id(callback) for callback in callbacks}
-        for key, known in list(self._former.items()):
-            callback = known()
-            if callback is None:
-                del self._former[key]
-            elif id(callback) not in now:
-                found[key] = _callbacks.attributes(callback, self.engine.say_once)
-        return found
+        """Keep what callbacks of a call that has ended hold."""
+        self.former.keep(self.call, callbacks, self.engine.say_once)
 
     def open(self, network: Any, callbacks: list[Any]) -> State:
         """Return the state of a network, and of averages of it; opened at the first call."""
@@ -91,6 +78,7 @@ class Trainer(threading.local):
             self._others = _callbacks.parameters(callbacks, parameters)
             self.state = State(self.engine, parameters, {"call": 0}, self._others)
             self.evaluated.load(self.state.objects.get("evaluated", b""))
+            self.former.load(self.state.objects.get("former", b""))
             self._network, self.cells = network, Cells(network)
             if self.engine.restarted and _draws(network):
                 self.engine.say_once(
@@ -237,8 +225,7 @@ class Run:
         assert trainer.state is not None
         at = trainer.state.objects
         if at["call"] > trainer.call:
-            for i, callback in enumerate(self._callbacks):
-                _callbacks.give_back(callback, at["former"].get((trainer.call, i), {}))
+            trainer.former.give_back(trainer.call, self._callbacks)
             return None
         if at["call"] < trainer.call:
             if trainer.retrying and trainer.rest is not None:  # MindSpore has set what it guesses.
@@ -365,7 +352,7 @@ class Run:
             "loss": _loss(whole),
             "callbacks": self._attributes(),
             "cells": self._trainer.cells.changed() if self._trainer.cells else {},
-            "former": self._trainer.former(self._callbacks),
+            "former": self._trainer.former.packed,
             "drawn": self._trainer.drawn[1],
             "evaluated": self._trainer.evaluated.packed,
             "gasp": self._gasp_place(),
@@ -424,7 +411,6 @@ def train_process(
         run = Run(trainer, callbacks, arguments["cb_params"], arguments["train_dataset"])
         first = run.enter(arguments.get("initial_epoch", 0))
         if first is None:
-            trainer.keep(callbacks)
             return
         model._train_network = Guard(trainer, network, run)
         around_begins(manager, run.before_begin, run.after_begin)
