@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,18 +43,22 @@ def counts(steps):
     meter, seen, per_class, hidden = Meter(), {}, torch.zeros(9), torch.ones(20000)
     generator, numbers = torch.Generator().manual_seed(3), numpy.random.default_rng(5)
     drawn, n, noted = numpy.zeros(2), 0, None
+    sums, recent, often = defaultdict(float), deque(maxlen=2), Counter()
     for x in steps:
         meter.update(x)
         seen[x] = seen.get(x, 0) + 1
         per_class[int(x)] += torch.rand((), generator=generator)
         drawn += numbers.random(2)
         n += 1
+        sums["x"] += x
+        recent.append(x)
+        often[int(x) % 2] += 1
         if n % 2:
             noted = n
         hidden = hidden * 2
     return (
         vars(meter)["sum"], meter.last, meter.values, seen, per_class.tolist(), drawn.tolist(), n,
-        noted, float(hidden.sum()),
+        noted, float(hidden.sum()), sums["x"], sums["y"], recent, often,
     )
 
 total = 0
@@ -124,6 +129,7 @@ def fails(n):
 def program(name: str) -> Callable[[Any], Any]:
     found: dict[str, Any] = {"torch": torch, "numpy": numpy, "random": random}
     found.update(thing=SimpleNamespace(), __name__="__main__")
+    found.update(defaultdict=defaultdict, deque=deque, Counter=Counter)
     exec(compile(PROGRAM, "program.py", "exec"), found)
     function: Callable[[Any], Any] = found[name]
     return function

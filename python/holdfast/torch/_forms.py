@@ -13,6 +13,7 @@ import random
 import site
 import sys
 import sysconfig
+from collections import Counter, OrderedDict, defaultdict, deque
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, Final, NamedTuple
@@ -22,7 +23,9 @@ from torch import Tensor
 
 NOTHING: Final = object()
 PLAIN: Final = frozenset((type(None), bool, int, float, complex, str, bytes))
-_CONTAINERS: Final = (list, tuple, dict, set)
+_DICTS: Final = (dict, OrderedDict, defaultdict, Counter)
+_CONTAINERS: Final = frozenset((list, tuple, set, deque, *_DICTS))
+_MADE: Final = (list, tuple, set, dict)  # Of the others not all is known.
 _DEPTH: Final = 3  # Lists within lists.
 _NOT_SEEN: Final = (ModuleType, type, torch.nn.Module, torch.optim.Optimizer)
 _LIBRARIES: Final = (
@@ -103,8 +106,10 @@ def brought_to(form: Any, old: Any = NOTHING) -> Any:
 def fits(form: Any, old: Any = NOTHING) -> bool:
     """Whether brought_to() can be done: objects of the program's can not be made here."""
     if isinstance(form, _Parts):
-        if form.kind is dict:
-            there = old if type(old) is dict else {}
+        if type(old) is not form.kind and form.kind not in _MADE:
+            return False
+        if form.kind in _DICTS:
+            there = old if type(old) is form.kind else {}
             return all(fits(part, there.get(key, NOTHING)) for key, part in form.parts)
         return all(map(fits, form.parts, _old_parts(form, old)))
     if isinstance(form, _Attributes):
@@ -172,15 +177,19 @@ def _of_container(value: Any, room: Room, depth: int) -> Any:
     if len(value) > room.parts:
         return NOTHING
     kind = type(value)
-    if kind is dict:
+    if kind in _DICTS:
         values = tuple(form_of(part, room, depth - 1) for part in value.values())
-        if NOTHING in values or not all(type(key) in PLAIN or type(key) is tuple for key in value):
+        if NOTHING in values or not all(map(_is_plain_key, value)):
             return NOTHING
-        return _Parts(dict, tuple(zip(value, values)))
+        return _Parts(kind, tuple(zip(value, values)))
     if PLAIN.issuperset(map(type, value)):  # Losses, as a rule; they may be many.
         return _Parts(kind, tuple(value))
     forms = tuple(form_of(part, room, depth - 1) for part in value)
     return NOTHING if NOTHING in forms else _Parts(kind, forms)
+
+
+def _is_plain_key(key: Any) -> bool:
+    return type(key) in PLAIN or (type(key) is tuple and PLAIN.issuperset(map(type, key)))
 
 
 def _of_object(value: Any, room: Room, depth: int) -> Any:
@@ -228,13 +237,13 @@ def _dense_brought_to(form: _Dense, old: Any) -> Any:
 
 def _container_brought_to(form: _Parts, old: Any) -> Any:
     is_same = type(old) is form.kind
-    if form.kind is dict:
+    if form.kind in _DICTS:
         before = old if is_same else {}
-        made = {key: brought_to(part, before.get(key, NOTHING)) for key, part in form.parts}
+        items = {key: brought_to(part, before.get(key, NOTHING)) for key, part in form.parts}
         if is_same:
             old.clear()
-            old.update(made)
-        return old if is_same else made
+            old.update(items)
+        return old if is_same else items
     if form.kind is set:
         if is_same:
             old.clear()
@@ -244,7 +253,8 @@ def _container_brought_to(form: _Parts, old: Any) -> Any:
     if form.kind is tuple:
         return tuple(values)
     if is_same:
-        old[:] = values
+        old.clear()
+        old.extend(values)
     return old if is_same else values
 
 
