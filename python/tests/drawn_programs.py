@@ -181,7 +181,7 @@ OPTIMIZERS = [
 PER_STEP = [
     "StepLR(optimizer, 3, 0.9)",
     "LambdaLR(optimizer, lambda n: min(1.0, (n + 1) / 6))",
-    "OneCycleLR(optimizer, max_lr=0.02, total_steps=500)",
+    "OneCycleLR(optimizer, max_lr=0.02, total_steps=500, cycle_momentum=False)",
     "SequentialLR(optimizer, [lr_scheduler.LinearLR(optimizer, 0.1, total_iters=4), "
     "lr_scheduler.CosineAnnealingLR(optimizer, 30)], milestones=[4])",
     "CosineAnnealingWarmRestarts(optimizer, 5)",
