@@ -154,11 +154,16 @@ Result<std::string> runtime_directory(const std::string& job) {
                                    "' can not be the name of a job; use letters, digits, '.', '_' "
                                    "and '-', at most 100, and no '.' first")};
   }
+  constexpr int kTries = 100;
   const std::string mine = cat(memory_folder(), "/holdfast-", ::geteuid());
-  if (const auto made = make_private_folder(mine); !made) return made.error();
   std::string folder = cat(mine, '/', job);
-  if (const auto made = make_private_folder(folder); !made) return made.error();
-  return folder;
+  for (int tries = 1;; ++tries) {
+    auto made = make_private_folder(mine);
+    if (made) made = make_private_folder(folder);
+    if (made) return folder;
+    // A job that ends just now, as this user's last, takes the folder of all with it.
+    if (tries == kTries) return made.error();
+  }
 }
 
 std::string shared_memory_name() {

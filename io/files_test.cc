@@ -1,10 +1,15 @@
 #include "io/files.h"
 
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
 #include <string>
+#include <thread>
 
 #include "base/text.h"
 #include "io/testing.h"
@@ -102,6 +107,39 @@ TEST(Files, GivesAJobAFolderOfItsOwn) {
     EXPECT_FALSE(runtime_directory(bad)) << bad;
   }
   EXPECT_FALSE(runtime_directory(std::string(101, 'x')));
+}
+
+// Whose last job ends just now: its folder of all jobs goes with that (runtime/job_files.h).
+TEST(Files, GivesAJobAFolderWhileAnotherTakesTheUsersAway) {
+  constexpr int kNoMount = 77;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool alone = ::unshare(CLONE_NEWNS) == 0 &&
+                       ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                       ::mount("none", "/dev/shm", "tmpfs", 0, "") == 0;
+    if (!alone) ::_exit(kNoMount);
+    const std::string mine = cat("/dev/shm/holdfast-", ::geteuid());
+    std::atomic<bool> over = false;
+    std::thread other([&] {
+      // No job ends without a moment's pause.
+      for (const timespec pause{0, 1000}; !over; ::nanosleep(&pause, nullptr)) {
+        ::rmdir(mine.c_str());
+      }
+    });
+    int failed = 0;
+    for (int i = 0; i < 20'000; ++i) {
+      const auto path = runtime_directory("job");
+      if (!path || ::rmdir(path->c_str()) != 0) ++failed;
+    }
+    over = true;
+    other.join();
+    ::_exit(failed == 0 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == kNoMount) GTEST_SKIP() << "this user may not mount a /dev/shm";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(Files, KnowsThisHostsName) {
