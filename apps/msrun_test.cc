@@ -3,10 +3,8 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <string>
-#include <thread>
 
 #include "apps/testing/job.h"
 #include "base/text.h"
@@ -67,7 +65,7 @@ TEST(Msrun, TakesAPortThatIsFreeInAMoment) {
   Job job("dying-port");
   io::Fd other = listen_at(job.port);
   job.launch({"--worker_num", "1", "--join=True", "true"});
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // Time to find it taken.
+  EXPECT_TRUE(until([&] { return has(job.output(), cat("port ", job.port)); }, 10));
   other = io::Fd();
   EXPECT_EQ(job.wait(), 0) << job.output();
 }

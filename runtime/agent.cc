@@ -335,7 +335,10 @@ int wait_for_start(int reading, pid_t pid, const Launch& launch) {
 
 int run_in_background(const AgentOptions& options, const Launch& launch) {
   std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return 1;
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    complain("can not make a pipe to a background process; try --join True");
+    return 1;
+  }
   const io::Fd reading(ends[0]);
   io::Fd writing(ends[1]);
   std::fflush(nullptr);
@@ -372,7 +375,7 @@ int run_in_background(const AgentOptions& options, const Launch& launch) {
 }  // namespace
 
 int run_agent(const AgentOptions& options) {
-  const auto prepared = prepare(options);
+  const auto prepared = prepare(options, complain);
   if (const auto* wrong = std::get_if<Unlaunchable>(&prepared)) {
     complain(wrong->error.what);
     return wrong->exit_code;

@@ -137,22 +137,26 @@ Status look_at_other_jobs(const std::string& job, std::vector<std::string>& rema
 }
 
 // A job whose agent was killed just now still dies: its port and its name are free in a moment, and
-// whoever starts it again at once, by a script say, need not try twice.
-template <class Check>
-Status in_a_moment(const Check& check) {
+// whoever starts it again at once, by a script say, need not try twice. `waits` is called before
+// the second time.
+template <class Check, class Waits>
+Status in_a_moment(const Check& check, const Waits& waits) {
   constexpr auto kMoment = std::chrono::seconds(2);
   constexpr auto kBetween = std::chrono::milliseconds(10);
   const auto end = std::chrono::steady_clock::now() + kMoment;
-  for (;;) {
-    Status status = check();
-    if (status || std::chrono::steady_clock::now() > end) return status;
+  Status status = check();
+  if (!status) waits();
+  while (!status && std::chrono::steady_clock::now() < end) {
     std::this_thread::sleep_for(kBetween);
+    status = check();
   }
+  return status;
 }
 
 }  // namespace
 
-std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options) {
+std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options,
+                                           const std::function<void(std::string)>& say) {
   Launch launch;
   auto argv = program_of(options);
   if (!argv) return Unlaunchable{argv.error(), kExitNoProgram};
@@ -166,11 +170,17 @@ std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options) {
   auto settings = settings_of(launch.environment);
   if (!settings) return Unlaunchable{settings.error()};
   launch.settings = std::move(*settings);
-  const auto free = in_a_moment([&] { return probe_port(options); });
+  const auto free = in_a_moment(
+      [&] { return probe_port(options); },
+      [&] {
+        say(cat("port ", options.master_port, " can not be had just now; tries again for 2 s"));
+      });
   if (!free) return Unlaunchable{free.error()};
   const std::string& job = launch.settings.job;
   if (options.runs_scheduler) {
-    const auto unused = in_a_moment([&] { return look_at_other_jobs(job, launch.remarks); });
+    const auto unused = in_a_moment(
+        [&] { return look_at_other_jobs(job, launch.remarks); },
+        [&] { say(cat("job ", job, " still runs on this host; waits 2 s for its end")); });
     if (!unused) return Unlaunchable{unused.error()};
   }
   std::error_code error;

@@ -1,6 +1,7 @@
 // prepare(): everything about a launch that can be wrong, found out before anything is started.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -27,7 +28,8 @@ struct Unlaunchable {
 };
 
 // Looks for the program, composes the environment, reads the settings as the processes will, probes
-// the port, and makes the folders (last). Leaves no thread behind.
-std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options);
+// the port, and makes the folders (last). Leaves no thread behind. `say` hears what is waited for.
+std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options,
+                                           const std::function<void(std::string)>& say);
 
 }  // namespace holdfast::runtime
