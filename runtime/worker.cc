@@ -12,7 +12,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
-#include <filesystem>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -27,6 +26,7 @@
 #include "runtime/agent_watch.h"
 #include "runtime/given_paths.h"
 #include "runtime/sentinel.h"
+#include "runtime/solo_folder.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -54,22 +54,9 @@ void let_go_of_lifeline() {
   held_lifeline().reset();
 }
 
-struct PrivateDirectory {
-  std::string path;
-  std::string parent;
-  pid_t owner = 0;  // A forked child's exit must not take it away.
-  ~PrivateDirectory() { remove(); }
-  void remove() {
-    if (path.empty() || owner != ::getpid()) return;
-    if (const Status removed = io::remove_tree(std::exchange(path, ""), parent); !removed) {
-      std::fprintf(stderr, "holdfast: %s\n", removed.error().what.c_str());
-    }
-  }
-};
-
-PrivateDirectory& private_directory() {
-  static PrivateDirectory directory;
-  return directory;
+SoloFolder& solo_folder() {
+  static SoloFolder folder;
+  return folder;
 }
 
 // Whether a Worker lives; what is static here is its own.
@@ -340,15 +327,10 @@ Result<bool> Worker::Control::wait(std::unique_lock<std::mutex>& lock, Duration 
 Result<Identity> Worker::Control::place_in_world() {
   Identity identity;
   if (settings.role == config::Role::kNone) {
-    const std::string name = cat("solo-", ::getpid(), "-", settings.incarnation);
-    auto directory = io::runtime_directory(name);
+    auto directory = solo_folder().make(cat("solo-", ::getpid(), "-", settings.incarnation));
     if (!directory) return directory.error();
     identity.run_id = settings.incarnation;
-    identity.directory = *directory;
-    auto& owned = private_directory();
-    owned.path = *directory;
-    owned.parent = std::filesystem::path(*directory).parent_path();
-    owned.owner = ::getpid();
+    identity.directory = *std::move(directory);
     return identity;
   }
   {
@@ -371,7 +353,7 @@ Worker::~Worker() {
   if (control_->owner != ::getpid()) (void)control_.release();
   control_.reset();
   held_lifeline().reset();
-  private_directory().remove();
+  solo_folder().remove();
   taken = false;
 }
 

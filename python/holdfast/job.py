@@ -7,7 +7,7 @@ import contextlib
 import os
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -29,7 +29,8 @@ class Job:
         self.worker = worker
         self._place: Place | None = None
         self._owner = os.getpid()
-        _note_joining()
+        if lifeline := os.environ.get("HOLDFAST_LIFELINE"):
+            _note_joining(Path(lifeline))
 
     @property
     def place(self) -> Place:
@@ -96,16 +97,23 @@ def init() -> Job:
         raise UserError("a forked process has no place in the job; init() was called by its parent")
     if _job is None:
         _job = Job(Worker())
-        atexit.register(_job._at_exit)
+        _when_the_process_ends(_job._at_exit)
     return _job
 
 
-def _note_joining() -> None:
+def _when_the_process_ends(call: Callable[[], None]) -> None:
+    atexit.register(call)
+    if "multiprocessing.process" in sys.modules:
+        from multiprocessing import parent_process, util
+
+        if parent_process() is not None:  # Such a one ends by os._exit(), up to Python 3.13.
+            util.Finalize(None, call, exitpriority=-1)  # After its own children were joined.
+
+
+def _note_joining(lifeline: Path) -> None:
     """Let the launcher know that a lost process of this job can be replaced alone."""
-    lifeline = os.environ.get("HOLDFAST_LIFELINE")
-    if lifeline:  # It lies in the job's own folder, which the launcher removes.
-        with contextlib.suppress(OSError):
-            Path(lifeline).with_name("joined").touch()
+    with contextlib.suppress(OSError):  # It lies in the job's own folder, which goes with the job.
+        lifeline.with_name("joined").touch()
 
 
 def exit_code_of(status: object) -> int:

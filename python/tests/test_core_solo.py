@@ -275,3 +275,50 @@ def test_core_an_exception_in_the_block_closes_without_ending() -> None:
 def test_core_the_import_needs_no_framework() -> None:
     done = run("import sys, holdfast; print(any(m in sys.modules for m in ('torch', 'numpy')))")
     assert done.stdout == "False\n", done.stderr
+
+
+def folder_of(process: int) -> list[str]:
+    mine = Path(f"/dev/shm/holdfast-{os.geteuid()}")
+    return [path.name for path in mine.glob(f"solo-{process}-*")]
+
+
+ENDS = """
+import multiprocessing, os, sys
+def life(how):
+    import holdfast
+    holdfast.init().open(private_bytes=16).join()
+    print(os.getpid(), flush=True)
+    if how == "raise":
+        raise SystemExit(3)
+    if how == "_exit":
+        os._exit(0)
+if __name__ == "__main__":
+    how, method = sys.argv[1:]
+    if method == "itself":
+        life(how)
+    else:
+        process = multiprocessing.get_context(method).Process(target=life, args=(how,))
+        process.start()
+        process.join()
+"""
+
+
+@pytest.mark.parametrize("method", ["itself", "fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("how", ["return", "raise"])
+def test_core_nothing_is_left_in_memory(tmp_path: Path, how: str, method: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(ENDS)
+    words = [sys.executable, str(program), how, method]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=150)
+    assert folder_of(int(done.stdout)) == [], done.stderr
+
+
+def test_core_what_an_exit_at_once_leaves_the_next_process_removes(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(ENDS)
+    left = ""
+    for how in ("_exit", "return"):
+        words = [sys.executable, str(program), how, "itself"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=150)
+        left = left or done.stdout
+    assert folder_of(int(left)) == []

@@ -1,0 +1,71 @@
+#include "runtime/solo_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "io/files.h"
+
+namespace holdfast::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "solo-";
+constexpr const char* kLock = "/in-use";
+
+void remove_dead(const std::string& folder) {
+  std::vector<std::string> found;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename();
+    if (name.starts_with(kPrefix)) found.push_back(entry->path());
+  }
+  for (const auto& path : found) {
+    const io::Fd lock(::open((path + kLock).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+    // What can not be removed now, `holdfast clean` names.
+    if (lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) (void)io::remove_tree(path, folder);
+  }
+}
+
+// The lock gets its name when it is held: nobody finds it free before. Empty where there can be
+// none: then nobody but `holdfast clean` will remove what is left.
+io::Fd hold(const std::string& path) {
+  const std::string file = path + kLock;
+  const std::string unnamed = file + ".new";
+  io::Fd lock(::open(unnamed.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  const bool held = lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0 &&
+                    ::rename(unnamed.c_str(), file.c_str()) == 0;
+  return held ? std::move(lock) : io::Fd();
+}
+
+}  // namespace
+
+Result<std::string> SoloFolder::make(const std::string& name) {
+  auto made = io::runtime_directory(name);
+  if (!made) return made.error();
+  remove_dead(fs::path(*made).parent_path());
+  lock_ = hold(*made);
+  path_ = *made;
+  owner_ = ::getpid();
+  return made;
+}
+
+void SoloFolder::remove() {
+  if (path_.empty() || owner_ != ::getpid()) return;
+  const std::string path = std::exchange(path_, "");
+  if (const auto removed = io::remove_tree(path, fs::path(path).parent_path()); !removed) {
+    std::fprintf(stderr, "holdfast: %s\n", removed.error().what.c_str());
+  }
+  lock_.reset();
+}
+
+}  // namespace holdfast::runtime
