@@ -49,6 +49,20 @@ TEST(Stopped, WorkerIsReplacedLongBeforeItsLeaseRunsOut) {
   }
 }
 
+// Whoever tidies up takes the folder of a job that runs.
+TEST(Msrun, ReplacesAWorkerWhereTheFolderOfTheLogsIsGone) {
+  for (const char* spares : {"0", "1"}) {
+    Job job(cat("no-logs-", spares));
+    job.launch(toy(job, 1500, {"--worker_num", "2", "--spares", spares}));
+    ASSERT_TRUE(job.reaches(20)) << job.output();
+    std::filesystem::remove_all(job.logs);
+    ASSERT_TRUE(job.kill("MS_NODE_ID=1"));
+    EXPECT_EQ(job.wait(120), 0) << job.output();
+    EXPECT_EQ(count(job.output(), "nothing can be written in " + job.logs), 1U) << job.output();
+    EXPECT_TRUE(job.nothing_left());
+  }
+}
+
 TEST(Stopped, WorkerBehindAWrapperIsReplacedToo) {
   Job job("stopped-wrapped");
   job.environment.emplace_back(kLongLease);

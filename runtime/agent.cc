@@ -24,6 +24,7 @@
 #include "runtime/given_paths.h"
 #include "runtime/job_files.h"
 #include "runtime/launch.h"
+#include "runtime/log_folder.h"
 #include "runtime/random_bits.h"
 
 namespace holdfast::runtime {
@@ -63,6 +64,7 @@ class Agent {
   std::function<void()> on_started_;
   io::Loop loop_;
   agent::Machine machine_;
+  LogFolder logs_;
   Children children_;
   io::Trace trace_;
   std::shared_ptr<io::Connection> link_;
@@ -110,11 +112,14 @@ Agent::Agent(const AgentOptions& options, const Launch& launch, std::function<vo
       launch_(launch),
       on_started_(std::move(on_started)),
       machine_(machine_options(options, launch)),
+      logs_(
+          launch.log_directory,
+          [this](std::string text) { loop_.post([this, text = std::move(text)] { say(text); }); }),
       children_(loop_,
                 {.argv = launch.argv,
                  .environment = launch.environment,
-                 .log_directory = launch.log_directory,
-                 .job_directory = launch.job_directory},
+                 .job_directory = launch.job_directory,
+                 .logs = &logs_},
                 [this](agent::Died died) {
                   trace_.event("died", {{"process", died.process},
                                         {"exit_code", died.exit_code.value_or(-1)},
@@ -299,6 +304,7 @@ void keep_reports(const Launch& launch) {
 int run_job(const AgentOptions& options, const Launch& launch, std::function<void()> on_started) {
   // A spare that is gone when its place is written to it is no reason to die.
   ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);  // Nor is a limit on the size of files.
   const auto port = static_cast<std::uint16_t>(options.runs_scheduler ? options.master_port : 0);
   const auto written =
       write_agent_file(launch.job_directory,
@@ -365,6 +371,8 @@ int run_in_background(const AgentOptions& options, const Launch& launch) {
     for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
       ::dup2(log ? log.get() : null.get(), stream);
     }
+    // Whatever is said later finds its place in the file, also where the disk is full by then.
+    complain(cat("job ", launch.settings.job, " runs as process ", ::getpid()));
     tell(0);
   });
   std::fflush(nullptr);

@@ -120,7 +120,7 @@ std::string Children::new_log(const agent::Spawn& what) {
   std::string name = cat("worker_", what.node_id, ".log");
   if (what.role == agent::Role::kScheduler) name = "scheduler.log";
   if (what.role == agent::Role::kSpare) name = cat("spare_", spares_++, ".log");
-  std::string path = cat(options_.log_directory, '/', name);
+  std::string path = cat(options_.logs->path(), '/', name);
   // The first process of a place begins the log anew, its successors go on with it.
   if (what.attempt <= 1) ::unlink(path.c_str());
   if (!what.node_id.empty()) logs_[what.node_id] = path;
@@ -132,8 +132,9 @@ Status Children::spawn(const agent::Spawn& what) {
   running.log = new_log(what);
   running.lifeline = cat(options_.job_directory, "/lifeline-", ::getpid(), '-', what.process);
   if (const auto made = arena::prepare_lifeline(running.lifeline); !made) return made.error();
-  io::SpawnOptions options{
-      .argv = options_.argv, .environment = options_.environment, .output = running.log};
+  io::SpawnOptions options{.argv = options_.argv,
+                           .environment = options_.environment,
+                           .output = options_.logs->output_for(running.log)};
   auto& environment = options.environment;
   environment.push_back(cat("MS_ROLE=", role_name(what.role)));
   environment.push_back(cat("HOLDFAST_INCARNATION=", what.incarnation));

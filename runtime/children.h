@@ -24,14 +24,15 @@
 #include "io/fd.h"
 #include "io/loop.h"
 #include "io/process.h"
+#include "runtime/log_folder.h"
 
 namespace holdfast::runtime {
 
 struct ChildrenOptions {
   std::vector<std::string> argv;         // argv[0] is the program's path.
   std::vector<std::string> environment;  // What all have in common.
-  std::string log_directory;             // There.
   std::string job_directory;             // For lifelines; there.
+  LogFolder* logs = nullptr;
 };
 
 class Children {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
@@ -23,6 +24,7 @@ class _Log:
         self.file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.rank = rank  # None: a spare that has no place yet.
         self.rest = b""
+        self.of = _identity(os.fstat(self.file))
 
     def read(self) -> list[bytes]:
         """Return what was added, cut after each line end or carriage return."""
@@ -35,10 +37,16 @@ class _Log:
         return pieces
 
 
+def _identity(about: os.stat_result) -> tuple[int, int]:
+    return about.st_dev, about.st_ino
+
+
 class Follower:
     """The logs of a folder; `fileno()` is readable when there may be more to show.
 
     `write(rank, line)` gets every line of a rank. A spare's lines come once it has its place.
+    Where somebody removes the folder, `is_told` is False until it is there again: show() from time
+    to time.
     """
 
     def __init__(self, folder: Path, write: Callable[[int, bytes], None]) -> None:
@@ -50,14 +58,17 @@ class Follower:
         self._folder, self._write = folder, write
         self._logs: dict[str, _Log] = {}
         self._places: dict[str, int] = {}  # Of spares that were given one, by their logs' names.
-        libc = ctypes.CDLL(None, use_errno=True)
-        self._inotify: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        watch = libc.inotify_add_watch(
-            self._inotify, os.fsencode(folder), ctypes.c_uint32(_IN_MODIFY | _IN_CREATE)
-        )
-        if self._inotify < 0 or watch < 0:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._inotify: int = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._inotify < 0 or not self._watch():
             error = ctypes.get_errno()
             raise OSError(error, f"can not watch {folder}: {os.strerror(error)}")
+        self.is_told = True
+
+    def _watch(self) -> bool:
+        wanted = ctypes.c_uint32(_IN_MODIFY | _IN_CREATE)
+        folder = os.fsencode(self._folder)
+        return bool(self._libc.inotify_add_watch(self._inotify, folder, wanted) >= 0)
 
     def fileno(self) -> int:
         """Return what to wait for."""
@@ -70,13 +81,25 @@ class Follower:
                 pass
         except BlockingIOError:
             pass
-        for path in sorted(self._folder.iterdir()):
-            match = _LOG.fullmatch(path.name)
-            if match and path.name not in self._logs:
-                rank = int(match[2]) if match[1] == "worker" else self._places.get(path.name)
-                self._logs[path.name] = _Log(path, rank)
+        self.is_told = self._watch()  # Of the folder that is there by now; it may be another.
         for log in list(self._logs.values()):
             self._show(log)
+        with contextlib.suppress(FileNotFoundError):
+            for path in sorted(self._folder.iterdir()):
+                with contextlib.suppress(FileNotFoundError):
+                    self._take_up(path)
+
+    def _take_up(self, path: Path) -> None:
+        """Follow a log that is new, or stands where another was."""
+        if not (match := _LOG.fullmatch(path.name)):
+            return
+        if former := self._logs.get(path.name):
+            if former.of == _identity(path.stat()):
+                return
+            self._let_go(former)
+        rank = int(match[2]) if match[1] == "worker" else self._places.get(path.name)
+        self._logs[path.name] = _Log(path, rank)
+        self._show(self._logs[path.name])
 
     def _show(self, log: _Log) -> None:
         if log.rank is None:
@@ -96,7 +119,11 @@ class Follower:
         """Write the rest, let go."""
         self.show()
         for log in self._logs.values():
-            if log.rank is not None and log.rest:
-                self._write(log.rank, log.rest + b"\n")
-            os.close(log.file)
+            self._let_go(log)
         os.close(self._inotify)
+
+    def _let_go(self, log: _Log) -> None:
+        self._show(log)
+        if log.rank is not None and log.rest:
+            self._write(log.rank, log.rest + b"\n")
+        os.close(log.file)

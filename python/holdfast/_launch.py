@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import os
 import secrets
+import select
 import selectors
 import signal
 import socket
@@ -24,6 +25,7 @@ from holdfast._options import Run
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 _PR_SET_PDEATHSIG: Final = 1
+_LOOK_EVERY_S: Final = 1.0
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -36,7 +38,7 @@ def free_port() -> int:
 
 def say(text: str) -> None:
     """Write one line for people."""
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(OSError):
         print(f"holdfast: {text}", file=sys.stderr, flush=True)
 
 
@@ -169,7 +171,8 @@ class Launch:
                 selector.register(source, selectors.EVENT_READ)
             ended = asked = False
             while not ended:
-                ready = {key.fileobj for key, _ in selector.select()}
+                patience = None if follower.is_told else _LOOK_EVERY_S
+                ready = {key.fileobj for key, _ in selector.select(patience)}
                 follower.show()
                 if agent.stdout in ready:
                     ended = self._pass_on(agent.stdout.fileno())
@@ -188,7 +191,7 @@ class Launch:
             while words := os.read(stream, 1 << 16):
                 if self._lost is None:  # Else it only tells of its being interrupted.
                     text = words.replace(b"msrun: ", b"holdfast: ")
-                    with contextlib.suppress(BrokenPipeError):
+                    with contextlib.suppress(OSError):
                         _write_all(2, text)
             return True
         return False
@@ -201,10 +204,18 @@ class Launch:
             prefix = f"[{self._run.role}{rank}]:".encode() if self._run.count > 1 else b""
             try:
                 _write_all(1, prefix + line)
-            except BrokenPipeError:  # As of `| head`: the logs have all the same.
+            except OSError as error:
                 self._broken = True
+                if not isinstance(error, BrokenPipeError):  # As of `| head`, which wants no more.
+                    say(
+                        f"what the ranks say can not be shown any more ({error.strerror}); it is "
+                        f"in the logs in {self._folder()}"
+                    )
 
 
 def _write_all(stream: int, words: bytes) -> None:
     while words:
-        words = words[os.write(stream, words) :]
+        try:
+            words = words[os.write(stream, words) :]
+        except BlockingIOError:  # Whoever shares it with us has made it so.
+            select.select((), (stream,), ())

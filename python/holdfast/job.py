@@ -14,6 +14,7 @@ from typing import Final
 
 from holdfast._core import Optimizer, Place, Session, Worker
 from holdfast._errors import UserError
+from holdfast._output import outlive_a_full_disk
 from holdfast._waiting import abandoned
 
 
@@ -29,7 +30,8 @@ class Job:
         self.worker = worker
         self._place: Place | None = None
         self._owner = os.getpid()
-        if lifeline := os.environ.get("HOLDFAST_LIFELINE"):
+        if lifeline := os.environ.get("HOLDFAST_LIFELINE"):  # Of an agent, which keeps the logs.
+            outlive_a_full_disk()
             _note_joining(Path(lifeline))
 
     @property

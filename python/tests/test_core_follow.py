@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from holdfast._follow import Follower
@@ -36,3 +37,21 @@ def test_core_a_spare_without_a_place_is_not_shown(tmp_path: Path) -> None:
     append(tmp_path / "worker_1.log", f"{PROMOTED} {spare}\n")
     follower.close()
     assert shown == [(1, b"loaded\n")]
+
+
+def test_core_a_folder_that_goes_away_and_comes_back_is_followed_on(tmp_path: Path) -> None:
+    shown: list[tuple[int, bytes]] = []
+    folder = tmp_path / "log"
+    follower = Follower(folder, lambda rank, line: shown.append((rank, line)))
+    append(folder / "worker_0.log", "first\nhalf")
+    follower.show()
+    assert follower.is_told
+    shutil.rmtree(folder)
+    follower.show()
+    assert not follower.is_told
+    folder.mkdir()
+    append(folder / "worker_0.log", "anew\n")
+    follower.show()
+    assert follower.is_told
+    follower.close()
+    assert shown == [(0, b"first\n"), (0, b"half\n"), (0, b"anew\n")]

@@ -55,6 +55,30 @@ def test_core_the_output_of_several_ranks_is_shown_by_rank(tmp_path: Path) -> No
     assert "to out" not in err
 
 
+def test_core_a_terminal_that_takes_no_more_does_not_end_the_job(tmp_path: Path) -> None:
+    text = "import sys\nprint('shown', flush=True)\nopen(sys.argv[1], 'w').write('ended')"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "holdfast",
+                "run",
+                "--log-dir=log",
+                program(tmp_path, text),
+                "end",
+            ],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            timeout=LIMIT_S,
+        )
+    assert done.returncode == 0, done.stderr
+    assert "can not be shown any more (No space left on device)" in done.stderr
+    assert (tmp_path / "end").read_text() == "ended"
+
+
 @pytest.mark.parametrize(
     ("options", "shown"),
     [
