@@ -22,12 +22,22 @@ if not NEEDS_MINDSPORE.args[0]:
     from holdfast.mindspore import (
         _between,
         _callbacks,
+        _cells,
         _evaluated,
         _former,
         _operators,
         _outputs,
         _train,
     )
+
+    class Net(ms.nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.sums: list[Any] = []
+            self.table = np.zeros(9000)
+            self.scaler = ms.amp.DynamicLossScaler(2.0, 2, 3)
+            self.own = [ms.Parameter(ms.Tensor([1.0]), name="listed")]
+
 
 # In the first call; in the second, whose parameters were loaded; before a callback's collective,
 # and after it; and after the checkpoint of OnRequestExit.
@@ -92,6 +102,23 @@ def test_mindspore_a_spare_draws_and_counts_what_its_predecessor_would_have(
     assert found[0] == found[1]
 
 
+@pytest.mark.kill
+def test_mindspore_a_program_s_own_objects_sums_and_checkpoints_cost_nothing(
+    tmp_path: Path,
+) -> None:
+    found = []
+    for kind in ("calm", "kill"):
+        run = Job(tmp_path / kind, tmp_path, [str(HERE / "mindspore_own.py"), kind])
+        try:
+            run.end()
+        finally:
+            run.stop()
+        assert (tmp_path / kind / "killed").exists() is (kind == "kill")
+        found.append(digests(tmp_path / kind))
+    assert {"final-0.ckpt", "final-1.ckpt", "out-1/n-3_7.ckpt"} <= set(found[0])
+    assert found[0] == found[1]
+
+
 class Holder(SimpleNamespace):
     """Holds whatever it is given; can be referred to weakly."""
 
@@ -136,6 +163,53 @@ def test_mindspore_nested_dicts_stay_of_their_kind() -> None:
     assert other.of["d"]["new"] == 0 and type(other.parts[0]) is OrderedDict
     assert type(other.late[0]) is Counter and other.each[0]["b"] == 7 and other.each[0]["a"] == 1
     assert other.raw is raw == bytearray(b"abc")
+
+
+class Meter:
+    def __init__(self, total: int) -> None:
+        self.total = total
+
+
+def test_mindspore_objects_of_the_program_s_classes_are_data() -> None:
+    class Lost(Meter):
+        pass
+
+    held: Any = holder(one=Meter(1), by={"a": [Meter(2)], "b": Meter(3)}, lost=Lost(4), file=print)
+    kept = _callbacks.attributes(held, print)
+    first, inner = held.one, held.by["a"][0]
+    held.one, inner.total = Meter(5), 6
+    _callbacks.give_back(held, kept)  # A repair in the process: each is the object that it was.
+    assert held.one is first and held.by["a"][0] is inner and (first.total, inner.total) == (1, 2)
+    kept = pickle.loads(pickle.dumps(kept))
+    other: Any = holder(one=Meter(0), by={"a": [Meter(0)]}, lost=None)
+    mine, inside = other.one, other.by["a"][0]
+    _callbacks.give_back(other, kept)
+    assert other.one is mine and other.by["a"][0] is inside and other.lost is None
+    assert (mine.total, inside.total, other.by["b"].total) == (1, 2, 3)
+
+
+def test_mindspore_what_cells_add_up_is_kept_up_to_a_size() -> None:
+    said: list[str] = []
+    eager, ms_mode = ms.PYNATIVE_MODE, ms.get_context("mode")
+    ms.set_context(mode=eager)
+    try:
+        cell = Net()
+        table, cells = cell.table, _cells.Cells(cell, said.append)
+        before = cells.now()
+        assert not cells.changed()
+        cell.sums.append(ms.Tensor([1.0]))
+        kept = pickle.loads(pickle.dumps(cells.changed()))
+        assert set(kept) == {("", "sums")} and not said
+        cells.put(before)
+        assert cell.sums == [] and cell.table is table
+        cells.put_changed(kept)
+        assert cell.sums[0].asnumpy().tolist() == [1.0]
+        cell.table = np.ones(9000)
+        assert set(cells.changed()) == {("", "sums")} and "'table' of cell Net" in said[0]
+        hidden = _cells.hidden_parameters(ms.nn.SequentialCell(cell))
+        assert [p.name for p in hidden] == ["scale_value", "counter", "listed"]
+    finally:
+        ms.set_context(mode=ms_mode)
 
 
 def test_mindspore_callbacks_of_calls_that_are_passed_hold_what_they_held_at_their_end() -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from holdfast.mindspore._outputs import FLAT, pack, settled, unpack
+from holdfast.mindspore._things import is_thing
 
 _PLAIN: Final = (bool, int, float, str, bytes, type(None))
 _DICTS: Final = (dict, OrderedDict, defaultdict, Counter)
@@ -39,7 +40,7 @@ def repairs(callback: Any) -> bool:
 # ---- Attributes ----------------------------------------------------------------------------------
 
 
-def _size(value: Any, depth: int = _DEPTH) -> int:
+def size_of(value: Any, depth: int = _DEPTH) -> int:
     """Return about how many bytes a value has; TypeError: it is not only data.
 
     Made at each step: what has many parts is not gone through to its end.
@@ -58,12 +59,14 @@ def _size(value: Any, depth: int = _DEPTH) -> int:
         if FLAT.issuperset(map(type, parts)):
             return size
         for part in parts:
-            size += _size(part, depth - 1)
+            size += size_of(part, depth - 1)
             if size > _MOST_BYTES:
                 break
         return size
     if type(value).__name__ == "Tensor" and hasattr(value, "asnumpy"):
         return 64 + int(value.nbytes)
+    if is_thing(type(value)) and depth:
+        return 64 + size_of(vars(value), depth - 1)
     raise TypeError
 
 
@@ -75,7 +78,7 @@ def attributes(callback: Any, say_once: Callable[[str], None]) -> dict[str, Any]
     kept = {}
     for name, value in found.items():
         try:
-            size = _size(value)
+            size = size_of(value)
         except TypeError:
             continue
         if size <= _MOST_BYTES:
@@ -93,7 +96,10 @@ def give_back(callback: Any, kept: dict[str, Any]) -> None:
     """Set what attributes() has found; a list and the like stay the objects that they are."""
     for name, packed in kept.items():
         now = vars(callback).get(name)
-        value = settled(unpack(packed), now)
+        try:
+            value = settled(unpack(packed), now)
+        except LookupError:
+            continue
         if type(now) is type(value) and isinstance(now, (list, deque, bytearray)):
             now.clear()
             now.extend(value)

@@ -1,24 +1,60 @@
-"""What cells of the program's own have in plain attributes, and change when they run (PyNative).
+"""What cells of the program's own have in attributes, and change when they run (PyNative).
 
-`self.calls += 1` in construct, as for a warm-up, is part of what a step depends on: a step that is
-made again counts once, and a replacement goes on with the number. In a graph it is a constant.
+`self.calls += 1` in construct, as for a warm-up, or gradients that are added up there, are part of
+what a step depends on: a step that is made again counts once, and a replacement goes on with what
+was there. In a graph it is a constant.
 """
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable
 from typing import Any, Final
 
+from holdfast.mindspore import _callbacks
+from holdfast.mindspore._outputs import pack
+
+_MOST_BYTES: Final = 64 << 10  # Of an attribute, and
+_MOST_CHANGED: Final = 256 << 10  # of all that have changed: they are written at every step.
 _PLAIN: Final = (bool, int, float, str, type(None))
 _NONE: Final = object()
 
+
+class _Data(bytes):
+    """Lists, tensors and the like, pickled: they may change, this does not."""
+
+
 Plain = dict[tuple[str, str], Any]  # By the names of cell and attribute.
+
+
+def hidden_parameters(network: Any) -> list[Any]:
+    """Return the parameters of cells that are not the network's for MindSpore.
+
+    It does not look into lists, nor into objects that are no cells (mindspore.amp's loss scalers).
+    """
+    from mindspore import Parameter, nn
+
+    known, found = {id(p) for p in network.get_parameters()}, []
+    for _, cell in network.cells_and_names():
+        for value in list(vars(cell).values()):
+            if isinstance(value, (nn.Cell, type, Parameter)):
+                continue
+            parts = value.values() if type(value) is dict else value
+            if not isinstance(value, (list, tuple, dict)):
+                parts = getattr(value, "__dict__", {}).values()
+            for part in list(parts):
+                if isinstance(part, Parameter) and id(part) not in known and not part.has_init:
+                    known.add(id(part))
+                    found.append(part)
+    return found
 
 
 class Cells:
     """The cells of one network whose classes are not MindSpore's."""
 
-    def __init__(self, network: Any) -> None:
+    def __init__(self, network: Any, say_once: Callable[[str], None]) -> None:
         """Look at them as they are before the first step."""
+        self._say_once = say_once
         from mindspore import context, nn
 
         eager = context.get_context("mode") == context.PYNATIVE_MODE
@@ -29,7 +65,9 @@ class Cells:
             if not type(cell).__module__.startswith("mindspore.")
         }
         self._names: dict[str, tuple[int, list[str]]] = {}  # Of each cell's attributes, and of all.
+        self._large: dict[tuple[int, str], Any] | None = {}  # From the start: most do not change.
         self._first = self.now()
+        self._at_start, self._large = self._large, None
 
     def now(self) -> Plain:
         """Return all plain attributes."""
@@ -42,26 +80,67 @@ class Cells:
                 self._names[name] = len(held), names
             for key in names:
                 value = held.get(key, _NONE)
-                if isinstance(value, _PLAIN):
+                if not isinstance(value, _PLAIN):
+                    value = self._packed(cell, key, value)
+                if value is not _NONE:
                     found[name, key] = value
         return found
 
     def _counts(self, key: str, value: Any) -> bool:
-        return key not in self._usual and isinstance(value, _PLAIN)
+        return key not in self._usual and (isinstance(value, _PLAIN) or _is_data(value))
+
+    def _packed(self, cell: Any, key: str, value: Any) -> Any:
+        """Return data as something that does not change; _NONE: it is none, or too large."""
+        if value is _NONE or not _is_data(value):
+            return _NONE
+        if _callbacks.size_of(value) <= _MOST_BYTES:
+            return _Data(pickle.dumps(pack(value), pickle.HIGHEST_PROTOCOL))
+        if self._large is not None:
+            self._large[id(cell), key] = value
+        elif self._at_start.get((id(cell), key)) is not value:
+            self._left_out(type(cell).__name__, key, _MOST_BYTES)
+        return _NONE
+
+    def _left_out(self, cell: str, key: str, limit: int) -> None:
+        self._say_once(
+            f"attribute '{key}' of cell {cell} is beyond {limit >> 10} KiB and is not kept: where "
+            "it changes in a step, a process that replaces another has what the program gives it "
+            "at its start; a Parameter is kept whatever its size"
+        )
 
     def changed(self) -> Plain:
         """Return those that are not as before the first step."""
-        first = self._first
-        return {at: value for at, value in self.now().items() if first.get(at, _NONE) != value}
+        first, found, size = self._first, {}, 0
+        for at, value in self.now().items():
+            if first.get(at, _NONE) == value:
+                continue
+            size += len(value) if isinstance(value, _Data) else 0
+            if size <= _MOST_CHANGED:
+                found[at] = value
+            else:
+                self._left_out(at[0], at[1], _MOST_CHANGED)
+        return found
 
     def put(self, values: Plain) -> None:
         """Bring all to what now() has returned; those that came later go."""
         for name, key in self.now().keys() - values.keys():
             del vars(self._cells[name])[key]
         for (name, key), value in values.items():
-            if name in self._cells:
+            if name not in self._cells:
+                continue
+            if isinstance(value, _Data):
+                _callbacks.give_back(self._cells[name], {key: pickle.loads(value)})
+            else:
                 setattr(self._cells[name], key, value)
 
     def put_changed(self, changed: Plain) -> None:
         """Bring all to what changed() has returned."""
         self.put({**self._first, **changed})
+
+
+def _is_data(value: Any) -> bool:
+    try:
+        _callbacks.size_of(value)
+    except TypeError:
+        return False
+    return True

@@ -6,10 +6,12 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from copy import copy
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain, repeat
 from typing import Any, Final
 
 import numpy as np
+
+from holdfast.mindspore._things import Thing, is_thing, named
 
 FLAT: Final = frozenset({bool, int, float, type(None)})
 _ATOMS: Final = FLAT | {str, bytes}
@@ -49,18 +51,26 @@ class Lacking(dict[Any, Any]):
 
 
 def settled(value: Any, like: Any) -> Any:
-    """Return data with the factories that `like`, what the program has there now, knows."""
-    if type(value) is list:
-        several = like if isinstance(like, list) else []
-        return [
-            settled(part, several[i] if i < len(several) else None) for i, part in enumerate(value)
-        ]
+    """Return data as the program has it; `like`: what is there now.
+
+    That knows the factories that were lacking, and objects stay those that they are. LookupError:
+    there is no such class any more.
+    """
+    if isinstance(value, Thing):
+        target = value.into(like)
+        vars(target).update(settled(value.held, vars(target)))
+        for gone in vars(target).keys() - value.held.keys():
+            del vars(target)[gone]
+        return target
+    if type(value) in (list, tuple) and not _ATOMS.issuperset(map(type, value)):
+        several = like if type(like) is type(value) else ()
+        return type(value)(map(settled, value, chain(several, repeat(None))))
     if not isinstance(value, dict):
         return value
     make = getattr(like, "default_factory", None) or getattr(value, "default_factory", None)
     there = like if isinstance(like, dict) else {}
     for key, part in value.items():
-        if isinstance(part, (dict, list)):
+        if isinstance(part, (dict, list, tuple, Thing)):
             lacks = isinstance(part, Lacking) and key not in there
             value[key] = settled(part, make() if make and lacks else there.get(key))
     return defaultdict(make, value) if isinstance(value, Lacking) else value
@@ -76,6 +86,8 @@ def pack(value: Any) -> Any:
         return parts
     if hasattr(value, "asnumpy"):
         return Packed(value.asnumpy().copy(), str(value.dtype))
+    if is_thing(type(value)):
+        return Thing(named(type(value)), pack(vars(value)), value)
     return copy(value) if isinstance(value, (np.ndarray, bytearray)) else value
 
 
@@ -102,6 +114,8 @@ def unpack(value: Any) -> Any:
     parts = _alike(value, unpack)
     if parts is not None:
         return parts
+    if isinstance(value, Thing):
+        return Thing(value.kind, unpack(value.held), value.of)
     if isinstance(value, Packed):
         import mindspore
 

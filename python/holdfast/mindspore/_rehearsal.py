@@ -81,7 +81,7 @@ class Scratch:
         own = list(network.get_parameters())
         parameters = [*own, *_callbacks.parameters(callbacks, own)]
         self._kept = [(parameter, memory(parameter).copy()) for parameter in parameters]
-        self._cells = Cells(network)
+        self._cells = Cells(network, lambda text: None)
         self._held = [
             Held(callback, _callbacks.attributes(callback, lambda text: None))
             for callback in callbacks

@@ -17,7 +17,7 @@ from typing import Any, Final
 from holdfast._errors import UserError
 from holdfast.mindspore import _callbacks, _gasp, _pipeline, _random, _rehearsal, _switches
 from holdfast.mindspore._between import Held, Rest, around_begins, begins_as_usual
-from holdfast.mindspore._cells import Cells
+from holdfast.mindspore._cells import Cells, hidden_parameters
 from holdfast.mindspore._engine import Engine
 from holdfast.mindspore._evaluated import Evaluated
 from holdfast.mindspore._former import Former
@@ -64,7 +64,7 @@ class Trainer(threading.local):
         self._rest: Rest | None = None
         self._network: Any = None
         self.cells: Cells | None = None  # Of it.
-        self._others: list[Any] = []  # Parameters that callbacks hold.
+        self._others: list[Any] = []  # Parameters that callbacks hold, or objects within cells.
         self.former = Former()
 
     def keep(self, callbacks: list[Any]) -> None:
@@ -75,11 +75,13 @@ class Trainer(threading.local):
         """Return the state of a network, and of averages of it; opened at the first call."""
         if self.state is None:
             parameters = list(network.get_parameters())
-            self._others = _callbacks.parameters(callbacks, parameters)
+            hidden = hidden_parameters(network)
+            known = [*parameters, *hidden]
+            self._others = [*hidden, *_callbacks.parameters(callbacks, known)]
             self.state = State(self.engine, parameters, {"call": 0}, self._others)
             self.evaluated.load(self.state.objects.get("evaluated", b""))
             self.former.load(self.state.objects.get("former", b""))
-            self._network, self.cells = network, Cells(network)
+            self._network, self.cells = network, Cells(network, self.engine.say_once)
             if self.engine.restarted and _draws(network):
                 self.engine.say_once(
                     "the network has dropout, whose masks begin anew in this process, which takes "
@@ -198,13 +200,13 @@ def guarded(network: Any) -> Any:
 class Run:
     """One call of Model.train."""
 
-    def __init__(
-        self, trainer: Trainer, callbacks: list[Any], cb_params: Any, dataset: Any
-    ) -> None:
+    def __init__(self, trainer: Trainer, callbacks: list[Any], arguments: dict[str, Any]) -> None:
+        """`arguments`: of Model._train_process."""
         self._trainer = trainer
         self._callbacks = callbacks
-        self._cb_params = cb_params
-        self._dataset = dataset
+        self._cb_params = arguments["cb_params"]
+        self._dataset = arguments["train_dataset"]
+        self.epochs: int = arguments["epoch"]  # Where the loop ends.
         self._first_batch = 0  # Of the pipeline: where the loop began.
         self._first_step = 0
         self._answer: Any = None  # Outputs of a step that is done already.
@@ -297,6 +299,8 @@ class Run:
         dataset.config.set_fast_recovery(_pipeline.draws_nothing(self._dataset))
         batch, epoch, done = int(at["batch"]), int(at["epoch"]), int(at["step"])
         self._first_batch, self._first_step = int(at["first_batch"]), int(at["first_step"])
+        # A program that begins from its last checkpoint asks for fewer now.
+        self.epochs, self._cb_params.epoch_num = at["epochs"]
         if self._trainer.retrying and self._trainer.rest is not None:
             batch += 1
             epoch += batch % self._dataset.get_dataset_size() == 0
@@ -347,6 +351,7 @@ class Run:
             "batch": self._first_batch + step - self._first_step - 1,
             "first_batch": self._first_batch,
             "first_step": self._first_step,
+            "epochs": (self.epochs, self._cb_params.epoch_num),
             "batch_num": self._cb_params.batch_num,
             "outputs": packed,
             "loss": _loss(whole),
@@ -408,7 +413,7 @@ def train_process(
         if not engine.rehearsing:
             trainer.open(network, callbacks)
         arguments["cb_params"].cur_step_num = begun_at
-        run = Run(trainer, callbacks, arguments["cb_params"], arguments["train_dataset"])
+        run = Run(trainer, callbacks, arguments)
         first = run.enter(arguments.get("initial_epoch", 0))
         if first is None:
             return
@@ -416,7 +421,7 @@ def train_process(
         around_begins(manager, run.before_begin, run.after_begin)
         trainer.training = True
         try:
-            original(model, **{**arguments, "initial_epoch": first})
+            original(model, **{**arguments, "epoch": run.epochs, "initial_epoch": first})
             trainer.keep(callbacks)
             return
         except Restart:
