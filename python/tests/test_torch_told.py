@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,3 +103,58 @@ def test_torch_calls_before_state_are_written_on_after_a_torn_line(tmp_path: Pat
         assert path.read_text().count("\n") == process + 1
         with path.open("a") as file:
             file.write('["world", "d", 1, "killed he')
+
+
+OWN_LOOP = """
+def main(told, steps, evaluations):
+    ask(told, 10)
+    for _ in range(2):
+        pass
+    n = told.n
+    while n < steps:
+        if n in evaluations:
+            evaluate(told, n)
+        told.see_own_loop()
+        told.enter_pass()
+        n += 1
+
+def evaluate(told, n):
+    for k in range(2):
+        ask(told, n)
+"""
+
+
+def in_a_loop_of_its_own(path: Path, evaluations: list[int], first: int = 0) -> list[int]:
+    """Return what a program was told again, of what it asks before and within its loop."""
+    said = []
+
+    def ask(told: Any, n: int) -> None:
+        if not told.again("world", torch.tensor([0.0])):
+            told.note("world", torch.tensor([float(n)]), first)
+        else:
+            said.append(n)
+
+    told: Any = Told(print)
+    told.open(path, first)
+    told.n = first
+    found: dict[str, Any] = {"ask": ask}
+    exec(compile(OWN_LOOP, "program.py", "exec"), found)
+    # On a stack of its own: pytest's has loops, too.
+    thread = Thread(target=found["main"], args=(told, first + 2, evaluations))
+    thread.start()
+    thread.join()
+    return said
+
+
+def test_torch_what_was_asked_within_a_loop_of_ones_own_is_not_told_elsewhere_in_it(
+    tmp_path: Path,
+) -> None:
+    assert in_a_loop_of_its_own(tmp_path / "told", [0]) == []
+    assert in_a_loop_of_its_own(tmp_path / "told", [10], first=10) == []
+    assert in_a_loop_of_its_own(tmp_path / "told", [20], first=20) == []
+
+
+def test_torch_what_was_asked_before_a_loop_of_ones_own_is_told_again(tmp_path: Path) -> None:
+    assert in_a_loop_of_its_own(tmp_path / "told", []) == []
+    assert in_a_loop_of_its_own(tmp_path / "told", [], first=10) == [10]
+    assert in_a_loop_of_its_own(tmp_path / "told", [], first=20) == [10]

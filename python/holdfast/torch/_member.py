@@ -295,7 +295,9 @@ def _tell_of_echo(engine: Engine) -> None:
         raise UserError(
             f"{call}() asks for another rank's objects before State is made; this process replaces "
             "another, and the others did not exchange these at their start (or more than "
-            f"{LIMIT >> 20} MiB). Let each rank find them itself (a file, the environment)"
+            f"{LIMIT >> 20} MiB). Let each rank find them itself (a file, the environment); where "
+            "it does so because there is a checkpoint by now, let rank 0 look which one there is, "
+            "and broadcast_object_list() that: all that replace it are told the same"
         )
     engine.warn_once(
         "this process replaces another, and asks before its State for what the others did not "

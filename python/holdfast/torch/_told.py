@@ -5,10 +5,14 @@ the others are past it. Its decisions (the best accuracy so far, whether to stop
 out as theirs. Each rank writes the results of its program's own collectives there into a file of
 the job's folder; its successor reads it. A result counts once a later step is done, for then every
 rank has it: so all take the same from their files where all were started again.
+
+In a loop of the program's own nobody passes over anything: a replacement asks where it stands, and
+what its place was told elsewhere in that loop is no answer.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable
 from hashlib import blake2b
@@ -17,6 +21,7 @@ from pathlib import Path
 from torch import Tensor
 
 from holdfast.torch._early import as_bytes, fill
+from holdfast.torch._places import Place, are_in_one_loop, place_of
 from holdfast.torch._records import Records
 
 _Key = tuple[int | None, str, int]
@@ -35,6 +40,7 @@ class Told:
         self._own_loop = False
         self._pass: int | None = 0  # None: within one, where nothing is made again.
         self._made: Counter[str] = Counter()
+        self._asked_at: set[Place] = set()  # Before the first step.
 
     def open(self, path: Path, version: int) -> None:
         """Read what a predecessor was told; `version`: with which this process begins."""
@@ -48,11 +54,16 @@ class Told:
     def enter_pass(self) -> None:
         """Make a step: from here on this process is where the others are."""
         self._pass = None
+        self._asked_at.clear()
         self._records.known.clear()
 
     def see_own_loop(self) -> None:
-        """Take note that the program makes its steps in a loop of its own."""
+        """Take note that the program makes its steps in a loop of its own, from where this is."""
         self._own_loop = True
+        if self._asked_at:
+            here = place_of(sys._getframe())
+            if any(are_in_one_loop(before, here) for before in self._asked_at):
+                self._records.close()
 
     def digest(self) -> bytes:
         """Return 8 bytes that are the same where ranks were told the same number of things."""
@@ -86,6 +97,8 @@ class Told:
             if self._own_loop:  # What its place before such a step was told is that of many.
                 self._records.close()
             return
+        if not self._pass:
+            self._asked_at.add(place_of(sys._getframe()))
         key = (self._pass, label, self._made[label])
         self._made[label] += 1
         self._records.add(key, version, as_bytes(out))
