@@ -24,10 +24,11 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "chaos"))
-from job import Job, kill  # noqa: E402
+from job import Job, alive, kill  # noqa: E402
 from torchrun import Torchrun  # noqa: E402
 
 WORKERS = 4
+SPARE_LIMIT = 120  # Seconds: a spare starts only while nothing else wants the processor.
 TORCHRUN_LIMIT = 90  # Seconds for a start or a restart, on a busy machine.
 
 
@@ -55,6 +56,12 @@ def of_new_generation(trace, at):
     return lambda event: event["generation"] == newest
 
 
+def ready_spares(trace):
+    """How many wait now: with the program's start behind them. Those that were given a place wait no more."""
+    gone = {e["pid"] for e in trace.events("promoted")}
+    return sum(alive(pid) for pid in {e["pid"] for e in trace.events("waiting")} - gone)
+
+
 def phases(trace, at):
     """Milliseconds of detection, abort and re-form of the recovery from the one kill at `at`."""
     later = sorted((e for e in trace.lines if e["t_ns"] > at), key=lambda e: e["t_ns"])
@@ -76,7 +83,7 @@ def phases(trace, at):
 
 
 def ours(arguments, spares, rounds, folder):
-    """Several kills in one job; a kill waits until the former spare was replaced (all have stepped for a while)."""
+    """Several kills in one job; a kill waits until the former spare's successor is ready."""
     times, steps, found = [], [], []
     path = folder / f"ours-{spares}"
     path.mkdir()
@@ -87,8 +94,8 @@ def ours(arguments, spares, rounds, folder):
         job.until(lambda t: t.newest_step() >= 20, what="the first steps")
         startup = (min(e["t_ns"] for e in job.trace.events("step")) - began) / 1e6
         for _ in range(rounds):
-            time.sleep(3.0)  # A spare that replaces the used one has to be ready: that is the case measured.
-            job.trace.poll()
+            time.sleep(3.0)  # All have stepped for a while.
+            job.until(lambda t: ready_spares(t) >= spares, limit=SPARE_LIMIT, what="a ready spare", every=0.1)
             victim = job.trace.pid_of(random.randrange(WORKERS))
             at = now()
             kill(victim)
