@@ -11,6 +11,7 @@ namespace {
 std::string why_alive(const runtime::FoundJob& job) {
   if (job.agent_alive) return "its agent runs";
   if (job.scheduler_alive) return "its scheduler runs";
+  if (job.solo_alive) return "its process runs";
   if (job.users.empty()) return "it may be starting just now";
   return cat("process ", job.users.front(), " uses its files");
 }

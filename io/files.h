@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "io/fd.h"
 
 namespace holdfast::io {
 
@@ -25,6 +26,14 @@ Result<std::string> read_file(const std::string& path);
 // A reader finds the old bytes or the new ones, never a part; so does one after this process's
 // death. Durable against power loss too: the file and its folder are synced.
 Status write_file_atomically(const std::string& path, std::string_view bytes, mode_t mode = 0600);
+
+// Locks a file, until what is returned is closed or this process has ended, however that comes.
+// Empty where that can not be, or another process has it locked.
+Fd lock_file(const std::string& path);
+
+// Whether a process has it locked: also one of another PID namespace, of which nothing else can be
+// known.
+bool is_locked(const std::string& path);
 
 // The last `lines` lines of a file, or fewer (at most 64 KiB are looked at); empty where it can not
 // be read. For "the last words of its log are".

@@ -16,6 +16,7 @@
 #include "io/files.h"
 #include "io/loop.h"
 #include "io/process.h"
+#include "runtime/solo_folder.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -31,8 +32,10 @@ Status write_keeper(const std::string& path, Keeper keeper) {
   const nlohmann::ordered_json json = {{"job", keeper.job},   {"host", keeper.host},
                                        {"port", keeper.port}, {"log_dir", keeper.log_dir},
                                        {"pid", keeper.pid},   {"start_time", keeper.start_time}};
-  return io::write_file_atomically(
+  const auto written = io::write_file_atomically(
       path, json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  if (written) (void)io::lock_file(path).release();  // The end of the process closes it.
+  return written;
 }
 
 std::optional<Keeper> read_keeper(const std::string& path) {
@@ -56,8 +59,15 @@ std::optional<Keeper> read_keeper(const std::string& path) {
                 number("start_time")};
 }
 
-bool alive(const Keeper& keeper) {
-  return keeper.pid > 0 && io::same_process_alive(keeper.pid, keeper.start_time);
+// By the lock also one of another PID namespace, whose number means somebody else here.
+bool alive(const std::string& path, const Keeper& keeper) {
+  return (keeper.pid > 0 && io::same_process_alive(keeper.pid, keeper.start_time)) ||
+         io::is_locked(path);
+}
+
+// The first process of another container has the number of that of ours.
+bool is_this_process(const Keeper& keeper) {
+  return keeper.pid == ::getpid() && keeper.start_time == io::start_time(keeper.pid);
 }
 
 std::vector<std::string> names_in(const std::string& folder) {
@@ -86,8 +96,9 @@ std::vector<Keeper> other_agents(const std::string& directory) {
   std::vector<Keeper> agents;
   for (const auto& name : names_in(directory)) {
     if (!name.starts_with(kAgentPrefix)) continue;
-    const auto keeper = read_keeper(cat(directory, '/', name));
-    if (keeper && keeper->pid != ::getpid() && alive(*keeper)) agents.push_back(*keeper);
+    const std::string path = cat(directory, '/', name);
+    const auto keeper = read_keeper(path);
+    if (keeper && !is_this_process(*keeper) && alive(path, *keeper)) agents.push_back(*keeper);
   }
   return agents;
 }
@@ -151,8 +162,10 @@ void find_processes(std::vector<FoundJob>& jobs) {
 
 FoundJob look_at(const std::string& name, const std::string& directory) {
   FoundJob job{.name = name, .directory = directory};
-  job.scheduler = read_keeper(cat(directory, '/', kSchedulerFile));
-  job.scheduler_alive = job.scheduler && alive(*job.scheduler);
+  const std::string scheduler = cat(directory, '/', kSchedulerFile);
+  job.scheduler = read_keeper(scheduler);
+  job.scheduler_alive = job.scheduler && alive(scheduler, *job.scheduler);
+  job.solo_alive = is_solo_folder_in_use(directory);
   const auto agents = other_agents(directory);
   job.agent_alive = !agents.empty();
   job.master_alive = std::ranges::any_of(agents, [](const Keeper& k) { return k.port != 0; });

@@ -25,7 +25,7 @@ struct Keeper {
 };
 
 // Writes this process down as the job's scheduler, or as one of its agents; pid and start time are
-// filled in.
+// filled in. The file stays locked until the process has ended.
 Status write_scheduler_file(const std::string& directory, Keeper keeper);
 Status write_agent_file(const std::string& directory, Keeper keeper);
 
@@ -42,6 +42,7 @@ struct FoundJob {
   bool agent_alive = false;
   bool master_alive = false;  // The agent that runs the scheduler.
   bool starting = false;      // Made within the last minute, and nobody has written himself down.
+  bool solo_alive = false;    // The process that is a world of its own.
   // Living processes that have a file of the folder open or mapped; and those that an agent in
   // another PID namespace started, of whose end nothing can be known here.
   std::vector<pid_t> users;
@@ -50,14 +51,15 @@ struct FoundJob {
   std::vector<pid_t> orphans;
   // Whether any process still needs the folder.
   [[nodiscard]] bool alive() const {
-    return scheduler_alive || agent_alive || starting || !users.empty();
+    return scheduler_alive || agent_alive || solo_alive || starting || !users.empty();
   }
 };
 
 // Ends the job's orphans and waits until they are gone, 5 s at most. Returns those that are not.
 std::vector<pid_t> end_orphans(const FoundJob& job);
 
-// All job folders of this user, by name. Sees only processes of its own PID namespace.
+// All job folders of this user, by name. Of other PID namespaces (containers that share /dev/shm)
+// it knows whether agents, schedulers and processes without a launcher live, and no users.
 std::vector<FoundJob> jobs_on_this_host();
 
 // Asks a scheduler for its status: the JSON of wire::StatusReply.

@@ -60,5 +60,27 @@ TEST(FoundJob, TakesNobodyOfAnotherPidNamespaceForAnOrphan) {
   if (!found) GTEST_SKIP() << "no PID namespace can be made here";
 }
 
+// Containers that share /dev/shm: the numbers of the others' processes mean nothing here.
+TEST(FoundJob, KnowsByALockThatOneOfAnotherPidNamespaceLives) {
+  const std::string name = cat("job-files-lock-test-", ::getpid());
+  const auto directory = io::runtime_directory(name);
+  ASSERT_TRUE(directory) << directory.error().what;
+  // As of the agent of another namespace, whose number is here that of somebody else: ours.
+  const std::string file = *directory + "/agent-1.json";
+  ASSERT_TRUE(io::write_file_atomically(
+      file, cat(R"({"job": "x", "port": 1, "start_time": 1, "pid": )", ::getpid(), '}')));
+  EXPECT_FALSE(find(name).agent_alive);
+  {
+    const io::Fd lock = io::lock_file(file);
+    ASSERT_TRUE(lock);
+    EXPECT_TRUE(find(name).agent_alive);
+    EXPECT_TRUE(find(name).master_alive);
+  }
+  EXPECT_FALSE(find(name).agent_alive);
+  ASSERT_TRUE(write_agent_file(*directory, {.job = name}));
+  EXPECT_TRUE(io::is_locked(cat(*directory, "/agent-", ::getpid(), ".json")));
+  EXPECT_TRUE(io::remove_tree(*directory, directory->substr(0, directory->rfind('/'))));
+}
+
 }  // namespace
 }  // namespace holdfast::runtime

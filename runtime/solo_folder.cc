@@ -1,7 +1,6 @@
 #include "runtime/solo_folder.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -30,9 +29,8 @@ void remove_dead(const std::string& folder) {
     if (name.starts_with(kPrefix)) found.push_back(entry->path());
   }
   for (const auto& path : found) {
-    const io::Fd lock(::open((path + kLock).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
     // What can not be removed now, `holdfast clean` names.
-    if (lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) (void)io::remove_tree(path, folder);
+    if (const io::Fd lock = io::lock_file(path + kLock)) (void)io::remove_tree(path, folder);
   }
 }
 
@@ -41,13 +39,16 @@ void remove_dead(const std::string& folder) {
 io::Fd hold(const std::string& path) {
   const std::string file = path + kLock;
   const std::string unnamed = file + ".new";
-  io::Fd lock(::open(unnamed.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  const bool held = lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0 &&
-                    ::rename(unnamed.c_str(), file.c_str()) == 0;
-  return held ? std::move(lock) : io::Fd();
+  (void)io::Fd(::open(unnamed.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  io::Fd lock = io::lock_file(unnamed);
+  return lock && ::rename(unnamed.c_str(), file.c_str()) == 0 ? std::move(lock) : io::Fd();
 }
 
 }  // namespace
+
+bool is_solo_folder_in_use(const std::string& path) {
+  return io::is_locked(path + kLock);
+}
 
 Result<std::string> SoloFolder::make(const std::string& name) {
   auto made = io::runtime_directory(name);

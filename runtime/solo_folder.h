@@ -14,6 +14,9 @@
 
 namespace holdfast::runtime {
 
+// Whether that of a process that lives; `path` is a folder's.
+bool is_solo_folder_in_use(const std::string& path);
+
 class SoloFolder {
  public:
   SoloFolder() = default;
