@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include "arena/lifeline.h"
@@ -26,12 +27,15 @@ constexpr Duration kGroupPatience = std::chrono::milliseconds(100);
 // Whether a process that is set to SCHED_IDLE can be set back: not everyone may.
 bool may_undo_idle() {
   bool may = false;
-  std::thread trial([&may] {  // The policy is a thread's own.
-    const sched_param parameters{};
-    may = ::sched_setscheduler(0, SCHED_IDLE, &parameters) == 0 &&
-          ::sched_setscheduler(0, SCHED_OTHER, &parameters) == 0;
-  });
-  trial.join();
+  try {
+    std::thread trial([&may] {  // The policy is a thread's own.
+      const sched_param parameters{};
+      may = ::sched_setscheduler(0, SCHED_IDLE, &parameters) == 0 &&
+            ::sched_setscheduler(0, SCHED_OTHER, &parameters) == 0;
+    });
+    trial.join();
+  } catch (const std::system_error&) {  // No thread can be had: the first spawn() will tell.
+  }
   return may;
 }
 
@@ -159,14 +163,21 @@ Status Children::spawn(const agent::Spawn& what) {
   if (running.idle) set_group(child->pid, SCHED_OTHER, SCHED_IDLE);
   running.child = std::move(*child);
   running_[what.process] = std::move(running);
-  watch(what.process);
+  try {
+    watch(what.process);
+  } catch (const std::system_error& error) {  // A thread more is more than this user may have.
+    const Running& unwatched = running_.at(what.process);
+    (void)io::signal_group(unwatched.child.pid, SIGKILL);
+    (void)io::wait_for(unwatched.child.pidfd.get());
+    ::unlink(unwatched.lifeline.c_str());
+    running_.erase(what.process);
+    return io::system_error(cat("cannot watch ", options_.argv.front()), error.code());
+  }
   return {};
 }
 
 void Children::watch(agent::Process process) {
   Running& running = running_.at(process);
-  io::watch(loop_, running.child.pidfd.get(),
-            [this, process](const io::Exit& exit) { exited(process, exit); });
   running.watcher = std::make_unique<Watcher>();
   running.watcher->thread = std::thread([this, process, watcher = running.watcher.get(),
                                          pid = running.child.pid, path = running.lifeline] {
@@ -184,6 +195,8 @@ void Children::watch(agent::Process process) {
     }
     watcher->done = true;
   });
+  io::watch(loop_, running.child.pidfd.get(),
+            [this, process](const io::Exit& exit) { exited(process, exit); });
 }
 
 // Joins those threads that have ended; a cancelled one may take 200 ms to.

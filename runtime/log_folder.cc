@@ -6,6 +6,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "base/text.h"
@@ -52,7 +53,12 @@ const char* remedy(int error_number) {
 }  // namespace
 
 LogFolder::LogFolder(std::string path, std::function<void(std::string)> say, Duration every)
-    : path_(std::move(path)), say_(std::move(say)), every_(every), thread_([this] { watch(); }) {}
+    : path_(std::move(path)), say_(std::move(say)), every_(every) {
+  try {
+    thread_ = std::thread([this] { watch(); });
+  } catch (const std::system_error&) {  // No thread can be had: output_for() still tells.
+  }
+}
 
 LogFolder::~LogFolder() {
   {
@@ -60,7 +66,7 @@ LogFolder::~LogFolder() {
     over_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void LogFolder::watch() {
