@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -315,6 +316,19 @@ def test_torch_an_optimizer_that_wraps_another_is_refused_by_name() -> None:
     inner = torch.optim.Adam([torch.nn.Parameter(torch.zeros(2))])
     with pytest.raises(UserError, match=r"Wrapping can not be kept: .* use Adam alone"):
         Kept().add("optimizer", Wrapping(inner))
+
+
+def test_torch_what_is_kept_within_a_dict_stays_the_same_object() -> None:
+    kept, best = Kept(), {"loss": 3.0, "history": {"loss": [1.0]}, "seen": {1}}
+    kept.add("best", best)
+    history, losses, seen = best["history"], best["history"]["loss"], best["seen"]  # type: ignore
+    objects = pickle.loads(pickle.dumps(kept.objects()))
+    losses.append(2.0)
+    history["accuracy"] = []
+    seen.add(2)
+    kept.change({}, set(), objects)
+    assert best == {"loss": 3.0, "history": {"loss": [1.0]}, "seen": {1}}
+    assert best["history"] is history and history["loss"] is losses and best["seen"] is seen
 
 
 class Counting(nn.Linear):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import random
 import sys
 from collections import Counter, defaultdict, deque
@@ -69,6 +70,43 @@ def of_module(steps):
         total += x
     return total
 
+def warms_up(steps):
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.1)
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 0.001, total_iters=3)
+    for x in steps:
+        optimizer.step()
+        scheduler.step()
+    return scheduler.last_epoch
+
+def log(steps):
+    logger = Logger()
+    for x in steps:
+        logger.update(x)
+    return {name: logger.describe(name) for name in logger.meters}
+
+def odd(steps):
+    turn, stages, queue = Turn.D, [Meter(), Meter()], [Meter(), Meter(), Meter()]
+    stage, seen, wide, lazy = stages[0], set(), torch.zeros(1).expand(4), Meter()
+    nested = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])
+    with torch.inference_mode():
+        mean = torch.zeros(2)
+    scale = torch.ones(1, requires_grad=True)
+    total, grads = 0.0, []
+    for x in steps:
+        turn = Turn.G if turn is Turn.D else Turn.D
+        stage = stages[1] if x == 3.0 else stage
+        stage.update(x)
+        queue.append(queue.pop(0))
+        queue[0].update(x)
+        seen.add((x, "seen"))
+        wide = wide + x
+        mean = mean + x
+        lazy.size = getattr(lazy, "size", 0) + nested.numel()
+        total = total + scale * x
+    total.backward()
+    sums = [vars(meter)["sum"] for meter in (*stages, *queue)]
+    return Turn.D.name, turn, stages.index(stage), sums, seen, wide, mean, lazy.size, scale.grad
+
 class Trainer:
     def __new__(cls, steps):
         self = super().__new__(cls)
@@ -126,10 +164,44 @@ def fails(n):
 """
 
 
+class Turn(enum.Enum):
+    """Whose it is."""
+
+    D, G = 1, 2
+
+
+class Smoothed:
+    """A meter as torchvision's examples have it."""
+
+    def __init__(self, window: int = 2) -> None:
+        self.values: deque[float] = deque(maxlen=window)
+        self.total, self.n = 0.0, 0
+
+    def update(self, x: float) -> None:
+        self.values.append(x)
+        self.total, self.n = self.total + x, self.n + 1
+
+
+class Logger:
+    """Makes its meters when they are first asked for."""
+
+    def __init__(self) -> None:
+        self.meters: defaultdict[str, Smoothed] = defaultdict(Smoothed)
+        self.meters["lr"] = Smoothed(1)
+
+    def update(self, x: float) -> None:
+        self.meters["lr"].update(0.1)
+        self.meters["loss"].update(x)
+
+    def describe(self, name: str) -> tuple[list[float], int | None, float]:
+        meter = self.meters[name]
+        return list(meter.values), meter.values.maxlen, meter.total / meter.n
+
+
 def program(name: str) -> Callable[[Any], Any]:
     found: dict[str, Any] = {"torch": torch, "numpy": numpy, "random": random}
-    found.update(thing=SimpleNamespace(), __name__="__main__")
-    found.update(defaultdict=defaultdict, deque=deque, Counter=Counter)
+    found.update(thing=SimpleNamespace(), Logger=Logger, __name__="__main__")
+    found.update(defaultdict=defaultdict, deque=deque, Counter=Counter, Turn=Turn)
     exec(compile(PROGRAM, "program.py", "exec"), found)
     function: Callable[[Any], Any] = found[name]
     return function
@@ -163,7 +235,7 @@ class Steps:
         yield from ()
 
 
-@pytest.mark.parametrize("name", ["mean", "counts", "of_module", "Trainer"])
+@pytest.mark.parametrize("name", ["mean", "counts", "of_module", "log", "warms_up", "Trainer"])
 def test_torch_steps_find_what_the_steps_before_them_have_left(name: str, tmp_path: Path) -> None:
     data = (1.0, 3.0, 2.0, 5.0)
     usual = program(name)(Steps(Variables(print)).of(data))
@@ -176,7 +248,7 @@ def test_torch_steps_find_what_the_steps_before_them_have_left(name: str, tmp_pa
     for image, number in ((first.objects(), None), (Variables(print).objects(), 4)):
         successor = Variables(print)
         successor.open(tmp_path / "variables", 7)
-        successor.restore((first.objects()[0], *image[1:]))
+        successor.restore(image)
         assert program(name)(Steps(successor).passed_over(number)) == usual
 
     for n in (1, 2, 3):
@@ -186,6 +258,29 @@ def test_torch_steps_find_what_the_steps_before_them_have_left(name: str, tmp_pa
             program(name)(cut_short(Steps(lost).of(data), n))
         successor.restore(lost.objects())
         assert program(name)(rest) == usual
+
+
+def test_torch_a_void_step_leaves_all_objects_where_they_were() -> None:
+    said: list[str] = []
+    usual = program("odd")(Steps(Variables(print)).of((1.0, 3.0, 2.0)))
+    found = program("odd")(Steps(Variables(said.append), void=(1.0, 3.0, 2.0)).of((1.0, 3.0, 2.0)))
+    assert str(found) == str(usual)
+    named = sorted(line.split("`")[1] for line in said)
+    assert named == ["queue", "stage", "total"]  # What a replacement could not be given.
+
+
+def test_torch_a_variable_that_changes_while_it_is_looked_at_is_no_error() -> None:
+    class Odd(dict):  # type: ignore[type-arg]
+        def items(self) -> Any:
+            raise RuntimeError("dictionary changed size during iteration")
+
+        values = __iter__ = keys = items
+
+    Odd.__module__ = "__main__"
+    variables, odd = Variables(print), Odd(a=1)
+    for x in Steps(variables, void=[2.0]).of((1.0, 2.0)):
+        odd["b"] = x
+    assert len(odd) == 2
 
 
 def cut_short(steps: Iterator[float], n: int) -> Iterator[float]:

@@ -17,12 +17,10 @@ class Body(NamedTuple):
 
     sets: frozenset[str]
     carried: frozenset[str]  # Those that it may read, or leave, as the step before has left them.
+    needed: frozenset[str]  # Those of them that it does read first.
     reads: frozenset[str]  # What it may change in place.
     fills: frozenset[str]  # By methods that lists, sets and dicts have for it.
     of_module: frozenset[str]  # A function's that are not its own.
-
-
-NO_BODY: Final = Body(*[frozenset()] * 5)
 
 
 @lru_cache(maxsize=64)
@@ -46,7 +44,7 @@ def body_of(code: CodeType, at: int) -> Body:
         if i.opcode in dis.hasjrel or i.opcode in dis.hasjabs:
             is_forward = i.argval > i.offset
             beyond = max(beyond, i.argval if is_forward else inside[-1].offset + 1)
-    return Body(*map(frozenset, (sets, carried, reads, fills, of_module)))
+    return Body(*map(frozenset, (sets, carried, carried & reads, reads, fills, of_module)))
 
 
 def _names(i: dis.Instruction) -> list[tuple[str, str]]:

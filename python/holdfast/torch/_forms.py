@@ -1,34 +1,37 @@
 """Small values of a program, as forms that can be compared, pickled and brought back.
 
-A form is plain data: numbers and text as they are, what holds others as one of the classes here. So
-a value that is changed in place can be told from what it was, and be made so again, in place too:
-other objects of the program may hold it.
+A form is plain data: numbers and text as they are, what holds others as one of the classes here. It
+tells whether a value has changed, in place too, and in another process brings the value there to
+what it was, in place too: other objects of the program may hold it.
 """
 
 from __future__ import annotations
 
+import argparse
 import ctypes
-import numbers
+import enum
 import random
 import site
 import sys
 import sysconfig
 from collections import Counter, OrderedDict, defaultdict, deque
 from functools import lru_cache
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.optim.lr_scheduler import LRScheduler
 
 NOTHING: Final = object()
 PLAIN: Final = frozenset((type(None), bool, int, float, complex, str, bytes))
 _DICTS: Final = (dict, OrderedDict, defaultdict, Counter)
 _CONTAINERS: Final = frozenset((list, tuple, set, deque, *_DICTS))
-_MADE: Final = (list, tuple, set, dict)  # Of the others not all is known.
+_OBJECTS: Final = (SimpleNamespace, argparse.Namespace)
 _DEPTH: Final = 3  # Lists within lists.
 _NOT_SEEN: Final = (ModuleType, type, torch.nn.Module, torch.optim.Optimizer)
-_LIBRARIES: Final = (
+_NOT_OBJECTS: Final = (*_NOT_SEEN, enum.Enum, list, tuple, set, deque, dict)
+LIBRARIES: Final = (
     *filter(None, map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))),
     *site.getsitepackages(),
     site.getusersitepackages(),
@@ -44,17 +47,30 @@ class _Dense(NamedTuple):
     content: bytes
 
 
+_Class = tuple[str, str]  # Its module, and what it is called there.
+
+
 class _Parts(NamedTuple):
     """A container's; of a dict its items."""
 
     kind: type
     parts: tuple[Any, ...]
+    how: int | _Class | None = None  # A deque's length at most, a defaultdict's factory.
 
 
 class _Attributes(NamedTuple):
     """Those of an object of the program's own, as far as they are small."""
 
+    who: int  # Which object, in its own process.
     values: tuple[tuple[str, Any], ...]
+    kind: _Class | None  # None: such an object can not be made by these alone.
+
+
+class _Member(NamedTuple):
+    """An enum's."""
+
+    kind: _Class
+    name: str
 
 
 class _Drawn(NamedTuple):
@@ -63,27 +79,96 @@ class _Drawn(NamedTuple):
     state: Any
 
 
-class Room(NamedTuple):
-    """What is small."""
+class Opaque(NamedTuple):
+    """Of what is too large, or holds what has no form: which one it is, and how long."""
 
-    size: int  # Bytes of one tensor, array or text.
-    parts: int  # Of one container.
+    who: int
+    size: int
+
+
+class Room:
+    """What is small: bytes of one tensor, array or text, and all parts of a value together."""
+
+    def __init__(self, size: int, parts: int) -> None:
+        """Have so much."""
+        self.size = size
+        self.parts = parts
+
+
+class _TooLargeError(Exception):
+    """A value has more parts than there is room for."""
+
+
+class _Look:
+    """Finds the form of one value."""
+
+    def __init__(self, room: Room) -> None:
+        self.size = room.size
+        self.parts = room.parts
+
+    def form(self, value: Any, depth: int) -> Any:
+        kind: Any = type(value)
+        if kind in PLAIN:
+            is_large = kind in (str, bytes) and len(value) > self.size
+            return Opaque(id(value), len(value)) if is_large else value
+        self.parts -= 1
+        if self.parts < 0:
+            raise _TooLargeError
+        if kind is Tensor:
+            return _of_tensor(value, self.size)
+        if kind in _CONTAINERS or _is_own_container(kind):
+            return self._of_container(value, depth)
+        if kind.__module__ == "numpy":
+            return _of_array(value, self.size)
+        if kind in (random.Random, torch.Generator) or kind.__module__.startswith("numpy.random"):
+            return _of_generator(value)
+        if isinstance(value, enum.Enum):
+            named = _name_of(kind)
+            return NOTHING if named is None else _Member(named, value.name)
+        held = attributes_of(value)
+        if held is None or not depth:
+            return NOTHING
+        found = [(name, self.form(part, depth - 1)) for name, part in list(held.items())]
+        kept = tuple((name, form) for name, form in found if not is_opaque(form))
+        is_whole = len(kept) == len(found) and kind.__new__ is object.__new__
+        return _Attributes(id(value), kept, _name_of(kind) if is_whole else None)
+
+    def _of_container(self, value: Any, depth: int) -> Any:
+        kind: Any = type(value)
+        size = len(value)
+        if size > self.parts or not depth:
+            return Opaque(id(value), size)
+        if isinstance(value, dict):
+            items = list(value.items())
+            keys, parts = [key for key, _ in items], [part for _, part in items]
+            if not all(map(_is_plain_key, keys)):
+                return Opaque(id(value), size)
+        else:
+            keys, parts = [], list(value)
+        if PLAIN.issuperset(map(type, parts)):  # Losses, as a rule; they may be many.
+            forms = parts
+            self.parts -= size
+        else:
+            forms = [self.form(part, depth - 1) for part in parts]
+            if any(map(is_opaque, forms)):
+                return Opaque(id(value), size)
+        if isinstance(value, dict):
+            how = _name_of(value.default_factory) if isinstance(value, defaultdict) else None
+            return _Parts(kind, tuple(zip(keys, forms)), how)
+        return _Parts(kind, tuple(forms), value.maxlen if kind is deque else None)
 
 
 def form_of(value: Any, room: Room, depth: int = _DEPTH) -> Any:
-    """Return the form of something small, else NOTHING. `depth`: of containers and objects."""
-    kind = type(value)
-    if kind in PLAIN:
-        return NOTHING if kind in (str, bytes) and len(value) > room.size else value
-    if kind is Tensor:
-        return _of_tensor(value, room)
-    if kind in _CONTAINERS:
-        return _of_container(value, room, depth) if depth else NOTHING
-    if kind.__module__ == "numpy":
-        return _of_array(value, room)
-    if kind in (random.Random, torch.Generator) or kind.__module__.startswith("numpy.random"):
-        return _of_generator(value)
-    return _of_object(value, room, depth) if depth else NOTHING
+    """Return the form of something small, else an Opaque one, or NOTHING: it is not looked at.
+
+    `depth`: of containers and objects. Whatever a value does then is no error of its program's.
+    """
+    try:
+        return _Look(room).form(value, depth)
+    except _TooLargeError:
+        return Opaque(id(value), -1)
+    except Exception:  # Threads of the program change it, or it is an odd one.
+        return NOTHING
 
 
 def brought_to(form: Any, old: Any = NOTHING) -> Any:
@@ -93,10 +178,14 @@ def brought_to(form: Any, old: Any = NOTHING) -> Any:
     if isinstance(form, _Parts):
         return _container_brought_to(form, old)
     if isinstance(form, _Attributes):
-        if (held := attributes_of(old)) is not None:
-            for name, part in form.values:
-                held[name] = brought_to(part, held.get(name, NOTHING))
+        if (held := attributes_of(old)) is None:
+            old = object.__new__(_class_named(form.kind))
+            held = vars(old)
+        for name, part in form.values:
+            held[name] = brought_to(part, held.get(name, NOTHING))
         return old
+    if isinstance(form, _Member):
+        return getattr(_class_named(form.kind), form.name)
     if isinstance(form, _Drawn):
         _set_drawn(old, form.state)
         return old
@@ -104,66 +193,115 @@ def brought_to(form: Any, old: Any = NOTHING) -> Any:
 
 
 def fits(form: Any, old: Any = NOTHING) -> bool:
-    """Whether brought_to() can be done: objects of the program's can not be made here."""
+    """Whether brought_to() can be done: not each object of the program's can be made here."""
+    if is_opaque(form):
+        return False
     if isinstance(form, _Parts):
-        if type(old) is not form.kind and form.kind not in _MADE:
+        if type(old) is not form.kind and not _can_be_made(form):
             return False
-        if form.kind in _DICTS:
-            there = old if type(old) is form.kind else {}
+        if issubclass(form.kind, dict):
+            there: Any = old if type(old) is form.kind else {}
             return all(fits(part, there.get(key, NOTHING)) for key, part in form.parts)
         return all(map(fits, form.parts, _old_parts(form, old)))
     if isinstance(form, _Attributes):
-        held = attributes_of(old)
-        return held is not None and all(fits(p, held.get(n, NOTHING)) for n, p in form.values)
+        if (held := attributes_of(old)) is None and _class_named(form.kind) is None:
+            return False
+        return all(fits(part, (held or {}).get(name, NOTHING)) for name, part in form.values)
+    if isinstance(form, _Member):
+        return hasattr(_class_named(form.kind), form.name)
     return not isinstance(form, _Drawn) or old is not NOTHING
 
 
-def can_change(form: Any) -> bool:
-    """Whether what has this form can be changed in place."""
-    if isinstance(form, _Parts):
-        return form.kind is not tuple or any(map(can_change, form.parts))
-    return isinstance(form, (_Dense, _Attributes, _Drawn))
+def is_opaque(form: Any) -> bool:
+    """Whether it does not say what its value is."""
+    return form is NOTHING or type(form) is Opaque
+
+
+def can_be_told(form: Any, before: Any) -> bool:
+    """Whether brought_to() in a successor, that has what was `before`, gives what has this form.
+
+    Objects of the program's have to be in their places there, or to be new ones that can be made.
+    """
+    known = set(_objects_in(before))
+
+    def told(now: Any, was: Any) -> bool:
+        if isinstance(now, _Attributes):
+            is_same = isinstance(was, _Attributes) and was.who == now.who
+            if not is_same and (now.kind is None or now.who in known):
+                return False
+            were = dict(was.values) if is_same else {}
+            return all(told(part, were.get(name, NOTHING)) for name, part in now.values)
+        if not isinstance(now, _Parts) or _is_all_plain(now):
+            return True
+        were = _by_place(was) if isinstance(was, _Parts) and was.kind is now.kind else {}
+        return all(told(part, were.get(at, NOTHING)) for at, part in _by_place(now).items())
+
+    return told(form, before)
+
+
+def _is_all_plain(form: _Parts) -> bool:
+    if issubclass(form.kind, dict):
+        return PLAIN.issuperset(type(part) for _, part in form.parts)
+    return PLAIN.issuperset(map(type, form.parts))
+
+
+def _by_place(form: _Parts) -> dict[Any, Any]:
+    return dict(form.parts if issubclass(form.kind, dict) else enumerate(form.parts))
+
+
+def _objects_in(form: Any) -> list[int]:
+    if isinstance(form, _Attributes):
+        return [form.who, *(who for _, part in form.values for who in _objects_in(part))]
+    if isinstance(form, _Parts) and not _is_all_plain(form):
+        return [who for part in _by_place(form).values() for who in _objects_in(part)]
+    return []
 
 
 def attributes_of(value: Any) -> dict[str, Any] | None:
     """Return those of an object of the program's own, as they are; None: it is no such object."""
     kind: Any = type(value)
-    if kind in PLAIN or not _is_the_programs_own(kind):
+    if kind in PLAIN or not (kind in _OBJECTS or _is_the_programs_own(kind)):
         return None
-    held = None if isinstance(value, _NOT_SEEN) else getattr(value, "__dict__", None)
+    held = None if issubclass(kind, _NOT_OBJECTS) else getattr(value, "__dict__", None)
     return held if type(held) is dict else None
 
 
 # ---- Kinds of values ----------------------------------------------------------------------------
 
 
-def _of_tensor(value: Tensor, room: Room) -> Any:
+def _of_tensor(value: Tensor, size: int) -> Any:
     if value.is_leaf and value.requires_grad:  # A parameter.
         return NOTHING
-    if value.layout is not torch.strided or value.device.type != "cpu" or value.nbytes > room.size:
+    is_usual = value.layout is torch.strided and not (value.is_nested or value.is_quantized)
+    if not is_usual or value.device.type != "cpu":
         return NOTHING
-    return _Dense("tensor", value.dtype, tuple(value.shape), _bytes_of(value))
+    if value.nbytes > size:
+        return Opaque(id(value), value.nbytes)
+    return _Dense("tensor", value.dtype, tuple(value.shape), bytes_of(value))
 
 
-def _bytes_of(value: Tensor) -> bytes:
+def bytes_of(value: Tensor) -> bytes:
+    """Return what a tensor holds."""
     dense = value.detach().contiguous()
     return ctypes.string_at(dense.data_ptr(), dense.nbytes) if dense.nbytes else b""
 
 
-def _of_array(value: Any, room: Room) -> Any:
-    if isinstance(value, numbers.Number):
-        return value
+def _of_array(value: Any, size: int) -> Any:
     numpy = sys.modules["numpy"]
-    if type(value) is numpy.ndarray and not value.dtype.hasobject and value.nbytes <= room.size:
-        return _Dense("array", value.dtype.str, value.shape, value.tobytes())
-    return NOTHING
+    if isinstance(value, numpy.generic):
+        return value
+    if type(value) is not numpy.ndarray or value.dtype.hasobject:
+        return NOTHING
+    if value.nbytes > size:
+        return Opaque(id(value), value.nbytes)
+    return _Dense("array", value.dtype, value.shape, value.tobytes())
 
 
 def _of_generator(value: Any) -> Any:
     if isinstance(value, random.Random):
         return _Drawn(value.getstate())
     if isinstance(value, torch.Generator):
-        return _Drawn(_bytes_of(value.get_state())) if value.device.type == "cpu" else NOTHING
+        return _Drawn(bytes_of(value.get_state())) if value.device.type == "cpu" else NOTHING
     bits = _bits_of(value)
     return NOTHING if bits is None else _Drawn(form_of(bits.state, Room(1 << 13, 64)))
 
@@ -173,41 +311,47 @@ def _bits_of(value: Any) -> Any:
     return getattr(value, "bit_generator", None) or getattr(value, "_bit_generator", None)
 
 
-def _of_container(value: Any, room: Room, depth: int) -> Any:
-    if len(value) > room.parts:
-        return NOTHING
-    kind = type(value)
-    if kind in _DICTS:
-        values = tuple(form_of(part, room, depth - 1) for part in value.values())
-        if NOTHING in values or not all(map(_is_plain_key, value)):
-            return NOTHING
-        return _Parts(kind, tuple(zip(value, values)))
-    if PLAIN.issuperset(map(type, value)):  # Losses, as a rule; they may be many.
-        return _Parts(kind, tuple(value))
-    forms = tuple(form_of(part, room, depth - 1) for part in value)
-    return NOTHING if NOTHING in forms else _Parts(kind, forms)
-
-
 def _is_plain_key(key: Any) -> bool:
     return type(key) in PLAIN or (type(key) is tuple and PLAIN.issuperset(map(type, key)))
 
 
-def _of_object(value: Any, room: Room, depth: int) -> Any:
-    held = attributes_of(value)
-    if not held or len(held) > room.parts:
-        return NOTHING
-    found = [(name, form_of(part, room, depth - 1)) for name, part in held.items()]
-    return _Attributes(tuple((name, form) for name, form in found if form is not NOTHING))
+@lru_cache(maxsize=1024)
+def _name_of(kind: Any) -> _Class | None:
+    """Return the name by which _class_named() finds a class in another process; None: by none."""
+    if not isinstance(kind, type):
+        return None
+    name = kind.__module__, kind.__qualname__
+    return name if _class_named(name) is kind else None
+
+
+def _class_named(name: Any) -> Any:
+    """Return a class by its name; None: there is none."""
+    if name is None:
+        return None
+    module, path = name
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _is_own_container(kind: type) -> bool:
+    return issubclass(kind, (list, set, deque, dict)) and _is_the_programs_own(kind)
 
 
 @lru_cache(maxsize=1024)
 def _is_the_programs_own(kind: Any) -> bool:
-    """Whether a class is neither Python's nor an installed package's."""
+    """Whether a class is neither Python's nor an installed package's, or a scheduler's.
+
+    A scheduler that warms up is made within the first pass, where nobody can give it to State.
+    """
+    if issubclass(kind, LRScheduler):
+        return True
     name = kind.__module__
     if name == "__main__":
         return True
     file = getattr(sys.modules.get(name), "__file__", None)
-    return file is not None and not file.startswith(_LIBRARIES) and name.split(".")[0] != "holdfast"
+    return file is not None and not file.startswith(LIBRARIES) and name.split(".")[0] != "holdfast"
 
 
 # ---- And back -----------------------------------------------------------------------------------
@@ -218,49 +362,69 @@ def _dense_brought_to(form: _Dense, old: Any) -> Any:
         numpy = sys.modules["numpy"]
         array = numpy.frombuffer(form.content, dtype=form.dtype).reshape(form.shape)
         is_same = type(old) is numpy.ndarray and old.flags.writeable
-        if is_same and (old.shape, old.dtype.str) == (form.shape, form.dtype):
+        if is_same and (old.shape, old.dtype) == (form.shape, form.dtype):
             old[...] = array
             return old
         return array.copy()
     made = torch.empty(form.shape, dtype=form.dtype)
     if form.content:
         ctypes.memmove(made.data_ptr(), form.content, len(form.content))
-    if (
-        type(old) is Tensor
-        and (tuple(old.shape), old.dtype, old.device) == (form.shape, form.dtype, made.device)
-        and old.layout is torch.strided
-        and not old.requires_grad
-    ):
-        return old.copy_(made)
-    return made
+    if type(old) is not Tensor or old.requires_grad or old.layout is not torch.strided:
+        return made
+    if (tuple(old.shape), old.dtype, old.device) != (form.shape, form.dtype, made.device):
+        return made
+    if old.is_inference() or 0 in [n for n, size in zip(old.stride(), old.shape) if size > 1]:
+        return made  # The latter was expanded: numbers that lie in one place.
+    return old.copy_(made)
 
 
 def _container_brought_to(form: _Parts, old: Any) -> Any:
-    is_same = type(old) is form.kind
-    if form.kind in _DICTS:
-        before = old if is_same else {}
-        items = {key: brought_to(part, before.get(key, NOTHING)) for key, part in form.parts}
-        if is_same:
-            old.clear()
-            old.update(items)
-        return old if is_same else items
-    if form.kind is set:
-        if is_same:
-            old.clear()
-            old.update(form.parts)
-        return old if is_same else set(form.parts)
-    values = list(map(brought_to, form.parts, _old_parts(form, old)))
     if form.kind is tuple:
-        return tuple(values)
-    if is_same:
-        old.clear()
-        old.extend(values)
-    return old if is_same else values
+        return tuple(map(brought_to, form.parts, _old_parts(form, old)))
+    if type(old) is not form.kind:
+        old = _made(form)
+    if issubclass(form.kind, dict):
+        items = {key: brought_to(part, old.get(key, NOTHING)) for key, part in form.parts}
+        return refill(old, items)
+    return refill(old, list(map(brought_to, form.parts, _old_parts(form, old))))
+
+
+def _can_be_made(form: _Parts) -> bool:
+    if form.kind is defaultdict:
+        return _class_named(form.how) is not None
+    return form.kind in _CONTAINERS
+
+
+def _made(form: _Parts) -> Any:
+    if form.kind is deque:
+        return deque(maxlen=form.how)  # type: ignore[arg-type]
+    return defaultdict(_class_named(form.how)) if form.kind is defaultdict else form.kind()
+
+
+def refill(container: Any, content: Any) -> Any:
+    """Have a container hold other things, whatever a class of the program's makes of that."""
+    bases: tuple[Any, ...] = (dict, list, set, deque)
+    base = next(kind for kind in bases if isinstance(container, kind))
+    base.clear(container)
+    (base.update if base in (dict, set) else base.extend)(container, content)
+    return container
+
+
+def refilled(old: Any, new: Any) -> Any:
+    """Return `old` with what `new` holds, lists and dicts in it likewise; else `new` itself."""
+    if type(old) is not type(new):
+        return new
+    if isinstance(old, dict):
+        return refill(old, {key: refilled(old.get(key), part) for key, part in new.items()})
+    if isinstance(old, list):
+        there = [*old[: len(new)], *[None] * (len(new) - len(old))]
+        return refill(old, list(map(refilled, there, new)))
+    return refill(old, new) if isinstance(old, set) else new
 
 
 def _old_parts(form: _Parts, old: Any) -> list[Any]:
     """Return what lies where a list or a tuple has its parts, as many."""
-    is_same = type(old) is form.kind and form.kind is not set
+    is_same = type(old) is form.kind and not issubclass(form.kind, set)
     there: list[Any] = [*old][: len(form.parts)] if is_same else []
     return there + [NOTHING] * (len(form.parts) - len(there))
 

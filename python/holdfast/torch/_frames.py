@@ -30,31 +30,31 @@ def callers(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def variables_of(frame: FrameType) -> dict[str, Any]:
-    """Return a function's variables; the frame does not hold iterators for that.
+    """Return a function's variables; the frame does not hold them for that.
 
-    Before Python 3.13 it keeps what it gives, and one that the program drops would not be closed.
+    Before Python 3.13 it keeps what it gives: an iterator that the program drops would not be
+    closed, and a step's batch would live through the next.
     """
-    found = dict(frame.f_locals)
-    _let_go_of_iterators(frame)
+    kept = frame.f_locals
+    found = dict(kept)
+    _let_go(frame, kept)
     return found
 
 
 def set_variables(frame: FrameType, values: dict[str, Any]) -> None:
     """Set those of a function's variables that are its own, or a module's."""
     now = frame.f_locals
-    own = (*frame.f_code.co_varnames, *frame.f_code.co_cellvars)
+    own = (*frame.f_code.co_varnames, *frame.f_code.co_cellvars, *frame.f_code.co_freevars)
     is_optimized = frame.f_code.co_flags & inspect.CO_OPTIMIZED
     now.update((name, v) for name, v in values.items() if not is_optimized or name in own)
     if is_optimized and sys.version_info < (3, 13):  # What debuggers do; later it is written.
         ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
-    _let_go_of_iterators(frame)
+    _let_go(frame, now)
 
 
-def _let_go_of_iterators(frame: FrameType) -> None:
+def _let_go(frame: FrameType, kept: Any) -> None:
     if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        kept = frame.f_locals
-        for name in [name for name, value in kept.items() if isinstance(value, Iterator)]:
-            del kept[name]
+        kept.clear()
 
 
 def loop_was_left(frame: FrameType | None) -> bool:

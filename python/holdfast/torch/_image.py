@@ -24,6 +24,7 @@ from holdfast._errors import UserError
 from holdfast.torch._attributes import Attributes
 from holdfast.torch._copies import Copies
 from holdfast.torch._files import write_whole
+from holdfast.torch._forms import refilled
 from holdfast.torch._optimizers import (
     largest_shape,
     local,
@@ -506,11 +507,8 @@ def _contents(thing: Any) -> Any:
 def _put_back(thing: Any, contents: Any) -> None:
     if isinstance(thing, torch.Generator):
         thing.set_state(contents)
-    elif isinstance(thing, list):
-        thing[:] = contents
-    elif isinstance(thing, (dict, set)):
-        thing.clear()
-        thing.update(contents)
+    elif isinstance(thing, (list, dict, set)):
+        refilled(thing, contents)
     else:
         thing.load_state_dict(contents)
 

@@ -350,6 +350,7 @@ class State:
             engine.asked = engine.guessed = False
             if at.is_last:
                 self._variables.end_pass(at.epoch, session.version)
+            self._variables.done()
         return is_void
 
     def _finish(self, again: bool = False) -> bool:
@@ -401,6 +402,7 @@ class State:
         engine = self._engine
         engine.in_step = False
         self._left = True
+        self._variables.done()
         note_an_exit(engine, error, sys._getframe(1))
         if engine.marked:
             self._restore()
@@ -461,11 +463,11 @@ class State:
                 self._variables.give_back(sys._getframe(), epoch)
                 continue
             restored = self._restarted
+            self._variables.not_ours |= {id(data), *map(id, source.feeder.generators)}
             passed_over = restored and epoch > self._position.epoch
             if restored:  # What the program did between passes that are done is not new.
                 self._restore()
                 self._restarted = self._engine.guessed = False
-                self._variables.not_ours |= {id(g) for g in source.feeder.generators}
             self._resumes = restored and self._position.index > 0
             if self._position.begin(epoch, source):
                 source.pass_over()

@@ -13,23 +13,30 @@ from __future__ import annotations
 import contextlib
 import inspect
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
-from holdfast.torch._bodies import NO_BODY, Body, body_of
+import torch
+from torch import Tensor
+
+from holdfast.torch._bodies import Body, body_of
 from holdfast.torch._forms import (
+    LIBRARIES,
     NOTHING,
     PLAIN,
+    Opaque,
     Room,
     attributes_of,
     brought_to,
-    can_change,
+    can_be_told,
     fits,
     form_of,
+    is_opaque,
 )
 from holdfast.torch._frames import callers, set_variables, variables_of
+from holdfast.torch._mementos import Mementos
 from holdfast.torch._records import Records
 
 ROOM: Final = 1 << 20  # Bytes of an image that they take at most.
@@ -39,9 +46,11 @@ _SMALL: Final = Room(1 << 12, 1 << 9)
 _FILLED: Final = Room(1 << 12, 1 << 13)
 _CARRIED: Final = Room(1 << 17, 1 << 9)
 _DEPTH: Final = 2  # Objects within objects.
+_LASTING: Final = (torch.nn.Module, torch.optim.Optimizer)  # One of which is chosen.
 _HERE: Final = str(Path(__file__).parent)
 
 _Path = tuple[str, ...]  # A variable, and attributes of the program's objects.
+_Name = tuple[str, str, int]  # Of a function: file, name, line.
 
 
 class _Record(NamedTuple):
@@ -55,36 +64,133 @@ class _Record(NamedTuple):
 _NO_RECORD: Final = pickle.dumps(_Record(-1, {}, frozenset()))
 
 
+class _Loop:
+    """One that goes through the steps, as long as one of them is under way."""
+
+    def __init__(self, frame: FrameType, not_ours: set[int]) -> None:
+        """Look at what the step that begins may change."""
+        self.name = _name_of(frame)
+        self.at = frame.f_lasti
+        self.body = body_of(frame.f_code, frame.f_lasti)
+        self._not_ours = not_ours
+        there = _values_of(frame, self.body)
+        watched = self.body.carried | self.body.reads
+        self._values = {name: there[name] for name in watched & there.keys()}
+        self._mementos = Mementos(not_ours)
+        for value in self._values.values():
+            self._mementos.add(value)
+        self.before = self._forms(there)
+        self.after: dict[_Path, Any] = {}
+        self.rebound: dict[str, Any] = {}  # Variables that have another object now.
+
+    def see(self, frame: FrameType) -> None:
+        """Look at what the body has left."""
+        there = _values_of(frame, self.body)
+        self.after = self._forms(there)
+        now = {name: there.get(name, NOTHING) for name in self._values}
+        self.rebound = {n: value for n, value in now.items() if value is not self._values[n]}
+        self._mementos.see()
+
+    def put_back(self, frame: FrameType) -> None:
+        """Have all that see() saw changed as it was."""
+        self._mementos.put_back()
+        _set_values(frame, {name: self._values[name] for name in self.rebound}, self.body)
+
+    def changed(self) -> set[_Path]:
+        """Return what the body has changed."""
+        before = self.before
+        return {p for p, form in self.after.items() if p not in before or before[p] != form}
+
+    def untold(self, changed: set[_Path]) -> Iterator[tuple[_Path, bool]]:
+        """Yield what of that can not be given to a process that replaces this one.
+
+        And whether that is known to be missed: what is assigned anew in each step is not, if the
+        step does not read it before.
+        """
+        for path in changed:
+            form, before = self.after[path], self.before.get(path, NOTHING)
+            is_object = path[-1] == ""
+            where = path[:-1] if is_object else path
+            is_missed = len(where) == 1 and where[0] in self.body.needed
+            if is_object:
+                yield where, is_missed
+            elif type(form) is Opaque:
+                is_new = before is NOTHING or (type(before) is Opaque and before.who != form.who)
+                yield (where, is_missed) if is_new else (where[:-1] or where, True)
+            elif not can_be_told(form, before):
+                yield where[:-1] or where, True
+        for name, value in self.rebound.items():
+            is_seen = (name,) in self.after or (name, "") in self.after
+            is_missed = name in self.body.needed and (not is_seen or _has_a_graph(value))
+            if is_missed or (name in self.body.carried and isinstance(value, _LASTING)):
+                yield (name,), True
+
+    def _forms(self, there: dict[str, Any]) -> dict[_Path, Any]:
+        found: dict[_Path, Any] = {}
+        for name in self.body.carried | self.body.reads:
+            value = there.get(name, NOTHING)
+            if type(value) in PLAIN:
+                found[name,] = value
+                continue
+            if value is NOTHING or id(value) in self._not_ours:
+                continue
+            is_carried = name in self.body.carried
+            room = _FILLED if name in self.body.fills else _CARRIED if is_carried else _SMALL
+            if not self._attributes((name,), value, found):
+                form = form_of(value, room)
+                if form is not NOTHING:
+                    found[name,] = form
+        return found
+
+    def _attributes(self, path: _Path, thing: Any, found: dict[_Path, Any]) -> bool:
+        """Find the attributes of an object of the program's own. False: it is none."""
+        held = attributes_of(thing)
+        if held is None:
+            return False
+        found[_marker(path)] = Opaque(id(thing), 0)
+        for name, part in list(held.items()):
+            at = (*path, name)
+            if type(part) in PLAIN:
+                found[at] = part
+                continue
+            if id(part) in self._not_ours:
+                continue
+            if len(path) >= _DEPTH or not self._attributes(at, part, found):
+                form = form_of(part, _FILLED)
+                # A large tensor is new in each step, as a rule, and read in none.
+                if form is not NOTHING and not (type(part) is Tensor and type(form) is Opaque):
+                    found[at] = form
+        return True
+
+
 class Variables:
-    """Those of the function, or the module, that makes the steps. Not thread-safe."""
+    """Those of the functions, or the module, that make the steps. Not thread-safe."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         """Know none. `say`: where warnings go."""
         self.not_ours: set[int] = set()  # Ids of objects that are looked after elsewhere.
-        self._of = ("", "", 0)
-        self._under_way = _NO_RECORD  # After the last step.
-        self._ended = _NO_RECORD  # After the last pass.
+        self._say = say
+        self._said: set[str] = set()
+        self._under_way: dict[_Name, bytes] = {}  # After the last step.
+        self._ended: dict[_Name, bytes] = {}  # After the last pass.
         self._passes = Records(
             say,
             "what the passes over data leave in variables is {limit}; a process that replaces "
             "another finds in them what the last pass has left, for each",
         )
-        # Of the step under way: where it stands, what it may change, how that was and is.
-        self._loop = self._of
-        self._at = -1
-        self._body = NO_BODY
-        self._before: dict[_Path, tuple[Any, Any]] = {}  # Values, and their forms.
-        self._after: dict[_Path, Any] = {}
-        self._changed: frozenset[_Path] = frozenset()
+        self._loops: list[_Loop] = []  # Of the step under way.
+        # Since their pass began: what they have changed, and what no successor can be given.
+        self._changed: dict[_Name, frozenset[_Path]] = {}
+        self._untold: dict[_Name, set[_Path]] = {}
 
     def objects(self) -> Any:
         """Return what an image has to hold of this."""
-        return self._of, self._under_way, self._ended
+        return self._under_way, self._ended
 
     def restore(self, objects: Any) -> None:
         """Go on from an image."""
-        self._of, self._under_way, self._ended = objects
-        self._changed = pickle.loads(self._under_way).changed
+        self._under_way, self._ended = map(dict, objects)
+        self._changed = {n: pickle.loads(raw).changed for n, raw in self._under_way.items()}
 
     def open(self, path: Path, version: int) -> None:
         """Keep what each pass leaves in a file; `version`: with which this process begins."""
@@ -94,143 +200,118 @@ class Variables:
 
     def hold(self, frame: FrameType | None, begins: bool) -> None:
         """Look at what the step that begins may change. `begins`: so does a pass."""
-        self._at, self._body, self._before, self._after = -1, NO_BODY, {}, {}
-        loop = _loop_around(frame)
-        if loop is None:
-            return
-        if begins or self._of != _identity(loop):
-            self._changed = frozenset()
-        self._loop, self._at = _identity(loop), loop.f_lasti
-        self._body = body_of(loop.f_code, loop.f_lasti)
-        there = _values_of(loop, self._body)
-        self._before = self._watched(there)
+        self._loops = [_Loop(f, self.not_ours) for f in _loops_around(frame)]
+        for loop in self._loops:
+            if begins:
+                self._changed.pop(loop.name, None)
+                self._untold.pop(loop.name, None)
 
     def see(self, frame: FrameType | None) -> None:
         """Look at what the step's body has left; what the data's source does then is not its."""
-        loop = _loop_around(frame)
-        if loop is None or _identity(loop) != self._loop or self._at < 0:
-            self._after = {}
-            return
-        there = _values_of(loop, self._body)
-        self._after = {path: form for path, (_, form) in self._watched(there).items()}
+        for loop, f in self._each(frame):
+            loop.see(f)
 
     def put_back(self, frame: FrameType | None) -> None:
         """Have all that the body has changed as it was at hold(): the step is void."""
-        loop = _loop_around(frame)
-        if loop is None or _identity(loop) != self._loop:
-            return
-        there, given = _values_of(loop, self._body), {}
-        for path, (value, form) in self._before.items():
-            if form is not NOTHING and form != self._after.get(path, NOTHING):
-                value = brought_to(form, value) if fits(form, value) else value
-                _set_attribute(there, path, value)
-            if path[0] in self._body.sets and len(path) == 1:
-                given[path[0]] = value
-        _set_values(loop, given, self._body)
+        for loop, f in self._each(frame):
+            loop.put_back(f)
+        self._loops = []
 
     def note(self, frame: FrameType | None, ends: bool) -> None:
         """Have the next image hold what see() saw. `ends`: with the step ends its pass."""
-        if self._at < 0:
-            return
-        self._of = self._loop  # Which restore() may have changed since.
-        before, after = self._before, self._after
-        self._changed |= {
-            path for path, form in after.items() if path not in before or before[path][1] != form
-        }
-        forms = _within(_LIMIT, {path: after[path] for path in self._changed & after.keys()})
-        self._under_way = pickle.dumps(_Record(self._at, forms, self._changed))
-        if ends and (loop := _loop_around(frame)) and _identity(loop) == self._loop:
-            sets = self._body.sets
-            others: dict[_Path, Any] = {}
-            for name, value in _values_of(loop, self._body).items():
-                if (name,) not in forms and not name.startswith("_"):
-                    others[name,] = form_of(value, _SMALL)
-            first = {path: others.pop(path) for path in list(others) if path[0] in sets}
-            forms = {**forms, **_within(_LIMIT_OF_OTHERS, {**first, **others})}
-            changed = self._changed | first.keys()
-            self._ended = pickle.dumps(_Record(self._at, forms, changed))
+        for loop, f in self._each(frame):
+            new = loop.changed()
+            untold = self._see_what_is_lost(loop, new)
+            changed = self._changed.get(loop.name, frozenset()) | new
+            self._changed[loop.name] = changed
+            forms = {p: loop.after.get(p, NOTHING) for p in changed if not _is_within(p, untold)}
+            forms = _within(_LIMIT, forms)
+            record = _Record(loop.at, forms, changed)
+            self._under_way = {**self._under_way, loop.name: pickle.dumps(record)}
+            if ends:
+                record = _with_others(record, loop.body, _values_of(f, loop.body))
+                self._ended = {**self._ended, loop.name: pickle.dumps(record)}
+
+    def done(self) -> None:
+        """Let go of what was held for put_back()."""
+        self._loops = []
 
     def end_pass(self, number: int, version: int) -> None:
         """Take note that pass `number` has ended with the step that made `version`."""
-        self._passes.add(number, version - 1, self._ended)
+        self._passes.add(number, version - 1, pickle.dumps(self._ended))
 
-    def _watched(self, there: dict[str, Any]) -> dict[_Path, tuple[Any, Any]]:
-        """Return what a step may find as the one before has left it, or change, and its form."""
-        body = self._body
-        found: dict[_Path, tuple[Any, Any]] = {}
-        for name in body.carried | body.reads:
-            value = there.get(name, NOTHING)
-            is_carried = name in body.carried
-            if value is NOTHING or (type(value) in PLAIN and not is_carried):
-                continue
-            room = _FILLED if name in body.fills else _CARRIED if is_carried else _SMALL
-            if not self._watch((name,), value, room, found):
-                form = form_of(value, room)
-                if is_carried or can_change(form):
-                    found[name,] = value, form
-        return found
+    def _each(self, frame: FrameType | None) -> Iterator[tuple[_Loop, FrameType]]:
+        around = {_name_of(f): f for f in _loops_around(frame)}
+        return ((loop, around[loop.name]) for loop in self._loops if loop.name in around)
 
-    def _watch(
-        self, path: _Path, thing: Any, room: Room, found: dict[_Path, tuple[Any, Any]]
-    ) -> bool:
-        """Find the attributes of an object of the program's own. False: it is none."""
-        if id(thing) in self.not_ours:
-            return True
-        held = attributes_of(thing)
-        if held is None:
-            return False
-        for name, part in held.items():
-            at = (*path, name)
-            if type(part) in PLAIN:
-                found[at] = part, part
-                continue
-            is_outer = len(path) >= _DEPTH or not self._watch(at, part, room, found)
-            if is_outer and (form := form_of(part, room)) is not NOTHING:
-                found[at] = part, form
-        return True
+    def _see_what_is_lost(self, loop: _Loop, changed: set[_Path]) -> set[_Path]:
+        """Return what no successor can be given, and say what it would miss."""
+        untold = self._untold.setdefault(loop.name, set())
+        missed = [
+            path for path in changed if _is_within(path, untold) and not _is_new(path, changed)
+        ]
+        for path, is_missed in loop.untold(changed):
+            untold.add(path)
+            if is_missed:
+                missed.append(path)
+        for path in missed:
+            if path[0] not in self._said:
+                self._said.add(path[0])
+                name = ".".join(filter(None, path))
+                self._say(
+                    f"what a step leaves in `{name}` for the next can not be given to a process "
+                    "that replaces another (too large, another object, a graph of several steps): "
+                    "it begins with what is there at its start. Keep what the steps go by in a "
+                    "dict, or in what has state_dict(), that State is given"
+                )
+        return untold
 
     # ---- A process that was started again -------------------------------------------------------
 
     def resume(self, frame: FrameType | None) -> None:
         """Set what the last step of a predecessor has left, where its loop goes on."""
-        loop = _loop_around(frame)
-        record: _Record = pickle.loads(self._under_way)
-        if loop is not None and loop.f_lasti == record.at:
-            self._give(loop, record, passed_over=True)
+        for f in _loops_around(frame):
+            record: _Record = pickle.loads(self._under_way.get(_name_of(f), _NO_RECORD))
+            if f.f_lasti == record.at:
+                _give(f, record, passed_over=True)
 
     def resume_ahead(self, frame: FrameType | None) -> None:
         """Do so where the program looks, before its `with state.step()`, whether steps are left."""
-        loop = _loop_around(frame)
-        record: _Record = pickle.loads(self._under_way)
-        if loop is not None and loop.f_lasti < record.at:
-            self._give(loop, record, passed_over=True)
+        for f in _loops_around(frame):
+            record: _Record = pickle.loads(self._under_way.get(_name_of(f), _NO_RECORD))
+            if f.f_lasti < record.at:
+                _give(f, record, passed_over=True)
 
     def give_back(
         self, frame: FrameType | None, number: int | None = None, passed_over: bool = True
     ) -> None:
-        """Set in the loop around `frame` what is not there, as it was after pass `number`.
+        """Set in the loops around `frame` what is not there, as it was after pass `number`.
 
         Or after the last one. `passed_over`: also what the steps of the pass, which are not made
         here, would have.
         """
-        if loop := _loop_around(frame):
-            record: _Record = pickle.loads(self._passes.known.get(number, self._ended))
-            self._give(loop, record, passed_over and loop.f_lasti == record.at)
+        raw = self._passes.known.get(number)
+        ended = self._ended if raw is None else pickle.loads(raw)
+        for f in _loops_around(frame):
+            record: _Record = pickle.loads(ended.get(_name_of(f), _NO_RECORD))
+            _give(f, record, passed_over and f.f_lasti == record.at)
 
-    def _give(self, loop: FrameType, record: _Record, passed_over: bool) -> None:
-        if _identity(loop) != self._of:
-            return
-        body = body_of(loop.f_code, record.at)
-        there, given = _values_of(loop, body), {}
-        for path, raw in record.forms.items():
-            old = _value_at(there, path)
-            is_due = old is NOTHING or (passed_over and path in record.changed)
-            if is_due and fits(form := pickle.loads(raw), old):
-                value = brought_to(form, old)
-                if len(path) == 1 and (old is NOTHING or value is not old):
-                    given[path[0]] = value
-                _set_attribute(there, path, value)
-        _set_values(loop, given, body)
+
+def _give(frame: FrameType, record: _Record, passed_over: bool) -> None:
+    body = body_of(frame.f_code, record.at)
+    there, given = _values_of(frame, body), {}
+    for path, raw in record.forms.items():
+        old = _value_at(there, path)
+        is_due = old is NOTHING or (passed_over and path in record.changed)
+        if not is_due or not fits(form := pickle.loads(raw), old):
+            continue
+        value = brought_to(form, old)
+        if len(path) > 1:
+            if (held := attributes_of(_value_at(there, path[:-1]))) is not None:
+                held[path[-1]] = value
+        elif value is not old:
+            given[path[0]] = value
+    _set_values(frame, given, body)
 
 
 def _value_at(there: dict[str, Any], path: _Path) -> Any:
@@ -240,52 +321,82 @@ def _value_at(there: dict[str, Any], path: _Path) -> Any:
     return value
 
 
-def _set_attribute(there: dict[str, Any], path: _Path, value: Any) -> None:
-    """Set what `path` names, if that is an attribute of an object that is there."""
-    if len(path) > 1:
-        held = attributes_of(_value_at(there, path[:-1]))
-        if held is not None:
-            held[path[-1]] = value
+def _with_others(record: _Record, body: Body, there: dict[str, Any]) -> _Record:
+    """Return a record that has all that is small in a function, and first what its body sets."""
+    others: dict[_Path, Any] = {
+        (name,): form_of(value, _SMALL)
+        for name, value in there.items()
+        if (name,) not in record.forms and not name.startswith("_")
+    }
+    first: dict[_Path, Any] = {
+        path: others.pop(path) for path in list(others) if path[0] in body.sets
+    }
+    forms = {**record.forms, **_within(_LIMIT_OF_OTHERS, {**first, **others})}
+    return record._replace(forms=forms, changed=record.changed | first.keys())
 
 
 def _within(limit: int, forms: dict[_Path, Any]) -> dict[_Path, bytes]:
     """Return forms, pickled, as many as there is room for."""
-    found = {}
+    found: dict[_Path, bytes] = {}
     for path, form in forms.items():
-        raw = b"" if form is NOTHING else pickle.dumps(form)
-        if 0 < len(raw) <= limit:
+        if is_opaque(form):
+            continue
+        raw = pickle.dumps(form)
+        if len(raw) <= limit:
             limit -= len(raw)
             found[path] = raw
     return found
 
 
-def _loop_around(frame: FrameType | None) -> FrameType | None:
-    """Return who makes the steps: no part of Holdfast, no progress bar's generator."""
+def _marker(path: _Path) -> _Path:
+    """Return where it stands which object of the program's is at `path`."""
+    return (*path, "")
+
+
+def _is_within(path: _Path, places: set[_Path]) -> bool:
+    return any(path[:n] in places for n in range(1, len(path) + 1))
+
+
+def _is_new(path: _Path, changed: set[_Path]) -> bool:
+    """Whether it belongs to an object that is another one than before, or is that itself."""
+    return any(_marker(path[:n]) in changed for n in range(1, len(path))) or len(path) == 1
+
+
+def _has_a_graph(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad and not value.is_leaf
+
+
+def _loops_around(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield who makes the steps: a function, and generators of the program's that it goes through.
+
+    No part of Holdfast, and no progress bar's generator.
+    """
     for f in callers(frame):
-        if (
-            not f.f_code.co_filename.startswith((_HERE, contextlib.__file__))
-            and not f.f_code.co_flags & inspect.CO_GENERATOR
-        ):
-            return f
-    return None
+        file, is_generator = f.f_code.co_filename, f.f_code.co_flags & inspect.CO_GENERATOR
+        if file.startswith((_HERE, contextlib.__file__)):
+            continue
+        if not (is_generator and file.startswith(LIBRARIES)):
+            yield f
+        if not is_generator:
+            return
 
 
-def _identity(frame: FrameType) -> tuple[str, str, int]:
+def _name_of(frame: FrameType) -> _Name:
     code = frame.f_code
     return code.co_filename, code.co_name, code.co_firstlineno
 
 
-def _values_of(loop: FrameType, body: Body) -> dict[str, Any]:
+def _values_of(frame: FrameType, body: Body) -> dict[str, Any]:
     """Return a function's variables, and those of its module that the body names."""
-    outside = loop.f_globals
+    outside = frame.f_globals
     found = {name: outside[name] for name in body.of_module if name in outside}
-    found.update(variables_of(loop))
+    found.update(variables_of(frame))
     return found
 
 
-def _set_values(loop: FrameType, values: dict[str, Any], body: Body) -> None:
+def _set_values(frame: FrameType, values: dict[str, Any], body: Body) -> None:
     own = {name: value for name, value in values.items() if name not in body.of_module}
     if own:
-        set_variables(loop, own)
+        set_variables(frame, own)
     for name in values.keys() - own.keys():
-        loop.f_globals[name] = values[name]
+        frame.f_globals[name] = values[name]
