@@ -410,16 +410,20 @@ def refill(container: Any, content: Any) -> Any:
     return container
 
 
-def refilled(old: Any, new: Any) -> Any:
+def refilled(old: Any, new: Any, done: dict[int, Any] | None = None) -> Any:
     """Return `old` with what `new` holds, lists and dicts in it likewise; else `new` itself."""
-    if type(old) is not type(new):
-        return new
+    done = {} if done is None else done  # By id of what is new: it may hold itself.
+    if type(old) is not type(new) or not isinstance(old, (dict, list, set)):
+        return done.get(id(new), new)
+    if id(new) in done:
+        return done[id(new)]
+    done[id(new)] = old
     if isinstance(old, dict):
-        return refill(old, {key: refilled(old.get(key), part) for key, part in new.items()})
+        return refill(old, {key: refilled(old.get(key), part, done) for key, part in new.items()})
     if isinstance(old, list):
         there = [*old[: len(new)], *[None] * (len(new) - len(old))]
-        return refill(old, list(map(refilled, there, new)))
-    return refill(old, new) if isinstance(old, set) else new
+        return refill(old, [refilled(was, part, done) for was, part in zip(there, new)])
+    return refill(old, new)
 
 
 def _old_parts(form: _Parts, old: Any) -> list[Any]:

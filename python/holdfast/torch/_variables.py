@@ -40,7 +40,7 @@ from holdfast.torch._mementos import Mementos
 from holdfast.torch._records import Records
 
 ROOM: Final = 1 << 20  # Bytes of an image that they take at most.
-_LIMIT: Final = 1 << 18  # Of what a body sets or changes; there are two records of it.
+_LIMIT: Final = 1 << 18  # Of what one body sets or changes, in each of two records.
 _LIMIT_OF_OTHERS: Final = 1 << 15
 _SMALL: Final = Room(1 << 12, 1 << 9)
 _FILLED: Final = Room(1 << 12, 1 << 13)
@@ -227,10 +227,10 @@ class Variables:
             forms = {p: loop.after.get(p, NOTHING) for p in changed if not _is_within(p, untold)}
             forms = _within(_LIMIT, forms)
             record = _Record(loop.at, forms, changed)
-            self._under_way = {**self._under_way, loop.name: pickle.dumps(record)}
+            self._under_way = _with(self._under_way, loop.name, record)
             if ends:
                 record = _with_others(record, loop.body, _values_of(f, loop.body))
-                self._ended = {**self._ended, loop.name: pickle.dumps(record)}
+                self._ended = _with(self._ended, loop.name, record)
 
     def done(self) -> None:
         """Let go of what was held for put_back()."""
@@ -295,6 +295,14 @@ class Variables:
         for f in _loops_around(frame):
             record: _Record = pickle.loads(ended.get(_name_of(f), _NO_RECORD))
             _give(f, record, passed_over and f.f_lasti == record.at)
+
+
+def _with(records: dict[_Name, bytes], name: _Name, record: _Record) -> dict[_Name, bytes]:
+    """Return the records with one more, and without the oldest that have no room any more."""
+    newest = {**{n: raw for n, raw in records.items() if n != name}, name: pickle.dumps(record)}
+    while sum(map(len, newest.values())) > ROOM // 2 and len(newest) > 1:
+        del newest[next(iter(newest))]
+    return newest
 
 
 def _give(frame: FrameType, record: _Record, passed_over: bool) -> None:
