@@ -67,6 +67,27 @@ std::string memory_folder() {
   return ::access("/dev/shm", W_OK | X_OK) == 0 ? "/dev/shm" : "/tmp";
 }
 
+Result<Fd> put_in_place(const std::string& path, std::string_view bytes, mode_t mode, bool locked) {
+  std::string temporary = cat(path, ".XXXXXX");
+  Fd file(::mkostemp(temporary.data(), O_CLOEXEC));
+  if (!file) return system_error(cat("cannot write ", path), errno);
+  // While it is empty: nobody else looks at it, and so holds it, before that can be read.
+  if (locked) (void)::flock(file.get(), LOCK_EX | LOCK_NB);
+  const auto give_up = [&](Error error) {
+    ::unlink(temporary.c_str());
+    return error;
+  };
+  if (::fchmod(file.get(), mode) != 0)
+    return give_up(system_error(cat("cannot write ", path), errno));
+  if (const auto wrote = write_all(file.get(), bytes, path); !wrote) return give_up(wrote.error());
+  if (::fsync(file.get()) != 0 || ::rename(temporary.c_str(), path.c_str()) != 0) {
+    return give_up(system_error(cat("cannot write ", path), errno));
+  }
+  const Fd folder(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder || ::fsync(folder.get()) != 0) return system_error(cat("cannot sync ", path), errno);
+  return file;
+}
+
 }  // namespace
 
 Status make_directories(const std::string& path, mode_t mode) {
@@ -114,22 +135,12 @@ Result<std::string> read_file(const std::string& path) {
 }
 
 Status write_file_atomically(const std::string& path, std::string_view bytes, mode_t mode) {
-  std::string temporary = cat(path, ".XXXXXX");
-  const Fd file(::mkostemp(temporary.data(), O_CLOEXEC));
-  if (!file) return system_error(cat("cannot write ", path), errno);
-  const auto give_up = [&](Error error) {
-    ::unlink(temporary.c_str());
-    return error;
-  };
-  if (::fchmod(file.get(), mode) != 0)
-    return give_up(system_error(cat("cannot write ", path), errno));
-  if (const auto wrote = write_all(file.get(), bytes, path); !wrote) return give_up(wrote.error());
-  if (::fsync(file.get()) != 0 || ::rename(temporary.c_str(), path.c_str()) != 0) {
-    return give_up(system_error(cat("cannot write ", path), errno));
-  }
-  const Fd folder(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder || ::fsync(folder.get()) != 0) return system_error(cat("cannot sync ", path), errno);
-  return {};
+  const auto file = put_in_place(path, bytes, mode, false);
+  return file ? Status() : file.error();
+}
+
+Result<Fd> write_locked_file(const std::string& path, std::string_view bytes, mode_t mode) {
+  return put_in_place(path, bytes, mode, true);
 }
 
 Fd lock_file(const std::string& path) {

@@ -27,6 +27,10 @@ Result<std::string> read_file(const std::string& path);
 // death. Durable against power loss too: the file and its folder are synced.
 Status write_file_atomically(const std::string& path, std::string_view bytes, mode_t mode = 0600);
 
+// Does that with a file that is locked, as by lock_file(), before it can be found at `path`: nobody
+// finds it free. What is returned holds the lock, where there can be one.
+Result<Fd> write_locked_file(const std::string& path, std::string_view bytes, mode_t mode = 0600);
+
 // Locks a file, until what is returned is closed or this process has ended, however that comes.
 // Empty where that can not be, or another process has it locked.
 Fd lock_file(const std::string& path);

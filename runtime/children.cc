@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -96,6 +97,14 @@ pid_t trainer_of(const std::string& lifeline, pid_t group) {
   return holder > 0 && ::getpgid(holder) == group ? holder : 0;
 }
 
+// Tells a Python process what of its output is the log (holdfast/_output.py): by the file, since a
+// name may come to mean another. Empty where there is none.
+std::string identity_of(const std::string& log) {
+  struct stat about {};
+  if (::stat(log.c_str(), &about) != 0) return {};
+  return cat(about.st_dev, ':', about.st_ino);
+}
+
 const char* role_name(agent::Role role) {
   return role == agent::Role::kScheduler ? "MS_SCHED" : "MS_WORKER";
 }
@@ -145,6 +154,7 @@ Status Children::spawn(const agent::Spawn& what) {
   environment.push_back(cat("HOLDFAST_ATTEMPT=", what.attempt));
   environment.push_back(cat("HOLDFAST_LIFELINE=", running.lifeline));
   environment.push_back(cat("HOLDFAST_AGENT=", AgentWatch::words_for_this_process()));
+  environment.push_back(cat("HOLDFAST_PYTHON_LOG=", identity_of(options.output)));
   if (what.role == agent::Role::kWorker) environment.push_back(cat("MS_NODE_ID=", what.node_id));
   io::Fd reading;
   if (what.role == agent::Role::kSpare) {

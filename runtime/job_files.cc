@@ -32,10 +32,11 @@ Status write_keeper(const std::string& path, Keeper keeper) {
   const nlohmann::ordered_json json = {{"job", keeper.job},   {"host", keeper.host},
                                        {"port", keeper.port}, {"log_dir", keeper.log_dir},
                                        {"pid", keeper.pid},   {"start_time", keeper.start_time}};
-  const auto written = io::write_file_atomically(
+  auto file = io::write_locked_file(
       path, json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
-  if (written) (void)io::lock_file(path).release();  // The end of the process closes it.
-  return written;
+  if (!file) return file.error();
+  (void)file->release();  // The end of the process closes it.
+  return {};
 }
 
 std::optional<Keeper> read_keeper(const std::string& path) {

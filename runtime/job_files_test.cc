@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -79,6 +80,31 @@ TEST(FoundJob, KnowsByALockThatOneOfAnotherPidNamespaceLives) {
   EXPECT_FALSE(find(name).agent_alive);
   ASSERT_TRUE(write_agent_file(*directory, {.job = name}));
   EXPECT_TRUE(io::is_locked(cat(*directory, "/agent-", ::getpid(), ".json")));
+  EXPECT_TRUE(io::remove_tree(*directory, directory->substr(0, directory->rfind('/'))));
+}
+
+// Who looks whether a job lives (holdfast status, clean) must not keep it from being seen.
+TEST(FoundJob, IsLockedWhoeverLooksAtItAsItBegins) {
+  const std::string name = cat("job-files-look-test-", ::getpid());
+  const auto directory = io::runtime_directory(name);
+  ASSERT_TRUE(directory) << directory.error().what;
+  const std::string file = cat(*directory, "/agent-", ::getpid(), ".json");
+  ASSERT_TRUE(write_agent_file(*directory, {.job = name}));
+  std::atomic<bool> over = false;
+  std::atomic<int> looks = 0;
+  std::atomic<int> found_free = 0;
+  std::thread other([&] {
+    for (; !over; ++looks) found_free += io::is_locked(file) ? 0 : 1;
+  });
+  for (int i = 0; i < 500; ++i) {
+    const int before = looks;
+    while (looks == before) std::this_thread::yield();
+    EXPECT_TRUE(write_agent_file(*directory, {.job = name}));
+    EXPECT_TRUE(io::is_locked(file));
+  }
+  over = true;
+  other.join();
+  EXPECT_EQ(found_free, 0);
   EXPECT_TRUE(io::remove_tree(*directory, directory->substr(0, directory->rfind('/'))));
 }
 

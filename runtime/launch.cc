@@ -79,8 +79,9 @@ std::vector<std::string> environment_of(const AgentOptions& options,
                                         std::vector<std::string>& remarks) {
   std::vector<std::string> environment = options.environment;
   // What an outer launcher may have left is not this job's.
-  for (const char* name : {"MS_ROLE", "MS_NODE_ID", "HOLDFAST_INCARNATION", "HOLDFAST_ATTEMPT",
-                           "HOLDFAST_LIFELINE", "HOLDFAST_SPARE_FD", "HOLDFAST_AGENT"}) {
+  for (const char* name :
+       {"MS_ROLE", "MS_NODE_ID", "HOLDFAST_INCARNATION", "HOLDFAST_ATTEMPT", "HOLDFAST_LIFELINE",
+        "HOLDFAST_SPARE_FD", "HOLDFAST_AGENT", "HOLDFAST_PYTHON_LOG"}) {
     const std::string beginning = cat(name, '=');
     std::erase_if(environment, [&](const auto& entry) { return entry.starts_with(beginning); });
   }

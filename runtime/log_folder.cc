@@ -17,13 +17,21 @@ namespace holdfast::runtime {
 namespace {
 
 constexpr std::size_t kTrialBytes = 16384;
+constexpr auto kPatience = std::chrono::seconds(1);
+
+io::Fd open_here(const std::string& path, int flags) {
+  while (true) {
+    io::Fd file(::open(path.c_str(), flags | O_WRONLY | O_CLOEXEC, 0600));
+    if (file || errno != EINTR) return file;
+  }
+}
 
 // A file that nobody sees, where the file system has such.
 io::Fd trial_file(const std::string& folder) {
-  io::Fd file(::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600));
+  io::Fd file = open_here(folder, O_TMPFILE);
   if (file || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return file;
   const std::string name = cat(folder, "/.holdfast-logs-", ::getpid());
-  file.reset(::open(name.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  file = open_here(name, O_CREAT);
   const int error_number = errno;
   if (file) ::unlink(name.c_str());
   errno = error_number;
@@ -50,48 +58,67 @@ const char* remedy(int error_number) {
   return "see to it that this user can write there";
 }
 
+// Of what this process or this host lacks at the moment, the folder knows nothing.
+bool is_the_folders(int error_number) {
+  return error_number != 0 && error_number != EMFILE && error_number != ENFILE &&
+         error_number != ENOMEM;
+}
+
 }  // namespace
 
-LogFolder::LogFolder(std::string path, std::function<void(std::string)> say, Duration every)
-    : path_(std::move(path)), say_(std::move(say)), every_(every) {
+LogFolder::LogFolder(std::string path, std::function<void(std::string)> say, Duration every,
+                     Trial trial)
+    : path_(std::move(path)), watch_(std::make_shared<Watch>()) {
+  watch_->path = path_;
+  watch_->say = std::move(say);
+  watch_->every = every;
+  watch_->trial = trial ? std::move(trial) : try_to_write;
   try {
-    thread_ = std::thread([this] { watch(); });
+    thread_ = std::thread([watch = watch_] { run(*watch); });
   } catch (const std::system_error&) {  // No thread can be had: output_for() still tells.
   }
 }
 
 LogFolder::~LogFolder() {
-  {
-    const std::lock_guard lock(mutex_);
-    over_ = true;
-  }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  std::unique_lock lock(watch_->mutex);
+  watch_->over = true;
+  watch_->changed.notify_all();
+  if (!thread_.joinable()) return;
+  const bool ends = watch_->changed.wait_for(lock, kPatience, [this] { return !watch_->trying; });
+  lock.unlock();
+  // One that a server of files keeps says nothing any more, and what it uses is its own.
+  ends ? thread_.join() : thread_.detach();
 }
 
-void LogFolder::watch() {
-  std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, every_, [this] { return over_ || told_; })) {
+void LogFolder::run(Watch& watch) {
+  std::unique_lock lock(watch.mutex);
+  while (!watch.changed.wait_for(lock, watch.every, [&] { return watch.over || watch.told; })) {
+    watch.trying = true;
     lock.unlock();
-    if (const int error_number = try_to_write(path_); error_number != 0) tell(error_number);
+    const int error_number = watch.trial(watch.path);
+    lock.lock();
+    watch.trying = false;
+    watch.changed.notify_all();
+    if (watch.over) return;
+    lock.unlock();
+    if (is_the_folders(error_number)) tell(watch, error_number);
     lock.lock();
   }
 }
 
-void LogFolder::tell(int error_number) {
-  if (told_.exchange(true)) return;
-  say_(cat("nothing can be written in ", path_, " (", std::strerror(error_number),
-           "), so the logs end there: ", remedy(error_number),
-           ", or give another --log_dir next time; the training goes on"));
+void LogFolder::tell(Watch& watch, int error_number) {
+  if (watch.told.exchange(true)) return;
+  watch.say(cat("nothing can be written in ", watch.path, " (", std::strerror(error_number),
+                "), so the logs end there: ", remedy(error_number),
+                ", or give another --log_dir next time; the training goes on"));
 }
 
 std::string LogFolder::output_for(const std::string& log) {
-  const auto try_to_open = [&log] {
-    return io::Fd(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-  };
+  const auto try_to_open = [&log] { return open_here(log, O_CREAT | O_APPEND); };
   if (try_to_open()) return log;
   const int error_number = errno;
-  tell(error_number);
+  if (!is_the_folders(error_number)) return log;  // What starts the process says so, or finds one.
+  tell(*watch_, error_number);
   if (error_number == ENOENT && io::make_directories(path_, 0755) && try_to_open()) return log;
   return "/dev/null";
 }

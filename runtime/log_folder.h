@@ -6,6 +6,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -17,10 +18,14 @@ namespace holdfast::runtime {
 class LogFolder {
  public:
   static constexpr Duration kLookEvery = std::chrono::seconds(5);
+  // Tries to write in the folder: 0, or the error.
+  using Trial = std::function<int(const std::string& folder)>;
 
   // `path` is there. `say` is called once at most, in any thread: what is wrong, and what to do.
-  LogFolder(std::string path, std::function<void(std::string)> say, Duration every = kLookEvery);
-  ~LogFolder();
+  // Another trial than the true one is for tests.
+  LogFolder(std::string path, std::function<void(std::string)> say, Duration every = kLookEvery,
+            Trial trial = {});
+  ~LogFolder();  // Waits a second at most for a trial that hangs, and nothing is said afterwards.
   LogFolder(const LogFolder&) = delete;
   LogFolder& operator=(const LogFolder&) = delete;
 
@@ -31,18 +36,25 @@ class LogFolder {
   [[nodiscard]] std::string output_for(const std::string& log);
 
  private:
-  void watch();
-  void tell(int error_number);
+  // What the thread uses. It has a share in it: one that hangs outlives the LogFolder.
+  struct Watch {
+    std::string path;
+    std::function<void(std::string)> say;
+    Duration every{};
+    Trial trial;
+    std::atomic<bool> told = false;
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool over = false;
+    bool trying = false;
+  };
+  static void run(Watch& watch);
+  static void tell(Watch& watch, int error_number);
 
   const std::string path_;
-  const std::function<void(std::string)> say_;
-  const Duration every_;
-  std::atomic<bool> told_ = false;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool over_ = false;
+  const std::shared_ptr<Watch> watch_;
   // Of its own: where the folder is another host's, a look may take long, and the agent's loop must
-  // not wait for it. Last: it uses all above.
+  // not wait for it.
   std::thread thread_;
 };
 

@@ -6,9 +6,14 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <future>
+#include <memory>
 #include <vector>
 
 #include "base/text.h"
@@ -89,6 +94,42 @@ TEST_F(Logs, TellOfADiskThatTakesNoMore) {
   ::signal(SIGXFSZ, before);
   EXPECT_EQ(count(), 1U);
   EXPECT_TRUE(fs::is_empty(path_));
+}
+
+TEST_F(Logs, GoOnWhereOnlyThisProcessLacksSomethingForAMoment) {
+  std::atomic<int> trials = 0;
+  const LogFolder logs(
+      path_, [this](std::string text) { say(std::move(text)); }, 1ms,
+      [&](const std::string&) {
+        const std::array errors{EMFILE, ENFILE, ENOMEM, ENOSPC};
+        return errors.at(static_cast<std::size_t>(trials++));
+      });
+  EXPECT_TRUE(has(first(), "No space left")) << first();
+  EXPECT_EQ(trials, 4);
+}
+
+TEST_F(Logs, EndThoughAWriteHangs) {
+  struct Server {
+    std::promise<void> asked;
+    std::promise<void> answers;
+    std::promise<void> done;
+  };
+  const auto server = std::make_shared<Server>();
+  auto logs = std::make_unique<LogFolder>(
+      path_, [this](std::string text) { say(std::move(text)); }, 1ms,
+      [server](const std::string&) {
+        server->asked.set_value();
+        server->answers.get_future().wait();
+        server->done.set_value();
+        return EIO;
+      });
+  server->asked.get_future().wait();
+  auto end = std::async(std::launch::async, [&] { logs.reset(); });
+  EXPECT_EQ(end.wait_for(30s), std::future_status::ready);
+  server->answers.set_value();
+  server->done.get_future().wait();
+  end.wait();
+  EXPECT_EQ(count(), 0U);
 }
 
 TEST_F(Logs, AreLeftAloneWhereAllIsWell) {

@@ -1,7 +1,8 @@
 """Let a program go on where its log can not be written any more, on a full disk say.
 
 To Python a print() that finds no room is an exception, which would end the training in all
-processes one after the other; their successors would print to the same disk.
+processes one after the other; their successors would print to the same disk. A file that the user
+has the program print to (`> data`) is no log: of what it lacks nobody would learn.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import contextlib
 import errno
 import io
 import os
-import stat
 import sys
 from typing import Any, Final
 
@@ -30,19 +30,21 @@ class _Log(io.FileIO):
 
 
 def outlive_a_full_disk() -> None:
-    """Lose what is printed, and go on, where standard output and error are files."""
+    """Lose what is printed, and go on, where standard output and error are the agent's log."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         # What the program has put there itself is its own.
-        if stream is getattr(sys, f"__{name}__") and _is_file(stream):
+        if stream is getattr(sys, f"__{name}__") and _is_log(stream):
             setattr(sys, name, _on_a_log(stream))
 
 
-def _is_file(stream: object) -> bool:
+def _is_log(stream: object) -> bool:
     if type(stream) is not io.TextIOWrapper:
         return False
     with contextlib.suppress(OSError, ValueError):
-        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+        about = os.fstat(stream.fileno())
+        # As runtime/children.cc puts it.
+        return os.environ.get("HOLDFAST_PYTHON_LOG") == f"{about.st_dev}:{about.st_ino}"
     return False
 
 

@@ -25,6 +25,12 @@ raise SystemExit(7)
 """
 
 
+def with_log(descriptor: int) -> dict[str, str]:
+    """Return an environment that says, as an agent does, which file is the log."""
+    about = os.fstat(descriptor)
+    return {**os.environ, "HOLDFAST_PYTHON_LOG": f"{about.st_dev}:{about.st_ino}"}
+
+
 @pytest.mark.parametrize("options", [[], ["-u"]])
 def test_core_what_is_printed_is_lost_and_the_program_goes_on(
     tmp_path: Path, options: list[str]
@@ -35,12 +41,50 @@ def test_core_what_is_printed_is_lost_and_the_program_goes_on(
             [sys.executable, *options, "-c", PRINTS, str(went_on)],
             stdout=log,
             stderr=log,
+            env=with_log(log.fileno()),
             timeout=60,
         )
     assert done.returncode == 7
     assert went_on.read_text() == "went on"
     assert (tmp_path / "log").read_bytes()[:7] == b"a word\n"
     assert (tmp_path / "log").stat().st_size == 4096
+
+
+def test_core_a_file_of_the_users_that_takes_no_more_is_an_error(tmp_path: Path) -> None:
+    with open(tmp_path / "log", "ab") as log, open(tmp_path / "data", "ab") as data:
+        done = subprocess.run(
+            [sys.executable, "-c", PRINTS, str(tmp_path / "went-on")],
+            stdout=data,
+            stderr=subprocess.PIPE,
+            env=with_log(log.fileno()),
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode not in (0, 7)
+    assert "File too large" in done.stderr
+    assert not (tmp_path / "went-on").exists()
+
+
+# As `holdfast run` starts it, by way of what redirects its output.
+SAYS = """
+import holdfast, sys
+holdfast.init()
+print(sys.stdout is sys.__stdout__, sys.stderr is sys.__stderr__, flush=True)
+"""
+
+
+def test_core_of_an_agents_process_only_the_log_is_one(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(SAYS)
+    run = [sys.executable, "-m", "holdfast", "run", "--nproc-per-node=1", "--no-python"]
+    done = subprocess.run(
+        [*run, "sh", "-c", f"exec {sys.executable} program.py > data"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "data").read_text() == "True False\n"
 
 
 def test_core_what_is_no_file_is_left_as_it_is() -> None:
