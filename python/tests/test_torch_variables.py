@@ -5,8 +5,9 @@ from __future__ import annotations
 import enum
 import random
 import sys
-from collections import Counter, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -84,6 +85,25 @@ def log(steps):
         logger.update(x)
     return {name: logger.describe(name) for name in logger.meters}
 
+def aliases(steps):
+    h = c = torch.zeros(2)  # One object, until the body makes two of it.
+    data = torch.arange(6.0)
+    x, base = data[0:2], torch.zeros(1)
+    order = OrderedDict(a=1, b=2)
+    config = locals()
+    class Own(list):
+        pass
+    own, lists = Own(), []
+    same = lists
+    for s in steps:
+        h, c = h + s, c + 10 * s
+        x = x * 0 + s
+        order.move_to_end("a")
+        order[s] = s
+        own.append(s)
+        lists.append(s)
+    return h, c, data, x, list(order.items()), same, sorted(config)[:3]
+
 def odd(steps):
     turn, stages, queue = Turn.D, [Meter(), Meter()], [Meter(), Meter(), Meter()]
     stage, seen, wide, lazy = stages[0], set(), torch.zeros(1).expand(4), Meter()
@@ -118,6 +138,29 @@ class Trainer:
             self.lines += 1
             self.meters["loss"].update(x)
         return self.lines, self.meters["loss"].values
+
+def carries(state, end):
+    total = 0.0
+    while state.n < end:
+        x = float(state.n)
+        with state.step():
+            total += x
+            x = x / 2
+    return total, x
+
+def is_given(state, end):
+    made = []
+    while state.n < end:
+        made.append(train(state, torch.full((2,), float(state.n)), 1.0))
+    return made
+
+def train(state, x, lr):
+    total = 5.0
+    with state.step():
+        x = x / 2
+        lr = lr * 0.5
+        total += 1
+    return x.tolist(), lr, total
 
 def begins_with(steps):
     total = 7.0
@@ -202,6 +245,7 @@ def program(name: str) -> Callable[[Any], Any]:
     found: dict[str, Any] = {"torch": torch, "numpy": numpy, "random": random}
     found.update(thing=SimpleNamespace(), Logger=Logger, __name__="__main__")
     found.update(defaultdict=defaultdict, deque=deque, Counter=Counter, Turn=Turn)
+    found.update(OrderedDict=OrderedDict)
     exec(compile(PROGRAM, "program.py", "exec"), found)
     function: Callable[[Any], Any] = found[name]
     return function
@@ -235,21 +279,23 @@ class Steps:
         yield from ()
 
 
-@pytest.mark.parametrize("name", ["mean", "counts", "of_module", "log", "warms_up", "Trainer"])
+@pytest.mark.parametrize(
+    "name", ["mean", "counts", "of_module", "log", "warms_up", "aliases", "Trainer"]
+)
 def test_torch_steps_find_what_the_steps_before_them_have_left(name: str, tmp_path: Path) -> None:
     data = (1.0, 3.0, 2.0, 5.0)
-    usual = program(name)(Steps(Variables(print)).of(data))
+    usual = str(program(name)(Steps(Variables(print)).of(data)))
 
     first = Variables(print)
     first.open(tmp_path / "variables", 0)
-    assert program(name)(Steps(first, void=data).of(data)) == usual  # Each is made twice.
+    assert str(program(name)(Steps(first, void=data).of(data))) == usual  # Each is made twice.
     first.end_pass(4, 7)
 
     for image, number in ((first.objects(), None), (Variables(print).objects(), 4)):
         successor = Variables(print)
         successor.open(tmp_path / "variables", 7)
         successor.restore(image)
-        assert program(name)(Steps(successor).passed_over(number)) == usual
+        assert str(program(name)(Steps(successor).passed_over(number))) == usual
 
     for n in (1, 2, 3):
         lost, successor = Variables(print), Variables(print)
@@ -257,7 +303,7 @@ def test_torch_steps_find_what_the_steps_before_them_have_left(name: str, tmp_pa
         with pytest.raises(ZeroDivisionError):
             program(name)(cut_short(Steps(lost).of(data), n))
         successor.restore(lost.objects())
-        assert program(name)(rest) == usual
+        assert str(program(name)(rest)) == usual
 
 
 def test_torch_a_void_step_leaves_all_objects_where_they_were() -> None:
@@ -281,6 +327,41 @@ def test_torch_a_variable_that_changes_while_it_is_looked_at_is_no_error() -> No
     for x in Steps(variables, void=[2.0]).of((1.0, 2.0)):
         odd["b"] = x
     assert len(odd) == 2
+
+
+class Own:
+    """Makes steps as `with state.step()` does; step `n` of `data` is the next."""
+
+    def __init__(self, variables: Variables, n: int = 0) -> None:
+        self.variables, self._n, self.starts = variables, n, n > 0
+
+    @property
+    def n(self) -> int:
+        if self.starts:
+            self.variables.resume_ahead(sys._getframe(1))
+        return self._n
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        if self.starts:
+            self.variables.resume(sys._getframe())
+            self.starts = False
+        self.variables.hold(sys._getframe(), begins=False)
+        yield
+        self.variables.see(sys._getframe())
+        self.variables.note(sys._getframe(), ends=False)
+        self._n += 1
+
+
+@pytest.mark.parametrize("name", ["carries", "is_given"])
+def test_torch_a_step_of_a_programs_own_loop_begins_with_what_it_is_given(name: str) -> None:
+    variables = Variables(print)
+    usual = program(name)(Own(variables), 4)
+    for n in (1, 3):
+        lost, successor = Variables(print), Variables(print)
+        program(name)(Own(lost), n)
+        successor.restore(lost.objects())
+        assert program(name)(Own(successor, n), 4)[-1] == usual[-1]
 
 
 def cut_short(steps: Iterator[float], n: int) -> Iterator[float]:

@@ -21,6 +21,9 @@ class Body(NamedTuple):
     reads: frozenset[str]  # What it may change in place.
     fills: frozenset[str]  # By methods that lists, sets and dicts have for it.
     of_module: frozenset[str]  # A function's that are not its own.
+    elsewhere: frozenset[str]  # What the loop around a `with` sets outside of it.
+    in_loop: bool  # It is a loop's, or there is one around it.
+    is_with: bool
 
 
 @lru_cache(maxsize=64)
@@ -44,7 +47,51 @@ def body_of(code: CodeType, at: int) -> Body:
         if i.opcode in dis.hasjrel or i.opcode in dis.hasjabs:
             is_forward = i.argval > i.offset
             beyond = max(beyond, i.argval if is_forward else inside[-1].offset + 1)
-    return Body(*map(frozenset, (sets, carried, carried & reads, reads, fills, of_module)))
+    rest = _around(code, inside) - {i.offset for i in inside} if inside else set()
+    elsewhere = {
+        name
+        for i in dis.get_instructions(code)
+        if i.offset in rest
+        for what, name in _names(i)
+        if what == "STORE"
+    }
+    is_with = not any(i.offset == at and i.opname == "FOR_ITER" for i in dis.get_instructions(code))
+    return Body(
+        frozenset(sets),
+        frozenset(carried),
+        frozenset(carried & reads),
+        frozenset(reads),
+        frozenset(fills),
+        frozenset(of_module),
+        frozenset(elsewhere),
+        is_in_loop(code, at),
+        is_with,
+    )
+
+
+@lru_cache(maxsize=256)
+def is_in_loop(code: CodeType, at: int) -> bool:
+    """Whether there is a loop in a function around that place."""
+    return any(begin <= at < end for begin, end in _loops(code))
+
+
+def _loops(code: CodeType) -> list[tuple[int, int]]:
+    """Return where the loops of a function begin and end."""
+    return [
+        (i.argval, i.offset)
+        for i in dis.get_instructions(code)
+        if (i.opcode in dis.hasjrel or i.opcode in dis.hasjabs) and i.argval < i.offset
+    ]
+
+
+def _around(code: CodeType, inside: list[dis.Instruction]) -> set[int]:
+    """Return the innermost loop around some instructions, by offsets."""
+    begin, end = inside[0].offset, inside[-1].offset
+    loops = [loop for loop in _loops(code) if loop[0] <= begin and end <= loop[1]]
+    if not loops:
+        return set()
+    first, last = min(loops, key=lambda loop: loop[1] - loop[0])
+    return {i.offset for i in dis.get_instructions(code) if first <= i.offset <= last}
 
 
 def _names(i: dis.Instruction) -> list[tuple[str, str]]:

@@ -86,13 +86,12 @@ class Opaque(NamedTuple):
     size: int
 
 
-class Room:
-    """What is small: bytes of one tensor, array or text, and all parts of a value together."""
+class Room(NamedTuple):
+    """What is small."""
 
-    def __init__(self, size: int, parts: int) -> None:
-        """Have so much."""
-        self.size = size
-        self.parts = parts
+    size: int  # Bytes of a tensor, an array or a text.
+    parts: int  # Of a value in all, but for:
+    flat: int  # Numbers in a container that has nothing else.
 
 
 class _TooLargeError(Exception):
@@ -103,8 +102,7 @@ class _Look:
     """Finds the form of one value."""
 
     def __init__(self, room: Room) -> None:
-        self.size = room.size
-        self.parts = room.parts
+        self.size, self.parts, self.flat = room
 
     def form(self, value: Any, depth: int) -> Any:
         kind: Any = type(value)
@@ -136,7 +134,7 @@ class _Look:
     def _of_container(self, value: Any, depth: int) -> Any:
         kind: Any = type(value)
         size = len(value)
-        if size > self.parts or not depth:
+        if size > max(self.parts, self.flat) or not depth:
             return Opaque(id(value), size)
         if isinstance(value, dict):
             items = list(value.items())
@@ -147,7 +145,11 @@ class _Look:
             keys, parts = [], list(value)
         if PLAIN.issuperset(map(type, parts)):  # Losses, as a rule; they may be many.
             forms = parts
-            self.parts -= size
+            self.flat -= size
+            if self.flat < 0:
+                return Opaque(id(value), size)
+        elif size > self.parts or (type(value) not in _CONTAINERS and _name_of(kind) is None):
+            return Opaque(id(value), size)
         else:
             forms = [self.form(part, depth - 1) for part in parts]
             if any(map(is_opaque, forms)):
@@ -182,7 +184,7 @@ def brought_to(form: Any, old: Any = NOTHING) -> Any:
             old = object.__new__(_class_named(form.kind))
             held = vars(old)
         for name, part in form.values:
-            held[name] = brought_to(part, held.get(name, NOTHING))
+            held[name] = _part_brought_to(part, held.get(name, NOTHING))
         return old
     if isinstance(form, _Member):
         return getattr(_class_named(form.kind), form.name)
@@ -276,7 +278,7 @@ def _of_tensor(value: Tensor, size: int) -> Any:
     if not is_usual or value.device.type != "cpu":
         return NOTHING
     if value.nbytes > size:
-        return Opaque(id(value), value.nbytes)
+        return Opaque(id(value), 0 if value.is_inference() else value._version)
     return _Dense("tensor", value.dtype, tuple(value.shape), bytes_of(value))
 
 
@@ -303,7 +305,7 @@ def _of_generator(value: Any) -> Any:
     if isinstance(value, torch.Generator):
         return _Drawn(bytes_of(value.get_state())) if value.device.type == "cpu" else NOTHING
     bits = _bits_of(value)
-    return NOTHING if bits is None else _Drawn(form_of(bits.state, Room(1 << 13, 64)))
+    return NOTHING if bits is None else _Drawn(form_of(bits.state, Room(1 << 13, 64, 64)))
 
 
 def _bits_of(value: Any) -> Any:
@@ -361,7 +363,7 @@ def _dense_brought_to(form: _Dense, old: Any) -> Any:
     if form.kind == "array":
         numpy = sys.modules["numpy"]
         array = numpy.frombuffer(form.content, dtype=form.dtype).reshape(form.shape)
-        is_same = type(old) is numpy.ndarray and old.flags.writeable
+        is_same = type(old) is numpy.ndarray and old.flags.writeable and old.base is None
         if is_same and (old.shape, old.dtype) == (form.shape, form.dtype):
             old[...] = array
             return old
@@ -373,20 +375,25 @@ def _dense_brought_to(form: _Dense, old: Any) -> Any:
         return made
     if (tuple(old.shape), old.dtype, old.device) != (form.shape, form.dtype, made.device):
         return made
-    if old.is_inference() or 0 in [n for n, size in zip(old.stride(), old.shape) if size > 1]:
-        return made  # The latter was expanded: numbers that lie in one place.
+    if old.is_inference() or old._is_view():
+        return made
     return old.copy_(made)
 
 
 def _container_brought_to(form: _Parts, old: Any) -> Any:
     if form.kind is tuple:
-        return tuple(map(brought_to, form.parts, _old_parts(form, old)))
+        return tuple(map(_part_brought_to, form.parts, _old_parts(form, old)))
     if type(old) is not form.kind:
         old = _made(form)
     if issubclass(form.kind, dict):
-        items = {key: brought_to(part, old.get(key, NOTHING)) for key, part in form.parts}
-        return refill(old, items)
-    return refill(old, list(map(brought_to, form.parts, _old_parts(form, old))))
+        parts = {key: _part_brought_to(part, old.get(key, NOTHING)) for key, part in form.parts}
+        return refill(old, parts)
+    return refill(old, list(map(_part_brought_to, form.parts, _old_parts(form, old))))
+
+
+def _part_brought_to(form: Any, old: Any) -> Any:
+    """Return it in place of `old`; what a container has of tensors may be parts of others."""
+    return brought_to(form, NOTHING if isinstance(form, _Dense) else old)
 
 
 def _can_be_made(form: _Parts) -> bool:
@@ -403,10 +410,10 @@ def _made(form: _Parts) -> Any:
 
 def refill(container: Any, content: Any) -> Any:
     """Have a container hold other things, whatever a class of the program's makes of that."""
-    bases: tuple[Any, ...] = (dict, list, set, deque)
+    bases: tuple[Any, ...] = (OrderedDict, dict, list, set, deque)
     base = next(kind for kind in bases if isinstance(container, kind))
     base.clear(container)
-    (base.update if base in (dict, set) else base.extend)(container, content)
+    (base.extend if base in (list, deque) else base.update)(container, content)
     return container
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any, Final
 
+_REFERENCES: Final = 4  # Of a frame to its variables: its own, two functions' here, the call's.
 _AT_YIELD: Final = ("YIELD_VALUE", "RESUME")
 _PLACES: Final = ("NAME", "FAST", "GLOBAL", "DEREF", "ATTR", "SUBSCR")
 _LEAVING: Final = {  # What lets go of an iterator, and seldom raises there.
@@ -53,8 +54,13 @@ def set_variables(frame: FrameType, values: dict[str, Any]) -> None:
 
 
 def _let_go(frame: FrameType, kept: Any) -> None:
-    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+    if sys.version_info >= (3, 13) or not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        return
+    if sys.getrefcount(kept) <= _REFERENCES:
         kept.clear()
+        return
+    for name in [name for name, value in kept.items() if isinstance(value, Iterator)]:
+        del kept[name]  # The program has called locals(), and has the rest.
 
 
 def loop_was_left(frame: FrameType | None) -> bool:

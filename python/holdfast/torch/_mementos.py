@@ -25,9 +25,11 @@ from holdfast.torch._forms import (
 )
 
 _DEPTH: Final = 3
-_MOST: Final = 1 << 9  # Things within one variable.
-_LONGEST: Final = 1 << 16
-_ROOM: Final = Room(1 << 17, 64)  # What is larger is not seen to change in place.
+# What is more, or larger, is not seen to change in place.
+_MOST: Final = 1 << 8  # Things in all.
+_WIDEST: Final = 1 << 6  # Of a container into whose parts we look.
+_LONGEST: Final = 1 << 13
+_ROOM: Final = Room(1 << 16, 64, 64)
 _GONE: Final = object()
 _DENSE: Final = (Tensor, torch.Generator, random.Random)
 
@@ -43,8 +45,8 @@ class Mementos:
 
     def add(self, value: Any) -> None:
         """Hold what a variable has."""
-        left, most = [(value, 0)], len(self._held) + _MOST
-        while left and len(self._held) < most:
+        left = [(value, 0)]
+        while left and len(self._held) < _MOST:
             thing, depth = left.pop()
             if type(thing) in PLAIN or id(thing) in self._not_ours or id(thing) in self._held:
                 continue
@@ -55,7 +57,7 @@ class Mementos:
                 self._held[id(thing)] = thing, content
             if depth < _DEPTH and isinstance(content, (dict, list, tuple)):
                 parts = content.values() if isinstance(content, dict) else content
-                if len(parts) <= _MOST and not PLAIN.issuperset(map(type, parts)):
+                if len(parts) <= _WIDEST and not PLAIN.issuperset(map(type, parts)):
                     left.extend((part, depth + 1) for part in parts)
 
     def see(self) -> None:
@@ -122,7 +124,8 @@ def _put_back(thing: Any, was: Any) -> None:
         for key in [key for key, value in was.items() if value is _GONE]:
             held.pop(key, None)
     elif isinstance(thing, Tensor):
-        with torch.no_grad():
-            thing.copy_(brought_to(was))
+        if 0 not in thing.stride():  # Else its parts lie in one place, and whose that is has it.
+            with torch.no_grad(), torch.inference_mode(thing.is_inference()):
+                thing.copy_(brought_to(was))
     else:
         brought_to(was, thing)

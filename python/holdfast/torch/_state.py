@@ -384,6 +384,7 @@ class State:
         if self._restarted:
             self._variables.resume(sys._getframe())
             self._restarted = False
+        self._variables.not_ours = self._kept.ids()
         self._variables.hold(sys._getframe(), begins=False)
         try:
             yield self
@@ -463,7 +464,8 @@ class State:
                 self._variables.give_back(sys._getframe(), epoch)
                 continue
             restored = self._restarted
-            self._variables.not_ours |= {id(data), *map(id, source.feeder.generators)}
+            data_and_generators = (data, *source.feeder.generators)  # As long as they are used.
+            self._variables.not_ours = self._kept.ids() | set(map(id, data_and_generators))
             passed_over = restored and epoch > self._position.epoch
             if restored:  # What the program did between passes that are done is not new.
                 self._restore()

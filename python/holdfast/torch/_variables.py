@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from holdfast.torch._bodies import Body, body_of
+from holdfast.torch._bodies import Body, body_of, is_in_loop
 from holdfast.torch._forms import (
     LIBRARIES,
     NOTHING,
@@ -42,9 +42,9 @@ from holdfast.torch._records import Records
 ROOM: Final = 1 << 20  # Bytes of an image that they take at most.
 _LIMIT: Final = 1 << 18  # Of what one body sets or changes, in each of two records.
 _LIMIT_OF_OTHERS: Final = 1 << 15
-_SMALL: Final = Room(1 << 12, 1 << 9)
-_FILLED: Final = Room(1 << 12, 1 << 13)
-_CARRIED: Final = Room(1 << 17, 1 << 9)
+_SMALL: Final = Room(1 << 12, 1 << 8, 1 << 9)
+_FILLED: Final = Room(1 << 12, 1 << 8, 1 << 13)
+_CARRIED: Final = Room(1 << 17, 1 << 8, 1 << 9)
 _DEPTH: Final = 2  # Objects within objects.
 _LASTING: Final = (torch.nn.Module, torch.optim.Optimizer)  # One of which is chosen.
 _HERE: Final = str(Path(__file__).parent)
@@ -59,9 +59,11 @@ class _Record(NamedTuple):
     at: int  # Where in its function it stands.
     forms: dict[_Path, bytes]  # Pickled.
     changed: frozenset[_Path]  # By steps of the pass.
+    bound: frozenset[_Path]  # Those of them that are other objects than before.
 
 
-_NO_RECORD: Final = pickle.dumps(_Record(-1, {}, frozenset()))
+_NONE: Final[frozenset[_Path]] = frozenset()
+_NO_RECORD: Final = pickle.dumps(_Record(-1, {}, _NONE, _NONE))
 
 
 class _Loop:
@@ -79,14 +81,16 @@ class _Loop:
         self._mementos = Mementos(not_ours)
         for value in self._values.values():
             self._mementos.add(value)
-        self.before = self._forms(there)
+        # Forms, and which objects they are of.
+        self.before, self._who_before = self._forms(there)
         self.after: dict[_Path, Any] = {}
+        self._who_after: dict[_Path, int] = {}
         self.rebound: dict[str, Any] = {}  # Variables that have another object now.
 
     def see(self, frame: FrameType) -> None:
         """Look at what the body has left."""
         there = _values_of(frame, self.body)
-        self.after = self._forms(there)
+        self.after, self._who_after = self._forms(there)
         now = {name: there.get(name, NOTHING) for name in self._values}
         self.rebound = {n: value for n, value in now.items() if value is not self._values[n]}
         self._mementos.see()
@@ -100,6 +104,10 @@ class _Loop:
         """Return what the body has changed."""
         before = self.before
         return {p for p, form in self.after.items() if p not in before or before[p] != form}
+
+    def bound(self) -> set[_Path]:
+        """Return what is another object than before."""
+        return {p for p, who in self._who_after.items() if self._who_before.get(p) != who}
 
     def untold(self, changed: set[_Path]) -> Iterator[tuple[_Path, bool]]:
         """Yield what of that can not be given to a process that replaces this one.
@@ -125,8 +133,9 @@ class _Loop:
             if is_missed or (name in self.body.carried and isinstance(value, _LASTING)):
                 yield (name,), True
 
-    def _forms(self, there: dict[str, Any]) -> dict[_Path, Any]:
+    def _forms(self, there: dict[str, Any]) -> tuple[dict[_Path, Any], dict[_Path, int]]:
         found: dict[_Path, Any] = {}
+        who: dict[_Path, int] = {}
         for name in self.body.carried | self.body.reads:
             value = there.get(name, NOTHING)
             if type(value) in PLAIN:
@@ -136,13 +145,15 @@ class _Loop:
                 continue
             is_carried = name in self.body.carried
             room = _FILLED if name in self.body.fills else _CARRIED if is_carried else _SMALL
-            if not self._attributes((name,), value, found):
+            if not self._attributes((name,), value, found, who):
                 form = form_of(value, room)
                 if form is not NOTHING:
-                    found[name,] = form
-        return found
+                    found[name,], who[name,] = form, id(value)
+        return found, who
 
-    def _attributes(self, path: _Path, thing: Any, found: dict[_Path, Any]) -> bool:
+    def _attributes(
+        self, path: _Path, thing: Any, found: dict[_Path, Any], who: dict[_Path, int]
+    ) -> bool:
         """Find the attributes of an object of the program's own. False: it is none."""
         held = attributes_of(thing)
         if held is None:
@@ -155,11 +166,11 @@ class _Loop:
                 continue
             if id(part) in self._not_ours:
                 continue
-            if len(path) >= _DEPTH or not self._attributes(at, part, found):
+            if len(path) >= _DEPTH or not self._attributes(at, part, found, who):
                 form = form_of(part, _FILLED)
                 # A large tensor is new in each step, as a rule, and read in none.
                 if form is not NOTHING and not (type(part) is Tensor and type(form) is Opaque):
-                    found[at] = form
+                    found[at], who[at] = form, id(part)
         return True
 
 
@@ -181,6 +192,7 @@ class Variables:
         self._loops: list[_Loop] = []  # Of the step under way.
         # Since their pass began: what they have changed, and what no successor can be given.
         self._changed: dict[_Name, frozenset[_Path]] = {}
+        self._bound: dict[_Name, frozenset[_Path]] = {}
         self._untold: dict[_Name, set[_Path]] = {}
 
     def objects(self) -> Any:
@@ -190,7 +202,9 @@ class Variables:
     def restore(self, objects: Any) -> None:
         """Go on from an image."""
         self._under_way, self._ended = map(dict, objects)
-        self._changed = {n: pickle.loads(raw).changed for n, raw in self._under_way.items()}
+        records = {name: pickle.loads(raw) for name, raw in self._under_way.items()}
+        self._changed = {name: record.changed for name, record in records.items()}
+        self._bound = {name: record.bound for name, record in records.items()}
 
     def open(self, path: Path, version: int) -> None:
         """Keep what each pass leaves in a file; `version`: with which this process begins."""
@@ -204,6 +218,7 @@ class Variables:
         for loop in self._loops:
             if begins:
                 self._changed.pop(loop.name, None)
+                self._bound.pop(loop.name, None)
                 self._untold.pop(loop.name, None)
 
     def see(self, frame: FrameType | None) -> None:
@@ -222,11 +237,11 @@ class Variables:
         for loop, f in self._each(frame):
             new = loop.changed()
             untold = self._see_what_is_lost(loop, new)
-            changed = self._changed.get(loop.name, frozenset()) | new
-            self._changed[loop.name] = changed
+            changed = self._changed[loop.name] = self._changed.get(loop.name, _NONE) | new
+            bound = self._bound[loop.name] = self._bound.get(loop.name, _NONE) | loop.bound()
             forms = {p: loop.after.get(p, NOTHING) for p in changed if not _is_within(p, untold)}
             forms = _within(_LIMIT, forms)
-            record = _Record(loop.at, forms, changed)
+            record = _Record(loop.at, forms, changed, bound & changed)
             self._under_way = _with(self._under_way, loop.name, record)
             if ends:
                 record = _with_others(record, loop.body, _values_of(f, loop.body))
@@ -279,7 +294,7 @@ class Variables:
         """Do so where the program looks, before its `with state.step()`, whether steps are left."""
         for f in _loops_around(frame):
             record: _Record = pickle.loads(self._under_way.get(_name_of(f), _NO_RECORD))
-            if f.f_lasti < record.at:
+            if f.f_lasti < record.at and is_in_loop(f.f_code, record.at):
                 _give(f, record, passed_over=True)
 
     def give_back(
@@ -308,18 +323,32 @@ def _with(records: dict[_Name, bytes], name: _Name, record: _Record) -> dict[_Na
 def _give(frame: FrameType, record: _Record, passed_over: bool) -> None:
     body = body_of(frame.f_code, record.at)
     there, given = _values_of(frame, body), {}
+    is_once = not body.is_with or (body.in_loop and _is_called_once(frame))
     for path, raw in record.forms.items():
-        old = _value_at(there, path)
-        is_due = old is NOTHING or (passed_over and path in record.changed)
-        if not is_due or not fits(form := pickle.loads(raw), old):
+        there_now = _value_at(there, path)
+        is_due = there_now is NOTHING or (passed_over and path in record.changed)
+        # What a `with` is given anew for each step is the step's own.
+        is_own = path[0] in body.elsewhere or (not is_once and path[0] not in body.of_module)
+        if not is_due or (is_own and (len(path) == 1 or path[0] != "self")):
+            continue
+        old = NOTHING if path in record.bound else there_now
+        if not fits(form := pickle.loads(raw), old):
             continue
         value = brought_to(form, old)
         if len(path) > 1:
             if (held := attributes_of(_value_at(there, path[:-1]))) is not None:
                 held[path[-1]] = value
-        elif value is not old:
+        elif value is not there_now:
             given[path[0]] = value
     _set_values(frame, given, body)
+
+
+def _is_called_once(frame: FrameType) -> bool:
+    """Whether no function of the program's on the way to this one calls it in a loop."""
+    on_the_way = (
+        f for f in callers(frame.f_back) if not f.f_code.co_filename.startswith(LIBRARIES)
+    )
+    return not any(is_in_loop(f.f_code, f.f_lasti) for f in on_the_way)
 
 
 def _value_at(there: dict[str, Any], path: _Path) -> Any:
@@ -340,7 +369,8 @@ def _with_others(record: _Record, body: Body, there: dict[str, Any]) -> _Record:
         path: others.pop(path) for path in list(others) if path[0] in body.sets
     }
     forms = {**record.forms, **_within(_LIMIT_OF_OTHERS, {**first, **others})}
-    return record._replace(forms=forms, changed=record.changed | first.keys())
+    bound = record.bound | first.keys()
+    return record._replace(forms=forms, changed=record.changed | first.keys(), bound=bound)
 
 
 def _within(limit: int, forms: dict[_Path, Any]) -> dict[_Path, bytes]:
@@ -349,7 +379,10 @@ def _within(limit: int, forms: dict[_Path, Any]) -> dict[_Path, bytes]:
     for path, form in forms.items():
         if is_opaque(form):
             continue
-        raw = pickle.dumps(form)
+        try:
+            raw = pickle.dumps(form)
+        except Exception:  # A class within a function has no name for others.
+            continue
         if len(raw) <= limit:
             limit -= len(raw)
             found[path] = raw
