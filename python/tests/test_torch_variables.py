@@ -41,6 +41,20 @@ class Meter:
         self.last = x
         self.values.append(x + self.rng.random())
 
+class Loader:
+    def __init__(self):
+        self.tokens, self.batch = torch.zeros(9000), None
+
+    def next_batch(self, x):
+        if x == 3:
+            self.tokens = torch.ones(9000)  # Of another file.
+        self.batch = self.tokens + x
+
+def shards(steps):
+    loader = Loader()
+    for x in steps:
+        loader.next_batch(x)
+
 def counts(steps):
     meter, seen, per_class, hidden = Meter(), {}, torch.zeros(9), torch.ones(20000)
     generator, numbers = torch.Generator().manual_seed(3), numpy.random.default_rng(5)
@@ -313,6 +327,12 @@ def test_torch_a_void_step_leaves_all_objects_where_they_were() -> None:
     assert str(found) == str(usual)
     named = sorted(line.split("`")[1] for line in said)
     assert named == ["queue", "stage", "total"]  # What a replacement could not be given.
+
+
+def test_torch_a_large_tensor_that_steps_read_until_one_has_another_is_said() -> None:
+    said: list[str] = []
+    program("shards")(Steps(Variables(said.append)).of((1.0, 2.0, 3.0, 4.0)))
+    assert [line.split("`")[1] for line in said] == ["loader.tokens"]
 
 
 def test_torch_a_variable_that_changes_while_it_is_looked_at_is_no_error() -> None:

@@ -81,10 +81,12 @@ class _Loop:
         self._mementos = Mementos(not_ours)
         for value in self._values.values():
             self._mementos.add(value)
+        self._large: dict[_Path, int] = {}  # Which tensors have no form, of objects' attributes.
         # Forms, and which objects they are of.
         self.before, self._who_before = self._forms(there)
         self.after: dict[_Path, Any] = {}
         self._who_after: dict[_Path, int] = {}
+        self._large_before, self._large = self._large, {}
         self.rebound: dict[str, Any] = {}  # Variables that have another object now.
 
     def see(self, frame: FrameType) -> None:
@@ -108,6 +110,12 @@ class _Loop:
     def bound(self) -> set[_Path]:
         """Return what is another object than before."""
         return {p for p, who in self._who_after.items() if self._who_before.get(p) != who}
+
+    def large(self) -> Iterator[tuple[_Path, bool]]:
+        """Yield where attributes are large tensors, and whether that is the one as before."""
+        for path, who in self._large.items():
+            if path in self._large_before:
+                yield path, self._large_before[path] == who
 
     def untold(self, changed: set[_Path]) -> Iterator[tuple[_Path, bool]]:
         """Yield what of that can not be given to a process that replaces this one.
@@ -168,8 +176,9 @@ class _Loop:
                 continue
             if len(path) >= _DEPTH or not self._attributes(at, part, found, who):
                 form = form_of(part, _FILLED)
-                # A large tensor is new in each step, as a rule, and read in none.
-                if form is not NOTHING and not (type(part) is Tensor and type(form) is Opaque):
+                if type(part) is Tensor and type(form) is Opaque:
+                    self._large[at] = id(part)
+                elif form is not NOTHING:
                     found[at], who[at] = form, id(part)
         return True
 
@@ -194,6 +203,9 @@ class Variables:
         self._changed: dict[_Name, frozenset[_Path]] = {}
         self._bound: dict[_Name, frozenset[_Path]] = {}
         self._untold: dict[_Name, set[_Path]] = {}
+        # Attributes that a step has left the large tensor that they were: one that is new in each
+        # step is read in none, as a rule, but these are what later steps read.
+        self._lasting: set[tuple[_Name, _Path]] = set()
 
     def objects(self) -> Any:
         """Return what an image has to hold of this."""
@@ -268,6 +280,11 @@ class Variables:
         for path, is_missed in loop.untold(changed):
             untold.add(path)
             if is_missed:
+                missed.append(path)
+        for path, is_same in loop.large():
+            if is_same:
+                self._lasting.add((loop.name, path))
+            elif (loop.name, path) in self._lasting:
                 missed.append(path)
         for path in missed:
             if path[0] not in self._said:
