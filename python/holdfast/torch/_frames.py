@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any, Final
 
-_REFERENCES: Final = 4  # Of a frame to its variables: its own, two functions' here, the call's.
+# Of a frame to its variables: its own, two functions' here, the call's; and the caller's stack.
+_REFERENCES: Final = 4 if sys.version_info >= (3, 11) else 5
 _AT_YIELD: Final = ("YIELD_VALUE", "RESUME")
 _PLACES: Final = ("NAME", "FAST", "GLOBAL", "DEREF", "ATTR", "SUBSCR")
 _LEAVING: Final = {  # What lets go of an iterator, and seldom raises there.
@@ -28,6 +29,17 @@ def callers(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
+
+
+def offset_of(frame: FrameType) -> int:
+    """Return which instruction a frame is at.
+
+    In Python 3.12 it is at what follows a `for` over a generator, the second time and later.
+    """
+    at, code = frame.f_lasti, frame.f_code.co_code
+    while at > 0 and opcode.opname[code[at]] == "CACHE":
+        at -= 2
+    return at
 
 
 def variables_of(frame: FrameType) -> dict[str, Any]:
@@ -47,7 +59,7 @@ def set_variables(frame: FrameType, values: dict[str, Any]) -> None:
     now = frame.f_locals
     own = (*frame.f_code.co_varnames, *frame.f_code.co_cellvars, *frame.f_code.co_freevars)
     is_optimized = frame.f_code.co_flags & inspect.CO_OPTIMIZED
-    now.update((name, v) for name, v in values.items() if not is_optimized or name in own)
+    now.update({name: v for name, v in values.items() if not is_optimized or name in own})
     if is_optimized and sys.version_info < (3, 13):  # What debuggers do; later it is written.
         ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
     _let_go(frame, now)
@@ -72,7 +84,7 @@ def loop_was_left(frame: FrameType | None) -> bool:
     """
     own = frame.f_code.co_filename if frame is not None else ""
     for f in callers(frame):
-        instruction = opcode.opname[f.f_code.co_code[f.f_lasti]] if f.f_lasti >= 0 else ""
+        instruction = opcode.opname[f.f_code.co_code[offset_of(f)]] if f.f_lasti >= 0 else ""
         is_closed = f.f_code.co_flags & inspect.CO_GENERATOR and instruction in _AT_YIELD
         if f.f_code.co_filename != own and not is_closed:
             # The latter: a step that an islice() or zip() around the generator does not go beyond.

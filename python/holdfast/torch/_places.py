@@ -5,14 +5,14 @@ from __future__ import annotations
 import dis
 from types import CodeType, FrameType
 
-from holdfast.torch._frames import callers
+from holdfast.torch._frames import callers, offset_of
 
 Place = tuple[tuple[CodeType, int], ...]  # Of each function on the stack, the outermost first.
 
 
 def place_of(frame: FrameType) -> Place:
     """Return where a call comes from."""
-    return tuple((f.f_code, f.f_lasti) for f in callers(frame))[::-1]
+    return tuple((f.f_code, offset_of(f)) for f in callers(frame))[::-1]
 
 
 def are_in_one_loop(earlier: Place, later: Place) -> bool:

@@ -35,7 +35,7 @@ from holdfast.torch._forms import (
     form_of,
     is_opaque,
 )
-from holdfast.torch._frames import callers, set_variables, variables_of
+from holdfast.torch._frames import callers, offset_of, set_variables, variables_of
 from holdfast.torch._mementos import Mementos
 from holdfast.torch._records import Records
 
@@ -72,8 +72,8 @@ class _Loop:
     def __init__(self, frame: FrameType, not_ours: set[int]) -> None:
         """Look at what the step that begins may change."""
         self.name = _name_of(frame)
-        self.at = frame.f_lasti
-        self.body = body_of(frame.f_code, frame.f_lasti)
+        self.at = offset_of(frame)
+        self.body = body_of(frame.f_code, self.at)
         self._not_ours = not_ours
         there = _values_of(frame, self.body)
         watched = self.body.carried | self.body.reads
@@ -304,7 +304,7 @@ class Variables:
         """Set what the last step of a predecessor has left, where its loop goes on."""
         for f in _loops_around(frame):
             record: _Record = pickle.loads(self._under_way.get(_name_of(f), _NO_RECORD))
-            if f.f_lasti == record.at:
+            if offset_of(f) == record.at:
                 _give(f, record, passed_over=True)
 
     def resume_ahead(self, frame: FrameType | None) -> None:
@@ -326,7 +326,7 @@ class Variables:
         ended = self._ended if raw is None else pickle.loads(raw)
         for f in _loops_around(frame):
             record: _Record = pickle.loads(ended.get(_name_of(f), _NO_RECORD))
-            _give(f, record, passed_over and f.f_lasti == record.at)
+            _give(f, record, passed_over and offset_of(f) == record.at)
 
 
 def _with(records: dict[_Name, bytes], name: _Name, record: _Record) -> dict[_Name, bytes]:
