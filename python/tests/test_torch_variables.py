@@ -141,6 +141,88 @@ def odd(steps):
     sums = [vars(meter)["sum"] for meter in (*stages, *queue)]
     return Turn.D.name, turn, stages.index(stage), sums, seen, wide, mean, lazy.size, scale.grad
 
+class Log(list):
+    def __init__(self, values=()):
+        super().__init__(values)
+        self.count = 0
+
+    def put(self, x):
+        self.append(x)
+        self.count += 1
+
+def shapes(steps):
+    table, stats, both = numpy.zeros(4).reshape(2, 2), numpy.zeros((2, 2)), torch.zeros(2, 2)
+    row, line, turned = stats[0], both[0], torch.tensor([1 + 2j]).conj()
+    h, c, mean, first = torch.zeros(32768), torch.zeros(32768), numpy.float64(0), [Meter()]
+    own, new = Log(), Log()
+    for x in steps:
+        table += x
+        row += x
+        line += x
+        turned = (turned * x).conj()
+        h = h * 0.5 + x
+        c = c + h
+        mean = mean + torch.tensor(x)
+        first[0] = Smoothed()
+        first[0].update(x)
+        own.put(x)
+        new = Log([*new, x])
+    sums = float(h.sum()), float(c.sum()), mean.item()
+    return table, stats, both, turned.resolve_conj(), sums, vars(first[0]), own, own.count, new
+
+def draws(steps):
+    state, lazy, drawn = numpy.random.RandomState(3), None, []
+    for x in steps:
+        if lazy is None:
+            lazy = random.Random(1), numpy.random.RandomState(4)
+            numbers, generator = numpy.random.default_rng(3), torch.Generator().manual_seed(2)
+        drawn += [state.randn(), lazy[0].random(), lazy[1].randn(), numbers.random()]
+        drawn.append(torch.rand((), generator=generator).item() + x)
+    return drawn
+
+def one_before(steps):
+    weight, seen = torch.ones(1, requires_grad=True), []
+    for x in steps:
+        if seen:
+            seen.append(loss.item() + other.item())
+        if x == 2.0 or not seen:
+            other = (weight * x).sum()
+            other.backward()
+        loss = (weight * x).sum() + other.item()
+        loss.backward()
+        seen = seen or [x]
+    return seen
+
+def many(steps):
+    meters, held = {i: Meter() for i in range(100)}, SimpleNamespace(log=SimpleNamespace())
+    held.log.meters, held.long = {"loss": Smoothed(9)}, [0.0] * 9000
+    for x in steps:
+        meters[int(x)].update(x)
+        held.log.meters["loss"].update(x)
+        held.long.append(x)
+    return [m.sum for m in meters.values()][:6], held.log.meters["loss"].values, len(held.long)
+
+def large(steps):
+    table, mean = SimpleNamespace(sums=torch.zeros(40, 40), n=0), torch.nn.Linear(3, 3)
+    array, means = numpy.zeros((40, 40)), {"weight": torch.zeros(5000)}
+    lines, best, scratch = [], Meter(), torch.zeros(5000)
+    for x in steps:
+        table.n += 1
+        table.sums[int(x)] += x
+        mean.weight.data, means["weight"][0] = mean.weight.data, x
+        with torch.no_grad():
+            mean.weight.mul_(0.5)
+        numpy.add.at(array, (int(x), 1), x)
+        lines.append(str(x) * 80000)
+        if x == 3.0:
+            best = Meter()
+        best.update(x)
+        scratch = torch.ones(5000) * x
+        for _ in range(2):
+            other = Meter()
+        other.update(x)
+    return table.n
+
 class Trainer:
     def __new__(cls, steps):
         self = super().__new__(cls)
@@ -161,6 +243,26 @@ def carries(state, end):
             total += x
             x = x / 2
     return total, x
+
+def takes_turns(state, end):
+    first = second = 0.0
+    while state.n < end:
+        x = float(state.n)
+        if x % 2:
+            with state.step():
+                first += x
+        else:
+            with state.step():
+                second += x
+    return first, second
+
+def highest(passes):
+    top = 0.0
+    for steps in passes:
+        for x in steps:
+            if x > top:
+                top = x
+    return top
 
 def is_given(state, end):
     made = []
@@ -259,8 +361,9 @@ def program(name: str) -> Callable[[Any], Any]:
     found: dict[str, Any] = {"torch": torch, "numpy": numpy, "random": random}
     found.update(thing=SimpleNamespace(), Logger=Logger, __name__="__main__")
     found.update(defaultdict=defaultdict, deque=deque, Counter=Counter, Turn=Turn)
-    found.update(OrderedDict=OrderedDict)
+    found.update(OrderedDict=OrderedDict, Smoothed=Smoothed, SimpleNamespace=SimpleNamespace)
     exec(compile(PROGRAM, "program.py", "exec"), found)
+    sys.modules["__main__"].Log = found["Log"]  # type: ignore[attr-defined]
     function: Callable[[Any], Any] = found[name]
     return function
 
@@ -294,7 +397,11 @@ class Steps:
 
 
 @pytest.mark.parametrize(
-    "name", ["mean", "counts", "of_module", "log", "warms_up", "aliases", "Trainer"]
+    "name",
+    [
+        *("mean", "counts", "of_module", "log", "warms_up", "aliases", "Trainer"),
+        *("shapes", "draws", "one_before"),
+    ],
 )
 def test_torch_steps_find_what_the_steps_before_them_have_left(name: str, tmp_path: Path) -> None:
     data = (1.0, 3.0, 2.0, 5.0)
@@ -335,6 +442,32 @@ def test_torch_a_large_tensor_that_steps_read_until_one_has_another_is_said() ->
     assert [line.split("`")[1] for line in said] == ["loader.tokens"]
 
 
+def test_torch_a_void_step_leaves_many_objects_and_deep_ones_where_they_were() -> None:
+    usual = program("many")(Steps(Variables(print)).of((1.0, 3.0, 2.0)))
+    void = Steps(Variables(print), void=(1.0, 3.0, 2.0))
+    assert str(program("many")(void.of((1.0, 3.0, 2.0)))) == str(usual)
+
+
+def test_torch_what_no_replacement_can_be_given_is_named_and_costs_nothing_else() -> None:
+    said: list[str] = []
+    lost, successor = Variables(said.append), Variables(print)
+    with pytest.raises(ZeroDivisionError):
+        program("large")(cut_short(Steps(lost).of((1.0, 3.0, 2.0, 5.0)), 3))
+    named = sorted(line.split("`")[1] for line in said)
+    assert named == ["array", "best", "lines", "mean", "means", "table.sums"]
+    successor.restore(lost.objects())
+    assert program("large")(Steps(successor).of((5.0,), begins=False)) == 4
+
+
+def test_torch_what_an_earlier_pass_has_left_is_there_in_the_midst_of_a_later_one() -> None:
+    lost, successor = Variables(print), Variables(print)
+    with pytest.raises(ZeroDivisionError):
+        later = cut_short(Steps(lost).of((2.0, 3.0, 4.0)), 1)
+        program("highest")([Steps(lost).of((1.0, 5.0)), later])
+    successor.restore(lost.objects())
+    assert program("highest")([Steps(successor).of((3.0, 4.0), begins=False)]) == 5.0
+
+
 def test_torch_a_variable_that_changes_while_it_is_looked_at_is_no_error() -> None:
     class Odd(dict):  # type: ignore[type-arg]
         def items(self) -> Any:
@@ -373,15 +506,17 @@ class Own:
         self._n += 1
 
 
-@pytest.mark.parametrize("name", ["carries", "is_given"])
-def test_torch_a_step_of_a_programs_own_loop_begins_with_what_it_is_given(name: str) -> None:
-    variables = Variables(print)
-    usual = program(name)(Own(variables), 4)
-    for n in (1, 3):
-        lost, successor = Variables(print), Variables(print)
-        program(name)(Own(lost), n)
-        successor.restore(lost.objects())
-        assert program(name)(Own(successor, n), 4)[-1] == usual[-1]
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("name", ["carries", "takes_turns", "is_given"])
+def test_torch_a_step_of_a_programs_own_loop_begins_with_what_it_is_given(
+    name: str, n: int
+) -> None:
+    usual = program(name)(Own(Variables(print)), 4)
+    lost, successor = Variables(print), Variables(print)
+    program(name)(Own(lost), n)
+    successor.restore(lost.objects())
+    found = program(name)(Own(successor, n), 4)
+    assert found == usual[-len(found) :]
 
 
 def cut_short(steps: Iterator[float], n: int) -> Iterator[float]:

@@ -9,6 +9,7 @@ from itertools import pairwise
 from types import CodeType
 from typing import Any, Final, NamedTuple
 
+_LAST: Final = ("RETURN_", "RAISE_", "RERAISE")
 _FILLS: Final = {"append", "extend", "add", "update"}
 
 
@@ -17,7 +18,7 @@ class Body(NamedTuple):
 
     sets: frozenset[str]
     carried: frozenset[str]  # Those that it may read, or leave, as the step before has left them.
-    needed: frozenset[str]  # Those of them that it does read first.
+    needed: frozenset[str]  # Those of them that it may read before it sets them.
     reads: frozenset[str]  # What it may change in place.
     fills: frozenset[str]  # By methods that lists, sets and dicts have for it.
     of_module: frozenset[str]  # A function's that are not its own.
@@ -47,6 +48,7 @@ def body_of(code: CodeType, at: int) -> Body:
         if i.opcode in dis.hasjrel or i.opcode in dis.hasjabs:
             is_forward = i.argval > i.offset
             beyond = max(beyond, i.argval if is_forward else inside[-1].offset + 1)
+    needed = _read_first(inside) & sets
     rest = _around(code, inside) - {i.offset for i in inside} if inside else set()
     elsewhere = {
         name
@@ -58,8 +60,8 @@ def body_of(code: CodeType, at: int) -> Body:
     is_with = not any(i.offset == at and i.opname == "FOR_ITER" for i in dis.get_instructions(code))
     return Body(
         frozenset(sets),
-        frozenset(carried),
-        frozenset(carried & reads),
+        frozenset(carried | needed),
+        frozenset(needed),
         frozenset(reads),
         frozenset(fills),
         frozenset(of_module),
@@ -92,6 +94,36 @@ def _around(code: CodeType, inside: list[dis.Instruction]) -> set[int]:
         return set()
     first, last = min(loops, key=lambda loop: loop[1] - loop[0])
     return {i.offset for i in dis.get_instructions(code) if first <= i.offset <= last}
+
+
+def _read_first(inside: list[dis.Instruction]) -> set[str]:
+    """Return which names may be read before they are set, on any way through some instructions.
+
+    A `for` among them is taken to go round once at least; exceptions are not looked at.
+    """
+    at = {i.offset: n for n, i in enumerate(inside)}
+    after: list[list[int]] = []  # By instruction: which may come next.
+    for n, i in enumerate(inside):
+        ends = i.opname.startswith(("JUMP_FORWARD", "JUMP_ABSOLUTE", "JUMP_BACKWARD", *_LAST))
+        following = [] if ends else [n + 1]
+        is_jump = i.opcode in dis.hasjrel or i.opcode in dis.hasjabs
+        if is_jump and i.argval in at and not i.opname.startswith(("FOR_ITER", "SETUP")):
+            target = at[i.argval]
+            following.append(target)
+            if inside[target].opname == "FOR_ITER" and inside[target].argval in at:
+                following.append(at[inside[target].argval])
+        after.append([m for m in following if m < len(inside)])
+    first: list[set[str]] = [set() for _ in inside]
+    is_new = True
+    while is_new:
+        is_new = False
+        for n in reversed(range(len(inside))):
+            found = {name for m in after[n] for name in first[m]}
+            for what, name in reversed(_names(inside[n])):
+                (found.add if what == "LOAD" else found.discard)(name)
+            is_new = is_new or found != first[n]
+            first[n] = found
+    return first[0] if first else set()
 
 
 def _names(i: dis.Instruction) -> list[tuple[str, str]]:

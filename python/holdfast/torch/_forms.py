@@ -14,10 +14,12 @@ import random
 import site
 import sys
 import sysconfig
+import zlib
 from collections import Counter, OrderedDict, defaultdict, deque
 from functools import lru_cache
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -29,6 +31,8 @@ _DICTS: Final = (dict, OrderedDict, defaultdict, Counter)
 _CONTAINERS: Final = frozenset((list, tuple, set, deque, *_DICTS))
 _OBJECTS: Final = (SimpleNamespace, argparse.Namespace)
 _DEPTH: Final = 3  # Lists within lists.
+_HASHED: Final = 1 << 16  # Bytes of an array that is not small, and seen to change all the same.
+_TENSORS: Final[WeakKeyDictionary[torch.nn.Module, list[Tensor]]] = WeakKeyDictionary()
 _NOT_SEEN: Final = (ModuleType, type, torch.nn.Module, torch.optim.Optimizer)
 _NOT_OBJECTS: Final = (*_NOT_SEEN, enum.Enum, list, tuple, set, deque, dict)
 LIBRARIES: Final = (
@@ -39,7 +43,7 @@ LIBRARIES: Final = (
 
 
 class _Dense(NamedTuple):
-    """A tensor's or an array's."""
+    """A tensor's, an array's, or that of one of NumPy's numbers."""
 
     kind: str
     dtype: Any
@@ -56,6 +60,7 @@ class _Parts(NamedTuple):
     kind: type
     parts: tuple[Any, ...]
     how: int | _Class | None = None  # A deque's length at most, a defaultdict's factory.
+    attributes: tuple[tuple[str, Any], ...] = ()  # Of the program's own kind.
 
 
 class _Attributes(NamedTuple):
@@ -63,7 +68,8 @@ class _Attributes(NamedTuple):
 
     who: int  # Which object, in its own process.
     values: tuple[tuple[str, Any], ...]
-    kind: _Class | None  # None: such an object can not be made by these alone.
+    kind: _Class
+    is_whole: bool  # Such an object can be made by these alone.
 
 
 class _Member(NamedTuple):
@@ -76,6 +82,7 @@ class _Member(NamedTuple):
 class _Drawn(NamedTuple):
     """Where a random generator is."""
 
+    kind: str
     state: Any
 
 
@@ -83,7 +90,8 @@ class Opaque(NamedTuple):
     """Of what is too large, or holds what has no form: which one it is, and how long."""
 
     who: int
-    size: int
+    size: int  # Or what else tells that it has changed.
+    is_tensor: bool = False
 
 
 class Room(NamedTuple):
@@ -118,8 +126,8 @@ class _Look:
             return self._of_container(value, depth)
         if kind.__module__ == "numpy":
             return _of_array(value, self.size)
-        if kind in (random.Random, torch.Generator) or kind.__module__.startswith("numpy.random"):
-            return _of_generator(value)
+        if (drawing := _kind_of_generator(value)) is not None:
+            return _of_generator(drawing, value)
         if isinstance(value, enum.Enum):
             named = _name_of(kind)
             return NOTHING if named is None else _Member(named, value.name)
@@ -129,7 +137,8 @@ class _Look:
         found = [(name, self.form(part, depth - 1)) for name, part in list(held.items())]
         kept = tuple((name, form) for name, form in found if not is_opaque(form))
         is_whole = len(kept) == len(found) and kind.__new__ is object.__new__
-        return _Attributes(id(value), kept, _name_of(kind) if is_whole else None)
+        is_whole = is_whole and _name_of(kind) is not None
+        return _Attributes(id(value), kept, _full_name(kind), is_whole)
 
     def _of_container(self, value: Any, depth: int) -> Any:
         kind: Any = type(value)
@@ -148,16 +157,24 @@ class _Look:
             self.flat -= size
             if self.flat < 0:
                 return Opaque(id(value), size)
-        elif size > self.parts or (type(value) not in _CONTAINERS and _name_of(kind) is None):
+        elif size > self.parts:
             return Opaque(id(value), size)
         else:
             forms = [self.form(part, depth - 1) for part in parts]
             if any(map(is_opaque, forms)):
-                return Opaque(id(value), size)
-        if isinstance(value, dict):
-            how = _name_of(value.default_factory) if isinstance(value, defaultdict) else None
-            return _Parts(kind, tuple(zip(keys, forms)), how)
-        return _Parts(kind, tuple(forms), value.maxlen if kind is deque else None)
+                inner = sum(form.size for form in forms if type(form) is Opaque)
+                return Opaque(id(value), size + inner)
+        how: Any = value.maxlen if isinstance(value, deque) else None
+        if isinstance(value, defaultdict):
+            how = _name_of(value.default_factory)
+        held = {} if kind in _CONTAINERS else getattr(value, "__dict__", {})
+        own = [] if held is value else list(held.items())
+        attributes = tuple((name, self.form(part, depth - 1)) for name, part in own)
+        is_named = kind in _CONTAINERS or _name_of(kind) is not None
+        if not is_named or any(is_opaque(form) for _, form in attributes):
+            return Opaque(id(value), size)
+        whole = tuple(zip(keys, forms)) if isinstance(value, dict) else tuple(forms)
+        return _Parts(kind, whole, how, attributes)
 
 
 def form_of(value: Any, room: Room, depth: int = _DEPTH) -> Any:
@@ -180,7 +197,7 @@ def brought_to(form: Any, old: Any = NOTHING) -> Any:
     if isinstance(form, _Parts):
         return _container_brought_to(form, old)
     if isinstance(form, _Attributes):
-        if (held := attributes_of(old)) is None:
+        if (held := _attributes_for(form, old)) is None:
             old = object.__new__(_class_named(form.kind))
             held = vars(old)
         for name, part in form.values:
@@ -188,10 +205,7 @@ def brought_to(form: Any, old: Any = NOTHING) -> Any:
         return old
     if isinstance(form, _Member):
         return getattr(_class_named(form.kind), form.name)
-    if isinstance(form, _Drawn):
-        _set_drawn(old, form.state)
-        return old
-    return form
+    return _drawn_brought_to(form, old) if isinstance(form, _Drawn) else form
 
 
 def fits(form: Any, old: Any = NOTHING) -> bool:
@@ -201,17 +215,19 @@ def fits(form: Any, old: Any = NOTHING) -> bool:
     if isinstance(form, _Parts):
         if type(old) is not form.kind and not _can_be_made(form):
             return False
+        own = vars(old) if form.attributes and type(old) is form.kind else {}
+        if not all(fits(part, own.get(name, NOTHING)) for name, part in form.attributes):
+            return False
         if issubclass(form.kind, dict):
             there: Any = old if type(old) is form.kind else {}
             return all(fits(part, there.get(key, NOTHING)) for key, part in form.parts)
         return all(map(fits, form.parts, _old_parts(form, old)))
     if isinstance(form, _Attributes):
-        if (held := attributes_of(old)) is None and _class_named(form.kind) is None:
+        held = _attributes_for(form, old)
+        if held is None and not (form.is_whole and _class_named(form.kind)):
             return False
         return all(fits(part, (held or {}).get(name, NOTHING)) for name, part in form.values)
-    if isinstance(form, _Member):
-        return hasattr(_class_named(form.kind), form.name)
-    return not isinstance(form, _Drawn) or old is not NOTHING
+    return not isinstance(form, _Member) or hasattr(_class_named(form.kind), form.name)
 
 
 def is_opaque(form: Any) -> bool:
@@ -229,13 +245,18 @@ def can_be_told(form: Any, before: Any) -> bool:
     def told(now: Any, was: Any) -> bool:
         if isinstance(now, _Attributes):
             is_same = isinstance(was, _Attributes) and was.who == now.who
-            if not is_same and (now.kind is None or now.who in known):
+            if not is_same and (not now.is_whole or now.who in known):
                 return False
             were = dict(was.values) if is_same else {}
             return all(told(part, were.get(name, NOTHING)) for name, part in now.values)
-        if not isinstance(now, _Parts) or _is_all_plain(now):
+        if not isinstance(now, _Parts):
             return True
-        were = _by_place(was) if isinstance(was, _Parts) and was.kind is now.kind else {}
+        is_same = isinstance(was, _Parts) and was.kind is now.kind
+        if not is_same and not _can_be_made(now):
+            return False
+        if _is_all_plain(now):
+            return True
+        were = _by_place(was) if is_same else {}
         return all(told(part, were.get(at, NOTHING)) for at, part in _by_place(now).items())
 
     return told(form, before)
@@ -259,6 +280,11 @@ def _objects_in(form: Any) -> list[int]:
     return []
 
 
+def _attributes_for(form: _Attributes, old: Any) -> dict[str, Any] | None:
+    """Return those of an object that may become what has a form; None: it is of another class."""
+    return attributes_of(old) if _full_name(type(old)) == form.kind else None
+
+
 def attributes_of(value: Any) -> dict[str, Any] | None:
     """Return those of an object of the program's own, as they are; None: it is no such object."""
     kind: Any = type(value)
@@ -278,39 +304,61 @@ def _of_tensor(value: Tensor, size: int) -> Any:
     if not is_usual or value.device.type != "cpu":
         return NOTHING
     if value.nbytes > size:
-        return Opaque(id(value), 0 if value.is_inference() else value._version)
+        return Opaque(id(value), _writes(value), True)
     return _Dense("tensor", value.dtype, tuple(value.shape), bytes_of(value))
 
 
 def bytes_of(value: Tensor) -> bytes:
     """Return what a tensor holds."""
-    dense = value.detach().contiguous()
+    dense = value.detach().resolve_conj().resolve_neg().contiguous()
     return ctypes.string_at(dense.data_ptr(), dense.nbytes) if dense.nbytes else b""
+
+
+def _writes(value: Tensor) -> int:
+    return 0 if value.is_inference() else value._version
+
+
+def writes_to(module: torch.nn.Module, not_ours: set[int]) -> int:
+    """Return a number that grows with each write to a module's tensors, but for some."""
+    tensors = _TENSORS.get(module)
+    if tensors is None:
+        tensors = _TENSORS[module] = [*module.parameters(), *module.buffers()]
+    return sum(_writes(tensor) for tensor in tensors if id(tensor) not in not_ours)
 
 
 def _of_array(value: Any, size: int) -> Any:
     numpy = sys.modules["numpy"]
-    if isinstance(value, numpy.generic):
-        return value
-    if type(value) is not numpy.ndarray or value.dtype.hasobject:
+    is_number = isinstance(value, numpy.generic)  # Which is not to be compared with other forms.
+    if not (is_number or type(value) is numpy.ndarray) or value.dtype.hasobject:
         return NOTHING
     if value.nbytes > size:
-        return Opaque(id(value), value.nbytes)
-    return _Dense("array", value.dtype, value.shape, value.tobytes())
+        is_large = value.nbytes > _HASHED
+        return Opaque(id(value), value.nbytes if is_large else zlib.crc32(value.tobytes()))
+    kind = "number" if is_number else "array"
+    return _Dense(kind, value.dtype, value.shape, value.tobytes())
 
 
-def _of_generator(value: Any) -> Any:
-    if isinstance(value, random.Random):
-        return _Drawn(value.getstate())
-    if isinstance(value, torch.Generator):
-        return _Drawn(bytes_of(value.get_state())) if value.device.type == "cpu" else NOTHING
-    bits = _bits_of(value)
-    return NOTHING if bits is None else _Drawn(form_of(bits.state, Room(1 << 13, 64, 64)))
+def _kind_of_generator(value: Any) -> str | None:
+    """Return what a random generator is; None: it is none, or draws not from this process's CPU."""
+    kind: Any = type(value)
+    if kind is random.Random:
+        return "random"
+    if kind is torch.Generator:
+        return "torch" if value.device.type == "cpu" else None
+    if not kind.__module__.startswith("numpy.random"):
+        return None
+    name = type(value.bit_generator if kind.__name__ == "Generator" else value).__name__
+    return name if hasattr(value, "random") and hasattr(sys.modules["numpy"].random, name) else None
 
 
-def _bits_of(value: Any) -> Any:
-    """Return what draws for one of NumPy's generators."""
-    return getattr(value, "bit_generator", None) or getattr(value, "_bit_generator", None)
+def _of_generator(kind: str, value: Any) -> Any:
+    if kind == "random":
+        return _Drawn(kind, value.getstate())
+    if kind == "torch":
+        return _Drawn(kind, bytes_of(value.get_state()))
+    # A RandomState keeps the second of two normal numbers besides.
+    state = value.get_state(legacy=False) if kind == "RandomState" else value.bit_generator.state
+    return _Drawn(kind, form_of(state, Room(1 << 13, 64, 64)))
 
 
 def _is_plain_key(key: Any) -> bool:
@@ -322,8 +370,12 @@ def _name_of(kind: Any) -> _Class | None:
     """Return the name by which _class_named() finds a class in another process; None: by none."""
     if not isinstance(kind, type):
         return None
-    name = kind.__module__, kind.__qualname__
+    name = _full_name(kind)
     return name if _class_named(name) is kind else None
+
+
+def _full_name(kind: Any) -> _Class:
+    return kind.__module__, kind.__qualname__
 
 
 def _class_named(name: Any) -> Any:
@@ -360,10 +412,12 @@ def _is_the_programs_own(kind: Any) -> bool:
 
 
 def _dense_brought_to(form: _Dense, old: Any) -> Any:
-    if form.kind == "array":
+    if form.kind != "tensor":
         numpy = sys.modules["numpy"]
-        array = numpy.frombuffer(form.content, dtype=form.dtype).reshape(form.shape)
-        is_same = type(old) is numpy.ndarray and old.flags.writeable and old.base is None
+        array = numpy.ndarray(form.shape, form.dtype, form.content)
+        if form.kind == "number":
+            return array[()]
+        is_same = type(old) is numpy.ndarray and old.flags.writeable and 0 not in old.strides
         if is_same and (old.shape, old.dtype) == (form.shape, form.dtype):
             old[...] = array
             return old
@@ -375,7 +429,7 @@ def _dense_brought_to(form: _Dense, old: Any) -> Any:
         return made
     if (tuple(old.shape), old.dtype, old.device) != (form.shape, form.dtype, made.device):
         return made
-    if old.is_inference() or old._is_view():
+    if old.is_inference() or 0 in old.stride():  # Parts of the latter lie in one place.
         return made
     return old.copy_(made)
 
@@ -385,6 +439,8 @@ def _container_brought_to(form: _Parts, old: Any) -> Any:
         return tuple(map(_part_brought_to, form.parts, _old_parts(form, old)))
     if type(old) is not form.kind:
         old = _made(form)
+    for name, part in form.attributes:
+        old.__dict__[name] = _part_brought_to(part, old.__dict__.get(name, NOTHING))
     if issubclass(form.kind, dict):
         parts = {key: _part_brought_to(part, old.get(key, NOTHING)) for key, part in form.parts}
         return refill(old, parts)
@@ -397,15 +453,19 @@ def _part_brought_to(form: Any, old: Any) -> Any:
 
 
 def _can_be_made(form: _Parts) -> bool:
-    if form.kind is defaultdict:
-        return _class_named(form.how) is not None
-    return form.kind in _CONTAINERS
+    if form.kind in _CONTAINERS:
+        return form.kind is not defaultdict or _class_named(form.how) is not None
+    is_usual = form.kind.__new__ in (list.__new__, dict.__new__, set.__new__)
+    return is_usual and not issubclass(form.kind, defaultdict)
 
 
 def _made(form: _Parts) -> Any:
     if form.kind is deque:
         return deque(maxlen=form.how)  # type: ignore[arg-type]
-    return defaultdict(_class_named(form.how)) if form.kind is defaultdict else form.kind()
+    if form.kind is defaultdict:
+        return defaultdict(_class_named(form.how))
+    made: Any = form.kind.__new__(form.kind)  # type: ignore[call-overload]
+    return made
 
 
 def refill(container: Any, content: Any) -> Any:
@@ -440,10 +500,23 @@ def _old_parts(form: _Parts, old: Any) -> list[Any]:
     return there + [NOTHING] * (len(form.parts) - len(there))
 
 
-def _set_drawn(generator: Any, state: Any) -> None:
-    if isinstance(generator, random.Random):
-        generator.setstate(state)
-    elif isinstance(generator, torch.Generator):
-        generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+def _drawn_brought_to(form: _Drawn, old: Any) -> Any:
+    kind, state = form
+    if old is NOTHING or _kind_of_generator(old) != kind:
+        old = _made_generator(kind)
+    if kind == "random":
+        old.setstate(state)
+    elif kind == "torch":
+        old.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    elif kind == "RandomState":
+        old.set_state(brought_to(state))
     else:
-        _bits_of(generator).state = brought_to(state)
+        old.bit_generator.state = brought_to(state)
+    return old
+
+
+def _made_generator(kind: str) -> Any:
+    if kind in ("random", "torch"):
+        return random.Random() if kind == "random" else torch.Generator()
+    made = getattr(sys.modules["numpy"].random, kind)()
+    return made if kind == "RandomState" else sys.modules["numpy"].random.Generator(made)

@@ -136,6 +136,7 @@ class Kept:
         self._extras: dict[str, torch.nn.Module] = {}  # Modules with get_extra_state().
         self._modules: dict[int, torch.nn.Module] = {}  # All, by id.
         self._attributes = Attributes()
+        self._ids: set[int] = set()
         self._whole: dict[int, torch.Size] = {}  # Of parameters that each rank has another part of.
 
     def add(self, name: str, thing: Any) -> None:
@@ -192,8 +193,11 @@ class Kept:
 
     def ids(self) -> set[int]:
         """Return what tells the objects from others, as long as they are kept."""
-        things = (self.models, self.optimizers, self.tensors, self.others)
-        return {id(thing) for named in things for thing in named.values()}
+        if not self._ids:
+            for named in (self.models, self.optimizers, self.tensors, self.others):
+                self._ids.update(map(id, named.values()))
+            self._ids.update(self._modules, (id(tensor) for _, tensor in self.walk(False)))
+        return self._ids
 
     def see_that_it_is_whole(self) -> None:
         """Refuse optimizers of parameters that are not kept."""
@@ -231,8 +235,7 @@ class Kept:
         places = {(id(module), key) for _, module, key in self._buffers}
         for name, model in self.models.items():
             for prefix, module in model.named_modules():
-                lasting = module._buffers.keys() - module._non_persistent_buffers_set
-                for key in sorted(lasting):
+                for key in sorted(module._buffers.keys() - module._non_persistent_buffers_set):
                     buffer = module._buffers[key]
                     if buffer is None or id(buffer) in kept or (id(module), key) in places:
                         continue
@@ -523,8 +526,7 @@ class Image:
         self._written: dict[int, bytes] = {}  # By address: the plan that lies there.
         size, tensors = kept.room_of_tensors()
         room = 8 * len(self._pickle(objects)) + 512 * (8 + 4 * tensors) + kept.room
-        self._objects_room = max(_LEAST_OBJECTS, 1 << (room - 1).bit_length())
-        self._start = _HEADER.size + self._objects_room
+        self._start = _HEADER.size + max(_LEAST_OBJECTS, 1 << (room - 1).bit_length())
         self._start += -self._start % _ALIGN
         total = self._start + size + (1 << 20)
         self.bytes = total + -total % (1 << 20)  # What is not used takes no memory.

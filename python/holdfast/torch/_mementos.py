@@ -45,9 +45,9 @@ class Mementos:
 
     def add(self, value: Any) -> None:
         """Hold what a variable has."""
-        left = [(value, 0)]
+        left = deque([(value, 0)])
         while left and len(self._held) < _MOST:
-            thing, depth = left.pop()
+            thing, depth = left.popleft()
             if type(thing) in PLAIN or id(thing) in self._not_ours or id(thing) in self._held:
                 continue
             content = _content_of(thing)
@@ -63,7 +63,7 @@ class Mementos:
     def see(self) -> None:
         """Find out what has changed by now."""
         for thing, was in self._held.values():
-            now = _content_of(thing)
+            now: Any = len(thing) if isinstance(was, int) else _content_of(thing)
             if now is NOTHING or _are_same(was, now):
                 continue
             if isinstance(was, dict) and not isinstance(thing, dict):  # Those attributes alone.
@@ -94,7 +94,9 @@ def _content_of(thing: Any) -> Any:
 def _look_into(thing: Any) -> Any:
     for kind, copy in ((deque, list), (list, list), (dict, dict), (set, set)):
         if isinstance(thing, kind):
-            return copy(thing) if len(thing) <= _LONGEST else NOTHING
+            if len(thing) <= _LONGEST:
+                return copy(thing)
+            return len(thing) if kind is list else NOTHING
     if type(thing) is tuple:
         return thing
     held = attributes_of(thing)
@@ -117,7 +119,9 @@ def _are_same(was: Any, now: Any) -> bool:
 
 
 def _put_back(thing: Any, was: Any) -> None:
-    if isinstance(thing, (list, deque, dict, set)):
+    if isinstance(was, int):  # A long list, that has grown.
+        del thing[was:]
+    elif isinstance(thing, (list, deque, dict, set)):
         refill(thing, was)
     elif (held := attributes_of(thing)) is not None:
         held.update((key, value) for key, value in was.items() if value is not _GONE)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NamedTuple
@@ -34,23 +34,26 @@ from holdfast.torch._forms import (
     fits,
     form_of,
     is_opaque,
+    writes_to,
 )
 from holdfast.torch._frames import callers, offset_of, set_variables, variables_of
 from holdfast.torch._mementos import Mementos
 from holdfast.torch._records import Records
 
 ROOM: Final = 1 << 20  # Bytes of an image that they take at most.
-_LIMIT: Final = 1 << 18  # Of what one body sets or changes, in each of two records.
+_LIMIT: Final = (1 << 18) + (1 << 12)  # Of what one body sets or changes, in each of two records.
 _LIMIT_OF_OTHERS: Final = 1 << 15
-_SMALL: Final = Room(1 << 12, 1 << 8, 1 << 9)
-_FILLED: Final = Room(1 << 12, 1 << 8, 1 << 13)
-_CARRIED: Final = Room(1 << 17, 1 << 8, 1 << 9)
+_SMALL: Final = Room(1 << 12, 1 << 9, 1 << 9)
+_FILLED: Final = Room(1 << 12, 1 << 9, 1 << 13)
+_CARRIED: Final = Room(1 << 17, 1 << 9, 1 << 9)
 _DEPTH: Final = 2  # Objects within objects.
+_MOST_NODES: Final = 64  # Of a graph that are looked at.
 _LASTING: Final = (torch.nn.Module, torch.optim.Optimizer)  # One of which is chosen.
 _HERE: Final = str(Path(__file__).parent)
 
 _Path = tuple[str, ...]  # A variable, and attributes of the program's objects.
 _Name = tuple[str, str, int]  # Of a function: file, name, line.
+_Key = tuple[_Name, int]  # Of a loop: its function, and where it stands in that.
 
 
 class _Record(NamedTuple):
@@ -63,7 +66,6 @@ class _Record(NamedTuple):
 
 
 _NONE: Final[frozenset[_Path]] = frozenset()
-_NO_RECORD: Final = pickle.dumps(_Record(-1, {}, _NONE, _NONE))
 
 
 class _Loop:
@@ -71,22 +73,24 @@ class _Loop:
 
     def __init__(self, frame: FrameType, not_ours: set[int]) -> None:
         """Look at what the step that begins may change."""
-        self.name = _name_of(frame)
         self.at = offset_of(frame)
+        self.key = _name_of(frame), self.at
         self.body = body_of(frame.f_code, self.at)
         self._not_ours = not_ours
         there = _values_of(frame, self.body)
-        watched = self.body.carried | self.body.reads
-        self._values = {name: there[name] for name in watched & there.keys()}
+        # What else the body sets in some steps alone may be large, and is forms enough.
+        read = self.body.needed | self.body.reads
+        self._values = {name: there[name] for name in read & there.keys()}
         self._mementos = Mementos(not_ours)
         for value in self._values.values():
             self._mementos.add(value)
-        self._large: dict[_Path, int] = {}  # Which tensors have no form, of objects' attributes.
         # Forms, and which objects they are of.
         self.before, self._who_before = self._forms(there)
+        # Held, so that what the body makes gets no id of theirs; what is large is not.
+        small = {path[0] for path, form in self.before.items() if not is_opaque(form)}
+        self._held = [there[name] for name in small]
         self.after: dict[_Path, Any] = {}
         self._who_after: dict[_Path, int] = {}
-        self._large_before, self._large = self._large, {}
         self.rebound: dict[str, Any] = {}  # Variables that have another object now.
 
     def see(self, frame: FrameType) -> None:
@@ -101,11 +105,22 @@ class _Loop:
         """Have all that see() saw changed as it was."""
         self._mementos.put_back()
         _set_values(frame, {name: self._values[name] for name in self.rebound}, self.body)
+        there = _values_of(frame, self.body)
+        now, _ = self._forms(there)  # Mementos do not go as deep.
+        forms = {p: f for p, f in self.before.items() if p in now and now[p] != f}
+        _bring(frame, self.body, there, ((path, form, False) for path, form in forms.items()))
 
     def changed(self) -> set[_Path]:
         """Return what the body has changed."""
         before = self.before
-        return {p for p, form in self.after.items() if p not in before or before[p] != form}
+        found = {p for p, form in self.after.items() if p not in before or before[p] != form}
+        return {p for p in found if len(p) == 1 or not self._is_a_new_tensor(p)}
+
+    def _is_a_new_tensor(self, path: _Path) -> bool:
+        """Whether it is a large one. An object's is new in each step, as a rule, and not read."""
+        form = self.after[path]
+        is_new = self._who_before.get(path) != self._who_after.get(path)
+        return is_new and type(form) is Opaque and form.is_tensor
 
     def bound(self) -> set[_Path]:
         """Return what is another object than before."""
@@ -113,15 +128,15 @@ class _Loop:
 
     def large(self) -> Iterator[tuple[_Path, bool]]:
         """Yield where attributes are large tensors, and whether that is the one as before."""
-        for path, who in self._large.items():
-            if path in self._large_before:
-                yield path, self._large_before[path] == who
+        for path, form in self.after.items():
+            if len(path) > 1 and type(form) is Opaque and form.is_tensor and path in self.before:
+                yield path, self._who_before.get(path) == self._who_after[path]
 
-    def untold(self, changed: set[_Path]) -> Iterator[tuple[_Path, bool]]:
-        """Yield what of that can not be given to a process that replaces this one.
+    def untold(self, changed: set[_Path], bound: frozenset[_Path]) -> Iterator[tuple[_Path, bool]]:
+        """Yield what of `changed` can not be given to a process that replaces this one.
 
         And whether that is known to be missed: what is assigned anew in each step is not, if the
-        step does not read it before.
+        step does not read it before. `bound`: what has been bound anew.
         """
         for path in changed:
             form, before = self.after[path], self.before.get(path, NOTHING)
@@ -132,12 +147,12 @@ class _Loop:
                 yield where, is_missed
             elif type(form) is Opaque:
                 is_new = before is NOTHING or (type(before) is Opaque and before.who != form.who)
-                yield (where, is_missed) if is_new else (where[:-1] or where, True)
-            elif not can_be_told(form, before):
-                yield where[:-1] or where, True
+                yield where, is_missed or not is_new
+            elif not can_be_told(form, before) or (path in bound and not fits(form)):
+                yield where, True
         for name, value in self.rebound.items():
             is_seen = (name,) in self.after or (name, "") in self.after
-            is_missed = name in self.body.needed and (not is_seen or _has_a_graph(value))
+            is_missed = name in self.body.needed and not is_seen
             if is_missed or (name in self.body.carried and isinstance(value, _LASTING)):
                 yield (name,), True
 
@@ -150,6 +165,9 @@ class _Loop:
                 found[name,] = value
                 continue
             if value is NOTHING or id(value) in self._not_ours:
+                continue
+            if isinstance(value, torch.nn.Module):
+                found[name,] = Opaque(id(value), writes_to(value, self._not_ours))
                 continue
             is_carried = name in self.body.carried
             room = _FILLED if name in self.body.fills else _CARRIED if is_carried else _SMALL
@@ -174,11 +192,12 @@ class _Loop:
                 continue
             if id(part) in self._not_ours:
                 continue
+            if isinstance(part, torch.nn.Module):
+                found[at] = Opaque(id(part), writes_to(part, self._not_ours))
+                continue
             if len(path) >= _DEPTH or not self._attributes(at, part, found, who):
                 form = form_of(part, _FILLED)
-                if type(part) is Tensor and type(form) is Opaque:
-                    self._large[at] = id(part)
-                elif form is not NOTHING:
+                if form is not NOTHING:
                     found[at], who[at] = form, id(part)
         return True
 
@@ -191,21 +210,22 @@ class Variables:
         self.not_ours: set[int] = set()  # Ids of objects that are looked after elsewhere.
         self._say = say
         self._said: set[str] = set()
-        self._under_way: dict[_Name, bytes] = {}  # After the last step.
-        self._ended: dict[_Name, bytes] = {}  # After the last pass.
+        self._graphs: set[str] = set()  # Variables that were seen to hold one, or none.
+        self._under_way: dict[_Key, bytes] = {}  # After the last step.
+        self._ended: dict[_Key, bytes] = {}  # After the last pass.
         self._passes = Records(
             say,
             "what the passes over data leave in variables is {limit}; a process that replaces "
             "another finds in them what the last pass has left, for each",
         )
         self._loops: list[_Loop] = []  # Of the step under way.
-        # Since their pass began: what they have changed, and what no successor can be given.
-        self._changed: dict[_Name, frozenset[_Path]] = {}
-        self._bound: dict[_Name, frozenset[_Path]] = {}
-        self._untold: dict[_Name, set[_Path]] = {}
+        # What they have changed, and, since their pass began, what no successor can be given.
+        self._changed: dict[_Key, frozenset[_Path]] = {}
+        self._bound: dict[_Key, frozenset[_Path]] = {}
+        self._untold: dict[_Key, set[_Path]] = {}
         # Attributes that a step has left the large tensor that they were: one that is new in each
         # step is read in none, as a rule, but these are what later steps read.
-        self._lasting: set[tuple[_Name, _Path]] = set()
+        self._lasting: set[tuple[_Key, _Path]] = set()
 
     def objects(self) -> Any:
         """Return what an image has to hold of this."""
@@ -229,9 +249,7 @@ class Variables:
         self._loops = [_Loop(f, self.not_ours) for f in _loops_around(frame)]
         for loop in self._loops:
             if begins:
-                self._changed.pop(loop.name, None)
-                self._bound.pop(loop.name, None)
-                self._untold.pop(loop.name, None)
+                self._untold.pop(loop.key, None)
 
     def see(self, frame: FrameType | None) -> None:
         """Look at what the step's body has left; what the data's source does then is not its."""
@@ -248,16 +266,21 @@ class Variables:
         """Have the next image hold what see() saw. `ends`: with the step ends its pass."""
         for loop, f in self._each(frame):
             new = loop.changed()
-            untold = self._see_what_is_lost(loop, new)
-            changed = self._changed[loop.name] = self._changed.get(loop.name, _NONE) | new
-            bound = self._bound[loop.name] = self._bound.get(loop.name, _NONE) | loop.bound()
-            forms = {p: loop.after.get(p, NOTHING) for p in changed if not _is_within(p, untold)}
-            forms = _within(_LIMIT, forms)
-            record = _Record(loop.at, forms, changed, bound & changed)
-            self._under_way = _with(self._under_way, loop.name, record)
+            bound = self._bound.get(loop.key, _NONE) | loop.bound()
+            self._bound[loop.key] = bound
+            untold = self._see_what_is_lost(loop, new, bound)
+            changed = self._changed[loop.key] = self._changed.get(loop.key, _NONE) | new
+            forms = {p: loop.after.get(p, NOTHING) for p in changed if not _place_within(p, untold)}
+            forms, left_out = _within(_LIMIT, forms)
+            for path in left_out:
+                untold.add(path)
+                if len(path) > 1 or path not in bound or path[0] in loop.body.needed:
+                    self._say_missed(path)
+            record = _Record(loop.at, forms, changed, bound)
+            self._under_way = _with(self._under_way, loop.key, record)
             if ends:
                 record = _with_others(record, loop.body, _values_of(f, loop.body))
-                self._ended = _with(self._ended, loop.name, record)
+                self._ended = _with(self._ended, loop.key, record)
 
     def done(self) -> None:
         """Let go of what was held for put_back()."""
@@ -269,50 +292,59 @@ class Variables:
 
     def _each(self, frame: FrameType | None) -> Iterator[tuple[_Loop, FrameType]]:
         around = {_name_of(f): f for f in _loops_around(frame)}
-        return ((loop, around[loop.name]) for loop in self._loops if loop.name in around)
+        return ((loop, around[loop.key[0]]) for loop in self._loops if loop.key[0] in around)
 
-    def _see_what_is_lost(self, loop: _Loop, changed: set[_Path]) -> set[_Path]:
+    def _see_what_is_lost(
+        self, loop: _Loop, changed: set[_Path], bound: frozenset[_Path]
+    ) -> set[_Path]:
         """Return what no successor can be given, and say what it would miss."""
-        untold = self._untold.setdefault(loop.name, set())
-        missed = [
-            path for path in changed if _is_within(path, untold) and not _is_new(path, changed)
-        ]
-        for path, is_missed in loop.untold(changed):
+        untold = self._untold.setdefault(loop.key, set())
+        within = [path for path in changed if not _is_new(path, changed)]
+        missed = [outer for path in within if (outer := _place_within(path, untold))]
+        for path, is_missed in loop.untold(changed, bound):
             untold.add(path)
             if is_missed:
                 missed.append(path)
         for path, is_same in loop.large():
             if is_same:
-                self._lasting.add((loop.name, path))
-            elif (loop.name, path) in self._lasting:
+                self._lasting.add((loop.key, path))
+            elif (loop.key, path) in self._lasting:
                 missed.append(path)
         for path in missed:
-            if path[0] not in self._said:
-                self._said.add(path[0])
-                name = ".".join(filter(None, path))
-                self._say(
-                    f"what a step leaves in `{name}` for the next can not be given to a process "
-                    "that replaces another (too large, another object, a graph of several steps): "
-                    "it begins with what is there at its start. Keep what the steps go by in a "
-                    "dict, or in what has state_dict(), that State is given"
-                )
+            self._say_missed(path)
+        for name in loop.rebound.keys() & loop.body.needed - self._graphs:
+            self._graphs.add(name)  # To look takes time.
+            if _has_a_graph(loop.rebound[name]):
+                self._say_missed((name,))
         return untold
+
+    def _say_missed(self, path: _Path) -> None:
+        name = ".".join(filter(None, path))
+        if name not in self._said:
+            self._said.add(name)
+            self._say(
+                f"what a step leaves in `{name}` for the next can not be given to a process that "
+                "replaces another (too large, another object, a graph of several steps): it begins "
+                "with what is there at its start. Keep what the steps go by in a dict, or in what "
+                "has state_dict(), that State is given"
+            )
 
     # ---- A process that was started again -------------------------------------------------------
 
     def resume(self, frame: FrameType | None) -> None:
         """Set what the last step of a predecessor has left, where its loop goes on."""
         for f in _loops_around(frame):
-            record: _Record = pickle.loads(self._under_way.get(_name_of(f), _NO_RECORD))
-            if offset_of(f) == record.at:
-                _give(f, record, passed_over=True)
+            for record in _records_of(f, self._under_way):
+                is_with = body_of(f.f_code, record.at).is_with  # Others may stand beside it.
+                if offset_of(f) == record.at or is_with:
+                    _give(f, record, passed_over=True)
 
     def resume_ahead(self, frame: FrameType | None) -> None:
         """Do so where the program looks, before its `with state.step()`, whether steps are left."""
         for f in _loops_around(frame):
-            record: _Record = pickle.loads(self._under_way.get(_name_of(f), _NO_RECORD))
-            if f.f_lasti < record.at and is_in_loop(f.f_code, record.at):
-                _give(f, record, passed_over=True)
+            for record in _records_of(f, self._under_way):
+                if f.f_lasti < record.at and is_in_loop(f.f_code, record.at):
+                    _give(f, record, passed_over=True)
 
     def give_back(
         self, frame: FrameType | None, number: int | None = None, passed_over: bool = True
@@ -325,13 +357,19 @@ class Variables:
         raw = self._passes.known.get(number)
         ended = self._ended if raw is None else pickle.loads(raw)
         for f in _loops_around(frame):
-            record: _Record = pickle.loads(ended.get(_name_of(f), _NO_RECORD))
-            _give(f, record, passed_over and offset_of(f) == record.at)
+            for record in reversed([*_records_of(f, ended)]):
+                _give(f, record, passed_over and offset_of(f) == record.at)
 
 
-def _with(records: dict[_Name, bytes], name: _Name, record: _Record) -> dict[_Name, bytes]:
+def _records_of(frame: FrameType, records: dict[_Key, bytes]) -> Iterator[_Record]:
+    """Yield those of a function, the oldest first."""
+    name = _name_of(frame)
+    return (pickle.loads(raw) for key, raw in records.items() if key[0] == name)
+
+
+def _with(records: dict[_Key, bytes], key: _Key, record: _Record) -> dict[_Key, bytes]:
     """Return the records with one more, and without the oldest that have no room any more."""
-    newest = {**{n: raw for n, raw in records.items() if n != name}, name: pickle.dumps(record)}
+    newest = {**{k: raw for k, raw in records.items() if k != key}, key: pickle.dumps(record)}
     while sum(map(len, newest.values())) > ROOM // 2 and len(newest) > 1:
         del newest[next(iter(newest))]
     return newest
@@ -339,23 +377,39 @@ def _with(records: dict[_Name, bytes], name: _Name, record: _Record) -> dict[_Na
 
 def _give(frame: FrameType, record: _Record, passed_over: bool) -> None:
     body = body_of(frame.f_code, record.at)
-    there, given = _values_of(frame, body), {}
+    there = _values_of(frame, body)
     is_once = not body.is_with or (body.in_loop and _is_called_once(frame))
-    for path, raw in record.forms.items():
-        there_now = _value_at(there, path)
-        is_due = there_now is NOTHING or (passed_over and path in record.changed)
+
+    def is_due(path: _Path) -> bool:
         # What a `with` is given anew for each step is the step's own.
         is_own = path[0] in body.elsewhere or (not is_once and path[0] not in body.of_module)
-        if not is_due or (is_own and (len(path) == 1 or path[0] != "self")):
-            continue
-        old = NOTHING if path in record.bound else there_now
-        if not fits(form := pickle.loads(raw), old):
+        if is_own and (len(path) == 1 or path[0] != "self"):
+            return False
+        return (passed_over and path in record.changed) or _value_at(there, path) is NOTHING
+
+    due = filter(is_due, record.forms)
+    forms = ((path, pickle.loads(record.forms[path]), path in record.bound) for path in due)
+    _bring(frame, body, there, forms)
+
+
+def _bring(
+    frame: FrameType,
+    body: Body,
+    there: dict[str, Any],
+    forms: Iterable[tuple[_Path, Any, bool]],
+) -> None:
+    """Bring a function's variables, which are `there`, to forms; where it says so, to new ones."""
+    given = {}
+    for path, form, is_new in forms:
+        now = _value_at(there, path)
+        old = NOTHING if is_new else now
+        if not fits(form, old):
             continue
         value = brought_to(form, old)
         if len(path) > 1:
             if (held := attributes_of(_value_at(there, path[:-1]))) is not None:
                 held[path[-1]] = value
-        elif value is not there_now:
+        elif value is not now:
             given[path[0]] = value
     _set_values(frame, given, body)
 
@@ -385,25 +439,32 @@ def _with_others(record: _Record, body: Body, there: dict[str, Any]) -> _Record:
     first: dict[_Path, Any] = {
         path: others.pop(path) for path in list(others) if path[0] in body.sets
     }
-    forms = {**record.forms, **_within(_LIMIT_OF_OTHERS, {**first, **others})}
+    forms = {
+        **record.forms,
+        **_within(_LIMIT_OF_OTHERS, first)[0],
+        **_within(_LIMIT_OF_OTHERS, others)[0],
+    }
     bound = record.bound | first.keys()
     return record._replace(forms=forms, changed=record.changed | first.keys(), bound=bound)
 
 
-def _within(limit: int, forms: dict[_Path, Any]) -> dict[_Path, bytes]:
-    """Return forms, pickled, as many as there is room for."""
+def _within(limit: int, forms: dict[_Path, Any]) -> tuple[dict[_Path, bytes], list[_Path]]:
+    """Return forms, pickled, as there is room for, the smallest; and what is left out."""
     found: dict[_Path, bytes] = {}
+    left_out = []
     for path, form in forms.items():
-        if is_opaque(form):
-            continue
-        try:
-            raw = pickle.dumps(form)
-        except Exception:  # A class within a function has no name for others.
-            continue
-        if len(raw) <= limit:
-            limit -= len(raw)
-            found[path] = raw
-    return found
+        if not is_opaque(form):
+            try:
+                found[path] = pickle.dumps(form)
+            except Exception:  # A class within a function has no name for others.
+                left_out.append(path)
+    size = sum(map(len, found.values()))
+    for path in sorted(found, key=lambda path: len(found[path]), reverse=True):
+        if size <= limit:
+            break
+        size -= len(found.pop(path))
+        left_out.append(path)
+    return found, left_out
 
 
 def _marker(path: _Path) -> _Path:
@@ -411,8 +472,9 @@ def _marker(path: _Path) -> _Path:
     return (*path, "")
 
 
-def _is_within(path: _Path, places: set[_Path]) -> bool:
-    return any(path[:n] in places for n in range(1, len(path) + 1))
+def _place_within(path: _Path, places: set[_Path]) -> _Path:
+    """Return which of `places` that is within, or nothing."""
+    return next((path[:n] for n in range(1, len(path) + 1) if path[:n] in places), ())
 
 
 def _is_new(path: _Path, changed: set[_Path]) -> bool:
@@ -421,7 +483,19 @@ def _is_new(path: _Path, changed: set[_Path]) -> bool:
 
 
 def _has_a_graph(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.requires_grad and not value.is_leaf
+    """Whether a backward pass can still go through what a value was made of."""
+    left = [value.grad_fn] if isinstance(value, Tensor) and value.grad_fn is not None else []
+    is_there = bool(left)
+    for node in left:
+        for name in dir(node):
+            if name.startswith("_saved_"):
+                try:
+                    getattr(node, name)
+                except Exception:  # It has gone.
+                    return False
+        if len(left) < _MOST_NODES:
+            left.extend(inner for inner, _ in node.next_functions if inner is not None)
+    return is_there
 
 
 def _loops_around(frame: FrameType | None) -> Iterator[FrameType]:
