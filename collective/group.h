@@ -68,9 +68,9 @@ class Group {
     // Memory that comes and goes while the Group lives: what all_reduce_staged() is given in it is
     // summed without copies where that is so on all ranks. May differ between ranks, or be null.
     std::shared_ptr<const Regions> regions;
-    // Per rank; same in all; at least 16 KiB. Sums use up to 256 KiB of it, so that all stay in the
-    // cores' second-level caches; broadcasts and gathers all of it.
-    std::size_t staging_bytes = std::size_t{512} << 10;
+    // Per rank; same in all; at least 16 KiB. Sums of two ranks use up to 256 KiB of it, so that
+    // all stay in the cores' second-level caches; others, broadcasts and gathers all of it.
+    std::size_t staging_bytes = std::size_t{1} << 20;
     std::chrono::milliseconds join_timeout{60'000};  // How long join() waits for the others.
     // Called in the thread of started operations: first of all, once there is one; and whenever no
     // started operation is under way any more, after one has failed. May be empty.
