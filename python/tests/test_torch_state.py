@@ -508,6 +508,44 @@ assert state.batch == 1
     assert "`state.batch`" in told
 
 
+def test_torch_what_a_replacement_would_do_otherwise_is_told_at_the_start(program: Program) -> None:
+    again = "saves a file between two passes"
+    told = program("""
+import io
+hf.init()
+state = hf.State(model, optimizer)
+usual = torch.save
+for _ in range(3):
+    for x in state.steps([1.0, 2.0]):
+        torch.save(0, io.BytesIO())
+        assert torch.save is usual
+    if state.n < 5:
+        torch.save(0, io.BytesIO())
+for _ in range(2):
+    with state.step():
+        pass
+while state.n < 9:
+    with state.step():
+        pass
+torch.save(0, io.BytesIO())
+""")
+    assert told.count(again) == 1 and f":23 {again}" in told, told
+    assert told.count("the loop around `with state.step()` is a `for`") == 1
+    told = program("""
+import io
+hf.init()
+state = hf.State(model, optimizer)
+for epoch in range(state.epoch, 2):
+    for x in state.steps([1.0], epoch=epoch):
+        pass
+    torch.save(0, io.BytesIO())
+while state.n < 3:
+    with state.step():
+        pass
+""")  # One log for both, and nothing of the second.
+    assert told.count(again) == 1 and told.count("is a `for`") == 1
+
+
 def test_torch_a_batch_has_one_number_however_often_it_is_made(program: Program) -> None:
     program("""
 hf.init()

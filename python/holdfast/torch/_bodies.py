@@ -77,6 +77,15 @@ def is_in_loop(code: CodeType, at: int) -> bool:
     return any(begin <= at < end for begin, end in _loops(code))
 
 
+def is_in_for(code: CodeType, at: int) -> bool | None:
+    """Whether the innermost loop around a place is a `for`. None: there is no loop."""
+    around = [loop for loop in _loops(code) if loop[0] <= at < loop[1]]
+    if not around:
+        return None
+    begin = min(around, key=lambda loop: loop[1] - loop[0])[0]
+    return any(i.offset == begin and i.opname == "FOR_ITER" for i in dis.get_instructions(code))
+
+
 def _loops(code: CodeType) -> list[tuple[int, int]]:
     """Return where the loops of a function begin and end."""
     return [

@@ -13,8 +13,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from holdfast import _core
 from holdfast._errors import Error, LeftError, UserError
 from holdfast.torch import _ddp, _engine
+from holdfast.torch._advice import Advice
 from holdfast.torch._between import Between
-from holdfast.torch._data import fingerprint, is_enumerated
+from holdfast.torch._data import fingerprint
 from holdfast.torch._engine import Phase, say
 from holdfast.torch._exit import note_an_exit
 from holdfast.torch._frames import loop_was_left
@@ -80,7 +81,7 @@ class State:
         self._last = 0  # Epoch of the loop under way.
         self._restarted = False  # And has not come to its place in the data.
         self._resumes = False  # Or has, in the midst of a pass; its variables are not there yet.
-        self._counter_seen = False  # Who counts the steps was looked for.
+        self._advice = Advice(self._engine)
         for thing in things:
             self._add(self._name(thing), thing)
         for name, thing in named.items():
@@ -379,6 +380,7 @@ class State:
         """
         self._engine.see_that_no_step_is_open("with state.step()")
         self._see_that_nothing_changed()
+        self._advice.see_own_loop(sys._getframe(1))
         self._engine.told.see_own_loop()
         self._begin(afresh=True)  # On all ranks alike: a replacement can not do it again.
         if self._restarted:
@@ -463,6 +465,7 @@ class State:
                 self._engine.told.leave_pass(epoch)
                 self._variables.give_back(sys._getframe(), epoch)
                 continue
+            self._advice.enter_pass(knows=self._epoch_read)
             restored = self._restarted
             data_and_generators = (data, *source.feeder.generators)  # As long as they are used.
             self._variables.not_ours = self._kept.ids() | set(map(id, data_and_generators))
@@ -481,7 +484,7 @@ class State:
                     self._hand_on(made, epoch, passed_over)
                 between: Between | None = made
                 for batch in source.batches(self._prepare_a_fetch):
-                    self._see_who_counts()
+                    self._advice.see_who_counts(sys._getframe())
                     if between is not None:
                         between.note_order(source.feeder.generators)
                     yield from self._until_done(batch, between, epochs[-1])
@@ -489,6 +492,7 @@ class State:
             if self._resumes:  # No step was left.
                 self._variables.give_back(sys._getframe(), epoch)
             self._position.end(epoch)
+            self._advice.leave_pass()
             self._engine.told.leave_pass(epoch)
 
     def _hand_on(self, between: Between, epoch: int, passed_over: bool) -> None:
@@ -508,22 +512,6 @@ class State:
     def _see_that_passes_were_done(self) -> None:
         if self._restarted and self._position.has_sources:
             see_that_passes_were_done(self._epochs_given, self._position.epoch)
-
-    def _see_who_counts(self) -> None:
-        """Before the first step: warn of a count that begins anew in a replacement.
-
-        In one itself it was said, and the others wait: to look takes as long as two steps.
-        """
-        if self._counter_seen:
-            return
-        self._counter_seen = True
-        engine = self._engine
-        if engine.place.rank == 0 and engine.first_start and is_enumerated(sys._getframe(1)):
-            say(
-                "`enumerate(state.steps(...))` counts from 0 in a process that replaces another, "
-                "and from elsewhere in the others, which then do different things; take "
-                "`state.batch`, the batches of this epoch before this one, or `state.n`, the steps"
-            )
 
     def _prepare_a_fetch(self, before: int) -> None:
         """Let what a batch draws while it is made depend on its step alone."""
