@@ -521,6 +521,7 @@ for _ in range(3):
         assert torch.save is usual
     if state.n < 5:
         torch.save(0, io.BytesIO())
+        model.eval()
 for _ in range(2):
     with state.step():
         pass
@@ -530,6 +531,7 @@ while state.n < 9:
 torch.save(0, io.BytesIO())
 """)
     assert told.count(again) == 1 and f":23 {again}" in told, told
+    assert told.count(":24 evaluates between two passes") == 1, told
     assert told.count("the loop around `with state.step()` is a `for`") == 1
     told = program("""
 import io
@@ -539,11 +541,12 @@ for epoch in range(state.epoch, 2):
     for x in state.steps([1.0], epoch=epoch):
         pass
     torch.save(0, io.BytesIO())
+    model.eval()
 while state.n < 3:
     with state.step():
         pass
 """)  # One log for both, and nothing of the second.
-    assert told.count(again) == 1 and told.count("is a `for`") == 1
+    assert [told.count(what) for what in (again, "is a `for`", "evaluates between")] == [1, 1, 1]
 
 
 def test_torch_a_batch_has_one_number_however_often_it_is_made(program: Program) -> None:

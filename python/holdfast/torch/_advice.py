@@ -20,6 +20,9 @@ from holdfast.torch._engine import Engine, say
 from holdfast.torch._forms import LIBRARIES
 from holdfast.torch._frames import callers
 
+_BEGIN: Final = (
+    "begin with range(state.epoch, ...) and say which pass it is: state.steps(loader, epoch=epoch)"
+)
 _HERE: Final = str(Path(__file__).parent)
 
 
@@ -30,8 +33,8 @@ class Advice:
         """Say nothing yet."""
         self._engine: Final = engine
         self._looked: set[str] = set()
-        self._saver = ""  # Who has saved a file since the last pass.
-        self._save: Callable[..., Any] | None = None  # torch's own, while ours is in its place.
+        self._seen: dict[str, str] = {}  # What the program has done since the last pass, and where.
+        self._put_back: list[Callable[[], None]] = []  # Functions that are watched.
 
     def see_who_counts(self, frame: FrameType | None) -> None:
         """Before the first batch: warn of a count that begins anew in a replacement.
@@ -55,33 +58,55 @@ class Advice:
             )
 
     def leave_pass(self) -> None:
-        """Watch what is saved before the next pass."""
-        if self._save is None and self._is_due("saves"):
-            self._looked.discard("saves")
-            self._save, torch.save = torch.save, self._watched
+        """Watch what is saved and evaluated before the next pass."""
+        if not self._put_back and self._is_due("passes"):
+            self._looked.discard("passes")
+            self._watch(torch, "save")
+            self._watch(torch.nn.Module, "eval")
 
     def enter_pass(self, knows: bool) -> None:
-        """Warn of a file that is written again for passes that are done.
+        """Warn of what a replacement does again for passes that are done, with what it has then.
 
         `knows`: the program asks for `state.epoch`, so it begins with the pass under way.
         """
-        if self._save is not None and torch.save == self._watched:
-            torch.save = self._save
-        self._save = None
-        if self._saver and not knows and self._is_due("saves"):
+        for put_back in self._put_back:
+            put_back()
+        self._put_back = []
+        seen, self._seen = self._seen, {}
+        if knows or not seen:
+            return
+        if "save" in seen and self._is_due("save"):
             say(
-                f"{self._saver} saves a file between two passes over data; a process that replaces "
-                "another comes by there for the passes that are done, too, and writes what it has "
-                "then; begin with range(state.epoch, ...) and say which pass it is: "
-                "state.steps(loader, epoch=epoch)"
+                f"{seen['save']} saves a file between two passes over data; a process that "
+                "replaces another comes by there for the passes that are done, too, and writes "
+                f"what it has then; {_BEGIN}"
             )
-        self._saver = ""
+        if "eval" in seen and not self._engine.told.has_asked and self._is_due("eval"):
+            say(
+                f"{seen['eval']} evaluates between two passes over data, and the ranks tell each "
+                "other nothing of it; a process that replaces another does so again for the passes "
+                "that are done, with the weights that it has then: its best loss, its patience and "
+                "its history become others. Sum it over the ranks; or keep those in a dict that "
+                f"State is given, and {_BEGIN}"
+            )
 
-    def _watched(self, *args: Any, **kwargs: Any) -> Any:
-        frame = sys._getframe(1)
-        self._saver = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-        assert self._save is not None
-        return self._save(*args, **kwargs)
+    def _watch(self, owner: Any, name: str) -> None:
+        """Note who of the program calls a function."""
+        usual = getattr(owner, name)
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            frame = sys._getframe(1)
+            if not frame.f_code.co_filename.startswith(LIBRARIES):
+                place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+                self._seen.setdefault(name, place)
+            return usual(*args, **kwargs)
+
+        def put_back() -> None:
+            if getattr(owner, name) is watched:
+                setattr(owner, name, usual)
+
+        setattr(owner, name, watched)
+        self._put_back.append(put_back)
 
     def _is_due(self, what: str) -> bool:
         if what in self._looked:

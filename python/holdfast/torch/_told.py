@@ -79,6 +79,11 @@ class Told:
         """Whether there is anything to be told again."""
         return bool(self._records.known)
 
+    @property
+    def has_asked(self) -> bool:
+        """Whether the program has exchanged anything since the last pass."""
+        return bool(self._made)
+
     def again(self, label: str, out: Tensor) -> bool:
         """Fill `out` with what the next exchange of a group gave, if that is known."""
         entry = self._records.known.get((self._pass, label, self._made[label]))
