@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
 """SIGKILL of a worker → all ranks have completed a new step; beside it torchrun on the same model.
 
-bench/kill_to_step.py --bin build/release/bin --data build/digits [--rounds 9] [--torch PYTHON]
+bench/kill_to_step.py --bin build/release/bin --data build/digits [--rounds 9] [--workers 4] [--torch PYTHON]
 
-Ours: mnist (784-512-512-10, momentum, 4 workers) with a spare and without, from the traces; beside it the
-program's own start-up (exec → first step of a fresh job's worker) and one step. The phases, with what they are to
+Ours: mnist (784-512-512-10, momentum; 4 workers unless told: where that is more than cores, a rank that is to stop waits
+for one) with a spare and without, from the traces; beside it the program's own start-up (exec → first step of a fresh job's worker) and one step. The phases, with what they are to
 take at most: detection, kill → known to the scheduler; abort, the scheduler says stop → a survivor has left its
 collective, from where it came to one if that was later (its own forward and backward pass is no waiting), for the
 last survivor; re-form, the last rank has the version all go on from → the new group is formed in all ranks.
-torchrun: the same model in
-DDP over Gloo with a checkpoint at every step and `--max-restarts`, tuned as far as it goes (bench/torchrun.py);
+torchrun: the same model in DDP over Gloo with a checkpoint at every step and `--max-restarts`, tuned as far as it goes (bench/torchrun.py);
 steps lost are counted too. Prints one table. With --check it fails where a figure is out of all proportion to the
 program's own start in the same run, which holds on a busy machine as well.
 """
@@ -27,7 +26,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "chaos
 from job import Job, alive, kill  # noqa: E402
 from torchrun import Torchrun  # noqa: E402
 
-WORKERS = 4
 SPARE_LIMIT = 120  # Seconds: a spare starts only while nothing else wants the processor.
 TORCHRUN_LIMIT = 90  # Seconds for a start or a restart, on a busy machine.
 
@@ -41,13 +39,13 @@ def now():
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
 
-def first_steps(trace, at, belongs):
+def first_steps(trace, at, belongs, workers):
     """rank → its first step after `at` that belongs; None until all ranks have one."""
     found = {}
     for event in sorted(trace.events("step"), key=lambda e: e["t_ns"]):
         if event["t_ns"] > at and belongs(event):
             found.setdefault(event["rank"], event)
-    return found if len(found) == WORKERS else None
+    return found if len(found) == workers else None
 
 
 def of_new_generation(trace, at):
@@ -90,19 +88,19 @@ def ours(arguments, spares, rounds, folder):
     program = [arguments.bin / "mnist", "--data", arguments.data, "--epochs", 100000, "--steps", 1000000, "--batch", 16,
                "--seed", 3, "--optimizer", "momentum", "--model", "mlp"]
     began = now()
-    with Job(arguments.bin, path, program, WORKERS, spares, max_restarts=100) as job:
+    with Job(arguments.bin, path, program, arguments.workers, spares, max_restarts=100) as job:
         job.until(lambda t: t.newest_step() >= 20, what="the first steps")
         startup = (min(e["t_ns"] for e in job.trace.events("step")) - began) / 1e6
         for _ in range(rounds):
             time.sleep(3.0)  # All have stepped for a while.
             job.until(lambda t: ready_spares(t) >= spares, limit=SPARE_LIMIT, what="a ready spare", every=0.1)
-            victim = job.trace.pid_of(random.randrange(WORKERS))
+            victim = job.trace.pid_of(random.randrange(arguments.workers))
             at = now()
             kill(victim)
-            if not job.until(lambda t, at=at: first_steps(t, at, of_new_generation(t, at)), what="a step of all ranks",
-                             every=0.1):  # The traces have the times; who looks more often takes a core from the job.
+            if not job.until(lambda t, at=at: first_steps(t, at, of_new_generation(t, at), arguments.workers),
+                             what="a step of all ranks", every=0.1):  # The traces have the times; who looks more often takes a core from the job.
                 sys.exit(f"the job ended:\n{job.text()}")
-            firsts = first_steps(job.trace, at, of_new_generation(job.trace, at))
+            firsts = first_steps(job.trace, at, of_new_generation(job.trace, at), arguments.workers)
             times.append((max(e["t_ns"] for e in firsts.values()) - at) / 1e6)
             found.append(phases(job.trace, at))
         mine = sorted(e["t_ns"] for e in job.trace.events("step") if e["rank"] == 0)
@@ -116,13 +114,13 @@ def torchrun(arguments, number, folder):
     """Milliseconds to the new step of all ranks, and the steps lost, of one kill."""
     path = folder / f"torchrun-{number}"
     path.mkdir()
-    with Torchrun(arguments.torch, path, WORKERS, 1000000, "--checkpoint") as run:
+    with Torchrun(arguments.torch, path, arguments.workers, 1000000, "--checkpoint") as run:
         run.until(lambda t: True if t.newest_step() >= 20 else None, TORCHRUN_LIMIT)
         old = {e["pid"] for e in run.trace.events("step")}
         victim = random.choice(sorted(old))
         at = now()
         kill(victim)
-        first = run.until(lambda t: first_steps(t, at, lambda e: e["pid"] not in old), TORCHRUN_LIMIT)
+        first = run.until(lambda t: first_steps(t, at, lambda e: e["pid"] not in old, arguments.workers), TORCHRUN_LIMIT)
         made = max(e["step"] for e in run.trace.events("step") if e["pid"] in old)
         return ((max(e["t_ns"] for e in first.values()) - at) / 1e6, made + 1 - min(e["step"] for e in first.values()))
 
@@ -143,6 +141,7 @@ def main():
     parser.add_argument("--bin", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--torch", type=Path, help="a Python with torch; without it torchrun is left out")
     arguments = parser.parse_args()
