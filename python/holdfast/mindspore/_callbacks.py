@@ -8,12 +8,17 @@ from typing import Any, Final
 
 import numpy as np
 
+from holdfast.mindspore import _bulk
 from holdfast.mindspore._outputs import FLAT, pack, settled, unpack
-from holdfast.mindspore._things import is_thing
+from holdfast.mindspore._reach import Reach
+from holdfast.mindspore._things import draws, is_thing
 
 _PLAIN: Final = (bool, int, float, str, bytes, type(None))
 _DICTS: Final = (dict, OrderedDict, defaultdict, Counter)
-_MOST_BYTES: Final = 64 << 10  # Of an attribute: it is written at every step.
+# Of an attribute: it is written at every step. From the first on what can be is kept in files.
+_MANY_BYTES: Final = 64 << 10
+_MOST_BYTES: Final = 256 << 10
+_MOST_TOGETHER: Final = 768 << 10
 _DEPTH: Final = 8
 # MindSpore's callbacks that let the parameters be.
 _QUIET: Final = frozenset({"LossMonitor", "ModelCheckpoint", "TimeMonitor"})
@@ -29,7 +34,7 @@ def _is(callback: Any, names: frozenset[str]) -> bool:
 
 def leaves_parameters(callback: Any) -> bool:
     """Return whether a callback is known to change no parameter."""
-    return _is(callback, _QUIET)
+    return isinstance(callback, Reach) or _is(callback, _QUIET)
 
 
 def repairs(callback: Any) -> bool:
@@ -65,40 +70,95 @@ def size_of(value: Any, depth: int = _DEPTH) -> int:
         return size
     if type(value).__name__ == "Tensor" and hasattr(value, "asnumpy"):
         return 64 + int(value.nbytes)
+    if draws(value):
+        return 4096
     if is_thing(type(value)) and depth:
         return 64 + size_of(vars(value), depth - 1)
     raise TypeError
 
 
-def attributes(callback: Any, say_once: Callable[[str], None]) -> dict[str, Any]:
-    """Return those of a callback's attributes that a replacement gets back."""
-    found = vars(callback)
+def _held_by(callback: Any) -> dict[str, Any]:
+    return callback.held() if isinstance(callback, Reach) else vars(callback)
+
+
+def all_attributes(
+    callbacks: Sequence[Any], say_once: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """Return what attributes() says of each; of all together not more than there is room for."""
+    room = [_MOST_TOGETHER]
+    return [attributes(callback, say_once, room) for callback in callbacks]
+
+
+def attributes(
+    callback: Any,
+    say_once: Callable[[str], None],
+    room: list[int] | None = None,
+    most: int | None = None,
+) -> dict[str, Any]:
+    """Return those of a callback's attributes that a replacement gets back.
+
+    `room`: how many bytes there are, and are left; `most`: of one of them, which then goes to no
+    file.
+    """
+    found = _held_by(callback)
     if _is(callback, _SIMPLE):
         return {name: value for name, value in found.items() if isinstance(value, _PLAIN)}
+    left = room or [_MOST_TOGETHER]
     kept = {}
     for name, value in found.items():
         try:
             size = size_of(value)
         except TypeError:
-            continue
-        if size <= _MOST_BYTES:
+            size = -1
+        upto = min(_MOST_BYTES if most is None else most, left[0])
+        if most is None and not 0 <= size <= min(_MANY_BYTES, upto):
+            form = _in_files((id(callback), name), value, size)
+            if form is not None:
+                kept[name] = form
+                continue
+        if 0 <= size <= upto:
+            left[0] -= size
             kept[name] = pack(value)
-        else:
+        elif size >= 0:
+            whose = type(callback).__name__
+            what = (
+                f"variable '{name}', which a callback uses,"
+                if isinstance(callback, Reach)
+                else f"attribute '{name}' of callback {whose}"
+            )
             say_once(
-                f"attribute '{name}' of callback {type(callback).__name__} has grown beyond "
-                f"{_MOST_BYTES >> 10} KiB and is not kept any more: a process that replaces "
-                "another has what the program gives it at its start; keep large things in files"
+                f"{what} has grown beyond what is kept of such data ({_MOST_BYTES >> 10} KiB, and "
+                f"{_MOST_TOGETHER >> 10} KiB of all together) and is not kept any more: a process "
+                "that replaces another has what the program gives it at its start; lists of "
+                "numbers and arrays may have some 64 MiB, and what is larger belongs into files"
             )
     return kept
+
+
+def _in_files(key: Any, value: Any, size: int) -> Any:
+    """Return what stands for a value that is kept in files; None: it can not be."""
+    bulk = _bulk.current
+    if bulk is None or (size < 0 and not _may_be_bulk(value)):
+        return None
+    try:
+        return bulk.take(key, value)
+    except (TypeError, OSError, RuntimeError):  # No data, no room, no such type in NumPy.
+        return None
+
+
+def _may_be_bulk(value: Any) -> bool:
+    return type(value) in (dict, OrderedDict, list, tuple) or type(value).__name__ == "Parameter"
 
 
 def give_back(callback: Any, kept: dict[str, Any]) -> None:
     """Set what attributes() has found; a list and the like stay the objects that they are."""
     for name, packed in kept.items():
-        now = vars(callback).get(name)
+        now: Any = _held_by(callback).get(name)
         try:
-            value = settled(unpack(packed), now)
+            value = _as_it_was(packed, now)
         except LookupError:
+            continue
+        if value is now:
             continue
         if type(now) is type(value) and isinstance(now, (list, deque, bytearray)):
             now.clear()
@@ -108,8 +168,17 @@ def give_back(callback: Any, kept: dict[str, Any]) -> None:
             now.update(value)
         elif isinstance(now, np.ndarray) and _fits(now, value):
             now[...] = value
+        elif isinstance(callback, Reach):
+            callback.put(name, value)
         else:
             setattr(callback, name, value)
+
+
+def _as_it_was(packed: Any, now: Any) -> Any:
+    if isinstance(packed, _bulk.Form):
+        assert _bulk.current is not None
+        return _bulk.current.read(packed, now)
+    return settled(unpack(packed), now)
 
 
 def _fits(now: Any, value: Any) -> bool:

@@ -22,13 +22,13 @@ _HEADER: Final = struct.Struct(
 _MAGIC: Final = b"hfmsimg1"
 _ALIGN: Final = 64
 OTHERS: Final = "a callback's "  # Before the names of parameters that callbacks hold.
-_ROOM: Final = 1 << 20  # For table and objects, besides what they need at the start.
+_ROOM: Final = 2 << 20  # For table and objects, besides what they need at the start.
 
 Array = Any  # numpy.ndarray of any type.
 Changes = dict[int, Array]  # Bytes of parameters, by their places in the image.
 
-_memcmp: Final = c.CDLL(None).memcmp
-_memcmp.argtypes = [c.c_void_p, c.c_void_p, c.c_size_t]
+compare: Final = c.CDLL(None).memcmp  # 0: equal.
+compare.argtypes = [c.c_void_p, c.c_void_p, c.c_size_t]
 
 
 def memory(parameter: Any) -> Array:
@@ -88,7 +88,7 @@ class Image:
         return {
             i: mine.copy()
             for i, (there, mine) in pairs
-            if _memcmp(there.ctypes.data, mine.ctypes.data, mine.nbytes)
+            if compare(there.ctypes.data, mine.ctypes.data, mine.nbytes)
         }
 
     def put(self, changes: Changes) -> None:

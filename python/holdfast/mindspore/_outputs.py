@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from holdfast.mindspore._things import Thing, is_thing, named
+from holdfast.mindspore._things import Drawer, Thing, drawer, draws, is_thing, named
 
 FLAT: Final = frozenset({bool, int, float, type(None)})
 _ATOMS: Final = FLAT | {str, bytes}
@@ -56,6 +56,8 @@ def settled(value: Any, like: Any) -> Any:
     That knows the factories that were lacking, and objects stay those that they are. LookupError:
     there is no such class any more.
     """
+    if isinstance(value, Drawer):
+        return value.into(like)
     if isinstance(value, Thing):
         target = value.into(like)
         vars(target).update(settled(value.held, vars(target)))
@@ -70,7 +72,7 @@ def settled(value: Any, like: Any) -> Any:
     make = getattr(like, "default_factory", None) or getattr(value, "default_factory", None)
     there = like if isinstance(like, dict) else {}
     for key, part in value.items():
-        if isinstance(part, (dict, list, tuple, Thing)):
+        if isinstance(part, (dict, list, tuple, Thing, Drawer)):
             lacks = isinstance(part, Lacking) and key not in there
             value[key] = settled(part, make() if make and lacks else there.get(key))
     return defaultdict(make, value) if isinstance(value, Lacking) else value
@@ -86,6 +88,8 @@ def pack(value: Any) -> Any:
         return parts
     if hasattr(value, "asnumpy"):
         return Packed(value.asnumpy().copy(), str(value.dtype))
+    if draws(value):
+        return drawer(value)
     if is_thing(type(value)):
         return Thing(named(type(value)), pack(vars(value)), value)
     return copy(value) if isinstance(value, (np.ndarray, bytearray)) else value
@@ -114,6 +118,8 @@ def unpack(value: Any) -> Any:
     parts = _alike(value, unpack)
     if parts is not None:
         return parts
+    if isinstance(value, Drawer):
+        return value
     if isinstance(value, Thing):
         return Thing(value.kind, unpack(value.held), value.of)
     if isinstance(value, Packed):

@@ -4,12 +4,22 @@ MindSpore can push a skip down to the source (`fast_recovery`): milliseconds, wh
 dropping all former batches takes as long as the training's data took. But what a random operation
 would have drawn is then not drawn, and the data are others than those of the undisturbed run. So it
 is used where everything in the pipeline is known to draw nothing; what is not known is replayed.
+For that, what the program's own parts of it hold, such as a generator of random numbers, begins as
+it was when the call of Model.train began.
 """
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Iterator
 from typing import Any, Final
 
+from holdfast.mindspore import _callbacks
+from holdfast.mindspore._reach import Reach
+from holdfast.mindspore._things import is_of_the_program
+
+_MOST_BYTES: Final = 64 << 10  # Of what parts of a pipeline hold: each step carries it along.
+_MOST_OF_ONE: Final = 8 << 10
 _PACKAGE: Final = "mindspore.dataset."
 _SOURCES: Final = frozenset(
     {
@@ -71,3 +81,37 @@ def _is_known(sampler: Any) -> bool:
 def _own(thing: Any) -> bool:
     """Return whether something is of a class of MindSpore's, and not of one derived from it."""
     return type(thing).__module__.startswith(_PACKAGE)
+
+
+def _parts(dataset: Any) -> Iterator[Any]:
+    """Give what a program has put into a pipeline: sources, operations, samplers."""
+    for name in ("source", "per_batch_map", "batch_size_func", "predicate", "sampler"):
+        part = getattr(dataset, name, None)
+        if part is not None:
+            yield part
+    yield from getattr(dataset, "operations", None) or ()
+    for child in getattr(dataset, "children", ()):
+        yield from _parts(child)
+
+
+class Parts:
+    """What the program's own parts of a pipeline hold, or use of the program's variables."""
+
+    def __init__(self, dataset: Any) -> None:
+        """Look which there are."""
+        parts = list(_parts(dataset))
+        reach = Reach()
+        reach.look(0, parts)
+        own = [p for p in parts if hasattr(p, "__dict__") and is_of_the_program(type(p))]
+        self._own = [*own, reach]
+
+    def now(self) -> bytes:
+        """Return what they hold; large things are the data, and left out."""
+        room = [_MOST_BYTES]
+        held = [_callbacks.attributes(p, lambda text: None, room, _MOST_OF_ONE) for p in self._own]
+        return pickle.dumps(held, pickle.HIGHEST_PROTOCOL)
+
+    def put_back(self, kept: bytes) -> None:
+        """Have them hold what now() has returned."""
+        for part, held in zip(self._own, pickle.loads(kept)):
+            _callbacks.give_back(part, held)

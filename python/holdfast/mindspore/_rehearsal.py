@@ -153,9 +153,9 @@ def _text() -> str:
 
 
 def calls_train() -> bool:
-    """Return whether this process's program is a script in which Model(...).train(...) stands."""
+    """Return whether this process's program is a script with Model(...).train(...), or .fit()."""
     text = _text()
-    return all(word in text for word in ("Model(", ".train("))
+    return "Model(" in text and any(word in text for word in (".train(", ".fit("))
 
 
 def _begin_anew_if_told_another(rank: int) -> None:

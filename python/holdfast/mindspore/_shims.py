@@ -29,7 +29,7 @@ def apply(engine: Engine) -> None:
             "what it has moved since will be reported as missing"
         )
     first = (_device, _secure_channel, _parallel_mode, _cluster, _collectives)
-    for shim in (*first, _gradients, _steps, _leaving):
+    for shim in (*first, _gradients, _steps, _leaving, _saving):
         try:
             shim(engine)
         except (AttributeError, ImportError, KeyError) as error:
@@ -285,3 +285,8 @@ def _steps(engine: Engine) -> None:
 def _leaving(engine: Engine) -> None:
     """Let all ranks leave a training when they are asked to."""
     imported("holdfast.mindspore._leaving").apply(engine)
+
+
+def _saving(engine: Engine) -> None:
+    """Keep checkpoints that were written between calls of Model.train."""
+    imported("holdfast.mindspore._saving").apply(engine)

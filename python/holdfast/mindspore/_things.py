@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import random
 import sys
 from functools import lru_cache
 from typing import Any, Final
+
+import numpy as np
 
 _NOT_THE_PROGRAM_S: Final = sys.stdlib_module_names | {
     "holdfast",
@@ -26,6 +30,55 @@ def _is_thing(kind: Any) -> bool:
     bases = [base for base in kind.__mro__ if base is not object]
     foreign = (base.__module__.partition(".")[0] in _NOT_THE_PROGRAM_S for base in bases)
     return bool(bases) and not any(foreign) and not any("__slots__" in vars(b) for b in bases)
+
+
+def draws(value: Any) -> bool:
+    """Return whether it is a random generator of Python's or NumPy's."""
+    return type(value) in (random.Random, np.random.RandomState, np.random.Generator)
+
+
+class Drawer:
+    """A random generator, by where it stands."""
+
+    def __init__(self, state: Any, of: Any = None) -> None:
+        """`of`: itself, in the process that has it."""
+        self.state, self.of = state, of
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave the generator itself out."""
+        return Drawer, (self.state,)
+
+    def into(self, like: Any) -> Any:
+        """Return the generator, which stands there; `like`: what the program has there now."""
+        made = self.of if self.of is not None else like
+        if not draws(made):
+            raise LookupError
+        if isinstance(made, random.Random):
+            made.setstate(self.state)
+        elif isinstance(made, np.random.RandomState):
+            made.set_state(self.state)
+        else:
+            made.bit_generator.state = self.state
+        return made
+
+
+def drawer(generator: Any) -> Drawer:
+    """Return where a generator stands."""
+    if isinstance(generator, random.Random):
+        return Drawer(generator.getstate(), generator)
+    if isinstance(generator, np.random.RandomState):
+        return Drawer(generator.get_state(), generator)
+    return Drawer(copy.deepcopy(generator.bit_generator.state), generator)
+
+
+def is_of_the_program(made: Any) -> bool:
+    """Return whether a class or function is of a file of the program's own."""
+    name = getattr(made, "__module__", None) or ""
+    if name.partition(".")[0] in _NOT_THE_PROGRAM_S:
+        return False
+    code = getattr(made, "__code__", None)
+    file = code.co_filename if code else getattr(sys.modules.get(name), "__file__", None)
+    return not any(place in (file or "") for place in ("site-packages", "dist-packages"))
 
 
 class Thing:

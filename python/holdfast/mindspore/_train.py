@@ -12,16 +12,27 @@ import re
 import threading
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from holdfast._errors import UserError
-from holdfast.mindspore import _callbacks, _gasp, _pipeline, _random, _rehearsal, _switches
+from holdfast.mindspore import (
+    _bulk,
+    _callbacks,
+    _gasp,
+    _pipeline,
+    _random,
+    _rehearsal,
+    _saving,
+    _switches,
+)
 from holdfast.mindspore._between import Held, Rest, around_begins, begins_as_usual
 from holdfast.mindspore._cells import Cells, hidden_parameters
 from holdfast.mindspore._engine import Engine
 from holdfast.mindspore._evaluated import Evaluated
 from holdfast.mindspore._former import Former
 from holdfast.mindspore._outputs import Packed, pack, unpack, within
+from holdfast.mindspore._reach import Reach
 from holdfast.mindspore._state import State
 
 _MOST_OUTPUTS: Final = 256 << 10  # Bytes of what a step returns: it is written at each.
@@ -57,7 +68,8 @@ class Trainer(threading.local):
         self.training = False  # Model.train is under way.
         self.retrying = False  # The same call is entered again, after a repair.
         self.evaluated = Evaluated()
-        self.drawn = 0, b""  # In which call, where random generators stood at its start.
+        # In which call; where random generators stood, and parts of the data, at its start.
+        self.drawn = 0, b"", b""
         self._seed = _UNSEEDED  # Of the data, chosen for want of one.
         switches = _switches.read(os.environ.get(_switches.VARIABLE, "")).on
         self.repairs = not {"UCE", "HCCE", "ARF"}.isdisjoint(switches)
@@ -66,6 +78,13 @@ class Trainer(threading.local):
         self.cells: Cells | None = None  # Of it.
         self._others: list[Any] = []  # Parameters that callbacks hold, or objects within cells.
         self.former = Former()
+        self.reach = Reach()  # What callbacks use without holding it.
+
+    def passes(self) -> bool:
+        """Return whether the program is between two calls that were done before."""
+        if self.training or self.state is None:
+            return False
+        return self.call < int(self.state.objects["call"])
 
     def keep(self, callbacks: list[Any]) -> None:
         """Keep what callbacks of a call that has ended hold."""
@@ -82,6 +101,9 @@ class Trainer(threading.local):
             self.evaluated.load(self.state.objects.get("evaluated", b""))
             self.former.load(self.state.objects.get("former", b""))
             self._network, self.cells = network, Cells(network, self.engine.say_once)
+            if self.engine.place.directory:
+                folder = Path(self.engine.place.directory)
+                _bulk.current = _bulk.Bulk(folder, self.engine.rank, [*known, *self._others])
             if self.engine.restarted and _draws(network):
                 self.engine.say_once(
                     "the network has dropout, whose masks begin anew in this process, which takes "
@@ -164,6 +186,8 @@ class Trainer(threading.local):
 
     def warn(self, callbacks: list[Any]) -> None:
         """Say which parameters are not kept."""
+        if _bulk.current is not None:
+            return
         known = [*self._network.get_parameters(), *self._others]
         missed = _callbacks.parameters(callbacks, known)
         if missed:
@@ -214,6 +238,7 @@ class Run:
         self._looks = True  # Somebody may have changed parameters since the last step.
         self._resumed = False
         self._entered = 0, 0, 0  # First epoch, batch and step, as the program has them.
+        self._parts = _pipeline.Parts(self._dataset)
         self._meddles = not all(map(_callbacks.leaves_parameters, callbacks))
 
     def enter(self, initial_epoch: int) -> int | None:
@@ -269,7 +294,8 @@ class Run:
         trainer = self._trainer
         if trainer.drawn[0] == trainer.call:  # It is entered again.
             _random.give_back(trainer.drawn[1])
-        trainer.drawn = trainer.call, _random.states()
+            self._parts.put_back(trainer.drawn[2])
+        trainer.drawn = trainer.call, _random.states(), self._parts.now()
         begun = int(self._first_batch // self._dataset.get_dataset_size())
         if initial_epoch or not (begun or (self._first_batch and self._counts_on())):
             return initial_epoch
@@ -293,8 +319,10 @@ class Run:
         from mindspore import dataset
 
         self._resumed = True
-        self._trainer.drawn = self._trainer.call, at["drawn"]
-        _random.give_back(at["drawn"])  # Whoever makes the data draws from the start again.
+        self._trainer.drawn = self._trainer.call, *at["drawn"]
+        # Whoever makes the data draws from the start again.
+        _random.give_back(self._trainer.drawn[1])
+        self._parts.put_back(self._trainer.drawn[2])
         self._skips = dataset.config.get_fast_recovery()
         dataset.config.set_fast_recovery(_pipeline.draws_nothing(self._dataset))
         batch, epoch, done = int(at["batch"]), int(at["epoch"]), int(at["step"])
@@ -324,8 +352,7 @@ class Run:
             self._skips = None
 
     def _attributes(self) -> list[dict[str, Any]]:
-        say_once = self._trainer.engine.say_once
-        return [_callbacks.attributes(callback, say_once) for callback in self._callbacks]
+        return _callbacks.all_attributes(self._callbacks, self._trainer.engine.say_once)
 
     def _gasp_place(self) -> dict[str, Any] | None:
         for callback in self._callbacks:
@@ -335,6 +362,7 @@ class Run:
         return None
 
     def _describe(self, outputs: Any) -> dict[str, Any]:
+        _saving.finish()  # Else nobody would write what a process that dies was writing yet.
         step = self._cb_params.cur_step_num
         whole = pack(outputs)
         packed, size = within(whole, _MOST_OUTPUTS)
@@ -358,7 +386,7 @@ class Run:
             "callbacks": self._attributes(),
             "cells": self._trainer.cells.changed() if self._trainer.cells else {},
             "former": self._trainer.former.packed,
-            "drawn": self._trainer.drawn[1],
+            "drawn": self._trainer.drawn[1:],
             "evaluated": self._trainer.evaluated.packed,
             "gasp": self._gasp_place(),
         }
@@ -388,7 +416,10 @@ class Run:
                 cells.put(before)
             return network(*inputs)
 
-        return trainer.state.step(compute, self._describe, looks)
+        outputs = trainer.state.step(compute, self._describe, looks)
+        if _bulk.current is not None:
+            _bulk.current.sweep(trainer.former.files)
+        return outputs
 
 
 def train_process(
@@ -405,9 +436,14 @@ def train_process(
         trainer.call += 1
     trainer.seed()
     manager = arguments["list_callback"]
-    callbacks = list(manager._callbacks)
+    callbacks = [*manager._callbacks, trainer.reach]
+    trainer.reach.look(trainer.call, manager._callbacks)
+    if _bulk.current is not None:
+        _bulk.current.begin()
     begun_at = arguments["cb_params"].cur_step_num
     randomness = _random.Randomness()
+    parts = _pipeline.Parts(arguments["train_dataset"])
+    held = parts.now() if engine.rehearsing else b""
     scratch = _rehearsal.Scratch(network, callbacks) if engine.rehearsing else None
     while True:
         if not engine.rehearsing:
@@ -442,3 +478,4 @@ def train_process(
             begins_as_usual(manager)
             run.begin_as_usual()
         _rehearsal.wait(engine, randomness)
+        parts.put_back(held)

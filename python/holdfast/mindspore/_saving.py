@@ -1,0 +1,52 @@
+"""Checkpoints that a program writes: none of a later step in an earlier one's place, none half."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.mindspore._imported import imported
+
+if TYPE_CHECKING:
+    from holdfast.mindspore._engine import Engine
+
+_NAME: Final = "asyn_save_ckpt"  # Of threads and processes: serialization.py:819 and 834.
+
+
+def finish() -> None:
+    """Wait for what save_checkpoint(async_save=...) writes yet.
+
+    A step is not done before: a process that replaces another has its callbacks hear of the last
+    step that was done, and of none before, so they write that step's checkpoint alone anew.
+    """
+    if multiprocessing.process._children:  # type: ignore[attr-defined]
+        for process in multiprocessing.active_children():
+            if process.name == _NAME:
+                process.join()
+    for thread in threading.enumerate():
+        if thread.name == _NAME:
+            thread.join()
+
+
+def apply(engine: Engine) -> None:
+    """Have a process that passes calls of Model.train leave the files that were written then."""
+    module = imported("mindspore.train.serialization")
+    usual: Callable[..., None] = module.save_checkpoint
+
+    @functools.wraps(usual)
+    def save_checkpoint(save_obj: Any, ckpt_file_name: Any, *given: Any, **named: Any) -> None:
+        if engine.trainer.passes():
+            engine.say_once(
+                f"save_checkpoint('{ckpt_file_name}') between two calls of Model.train that were "
+                "done before leaves the file as it was written then: the weights are later ones now"
+            )
+            return
+        usual(save_obj, ckpt_file_name, *given, **named)
+
+    for name in ("mindspore.train.serialization", "mindspore.train", "mindspore"):
+        place = imported(name)
+        if getattr(place, "save_checkpoint", None) is usual:
+            place.save_checkpoint = save_checkpoint
