@@ -19,7 +19,16 @@ if not NEEDS_MINDSPORE.args[0]:
     import mindspore as ms
     import numpy as np
 
-    from holdfast.mindspore import _bulk, _callbacks, _pipeline, _reach, _saving
+    from holdfast._core import Op
+    from holdfast.mindspore import _bulk, _callbacks, _operators, _pipeline, _reach, _saving
+
+    class Weighted(ms.nn.Cell):
+        def __init__(self, operator: Any) -> None:
+            super().__init__()
+            self.operator = operator
+
+        def construct(self, x, weights):  # type: ignore[no-untyped-def]
+            return (self.operator(x) * weights).sum()
 
 
 @pytest.mark.kill
@@ -202,3 +211,18 @@ def test_mindspore_a_checkpoint_between_calls_that_are_done_stays_as_it_is(
     there, now = Path(path).read_bytes(), True
     ms.save_checkpoint(ms.nn.Dense(2, 2), path)
     assert Path(path).read_bytes() == there and "best.ckpt" in said[0]
+
+
+@pytest.mark.parametrize("mode", ["GRAPH_MODE", "PYNATIVE_MODE"])
+def test_mindspore_a_network_with_collectives_is_differentiated(mode: str) -> None:
+    before = ms.get_context("mode")
+    ms.set_context(mode=getattr(ms, mode))
+    try:
+        x = ms.Tensor(np.arange(3.0, dtype=np.float32).reshape(3, 1))
+        weights = x + 1
+        made = (_operators.reduce(0, 1, Op.SUM), _operators.gather(0, 1, 0))
+        for operator in (*made, _operators.scatter(0, 1, 0, Op.SUM)):
+            found = ms.ops.grad(Weighted(operator))(x, weights)
+            assert found.asnumpy().ravel().tolist() == [1, 2, 3]
+    finally:
+        ms.set_context(mode=before)

@@ -126,11 +126,8 @@ def reduce(
     gradients.
     """
     slot = _slot(REDUCE, op, group, 0, size, number, factor, training)
-
-    def bprop(x: Any, out: Any, dout: Any) -> Any:
-        return (_custom(slot, _same, None)(dout),)
-
-    return _custom(slot, _same, bprop if op is Op.SUM and not training else None)
+    adjoint = _custom(slot, _same, None)
+    return _custom(slot, _same, _backward(adjoint) if op is Op.SUM and not training else None)
 
 
 def gather(group: int, size: int, place: int, number: int = 0) -> Any:
@@ -138,16 +135,25 @@ def gather(group: int, size: int, place: int, number: int = 0) -> Any:
 
     `place`: of this rank in the group.
     """
+    adjoint = _scatter(group, size, place, Op.SUM, number + _ADJOINT, None)
+    return _gather(group, size, number, _backward(adjoint))
+
+
+def _gather(group: int, size: int, number: int, bprop: Callable[..., Any] | None) -> Any:
     slot = _slot(GATHER, Op.SUM, group, 0, size, number)
-
-    def bprop(x: Any, out: Any, dout: Any) -> Any:
-        return (scatter(group, size, place, Op.SUM, number + _ADJOINT)(dout),)
-
     return _custom(slot, lambda shape: [shape[0] * size, *shape[1:]], bprop)
 
 
 def scatter(group: int, size: int, place: int, op: Op, number: int = 0) -> Any:
     """Make the operator that reduces its input and keeps this rank's part, by its place."""
+    adjoint = _gather(group, size, number + _ADJOINT, None)
+    bprop = _backward(adjoint) if op is Op.SUM else None
+    return _scatter(group, size, place, op, number, bprop)
+
+
+def _scatter(
+    group: int, size: int, place: int, op: Op, number: int, bprop: Callable[..., Any] | None
+) -> Any:
     slot = _slot(SCATTER, op, group, 0, size, number, place=place)
 
     def shapes(shape: Sequence[int]) -> list[int]:
@@ -158,10 +164,15 @@ def scatter(group: int, size: int, place: int, op: Op, number: int = 0) -> Any:
             )
         return [shape[0] // size, *shape[1:]]
 
-    def bprop(x: Any, out: Any, dout: Any) -> Any:
-        return (gather(group, size, place, number + _ADJOINT)(dout),)
+    return _custom(slot, shapes, bprop)
 
-    return _custom(slot, shapes, bprop if op is Op.SUM else None)
+
+def _backward(adjoint: Any) -> Callable[..., Any]:
+    # MindSpore's graph compiler reads the source of this: it can make no operator in there.
+    def bprop(x, out, dout):  # type: ignore[no-untyped-def]
+        return (adjoint(dout),)
+
+    return bprop
 
 
 def broadcast(group: int, size: int, root: int, number: int = 0) -> Any:
