@@ -22,6 +22,32 @@ from holdfast.torch._variables import Variables  # noqa: E402
 
 # In a file of its own, as a program is.
 PROGRAM = """
+best, count, history, per_class = 9.0, 0, [], {}
+counter = Counter()
+
+def batch_end(x, callbacks=()):
+    global best, count
+    count += 1
+    per_class[x] = per_class.get(x, 0) + 1
+    counter[x] += 1
+    if count % 2 == 0:
+        history.append((count, x))
+    if x < best:
+        best = x
+
+class Runs:
+    def __init__(self):
+        self.callbacks = [batch_end]
+
+    def run(self, steps, best=5):  # Another `best`.
+        for x in steps:
+            for callback in self.callbacks:
+                callback(x)
+        return best, globals()["best"], count, history, sorted(per_class.items()), counter
+
+def calls_back(steps):
+    return Runs().run(steps)
+
 def mean(steps):
     losses, names, total, lr = [], set(), 0.0, 1.0
     before = [[str(i) * 40 for i in range(60)] for _ in range(16)]  # More than is kept.
@@ -400,7 +426,7 @@ class Steps:
     "name",
     [
         *("mean", "counts", "of_module", "log", "warms_up", "aliases", "Trainer"),
-        *("shapes", "draws", "one_before"),
+        *("shapes", "draws", "one_before", "calls_back"),
     ],
 )
 def test_torch_steps_find_what_the_steps_before_them_have_left(name: str, tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from holdfast.torch._forms import (
     writes_to,
 )
 from holdfast.torch._frames import callers, offset_of, set_variables, variables_of
+from holdfast.torch._globals import body_at, module_of, own_name
 from holdfast.torch._mementos import Mementos
 from holdfast.torch._records import Records
 
@@ -75,7 +76,7 @@ class _Loop:
         """Look at what the step that begins may change."""
         self.at = offset_of(frame)
         self.key = _name_of(frame), self.at
-        self.body = body_of(frame.f_code, self.at)
+        self.body = body_at(frame, self.at)
         self._not_ours = not_ours
         there = _values_of(frame, self.body)
         # What else the body sets in some steps alone may be large, and is forms enough.
@@ -319,7 +320,7 @@ class Variables:
         return untold
 
     def _say_missed(self, path: _Path) -> None:
-        name = ".".join(filter(None, path))
+        name = own_name(".".join(filter(None, path)))
         if name not in self._said:
             self._said.add(name)
             self._say(
@@ -376,7 +377,7 @@ def _with(records: dict[_Key, bytes], key: _Key, record: _Record) -> dict[_Key, 
 
 
 def _give(frame: FrameType, record: _Record, passed_over: bool) -> None:
-    body = body_of(frame.f_code, record.at)
+    body = body_at(frame, record.at)
     there = _values_of(frame, body)
     is_once = not body.is_with or (body.in_loop and _is_called_once(frame))
 
@@ -520,8 +521,11 @@ def _name_of(frame: FrameType) -> _Name:
 
 def _values_of(frame: FrameType, body: Body) -> dict[str, Any]:
     """Return a function's variables, and those of its module that the body names."""
-    outside = frame.f_globals
-    found = {name: outside[name] for name in body.of_module if name in outside}
+    found = {}
+    for name in body.of_module:
+        module, own = module_of(name, frame)
+        if own in module:
+            found[name] = module[own]
     found.update(variables_of(frame))
     return found
 
@@ -531,4 +535,5 @@ def _set_values(frame: FrameType, values: dict[str, Any], body: Body) -> None:
     if own:
         set_variables(frame, own)
     for name in values.keys() - own.keys():
-        frame.f_globals[name] = values[name]
+        module, of_it = module_of(name, frame)
+        module[of_it] = values[name]
