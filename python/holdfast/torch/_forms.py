@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import enum
+import operator
 import random
 import site
 import sys
@@ -32,6 +33,9 @@ _CONTAINERS: Final = frozenset((list, tuple, set, deque, *_DICTS))
 _OBJECTS: Final = (SimpleNamespace, argparse.Namespace)
 _DEPTH: Final = 3  # Lists within lists.
 _HASHED: Final = 1 << 16  # Bytes of an array that is not small, and seen to change all the same.
+_MANY: Final = 64
+# Forms of lists and dicts of many numbers, by id, and what they held: a vocabulary stays the same.
+_KNOWN: Final[dict[int, tuple[list[Any], _Parts]]] = {}
 _TENSORS: Final[WeakKeyDictionary[torch.nn.Module, list[Tensor]]] = WeakKeyDictionary()
 _NOT_SEEN: Final = (ModuleType, type, torch.nn.Module, torch.optim.Optimizer)
 _NOT_OBJECTS: Final = (*_NOT_SEEN, enum.Enum, list, tuple, set, deque, dict)
@@ -145,13 +149,15 @@ class _Look:
         size = len(value)
         if size > max(self.parts, self.flat) or not depth:
             return Opaque(id(value), size)
-        if isinstance(value, dict):
-            items = list(value.items())
-            keys, parts = [key for key, _ in items], [part for _, part in items]
-            if not all(map(_is_plain_key, keys)):
-                return Opaque(id(value), size)
-        else:
-            keys, parts = [], list(value)
+        is_dict = isinstance(value, dict)
+        keys, parts = [*value] if is_dict else [], [*(value.values() if is_dict else value)]
+        known = _KNOWN.get(id(value))
+        if known is not None and known[1].kind is kind and self.flat >= size:
+            if _are_same([*keys, *parts], known[0]):
+                self.flat -= size
+                return known[1]
+        if not (PLAIN.issuperset(map(type, keys)) or all(map(_is_plain_key, keys))):
+            return Opaque(id(value), size)
         if PLAIN.issuperset(map(type, parts)):  # Losses, as a rule; they may be many.
             forms = parts
             self.flat -= size
@@ -173,8 +179,16 @@ class _Look:
         is_named = kind in _CONTAINERS or _name_of(kind) is not None
         if not is_named or any(is_opaque(form) for _, form in attributes):
             return Opaque(id(value), size)
-        whole = tuple(zip(keys, forms)) if isinstance(value, dict) else tuple(forms)
-        return _Parts(kind, whole, how, attributes)
+        form = _Parts(kind, tuple(zip(keys, forms)) if is_dict else tuple(forms), how, attributes)
+        if forms is parts and size >= _MANY and kind in (list, dict):
+            if len(_KNOWN) >= _MANY:
+                del _KNOWN[next(iter(_KNOWN))]
+            _KNOWN[id(value)] = [*keys, *parts], form
+        return form
+
+
+def _are_same(these: list[Any], those: list[Any]) -> bool:
+    return len(these) == len(those) and all(map(operator.is_, these, those))
 
 
 def form_of(value: Any, room: Room, depth: int = _DEPTH) -> Any:

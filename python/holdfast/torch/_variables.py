@@ -42,7 +42,7 @@ from holdfast.torch._mementos import Mementos
 from holdfast.torch._records import Records
 
 ROOM: Final = 1 << 20  # Bytes of an image that they take at most.
-_LIMIT: Final = (1 << 18) + (1 << 12)  # Of what one body sets or changes, in each of two records.
+_LIMIT: Final = 3 << 17  # Of what one body sets or changes, in each of two records.
 _LIMIT_OF_OTHERS: Final = 1 << 15
 _SMALL: Final = Room(1 << 12, 1 << 9, 1 << 9)
 _FILLED: Final = Room(1 << 12, 1 << 9, 1 << 13)
