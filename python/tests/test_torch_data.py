@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from holdfast._errors import UserError  # noqa: E402
 from holdfast.torch._data import Fetched, Mark, feeder_of, fingerprint  # noqa: E402
+from holdfast.torch._mementos import Mementos  # noqa: E402
 from holdfast.torch._position import Position, key_of  # noqa: E402
 from holdfast.torch._random import (  # noqa: E402
     _PASSES,
@@ -442,3 +443,16 @@ def test_torch_a_batch_that_was_changed_in_place_is_noticed() -> None:
     assert fingerprint(batch) == before
     batch["more"][0].add_(1)
     assert fingerprint(batch) != before
+
+
+def test_torch_a_batch_gets_back_what_a_void_step_has_taken_out_of_it() -> None:
+    x, batch = torch.zeros(2), {"labels": torch.ones(2), "more": [1]}
+    usual = dict(batch)
+    given = Mementos(set(), with_tensors=False)
+    given.add((x, batch))
+    batch.pop("labels")
+    batch["more"].append(x.add_(1))  # type: ignore[attr-defined]
+    given.see()
+    given.put_back()
+    assert batch == usual
+    assert (batch["more"], x.tolist()) == ([1], [1, 1])

@@ -152,10 +152,10 @@ class _Look:
         is_dict = isinstance(value, dict)
         keys, parts = [*value] if is_dict else [], [*(value.values() if is_dict else value)]
         known = _KNOWN.get(id(value))
-        if known is not None and known[1].kind is kind and self.flat >= size:
-            if _are_same([*keys, *parts], known[0]):
-                self.flat -= size
-                return known[1]
+        is_known = known is not None and known[1].kind is kind and self.flat >= size
+        if known is not None and is_known and _are_same([*keys, *parts], known[0]):
+            self.flat -= size
+            return known[1]
         if not (PLAIN.issuperset(map(type, keys)) or all(map(_is_plain_key, keys))):
             return Opaque(id(value), size)
         if PLAIN.issuperset(map(type, parts)):  # Losses, as a rule; they may be many.

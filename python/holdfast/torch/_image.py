@@ -209,20 +209,20 @@ class Kept:
                     "model too: State(model, optimizer)"
                 )
 
-    def see_that_an_optimizer_is_kept(self, optimizer: torch.optim.Optimizer) -> None:
-        """Refuse one that updates what is kept, and whose own state nobody keeps."""
+    def see_that_an_optimizer_is_kept(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Refuse one that updates what is kept, and whose own state nobody keeps. False: others."""
         if any(optimizer is known for known in self.optimizers.values()):
-            return
+            return True
         parameters = {id(tensor) for _, tensor in self._parameters}
         if not any(id(parameter) in parameters for parameter in parameters_of(optimizer)):
-            return
+            return False
         if any(optimizer.state is known.state for known in self.optimizers.values()):
-            return  # The inside of a wrapper that State was given.
+            return True  # The inside of a wrapper that State was given.
         for thing in self.others.values():  # A scheduler knows its optimizer, and does not keep it.
             if isinstance(thing, torch.optim.lr_scheduler.LRScheduler):
                 continue
             if any(part is optimizer for part in getattr(thing, "__dict__", {}).values()):
-                return
+                return True
         raise UserError(
             f"{type(optimizer).__name__} updates parameters of a model that State keeps, but State "
             "was not given the optimizer, whose own state a fault would lose: "

@@ -37,9 +37,10 @@ _DENSE: Final = (Tensor, torch.Generator, random.Random)
 class Mementos:
     """Of all that variables hold and that can be changed in place."""
 
-    def __init__(self, not_ours: set[int]) -> None:
+    def __init__(self, not_ours: set[int], with_tensors: bool = True) -> None:
         """Hold nothing. `not_ours`: ids of objects that are looked after elsewhere."""
         self._not_ours = not_ours
+        self._with_tensors = with_tensors
         self._held: dict[int, tuple[Any, Any]] = {}  # By id: an object, and what it held.
         self._changed: list[tuple[Any, Any]] = []
 
@@ -50,7 +51,8 @@ class Mementos:
             thing, depth = left.popleft()
             if type(thing) in PLAIN or id(thing) in self._not_ours or id(thing) in self._held:
                 continue
-            content = _content_of(thing)
+            is_seen = self._with_tensors or not isinstance(thing, Tensor)
+            content = _content_of(thing) if is_seen else NOTHING
             if content is NOTHING:
                 continue
             if type(thing) is not tuple:  # Which holds the same for ever.

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -23,6 +24,7 @@ from holdfast.torch._gradients import Gradients
 from holdfast.torch._greeting import Hello, greet, greet_again
 from holdfast.torch._hooks import HookState, is_hook_state, see_that_hooks_are_kept
 from holdfast.torch._image import Image, Kept
+from holdfast.torch._mementos import Mementos
 from holdfast.torch._optimizers import holds_trained
 from holdfast.torch._passes import Passes, see_that_passes_were_done
 from holdfast.torch._position import Position, key_of
@@ -59,6 +61,8 @@ class State:
                 "this process has a State already; give it everything a step depends on"
             )
         self._kept = Kept()
+        # Optimizers of other parameters, and when they first made a step.
+        self._strangers: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         self._counts: dict[str, int] = {}
         self._ddp: list[Any] = []
         self._seed = torch.initial_seed()
@@ -137,8 +141,13 @@ class State:
         self._gradients.see_update(optimizer)
 
     def _see_optimizer(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if not self._engine.own_use:
-            self._kept.see_that_an_optimizer_is_kept(optimizer)
+        if self._engine.own_use or self._kept.see_that_an_optimizer_is_kept(optimizer):
+            return
+        if self._engine.in_step and self._strangers.setdefault(optimizer, self._at) != self._at:
+            self._engine.warn_once(
+                f"{type(optimizer).__name__} updates parameters that State was not given: a "
+                "replacement begins anew with them, and a void step counts twice. Give it both"
+            )
 
     def _see_that_all_is_kept(self) -> None:
         """In the first step of this process: refuse what it has made and State does not keep."""
@@ -532,6 +541,8 @@ class State:
                 self._resumes = False
             self._drawn = 1
             self._variables.hold(sys._getframe(), begins=self._position.index == 1)
+            given = Mementos(set(), with_tensors=False)
+            given.add(batch)  # `labels = batch.pop("labels")` is the step's, too.
             try:
                 yield batch
             except GeneratorExit:
@@ -544,6 +555,8 @@ class State:
             if between is not None:
                 between.put_back(self._kept)
             self._variables.put_back(sys._getframe())
+            given.see()
+            given.put_back()
             if fingerprint(batch) != written:
                 raise UserError(
                     f"step {self.n + 1} is to be made again, but its batch was changed in place; "
