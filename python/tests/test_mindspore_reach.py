@@ -107,6 +107,23 @@ def test_mindspore_large_things_lie_in_files_and_are_written_when_they_change(
     assert "table" not in _callbacks.attributes(held, said.append) and "'table'" in said[-1]
 
 
+def test_mindspore_samples_that_never_change_are_looked_at_in_every_so_many_steps(
+    tmp_path: Path, bulk: Any
+) -> None:
+    held: Any = SimpleNamespace(samples=np.zeros(1 << 21))
+    names = []
+    for step in range(100):
+        if step in (10, 80):
+            held.samples[5] += 1
+        elif step == 95:
+            held.samples = held.samples + 1
+        _callbacks.attributes(held, print)
+        bulk.sweep(set())
+        names.append(files(tmp_path)[-1])
+    changes = [i for i in range(1, 100) if names[i] != names[i - 1]]
+    assert changes == [10, 90, 95]
+
+
 def test_mindspore_parameters_that_others_have_too_are_set_in_place(bulk: Any) -> None:
     teacher = ms.Parameter(ms.Tensor(np.ones(3, np.float32)), "t")
     held: Any = SimpleNamespace(teacher=[teacher])

@@ -23,6 +23,10 @@ from holdfast.mindspore._outputs import FLAT
 _PIECE: Final = 4096  # Items of a list that lie in a file together.
 _MOST_BYTES: Final = 64 << 20  # Of one process's: all of it is compared at each step.
 _MOST_PARTS: Final = 4096
+# Larger arrays that have stayed as they are for so many steps, such as the samples that a callback
+# evaluates with, are looked at in every so many.
+_LARGE: Final = 8 << 20
+_CALM_AFTER, _SELDOM = 64, 16
 MOST_FORMER: Final = 256 << 20  # Besides, of calls that have ended.
 _PLAIN: Final = (bool, int, float, str, bytes, type(None), np.generic)
 _ITEMS: Final = FLAT | {str, bytes}
@@ -57,6 +61,8 @@ class _Kept(NamedTuple):
     part: Part
     value: Any  # An array of the file's memory, or the items.
     bytes: int
+    of: Any = None  # The program's, if that is large.
+    steps: int = 0  # For which it has stayed as it is.
 
 
 class Bulk:
@@ -109,8 +115,17 @@ class Bulk:
         array, what, about = self._array(value)
         last = self._kept.get(at)
         same = last is not None and (last.part.kind, last.part.about) == (what, about)
-        if not (same and _equal(last.value, array)):  # type: ignore[union-attr]
-            last = self._write(what, about, array)
+        if array.nbytes <= _LARGE:
+            if not (same and _equal(last.value, array)):  # type: ignore[union-attr]
+                last = self._write(what, about, array)
+        else:
+            # Whose memory nothing else gets as long as it is held here.
+            steps = last.steps + 1 if last is not None and last.of is value else 0
+            seldom = steps > _CALM_AFTER and steps % _SELDOM
+            if not (same and (seldom or _equal(last.value, array))):  # type: ignore[union-attr]
+                last, steps = self._write(what, about, array), 0
+            assert last is not None
+            last = last._replace(of=value, steps=steps)
         assert last is not None
         found[at] = last
         return last.part
