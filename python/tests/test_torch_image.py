@@ -337,16 +337,21 @@ class Counting(nn.Linear):
     def __init__(self) -> None:
         super().__init__(2, 2)
         self.calls, self.name = 0, "none"
+        self.hidden, self.scale = None, (torch.ones(2), torch.ones(1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.calls += 1
         self.name = f"call {self.calls}"
         self.last = x.sum().item()
+        self.hidden = x.sum().detach() + (0 if self.hidden is None else self.hidden)
+        self.scale[0].mul_(2)
+        self.bound = self.weight.detach()
         return super().forward(x)
 
     def now(self) -> list[Any]:
         last = getattr(self, "last", None)
-        return [self.calls, self.name, last]
+        hidden = None if self.hidden is None else self.hidden.item()
+        return [self.calls, self.name, hidden, self.scale[0].tolist(), last]
 
 
 def test_torch_what_a_module_has_in_plain_attributes_is_brought_back() -> None:
@@ -366,7 +371,8 @@ def test_torch_what_a_module_has_in_plain_attributes_is_brought_back() -> None:
     other(torch.ones(1, 2))  # As a spare that has rehearsed a step; its attributes were those.
     for n in (1, 0, 2):
         image.read(memoryview(images[n]))
-        assert one.now()[:2] == states[n][:2]
+        assert one.now()[:4] == states[n][:4]
     for n in (2, 1):
         Image(successor, {}).read(memoryview(images[n]))
         assert other.now() == states[n]
+    assert other.bound.data_ptr() == other.weight.data_ptr()

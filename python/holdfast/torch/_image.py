@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from holdfast._errors import UserError
-from holdfast.torch._attributes import Attributes
+from holdfast.torch._attributes import ROOM, Attributes
 from holdfast.torch._copies import Copies
 from holdfast.torch._files import write_whole
 from holdfast.torch._forms import refilled
@@ -525,7 +525,7 @@ class Image:
         self._plan: _Plan | None = None
         self._written: dict[int, bytes] = {}  # By address: the plan that lies there.
         size, tensors = kept.room_of_tensors()
-        room = 8 * len(self._pickle(objects)) + 512 * (8 + 4 * tensors) + kept.room
+        room = 8 * len(self._pickle(objects)) + 512 * (8 + 4 * tensors) + kept.room + ROOM
         self._start = _HEADER.size + max(_LEAST_OBJECTS, 1 << (room - 1).bit_length())
         self._start += -self._start % _ALIGN
         total = self._start + size + (1 << 20)
