@@ -41,6 +41,7 @@ data = [torch.randn(3, 4, generator=torch.Generator().manual_seed(8 * rank + i))
 told = []  # By the others; nothing that State keeps.
 for epoch in range(4):
     for i, x in enumerate(state.steps(data)):
+        assert i == state.batch, (i, state.batch)
         at(epoch, "step", i)
         optimizer.zero_grad()
         loss = (model(x) ** 2).mean()
@@ -94,7 +95,7 @@ def test_torch_what_is_done_between_epochs_is_done_once(
     assert len(list((tmp_path / "job").glob("killed-*"))) == len(kills)
     assert results == calm
     said = (tmp_path / "job" / "log" / "worker_0.log").read_text()  # Of all who had the rank.
-    assert said.count("`enumerate(state.steps(...))` counts from 0") == 1
+    assert "enumerate" not in said
 
 
 UNFREEZES = """

@@ -15,7 +15,6 @@ from typing import Any, Final
 import torch
 
 from holdfast.torch._bodies import is_in_for
-from holdfast.torch._data import is_enumerated
 from holdfast.torch._engine import Engine, say
 from holdfast.torch._forms import LIBRARIES
 from holdfast.torch._frames import callers
@@ -35,18 +34,6 @@ class Advice:
         self._looked: set[str] = set()
         self._seen: dict[str, str] = {}  # What the program has done since the last pass, and where.
         self._put_back: list[Callable[[], None]] = []  # Functions that are watched.
-
-    def see_who_counts(self, frame: FrameType | None) -> None:
-        """Before the first batch: warn of a count that begins anew in a replacement.
-
-        In one itself it was said, and the others wait: to look takes as long as two steps.
-        """
-        if self._is_due("counts") and is_enumerated(frame):
-            say(
-                "`enumerate(state.steps(...))` counts from 0 in a process that replaces another, "
-                "and from elsewhere in the others, which then do different things; take "
-                "`state.batch`, the batches of this epoch before this one, or `state.n`, the steps"
-            )
 
     def see_own_loop(self, frame: FrameType | None) -> None:
         """Before the first `with state.step()`: warn of a `for`, which makes no step again."""

@@ -7,11 +7,8 @@ generators from (seed, epoch, position), whichever process or worker of a loader
 from __future__ import annotations
 
 import copy
-import gc
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from types import FrameType
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -401,16 +398,3 @@ def fingerprint(batch: Any) -> tuple[tuple[int, int], ...]:
 
     visit(batch, 4)
     return tuple(found)
-
-
-def is_enumerated(frame: FrameType | None) -> bool:
-    """Whether an enumerate() counts what a generator gives, or one that goes through it.
-
-    `frame` is that of the generator; one that goes through it is a progress bar's, for example.
-    """
-    frames = set()
-    while frame is not None and frame.f_code.co_flags & inspect.CO_GENERATOR:
-        frames.add(id(frame))
-        frame = frame.f_back
-    counted = [thing.__reduce__()[1][0] for thing in gc.get_objects() if type(thing) is enumerate]
-    return any(id(getattr(iterator, "gi_frame", None)) in frames for iterator in counted)

@@ -16,6 +16,7 @@ from holdfast._errors import Error, LeftError, UserError
 from holdfast.torch import _ddp, _engine
 from holdfast.torch._advice import Advice
 from holdfast.torch._between import Between
+from holdfast.torch._counts import Counts, batches_of
 from holdfast.torch._data import fingerprint
 from holdfast.torch._engine import Phase, say
 from holdfast.torch._exit import note_an_exit
@@ -86,6 +87,7 @@ class State:
         self._restarted = False  # And has not come to its place in the data.
         self._resumes = False  # Or has, in the midst of a pass; its variables are not there yet.
         self._advice = Advice(self._engine)
+        self._counting = Counts(say)
         for thing in things:
             self._add(self._name(thing), thing)
         for name, thing in named.items():
@@ -264,6 +266,7 @@ class State:
             "ddp": _ddp.modes(self._ddp),
             "gradients": self._gradients.objects(),
             "passes": self._passes.objects(),
+            "counts": self._counting.objects(),
         }
 
     def _restore(self) -> None:
@@ -274,6 +277,7 @@ class State:
         _ddp.set_modes(self._ddp, objects["ddp"])
         self._gradients.restore(objects["gradients"])
         self._passes.restore(objects["passes"])
+        self._counting.restore(objects["counts"])
         self._at = self._session.version
 
     # ---- One step -------------------------------------------------------------------------------
@@ -297,7 +301,7 @@ class State:
     def batch(self) -> int:
         """Batches of this epoch that are done; in the body of a step, those before it.
 
-        What `enumerate(state.steps(...))` counts, but right in a process that replaces another.
+        What `enumerate(state.steps(...))` counts.
         """
         at = self._position
         return at.index + at.own - self._drawn
@@ -492,8 +496,11 @@ class State:
                 if passed_over or not restored:
                     self._hand_on(made, epoch, passed_over)
                 between: Between | None = made
+                before = (epoch - epochs.start, source.feeder.length, self._position.index)
+                done = batches_of(*before) if restored else 0
                 for batch in source.batches(self._prepare_a_fetch):
-                    self._advice.see_who_counts(sys._getframe())
+                    self._counting.see(sys._getframe(), done)
+                    done = 0
                     if between is not None:
                         between.note_order(source.feeder.generators)
                     yield from self._until_done(batch, between, epochs[-1])
@@ -557,6 +564,7 @@ class State:
             self._variables.put_back(sys._getframe())
             given.see()
             given.put_back()
+            self._counting.again(sys._getframe())
             if fingerprint(batch) != written:
                 raise UserError(
                     f"step {self.n + 1} is to be made again, but its batch was changed in place; "
