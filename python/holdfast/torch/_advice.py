@@ -102,6 +102,17 @@ class Advice:
         return self._engine.place.rank == 0 and self._engine.first_start
 
 
+def say_what_changed(before: dict[str, bytes], now: dict[str, bytes]) -> bool:
+    """Warn of what a loop of the program's own changes between its steps, by digests."""
+    changed = [name for name, digest in now.items() if before.get(name) != digest]
+    if changed:
+        say(
+            f"`{changed[0]}` was changed between two steps of a loop of your own; a fault there "
+            "takes that back. Change it within `with state.step():`, or use state.steps(loader)"
+        )
+    return bool(changed)
+
+
 def _is_in_for(frame: FrameType | None) -> bool:
     """Whether the innermost loop of the program's own around `frame` is a `for`."""
     of_loops = (

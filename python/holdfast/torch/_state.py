@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from holdfast import _core
 from holdfast._errors import Error, LeftError, UserError
 from holdfast.torch import _ddp, _engine
-from holdfast.torch._advice import Advice
+from holdfast.torch._advice import Advice, say_what_changed
 from holdfast.torch._between import Between
 from holdfast.torch._counts import Counts, batches_of
 from holdfast.torch._data import fingerprint
@@ -426,16 +426,9 @@ class State:
 
     def _see_that_nothing_changed(self) -> None:
         """Warn of what a loop of the user's own changes between its steps."""
-        if not self._after or self._left:  # By an exception: what its step changed is no news.
-            return
-        now = self._kept.digests()
-        if changed := [name for name, digest in now.items() if self._after.get(name) != digest]:
+        is_known = self._after and not self._left  # By an exception: what changed is no news.
+        if is_known and say_what_changed(self._after or {}, self._kept.digests()):
             self._after = None
-            say(
-                f"`{changed[0]}` was changed between two steps of a loop of your own; a fault "
-                "there takes that back. Change it within `with state.step():`, or use "
-                "state.steps(loader)"
-            )
 
     # ---- Steps over data ------------------------------------------------------------------------
 
@@ -496,11 +489,10 @@ class State:
                 if passed_over or not restored:
                     self._hand_on(made, epoch, passed_over)
                 between: Between | None = made
-                before = (epoch - epochs.start, source.feeder.length, self._position.index)
-                done = batches_of(*before) if restored else 0
+                done = batches_of(epoch - epochs.start, source.feeder.length, self._position.index)
                 for batch in source.batches(self._prepare_a_fetch):
-                    self._counting.see(sys._getframe(), done)
-                    done = 0
+                    self._counting.see(sys._getframe(), done if restored else 0)
+                    restored = False
                     if between is not None:
                         between.note_order(source.feeder.generators)
                     yield from self._until_done(batch, between, epochs[-1])
