@@ -41,9 +41,7 @@ class Attributes:
         self._places: list[_Place] = []
         self._count = 0  # Of all attributes when the places were looked for.
         self._first: dict[_Place, Any] = {}
-        self._lent: set[int] = (
-            set()
-        )  # Memory of parameters and buffers, which attributes may share.
+        self._lent: set[int] = set()  # Memory of parameters and buffers.
 
     def add(self, name: str, module: torch.nn.Module) -> None:
         """Take up a module as it is before the first step."""

@@ -334,10 +334,13 @@ def _writes(value: Tensor) -> int:
 
 def writes_to(module: torch.nn.Module, not_ours: set[int]) -> int:
     """Return a number that grows with each write to a module's tensors, but for some."""
-    tensors = _TENSORS.get(module)
-    if tensors is None:
-        tensors = _TENSORS[module] = [*module.parameters(), *module.buffers()]
-    return sum(_writes(tensor) for tensor in tensors if id(tensor) not in not_ours)
+    try:
+        tensors = _TENSORS.get(module)
+        if tensors is None:
+            tensors = _TENSORS[module] = [*module.parameters(), *module.buffers()]
+        return sum(_writes(tensor) for tensor in tensors if id(tensor) not in not_ours)
+    except Exception:  # It has no hash, or is an odd one.
+        return 0
 
 
 def _of_array(value: Any, size: int) -> Any:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import pickle
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -64,6 +65,7 @@ class _Record(NamedTuple):
     forms: dict[_Path, bytes]  # Pickled.
     changed: frozenset[_Path]  # By steps of the pass.
     bound: frozenset[_Path]  # Those of them that are other objects than before.
+    given: frozenset[str] = frozenset()  # What a `with` has as the step before had it.
 
 
 _NONE: Final[frozenset[_Path]] = frozenset()
@@ -89,7 +91,7 @@ class _Loop:
         self.before, self._who_before = self._forms(there)
         # Held, so that what the body makes gets no id of theirs; what is large is not.
         small = {path[0] for path, form in self.before.items() if not is_opaque(form)}
-        self._held = [there[name] for name in small]
+        self.held = {name: there[name] for name in small}
         self.after: dict[_Path, Any] = {}
         self._who_after: dict[_Path, int] = {}
         self.rebound: dict[str, Any] = {}  # Variables that have another object now.
@@ -227,6 +229,7 @@ class Variables:
         # Attributes that a step has left the large tensor that they were: one that is new in each
         # step is read in none, as a rule, but these are what later steps read.
         self._lasting: set[tuple[_Key, _Path]] = set()
+        self._given: dict[_Key, dict[str, Callable[[], Any]]] = {}  # To a `with`, in the last step.
 
     def objects(self) -> Any:
         """Return what an image has to hold of this."""
@@ -277,7 +280,7 @@ class Variables:
                 untold.add(path)
                 if len(path) > 1 or path not in bound or path[0] in loop.body.needed:
                     self._say_missed(path)
-            record = _Record(loop.at, forms, changed, bound)
+            record = _Record(loop.at, forms, changed, bound, self._see_given(loop))
             self._under_way = _with(self._under_way, loop.key, record)
             if ends:
                 record = _with_others(record, loop.body, _values_of(f, loop.body))
@@ -294,6 +297,15 @@ class Variables:
     def _each(self, frame: FrameType | None) -> Iterator[tuple[_Loop, FrameType]]:
         around = {_name_of(f): f for f in _loops_around(frame)}
         return ((loop, around[loop.key[0]]) for loop in self._loops if loop.key[0] in around)
+
+    def _see_given(self, loop: _Loop) -> frozenset[str]:
+        """Return which variables of a `with` hold the same object in each step: a meter, say."""
+        if not loop.body.is_with:
+            return frozenset()
+        before = self._given.get(loop.key, {})
+        held = {name: value for name, value in loop.held.items() if type(value) not in PLAIN}
+        self._given[loop.key] = {name: _reference_to(value) for name, value in held.items()}
+        return frozenset(name for name in before.keys() & held if before[name]() is held[name])
 
     def _see_what_is_lost(
         self, loop: _Loop, changed: set[_Path], bound: frozenset[_Path]
@@ -384,7 +396,8 @@ def _give(frame: FrameType, record: _Record, passed_over: bool) -> None:
     def is_due(path: _Path) -> bool:
         # What a `with` is given anew for each step is the step's own.
         is_own = path[0] in body.elsewhere or (not is_once and path[0] not in body.of_module)
-        if is_own and (len(path) == 1 or path[0] != "self"):
+        is_same = path[0] in record.given and path not in record.bound
+        if is_own and not is_same and (len(path) == 1 or path[0] != "self"):
             return False
         return (passed_over and path in record.changed) or _value_at(there, path) is NOTHING
 
@@ -466,6 +479,13 @@ def _within(limit: int, forms: dict[_Path, Any]) -> tuple[dict[_Path, bytes], li
         size -= len(found.pop(path))
         left_out.append(path)
     return found, left_out
+
+
+def _reference_to(value: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(value)
+    except TypeError:  # A list, which is small.
+        return lambda: value
 
 
 def _marker(path: _Path) -> _Path:
