@@ -61,6 +61,7 @@ Model::Model(std::shared_ptr<torch::nn::Module> module) : module_(std::move(modu
   if (parameters_.empty()) {
     throw Failure("the module has no parameter that requires a gradient: nothing can be trained");
   }
+  frozen_ = private_.size();
   for (const auto& item : module_->named_buffers()) {
     NamedTensor buffer{item.key(), item.value()};
     if (!buffer.tensor.defined() || !seen.insert(buffer.tensor.unsafeGetTensorImpl()).second) {
@@ -101,6 +102,7 @@ void Model::adopt(arena::Arena& arena) {
     torch::Tensor& tensor = parameters_[i].tensor;
     tensor.set_data(tensor_in(arena, arena.parameter(i), tensor.sizes()));
   }
+  for (auto& t : private_) t.bytes = t.tensor.nbytes();
 }
 
 void Model::release() {
@@ -108,6 +110,44 @@ void Model::release() {
     p.tensor.set_data(p.tensor.detach().clone());
     p.tensor.mutable_grad().reset();
   }
+}
+
+std::string Model::strayed(arena::Arena& arena, bool new_ones) const {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const torch::Tensor& tensor = parameters_[i].tensor;
+    if (tensor.numel() == 0 || tensor.data_ptr() == arena.parameter(i).data()) continue;
+    return cat("parameter '", parameters_[i].name,
+               "' lies in other memory than its State gave it, as after ",
+               "torch::load() or Module::to(), and would not be trained: do that before the first ",
+               "call of steps(), version(), epoch() or digest()");
+  }
+  for (std::size_t i = 0; i < frozen_; ++i) {
+    if (!private_[i].tensor.requires_grad()) continue;
+    return cat("parameter '", private_[i].name, "' requires a gradient now and did not when the ",
+               "State was made, so it would not be trained: let it require one by then");
+  }
+  for (const auto& t : private_) {
+    if (t.tensor.nbytes() == t.bytes) continue;
+    return cat("'", t.name, "' has ", t.tensor.nbytes(), " bytes, and had ", t.bytes,
+               " before the ",
+               "first step: its State keeps no more, so give it its full size by then");
+  }
+  if (!new_ones) return {};
+  std::set<const void*> known;
+  for (const auto& p : parameters_) known.insert(p.tensor.unsafeGetTensorImpl());
+  for (const auto& t : private_) known.insert(t.tensor.unsafeGetTensorImpl());
+  for (const auto& item : module_->named_parameters()) {
+    if (known.count(item.value().unsafeGetTensorImpl()) != 0) continue;
+    return cat("parameter '", item.key(), "' has come to the module since the State was made, and ",
+               "would not be trained: make all layers before");
+  }
+  for (const auto& item : module_->named_buffers()) {
+    const torch::Tensor& buffer = item.value();
+    if (!buffer.defined() || known.count(buffer.unsafeGetTensorImpl()) != 0) continue;
+    return cat("buffer '", item.key(), "' is not the tensor that it was when the State was made, ",
+               "and would not be kept: change it in place, by copy_() say");
+  }
+  return {};
 }
 
 void Model::pack(std::span<std::byte> bytes) const {

@@ -17,6 +17,7 @@ namespace holdfast::train {
 struct NamedTensor {
   std::string name;
   torch::Tensor tensor;
+  std::size_t bytes = 0;  // When the arena was opened.
 };
 
 // A tensor over a range of the arena, which stays mapped as long as any tensor shares this memory.
@@ -42,6 +43,10 @@ class Model {
   // From now on the parameters are those of the arena. release(): they are copies of their own.
   void adopt(arena::Arena& arena);
   void release();
+  // One sentence on what would be neither trained nor kept, since the user has put something else
+  // in its place; empty if there is nothing such. `new_ones`: also what has come to the module
+  // since; that takes a walk through it.
+  [[nodiscard]] std::string strayed(arena::Arena& arena, bool new_ones) const;
 
   // Buffers, parameters without gradient and kept values, to and from private bytes.
   void pack(std::span<std::byte> bytes) const;
@@ -56,6 +61,7 @@ class Model {
   std::shared_ptr<torch::nn::Module> module_;
   std::vector<NamedTensor> parameters_;
   std::vector<NamedTensor> private_;
+  std::size_t frozen_ = 0;  // The first so many of them are parameters.
   std::vector<Kept> kept_;
 };
 

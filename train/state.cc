@@ -106,6 +106,7 @@ struct State::Parts {
   void restore();
   void compare_terms();
   void check_place();
+  void check_module();
   bool begin_step();
   void end_step();
   [[nodiscard]] bool at_end();
@@ -124,6 +125,7 @@ struct State::Parts {
   // The loop under way.
   StepsOptions options;
   Generation compared = 0;  // The group that was found to train alike.
+  Generation walked = 0;    // That in which this loop last looked for what is new in the module.
   train::Sharding sharding;
   Fetch fetch;
   // What a repeat of the loop's first step starts from: between two loops the user may have changed
@@ -236,6 +238,13 @@ void State::Parts::check_place() {
                     .what);
 }
 
+// After the body: most modules that change do so in their forward pass.
+void State::Parts::check_module() {
+  const bool new_ones = std::exchange(walked, session->generation()) != session->generation();
+  const std::string stray = model.strayed(session->arena(), new_ones);
+  if (!stray.empty()) throw Failure(job->worker->fail(stray).what);
+}
+
 bool State::Parts::begin_step() {
   if (at_end()) {
     replaying = false;
@@ -279,6 +288,7 @@ void State::Parts::end_step() {
                       ": every body makes one step"));
   }
   in_body = false;
+  check_module();
   arena::StagedStep step;
   step.private_bytes = session->arena().private_bytes(n);
   if (job->worker->settings().protect) model.pack(session->arena().private_bytes(n));
@@ -326,7 +336,10 @@ void State::begin_loop(const StepsOptions& options, std::optional<std::size_t> s
                       options.batch, " for each of ", p.sharding.ranks,
                       " ranks): take smaller batches"));
   }
+  p.walked = 0;
   if (reentered) {
+    p.check_module();
+    p.walked = 0;  // The forward pass may make layers, too.
     p.start.resize(p.session->arena().layout().private_bytes);
     p.model.pack(p.start);
     p.start_version = p.version();

@@ -7,7 +7,9 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
+#include <string>
 #include <vector>
 
 #include "train/data.h"
@@ -37,10 +39,12 @@ struct NetImpl : torch::nn::Module {
   }
   torch::Tensor forward(torch::Tensor x) {
     x = first->forward(x);
+    if (makes_layers_late) register_module("late", torch::nn::Linear(2, 2));
     if (rich_) x = torch::dropout(norm->forward(x), 0.3, is_training());
     return last->forward(torch::relu(x));
   }
   bool rich_;
+  bool makes_layers_late = false;
   torch::nn::Linear first{nullptr}, last{nullptr};
   torch::nn::BatchNorm1d norm{nullptr};
 };
@@ -317,6 +321,56 @@ TEST(State, LeavesReadableWhatTheUserKeepsOfParametersAndGradients) {
 TEST(State, LeavesWhatGotNoGradientAlone) {
   const auto net = trained(Sgd{.learning_rate = 0.1}, 3);  // Does not use `norm`.
   EXPECT_TRUE(same_bytes(net->norm->weight, torch::ones(33)));
+}
+
+// Each trains by its first loop, if it has one, and is then changed behind the State's back.
+std::string failure_of(Net net, std::uint64_t before, const std::function<void(Net&)>& change) {
+  auto job = init();
+  State state(job, net, Sgd{});
+  Points points;
+  try {
+    for (auto& batch : state.steps(points, until(before))) state.step(loss_of(net, batch));
+    change(net);
+    for (auto& batch : state.steps(points, until(before + 2))) state.step(loss_of(net, batch));
+  } catch (const Failure& failure) {
+    return failure.what();
+  }
+  return {};
+}
+
+TEST(State, RefusesToTrainInVainWhatIsNoLongerInItsPlace) {
+  const std::string file = testing::TempDir() + "pretrained.pt";
+  torch::save(Net(false), file);
+  for (const std::uint64_t before : {0, 2}) {
+    EXPECT_EQ(failure_of(Net(false), before, [&](Net& net) { torch::load(net, file); }),
+              "parameter 'first.weight' lies in other memory than its State gave it, as after "
+              "torch::load() or Module::to(), and would not be trained: do that before the first "
+              "call of steps(), version(), epoch() or digest()");
+  }
+  std::filesystem::remove(file);
+  Net frozen(false);
+  frozen->last->bias.requires_grad_(false);
+  EXPECT_EQ(failure_of(frozen, 1, [](Net& net) { net->last->bias.requires_grad_(true); }),
+            "parameter 'last.bias' requires a gradient now and did not when the State was made, so "
+            "it would not be trained: let it require one by then");
+}
+
+TEST(State, RefusesWhatHasComeToTheModuleSinceItWasMade) {
+  const auto layer = [](Net& net) { net->register_module("late", torch::nn::Linear(2, 2)); };
+  EXPECT_EQ(failure_of(Net(false), 1, layer),
+            "parameter 'late.weight' has come to the module since the State was made, and would "
+            "not be trained: make all layers before");
+  Net lazy(true);
+  lazy->makes_layers_late = true;
+  EXPECT_EQ(failure_of(lazy, 0, [](Net&) {}), failure_of(Net(false), 1, layer));
+  const auto buffer = [](Net& net) { net->register_buffer("late", torch::zeros({2})); };
+  EXPECT_EQ(failure_of(Net(false), 1, buffer),
+            "buffer 'late' is not the tensor that it was when the State was made, and would not be "
+            "kept: change it in place, by copy_() say");
+  EXPECT_EQ(failure_of(Net(false), 1, [](Net& net) { net->norm->running_mean.resize_({40}); }),
+            "'norm.running_mean' has 160 bytes, and had 132 before the first step: its State keeps "
+            "no more, so give it its full size by then");
+  EXPECT_EQ(failure_of(Net(true), 1, [](Net& net) { net->norm->running_mean.fill_(1); }), "");
 }
 
 TEST(State, RefusesWhatCanNotBeRight) {
