@@ -125,8 +125,10 @@ def _follow(found: Any, done: list[FunctionType]) -> None:
         found = found.__func__
     if isinstance(found, property):
         found = found.fget
+    if not isinstance(found, FunctionType) or len(done) >= _MOST_FUNCTIONS:
+        return
     found = getattr(found, "__wrapped__", found)
-    if not isinstance(found, FunctionType) or found in done or len(done) >= _MOST_FUNCTIONS:
+    if not isinstance(found, FunctionType) or any(found is one for one in done):
         return
     if not is_of_the_program(found):
         return
