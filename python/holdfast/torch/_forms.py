@@ -254,12 +254,15 @@ def can_be_told(form: Any, before: Any) -> bool:
 
     Objects of the program's have to be in their places there, or to be new ones that can be made.
     """
-    known = set(_objects_in(before))
+
+    @lru_cache(maxsize=1)
+    def known() -> set[int]:
+        return set(_objects_in(before))
 
     def told(now: Any, was: Any) -> bool:
         if isinstance(now, _Attributes):
             is_same = isinstance(was, _Attributes) and was.who == now.who
-            if not is_same and (not now.is_whole or now.who in known):
+            if not is_same and (not now.is_whole or now.who in known()):
                 return False
             were = dict(was.values) if is_same else {}
             return all(told(part, were.get(name, NOTHING)) for name, part in now.values)
