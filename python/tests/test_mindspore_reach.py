@@ -176,7 +176,7 @@ def counter() -> Any:
 def test_mindspore_variables_that_callbacks_use_are_kept() -> None:
     recorder, count = Recorder(), counter()
     reach = _reach.Reach()
-    odd = ms.train.callback._callback._InternalCallbackParam()  # Raises KeyError where it has none.
+    odd = ms.train.callback._callback.InternalCallbackParam()  # Raises KeyError where it has none.
     reach.look(1, [recorder, SimpleNamespace(end=functools.partial(count), odd=odd)])
     recorder.end(0.5)
     count()
