@@ -72,26 +72,28 @@ dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(
-    ("validates", "kills"),
+    ("ranks", "validates", "kills"),
     [
         # A replacement that passes over epochs; a survivor whose first step of an epoch is void;
         # one that has done what comes between, when the other has not.
-        (False, [[0, 1, "step", 0], [1, 2, "before"], [0, 3, "step", 1]]),
+        (2, False, [[0, 1, "step", 0], [1, 2, "before"], [0, 3, "step", 1]]),
         # The other had its answer when the replacement asked; it was lost before it asked.
-        (True, [[1, 1, "step", 0], [0, 3, "before"]]),
+        (2, True, [[1, 1, "step", 0], [0, 3, "before"]]),
+        (1, True, [[0, 1, "after"], [0, 3, "before"]]),  # Nobody else was told.
     ],
-    ids=["a schedule per epoch", "an evaluation that the schedule goes by"],
+    ids=["a schedule per epoch", "an evaluation that the schedule goes by", "one of one process"],
 )
 def test_torch_what_is_done_between_epochs_is_done_once(
-    tmp_path: Path, validates: bool, kills: list[list[Any]]
+    tmp_path: Path, ranks: int, validates: bool, kills: list[list[Any]]
 ) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     config = {"validates": validates, "kills": []}
     options = ("--max-restarts", "9")  # Of one rank, as long as its steps are too quick to be seen.
-    calm = run(tmp_path / "calm", config, program=program)
+    calm = run(tmp_path / "calm", config, ranks=ranks, program=program)
     assert calm[0][0] == 12 and calm[0][1] == 4, calm  # type: ignore[index]
-    results = run(tmp_path / "job", {**config, "kills": kills}, program=program, options=options)
+    config["kills"] = kills
+    results = run(tmp_path / "job", config, ranks=ranks, program=program, options=options)
     assert len(list((tmp_path / "job").glob("killed-*"))) == len(kills)
     assert results == calm
     said = (tmp_path / "job" / "log" / "worker_0.log").read_text()  # Of all who had the rank.

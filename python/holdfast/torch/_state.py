@@ -178,9 +178,8 @@ class State:
         session.join()
         self._restore()
         self._restarted = session.version > 1
-        if engine.place.world_size > 1:
-            engine.told.open(engine.early.file(f"told-{engine.place.rank}"), session.version)
         if not engine.worker.solo:
+            engine.told.open(engine.early.file(f"told-{engine.place.rank}"), session.version)
             path = engine.early.file(f"variables-{engine.place.rank}")
             self._variables.open(path, session.version)
         engine.set_phase(Phase.CATCHING_UP)
