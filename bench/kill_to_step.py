@@ -3,13 +3,14 @@
 
 bench/kill_to_step.py --bin build/release/bin --data build/digits [--rounds 9] [--workers 4] [--torch PYTHON]
 
-Ours: mnist (784-512-512-10, momentum; 4 workers unless told: where that is more than cores, a rank that is to stop waits
-for one) with a spare and without, from the traces; beside it the program's own start-up (exec → first step of a fresh job's worker) and one step. The phases, with what they are to
+Ours: mnist (784-512-512-10, momentum; 4 workers unless told: where that is more than cores, a rank that is to stop
+waits for one) with a spare and without, from the traces; beside it the program's own start-up (exec → first step of
+a fresh job's worker) and one step. The phases, with what they are to
 take at most: detection, kill → known to the scheduler; abort, the scheduler says stop → a survivor has left its
 collective, from where it came to one if that was later (its own forward and backward pass is no waiting), for the
 last survivor; re-form, the last rank has the version all go on from → the new group is formed in all ranks.
-torchrun: the same model in DDP over Gloo with a checkpoint at every step and `--max-restarts`, tuned as far as it goes (bench/torchrun.py);
-steps lost are counted too. Prints one table. With --check it fails where a figure is out of all proportion to the
+torchrun: the same model in DDP over Gloo with a checkpoint at every step and `--max-restarts`, tuned as far as it
+goes (bench/torchrun.py); steps lost are counted too. Prints one table. With --check it fails where a figure is out of all proportion to the
 program's own start in the same run, which holds on a busy machine as well.
 """
 import argparse
@@ -97,8 +98,9 @@ def ours(arguments, spares, rounds, folder):
             victim = job.trace.pid_of(random.randrange(arguments.workers))
             at = now()
             kill(victim)
+            # The traces have the times; who looks more often takes a core from the job.
             if not job.until(lambda t, at=at: first_steps(t, at, of_new_generation(t, at), arguments.workers),
-                             what="a step of all ranks", every=0.1):  # The traces have the times; who looks more often takes a core from the job.
+                             what="a step of all ranks", every=0.1):
                 sys.exit(f"the job ended:\n{job.text()}")
             firsts = first_steps(job.trace, at, of_new_generation(job.trace, at), arguments.workers)
             times.append((max(e["t_ns"] for e in firsts.values()) - at) / 1e6)

@@ -6,6 +6,7 @@ callback's function adds to; and a class's own list, `class Record(Callback): lo
 
 from __future__ import annotations
 
+import dis
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from types import CellType, CodeType, FunctionType, MethodType
@@ -150,7 +151,5 @@ def _codes_of(code: CodeType) -> Iterator[CodeType]:
 @functools.lru_cache(512)
 def _stored(code: CodeType) -> frozenset[str]:
     """Return the variables of others that a code sets: `global` and `nonlocal` ones."""
-    import dis
-
     others = {"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF"}
     return frozenset(i.argval for i in dis.get_instructions(code) if i.opname in others)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
@@ -16,13 +15,12 @@ import torch
 
 from holdfast.torch._bodies import is_in_for
 from holdfast.torch._engine import Engine, say
-from holdfast.torch._forms import LIBRARIES
+from holdfast.torch._forms import LIBRARIES, OURS
 from holdfast.torch._frames import callers
 
 _BEGIN: Final = (
     "begin with range(state.epoch, ...) and say which pass it is: state.steps(loader, epoch=epoch)"
 )
-_HERE: Final = str(Path(__file__).parent)
 
 
 class Advice:
@@ -118,6 +116,6 @@ def _is_in_for(frame: FrameType | None) -> bool:
     of_loops = (
         is_in_for(f.f_code, f.f_lasti)
         for f in callers(frame)
-        if not f.f_code.co_filename.startswith((*LIBRARIES, _HERE))
+        if not f.f_code.co_filename.startswith((OURS, *LIBRARIES))
     )
     return next((found for found in of_loops if found is not None), False)

@@ -10,7 +10,7 @@ from types import CodeType
 from typing import Any, Final, NamedTuple
 
 _LAST: Final = ("RETURN_", "RAISE_", "RERAISE")
-_FILLS: Final = {"append", "extend", "add", "update"}
+FILLS: Final = {"append", "extend", "add", "update"}
 
 
 class Body(NamedTuple):
@@ -37,7 +37,7 @@ def body_of(code: CodeType, at: int) -> Body:
         for what, name in _names(i):
             if what == "LOAD" and name not in sets:
                 reads.add(name)
-            if what == "LOAD" and following.argval in _FILLS:
+            if what == "LOAD" and following.argval in FILLS:
                 fills.add(name)
             if what == "STORE" and name not in sets and (name in reads or i.offset < beyond):
                 carried.add(name)

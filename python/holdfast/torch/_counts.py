@@ -11,14 +11,12 @@ import ctypes
 import gc
 import inspect
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from holdfast.torch._forms import LIBRARIES
+from holdfast.torch._forms import LIBRARIES, OURS
 from holdfast.torch._frames import callers, offset_of
 
-_HERE: Final = str(Path(__file__).parent)
 _Place = tuple[str, int, int]  # A file, a function's first line, an instruction.
 _WRONG: Final = (
     "the `enumerate` around state.steps(...) counts otherwise where a step is made again and in a "
@@ -123,7 +121,7 @@ def _generators(frame: FrameType | None) -> Iterator[FrameType]:
 
 def _is_given_all(frame: FrameType | None) -> bool:
     files = (f.f_code.co_filename for f in _generators(frame))
-    return all(file.startswith((_HERE, *LIBRARIES)) for file in files)
+    return all(file.startswith((OURS, *LIBRARIES)) for file in files)
 
 
 def _place_of(frame: FrameType | None) -> _Place:

@@ -18,6 +18,7 @@ import sysconfig
 import zlib
 from collections import Counter, OrderedDict, defaultdict, deque
 from functools import lru_cache
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -44,6 +45,7 @@ LIBRARIES: Final = (
     *site.getsitepackages(),
     site.getusersitepackages(),
 )
+OURS: Final = str(Path(__file__).parent)
 
 
 class _Dense(NamedTuple):

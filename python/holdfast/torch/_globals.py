@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Final, NamedTuple
 
-from holdfast.torch._bodies import Body, body_of
+from holdfast.torch._bodies import FILLS, Body, body_of
 from holdfast.torch._forms import LIBRARIES
 from holdfast.torch._frames import callers
 
 MAIN: Final = "__main__."  # Before the name of what lies in the program's file, not the loop's.
 HERE: Final = "__here__."  # Before one that the function with the loop has a variable for, too.
-_FILLS: Final = {"append", "extend", "add", "update"}
 _WRITES: Final = {"STORE_SUBSCR", "STORE_ATTR", "COPY", "DUP_TOP", "DUP_TOP_TWO"}
 _NEAR: Final = 4  # Instructions after a variable in which it shows that its parts are written.
 
@@ -124,7 +123,7 @@ def _names_of(code: CodeType) -> Names:
             sets.add(i.argval)
         elif i.opname == "LOAD_GLOBAL":
             after = instructions[n + 1 : n + 1 + _NEAR]
-            if after and after[0].argval in _FILLS:
+            if after and after[0].argval in FILLS:
                 fills.add(i.argval)
             if any(a.opname in _WRITES for a in after):
                 writes.add(i.argval)

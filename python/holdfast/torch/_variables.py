@@ -26,6 +26,7 @@ from holdfast.torch._bodies import Body, body_of, is_in_loop
 from holdfast.torch._forms import (
     LIBRARIES,
     NOTHING,
+    OURS,
     PLAIN,
     Opaque,
     Room,
@@ -51,7 +52,6 @@ _CARRIED: Final = Room(1 << 17, 1 << 9, 1 << 9)
 _DEPTH: Final = 2  # Objects within objects.
 _MOST_NODES: Final = 64  # Of a graph that are looked at.
 _LASTING: Final = (torch.nn.Module, torch.optim.Optimizer)  # One of which is chosen.
-_HERE: Final = str(Path(__file__).parent)
 
 _Path = tuple[str, ...]  # A variable, and attributes of the program's objects.
 _Name = tuple[str, str, int]  # Of a function: file, name, line.
@@ -526,7 +526,7 @@ def _loops_around(frame: FrameType | None) -> Iterator[FrameType]:
     """
     for f in callers(frame):
         file, is_generator = f.f_code.co_filename, f.f_code.co_flags & inspect.CO_GENERATOR
-        if file.startswith((_HERE, contextlib.__file__)):
+        if file.startswith((OURS, contextlib.__file__)):
             continue
         if not (is_generator and file.startswith(LIBRARIES)):
             yield f
