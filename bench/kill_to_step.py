@@ -28,6 +28,7 @@ from job import Job, alive, kill  # noqa: E402
 from torchrun import Torchrun  # noqa: E402
 
 SPARE_LIMIT = 120  # Seconds: a spare starts only while nothing else wants the processor.
+UNSEEN = 0.25  # Seconds after a kill in which the bench does nothing.
 TORCHRUN_LIMIT = 90  # Seconds for a start or a restart, on a busy machine.
 
 
@@ -98,7 +99,8 @@ def ours(arguments, spares, rounds, folder):
             victim = job.trace.pid_of(random.randrange(arguments.workers))
             at = now()
             kill(victim)
-            # The traces have the times; who looks more often takes a core from the job.
+            # The traces have the times. Who reads them takes a core from the job: not while it recovers.
+            time.sleep(UNSEEN)
             if not job.until(lambda t, at=at: first_steps(t, at, of_new_generation(t, at), arguments.workers),
                              what="a step of all ranks", every=0.1):
                 sys.exit(f"the job ended:\n{job.text()}")

@@ -1,7 +1,6 @@
 #include "runtime/children.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,70 +16,13 @@
 #include "io/errors.h"
 #include "io/slice.h"
 #include "runtime/agent_watch.h"
+#include "runtime/idle.h"
 
 namespace holdfast::runtime {
 namespace {
 
 constexpr int kSpareFd = 3;  // The pipe's number in a spare.
-constexpr Duration kExitPatience = std::chrono::seconds(10);
 constexpr Duration kGroupPatience = std::chrono::milliseconds(100);
-
-// Whether a process that is set to SCHED_IDLE can be set back: not everyone may.
-bool may_undo_idle() {
-  bool may = false;
-  try {
-    std::thread trial([&may] {  // The policy is a thread's own.
-      const sched_param parameters{};
-      may = ::sched_setscheduler(0, SCHED_IDLE, &parameters) == 0 &&
-            ::sched_setscheduler(0, SCHED_OTHER, &parameters) == 0;
-    });
-    trial.join();
-  } catch (const std::system_error&) {  // No thread can be had: the first spawn() will tell.
-  }
-  return may;
-}
-
-// All threads of the process from one policy to another. A thread that is made meanwhile has its
-// maker's policy: look again until nothing was left to do.
-void set_process(pid_t pid, int from, int to) {
-  const sched_param parameters{};
-  bool changed = true;
-  for (int pass = 0; changed && pass < 10; ++pass) {
-    changed = false;
-    for (const pid_t thread : io::numbers_in(cat("/proc/", pid, "/task"))) {
-      if (::sched_getscheduler(thread) != from) continue;
-      changed = ::sched_setscheduler(thread, to, &parameters) == 0 || changed;
-    }
-  }
-}
-
-void make_process_ordinary(pid_t pid) {
-  set_process(pid, SCHED_IDLE, SCHED_OTHER);
-}
-
-// All processes of the group: what a wrapper has started.
-void set_group(pid_t group, int from, int to) {
-  set_process(group, from, to);
-  for (const pid_t pid : io::numbers_in("/proc")) {
-    if (pid != group && ::getpgid(pid) == group) set_process(pid, from, to);
-  }
-}
-
-void make_ordinary(pid_t group) {
-  set_group(group, SCHED_IDLE, SCHED_OTHER);
-}
-
-// Waits until no thread of the process can touch its memory any more. The kernel tells nobody of
-// that instant, which comes within microseconds of the lifeline's end, or of a SIGKILL.
-bool wait_until_exiting(pid_t pid, const std::atomic<bool>& cancel,
-                        Duration patience = kExitPatience) {
-  const Instant until = io::Loop::now() + patience;
-  while (!io::is_exiting(pid)) {
-    if (cancel || io::Loop::now() > until) return false;
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
-  return true;
-}
 
 // Whether the process is stopped, and was not running since the last look if that found it so too.
 bool is_held(pid_t pid, std::optional<std::uint64_t>& last) {
@@ -170,7 +112,7 @@ Status Children::spawn(const agent::Spawn& what) {
   auto child = io::spawn(options);
   if (!child) return child.error();
   // A wrapper may have started its program before it was idle itself.
-  if (running.idle) set_group(child->pid, SCHED_OTHER, SCHED_IDLE);
+  if (running.idle) make_group_idle(child->pid);
   running.child = std::move(*child);
   running_[what.process] = std::move(running);
   try {
@@ -202,6 +144,7 @@ void Children::watch(agent::Process process) {
     const bool doomed = trainer != 0 && (trainer == pid || stand_ins_);
     if (died && (doomed || wait_until_exiting(pid, watcher->cancel))) {
       loop_.post([this, process, when] { lifeline_ended(process, when); });
+      if (doomed && idle_spares_) make_dead_give_way(trainer, watcher->cancel);
     }
     watcher->done = true;
   });
@@ -272,7 +215,7 @@ void Children::promote(const agent::Promote& what) {
   // Shorter than a pipe's capacity; a spare that is gone makes it fail, and its end is on its way.
   (void)!::write(running.pipe.get(), place.data(), place.size());
   running.pipe.reset();
-  if (std::exchange(running.idle, false)) make_ordinary(group);
+  if (std::exchange(running.idle, false)) make_group_ordinary(group);
   const std::string former = logs_[what.node_id];
   const io::Fd log(::open(former.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
   const std::string line =
@@ -286,7 +229,7 @@ void Children::kill(agent::Process process, bool gently) {
   if (found == running_.end()) return;
   Running& running = found->second;
   // An idle process would take its time even to die.
-  if (running.idle) make_ordinary(running.child.pid);
+  if (running.idle) make_group_ordinary(running.child.pid);
   (void)io::signal_group(running.child.pid, gently ? SIGTERM : SIGKILL);
 }
 
