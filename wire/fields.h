@@ -122,7 +122,7 @@ struct Fields<Heartbeat> {
 template <>
 struct Fields<Lease> {
   static constexpr auto kList = in_order(&Lease::node_id, &Lease::incarnation, &Lease::attempt,
-                                         &Lease::finished, &Lease::version);
+                                         &Lease::finished, &Lease::version, &Lease::pid);
 };
 template <>
 struct Fields<Record> {

@@ -88,7 +88,8 @@ TEST(Proto, ProtocReadsAndWritesTheRecord) {
   const std::string text =
       "job: \"job\"\nrun_id: 18446744073709551615\n"
       "ranks {\n  node_id: \"a\"\n  incarnation: 18446744073709551615\n"
-      "  attempt: 18446744073709551615\n  finished: true\n  version: 18446744073709551615\n}\n"
+      "  attempt: 18446744073709551615\n  finished: true\n  version: 18446744073709551615\n"
+      "  pid: -5\n}\n"
       "ranks {\n}\ngeneration: 18446744073709551615\nresumed: true\n"
       "version: 18446744073709551615\nrecoveries: 18446744073709551615\nended: true\n"
       "success: true\nreason: \"all good\"\n";

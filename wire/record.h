@@ -16,6 +16,7 @@ struct Lease {
   std::uint64_t attempt = 0;
   bool finished = false;  // Its training ended in good order, at `version`.
   Version version = 0;    // Only where finished.
+  std::int64_t pid = 0;   // Of that process; for what people read.
   bool operator==(const Lease&) const = default;
 };
 

@@ -44,7 +44,7 @@ inline std::vector<Message> extreme_messages() {
 }
 
 inline Record extreme_record() {
-  return {"job",     kMost, {{"a", kMost, kMost, true, kMost}, {}},
+  return {"job",     kMost, {{"a", kMost, kMost, true, kMost, -5}, {}},
           kMost,     true,  kNoVersion,
           kMost,     true,  true,
           "all good"};

@@ -63,6 +63,7 @@ void Machine::on(const Started&) {
   for (Rank rank = 0; rank < world_size(); ++rank) {
     const auto& held = lease(rank);
     members_[held.node_id] = Member{.rank = rank,
+                                    .pid = held.pid,
                                     .incarnation = held.incarnation,
                                     .attempt = held.attempt,
                                     .joined = record_.resumed,

@@ -32,9 +32,9 @@ class ControllerTest : public ::testing::Test {
       stored = stored || std::holds_alternative<Store>(action);
       if (const auto* send = std::get_if<Send>(&action)) said_[send->link].push_back(send->message);
       if (const auto* end = std::get_if<End>(&action)) end_ = *end;
-      if (const auto* note = std::get_if<Note>(&action); note && note->kind == Note::Kind::kHow) {
-        hows_.push_back(note->text);
-      }
+      const auto* note = std::get_if<Note>(&action);
+      if (note && note->kind == Note::Kind::kHow) hows_.push_back(note->text);
+      if (note && note->kind == Note::Kind::kFault) faults_.push_back(note->text);
     }
     if (stored) step(Stored{});
   }
@@ -92,7 +92,8 @@ class ControllerTest : public ::testing::Test {
   std::optional<Machine> machine_;
   std::map<Link, std::vector<wire::Message>> said_;
   std::optional<End> end_;
-  std::vector<std::string> hows_;  // Of notes.
+  std::vector<std::string> hows_;    // Of notes.
+  std::vector<std::string> faults_;  // The same.
   Instant now_{};
 };
 
@@ -221,6 +222,19 @@ TEST_F(ControllerTest, ANewerAttemptTakesThePlaceAtOnce) {
   EXPECT_EQ(rank(4), 1);
   EXPECT_EQ(machine_->record().generation, before + 1);
   EXPECT_EQ(machine_->record().ranks[1].incarnation, 21U);
+}
+
+// All workers and the scheduler may die together: then none of those who come was here before.
+TEST_F(ControllerTest, AfterItsOwnEndItStillKnowsWhomASuccessorReplaces) {
+  all_train(1);
+  machine_.emplace(options_, wire::Record(machine_->record()));
+  step(Started{});
+  come(11, who("w1", 11, 2));
+  EXPECT_EQ(faults_, std::vector<std::string>{"rank 0 (process 1) was replaced"});
+  come(12, who("w2", 21, 1));
+  ASSERT_NE(last<wire::Waiting>(12), nullptr);
+  EXPECT_NE(last<wire::Waiting>(12)->reason.find("is leased to process 1 for 30 s"),
+            std::string::npos);
 }
 
 TEST_F(ControllerTest, AnOlderAttemptIsRefused) {

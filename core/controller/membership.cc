@@ -186,7 +186,7 @@ void Machine::assemble() {
   for (const auto& node_id : in_rank_order(members_)) {
     Member& member = members_.at(node_id);
     member.rank = world_size();
-    record_.ranks.push_back({node_id, member.incarnation, member.attempt, false, 0});
+    record_.ranks.push_back({node_id, member.incarnation, member.attempt, false, 0, member.pid});
   }
   begin("the job starts");
   for (Rank rank = 0; rank < world_size(); ++rank) welcome(rank);
@@ -215,9 +215,10 @@ void Machine::admit(Link link, Rank rank, const wire::Register& m) {
   } else {
     knocks_[link] = m;
     const auto left = std::chrono::ceil<std::chrono::seconds>(member.heard + options_.lease - now_);
-    send(link, wire::Waiting{cat("rank ", rank, " is leased to process ", member.pid, " on ",
-                                 member.host, " for ", left.count(),
-                                 " s more unless it is seen to be dead before (MS_NODE_TIMEOUT)")});
+    send(link,
+         wire::Waiting{cat("rank ", rank, " is leased to process ", member.pid,
+                           member.host.empty() ? "" : " on ", member.host, " for ", left.count(),
+                           " s more unless it is seen to be dead before (MS_NODE_TIMEOUT)")});
   }
 }
 
@@ -229,6 +230,7 @@ void Machine::take_over(Rank rank, Link link, const wire::Register& m) {
     return;
   }
   knocks_.erase(link);
+  lease(rank).pid = m.pid;
   lease(rank).incarnation = m.incarnation;
   lease(rank).attempt = m.attempt;
   lease(rank).finished = false;  // Its successor has to end in good order itself.
