@@ -111,6 +111,7 @@ struct State::Parts {
   void end_step();
   [[nodiscard]] bool at_end();
   [[nodiscard]] arena::Position position_after_step();
+  [[nodiscard]] std::span<const std::byte> private_bytes();
   [[nodiscard]] std::vector<train::SavedArray> saved_arrays();
   [[nodiscard]] Version version() const { return session->version(); }
 
@@ -133,7 +134,8 @@ struct State::Parts {
   std::vector<std::byte> start;
   Version start_version = kNoVersion;
   bool in_body = false;
-  bool stepped = false;
+  bool stepped = false;   // step() was called in this body,
+  bool complete = false;  // and has returned.
   bool replaying = false;
   double loss = 0;
   std::uint64_t samples = 0;  // The digest of those fetched.
@@ -187,9 +189,16 @@ void State::Parts::rehearse(const std::function<torch::Tensor()>& input) {
 }
 
 void State::Parts::restore() {
-  arena::Arena& arena = session->arena();
+  if (!job->worker->settings().protect) return;  // Nothing was laid down to go back to.
   model.unpack(version() == start_version ? std::span<const std::byte>(start)
-                                          : arena.private_bytes(version()));
+                                          : session->arena().private_bytes(version()));
+}
+
+// Those of version(). The module's own may be those of a step under way.
+std::span<const std::byte> State::Parts::private_bytes() {
+  const auto bytes = session->arena().private_bytes(version());
+  if (!job->worker->settings().protect) model.pack(bytes);
+  return bytes;
 }
 
 // ---- Steps --------------------------------------------------------------------------------------
@@ -267,7 +276,7 @@ bool State::Parts::begin_step() {
   fetch(indices);
   gradients->begin_step();
   in_body = true;
-  stepped = false;
+  stepped = complete = false;
   return true;
 }
 
@@ -286,6 +295,11 @@ void State::Parts::end_step() {
   if (!stepped) {
     throw Failure(cat("the loop's body has ended without state.step(loss) in step ", n,
                       ": every body makes one step"));
+  }
+  // Of its gradients some are summed and some are not, or are another step's.
+  if (!complete) {
+    throw Failure(cat("the loop's body has gone on after state.step(loss) had failed in step ", n,
+                      ": let what it throws leave the loop"));
   }
   in_body = false;
   check_module();
@@ -360,15 +374,16 @@ bool State::advance() {
 void State::step(const torch::Tensor& loss) {
   Parts& p = *parts_;
   if (!p.in_body) throw Failure("state.step(loss) was called outside the body of state.steps()");
+  if (loss.numel() != 1) {
+    throw Failure(cat("the loss has ", loss.numel(), " elements: reduce it to one, by mean() say"));
+  }
   if (std::exchange(p.stepped, true)) {
     throw Failure(
         "state.step(loss) was called twice in one body: a step has one loss, add them up");
   }
-  if (loss.numel() != 1) {
-    throw Failure(cat("the loss has ", loss.numel(), " elements: reduce it to one, by mean() say"));
-  }
   p.loss = loss.item<double>();
   p.gradients->backward(loss, 1.0 / static_cast<double>(p.sharding.ranks));
+  p.complete = true;
 }
 
 void State::keep_bytes(const std::string& name, void* value, std::size_t bytes) {
@@ -395,9 +410,8 @@ bool State::replaying() const {
 
 std::uint64_t State::digest() {
   parts_->open();
-  arena::Arena& arena = parts_->session->arena();
-  return derive(arena.digest(), holdfast::digest(arena.private_bytes(arena.version())),
-                arena.version());
+  return derive(parts_->session->arena().digest(), holdfast::digest(parts_->private_bytes()),
+                parts_->version());
 }
 
 // ---- Saving -------------------------------------------------------------------------------------
@@ -410,8 +424,7 @@ std::vector<train::SavedArray> State::Parts::saved_arrays() {
     const auto shape = parameters[i].tensor.sizes().vec();
     arrays.push_back({parameters[i].name, "F32", shape, std::as_bytes(arena.parameter(i))});
   }
-  // As they were committed: the module's own may be those of a step under way.
-  std::span<const std::byte> rest = arena.private_bytes(version());
+  std::span<const std::byte> rest = private_bytes();
   const auto take = [&](std::size_t bytes) {
     const auto taken = rest.first(bytes);
     rest = rest.subspan(bytes);

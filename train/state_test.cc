@@ -280,6 +280,35 @@ TEST(State, SavesWhatTheLastStepLeft) {
   EXPECT_TRUE(holds(&mine, sizeof mine));
 }
 
+// Without protection nothing is laid down at a step's end; what is saved is of that step all the
+// same.
+TEST(State, SavesTheSameWithoutProtection) {
+  const auto path =
+      std::filesystem::temp_directory_path() / ("holdfast-state-" + std::to_string(::getpid()));
+  const auto saved = [&](const char* protect) {
+    ::setenv("HOLDFAST_PROTECT", protect, 1);
+    auto job = init();
+    ::unsetenv("HOLDFAST_PROTECT");
+    Net net(true);
+    State state(job, net, Momentum{});
+    std::uint64_t mine = 0;
+    state.keep("mine", mine);
+    Points points;
+    for (auto& batch : state.steps(points, until(6))) {
+      if (state.version() == 5) break;
+      state.step(loss_of(net, batch));
+      ++mine;
+    }
+    EXPECT_EQ(mine, 5U);
+    state.save(path);
+    std::ifstream stream(path, std::ios::binary);
+    std::string file{std::istreambuf_iterator<char>(stream), {}};
+    std::filesystem::remove(path);
+    return std::pair(file, state.digest());
+  };
+  EXPECT_TRUE(saved("0") == saved("1"));  // Bytes, which nobody wants to see.
+}
+
 TEST(State, GivesTheModuleItsValuesBackAtItsEnd) {
   Net net(false);
   torch::Tensor before;
@@ -395,6 +424,13 @@ TEST(State, RefusesWhatCanNotBeRight) {
     for (auto& batch : state.steps(points, until(1))) (void)batch;
   };
   EXPECT_THROW(no_step(), Failure);
+  const auto goes_on = [&] {  // Its gradients are none, or another step's.
+    for (auto& batch : state.steps(points, until(1))) {
+      EXPECT_THROW(state.step(loss_of(net, batch).detach()), c10::Error);
+    }
+  };
+  EXPECT_THROW(goes_on(), Failure);
+  EXPECT_EQ(state.version(), 0U);
   EXPECT_THROW(state.keep("late", kept), Failure);
   Net doubles(false);
   doubles->to(torch::kDouble);
