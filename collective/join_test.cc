@@ -1,6 +1,10 @@
 // How a generation forms: once, of one run, whole, and never without a bound.
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <thread>
@@ -159,6 +163,28 @@ TEST(Join, RefusesImpossibleOptionsByName) {
   o = job.options(0);
   o.directory += "/nowhere";
   EXPECT_NE(error_of(o).find("No such file or directory"), std::string::npos);
+}
+
+// Not by SIGBUS.
+TEST(Join, SaysThatThereIsNoRoom) {
+  constexpr int kNoMount = 77;
+  TestJob job(2);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool full = ::unshare(CLONE_NEWNS) == 0 &&
+                      ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                      ::mount("none", job.base().directory.c_str(), "tmpfs", 0, "size=8k") == 0;
+    if (!full) ::_exit(kNoMount);
+    const auto group = Group::join(job.options(0));
+    const bool said = !group && group.error().what.starts_with(
+                                    cat("no room in ", job.base().directory, " for the group's"));
+    ::_exit(said ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  if (WEXITSTATUS(status) == kNoMount) GTEST_SKIP() << "needs the right to mount";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(Join, EndsForAllWhenOneCanNotMapAnArena) {

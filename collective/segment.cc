@@ -18,7 +18,6 @@ namespace holdfast::collective {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x3330504f52474648;  // "HFGROP03"
-constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kHalfUnit = 4096;  // Halves are whole pages: aligned for every type.
 constexpr const char* kPrefix = "group-";
 
@@ -88,14 +87,12 @@ Segment::Identity Segment::identity_of(const Group::Options& o) {
 }
 
 std::size_t Segment::size_of(const Group::Options& o) {
-  const std::size_t control = (sizeof(Control) + kPageBytes - 1) / kPageBytes * kPageBytes;
-  return control +
+  return kControlBytes +
          static_cast<std::size_t>(o.world_size) * 2 * (o.staging_bytes / 2 / kHalfUnit * kHalfUnit);
 }
 
 std::byte* Segment::staging(int rank, std::uint64_t piece) const {
-  constexpr std::size_t kControl = (sizeof(Control) + kPageBytes - 1) / kPageBytes * kPageBytes;
-  return mapping_->bytes().data() + kControl +
+  return mapping_->bytes().data() + kControlBytes +
          (static_cast<std::size_t>(rank) * 2 + piece % 2) * half_bytes_;
 }
 
@@ -109,6 +106,15 @@ Status Segment::publish(const Group::Options& o, const std::string& path) {
   const File file(::open(o.directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (!file.is_open()) return failed("make");
   if (::ftruncate(file.fd(), static_cast<off_t>(size_of(o))) != 0) return failed("size");
+  // A write to memory that a full tmpfs can not give is SIGBUS. Of staging many a job uses little
+  // or nothing, and to take it all would cost each recovery a millisecond: it may still come to
+  // that.
+  errno = ::posix_fallocate(file.fd(), 0, kControlBytes);
+  if (errno == ENOSPC) {
+    return Error{Blame::kWorld, cat("no room in ", o.directory, " for the group's segment: it ",
+                                    "needs ", size_of(o), " bytes; make room there")};
+  }
+  if (errno != 0) return failed("size");
   const Identity identity = identity_of(o);  // The rest of Control starts as zero bytes.
   if (::pwrite(file.fd(), &identity, sizeof identity, 0) != sizeof identity) return failed("fill");
   const std::string unnamed = cat("/proc/self/fd/", file.fd());

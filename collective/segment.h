@@ -71,6 +71,7 @@ class Segment {
     Gate gate;
     MemberState members[Group::kMaxRanks];
   };
+  static constexpr std::size_t kControlBytes = (sizeof(Control) + 4095) / 4096 * 4096;  // Pages.
 
   Segment(const Group::Options& options, std::shared_ptr<Mapping> mapping);
   static Identity identity_of(const Group::Options& options);
