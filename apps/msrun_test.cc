@@ -131,6 +131,20 @@ TEST(Msrun, RefusesAnOptionWithoutAValueInPlaceOfTakingTheNextOptionForIt) {
   EXPECT_TRUE(job.nothing_left());
 }
 
+// Which is not a port that another process has: no waiting helps.
+TEST(Msrun, RefusesAnAddressThatIsNotOfThisHost) {
+  for (const char* address : {"192.0.2.1", "nowhere.invalid"}) {
+    Job job("foreign-address");
+    job.launch({cat("--master_addr=", address), "--worker_num=1", "true"});
+    EXPECT_EQ(job.wait(), 2);
+    EXPECT_TRUE(has(job.output(), cat("--master_addr has to be an address of this host: cannot ",
+                                      "listen on ", address)))
+        << job.output();
+    EXPECT_FALSE(has(job.output(), "can not be had just now")) << job.output();
+    EXPECT_TRUE(job.nothing_left());
+  }
+}
+
 TEST(Msrun, FailsAndSaysWhoCameWhereWorkersAreMissing) {
   Job job("too-few");
   job.environment.push_back("MS_TOPO_TIMEOUT=1");

@@ -110,6 +110,18 @@ Result<config::Settings> settings_of(const std::vector<std::string>& environment
   return config::from_environment(entries.data());
 }
 
+// With a port that the kernel chooses: an address that is wrong is so with every port, and stays
+// so.
+Status check_address(const AgentOptions& options) {
+  if (!options.runs_scheduler) return {};
+  io::Loop loop;
+  if (io::listen(loop, options.master_addr, 0, [](auto) {})) return {};
+  const auto why = io::listen(loop, options.master_addr, options.master_port, [](auto) {});
+  if (why) return {};
+  return Error{Blame::kUser,
+               cat("--master_addr has to be an address of this host: ", why.error().what)};
+}
+
 Status probe_port(const AgentOptions& options) {
   if (!options.runs_scheduler) return {};
   io::Loop loop;
@@ -171,6 +183,9 @@ std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options,
   auto settings = settings_of(launch.environment);
   if (!settings) return Unlaunchable{settings.error()};
   launch.settings = std::move(*settings);
+  if (const auto address = check_address(options); !address) {
+    return Unlaunchable{address.error()};
+  }
   const auto free = in_a_moment(
       [&] { return probe_port(options); },
       [&] {

@@ -74,7 +74,11 @@ Result<std::optional<Promotion>> wait_for_promotion(int fd) {
     char bytes[256];
     const ssize_t got = ::read(fd, bytes, sizeof bytes);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return io::system_error("cannot read HOLDFAST_SPARE_FD", errno);
+    if (got < 0) {
+      return io::system_error(cat("cannot read descriptor ", fd, " (HOLDFAST_SPARE_FD), through ",
+                                  "which msrun gives its spares a place; unset it elsewhere"),
+                              errno);
+    }
     if (got == 0) return std::optional<Promotion>{};
     line.append(bytes, static_cast<std::size_t>(got));
   }
