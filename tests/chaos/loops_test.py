@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Processes that die between two loops, before the first and after the last: the same bits. loops_test.py --bin DIR
+
+The program (two_loops.cc) ends itself where the test says, so that nothing depends on when.
+"""
+import argparse
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+from job import Job, leftovers, processes_of
+
+arguments = argparse.Namespace()
+WORKERS = 2
+
+
+class Loops(unittest.TestCase):
+    undisturbed = None
+
+    def run_with(self, *deaths, spares=0):
+        """The saved file, and what each rank says last and between the loops, of a run with these deaths."""
+        folder = Path(tempfile.mkdtemp(prefix="holdfast-test-"))
+        self.addCleanup(shutil.rmtree, folder)
+        program = [arguments.bin / "two_loops", "--save", folder / "final"]
+        for death in deaths:
+            program += ["--die", death]
+        with Job(arguments.bin, folder, program, WORKERS, spares) as job:
+            self.assertEqual(job.wait(), 0, job.text())
+        self.assertEqual(processes_of(job.name), [])
+        self.assertEqual(leftovers(job.name), [])
+        said = "".join(log.read_text() for log in sorted((folder / "log").glob("*.log")))
+        ends = dict(re.findall(r"^rank (\d+): (sum .* after step 20)$", said, re.MULTILINE))
+        self.assertEqual(sorted(ends), [str(rank) for rank in range(WORKERS)], said)
+        seen = dict(re.findall(r"^rank (\d+): (seen .*) after step 12$", said, re.MULTILINE))
+        killed = {x["process"] for x in job.trace.events("died") if x["exit_code"] == 128 + signal.SIGKILL}
+        workers = {x["process"] for x in job.trace.events("spawn") if x["role"] == "worker"}
+        self.assertEqual(len(killed & workers), len(deaths))  # A spare that is not needed is killed, too.
+        return (folder / "final").read_bytes(), ends, seen
+
+    def same_with(self, *deaths, spares=0):
+        if Loops.undisturbed is None:
+            Loops.undisturbed = self.run_with()
+        final, ends, seen = Loops.undisturbed
+        now = self.run_with(*deaths, spares=spares)
+        self.assertEqual(now[1], ends)
+        self.assertEqual(now[2], seen)
+        self.assertTrue(now[0] == final, "the saved files differ")
+
+    def test_between_the_loops(self):
+        for deaths in (["0:between"], ["1:between"], ["0:between", "1:between"]):
+            for spares in (0, 1):
+                with self.subTest(deaths=deaths, spares=spares):
+                    self.same_with(*deaths, spares=spares)
+
+    def test_before_the_first_and_after_the_last(self):
+        for deaths in (["1:before"], ["0:before", "1:between"], ["0:after"], ["1:after", "0:between"]):
+            with self.subTest(deaths=deaths):
+                self.same_with(*deaths)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", type=Path, required=True)
+    arguments, rest = parser.parse_known_args()
+    unittest.main(argv=[sys.argv[0], *rest])
