@@ -39,6 +39,7 @@ void set_group(pid_t group, int from, int to) {
 
 bool may_undo_idle() {
   bool may = false;
+  if (::sched_getscheduler(0) != SCHED_OTHER) return may;
   try {
     std::thread trial([&may] {  // The policy is a thread's own.
       const sched_param parameters{};

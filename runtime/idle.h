@@ -10,7 +10,9 @@
 
 namespace holdfast::runtime {
 
-// Whether a process that was made idle can be made ordinary again: not everyone may.
+// Whether a process that was made idle can be made what it was: not everyone may, and what is made
+// below is ordinary. Where the user wants all to be of another policy (`chrt --idle 0 msrun ...`)
+// all are.
 [[nodiscard]] bool may_undo_idle();
 
 // All threads of all processes of the group; of one process. Threads with another policy (real

@@ -70,5 +70,17 @@ TEST_F(DeadGiveWay, TheLivingDoNot) {
   EXPECT_EQ(::sched_getscheduler(pid_), SCHED_OTHER);
 }
 
+TEST(Idle, IsNobodyWhereTheUserWantsAnotherPolicyForAll) {
+  for (const int policy : {SCHED_BATCH, SCHED_IDLE}) {
+    bool may = true;
+    std::thread([&] {  // The policy is a thread's own.
+      const sched_param parameters{};
+      may = ::sched_setscheduler(0, policy, &parameters) != 0 || may_undo_idle();
+    })
+        .join();
+    EXPECT_FALSE(may) << "policy " << policy;
+  }
+}
+
 }  // namespace
 }  // namespace holdfast::runtime
