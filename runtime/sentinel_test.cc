@@ -73,12 +73,15 @@ TEST(Sentinel, TellsOfADeathBeforeTheTrainingThreadGetsAProcessorToDieOn) {
   for (int i = 0; i < 50 && !earlier; ++i) {
     const Place place;
     const pid_t child = starved_child(place, core);
+    std::atomic<bool> runs = false;
     std::atomic<bool> over = false;
     std::thread busy([&] {  // After the fork: a sanitizer bears no threads of such a child else.
       stay_on(core);
       while (!over) {
+        runs = true;
       }
     });
+    while (!runs) std::this_thread::yield();  // Until then the child has the core for itself.
     ::kill(child, SIGKILL);
     EXPECT_EQ(ending_of(place), arena::Ending::kDied);
     earlier = !io::is_exiting(child);
