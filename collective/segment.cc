@@ -96,6 +96,18 @@ std::byte* Segment::staging(int rank, std::uint64_t piece) const {
          (static_cast<std::size_t>(rank) * 2 + piece % 2) * half_bytes_;
 }
 
+// A write to memory that a full tmpfs can not give is SIGBUS. So what every job uses is taken here:
+// the control page, and of each half the first. Many use no more of staging, and to take it all
+// would cost each recovery of four ranks a millisecond. 0, or an error number.
+int Segment::take_memory(int fd, const Group::Options& o) {
+  int error = ::posix_fallocate(fd, 0, kControlBytes);
+  const std::size_t half = o.staging_bytes / 2 / kHalfUnit * kHalfUnit;
+  for (std::size_t at = kControlBytes; at < size_of(o) && error == 0; at += half) {
+    error = ::posix_fallocate(fd, static_cast<off_t>(at), kHalfUnit);
+  }
+  return error;
+}
+
 // The file is made without a name, filled in, and then linked: nobody can open it half made, only
 // one link succeeds, and a crash leaves nothing behind.
 Status Segment::publish(const Group::Options& o, const std::string& path) {
@@ -106,10 +118,7 @@ Status Segment::publish(const Group::Options& o, const std::string& path) {
   const File file(::open(o.directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (!file.is_open()) return failed("make");
   if (::ftruncate(file.fd(), static_cast<off_t>(size_of(o))) != 0) return failed("size");
-  // A write to memory that a full tmpfs can not give is SIGBUS. Of staging many a job uses little
-  // or nothing, and to take it all would cost each recovery a millisecond: it may still come to
-  // that.
-  errno = ::posix_fallocate(file.fd(), 0, kControlBytes);
+  errno = take_memory(file.fd(), o);
   if (errno == ENOSPC) {
     return Error{Blame::kWorld, cat("no room in ", o.directory, " for the group's segment: it ",
                                     "needs ", size_of(o), " bytes; make room there")};

@@ -77,6 +77,7 @@ class Segment {
   static Identity identity_of(const Group::Options& options);
   static std::size_t size_of(const Group::Options& options);
   static Result<std::shared_ptr<Mapping>> open_or_publish(const Group::Options& options);
+  static int take_memory(int fd, const Group::Options& options);
   static Status publish(const Group::Options& options, const std::string& path);
   [[nodiscard]] Control& control() const {
     return *reinterpret_cast<Control*>(mapping_->bytes().data());
