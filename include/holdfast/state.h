@@ -98,6 +98,8 @@ class State {
   // overlap with it. The update is made when the body ends. Of several micro-batches, give the sum
   // of their losses. The gradients are not yours: one that is changed after the call (clipped, say)
   // may be summed already or not yet, and the ranks would drift apart.
+  // Whatever is thrown in here has to leave the loop: the step is made no more, and a body that
+  // goes on ends in a Failure.
   void step(const torch::Tensor& loss);
 
   // Makes a value of yours part of the state: a repeated step finds it as it was at the step's
