@@ -23,6 +23,7 @@ def images(steps: int, drops: Any) -> tuple[list[bool], Gradients]:
     kept.add("model", model)
     gradients = Gradients(kept)
     gradients.restore(gradients.objects())  # As State does when it has its image.
+    gradients.watch()
     optimizer.register_step_post_hook(lambda *_: gradients.see_update(optimizer))
     held = []
     for n in range(steps):
@@ -35,6 +36,7 @@ def images(steps: int, drops: Any) -> tuple[list[bool], Gradients]:
         held.append(gradients.end_step(True))
         if n == 1:  # As if the next step was void.
             gradients.restore(gradients.objects())
+            gradients.watch()
     return held, gradients
 
 
@@ -80,14 +82,14 @@ class Net(torch.nn.Module):
     def forward(self, x, both):
         return self.body(x) + (self.side(x) if both else 0)
 model = torch.nn.parallel.DistributedDataParallel(
-    Net(), find_unused_parameters=True, gradient_as_bucket_view=config["view"])
+    Net(), find_unused_parameters=config["unused"], gradient_as_bucket_view=config["view"])
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=0.1)
 state = hf.State(model, optimizer)
 data = [torch.randn(3, 4, generator=torch.Generator().manual_seed(8 * rank + i)) for i in range(4)]
 def body(x):
     if state.n % config["every"] == 0:
         optimizer.zero_grad(set_to_none=config["to_none"])
-    (model(x, state.n % 3 != 2) ** 2).mean().backward()
+    (model(x, state.n % 3 != 2 or not config["unused"]) ** 2).mean().backward()
     if [rank, state.n] in config["kills"] and not os.path.exists(f"{folder}/killed-{state.n}"):
         open(f"{folder}/killed-{state.n}", "x").close()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -108,27 +110,39 @@ dist.destroy_process_group()
 
 @pytest.mark.kill
 @pytest.mark.parametrize(
-    ("every", "to_none", "own", "view", "spares"),
+    ("every", "to_none", "own", "view", "unused", "ranks", "spares"),
     [
-        (99, True, False, True, 0),
-        (2, True, True, False, 1),
-        (1, False, True, False, 0),  # A parameter without a gradient in a step is updated by zeros.
+        (99, True, False, True, True, 2, 0),
+        (2, True, True, False, True, 2, 1),
+        # A parameter without a gradient in a step is updated by zeros.
+        (1, False, True, False, True, 2, 0),
+        # DDP divides by 3 what lies in its buckets, and multiplies by a third what does not.
+        (1, False, True, True, False, 3, 0),
+        (99, True, False, True, False, 3, 1),
     ],
-    ids=["not at all", "in every second step", "to zeros"],
+    ids=["not at all", "in every second step", "to zeros", "to zeros, of 3", "not at all, of 3"],
 )
 def test_torch_a_fault_does_not_change_what_gradients_are_added_to(
-    tmp_path: Path, every: int, to_none: bool, own: bool, view: bool, spares: int
+    tmp_path: Path,
+    every: int,
+    to_none: bool,
+    own: bool,
+    view: bool,
+    unused: bool,
+    ranks: int,
+    spares: int,
 ) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    config = {"every": every, "to_none": to_none, "own": own, "view": view}
-    calm = run(tmp_path / "calm", {**config, "kills": []}, program=program)
+    config = {"every": every, "to_none": to_none, "own": own, "view": view, "unused": unused}
+    calm = run(tmp_path / "calm", {**config, "kills": []}, ranks=ranks, program=program)
     assert calm[0][0] == 10  # type: ignore[index]
     kills = [[1, 5], [0, 8]]
     options = ("--max-restarts", "9")
     results = run(
         tmp_path / "job",
         {**config, "kills": kills},
+        ranks=ranks,
         spares=spares,
         program=program,
         options=options,

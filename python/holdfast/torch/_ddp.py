@@ -38,19 +38,55 @@ def layout(ddp: Any) -> list[int]:
     return [b.buffer().numel() for b in ddp.reducer._get_zeros_like_grad_buckets()]
 
 
-def modes(ddps: list[Any]) -> list[bool]:
-    """Return which of them will share their buffers in the next forward pass.
+def begins_with(ddps: list[Any]) -> list[tuple[bool, list[int]]]:
+    """Return what else the next step of each depends on: to be the same when it is made again.
 
-    It depends on the last one: not after no_sync(). A step that is made again, or by a successor,
-    has to begin as the first time.
+    Whether it will share its buffers in the next forward pass depends on the last one: not after
+    no_sync(). And gradients that lie in its buckets (gradient_as_bucket_view) are divided there by
+    the number of ranks, others multiplied by its inverse while they are copied there: other bits,
+    unless that number is a power of two.
     """
-    return [bool(ddp.require_forward_param_sync) for ddp in ddps]
+    return [(bool(ddp.require_forward_param_sync), _laid(ddp)) for ddp in ddps]
 
 
-def set_modes(ddps: list[Any], values: list[bool]) -> None:
-    """Let each go on as modes() said."""
-    for ddp, value in zip(ddps, values):
-        ddp.require_forward_param_sync = value
+def _laid(ddp: Any) -> list[int]:
+    size = ddp.process_group.size()
+    by_itself = bool(ddp._comm_hooks)  # A hook divides, if anybody does.
+    if not ddp.gradient_as_bucket_view or by_itself or size & (size - 1) == 0:
+        return []
+    return [i for i, p in enumerate(ddp.parameters()) if p.grad is not None and p.grad._is_view()]
+
+
+def restore(ddps: list[Any], values: list[tuple[bool, list[int]]], engine: Engine) -> None:
+    """Let each go on as begins_with() said. Requires: no step is under way, gradients are back."""
+    for ddp, (shares, laid) in zip(ddps, values):
+        ddp.require_forward_param_sync = shares
+        parameters = list(ddp.parameters())
+        if any(parameters[i].grad is not None for i in laid):
+            _lay(ddp, parameters, laid, engine)
+
+
+def _lay(ddp: Any, parameters: list[Any], laid: list[int], engine: Engine) -> None:
+    """Have the gradients of those parameters lie in the buckets, which a backward pass shows."""
+    gradients = [p.grad for p in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    with engine.echo():
+        _pass_zeros(ddp)
+    views = [p.grad for p in parameters]
+    for parameter, gradient in zip(parameters, gradients):
+        parameter.grad = gradient
+    for i in laid:
+        if gradients[i] is None:
+            continue
+        if views[i] is None:
+            engine.warn_once(
+                "the gradients that this step goes on with no longer lie in the buckets of "
+                "DistributedDataParallel(gradient_as_bucket_view=True), which rounds the next ones "
+                "otherwise: for equal bits, drop them in each step by zero_grad()"
+            )
+            return
+        parameters[i].grad = views[i].copy_(gradients[i])
 
 
 def settle(ddp: Any, engine: Engine) -> None:
@@ -152,6 +188,16 @@ def rehearse(ddp: Any, engine: Engine) -> None:
     time does so now, not in the first step of a recovery. Requires: settle(), an echo, no session.
     Does nothing where somebody could see it: a hook, or a reducer that learns from its first pass.
     """
+    engine.rehearsing = True
+    try:
+        _pass_zeros(ddp)
+    finally:
+        engine.rehearsing = False
+    for parameter in _summed(ddp):
+        parameter.grad = None
+
+
+def _pass_zeros(ddp: Any) -> None:
     parameters = _summed(ddp)
     learns = ddp.static_graph or ddp.find_unused_parameters or ddp.mixed_precision is not None
     if learns or ddp._comm_hooks or not getattr(ddp, "_has_rebuilt_buckets", False):
@@ -160,15 +206,9 @@ def rehearse(ddp: Any, engine: Engine) -> None:
         return
     if not all(hasattr(ddp.reducer, name) for name in REHEARSED):
         return
-    engine.rehearsing = True
-    try:
-        ddp.reducer.prepare_for_forward()
-        ddp.reducer.prepare_for_backward([])
-        torch.autograd.backward(parameters, [torch.zeros_like(p) for p in parameters])
-    finally:
-        engine.rehearsing = False
-    for parameter in parameters:
-        parameter.grad = None
+    ddp.reducer.prepare_for_forward()
+    ddp.reducer.prepare_for_backward([])
+    torch.autograd.backward(parameters, [torch.zeros_like(p) for p in parameters])
 
 
 def _is_unobserved(parameter: Any) -> bool:

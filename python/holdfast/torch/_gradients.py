@@ -24,7 +24,7 @@ class Gradients:
     """Watches what becomes of the gradients that were there when a step with an update ended."""
 
     def __init__(self, kept: Kept) -> None:
-        """Take the models' parameters, all of which are known by now; restore() begins to watch.
+        """Take the models' parameters, all of which are known by now; watch() is to come.
 
         A spare makes a backward pass before, on parameters that nobody watches.
         """
@@ -49,9 +49,7 @@ class Gradients:
         Those of FSDP are set by FSDP, elsewhere if they were dropped.
         """
         if self._is_known():
-            for hook in self._hooks:
-                hook.remove()
-            self._hooks.clear()
+            self._unwatch()
             self._left.clear()
         elif not self._hooks:
             self._hooks = [
@@ -61,6 +59,11 @@ class Gradients:
                 and local(parameter) is parameter
                 and not getattr(parameter, "_is_flat_param", False)
             ]
+
+    def _unwatch(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
 
     def _looker(self, i: int) -> Callable[[Tensor], None]:
         def look(_: Tensor) -> None:
@@ -123,12 +126,16 @@ class Gradients:
         return self._drops, self._needed, self._zeroed, self._updated, zeroed
 
     def restore(self, objects: Any) -> None:
-        """Go on from an image whose gradients are there again, if it holds any."""
+        """Go on from an image whose gradients are there again, if it holds any; watch() is next."""
         self._drops, self._needed, self._zeroed, self._updated, zeroed = objects
         self._looked = False
         for i in zeroed:
             if self._parameters[i].grad is None:
                 self._parameters[i].grad = torch.zeros_like(self._parameters[i])
+        self._unwatch()
+
+    def watch(self) -> None:
+        """Look at them from here on, as they are now."""
         self._left.clear()
         if self._updated:
             self._left = {i: p.grad for i, p in enumerate(self._parameters) if p.grad is not None}

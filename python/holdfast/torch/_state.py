@@ -262,7 +262,7 @@ class State:
             "seed": self._seed,
             "seeds": passes_of_seeds(),
             "position": self._position.objects(),
-            "ddp": _ddp.modes(self._ddp),
+            "ddp": _ddp.begins_with(self._ddp),
             "gradients": self._gradients.objects(),
             "passes": self._passes.objects(),
             "counts": self._counting.objects(),
@@ -273,8 +273,9 @@ class State:
         self._seed = objects["seed"]
         add_passes_of_seeds(objects["seeds"])
         self._position.restore(objects["position"])
-        _ddp.set_modes(self._ddp, objects["ddp"])
         self._gradients.restore(objects["gradients"])
+        _ddp.restore(self._ddp, objects["ddp"], self._engine)
+        self._gradients.watch()
         self._passes.restore(objects["passes"])
         self._counting.restore(objects["counts"])
         self._at = self._session.version
