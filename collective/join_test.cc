@@ -8,7 +8,10 @@
 
 #include <array>
 #include <atomic>
+#include <barrier>
 #include <fstream>
+#include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -167,35 +170,101 @@ TEST(Join, RefusesImpossibleOptionsByName) {
   EXPECT_NE(error_of(o).find("No such file or directory"), std::string::npos);
 }
 
-// Not by SIGBUS.
-TEST(Join, SaysThatThereIsNoRoom) {
+// Does `body` in a child whose group's directory is a tmpfs of its own, of so many pages; false
+// where mounting is not allowed. A signal, or an exit code other than 0, is a failure.
+bool in_a_small_tmpfs(TestJob& job, std::size_t pages, const std::function<bool()>& body) {
   constexpr int kNoMount = 77;
-  TestJob job(2);
+  const std::string size = cat("size=", pages * 4, "k");
   const pid_t child = ::fork();
   if (child == 0) {
-    const bool full = ::unshare(CLONE_NEWNS) == 0 &&
-                      ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-                      ::mount("none", job.base().directory.c_str(), "tmpfs", 0, "size=8k") == 0;
-    if (!full) ::_exit(kNoMount);
-    std::atomic<int> said = 0;
-    std::vector<std::jthread> threads;
-    for (int k = 0; k < 2; ++k) {
-      threads.emplace_back([&, k] {
-        const auto group = Group::join(job.options(k));
-        std::array<std::byte, 16> all{};
-        if (group) (void)(*group)->all_gather(std::span(all).first(8), all);
-        const std::string words = cat("no room in ", job.base().directory, " for the group's");
-        if (!group && group.error().what.starts_with(words)) ++said;
-      });
-    }
-    threads.clear();
-    ::_exit(said == 2 ? 0 : 1);
+    const char* directory = job.base().directory.c_str();
+    const bool small = ::unshare(CLONE_NEWNS) == 0 &&
+                       ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                       ::mount("none", directory, "tmpfs", 0, size.c_str()) == 0;
+    if (!small) ::_exit(kNoMount);
+    ::_exit(body() ? 0 : 1);
   }
   int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
-  if (WEXITSTATUS(status) == kNoMount) GTEST_SKIP() << "needs the right to mount";
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_FALSE(WIFSIGNALED(status)) << "signal " << WTERMSIG(status);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kNoMount) return false;
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "with " << pages << " pages";
+  return true;
+}
+
+// Pages of the tmpfs that a group of so many ranks takes, by the sentence that says so.
+std::size_t pages_of(int world_size) {
+  TestJob job(world_size);
+  std::size_t pages = 0;
+  std::string what;
+  int pipe[2];
+  EXPECT_EQ(::pipe(pipe), 0);
+  const bool mounted = in_a_small_tmpfs(job, 1, [&] {
+    const auto group = Group::join(job.options(0));
+    const std::string said = group ? "joined" : group.error().what;
+    return ::write(pipe[1], said.data(), said.size()) > 0;
+  });
+  ::close(pipe[1]);
+  char said[1024] = {};
+  if (::read(pipe[0], said, sizeof said - 1) > 0) what = said;
+  ::close(pipe[0]);
+  const std::string words = cat("no room in ", job.base().directory, " for the group's segment: ");
+  EXPECT_TRUE(!mounted || what.starts_with(words)) << what;
+  if (what.starts_with(words)) pages = std::stoull(what.substr(words.size())) / 4096;
+  return pages;
+}
+
+// Whatever is short: the control pages, or staging. Never by SIGBUS, and nobody waits for a rank
+// that has none.
+TEST(Join, SaysThatThereIsNoRoom) {
+  const std::size_t whole = pages_of(2);
+  if (whole == 0) GTEST_SKIP() << "needs the right to mount: run it as root";
+  for (std::size_t pages = 1; pages < whole; ++pages) {
+    TestJob job(2);
+    job.base().join_timeout = std::chrono::seconds(1);
+    in_a_small_tmpfs(job, pages, [&] {
+      std::atomic<int> said = 0;
+      std::atomic<int> joined = 0;
+      std::vector<std::jthread> threads;
+      for (int k = 0; k < 2; ++k) {
+        threads.emplace_back([&, k] {
+          const auto group = Group::join(job.options(k));
+          std::array<std::byte, 16> all{};
+          if (group && (*group)->all_gather(std::span(all).first(8), all) == Outcome::kDone) {
+            ++joined;
+          }
+          const std::string words = cat("no room in ", job.base().directory, " for the group's");
+          if (!group && group.error().what.starts_with(words)) ++said;
+        });
+      }
+      threads.clear();
+      return said >= 1 && joined == 0;
+    });
+  }
+}
+
+// All come to make it at the same time, and there is room for one, but for a page of each.
+TEST(Join, TakesRoomForOneSegmentOnly) {
+  constexpr int kRanks = 8;
+  const std::size_t whole = pages_of(kRanks);
+  if (whole == 0) GTEST_SKIP() << "needs the right to mount: run it as root";
+  TestJob job(kRanks);
+  in_a_small_tmpfs(job, whole + kRanks - 1, [&] {
+    std::atomic<int> joined = 0;
+    for (int generation = 1; generation <= 50; ++generation) {
+      std::barrier start(kRanks);
+      std::vector<std::jthread> threads;
+      for (int k = 0; k < kRanks; ++k) {
+        threads.emplace_back([&, k] {
+          start.arrive_and_wait();
+          if (Group::join(job.options(k))) ++joined;
+        });
+      }
+      threads.clear();
+      ++job.base().generation;
+    }
+    return joined == 50 * kRanks;
+  });
 }
 
 TEST(Join, EndsForAllWhenOneCanNotMapAnArena) {

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <map>
 #include <mutex>
@@ -49,6 +50,19 @@ std::byte* reserve(std::size_t length, std::uint64_t offset) {
 
 File::~File() {
   if (fd_ >= 0) ::close(fd_);
+}
+
+// Step by step: before Linux 6.10 any signal undoes the step that it comes into.
+int take_memory(const File& file, std::uint64_t offset, std::uint64_t bytes) {
+  for (std::uint64_t at = 0; at < bytes;) {
+    const std::uint64_t step = std::min(kHugePage, bytes - at);
+    const int error =
+        ::posix_fallocate(file.fd(), static_cast<off_t>(offset + at), static_cast<off_t>(step));
+    if (error == EINTR) continue;
+    if (error != 0) return error == EDQUOT ? ENOSPC : error;
+    at += step;
+  }
+  return 0;
 }
 
 std::string last_system_error() {

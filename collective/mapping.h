@@ -25,6 +25,10 @@ class File {
   int fd_;
 };
 
+// The memory for bytes [offset, offset + bytes) of a file on a tmpfs, without which a write to its
+// mapping is SIGBUS. 0; or ENOSPC, where a quota is the reason too; or another error number.
+[[nodiscard]] int take_memory(const File& file, std::uint64_t offset, std::uint64_t bytes);
+
 class Mapping {
  public:
   // Bytes [offset, offset + bytes) of the file, readable, writable and shared. `name` is for

@@ -7,7 +7,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -23,7 +22,6 @@ namespace holdfast::collective {
 namespace {
 
 constexpr std::size_t kWholePage = 4096;
-constexpr std::size_t kTakenAtOnce = std::size_t{2} << 20;
 constexpr const char* kRegionPrefix = "sums-";
 constexpr int kRankBits = 16;  // Of an id: whose it is, so that a successor finds what is left.
 
@@ -49,24 +47,15 @@ Error no_room(const std::string& path, std::size_t bytes) {
                              "; enlarge that file system")};
 }
 
-// With all its memory: writing to a page that the file system can not give is SIGBUS. Step by step:
-// before Linux 6.10 any signal undoes the step that it comes into.
+// With all its memory.
 Status take(const File& file, const std::string& path, std::size_t bytes) {
   struct statvfs system {};
   const bool limited = ::fstatvfs(file.fd(), &system) == 0 && system.f_blocks > 0;
   if (limited && bytes / system.f_frsize >= system.f_bavail) return no_room(path, bytes);
-  for (std::size_t at = 0; at < bytes;) {
-    const std::size_t step = std::min(kTakenAtOnce, bytes - at);
-    const int error =
-        ::posix_fallocate(file.fd(), static_cast<off_t>(at), static_cast<off_t>(step));
-    if (error == EINTR) continue;
-    if (error == ENOSPC || error == EDQUOT) return no_room(path, bytes);
-    if (error != 0) {
-      return Error{Blame::kWorld, cat("can not size ", path, ": ", std::strerror(error))};
-    }
-    at += step;
-  }
-  return {};
+  const int error = take_memory(file, 0, bytes);
+  if (error == 0) return {};
+  if (error == ENOSPC) return no_room(path, bytes);
+  return Error{Blame::kWorld, cat("can not size ", path, ": ", std::strerror(error))};
 }
 
 // The file gets what the pages hold, and then their addresses.

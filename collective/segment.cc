@@ -96,20 +96,26 @@ std::byte* Segment::staging(int rank, std::uint64_t piece) const {
          (static_cast<std::size_t>(rank) * 2 + piece % 2) * half_bytes_;
 }
 
-// A write to memory that a full tmpfs can not give is SIGBUS. So what every job uses is taken here:
-// the control page, and of each half the first. Many use no more of staging, and to take it all
-// would cost each recovery of four ranks a millisecond. 0, or an error number.
-int Segment::take_memory(int fd, const Group::Options& o) {
-  int error = ::posix_fallocate(fd, 0, kControlBytes);
-  const std::size_t half = o.staging_bytes / 2 / kHalfUnit * kHalfUnit;
-  for (std::size_t at = kControlBytes; at < size_of(o) && error == 0; at += half) {
-    error = ::posix_fallocate(fd, static_cast<off_t>(at), kHalfUnit);
+// A write to memory that a full tmpfs can not give is SIGBUS. So what every job uses is taken
+// before: the control pages, and of each half the first. Many use no more of staging, and to take
+// it all would cost each recovery of four ranks a millisecond.
+Status Segment::take(const File& file, std::uint64_t offset, std::size_t bytes,
+                     const Group::Options& o) {
+  const int error = take_memory(file, offset, bytes);
+  if (error == 0) return {};
+  if (error != ENOSPC) {
+    return Error{Blame::kWorld, cat("can not size the group's segment in ", o.directory, ": ",
+                                    std::strerror(error), "; it must be on a tmpfs")};
   }
-  return error;
+  const std::size_t first = kControlBytes + static_cast<std::size_t>(o.world_size) * 2 * kHalfUnit;
+  return Error{Blame::kWorld, cat("no room in ", o.directory, " for the group's segment: ", first,
+                                  " bytes for ", o.world_size, " ranks, and up to ", size_of(o),
+                                  " once they exchange numbers; make room there")};
 }
 
 // The file is made without a name, filled in, and then linked: nobody can open it half made, only
-// one link succeeds, and a crash leaves nothing behind.
+// one link succeeds, and a crash leaves nothing behind. It holds one page till then: every rank may
+// come to make one, where there is room for a single segment only.
 Status Segment::publish(const Group::Options& o, const std::string& path) {
   const auto failed = [&path](const char* what) {
     return Error{Blame::kWorld, cat("can not ", what, " the group's segment ", path, ": ",
@@ -118,12 +124,7 @@ Status Segment::publish(const Group::Options& o, const std::string& path) {
   const File file(::open(o.directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (!file.is_open()) return failed("make");
   if (::ftruncate(file.fd(), static_cast<off_t>(size_of(o))) != 0) return failed("size");
-  errno = take_memory(file.fd(), o);
-  if (errno == ENOSPC) {
-    return Error{Blame::kWorld, cat("no room in ", o.directory, " for the group's segment: it ",
-                                    "needs ", size_of(o), " bytes; make room there")};
-  }
-  if (errno != 0) return failed("size");
+  if (const Status taken = take(file, 0, sizeof(Identity), o); !taken) return taken;
   const Identity identity = identity_of(o);  // The rest of Control starts as zero bytes.
   if (::pwrite(file.fd(), &identity, sizeof identity, 0) != sizeof identity) return failed("fill");
   const std::string unnamed = cat("/proc/self/fd/", file.fd());
@@ -135,23 +136,25 @@ Status Segment::publish(const Group::Options& o, const std::string& path) {
   return failed("publish");
 }
 
-Result<std::shared_ptr<Mapping>> Segment::open_or_publish(const Group::Options& o) {
-  const std::string path = cat(o.directory, "/", file_name(o));
+Result<std::unique_ptr<File>> Segment::open_or_publish(const Group::Options& o,
+                                                       const std::string& path) {
   for (int attempt = 0; attempt < 3; ++attempt) {
-    const File file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-    if (!file.is_open()) {
+    auto file = std::make_unique<File>(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+    if (!file->is_open()) {
       if (errno != ENOENT) {
         return Error{Blame::kWorld,
                      cat("can not open the group's segment ", path, ": ", last_system_error())};
       }
-      if (const Status made = publish(o, path); !made) return made.error();
+      const Status made = publish(o, path);
+      // Another rank's may have taken the last room just now.
+      if (!made && ::access(path.c_str(), F_OK) != 0) return made.error();
       continue;
     }
     Identity found{};
     struct stat status {};
-    const bool whole = ::pread(file.fd(), &found, sizeof found, 0) == sizeof found &&
+    const bool whole = ::pread(file->fd(), &found, sizeof found, 0) == sizeof found &&
                        found.magic == kMagic && found.run_id == o.run_id &&
-                       found.generation == o.generation && ::fstat(file.fd(), &status) == 0;
+                       found.generation == o.generation && ::fstat(file->fd(), &status) == 0;
     if (!whole) {
       return Error{Blame::kWorld, cat(path, " is no segment of this run's generation ",
                                       o.generation, "; remove it")};
@@ -163,7 +166,7 @@ Result<std::shared_ptr<Mapping>> Segment::open_or_publish(const Group::Options& 
               " registered and ", o.staging_bytes, " staging bytes; another rank made it with ",
               found.world_size, " ranks, ", found.registered_bytes, " and ", found.staging_bytes)};
     }
-    return Mapping::of(file, path, 0, size_of(o));
+    return file;
   }
   return Error{Blame::kWorld, cat(path, " vanishes while generation ", o.generation,
                                   " forms; another run or a higher generation uses the directory")};
@@ -198,9 +201,21 @@ Status Segment::meet(const Group::Options& o, const std::stop_token& cancel) {
 
 Result<std::unique_ptr<Segment>> Segment::open(const Group::Options& options) {
   if (const Status good = check(options); !good) return good.error();
-  auto mapping = open_or_publish(options);
+  const std::string path = cat(options.directory, "/", file_name(options));
+  const auto file = open_or_publish(options, path);
+  if (!file) return file.error();
+  if (auto taken = take(**file, 0, kControlBytes, options); !taken) return taken.error();
+  auto mapping = Mapping::of(**file, path, 0, size_of(options));
   if (!mapping) return mapping.error();
-  return std::unique_ptr<Segment>(new Segment(options, *std::move(mapping)));
+  std::unique_ptr<Segment> segment(new Segment(options, *std::move(mapping)));
+  for (const std::uint64_t half : {0, 1}) {
+    const auto offset = segment->staging(options.rank, half) - segment->mapping_->bytes().data();
+    const Status taken = take(**file, static_cast<std::uint64_t>(offset), kHalfUnit, options);
+    if (taken) continue;
+    segment->gate().abort();  // The others need not wait for a rank that can not come.
+    return taken.error();
+  }
+  return segment;
 }
 
 void Segment::leave() {

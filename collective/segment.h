@@ -76,8 +76,10 @@ class Segment {
   Segment(const Group::Options& options, std::shared_ptr<Mapping> mapping);
   static Identity identity_of(const Group::Options& options);
   static std::size_t size_of(const Group::Options& options);
-  static Result<std::shared_ptr<Mapping>> open_or_publish(const Group::Options& options);
-  static int take_memory(int fd, const Group::Options& options);
+  static Result<std::unique_ptr<File>> open_or_publish(const Group::Options& options,
+                                                       const std::string& path);
+  static Status take(const File& file, std::uint64_t offset, std::size_t bytes,
+                     const Group::Options& options);
   static Status publish(const Group::Options& options, const std::string& path);
   [[nodiscard]] Control& control() const {
     return *reinterpret_cast<Control*>(mapping_->bytes().data());
