@@ -222,6 +222,18 @@ std::vector<nlohmann::json> trace_of(const std::string& folder) {
   return lines;
 }
 
+// Its survivors would go on with what the step that failed has left behind.
+TEST(KilledWorker, EndsAJobWithoutProtection) {
+  Job job("unprotected");
+  job.environment.push_back("HOLDFAST_PROTECT=0");
+  job.launch(toy(job, 1'000'000, {"--worker_num", "2"}));
+  ASSERT_TRUE(job.reaches(5)) << job.output();
+  ASSERT_TRUE(job.kill("MS_ROLE=MS_WORKER"));
+  EXPECT_NE(job.wait(), 0) << job.output();
+  EXPECT_TRUE(has(job.output(), "HOLDFAST_PROTECT is 0, so no step is kept")) << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
 // The scheduler is killed thrice on end, so that the third successor comes after two pauses: for
 // that long there is none. Were a step to wait for it, no rank could make several meanwhile.
 TEST(KilledScheduler, DelaysNoStep) {

@@ -79,7 +79,8 @@ enum class Kind : std::uint8_t {
   X(update_threads, std::int32_t, kWhole, "HOLDFAST_UPDATE_THREADS", "1", 1, 16,                  \
     "Threads of the optimizer's update. The bits do not depend on it.")                           \
   X(protect, bool, kFlag, "HOLDFAST_PROTECT", "1", 0, 1,                                          \
-    "0: the step is made without protection against faults. For benchmarks only.")                \
+    "0: the step is made without protection against faults, and the first fault ends the job. "   \
+    "For benchmarks only.")                                                                       \
   X(nursery, bool, kFlag, "HOLDFAST_NURSERY", "1", 0, 1,                                          \
     "0: msrun lets every process of a MindSpore program import MindSpore by itself, in place of " \
     "forking them from one that has.")

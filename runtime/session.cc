@@ -207,6 +207,11 @@ Status Session::Parts::agree() {
       if (arena.staged() != arena.version()) arena.unstage();
       generation = go->generation;
       ended_rank = go->ended;
+      if (generation > 1 && !worker.settings().protect) {
+        return worker.fail(cat("no recovery from a fault after step ", arena.version(),
+                               ": HOLDFAST_PROTECT is 0, so no step is kept that could be gone ",
+                               "back to; start the job again without it"));
+      }
       worker.trace().event(
           "resume",
           {{"rank", identity.rank}, {"generation", generation}, {"version", arena.version()}});

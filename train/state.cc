@@ -189,12 +189,14 @@ void State::Parts::rehearse(const std::function<torch::Tensor()>& input) {
 }
 
 void State::Parts::restore() {
-  if (!job->worker->settings().protect) return;  // Nothing was laid down to go back to.
+  // Nothing was laid down to go back to, and the session goes back nowhere: a `break` comes here.
+  if (!job->worker->settings().protect) return;
   model.unpack(version() == start_version ? std::span<const std::byte>(start)
                                           : session->arena().private_bytes(version()));
 }
 
-// Those of version(). The module's own may be those of a step under way.
+// Those of version(). The module's own may be those of a step under way; without protection there
+// are no others.
 std::span<const std::byte> State::Parts::private_bytes() {
   const auto bytes = session->arena().private_bytes(version());
   if (!job->worker->settings().protect) model.pack(bytes);
