@@ -257,8 +257,10 @@ Result<std::unique_ptr<Listener>> listen(Loop& loop, const std::string& host, st
   const int unknown = ::getaddrinfo(host.empty() ? nullptr : host.c_str(),
                                     std::to_string(port).c_str(), &hints, &found);
   if (unknown != 0) {
-    return Error{Blame::kUser, cat("cannot listen on ", where, ": the name ", host,
-                                   " is not known here (", ::gai_strerror(unknown), "); check it")};
+    const bool passes = unknown == EAI_AGAIN || unknown == EAI_MEMORY || unknown == EAI_SYSTEM;
+    return Error{passes ? Blame::kWorld : Blame::kUser,
+                 cat("cannot listen on ", where, ": the name ", host, " is not known here (",
+                     ::gai_strerror(unknown), "); check it")};
   }
   int fd = -EADDRNOTAVAIL;
   int family = AF_INET;

@@ -110,26 +110,11 @@ Result<config::Settings> settings_of(const std::vector<std::string>& environment
   return config::from_environment(entries.data());
 }
 
-// With a port that the kernel chooses: an address that is wrong is so with every port, and stays
-// so.
-Status check_address(const AgentOptions& options) {
+Status probe_port(const AgentOptions& options, std::uint16_t port) {
   if (!options.runs_scheduler) return {};
   io::Loop loop;
-  if (io::listen(loop, options.master_addr, 0, [](auto) {})) return {};
-  const auto why = io::listen(loop, options.master_addr, options.master_port, [](auto) {});
-  if (why) return {};
-  return Error{Blame::kUser,
-               cat("--master_addr has to be an address of this host: ", why.error().what)};
-}
-
-Status probe_port(const AgentOptions& options) {
-  if (!options.runs_scheduler) return {};
-  io::Loop loop;
-  const auto listener = io::listen(loop, options.master_addr, options.master_port, [](auto) {});
-  if (listener) return {};
-  return Error{Blame::kUser,
-               cat(listener.error().what, "; the scheduler needs a free port of this ",
-                   "host: choose another with --master_port (or --master_addr)")};
+  const auto listener = io::listen(loop, options.master_addr, port, [](auto) {});
+  return listener ? Status{} : Status{listener.error()};
 }
 
 Status look_at_other_jobs(const std::string& job, std::vector<std::string>& remarks) {
@@ -166,6 +151,25 @@ Status in_a_moment(const Check& check, const Waits& waits) {
   return status;
 }
 
+// An address that is wrong is so with every port, and stays so.
+Status wait_for_port(const AgentOptions& options, const std::function<void(std::string)>& say) {
+  const Status first = probe_port(options, options.master_port);
+  if (first) return first;
+  if (const Status any = probe_port(options, 0); !any) {
+    if (any.error().blame != Blame::kUser) return any;
+    return Error{Blame::kUser,
+                 cat("--master_addr has to be an address of this host: ", first.error().what)};
+  }
+  const auto free = in_a_moment(
+      [&] { return probe_port(options, options.master_port); },
+      [&] {
+        say(cat("port ", options.master_port, " can not be had just now; tries again for 2 s"));
+      });
+  if (free) return free;
+  return Error{Blame::kUser, cat(free.error().what, "; the scheduler needs a free port of this ",
+                                 "host: choose another with --master_port (or --master_addr)")};
+}
+
 }  // namespace
 
 std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options,
@@ -183,15 +187,7 @@ std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options,
   auto settings = settings_of(launch.environment);
   if (!settings) return Unlaunchable{settings.error()};
   launch.settings = std::move(*settings);
-  if (const auto address = check_address(options); !address) {
-    return Unlaunchable{address.error()};
-  }
-  const auto free = in_a_moment(
-      [&] { return probe_port(options); },
-      [&] {
-        say(cat("port ", options.master_port, " can not be had just now; tries again for 2 s"));
-      });
-  if (!free) return Unlaunchable{free.error()};
+  if (const auto free = wait_for_port(options, say); !free) return Unlaunchable{free.error()};
   const std::string& job = launch.settings.job;
   if (options.runs_scheduler) {
     const auto unused = in_a_moment(
