@@ -1,9 +1,11 @@
 #include "digits.h"
 
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
+#include <system_error>
 #include <vector>
 
 namespace {
@@ -14,6 +16,11 @@ constexpr const char* kRemedy =
     "unpacked";
 
 std::vector<std::uint8_t> read_file(const std::string& path) {
+  std::error_code error;
+  const auto kind = std::filesystem::status(path, error).type();
+  if (kind != std::filesystem::file_type::regular && std::filesystem::exists(path, error)) {
+    throw std::runtime_error("the data file " + path + " is no file" + kRemedy);
+  }
   std::ifstream file(path, std::ios::binary);
   if (!file) throw std::runtime_error("the data file " + path + " is missing" + kRemedy);
   return {std::istreambuf_iterator<char>(file), {}};

@@ -8,15 +8,18 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <limits>
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "digits.h"
@@ -134,9 +137,13 @@ template <class T>
 T number(const std::string& name, const std::string& text) {
   try {
     std::size_t end = 0;
-    const double value = std::stod(text, &end);
-    const auto result = static_cast<T>(value);
-    if (end == text.size() && value >= 0 && static_cast<double>(result) == value) return result;
+    T value{};
+    if constexpr (std::is_floating_point_v<T>) {
+      value = std::stod(text, &end);
+    } else if (text.find('-') == std::string::npos) {  // Which stoull takes for a huge number.
+      value = std::stoull(text, &end);
+    }
+    if (end == text.size() && end != 0 && value >= T{}) return value;
   } catch (const std::logic_error&) {
   }
   misuse(name + " is '" + text + "', which is not a number that it can be");
@@ -158,9 +165,14 @@ void check_save(const std::string& file) {
     misuse("--save is '" + file + "', but there is no folder " + folder.string() + ": make it");
   }
   if (std::filesystem::is_directory(path)) misuse("--save is '" + file + "', which is a folder");
-  if (::access(folder.c_str(), W_OK | X_OK) != 0) {
-    misuse("--save is '" + file + "', but " + folder.string() + " can not be written to");
+  std::string trial = folder / ".mnist-XXXXXX";
+  const int made = ::mkstemp(trial.data());
+  if (made < 0) {
+    misuse("--save is '" + file + "', but " + folder.string() +
+           " can not be written to: " + std::strerror(errno));
   }
+  ::close(made);
+  ::unlink(trial.c_str());
 }
 
 Options parse(const std::vector<std::string>& words) {
@@ -193,6 +205,7 @@ Options parse(const std::vector<std::string>& words) {
   }
   if (o.data.empty()) misuse("--data DIR is missing: the folder with the digits");
   if (o.batch == 0) misuse("--batch is 0; a step takes at least 1 sample");
+  if (o.batch == 1 && o.batch_norm) misuse("--batch-norm wants a --batch of at least 2 samples");
   if (o.dropout >= 1) misuse("--dropout is not below 1");
   if (!o.save.empty()) check_save(o.save);
   return o;
@@ -205,6 +218,9 @@ int main(int argc, char** argv) {
     const Options options = parse({argv + 1, argv + argc});
     auto job = holdfast::init();
     train(options, job);
+  } catch (const c10::Error& error) {
+    std::fprintf(stderr, "mnist: %s\n", error.what_without_backtrace());
+    return 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "mnist: %s\n", error.what());
     return 1;

@@ -4,6 +4,7 @@
 mnist_test.py --bin build/release/bin --data build/digits
 """
 import argparse
+import os
 import shutil
 import struct
 import subprocess
@@ -60,6 +61,16 @@ class Alone(unittest.TestCase):
         (self.data / LABELS).write_bytes(b"\0\0\x08")
         self.fails_on_data(LABELS, "is not in MNIST's format", REMEDY)
 
+    def test_a_folder_and_a_pipe(self):
+        (self.data / LABELS).unlink()
+        (self.data / IMAGES).unlink()
+        (self.data / LABELS).mkdir()
+        os.mkfifo(self.data / IMAGES)
+        self.fails_on_data(IMAGES, "is no file", REMEDY)
+        (self.data / IMAGES).unlink()
+        shutil.copy(arguments.data / IMAGES, self.data)
+        self.fails_on_data(LABELS, "is no file", REMEDY)
+
     def test_empty_file(self):
         (self.data / IMAGES).write_bytes(b"")
         self.fails_on_data(IMAGES, "is not in MNIST's format", REMEDY)
@@ -104,6 +115,10 @@ class Alone(unittest.TestCase):
             ([*data, "--batch", "0"], ["--batch", "at least 1"]),
             ([*data, "--batch", "1.5"], ["--batch", "'1.5'"]),
             ([*data, "--seed", "1e30"], ["--seed", "'1e30'"]),
+            ([*data, "--seed", "18446744073709551616"], ["--seed", "'18446744073709551616'"]),
+            ([*data, "--seed", ""], ["--seed", "''"]),
+            ([*data, "--batch", "1", "--batch-norm"], ["--batch-norm", "at least 2"]),
+            ([*data, "--save", "/proc/result"], ["--save", "/proc can not be written to"]),
             ([*data, "--optimizer", "adagrad"], ["--optimizer", "'adagrad'", "adamw"]),
             ([*data, "--model", "cnn"], ["--model", "'cnn'", "mlp"]),
             ([*data, "--dropout", "1"], ["--dropout"]),
