@@ -58,8 +58,10 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
   app.add_option("--node_rank", arguments.node_rank,
                  "This host's number, where the job has several; 0 runs the scheduler")
       ->check(CLI::Range(0, 9999));
-  app.add_option("--log_dir", agent.log_dir,
-                 "Folder for scheduler.log, worker_<rank>.log, spare_<n>.log, recoveries.jsonl")
+  app.add_option(
+         "--log_dir", agent.log_dir,
+         "Folder for scheduler.log, worker_<rank>.log, spare_<n>.log, recoveries.jsonl; one "
+         "job's at a time")
       ->capture_default_str();
   app.add_option("--join", arguments.join,
                  "True: stay until the job has ended; False: run in the background")

@@ -164,14 +164,14 @@ TEST(KilledAgent, LeavesToCleanWhoDidNotHeedIt) {
   EXPECT_TRUE(job.nothing_left());
 }
 
-// On one host, where their workers share memory.
+// On one host, where their workers share memory, and their logs a folder.
 TEST(SeveralAgents, ReplaceTheirOwnAndEndTogether) {
   Job job("two-agents");
   job.environment.emplace_back(kLongLease);
   const auto agent = [&](const char* node_rank) {
     auto argv = toy(job, 4000,
                     {"--worker_num", "4", "--local_worker_num", "2", "--spares", "1", "--node_rank",
-                     node_rank, "--log_dir", job.logs + node_rank, "--master_port", cat(job.port)});
+                     node_rank, "--log_dir", job.logs, "--master_port", cat(job.port)});
     argv.insert(argv.begin(), MSRUN);
     return job.start(argv, {});
   };
@@ -187,6 +187,32 @@ TEST(SeveralAgents, ReplaceTheirOwnAndEndTogether) {
   }
   EXPECT_EQ(job.wait(first, 120), 0) << job.output();
   EXPECT_EQ(job.wait(second, 120), 0) << job.output();
+  for (const char* log : {"scheduler.log", "worker_0.log", "worker_3.log", "spare_0.log",
+                          "spare_1_0.log", "recoveries.jsonl"}) {
+    EXPECT_TRUE(std::filesystem::exists(cat(job.logs, '/', log))) << log;
+  }
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(SeveralAgents, OfOneNodeRankDoNotShareAFolder) {
+  Job job("two-of-one-rank");
+  const auto agent = [&](const char* node_rank) {
+    auto argv = toy(job, 1'000'000,
+                    {"--worker_num", "2", "--local_worker_num", "1", "--node_rank", node_rank,
+                     "--log_dir", job.logs, "--master_port", cat(job.port)});
+    argv.insert(argv.begin(), MSRUN);
+    return job.start(argv, {});
+  };
+  const auto first = agent("0");
+  const auto second = agent("1");
+  ASSERT_TRUE(job.reaches(5)) << job.output();
+  EXPECT_EQ(job.wait(agent("1"), 60), 2);
+  EXPECT_TRUE(has(job.output(), cat("another msrun of this job with --node_rank=1 writes its ",
+                                    "logs (process ", job.pid(second), ')')))
+      << job.output();
+  job.signal(first, SIGINT);
+  EXPECT_EQ(job.wait(first, 60), 128 + SIGINT);
+  EXPECT_NE(job.wait(second, 60), 0);
   EXPECT_TRUE(job.nothing_left());
 }
 

@@ -262,6 +262,36 @@ TEST(Msrun, RefusesASecondJobOfTheSameName) {
   EXPECT_EQ(job.wait(), 128 + SIGTERM);
 }
 
+// The default folder is the current one: whoever starts two jobs in one shell has them there.
+TEST(Msrun, RefusesTheLogFolderOfAJobThatRuns) {
+  Job job("same-logs");
+  job.launch(toy(job, 1'000'000, {"--worker_num", "1"}));
+  ASSERT_TRUE(job.reaches(5)) << job.output();
+  ASSERT_TRUE(io::write_file_atomically(job.logs + "/worker_0.log", "of the first\n"));
+  Job other("same-logs-too");
+  std::filesystem::create_directory_symlink(job.logs, other.logs);
+  for (const char* join : {"True", "False"}) {
+    const auto second = other.start({MSRUN, "--master_port", cat(other.port), "--log_dir",
+                                     other.logs, "--worker_num=1", cat("--join=", join), "true"},
+                                    {});
+    EXPECT_EQ(other.wait(second, 30), 2);
+    EXPECT_TRUE(has(other.output(), cat("--log_dir is ", other.logs, ", where job ", job.name)))
+        << other.output();
+    EXPECT_TRUE(has(other.output(), cat("(process ", job.pid(0), "): give this one another ")));
+    EXPECT_EQ(job.log("worker_0.log"), "of the first\n");
+    EXPECT_TRUE(job.log("msrun.log").empty());
+    EXPECT_TRUE(other.nothing_left());
+  }
+  // Neither is it the other's once that is over, however it came.
+  job.signal(0, SIGKILL);
+  EXPECT_EQ(job.wait(), 128 + SIGKILL);
+  Job last("same-logs-after");
+  last.logs = job.logs;
+  last.launch({"--worker_num=1", "--join=True", "sh", "-c", "echo of the last"});
+  EXPECT_EQ(last.wait(), 0) << last.output();
+  EXPECT_EQ(job.log("worker_0.log"), "of the last\n");
+}
+
 TEST(Holdfast, SaysThatAJobIsNotThere) {
   Job job("nowhere");
   const auto status = job.start({HOLDFAST, "status", "--job", job.name}, {});

@@ -148,6 +148,15 @@ Fd lock_file(const std::string& path) {
   return file && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 ? std::move(file) : Fd();
 }
 
+Fd lock_folder(const std::string& path) {
+  Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  int result = -1;
+  do {
+    result = folder ? ::flock(folder.get(), LOCK_EX) : 0;
+  } while (result != 0 && errno == EINTR);
+  return result == 0 ? std::move(folder) : Fd();
+}
+
 bool is_locked(const std::string& path) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   // Shared: two that look at the same time do not take each other for its holder.

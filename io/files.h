@@ -35,6 +35,10 @@ Result<Fd> write_locked_file(const std::string& path, std::string_view bytes, mo
 // Empty where that can not be, or another process has it locked.
 Fd lock_file(const std::string& path);
 
+// Waits until no other process has the folder locked, and locks it likewise. Empty where that can
+// not be.
+Fd lock_folder(const std::string& path);
+
 // Whether a process has it locked: also one of another PID namespace, of which nothing else can be
 // known.
 bool is_locked(const std::string& path);

@@ -25,6 +25,7 @@
 #include "runtime/job_files.h"
 #include "runtime/launch.h"
 #include "runtime/log_folder.h"
+#include "runtime/moment.h"
 #include "runtime/random_bits.h"
 
 namespace holdfast::runtime {
@@ -90,6 +91,11 @@ const char* name(agent::Role role) {
   return "?";
 }
 
+// In the names of logs that every agent of the job has: they may share a folder.
+std::string mark(const AgentOptions& options) {
+  return options.node_rank == 0 ? "" : cat(options.node_rank, '_');
+}
+
 agent::Options machine_options(const AgentOptions& options, const Launch& launch) {
   agent::Options made{.job = launch.settings.job,
                       .agent_id = cat(io::host_name(), '-', ::getpid()),
@@ -119,6 +125,7 @@ Agent::Agent(const AgentOptions& options, const Launch& launch, std::function<vo
                 {.argv = launch.argv,
                  .environment = launch.environment,
                  .job_directory = launch.job_directory,
+                 .mark = mark(options),
                  .logs = &logs_},
                 [this](agent::Died died) {
                   trace_.event("died", {{"process", died.process},
@@ -306,11 +313,16 @@ int run_job(const AgentOptions& options, const Launch& launch, std::function<voi
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);  // Nor is a limit on the size of files.
   const auto port = static_cast<std::uint16_t>(options.runs_scheduler ? options.master_port : 0);
-  const auto written =
-      write_agent_file(launch.job_directory,
-                       {.job = launch.settings.job, .port = port, .log_dir = launch.log_directory});
+  const auto write_down = [&] {
+    return write_agent_file(launch.job_directory, {.job = launch.settings.job,
+                                                   .port = port,
+                                                   .log_dir = launch.log_directory,
+                                                   .node_rank = options.node_rank});
+  };
+  const auto written = in_a_moment(write_down, [] {});
   if (!written) {
     complain(written.error().what);
+    remove_unused(launch.job_directory);
     return kExitUsage;
   }
   for (const auto& remark : launch.remarks) complain(remark);
@@ -364,7 +376,8 @@ int run_in_background(const AgentOptions& options, const Launch& launch) {
   };
   const int code = run_job(options, launch, [&] {
     // From here on nobody reads the terminal.
-    const std::string path = launch.log_directory + "/msrun.log";
+    const std::string path = cat(launch.log_directory, "/msrun", options.node_rank == 0 ? "" : "_",
+                                 options.node_rank == 0 ? "" : cat(options.node_rank), ".log");
     const io::Fd log(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
     const io::Fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
     ::dup2(null.get(), STDIN_FILENO);

@@ -74,7 +74,7 @@ Children::~Children() {
 std::string Children::new_log(const agent::Spawn& what) {
   std::string name = cat("worker_", what.node_id, ".log");
   if (what.role == agent::Role::kScheduler) name = "scheduler.log";
-  if (what.role == agent::Role::kSpare) name = cat("spare_", spares_++, ".log");
+  if (what.role == agent::Role::kSpare) name = cat("spare_", options_.mark, spares_++, ".log");
   std::string path = cat(options_.logs->path(), '/', name);
   // The first process of a place begins the log anew, its successors go on with it.
   if (what.attempt <= 1) ::unlink(path.c_str());

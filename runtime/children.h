@@ -32,6 +32,7 @@ struct ChildrenOptions {
   std::vector<std::string> argv;         // argv[0] is the program's path.
   std::vector<std::string> environment;  // What all have in common.
   std::string job_directory;             // For lifelines; there.
+  std::string mark;                      // In the names of spares' logs: spare_<mark><n>.log.
   LogFolder* logs = nullptr;
 };
 

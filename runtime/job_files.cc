@@ -29,9 +29,13 @@ constexpr const char* kAgentPrefix = "agent-";
 Status write_keeper(const std::string& path, Keeper keeper) {
   keeper.pid = ::getpid();
   keeper.start_time = io::start_time(keeper.pid).value_or(0);
-  const nlohmann::ordered_json json = {{"job", keeper.job},   {"host", keeper.host},
-                                       {"port", keeper.port}, {"log_dir", keeper.log_dir},
-                                       {"pid", keeper.pid},   {"start_time", keeper.start_time}};
+  const nlohmann::ordered_json json = {{"job", keeper.job},
+                                       {"host", keeper.host},
+                                       {"port", keeper.port},
+                                       {"log_dir", keeper.log_dir},
+                                       {"node_rank", keeper.node_rank},
+                                       {"pid", keeper.pid},
+                                       {"start_time", keeper.start_time}};
   auto file = io::write_locked_file(
       path, json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   if (!file) return file.error();
@@ -56,6 +60,7 @@ std::optional<Keeper> read_keeper(const std::string& path) {
                 words("host"),
                 static_cast<std::uint16_t>(number("port")),
                 words("log_dir"),
+                static_cast<std::int32_t>(number("node_rank")),
                 static_cast<pid_t>(number("pid")),
                 number("start_time")};
 }
@@ -102,6 +107,23 @@ std::vector<Keeper> other_agents(const std::string& directory) {
     if (keeper && !is_this_process(*keeper) && alive(path, *keeper)) agents.push_back(*keeper);
   }
   return agents;
+}
+
+// By what it is, not by its name: a link may lead to it.
+bool is_same_folder(const std::string& one, const std::string& other) {
+  std::error_code error;
+  return one == other || fs::equivalent(one, other, error);
+}
+
+// An agent of this user's whose logs those of `mine` would replace.
+std::optional<Keeper> agent_with_logs_of(const Keeper& mine, const std::string& all_jobs) {
+  for (const auto& job : names_in(all_jobs)) {
+    for (auto& other : other_agents(cat(all_jobs, '/', job))) {
+      if (other.job == mine.job && other.node_rank != mine.node_rank) continue;
+      if (is_same_folder(other.log_dir, mine.log_dir)) return std::move(other);
+    }
+  }
+  return std::nullopt;
 }
 
 // The paths that a process has mapped or open.
@@ -181,7 +203,23 @@ Status write_scheduler_file(const std::string& directory, Keeper keeper) {
 }
 
 Status write_agent_file(const std::string& directory, Keeper keeper) {
+  const std::string all_jobs = fs::path(directory).parent_path();
+  // Of two that come at once one sees the other.
+  const io::Fd turn = io::lock_folder(all_jobs);
+  if (const auto other = agent_with_logs_of(keeper, all_jobs)) {
+    const bool same = other->job == keeper.job;
+    return Error{Blame::kUser,
+                 cat("--log_dir is ", keeper.log_dir, ", where ",
+                     same ? cat("another msrun of this job with --node_rank=", keeper.node_rank)
+                          : cat("job ", other->job, ", which still runs,"),
+                     " writes its logs (process ", other->pid, "): give this one another ",
+                     same ? "--node_rank" : "--log_dir, or wait for the end of that job")};
+  }
   return write_keeper(cat(directory, '/', kAgentPrefix, ::getpid(), ".json"), std::move(keeper));
+}
+
+void remove_unused(const std::string& directory) {
+  if (::rmdir(directory.c_str()) == 0) ::rmdir(fs::path(directory).parent_path().c_str());
 }
 
 Result<bool> remove_job_files(const std::string& directory) {

@@ -17,17 +17,25 @@ namespace holdfast::runtime {
 // A process of a job: the scheduler, or an agent.
 struct Keeper {
   std::string job;
-  std::string host;        // The scheduler's: where it listens.
-  std::uint16_t port = 0;  // The same; of an agent: its scheduler's, 0 if it runs none.
-  std::string log_dir;     // An agent's.
+  std::string host;            // The scheduler's: where it listens.
+  std::uint16_t port = 0;      // The same; of an agent: its scheduler's, 0 if it runs none.
+  std::string log_dir;         // An agent's.
+  std::int32_t node_rank = 0;  // An agent's.
   pid_t pid = 0;
   std::uint64_t start_time = 0;  // With the pid it names one process (io/process.h).
 };
 
 // Writes this process down as the job's scheduler, or as one of its agents; pid and start time are
 // filled in. The file stays locked until the process has ended.
+//
+// An agent's has to be alone with its log folder, but for agents of the same job with other node
+// ranks, whose logs have other names. Else nothing is written, and the error names the agent that
+// has the folder.
 Status write_scheduler_file(const std::string& directory, Keeper keeper);
 Status write_agent_file(const std::string& directory, Keeper keeper);
+
+// Removes the folder where nothing has been put into it: for an agent that does not start its job.
+void remove_unused(const std::string& directory);
 
 // Removes the folder with all that is in it, unless another agent of the job still runs on this
 // host. Returns whether it was removed.

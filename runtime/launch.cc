@@ -4,11 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "base/text.h"
@@ -19,6 +17,7 @@
 #include "io/process.h"
 #include "runtime/given_paths.h"
 #include "runtime/job_files.h"
+#include "runtime/moment.h"
 #include "runtime/random_bits.h"
 
 namespace holdfast::runtime {
@@ -132,23 +131,6 @@ Status look_at_other_jobs(const std::string& job, std::vector<std::string>& rema
                           "; `holdfast clean` removes them"));
   }
   return {};
-}
-
-// A job whose agent was killed just now still dies: its port and its name are free in a moment, and
-// whoever starts it again at once, by a script say, need not try twice. `waits` is called before
-// the second time.
-template <class Check, class Waits>
-Status in_a_moment(const Check& check, const Waits& waits) {
-  constexpr auto kMoment = std::chrono::seconds(2);
-  constexpr auto kBetween = std::chrono::milliseconds(10);
-  const auto end = std::chrono::steady_clock::now() + kMoment;
-  Status status = check();
-  if (!status) waits();
-  while (!status && std::chrono::steady_clock::now() < end) {
-    std::this_thread::sleep_for(kBetween);
-    status = check();
-  }
-  return status;
 }
 
 // An address that is wrong is so with every port, and stays so.
