@@ -10,7 +10,8 @@ take at most: detection, kill → known to the scheduler; abort, the scheduler s
 collective, from where it came to one if that was later (its own forward and backward pass is no waiting), for the
 last survivor; re-form, the last rank has the version all go on from → the new group is formed in all ranks.
 torchrun: the same model in DDP over Gloo with a checkpoint at every step and `--max-restarts`, tuned as far as it
-goes (bench/torchrun.py); steps lost are counted too. Prints one table. With --check it fails where a figure is out of all proportion to the
+goes (bench/torchrun.py); steps lost are counted too. Prints one table; of a
+recovery that took several times the median it says where the time went. With --check it fails where a figure is out of all proportion to the
 program's own start in the same run, which holds on a busy machine as well.
 """
 import argparse
@@ -24,11 +25,13 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "chaos"))
-from job import Job, alive, kill  # noqa: E402
+from job import Job, kill  # noqa: E402
 from torchrun import Torchrun  # noqa: E402
 
 SPARE_LIMIT = 120  # Seconds: a spare starts only while nothing else wants the processor.
 UNSEEN = 0.25  # Seconds after a kill in which the bench does nothing.
+BATCH = 16  # Of each worker.
+OUTLIER = 3  # Medians: a recovery that took longer is explained.
 TORCHRUN_LIMIT = 90  # Seconds for a start or a restart, on a busy machine.
 
 
@@ -56,12 +59,6 @@ def of_new_generation(trace, at):
     return lambda event: event["generation"] == newest
 
 
-def ready_spares(trace):
-    """How many wait now: with the program's start behind them. Those that were given a place wait no more."""
-    gone = {e["pid"] for e in trace.events("promoted")}
-    return sum(alive(pid) for pid in {e["pid"] for e in trace.events("waiting")} - gone)
-
-
 def phases(trace, at):
     """Milliseconds of detection, abort and re-form of the recovery from the one kill at `at`."""
     later = sorted((e for e in trace.lines if e["t_ns"] > at), key=lambda e: e["t_ns"])
@@ -82,12 +79,30 @@ def phases(trace, at):
     return [ns / 1e6 for ns in spans]
 
 
+def explain(trace, at, firsts, per_epoch):
+    """Where the milliseconds of a long recovery went, by the traces."""
+    later = [e for e in trace.lines if e["t_ns"] > at]
+    ms = lambda t_ns: f"{max(0.0, (t_ns - at) / 1e6):.0f} ms"  # noqa: E731
+    parked = [e for e in later if e["event"] == "parked"]
+    formed = max(e["t_ns"] for e in later if e["event"] == "reform")
+    step = min(e["step"] for e in firsts.values())
+    passes = max((e["waited_since_ns"] for e in parked), default=at)
+    evaluates = ", the first of an epoch, in which the example evaluates" if (step - 1) % per_epoch == 0 else ""
+    return (f"    {ms(max(e['t_ns'] for e in firsts.values()))}: survivors came from their own passes by {ms(passes)}, all had stopped by "
+            f"{ms(max(e['t_ns'] for e in parked))}, the group was there at {ms(formed)}; then step {step}{evaluates}")
+
+
+def samples_in(folder):
+    return int.from_bytes((folder / "train-labels-idx1-ubyte").read_bytes()[4:8], "big")
+
+
 def ours(arguments, spares, rounds, folder):
     """Several kills in one job; a kill waits until the former spare's successor is ready."""
-    times, steps, found = [], [], []
+    times, steps, found, explained = [], [], [], []
+    per_epoch = samples_in(arguments.data) // (BATCH * arguments.workers)
     path = folder / f"ours-{spares}"
     path.mkdir()
-    program = [arguments.bin / "mnist", "--data", arguments.data, "--epochs", 100000, "--steps", 1000000, "--batch", 16,
+    program = [arguments.bin / "mnist", "--data", arguments.data, "--epochs", 100000, "--steps", 1000000, "--batch", BATCH,
                "--seed", 3, "--optimizer", "momentum", "--model", "mlp"]
     began = now()
     with Job(arguments.bin, path, program, arguments.workers, spares, max_restarts=100) as job:
@@ -95,7 +110,7 @@ def ours(arguments, spares, rounds, folder):
         startup = (min(e["t_ns"] for e in job.trace.events("step")) - began) / 1e6
         for _ in range(rounds):
             time.sleep(3.0)  # All have stepped for a while.
-            job.until(lambda t: ready_spares(t) >= spares, limit=SPARE_LIMIT, what="a ready spare", every=0.1)
+            job.until(lambda t: t.ready_spares() >= spares, limit=SPARE_LIMIT, what="a ready spare", every=0.1)
             victim = job.trace.pid_of(random.randrange(arguments.workers))
             at = now()
             kill(victim)
@@ -107,11 +122,13 @@ def ours(arguments, spares, rounds, folder):
             firsts = first_steps(job.trace, at, of_new_generation(job.trace, at), arguments.workers)
             times.append((max(e["t_ns"] for e in firsts.values()) - at) / 1e6)
             found.append(phases(job.trace, at))
+            explained.append(explain(job.trace, at, firsts, per_epoch))
         mine = sorted(e["t_ns"] for e in job.trace.events("step") if e["rank"] == 0)
         steps = [(b - a) / 1e6 for a, b in zip(mine, mine[1:])]
         job.process.send_signal(signal.SIGTERM)
         job.wait()
-    return times, startup, steps, list(zip(*found))
+    long = [text for ms, text in zip(times, explained) if ms > OUTLIER * statistics.median(times)]
+    return times, startup, steps, list(zip(*found)), long
 
 
 def torchrun(arguments, number, folder):
@@ -129,9 +146,10 @@ def torchrun(arguments, number, folder):
         return ((max(e["t_ns"] for e in first.values()) - at) / 1e6, made + 1 - min(e["step"] for e in first.values()))
 
 
-def phase_rows(found):
+def phase_rows(found, long):
     for name, values in zip(("detection, to be ≤ 1", "abort, to be ≤ 1", "re-form, to be ≤ 5"), found):
         table_row(f"  {name}", values)
+    print(*long, sep="\n", end="\n" * bool(long), flush=True)
 
 
 def check(startup, bounds):
@@ -153,13 +171,13 @@ def main():
     print(f"{'milliseconds':44} {'median':>9} {'min':>9} {'max':>9}    n  load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
         folder = Path(name)
-        with_spare, _, steps, found = ours(arguments, 1, arguments.rounds, folder)
+        with_spare, _, steps, found, long = ours(arguments, 1, arguments.rounds, folder)
         table_row("kill → all ranks stepped, with a spare", with_spare)
-        phase_rows(found)
+        phase_rows(found, long)
         table_row("  one step (healthy)", steps)
-        without, startup, _, found_without = ours(arguments, 0, arguments.rounds, folder)
+        without, startup, _, found_without, long_without = ours(arguments, 0, arguments.rounds, folder)
         table_row("kill → all ranks stepped, no spare", without)
-        phase_rows(found_without)
+        phase_rows(found_without, long_without)
         table_row("  the program's own start (msrun → first step)", [startup])
         if arguments.check:
             check(startup, {"a recovery with a spare": (with_spare, 1), "a recovery without one": (without, 2),

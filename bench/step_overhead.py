@@ -7,7 +7,8 @@ All train 784-512-512-10 with momentum at batch 16, one thread a process. bench_
 ours in turns in one process, on the same data, so that a busy machine disturbs both alike. `to plain` is the
 median over all pairs of neighbouring blocks, with the middle half of them: by the clock, and by processor time,
 which leaves out what else the machine did. `protection off` (HOLDFAST_PROTECT=0) leaves out staging and the
-commit barrier. With several workers the plain loop runs as often at the same time and exchanges nothing.
+commit barrier; `protection costs` is, in percent of the plain step, on less off of the same round (of each the
+median over its pairs): the median over the rounds, with the middle half and how many rounds there were. With several workers the plain loop runs as often at the same time and exchanges nothing.
 Nothing is traced. Rounds are interleaved; the load of the machine is printed with them.
 """
 import argparse
@@ -58,6 +59,20 @@ def to_plain(pairs, kind):
     return f"{middle:.3f} ({low:.3f}-{high:.3f})"
 
 
+def costs(on, off, kind):
+    """Percent of the plain step, of one round."""
+    ratio = lambda pairs: statistics.median(a[kind] / b[kind] for a, b in pairs)  # noqa: E731
+    return 100 * (ratio(on) - ratio(off))
+
+
+def costs_of(rounds, kind):
+    values = [costs(on, off, kind) for off, on in rounds]
+    if len(values) == 1:
+        return f"{values[0]:+.2f} %"
+    low, middle, high = statistics.quantiles(values, n=4)
+    return f"{middle:+.2f} % ({low:+.2f} to {high:+.2f}, {len(values)} rounds)"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=Path, required=True)
@@ -68,22 +83,26 @@ def main():
     arguments = parser.parse_args()
     arguments.bin, arguments.data = arguments.bin.resolve(), arguments.data.resolve()
     cases = [(workers, protect) for workers in arguments.workers for protect in (False, True)]
-    pairs = {case: [] for case in cases}
+    found = {case: [] for case in cases}  # Of each round its pairs.
     over_gloo = []
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
         for number in range(arguments.rounds):
             for case in cases:
-                pairs[case] += ours(arguments, *case, Path(name))
+                found[case].append(ours(arguments, *case, Path(name)))
             if arguments.torch:
                 over_gloo.append(gloo(arguments, Path(name) / f"gloo-{number}", 2))
     print(f"{'ms per step':40} {'median':>8} {'min':>8} {'max':>8}  to plain by the clock, and by processor time"
           f" (load {os.getloadavg()[0]:.1f})")
     for workers, protect in cases:
-        mine, plain = zip(*pairs[workers, protect])
+        pairs = [pair for each in found[workers, protect] for pair in each]
+        mine, plain = zip(*pairs)
         if not protect:
             row(f"plain libtorch loop, {workers} at once", [t[0] for t in plain])
         row(f"ours, {workers} worker(s), protection {'on' if protect else 'off'}", [t[0] for t in mine],
-            "   ".join(to_plain(pairs[workers, protect], kind) for kind in (0, 1)))
+            "   ".join(to_plain(pairs, kind) for kind in (0, 1)))
+        if protect:
+            rounds = list(zip(found[workers, False], found[workers, True]))
+            print(f"  protection costs: by the clock {costs_of(rounds, 0)}, by processor time {costs_of(rounds, 1)}", flush=True)
     if over_gloo:
         row("PyTorch DDP over Gloo, 2 processes", over_gloo)
 

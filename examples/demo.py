@@ -29,13 +29,15 @@ def who_told(trace, fault):
     return "Its agent told the scheduler, which" if told else "The scheduler"
 
 
-def successor(trace, rank, generation):
-    """Which process has the rank in this generation, and whether it was a spare."""
+def successor(trace, rank, generation, killed_ns):
+    """Which process has the rank in this generation, and whether it was a spare that waited."""
     pid = next((e["pid"] for e in trace.events("resume") if e["rank"] == rank and e["generation"] == generation), None)
     if pid is None:
         return "Nobody took its place"
     spare = any(e["child"] == pid for e in trace.events("promote"))
-    return f"{'A spare' if spare else 'A new process'} ({pid}) took its place"
+    waited = any(e["pid"] == pid and e["t_ns"] < killed_ns for e in trace.events("waiting"))
+    what = "A new process" if not spare else "A spare" if waited else "A spare that was still starting"
+    return f"{what} ({pid}) took its place"
 
 
 def describe(number, rank, pid, killed_ns, job):
@@ -55,7 +57,7 @@ def describe(number, rank, pid, killed_ns, job):
     print(f"Recovery {number}: worker {rank} (process {pid}) was killed with SIGKILL after step {before}. "
           f"{who_told(trace, fault)} knew {ms(fault)} after the kill and said stop at {ms(stop)}; all had stopped "
           f"and reported by {ms(plan)}; the group was formed again, as generation {generation}, at {ms(resume)}, "
-          f"and went on from step {version}. {successor(trace, rank, generation)}; all {WORKERS} ranks had made a new step at {ms(last)}. "
+          f"and went on from step {version}. {successor(trace, rank, generation, killed_ns)}; all {WORKERS} ranks had made a new step at {ms(last)}. "
           f"Steps lost: {max(0, before - version)}.")
 
 
@@ -75,7 +77,9 @@ def train(arguments, folder, name, victims):
         total = arguments.epochs * (digits_in(arguments.data) // (BATCH * WORKERS))
         for number, rank in enumerate(victims, 1):
             goal = total * number // (len(victims) + 1) + random.randrange(total // 10 + 1)
-            if not job.until(lambda t: t.newest_step() >= goal and t.pid_of(rank), 600, f"step {goal}"):
+            patience = goal + total // 10  # Where the machine is too busy for a spare to start.
+            if not job.until(lambda t: t.newest_step() >= goal and t.pid_of(rank)
+                             and (t.ready_spares() >= min(arguments.spares, 1) or t.newest_step() >= patience), 600, f"step {goal}"):
                 break
             time.sleep(random.random() * 0.01)
             pid = job.trace.pid_of(rank)
@@ -99,8 +103,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--spares", type=int, default=1)
+    parser.add_argument("--epochs", type=int, default=24)
+    parser.add_argument("--spares", type=int, default=2)
     arguments = parser.parse_args()
     arguments.bin, arguments.data = arguments.bin.resolve(), arguments.data.resolve()
     source = arguments.data / "SOURCE"

@@ -15,11 +15,12 @@ MS = 1_000_000
 KILLED = 100 * MS
 
 
-def said(detected_ns, replaced):
+def said(detected_ns, replaced, waits_ns=0):
     """The paragraph on a recovery of rank 2 by process 77, whose trace has these lines."""
     lines = [{"event": "step", "rank": r, "step": 9, "generation": 1, "t_ns": 90 * MS} for r in range(4)]
     lines += [{"event": "died", "process": 4, "detected_ns": 101 * MS, "t_ns": 102 * MS}, {**replaced, "t_ns": 102 * MS},
               {"event": "fault", "detected_ns": detected_ns, "t_ns": 103 * MS}]
+    lines += [{"event": "waiting", "pid": 77, "t_ns": waits_ns}] if waits_ns else []
     lines += [{"event": "stop", "t_ns": 104 * MS}, {"event": "plan", "t_ns": 105 * MS},
               {"event": "resume", "rank": -1, "pid": 1, "generation": 2, "version": 9, "t_ns": 106 * MS},
               {"event": "resume", "rank": 2, "pid": 77, "generation": 2, "version": 9, "t_ns": 106 * MS}]
@@ -32,10 +33,14 @@ def said(detected_ns, replaced):
 
 class Demo(unittest.TestCase):
     def test_a_spare_that_the_agent_promoted(self):
-        text = said(101 * MS, {"event": "promote", "child": 77})
+        text = said(101 * MS, {"event": "promote", "child": 77}, waits_ns=99 * MS)
         self.assertIn("after step 9. Its agent told the scheduler, which knew 3.0 ms after the kill", text)
         self.assertIn("went on from step 9. A spare (77) took its place; all 4 ranks had made a new step at 13.0 ms", text)
         self.assertIn("Steps lost: 0.", text)
+
+    def test_a_spare_that_did_not_wait_yet(self):
+        text = said(101 * MS, {"event": "promote", "child": 77}, waits_ns=104 * MS)
+        self.assertIn("A spare that was still starting (77) took its place", text)
 
     def test_a_new_process_and_a_scheduler_that_saw_it_by_itself(self):
         text = said(0, {"event": "spawn", "child": 77})

@@ -52,6 +52,11 @@ class Trace:
     def newest_step(self):
         return max((x["step"] for x in self.events("step")), default=0)
 
+    def ready_spares(self):
+        """How many wait now: with the program's start behind them. Those that were given a place wait no more."""
+        gone = {e["pid"] for e in self.events("promoted")}
+        return sum(alive(pid) for pid in {e["pid"] for e in self.events("waiting")} - gone)
+
 
 def free_port():
     with socket.socket() as s:
