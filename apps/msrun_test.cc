@@ -262,6 +262,24 @@ TEST(Msrun, RefusesASecondJobOfTheSameName) {
   EXPECT_EQ(job.wait(), 128 + SIGTERM);
 }
 
+TEST(Msrun, SaysWhichLimitIsTooLowAndLeavesNothing) {
+  int wanting = 0;
+  for (int files = 6; files <= 24; ++files) {
+    Job job(cat("files-", files));
+    const auto run =
+        job.start({"/bin/sh", "-c", cat("ulimit -n ", files, "; exec \"$@\""), "sh", MSRUN,
+                   "--master_port", cat(job.port), "--log_dir", job.logs, "--worker_num=1",
+                   cat("--join=", files % 3 == 0 ? "False" : "True"), "true"},
+                  {});
+    const int code = job.wait(run, 30);
+    if (code != 0) ++wanting;
+    EXPECT_TRUE(code == 0 || code == 1 || code == 2 || code == 127) << files << ": " << code;
+    EXPECT_EQ(code != 0, has(job.output(), "`ulimit -n`")) << files << ": " << job.output();
+    EXPECT_TRUE(until([&] { return job.nothing_left(); })) << files;
+  }
+  EXPECT_GT(wanting, 5);
+}
+
 // The default folder is the current one: whoever starts two jobs in one shell has them there.
 TEST(Msrun, RefusesTheLogFolderOfAJobThatRuns) {
   Job job("same-logs");

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/remedy.h"
 #include "base/text.h"
 
 namespace holdfast::arena {
@@ -19,7 +20,8 @@ constexpr std::uint64_t kHugePage = 2U << 20U;
 constexpr int kMadviseCollapse = 25;  // MADV_COLLAPSE; glibc 2.36 does not name it.
 
 Error failed(const std::string& doing, const std::string& path) {
-  return {Blame::kWorld, cat("Can not ", doing, " ", path, ": ", std::strerror(errno), ".")};
+  return {Blame::kWorld,
+          cat("Can not ", doing, " ", path, ": ", std::strerror(errno), remedy_of(errno), ".")};
 }
 
 std::string directory_of(const std::string& path) {

@@ -9,8 +9,11 @@
 namespace holdfast::io {
 
 // "<what failed>: <the system's words>", e.g. "cannot open /x: Permission denied". `what` names the
-// thing. Blame is the world's.
+// thing. A limit that was met is followed by how to raise it. Blame is the world's.
 Error system_error(std::string_view what, int error_number);
 Error system_error(std::string_view what, const std::error_code& code);
+
+// The same where a process or a thread was to be made.
+Error no_task(std::string_view what, int error_number);
 
 }  // namespace holdfast::io

@@ -94,9 +94,11 @@ Status make_directories(const std::string& path, mode_t mode) {
   for (std::size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
     const std::string folder = path.substr(0, end);
     struct stat about {};
-    const bool there = ::mkdir(folder.c_str(), mode) == 0 ||
-                       (::stat(folder.c_str(), &about) == 0 && S_ISDIR(about.st_mode));
-    if (!there) return system_error(cat("cannot make the folder ", folder), errno);
+    // Why it can not be made, not that it is not there: that was the reason to make it.
+    const int error_number = ::mkdir(folder.c_str(), mode) == 0 ? 0 : errno;
+    const bool there =
+        error_number == 0 || (::stat(folder.c_str(), &about) == 0 && S_ISDIR(about.st_mode));
+    if (!there) return system_error(cat("cannot make the folder ", folder), error_number);
     if (end == std::string::npos) return {};
   }
 }

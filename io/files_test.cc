@@ -34,6 +34,15 @@ TEST(Files, MakesFoldersWithTheMode) {
   EXPECT_NE(refused.error().what.find(folder / "file"), std::string::npos);
 }
 
+// As of a file system that is read-only: what is not there can not be made.
+TEST(Files, SaysWhyAFolderCanNotBeMadeAndNotThatItIsNotThere) {
+  const TemporaryFolder folder;
+  fs::create_symlink(folder / "nowhere", folder / "link");
+  const auto refused = make_directories(folder / "link");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().what, cat("cannot make the folder ", folder / "link", ": File exists"));
+}
+
 TEST(Files, RemovesOnlyBeneathThePrefix) {
   const TemporaryFolder folder;
   const std::string inside = folder / "in";

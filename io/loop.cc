@@ -4,8 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <ctime>
+#include <memory>
+#include <system_error>
 #include <type_traits>
 #include <utility>
 
@@ -24,7 +27,7 @@ void Loop::Impl::check_thread() const {
 
 Loop::Impl::Impl() {
   const int fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  HF_ASSERT(fd >= 0);
+  if (fd < 0) throw std::system_error(errno, std::system_category());
   bell.assign(fd);
   await_bell();
 }
@@ -149,9 +152,12 @@ Instant Loop::now() {
 
 void Loop::run() {
   HF_ASSERT(impl_->runner.exchange(std::this_thread::get_id()) == std::thread::id());
+  // Also where a task throws for want of a descriptor: who catches it lets the loop go.
+  const std::unique_ptr<Impl, void (*)(Impl*)> over(impl_.get(), [](Impl* impl) {
+    impl->context.restart();
+    impl->runner = std::thread::id();
+  });
   impl_->context.run();
-  impl_->context.restart();
-  impl_->runner = std::thread::id();
 }
 
 void Loop::stop() {

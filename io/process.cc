@@ -13,6 +13,7 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "base/assert.h"
@@ -82,13 +83,17 @@ std::string describe(const Exit& exit) {
   if (exit.signal == 0) return cat("exited with code ", exit.code);
   const char* name = ::sigabbrev_np(exit.signal);
   if (name == nullptr) return cat("was killed by signal ", exit.signal);
-  return cat("was killed by signal ", exit.signal, " (SIG", name, ")");
+  // A limit that the user has met ends a process without a word of its own.
+  const char* why = exit.signal == SIGXFSZ   ? ": a file grew beyond the limit of `ulimit -f`"
+                    : exit.signal == SIGXCPU ? ": its processor time met the limit of `ulimit -t`"
+                                             : "";
+  return cat("was killed by signal ", exit.signal, " (SIG", name, why, ")");
 }
 
 void watch(Loop& loop, int pidfd, std::function<void(Exit)> on_exit) {
   loop.impl().check_thread();
   const int copy = ::fcntl(pidfd, F_DUPFD_CLOEXEC, 3);
-  HF_ASSERT(copy >= 0);
+  if (copy < 0) throw std::system_error(errno, std::system_category());
   const auto watch = std::make_shared<Watch>(loop, copy);
   watch->on_exit = std::move(on_exit);
   watch->wait();

@@ -55,10 +55,12 @@ struct Exit {
 };
 
 // In words that follow a name: "was killed by signal 9 (SIGKILL)", "exited with code 3".
+// Of a signal that a limit sends it names the limit.
 std::string describe(const Exit& exit);
 
 // Calls `on_exit` once, in the loop, when the child has ended, and reaps it. Copies the descriptor.
-// From the loop's thread, or while no thread runs the loop.
+// From the loop's thread, or while no thread runs the loop. Throws std::system_error where no
+// descriptor can be had.
 void watch(Loop& loop, int pidfd, std::function<void(Exit)> on_exit);
 
 // Waits for the child's end and reaps it; for programs without a Loop, and tests.

@@ -70,6 +70,8 @@ TEST(Spawn, DescribesAnEndInWords) {
   EXPECT_EQ(describe({3, 0}), "exited with code 3");
   EXPECT_EQ(describe({0, SIGKILL}), "was killed by signal 9 (SIGKILL)");
   EXPECT_EQ(describe({0, 45}), "was killed by signal 45");
+  EXPECT_EQ(describe({0, SIGXFSZ}),
+            "was killed by signal 25 (SIGXFSZ: a file grew beyond the limit of `ulimit -f`)");
 }
 
 TEST(Spawn, GivesTheChildExactlyTheEnvironment) {

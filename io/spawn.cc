@@ -151,7 +151,7 @@ Error explain(const SpawnOptions& options, const Trouble& trouble) {
     case Stage::kProgram:
       break;
   }
-  return system_error(cannot, trouble.error_number);
+  return no_task(cannot, trouble.error_number);
 }
 
 // Copies that lie above every target number, so that no dup2() destroys what a later one needs.
@@ -211,7 +211,7 @@ Result<Child> spawn(const SpawnOptions& options) {
 
   Child child;
   child.pid = start(plan);
-  if (child.pid < 0) return system_error(cat("cannot start ", options.argv.front()), errno);
+  if (child.pid < 0) return no_task(cat("cannot start ", options.argv.front()), errno);
   // glibc 2.36 declares pidfd_open() without extern "C".
   child.pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, child.pid, 0)));
   const int no_pidfd = child.pidfd ? 0 : errno;

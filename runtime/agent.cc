@@ -6,16 +6,19 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <deque>
 #include <filesystem>
 #include <memory>
+#include <system_error>
 #include <utility>
 #include <variant>
 
 #include "base/text.h"
 #include "core/agent/machine.h"
 #include "io/connection.h"
+#include "io/errors.h"
 #include "io/files.h"
 #include "io/loop.h"
 #include "io/slice.h"
@@ -297,6 +300,11 @@ void complain(const std::string& text) {
   std::fprintf(stderr, "msrun: %s\n", text.c_str());
 }
 
+// A descriptor or a thread that can not be had.
+std::string without(const std::system_error& error) {
+  return io::no_task("can not run this job", error.code().value()).what;
+}
+
 // The reports of the recoveries outlive the job's folder.
 void keep_reports(const Launch& launch) {
   const std::string kept = launch.log_directory + "/recoveries.jsonl";
@@ -326,7 +334,12 @@ int run_job(const AgentOptions& options, const Launch& launch, std::function<voi
     return kExitUsage;
   }
   for (const auto& remark : launch.remarks) complain(remark);
-  const int code = Agent(options, launch, std::move(on_started)).run();
+  int code = 1;
+  try {
+    code = Agent(options, launch, std::move(on_started)).run();
+  } catch (const std::system_error& error) {  // Its destructor has ended all processes.
+    complain(without(error));
+  }
   if (options.runs_scheduler) keep_reports(launch);
   if (const auto removed = remove_job_files(launch.job_directory); !removed) {
     complain(removed.error().what);
@@ -353,18 +366,19 @@ int wait_for_start(int reading, pid_t pid, const Launch& launch) {
 
 int run_in_background(const AgentOptions& options, const Launch& launch) {
   std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-    complain("can not make a pipe to a background process; try --join True");
+  const auto give_up = [&](const Error& error) {
+    complain(cat(error.what, "; or try --join True"));
+    remove_unused(launch.job_directory);
     return 1;
+  };
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    return give_up(io::system_error("can not make a pipe to a background process", errno));
   }
   const io::Fd reading(ends[0]);
   io::Fd writing(ends[1]);
   std::fflush(nullptr);
   const pid_t pid = ::fork();
-  if (pid < 0) {
-    complain("can not start a background process; try --join True");
-    return 1;
-  }
+  if (pid < 0) return give_up(io::no_task("can not start a background process", errno));
   if (pid > 0) {
     writing.reset();
     return wait_for_start(reading.get(), pid, launch);
@@ -395,7 +409,7 @@ int run_in_background(const AgentOptions& options, const Launch& launch) {
 
 }  // namespace
 
-int run_agent(const AgentOptions& options) {
+int run_agent(const AgentOptions& options) try {
   const auto prepared = prepare(options, complain);
   if (const auto* wrong = std::get_if<Unlaunchable>(&prepared)) {
     complain(wrong->error.what);
@@ -404,6 +418,9 @@ int run_agent(const AgentOptions& options) {
   const Launch& launch = std::get<Launch>(prepared);
   if (!options.join) return run_in_background(options, launch);
   return run_job(options, launch, [] {});
+} catch (const std::system_error& error) {
+  complain(without(error));
+  return 1;
 }
 
 }  // namespace holdfast::runtime

@@ -117,13 +117,15 @@ Status Children::spawn(const agent::Spawn& what) {
   running_[what.process] = std::move(running);
   try {
     watch(what.process);
-  } catch (const std::system_error& error) {  // A thread more is more than this user may have.
-    const Running& unwatched = running_.at(what.process);
+  } catch (const std::system_error& error) {
+    // A thread more, or a descriptor, is more than may be had.
+    Running& unwatched = running_.at(what.process);
     (void)io::signal_group(unwatched.child.pid, SIGKILL);
     (void)io::wait_for(unwatched.child.pidfd.get());
+    if (unwatched.watcher->thread.joinable()) retire(std::move(unwatched.watcher));
     ::unlink(unwatched.lifeline.c_str());
     running_.erase(what.process);
-    return io::system_error(cat("cannot watch ", options_.argv.front()), error.code());
+    return io::no_task(cat("cannot watch ", options_.argv.front()), error.code().value());
   }
   return {};
 }

@@ -3,10 +3,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "base/text.h"
+#include "io/errors.h"
 #include "io/files.h"
 #include "runtime/given_paths.h"
 #include "runtime/job_files.h"
@@ -101,10 +103,14 @@ Result<int> open_and_serve(const config::Settings& settings) {
 
 }  // namespace
 
-int serve(const config::Settings& settings) {
+int serve(const config::Settings& settings) try {
   const auto code = open_and_serve(settings);
   if (code) return *code;
   log_line("scheduler", cat("can not serve job ", settings.job, ": ", code.error().what));
+  return 1;
+} catch (const std::system_error& error) {  // A descriptor that can not be had.
+  const auto what = cat("can not serve job ", settings.job);
+  log_line("scheduler", io::system_error(what, error.code()).what);
   return 1;
 }
 

@@ -3,8 +3,10 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <system_error>
 #include <utility>
 
+#include "io/errors.h"
 #include "io/slice.h"
 #include "runtime/given_paths.h"
 
@@ -19,8 +21,14 @@ Result<std::unique_ptr<Sentinel>> Sentinel::start(const config::Settings& settin
   sigset_t before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  sentinel->thread_ = std::thread([s = sentinel.get(), &settings] { s->hold(settings); });
+  int error_number = 0;
+  try {
+    sentinel->thread_ = std::thread([s = sentinel.get(), &settings] { s->hold(settings); });
+  } catch (const std::system_error& error) {
+    error_number = error.code().value();
+  }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (error_number != 0) return io::no_task("cannot make a thread", error_number);
   sentinel->phase_.wait(Phase::kStarting);
   if (!sentinel->held_) return sentinel->held_.error();
   return sentinel;
@@ -50,7 +58,7 @@ Sentinel::~Sentinel() {
   }
   phase_ = Phase::kOver;
   phase_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 }  // namespace holdfast::runtime

@@ -14,6 +14,7 @@
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -361,7 +362,7 @@ Worker::~Worker() {
   taken = false;
 }
 
-Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) {
+Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) try {
   HF_ASSERT(settings.role != config::Role::kScheduler);
   if (taken) {
     return Error{Blame::kUser,
@@ -385,6 +386,8 @@ Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) 
   if (settings.role != config::Role::kNone && settings.spare_fd < 0) control->begin();
   taken = true;
   return std::unique_ptr<Worker>(new Worker(std::move(control)));
+} catch (const std::system_error& error) {  // A thread or a descriptor that can not be had.
+  return io::no_task("this process can not take part in a job", error.code().value());
 }
 
 Result<Identity> Worker::identity() {
