@@ -41,7 +41,8 @@ enum class Outcome : std::uint8_t {
   kDone,
   kAborted,   // Somebody called abort() before the operation was complete.
   kLeft,      // A member ended its training in good order and will never come.
-  kMismatch,  // The ranks asked for different operations. No data was exchanged.
+  kMismatch,  // The ranks asked for different operations, or a rank has no room to show what it has
+              // in Options::directory. No data was exchanged.
 };
 
 // Names an operation that was started; only for the Group that gave it.
@@ -141,7 +142,8 @@ class Group {
   // who wait for this rank get kLeft. Idempotent; the destructor does it too.
   void leave();
 
-  // After kLeft or kMismatch: one sentence that names the ranks and what each asked for. Else "".
+  // After kLeft or kMismatch: one sentence that names the ranks and what each asked for (or for
+  // what there was no room). Else "".
   [[nodiscard]] std::string why() const;
 
  private:

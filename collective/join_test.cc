@@ -243,6 +243,48 @@ TEST(Join, SaysThatThereIsNoRoom) {
   }
 }
 
+// What is shown takes room of its own, with the first operation that shows so much.
+TEST(Join, SaysThatThereIsNoRoomForWhatARankShows) {
+  const std::size_t whole = pages_of(3);
+  if (whole == 0) GTEST_SKIP() << "needs the right to mount: run it as root";
+  constexpr std::size_t kCount = 75'000;  // 300 KB: less than a half, and many pages.
+  const std::vector<std::function<Outcome(Group&)>> operations = {
+      [](Group& group) {
+        std::vector<float> numbers(kCount, 1);
+        const Outcome o = group.all_reduce_staged(std::span(numbers));
+        return o == Outcome::kDone && numbers.back() != 3 ? Outcome::kLeft : o;
+      },
+      [](Group& group) {
+        std::vector<std::byte> bytes(4 * kCount, std::byte(group.rank()));
+        const Outcome o = group.broadcast(bytes, 2);
+        return o == Outcome::kDone && bytes.back() != std::byte(2) ? Outcome::kLeft : o;
+      },
+      [](Group& group) {
+        std::vector<std::byte> all(12 * kCount);
+        const std::vector<std::byte> mine(4 * kCount, std::byte(group.rank()));
+        const Outcome o = group.all_gather(mine, all);
+        return o == Outcome::kDone && all.back() != std::byte(2) ? Outcome::kLeft : o;
+      }};
+  const std::size_t most = whole + 3 * 2 * (4 * kCount / 4096 + 1) + 2;
+  for (const auto& operation : operations) {
+    for (std::size_t pages = whole + 2; pages <= most; pages += (most - whole - 2) / 8) {
+      TestJob job(3);
+      in_a_small_tmpfs(job, pages, [&] {
+        std::atomic<int> done = 0;
+        std::atomic<int> said = 0;
+        job.run([&](Group& group) {
+          const Outcome o = operation(group);
+          if (o == Outcome::kDone) ++done;
+          const bool names =
+              group.why().find(job.base().directory + ": make room") != std::string::npos;
+          if (o == Outcome::kMismatch && names) ++said;
+        });
+        return pages < whole + 100 ? said == 3 : pages == most ? done == 3 : done + said == 3;
+      });
+    }
+  }
+}
+
 // All come to make it at the same time, and there is room for one, but for a page of each.
 TEST(Join, TakesRoomForOneSegmentOnly) {
   constexpr int kRanks = 8;

@@ -129,12 +129,17 @@ Outcome Member::begin(Request request) {
   for (int k = 0; k < world_size(); ++k) by_rank.push_back(segment_->request(k, operations_));
   const std::lock_guard lock(mutex_);
   final_ = Outcome::kMismatch;
-  why_ = describe_mismatch(by_rank);
+  why_ = describe_mismatch(by_rank, segment_->directory());
   return final_;
 }
 
 Outcome Member::barrier() {
   return begin({.kind = Kind::kBarrier});
+}
+
+// What a rank shows needs memory, which has to be there before it is written to.
+Fault Member::have_room(std::size_t bytes) {
+  return segment_->take_staging(bytes) ? Fault::kNone : Fault::kNoRoom;
 }
 
 // ---- sums ---------------------------------------------------------------------------------------
@@ -159,12 +164,14 @@ Outcome Member::all_reduce(Numbers numbers) {
   const auto n = static_cast<std::size_t>(world_size());
   const bool alone = world_size() > kFewRanks && numbers.bytes * n <= kAloneBytes &&
                      numbers.bytes <= segment_->half_bytes();
-  if (alone && !outside) show(piece, {0, 0});
+  Fault fault = outside ? Fault::kOutside : Fault::kNone;
+  if (alone && !outside) fault = have_room(numbers.bytes);
+  if (alone && fault == Fault::kNone) show(piece, {0, 0});
   const Outcome begun = begin({.bytes = numbers.bytes,
                                .offset = outside ? 0 : offset,
                                .kind = Kind::kAllReduce,
                                .element = numbers.element,
-                               .fault = outside ? Fault::kOutside : Fault::kNone});
+                               .fault = fault});
   if (begun != Outcome::kDone || world_size() == 1) return begun;
   if (alone) {
     const Outcome summed = sum_all(piece);
@@ -216,22 +223,25 @@ Outcome Member::all_reduce_staged(Numbers numbers, const std::byte* from) {
     const Place place = own_regions_->place_of(numbers.data, numbers.bytes);
     if (place.region != 0) return all_reduce_placed(numbers, from, place);
   }
-  const Request request{
-      .bytes = numbers.bytes, .kind = Kind::kStagedAllReduce, .element = numbers.element};
-  if (world_size() > 1) return stage(numbers, from, &request);
-  const Outcome begun = begin(request);
+  if (world_size() > 1) return stage(numbers, from, false);
+  const Outcome begun =
+      begin({.bytes = numbers.bytes, .kind = Kind::kStagedAllReduce, .element = numbers.element});
   if (begun == Outcome::kDone && from != numbers.data) {
     copy_bytes(numbers.data, from, numbers.bytes);
   }
   return begun;
 }
 
-// Null: the operation was begun before, without showing a piece.
-Outcome Member::stage(const Numbers& numbers, const std::byte* from, const Request* request) {
+// Begun: before, without showing a piece.
+Outcome Member::stage(const Numbers& numbers, const std::byte* from, bool begun) {
   const bool few = world_size() <= kFewRanks;
   const std::size_t most = std::min(few ? kPieceBytes : kSharedPieceBytes, segment_->half_bytes());
   const bool whole = few || numbers.bytes <= std::min(kSmallBytes, most);
   const bool past = from != numbers.data && numbers.bytes >= kPastCachesBytes;
+  const Request request{.bytes = numbers.bytes,
+                        .kind = Kind::kStagedAllReduce,
+                        .element = numbers.element,
+                        .fault = have_room(std::min(most, numbers.bytes))};
   std::size_t at = 0;
   do {
     Piece piece{numbers, from + at, past};
@@ -240,10 +250,12 @@ Outcome Member::stage(const Numbers& numbers, const std::byte* from, const Reque
     piece.to.count = piece.to.bytes / size_of(numbers.element);
     const std::size_t left = numbers.bytes - at - piece.to.bytes;
     if (whole && left >= most) piece.soon = piece.from + most;
-    show(piece, whole ? Range{0, 0} : slice_of(piece.to.bytes, rank(), world_size()));
-    Outcome o = at == 0 && request != nullptr ? begin(*request) : pass();
+    if (request.fault == Fault::kNone) {
+      show(piece, whole ? Range{0, 0} : slice_of(piece.to.bytes, rank(), world_size()));
+    }
+    Outcome o = at == 0 ? begin(request) : pass();
     // Who has a place has not shown its piece: all ranks see that, and meet once more.
-    if (o == Outcome::kDone && at == 0 && request != nullptr && is_any_placed()) o = pass();
+    if (o == Outcome::kDone && at == 0 && !begun && is_any_placed()) o = begin(request);
     if (o != Outcome::kDone) return o;
     o = whole ? sum_all(piece) : sum_slice(piece);
     if (o != Outcome::kDone) return o;
@@ -310,15 +322,20 @@ Outcome Member::sum_slice(const Piece& piece) {
 
 Outcome Member::broadcast(std::span<std::byte> bytes, int root) {
   const bool known = root >= 0 && root < world_size();
+  const std::size_t half = segment_->half_bytes();
   const Request request{.bytes = bytes.size(),
                         .root = root,
                         .kind = Kind::kBroadcast,
-                        .fault = known ? Fault::kNone : Fault::kNoSuchRoot};
+                        .fault = !known           ? Fault::kNoSuchRoot
+                                 : rank() == root ? have_room(std::min(half, bytes.size()))
+                                                  : Fault::kNone};
   std::size_t at = 0;
   do {
-    const std::span piece = bytes.subspan(at, std::min(segment_->half_bytes(), bytes.size() - at));
+    const std::span piece = bytes.subspan(at, std::min(half, bytes.size() - at));
     std::byte* staging = segment_->staging(known ? root : 0, pieces_);
-    if (rank() == root) copy_bytes(staging, piece.data(), piece.size());
+    if (rank() == root && request.fault == Fault::kNone) {
+      copy_bytes(staging, piece.data(), piece.size());
+    }
     if (const Outcome o = at == 0 ? begin(request) : pass(); o != Outcome::kDone) return o;
     if (rank() != root) copy_bytes(piece.data(), staging, piece.size());
     ++pieces_;
@@ -329,13 +346,17 @@ Outcome Member::broadcast(std::span<std::byte> bytes, int root) {
 
 Outcome Member::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
   const auto n = static_cast<std::size_t>(world_size());
+  const std::size_t half = segment_->half_bytes();
+  const bool fits = all.size() == mine.size() * n;
   const Request request{.bytes = mine.size(),
                         .kind = Kind::kAllGather,
-                        .fault = all.size() == mine.size() * n ? Fault::kNone : Fault::kWrongSize};
+                        .fault = fits ? have_room(std::min(half, mine.size())) : Fault::kWrongSize};
   std::size_t at = 0;
   do {
-    const std::size_t bytes = std::min(segment_->half_bytes(), mine.size() - at);
-    copy_bytes(segment_->staging(rank(), pieces_), mine.data() + at, bytes);
+    const std::size_t bytes = std::min(half, mine.size() - at);
+    if (request.fault == Fault::kNone) {
+      copy_bytes(segment_->staging(rank(), pieces_), mine.data() + at, bytes);
+    }
     if (const Outcome o = at == 0 ? begin(request) : pass(); o != Outcome::kDone) return o;
     for (std::size_t k = 0; k < n; ++k) {
       copy_bytes(all.data() + k * mine.size() + at, segment_->staging(static_cast<int>(k), pieces_),

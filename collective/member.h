@@ -59,6 +59,7 @@ class Member {
   Status map_regions(const Group::Options& options);
   Outcome begin(Request request);
   Outcome pass();
+  Fault have_room(std::size_t bytes);
   Outcome fail(Passage passage);
   bool take(int owner, const Range& slice, std::uint64_t leave, Range& block);
   void show(const Piece& piece, Range unread);
@@ -66,7 +67,7 @@ class Member {
   void fetch(const Piece& piece, int owner, Range part);
   Outcome sum_all(const Piece& piece);
   Outcome sum_slice(const Piece& piece);
-  Outcome stage(const Numbers& to, const std::byte* from, const Request* request);
+  Outcome stage(const Numbers& to, const std::byte* from, bool begun);
   Outcome sum_in_place_of_all(std::span<std::byte* const> rows, const Numbers& numbers);
   // What follows is in member_regions.cc: sums in memory that each rank has registered for itself.
   struct Introduced {  // A region of some rank, as all ranks know it.

@@ -87,7 +87,7 @@ Outcome Member::all_reduce_placed(const Numbers& numbers, const std::byte* from,
           k == rank() ? numbers.data : region->mapping->bytes().data() + theirs.offset;
     }
   }
-  if (!placed) return stage(numbers, numbers.data, nullptr);
+  if (!placed) return stage(numbers, numbers.data, true);
   return sum_in_place_of_all({rows.data(), places.size()}, numbers);
 }
 

@@ -37,6 +37,8 @@ const char* describe_fault(Fault fault) {
       return ", which is no rank of the group";
     case Fault::kWrongSize:
       return " into memory of another size than that of all ranks together";
+    case Fault::kNoRoom:
+      return ", for which there is no room";
   }
   return "";
 }
@@ -54,7 +56,12 @@ std::string name_ranks(std::span<const int> ranks) {
   return out;
 }
 
-std::string describe_mismatch(std::span<const Request> by_rank) {
+std::string describe_mismatch(std::span<const Request> by_rank, const std::string& directory) {
+  for (std::size_t k = 0; k < by_rank.size(); ++k) {
+    if (by_rank[k].fault != Fault::kNoRoom) continue;
+    return cat("rank ", k, " asked for ", describe(by_rank[k]), " in ", directory,
+               ": make room there");
+  }
   std::string out;
   std::vector<bool> told(by_rank.size());
   for (std::size_t first = 0; first < by_rank.size(); ++first) {

@@ -20,7 +20,7 @@ enum class Kind : std::uint8_t {
 };
 
 // What makes a request impossible whatever the others ask.
-enum class Fault : std::uint8_t { kNone, kOutside, kNoSuchRoot, kWrongSize };
+enum class Fault : std::uint8_t { kNone, kOutside, kNoSuchRoot, kWrongSize, kNoRoom };
 
 // Lies in shared memory.
 struct Request {
@@ -43,8 +43,9 @@ struct Request {
 // "an all-reduce of 4096 bytes of float at byte 0 (operation 12)"
 [[nodiscard]] std::string describe(const Request& request);
 
-// One sentence on ranks whose requests can not be served together.
-[[nodiscard]] std::string describe_mismatch(std::span<const Request> by_rank);
+// One sentence on ranks whose requests can not be served together. `directory`: of the segment.
+[[nodiscard]] std::string describe_mismatch(std::span<const Request> by_rank,
+                                            const std::string& directory);
 
 // "rank 3", "ranks 0, 2, 3"
 [[nodiscard]] std::string name_ranks(std::span<const int> ranks);

@@ -70,8 +70,11 @@ Status check(const Group::Options& o) {
 
 }  // namespace
 
-Segment::Segment(const Group::Options& options, std::shared_ptr<Mapping> mapping)
-    : mapping_(std::move(mapping)),
+Segment::Segment(const Group::Options& options, std::unique_ptr<File> file,
+                 std::shared_ptr<Mapping> mapping)
+    : file_(std::move(file)),
+      mapping_(std::move(mapping)),
+      directory_(options.directory),
       rank_(options.rank),
       world_size_(options.world_size),
       half_bytes_(options.staging_bytes / 2 / kHalfUnit * kHalfUnit) {}
@@ -96,21 +99,34 @@ std::byte* Segment::staging(int rank, std::uint64_t piece) const {
          (static_cast<std::size_t>(rank) * 2 + piece % 2) * half_bytes_;
 }
 
-// A write to memory that a full tmpfs can not give is SIGBUS. So what every job uses is taken
-// before: the control pages, and of each half the first. Many use no more of staging, and to take
-// it all would cost each recovery of four ranks a millisecond.
-Status Segment::take(const File& file, std::uint64_t offset, std::size_t bytes,
-                     const Group::Options& o) {
-  const int error = take_memory(file, offset, bytes);
-  if (error == 0) return {};
-  if (error != ENOSPC) {
-    return Error{Blame::kWorld, cat("can not size the group's segment in ", o.directory, ": ",
-                                    std::strerror(error), "; it must be on a tmpfs")};
-  }
+Error Segment::no_room(const Group::Options& o) {
   const std::size_t first = kControlBytes + static_cast<std::size_t>(o.world_size) * 2 * kHalfUnit;
-  return Error{Blame::kWorld, cat("no room in ", o.directory, " for the group's segment: ", first,
-                                  " bytes for ", o.world_size, " ranks, and up to ", size_of(o),
-                                  " once they exchange numbers; make room there")};
+  return {Blame::kWorld, cat("no room in ", o.directory, " for the group's segment: ", first,
+                             " bytes for ", o.world_size, " ranks, and up to ", size_of(o),
+                             " once they exchange numbers; make room there")};
+}
+
+// A write to memory that a full tmpfs can not give is SIGBUS. So what every job uses is taken
+// before: the control pages, and of each half the first. To take all of it would cost each recovery
+// of four ranks a millisecond; what sums of private memory show is taken with the first of them.
+Status Segment::take_first(const File& file, std::size_t bytes, const Group::Options& o) {
+  const int error = take_memory(file, 0, bytes);
+  if (error == 0) return {};
+  if (error == ENOSPC) return no_room(o);
+  return Error{Blame::kWorld, cat("can not size the group's segment in ", o.directory, ": ",
+                                  std::strerror(error), "; it must be on a tmpfs")};
+}
+
+bool Segment::take_staging(std::size_t bytes) {
+  if (bytes <= taken_) [[likely]]
+    return true;
+  const std::size_t up_to = (bytes + kHalfUnit - 1) / kHalfUnit * kHalfUnit;
+  for (const std::uint64_t half : {0, 1}) {
+    const auto begin = static_cast<std::size_t>(staging(rank_, half) - mapping_->bytes().data());
+    if (take_memory(*file_, begin + taken_, up_to - taken_) != 0) return false;
+  }
+  taken_ = up_to;
+  return true;
 }
 
 // The file is made without a name, filled in, and then linked: nobody can open it half made, only
@@ -124,7 +140,7 @@ Status Segment::publish(const Group::Options& o, const std::string& path) {
   const File file(::open(o.directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (!file.is_open()) return failed("make");
   if (::ftruncate(file.fd(), static_cast<off_t>(size_of(o))) != 0) return failed("size");
-  if (const Status taken = take(file, 0, sizeof(Identity), o); !taken) return taken;
+  if (const Status taken = take_first(file, sizeof(Identity), o); !taken) return taken;
   const Identity identity = identity_of(o);  // The rest of Control starts as zero bytes.
   if (::pwrite(file.fd(), &identity, sizeof identity, 0) != sizeof identity) return failed("fill");
   const std::string unnamed = cat("/proc/self/fd/", file.fd());
@@ -202,20 +218,15 @@ Status Segment::meet(const Group::Options& o, const std::stop_token& cancel) {
 Result<std::unique_ptr<Segment>> Segment::open(const Group::Options& options) {
   if (const Status good = check(options); !good) return good.error();
   const std::string path = cat(options.directory, "/", file_name(options));
-  const auto file = open_or_publish(options, path);
+  auto file = open_or_publish(options, path);
   if (!file) return file.error();
-  if (auto taken = take(**file, 0, kControlBytes, options); !taken) return taken.error();
+  if (auto taken = take_first(**file, kControlBytes, options); !taken) return taken.error();
   auto mapping = Mapping::of(**file, path, 0, size_of(options));
   if (!mapping) return mapping.error();
-  std::unique_ptr<Segment> segment(new Segment(options, *std::move(mapping)));
-  for (const std::uint64_t half : {0, 1}) {
-    const auto offset = segment->staging(options.rank, half) - segment->mapping_->bytes().data();
-    const Status taken = take(**file, static_cast<std::uint64_t>(offset), kHalfUnit, options);
-    if (taken) continue;
-    segment->gate().abort();  // The others need not wait for a rank that can not come.
-    return taken.error();
-  }
-  return segment;
+  std::unique_ptr<Segment> segment(new Segment(options, *std::move(file), *std::move(mapping)));
+  if (segment->take_staging(kHalfUnit)) return segment;
+  segment->gate().abort();  // The others need not wait for a rank that can not come.
+  return no_room(options);
 }
 
 void Segment::leave() {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <stop_token>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -43,6 +44,10 @@ class Segment {
     return control().members[rank].taken;
   }
 
+  // Of both halves of this rank so many bytes, before the first is written to; false: no room.
+  [[nodiscard]] bool take_staging(std::size_t bytes);
+  [[nodiscard]] const std::string& directory() const { return directory_; }
+
   void leave();  // Tells the others; see Gate.
   [[nodiscard]] std::vector<int> left() const;
 
@@ -73,22 +78,26 @@ class Segment {
   };
   static constexpr std::size_t kControlBytes = (sizeof(Control) + 4095) / 4096 * 4096;  // Pages.
 
-  Segment(const Group::Options& options, std::shared_ptr<Mapping> mapping);
+  Segment(const Group::Options& options, std::unique_ptr<File> file,
+          std::shared_ptr<Mapping> mapping);
   static Identity identity_of(const Group::Options& options);
   static std::size_t size_of(const Group::Options& options);
   static Result<std::unique_ptr<File>> open_or_publish(const Group::Options& options,
                                                        const std::string& path);
-  static Status take(const File& file, std::uint64_t offset, std::size_t bytes,
-                     const Group::Options& options);
+  static Error no_room(const Group::Options& options);
+  static Status take_first(const File& file, std::size_t bytes, const Group::Options& options);
   static Status publish(const Group::Options& options, const std::string& path);
   [[nodiscard]] Control& control() const {
     return *reinterpret_cast<Control*>(mapping_->bytes().data());
   }
 
+  std::unique_ptr<File> file_;
   std::shared_ptr<Mapping> mapping_;
+  std::string directory_;
   int rank_;
   int world_size_;
   std::size_t half_bytes_;
+  std::size_t taken_ = 0;  // Of each of this rank's halves.
 };
 
 }  // namespace holdfast::collective
