@@ -202,13 +202,16 @@ TEST(Worker, WithAnotherNumberOfWorkersThanItsSchedulerEndsTheJob) {
   EXPECT_TRUE(job.nothing_left());
 }
 
-TEST(Worker, MakesNoFolderForALifelineThatNoAgentMade) {
+TEST(Worker, MakesNothingForALifelineThatNoAgentMade) {
   Job job("lifeline-by-hand");
-  const std::string folder = job.folder + "/nobody";
-  const auto worker = job.start(toy_command(job, 10), {"HOLDFAST_LIFELINE=" + folder + "/line"});
-  EXPECT_EQ(job.wait(worker, 30), 1) << job.output();
-  EXPECT_TRUE(has(job.output(), "HOLDFAST_LIFELINE is '" + folder)) << job.output();
-  EXPECT_FALSE(std::filesystem::exists(folder));
+  for (const char* name : {"/line", "/nobody/line"}) {
+    const std::string line = job.folder + name;
+    const auto worker = job.start(toy_command(job, 10), {"HOLDFAST_LIFELINE=" + line});
+    EXPECT_EQ(job.wait(worker, 30), 1) << job.output();
+    EXPECT_TRUE(has(job.output(), cat("HOLDFAST_LIFELINE is '", line, '\''))) << job.output();
+    EXPECT_FALSE(std::filesystem::exists(line));
+  }
+  EXPECT_FALSE(std::filesystem::exists(job.folder + "/nobody"));
 }
 
 TEST(Worker, SaysWhatIsWrongWithItsSettings) {
@@ -222,6 +225,7 @@ TEST(Worker, SaysWhatIsWrongWithItsSettings) {
       {"HOLDFAST_AGENT=garbage", "HOLDFAST_AGENT is 'garbage'"},
       {"HOLDFAST_TRACE=/proc/no", "HOLDFAST_TRACE is '/proc/no'"},
       {"MS_WORKER_NUM=2", "MS_WORKER_NUM is 2, but MS_ROLE is not set"},
+      {"HOLDFAST_SPARE_FD=99", "HOLDFAST_SPARE_FD is 99, but MS_ROLE is not set"},
       {"HOLDFAST_SPARES=1", "HOLDFAST_SPARES, which is no setting"}};
   for (const auto& [setting, words] : wrong) {
     const auto worker = job.start(toy_command(job, 10), {setting});

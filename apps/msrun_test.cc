@@ -8,6 +8,7 @@
 
 #include "apps/testing/job.h"
 #include "base/text.h"
+#include "config/settings.h"
 #include "io/fd.h"
 #include "io/files.h"
 
@@ -77,6 +78,15 @@ TEST(Msrun, RefusesAWrongSettingBeforeAnythingStarts) {
   EXPECT_EQ(job.wait(), 2);
   EXPECT_TRUE(has(job.output(), "HOLDFAST_UPDATE_THREADS is '99'")) << job.output();
   EXPECT_TRUE(job.nothing_left());
+}
+
+// Of a shell, or of a job that it is part of.
+TEST(Msrun, LetsWhatItSetsItselfCountForNothingInItsEnvironment) {
+  Job job("overridden");
+  for (const auto name : config::given_by_msrun()) job.environment.push_back(cat(name, "=foo"));
+  job.launch(toy(job, 10, {"--worker_num", "1"}));
+  EXPECT_EQ(job.wait(), 0) << job.output();
+  EXPECT_FALSE(has(job.output(), "foo")) << job.output();
 }
 
 TEST(Msrun, EndsWellWhereAllWorkersDoWithoutTraining) {

@@ -26,6 +26,11 @@ constexpr std::array<std::string_view, 7> kNotOurs = {
     "HOLDFAST_TORCH", "HOLDFAST_PYTHON", "HOLDFAST_MINDSPORE", "HOLDFAST_TEST",
     "HOLDFAST_SEEDS", "HOLDFAST_CI",     "HOLDFAST_BENCH"};
 
+constexpr std::array<std::string_view, 11> kGivenByMsrun = {
+    "MS_ROLE",           "MS_SCHED_HOST",        "MS_SCHED_PORT",    "MS_WORKER_NUM",
+    "MS_NODE_ID",        "HOLDFAST_INCARNATION", "HOLDFAST_ATTEMPT", "HOLDFAST_RUN",
+    "HOLDFAST_LIFELINE", "HOLDFAST_SPARE_FD",    "HOLDFAST_AGENT"};
+
 bool is_derived(const Row& row) {
   return row.default_text.starts_with('(');
 }
@@ -185,6 +190,10 @@ std::span<const Row> table() {
   return kTable;
 }
 
+std::span<const std::string_view> given_by_msrun() {
+  return kGivenByMsrun;
+}
+
 std::string allowed(const Row& row) {
   switch (row.kind) {
     case Kind::kRole:
@@ -226,6 +235,13 @@ std::string markdown() {
       "All settings are environment variables. One that is set but empty counts as unset. A wrong\n"
       "value, or a `HOLDFAST_` name that is not in this table, is an error before anything "
       "starts.\n\n"
+      "`msrun` gives its processes some of them itself, by its options, so that what its own\n"
+      "environment says of these counts for nothing, right or wrong: ";
+  for (const auto name : kGivenByMsrun) {
+    text += cat(name == kGivenByMsrun.front() ? "" : ", ", '`', name, '`');
+  }
+  text +=
+      ".\n\n"
       "| variable | allowed | default | meaning |\n"
       "| --- | --- | --- | --- |\n";
   for (const Row& row : kTable) {

@@ -112,6 +112,9 @@ struct ProcessName {
 // Of "PID:START_TIME:NAMESPACE"; nothing where the text is no such name.
 std::optional<ProcessName> process_name(std::string_view text);
 
+// The variables that msrun gives each of its processes, whatever its own environment says.
+std::span<const std::string_view> given_by_msrun();
+
 // What `row` may be, in words: "a whole number from 1 to 65535".
 std::string allowed(const Row& row);
 

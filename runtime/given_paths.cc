@@ -47,9 +47,9 @@ Result<std::optional<arena::Lifeline>> hold_lifeline(const config::Settings& set
   const std::string& path = settings.lifeline;
   if (path.empty()) return held;
   std::error_code error;
-  if (!std::filesystem::is_directory(std::filesystem::path(path).parent_path(), error)) {
+  if (!std::filesystem::is_regular_file(path, error)) {
     return Error{Blame::kUser, cat("HOLDFAST_LIFELINE is '", path,
-                                   "', but there is no such folder: only an agent (msrun) sets it, "
+                                   "', but there is no such file: only an agent (msrun) makes it, "
                                    "for a job that runs; unset it")};
   }
   auto lifeline = arena::Lifeline::hold(path);

@@ -20,7 +20,7 @@ namespace holdfast::runtime {
 [[nodiscard]] Result<io::Trace> open_trace(const config::Settings& settings,
                                            const std::string& role);
 
-// HOLDFAST_LIFELINE; none where that is unset. Its agent has made the folder; nobody else does.
+// HOLDFAST_LIFELINE; none where that is unset. Its agent has made the file; nobody else does.
 [[nodiscard]] Result<std::optional<arena::Lifeline>> hold_lifeline(
     const config::Settings& settings);
 

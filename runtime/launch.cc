@@ -35,10 +35,14 @@ std::string value_of(const std::vector<std::string>& environment, std::string_vi
   return {};
 }
 
-void set(std::vector<std::string>& environment, std::string_view name, std::string_view value) {
+void unset(std::vector<std::string>& environment, std::string_view name) {
   const std::string beginning = cat(name, '=');
   std::erase_if(environment, [&](const auto& entry) { return entry.starts_with(beginning); });
-  environment.push_back(beginning + std::string(value));
+}
+
+void set(std::vector<std::string>& environment, std::string_view name, std::string_view value) {
+  unset(environment, name);
+  environment.push_back(cat(name, '=', value));
 }
 
 std::string random_name() {
@@ -78,12 +82,8 @@ std::vector<std::string> environment_of(const AgentOptions& options,
                                         std::vector<std::string>& remarks) {
   std::vector<std::string> environment = options.environment;
   // What an outer launcher may have left is not this job's.
-  for (const char* name :
-       {"MS_ROLE", "MS_NODE_ID", "HOLDFAST_INCARNATION", "HOLDFAST_ATTEMPT", "HOLDFAST_LIFELINE",
-        "HOLDFAST_SPARE_FD", "HOLDFAST_AGENT", "HOLDFAST_PYTHON_LOG"}) {
-    const std::string beginning = cat(name, '=');
-    std::erase_if(environment, [&](const auto& entry) { return entry.starts_with(beginning); });
-  }
+  for (const auto name : config::given_by_msrun()) unset(environment, name);
+  unset(environment, "HOLDFAST_PYTHON_LOG");
   set(environment, "MS_SCHED_HOST", options.master_addr);
   set(environment, "MS_SCHED_PORT", cat(options.master_port));
   set(environment, "MS_WORKER_NUM", cat(options.worker_num));

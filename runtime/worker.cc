@@ -374,6 +374,11 @@ Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) 
                      "process would train alone: start it with msrun, or set MS_ROLE to MS_WORKER "
                      "(one process more, to MS_SCHED), or unset MS_WORKER_NUM")};
   }
+  if (settings.role == config::Role::kNone && settings.spare_fd >= 0) {
+    return Error{Blame::kUser,
+                 cat("HOLDFAST_SPARE_FD is ", settings.spare_fd, ", but MS_ROLE is ",
+                     "not set: only an agent (msrun) sets both, for its spares; ", "unset it")};
+  }
   auto control = std::make_unique<Control>(settings);
   auto lifeline = Sentinel::start(settings);
   if (!lifeline) return lifeline.error();

@@ -204,6 +204,8 @@ def test_core_a_forked_child_is_refused_and_harms_nobody() -> None:
 
 
 def test_core_a_forked_child_may_end_as_it_likes(tmp_path: Path) -> None:
+    lifeline = tmp_path / "lifeline"
+    lifeline.touch()
     done = run(
         """
         import os, sys, threading, time, holdfast
@@ -225,7 +227,7 @@ def test_core_a_forked_child_may_end_as_it_likes(tmp_path: Path) -> None:
         MS_WORKER_NUM="1",
         MS_SCHED_PORT="1",
         MS_NODE_ID="0",
-        HOLDFAST_LIFELINE=str(tmp_path / "lifeline"),
+        HOLDFAST_LIFELINE=str(lifeline),
     )
     assert (done.returncode, done.stdout) == (0, "0\n0\n"), done.stderr
 
