@@ -69,7 +69,7 @@ def test_torch_gradients_that_are_not_dropped_in_each_step_are_held(
 
 
 PROGRAM = """
-import json, os, signal, sys, torch, torch.distributed as dist, holdfast.torch as hf
+import contextlib, json, os, signal, sys, torch, torch.distributed as dist, holdfast.torch as hf
 config, folder = json.loads(sys.argv[1]), sys.argv[2]
 torch.set_num_threads(1)
 hf.init()
@@ -93,11 +93,15 @@ def body(x):
     if [rank, state.n] in config["kills"] and not os.path.exists(f"{folder}/killed-{state.n}"):
         open(f"{folder}/killed-{state.n}", "x").close()
         os.kill(os.getpid(), signal.SIGKILL)
-    optimizer.step()
+    if not accumulates():
+        optimizer.step()
+def accumulates():
+    return config["alone"] and state.n % 2 == 0
 if config["own"]:
     while state.n < 10:
-        with state.step():
-            body(data[state.n % 4])
+        with model.no_sync() if accumulates() else contextlib.nullcontext():
+            with state.step():
+                body(data[state.n % 4])
 else:
     for x in state.steps(data[:2], epochs=5):
         body(x)
@@ -110,23 +114,33 @@ dist.destroy_process_group()
 
 @pytest.mark.kill
 @pytest.mark.parametrize(
-    ("every", "to_none", "own", "view", "unused", "ranks", "spares"),
+    ("every", "to_none", "own", "alone", "view", "unused", "ranks", "spares"),
     [
-        (99, True, False, True, True, 2, 0),
-        (2, True, True, False, True, 2, 1),
+        (99, True, False, False, True, True, 2, 0),
+        (2, True, True, False, False, True, 2, 1),
         # A parameter without a gradient in a step is updated by zeros.
-        (1, False, True, False, True, 2, 0),
+        (1, False, True, False, False, True, 2, 0),
         # DDP divides by 3 what lies in its buckets, and multiplies by a third what does not.
-        (1, False, True, True, False, 3, 0),
-        (99, True, False, True, False, 3, 1),
+        (1, False, True, False, True, False, 3, 0),
+        (99, True, False, False, True, False, 3, 1),
+        # Rank 0 is killed in a step that no_sync() is around.
+        (2, False, True, True, True, False, 3, 0),
     ],
-    ids=["not at all", "in every second step", "to zeros", "to zeros, of 3", "not at all, of 3"],
+    ids=[
+        "not at all",
+        "in every second step",
+        "to zeros",
+        "to zeros, of 3",
+        "not at all, of 3",
+        "within no_sync, of 3",
+    ],
 )
 def test_torch_a_fault_does_not_change_what_gradients_are_added_to(
     tmp_path: Path,
     every: int,
     to_none: bool,
     own: bool,
+    alone: bool,
     view: bool,
     unused: bool,
     ranks: int,
@@ -134,7 +148,8 @@ def test_torch_a_fault_does_not_change_what_gradients_are_added_to(
 ) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    config = {"every": every, "to_none": to_none, "own": own, "view": view, "unused": unused}
+    config = {"every": every, "to_none": to_none, "own": own, "alone": alone}
+    config |= {"view": view, "unused": unused}
     calm = run(tmp_path / "calm", {**config, "kills": []}, ranks=ranks, program=program)
     assert calm[0][0] == 10  # type: ignore[index]
     kills = [[1, 5], [0, 8]]

@@ -186,29 +186,36 @@ def rehearse(ddp: Any, engine: Engine) -> None:
 
     For a spare that waits: its buckets and gradients get their memory, and what runs for the first
     time does so now, not in the first step of a recovery. Requires: settle(), an echo, no session.
-    Does nothing where somebody could see it: a hook, or a reducer that learns from its first pass.
+    Does nothing where somebody could see it: a gradient, a hook, a reducer that learns from its
+    first pass, or no_sync().
     """
+    if not ddp.require_backward_grad_sync:
+        return
     engine.rehearsing = True
     try:
-        _pass_zeros(ddp)
+        passed = _pass_zeros(ddp)
     finally:
         engine.rehearsing = False
+    if not passed:
+        return
     for parameter in _summed(ddp):
         parameter.grad = None
 
 
-def _pass_zeros(ddp: Any) -> None:
+def _pass_zeros(ddp: Any) -> bool:
+    """Make a backward pass of zeros that sums, within no_sync() too, if nobody can see it."""
     parameters = _summed(ddp)
     learns = ddp.static_graph or ddp.find_unused_parameters or ddp.mixed_precision is not None
     if learns or ddp._comm_hooks or not getattr(ddp, "_has_rebuilt_buckets", False):
-        return
-    if not all(_is_unobserved(p) for p in parameters) or not ddp.require_backward_grad_sync:
-        return
+        return False
+    if not all(_is_unobserved(p) for p in parameters):
+        return False
     if not all(hasattr(ddp.reducer, name) for name in REHEARSED):
-        return
+        return False
     ddp.reducer.prepare_for_forward()
     ddp.reducer.prepare_for_backward([])
     torch.autograd.backward(parameters, [torch.zeros_like(p) for p in parameters])
+    return True
 
 
 def _is_unobserved(parameter: Any) -> bool:
