@@ -7,6 +7,7 @@ from the traces that every process writes (HOLDFAST_TRACE).
 import argparse
 import random
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -61,13 +62,32 @@ def describe(number, rank, pid, killed_ns, job):
           f"Steps lost: {max(0, before - version)}.")
 
 
+def spares_in_words(spares):
+    return "" if spares == 0 else ", 1 spare" if spares == 1 else f", {spares} spares"
+
+
+def leave_in_good_order():
+    """A signal that ends us ends the job, too, and removes its folder."""
+    numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+               if signal.getsignal(n) != signal.SIG_IGN]
+
+    def leave(number, _):
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        print("\ninterrupted: ends the job and removes its files", file=sys.stderr)
+        sys.exit(128 + number)
+
+    for number in numbers:
+        signal.signal(number, leave)
+
+
 def digits_in(folder):
     """How many digits there are to train with, by the header of their labels."""
     return int.from_bytes((folder / "train-labels-idx1-ubyte").read_bytes()[4:8], "big")
 
 
 def train(arguments, folder, name, victims):
-    print(f"\n{name}: {WORKERS} workers" + (f", {arguments.spares} spares" if victims and arguments.spares else ""), flush=True)
+    print(f"\n{name}: {WORKERS} workers" + (spares_in_words(arguments.spares) if victims else ""), flush=True)
     path = folder / name.replace(" ", "-")
     path.mkdir()
     program = [arguments.bin / "mnist", "--data", arguments.data, "--epochs", arguments.epochs, "--batch", BATCH,
@@ -109,6 +129,7 @@ def main():
     arguments.bin, arguments.data = arguments.bin.resolve(), arguments.data.resolve()
     source = arguments.data / "SOURCE"
     print("data: " + (source.read_text().splitlines()[0] if source.exists() else str(arguments.data)))
+    leave_in_good_order()
     with tempfile.TemporaryDirectory(prefix="holdfast-run-") as name:
         folder = Path(name)
         disturbed, said, kills = train(arguments, folder, "run with faults", [2, 0])

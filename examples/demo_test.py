@@ -2,6 +2,9 @@
 """What the demonstration says of a recovery is what the traces say. demo_test.py (starts no job)"""
 import contextlib
 import io
+import os
+import signal
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -51,6 +54,24 @@ class Demo(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\1\0\0\xea\x60" + bytes(60000))
             self.assertEqual(demo.digits_in(Path(folder)), 60000)
+
+
+    def test_one_who_is_ended_takes_the_job_and_its_folder_along(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            (folder / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\1\0\0\xea\x60")
+            (folder / "msrun").write_text(f"#!/bin/sh\necho $$ > {folder}/pid\nexec sleep 1000\n")
+            (folder / "msrun").chmod(0o755)
+            (folder / "tmp").mkdir()
+            words = [sys.executable, demo.__file__, "--bin", name, "--data", name]
+            with subprocess.Popen(words, env={**os.environ, "TMPDIR": f"{name}/tmp"}, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL) as run:
+                while not (folder / "pid").exists() or not (folder / "pid").read_text().strip():
+                    self.assertIsNone(run.poll())
+                run.send_signal(signal.SIGTERM)
+                self.assertEqual(run.wait(60), 128 + signal.SIGTERM)
+            self.assertFalse(Path("/proc", (folder / "pid").read_text().strip()).exists())
+            self.assertEqual(list((folder / "tmp").iterdir()), [])
 
 
 if __name__ == "__main__":
