@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <iostream>
 #include <string>
 #include <string_view>
 
@@ -48,7 +49,13 @@ int run(int argc, char** argv) {
   settings->add_flag("--markdown", markdown, "As docs/settings.md");
   app.add_subcommand("run", "Start a job, as msrun does (run --help)");
 
-  if (argc > 1 && std::string_view(argv[1]) == "run") {
+  if (argc < 2) {
+    std::fprintf(stderr,
+                 "holdfast: say what to do: status, clean, settings or run (--help tells "
+                 "of each)\n");
+    return 2;
+  }
+  if (std::string_view(argv[1]) == "run") {
     return apps::launch("holdfast run", argc - 2, argv + 2, environ);
   }
   try {
@@ -68,5 +75,9 @@ int run(int argc, char** argv) {
 }  // namespace holdfast
 
 int main(int argc, char** argv) {
-  return holdfast::run(argc, argv);
+  const int code = holdfast::run(argc, argv);
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.flush()) return code;
+  std::fprintf(stderr,
+               "holdfast: what was to be said could not all be written: is the disk full?\n");
+  return code == 0 ? 1 : code;
 }

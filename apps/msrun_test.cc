@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "apps/testing/job.h"
@@ -169,13 +170,15 @@ TEST(Msrun, FailsAndSaysWhoCameWhereWorkersAreMissing) {
 }
 
 TEST(Msrun, EndsAllOnCtrlC) {
-  Job job("interrupt");
-  job.launch(toy(job, 1'000'000, {"--worker_num", "2", "--spares", "1"}));
-  ASSERT_TRUE(job.reaches(5)) << job.output();
-  job.signal(0, SIGINT);
-  EXPECT_EQ(job.wait(), 128 + SIGINT) << job.output();
-  EXPECT_TRUE(has(job.output(), "interrupted by signal 2")) << job.output();
-  EXPECT_TRUE(job.nothing_left());
+  for (const int key : {SIGINT, SIGQUIT}) {  // Ctrl-C, and Ctrl-\\.
+    Job job(cat("interrupt-", key));
+    job.launch(toy(job, 1'000'000, {"--worker_num", "2", "--spares", "1"}));
+    ASSERT_TRUE(job.reaches(5)) << job.output();
+    job.signal(0, key);
+    EXPECT_EQ(job.wait(), 128 + key) << job.output();
+    EXPECT_TRUE(has(job.output(), cat("interrupted by signal ", key))) << job.output();
+    EXPECT_TRUE(job.nothing_left());
+  }
 }
 
 TEST(Msrun, KillsThoseThatDoNotHeedCtrlC) {
@@ -228,6 +231,8 @@ TEST(Msrun, ReplacesAKilledWorkerAndReportsTheRecovery) {
   EXPECT_TRUE(has(reports, R"("ranks":[1])")) << reports;
   EXPECT_TRUE(has(reports, R"("steps_lost":0)")) << reports;
   EXPECT_FALSE(has(reports, R"("first_step_ms":null)")) << reports;
+  EXPECT_TRUE(has(job.output(), cat("msrun: 1 recovery: ", job.logs, "/recoveries.jsonl tells")))
+      << job.output();
   EXPECT_TRUE(job.nothing_left());
 }
 
@@ -241,6 +246,20 @@ TEST(Msrun, GivesASpareThePlaceOfAKilledWorker) {
   EXPECT_TRUE(has(job.log("worker_0.log"), "goes on in " + job.logs + "/spare_0.log"))
       << job.log("worker_0.log");
   EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Msrun, SaysWhereTheMemoryIsIfNotInSharedMemory) {
+  Job job("no-shared-memory");
+  const auto run = job.start(
+      {"/bin/sh", "-c",
+       "unshare -m sh -c 'mount --bind /dev/shm /dev/shm && mount -o remount,ro,bind /dev/shm && "
+       "exec \"$@\"' sh \"$@\" || exit 77",
+       "sh", MSRUN, "--master_port", cat(job.port), "--log_dir", job.logs, "--worker_num=1",
+       "--join=True", "true"},
+      {});
+  if (job.wait(run, 30) == 77) GTEST_SKIP() << "only root can make it read-only: " << job.output();
+  EXPECT_EQ(count(job.output(), "/dev/shm can not be written to, so "), 1U) << job.output();
+  EXPECT_TRUE(has(job.output(), cat("/tmp/holdfast-", ::geteuid(), '/', job.name))) << job.output();
 }
 
 TEST(Msrun, RunsInTheBackgroundUnlessToldToJoin) {
@@ -325,6 +344,41 @@ TEST(Holdfast, SaysThatAJobIsNotThere) {
   const auto status = job.start({HOLDFAST, "status", "--job", job.name}, {});
   EXPECT_EQ(job.wait(status, 30), 1);
   EXPECT_TRUE(has(job.output(), "no job named '" + job.name + "'")) << job.output();
+}
+
+TEST(Holdfast, SaysWhatItCanDo) {
+  Job job("no-command");
+  const auto alone = job.start({HOLDFAST}, {});
+  EXPECT_EQ(job.wait(alone, 30), 2);
+  EXPECT_TRUE(has(job.output(), "status, clean, settings or run (--help")) << job.output();
+}
+
+TEST(Holdfast, SaysSoWhereItCanNotWriteWhatItSays) {
+  for (const char* what : {"settings", "settings --markdown", "--help", "run --help"}) {
+    Job job("full-disk");
+    const auto full =
+        job.start({"/bin/sh", "-c", cat("exec ", HOLDFAST, ' ', what, " > /dev/full")}, {});
+    EXPECT_EQ(job.wait(full, 30), 1) << what;
+    EXPECT_TRUE(has(job.output(), "could not all be written")) << job.output();
+  }
+}
+
+TEST(Holdfast, AsksForANameAsJsonWhereSeveralJobsRun) {
+  Job job("one-of-two");
+  Job other("two-of-two");
+  for (Job* each : {&job, &other}) each->launch(toy(*each, 1'000'000, {"--worker_num", "1"}));
+  ASSERT_TRUE(job.reaches(1) && other.reaches(1)) << job.output() << other.output();
+  const std::string told = job.folder + "/status";
+  const auto ask =
+      job.start({"/bin/sh", "-c", cat("exec ", HOLDFAST, " status --json > ", told)}, {});
+  EXPECT_EQ(job.wait(ask, 30), 2);
+  const auto lines = json_lines(told);
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_TRUE(has(lines[0].value("error", ""), "several jobs run here; name one with --job"));
+  for (const Job* each : {&job, &other}) {
+    const auto& jobs = lines[0]["jobs"];
+    EXPECT_EQ(std::count(jobs.begin(), jobs.end(), each->name), 1) << lines[0];
+  }
 }
 
 TEST(Holdfast, RefusesAWrongCommandLineInOneSentence) {

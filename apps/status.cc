@@ -10,6 +10,7 @@ namespace holdfast::apps {
 namespace {
 
 using Json = nlohmann::json;
+constexpr auto kReplace = Json::error_handler_t::replace;
 
 std::string words(const Json& json, const char* key) {
   const auto found = json.find(key);
@@ -52,14 +53,17 @@ void print(const Json& json) {
   }
 }
 
-int complain(const std::string& text, int code) {
-  std::fprintf(stderr, "holdfast: %s\n", text.c_str());
-  return code;
-}
-
 }  // namespace
 
 int status(const std::string& job, bool json) {
+  std::vector<std::string> names;
+  // Who reads JSON finds JSON.
+  const auto complain = [&](const std::string& text, int code) {
+    std::fprintf(stderr, "holdfast: %s\n", text.c_str());
+    const Json said = {{"error", text}, {"jobs", names}};
+    if (json) std::printf("%s\n", said.dump(-1, ' ', false, kReplace).c_str());
+    return code;
+  };
   std::vector<runtime::FoundJob> running;
   for (auto& found : runtime::jobs_on_this_host()) {
     if (job.empty() ? found.agent_alive || found.scheduler_alive : found.name == job)
@@ -70,10 +74,11 @@ int status(const std::string& job, bool json) {
                                 : "no job named '" + job + "' is on this host",
                     1);
   }
+  for (const auto& found : running) names.push_back(found.name);
   if (running.size() > 1) {
-    std::string names;
-    for (const auto& found : running) names += " " + found.name;
-    return complain("several jobs run here; name one with --job:" + names, 2);
+    std::string all;
+    for (const auto& name : names) all += " " + name;
+    return complain("several jobs run here; name one with --job:" + all, 2);
   }
   const auto& found = running.front();
   if (!found.scheduler_alive) {

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <utility>
 
 #include "base/digest.h"
 #include "base/ids.h"
@@ -35,6 +36,22 @@ TEST(Remedy, NamesTheLimitAndNothingElse) {
   EXPECT_EQ(remedy_of_no_task(EMFILE), remedy_of(EMFILE));
   for (const char* limit : {"ulimit -u", "pids.max", "kernel.pid_max"}) {
     EXPECT_NE(remedy_of_no_task(EAGAIN).find(limit), std::string_view::npos);
+  }
+}
+
+TEST(Text, CountsInWordsThatArePronounced) {
+  for (const auto& [number, word] : {std::pair{1U, "1st"},
+                                     {2U, "2nd"},
+                                     {3U, "3rd"},
+                                     {4U, "4th"},
+                                     {10U, "10th"},
+                                     {11U, "11th"},
+                                     {12U, "12th"},
+                                     {13U, "13th"},
+                                     {21U, "21st"},
+                                     {102U, "102nd"},
+                                     {111U, "111th"}}) {
+    EXPECT_EQ(ordinal(number), word);
   }
 }
 

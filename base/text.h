@@ -1,7 +1,8 @@
-// cat(a, b, ...): builds a sentence from strings and whole numbers.
+// cat(a, b, ...): builds a sentence from strings and whole numbers; ordinal(4): "4th".
 #pragma once
 
 #include <concepts>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -26,6 +27,12 @@ template <class... Args>
   std::string out;
   (append(out, args), ...);
   return out;
+}
+
+// "1st", "2nd", "3rd", "4th", "11th", ...
+[[nodiscard]] inline std::string ordinal(std::uint64_t number) {
+  const auto last = number % 100 / 10 == 1 ? 0 : number % 10;
+  return cat(number, last == 1 ? "st" : last == 2 ? "nd" : last == 3 ? "rd" : "th");
 }
 
 }  // namespace holdfast

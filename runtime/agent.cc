@@ -39,6 +39,7 @@ constexpr Duration kConnectTimeout = std::chrono::seconds(2);
 constexpr Duration kFirstRetry = std::chrono::milliseconds(50);
 constexpr Duration kLastRetry = std::chrono::seconds(1);
 constexpr std::size_t kTailLines = 20;
+constexpr const char* kReports = "recoveries.jsonl";  // A line for each.
 
 // Carries out what the agent machine decides, and tells it what happens.
 class Agent {
@@ -94,6 +95,12 @@ const char* name(agent::Role role) {
   return "?";
 }
 
+// By the scheduler's reports, which are whole once it has ended.
+std::ptrdiff_t recoveries_of(const Launch& launch) {
+  const auto reports = io::read_file(cat(launch.job_directory, '/', kReports));
+  return reports ? std::count(reports->begin(), reports->end(), '\n') : 0;
+}
+
 // In the names of logs that every agent of the job has: they may share a folder.
 std::string mark(const AgentOptions& options) {
   return options.node_rank == 0 ? "" : cat(options.node_rank, '_');
@@ -144,7 +151,7 @@ Agent::Agent(const AgentOptions& options, const Launch& launch, std::function<vo
 }
 
 int Agent::run() {
-  std::vector<int> signals = {SIGINT, SIGTERM};
+  std::vector<int> signals = {SIGINT, SIGTERM, SIGQUIT};
   struct sigaction hang_up {};
   ::sigaction(SIGHUP, nullptr, &hang_up);
   if (hang_up.sa_handler != SIG_IGN) signals.push_back(SIGHUP);  // nohup means to stay.
@@ -232,6 +239,11 @@ void Agent::carry_out(const agent::Exit& action) {
                        {"exit_code", action.code},
                        {"node", action.failed_node}});
   loop_.stop();
+  const auto recoveries = recoveries_of(launch_);
+  if (recoveries != 0 && options_.runs_scheduler) {
+    say(cat(recoveries, recoveries == 1 ? " recovery: " : " recoveries: ", launch_.log_directory,
+            '/', kReports, recoveries == 1 ? " tells of it" : " tells of each"));
+  }
   if (action.code == 0) {
     say(cat("the job has ended in good order; logs are in ", launch_.log_directory));
     return;
@@ -307,9 +319,9 @@ std::string without(const std::system_error& error) {
 
 // The reports of the recoveries outlive the job's folder.
 void keep_reports(const Launch& launch) {
-  const std::string kept = launch.log_directory + "/recoveries.jsonl";
+  const std::string kept = cat(launch.log_directory, '/', kReports);
   ::unlink(kept.c_str());
-  const auto reports = io::read_file(launch.job_directory + "/recoveries.jsonl");
+  const auto reports = io::read_file(cat(launch.job_directory, '/', kReports));
   if (!reports) return;
   if (const auto written = io::write_file_atomically(kept, *reports, 0644); !written) {
     complain(written.error().what);

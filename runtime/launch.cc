@@ -190,6 +190,11 @@ std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options,
   auto directory = io::runtime_directory(job);
   if (!directory) return Unlaunchable{directory.error()};
   launch.job_directory = std::move(*directory);
+  if (!launch.job_directory.starts_with("/dev/shm/")) {
+    launch.remarks.push_back(
+        cat("/dev/shm can not be written to, so the job's memory is in files in ",
+            launch.job_directory, ": slower, where that is a disk"));
+  }
   return launch;
 }
 

@@ -173,8 +173,9 @@ void Machine::spare_died(const Died& e) {
   std::erase_if(spares_, [&](const Spare& s) { return s.process == e.process; });
   if (ending_ || workers_done()) return;
   if (++spare_failures_ > options_.max_restarts) {
-    actions_.push_back(Say{
-        cat("a spare ", e.how, " for the ", spare_failures_, ". time; no further one is started")});
+    actions_.push_back(Say{cat("a spare ", e.how, " for the ",
+                               ordinal(static_cast<std::uint64_t>(spare_failures_)),
+                               " time; no further one is started")});
     return;
   }
   add_spare();
@@ -269,8 +270,8 @@ Exit Machine::too_often(const Place& place) const {
   return {
       place.exit_code,
       cat(place.role == Role::kScheduler ? "the scheduler " : cat("worker ", place.node_id, " "),
-          place.last_words, " for the ", place.failures,
-          ". time without a step made in between (--max_restarts=", options_.max_restarts, ")"),
+          place.last_words, " for the ", ordinal(static_cast<std::uint64_t>(place.failures)),
+          " time without a step made in between (--max_restarts=", options_.max_restarts, ")"),
       place.node_id};
 }
 

@@ -117,7 +117,7 @@ TEST_F(AgentTest, SaysHowTheLastOneDiedAlsoWhereThatIsKnownOnlyLater) {
   dies(at(kSchedulerNode), 143);
   ASSERT_TRUE(exit_.has_value());
   EXPECT_EQ(exit_->code, 139);
-  EXPECT_NE(exit_->reason.find("w0 was killed by signal 11 (SIGSEGV) for the 1. time"),
+  EXPECT_NE(exit_->reason.find("w0 was killed by signal 11 (SIGSEGV) for the 1st time"),
             std::string::npos)
       << exit_->reason;
 }

@@ -26,7 +26,7 @@ from holdfast._options import Run
 _PACKAGE: Final = Path(__file__).resolve().parent
 _PR_SET_PDEATHSIG: Final = 1
 _LOOK_EVERY_S: Final = 1.0
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def free_port() -> int:
