@@ -292,6 +292,9 @@ TEST(Msrun, RefusesASecondJobOfTheSameName) {
 }
 
 TEST(Msrun, SaysWhichLimitIsTooLowAndLeavesNothing) {
+#ifdef HOLDFAST_SANITIZED
+  GTEST_SKIP() << "a sanitizer asks by a pipe what memory is there, and takes all for bad";
+#endif
   int wanting = 0;
   for (int files = 6; files <= 24; ++files) {
     Job job(cat("files-", files));
