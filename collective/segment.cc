@@ -121,7 +121,7 @@ bool Segment::take_staging(std::size_t bytes) {
   if (bytes <= taken_) [[likely]]
     return true;
   const std::size_t up_to = (bytes + kHalfUnit - 1) / kHalfUnit * kHalfUnit;
-  for (const std::uint64_t half : {0, 1}) {
+  for (std::uint64_t half = 0; half < 2; ++half) {
     const auto begin = static_cast<std::size_t>(staging(rank_, half) - mapping_->bytes().data());
     if (take_memory(*file_, begin + taken_, up_to - taken_) != 0) return false;
   }
