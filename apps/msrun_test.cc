@@ -252,14 +252,18 @@ TEST(Msrun, SaysWhereTheMemoryIsIfNotInSharedMemory) {
   Job job("no-shared-memory");
   const auto run = job.start(
       {"/bin/sh", "-c",
-       "unshare -m sh -c 'mount --bind /dev/shm /dev/shm && mount -o remount,ro,bind /dev/shm && "
-       "exec \"$@\"' sh \"$@\" || exit 77",
+       "unshare -m true || exit 77; exec unshare -m sh -c '(mount --bind /dev/shm /dev/shm && "
+       "mount -o remount,ro,bind /dev/shm) || exit 77; exec \"$@\"' sh \"$@\"",
        "sh", MSRUN, "--master_port", cat(job.port), "--log_dir", job.logs, "--worker_num=1",
        "--join=True", "true"},
       {});
-  if (job.wait(run, 30) == 77) GTEST_SKIP() << "only root can make it read-only: " << job.output();
+  const int code = job.wait(run, 30);
+  if (code == 77) GTEST_SKIP() << "only root can make it read-only: " << job.output();
+  EXPECT_EQ(code, 0) << job.output();
   EXPECT_EQ(count(job.output(), "/dev/shm can not be written to, so "), 1U) << job.output();
-  EXPECT_TRUE(has(job.output(), cat("/tmp/holdfast-", ::geteuid(), '/', job.name))) << job.output();
+  const std::string memory = cat("/tmp/holdfast-", ::geteuid(), '/', job.name);
+  EXPECT_TRUE(has(job.output(), memory)) << job.output();
+  EXPECT_FALSE(std::filesystem::exists(memory));
 }
 
 TEST(Msrun, RunsInTheBackgroundUnlessToldToJoin) {
@@ -277,6 +281,18 @@ TEST(Msrun, RunsInTheBackgroundUnlessToldToJoin) {
       << job.log("msrun.log");
   EXPECT_TRUE(until([&] { return job.processes().empty(); }));
   EXPECT_TRUE(job.nothing_left());
+}
+
+// What a killed agent left under its name is not this job's.
+TEST(Msrun, TellsOfNoRecoveryOfADeadJobOfItsName) {
+  Job job("dead-reports");
+  const auto directory = io::runtime_directory(job.name);
+  ASSERT_TRUE(directory) << directory.error().what;
+  ASSERT_TRUE(io::write_file_atomically(*directory + "/recoveries.jsonl", "{}\n"));
+  job.launch(toy(job, 20, {"--worker_num=1", "--join=True"}));
+  EXPECT_EQ(job.wait(), 0) << job.output();
+  EXPECT_FALSE(has(job.output(), "recover")) << job.output();
+  EXPECT_TRUE(job.log("recoveries.jsonl").empty());
 }
 
 TEST(Msrun, RefusesASecondJobOfTheSameName) {
@@ -325,6 +341,7 @@ TEST(Msrun, RefusesTheLogFolderOfAJobThatRuns) {
                                      other.logs, "--worker_num=1", cat("--join=", join), "true"},
                                     {});
     EXPECT_EQ(other.wait(second, 30), 2);
+    EXPECT_TRUE(has(other.output(), "a job still writes its logs in"));
     EXPECT_TRUE(has(other.output(), cat("--log_dir is ", other.logs, ", where job ", job.name)))
         << other.output();
     EXPECT_TRUE(has(other.output(), cat("(process ", job.pid(0), "): give this one another ")));
@@ -363,6 +380,27 @@ TEST(Holdfast, SaysSoWhereItCanNotWriteWhatItSays) {
         job.start({"/bin/sh", "-c", cat("exec ", HOLDFAST, ' ', what, " > /dev/full")}, {});
     EXPECT_EQ(job.wait(full, 30), 1) << what;
     EXPECT_TRUE(has(job.output(), "could not all be written")) << job.output();
+  }
+}
+
+TEST(Holdfast, SaysAsJsonWhichLimitIsTooLow) {
+#ifdef HOLDFAST_SANITIZED
+  GTEST_SKIP() << "a sanitizer asks by a pipe what memory is there, and takes all for bad";
+#endif
+  Job job("few-files");
+  job.launch(toy(job, 1'000'000, {"--worker_num", "1"}));
+  ASSERT_TRUE(job.reaches(1)) << job.output();
+  const std::string told = job.folder + "/status";
+  for (int files = 5; files <= 7; ++files) {
+    const auto ask = job.start({"/bin/sh", "-c",
+                                cat("ulimit -n ", files, "; exec ", HOLDFAST,
+                                    " status --json --job ", job.name, " > ", told)},
+                               {});
+    const int code = job.wait(ask, 30);
+    EXPECT_TRUE(code == 0 || code == 1) << files << ": " << code;
+    EXPECT_EQ(json_lines(told).size(), 1U) << files;
+    EXPECT_EQ(code != 0, has(job.output(), "`ulimit -n`")) << files << ": " << job.output();
+    ASSERT_TRUE(io::write_file_atomically(job.folder + "/output", ""));
   }
 }
 

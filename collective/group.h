@@ -73,6 +73,9 @@ class Group {
     // all stay in the cores' second-level caches; others, broadcasts and gathers all of it.
     std::size_t staging_bytes = std::size_t{1} << 20;
     std::chrono::milliseconds join_timeout{60'000};  // How long join() waits for the others.
+    // How long room in a full directory is waited for: what a killed process held comes back once
+    // the kernel has torn it down.
+    std::chrono::milliseconds room_timeout{1000};
     // Called in the thread of started operations: first of all, once there is one; and whenever no
     // started operation is under way any more, after one has failed. May be empty.
     std::function<void()> on_thread;

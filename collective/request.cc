@@ -38,7 +38,7 @@ const char* describe_fault(Fault fault) {
     case Fault::kWrongSize:
       return " into memory of another size than that of all ranks together";
     case Fault::kNoRoom:
-      return ", for which there is no room";
+      return ", which finds no room";
   }
   return "";
 }
@@ -59,8 +59,8 @@ std::string name_ranks(std::span<const int> ranks) {
 std::string describe_mismatch(std::span<const Request> by_rank, const std::string& directory) {
   for (std::size_t k = 0; k < by_rank.size(); ++k) {
     if (by_rank[k].fault != Fault::kNoRoom) continue;
-    return cat("rank ", k, " asked for ", describe(by_rank[k]), " in ", directory,
-               ": make room there");
+    return cat("no room in ", directory, ": rank ", k, " asked for ", describe(by_rank[k]),
+               "; make room there");
   }
   std::string out;
   std::vector<bool> told(by_rank.size());

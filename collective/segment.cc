@@ -5,12 +5,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <string>
 #include <system_error>
+#include <thread>
 
 #include "base/text.h"
 
@@ -68,6 +70,18 @@ Status check(const Group::Options& o) {
   return {};
 }
 
+// take_memory(), again and again where there is no room, for at most `limit`.
+template <class GivenUp>
+int take_in_time(const File& file, std::uint64_t offset, std::uint64_t bytes,
+                 std::chrono::milliseconds limit, const GivenUp& given_up) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (true) {
+    const int error = take_memory(file, offset, bytes);
+    if (error != ENOSPC || given_up() || std::chrono::steady_clock::now() >= end) return error;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 }  // namespace
 
 Segment::Segment(const Group::Options& options, std::unique_ptr<File> file,
@@ -77,7 +91,8 @@ Segment::Segment(const Group::Options& options, std::unique_ptr<File> file,
       directory_(options.directory),
       rank_(options.rank),
       world_size_(options.world_size),
-      half_bytes_(options.staging_bytes / 2 / kHalfUnit * kHalfUnit) {}
+      half_bytes_(options.staging_bytes / 2 / kHalfUnit * kHalfUnit),
+      room_timeout_(options.room_timeout) {}
 
 Segment::Identity Segment::identity_of(const Group::Options& o) {
   return {.magic = kMagic,
@@ -110,7 +125,7 @@ Error Segment::no_room(const Group::Options& o) {
 // before: the control pages, and of each half the first. To take all of it would cost each recovery
 // of four ranks a millisecond; what sums of private memory show is taken with the first of them.
 Status Segment::take_first(const File& file, std::size_t bytes, const Group::Options& o) {
-  const int error = take_memory(file, 0, bytes);
+  const int error = take_in_time(file, 0, bytes, o.room_timeout, [] { return false; });
   if (error == 0) return {};
   if (error == ENOSPC) return no_room(o);
   return Error{Blame::kWorld, cat("can not size the group's segment in ", o.directory, ": ",
@@ -123,7 +138,9 @@ bool Segment::take_staging(std::size_t bytes) {
   const std::size_t up_to = (bytes + kHalfUnit - 1) / kHalfUnit * kHalfUnit;
   for (std::uint64_t half = 0; half < 2; ++half) {
     const auto begin = static_cast<std::size_t>(staging(rank_, half) - mapping_->bytes().data());
-    if (take_memory(*file_, begin + taken_, up_to - taken_) != 0) return false;
+    const int error = take_in_time(*file_, begin + taken_, up_to - taken_, room_timeout_,
+                                   [this] { return gate().frozen(); });
+    if (error != 0) return false;
   }
   taken_ = up_to;
   return true;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -44,7 +45,8 @@ class Segment {
     return control().members[rank].taken;
   }
 
-  // Of both halves of this rank so many bytes, before the first is written to; false: no room.
+  // Of both halves of this rank so many bytes, before the first is written to; false: no room, for
+  // as long as Options::room_timeout, or until somebody has ended this generation.
   [[nodiscard]] bool take_staging(std::size_t bytes);
   [[nodiscard]] const std::string& directory() const { return directory_; }
 
@@ -97,6 +99,7 @@ class Segment {
   int rank_;
   int world_size_;
   std::size_t half_bytes_;
+  std::chrono::milliseconds room_timeout_;
   std::size_t taken_ = 0;  // Of each of this rank's halves.
 };
 

@@ -5,6 +5,7 @@ demo.py --bin build/release/bin --data DIR [--epochs N] [--spares K]. ./run call
 from the traces that every process writes (HOLDFAST_TRACE).
 """
 import argparse
+import contextlib
 import random
 import re
 import signal
@@ -66,19 +67,36 @@ def spares_in_words(spares):
     return "" if spares == 0 else ", 1 spare" if spares == 1 else f", {spares} spares"
 
 
-def leave_in_good_order():
+class GoodOrder:
     """A signal that ends us ends the job, too, and removes its folder."""
-    numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-               if signal.getsignal(n) != signal.SIG_IGN]
 
-    def leave(number, _):
-        for each in numbers:
+    def __init__(self):
+        self.came, self.starting = None, False
+        self.numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+                        if signal.getsignal(n) != signal.SIG_IGN]
+        for number in self.numbers:
+            signal.signal(number, self.come)
+
+    def come(self, number, _):
+        self.came = number
+        if not self.starting:
+            self.leave()
+
+    def leave(self):
+        for each in self.numbers:
             signal.signal(each, signal.SIG_IGN)
         print("\ninterrupted: ends the job and removes its files", file=sys.stderr)
-        sys.exit(128 + number)
+        sys.exit(128 + self.came)
 
-    for number in numbers:
-        signal.signal(number, leave)
+    @contextlib.contextmanager
+    def job(self, *arguments):
+        """A Job. A signal that comes while it is being started waits: nobody could end it yet."""
+        self.starting = True
+        with Job(*arguments) as job:
+            self.starting = False
+            if self.came is not None:
+                self.leave()
+            yield job
 
 
 def digits_in(folder):
@@ -86,14 +104,14 @@ def digits_in(folder):
     return int.from_bytes((folder / "train-labels-idx1-ubyte").read_bytes()[4:8], "big")
 
 
-def train(arguments, folder, name, victims):
+def train(order, arguments, folder, name, victims):
     print(f"\n{name}: {WORKERS} workers" + (spares_in_words(arguments.spares) if victims else ""), flush=True)
     path = folder / name.replace(" ", "-")
     path.mkdir()
     program = [arguments.bin / "mnist", "--data", arguments.data, "--epochs", arguments.epochs, "--batch", BATCH,
                "--seed", 7, "--optimizer", "momentum", "--model", "mlp", "--save", path / "final"]
     kills = []
-    with Job(arguments.bin, path, program, WORKERS, arguments.spares if victims else 0) as job:
+    with order.job(arguments.bin, path, program, WORKERS, arguments.spares if victims else 0) as job:
         total = arguments.epochs * (digits_in(arguments.data) // (BATCH * WORKERS))
         for number, rank in enumerate(victims, 1):
             goal = total * number // (len(victims) + 1) + random.randrange(total // 10 + 1)
@@ -129,11 +147,11 @@ def main():
     arguments.bin, arguments.data = arguments.bin.resolve(), arguments.data.resolve()
     source = arguments.data / "SOURCE"
     print("data: " + (source.read_text().splitlines()[0] if source.exists() else str(arguments.data)))
-    leave_in_good_order()
+    order = GoodOrder()
     with tempfile.TemporaryDirectory(prefix="holdfast-run-") as name:
         folder = Path(name)
-        disturbed, said, kills = train(arguments, folder, "run with faults", [2, 0])
-        undisturbed, said_undisturbed, _ = train(arguments, folder, "undisturbed run", [])
+        disturbed, said, kills = train(order, arguments, folder, "run with faults", [2, 0])
+        undisturbed, said_undisturbed, _ = train(order, arguments, folder, "undisturbed run", [])
     print(f"\nwith {kills} kills:  {said}\nundisturbed:   {said_undisturbed}")
     if kills < 2:
         sys.exit("the training was over before both workers were killed: start with --epochs of more")

@@ -5,6 +5,7 @@
 // trains with four workers, `mnist --data DIR` with one.
 //
 // All that Holdfast asks of a training program is in train(); the rest is options and printing.
+#include <fcntl.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
@@ -165,14 +166,18 @@ void check_save(const std::string& file) {
     misuse("--save is '" + file + "', but there is no folder " + folder.string() + ": make it");
   }
   if (std::filesystem::is_directory(path)) misuse("--save is '" + file + "', which is a folder");
-  std::string trial = folder / ".mnist-XXXXXX";
-  const int made = ::mkstemp(trial.data());
+  // A file without a name, which a kill leaves nothing of, where the file system has such.
+  int made = ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+  if (made < 0 && (errno == EOPNOTSUPP || errno == EISDIR)) {
+    std::string trial = folder / ".mnist-XXXXXX";
+    made = ::mkstemp(trial.data());
+    if (made >= 0) ::unlink(trial.c_str());
+  }
   if (made < 0) {
     misuse("--save is '" + file + "', but " + folder.string() +
            " can not be written to: " + std::strerror(errno));
   }
   ::close(made);
-  ::unlink(trial.c_str());
 }
 
 Options parse(const std::vector<std::string>& words) {

@@ -28,7 +28,6 @@
 #include "runtime/job_files.h"
 #include "runtime/launch.h"
 #include "runtime/log_folder.h"
-#include "runtime/moment.h"
 #include "runtime/random_bits.h"
 
 namespace holdfast::runtime {
@@ -333,13 +332,10 @@ int run_job(const AgentOptions& options, const Launch& launch, std::function<voi
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);  // Nor is a limit on the size of files.
   const auto port = static_cast<std::uint16_t>(options.runs_scheduler ? options.master_port : 0);
-  const auto write_down = [&] {
-    return write_agent_file(launch.job_directory, {.job = launch.settings.job,
-                                                   .port = port,
-                                                   .log_dir = launch.log_directory,
-                                                   .node_rank = options.node_rank});
-  };
-  const auto written = in_a_moment(write_down, [] {});
+  const auto written = write_agent_file(launch.job_directory, {.job = launch.settings.job,
+                                                               .port = port,
+                                                               .log_dir = launch.log_directory,
+                                                               .node_rank = options.node_rank});
   if (!written) {
     complain(written.error().what);
     remove_unused(launch.job_directory);

@@ -74,6 +74,9 @@ TEST(Children, AreRefusedWhereNoMoreTasksCanBeHad) {
 }
 
 TEST(Children, AreRefusedWhereNoMoreDescriptorsCanBeHad) {
+#ifdef HOLDFAST_SANITIZED
+  GTEST_SKIP() << "a sanitizer asks by a pipe what memory is there, and takes all for bad";
+#endif
   expect_no_end(spawn_with_files, 16);
 }
 

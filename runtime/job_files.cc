@@ -1,6 +1,7 @@
 #include "runtime/job_files.h"
 
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -9,10 +10,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <system_error>
 #include <thread>
 
 #include "base/text.h"
 #include "io/connection.h"
+#include "io/errors.h"
 #include "io/files.h"
 #include "io/loop.h"
 #include "io/process.h"
@@ -34,6 +37,8 @@ Status write_keeper(const std::string& path, Keeper keeper) {
                                        {"port", keeper.port},
                                        {"log_dir", keeper.log_dir},
                                        {"node_rank", keeper.node_rank},
+                                       {"log_device", keeper.log_device},
+                                       {"log_inode", keeper.log_inode},
                                        {"pid", keeper.pid},
                                        {"start_time", keeper.start_time}};
   auto file = io::write_locked_file(
@@ -56,13 +61,15 @@ std::optional<Keeper> read_keeper(const std::string& path) {
     const auto found = json.find(key);
     return found != json.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : 0U;
   };
-  return Keeper{words("job"),
-                words("host"),
-                static_cast<std::uint16_t>(number("port")),
-                words("log_dir"),
-                static_cast<std::int32_t>(number("node_rank")),
-                static_cast<pid_t>(number("pid")),
-                number("start_time")};
+  return Keeper{.job = words("job"),
+                .host = words("host"),
+                .port = static_cast<std::uint16_t>(number("port")),
+                .log_dir = words("log_dir"),
+                .node_rank = static_cast<std::int32_t>(number("node_rank")),
+                .log_device = number("log_device"),
+                .log_inode = number("log_inode"),
+                .pid = static_cast<pid_t>(number("pid")),
+                .start_time = number("start_time")};
 }
 
 // By the lock also one of another PID namespace, whose number means somebody else here.
@@ -109,18 +116,34 @@ std::vector<Keeper> other_agents(const std::string& directory) {
   return agents;
 }
 
-// By what it is, not by its name: a link may lead to it.
-bool is_same_folder(const std::string& one, const std::string& other) {
-  std::error_code error;
-  return one == other || fs::equivalent(one, other, error);
+// The runtime folders of this user's jobs, where io::runtime_directory() puts them.
+std::vector<std::string> job_directories() {
+  std::vector<std::string> directories;
+  for (const char* base : {"/dev/shm", "/tmp"}) {
+    const std::string mine = cat(base, "/holdfast-", ::geteuid());
+    for (const auto& name : names_in(mine)) directories.push_back(cat(mine, '/', name));
+  }
+  return directories;
+}
+
+// A folder is known by these and not by its name: a link may lead to it, and where containers share
+// /dev/shm each has a folder of that name.
+void fill_in_log_folder(Keeper& keeper) {
+  struct stat folder {};
+  if (::stat(keeper.log_dir.c_str(), &folder) != 0) return;
+  keeper.log_device = folder.st_dev;
+  keeper.log_inode = folder.st_ino;
 }
 
 // An agent of this user's whose logs those of `mine` would replace.
-std::optional<Keeper> agent_with_logs_of(const Keeper& mine, const std::string& all_jobs) {
-  for (const auto& job : names_in(all_jobs)) {
-    for (auto& other : other_agents(cat(all_jobs, '/', job))) {
+std::optional<Keeper> agent_with_logs_of(const Keeper& mine) {
+  if (mine.log_inode == 0) return std::nullopt;
+  for (const auto& directory : job_directories()) {
+    for (auto& other : other_agents(directory)) {
       if (other.job == mine.job && other.node_rank != mine.node_rank) continue;
-      if (is_same_folder(other.log_dir, mine.log_dir)) return std::move(other);
+      if (other.log_device == mine.log_device && other.log_inode == mine.log_inode) {
+        return std::move(other);
+      }
     }
   }
   return std::nullopt;
@@ -202,19 +225,24 @@ Status write_scheduler_file(const std::string& directory, Keeper keeper) {
   return write_keeper(cat(directory, '/', kSchedulerFile), std::move(keeper));
 }
 
+Status check_log_folder(Keeper keeper) {
+  fill_in_log_folder(keeper);
+  const auto other = agent_with_logs_of(keeper);
+  if (!other) return {};
+  const bool same = other->job == keeper.job;
+  return Error{Blame::kUser,
+               cat("--log_dir is ", keeper.log_dir, ", where ",
+                   same ? cat("another msrun of this job with --node_rank=", keeper.node_rank)
+                        : cat("job ", other->job, ", which still runs,"),
+                   " writes its logs (process ", other->pid, "): give this one another ",
+                   same ? "--node_rank" : "--log_dir, or wait for the end of that job")};
+}
+
 Status write_agent_file(const std::string& directory, Keeper keeper) {
-  const std::string all_jobs = fs::path(directory).parent_path();
   // Of two that come at once one sees the other.
-  const io::Fd turn = io::lock_folder(all_jobs);
-  if (const auto other = agent_with_logs_of(keeper, all_jobs)) {
-    const bool same = other->job == keeper.job;
-    return Error{Blame::kUser,
-                 cat("--log_dir is ", keeper.log_dir, ", where ",
-                     same ? cat("another msrun of this job with --node_rank=", keeper.node_rank)
-                          : cat("job ", other->job, ", which still runs,"),
-                     " writes its logs (process ", other->pid, "): give this one another ",
-                     same ? "--node_rank" : "--log_dir, or wait for the end of that job")};
-  }
+  const io::Fd turn = io::lock_folder(fs::path(directory).parent_path());
+  if (auto alone = check_log_folder(keeper); !alone) return alone;
+  fill_in_log_folder(keeper);
   return write_keeper(cat(directory, '/', kAgentPrefix, ::getpid(), ".json"), std::move(keeper));
 }
 
@@ -234,9 +262,8 @@ Result<bool> remove_job_files(const std::string& directory) {
 
 std::vector<FoundJob> jobs_on_this_host() {
   std::vector<FoundJob> jobs;
-  for (const char* base : {"/dev/shm", "/tmp"}) {  // Where io::runtime_directory() puts them.
-    const std::string mine = cat(base, "/holdfast-", ::geteuid());
-    for (const auto& name : names_in(mine)) jobs.push_back(look_at(name, cat(mine, '/', name)));
+  for (const auto& directory : job_directories()) {
+    jobs.push_back(look_at(fs::path(directory).filename(), directory));
   }
   if (!jobs.empty()) find_processes(jobs);
   return jobs;
@@ -258,7 +285,8 @@ std::vector<pid_t> end_orphans(const FoundJob& job) {
   return left;
 }
 
-Result<std::string> query_status(const std::string& host, std::uint16_t port, Duration timeout) {
+Result<std::string> query_status(const std::string& host, std::uint16_t port,
+                                 Duration timeout) try {
   Result<std::string> answer =
       Error{Blame::kWorld, cat("the scheduler at ", host, ":", port, " did not answer in time")};
   std::shared_ptr<io::Connection> connection;
@@ -282,6 +310,8 @@ Result<std::string> query_status(const std::string& host, std::uint16_t port, Du
   loop.run();
   connection.reset();
   return answer;
+} catch (const std::system_error& error) {  // A descriptor that can not be had.
+  return io::no_task("can not ask the scheduler", error.code().value());
 }
 
 }  // namespace holdfast::runtime

@@ -21,16 +21,20 @@ struct Keeper {
   std::uint16_t port = 0;      // The same; of an agent: its scheduler's, 0 if it runs none.
   std::string log_dir;         // An agent's.
   std::int32_t node_rank = 0;  // An agent's.
+  // Its log folder, whatever the name by which another mount namespace (container) knows that.
+  std::uint64_t log_device = 0;
+  std::uint64_t log_inode = 0;
   pid_t pid = 0;
   std::uint64_t start_time = 0;  // With the pid it names one process (io/process.h).
 };
 
-// Writes this process down as the job's scheduler, or as one of its agents; pid and start time are
-// filled in. The file stays locked until the process has ended.
-//
-// An agent's has to be alone with its log folder, but for agents of the same job with other node
-// ranks, whose logs have other names. Else nothing is written, and the error names the agent that
-// has the folder.
+// Whether an agent would be alone with its log folder, but for agents of the same job with other
+// node ranks, whose logs have other names. Else the error names the agent that has the folder.
+Status check_log_folder(Keeper keeper);
+
+// Writes this process down as the job's scheduler, or as one of its agents; pid, start time and the
+// log folder's numbers are filled in. The file stays locked until the process has ended. An agent
+// that is not alone with its log folder is refused, as by check_log_folder().
 Status write_scheduler_file(const std::string& directory, Keeper keeper);
 Status write_agent_file(const std::string& directory, Keeper keeper);
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -105,6 +106,27 @@ TEST(FoundJob, IsLockedWhoeverLooksAtItAsItBegins) {
   over = true;
   other.join();
   EXPECT_EQ(found_free, 0);
+  EXPECT_TRUE(io::remove_tree(*directory, directory->substr(0, directory->rfind('/'))));
+}
+
+// Containers that share /dev/shm have each a folder of that name, or one folder by two names.
+TEST(LogFolder, IsKnownByItsNumbersAndNotByItsName) {
+  const std::string name = cat("job-files-logs-test-", ::getpid());
+  const auto directory = io::runtime_directory(name);
+  ASSERT_TRUE(directory) << directory.error().what;
+  struct stat folder {};
+  ASSERT_EQ(::stat(directory->c_str(), &folder), 0);
+  const std::string file = *directory + "/agent-1.json";
+  const auto refused = [&](const std::string& log_dir, std::uint64_t inode) {
+    EXPECT_TRUE(io::write_file_atomically(
+        file, cat(R"({"job": "x", "pid": 1, "start_time": 1, "log_dir": ")", log_dir,
+                  R"(", "log_device": )", folder.st_dev, R"(, "log_inode": )", inode, '}')));
+    const io::Fd lock = io::lock_file(file);
+    EXPECT_TRUE(lock);
+    return !check_log_folder({.job = name, .log_dir = *directory});
+  };
+  EXPECT_FALSE(refused(*directory, folder.st_ino + 1));
+  EXPECT_TRUE(refused("/its/name/elsewhere", folder.st_ino));
   EXPECT_TRUE(io::remove_tree(*directory, directory->substr(0, directory->rfind('/'))));
 }
 

@@ -138,7 +138,7 @@ Status wait_for_port(const AgentOptions& options, const std::function<void(std::
   const Status first = probe_port(options, options.master_port);
   if (first) return first;
   if (const Status any = probe_port(options, 0); !any) {
-    if (any.error().blame != Blame::kUser) return any;
+    if (any.error().blame != Blame::kUser) return first;
     return Error{Blame::kUser,
                  cat("--master_addr has to be an address of this host: ", first.error().what)};
   }
@@ -187,6 +187,16 @@ std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options,
                              check_folder("MS_RECOVERY_PATH", launch.settings.recovery_path)}) {
     if (!usable) return Unlaunchable{usable.error()};
   }
+  const auto alone = in_a_moment(
+      [&] {
+        return check_log_folder(
+            {.job = job, .log_dir = launch.log_directory, .node_rank = options.node_rank});
+      },
+      [&] {
+        say(cat("a job still writes its logs in ", launch.log_directory,
+                "; waits 2 s for its end"));
+      });
+  if (!alone) return Unlaunchable{alone.error()};
   auto directory = io::runtime_directory(job);
   if (!directory) return Unlaunchable{directory.error()};
   launch.job_directory = std::move(*directory);

@@ -272,10 +272,14 @@ std::string Server::reports_path() const {
   return opened_.directory + "/recoveries.jsonl";
 }
 
-// Those of a predecessor.
+// Those of a predecessor, and not of a dead job that had the same name.
 void Server::read_reports() {
+  if (opened_.record.generation == 0) {
+    ::unlink(reports_path().c_str());
+    return;
+  }
   const auto text = io::read_file(reports_path());
-  if (!text || opened_.record.generation == 0) return;
+  if (!text) return;
   for (std::size_t start = 0; start < text->size();) {
     const std::size_t end = std::min(text->find('\n', start), text->size());
     reports_.push_back(text->substr(start, end - start));

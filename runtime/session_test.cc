@@ -58,6 +58,11 @@ std::uint16_t free_port() {
   return ntohs(address.sin_port);
 }
 
+bool comes(const std::function<bool()>& so) {
+  for (int i = 0; i < 6'000 && !so(); ++i) std::this_thread::sleep_for(5ms);
+  return so();
+}
+
 // The last number after `key` in a trace.
 std::optional<long> last_number(const std::string& text, const std::string& key) {
   const auto at = text.rfind(key);
@@ -209,6 +214,8 @@ void expect_same_bytes(int workers, int spares, const std::vector<Strike>& strik
   for (const auto& strike : strikes) {
     if (strike.soon_us < 0) {
       ASSERT_TRUE(job.runs_on(5 + static_cast<long>(prng.below(20)))) << "the job stands still";
+      // No step waits for a scheduler that is being replaced.
+      ASSERT_TRUE(comes([&] { return job.pid_of(strike.victim) != 0; })) << strike.victim;
     }
     const std::uint64_t most_us = strike.soon_us < 0 ? 3000 : std::uint64_t(strike.soon_us);
     std::this_thread::sleep_for(std::chrono::microseconds(prng.below(most_us + 1)));
@@ -281,11 +288,6 @@ class Held {
 };
 
 // Polls until it is so; false after half a minute.
-bool comes(const std::function<bool()>& so) {
-  for (int i = 0; i < 6'000 && !so(); ++i) std::this_thread::sleep_for(5ms);
-  return so();
-}
-
 // A sleeper gets a processor when the others leave it one; the recovery need not wait for that.
 TEST(Session, ARankThatWaitsForOthersCountsAsParkedBeforeItRunsAgain) {
   const Files expected = undisturbed(2, "momentum");

@@ -395,7 +395,7 @@ Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) 
   return io::no_task("this process can not take part in a job", error.code().value());
 }
 
-Result<Identity> Worker::identity() {
+Result<Identity> Worker::identity() try {
   Control& c = *control_;
   c.trainer = ::gettid();
   if (waits_spare()) {
@@ -424,6 +424,8 @@ Result<Identity> Worker::identity() {
   }
   if (identity) c.known = *identity;
   return identity;
+} catch (const std::system_error& error) {  // As in start(); of a spare that is given its place.
+  return io::no_task("this process can not take part in a job", error.code().value());
 }
 
 bool Worker::solo() const {

@@ -47,7 +47,8 @@ typedef enum hf_status {
   HF_WORLD = 3,    /* A disk, a host, a scheduler; or the job was ended, and why. */
   HF_ABORTED = 4,  /* Collectives: a fault ended the generation before this was complete. */
   HF_LEFT = 5,     /* A rank ended its training and will never come: collectives, steps. */
-  HF_MISMATCH = 6, /* Collectives: the ranks asked for different things; no data was exchanged. */
+  HF_MISMATCH = 6, /* Collectives: the ranks asked for different things, or one has no room for what
+                    * it has to show; no data was exchanged. */
   HF_PENDING = 7   /* hf_wait: not yet complete. */
 } hf_status;
 

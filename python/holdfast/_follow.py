@@ -20,9 +20,10 @@ _PROMOTED: Final = re.compile(rb"msrun: a spare has taken this place; .* (\S*spa
 class _Log:
     """One log, open, as far as it was read."""
 
-    def __init__(self, path: Path, rank: int | None) -> None:
+    def __init__(self, path: Path, rank: int | None, *, ours: bool = True) -> None:
         self.file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.rank = rank  # None: a spare that has no place yet.
+        self.ours = ours
         self.rest = b""
         self.of = _identity(os.fstat(self.file))
 
@@ -50,13 +51,13 @@ class Follower:
     """
 
     def __init__(self, folder: Path, write: Callable[[int, bytes], None]) -> None:
-        """Follow the logs that will be made in `folder`; old ones are removed."""
+        """Follow the logs that will be made in `folder`, and not those that are there."""
         folder.mkdir(parents=True, exist_ok=True)
-        for path in folder.iterdir():
-            if _LOG.fullmatch(path.name):
-                path.unlink()
         self._folder, self._write = folder, write
-        self._logs: dict[str, _Log] = {}
+        # They may be a running job's; msrun, which sees to that, begins its own anew. These are held
+        # open, so that no new one gets their number.
+        old = [path for path in folder.iterdir() if _LOG.fullmatch(path.name)]
+        self._logs = {path.name: _Log(path, None, ours=False) for path in old}
         self._places: dict[str, int] = {}  # Of spares that were given one, by their logs' names.
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._inotify: int = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -102,7 +103,7 @@ class Follower:
         self._show(self._logs[path.name])
 
     def _show(self, log: _Log) -> None:
-        if log.rank is None:
+        if log.rank is None or not log.ours:
             return
         for line in log.read():
             if promoted := _PROMOTED.search(line):

@@ -55,3 +55,20 @@ def test_core_a_folder_that_goes_away_and_comes_back_is_followed_on(tmp_path: Pa
     assert follower.is_told
     follower.close()
     assert shown == [(0, b"first\n"), (0, b"half\n"), (0, b"anew\n")]
+
+
+def test_core_a_log_that_was_there_before_is_neither_shown_nor_removed(tmp_path: Path) -> None:
+    shown: list[tuple[int, bytes]] = []
+    for name in ("worker_0.log", "spare_0.log"):
+        append(tmp_path / name, "of another job\n")
+    follower = Follower(tmp_path, lambda rank, line: shown.append((rank, line)))
+    append(tmp_path / "worker_0.log", "of another job, too\n")
+    follower.show()
+    (tmp_path / "worker_0.log").unlink()
+    append(tmp_path / "worker_0.log", f"ours\n{PROMOTED} {tmp_path / 'spare_0.log'}\n")
+    follower.show()
+    assert (tmp_path / "spare_0.log").read_text() == "of another job\n"
+    (tmp_path / "spare_0.log").unlink()
+    append(tmp_path / "spare_0.log", "promoted\n")
+    follower.close()
+    assert shown == [(0, b"ours\n"), (0, b"promoted\n")]

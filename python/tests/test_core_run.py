@@ -251,3 +251,23 @@ def test_core_a_spare_looks_by_itself_where_the_user_may_have_no_more_inotify(
     for end in (reading, writing):
         os.close(end)
     assert spare.returncode == 0
+
+
+def test_core_the_logs_of_a_job_that_runs_are_left_alone(tmp_path: Path) -> None:
+    go_on = tmp_path / "go-on"
+    script = program(
+        tmp_path,
+        "import pathlib, sys, time\nprint('of the first', flush=True)\n"
+        f"while not pathlib.Path({str(go_on)!r}).exists(): time.sleep(0.01)\nprint('to its end')",
+    )
+    with start(tmp_path, script) as first:
+        assert first.stdout is not None
+        assert "of the first" in first.stdout.readline()
+        code, out, err = run(tmp_path, script)
+        assert code == 2
+        assert "which still runs, writes its logs" in err, err
+        assert out == ""
+        go_on.touch()
+        first.communicate(timeout=LIMIT_S)
+    assert first.returncode == 0
+    assert (tmp_path / "log" / "worker_0.log").read_text() == "of the first\nto its end\n"
