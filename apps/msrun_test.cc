@@ -289,9 +289,9 @@ TEST(Msrun, TellsOfNoRecoveryOfADeadJobOfItsName) {
   const auto directory = io::runtime_directory(job.name);
   ASSERT_TRUE(directory) << directory.error().what;
   ASSERT_TRUE(io::write_file_atomically(*directory + "/recoveries.jsonl", "{}\n"));
-  job.launch(toy(job, 20, {"--worker_num=1", "--join=True"}));
+  job.launch(toy(job, 20, {"--worker_num=1"}));
   EXPECT_EQ(job.wait(), 0) << job.output();
-  EXPECT_FALSE(has(job.output(), "recover")) << job.output();
+  EXPECT_FALSE(has(job.output(), "1 recovery")) << job.output();
   EXPECT_TRUE(job.log("recoveries.jsonl").empty());
 }
 
@@ -393,8 +393,8 @@ TEST(Holdfast, SaysAsJsonWhichLimitIsTooLow) {
   const std::string told = job.folder + "/status";
   for (int files = 5; files <= 7; ++files) {
     const auto ask = job.start({"/bin/sh", "-c",
-                                cat("ulimit -n ", files, "; exec ", HOLDFAST,
-                                    " status --json --job ", job.name, " > ", told)},
+                                cat("exec > ", told, "; ulimit -n ", files, "; exec ", HOLDFAST,
+                                    " status --json --job ", job.name)},
                                {});
     const int code = job.wait(ask, 30);
     EXPECT_TRUE(code == 0 || code == 1) << files << ": " << code;

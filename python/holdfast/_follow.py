@@ -54,8 +54,8 @@ class Follower:
         """Follow the logs that will be made in `folder`, and not those that are there."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._write = folder, write
-        # They may be a running job's; msrun, which sees to that, begins its own anew. These are held
-        # open, so that no new one gets their number.
+        # They may be a running job's; msrun, which sees to that, begins its own anew. These are
+        # held open, so that no new one gets their number.
         old = [path for path in folder.iterdir() if _LOG.fullmatch(path.name)]
         self._logs = {path.name: _Log(path, None, ours=False) for path in old}
         self._places: dict[str, int] = {}  # Of spares that were given one, by their logs' names.
