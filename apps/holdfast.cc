@@ -60,6 +60,12 @@ int run(int argc, char** argv) {
   }
   try {
     app.parse(argc, argv);
+  } catch (const CLI::RequiredError&) {  // Of a command: nothing else is required.
+    std::fprintf(
+        stderr,
+        "holdfast: there is no command '%s'; there are status, clean, settings and run (--help)\n",
+        argv[1]);
+    return 2;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     std::fprintf(stderr, "holdfast: %s\n", error.what());

@@ -42,6 +42,8 @@ constexpr const char* kExitCodes =
 
 void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
   auto& agent = arguments.agent;
+  // Of one that is given twice the last counts: a script's caller appends what is to be otherwise.
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   agent.worker_num = 8;
   app.add_option("--worker_num", agent.worker_num, "Workers of the whole job (64 at most so far)")
       ->check(CLI::Range(1, 10000))

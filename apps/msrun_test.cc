@@ -134,6 +134,15 @@ TEST(Msrun, RefusesAnOptionThatItDoesNotKnow) {
 }
 
 // A variable of a script's that is not set.
+// As with torchrun: "$@" after a script's own options says what is to be otherwise.
+TEST(Msrun, TakesTheLastOfAnOptionThatIsGivenTwice) {
+  Job job("twice");
+  job.launch({"--worker_num=4", "--join=False", "--worker_num=1", "--join=True", "sh", "-c",
+              "echo of $MS_WORKER_NUM"});
+  EXPECT_EQ(job.wait(), 0) << job.output();
+  EXPECT_EQ(job.log("worker_0.log"), "of 1\n");
+}
+
 TEST(Msrun, RefusesAnOptionWithoutAValueInPlaceOfTakingTheNextOptionForIt) {
   Job job("empty-value");
   job.launch({"--master_addr=", "--worker_num=1", "true"});
@@ -427,6 +436,7 @@ TEST(Holdfast, RefusesAWrongCommandLineInOneSentence) {
   const auto wrong = job.start({HOLDFAST, "stats"}, {});
   EXPECT_EQ(job.wait(wrong, 30), 2);
   EXPECT_EQ(count(job.output(), "\n"), 1U) << job.output();
+  EXPECT_TRUE(has(job.output(), "no command 'stats'")) << job.output();
 }
 
 }  // namespace

@@ -192,7 +192,10 @@ Options parse(const std::vector<std::string>& words) {
       {"--optimizer", [&](auto& n, auto& v) { o.optimizer = one_of(kOptimizers, n, v); }},
       {"--model", [&](auto& n, auto& v) { o.model = one_of(kModels, n, v); }},
       {"--dropout", [&](auto& n, auto& v) { o.dropout = number<double>(n, v); }},
-      {"--save", [&](auto&, auto& v) { o.save = v; }}};
+      {"--save", [&](auto& n, auto& v) {
+         if (v.empty()) misuse(n + " is ''; it wants a file");
+         o.save = v;
+       }}};
   for (std::size_t i = 0; i < words.size(); ++i) {
     if (words[i] == "--help" || words[i] == "-h") {
       std::fputs(kUsage, stdout);

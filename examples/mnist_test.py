@@ -118,6 +118,7 @@ class Alone(unittest.TestCase):
             ([*data, "--seed", "18446744073709551616"], ["--seed", "'18446744073709551616'"]),
             ([*data, "--seed", ""], ["--seed", "''"]),
             ([*data, "--batch", "1", "--batch-norm"], ["--batch-norm", "at least 2"]),
+            ([*data, "--save", ""], ["--save is ''", "a file"]),
             ([*data, "--save", "/proc/result"], ["--save", "/proc can not be written to"]),
             ([*data, "--optimizer", "adagrad"], ["--optimizer", "'adagrad'", "adamw"]),
             ([*data, "--model", "cnn"], ["--model", "'cnn'", "mlp"]),
