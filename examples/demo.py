@@ -115,7 +115,7 @@ def train(order, arguments, folder, name, victims):
         total = arguments.epochs * (digits_in(arguments.data) // (BATCH * WORKERS))
         for number, rank in enumerate(victims, 1):
             goal = total * number // (len(victims) + 1) + random.randrange(total // 10 + 1)
-            patience = goal + total // 10  # Where the machine is too busy for a spare to start.
+            patience = goal + total // 5  # Where the machine is too busy for a spare to start.
             if not job.until(lambda t: t.newest_step() >= goal and t.pid_of(rank)
                              and (t.ready_spares() >= min(arguments.spares, 1) or t.newest_step() >= patience), 600, f"step {goal}"):
                 break
