@@ -265,10 +265,10 @@ void Machine::on(const Interrupted& e) {
   maybe_exit();
 }
 
-// What the job fails of: a place whose processes fail each time.
+// What the job fails of: a place whose processes fail each time; with code 0, too, in mid-training.
 Exit Machine::too_often(const Place& place) const {
   return {
-      place.exit_code,
+      place.exit_code != 0 ? place.exit_code : 1,
       cat(place.role == Role::kScheduler ? "the scheduler " : cat("worker ", place.node_id, " "),
           place.last_words, " for the ", ordinal(static_cast<std::uint64_t>(place.failures)),
           " time without a step made in between (--max_restarts=", options_.max_restarts, ")"),

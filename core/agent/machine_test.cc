@@ -122,6 +122,21 @@ TEST_F(AgentTest, SaysHowTheLastOneDiedAlsoWhereThatIsKnownOnlyLater) {
       << exit_->reason;
 }
 
+// Its deaths were told by the lifeline, before anybody knew of an exit code: it was training.
+TEST_F(AgentTest, AJobWhoseWorkerEndsWithCodeZeroEachTimeHasFailed) {
+  start(0, 0);
+  const Process process = at("w1");
+  step(Died{process, std::nullopt, "died", 5});
+  step(Died{process, 0, "exited with code 0", 5});
+  dies(at("w0"), 143);
+  dies(at(kSchedulerNode), 143);
+  ASSERT_TRUE(exit_.has_value());
+  EXPECT_EQ(exit_->code, 1);
+  EXPECT_EQ(exit_->failed_node, "w1");
+  EXPECT_NE(exit_->reason.find("exited with code 0 for the 1st time"), std::string::npos)
+      << exit_->reason;
+}
+
 TEST_F(AgentTest, AStepThatWasMadeCountsRestartsAnew) {
   start(0, 1);
   dies(at("w0"), 137);

@@ -61,10 +61,10 @@ class State {
   // 0's values in all ranks. Parameters must be float32 on the CPU. One State in a process.
   //
   // What the module has now is kept, and trained if it is a parameter that requires a gradient now.
-  // A layer, a gradient or another tensor that comes later is a Failure, and so is torch::load()
-  // into the module after the first steps(), version(), epoch() or digest(). Before them it does no
-  // harm in a process that replaces another: that goes on from its predecessor's values all the
-  // same.
+  // A layer, a gradient or another tensor that comes later is a Failure (one that comes in the
+  // middle of a loop: at the next loop), and so is torch::load() into the module after the first
+  // steps(), version(), epoch() or digest(). Before them it does no harm in a process that replaces
+  // another: that goes on from its predecessor's values all the same.
   template <class Impl>
   State(Job& job, const torch::nn::ModuleHolder<Impl>& module, Optimizer optimizer)
       : State(job, module.ptr(), std::move(optimizer), forward_of(*module)) {}
