@@ -133,7 +133,6 @@ TEST(Msrun, RefusesAnOptionThatItDoesNotKnow) {
   EXPECT_TRUE(job.nothing_left());
 }
 
-// A variable of a script's that is not set.
 // As with torchrun: "$@" after a script's own options says what is to be otherwise.
 TEST(Msrun, TakesTheLastOfAnOptionThatIsGivenTwice) {
   Job job("twice");
@@ -143,6 +142,7 @@ TEST(Msrun, TakesTheLastOfAnOptionThatIsGivenTwice) {
   EXPECT_EQ(job.log("worker_0.log"), "of 1\n");
 }
 
+// A variable of a script's that is not set.
 TEST(Msrun, RefusesAnOptionWithoutAValueInPlaceOfTakingTheNextOptionForIt) {
   Job job("empty-value");
   job.launch({"--master_addr=", "--worker_num=1", "true"});

@@ -56,9 +56,8 @@ enum class Kind : std::uint8_t {
   X(node_timeout, Duration, kSeconds, "MS_NODE_TIMEOUT", "30", 2, 31536000,                       \
     "Silence after which a worker counts as lost. Below 3 a busy host may lose one by mistake.")  \
   X(job, std::string, kName, "HOLDFAST_JOB", "(port-<MS_SCHED_PORT>)", 0, 0,                      \
-    "The job's name; its runtime folder and its journal bear it. msrun draws one for a job of "   \
-    "one "                                                                                        \
-    "host that is given none.")                                                                   \
+    "The job's name; its runtime folder and its journal bear it. msrun draws one for a job "      \
+    "of one host that is given none.")                                                            \
   X(incarnation, Incarnation, kBits, "HOLDFAST_INCARNATION", "(random)", 0, 0,                    \
     "Tells this process from its predecessors. Set by the agent.")                                \
   X(attempt, std::uint64_t, kBits, "HOLDFAST_ATTEMPT", "0", 0, 0,                                 \

@@ -149,6 +149,18 @@ std::optional<Keeper> agent_with_logs_of(const Keeper& mine) {
   return std::nullopt;
 }
 
+Status check_alone(const Keeper& keeper) {
+  const auto other = agent_with_logs_of(keeper);
+  if (!other) return {};
+  const bool same = other->job == keeper.job;
+  return Error{Blame::kUser,
+               cat("--log_dir is ", keeper.log_dir, ", where ",
+                   same ? cat("another msrun of this job with --node_rank=", keeper.node_rank)
+                        : cat("job ", other->job, ", which still runs,"),
+                   " writes its logs (process ", other->pid, "): give this one another ",
+                   same ? "--node_rank" : "--log_dir, or wait for the end of that job")};
+}
+
 // The paths that a process has mapped or open.
 std::set<std::string> files_of(const std::string& process) {
   std::set<std::string> files;
@@ -227,22 +239,14 @@ Status write_scheduler_file(const std::string& directory, Keeper keeper) {
 
 Status check_log_folder(Keeper keeper) {
   fill_in_log_folder(keeper);
-  const auto other = agent_with_logs_of(keeper);
-  if (!other) return {};
-  const bool same = other->job == keeper.job;
-  return Error{Blame::kUser,
-               cat("--log_dir is ", keeper.log_dir, ", where ",
-                   same ? cat("another msrun of this job with --node_rank=", keeper.node_rank)
-                        : cat("job ", other->job, ", which still runs,"),
-                   " writes its logs (process ", other->pid, "): give this one another ",
-                   same ? "--node_rank" : "--log_dir, or wait for the end of that job")};
+  return check_alone(keeper);
 }
 
 Status write_agent_file(const std::string& directory, Keeper keeper) {
   // Of two that come at once one sees the other.
   const io::Fd turn = io::lock_folder(fs::path(directory).parent_path());
-  if (auto alone = check_log_folder(keeper); !alone) return alone;
   fill_in_log_folder(keeper);
+  if (auto alone = check_alone(keeper); !alone) return alone;
   return write_keeper(cat(directory, '/', kAgentPrefix, ::getpid(), ".json"), std::move(keeper));
 }
 

@@ -58,6 +58,7 @@ std::uint16_t free_port() {
   return ntohs(address.sin_port);
 }
 
+// Polls until it is so; false after half a minute.
 bool comes(const std::function<bool()>& so) {
   for (int i = 0; i < 6'000 && !so(); ++i) std::this_thread::sleep_for(5ms);
   return so();
@@ -287,7 +288,6 @@ class Held {
   bool held_ = false;
 };
 
-// Polls until it is so; false after half a minute.
 // A sleeper gets a processor when the others leave it one; the recovery need not wait for that.
 TEST(Session, ARankThatWaitsForOthersCountsAsParkedBeforeItRunsAgain) {
   const Files expected = undisturbed(2, "momentum");

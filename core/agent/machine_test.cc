@@ -55,6 +55,11 @@ class AgentTest : public ::testing::Test {
     step(Looked{std::move(stopped), on_time});
   }
   void dies(Process process, std::int32_t code) { step(Died{process, code, "died", 1}); }
+  // The lifeline tells of a death at once, the kernel of how it came when the memory is gone.
+  void dies_and_is_explained(Process process, std::int32_t code, const std::string& how) {
+    step(Died{process, std::nullopt, "died", 5});
+    step(Died{process, code, how, 5});
+  }
   [[nodiscard]] Process at(const std::string& node) const { return places_.at(node).process; }
 
   std::optional<Machine> machine_;
@@ -110,9 +115,7 @@ TEST_F(AgentTest, GivesUpAfterMaxRestartsWithTheWorkersCodeAndAReason) {
 
 TEST_F(AgentTest, SaysHowTheLastOneDiedAlsoWhereThatIsKnownOnlyLater) {
   start(0, 0);
-  const Process process = at("w0");
-  step(Died{process, std::nullopt, "died", 5});
-  step(Died{process, 139, "was killed by signal 11 (SIGSEGV)", 5});
+  dies_and_is_explained(at("w0"), 139, "was killed by signal 11 (SIGSEGV)");
   dies(at("w1"), 143);
   dies(at(kSchedulerNode), 143);
   ASSERT_TRUE(exit_.has_value());
@@ -125,9 +128,7 @@ TEST_F(AgentTest, SaysHowTheLastOneDiedAlsoWhereThatIsKnownOnlyLater) {
 // Its deaths were told by the lifeline, before anybody knew of an exit code: it was training.
 TEST_F(AgentTest, AJobWhoseWorkerEndsWithCodeZeroEachTimeHasFailed) {
   start(0, 0);
-  const Process process = at("w1");
-  step(Died{process, std::nullopt, "died", 5});
-  step(Died{process, 0, "exited with code 0", 5});
+  dies_and_is_explained(at("w1"), 0, "exited with code 0");
   dies(at("w0"), 143);
   dies(at(kSchedulerNode), 143);
   ASSERT_TRUE(exit_.has_value());
