@@ -179,6 +179,11 @@ HF_API hf_status hf_end_step(hf_session* session, const hf_step* step, int* is_v
 /* The training ended well on this rank; waits until that is on record
  * (HOLDFAST_SCHEDULER_TIMEOUT at most). */
 HF_API hf_status hf_end(hf_session* session);
+/* For glibc's on_exit(hf_end_on_exit, session): does hf_end() if the process ends with exit code 0
+ * and is the one that opened the session, not a child of fork(). A session that was ended or closed
+ * before is left alone. Until then neither the session nor its worker is closed. What goes wrong is
+ * said on stderr. */
+HF_API void hf_end_on_exit(int status, void* session);
 
 /* ---- Memory for sums ---------------------------------------------------------------------------
  * A sum of float32, float64, int32 or int64 over hf_world() moves no private copies if its data

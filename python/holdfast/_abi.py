@@ -146,6 +146,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "hf_reduce": (c.c_int, [P, U64, U64]),
     "hf_end_step": (c.c_int, [P, c.POINTER(CStep), c.POINTER(c.c_int)]),
     "hf_end": (c.c_int, [P]),
+    "hf_end_on_exit": (None, [c.c_int, P]),
     "hf_register": (c.c_int, [P, P, U64, PP]),
     "hf_memory_data": (P, [P]),
     "hf_memory_file": (c.c_int, [P]),
