@@ -161,6 +161,10 @@ HF_API hf_status hf_private(hf_session* session, uint64_t version, void** data, 
  * these bytes. Nothing of it is under way when it returns. Any thread. */
 HF_API void hf_copy(uint64_t count, void* const* to, const void* const* from,
                     const uint64_t* bytes);
+/* digests[i]: XXH3_64bits of the `bytes[i]` bytes at `data[i]`, the same on every machine. To see
+ * whether ranks hold the same; not for secrets. Any thread; needs no session. */
+HF_API void hf_digest(uint64_t count, const void* const* data, const uint64_t* bytes,
+                      uint64_t* digests);
 
 /* Agrees with the others on a version and brings this rank's state to it. Where nobody has one yet,
  * version 0 is rank 0's: parameters and moments, and private bytes as the flag says. Once. */
