@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast._errors import UserError
+from holdfast._files import write_whole
 from holdfast.torch._engine import Engine
-from holdfast.torch._files import write_whole
 from holdfast.torch._random import Seeds, get_states, seeds_of_the_program, set_states
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from holdfast._errors import PeerError, UserError, WorldError
-from holdfast.torch._files import write_whole
+from holdfast._files import write_whole
 
 if TYPE_CHECKING:
     from holdfast.torch._engine import Engine
