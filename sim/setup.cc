@@ -65,12 +65,10 @@ std::optional<Setup> draw_setup(const std::string& world, Choices& choices) {
 std::string to_text(const Setup& setup) {
   std::string text =
       cat(setup.ranks, " ranks, ", setup.steps, " steps, ",
-          setup.agent
-              ? cat("an agent with ", setup.bound_spares ? "a spare for each of" : cat(setup.spares),
-                    setup.bound_spares ? " them" : " spares", ", max_restarts ",
-                    setup.max_restarts)
-              : cat("started by hand", setup.proof ? ", deaths are proven" : "",
-                    setup.replaced ? "" : ", nobody is replaced"));
+          setup.agent ? cat("an agent with ", setup.bound_spares ? "bound" : cat(setup.spares),
+                            " spares, max_restarts ", setup.max_restarts)
+                      : cat("started by hand", setup.proof ? ", deaths are proven" : "",
+                            setup.replaced ? "" : ", nobody is replaced"));
   return cat(text, ", at most ", setup.faults, " faults");
 }
 

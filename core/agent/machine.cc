@@ -20,6 +20,10 @@ std::string name_of(const std::string& node_id) {
   return node_id == kSchedulerNode ? "the scheduler" : cat("worker ", node_id);
 }
 
+std::string words_of(const Died& e) {
+  return cat(e.how, e.error.empty() ? "" : cat(" (", e.error, ")"));
+}
+
 }  // namespace
 
 Machine::Machine(Options options) : options_(std::move(options)), prng_(options_.seed) {
@@ -49,9 +53,8 @@ void Machine::start(Place& place) {
   place.incarnation = prng_.next();
   ++place.attempt;
   running_.insert(place.process);
-  actions_.push_back(
-      Spawn{place.process, place.role, place.node_id, place.attempt, place.incarnation,
-            place.last_words});
+  actions_.push_back(Spawn{place.process, place.role, place.node_id, place.attempt,
+                           place.incarnation, place.predecessor});
 }
 
 void Machine::add_spare(const std::string& node_id) {
@@ -82,7 +85,7 @@ void Machine::give(Place& place) {
   place.process = spare.process;
   place.incarnation = spare.incarnation;
   ++place.attempt;
-  actions_.push_back(Promote{spare.process, place.node_id, place.attempt});
+  actions_.push_back(Promote{spare.process, place.node_id, place.attempt, place.predecessor});
   owed_.push_back({pause(kSparePatience), generation_, spare.node_id});
 }
 
@@ -176,6 +179,7 @@ void Machine::place_died(Place& place, const Died& e) {
   place.previous = std::exchange(place.process, 0);
   place.exit_code = e.exit_code.value_or(255);
   place.last_words = e.how;
+  place.predecessor = words_of(e);
   place.detected_ns = e.detected_ns;
   place.not_started = 0;
   if (place.role == Role::kScheduler && e.exit_code == 0 && met_) job_done_ = true;
@@ -207,8 +211,7 @@ void Machine::place_died(Place& place, const Died& e) {
 // Only now it is known how.
 void Machine::say_end(const Place& place, const Died& e) {
   if (ending_ || e.exit_code == 0) return;
-  actions_.push_back(Say{cat(name_of(place.node_id), " ", e.how,
-                             e.error.empty() ? "" : cat(" (", e.error, ")"))});
+  actions_.push_back(Say{cat(name_of(place.node_id), " ", words_of(e))});
 }
 
 // An exception that comes again at the same step comes from the program or its data: no further
@@ -325,13 +328,12 @@ void Machine::on(const Interrupted& e) {
 
 // What the job fails of: a place whose processes fail each time; with code 0, too, in mid-training.
 Exit Machine::too_often(const Place& place) const {
-  return {
-      place.exit_code != 0 ? place.exit_code : 1,
-      cat(name_of(place.node_id), " ", place.last_words, " for the ",
-          ordinal(static_cast<std::uint64_t>(place.failures)),
-          " time without a step made in between (", options_.max_restarts_option, "=",
-          options_.max_restarts, ")"),
-      place.node_id};
+  return {place.exit_code != 0 ? place.exit_code : 1,
+          cat(name_of(place.node_id), " ", place.last_words, " for the ",
+              ordinal(static_cast<std::uint64_t>(place.failures)),
+              " time without a step made in between (", options_.max_restarts_option, "=",
+              options_.max_restarts, ")"),
+          place.node_id};
 }
 
 Exit Machine::twice(const Place& place) const {

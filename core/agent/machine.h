@@ -100,6 +100,7 @@ struct Promote {  // This waiting spare becomes `node_id`.
   Process process = 0;
   std::string node_id;
   std::uint64_t attempt = 0;
+  std::string predecessor = {};  // As of Spawn.
 };
 struct Send {
   wire::Message message;
@@ -144,6 +145,7 @@ class Machine {
     std::int32_t not_started = 0;  // How often on end its process could not be.
     std::int32_t exit_code = 0;    // Of `previous`, as are the next two.
     std::string last_words;
+    std::string predecessor;  // The same for its successor: with the exception, if one ended it.
     std::uint64_t detected_ns = 0;
     std::string error;  // The newest exception that ended a process of it, and after which step.
     Version error_version = kNoVersion;

@@ -185,7 +185,7 @@ TEST_F(AgentTest, TheUserHearsOfEveryEndHowItCame) {
   ASSERT_EQ(told_.size(), 2U);
   EXPECT_EQ(told_[0], "worker w0 was killed by signal 11 (SIGSEGV)");
   EXPECT_EQ(told_[1], "worker w1 exited with code 1 (ValueError: no data)");
-  EXPECT_EQ(places_.at("w1").predecessor, "exited with code 1");
+  EXPECT_EQ(places_.at("w1").predecessor, "exited with code 1 (ValueError: no data)");
 }
 
 // Its deaths were told by the lifeline, before anybody knew of an exit code: it was training.
