@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 USAGE_EXIT: Final = 2
+_MOST: Final = 10_000  # Far beyond what msrun takes, which says so.
 
 # Of torchrun: how processes of several hosts find each other, or how its own agent works.
 _WITHOUT_EFFECT: Final = (
@@ -110,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
 def _count(text: str) -> int:
     if text in ("cpu", "auto"):
         return len(os.sched_getaffinity(0))
-    if not text.isdecimal() or int(text) < 1:
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST:
         fail(f"--nproc-per-node is '{text}'; allowed is a whole number from 1, 'cpu' or 'auto'")
     return int(text)
 
