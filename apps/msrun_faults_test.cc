@@ -260,8 +260,8 @@ TEST(KilledWorker, EndsAJobWithoutProtection) {
   EXPECT_TRUE(job.nothing_left());
 }
 
-// The agent is stopped meanwhile, so that nobody starts another scheduler before the ranks have made
-// steps without one.
+// The agent is stopped meanwhile, so that nobody starts another scheduler before the ranks have
+// made steps without one.
 TEST(KilledScheduler, DelaysNoStep) {
   Job job("scheduler-away");
   const std::string traces = job.folder + "/trace";

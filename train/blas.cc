@@ -12,7 +12,8 @@ std::string advice_on_blas() {
   Dl_info library{};
   if (multiply == nullptr || ::dladdr(multiply, &library) == 0) return {};
   std::error_code error;
-  // Debian keeps each BLAS in a folder of its name, and links the selected one into the usual place.
+  // Debian keeps each BLAS in a folder of its name, and links the selected one into the usual
+  // place.
   const auto file = std::filesystem::canonical(library.dli_fname, error);
   if (error || file.parent_path().filename() != "blas") return {};
   return "libtorch multiplies matrices with the reference BLAS here (" + file.string() +
