@@ -1,3 +1,4 @@
+// Warns of a BLAS that is many times slower than others.
 #pragma once
 #include <string>
 
