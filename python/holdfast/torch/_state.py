@@ -242,11 +242,6 @@ class State:
         """
         self.engine.see_that_no_step_is_open("with state.step()")
         self._advise(sys._getframe(2))
-        if self.results.is_counted_outside:
-            raise UserError(
-                "state.once(...) before a loop of your own can not be told apart from one after "
-                "it; call it in the first step: `if state.n == 0: state.once(f)`"
-            )
         between = self._between_own_steps()
         self.begin()
         try:
@@ -288,8 +283,11 @@ class State:
         """
         if self.engine.in_step:
             return function(*args, **kwargs)
-        key = self.results.key(self.current_epoch, getattr(function, "__qualname__", "once"))
-        if not self.results.knows(key) and not self.arrived and not self.progress.position.own:
+        # Before it has arrived, a process is where the first one was before its first step.
+        is_before = not self.arrived and not self.progress.position.own
+        name = getattr(function, "__qualname__", "once")
+        key = self.results.key(self.current_epoch, name, 0 if is_before else self.n)
+        if is_before and not self.results.knows(key):
             raise UserError(
                 "state.once(...) is called here before the loop, where the process that this one "
                 "replaces did not call it; all processes run one program"
