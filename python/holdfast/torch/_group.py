@@ -114,8 +114,6 @@ class HoldfastGroup(Member):
             return
         if (parts := self._early_parts("a sum", dense, kind)) is not None:
             fill(dense, as_bytes(fold(kind, parts)))
-        elif self._again(dense):
-            pass
         elif not (group := self._group()):
             self._echo(dense, dense, kind)
         else:
@@ -126,8 +124,6 @@ class HoldfastGroup(Member):
             if status:
                 self._engine.cut_short(status)
                 self._echo(dense, keep, kind)
-            else:
-                self._note(dense)
         if dense is not tensor:
             tensor.copy_(dense)
 
@@ -187,8 +183,6 @@ class HoldfastGroup(Member):
         if output.numel() == 0:
             return Done([output])
         parts = self._early_parts("a sum", source, kind)
-        if parts is None and output.is_contiguous() and self._again(output):
-            return Done([output])
         group = 0 if parts is not None else self._group()
         own = source.view(self._size, -1)[self.rank()].view(output.shape)
         if parts is not None:
@@ -210,8 +204,6 @@ class HoldfastGroup(Member):
                 self._echo(output, own.clone(), kind)
             else:
                 output.copy_(mine)
-                if output.is_contiguous():
-                    self._note(output)
         return Done([output])
 
     _reduce_scatter_base = reduce_scatter_single
@@ -266,10 +258,6 @@ class HoldfastGroup(Member):
                     tensor.copy_(dense)
                 return
             self._nobody_gives()
-        if self._again(dense):
-            if dense is not tensor:
-                tensor.copy_(dense)
-            return
         if not (group := self._group()):
             return
         keep = self._keep(dense)
@@ -280,8 +268,6 @@ class HoldfastGroup(Member):
                 self._echo(dense, None, None)
             else:
                 dense.copy_(keep)
-        else:
-            self._note(dense)
         if dense is not tensor:
             tensor.copy_(dense)
 
@@ -291,15 +277,12 @@ class HoldfastGroup(Member):
         if (parts := self._early_parts("an all-gather", mine.reshape(-1))) is not None:
             rows.copy_(torch.stack(parts))
             return
-        if self._again(rows):
-            return
         group = self._group()
         if group and mine.numel():
             status = lib.hf_all_gather(
                 group, mine.data_ptr(), mine.nbytes, everyone.data_ptr(), None
             )
             if not status:
-                self._note(rows)
                 return
             self._engine.cut_short(status)
         rows.copy_(mine.reshape(1, -1).clone().expand(rows.shape))
@@ -357,8 +340,6 @@ class HoldfastGroup(Member):
         """Send blocks of so many elements to each rank; both tensors are dense."""
         if self._exchange_early(send, send_counts, receive, receive_counts):
             return
-        if self._again(receive):
-            return
         group = self._group()
         status = 0
         if group:
@@ -373,7 +354,6 @@ class HoldfastGroup(Member):
                 None,
             )
         if group and not status:
-            self._note(receive)
             return
         if status:
             self._engine.cut_short(status)
