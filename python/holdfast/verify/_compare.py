@@ -93,7 +93,8 @@ def compare(
         found.append(Difference("end", other.record.steps, 0, "steps", text))
     for printed in _prints.compare(clean.record, other.record, noise.masks):
         blame = culprits(things, source, printed.n, printed.source)
-        where = f"{_short(printed.source[0], clean)}, line {printed.source[1]}"
+        lines = [f"{_short(path, clean)}, line {line}" for path, line in printed.source]
+        where = f"{lines[0]} (for {lines[1]})" if len(lines) > 1 else lines[0]
         text = f"{where} printed {_words(printed)}{_because(blame)}"
         found.append(Difference("print", max(0, printed.n), 0, where, text, tuple(blame)))
     for filed in _files.compare(clean.files, other.files, options.compare, noise.files):
@@ -122,7 +123,7 @@ def _because(blame: Sequence[Remembered]) -> str:
         return ""
     return (
         ": "
-        + "; ".join(f"{_was(thing)}" for thing in blame[:3])
+        + "; ".join(f"{_was(thing)}" for thing in blame)
         + (": it is not in State" if len(blame) == 1 else ": they are not in State")
     )
 

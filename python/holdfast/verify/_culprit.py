@@ -106,10 +106,10 @@ class Source:
 
 
 def culprits(
-    things: Sequence[Remembered], source: Source, n: int, line: tuple[str, int] | None = None
+    things: Sequence[Remembered], source: Source, n: int, lines: Sequence[tuple[str, int]] = ()
 ) -> list[Remembered]:
     """Return whose fault a difference after step n most likely is, the likeliest first."""
-    read = names_at(*line) if line is not None else set()
+    read = {name for line in lines for name in names_at(*line)}
     before = [thing for thing in things if thing.step <= max(n, 1) + 1] or list(things)
     if not before:
         return []
@@ -128,7 +128,7 @@ def culprits(
     for thing in ordered:
         if rank(thing)[:3] == best:
             names.setdefault(thing.name, thing)
-    return list(names.values())[:4]
+    return list(names.values())[:6]
 
 
 @functools.cache

@@ -32,6 +32,7 @@ class Observer:
         self._output = output
         self._void = bool(plan["void"])
         self._last = int(plan["steps"] or 0)
+        self._looked = False
         self._tried: set[int] = set()
         self._state: Any = None
         self._stop: Callable[[], None] = lambda: None
@@ -68,6 +69,9 @@ class Observer:
     def done(self, n: int) -> None:
         """Note what is what after step n."""
         counts = self._places.ended(n)
+        if not self._looked:
+            self._looked = True
+            self._notes("sources", sources=sources(sys._getframe(1)))
         digests, memory = self._digests(), self._probe.look(sys._getframe(1))
         self._notes("done", n=n, digests=digests, memory=memory, places=counts)
         self._output.done = n
@@ -75,13 +79,15 @@ class Observer:
         if n == self._last:
             self._stop()
 
-    def once_began(self, k: int) -> None:
-        """Know that the k-th state.once since the last step begins."""
-        self._places.once_began()
+    def once_began(self, key: Any) -> None:
+        """Know that a state.once begins."""
+        if not _is_ours(key):
+            self._places.once_began()
 
-    def once_done(self, k: int) -> None:
+    def once_done(self, key: Any) -> None:
         """Know that it has ended."""
-        self._places.once_done()
+        if not _is_ours(key):
+            self._places.once_done()
 
     def epoch_began(self, epoch: int) -> None:
         """Know that a pass of state.epochs begins."""
@@ -93,7 +99,12 @@ class Observer:
     def ended(self) -> None:
         """Note that the training has ended well."""
         self._places.live = False
-        self._notes("ended", n=self._places.done, sources=sources())
+        self._notes("ended", n=self._places.done)
 
     def _digests(self) -> dict[str, str]:
         return {name: digest(thing) for name, thing in self._state.contents()}
+
+
+def _is_ours(key: Any) -> bool:
+    """Whether a result is one that state.epochs asks for: whether any rank wished to stop."""
+    return isinstance(key, tuple) and key[-1:] == ("stop",)

@@ -32,7 +32,7 @@ class Output:
         """Note it with `notes`, once the rank is known to be 0."""
         self._notes = notes
         self._rest: dict[int, str] = {}
-        self._source: dict[int, tuple[str, int]] = {}
+        self._source: dict[int, list[tuple[str, int]]] = {}
         self._off = False
         self._pid = os.getpid()
         self.done = -1  # Steps; -1: before State.
@@ -67,20 +67,24 @@ class Output:
         if not self._rest.get(key):
             self._source[key] = _source_of(frame)
         *whole, self._rest[key] = (self._rest.get(key, "") + text).split("\n")
-        file, line = self._source[key]
+        source = self._source[key]
         for words in whole:
             words = words.rpartition("\r")[2].rstrip()
-            if file and words:
-                self._notes("print", file=file, line=line, text=words[:_LONGEST], n=self.done)
+            if source and words:
+                self._notes("print", source=source, text=words[:_LONGEST], n=self.done)
 
 
-def _source_of(frame: FrameType | None) -> tuple[str, int]:
-    """Return the program's line that prints; none where a library prints of itself."""
-    while frame is not None:
+def _source_of(frame: FrameType | None) -> list[tuple[str, int]]:
+    """Return the program's line that prints, and the one that called it: it may be a helper's.
+
+    Nothing where a library prints of itself.
+    """
+    found: list[tuple[str, int]] = []
+    while frame is not None and len(found) < 2:
         name = frame.f_globals.get("__name__", "")
         if name.partition(".")[0] in ("tqdm", "warnings", "holdfast", "torch"):
-            return "", 0
+            break
         if is_programs_code(frame.f_code.co_filename):
-            return frame.f_code.co_filename, frame.f_lineno
+            found.append((frame.f_code.co_filename, frame.f_lineno))
         frame = frame.f_back
-    return "", 0
+    return found

@@ -43,13 +43,14 @@ def kill_runs(record: Record, spares: Sequence[str], quick: bool) -> list[Order]
     if quick:
         kills: list[Kill] = []
         for place, at in _QUICK:
-            kills += _kills(record, ranks[at], (place,), len(kills), spread=len(kills))
+            kills += _kills(record, ranks[at], (place,), len(kills), len(kills), len(_QUICK))
         title = f"kills, {_spares(spares[0])}"
         return [Order(f"kills-{spares[0]}", title, spares=spares[0], kills=tuple(kills))]
     orders = []
     for number in spares:
         for rank in ranks:
-            kills = _kills(record, rank, (*IN_STEP, *BETWEEN), 0, spread=rank)
+            places = (*IN_STEP, *BETWEEN)
+            kills = _kills(record, rank, places, 0, rank, len(places) + 1)
             title = f"kills of rank {rank}, {_spares(number)}"
             name = f"kills-{rank}-{number}"
             orders.append(Order(name, title, spares=number, kills=tuple(kills)))
@@ -60,8 +61,13 @@ def _spares(number: str) -> str:
     return {"0": "no spare", "1": "one spare"}.get(number, f"{number} spares")
 
 
-def _kills(record: Record, rank: int, places: Sequence[str], first: int, spread: int) -> list[Kill]:
-    """Return one kill of the rank at each of the places that the program has."""
+def _kills(
+    record: Record, rank: int, places: Sequence[str], first: int, spread: int, of: int
+) -> list[Kill]:
+    """Return one kill of the rank at each of the places that the program has.
+
+    They are spread over the steps: these are in `of` parts, the first kill in part `spread`.
+    """
     own = record.ranks[rank]
     kills: list[Kill] = []
     steps = record.steps
@@ -72,14 +78,14 @@ def _kills(record: Record, rank: int, places: Sequence[str], first: int, spread:
                 continue
             # Spread over the steps; neither the first nor the last one where there are others.
             inner = having[1:-1] or having
-            n = inner[_spot(len(inner), index + spread, len(places) + 1)]
+            n = inner[_spot(len(inner), index + spread, of)]
             done, nth = n - 1, own.places[n][place] // 2
         else:
             past = [p for p in own.past if p.place == place and p.done > 0]
             early = [p for p in past if p.done < steps] or past
             if not early:
                 continue
-            spot = _spot(len(early), index + spread, len(places) + 1)
+            spot = _spot(len(early), index + spread, of)
             if place == "save":
                 early, spot = past, 0 if rank % 2 == 0 else len(past) - 1
             done, nth = early[spot].done, early[spot].nth

@@ -11,7 +11,7 @@ from typing import Final
 from holdfast.verify._records import Line, Record
 
 _TOKEN: Final = re.compile(r"[-+]?\d+\.?\d*(?:[eE][-+]?\d+)?|\w+|\s+|.")
-Source = tuple[str, int]
+Source = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def _by_source(record: Record) -> dict[Source, list[Line]]:
     for line in record.ranks[0].printed if 0 in record.ranks else ():
         # What a successor prints on its way to State is its own affair.
         if line.n >= 0 or line.life == 1:
-            found[line.file, line.line].append(line)
+            found[line.source].append(line)
     return found
 
 

@@ -61,8 +61,8 @@ class _Look:
         self._queue: collections.deque[tuple[str, Any, int]] = collections.deque()
 
     def all(self, frame: types.FrameType | None) -> dict[str, str]:
-        modules = dict(_modules())
-        self._frames(frame, modules)
+        modules = dict(_modules(frame))
+        self._frames(frame)
         for name, module in modules.items():
             self._module("" if name == "__main__" else f"{name}.", module)
         nodes = 0
@@ -71,14 +71,12 @@ class _Look:
             nodes += 1
         return self._found
 
-    def _frames(self, frame: types.FrameType | None, modules: dict[str, Any]) -> None:
+    def _frames(self, frame: types.FrameType | None) -> None:
         """Take the variables of the loop's function and of its callers."""
         main = sys.modules["__main__"].__dict__
         while frame is not None:
             if is_programs_code(frame.f_code.co_filename):
                 name = str(frame.f_globals.get("__name__"))
-                if name in sys.modules:
-                    modules.setdefault(name, sys.modules[name])
                 if frame.f_locals is not frame.f_globals:
                     inner = set(frame.f_code.co_freevars)
                     for variable, value in dict(frame.f_locals).items():
@@ -150,7 +148,8 @@ class _Look:
             return
         parts = thing.items() if isinstance(thing, dict) else enumerate(thing)
         for key, value in parts:
-            self._put(_dotted(name, f"[{key!r}]"[:60]), value, depth + 1)
+            part = f"[{key!r}]"[:60] if is_scalar(key) else f"[a {type(key).__name__}]"
+            self._put(_dotted(name, part), value, depth + 1)
 
     def _framework(self, name: str, thing: Any, depth: int) -> None:
         """Take what the program has put into an object of a framework, and a module's tensors."""
@@ -231,20 +230,24 @@ def _place(thing: Any) -> str:
     return repr(thing)
 
 
-def _modules() -> Iterator[tuple[str, Any]]:
-    """Return the program's modules, small packages that it has installed too."""
+def _modules(frame: types.FrameType | None) -> Iterator[tuple[str, Any]]:
+    """Return the program's modules; of installed packages those that the loop is called by."""
+    calling = set()
+    while frame is not None:
+        calling.add(str(frame.f_globals.get("__name__")).partition(".")[0])
+        frame = frame.f_back
     sizes = collections.Counter(name.partition(".")[0] for name in list(sys.modules))
     for name, module in sorted(sys.modules.items()):
-        path = getattr(module, "__file__", None)
-        if not isinstance(module, types.ModuleType) or not path:
+        path, top = getattr(module, "__file__", None), name.partition(".")[0]
+        if not isinstance(module, types.ModuleType) or not path or name == "__mp_main__":
             continue
         if not is_programs_module(name) or not is_programs_code(os.path.abspath(path)):
             continue
-        if is_installed(path) and sizes[name.partition(".")[0]] > _OF_A_PACKAGE:
+        if is_installed(path) and (top not in calling or sizes[top] > _OF_A_PACKAGE):
             continue
         yield name, module
 
 
-def sources() -> list[str]:
+def sources(frame: types.FrameType | None) -> list[str]:
     """Return the program's files of source."""
-    return sorted({str(module.__file__) for _, module in _modules()})
+    return sorted({str(module.__file__) for _, module in _modules(frame)})

@@ -23,8 +23,7 @@ class Past:
 class Line:
     """A line that was printed."""
 
-    file: str
-    line: int
+    source: tuple[tuple[str, int], ...]  # The file and line that printed; its caller.
     text: str
     n: int  # Steps that were done; -1: before State.
     life: int
@@ -36,7 +35,6 @@ class Rank:
 
     lives: int = 0
     opened: bool = False
-    ended: bool = False
     states: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     memory: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     places: dict[int, dict[str, int]] = field(default_factory=dict)
@@ -64,17 +62,16 @@ class Rank:
         elif what == "place":
             self.past.append(Past(note["place"], note["done"], note["nth"]))
         elif what == "print":
-            self.printed.append(
-                Line(note["file"], note["line"], note["text"], note["n"], self.lives)
-            )
+            source = tuple((file, line) for file, line in note["source"])
+            self.printed.append(Line(source, note["text"], note["n"], self.lives))
         elif what == "kill":
             self.kills.append(note["number"])
         elif what == "void":
             self.voids.add(note["n"])
         elif what == "wrote":
             self.wrote.setdefault(note["path"], note["new"])
-        elif what == "ended":
-            self.ended, self.sources = True, note["sources"]
+        elif what == "sources":
+            self.sources = note["sources"]
 
 
 @dataclass

@@ -8,7 +8,7 @@ from common import KEPT, Task
 import holdfast.torch as hf
 
 sys.path.append(str(Path(__file__).parent / "site-packages"))
-from tinytrainer import Trainer  # noqa: E402
+from tinytrainer import Trainer
 
 task = Task()
 state = hf.State(task.model, task.optimizer)

@@ -28,10 +28,11 @@ def make_counter() -> Callable[[], int]:
 
 task = Task()
 state = hf.State(task.model, task.optimizer)
-keep = dict(closed=0, total=0, seen=0, matrix=np.zeros((100, 100), np.int64), counts=[0] * 1000)
-count, meter = make_counter(), Meter
+count = make_counter()
 matrix, counts = np.zeros((100, 100), np.int64), [0] * 1000
-run = state.vars(**keep, best=10.0) if KEPT else None
+run = (
+    state.vars(closed=0, total=0, seen=0, matrix=matrix, counts=counts, best=10.0) if KEPT else None
+)
 rate = 0.0
 for epoch in state.epochs(2):
     running = 0.0
