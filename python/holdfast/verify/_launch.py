@@ -43,8 +43,9 @@ class Outcome:
     files: dict[str, Path] = field(default_factory=dict)  # That it has made.
 
     def tail(self) -> str:
-        """Return the last lines of the logs, of rank 0 at least."""
-        lines: list[str] = []
+        """Return the last lines of what the launcher and the ranks said."""
+        said = (self.folder / "said").read_text(errors="replace").splitlines()
+        lines = [f"  {line}" for line in said if line.startswith("holdfast:")][-6:]
         for path in sorted((self.folder / "log").glob("worker_*.log")):
             words = path.read_text(errors="replace").splitlines()[-12:]
             lines += [f"  {path.name}: {line}" for line in words]

@@ -157,8 +157,10 @@ def parse(argv: Sequence[str]) -> Options:
     if options.steps < 0:
         fail(f"--steps is {options.steps}; allowed is a whole number from 1")
     spares = tuple((options.spares or ("0" if options.quick else "0,1")).split(","))
-    if not all(number.isdecimal() for number in spares):
-        fail(f"--spares is '{options.spares}'; allowed are numbers with commas between: 0,1")
+    if not all(number.isdecimal() or number == "all" for number in spares):
+        fail(
+            f"--spares is '{options.spares}'; allowed are numbers, or all, with commas between: 0,1"
+        )
     if options.keep is not None and options.keep.exists() and any(options.keep.iterdir()):
         fail(f"--keep {options.keep}: the folder is not empty; name another one")
     command, native = _program(options)
