@@ -71,6 +71,9 @@ HF_API void hf_stop(hf_worker* worker);
 
 HF_API int hf_is_solo(const hf_worker* worker);     /* 1: a world of its own. */
 HF_API int hf_waits_spare(const hf_worker* worker); /* 1: hf_identity() would wait for a place. */
+/* The rank of a spare that was started for one (--spares all), known without waiting, also after it
+ * has its place; -1: a spare for any rank, or no spare. */
+HF_API int32_t hf_bound_rank(const hf_worker* worker);
 
 typedef struct hf_place {
   int32_t rank;

@@ -126,6 +126,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "hf_stop": (None, [P]),
     "hf_is_solo": (c.c_int, [P]),
     "hf_waits_spare": (c.c_int, [P]),
+    "hf_bound_rank": (I32, [P]),
     "hf_identity": (c.c_int, [P, c.POINTER(CPlace)]),
     "hf_fail": (c.c_int, [P, c.c_char_p]),
     "hf_open": (c.c_int, [P, c.POINTER(CLayout), PP]),

@@ -139,6 +139,12 @@ class Worker:
         """Whether identity() would wait for a place to become free."""
         return bool(lib.hf_waits_spare(self.handle))
 
+    @property
+    def bound_rank(self) -> int | None:
+        """The rank of a spare that was started for one, known without waiting; else None."""
+        rank: int = lib.hf_bound_rank(self.handle)
+        return None if rank < 0 else rank
+
     def identity(self) -> Place:
         """Wait for the rank. A spare waits here for its place, and may end here."""
         place = CPlace()

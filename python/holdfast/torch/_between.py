@@ -11,10 +11,10 @@ import pickle
 import torch
 from torch import Tensor
 
+from holdfast._vars import dumps
 from holdfast.torch._kept import Kept
 from holdfast.torch._optimizers import local
 from holdfast.torch._plan import Key
-from holdfast.torch._vars import dumps
 
 
 class Between:
@@ -32,6 +32,7 @@ class Between:
             if key not in image or not torch.equal(image[key], local(tensor).detach())
         }
         self._keys = set(now)
+        self._distributed = {key for key, tensor in now.items() if local(tensor) is not tensor}
         self._objects = pickle.dumps(kept.objects(), pickle.HIGHEST_PROTOCOL)
         self._generators: list[tuple[torch.Generator, Tensor]] = []
 
@@ -59,9 +60,12 @@ class Between:
     @torch.no_grad()
     def put_back(self, kept: Kept) -> None:
         """Make the changes again. Requires: everything is as in the image."""
-        keys = set(self._keys)
-        if not self._with_gradients:
-            keys.update(key for key, _ in kept.walk(True) if key[0] == "gradient")
-        kept.change(self._tensors, keys, pickle.loads(self._objects))
+        tensors = {
+            key: local(self._tensors.get(key, there)).detach()
+            for key, there in {**dict(kept.walk(self._with_gradients)), **self._tensors}.items()
+            if key in self._keys
+        }
+        objects = pickle.loads(self._objects)
+        kept.restore(tensors, self._distributed, objects, self._with_gradients)
         for generator, state in self._generators:
             generator.set_state(state)

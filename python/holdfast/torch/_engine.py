@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+import select
 import sys
 import weakref
 from collections import deque
@@ -93,6 +94,12 @@ class Engine:
         return self._place
 
     @property
+    def rank(self) -> int:
+        """The own rank; waits for it in a spare, but for one that is bound to a rank."""
+        bound = self.worker.bound_rank if self.waits_spare else None
+        return self.place.rank if bound is None else bound
+
+    @property
     def place_known(self) -> bool:
         """Whether `place` does not wait."""
         return self._place is not None
@@ -109,6 +116,11 @@ class Engine:
     def waits_spare(self) -> bool:
         """Whether this process is a spare that has not got its place yet."""
         return self._spare and self._place is None
+
+    def place_is_due(self) -> bool:
+        """Whether a spare that waits can have its place now, or is not needed any more."""
+        place = int(os.environ["HOLDFAST_SPARE_FD"])
+        return bool(select.select([place], [], [], 0)[0])
 
     @property
     def first_start(self) -> bool:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from holdfast._errors import UserError
-from holdfast.torch._files import write_whole
+from holdfast._files import write_whole
 from holdfast.torch._kept import Kept
 from holdfast.torch._plan import ALIGN, Key, Plan, bytes_of, marks_of, view_of
 
@@ -121,8 +121,8 @@ class Image:
                 "the program it was started with"
             )
         at = _HEADER.size + plan_size
-        places = pickle.loads(view[_HEADER.size : at])
+        distributed = {p.key for p in pickle.loads(view[_HEADER.size : at]) if p.distributed}
         objects: dict[str, Any] = pickle.loads(view[at : at + rest_size])
         self._written.clear()
-        self._kept.restore(torch.frombuffer(view, dtype=torch.uint8), places, objects)
+        self._kept.restore(self.tensors(view), distributed, objects)
         return objects

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from holdfast._errors import UserError
-from holdfast.torch._attributes import Attributes
+from holdfast._vars import dumps, into, see_that_all_are_plain, see_that_it_fits
 from holdfast.torch._optimizers import (
     largest_shape,
     local,
@@ -20,8 +20,7 @@ from holdfast.torch._optimizers import (
     whole_shapes,
 )
 from holdfast.torch._others import can_be_kept, contents_of, put_back
-from holdfast.torch._plan import ALIGN, Key, Place, view_of
-from holdfast.torch._vars import dumps, into, see_that_all_are_plain, see_that_it_fits
+from holdfast.torch._plan import ALIGN, Key
 
 
 def _see_that_it_has_bytes(what: str, tensor: Tensor) -> None:
@@ -48,7 +47,6 @@ class Kept:
         self._groups: dict[str, int] = {}  # Of parameters, by optimizer.
         self._extras: dict[str, torch.nn.Module] = {}  # Modules with get_extra_state().
         self._modules: dict[int, torch.nn.Module] = {}  # All, by id.
-        self._attributes = Attributes()
         self._whole: dict[int, torch.Size] = {}  # Of parameters that each rank has another part of.
 
     def add(self, name: str, thing: Any) -> None:
@@ -92,7 +90,6 @@ class Kept:
         yield from objects["others"].items()
         yield from ((f"run.{name}", value) for name, value in self.vars.items())
         yield from ((f"{name}.param_groups", groups) for name, groups in objects["groups"].items())
-        yield from ((f"{'.'.join(key)}", value) for key, value in objects["attributes"].items())
         for what in ("loose", "extras", "requires_grad", "training"):
             yield what, objects[what]
 
@@ -105,9 +102,7 @@ class Kept:
             self._parameters.append((("model", name, key), parameter))
         seen: set[int] = set()
         for prefix, module in model.named_modules():
-            if id(module) not in self._modules:
-                self._modules[id(module)] = module
-                self._attributes.add(f"{name}.{prefix}", module)
+            self._modules.setdefault(id(module), module)
             if type(module).get_extra_state is not torch.nn.Module.get_extra_state:
                 where = f"{name}.{prefix}" if prefix else name
                 self._extras[f"get_extra_state() of {where}"] = module
@@ -260,7 +255,6 @@ class Kept:
             # A program that unfreezes in one epoch does not do so again in a later one.
             "requires_grad": [parameter.requires_grad for _, parameter in self._parameters],
             "training": [module.training for module in self._modules.values()],
-            "attributes": self._attributes.changed(),
             "vars": self._pickled_vars(),
         }
 
@@ -279,66 +273,39 @@ class Kept:
         }
         return {name: hashlib.blake2b(dumps(part)).digest() for name, part in parts.items()}
 
-    def restore(self, memory: Tensor, places: list[Place], objects: dict[str, Any]) -> None:
-        """Bring everything to what an image holds."""
+    def restore(
+        self,
+        tensors: Mapping[Key, Tensor],
+        distributed: Set[Key],
+        objects: dict[str, Any],
+        with_gradients: bool = True,
+    ) -> None:
+        """Bring everything to what an image holds: local parts of those that are `distributed`."""
         known = dict(self._parameters)
         known.update(self._buffers_now())
         known.update((("kept", name), tensor) for name, tensor in self.tensors.items())
-        self._compare(known, places)
+        _compare(known, tensors)
         self._compare_others(objects)
         targets, sources = [], []
         gradients: dict[Key, Tensor] = {}
         state: dict[tuple[str, int], dict[str, Any]] = {}
-        for place in places:
-            view = view_of(memory, place)
-            if place.key[0] == "gradient":
-                gradients[place.key[1:]] = _like(view.clone(), known[place.key[1:]], place)
-            elif place.key[0] == "state":
-                _, name, i, key = place.key
-                state.setdefault((name, i), {})[key] = (place, view)
-            elif view.numel():
-                targets.append(local(known[place.key]).detach())
-                sources.append(view)
+        for key, value in tensors.items():
+            if key[0] == "gradient":
+                gradients[key[1:]] = _like(value.clone(), known[key[1:]], key in distributed)
+            elif key[0] == "state":
+                made = (value, key in distributed)
+                state.setdefault((key[1], key[2]), {})[key[3]] = made
+            elif value.numel():
+                targets.append(local(known[key]).detach())
+                sources.append(value)
         if targets:
             torch._foreach_copy_(targets, sources)
-        for key, parameter in self._parameters:
+        for key, parameter in self._parameters if with_gradients else ():
             parameter.grad = gradients.get(key)
         for (name, i, key), value in objects["loose"].items():
             state.setdefault((name, i), {})[key] = value
         for name, optimizer in self.optimizers.items():
             _restore_optimizer(optimizer, name, state, objects["groups"][name])
-        self._put_back_all(objects)
-
-    def change(self, tensors: Mapping[Key, Tensor], keys: set[Key], objects: Any) -> None:
-        """Let `tensors` differ from what an image holds, `keys` be there, and all objects."""
-        there = dict(self.walk(True))
-        parameters = dict(self._parameters)
-        every = {name: parameters_of(optimizer) for name, optimizer in self.optimizers.items()}
-
-        def state(name: str, i: int) -> Any:
-            return self.optimizers[name].state[every[name][i]]
-
-        # Only gradients, and what is an optimizer's, come and go.
-        for name, i, key in self.objects()["loose"].keys() - objects["loose"].keys():
-            del state(name, i)[key]
-        for key in there.keys() - keys:
-            if key[0] == "gradient":
-                parameters[key[1:]].grad = None
-            else:
-                del state(key[1], key[2])[key[3]]
-        for key, value in tensors.items():
-            old = there.get(key)
-            if old is not None and local(old).shape == local(value).shape:
-                local(old).detach().copy_(local(value))
-            elif key[0] == "gradient":
-                parameters[key[1:]].grad = value.clone()
-            else:
-                state(key[1], key[2])[key[3]] = value.clone()
-        for (name, i, key), value in objects["loose"].items():
-            state(name, i)[key] = value
-        for name, optimizer in self.optimizers.items():
-            for group, saved in zip(optimizer.param_groups, objects["groups"][name]):
-                group.update(saved)
         self._put_back_all(objects)
 
     def undo_of_an_evaluation(self) -> Callable[[], None]:
@@ -369,20 +336,6 @@ class Kept:
         for module, training in zip(self._modules.values(), objects["training"]):
             if module.training != training:
                 module.training = training
-        self._attributes.put_changed(objects["attributes"])
-
-    @staticmethod
-    def _compare(known: Mapping[Key, Tensor], places: list[Place]) -> None:
-        there = {p.key: p for p in places if p.key[0] not in ("state", "gradient")}
-        for key, tensor in known.items():
-            place = there.get(key)
-            part = local(tensor)
-            if place is None or (place.dtype, place.shape) != (part.dtype, tuple(part.shape)):
-                was = "missing" if place is None else f"{place.dtype} {list(place.shape)}"
-                raise _changed(key[-1], f"{part.dtype} {list(part.shape)}", was)
-        for key, place in there.items():
-            if key not in known:
-                raise _changed(key[-1], "missing", f"{place.dtype} {list(place.shape)}")
 
     def _compare_others(self, objects: dict[str, Any]) -> None:
         kinds = {name: type(o).__name__ for name, o in self.optimizers.items()}
@@ -397,6 +350,17 @@ class Kept:
                     raise _changed(name, now, was)
 
 
+def _compare(known: Mapping[Key, Tensor], tensors: Mapping[Key, Tensor]) -> None:
+    there = {key: t for key, t in tensors.items() if key[0] not in ("state", "gradient")}
+    mine = {key: local(tensor) for key, tensor in known.items()}
+    for key in {**mine, **there}:
+        now, was = (
+            f"{t[key].dtype} {list(t[key].shape)}" if key in t else "missing" for t in (mine, there)
+        )
+        if now != was:
+            raise _changed(key[-1], now, was)
+
+
 def _changed(name: str, now: str, was: str) -> UserError:
     return UserError(
         f"the program has changed between restarts: `{name}` is {now}, in the state it is {was}; "
@@ -404,8 +368,8 @@ def _changed(name: str, now: str, was: str) -> UserError:
     )
 
 
-def _like(value: Tensor, parameter: Any, place: Place) -> Tensor:
-    if not place.distributed:
+def _like(value: Tensor, parameter: Any, distributed: bool) -> Tensor:
+    if not distributed:
         return value
     from torch.distributed.tensor import DTensor
 
@@ -435,14 +399,14 @@ def _restore_optimizer(
         for key in [k for k in mine if k not in wanted]:
             del mine[key]
         for key, value in wanted.items():
-            if not isinstance(value, tuple) or not isinstance(value[0], Place):
+            if not isinstance(value, tuple) or not isinstance(value[0], Tensor):
                 mine[key] = value
                 continue
-            place, view = value
+            content, distributed = value
             old = mine.get(key)
-            if isinstance(old, Tensor) and tuple(local(old).shape) == place.shape:
-                local(old).copy_(view)
+            if isinstance(old, Tensor) and local(old).shape == content.shape:
+                local(old).copy_(content)
             else:
-                mine[key] = _like(view.clone(), parameter, place)
+                mine[key] = _like(content.clone(), parameter, distributed)
     for group, saved in zip(optimizer.param_groups, groups):
         group.update(saved)

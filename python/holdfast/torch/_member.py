@@ -111,7 +111,7 @@ class Member(_Base):  # type: ignore[misc]
     def rank(self) -> int:
         """Return this process's rank in the group; a spare waits for it."""
         if len(self._ranks) == self._engine.world_size and not self._engine.creating:
-            self._own_rank = self._ranks.index(self._engine.place.rank)
+            self._own_rank = self._ranks.index(self._engine.rank)
         return self._own_rank
 
     def getRank(self) -> int:  # noqa: N802

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from holdfast.torch._vars import into
+from holdfast._vars import into
 
 
 def can_be_kept(thing: Any) -> bool:

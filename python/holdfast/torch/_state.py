@@ -15,9 +15,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from holdfast._advice import advise, advise_of_attributes, plain_attributes
 from holdfast._errors import UserError
+from holdfast._vars import LIMIT, Vars, see_that_it_is_plain
 from holdfast.torch import _ddp, _engine
-from holdfast.torch._advice import advise
 from holdfast.torch._between import Between
 from holdfast.torch._engine import Phase, say
 from holdfast.torch._hooks import HookState, is_hook_state, see_that_hooks_are_kept
@@ -28,7 +29,6 @@ from holdfast.torch._position import Sources
 from holdfast.torch._progress import Progress
 from holdfast.torch._random import seeds_of_the_program
 from holdfast.torch._steps import Epochs, Steps, passes
-from holdfast.torch._vars import LIMIT, Vars, see_that_it_is_plain
 from holdfast.torch._versions import Versions
 
 _Batch = TypeVar("_Batch")
@@ -91,6 +91,7 @@ class State:
         self._replaying = False
         self._drawn = 0  # 1: the position counts the batch of the step under way.
         self._seen = False  # A first step of this process.
+        self._attributes: dict[str, Any] = {}  # Of modules, before it.
         self._digests: dict[str, bytes] | None = None  # At the end of the last step of an own loop.
         self._declared: set[str] = set()  # Names of vars.
         self._on_commit: list[Callable[[int], Any]] = []
@@ -241,11 +242,6 @@ class State:
         """
         self.engine.see_that_no_step_is_open("with state.step()")
         self._advise(sys._getframe(2))
-        if self.results.is_counted_outside:
-            raise UserError(
-                "state.once(...) before a loop of your own can not be told apart from one after "
-                "it; call it in the first step: `if state.n == 0: state.once(f)`"
-            )
         between = self._between_own_steps()
         self.begin()
         try:
@@ -287,8 +283,11 @@ class State:
         """
         if self.engine.in_step:
             return function(*args, **kwargs)
-        key = self.results.key(self.current_epoch, getattr(function, "__qualname__", "once"))
-        if not self.results.knows(key) and not self.arrived and not self.progress.position.own:
+        # Before it has arrived, a process is where the first one was before its first step.
+        is_before = not self.arrived and not self.progress.position.own
+        name = getattr(function, "__qualname__", "once")
+        key = self.results.key(self.current_epoch, name, 0 if is_before else self.n)
+        if is_before and not self.results.knows(key):
             raise UserError(
                 "state.once(...) is called here before the loop, where the process that this one "
                 "replaces did not call it; all processes run one program"
@@ -332,6 +331,7 @@ class State:
             self.engine.marked = True
         if not self._seen:
             self.kept.see_that_buffers_are_kept()
+            self._remark(advise_of_attributes(self._attributes, self._plain_attributes()))
             self._seen = True
         self.results.prune()
         is_made = self.versions.commit(self.has_updated, may_wait)
@@ -371,7 +371,14 @@ class State:
         """Before the first step of a job: read the loop's source, and say what breaks the rule."""
         if self._seen or self.n or not self.engine.first_start or self.engine.place.rank:
             return
-        remarks = advise(frame.f_code.co_filename, frame.f_lineno)
+        self._attributes = self._plain_attributes()
+        self._remark(advise(frame.f_code.co_filename, frame.f_lineno))
+
+    def _plain_attributes(self) -> dict[str, Any]:
+        named = (pair for model in self.kept.models.values() for pair in model.named_modules())
+        return plain_attributes(named)
+
+    def _remark(self, remarks: list[str]) -> None:
         if remarks and self._strict:
             raise UserError("State(strict=True):\n  " + "\n  ".join(remarks))
         for remark in remarks:

@@ -7,12 +7,12 @@ import io
 import pickle
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from typing import Any, Final
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast._errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor, dtype
 
 LIMIT: Final = 1 << 22  # Bytes of all of them, pickled.
 _PLAIN: Final = frozenset((bool, int, float, complex, str, bytes, type(None)))
@@ -26,16 +26,26 @@ class _ByValue(pickle.Pickler):
     """Pickles tensors as what they hold; torch writes where that lies, too, which may differ."""
 
     def reducer_override(self, thing: Any) -> Any:
-        if not isinstance(thing, Tensor):
+        if not _is_tensor(thing):
             return NotImplemented
+        import torch
+
         dense = thing.detach().resolve_conj().resolve_neg().contiguous()
         raw = dense.view(-1).view(torch.uint8).numpy().tobytes() if dense.numel() else b""
         return _tensor, (dense.dtype, tuple(dense.shape), raw)
 
 
-def _tensor(dtype: torch.dtype, shape: tuple[int, ...], raw: bytes) -> Tensor:
-    flat = torch.frombuffer(bytearray(raw), dtype=dtype) if raw else torch.empty(0, dtype=dtype)
+def _tensor(of: dtype, shape: tuple[int, ...], raw: bytes) -> Tensor:
+    import torch
+
+    flat = torch.frombuffer(bytearray(raw), dtype=of) if raw else torch.empty(0, dtype=of)
     return flat.view(shape)
+
+
+def _is_tensor(thing: Any) -> bool:
+    """Whether it is a tensor of PyTorch, which a program of another face need not have."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(thing, torch.Tensor)
 
 
 def dumps(value: Any) -> bytes:
@@ -140,8 +150,8 @@ def _why_not(value: Any, depth: int) -> str:
 
 
 def _why_no_array(value: Any) -> str:
-    if isinstance(value, Tensor):
-        if value.device.type != "cpu" or value.layout is not torch.strided:
+    if _is_tensor(value):
+        if value.device.type != "cpu" or str(value.layout) != "torch.strided":
             return f"it is a tensor on {value.device} with layout {value.layout}"
         if value.requires_grad:
             return "it is a tensor with a graph behind it: detach() it"
@@ -156,7 +166,7 @@ def into(old: Any, new: Any) -> Any:
     """Return `new`: as `old` itself, changed in place, where that is of the same kind."""
     if type(old) is not type(new):
         return new
-    if isinstance(new, Tensor):
+    if _is_tensor(new):
         is_same = (old.shape, old.dtype, old.device) == (new.shape, new.dtype, new.device)
         if is_same and not (old.requires_grad or old.is_inference() or 0 in old.stride()):
             return old.copy_(new)

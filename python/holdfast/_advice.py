@@ -8,8 +8,8 @@ from __future__ import annotations
 import ast
 import linecache
 import os
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 _FILLS: Final = {"append", "extend", "add", "update", "insert", "pop", "remove", "popleft"}
 _KEEPERS: Final = {"State", "vars"}  # What is given to them, or comes from them, is kept.
@@ -112,6 +112,28 @@ class _Reader:
                     f"{name}(...) may run again after a fault, with the same content; "
                     "state.once(f) around it runs it once",
                 )
+
+
+def plain_attributes(named_modules: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return numbers that a program's own modules have as attributes, which nobody keeps."""
+    return {
+        f"{name}.{key}".strip("."): value
+        for name, module in named_modules
+        if not type(module).__module__.startswith("torch.")
+        for key, value in vars(module).items()
+        if type(value) in (int, float) and not key.startswith("_")
+    }
+
+
+def advise_of_attributes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Return remarks on those that a step has changed."""
+    return [
+        f"a step changes the attribute `{name}` of a module, and State keeps parameters and "
+        "buffers: make it one by register_buffer(), or give the module get_extra_state() and "
+        "set_extra_state()"
+        for name, value in now.items()
+        if before.get(name, value) != value
+    ]
 
 
 def _goes_on(name: str) -> str:
