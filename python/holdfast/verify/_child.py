@@ -70,17 +70,37 @@ def _watch(plan: dict[str, Any], rank: int | None) -> None:
     watch_writes(notes, plan["elsewhere"])
     places = Places([Kill(**kill) for kill in plan["kills"]], plan["folder"], notes)
 
-    def watch_engine(module: types.ModuleType) -> None:
+    def observe(engine: Any) -> Any:
         from holdfast.verify._observer import Observer
 
-        def made(engine: Any) -> Observer:
+        return Observer(engine, notes, places, output, plan)
+
+    def watch_torch(module: types.ModuleType) -> None:
+        def made(engine: Any) -> Any:
             places.watch_torch()
-            return Observer(engine, notes, places, output, plan)
+            return observe(engine)
 
         module.observer_factory = made  # type: ignore[attr-defined]
 
-    finder: Any = _Finder("holdfast.torch._engine", watch_engine)
-    sys.meta_path.insert(0, finder)
+    def watch_mindspore(module: types.ModuleType) -> None:
+        from holdfast.verify._mindspore import watch_steps
+
+        watch_steps(module, places, observe)
+
+    for name, watch in (
+        ("holdfast.torch._engine", watch_torch),
+        ("holdfast.mindspore._steps", watch_mindspore),
+    ):
+        finder: Any = _Finder(name, watch)
+        sys.meta_path.insert(0, finder)
+
+
+def _rank() -> int | None:
+    """Return this process's rank; None: it waits for one, or is the scheduler."""
+    given = os.environ.get("RANK", os.environ.get("MS_NODE_ID", ""))
+    if os.environ.get("MS_ROLE") != "MS_WORKER" or os.environ.get("HOLDFAST_SPARE_FD"):
+        return None
+    return int(given) if given.isdecimal() else None
 
 
 def _run(program: str) -> None:
@@ -100,11 +120,9 @@ def main() -> None:
     words = sys.argv[1:]
     is_module = words[0] == "-m"
     sys.argv = words[1:] if is_module else words
-    rank = os.environ.get("RANK")
-    if os.environ.get("HOLDFAST_SPARE_FD"):
-        rank = None
-    _seed(None if rank is None else int(rank))
-    _watch(plan, None if rank is None else int(rank))
+    rank = _rank()
+    _seed(rank)
+    _watch(plan, rank)
     if is_module:
         sys.path[0] = os.getcwd()
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

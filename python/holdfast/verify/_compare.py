@@ -82,7 +82,7 @@ def compare(
     if first is not None:
         blame = culprits(things, source, first.n)
         more = f" and {len(first.names) - 1} more" if len(first.names) > 1 else ""
-        text = f"step {first.n}, rank {first.rank}: State holds another `{first.names[0]}`{more}"
+        text = f"step {first.n}, rank {first.rank}: {_state(first.names[0])}{more}"
         found.append(
             Difference(
                 "state", first.n, first.rank, first.names[0], text + _because(blame), tuple(blame)
@@ -95,6 +95,7 @@ def compare(
         blame = culprits(things, source, printed.n, printed.source)
         lines = [f"{_short(path, clean)}, line {line}" for path, line in printed.source]
         where = f"{lines[0]} (for {lines[1]})" if len(lines) > 1 else lines[0]
+        where = where if printed.source[0][1] else "rank 0"
         text = f"{where} printed {_words(printed)}{_because(blame)}"
         found.append(Difference("print", max(0, printed.n), 0, where, text, tuple(blame)))
     for filed in _files.compare(clean.files, other.files, options.compare, noise.files):
@@ -107,6 +108,10 @@ def compare(
             text = f"step {thing.step}, rank {thing.rank}: {_was(thing)}: it is not in State"
             found.append(Difference("memory", thing.step, thing.rank, thing.name, text, (thing,)))
     return found
+
+
+def _state(name: str) -> str:
+    return f"{name} is another one" if " " in name else f"State holds another `{name}`"
 
 
 def _ended(clean: Outcome, other: Outcome, options: Options) -> Difference:

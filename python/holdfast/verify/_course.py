@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from holdfast.verify import _compare, _report
+from holdfast.verify import _compare, _outside, _report
 from holdfast.verify._compare import Noise
 from holdfast.verify._culprit import Source
 from holdfast.verify._launch import Launcher, Outcome
@@ -61,7 +61,11 @@ class Course:
             return USAGE_EXIT
         record = clean.record
         self._progress.steps = record.steps
-        orders = [VOID, *kill_runs(record, self._options.spares, self._options.quick)]
+        spares, quick = self._options.spares, self._options.quick
+        if self._options.kind == "native":
+            orders = _outside.orders(record, spares, quick)
+        else:
+            orders = [VOID, *kill_runs(record, spares, quick)]
         self._progress.runs = 1 + len(orders)
         outcomes = [self._launcher_run(order) for order in orders]
         source = Source(sorted({p for rank in record.ranks.values() for p in rank.sources}))
@@ -81,7 +85,7 @@ class Course:
             say(f"the program {how} undisturbed, so nothing was verified\n{clean.tail()}")
             return None
         if not clean.record.opened:
-            say("the program makes no hf.State, so nothing was verified: give it one")
+            say("the program keeps no state, so nothing was verified: give it a State")
             return None
         if not clean.record.steps:
             say("the program makes no step, so nothing was verified")
@@ -100,6 +104,14 @@ class Course:
             how += ", HANGS" if outcome.hung else f", exit code {outcome.code}"
         self._progress.end(order.title, outcome.seconds, how)
         return outcome
+
+    def _unseen(self) -> str:
+        """Say what was not compared."""
+        if self._options.kind != "native":
+            return ""
+        return (
+            ", as far as can be seen from outside: the loss of each step, files and printed lines"
+        )
 
     def _verdicts(
         self, clean: Outcome, outcomes: Sequence[Outcome], source: Source
@@ -123,7 +135,7 @@ class Course:
         if text := _report.words(verdicts):
             print(text)
         if equal:
-            print("all runs are equal")
+            print("all runs are equal" + self._unseen())
         if self._options.json is not None:
             report = _report.as_json(
                 verdicts,

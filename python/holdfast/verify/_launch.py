@@ -15,18 +15,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from holdfast._launch import free_port
 from holdfast.verify._child import VARIABLE
 from holdfast.verify._mirror import made, mirror
 from holdfast.verify._note import SUFFIX
 from holdfast.verify._options import Options
-from holdfast.verify._plan import Order
+from holdfast.verify._outside import Killer, record
+from holdfast.verify._plan import UNDISTURBED, Order
 from holdfast.verify._progress import Progress
 from holdfast.verify._records import Record, read
 
 _LOOK_EVERY_S: Final = 0.2
+_STRIKE_EVERY_S: Final = 0.002
 _END_S: Final = 30.0
 _TAIL: Final = 1 << 16
 _PACKAGES: Final = str(Path(__file__).resolve().parents[2])
+_PROGRAMS: Final = Path(__file__).resolve().parents[1] / "bin"
 _INSTALLED: Final = ("site-packages", "dist-packages")
 
 
@@ -78,13 +82,16 @@ class Launcher:
             "elsewhere": [str(self._folder) + "/"],
         }
         (folder / "plan.json").write_text(json.dumps(plan))
+        (folder / "trace").mkdir()
+        native = self._options.kind == "native"
+        killer = Killer(folder / "trace", order.kills) if native else None
         began = time.monotonic()
         with (
             open(folder / "said", "wb") as said,
             subprocess.Popen(
                 self._command(order, folder),
                 cwd=work,
-                env=self._environment(folder),
+                env=self._environment(order, folder),
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=subprocess.STDOUT,
@@ -92,13 +99,14 @@ class Launcher:
             ) as job,
         ):
             try:
-                hung = self._wait(job, order, folder, patience_s)
+                hung = self._wait(job, order, folder, patience_s, killer)
             except BaseException:
                 _end(job)
                 raise
-        outcome = Outcome(
-            order, job.returncode, hung, time.monotonic() - began, folder, read(folder)
-        )
+        seconds = time.monotonic() - began
+        made_ = killer.made if killer is not None else ()
+        notes = record(folder / "trace", folder / "log", made_) if native else read(folder)
+        outcome = Outcome(order, job.returncode, hung, seconds, folder, notes)
         os.rename(work, folder / "work")  # All runs have worked in one place, by its name.
         work.symlink_to(self._folder / "undisturbed" / "work")  # Where source is looked up.
         outcome.files = made(self._here, folder / "work")
@@ -106,16 +114,30 @@ class Launcher:
         return outcome
 
     def _command(self, order: Order, folder: Path) -> list[str]:
+        ranks, command, log = str(self._options.ranks), self._options.command, folder / "log"
+        child = ("-m", "holdfast.verify._child", *command)
+        if self._options.kind == "torch":
+            return [
+                *(sys.executable, "-m", "holdfast", "run", "--nproc-per-node", ranks),
+                *("--log-dir", str(log), "--max-restarts", "1000", "--spares", order.spares),
+                *child,
+            ]
+        launcher = [str(_PROGRAMS / "msrun")]
+        if self._options.kind == "mindspore":
+            launcher, command = [sys.executable, "-m", "holdfast", "msrun"], ("python", *child)
         return [
-            *(sys.executable, "-m", "holdfast", "run"),
-            *("--nproc-per-node", str(self._options.ranks), "--log-dir", str(folder / "log")),
-            *("--max-restarts", "1000", "--spares", order.spares),
-            *("-m", "holdfast.verify._child", *self._options.command),
+            *(*launcher, f"--worker_num={ranks}", f"--master_port={free_port()}"),
+            *(f"--log_dir={log}", "--join=True", "--max_restarts=1000"),
+            *(f"--spares={order.spares}", *command),
         ]
 
-    def _environment(self, folder: Path) -> dict[str, str]:
+    def _environment(self, order: Order, folder: Path) -> dict[str, str]:
         environment = dict(os.environ)
         environment[VARIABLE] = str(folder / "plan.json")
+        if order.name != UNDISTURBED.name:  # What has drifted is named here.
+            environment.setdefault("HOLDFAST_DRIFT", "warn")
+        if self._options.kind == "native":
+            environment["HOLDFAST_TRACE"] = str(folder / "trace")
         environment.setdefault("PYTHONHASHSEED", "0")
         path = [os.path.abspath(p) for p in environment.get("PYTHONPATH", "").split(":") if p]
         if _PACKAGES not in path and os.path.basename(_PACKAGES) not in _INSTALLED:
@@ -125,19 +147,27 @@ class Launcher:
         return environment
 
     def _wait(
-        self, job: subprocess.Popen[bytes], order: Order, folder: Path, patience_s: float
+        self,
+        job: subprocess.Popen[bytes],
+        order: Order,
+        folder: Path,
+        patience_s: float,
+        killer: Killer | None,
     ) -> bool:
         """Wait for the end; return whether it had to be made."""
         size, since = -1, time.monotonic()
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                job.wait(_LOOK_EVERY_S)
+                job.wait(_LOOK_EVERY_S if killer is None else _STRIKE_EVERY_S)
                 return False
+            if killer is not None:
+                killer.look()
             notes = list(folder.glob(f"rank-*{SUFFIX}"))
-            now = sum(path.stat().st_size for path in notes)
+            now = sum(path.stat().st_size for path in notes) + (killer.step if killer else 0)
             if now != size:
                 size, since = now, time.monotonic()
-                self._progress.show(order.title, max(map(_steps_in, notes), default=0))
+                steps = max(map(_steps_in, notes), default=killer.step if killer else 0)
+                self._progress.show(order.title, steps)
             if time.monotonic() - since > patience_s:
                 _end(job)
                 return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ _CODES: Final = (
     "line is wrong, or the program fails undisturbed or keeps no state, so that nothing was "
     "verified."
 )
+_MINDSPORE: Final = re.compile(r"^\s*(import|from)\s+mindspore\b", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Options:
     """What is to be verified, and how."""
 
     command: tuple[str, ...]  # -m, if it is a module; the program; its arguments.
-    native: bool
+    kind: str  # torch, mindspore, native
     ranks: int
     steps: int
     quick: bool
@@ -133,20 +135,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _program(options: argparse.Namespace) -> tuple[tuple[str, ...], bool]:
-    """Return the command and whether it is no Python program."""
+def _program(options: argparse.Namespace) -> tuple[tuple[str, ...], str]:
+    """Return the command, and what kind of program it is."""
     words = (options.program, *options.arguments)
     if options.module:
-        return ("-m", *words), False
+        return ("-m", *words), "torch"
     path = Path(options.program)
     if not path.is_file():
         fail(f"there is no program {options.program}")
     if path.suffix != ".py":
-        return (str(path.resolve()), *options.arguments), True
+        return (str(path.resolve()), *options.arguments), "native"
+    kind = "mindspore" if _MINDSPORE.search(path.read_text(errors="replace")) else "torch"
     absolute, here = path.absolute(), Path.cwd()
     if absolute.is_relative_to(here):  # Its copy is to be run.
-        return (str(absolute.relative_to(here)), *options.arguments), False
-    return (str(absolute), *options.arguments), False
+        return (str(absolute.relative_to(here)), *options.arguments), kind
+    return (str(absolute), *options.arguments), kind
 
 
 def parse(argv: Sequence[str]) -> Options:
@@ -163,10 +166,10 @@ def parse(argv: Sequence[str]) -> Options:
         )
     if options.keep is not None and options.keep.exists() and any(options.keep.iterdir()):
         fail(f"--keep {options.keep}: the folder is not empty; name another one")
-    command, native = _program(options)
+    command, kind = _program(options)
     return Options(
         command=command,
-        native=native,
+        kind=kind,
         ranks=options.ranks,
         steps=options.steps,
         quick=options.quick,

@@ -18,7 +18,8 @@ from typing import Any, Final
 
 IN_STEP: Final = ("forward", "backward", "sum", "update")
 BETWEEN: Final = ("between steps", "between epochs", "evaluation", "save")
-PLACES: Final = (*IN_STEP, *BETWEEN)
+OUTSIDE: Final = "any moment"  # From outside.
+PLACES: Final = (*IN_STEP, *BETWEEN, OUTSIDE)
 
 
 @dataclass(frozen=True)

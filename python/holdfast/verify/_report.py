@@ -60,12 +60,13 @@ def table(verdicts: Sequence[Verdict]) -> str:
         heads = [f"rank {rank}, {_spares(spares)}" for spares, rank in keys]
         width = max(len(head) for head in heads)
         lines.append("  " + " " * 16 + "".join(f"  {head:>{width}}" for head in heads))
-        for place in PLACES:
+        there = [p for p in PLACES if any(p in column for column in columns.values())]
+        for place in there:
             cells_ = [columns[key].get(place, "-") for key in keys]
             lines.append(f"  {place:16}" + "".join(f"  {cell:>{width}}" for cell in cells_))
         words = {cell for column in columns.values() for cell in column.values()}
-        if any("-" in (column.get(p, "-")) for column in columns.values() for p in PLACES):
-            lines.append("  -: the program has no such place, or it was not asked for")
+        if any("-" in (column.get(p, "-")) for column in columns.values() for p in there):
+            lines.append("  -: the rank has no such place, or it was not asked for")
         if "?" in words:
             lines.append("  ?: something differed already")
     return "\n".join(lines)
