@@ -84,7 +84,10 @@ enum class Kind : std::uint8_t {
     "For benchmarks only.")                                                                       \
   X(nursery, bool, kFlag, "HOLDFAST_NURSERY", "1", 0, 1,                                          \
     "0: msrun lets every process of a MindSpore program import MindSpore by itself, in place of " \
-    "forking them from one that has.")
+    "forking them from one that has.")                                                            \
+  X(rehearse, bool, kFlag, "HOLDFAST_REHEARSE", "0", 0, 1,                                        \
+    "1: a spare of a MindSpore program plays every rank up to a first step, so it runs the "      \
+    "script again and again beside the job. Set by msrun --rehearse.")
 
 struct Settings {
 #define HF_FIELD(field, type, ...) type field{};

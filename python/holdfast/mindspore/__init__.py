@@ -7,9 +7,13 @@ docs/mindspore.md says what works, what is emulated and what is not there.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any
 
-TRIED_VERSIONS: Final = ("2.7.1", "2.8.0", "2.9.0", "2.10.0")
+from holdfast.mindspore._role import TRIED_VERSIONS
+
+if TYPE_CHECKING:
+    from holdfast.mindspore._state import State
+    from holdfast.mindspore._vars import Vars
 
 
 def install() -> None:
@@ -19,4 +23,13 @@ def install() -> None:
     _hook.install()
 
 
-__all__ = ["TRIED_VERSIONS", "install"]
+def __getattr__(name: str) -> Any:
+    """Give State and Vars, whose modules are not needed by every program."""
+    if name in ("State", "Vars"):
+        from holdfast.mindspore import _state, _vars
+
+        return {"State": _state.State, "Vars": _vars.Vars}[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = ["TRIED_VERSIONS", "State", "Vars", "install"]

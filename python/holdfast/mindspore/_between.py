@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from holdfast.mindspore import _callbacks
 from holdfast.mindspore._image import Changes
-from holdfast.mindspore._state import State
+from holdfast.mindspore._steps import Steps
 
 # In the order of Model._train_process.
 BEGINS: Final = ("on_train_begin", "on_train_epoch_begin", "on_train_step_begin")
@@ -23,7 +23,7 @@ BEGINS: Final = ("on_train_begin", "on_train_epoch_begin", "on_train_step_begin"
 class Held:
     """What a callback held."""
 
-    def __init__(self, callback: Any, kept: dict[str, Any]) -> None:
+    def __init__(self, callback: Any, kept: _callbacks.Kept) -> None:
         """Hold a callback, and what _callbacks.attributes() says of it now."""
         self._callback, self._kept, self._names = callback, kept, set(vars(callback))
 
@@ -46,9 +46,9 @@ class Rest:
     entered: tuple[int, int, int]  # First epoch, batch and step of the call.
     cells: Callable[[], None] = lambda: None  # Brings their attributes back.
 
-    def put_back(self, state: State) -> None:
+    def put_back(self, steps: Steps) -> None:
         """Bring parameters, callbacks and cells back to it."""
-        state.go_back(self.changes)
+        steps.go_back(self.changes)
         self.cells()
         for held in self.held:
             held.put_back()

@@ -1,4 +1,8 @@
-"""Keep what a program's callbacks hold: data in their attributes, and parameters of their own."""
+"""Keep what a program's callbacks hold: plain attributes, or their state_dict; parameters too.
+
+A callback that has `state_dict` and `load_state_dict` says by them what is kept of it. Of another
+one its own attributes are, those that are data: numbers, texts, lists, dicts, arrays, tensors.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from holdfast.mindspore import _bulk
-from holdfast.mindspore._outputs import FLAT, pack, settled, unpack
-from holdfast.mindspore._reach import Reach
-from holdfast.mindspore._things import draws, is_thing
+from holdfast.mindspore._outputs import FLAT, draws, pack, unpack
 
 _PLAIN: Final = (bool, int, float, str, bytes, type(None))
 _DICTS: Final = (dict, OrderedDict, defaultdict, Counter)
@@ -19,22 +21,28 @@ _DICTS: Final = (dict, OrderedDict, defaultdict, Counter)
 _MANY_BYTES: Final = 64 << 10
 _MOST_BYTES: Final = 256 << 10
 _MOST_TOGETHER: Final = 768 << 10
+_MOST_IN_FILES: Final = 64 << 20  # Of an attribute, about.
 _DEPTH: Final = 8
+_STATE_DICT: Final = "state_dict"  # In a pair with a name: it is of what state_dict() gives.
 # MindSpore's callbacks that let the parameters be.
 _QUIET: Final = frozenset({"LossMonitor", "ModelCheckpoint", "TimeMonitor"})
 _REPAIRS: Final = frozenset({"TFTRegister", "TrainFaultTolerance"})
 _SIMPLE: Final = _QUIET | _REPAIRS  # Of these only numbers and texts matter.
 
+Kept = dict[Any, Any]  # What is kept of a thing, by the names of its attributes.
+
+
+def _of_mindspore(callback: Any) -> bool:
+    return type(callback).__module__.startswith(("mindspore.", "holdfast."))
+
 
 def _is(callback: Any, names: frozenset[str]) -> bool:
-    kind = type(callback)
-    ours = kind.__module__.startswith(("mindspore.train.callback.", "holdfast."))
-    return ours and kind.__name__ in names
+    return _of_mindspore(callback) and type(callback).__name__ in names
 
 
 def leaves_parameters(callback: Any) -> bool:
     """Return whether a callback is known to change no parameter."""
-    return isinstance(callback, Reach) or _is(callback, _QUIET)
+    return _is(callback, _QUIET)
 
 
 def repairs(callback: Any) -> bool:
@@ -45,10 +53,10 @@ def repairs(callback: Any) -> bool:
 # ---- Attributes ----------------------------------------------------------------------------------
 
 
-def size_of(value: Any, depth: int = _DEPTH) -> int:
+def size_of(value: Any, most: int = _MOST_BYTES, depth: int = _DEPTH) -> int:
     """Return about how many bytes a value has; TypeError: it is not only data.
 
-    Made at each step: what has many parts is not gone through to its end.
+    Made at each step: what has many parts is not gone through to its end once it has `most` bytes.
     """
     if isinstance(value, (*_PLAIN, np.generic)):
         return 16 + (len(value) if isinstance(value, (str, bytes)) else 0)
@@ -58,32 +66,43 @@ def size_of(value: Any, depth: int = _DEPTH) -> int:
         return 64 + value.nbytes
     if (type(value) in (list, tuple, set, frozenset, deque) or type(value) in _DICTS) and depth:
         size = 16 * (1 + len(value))
-        if size > _MOST_BYTES:
+        if size > most:
             return size
         parts = [*value, *value.values()] if type(value) in _DICTS else value
         if FLAT.issuperset(map(type, parts)):
             return size
         for part in parts:
-            size += size_of(part, depth - 1)
-            if size > _MOST_BYTES:
+            size += size_of(part, most, depth - 1)
+            if size > most:
                 break
         return size
-    if type(value).__name__ == "Tensor" and hasattr(value, "asnumpy"):
+    if hasattr(value, "asnumpy") and (type(value).__name__ == "Tensor" or _is_own(value)):
         return 64 + int(value.nbytes)
     if draws(value):
         return 4096
-    if is_thing(type(value)) and depth:
-        return 64 + size_of(vars(value), depth - 1)
     raise TypeError
 
 
-def _held_by(callback: Any) -> dict[str, Any]:
-    return callback.held() if isinstance(callback, Reach) else vars(callback)
+def _is_own(parameter: Any) -> bool:
+    """Return whether a parameter is kept in no other way."""
+    bulk = _bulk.current
+    kept = bulk is None or id(parameter) in bulk.others or parameter.has_init
+    return type(parameter).__name__ == "Parameter" and not kept
 
 
-def all_attributes(
-    callbacks: Sequence[Any], say_once: Callable[[str], None]
-) -> list[dict[str, Any]]:
+def has_state_dict(thing: Any) -> bool:
+    """Return whether a thing says itself what is kept of it."""
+    return not _of_mindspore(thing) and all(
+        callable(getattr(thing, name, None)) for name in ("state_dict", "load_state_dict")
+    )
+
+
+def of_state_dict(name: Any) -> tuple[str, Any]:
+    """Return what stands for one of the names in what state_dict() gives."""
+    return _STATE_DICT, name
+
+
+def all_attributes(callbacks: Sequence[Any], say_once: Callable[[str], None]) -> list[Kept]:
     """Return what attributes() says of each; of all together not more than there is room for."""
     room = [_MOST_TOGETHER]
     return [attributes(callback, say_once, room) for callback in callbacks]
@@ -94,91 +113,82 @@ def attributes(
     say_once: Callable[[str], None],
     room: list[int] | None = None,
     most: int | None = None,
-) -> dict[str, Any]:
+) -> Kept:
     """Return those of a callback's attributes that a replacement gets back.
 
     `room`: how many bytes there are, and are left; `most`: of one of them, which then goes to no
     file.
     """
-    found = _held_by(callback)
+    found: Kept = dict(vars(callback))
+    if has_state_dict(callback):
+        found = {of_state_dict(n): value for n, value in callback.state_dict().items()}
     if _is(callback, _SIMPLE):
         return {name: value for name, value in found.items() if isinstance(value, _PLAIN)}
     left = room or [_MOST_TOGETHER]
-    kept = {}
+    kept: Kept = {}
     for name, value in found.items():
         try:
-            size = size_of(value)
+            size = size_of(value, _MOST_IN_FILES)
         except TypeError:
             size = -1
-        upto = min(_MOST_BYTES if most is None else most, left[0])
-        if most is None and not 0 <= size <= min(_MANY_BYTES, upto):
-            form = _in_files((id(callback), name), value, size)
-            if form is not None:
-                kept[name] = form
-                continue
-        if 0 <= size <= upto:
+        bulk = _bulk.current if most is None and size > _MANY_BYTES else None
+        form = bulk.take((id(callback), name), value) if bulk else None
+        if form is not None:
+            kept[name] = form
+        elif 0 <= size <= min(_MOST_BYTES if most is None else most, left[0]):
             left[0] -= size
             kept[name] = pack(value)
-        elif size >= 0:
-            whose = type(callback).__name__
-            what = (
-                f"variable '{name}', which a callback uses,"
-                if isinstance(callback, Reach)
-                else f"attribute '{name}' of callback {whose}"
-            )
-            say_once(
-                f"{what} has grown beyond what is kept of such data ({_MOST_BYTES >> 10} KiB, and "
-                f"{_MOST_TOGETHER >> 10} KiB of all together) and is not kept any more: a process "
-                "that replaces another has what the program gives it at its start; lists of "
-                "numbers and arrays may have some 64 MiB, and what is larger belongs into files"
-            )
+        elif size >= 0 or not _is_foreign(callback, value):
+            say_once(_not_kept(type(callback).__name__, name, value, size))
     return kept
 
 
-def _in_files(key: Any, value: Any, size: int) -> Any:
-    """Return what stands for a value that is kept in files; None: it can not be."""
-    bulk = _bulk.current
-    if bulk is None or (size < 0 and not _may_be_bulk(value)):
-        return None
-    try:
-        return bulk.take(key, value)
-    except (TypeError, OSError, RuntimeError):  # No data, no room, no such type in NumPy.
-        return None
+def _is_foreign(callback: Any, value: Any) -> bool:
+    """Return whether nobody expects an attribute to be kept: a file, a model, a function."""
+    module = type(value).__module__.partition(".")[0]
+    return _of_mindspore(callback) or module != type(callback).__module__.partition(".")[0]
 
 
-def _may_be_bulk(value: Any) -> bool:
-    return type(value) in (dict, OrderedDict, list, tuple) or type(value).__name__ == "Parameter"
+def _not_kept(whose: str, name: str, value: Any, size: int) -> str:
+    if size < 0:
+        return (
+            f"attribute '{name}' of callback {whose} is an object of class "
+            f"{type(value).__name__}, which is not kept: a process that replaces another has what "
+            f"the program gives it at its start; give {whose} state_dict() and load_state_dict()"
+        )
+    return (
+        f"attribute '{name}' of callback {whose} has grown beyond what is kept of such data "
+        f"({_MOST_IN_FILES >> 20} MiB together) and is not kept any more: a process that replaces another has what the program gives it at its "
+        "start; what is larger belongs into files"
+    )
 
 
-def give_back(callback: Any, kept: dict[str, Any]) -> None:
+def give_back(callback: Any, kept: Kept) -> None:
     """Set what attributes() has found; a list and the like stay the objects that they are."""
+    whole = {n[1]: _as_it_was(packed) for n, packed in kept.items() if type(n) is tuple}
+    if whole:
+        callback.load_state_dict(whole)
+        return
     for name, packed in kept.items():
-        now: Any = _held_by(callback).get(name)
-        try:
-            value = _as_it_was(packed, now)
-        except LookupError:
-            continue
-        if value is now:
-            continue
+        now = vars(callback).get(name)
+        value = _as_it_was(packed)
         if type(now) is type(value) and isinstance(now, (list, deque, bytearray)):
             now.clear()
             now.extend(value)
-        elif type(now) is type(value) and (type(now) in _DICTS or type(now) is set):
+        elif (type(now) in _DICTS and isinstance(value, dict)) or type(now) is type(value) is set:
             now.clear()
             now.update(value)
         elif isinstance(now, np.ndarray) and _fits(now, value):
             now[...] = value
-        elif isinstance(callback, Reach):
-            callback.put(name, value)
         else:
             setattr(callback, name, value)
 
 
-def _as_it_was(packed: Any, now: Any) -> Any:
+def _as_it_was(packed: Any) -> Any:
     if isinstance(packed, _bulk.Form):
         assert _bulk.current is not None
-        return _bulk.current.read(packed, now)
-    return settled(unpack(packed), now)
+        return _bulk.current.read(packed)
+    return unpack(packed)
 
 
 def _fits(now: Any, value: Any) -> bool:
@@ -205,13 +215,16 @@ def _held(value: Any) -> Iterator[Any]:
 
 def parameters(callbacks: Sequence[Any], known: Sequence[Any]) -> list[Any]:
     """Return the parameters in attributes of callbacks, such as averages, that are not known."""
+    own = [callback for callback in callbacks if not _of_mindspore(callback)]
+    return held_by([value for callback in own for value in vars(callback).values()], known)
+
+
+def held_by(values: Sequence[Any], known: Sequence[Any]) -> list[Any]:
+    """Return the parameters in cells, lists and the like, each once, that are not known."""
     seen, found = {id(p) for p in known}, []
-    for callback in callbacks:
-        if type(callback).__module__.startswith(("mindspore.", "holdfast.")):
-            continue  # Theirs come back of themselves.
-        for value in vars(callback).values():
-            for parameter in _held(value):
-                if id(parameter) not in seen and not parameter.has_init:
-                    seen.add(id(parameter))
-                    found.append(parameter)
+    for value in values:
+        for parameter in _held(value):
+            if id(parameter) not in seen and not parameter.has_init:
+                seen.add(id(parameter))
+                found.append(parameter)
     return found

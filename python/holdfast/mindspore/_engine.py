@@ -9,16 +9,19 @@ import hashlib
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import holdfast
 from holdfast import _core
 from holdfast._errors import Error, UserError
 from holdfast.job import exit_code_of
-from holdfast.mindspore import _operators, _role
+from holdfast.mindspore import _operators, _role, _script
 from holdfast.mindspore._imported import COMPILERS, either
+
+if TYPE_CHECKING:
+    from holdfast.mindspore._trainer import Trainer
 
 # What MindSpore calls the group of all ranks, by device.
 _WORLDS: Final = ("hccl_world_group", "nccl_world_group", "mccl_world_group", "")
@@ -50,6 +53,8 @@ class _Thread(threading.local):
 class Engine:
     """One per process."""
 
+    trainer: Trainer  # Of Model.train; _boot.py gives it.
+
     def __init__(self) -> None:
         """Start the worker; MindSpore's own cluster is not started, so its role is hidden."""
         self.job: Final = holdfast.init()
@@ -71,9 +76,7 @@ class Engine:
         self._made: dict[tuple[Any, ...], int] = {}  # Operators so far, by who plays.
         self.exit_code: int | None = None  # Of the program, where it is known before its end.
         self._said: set[str] = set()
-        from holdfast.mindspore import _train
-
-        self.trainer: Final = _train.Trainer(self)
+        self.lead: Callable[[Engine], None] | None = None  # Rehearses, where that is asked for.
 
     def begin(self) -> None:
         """Look after collectives from now on."""
@@ -112,10 +115,8 @@ class Engine:
         """The rank; a spare that is asked rehearses until it has one, and does not come back."""
         if self.thread.rank is not None:
             return self.thread.rank
-        if self.waits_spare:
-            from holdfast.mindspore import _rehearsal
-
-            _rehearsal.lead(self)
+        if self.waits_spare and self.lead is not None:
+            self.lead(self)
         return self.place.rank
 
     @property
@@ -196,12 +197,11 @@ class Engine:
             return False
         if not self.restarted or self.session is not None:
             return False
-        from holdfast.mindspore import _rehearsal
-
         known = private_bytes(self.place.directory)
         if known is None and by_model:
             return False  # Model.train is to come, in another file than the script.
-        return known in (None, PLAIN_BYTES) and not _rehearsal.calls_train()
+        protected = _script.calls_train() or _script.has_state()
+        return known in (None, PLAIN_BYTES) and not protected
 
     def number(self, group: str, *kind: Any) -> int:
         """Return which of its kind the group's operator is that is made now: as on all ranks.
@@ -235,7 +235,8 @@ class Engine:
         if self.world_size > 1 and self.restarted and not self.rehearsing:
             self.say_once(
                 "this process takes another's place and is not with the others yet: a collective "
-                "before Model.train gives what this rank sends, as if all had sent the same"
+                "before Model.train, or before State, gives what this rank sends, as if all had "
+                "sent the same"
             )
 
     def _begin_plain(self) -> None:
@@ -244,7 +245,8 @@ class Engine:
             if self.world_size > 1:
                 self.say_once(
                     "this program trains in a loop of its own, so it is not protected step by "
-                    "step: after a fault all processes start again from the top (Model.train is)"
+                    "step: after a fault all processes start again from the top; with "
+                    "holdfast.mindspore.State(network, optimizer) it goes on (docs/mindspore.md)"
                 )
                 session = self.open(PLAIN_BYTES)
                 session.join()
@@ -281,9 +283,9 @@ class Engine:
         """Open the state of this rank."""
         if self.session is not None:
             raise UserError(
-                "Model.train is called after gradients were exchanged in a loop of the program's "
-                "own; a job protects one or the other: train with Model.train alone, or make the "
-                "first part a job of its own that saves a checkpoint"
+                "a second training begins in this job: Model.train, a State, or gradients that "
+                "were exchanged in a loop of the program's own came before; a job protects one of "
+                "them: make the first part a job of its own that saves a checkpoint"
             )
         place = self.place
         self.session = self.job.worker.open(private_bytes=private_bytes)

@@ -13,7 +13,7 @@ from typing import NoReturn
 import holdfast
 from holdfast._errors import Error, MarkedError
 from holdfast.mindspore import _engine
-from holdfast.mindspore._state import HELPER, hello
+from holdfast.mindspore._steps import HELPER, hello
 
 
 def run() -> NoReturn:
@@ -37,8 +37,8 @@ def run() -> NoReturn:
         while True:
             session.begin_step()
             try:
-                everyone = hello(session, HELPER, bytes(16))
-                if all(kind == HELPER for kind, _, _ in everyone):
+                everyone = hello(session, HELPER, bytes(16), bytes(8))
+                if all(one.kind == HELPER for one in everyone):
                     _save_alone(job, session)
                 session.world.barrier()  # Nobody comes: it ends with the job, or by the next fault.
             except MarkedError:

@@ -10,10 +10,18 @@ import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+from typing import NoReturn
 
 from holdfast.mindspore import _role
 
 _NAME = "mindspore"
+
+
+def help_to_save() -> NoReturn:
+    """Be the helper of a dying gasp."""
+    from holdfast.mindspore import _helper
+
+    _helper.run()
 
 
 class _Loader:
@@ -32,7 +40,7 @@ class _Loader:
         Here no module is half made: a helper imports MindSpore by itself.
         """
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self._finder]
-        _role.before_import()  # The scheduler and the helper of a dying gasp never return.
+        _role.before_import(help_to_save)  # The scheduler and a helper never return.
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
@@ -40,13 +48,11 @@ class _Loader:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
-        from holdfast.mindspore import _engine
+        from holdfast.mindspore import _boot
 
-        engine = _engine.start()
+        engine = _boot.begin()
         self._loader.exec_module(module)
-        from holdfast.mindspore import _shims
-
-        _shims.apply(engine)
+        _boot.finish(engine)
 
 
 class _Finder:

@@ -56,6 +56,9 @@ def _arguments(words: Sequence[str], variables: dict[str, str]) -> list[str]:
         if name in ("-h", "--help", "--version"):
             options.append(name)
             continue
+        if name == "--rehearse":  # Ours, and without a value.
+            variables["HOLDFAST_REHEARSE"] = "1"
+            continue
         if value is None:
             value = rest.pop(0) if rest else ""
         if name == "--cluster_time_out":

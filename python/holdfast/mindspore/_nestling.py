@@ -16,7 +16,8 @@ from typing import Any, Final, NoReturn
 
 from holdfast.job import exit_code_of
 from holdfast.mindspore import _role
-from holdfast.mindspore._nursery import Request
+from holdfast.mindspore._hook import help_to_save
+from holdfast.mindspore._request import Request
 
 _ANSWER: Final = struct.Struct("<Ii")  # As in apps/nursling.cc.
 _LEAVING: Final = 3
@@ -70,7 +71,7 @@ class _Adopter:
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         """Give the module that is there, if what it knows is still so."""
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
-        _role.before_import()  # The helper of a dying gasp never returns.
+        _role.before_import(help_to_save)
         if dict(os.environ) != self._environment:
             self._start_anew()
         return self._modules[_NAME]
@@ -80,9 +81,9 @@ class _Adopter:
         module.__spec__ = self._spec
         for name, hidden in self._modules.items():
             sys.modules.setdefault(name, hidden)
-        from holdfast.mindspore import _engine, _shims
+        from holdfast.mindspore import _boot
 
-        _shims.apply(_engine.start())
+        _boot.finish(_boot.begin())
 
 
 def _main_module(path: str) -> ModuleType:

@@ -25,43 +25,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from holdfast.mindspore._request import Request, read
+
 _ANSWER: Final = struct.Struct("<Ii")  # As in apps/nursling.cc.
 _REFUSED, _STARTED, _ENDED = range(3)
 _GROWN: Final = b"+"  # As in apps/nursling.cc: the name where one listens who can fork.
 _SPARE_FD: Final = 3
 _OWN_FDS: Final = 10  # Ours are above: a process that is forked has its descriptors below.
-_PATIENCE_S: Final = 10.0  # A request is written in one go.
-# What each process has for itself; the rest of the environment is the same for all.
-_OWN_NAMES: Final = (
-    "MS_ROLE",
-    "MS_NODE_ID",
-    "HOLDFAST_INCARNATION",
-    "HOLDFAST_ATTEMPT",
-    "HOLDFAST_LIFELINE",
-    "HOLDFAST_SPARE_FD",
-    "HOLDFAST_PYTHON_LOG",
-)
-
-
-class Request(NamedTuple):
-    """What a process shall be."""
-
-    connection: socket.socket
-    nursling: int
-    folder: str
-    argv: list[str]  # [python, "-u", script, ...]
-    environment: dict[str, str]
-    descriptors: list[int]
-
-    def shared(self) -> dict[str, str]:
-        """Return what of the environment all processes have."""
-        return {k: v for k, v in self.environment.items() if k not in _OWN_NAMES}
-
-    def close(self) -> None:
-        """Close what came with it."""
-        self.connection.close()
-        for descriptor in self.descriptors:
-            os.close(descriptor)
 
 
 class _Worker(NamedTuple):
@@ -73,27 +43,6 @@ def _above(descriptor: int) -> int:
     copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _OWN_FDS)
     os.close(descriptor)
     return copy
-
-
-def _read(connection: socket.socket) -> Request:
-    """Read a request; ValueError, OSError: it is none, or it is not of this user."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    nursling, user, _ = struct.unpack("iII", credentials)
-    if user != os.geteuid():
-        raise ValueError("another user's")
-    connection.settimeout(_PATIENCE_S)
-    first, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 4)
-    text = bytearray(first)
-    while len(text) < 4 or len(text) < 4 + struct.unpack_from("=I", text)[0]:
-        more = connection.recv(1 << 16)
-        if not more:
-            raise ValueError("a request was cut off")
-        text += more
-    connection.setblocking(True)
-    folder, count, *rest = os.fsdecode(bytes(text[4:-1])).split("\0")
-    argv, entries = rest[: int(count)], rest[int(count) :]
-    environment = dict(entry.split("=", 1) for entry in entries if "=" in entry)
-    return Request(connection, nursling, folder, argv, environment, descriptors)
 
 
 def _is_alone() -> bool:
@@ -174,7 +123,7 @@ class Nursery:
         """Answer one request; return it in the process that was forked for it."""
         connection, _ = listener.accept()
         try:
-            request = _read(connection)
+            request = read(connection)
         except (OSError, ValueError, struct.error):
             connection.close()
             return None
@@ -217,9 +166,8 @@ class Nursery:
             import mindspore  # noqa: F401
 
             # What the shims need, and the first graph; nothing that binds MindSpore's own names.
-            import holdfast.mindspore._engine
-            import holdfast.mindspore._shims
-            import holdfast.mindspore._train  # noqa: F401
+            import holdfast.mindspore._boot
+            import holdfast.mindspore._shims  # noqa: F401
         finally:
             sys.meta_path.remove(watch)
             os.lseek(said, 0, os.SEEK_SET)

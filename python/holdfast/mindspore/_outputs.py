@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
-from copy import copy
+from copy import copy, deepcopy
 from functools import partial
-from itertools import accumulate, chain, repeat
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
 
-from holdfast.mindspore._things import Drawer, Thing, drawer, draws, is_thing, named
-
 FLAT: Final = frozenset({bool, int, float, type(None)})
 _ATOMS: Final = FLAT | {str, bytes}
 _SETS: Final = (set, frozenset)
-# Every process has these, one without MindSpore too.
-_KNOWN_MODULES: Final = ("builtins", "collections", "numpy")
+_DRAW: Final = (random.Random, np.random.RandomState, np.random.Generator)
+
+
+def draws(value: Any) -> bool:
+    """Return whether it is a random generator of Python's or NumPy's."""
+    return type(value) in _DRAW
 
 
 def _alike(value: Any, made: Callable[[Any], Any]) -> Any:
@@ -38,44 +41,10 @@ def _alike(value: Any, made: Callable[[Any], Any]) -> Any:
 
 def _of_kind(value: dict[Any, Any], parts: dict[Any, Any]) -> dict[Any, Any]:
     """Return parts as the kind of dict that `value` is; one of the program's own becomes a dict."""
-    kind = type(value)
-    if isinstance(value, defaultdict):
-        make = value.default_factory
-        known = make is None or getattr(make, "__module__", "") in _KNOWN_MODULES
-        return defaultdict(make, parts) if known else Lacking(parts)
-    return kind(parts) if kind in (OrderedDict, Counter, Lacking) else parts
-
-
-class Lacking(dict[Any, Any]):
-    """In place of a defaultdict whose factory (a lambda, say) can not be pickled."""
-
-
-def settled(value: Any, like: Any) -> Any:
-    """Return data as the program has it; `like`: what is there now.
-
-    That knows the factories that were lacking, and objects stay those that they are. LookupError:
-    there is no such class any more.
-    """
-    if isinstance(value, Drawer):
-        return value.into(like)
-    if isinstance(value, Thing):
-        target = value.into(like)
-        vars(target).update(settled(value.held, vars(target)))
-        for gone in vars(target).keys() - value.held.keys():
-            del vars(target)[gone]
-        return target
-    if type(value) in (list, tuple) and not _ATOMS.issuperset(map(type, value)):
-        several = like if type(like) is type(value) else ()
-        return type(value)(map(settled, value, chain(several, repeat(None))))
-    if not isinstance(value, dict):
-        return value
-    make = getattr(like, "default_factory", None) or getattr(value, "default_factory", None)
-    there = like if isinstance(like, dict) else {}
-    for key, part in value.items():
-        if isinstance(part, (dict, list, tuple, Thing, Drawer)):
-            lacks = isinstance(part, Lacking) and key not in there
-            value[key] = settled(part, make() if make and lacks else there.get(key))
-    return defaultdict(make, value) if isinstance(value, Lacking) else value
+    make = getattr(value, "default_factory", None)
+    if type(value) is defaultdict and isinstance(make, type) and make.__module__ == "builtins":
+        return defaultdict(make, parts)
+    return type(value)(parts) if type(value) in (OrderedDict, Counter) else parts
 
 
 def pack(value: Any) -> Any:
@@ -87,19 +56,29 @@ def pack(value: Any) -> Any:
     if parts is not None:
         return parts
     if hasattr(value, "asnumpy"):
-        return Packed(value.asnumpy().copy(), str(value.dtype))
+        about = (value.name, value.requires_grad) if type(value).__name__ == "Parameter" else None
+        return Packed(value.asnumpy().copy(), str(value.dtype), about)
+    return _copied(value)
+
+
+def _copied(value: Any) -> Any:
     if draws(value):
-        return drawer(value)
-    if is_thing(type(value)):
-        return Thing(named(type(value)), pack(vars(value)), value)
+        return deepcopy(value)
     return copy(value) if isinstance(value, (np.ndarray, bytearray)) else value
 
 
 class Packed:
-    """A tensor without MindSpore."""
+    """A tensor without MindSpore; `about`: a parameter's name, and whether it is trained."""
 
-    def __init__(self, array: Any, dtype: str) -> None:
-        self.array, self.dtype = array, dtype
+    def __init__(self, array: Any, dtype: str, about: tuple[str, bool] | None = None) -> None:
+        self.array, self.dtype, self.about = array, dtype, about
+
+    def tensor(self) -> Any:
+        """Make it again."""
+        import mindspore
+
+        made = mindspore.Tensor(self.array, getattr(mindspore, self.dtype.lower()))
+        return mindspore.Parameter(made, *self.about) if self.about else made
 
 
 class Left:
@@ -107,6 +86,14 @@ class Left:
 
     def __init__(self, large: Any) -> None:
         self.shape, self.dtype = _array(large).shape, large.dtype
+
+    def zeros(self) -> Any:
+        """Make one of its shape."""
+        if isinstance(self.dtype, np.dtype):
+            return np.zeros(self.shape, self.dtype)
+        import mindspore
+
+        return mindspore.ops.zeros(self.shape, getattr(mindspore, self.dtype.lower()))
 
 
 def _array(packed: Any) -> Any:
@@ -118,21 +105,11 @@ def unpack(value: Any) -> Any:
     parts = _alike(value, unpack)
     if parts is not None:
         return parts
-    if isinstance(value, Drawer):
-        return value
-    if isinstance(value, Thing):
-        return Thing(value.kind, unpack(value.held), value.of)
     if isinstance(value, Packed):
-        import mindspore
-
-        return mindspore.Tensor(value.array, getattr(mindspore, value.dtype.lower()))
-    if isinstance(value, Left) and isinstance(value.dtype, np.dtype):
-        return np.zeros(value.shape, value.dtype)
+        return value.tensor()
     if isinstance(value, Left):
-        import mindspore
-
-        return mindspore.ops.zeros(value.shape, getattr(mindspore, value.dtype.lower()))
-    return copy(value) if isinstance(value, (np.ndarray, bytearray)) else value
+        return value.zeros()
+    return _copied(value)
 
 
 def within(packed: Any, limit: int) -> tuple[Any, int]:

@@ -4,8 +4,8 @@ MindSpore can push a skip down to the source (`fast_recovery`): milliseconds, wh
 dropping all former batches takes as long as the training's data took. But what a random operation
 would have drawn is then not drawn, and the data are others than those of the undisturbed run. So it
 is used where everything in the pipeline is known to draw nothing; what is not known is replayed.
-For that, what the program's own parts of it hold, such as a generator of random numbers, begins as
-it was when the call of Model.train began.
+For that, what the program's own sources and transforms hold, such as a generator of random numbers,
+begins as it was when the call of Model.train began.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from holdfast.mindspore import _callbacks
-from holdfast.mindspore._reach import Reach
-from holdfast.mindspore._things import is_of_the_program
 
 _MOST_BYTES: Final = 64 << 10  # Of what parts of a pipeline hold: each step carries it along.
 _MOST_OF_ONE: Final = 8 << 10
@@ -48,6 +46,17 @@ _OPERATIONS: Final = frozenset(
     }
 )
 
+# Those of MindSpore's own that run in Python, or have what comes after them run there.
+_IN_PYTHON: Final = frozenset({"RandomApply", "RandomChoice", "RandomOrder", "ToPIL"})
+
+
+def is_sharded(dataset: Any) -> bool:
+    """Return whether each rank reads a part of its own, which one seed for all has drawn."""
+    sampler = getattr(dataset, "sampler", None)
+    if getattr(dataset, "num_shards", None) or type(sampler).__name__ == "DistributedSampler":
+        return True
+    return any(map(is_sharded, getattr(dataset, "children", ())))
+
 
 def draws_nothing(dataset: Any) -> bool:
     """Return whether a pipeline is known to make each batch the same, whatever came before."""
@@ -63,6 +72,21 @@ def draws_nothing(dataset: Any) -> bool:
         return known and not dataset.callbacks and draws_nothing(dataset.children[0])
     sampler = getattr(dataset, "sampler", None)
     return kind in _SOURCES and not dataset.children and _is_known(sampler)
+
+
+def is_native(dataset: Any) -> bool:
+    """Return whether no Python runs in a pipeline, which might draw what the program draws."""
+    if not _own(dataset) or type(dataset).__name__ == "GeneratorDataset":
+        return False
+    for name in ("batch_size_func", "per_batch_map", "predicate", "sampler"):
+        part = getattr(dataset, name, None)
+        if part is not None and not _own(part):
+            return False
+    for operation in getattr(dataset, "operations", None) or ():
+        python = type(operation).__name__ in _IN_PYTHON or getattr(operation, "to_pil", False)
+        if python or not _own(operation):
+            return False
+    return not getattr(dataset, "callbacks", None) and all(map(is_native, dataset.children))
 
 
 def _is_known(sampler: Any) -> bool:
@@ -95,15 +119,11 @@ def _parts(dataset: Any) -> Iterator[Any]:
 
 
 class Parts:
-    """What the program's own parts of a pipeline hold, or use of the program's variables."""
+    """What the program's own sources and transforms of a pipeline hold, such as a generator."""
 
     def __init__(self, dataset: Any) -> None:
         """Look which there are."""
-        parts = list(_parts(dataset))
-        reach = Reach()
-        reach.look(0, parts)
-        own = [p for p in parts if hasattr(p, "__dict__") and is_of_the_program(type(p))]
-        self._own = [*own, reach]
+        self._own = [p for p in _parts(dataset) if hasattr(p, "__dict__") and not _own(p)]
 
     def now(self) -> bytes:
         """Return what they hold; large things are the data, and left out."""

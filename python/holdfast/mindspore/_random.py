@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 import random
+from typing import Any, Final
 
 import numpy as np
+
+from holdfast.mindspore import _pipeline
+
+_UNSEEDED: Final = 5489  # mindspore.dataset's "no seed was set".
 
 
 def states() -> bytes:
@@ -20,6 +26,13 @@ def give_back(kept: bytes) -> None:
     np.random.set_state(of_numpy)
 
 
+def seed_from(base: bytes, place: str) -> None:
+    """Set both generators by what this rank's had stood at, and a place in the training."""
+    drawn = hashlib.sha256(base + place.encode()).digest()
+    random.seed(drawn)
+    np.random.seed(np.frombuffer(drawn, np.uint32))
+
+
 def seed_data(seed: int) -> None:
     """Give data pipelines a seed, and nothing else: MindSpore seeds both generators as well."""
     from mindspore import dataset
@@ -27,6 +40,26 @@ def seed_data(seed: int) -> None:
     kept = states()
     dataset.config.set_seed(seed)
     give_back(kept)
+
+
+class DataSeed:
+    """Gives data a seed if the program does not: a successor has to see the same order."""
+
+    def __init__(self) -> None:
+        """None was given yet."""
+        self._given = _UNSEEDED
+
+    def give(self, data: Any, rank: int, number: int) -> None:
+        """Give one to what is read next, the `number`-th of all.
+
+        Where each rank reads its part of one order, it is the same on all ranks, as MindSpore's is.
+        """
+        from mindspore import dataset
+
+        if dataset.config.get_seed() in (_UNSEEDED, self._given):
+            own = 0 if _pipeline.is_sharded(data) else rank
+            self._given = 20_000 + own + 1000 * number
+            seed_data(self._given)
 
 
 class Randomness:

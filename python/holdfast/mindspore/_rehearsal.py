@@ -14,13 +14,12 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final, NoReturn, TextIO
 
 import numpy as np
 
 from holdfast.job import exit_code_of
-from holdfast.mindspore import _callbacks, _role
+from holdfast.mindspore import _callbacks, _role, _script
 from holdfast.mindspore._between import Held
 from holdfast.mindspore._cells import Cells
 from holdfast.mindspore._engine import Engine, Phase, say
@@ -144,34 +143,24 @@ def _play(engine: Engine, stage: _Stage, program: Callable[[], Any]) -> None:
     stage.parked.set()
 
 
-def _text() -> str:
-    """Return the text of this process's program, if that is a script."""
-    script = sys.argv[0] if sys.argv else ""
-    if not os.path.isfile(script) or not script.endswith(".py"):
-        return ""
-    return Path(script).read_text(errors="replace")
-
-
-def calls_train() -> bool:
-    """Return whether this process's program is a script with Model(...).train(...), or .fit()."""
-    text = _text()
-    return "Model(" in text and any(word in text for word in (".train(", ".fit("))
+def begin_anew(rank: int) -> NoReturn:
+    """End a spare whose program may have read its rank from the environment before it had one."""
+    say(
+        f"the program reads RANK_ID or DEVICE_ID, which this spare had not when it began; it "
+        f"ends, and a new process takes the place of rank {rank}"
+    )
+    os._exit(1)
 
 
 def _begin_anew_if_told_another(rank: int) -> None:
-    """End a spare whose program may have read its rank from the environment before it had one."""
-    if rank and any(word in _text() for word in ("RANK_ID", "DEVICE_ID")):
-        say(
-            f"the program reads RANK_ID or DEVICE_ID, which this spare had not when it began; it "
-            f"ends, and a new process takes the place of rank {rank}"
-        )
-        os._exit(1)
+    if rank and _script.asks_for_rank():
+        begin_anew(rank)
 
 
 def _program() -> Callable[[], Any] | None:
     """Return what runs this process's program again from its top."""
     # Only what comes to Model.train stops before it does lasting things.
-    if not calls_train():
+    if not _script.calls_train():
         return None
     script = sys.argv[0]
     folder = os.path.dirname(os.path.abspath(script))

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from typing import Final, NoReturn
 
 from holdfast.mindspore import _switches
+
+TRIED_VERSIONS: Final = ("2.7.1", "2.8.0", "2.9.0", "2.10.0")
 
 
 def gasps(environment: dict[str, str] | None = None) -> bool:
@@ -46,7 +50,7 @@ def tell_ranks(environment: dict[str, str] | os._Environ[str]) -> None:
     tell_rank(environment, node if node.isdigit() and not spare else 0)
 
 
-def before_import() -> None:
+def before_import(help_to_save: Callable[[], NoReturn]) -> None:
     """Do what needs no MindSpore: a scheduler and the helper of a dying gasp never return."""
     try:
         remarks = settle(os.environ)
@@ -67,6 +71,4 @@ def before_import() -> None:
     if role == "MS_WORKER" and gasps():
         replaces = int(os.environ.get("HOLDFAST_ATTEMPT") or 0) > 1
         if replaces or os.environ.get("HOLDFAST_SPARE_FD"):
-            from holdfast.mindspore import _helper
-
-            _helper.run()
+            help_to_save()

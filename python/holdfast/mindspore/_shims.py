@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from holdfast._core import Op
 from holdfast._errors import UserError
-from holdfast.mindspore import TRIED_VERSIONS, _operators, _train
+from holdfast.mindspore import _operators, _train
 from holdfast.mindspore._engine import Engine, Phase
 from holdfast.mindspore._imported import imported
+from holdfast.mindspore._role import TRIED_VERSIONS
 
 _SEMI: Final = ("semi_auto_parallel", "auto_parallel", "hybrid_parallel")
 _OPS: Final = {"sum": Op.SUM, "prod": Op.PRODUCT, "max": Op.MAX, "min": Op.MIN}

@@ -1,245 +1,375 @@
-"""The state of a training and its steps: a fault in step n costs at most step n."""
+"""State: a loop of the program's own goes on after a fault, as Model.train does.
+
+    state = holdfast.mindspore.State(network, optimizer)
+    run = state.vars(best=9.0, losses=[])
+    for epoch in state.epochs(3):
+        for image, label in state.steps(dataset):
+            loss, grads = gradients(image, label)
+            optimizer(reducer(grads))
+            run.losses.append(float(loss.asnumpy()))
+        accuracy = state.once(evaluate, network)
+
+A step is a function of what State holds and of its batch. What is not in State does not outlive the
+process. A step ends when the loop asks for the next batch; one that a fault made void is made again
+with the same batch, from where the step before it ended.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import struct
-import threading
-from collections.abc import Callable
-from typing import Any, Final
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
-from holdfast import _core
-from holdfast._core import Status
-from holdfast._errors import LeftError, MarkedError, PeerError
-from holdfast.mindspore import _operators
-from holdfast.mindspore._engine import Engine, Phase, say
-from holdfast.mindspore._image import Changes, Image
-
-_HELLO: Final = struct.Struct("<Q16sQ")  # Who this is, what is kept, version.
-SURVIVOR, RESTARTED, HELPER = range(3)
-_MEETS: Final = 8  # Added to one of them: it is at a collective of a callback.
+from holdfast._errors import UserError
+from holdfast.mindspore import _callbacks, _engine, _gasp, _random, _rehearsal, _trainer
+from holdfast.mindspore._batches import batches
+from holdfast.mindspore._cells import Cells, hidden_parameters
+from holdfast.mindspore._engine import Engine, say
+from holdfast.mindspore._imported import COMPILERS, either
+from holdfast.mindspore._outputs import unpack
+from holdfast.mindspore._steps import Steps
+from holdfast.mindspore._vars import Named, Vars, kept
 
 
-def hello(session: _core.Session, kind: int, digest: bytes) -> list[tuple[int, bytes, int]]:
-    """Tell the others who this is and what it keeps; return what they say, in rank order."""
-    mine = _HELLO.pack(kind, digest, session.version)
-    everyone = bytearray(len(mine) * session.world.size)
-    session.world.all_gather(mine, len(mine), everyone)
-    found = [_HELLO.unpack_from(everyone, i * len(mine)) for i in range(session.world.size)]
-    return [(int(kind), bytes(digest), int(version)) for kind, digest, version in found]
+class _At(NamedTuple):
+    """Where the training is; kept with every step."""
+
+    n: int = 0  # Steps that are done.
+    epoch: int = 0
+    batch: int = 0  # Of this epoch, done.
+    begun: bool = False  # epochs() was.
+    stopping: bool = False  # No further step of this epoch.
+    ended: bool = False  # No further epoch.
+    results: dict[tuple[str, int], Any] = {}  # noqa: RUF012 - never changed; of once().
 
 
 class State:
-    """What one network's steps depend on; version n of the session is the state after n steps."""
+    """What a program's own loop is kept by; one in a job."""
 
-    def __init__(
-        self, engine: Engine, parameters: list[Any], objects: dict[str, Any], others: list[Any]
-    ) -> None:
-        """Open the state and join the others: then all is as after the last step of this rank.
+    def __init__(self, network: Any, optimizer: Any, **named: Any) -> None:
+        """Keep a network, its optimizer, and what else is given by name.
 
-        At the first start parameters become as rank 0's. `objects`: what is kept besides;
-        `others`: parameters that are not the network's.
+        At the first start parameters become as rank 0's. In a process that replaces another
+        everything is as it was after the last step. `named`: cells, parameters, and objects with
+        `state_dict` and `load_state_dict`; of other objects, parameters and plain attributes.
         """
-        self._engine = engine
-        self._image = Image(parameters, objects, others)
-        self.objects = objects
-        session = engine.open(self._image.bytes)
-        self._session = session
-        self.on_helper: Callable[[bool], None] | None = None
-        self._greeted = 0
-        self.under_way = False
-        self._between: tuple[int, Changes] = (-1, {})  # Since which step, what callbacks changed.
-        self._kind = RESTARTED if engine.restarted else SURVIVOR
-        if session.fresh:
-            self._image.write(session.private(0), objects)
-        session.join()
-        self.restore()
-        self._turn = threading.Lock()
-        engine.set_phase(Phase.ECHO)
-        _operators.on_echo(self._meet)
+        self._engine = _started()
+        if self._engine.rehearsing:
+            _rehearsal.stop_here(self._engine)  # It would really train.
+        cells, self._named = _sorted_out(network, optimizer, named)
+        parameters = _parameters([*cells, *named.values()])
+        self._at = _At()
+        self._place = ""  # Before all loops, in an epoch, or after them.
+        self._in_step = self._replaying = self._wish = False
+        self._used = False  # The one loop of steps there is, or of this epoch, has begun.
+        self._vars = Vars()
+        self._calls: dict[str, int] = {}  # Of once(), by place.
+        self._base = _random.states()
+        self._seed = _random.DataSeed()
+        self._cells = Cells(network, self._engine.say_once)
+        self._before: dict[str, Any] = {}  # What the program held in Python before the step.
+        self._last = self._held()
+        self._steps = Steps(self._engine, parameters, self._objects(), [])
+        steps = self._steps
+        steps.on_helper = lambda saves: _gasp.gasp(self._engine, steps.session, saves)
+        _trainer.warn_of_dropout(self._engine, network)
+        self._found = steps.objects
+        self._take(steps.objects)
+
+    # ---- What a program asks ---------------------------------------------------------------------
 
     @property
     def n(self) -> int:
-        """Steps that are done."""
-        return self._session.version
+        """How many steps are done."""
+        return self._at.n
 
     @property
-    def session(self) -> _core.Session:
-        """The session."""
-        return self._session
+    def epoch(self) -> int:
+        """Which epoch it is, from 0."""
+        return self._at.epoch
 
-    def restore(self) -> None:
-        """Bring parameters and objects to what they were after step n.
+    @property
+    def batch(self) -> int:
+        """How many batches of this epoch are done."""
+        return self._at.batch
 
-        What callbacks, or the program between two calls, have changed since then is kept: they do
-        not run again for a step that is made again.
+    @property
+    def replaying(self) -> bool:
+        """Whether the step under way was void, and is made again."""
+        return self._replaying
+
+    def vars(self, **values: Any) -> Vars:
+        """Keep plain values with every step; in a replacement they are what they were.
+
+        UserError: one is no plain data, or they are too large.
         """
-        version, changes = self._between
-        self.objects = self._image.read(self._session.private(self._session.version))
-        if version == self._session.version:
-            self._image.put(changes)
+        held = vars(self._vars)
+        for name in values:
+            if name in held:
+                raise UserError(f"state.vars({name}=...) was given before; each name is given once")
+        kept({**held, **values}, "state.vars({}=...)")
+        there = {k: unpack(v) for k, v in self._found.get("vars", {}).items() if k in values}
+        held.update({**values, **there})
+        return self._vars
 
-    def changes(self) -> Changes:
-        """Return what was changed since step n."""
-        return self._image.changes(self._session.private(self._session.version))
+    def stop(self) -> None:
+        """End the loops after this step or epoch, on every rank."""
+        self._wish = True
 
-    def go_back(self, changes: Changes) -> None:
-        """Bring parameters and objects to what they were after step n and these changes."""
-        self._between = self._session.version, changes
-        self.restore()
+    def once(self, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        """Return a function's result, which all ranks make together, once.
 
-    # ---- One step -------------------------------------------------------------------------------
+        It is kept, so a process that replaces another gets it and does not make it again. In a step
+        it is an ordinary call. UserError: the result is not only numbers, texts and arrays.
+        """
+        if self._in_step:
+            return function(*given, **named)
+        key, name = self._next_call(), getattr(function, "__name__", "function")
+        if key in self._at.results:
+            return unpack(self._at.results[key])
+        before, tries, at = self._held(), itertools.count(), self._at
 
-    def _begin(self) -> None:
-        """Begin a step. One that is under way is given up."""
-        session, engine = self._session, self._engine
-        while True:
-            if session.begin_step():
-                self.restore()
-            if session.generation == self._greeted:
+        def make() -> Any:
+            if next(tries):  # The one before was void.
+                self._put(before)
+            _random.seed_from(self._base, f"once {key}")
+            return function(*given, **named)
+
+        def describe(result: Any) -> dict[str, Any]:
+            packed, _ = kept({name: result}, "the result of state.once({})")
+            self._at = at._replace(results={**at.results, key: packed[name]})
+            return self._objects()
+
+        self._steps.purpose = f"state.once({name})"
+        return self._steps.step(make, describe)
+
+    def _next_call(self) -> tuple[str, int]:
+        """Return the place and the number of a call of once(), the same in a replacement."""
+        place = self._place
+        if not place:
+            first = "", self._calls.get("", 0)
+            # A replacement's process finds those of before the first step by their order.
+            if self._at.n and first not in self._at.results:
+                place = f"step {self._at.n}"
+        number = self._calls.get(place, 0)
+        self._calls[place] = number + 1
+        return place, number
+
+    # ---- Loops -----------------------------------------------------------------------------------
+
+    def epochs(self, n: int, start: int = 0) -> Iterator[int]:
+        """Give the numbers of epochs; a replacement begins with the one under way.
+
+        `start`: where the first start begins, as from a checkpoint. An epoch's end is kept too,
+        with all that the program has changed since its last step.
+        """
+        if self._place or self._used:
+            raise UserError("state.epochs() is called once, and not within another loop of State's")
+        if not self._at.begun:
+            self._at = self._at._replace(epoch=start, begun=True)
+        while self._at.epoch < n and not self._at.ended:
+            self._place, self._used = f"epoch {self._at.epoch}", False
+            self._calls[self._place] = 0
+            yield self._at.epoch
+            self._end_epoch()
+        self._place, self._used = "after", True
+
+    def _end_epoch(self) -> None:
+        """Keep the end of an epoch; whether to stop is asked of all ranks."""
+        at, wish = self._at, self._wish
+
+        def describe(_: None) -> dict[str, Any]:
+            ends = at.stopping or self._any(wish)
+            results = {k: v for k, v in at.results.items() if not k[0].startswith("epoch")}
+            self._at = at._replace(epoch=at.epoch + 1, batch=0, ended=ends, results=results)
+            return self._objects()
+
+        self._steps.purpose = "the end of an epoch"
+        self._steps.step(lambda: None, describe)
+
+    def steps(self, data: Iterable[Any], epochs: int | None = None) -> Iterator[Any]:
+        """Give the batches of data, those that are done left out: a step each.
+
+        Within state.epochs() once an epoch; without it once, `epochs` times over.
+        """
+        if self._used or (self._place and epochs is not None):
+            raise UserError(
+                "state.steps() is called once, or once an epoch within state.epochs(), which then "
+                "has the number of epochs"
+            )
+        if self._place:
+            self._used = True
+            yield from self._pass(data)
+            return
+        for _ in self.epochs(1 if epochs is None else epochs):
+            self._used = True
+            yield from self._pass(data)
+
+    def _pass(self, data: Iterable[Any]) -> Iterator[Any]:
+        self._seed.give(data, self._engine.rank, self._at.epoch)
+        _random.seed_from(self._base, f"epoch {self._at.epoch}")
+        if self._at.stopping:
+            return
+        differs = True
+        rows, calm = batches(data, self._at.batch)
+        for batch in rows:
+            self._begin(differs)
+            try:
+                while True:
+                    if calm:  # Else the pipeline would draw from what a step has set.
+                        _random.seed_from(self._base, f"step {self._at.n}")
+                    yield batch
+                    if self._end(self._at.batch + 1):
+                        break
+                    self._steps.begin()
+            except GeneratorExit:
+                self._leave()
+                raise
+            differs = False
+            if self._at.stopping:
                 return
-            engine.set_phase(Phase.LIVE)
-            _operators.on_echo(None)
-            _operators.clear()
-            if self._greet():
-                self._greeted = session.generation
-                return
 
-    def _meet(self) -> None:
-        """Bring the groups for a collective of a callback; called by its operator.
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """Make the block a step of a loop of one's own; a void one leaves all as before it.
 
-        The others may be beyond it: then they start again too, from the same step, and come to it.
-        Where one has ended its program, it has made it and is gone: an echo it is then.
+        So the loop asks State where it is: `while state.n < 100:`.
         """
+        if self._in_step:
+            raise UserError("state.step() is within a step of State's already")
+        self._used = True
+        self._begin(True)
         try:
-            with self._turn:
-                if self._engine.phase is not Phase.ECHO:
-                    return
-                self._kind |= _MEETS
-                self._look()
-                self._begin()
-                _operators.strict(True)
-        except LeftError as error:
-            self._kind &= ~_MEETS
-            self._engine.say_once(
-                f"{error}: the program's own collectives after the last step give what this rank "
-                "sends, as if all had sent the same"
-            )
-        except BaseException as error:  # In C nobody would hear of it.
-            say(str(error))
-            os._exit(1)
+            _random.seed_from(self._base, f"step {self._at.n}")
+            yield
+        except BaseException as error:
+            void = isinstance(error, Exception) and self._steps.aborted
+            self._leave(said=not void)
+            if not void:  # Else it is of what was made up for a sum that was cut short.
+                raise
+            return
+        self._end(self._at.batch + 1)
+        self._in_step = False
 
-    def _greet(self) -> bool:
-        """Tell the others who this is and what it keeps. False: a fault came."""
-        session = self._session
-        version = session.version
-        try:
-            hellos = hello(session, self._kind, self._image.digest)
-        except LeftError:
-            raise
-        except MarkedError:
-            return False
-        alive = [rank for rank, (kind, _, _) in enumerate(hellos) if kind != HELPER]
-        for rank in alive:
-            _, digest, theirs = hellos[rank]
-            if digest != self._image.digest or theirs != version:
-                raise PeerError(
-                    f"rank {rank} has other parameters than rank {session.world.rank}; all ranks "
-                    "run one program with one network"
-                )
-        if len(alive) < session.world.size:
-            self._kind &= _MEETS
-            assert self.on_helper is not None
-            self.on_helper(alive[0] == session.world.rank)
-            return False  # The job is about to end, or the one who saves was lost.
-        if not self._all_meet([kind for kind, _, _ in hellos]):
-            return False
-        self._kind = SURVIVOR
-        return True
+    # ---- One step --------------------------------------------------------------------------------
 
-    def _all_meet(self, kinds: list[int]) -> bool:
-        """Return whether all are at a collective of a callback, or none.
+    def _begin(self, differs: bool) -> None:
+        self._steps.purpose = "a step"
+        self._steps.look(differs)
+        self._before = self._held() if differs else self._last
+        self._wish_before = self._wish
+        self._steps.begin()
+        self._in_step, self._replaying = True, False
 
-        Who has passed it ends here, and is back at it when it has started again.
-        """
-        there = [rank for rank, kind in enumerate(kinds) if kind & _MEETS]
-        if len(there) in (0, len(kinds)):
-            return True
-        passed = [rank for rank, kind in enumerate(kinds) if kind == RESTARTED]
-        if passed:
-            raise PeerError(
-                f"rank {there[0]} is at a collective of a callback, to which rank {passed[0]} does "
-                "not come; all ranks make the same collectives in their callbacks"
-            )
-        if not self._kind & _MEETS:
-            raise MarkedError(
-                f"rank {there[0]} replaces a process that was lost, and is at a collective of a "
-                "callback, which this one has made already; this process ends, so that it starts "
-                "again from the last step"
-            )
-        with contextlib.suppress(MarkedError):
-            self._session.world.barrier()  # Those who have passed do not come: they start again.
-        return False
+    def _end(self, batch: int) -> bool:
+        """End the step. False: it is void, and all is as it was when it began."""
+        either(COMPILERS)._pynative_executor.sync()  # Its last sums are made, or cut short.
+        at = self._at
 
-    def step(
-        self,
-        compute: Callable[[], Any],
-        describe: Callable[[Any], dict[str, Any]],
-        may_differ: bool = True,
-    ) -> Any:
-        """Make step n + 1: compute() changes the parameters. Return its result.
+        def describe() -> dict[str, Any]:
+            results = {k: v for k, v in at.results.items() if not k[0].startswith("step")}
+            stopping = at.stopping or self._any(self._wish)
+            self._at = at._replace(n=at.n + 1, batch=batch, stopping=stopping, results=results)
+            return self._objects()
 
-        A step that a fault made void is made again. `describe(result)`: the objects after it.
-        `may_differ`: somebody may have changed parameters since step n.
-        """
-        engine = self._engine
-        self._check_between()
-        if may_differ:
-            self._look()
-        while True:
-            self._begin()
-            _operators.strict(False)
-            result = self._compute(compute)
-            status, text = _operators.status()
-            if status is Status.ABORTED:  # What echoes have touched is never staged.
-                _operators.clear()
-                self.restore()
-            elif status is not Status.OK:
-                raise PeerError(text or f"a collective of this step was not made ({status.name})")
-            elif not self._commit(describe(result)):
-                _operators.strict(True)  # In a callback nobody would look after a mark.
-                return result
-            if engine.rank == 0:
-                say(f"step {self.n + 1} was void, it is made again")
+        done = self._steps.end(describe)
+        if not done:
+            self._undo(at)
+        self._in_step, self._replaying = not done, not done
+        return done
 
-    def _look(self) -> None:
-        """Remember what was changed since step n; restore() keeps it."""
-        self._between = self._session.version, self.changes()
+    def _undo(self, at: _At) -> None:
+        self._at, self._wish = at, self._wish_before
+        self._put(self._before)
 
-    def _compute(self, compute: Callable[[], Any]) -> Any:
-        before, self.under_way = _operators.count(), False
-        try:
-            return compute()
-        except BaseException:
-            # Others may have gone on by what this rank has sent already.
-            self.under_way = _operators.count() != before
-            raise
-
-    def _check_between(self) -> None:
-        status, text = _operators.status()
-        if status is not Status.OK and self._engine.phase is Phase.LIVE:
-            raise MarkedError(
-                "a collective between two steps was not completed, since another process was "
-                f"lost; this process ends, so that it starts again from the last step ({text})"
+    def _leave(self, said: bool = True) -> None:
+        """Leave a step undone: by `break`, `return` or an exception."""
+        if sys.is_finalizing():
+            return
+        self._steps.give_up()
+        self._undo(self._at)
+        self._in_step = self._replaying = False
+        if said:
+            say(
+                f"step {self._at.n + 1} was left before its end, so it is undone: all is as after "
+                f"step {self._at.n}; state.stop() ends a loop after its step"
             )
 
-    def _commit(self, objects: dict[str, Any]) -> bool:
-        """End the step. True: it is void, and everything is as before it."""
-        session = self._session
-        self._image.write(session.private(session.version + 1), objects)
-        if session.end_step(_core.Step(loss=objects.get("loss", 0.0))):
-            self.restore()
-            return True
-        self.objects = objects
-        return False
+    def _any(self, wish: bool) -> bool:
+        """Return whether any rank wishes it. MarkedError: a fault came."""
+        world = self._steps.session.world
+        if world.size == 1:
+            return wish
+        everyone = bytearray(world.size)
+        world.all_gather(bytes([wish]), 1, everyone)
+        return any(everyone)
+
+    # ---- What is kept ----------------------------------------------------------------------------
+
+    def _held(self) -> dict[str, Any]:
+        """Return what the program holds in Python: a copy."""
+        values, room = kept(vars(self._vars), "state.vars: {}")
+        named = {}
+        for name, thing in self._named.items():
+            named[name], room = thing.now(room)
+        return {"vars": values, "named": named, "cells": self._cells.now()}
+
+    def _put(self, held: dict[str, Any]) -> None:
+        _callbacks.give_back(self._vars, held["vars"])
+        for name, found in held["named"].items():
+            self._named[name].put(found)
+        self._cells.put(held["cells"])
+
+    def _objects(self) -> dict[str, Any]:
+        self._last = held = self._held()
+        changed = {"cells": self._cells.changed()}
+        return {"call": 0, "at": tuple(self._at), "base": self._base, **held, **changed}
+
+    def _take(self, objects: dict[str, Any]) -> None:
+        """Be as after the last step."""
+        self._at, self._base = _At(*objects["at"]), objects["base"]
+        for name, found in objects["named"].items():
+            if name in self._named:
+                self._named[name].put(found)
+        self._cells.put_changed(objects["cells"])
+
+
+def _started() -> Engine:
+    engine = _engine.engine
+    if engine is None:
+        raise UserError(
+            "State needs a program that was started by `holdfast msrun ... train.py`, or by "
+            "`python -m holdfast.mindspore train.py`"
+        )
+    return engine
+
+
+def _sorted_out(
+    network: Any, optimizer: Any, named: dict[str, Any]
+) -> tuple[list[Any], dict[str, Named]]:
+    from mindspore import Parameter, nn
+
+    for what, thing in (("network", network), ("optimizer", optimizer)):
+        if not isinstance(thing, nn.Cell):
+            raise UserError(
+                f"State(network, optimizer): the {what} is a {type(thing).__name__}, and no cell"
+            )
+    rest = {n: t for n, t in named.items() if not isinstance(t, (nn.Cell, Parameter))}
+    return [network, optimizer], {name: Named(name, thing) for name, thing in rest.items()}
+
+
+def _parameters(things: list[Any]) -> list[Any]:
+    """Return all parameters, each once."""
+    from mindspore import Parameter, nn
+
+    found: list[Any] = []
+    for thing in things:
+        values: list[Any] = [thing]
+        if isinstance(thing, nn.Cell):
+            values += hidden_parameters(thing)
+        elif not isinstance(thing, Parameter):
+            values = list(getattr(thing, "__dict__", {}).values())
+        found += _callbacks.held_by(values, found)
+    return found

@@ -9,34 +9,17 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import threading
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from holdfast._errors import UserError
-from holdfast.mindspore import (
-    _bulk,
-    _callbacks,
-    _gasp,
-    _pipeline,
-    _random,
-    _rehearsal,
-    _saving,
-    _switches,
-)
+from holdfast.mindspore import _bulk, _callbacks, _pipeline, _random, _rehearsal, _saving
 from holdfast.mindspore._between import Held, Rest, around_begins, begins_as_usual
-from holdfast.mindspore._cells import Cells, hidden_parameters
-from holdfast.mindspore._engine import Engine
-from holdfast.mindspore._evaluated import Evaluated
-from holdfast.mindspore._former import Former
 from holdfast.mindspore._outputs import Packed, pack, unpack, within
-from holdfast.mindspore._reach import Reach
-from holdfast.mindspore._state import State
+from holdfast.mindspore._trainer import Trainer
 
 _MOST_OUTPUTS: Final = 256 << 10  # Bytes of what a step returns: it is written at each.
-_UNSEEDED: Final = 5489  # mindspore.dataset's "no seed was set".
 
 
 class Restart(Exception):  # noqa: N818 - it is no error.
@@ -49,153 +32,6 @@ def _loss(value: Any) -> float:
     if isinstance(value, Packed) and value.array.size and value.array.dtype.kind == "f":
         return float(value.array.mean())
     return 0.0
-
-
-def _draws(network: Any) -> bool:
-    """Return whether a network has dropout."""
-    cells = (cell for _, cell in network.cells_and_names())
-    return any(type(c).__name__.startswith("Dropout") and getattr(c, "p", 1) for c in cells)
-
-
-class Trainer(threading.local):
-    """The trainings of one program; all of one network. A rehearsal has its own: per thread."""
-
-    def __init__(self, engine: Engine) -> None:
-        """Nothing is opened yet."""
-        self.engine = engine
-        self.state: State | None = None
-        self.call = 0  # Calls of Model.train that were begun, from 1.
-        self.training = False  # Model.train is under way.
-        self.retrying = False  # The same call is entered again, after a repair.
-        self.evaluated = Evaluated()
-        # In which call; where random generators stood, and parts of the data, at its start.
-        self.drawn = 0, b"", b""
-        self._seed = _UNSEEDED  # Of the data, chosen for want of one.
-        switches = _switches.read(os.environ.get(_switches.VARIABLE, "")).on
-        self.repairs = not {"UCE", "HCCE", "ARF"}.isdisjoint(switches)
-        self._rest: Rest | None = None
-        self._network: Any = None
-        self.cells: Cells | None = None  # Of it.
-        self._others: list[Any] = []  # Parameters that callbacks hold, or objects within cells.
-        self.former = Former()
-        self.reach = Reach()  # What callbacks use without holding it.
-
-    def passes(self) -> bool:
-        """Return whether the program is between two calls that were done before."""
-        if self.training or self.state is None:
-            return False
-        return self.call < int(self.state.objects["call"])
-
-    def keep(self, callbacks: list[Any]) -> None:
-        """Keep what callbacks of a call that has ended hold."""
-        self.former.keep(self.call, callbacks, self.engine.say_once)
-
-    def open(self, network: Any, callbacks: list[Any]) -> State:
-        """Return the state of a network, and of averages of it; opened at the first call."""
-        if self.state is None:
-            parameters = list(network.get_parameters())
-            hidden = hidden_parameters(network)
-            known = [*parameters, *hidden]
-            self._others = [*hidden, *_callbacks.parameters(callbacks, known)]
-            self.state = State(self.engine, parameters, {"call": 0}, self._others)
-            self.evaluated.load(self.state.objects.get("evaluated", b""))
-            self.former.load(self.state.objects.get("former", b""))
-            self._network, self.cells = network, Cells(network, self.engine.say_once)
-            if self.engine.place.directory:
-                folder = Path(self.engine.place.directory)
-                _bulk.current = _bulk.Bulk(folder, self.engine.rank, [*known, *self._others])
-            if self.engine.restarted and _draws(network):
-                self.engine.say_once(
-                    "the network has dropout, whose masks begin anew in this process, which takes "
-                    "another's place: training goes on, but not with the bits of one without a "
-                    "fault"
-                )
-            state = self.state
-            if self.engine.gasps:
-                _gasp.warm_up(self.engine.place)
-            state.on_helper = lambda saves: _gasp.gasp(self.engine, state.session, saves)
-        elif network is not self._network:
-            mine = {id(p) for p in self._network.get_parameters()}
-            if {id(p) for p in network.get_parameters()} != mine:
-                raise UserError(
-                    "a job keeps the state of one network with one optimizer; train a second one "
-                    "in a job of its own"
-                )
-        return self.state
-
-    def seed(self) -> None:
-        """Give the data a seed if the program does not: a successor has to see the same order."""
-        from mindspore import dataset
-
-        if dataset.config.get_seed() in (_UNSEEDED, self._seed):
-            self._seed = 20_000 + self.engine.rank + 1000 * self.call  # Each call has its own.
-            _random.seed_data(self._seed)
-
-    def evaluate(self, make: Callable[[], Any]) -> Any:
-        """Return what Model.eval returns; in a call that is passed, what it has returned there."""
-        state, say_once = self.state, self.engine.say_once
-        if self.training or state is None:
-            return make()
-        place = self.evaluated.next(self.call)
-        if self.call >= state.objects["call"]:
-            result = make()
-            if why := self.evaluated.keep(place, result):
-                say_once(
-                    f"what Model.eval has returned {why}, so a process that replaces another "
-                    "evaluates with later weights there, and may decide otherwise by it"
-                )
-            return result
-        if self.evaluated.has(place):
-            return self.evaluated.get(place)
-        say_once(
-            f"Model.eval after call {self.call} of Model.train, which was done before, evaluates "
-            "with later weights: what it has returned then was not kept"
-        )
-        return make()
-
-    # ---- A repair in the process -----------------------------------------------------------------
-
-    @property
-    def rest(self) -> Rest | None:
-        """How things were after the last step; None if not all callbacks have heard of it."""
-        rest, state = self._rest, self.state
-        if rest is None or state is None or (rest.call, rest.version) != (self.call, state.n):
-            return None
-        return rest
-
-    @rest.setter
-    def rest(self, rest: Rest) -> None:
-        self._rest = rest
-
-    def can_retry(self) -> bool:
-        """Return whether the last step can be gone back to in this process."""
-        state = self.state
-        return state is not None and not state.under_way and bool(state.n or self.rest)
-
-    def retry(self) -> bool:
-        """Bring all to the last step, if that is possible; the loop is about to be entered."""
-        if not self.can_retry():
-            return False
-        assert self.state is not None
-        if self.rest is not None:
-            self.rest.put_back(self.state)
-        else:
-            self.state.go_back({})
-        self.retrying = True
-        return True
-
-    def warn(self, callbacks: list[Any]) -> None:
-        """Say which parameters are not kept."""
-        if _bulk.current is not None:
-            return
-        known = [*self._network.get_parameters(), *self._others]
-        missed = _callbacks.parameters(callbacks, known)
-        if missed:
-            self.engine.say_once(
-                f"a callback has got parameters (such as '{missed[0].name}') since the first "
-                "Model.train began; they are not kept, so a process that replaces another has "
-                "others: make them in the callback's __init__"
-            )
 
 
 class Guard:
@@ -406,8 +242,6 @@ class Run:
                 _callbacks.give_back(callback, saved)
             trainer.cells.put_changed(trainer.state.objects["cells"])
             return unpack(answer)
-        if self._looks and self._meddles:
-            trainer.warn(self._callbacks)
         looks, self._looks = self._looks, self._meddles
         cells, before, tries = trainer.cells, trainer.cells.now(), itertools.count()
 
@@ -434,10 +268,9 @@ def train_process(
         return
     if not trainer.retrying:
         trainer.call += 1
-    trainer.seed()
+    trainer.seed(arguments["train_dataset"])
     manager = arguments["list_callback"]
-    callbacks = [*manager._callbacks, trainer.reach]
-    trainer.reach.look(trainer.call, manager._callbacks)
+    callbacks = list(manager._callbacks)
     if _bulk.current is not None:
         _bulk.current.begin()
     begun_at = arguments["cb_params"].cur_step_num

@@ -1,0 +1,43 @@
+"""The batches of an epoch for a loop of the program's own, from where a predecessor was."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from holdfast.mindspore import _pipeline
+
+
+class Batches(NamedTuple):
+    """What is left of an epoch."""
+
+    rows: Iterator[Any]
+    leaves_generators: bool  # Python's and NumPy's: nothing draws with them beside the loop.
+
+
+def batches(data: Iterable[Any], done: int) -> Batches:
+    """Return the batches after the first `done` ones.
+
+    Where a pipeline is known to draw nothing it skips at its source, else what was drawn for those
+    that are done is drawn again.
+    """
+    from mindspore import dataset
+
+    if not isinstance(data, dataset.Dataset):
+        return Batches(itertools.islice(iter(data), done, None), leaves_generators=True)
+    calm = _pipeline.is_native(data)
+    if not done:
+        return Batches(iter(data), calm)
+    if done >= data.get_dataset_size():
+        return Batches(iter(()), calm)
+    if not _pipeline.draws_nothing(data):
+        return Batches(itertools.islice(iter(data), done, None), calm)
+    first, quick = data.get_init_step(), dataset.config.get_fast_recovery()
+    dataset.config.set_fast_recovery(True)
+    data.set_init_step(done)
+    try:
+        return Batches(iter(data), calm)
+    finally:
+        data.set_init_step(first)
+        dataset.config.set_fast_recovery(quick)

@@ -1,0 +1,107 @@
+"""What calls of Model.train that are done have left, for a process that passes them.
+
+That one has later weights, and its callbacks have heard nothing. So Model.eval between two calls
+returns what it has returned there, and the callbacks hold what they held when their call ended.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from holdfast.mindspore import _bulk, _callbacks
+from holdfast.mindspore._outputs import Packed, pack, unpack
+
+_MOST_RESULTS: Final = 64 << 10  # Both are written at every step.
+_MOST_HELD: Final = 256 << 10
+
+
+def _is_data(packed: Any) -> bool:
+    if type(packed) in (list, tuple):
+        return all(map(_is_data, packed))
+    if type(packed) is dict:
+        return all(map(_is_data, [*packed, *packed.values()]))
+    if isinstance(packed, np.ndarray):
+        return packed.dtype.kind not in "OV"
+    return isinstance(packed, (bool, int, float, str, type(None), np.generic, Packed))
+
+
+class Evaluated:
+    """What Model.eval has returned, by the call of Model.train that it came after."""
+
+    def __init__(self) -> None:
+        """There is none yet."""
+        self._kept: dict[tuple[int, int], Any] = {}
+        self._last = 0, 0
+        self.packed = b""  # All of them, for the state.
+
+    def next(self, call: int) -> tuple[int, int]:
+        """Return the place of the next one, which comes after a call."""
+        self._last = call, self._last[1] + 1 if self._last[0] == call else 1
+        return self._last
+
+    def load(self, packed: bytes) -> None:
+        """Take what a predecessor has kept."""
+        self.packed, self._kept = packed, pickle.loads(packed) if packed else {}
+
+    def keep(self, place: tuple[int, int], result: Any) -> str:
+        """Keep a result; return why it is not kept, if it is not."""
+        value = pack(result)
+        if not _is_data(value):
+            return "is not only numbers, texts and arrays"
+        packed = pickle.dumps({**self._kept, place: value}, pickle.HIGHEST_PROTOCOL)
+        if len(packed) > _MOST_RESULTS:
+            return f"is beyond the {_MOST_RESULTS >> 10} KiB that are kept"
+        self._kept[place], self.packed = value, packed
+        return ""
+
+    def has(self, place: tuple[int, int]) -> bool:
+        """Return whether a result was kept."""
+        return place in self._kept
+
+    def get(self, place: tuple[int, int]) -> Any:
+        """Return a result that was kept, as the program's own."""
+        return unpack(self._kept[place])
+
+
+class Former:
+    """The callbacks of calls that have ended; written down once, at the end of the call."""
+
+    def __init__(self) -> None:
+        """There is none yet."""
+        self._kept: dict[tuple[int, int], bytes] = {}  # By call and place in it; oldest first.
+        self.packed = b""  # All of them, for the state.
+        self.files: set[int] = set()  # Which large things lie in.
+
+    def load(self, packed: bytes) -> None:
+        """Take what a predecessor has kept."""
+        self.packed, self._kept = packed, pickle.loads(packed) if packed else {}
+        self._note()
+
+    def give_back(self, call: int, callbacks: Sequence[Any]) -> None:
+        """Let the callbacks of a call that is passed hold what they held at its end."""
+        for i, callback in enumerate(callbacks):
+            if kept := self._kept.get((call, i)):
+                _callbacks.give_back(callback, pickle.loads(kept))
+
+    def keep(self, call: int, callbacks: Sequence[Any], say_once: Callable[[str], None]) -> None:
+        """Keep what the callbacks of a call hold that has ended."""
+        for i, callback in enumerate(callbacks):
+            held = _callbacks.attributes(callback, say_once)
+            self._kept[call, i] = pickle.dumps(held, pickle.HIGHEST_PROTOCOL)
+        while sum(map(len, self._kept.values())) > _MOST_HELD:
+            del self._kept[min(self._kept)]
+            say_once(
+                f"what callbacks of former calls of Model.train hold is beyond "
+                f"{_MOST_HELD >> 10} KiB together, so of the oldest it is not kept: a process that "
+                "replaces another, and passes these calls, sees them as they begin"
+            )
+        self._note()
+        self.packed = pickle.dumps(self._kept, pickle.HIGHEST_PROTOCOL)
+
+    def _note(self) -> None:
+        held = [value for kept in self._kept.values() for value in pickle.loads(kept).values()]
+        self.files = {value.number for value in held if isinstance(value, _bulk.Form)}

@@ -1,0 +1,40 @@
+"""What the text of this process's program says: whether it has a training, and which."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+
+def text() -> str:
+    """Return the text of the program, if that is a script."""
+    script = sys.argv[0] if sys.argv else ""
+    if not os.path.isfile(script) or not script.endswith(".py"):
+        return ""
+    return Path(script).read_text(errors="replace")
+
+
+def calls_train() -> bool:
+    """Return whether it has Model(...).train(...), or .fit()."""
+    found = text()
+    return "Model(" in found and any(word in found for word in (".train(", ".fit("))
+
+
+def has_state() -> bool:
+    """Return whether it has a holdfast.mindspore.State, to which a successor comes alone."""
+    found = text()
+    return "State(" in found and "holdfast.mindspore" in found
+
+
+def asks_for_rank_before_import() -> bool:
+    """Return whether it may read its rank from the environment before it imports MindSpore."""
+    before = re.split(r"^\s*(?:import|from)\s+mindspore\b", text(), maxsplit=1, flags=re.MULTILINE)
+    return asks_for_rank(before[0])
+
+
+def asks_for_rank(found: str | None = None) -> bool:
+    """Return whether it reads its rank from the environment."""
+    words = text() if found is None else found
+    return any(word in words for word in ("RANK_ID", "DEVICE_ID"))

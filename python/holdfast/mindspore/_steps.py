@@ -1,0 +1,294 @@
+"""The state of a training and its steps: a fault in step n costs at most step n."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import struct
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from holdfast import _core
+from holdfast._core import Status
+from holdfast._errors import LeftError, MarkedError, PeerError
+from holdfast.mindspore import _operators
+from holdfast.mindspore._engine import Engine, Phase, say
+from holdfast.mindspore._image import Changes, Image
+
+_HELLO: Final = struct.Struct("<Q16s8sQ")  # Who this is, what is kept, what for, version.
+SURVIVOR, RESTARTED, HELPER = range(3)
+_MEETS: Final = 8  # Added to one of them: it is at a collective of a callback.
+
+
+class Hello(NamedTuple):
+    """What a process says when the group is formed anew."""
+
+    kind: int
+    digest: bytes  # Of what is kept.
+    purpose: bytes  # Of the step that it is at.
+    version: int
+
+
+def hello(session: _core.Session, kind: int, digest: bytes, purpose: bytes) -> list[Hello]:
+    """Tell the others who this is and what it keeps; return what they say, in rank order."""
+    mine = _HELLO.pack(kind, digest, purpose, session.version)
+    everyone = bytearray(len(mine) * session.world.size)
+    session.world.all_gather(mine, len(mine), everyone)
+    found = (_HELLO.unpack_from(everyone, i * len(mine)) for i in range(session.world.size))
+    return [Hello(*words) for words in found]
+
+
+class Steps:
+    """What one network's steps depend on; version n of the session is the state after n steps."""
+
+    def __init__(
+        self, engine: Engine, parameters: list[Any], objects: dict[str, Any], others: list[Any]
+    ) -> None:
+        """Open the state and join the others: then all is as after the last step of this rank.
+
+        At the first start parameters become as rank 0's. `objects`: what is kept besides;
+        `others`: parameters that are not the network's.
+        """
+        self._engine = engine
+        self._image = Image(parameters, objects, others)
+        self.objects = objects
+        session = engine.open(self._image.bytes)
+        self._session = session
+        self.on_helper: Callable[[bool], None] | None = None
+        self._greeted = 0
+        self.under_way = False
+        self.purpose = "a step"  # What the next step is made for; the same on all ranks.
+        self._between: tuple[int, Changes] = (-1, {})  # Since which step, what callbacks changed.
+        self._kind = RESTARTED if engine.restarted else SURVIVOR
+        if session.fresh:
+            self._image.write(session.private(0), objects)
+        session.join()
+        self.restore()
+        self._turn = threading.Lock()
+        engine.set_phase(Phase.ECHO)
+        _operators.on_echo(self._meet)
+
+    @property
+    def n(self) -> int:
+        """Steps that are done."""
+        return self._session.version
+
+    @property
+    def session(self) -> _core.Session:
+        """The session."""
+        return self._session
+
+    def restore(self) -> None:
+        """Bring parameters and objects to what they were after step n.
+
+        What callbacks, or the program between two calls, have changed since then is kept: they do
+        not run again for a step that is made again.
+        """
+        version, changes = self._between
+        self.objects = self._image.read(self._session.private(self._session.version))
+        if version == self._session.version:
+            self._image.put(changes)
+
+    def changes(self) -> Changes:
+        """Return what was changed since step n."""
+        return self._image.changes(self._session.private(self._session.version))
+
+    def go_back(self, changes: Changes) -> None:
+        """Bring parameters and objects to what they were after step n and these changes."""
+        self._between = self._session.version, changes
+        self.restore()
+
+    # ---- One step -------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Begin a step. One that is under way is given up."""
+        session, engine = self._session, self._engine
+        while True:
+            if session.begin_step():
+                self.restore()
+            if session.generation == self._greeted:
+                return
+            engine.set_phase(Phase.LIVE)
+            _operators.on_echo(None)
+            _operators.clear()
+            if self._greet():
+                self._greeted = session.generation
+                return
+
+    def _meet(self) -> None:
+        """Bring the groups for a collective of a callback; called by its operator.
+
+        The others may be beyond it: then they start again too, from the same step, and come to it.
+        Where one has ended its program, it has made it and is gone: an echo it is then.
+        """
+        try:
+            with self._turn:
+                if self._engine.phase is not Phase.ECHO:
+                    return
+                self._kind |= _MEETS
+                self._look()
+                self._begin()
+                _operators.strict(True)
+        except LeftError as error:
+            self._kind &= ~_MEETS
+            self._engine.say_once(
+                f"{error}: the program's own collectives after the last step give what this rank "
+                "sends, as if all had sent the same"
+            )
+        except BaseException as error:  # In C nobody would hear of it.
+            say(str(error))
+            os._exit(1)
+
+    def _greet(self) -> bool:
+        """Tell the others who this is and what it keeps. False: a fault came."""
+        session = self._session
+        version = session.version
+        purpose = hashlib.sha256(self.purpose.encode()).digest()[:8]
+        try:
+            hellos = hello(session, self._kind, self._image.digest, purpose)
+        except LeftError:
+            raise
+        except MarkedError:
+            return False
+        alive = [rank for rank, one in enumerate(hellos) if one.kind != HELPER]
+        meets = any(hellos[rank].kind & _MEETS for rank in alive)
+        for rank in alive:
+            if (hellos[rank].digest, hellos[rank].version) != (self._image.digest, version):
+                raise PeerError(
+                    f"rank {rank} has other parameters than rank {session.world.rank}; all ranks "
+                    "run one program with one network"
+                )
+            if hellos[rank].purpose != purpose and not meets:
+                raise PeerError(
+                    f"after step {version} of the state rank {session.world.rank} makes "
+                    f"{self.purpose}, and rank {rank} something else: in a loop of `with "
+                    "state.step()` what all ranks do together, such as state.once(), belongs "
+                    "within the step"
+                )
+        if len(alive) < session.world.size:
+            self._kind &= _MEETS
+            assert self.on_helper is not None
+            self.on_helper(alive[0] == session.world.rank)
+            return False  # The job is about to end, or the one who saves was lost.
+        if not self._all_meet([one.kind for one in hellos]):
+            return False
+        self._kind = SURVIVOR
+        return True
+
+    def _all_meet(self, kinds: list[int]) -> bool:
+        """Return whether all are at a collective of a callback, or none.
+
+        Who has passed it ends here, and is back at it when it has started again.
+        """
+        there = [rank for rank, kind in enumerate(kinds) if kind & _MEETS]
+        if len(there) in (0, len(kinds)):
+            return True
+        passed = [rank for rank, kind in enumerate(kinds) if kind == RESTARTED]
+        if passed:
+            raise PeerError(
+                f"rank {there[0]} is at a collective of a callback, to which rank {passed[0]} does "
+                "not come; all ranks make the same collectives in their callbacks"
+            )
+        if not self._kind & _MEETS:
+            raise MarkedError(
+                f"rank {there[0]} replaces a process that was lost, and is at a collective of a "
+                "callback, which this one has made already; this process ends, so that it starts "
+                "again from the last step"
+            )
+        with contextlib.suppress(MarkedError):
+            self._session.world.barrier()  # Those who have passed do not come: they start again.
+        return False
+
+    def step(
+        self,
+        compute: Callable[[], Any],
+        describe: Callable[[Any], dict[str, Any]],
+        may_differ: bool = True,
+    ) -> Any:
+        """Make step n + 1: compute() changes the parameters. Return its result.
+
+        A step that a fault made void is made again. `describe(result)`: the objects after it.
+        `may_differ`: somebody may have changed parameters since step n.
+        """
+        self.look(may_differ)
+        while True:
+            self.begin()
+            result = self._compute(compute)
+            if self.end(partial(describe, result)):
+                return result
+
+    def look(self, may_differ: bool = True) -> None:
+        """See whether all is well before a step, and what was changed since the last one."""
+        self._check_between()
+        if may_differ:
+            self._look()
+
+    def begin(self) -> None:
+        """Begin a step, or the same one once more."""
+        self._begin()
+        _operators.strict(False)
+
+    def end(self, describe: Callable[[], dict[str, Any]]) -> bool:
+        """End a step. False: it is void, everything is as before it, and it is to be made again."""
+        status, text = _operators.status()
+        if status is Status.ABORTED:  # What echoes have touched is never staged.
+            self.give_up()
+        elif status is not Status.OK:
+            raise PeerError(text or f"a collective of this step was not made ({status.name})")
+        elif self._commit(describe):
+            _operators.strict(True)  # In a callback nobody would look after a mark.
+            return True
+        if self._engine.rank == 0:
+            say(f"step {self.n + 1} was void, it is made again")
+        return False
+
+    def give_up(self) -> None:
+        """Bring all to where it was before the step under way."""
+        _operators.clear()
+        self.restore()
+
+    @property
+    def aborted(self) -> bool:
+        """Whether a fault has made the step under way void, as far as is known here."""
+        return _operators.status()[0] is Status.ABORTED
+
+    def _look(self) -> None:
+        """Remember what was changed since step n; restore() keeps it."""
+        self._between = self._session.version, self.changes()
+
+    def _compute(self, compute: Callable[[], Any]) -> Any:
+        before, self.under_way = _operators.count(), False
+        try:
+            return compute()
+        except BaseException:
+            # Others may have gone on by what this rank has sent already.
+            self.under_way = _operators.count() != before
+            raise
+
+    def _check_between(self) -> None:
+        status, text = _operators.status()
+        if status is not Status.OK and self._engine.phase is Phase.LIVE:
+            raise MarkedError(
+                "a collective between two steps was not completed, since another process was "
+                f"lost; this process ends, so that it starts again from the last step ({text})"
+            )
+
+    def _commit(self, describe: Callable[[], dict[str, Any]]) -> bool:
+        """End the step. False: it is void, and everything is as before it."""
+        session = self._session
+        try:
+            objects = describe()  # Which may ask the others.
+        except LeftError:
+            raise
+        except MarkedError:
+            self.give_up()
+            return False
+        self._image.write(session.private(session.version + 1), objects)
+        if session.end_step(_core.Step(loss=objects.get("loss", 0.0))):
+            self.restore()
+            return False
+        self.objects = objects
+        return True

@@ -1,0 +1,154 @@
+"""What a program's trainings by Model.train have in common: one network, its state, a data seed.
+
+A rehearsal has its own: Trainer is per thread.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from holdfast._errors import UserError
+from holdfast.mindspore import _bulk, _callbacks, _gasp, _switches
+from holdfast.mindspore._between import Rest
+from holdfast.mindspore._cells import Cells, hidden_parameters
+from holdfast.mindspore._engine import Engine
+from holdfast.mindspore._passed import Evaluated, Former
+from holdfast.mindspore._random import DataSeed
+from holdfast.mindspore._steps import Steps
+
+
+def draws(network: Any) -> bool:
+    """Return whether a network has dropout."""
+    cells = (cell for _, cell in network.cells_and_names())
+    return any(type(c).__name__.startswith("Dropout") and getattr(c, "p", 1) for c in cells)
+
+
+def warn_of_dropout(engine: Engine, network: Any) -> None:
+    """Say in a replacement what it can not have of its predecessor."""
+    if engine.restarted and draws(network):
+        engine.say_once(
+            "the network has dropout, whose masks begin anew in this process, which takes "
+            "another's place: training goes on, but not with the bits of one without a fault"
+        )
+
+
+class Trainer(threading.local):
+    """The trainings of one program; all of one network."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Nothing is opened yet."""
+        self.engine = engine
+        self.state: Steps | None = None
+        self.call = 0  # Calls of Model.train that were begun, from 1.
+        self.training = False  # Model.train is under way.
+        self.retrying = False  # The same call is entered again, after a repair.
+        self.evaluated = Evaluated()
+        # In which call; where random generators stood, and parts of the data, at its start.
+        self.drawn = 0, b"", b""
+        self._seed = DataSeed()
+        switches = _switches.read(os.environ.get(_switches.VARIABLE, "")).on
+        self.repairs = not {"UCE", "HCCE", "ARF"}.isdisjoint(switches)
+        self._rest: Rest | None = None
+        self._network: Any = None
+        self.cells: Cells | None = None  # Of it.
+        self._others: list[Any] = []  # Parameters that callbacks hold, or objects within cells.
+        self.former = Former()
+
+    def passes(self) -> bool:
+        """Return whether the program is between two calls that were done before."""
+        if self.training or self.state is None:
+            return False
+        return self.call < int(self.state.objects["call"])
+
+    def keep(self, callbacks: list[Any]) -> None:
+        """Keep what callbacks of a call that has ended hold."""
+        self.former.keep(self.call, callbacks, self.engine.say_once)
+
+    def open(self, network: Any, callbacks: list[Any]) -> Steps:
+        """Return the state of a network, and of averages of it; opened at the first call."""
+        if self.state is None:
+            parameters = list(network.get_parameters())
+            hidden = hidden_parameters(network)
+            known = [*parameters, *hidden]
+            self._others = [*hidden, *_callbacks.parameters(callbacks, known)]
+            self.state = Steps(self.engine, parameters, {"call": 0}, self._others)
+            self.evaluated.load(self.state.objects.get("evaluated", b""))
+            self.former.load(self.state.objects.get("former", b""))
+            self._network, self.cells = network, Cells(network, self.engine.say_once)
+            if self.engine.place.directory:
+                folder = Path(self.engine.place.directory)
+                _bulk.current = _bulk.Bulk(folder, self.engine.rank, [*known, *self._others])
+            warn_of_dropout(self.engine, network)
+            state = self.state
+            if self.engine.gasps:
+                _gasp.warm_up(self.engine.place)
+            state.on_helper = lambda saves: _gasp.gasp(self.engine, state.session, saves)
+        elif network is not self._network:
+            mine = {id(p) for p in self._network.get_parameters()}
+            if {id(p) for p in network.get_parameters()} != mine:
+                raise UserError(
+                    "a job keeps the state of one network with one optimizer; train a second one "
+                    "in a job of its own"
+                )
+        return self.state
+
+    def seed(self, dataset: Any) -> None:
+        """Give the data a seed if the program does not."""
+        self._seed.give(dataset, self.engine.rank, self.call)  # Each call has its own.
+
+    def evaluate(self, make: Callable[[], Any]) -> Any:
+        """Return what Model.eval returns; in a call that is passed, what it has returned there."""
+        state, say_once = self.state, self.engine.say_once
+        if self.training or state is None:
+            return make()
+        place = self.evaluated.next(self.call)
+        if self.call >= state.objects["call"]:
+            result = make()
+            if why := self.evaluated.keep(place, result):
+                say_once(
+                    f"what Model.eval has returned {why}, so a process that replaces another "
+                    "evaluates with later weights there, and may decide otherwise by it"
+                )
+            return result
+        if self.evaluated.has(place):
+            return self.evaluated.get(place)
+        say_once(
+            f"Model.eval after call {self.call} of Model.train, which was done before, evaluates "
+            "with later weights: what it has returned then was not kept"
+        )
+        return make()
+
+    # ---- A repair in the process -----------------------------------------------------------------
+
+    @property
+    def rest(self) -> Rest | None:
+        """How things were after the last step; None if not all callbacks have heard of it."""
+        rest, state = self._rest, self.state
+        if rest is None or state is None or (rest.call, rest.version) != (self.call, state.n):
+            return None
+        return rest
+
+    @rest.setter
+    def rest(self, rest: Rest) -> None:
+        self._rest = rest
+
+    def can_retry(self) -> bool:
+        """Return whether the last step can be gone back to in this process."""
+        state = self.state
+        return state is not None and not state.under_way and bool(state.n or self.rest)
+
+    def retry(self) -> bool:
+        """Bring all to the last step, if that is possible; the loop is about to be entered."""
+        if not self.can_retry():
+            return False
+        assert self.state is not None
+        if self.rest is not None:
+            self.rest.put_back(self.state)
+        else:
+            self.state.go_back({})
+        self.retrying = True
+        return True
