@@ -119,10 +119,11 @@ class State {
   requires std::is_trivially_copyable_v<T>
   void keep(const std::string& name, T& value) { keep_bytes(name, &value, sizeof value); }
 
-  // Writes what the last step left: parameters, buffers and parameters without gradient by their
-  // names, "optimizer.<parameter>.<momentum_buffer, exp_avg or exp_avg_sq>", "kept.<name>" (bytes);
-  // as safetensors with the data at a multiple of 4096. Rank 0 writes, with its own buffers; the
-  // others return at once. The file appears whole or not at all, and outlives a loss of power.
+  // Writes what the last step left, as safetensors with the data at a multiple of 4096. Parameters,
+  // buffers and parameters without gradient have their names; the rest are
+  // "optimizer.<parameter>.<momentum_buffer, exp_avg or exp_avg_sq>" and "kept.<name>" (bytes).
+  // Rank 0 writes, with its own buffers; the others return at once. The file appears whole or not
+  // at all, and outlives a loss of power.
   void save(const std::string& path);
 
   [[nodiscard]] std::uint64_t version();  // Steps made so far, over all processes and epochs.
