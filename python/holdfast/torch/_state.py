@@ -25,8 +25,7 @@ from holdfast.torch._hooks import HookState, is_hook_state, see_that_hooks_are_k
 from holdfast.torch._kept import Kept
 from holdfast.torch._once import ROOM, Results
 from holdfast.torch._optimizers import holds_trained
-from holdfast.torch._position import Sources
-from holdfast.torch._progress import Progress
+from holdfast.torch._position import Progress, Sources
 from holdfast.torch._random import seeds_of_the_program
 from holdfast.torch._steps import Epochs, Steps, passes
 from holdfast.torch._versions import Versions
@@ -117,10 +116,6 @@ class State:
             if not self.versions.was_there or name not in self.kept.vars:
                 self.kept.vars[name] = value
         return Vars(self.kept.vars, frozenset(values))
-
-    def contents(self) -> Iterator[tuple[str, Any]]:
-        """Yield everything that is kept, by dotted names: tensors, and plain objects."""
-        yield from self.kept.contents()
 
     def _name(self, thing: Any) -> str:
         kind = "model" if isinstance(thing, torch.nn.Module) else type(thing).__name__.lower()

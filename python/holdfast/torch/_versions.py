@@ -21,7 +21,7 @@ from holdfast.torch._greeting import Again, Hello, exchange, greet, greet_again
 from holdfast.torch._image import Image
 from holdfast.torch._kept import Kept
 from holdfast.torch._plan import Key
-from holdfast.torch._progress import Progress
+from holdfast.torch._position import Progress
 from holdfast.torch._random import derive
 
 _VOICE: Final = struct.Struct("<3Q")  # Whether to stop, a digest of the replicas, its cost.
