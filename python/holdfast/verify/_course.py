@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.keep is not None:
         options.keep.mkdir(parents=True, exist_ok=True)
         return Course(options, options.keep.resolve()).run()
+    signal.signal(signal.SIGTERM, _interrupt)
     folder = Path(tempfile.mkdtemp(prefix="holdfast-verify-")).resolve()
     try:
         return Course(options, folder).run()
@@ -41,6 +43,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _interrupt(*_: object) -> None:
+    """Let SIGTERM end the job and remove the copies, as Ctrl-C does."""
+    raise KeyboardInterrupt
 
 
 class Course:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import json
 import os
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -28,7 +30,9 @@ from holdfast.verify._records import Record, read
 _LOOK_EVERY_S: Final = 0.2
 _STRIKE_EVERY_S: Final = 0.002
 _END_S: Final = 30.0
+_RESTARTS: Final = 2
 _TAIL: Final = 1 << 16
+_PR_SET_PDEATHSIG: Final = 1
 _PACKAGES: Final = str(Path(__file__).resolve().parents[2])
 _PROGRAMS: Final = Path(__file__).resolve().parents[1] / "bin"
 _INSTALLED: Final = ("site-packages", "dist-packages")
@@ -96,6 +100,7 @@ class Launcher:
                 stdout=said,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=_end_with_the_parent,
             ) as job,
         ):
             try:
@@ -114,12 +119,14 @@ class Launcher:
         return outcome
 
     def _command(self, order: Order, folder: Path) -> list[str]:
+        # Each kill may come in the same step as the one before.
+        restarts = str(_RESTARTS + max(Counter(k.rank for k in order.kills).values(), default=0))
         ranks, command, log = str(self._options.ranks), self._options.command, folder / "log"
         child = ("-m", "holdfast.verify._child", *command)
         if self._options.kind == "torch":
             return [
                 *(sys.executable, "-m", "holdfast", "run", "--nproc-per-node", ranks),
-                *("--log-dir", str(log), "--max-restarts", "1000", "--spares", order.spares),
+                *("--log-dir", str(log), "--max-restarts", restarts, "--spares", order.spares),
                 *child,
             ]
         launcher = [str(_PROGRAMS / "msrun")]
@@ -127,7 +134,7 @@ class Launcher:
             launcher, command = [sys.executable, "-m", "holdfast", "msrun"], ("python", *child)
         return [
             *(*launcher, f"--worker_num={ranks}", f"--master_port={free_port()}"),
-            *(f"--log_dir={log}", "--join=True", "--max_restarts=1000"),
+            *(f"--log_dir={log}", "--join=True", f"--max_restarts={restarts}"),
             *(f"--spares={order.spares}", *command),
         ]
 
@@ -185,6 +192,11 @@ class Launcher:
                 outcome.files[path] = copy
                 if new:
                     os.unlink(path)
+
+
+def _end_with_the_parent() -> None:
+    """Have a job that was just forked end if this process does, however that is killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _steps_in(notes: Path) -> int:

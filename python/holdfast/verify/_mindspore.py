@@ -67,10 +67,11 @@ def watch_steps(
         watching["observer"].began(self.n + 1)
         places.at("forward")
         watching["began"] = time.monotonic()
-        if places.past("backward"):
-            kill = threading.Timer(watching["seconds"] / 2, places.kill, ("backward", 0))
-            kill.daemon = True
-            kill.start()
+        kill = places.past("backward")
+        if kill is not None:
+            timer = threading.Timer(watching["seconds"] / 2, places.make, (kill,))
+            timer.daemon = True
+            timer.start()
 
     def end(self: Any, describe: Any) -> bool:
         observer, n = watching["observer"], self.n + 1
