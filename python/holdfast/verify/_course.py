@@ -69,7 +69,7 @@ class Course:
         record = clean.record
         self._progress.steps = record.steps
         spares, quick = self._options.spares, self._options.quick
-        if self._options.kind == "native":
+        if self._launcher.from_outside:
             orders = _outside.orders(record, spares, quick)
         else:
             orders = [VOID, *kill_runs(record, spares, quick)]
@@ -91,6 +91,8 @@ class Course:
             how = "does not end" if clean.hung else f"ends with code {clean.code}"
             say(f"the program {how} undisturbed, so nothing was verified\n{clean.tail()}")
             return None
+        if not clean.record.opened and self._options.kind == "torch":
+            self._launcher.look_from_outside(clean)
         if not clean.record.opened:
             say("the program keeps no state, so nothing was verified: give it a State")
             return None
@@ -114,7 +116,7 @@ class Course:
 
     def _unseen(self) -> str:
         """Say what was not compared."""
-        if self._options.kind != "native":
+        if not self._launcher.from_outside:
             return ""
         return (
             ", as far as can be seen from outside: the loss of each step, files and printed lines"

@@ -70,6 +70,16 @@ class Launcher:
         self.links: list[str] = []
         self._elsewhere: dict[str, bool] = {}  # Written outside the folder: was it new at first?
 
+    @property
+    def from_outside(self) -> bool:
+        """Whether the program is only seen from outside."""
+        return self._options.from_outside
+
+    def look_from_outside(self, clean: Outcome) -> None:
+        """Take what a Python program has made from its trace, and so in all runs that come."""
+        self._options = dataclasses.replace(self._options, kind="python")
+        clean.record = record(clean.folder / "trace", clean.folder / "log", ())
+
     def run(self, order: Order, patience_s: float) -> Outcome:
         """Make a run; one that does nothing for so long has hung."""
         folder = self._folder / order.name
@@ -87,8 +97,8 @@ class Launcher:
         }
         (folder / "plan.json").write_text(json.dumps(plan))
         (folder / "trace").mkdir()
-        native = self._options.kind == "native"
-        killer = Killer(folder / "trace", order.kills) if native else None
+        outside = self._options.from_outside
+        killer = Killer(folder / "trace", order.kills) if outside else None
         began = time.monotonic()
         with (
             open(folder / "said", "wb") as said,
@@ -110,7 +120,7 @@ class Launcher:
                 raise
         seconds = time.monotonic() - began
         made_ = killer.made if killer is not None else ()
-        notes = record(folder / "trace", folder / "log", made_) if native else read(folder)
+        notes = record(folder / "trace", folder / "log", made_) if outside else read(folder)
         outcome = Outcome(order, job.returncode, hung, seconds, folder, notes)
         os.rename(work, folder / "work")  # All runs have worked in one place, by its name.
         work.symlink_to(self._folder / "undisturbed" / "work")  # Where source is looked up.
@@ -123,7 +133,9 @@ class Launcher:
         restarts = str(_RESTARTS + max(Counter(k.rank for k in order.kills).values(), default=0))
         ranks, command, log = str(self._options.ranks), self._options.command, folder / "log"
         child = ("-m", "holdfast.verify._child", *command)
-        if self._options.kind == "torch":
+        if self._options.kind == "python":
+            child = command
+        if self._options.kind in ("torch", "python"):
             return [
                 *(sys.executable, "-m", "holdfast", "run", "--nproc-per-node", ranks),
                 *("--log-dir", str(log), "--max-restarts", restarts, "--spares", order.spares),
@@ -143,7 +155,7 @@ class Launcher:
         environment[VARIABLE] = str(folder / "plan.json")
         if order.name != UNDISTURBED.name:  # What has drifted is named here.
             environment.setdefault("HOLDFAST_DRIFT", "warn")
-        if self._options.kind == "native":
+        if self._options.from_outside or order.name == UNDISTURBED.name:
             environment["HOLDFAST_TRACE"] = str(folder / "trace")
         environment.setdefault("PYTHONHASHSEED", "0")
         path = [os.path.abspath(p) for p in environment.get("PYTHONPATH", "").split(":") if p]
