@@ -74,7 +74,7 @@ def _arguments(words: Sequence[str], variables: dict[str, str]) -> list[str]:
             rest.pop(0)
         rest = [sys.executable, "-u", *rest]
     elif rest and rest[0] == "pytest":
-        rest = [sys.executable, "-u", "-m", *rest]
+        rest = [sys.executable, "-u", "-m", "holdfast._collects", *rest[1:]]
     helpers = _role.gasps(variables) and not any(o.startswith("--spares") for o in options)
     if helpers:
         options.append(f"--spares={_GASP_HELPERS}")
