@@ -2,7 +2,7 @@
 //
 //   nursling ADDRESS all|first PYTHON [ARGUMENTS]
 //
-// The nursery (python/holdfast/mindspore/_nursery.py) has imported MindSpore once and forks every
+// The nursery (python/holdfast/_nursery.py) has imported MindSpore once and forks every
 // process of the job from itself. So that the agent has a child all the same, it starts this, which
 // hands its descriptors, environment and arguments over, and ends as that process ends. Where there
 // is no nursery this starts one, in the agent's session, whose processes alone may be of this one's

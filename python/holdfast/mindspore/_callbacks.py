@@ -158,8 +158,8 @@ def _not_kept(whose: str, name: str, value: Any, size: int) -> str:
         )
     return (
         f"attribute '{name}' of callback {whose} has grown beyond what is kept of such data "
-        f"({_MOST_IN_FILES >> 20} MiB together) and is not kept any more: a process that replaces another has what the program gives it at its "
-        "start; what is larger belongs into files"
+        f"({_MOST_IN_FILES >> 20} MiB together) and is not kept any more: a process that replaces "
+        "another has what the program gives it at its start; what is larger belongs into files"
     )
 
 
