@@ -2,7 +2,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -17,6 +19,7 @@ namespace {
 struct LaunchArguments {
   runtime::AgentOptions agent;
   std::string join = "False";
+  std::string spares = "0";
   int node_rank = -1;
   int local_worker_num = 0;  // 0: all.
 };
@@ -29,6 +32,16 @@ Result<bool> truth(const std::string& text) {
     if (text == no) return false;
   }
   return Error{Blame::kUser, cat("--join is '", text, "'; allowed is True or False")};
+}
+
+constexpr std::int32_t kMostSpares = 1000;
+
+// Nothing where the text is no number of spares.
+std::optional<std::int32_t> number_of_spares(const std::string& text) {
+  std::int32_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool whole = error == std::errc{} && end == text.data() + text.size();
+  return whole && number >= 0 && number <= kMostSpares ? std::optional(number) : std::nullopt;
 }
 
 constexpr const char* kExitCodes =
@@ -72,10 +85,11 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
                  "Restarts of one worker without a step made in between, before the job fails")
       ->check(CLI::Range(0, 1000000))
       ->capture_default_str();
-  app.add_option("--spares", agent.spares,
-                 "Processes that wait, ready, to take the place of one that fails")
-      ->check(CLI::Range(0, 1000))
+  app.add_option("--spares", arguments.spares,
+                 "Processes that wait, ready, to take the place of one that fails: a number of "
+                 "them for any place, or all: one for each")
       ->capture_default_str();
+  app.add_flag("--as_torchrun", agent.as_torchrun)->group("");  // Of Python's `holdfast run`.
   app.prefix_command();
   app.footer(kExitCodes);
 }
@@ -92,6 +106,13 @@ Result<runtime::AgentOptions> finish(LaunchArguments arguments, std::vector<std:
   const auto join = truth(arguments.join);
   if (!join) return join.error();
   agent.join = *join;
+  const auto spares = number_of_spares(arguments.spares);
+  agent.bound_spares = arguments.spares == "all";
+  if (!spares && !agent.bound_spares) {
+    return wrong(cat("--spares is '", arguments.spares, "'; allowed is a whole number from 0 to ",
+                     kMostSpares, ", or all: one for each worker"));
+  }
+  agent.spares = spares.value_or(0);
   agent.local_worker_num =
       arguments.local_worker_num == 0 ? agent.worker_num : arguments.local_worker_num;
   if (agent.local_worker_num > agent.worker_num) {

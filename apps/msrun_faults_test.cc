@@ -260,66 +260,35 @@ TEST(KilledWorker, EndsAJobWithoutProtection) {
   EXPECT_TRUE(job.nothing_left());
 }
 
-// The scheduler is killed thrice on end, so that the third successor comes after two pauses: for
-// that long there is none. Were a step to wait for it, no rank could make several meanwhile.
+// The agent is stopped meanwhile, so that nobody starts another scheduler before the ranks have
+// made steps without one.
 TEST(KilledScheduler, DelaysNoStep) {
   Job job("scheduler-away");
   const std::string traces = job.folder + "/trace";
   job.environment.push_back("HOLDFAST_TRACE=" + traces);
-  job.launch(toy(job, 1'000'000, {"--worker_num", "2", "--max_restarts", "10"}));
+  job.launch(toy(job, 1'000'000, {"--worker_num", "2"}));
   ASSERT_TRUE(job.reaches(100)) << job.output();
-  constexpr int kKills = 4;
-  for (int i = 1; i <= kKills; ++i) {
-    std::vector<pid_t> found;
-    ASSERT_TRUE(until([&] { return !(found = job.processes("MS_ROLE=MS_SCHED")).empty(); }));
-    ::kill(found.back(), SIGKILL);
-    ASSERT_TRUE(until([&] {
-      const auto now = job.processes("MS_ROLE=MS_SCHED");
-      return std::find(now.begin(), now.end(), found.back()) == now.end();
-    }));
+  const auto steps_of = [&](int rank) {
+    const auto lines = trace_of(traces);
+    return std::count_if(lines.begin(), lines.end(), [&](const auto& line) {
+      return line["event"] == "step" && line["rank"] == rank;
+    });
+  };
+  const auto scheduler = job.processes("MS_ROLE=MS_SCHED");
+  ASSERT_EQ(scheduler.size(), 1U);
+  ::kill(job.pid(0), SIGSTOP);
+  ::kill(scheduler.front(), SIGKILL);
+  ASSERT_TRUE(until([&] { return job.processes("MS_ROLE=MS_SCHED").empty(); }));
+  // Two may have been under way. A step that waits for the scheduler would never end.
+  for (const int rank : {0, 1}) {
+    const auto before = steps_of(rank);
+    EXPECT_TRUE(until([&] { return steps_of(rank) >= before + 10; })) << "rank " << rank;
   }
+  ::kill(job.pid(0), SIGCONT);
   ASSERT_TRUE(until([&] { return has(job.log("scheduler.log"), "serves again job"); }));
   ASSERT_TRUE(job.reaches(1)) << job.output();
   job.signal(0, SIGINT);
   EXPECT_EQ(job.wait(), 128 + SIGINT);
-
-  const auto lines = trace_of(traces);
-  std::vector<double> starts;  // Of schedulers.
-  std::map<int, std::vector<double>> steps;
-  for (const auto& line : lines) {
-    const double ms = line["t_ns"].get<double>() / 1e6;
-    if (line["event"] == "start" && line.value("role", "") == "scheduler") starts.push_back(ms);
-    if (line["event"] == "step") steps[line["rank"].get<int>()].push_back(ms);
-  }
-  ASSERT_EQ(steps.size(), 2U);
-  ASSERT_GE(starts.size(), 2U);
-  std::sort(starts.begin(), starts.end());
-  // The longest time from one scheduler's start to the next one's, which begins with a death.
-  double from = 0;
-  double to = 0;
-  for (std::size_t i = 1; i < starts.size(); ++i) {
-    if (starts[i] - starts[i - 1] > to - from) from = starts[i - 1], to = starts[i];
-  }
-  for (auto& [rank, times] : steps) {
-    std::sort(times.begin(), times.end());
-    std::vector<double> away;
-    std::vector<double> other;
-    for (std::size_t i = 1; i < times.size(); ++i) {
-      const bool none = times[i] > from && times[i - 1] < to;
-      (none ? away : other).push_back(times[i] - times[i - 1]);
-    }
-    ASSERT_GE(away.size(), 4U) << "rank " << rank;
-    std::sort(away.begin(), away.end());
-    std::sort(other.begin(), other.end());
-    const double median = away[away.size() / 2];
-    const double usual = other[other.size() / 2];
-    std::printf(
-        "rank %d: no scheduler for up to %.0f ms: %zu steps, median %.2f ms, longest %.1f ms;"
-        " else %.2f and %.1f ms\n",
-        rank, to - from, away.size(), median, away.back(), usual, other.back());
-    EXPECT_LT(away.back(), (to - from) / 2) << "rank " << rank;
-    EXPECT_LT(median, 3 * usual) << "rank " << rank;
-  }
   EXPECT_TRUE(job.nothing_left());
 }
 

@@ -150,8 +150,8 @@ int agent_pidfd() {
   return pid > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)) : -1;
 }
 
-// Stays beside the nursery until that ends, which it does with its agent; but a stopped one sees
-// nothing, and would hold MindSpore's memory for ever.
+// Stays until the nursery ends. A nursery ends with its agent; but one that is stopped would not
+// notice that, and would hold MindSpore's memory for ever.
 [[noreturn]] void guard(pid_t nursery, int agent) {
   ::setpgid(0, 0);
   for (const int number : {SIGTERM, SIGINT, SIGHUP}) ::signal(number, SIG_IGN);

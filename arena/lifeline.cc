@@ -28,6 +28,7 @@ struct Page {
   std::uint64_t magic;
   std::uint32_t progress;  // A futex: watchers wait here until it leaves kUnheld.
   std::int32_t holder;     // Its process; written before `progress` becomes kHeld.
+  Version version;         // The last step that it has noted.
   pthread_mutex_t alive;   // Robust; locked before `progress` becomes kHeld.
 };
 
@@ -51,6 +52,7 @@ Result<Mapping> make_page(const std::string& path) {
   if (!mapping) return mapping;
   Page& page = *mapping->as<Page>(0);
   init_robust(page.alive);
+  page.version = kNoVersion;
   page.magic = kMagic;
   return mapping;
 }
@@ -122,6 +124,16 @@ Lifeline::~Lifeline() {
   } else {  // The mutex stays locked, and in that thread's list: its page must not go.
     state_->mapping.keep_mapped();
   }
+}
+
+void Lifeline::note(Version version) const {
+  std::atomic_ref(state_->page().version).store(version, std::memory_order_relaxed);
+}
+
+Version lifeline_version(const std::string& path) {
+  const Result<Mapping> mapping = find_page(path);
+  if (!mapping) return kNoVersion;
+  return std::atomic_ref(mapping->as<Page>(0)->version).load(std::memory_order_relaxed);
 }
 
 std::int32_t lifeline_holder(const std::string& path) {

@@ -17,6 +17,7 @@
 #include <memory>
 #include <string>
 
+#include "base/ids.h"
 #include "base/result.h"
 
 namespace holdfast::arena {
@@ -35,6 +36,8 @@ class Lifeline {
   [[nodiscard]] static Result<Lifeline> hold(const std::string& path);
   Lifeline(Lifeline&&) noexcept;
   Lifeline& operator=(Lifeline&&) noexcept;
+  // The holder has made this step: its watcher reads so after the holder's end, too.
+  void note(Version version) const;
   ~Lifeline();  // Releases it: at once in the thread that called hold(), within 200 ms in another.
 
  private:
@@ -46,6 +49,9 @@ class Lifeline {
 // The process that holds the lifeline at `path`, by its number in its own PID namespace; 0: nobody
 // yet, or no lifeline there. Of one that died it stays the number.
 [[nodiscard]] std::int32_t lifeline_holder(const std::string& path);
+
+// The last step that its holder has noted; kNoVersion: none, or no lifeline there.
+[[nodiscard]] Version lifeline_version(const std::string& path);
 
 enum class Ending : std::uint8_t { kDied, kReleased, kCancelled };
 

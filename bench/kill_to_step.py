@@ -11,8 +11,8 @@ collective, from where it came to one if that was later (its own forward and bac
 last survivor; re-form, the last rank has the version all go on from → the new group is formed in all ranks.
 torchrun: the same model in DDP over Gloo with a checkpoint at every step and `--max-restarts`, tuned as far as it
 goes (bench/torchrun.py); steps lost are counted too. Prints one table; of a
-recovery that took several times the median it says where the time went. With --check it fails where a figure is out of all proportion to the
-program's own start in the same run, which holds on a busy machine as well.
+recovery that took several times the median it says where the time went. With --check it fails where a median is out of all proportion to the
+program's own start in the same run: the bounds are 4 to 400 times what is usual, so that they hold on a busy machine as well.
 """
 import argparse
 import os
@@ -180,7 +180,7 @@ def main():
         phase_rows(found_without, long_without)
         table_row("  the program's own start (msrun → first step)", [startup])
         if arguments.check:
-            check(startup, {"a recovery with a spare": (with_spare, 1), "a recovery without one": (without, 2),
+            check(startup, {"a recovery with a spare": (with_spare, 1), "a recovery without one": (without, 4),
                             "the word of a death": (found[0] + found_without[0], 0.25)})
         if arguments.torch:
             times, lost = zip(*(torchrun(arguments, i, folder) for i in range(min(5, arguments.rounds))))

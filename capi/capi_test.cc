@@ -135,6 +135,19 @@ TEST(Copy, CopiesEveryByteAndNoOther) {
   }
 }
 
+TEST(Digest, IsThatOfEachRangeAloneAndTellsOneBitApart) {
+  std::array<unsigned char, 1000> bytes{};
+  const std::array<const void*, 3> data = {bytes.data(), nullptr, &bytes[1]};
+  const std::array<std::uint64_t, 3> sizes = {999, 0, 999};
+  std::array<std::uint64_t, 3> digests{};
+  hf_digest(3, data.data(), sizes.data(), digests.data());
+  EXPECT_EQ(digests[0], digests[2]);
+  EXPECT_EQ(digests[1], 0x2d06800538d394c2U);  // XXH3_64bits of nothing, as its authors give it.
+  bytes[999] = 1;
+  hf_digest(3, data.data(), sizes.data(), digests.data());
+  EXPECT_NE(digests[0], digests[2]);
+}
+
 TEST(Queue, RunsInTheOrderOfStartingAndTellsWhatIsNotYetDone) {
   Queue queue;
   std::atomic<bool> go{false};

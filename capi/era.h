@@ -1,4 +1,4 @@
-// Era: the generation that a session's teams live under, or the one without end before a session.
+// Era: the generation that a session's teams belong to. Before a session there is one without end.
 #pragma once
 
 #include <functional>

@@ -24,7 +24,7 @@
 
 namespace {
 
-constexpr std::size_t kSlots = 1024;
+constexpr std::size_t kSlots = 4096;
 constexpr std::size_t kGroups = 64;
 
 enum class Kind : std::int32_t { kReduce = 0, kGather = 1, kScatter = 2, kBroadcast = 3 };
@@ -39,6 +39,8 @@ struct Slot {
   bool training = false;  // Its inputs are gradients: without a group an echo would be wrong bits.
   std::int32_t number = 0;  // Which of its kind the program made: the same on all ranks.
   std::int32_t place = 0;   // Of this rank in the group: known before the group itself is.
+  bool backward = false;    // The adjoint of one with this number. It has one input more, which it
+                            // does not look at: the result of that one, so that it comes after.
 };
 
 std::array<Slot, kSlots> slots;
@@ -80,6 +82,11 @@ void note(hf_status status, const char* text) {
   std::fprintf(stderr, "holdfast: %s\n", why);
   std::fflush(nullptr);
   std::_Exit(1);
+}
+
+void fail(hf_status status, const std::string& why) {
+  if (strict.load()) give_up(why.c_str());
+  note(status, why.c_str());
 }
 
 // One tensor of an operator's call.
@@ -124,38 +131,54 @@ hf_status collective(const Slot& slot, hf_group* group, const Tensor& tensor) {
   return HF_USER;
 }
 
-// Operators that do not depend on each other run in any order, and each rank has its own: equal
-// ones would give each other's results. So the ranks first tell which one they are at.
+// MindSpore's runtime starts whatever is ready, so each rank has an order of its own for operators
+// that nothing ties together: equal ones would give each other's results. _operators.py ties them;
+// and the ranks first tell which one they are at.
 struct Identity {
-  std::int32_t kind, op, root, number, tensor;
+  std::int32_t kind, op, root, number, backward, training;
+  std::uint64_t tensors, elements;
   bool operator==(const Identity&) const = default;
 };
 
+// "the backward of AllGather 3 (64 numbers)"
 std::string described(const Identity& which) {
-  constexpr std::array<const char*, 4> kNames = {"AllReduce", "AllGather", "ReduceScatter",
-                                                 "Broadcast"};
-  return std::string(kNames.at(static_cast<std::size_t>(which.kind))) + " " +
-         std::to_string(which.number);
+  constexpr std::array<const char*, 4> kForward = {"AllReduce ", "AllGather ", "ReduceScatter ",
+                                                   "Broadcast "};
+  // What it is the adjoint of.
+  constexpr std::array<const char*, 4> kBackward = {"AllReduce ", "ReduceScatter ", "AllGather ",
+                                                    "Broadcast "};
+  const auto kind = static_cast<std::size_t>(which.kind);
+  std::string text = which.backward != 0   ? std::string("the backward of ") + kBackward.at(kind)
+                     : which.training != 0 ? "the sum of gradients "
+                                           : kForward.at(kind);
+  return text + std::to_string(which.number) + " (" + std::to_string(which.elements) + " numbers)";
 }
 
-// HF_OK, or what is said to people in `text`.
-hf_status agree(const Slot& slot, hf_group* group, int tensor, std::string& text) {
-  const Identity mine{static_cast<std::int32_t>(slot.kind), static_cast<std::int32_t>(slot.op),
-                      slot.root, slot.number, tensor};
+constexpr const char* kRemedy =
+    "let all ranks call them in one order; in a graph, those whose results have no gradient before "
+    "those whose results have one";
+
+// Notes it where they are not at the same one.
+void agree(const Slot& slot, hf_group* group, const std::vector<Tensor>& tensors) {
+  Identity mine{static_cast<std::int32_t>(slot.kind),
+                static_cast<std::int32_t>(slot.op),
+                slot.root,
+                slot.number,
+                slot.backward ? 1 : 0,
+                slot.training ? 1 : 0,
+                tensors.size(),
+                0};
+  for (const Tensor& tensor : tensors) mine.elements += tensor.count;
   std::vector<Identity> all(static_cast<std::size_t>(slot.size));
   const hf_status status = hf_all_gather(group, &mine, sizeof mine, all.data(), nullptr);
-  if (status != HF_OK) {
-    text = hf_last_error();
-    return status;
-  }
+  if (status != HF_OK) return fail(status, hf_last_error());
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] == mine) continue;
-    text = "the ranks run collectives in different orders: this one is at " + described(mine) +
-           ", rank " + std::to_string(rank) + " of the group at " + described(all[rank]) +
-           " (numbered as the program makes them); let one depend on the other with ops.depend";
-    return HF_USER;
+    return fail(HF_USER, "the ranks run different collectives: this one is at " + described(mine) +
+                             ", rank " + std::to_string(rank) + " of the group at " +
+                             described(all[rank]) + " (numbered as the program makes them); " +
+                             kRemedy);
   }
-  return HF_OK;
 }
 
 // What comes of as many equal inputs. Of gradients a mean is taken, which is the number itself.
@@ -189,61 +212,59 @@ void echo(const Slot& slot, const Tensor& tensor) {
   }
 }
 
-void exchange(const Slot& slot, const Tensor& tensor, int index) {
+// Whether to exchange at all.
+bool is_answered(hf_group* group) {
+  return group != nullptr && first_status.load() == HF_OK;
+}
+
+void exchange(const Slot& slot, hf_group* group, const Tensor& tensor) {
   if (tensor.count == 0) return;
-  hf_group* group = groups[static_cast<std::size_t>(slot.group)].load();
-  if (group == nullptr && slot.training && strict.load()) {
-    give_up("gradients were exchanged outside of a training that Holdfast protects");
-  }
-  if (group == nullptr || first_status.load() != HF_OK) {
-    echo(slot, tensor);
-    return;
-  }
-  std::string text;
-  // Gradients go through one operator per step, which needs no name.
-  hf_status status = slot.training ? HF_OK : agree(slot, group, index, text);
-  if (status == HF_OK) {
-    status = collective(slot, group, tensor);
-    if (status != HF_OK) text = hf_last_error();
-  }
+  if (!is_answered(group)) return echo(slot, tensor);
+  const hf_status status = collective(slot, group, tensor);
   ++exchanged;
-  if (status == HF_OK) {
-    scale(tensor, slot.scale);
-    return;
-  }
-  if (strict.load()) give_up(text.c_str());
-  note(status, text.c_str());
+  if (status == HF_OK) return scale(tensor, slot.scale);
+  fail(status, hf_last_error());
   echo(slot, tensor);
 }
 
-// The form that MindSpore calls: inputs, then as many outputs.
+// Of a type that is not known not even an echo is possible: its size is not known.
+Tensor tensor_of(const void* in, void* out, int dimensions, const std::int64_t* shape,
+                 const char* name) {
+  Tensor tensor{in, out, 1, HF_FLOAT32, 0};
+  for (int d = 0; d < dimensions; ++d) tensor.count *= static_cast<std::uint64_t>(shape[d]);
+  for (const Type& type : kTypes) {
+    if (std::strcmp(type.name, name) != 0) continue;
+    tensor.dtype = type.dtype;
+    tensor.element = type.size;
+  }
+  if (tensor.element == 0) {
+    fail(HF_USER, std::string("collectives have no type ") + name + "; cast it, to int64 for one");
+  }
+  return tensor;
+}
+
+// The form that MindSpore calls: inputs, then outputs.
 int run(std::size_t index, int count, void** data, const int* dimensions, std::int64_t** shapes,
         const char** types) {
   const Slot& slot = slots[index];
+  const auto group_index = static_cast<std::size_t>(slot.group);
   if (auto* first = on_training.load(); first != nullptr && slot.training) first();
-  if (groups[static_cast<std::size_t>(slot.group)].load() == nullptr) {
+  if (groups[group_index].load() == nullptr) {
     if (auto* alone = on_echo.load(); alone != nullptr) alone();
   }
-  const std::lock_guard turn(turns[static_cast<std::size_t>(slot.group)]);
-  for (int i = 0; i < count / 2; ++i) {
-    Tensor tensor{data[i], data[count / 2 + i], 1, HF_FLOAT32, 0};
-    for (int d = 0; d < dimensions[i]; ++d)
-      tensor.count *= static_cast<std::uint64_t>(shapes[i][d]);
-    for (const Type& type : kTypes) {
-      if (std::strcmp(type.name, types[i]) != 0) continue;
-      tensor.dtype = type.dtype;
-      tensor.element = type.size;
-    }
-    if (tensor.element == 0) {
-      // Its size is not known, so not even an echo is possible.
-      const std::string why =
-          std::string("collectives have no type ") + types[i] + "; cast it, to int64 for one";
-      if (strict.load()) give_up(why.c_str());
-      note(HF_USER, why.c_str());
-      continue;
-    }
-    exchange(slot, tensor, i);
+  const std::lock_guard turn(turns[group_index]);
+  hf_group* group = groups[group_index].load();
+  if (group == nullptr && slot.training && strict.load()) {
+    give_up("gradients were exchanged outside of a training that Holdfast protects");
   }
+  std::vector<Tensor> tensors;
+  const int n = (count - (slot.backward ? 1 : 0)) / 2;
+  for (int i = 0; i < n; ++i) {
+    const Tensor made = tensor_of(data[i], data[count - n + i], dimensions[i], shapes[i], types[i]);
+    if (made.element != 0) tensors.push_back(made);
+  }
+  if (is_answered(group)) agree(slot, group, tensors);
+  for (const Tensor& tensor : tensors) exchange(slot, group, tensor);
   return 0;
 }
 
@@ -261,7 +282,8 @@ HF_API std::uint32_t hfg_groups() {
 // Before the operator is first called.
 HF_API void hfg_describe(std::uint32_t index, std::int32_t kind, std::int32_t op,
                          std::int32_t group, std::int32_t root, std::int32_t size, float factor,
-                         std::int32_t training, std::int32_t number, std::int32_t place) {
+                         std::int32_t training, std::int32_t number, std::int32_t place,
+                         std::int32_t backward) {
   slots.at(index) = Slot{static_cast<Kind>(kind),
                          static_cast<hf_op>(op),
                          group,
@@ -270,7 +292,8 @@ HF_API void hfg_describe(std::uint32_t index, std::int32_t kind, std::int32_t op
                          factor,
                          training != 0,
                          number,
-                         place};
+                         place,
+                         backward != 0};
 }
 
 // NULL: collectives of this group give echoes.
@@ -359,5 +382,17 @@ HFG_PAGE(0)
 HFG_PAGE(1)
 HFG_PAGE(2)
 HFG_PAGE(3)
+HFG_PAGE(4)
+HFG_PAGE(5)
+HFG_PAGE(6)
+HFG_PAGE(7)
+HFG_PAGE(8)
+HFG_PAGE(9)
+HFG_PAGE(a)
+HFG_PAGE(b)
+HFG_PAGE(c)
+HFG_PAGE(d)
+HFG_PAGE(e)
+HFG_PAGE(f)
 
 }  // extern "C"

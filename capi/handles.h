@@ -1,6 +1,8 @@
 // What the opaque handles of c.h stand for.
 #pragma once
 
+#include <sys/types.h>
+
 #include <map>
 #include <memory>
 #include <mutex>
@@ -43,6 +45,7 @@ struct hf_session {
   hf_group world;
   Phase phase = Phase::kOpen;
   bool reduced = false;  // The step under way has sums of hf_reduce(), so it must be ended.
+  pid_t owner = 0;       // The process that opened it; a forked child has a copy.
 };
 
 namespace holdfast::capi {

@@ -20,8 +20,9 @@ struct Elements {
 // What an outcome means to a caller; `what` names the operation.
 [[nodiscard]] Verdict verdict_of(collective::Outcome outcome, const collective::Group& group);
 
-// All of them: every member calls, with the same sizes, type and operation.
-// Out of `from`, which is `to` or does not overlap it.
+// For all of these: every member calls, with the same sizes, type and operation.
+
+// Sums what all give in `from` into `to`. The two are the same memory, or do not overlap.
 [[nodiscard]] Verdict all_reduce(collective::Group& group, const std::byte* from, Elements to,
                                  hf_op op);
 [[nodiscard]] Verdict reduce_scatter(collective::Group& group, const std::byte* all, Elements mine,
@@ -31,7 +32,7 @@ struct Blocks {
   std::byte* data = nullptr;
   std::vector<std::uint64_t> bytes;  // By rank; the blocks lie one after another.
 };
-// `same`: every rank knows that all blocks have one size, so that they need not tell each other.
+// `same`: every rank knows that all blocks have the same size. Then they need not tell each other.
 [[nodiscard]] Verdict all_to_all(collective::Group& group, const Blocks& send,
                                  const Blocks& receive, bool same);
 

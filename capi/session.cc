@@ -1,6 +1,10 @@
 // The session's part of c.h.
 #include "runtime/session.h"
 
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
 #include <utility>
 
 #include "base/text.h"
@@ -15,6 +19,9 @@ using capi::Verdict;
 namespace {
 
 using Phase = hf_session::Phase;
+
+// The one that is open: a process has one worker, and a worker one session.
+std::atomic<void*> open_session = nullptr;
 
 Verdict layout_of(const hf_layout* given, arena::Layout& layout) {
   if (given == nullptr) return user_error("hf_open() needs a layout");
@@ -103,16 +110,19 @@ hf_status hf_open(hf_worker* worker, const hf_layout* layout, hf_session** sessi
   capi::Team::Members all{.ranks = {}, .me = identity.rank, .name = ""};
   for (Rank rank = 0; rank < identity.world_size; ++rank) all.ranks.push_back(rank);
   made->world.team = std::make_unique<capi::Team>(made->era, std::move(all));
+  made->owner = ::getpid();
   made->session->on_abort([era = made->era, worker](Generation generation) {
     era->abort(generation);
     if (worker->early) worker->early->era()->abort(1);
   });
   *session = made.release();
+  open_session = *session;
   return HF_OK;
 }
 
 void hf_close(hf_session* s) {
   if (s == nullptr) return;
+  open_session = nullptr;
   s->world.team.reset();
   s->era->turn(0, nullptr);
   s->session.reset();
@@ -254,6 +264,13 @@ hf_status hf_end(hf_session* s) {
   s->phase = Phase::kEnded;
   const Status ended = s->session->end();
   return ended ? HF_OK : report(ended.error());
+}
+
+void hf_end_on_exit(int status, void* session) {
+  if (status != 0 || session == nullptr || session != open_session) return;
+  auto* s = static_cast<hf_session*>(session);
+  if (s->phase == Phase::kEnded || s->owner != ::getpid()) return;
+  if (hf_end(s) != HF_OK) std::fprintf(stderr, "holdfast: %s\n", hf_last_error());
 }
 
 hf_status hf_register(hf_session* s, void* data, uint64_t bytes, hf_memory** memory) {

@@ -48,6 +48,10 @@ int hf_waits_spare(const hf_worker* worker) {
   return worker->worker->waits_spare() ? 1 : 0;
 }
 
+int32_t hf_bound_rank(const hf_worker* worker) {
+  return worker->worker->bound_rank();
+}
+
 hf_status hf_identity(hf_worker* worker, hf_place* place) {
   const auto identity = worker->worker->identity();
   if (!identity) return report(identity.error());

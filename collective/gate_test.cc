@@ -88,28 +88,15 @@ TEST(Gate, AllAgreeHowFarTheyCameWhenAbortRaces) {
 
 TEST(Gate, AbortWakesAllSleepers) {
   constexpr int kSleepers = 3;
-  std::vector<double> latencies;
   for (int round = 0; round < 30; ++round) {
     const auto gate = std::make_unique<Gate>();
-    std::vector<steady_clock::time_point> woken(kSleepers);
     std::vector<std::jthread> threads;
-    for (std::size_t i = 0; i < kSleepers; ++i) {
-      threads.emplace_back([&, i] {
-        EXPECT_EQ(gate->pass(kSleepers + 1), Passage::kAborted);
-        woken[i] = steady_clock::now();
-      });
+    for (int i = 0; i < kSleepers; ++i) {
+      threads.emplace_back([&] { EXPECT_EQ(gate->pass(kSleepers + 1), Passage::kAborted); });
     }
     while (gate->sleepers() < kSleepers) std::this_thread::yield();
-    const auto start = steady_clock::now();
     gate->abort();
-    threads.clear();
-    const auto last = *std::max_element(woken.begin(), woken.end());
-    latencies.push_back(std::chrono::duration<double, std::milli>(last - start).count());
-  }
-  std::sort(latencies.begin(), latencies.end());
-  std::printf("abort to the last of %d woken: median %.3f ms, worst %.3f ms\n", kSleepers,
-              latencies[latencies.size() / 2], latencies.back());
-  EXPECT_LT(latencies[latencies.size() / 2], 2000.0);
+  }  // Whoever is not woken is waited for in here, to the test's time limit.
 }
 
 TEST(Gate, CompletionWakesAllSleepers) {

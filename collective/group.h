@@ -136,8 +136,8 @@ class Group {
   // more. By any thread.
   [[nodiscard]] bool is_idle() const;
 
-  // Makes every waiter of every rank return kAborted, and every later call too. Returns at once.
-  // Idempotent; it takes nothing back: an operation that was complete before stays kDone.
+  // Every waiter of every rank returns kAborted, and so does every later call. Does not wait. May be
+  // called again. An operation that was complete before stays kDone.
   void abort();
   [[nodiscard]] bool aborted() const;
 

@@ -216,8 +216,8 @@ std::size_t pages_of(int world_size) {
   return pages;
 }
 
-// Whatever is short: the control pages, or staging. Never by SIGBUS, and nobody waits for a rank
-// that has none.
+// The control pages may lack room, or the staging. Nobody dies by SIGBUS, and nobody waits for a
+// rank that found no room.
 TEST(Join, SaysThatThereIsNoRoom) {
   const std::size_t whole = pages_of(2);
   if (whole == 0) GTEST_SKIP() << "needs the right to mount: run it as root";

@@ -18,8 +18,8 @@ namespace holdfast::collective {
 void sum_rows(std::byte* out, std::span<const std::byte* const> rows, std::size_t count,
               Element element, const std::byte* soon = nullptr);
 
-// The same for an `out` that is none of the rows, and that nobody reads while it would still be in
-// a cache: it is written past them, which spares reading it first. One row is copied.
+// The same for an `out` that is none of the rows and that nobody reads soon. It is written past the
+// caches, so that the processor need not read it first. A single row is copied.
 void sum_past_caches(std::byte* out, std::span<const std::byte* const> rows, std::size_t count,
                      Element element, const std::byte* soon = nullptr);
 

@@ -165,15 +165,21 @@ bool is_locked(const std::string& path) {
   return file && ::flock(file.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
-std::string tail(const std::string& path, std::size_t lines) {
+std::string end_of(const std::string& path, std::uint64_t from) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat about {};
   if (!file || ::fstat(file.get(), &about) != 0) return {};
   const auto size = static_cast<std::size_t>(about.st_size);
-  const std::size_t start = size > kTailBytes ? size - kTailBytes : 0;
+  const std::size_t start =
+      std::max(std::min<std::size_t>(from, size), size > kTailBytes ? size - kTailBytes : 0);
   std::string bytes(size - start, '\0');
   const ssize_t got = ::pread(file.get(), bytes.data(), bytes.size(), static_cast<off_t>(start));
   bytes.resize(got < 0 ? 0 : static_cast<std::size_t>(got));
+  return bytes;
+}
+
+std::string tail(const std::string& path, std::size_t lines) {
+  const std::string bytes = end_of(path, 0);
   std::size_t from = bytes.size();
   for (std::size_t i = 0; i < lines && from > 0; ++i) {
     // The line break at `from - 1` ends the line before.

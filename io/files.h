@@ -43,6 +43,10 @@ Fd lock_folder(const std::string& path);
 // known.
 bool is_locked(const std::string& path);
 
+// What stands in a file from byte `from` on (its last 64 KiB at most); empty where it can not be
+// read.
+std::string end_of(const std::string& path, std::uint64_t from);
+
 // The last `lines` lines of a file, or fewer (at most 64 KiB are looked at); empty where it can not
 // be read. For "the last words of its log are".
 std::string tail(const std::string& path, std::size_t lines);

@@ -3,8 +3,8 @@
 // A child that a framework forks (a data loader) would hold copies of our sockets and so keep them
 // open when this process is dead; its peers would wait for an end that does not come. CLOEXEC does
 // not help: such a child never calls exec. So a handler of pthread_atfork puts /dev/null in each
-// socket's place. The number stays taken, so that nothing in the child that believes in its old
-// socket meets a stranger's.
+// socket's place. The number stays taken: code in the child that still uses its old socket does not
+// reach somebody else's.
 #pragma once
 
 #include <mutex>

@@ -157,7 +157,8 @@ struct Journal::Impl {
 
 namespace {
 
-// Makes the file, if missing, for nobody but its owner; SQLite gives its helpers the same mode.
+// Makes the file if it is missing. Only its owner may read it; SQLite gives its helper files the
+// same mode.
 Status make_file(const std::string& path) {
   const Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (file || errno == EEXIST) return {};

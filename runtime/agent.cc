@@ -114,7 +114,9 @@ agent::Options machine_options(const AgentOptions& options, const Launch& launch
                       .seed = random_bits(),
                       .runs_scheduler = options.runs_scheduler,
                       .spares = options.spares,
-                      .max_restarts = options.max_restarts};
+                      .bound_spares = options.bound_spares,
+                      .max_restarts = options.max_restarts,
+                      .max_restarts_option = spelled(options, "--max_restarts")};
   const std::int32_t first = options.node_rank * options.local_worker_num;
   for (std::int32_t i = 0; i < options.local_worker_num; ++i) {
     made.workers.push_back(cat(first + i));

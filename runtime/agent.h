@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/ids.h"
@@ -23,7 +24,12 @@ struct AgentOptions {
   bool join = false;              // Stay in the foreground until the job's end.
   std::int32_t max_restarts = 3;  // Of one place, without a step made in between.
   std::int32_t spares = 0;        // Processes that wait to take over a place.
+  bool bound_spares = false;      // One for each place, in place of `spares` for any.
+  bool as_torchrun = false;       // Its user knows torchrun's names of the options, not msrun's.
 };
+
+// How the user of `options` writes an option: "--nproc-per-node" for "--worker_num".
+[[nodiscard]] std::string spelled(const AgentOptions& options, std::string_view option);
 
 inline constexpr int kExitUsage = 2;        // Nothing was started: wrong settings, port taken.
 inline constexpr int kExitNoProgram = 127;  // The program can not be started.

@@ -14,9 +14,11 @@
 #include "base/assert.h"
 #include "base/text.h"
 #include "io/errors.h"
+#include "io/files.h"
 #include "io/slice.h"
 #include "runtime/agent_watch.h"
 #include "runtime/idle.h"
+#include "runtime/last_exception.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -45,6 +47,11 @@ std::string identity_of(const std::string& log) {
   struct stat about {};
   if (::stat(log.c_str(), &about) != 0) return {};
   return cat(about.st_dev, ':', about.st_ino);
+}
+
+std::uint64_t size_of(const std::string& log) {
+  struct stat about {};
+  return ::stat(log.c_str(), &about) == 0 ? static_cast<std::uint64_t>(about.st_size) : 0;
 }
 
 const char* role_name(agent::Role role) {
@@ -78,7 +85,7 @@ std::string Children::new_log(const agent::Spawn& what) {
   std::string path = cat(options_.logs->path(), '/', name);
   // The first process of a place begins the log anew, its successors go on with it.
   if (what.attempt <= 1) ::unlink(path.c_str());
-  if (!what.node_id.empty()) logs_[what.node_id] = path;
+  if (what.role != agent::Role::kSpare) logs_[what.node_id] = path;
   return path;
 }
 
@@ -90,6 +97,7 @@ Status Children::spawn(const agent::Spawn& what) {
   io::SpawnOptions options{.argv = options_.argv,
                            .environment = options_.environment,
                            .output = options_.logs->output_for(running.log)};
+  running.log_begin = size_of(options.output);
   auto& environment = options.environment;
   environment.push_back(cat("MS_ROLE=", role_name(what.role)));
   environment.push_back(cat("HOLDFAST_INCARNATION=", what.incarnation));
@@ -97,7 +105,10 @@ Status Children::spawn(const agent::Spawn& what) {
   environment.push_back(cat("HOLDFAST_LIFELINE=", running.lifeline));
   environment.push_back(cat("HOLDFAST_AGENT=", AgentWatch::words_for_this_process()));
   environment.push_back(cat("HOLDFAST_PYTHON_LOG=", identity_of(options.output)));
-  if (what.role == agent::Role::kWorker) environment.push_back(cat("MS_NODE_ID=", what.node_id));
+  environment.push_back(cat("HOLDFAST_PYTHON_PREDECESSOR=", what.predecessor));
+  if (what.role != agent::Role::kScheduler && !what.node_id.empty()) {
+    environment.push_back(cat("MS_NODE_ID=", what.node_id));
+  }
   io::Fd reading;
   if (what.role == agent::Role::kSpare) {
     std::array<int, 2> ends{};
@@ -193,12 +204,17 @@ void Children::exited(agent::Process process, const io::Exit& exit) {
   // Nobody is told of an end while a wrapper's process still runs.
   if (trainer != 0) (void)wait_until_exiting(trainer, false, kGroupPatience);
   retire(std::move(found->second.watcher));
+  agent::Died died{.process = process,
+                   .exit_code = exit.shell_code(),
+                   .how = io::describe(exit),
+                   .detected_ns = static_cast<std::uint64_t>(when.count()),
+                   .version = arena::lifeline_version(found->second.lifeline)};
+  if (exit.signal == 0 && exit.code != 0) {
+    died.error = last_exception(io::end_of(found->second.log, found->second.log_begin));
+  }
   ::unlink(found->second.lifeline.c_str());
   running_.erase(found);
-  on_died_({.process = process,
-            .exit_code = exit.shell_code(),
-            .how = io::describe(exit),
-            .detected_ns = static_cast<std::uint64_t>(when.count())});
+  on_died_(std::move(died));
 }
 
 void Children::promote(const agent::Promote& what) {
@@ -213,7 +229,7 @@ void Children::promote(const agent::Promote& what) {
     // threads: which of them waits is not known here; in Python it is not the first.
     io::take_short_slice_of_all(trainer);
   }
-  const std::string place = cat(what.node_id, ' ', what.attempt, '\n');
+  const std::string place = cat(what.node_id, ' ', what.attempt, ' ', what.predecessor, '\n');
   // Shorter than a pipe's capacity; a spare that is gone makes it fail, and its end is on its way.
   (void)!::write(running.pipe.get(), place.data(), place.size());
   running.pipe.reset();

@@ -68,6 +68,7 @@ class Children {
     io::Child child;
     std::string lifeline;
     std::string log;
+    std::uint64_t log_begin = 0;  // Where in it this process's own words begin.
     pid_t trainer = 0;  // Who holds the lifeline: the child, or one that a wrapper started.
     std::optional<std::uint64_t> child_stopped_at;    // At the last look, as io::stopped_at().
     std::optional<std::uint64_t> trainer_stopped_at;  // The same.

@@ -28,8 +28,8 @@ struct Keeper {
   std::uint64_t start_time = 0;  // With the pid it names one process (io/process.h).
 };
 
-// Whether an agent would be alone with its log folder, but for agents of the same job with other
-// node ranks, whose logs have other names. Else the error names the agent that has the folder.
+// Fails if another agent uses this log folder, and names it. Agents of the same job with other node
+// ranks may share the folder: their logs have other names.
 Status check_log_folder(Keeper keeper);
 
 // Writes this process down as the job's scheduler, or as one of its agents; pid, start time and the

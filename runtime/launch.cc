@@ -45,6 +45,14 @@ void set(std::vector<std::string>& environment, std::string_view name, std::stri
   environment.push_back(cat(name, '=', value));
 }
 
+// The same of `holdfast run`, where it differs.
+constexpr std::pair<std::string_view, std::string_view> kAsTorchrun[] = {
+    {"--worker_num", "--nproc-per-node"},
+    {"--master_port", "--sched-port"},
+    {"--max_restarts", "--max-restarts"},
+    {"--log_dir", "--log-dir"},
+};
+
 std::string random_name() {
   char name[33];
   std::snprintf(name, sizeof(name), "%016llx%016llx",
@@ -83,7 +91,9 @@ std::vector<std::string> environment_of(const AgentOptions& options,
   std::vector<std::string> environment = options.environment;
   // What an outer launcher may have left is not this job's.
   for (const auto name : config::given_by_msrun()) unset(environment, name);
-  unset(environment, "HOLDFAST_PYTHON_LOG");
+  for (const char* name : {"HOLDFAST_PYTHON_LOG", "HOLDFAST_PYTHON_PREDECESSOR"}) {
+    unset(environment, name);
+  }
   set(environment, "MS_SCHED_HOST", options.master_addr);
   set(environment, "MS_SCHED_PORT", cat(options.master_port));
   set(environment, "MS_WORKER_NUM", cat(options.worker_num));
@@ -149,10 +159,18 @@ Status wait_for_port(const AgentOptions& options, const std::function<void(std::
       });
   if (free) return free;
   return Error{Blame::kUser, cat(free.error().what, "; the scheduler needs a free port of this ",
-                                 "host: choose another with --master_port (or --master_addr)")};
+                                 "host: choose another with ", spelled(options, "--master_port"),
+                                 options.as_torchrun ? "" : " (or --master_addr)")};
 }
 
 }  // namespace
+
+std::string spelled(const AgentOptions& options, std::string_view option) {
+  for (const auto& [ours, torchruns] : kAsTorchrun) {
+    if (options.as_torchrun && option == ours) return std::string(torchruns);
+  }
+  return std::string(option);
+}
 
 std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options,
                                            const std::function<void(std::string)>& say) {
@@ -162,9 +180,9 @@ std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options,
   launch.argv = std::move(*argv);
   launch.environment = environment_of(options, launch.remarks);
   if (options.worker_num > collective::Group::kMaxRanks) {
-    return Unlaunchable{
-        Error{Blame::kUser, cat("--worker_num is ", options.worker_num, ", but a job has at most ",
-                                collective::Group::kMaxRanks, " workers so far")}};
+    return Unlaunchable{Error{Blame::kUser, cat(spelled(options, "--worker_num"), " is ",
+                                                options.worker_num, ", but a job has at most ",
+                                                collective::Group::kMaxRanks, " workers so far")}};
   }
   auto settings = settings_of(launch.environment);
   if (!settings) return Unlaunchable{settings.error()};
@@ -182,9 +200,10 @@ std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options,
   if (launch.log_directory.size() > 1 && launch.log_directory.ends_with('/')) {
     launch.log_directory.pop_back();
   }
-  for (const auto& usable : {check_folder("--log_dir", launch.log_directory, 0755),
-                             check_folder("HOLDFAST_TRACE", launch.settings.trace),
-                             check_folder("MS_RECOVERY_PATH", launch.settings.recovery_path)}) {
+  for (const auto& usable :
+       {check_folder(spelled(options, "--log_dir"), launch.log_directory, 0755),
+        check_folder("HOLDFAST_TRACE", launch.settings.trace),
+        check_folder("MS_RECOVERY_PATH", launch.settings.recovery_path)}) {
     if (!usable) return Unlaunchable{usable.error()};
   }
   const auto alone = in_a_moment(

@@ -199,8 +199,8 @@ bool Server::carry_out(const controller::End& action) {
   return false;
 }
 
-// To an agent that has never heard of the job's end, a worker that ends with it, and a scheduler,
-// are deaths: it would start them again and blame them. So it hears of the end before they go.
+// An agent that has not heard of the job's end takes the exit of a worker or of the scheduler for a
+// death. It would start them again and blame them. So it hears of the end before they go.
 bool Server::awaits_agent() const {
   return settings_.attempt != 0 && agents_.empty() && !told_;
 }

@@ -40,9 +40,14 @@ void Sentinel::hold(const config::Settings& settings) {
   take_short_slice();
   const auto lifeline = hold_lifeline(settings);
   if (!lifeline) held_ = lifeline.error();
+  if (lifeline && *lifeline) lifeline_ = &**lifeline;
   phase_ = Phase::kHolding;
   phase_.notify_all();
   phase_.wait(Phase::kHolding);
+}
+
+void Sentinel::note(Version version) const {
+  if (lifeline_ != nullptr && owner_ == ::getpid()) lifeline_->note(version);
 }
 
 void Sentinel::take_short_slice() const {

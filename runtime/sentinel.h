@@ -12,6 +12,8 @@
 #include <memory>
 #include <thread>
 
+#include "arena/lifeline.h"
+#include "base/ids.h"
 #include "base/result.h"
 #include "config/settings.h"
 
@@ -24,6 +26,8 @@ class Sentinel {
   // Takes the short slice, which an idle process (a spare) could not have: it is to be called when
   // that is idle no more.
   void take_short_slice() const;
+  // This process has made the step: its agent reads so after its end.
+  void note(Version version) const;
   [[nodiscard]] pid_t thread_id() const { return thread_id_; }
   ~Sentinel();  // Lets go, at once. In a forked child, which holds nothing, it does nothing.
   Sentinel(const Sentinel&) = delete;
@@ -38,6 +42,7 @@ class Sentinel {
   // Of the thread's, until kHolding.
   Status held_;
   pid_t thread_id_ = 0;
+  const arena::Lifeline* lifeline_ = nullptr;  // There until kOver.
   // No condition variable: in a forked child its destructor would wait for the thread for ever.
   std::atomic<Phase> phase_ = Phase::kStarting;
   std::thread thread_;

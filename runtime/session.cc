@@ -204,6 +204,7 @@ Status Session::Parts::agree() {
       worker.post(member::RepairDone{holding()});
     } else if (const auto* go = std::get_if<member::Go>(&*order)) {
       HF_ASSERT(go->version == arena.version());
+      worker.note_step(arena.version());
       if (arena.staged() != arena.version()) arena.unstage();
       generation = go->generation;
       ended_rank = go->ended;
@@ -334,6 +335,7 @@ void Session::Parts::trace_step(double loss, std::uint64_t samples) {
 }
 
 void Session::Parts::committed(double loss, std::uint64_t samples) {
+  worker.note_step(arena.version());
   trace_step(loss, samples);
   const Instant now = io::Loop::now();
   if (told_generation == generation && now - told_at < kProgressEvery) return;

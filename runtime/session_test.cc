@@ -127,7 +127,7 @@ class ToyJob {
     return newest;
   }
 
-  // Waits until `steps` more are made; false where the job does not come to that within a minute.
+  // Waits until `steps` more steps are made. False if that takes more than a minute.
   bool runs_on(long steps) {
     const long goal = newest_step() + steps;
     for (int i = 0; i < 30'000 && newest_step() < goal; ++i) std::this_thread::sleep_for(2ms);

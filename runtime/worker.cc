@@ -68,6 +68,16 @@ struct Promotion {
   std::uint64_t attempt = 0;
 };
 
+// An agent names the place to a spare that is bound to one; its places' names are ranks.
+Rank rank_of_bound_spare(const config::Settings& settings) {
+  const std::string& name = settings.node_id;
+  Rank rank = kNoRank;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), rank);
+  const bool is_rank = error == std::errc{} && end == name.data() + name.size() && rank >= 0 &&
+                       rank < settings.worker_num;
+  return settings.spare_fd >= 0 && is_rank ? rank : kNoRank;
+}
+
 // Nothing: the pipe was closed, the job ends without this spare.
 Result<std::optional<Promotion>> wait_for_promotion(int fd) {
   std::string line;
@@ -85,7 +95,8 @@ Result<std::optional<Promotion>> wait_for_promotion(int fd) {
   }
   Promotion promotion;
   const auto space = line.find(' ');
-  const auto end = line.find('\n');
+  // How the predecessor ended comes after it.
+  const auto end = std::min(line.find('\n'), line.find(' ', space + 1));
   promotion.node_id = line.substr(0, space);
   if (space < end &&
       std::from_chars(line.data() + space + 1, line.data() + end, promotion.attempt).ptr ==
@@ -139,6 +150,8 @@ struct Worker::Control {
   config::Settings settings;
   AgentWatch agent{settings};
   io::Trace trace;
+
+  const Rank bound_rank = rank_of_bound_spare(settings);
 
   // The training thread only.
   bool promoted = false;
@@ -430,6 +443,12 @@ Result<Identity> Worker::identity() try {
 
 bool Worker::solo() const {
   return control_->settings.role == config::Role::kNone;
+}
+Rank Worker::bound_rank() const {
+  return control_->bound_rank;
+}
+void Worker::note_step(Version version) const {
+  if (held_lifeline()) held_lifeline()->note(version);
 }
 bool Worker::waits_spare() const {
   return !solo() && control_->settings.spare_fd >= 0 && !control_->promoted;

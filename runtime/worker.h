@@ -43,7 +43,10 @@ class Worker {
   // the same at once. Errors: no scheduler within HOLDFAST_SCHEDULER_TIMEOUT; refused, and why.
   [[nodiscard]] Result<Identity> identity();
 
-  [[nodiscard]] bool solo() const;         // A world of its own, without a scheduler.
+  [[nodiscard]] bool solo() const;  // A world of its own, without a scheduler.
+  // The rank of a spare that was started for one, known from its start; kNoRank: of any other.
+  [[nodiscard]] Rank bound_rank() const;
+  void note_step(Version version) const;   // It is made: the agent is to know so after our end.
   [[nodiscard]] bool waits_spare() const;  // identity() would wait for a place to become free.
   [[nodiscard]] const config::Settings& settings() const;
   [[nodiscard]] const io::Trace& trace() const;

@@ -23,6 +23,7 @@ void World::start_agent() {
   options.seed = 1;
   options.runs_scheduler = true;
   options.spares = setup_.spares;
+  options.bound_spares = setup_.bound_spares;
   options.max_restarts = setup_.max_restarts;
   agent_.emplace(std::move(options));
   tell_agent(agent::Started{});
@@ -145,6 +146,10 @@ void World::promote(Index which) {
   promotions_.erase(promotions_.begin() + static_cast<std::ptrdiff_t>(which));
   const Index i = worker_of(promotion.process);
   if (i == kNone || !workers_[i].alive) return;  // It has died meanwhile: nobody reads this.
+  // It knows its place from its start: what it did since then is of no use in another.
+  if (setup_.bound_spares && workers_[i].node_id != promotion.node_id) {
+    checkers_.violate("a spare was given another place than its own");
+  }
   workers_[i].node_id = promotion.node_id;
   workers_[i].attempt = promotion.attempt;
   place(workers_[i]);

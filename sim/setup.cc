@@ -26,7 +26,8 @@ Setup swarm(Choices& choices) {
   setup.steps = 3 + choices.pick(3);
   setup.agent = choices.pick(3) != 2;
   if (setup.agent) {
-    setup.spares = static_cast<std::int32_t>(choices.pick(3));
+    setup.spares = static_cast<std::int32_t>(choices.pick(4));
+    setup.bound_spares = setup.spares == 3;
     constexpr std::array kRestarts = {100, 100, 1, 0};
     setup.max_restarts = kRestarts[choices.pick(kRestarts.size())];
   } else {
@@ -64,10 +65,10 @@ std::optional<Setup> draw_setup(const std::string& world, Choices& choices) {
 std::string to_text(const Setup& setup) {
   std::string text =
       cat(setup.ranks, " ranks, ", setup.steps, " steps, ",
-          setup.agent
-              ? cat("an agent with ", setup.spares, " spares, max_restarts ", setup.max_restarts)
-              : cat("started by hand", setup.proof ? ", deaths are proven" : "",
-                    setup.replaced ? "" : ", nobody is replaced"));
+          setup.agent ? cat("an agent with ", setup.bound_spares ? "bound" : cat(setup.spares),
+                            " spares, max_restarts ", setup.max_restarts)
+                      : cat("started by hand", setup.proof ? ", deaths are proven" : "",
+                            setup.replaced ? "" : ", nobody is replaced"));
   return cat(text, ", at most ", setup.faults, " faults");
 }
 

@@ -47,6 +47,7 @@ struct Setup {
   bool proof = false;    // By hand: the scheduler's shell sees deaths of its own host.
   bool replaced = true;  // By hand: somebody starts the dead anew.
   std::int32_t spares = 0;
+  bool bound_spares = false;  // One for each place.
   std::int32_t max_restarts = 100;
   std::uint32_t faults = 2;        // At most.
   std::uint32_t kinds = 0;         // Which: a mask of bit(Fault).

@@ -12,8 +12,9 @@ Permutation::Permutation(std::uint64_t seed, std::uint64_t size) : seed_(seed), 
   half_bits_ = bits < 2 ? 1 : (bits + 1) / 2;
 }
 
-// A Feistel network over the next even number of bits is a permutation whatever its rounds do. What
-// falls outside is sent through again (cycle walking), at most 4 times on average.
+// A Feistel network permutes all numbers of an even count of bits, whatever its rounds compute. A
+// number that falls outside of our range is sent through again (cycle walking): at most 4 times on
+// average.
 std::uint64_t Permutation::operator()(std::uint64_t i) const {
   HF_ASSERT(i < size_);
   const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;

@@ -11,6 +11,7 @@
 #include "base/prng.h"
 #include "base/text.h"
 #include "runtime/session.h"
+#include "train/blas.h"
 #include "train/data.h"
 #include "train/gradients.h"
 #include "train/job.h"
@@ -154,6 +155,8 @@ void State::Parts::open() {
   if (arena.fresh()) {
     model.write_parameters(arena);
     model.pack(arena.private_bytes(0));
+    const std::string advice = session->identity().rank == 0 ? train::advice_on_blas() : "";
+    if (!advice.empty()) std::fprintf(stderr, "holdfast: %s\n", advice.c_str());
   }
   must(session->join({}));
   model.adopt(arena);

@@ -16,6 +16,14 @@ constexpr const char* kWasSilent =
     "was ended by its agent: nothing was heard from it for longer than its lease "
     "(MS_NODE_TIMEOUT)";
 
+std::string name_of(const std::string& node_id) {
+  return node_id == kSchedulerNode ? "the scheduler" : cat("worker ", node_id);
+}
+
+std::string words_of(const Died& e) {
+  return cat(e.how, e.error.empty() ? "" : cat(" (", e.error, ")"));
+}
+
 }  // namespace
 
 Machine::Machine(Options options) : options_(std::move(options)), prng_(options_.seed) {
@@ -32,7 +40,11 @@ Actions Machine::step(const Event& event) {
 
 void Machine::on(const Started&) {
   for (auto& place : places_) start(place);
-  for (std::int32_t i = 0; i < options_.spares; ++i) add_spare();
+  if (options_.bound_spares) {
+    for (const auto& node_id : options_.workers) add_spare(node_id);
+  } else {
+    for (std::int32_t i = 0; i < options_.spares; ++i) add_spare("");
+  }
   maybe_exit();  // An agent without places has nothing to do.
 }
 
@@ -41,36 +53,59 @@ void Machine::start(Place& place) {
   place.incarnation = prng_.next();
   ++place.attempt;
   running_.insert(place.process);
-  actions_.push_back(
-      Spawn{place.process, place.role, place.node_id, place.attempt, place.incarnation});
+  actions_.push_back(Spawn{place.process, place.role, place.node_id, place.attempt,
+                           place.incarnation, place.predecessor});
 }
 
-void Machine::add_spare() {
-  const Spare spare{next_process_++, prng_.next()};
+void Machine::add_spare(const std::string& node_id) {
+  const Spare spare{next_process_++, prng_.next(), node_id};
   spares_.push_back(spare);
   running_.insert(spare.process);
-  actions_.push_back(Spawn{spare.process, Role::kSpare, "", 0, spare.incarnation});
+  actions_.push_back(Spawn{spare.process, Role::kSpare, node_id, 0, spare.incarnation});
+}
+
+// Whether anybody may yet die whose place a spare of this place could take. Empty: of any.
+bool Machine::is_needed(const std::string& spare_of) const {
+  return std::any_of(places_.begin(), places_.end(), [&](const Place& p) {
+    return p.role == Role::kWorker && !p.done && (spare_of.empty() || spare_of == p.node_id);
+  });
 }
 
 // The place's process is gone: the spare that waits longest gets it, else a new process.
 void Machine::give(Place& place) {
-  if (place.role == Role::kScheduler || spares_.empty()) {
+  const auto found = std::find_if(spares_.begin(), spares_.end(), [&](const Spare& s) {
+    return s.node_id.empty() || s.node_id == place.node_id;
+  });
+  if (place.role == Role::kScheduler || found == spares_.end()) {
     start(place);
     return;
   }
-  const Spare spare = spares_.front();
-  spares_.pop_front();
+  const Spare spare = *found;
+  spares_.erase(found);
   place.process = spare.process;
   place.incarnation = spare.incarnation;
   ++place.attempt;
-  actions_.push_back(Promote{spare.process, place.node_id, place.attempt});
-  owed_.push_back({pause(kSparePatience), generation_});
+  actions_.push_back(Promote{spare.process, place.node_id, place.attempt, place.predecessor});
+  owed_.push_back({pause(kSparePatience), generation_, spare.node_id});
 }
 
 void Machine::start_owed(const std::function<bool(const Owed&)>& due) {
-  const auto count = std::erase_if(owed_, due);
-  if (ending_ || job_done_ || workers_done()) return;
-  for (std::size_t i = 0; i < count; ++i) add_spare();
+  std::vector<std::string> start;
+  std::erase_if(owed_, [&](const Owed& owed) {
+    if (!due(owed)) return false;
+    start.push_back(owed.node_id);
+    return true;
+  });
+  if (ending_ || job_done_) return;
+  for (const auto& node_id : start) {
+    if (is_needed(node_id)) add_spare(node_id);
+  }
+}
+
+void Machine::end_spares() {
+  for (const auto& spare : spares_) {
+    if (!is_needed(spare.node_id)) actions_.push_back(Kill{spare.process, false});
+  }
 }
 
 std::uint64_t Machine::pause(Duration how_long) {
@@ -132,8 +167,10 @@ void Machine::on(const Died& died) {
     // The lifeline told of the death at once; now that its memory is gone the kernel says why.
     former->exit_code = *e.exit_code;
     former->last_words = e.how;
+    say_end(*former, e);
     if (e.process == blamed_) result_ = too_often(*former);
     tell_state();
+    if (repeats_its_error(*former, e)) fail(twice(*former));
   }
   maybe_exit();
 }
@@ -142,24 +179,26 @@ void Machine::place_died(Place& place, const Died& e) {
   place.previous = std::exchange(place.process, 0);
   place.exit_code = e.exit_code.value_or(255);
   place.last_words = e.how;
+  place.predecessor = words_of(e);
   place.detected_ns = e.detected_ns;
   place.not_started = 0;
   if (place.role == Role::kScheduler && e.exit_code == 0 && met_) job_done_ = true;
   if (e.exit_code == 0 || job_done_) {
     place.done = true;
     tell_state();
-    if (workers_done()) {
-      for (const auto& spare : spares_) actions_.push_back(Kill{spare.process, false});
-    }
+    end_spares();
     // One of the two sides has ended; the other knows by itself when to, unless it never met it.
     if (place.role == Role::kScheduler || workers_done()) actions_.push_back(WantGrace{});
     return;
   }
   if (ending_) return;
+  if (e.exit_code) say_end(place, e);
+  const bool repeats = repeats_its_error(place, e);
   if (++place.failures > options_.max_restarts) {
     blamed_ = e.process;
     return fail(too_often(place));
   }
+  if (repeats) return fail(twice(place));
   // A scheduler that fails at once, each time, must not keep a processor busy.
   if (place.role == Role::kScheduler && place.failures > 1) {
     place.pause = pause(place.failures - 2);
@@ -169,25 +208,47 @@ void Machine::place_died(Place& place, const Died& e) {
   tell_state();
 }
 
+// Only now it is known how.
+void Machine::say_end(const Place& place, const Died& e) {
+  if (ending_ || e.exit_code == 0) return;
+  actions_.push_back(Say{cat(name_of(place.node_id), " ", words_of(e))});
+}
+
+// An exception that comes again at the same step comes from the program or its data: no further
+// process would fare better.
+bool Machine::repeats_its_error(Place& place, const Died& e) {
+  if (e.error.empty() || ending_) return false;
+  const bool repeats = e.error == place.error && e.version == place.error_version;
+  place.error = e.error;
+  place.error_version = e.version;
+  return repeats;
+}
+
 void Machine::spare_died(const Died& e) {
-  std::erase_if(spares_, [&](const Spare& s) { return s.process == e.process; });
-  if (ending_ || workers_done()) return;
+  const auto spare = std::find_if(spares_.begin(), spares_.end(),
+                                  [&](const Spare& s) { return s.process == e.process; });
+  const std::string node_id = spare->node_id;
+  spares_.erase(spare);
+  if (ending_ || !is_needed(node_id)) return;
   if (++spare_failures_ > options_.max_restarts) {
     actions_.push_back(Say{cat("a spare ", e.how, " for the ",
                                ordinal(static_cast<std::uint64_t>(spare_failures_)),
                                " time; no further one is started")});
     return;
   }
-  add_spare();
+  add_spare(node_id);
 }
 
 void Machine::on(const SpawnFailed& e) {
   running_.erase(e.process);
-  if (std::erase_if(spares_, [&](const Spare& s) { return s.process == e.process; }) > 0) {
+  const auto spare = std::find_if(spares_.begin(), spares_.end(),
+                                  [&](const Spare& s) { return s.process == e.process; });
+  if (spare != spares_.end()) {
     actions_.push_back(Say{cat("a spare could not be started: ", e.why)});
     if (++spare_failures_ <= options_.max_restarts) {
-      owed_.push_back({pause(spare_failures_ - 1), kForNoStep});
+      owed_.push_back({pause(spare_failures_ - 1), kForNoStep, spare->node_id});
     }
+    spares_.erase(spare);
     return maybe_exit();
   }
   const auto place = std::find_if(places_.begin(), places_.end(),
@@ -267,12 +328,22 @@ void Machine::on(const Interrupted& e) {
 
 // What the job fails of: a place whose processes fail each time; with code 0, too, in mid-training.
 Exit Machine::too_often(const Place& place) const {
-  return {
-      place.exit_code != 0 ? place.exit_code : 1,
-      cat(place.role == Role::kScheduler ? "the scheduler " : cat("worker ", place.node_id, " "),
-          place.last_words, " for the ", ordinal(static_cast<std::uint64_t>(place.failures)),
-          " time without a step made in between (--max_restarts=", options_.max_restarts, ")"),
-      place.node_id};
+  return {place.exit_code != 0 ? place.exit_code : 1,
+          cat(name_of(place.node_id), " ", place.last_words, " for the ",
+              ordinal(static_cast<std::uint64_t>(place.failures)),
+              " time without a step made in between (", options_.max_restarts_option, "=",
+              options_.max_restarts, ")"),
+          place.node_id};
+}
+
+Exit Machine::twice(const Place& place) const {
+  const std::string where = place.error_version == kNoVersion || place.error_version == 0
+                                ? "before its first step"
+                                : cat("after step ", place.error_version);
+  return {place.exit_code,
+          cat(name_of(place.node_id), " ", place.last_words, " twice ", where,
+              " with the same exception: ", place.error),
+          place.node_id};
 }
 
 void Machine::fail(Exit result) {

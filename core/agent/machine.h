@@ -33,7 +33,9 @@ struct Options {
   std::uint64_t seed = 0;            // Incarnations are drawn from it: random for every agent.
   bool runs_scheduler = false;
   std::int32_t spares = 0;
+  bool bound_spares = false;      // One for each of `workers`, in place of `spares` for any.
   std::int32_t max_restarts = 3;  // Of one place, or of the spares, without a step made between.
+  std::string max_restarts_option = "--max_restarts";  // As its user writes it.
 };
 
 inline constexpr const char* kSchedulerNode = "scheduler";
@@ -58,6 +60,8 @@ struct Died {  // Seen first by its lifeline (no exit code yet) or by its end it
   std::optional<std::int32_t> exit_code;  // 0..255, or 128 + signal.
   std::string how;                        // In words.
   std::uint64_t detected_ns = 0;
+  std::string error = {};        // The exception that ended it, in its own words; empty: none did.
+  Version version = kNoVersion;  // The last step that it has made; kNoVersion: none is known of.
 };
 struct SpawnFailed {
   Process process = 0;
@@ -87,14 +91,16 @@ enum class Role : std::uint8_t { kScheduler, kWorker, kSpare };
 struct Spawn {
   Process process = 0;
   Role role = Role::kWorker;
-  std::string node_id;  // Empty for a spare.
+  std::string node_id;  // Empty for a spare of any place.
   std::uint64_t attempt = 0;
   Incarnation incarnation = 0;
+  std::string predecessor = {};  // How the last process of the place ended, in words.
 };
 struct Promote {  // This waiting spare becomes `node_id`.
   Process process = 0;
   std::string node_id;
   std::uint64_t attempt = 0;
+  std::string predecessor = {};  // As of Spawn.
 };
 struct Send {
   wire::Message message;
@@ -139,15 +145,20 @@ class Machine {
     std::int32_t not_started = 0;  // How often on end its process could not be.
     std::int32_t exit_code = 0;    // Of `previous`, as are the next two.
     std::string last_words;
+    std::string predecessor;  // The same for its successor: with the exception, if one ended it.
     std::uint64_t detected_ns = 0;
+    std::string error;  // The newest exception that ended a process of it, and after which step.
+    Version error_version = kNoVersion;
   };
   struct Spare {
     Process process = 0;
     Incarnation incarnation = 0;
+    std::string node_id;  // The only place that it may take; empty: any.
   };
   struct Owed {  // A spare that is started when a pause is over, or before that:
     std::uint64_t pause = 0;
     Generation after = 0;  // When a step was made in a newer generation than this.
+    std::string node_id;   // As of the spare.
   };
 
   void on(const Started&);
@@ -174,13 +185,18 @@ class Machine {
   void spare_died(const Died& e);
   void give(Place& place);
   void start(Place& place);
-  void add_spare();
+  void add_spare(const std::string& node_id);
+  void end_spares();
+  [[nodiscard]] bool is_needed(const std::string& spare_of) const;
   void start_owed(const std::function<bool(const Owed&)>& due);
   std::uint64_t pause(Duration how_long);
   std::uint64_t pause(std::int32_t times);
   void tell_state();
   void send(wire::Message message);
+  void say_end(const Place& place, const Died& e);
+  bool repeats_its_error(Place& place, const Died& e);
   [[nodiscard]] Exit too_often(const Place& place) const;
+  [[nodiscard]] Exit twice(const Place& place) const;
   void fail(Exit result);
   void end_all(bool gently);
   void maybe_exit();

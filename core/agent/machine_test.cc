@@ -13,6 +13,8 @@ namespace {
 
 class AgentTest : public ::testing::Test {
  protected:
+  static constexpr std::int32_t kBound = -1;  // For `spares`: one for each place.
+
   void start(std::int32_t spares = 0, std::int32_t max_restarts = 1, bool scheduler = true) {
     Options options;
     options.job = "job";
@@ -22,6 +24,7 @@ class AgentTest : public ::testing::Test {
     options.world_size = 2;
     options.runs_scheduler = scheduler;
     options.spares = spares;
+    options.bound_spares = spares == kBound;
     options.max_restarts = max_restarts;
     machine_.emplace(std::move(options));
     step(Started{});
@@ -45,6 +48,8 @@ class AgentTest : public ::testing::Test {
         exit_ = *exit;
       } else if (const auto* pause = std::get_if<WantPause>(&action)) {
         pauses_.push_back(*pause);
+      } else if (const auto* say = std::get_if<Say>(&action)) {
+        told_.push_back(say->text);
       } else if (std::holds_alternative<WantGrace>(action)) {
         ++graces_;
       }
@@ -55,6 +60,10 @@ class AgentTest : public ::testing::Test {
     step(Looked{std::move(stopped), on_time});
   }
   void dies(Process process, std::int32_t code) { step(Died{process, code, "died", 1}); }
+  // An exception has ended it, after it had made the step `version`.
+  void raises(Process process, const std::string& error, Version version) {
+    step(Died{process, 1, "exited with code 1", 1, error, version});
+  }
   // The lifeline tells of a death at once, the kernel of how it came when the memory is gone.
   void dies_and_is_explained(Process process, std::int32_t code, const std::string& how) {
     step(Died{process, std::nullopt, "died", 5});
@@ -68,6 +77,7 @@ class AgentTest : public ::testing::Test {
   std::vector<Promote> promoted_;
   std::vector<Kill> killed_;
   std::vector<wire::Message> said_;
+  std::vector<std::string> told_;  // To the user.
   std::optional<Exit> exit_;
   std::vector<WantPause> pauses_;
   int spawned_ = 0;
@@ -123,6 +133,59 @@ TEST_F(AgentTest, SaysHowTheLastOneDiedAlsoWhereThatIsKnownOnlyLater) {
   EXPECT_NE(exit_->reason.find("w0 was killed by signal 11 (SIGSEGV) for the 1st time"),
             std::string::npos)
       << exit_->reason;
+}
+
+TEST_F(AgentTest, TheSameExceptionAtTheSameStepEndsTheJobAtTheSecondTime) {
+  for (const Version version : {kNoVersion, Version{0}, Version{6}}) {
+    exit_.reset();
+    start(0, 100);
+    raises(at("w1"), "ValueError: no data", version);
+    EXPECT_EQ(places_.at("w1").attempt, 2U);
+    raises(at("w1"), "ValueError: no data", version);
+    dies(at("w0"), 143);
+    dies(at(kSchedulerNode), 143);
+    ASSERT_TRUE(exit_.has_value());
+    EXPECT_EQ(exit_->code, 1);
+    EXPECT_EQ(exit_->failed_node, "w1");
+    EXPECT_EQ(exit_->reason, std::string("worker w1 exited with code 1 twice ") +
+                                 (version == 6 ? "after step 6" : "before its first step") +
+                                 " with the same exception: ValueError: no data");
+  }
+}
+
+// It is known at first that they died, and only then of what.
+TEST_F(AgentTest, TheSameExceptionCountsWhereItIsKnownOnlyLater) {
+  start(0, 100);
+  for (int i = 0; i < 2; ++i) {
+    const Process process = at("w1");
+    step(Died{process, std::nullopt, "died", 5});
+    step(Died{process, 1, "exited with code 1", 5, "ValueError: no data", 6});
+  }
+  for (const char* node : {"w0", "w1", kSchedulerNode}) dies(at(node), 143);
+  ASSERT_TRUE(exit_.has_value());
+  EXPECT_NE(exit_->reason.find("twice after step 6"), std::string::npos) << exit_->reason;
+}
+
+TEST_F(AgentTest, AnotherExceptionOrStepOrRankOrASignalIsAnotherFault) {
+  start(0, 100);
+  raises(at("w0"), "ValueError: no data", 6);
+  raises(at("w1"), "ValueError: no data", 6);
+  raises(at("w0"), "OSError: no file", 6);
+  raises(at("w0"), "OSError: no file", 7);
+  for (int i = 0; i < 5; ++i) dies(at("w1"), 137);
+  for (int i = 0; i < 5; ++i) dies(at("w1"), 3);  // As sys.exit(3).
+  EXPECT_TRUE(killed_.empty());
+  EXPECT_EQ(places_.at("w0").attempt, 4U);
+}
+
+TEST_F(AgentTest, TheUserHearsOfEveryEndHowItCame) {
+  start(1, 100);
+  dies_and_is_explained(at("w0"), 139, "was killed by signal 11 (SIGSEGV)");
+  raises(at("w1"), "ValueError: no data", 6);
+  ASSERT_EQ(told_.size(), 2U);
+  EXPECT_EQ(told_[0], "worker w0 was killed by signal 11 (SIGSEGV)");
+  EXPECT_EQ(told_[1], "worker w1 exited with code 1 (ValueError: no data)");
+  EXPECT_EQ(places_.at("w1").predecessor, "exited with code 1 (ValueError: no data)");
 }
 
 // Its deaths were told by the lifeline, before anybody knew of an exit code: it was training.
@@ -198,6 +261,46 @@ TEST_F(AgentTest, NoOtherSpareIsStartedForAJobThatEnds) {
     step(PauseOver{pauses_.back().pause});
     EXPECT_EQ(spares_.size(), 1U);
   }
+}
+
+TEST_F(AgentTest, ABoundSpareTakesItsOwnPlaceOnly) {
+  start(kBound, 5);
+  ASSERT_EQ(spares_.size(), 2U);
+  EXPECT_EQ(spares_[0].node_id, "w0");
+  EXPECT_EQ(spares_[1].node_id, "w1");
+  dies(at("w1"), 137);
+  ASSERT_EQ(promoted_.size(), 1U);
+  EXPECT_EQ(promoted_[0].process, spares_[1].process);
+  EXPECT_EQ(promoted_[0].node_id, "w1");
+  dies(promoted_[0].process, 137);  // No spare of its own is left: it starts from nothing.
+  EXPECT_EQ(promoted_.size(), 1U);
+  EXPECT_EQ(places_.at("w1").attempt, 3U);
+}
+
+TEST_F(AgentTest, AnotherBoundSpareIsOfTheSamePlace) {
+  start(kBound, 5);
+  step(Received{wire::JobProgress{1, 5, 0, 0}});
+  dies(at("w1"), 137);
+  EXPECT_EQ(spares_.size(), 2U);
+  step(Received{wire::JobProgress{2, 6, 0, 1}});
+  ASSERT_EQ(spares_.size(), 3U);
+  EXPECT_EQ(spares_[2].node_id, "w1");
+  dies(spares_[0].process, 1);
+  ASSERT_EQ(spares_.size(), 4U);
+  EXPECT_EQ(spares_[3].node_id, "w0");
+  step(SpawnFailed{spares_[3].process, "no memory"});
+  step(PauseOver{pauses_.back().pause});
+  ASSERT_EQ(spares_.size(), 5U);
+  EXPECT_EQ(spares_[4].node_id, "w0");
+}
+
+TEST_F(AgentTest, ABoundSpareEndsWithItsPlace) {
+  start(kBound, 5);
+  dies(at("w0"), 0);
+  ASSERT_EQ(killed_.size(), 1U);
+  EXPECT_EQ(killed_[0].process, spares_[0].process);
+  dies(spares_[0].process, 137);
+  EXPECT_EQ(spares_.size(), 2U);
 }
 
 TEST_F(AgentTest, NeverPromotesADeadSpare) {

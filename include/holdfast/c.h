@@ -71,6 +71,9 @@ HF_API void hf_stop(hf_worker* worker);
 
 HF_API int hf_is_solo(const hf_worker* worker);     /* 1: a world of its own. */
 HF_API int hf_waits_spare(const hf_worker* worker); /* 1: hf_identity() would wait for a place. */
+/* The rank of a spare that was started for one (--spares all), known without waiting, also after it
+ * has its place; -1: a spare for any rank, or no spare. */
+HF_API int32_t hf_bound_rank(const hf_worker* worker);
 
 typedef struct hf_place {
   int32_t rank;
@@ -161,6 +164,10 @@ HF_API hf_status hf_private(hf_session* session, uint64_t version, void** data, 
  * these bytes. Nothing of it is under way when it returns. Any thread. */
 HF_API void hf_copy(uint64_t count, void* const* to, const void* const* from,
                     const uint64_t* bytes);
+/* digests[i]: XXH3_64bits of the `bytes[i]` bytes at `data[i]`, the same on every machine. To see
+ * whether ranks hold the same; not for secrets. Any thread; needs no session. */
+HF_API void hf_digest(uint64_t count, const void* const* data, const uint64_t* bytes,
+                      uint64_t* digests);
 
 /* Agrees with the others on a version and brings this rank's state to it. Where nobody has one yet,
  * version 0 is rank 0's: parameters and moments, and private bytes as the flag says. Once. */
@@ -179,6 +186,11 @@ HF_API hf_status hf_end_step(hf_session* session, const hf_step* step, int* is_v
 /* The training ended well on this rank; waits until that is on record
  * (HOLDFAST_SCHEDULER_TIMEOUT at most). */
 HF_API hf_status hf_end(hf_session* session);
+/* For glibc's on_exit(hf_end_on_exit, session): does hf_end() if the process ends with exit code 0
+ * and is the one that opened the session, not a child of fork(). A session that was ended or closed
+ * before is left alone. Until then neither the session nor its worker is closed. What goes wrong is
+ * said on stderr. */
+HF_API void hf_end_on_exit(int status, void* session);
 
 /* ---- Memory for sums ---------------------------------------------------------------------------
  * A sum of float32, float64, int32 or int64 over hf_world() moves no private copies if its data

@@ -1,14 +1,14 @@
-// The optimizers. Each means what its namesake in torch.optim means; the update itself is ours: one
+// The optimizers. Each does what its namesake in torch.optim does. The update itself is ours: one
 // pass over the memory, protected against the death of the process at any instant.
 //
-// How near: the order of operations is torch's, in float32, but torch's vectorised kernels fuse
-// some multiply-adds and ours round twice, so that an element may differ in its last bit at each
-// step. After 30 steps of a small network (train/state_test.cc) no parameter differs from torch's
-// own by 2e-6 (Sgd), 5e-6 (Momentum), 2e-5 (Adam, AdamW), with decay and without. Ours has the same
-// bits on every machine and for every number of threads.
+// Ours are near torch's, not equal. The order of operations is torch's, in float32. But torch's
+// vectorised kernels fuse some multiply-adds, and ours round twice: an element may differ in its
+// last bit at each step. After 30 steps of a small network (train/state_test.cc) no parameter
+// differs from torch's by 2e-6 (Sgd), 5e-6 (Momentum) or 2e-5 (Adam, AdamW). Ours has the same bits
+// on every machine and for every number of threads.
 //
-// Where a parameter got no gradient in a step, its gradient counts as zero: weight decay and
-// momentum still move it (torch.optim leaves such a parameter alone).
+// A parameter that got no gradient in a step is updated by zeros: weight decay and momentum still
+// move it. torch.optim leaves such a parameter alone.
 #pragma once
 
 #include <cstdint>

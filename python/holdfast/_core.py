@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes as c
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -112,6 +113,7 @@ class Worker:
     def __init__(self) -> None:
         """Start from the environment. As MS_SCHED serve the job and exit in here."""
         self._handle = c.c_void_p()
+        self._stops_on_exit = False
         check(lib.hf_start(c.byref(self._handle)))
 
     @property
@@ -122,8 +124,8 @@ class Worker:
         return self._handle.value
 
     def stop(self) -> None:
-        """Hang up. Sessions and groups were closed before."""
-        if self._handle.value:
+        """Hang up. Sessions and groups were closed before, or one is to be ended on exit."""
+        if self._handle.value and not self._stops_on_exit:
             lib.hf_stop(self._handle)
             self._handle.value = None
 
@@ -136,6 +138,12 @@ class Worker:
     def waits_spare(self) -> bool:
         """Whether identity() would wait for a place to become free."""
         return bool(lib.hf_waits_spare(self.handle))
+
+    @property
+    def bound_rank(self) -> int | None:
+        """The rank of a spare that was started for one, known without waiting; else None."""
+        rank: int = lib.hf_bound_rank(self.handle)
+        return None if rank < 0 else rank
 
     def identity(self) -> Place:
         """Wait for the rank. A spare waits here for its place, and may end here."""
@@ -245,6 +253,7 @@ class Session:
     def close(self) -> None:
         """Unmap the state; every view of it is invalid afterwards."""
         if self._handle.value:
+            self._worker._stops_on_exit = False
             lib.hf_close(self._handle)
             self._handle.value = None
 
@@ -364,6 +373,30 @@ class Session:
     def end(self) -> None:
         """Say that the training ended well; wait until that is on record."""
         interruptibly(lambda: check(lib.hf_end(self.handle)))
+        self._worker._stops_on_exit = False
+
+    def end_on_exit(self) -> None:
+        """Let the process end the training as it exits: with code 0, and with no other.
+
+        The C library knows the code, whatever Python code ended the program. It comes after
+        all of Python's own exit handlers.
+        """
+        handler = c.cast(lib.hf_end_on_exit, c.c_void_p)
+        libc = c.CDLL(None)
+        libc.on_exit.argtypes = [c.c_void_p, c.c_void_p]
+        if libc.on_exit(handler, self.handle) != 0:
+            raise WorldError("no memory is left for one more exit handler (on_exit)")
+        self._worker._stops_on_exit = True
+        if "multiprocessing.process" in sys.modules:
+            from multiprocessing import parent_process, util
+
+            if parent_process() is not None:  # Where it was forked it ends by os._exit().
+                util.Finalize(None, self._end_child, exitpriority=-1)
+
+    def _end_child(self) -> None:
+        error = sys.exc_info()[1]  # What the child's function has raised.
+        code = error.code if isinstance(error, SystemExit) else error
+        lib.hf_end_on_exit(int(code not in (None, 0)), self._handle)
 
     def __enter__(self) -> Session:
         """Close at the end of the block, and end() if nothing was raised."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import secrets
 import select
 import selectors
@@ -26,6 +27,8 @@ from holdfast._options import Run
 _PACKAGE: Final = Path(__file__).resolve().parent
 _PR_SET_PDEATHSIG: Final = 1
 _LOOK_EVERY_S: Final = 1.0
+# How a rank ended, where it was by an exception: the exit code and the exception.
+_EXCEPTION: Final = re.compile(r"exited with code (\d+) \((.*)\)")
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -50,6 +53,7 @@ class Launch:
         self._run = run
         self._round = 0
         self._lost: int | None = None  # The rank for whose sake all are to be started again.
+        self._how = ""  # How it ended.
         self._token = b""
         self._broken = False  # Nobody reads our output.
         self._signal = 0
@@ -66,23 +70,31 @@ class Launch:
         for remark in self._run.remarks:
             say(remark)
         while True:
+            before = _EXCEPTION.fullmatch(self._how)
             code = self._make_round()
             if self._signal or self._lost is None:
                 return code
+            raised = _EXCEPTION.fullmatch(self._how)
+            if raised and before and raised[2] == before[2]:
+                say(
+                    f"rank {self._lost} {self._how}; the last start of all ended with the same "
+                    f"exception, so none is started again; logs are in {self._folder()}"
+                )
+                return int(raised[1])
             if self._round == self._run.max_restarts:
                 say(
-                    f"rank {self._lost} was lost once more and nothing is kept (no hf.State); all "
-                    f"were started again {self._round} times, which --max-restarts allows; logs "
-                    f"are in {self._folder()}"
+                    f"rank {self._lost} {self._how} and nothing is kept (no hf.State); all were "
+                    f"started again {self._round} times, which --max-restarts allows; logs are in "
+                    f"{self._folder()}"
                 )
                 return 1
             self._round += 1
             say(
-                f"rank {self._lost} was lost and nothing is kept (no hf.State), so all "
+                f"rank {self._lost} {self._how} and nothing is kept (no hf.State), so all "
                 f"{self._run.count} processes are started again, as torchrun does: restart "
                 f"{self._round} of {self._run.max_restarts}"
             )
-            if self._run.spares and self._round == 1:
+            if self._run.spares != "0" and self._round == 1:
                 say(
                     f"--spares {self._run.spares} is of no use to this program: a spare can take "
                     "the place of a lost process only where something is kept (hf.State)"
@@ -103,6 +115,7 @@ class Launch:
             f"--master_port={run.sched_port or free_port()}",
             f"--log_dir={self._folder()}",
             "--join=True",
+            "--as_torchrun",
             f"--max_restarts={run.max_restarts}",
             f"--spares={run.spares}",
             str(_PACKAGE / "_shim.sh"),
@@ -198,8 +211,10 @@ class Launch:
 
     def _write(self, rank: int, line: bytes) -> None:
         """Show a line of a rank's."""
-        if line.rstrip(b"\n") == self._token:
+        if line.startswith(self._token):
             self._lost = rank
+            how = line[len(self._token) :].decode(errors="replace").strip()
+            self._how = how or "was lost"
         elif rank in self._run.shown and not self._broken and self._lost is None:
             prefix = f"[{self._run.role}{rank}]:".encode() if self._run.count > 1 else b""
             try:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 USAGE_EXIT: Final = 2
+_MOST: Final = 10_000  # Far beyond what msrun takes, which says so.
 
 # Of torchrun: how processes of several hosts find each other, or how its own agent works.
 _WITHOUT_EFFECT: Final = (
@@ -36,7 +37,7 @@ class Run:
     command: tuple[str, ...]
     log_dir: Path
     max_restarts: int
-    spares: int
+    spares: str  # A number, or "all".
     master_addr: str
     master_port: int
     sched_port: int
@@ -79,7 +80,11 @@ def _parser() -> argparse.ArgumentParser:
     option("nnodes", default="1", help="1: all processes are on this host")
     option("node_rank", default="0", help="0: this host")
     option("max_restarts", type=int, default=3, help="of one rank without a step in between")
-    option("spares", type=int, default=0, help="processes that wait, ready, to replace another")
+    option(
+        "spares",
+        default="0",
+        help="processes that wait, ready, to replace another; all: one per rank",
+    )
     option("log_dir", default="holdfast-logs", help="gets worker_<rank>.log and scheduler.log")
     option("redirects", "-r", help="3: output goes to --log-dir only")
     option(
@@ -106,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
 def _count(text: str) -> int:
     if text in ("cpu", "auto"):
         return len(os.sched_getaffinity(0))
-    if not text.isdecimal() or int(text) < 1:
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST:
         fail(f"--nproc-per-node is '{text}'; allowed is a whole number from 1, 'cpu' or 'auto'")
     return int(text)
 
@@ -151,8 +156,13 @@ def parse(argv: Sequence[str]) -> Run:
         fail("--virtual-local-rank is not offered; programs find their rank in LOCAL_RANK")
     if options.module and options.no_python:
         fail("-m and --no-python exclude each other")
-    if options.max_restarts < 0 or options.spares < 0:
-        fail("--max-restarts and --spares are whole numbers from 0")
+    if options.max_restarts < 0:
+        fail(f"--max-restarts is {options.max_restarts}; allowed is a whole number from 0")
+    if options.spares != "all" and not options.spares.isdecimal():
+        fail(
+            f"--spares is '{options.spares}'; allowed is a whole number from 0, or 'all': one for "
+            "each rank"
+        )
     count = _count(str(options.nproc_per_node))
     shown = _shown(options, count)
     unused = [

@@ -3,8 +3,8 @@
 # does, and lets the scheduler be served without importing the program.
 #   _shim.sh PYTHON RESTARTS TOKEN PROGRAM [ARGUMENTS]
 # Where no process has joined the job (holdfast.init(), or a kept state), the successor of a lost one
-# does not run the program: it writes TOKEN into its log, and the launcher starts all again. A spare
-# waits until one has (_spare.py).
+# does not run the program: it writes TOKEN into its log, with how the lost one ended, and the launcher
+# starts all again. A spare waits until one has (_spare.py).
 python=$1 restarts=$2 token=$3
 shift 3
 if [ "$MS_ROLE" = MS_SCHED ]; then
@@ -18,11 +18,11 @@ if [ "$attempt" -gt 1 ] && [ -z "$HOLDFAST_SPARE_FD" ]; then
     [ -e "$file" ] && joined=yes
   done
   if [ -z "$joined" ]; then
-    echo "$token"
+    echo "$token $HOLDFAST_PYTHON_PREDECESSOR"
     exec sleep 60 # The launcher ends it.
   fi
 fi
-if [ "$MS_ROLE" = MS_WORKER ] && [ -z "$HOLDFAST_SPARE_FD" ]; then
+if [ "$MS_ROLE" = MS_WORKER ] && [ -n "$MS_NODE_ID" ]; then # A spare for any place has none yet.
   export RANK="$MS_NODE_ID" LOCAL_RANK="$MS_NODE_ID" ROLE_RANK="$MS_NODE_ID"
 fi
 export TORCHELASTIC_RESTART_COUNT=$((restarts + attempt - 1))

@@ -2,10 +2,10 @@
 
     _spare.py TOKEN PROGRAM [ARGUMENTS]
 
-Before, and in a program that never keeps anything, it could take nobody's place: it has no rank
-that the program could read, and the others would not wait for it. If it is given a place all the
-same, it writes TOKEN into its log, and the launcher starts all again. _shim.sh starts it by its
-path, so it imports nothing of ours.
+Before, and in a program that never keeps anything, it could take nobody's place: the others would
+not wait for it. If it is given a place all the same, it writes TOKEN into its log, with how its
+predecessor ended, and the launcher starts all again. _shim.sh starts it by its path, so it imports
+nothing of ours.
 """
 
 from __future__ import annotations
@@ -54,11 +54,16 @@ def main(token: str, command: list[str]) -> NoReturn:
             os.read(changes, 1 << 16)
         if place not in ready or something_is_kept(folder):
             continue
-        if not os.read(place, 256):  # The job has ended.
+        words = os.read(place, 4096).decode(errors="replace").strip().split(" ", 2)
+        if words == [""]:  # The job has ended.
             raise SystemExit(0)
-        print(token, flush=True)
+        print(token, *words[2:], flush=True)  # After the place and the attempt.
         signal.alarm(60)
         signal.pause()  # The launcher ends it.
+    if "RANK" not in os.environ:  # It is a spare for any place.
+        site = str(Path(__file__).resolve().with_name("_site"))
+        others = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join([site, others] if others else [site])
     os.execvp(command[0], command)
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import stat
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Final
 
 from holdfast._core import Optimizer, Place, Session, Worker
 from holdfast._errors import UserError
 from holdfast._output import outlive_a_full_disk
+from holdfast._ranks import are_known, wait_where_they_are_read
 from holdfast._waiting import abandoned
 
 
@@ -56,6 +54,11 @@ class Job:
     def solo(self) -> bool:
         """Whether this process is a world of its own, without a launcher."""
         return self.worker.solo
+
+    @property
+    def bound_rank(self) -> int | None:
+        """The rank that this spare was started for (`--spares all`), known without waiting."""
+        return self.worker.bound_rank
 
     @property
     def waits_spare(self) -> bool:
@@ -123,64 +126,12 @@ def exit_code_of(status: object) -> int:
     return 0 if status is None else status if isinstance(status, int) else 1
 
 
-RANKS: Final = ("RANK", "LOCAL_RANK", "ROLE_RANK")
-
-
-class _Waiting(type(os.environ)):  # type: ignore[misc]
-    """The environment of a spare: who asks it for a rank waits until there is one."""
-
-    def __getitem__(self, key: str) -> str:
-        if key in RANKS and _waits():
-            _say_where(key)
-            _ = init().place
-        value: str = _USUAL.__getitem__(self, key)
-        return value
-
-
-def _waits() -> bool:
-    os.environ.__class__ = _USUAL  # Whoever waits reads it, too.
-    return _spare_of == os.getpid() and not any(name in os.environ for name in RANKS)
-
-
-def _say_where(key: str) -> None:
-    """Say which line waits: all that comes after it is left for the recovery."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame and frame.f_globals.get("__name__") in ("os", "collections.abc"):
-        frame = frame.f_back
-    if frame:
-        line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        print(
-            f"holdfast: this spare waits for its rank at {line}, which reads {key}", file=sys.stderr
-        )
-
-
-_USUAL: Final = type(os.environ)
-_spare_of = 0  # The process; its children have no rank to wait for.
-
-
-def prepare_spare() -> None:
-    """Let this process, if it is a spare, wait where its program reads its rank in os.environ.
-
-    Programs written for torchrun do so at their top; there a KeyError would end it.
-    """
-    global _spare_of
-    if "RANK" not in os.environ and _has_the_pipe_of_a_spare():
-        _spare_of = os.getpid()
-        os.environ.__class__ = _Waiting
-
-
-def _has_the_pipe_of_a_spare() -> bool:
-    """Whether this process will be told its rank; what a spare starts inherits its words only."""
-    given = os.environ.get("HOLDFAST_SPARE_FD", "")
-    try:
-        return stat.S_ISFIFO(os.fstat(int(given)).st_mode)
-    except (OSError, ValueError):
-        return False
+prepare_spare = wait_where_they_are_read
 
 
 def publish(place: Place) -> None:
     """Set the variables that programs written for torchrun read, where they are not set."""
-    os.environ.__class__ = _USUAL  # To see what is set is not to wait for it.
+    are_known()
     rank, size = str(place.rank), str(place.world_size)
     for name, value in {
         "RANK": rank,

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -90,10 +90,10 @@ class Job:
             time.sleep(0.002)
         raise AssertionError(f"rank {rank} did not come to step {step}\n" + self.logs())
 
-    def scheduler(self) -> int:
-        """Return the process that serves the job."""
+    def _process(self, mark: bytes) -> int:
+        """Return the process of this job whose command or environment has a word."""
         mine = {self.process.pid}
-        for _ in range(2):  # The launcher's child is the agent, whose child we look for.
+        for _ in range(2):  # The launcher's child is the agent, whose children we look for.
             for stat in Path("/proc").glob("[0-9]*/stat"):
                 with contextlib.suppress(OSError):
                     words = stat.read_text().rpartition(")")[2].split()
@@ -101,9 +101,28 @@ class Job:
                         mine.add(int(stat.parent.name))
         for pid in mine:
             with contextlib.suppress(OSError):
-                if b"MS_ROLE=MS_SCHED" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                place = Path(f"/proc/{pid}")
+                words = [
+                    *(place / "environ").read_bytes().split(b"\0"),
+                    (place / "comm").read_bytes(),
+                ]
+                if mark in words:
                     return pid
-        raise AssertionError("the job has no scheduler")
+        raise AssertionError(f"the job has no process with {mark!r}")
+
+    def scheduler(self) -> int:
+        """Return the process that serves the job."""
+        return self._process(b"MS_ROLE=MS_SCHED")
+
+    @contextlib.contextmanager
+    def without_its_agent(self) -> Iterator[None]:
+        """Stop the agent, who would replace what is lost, for a time."""
+        agent = self._process(b"msrun\n")
+        os.kill(agent, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(agent, signal.SIGCONT)
 
     def trace(self) -> list[dict[str, Any]]:
         """Return what all processes have noted so far, in the order of time."""

@@ -14,7 +14,7 @@ from holdfast._errors import UserError
 _LIBRARY: Final = Path(__file__).resolve().parent.parent / "lib" / "libholdfast_mindspore.so"
 REDUCE, GATHER, SCATTER, BROADCAST = range(4)
 _TEXT_ROOM: Final = 1024
-_ADJOINT: Final = 1000  # Apart from the numbers of what a program makes.
+NUMBERS: Final = 256  # Of operators of one kind in one group, beyond which they begin again.
 
 
 def _load() -> c.CDLL:
@@ -22,7 +22,7 @@ def _load() -> c.CDLL:
         raise ImportError(f"{_LIBRARY} is missing; install Holdfast anew with `pip install .`")
     assert _core.lib  # The library below it.
     lib = c.CDLL(str(_LIBRARY))
-    lib.hfg_describe.argtypes = [c.c_uint32, *[c.c_int32] * 5, c.c_float, *[c.c_int32] * 3]
+    lib.hfg_describe.argtypes = [c.c_uint32, *[c.c_int32] * 5, c.c_float, *[c.c_int32] * 4]
     lib.hfg_group.argtypes = [c.c_uint32, c.c_void_p]
     lib.hfg_on_training.argtypes = lib.hfg_on_echo.argtypes = [c.CFUNCTYPE(None)]
     lib.hfg_status.argtypes = [c.c_char_p, c.c_uint64]
@@ -92,8 +92,9 @@ def _slot(
     factor: float = 1.0,
     training: bool = False,
     place: int = 0,
+    backward: bool = False,
 ) -> int:
-    key = (kind, op, group, root, size, factor, training, number, place)
+    key = (kind, op, group, root, size, factor, training, number, place, backward)
     if key not in _slots:
         if len(_slots) == _lib.hfg_slots():
             raise UserError(
@@ -105,15 +106,27 @@ def _slot(
     return _slots[key]
 
 
-def _custom(slot: int, shapes: Callable[..., Any], bprop: Callable[..., Any] | None) -> Any:
+# What MindSpore's runtime finds ready it starts, in an order of each rank's own, unless something
+# ties it. An operator with a side effect on the outside is tied to the one before it in the
+# program's text, and so is what its bprop calls if that is said, too (auto_monad.cc). What begins
+# the backward part is tied to nothing: so each adjoint takes the result of its operator as well.
+def _custom(slot: int, shapes: Callable[..., Any], types: Callable[..., Any], bprop: Any) -> Any:
     from mindspore import ops
 
     name = f"{_LIBRARY}:hfg_operator_{slot:03x}"
-    return ops.Custom(name, shapes, _same, "aot", bprop=bprop)
+    made = ops.Custom(name, shapes, types, "aot", bprop=bprop)
+    made.add_prim_attr("side_effect_io", True)
+    if bprop is not None:
+        made.add_prim_attr("side_effect_backprop", True)
+    return made
 
 
 def _same(*given: Any) -> Any:
     return given if len(given) > 1 else given[0]
+
+
+def _first(given: Any, after: Any) -> Any:
+    return given
 
 
 def reduce(
@@ -126,8 +139,12 @@ def reduce(
     gradients.
     """
     slot = _slot(REDUCE, op, group, 0, size, number, factor, training)
-    adjoint = _custom(slot, _same, None)
-    return _custom(slot, _same, _backward(adjoint) if op is Op.SUM and not training else None)
+    bprop = None
+    if not training and op is not Op.PRODUCT:
+        back = _slot(REDUCE, Op.SUM, group, 0, size, number, backward=True)
+        adjoint = _custom(back, _first, _first, None)
+        bprop = _backward(adjoint) if op is Op.SUM else _backward_of_one(adjoint)
+    return _custom(slot, _same, _same, bprop)
 
 
 def gather(group: int, size: int, place: int, number: int = 0) -> Any:
@@ -135,46 +152,56 @@ def gather(group: int, size: int, place: int, number: int = 0) -> Any:
 
     `place`: of this rank in the group.
     """
-    adjoint = _scatter(group, size, place, Op.SUM, number + _ADJOINT, None)
-    return _gather(group, size, number, _backward(adjoint))
-
-
-def _gather(group: int, size: int, number: int, bprop: Callable[..., Any] | None) -> Any:
+    back = _slot(SCATTER, Op.SUM, group, 0, size, number, place=place, backward=True)
+    adjoint = _custom(back, lambda shape, after: _part(shape, size), _first, None)
     slot = _slot(GATHER, Op.SUM, group, 0, size, number)
-    return _custom(slot, lambda shape: [shape[0] * size, *shape[1:]], bprop)
+    return _custom(slot, lambda shape: _whole(shape, size), _same, _backward(adjoint))
 
 
 def scatter(group: int, size: int, place: int, op: Op, number: int = 0) -> Any:
     """Make the operator that reduces its input and keeps this rank's part, by its place."""
-    adjoint = _gather(group, size, number + _ADJOINT, None)
-    bprop = _backward(adjoint) if op is Op.SUM else None
-    return _scatter(group, size, place, op, number, bprop)
-
-
-def _scatter(
-    group: int, size: int, place: int, op: Op, number: int, bprop: Callable[..., Any] | None
-) -> Any:
+    bprop = None
+    if op is Op.SUM:
+        back = _slot(GATHER, Op.SUM, group, 0, size, number, backward=True)
+        bprop = _backward(_custom(back, lambda shape, after: _whole(shape, size), _first, None))
     slot = _slot(SCATTER, op, group, 0, size, number, place=place)
-
-    def shapes(shape: Sequence[int]) -> list[int]:
-        if shape[0] >= 0 and shape[0] % size:
-            raise UserError(
-                f"ReduceScatter divides the first dimension by the group's size: {shape[0]} is no "
-                f"multiple of {size}"
-            )
-        return [shape[0] // size, *shape[1:]]
-
-    return _custom(slot, shapes, bprop)
+    return _custom(slot, lambda shape: _part(shape, size), _same, bprop)
 
 
+def _whole(shape: Sequence[int], size: int) -> list[int]:
+    return [shape[0] * size, *shape[1:]]
+
+
+def _part(shape: Sequence[int], size: int) -> list[int]:
+    if shape[0] >= 0 and shape[0] % size:
+        raise UserError(
+            f"ReduceScatter divides the first dimension by the group's size: {shape[0]} is no "
+            f"multiple of {size}"
+        )
+    return [shape[0] // size, *shape[1:]]
+
+
+# MindSpore's graph compiler reads the source of these: it can make no operator in there.
 def _backward(adjoint: Any) -> Callable[..., Any]:
-    # MindSpore's graph compiler reads the source of this: it can make no operator in there.
     def bprop(x, out, dout):  # type: ignore[no-untyped-def]
-        return (adjoint(dout),)
+        return (adjoint(dout, out),)
+
+    return bprop
+
+
+def _backward_of_one(adjoint: Any) -> Callable[..., Any]:
+    """Return the backward function of MAX and MIN: who had the result gets the gradient."""
+    from mindspore import ops
+
+    equal, cast, type_of = ops.Equal(), ops.Cast(), ops.DType()
+
+    def bprop(x, out, dout):  # type: ignore[no-untyped-def]
+        summed = adjoint(dout, out)
+        return (summed * cast(equal(x, out), type_of(summed)),)
 
     return bprop
 
 
 def broadcast(group: int, size: int, root: int, number: int = 0) -> Any:
     """Make the operator that gives all ranks the root's inputs."""
-    return _custom(_slot(BROADCAST, Op.SUM, group, root, size, number), _same, None)
+    return _custom(_slot(BROADCAST, Op.SUM, group, root, size, number), _same, _same, None)

@@ -14,7 +14,6 @@ Start it with `holdfast run --nproc-per-node 4 train.py`. See docs/pytorch.md.
 
 from __future__ import annotations
 
-import gc
 from typing import Final
 
 try:
@@ -27,6 +26,7 @@ except ModuleNotFoundError as error:
 from holdfast._errors import Error, PeerError, UserError, WorldError
 from holdfast.job import prepare_spare
 from holdfast.torch import _engine, _register
+from holdfast.torch._beginning import begin_as_the_first
 from holdfast.torch._state import State
 
 TRIED: Final = ("2.13",)
@@ -49,10 +49,9 @@ def init() -> None:
         )
     if ".".join(torch.__version__.split(".")[:2]) not in TRIED:
         _engine.say(f"torch {torch.__version__} was not tried; those that were: {', '.join(TRIED)}")
-    _register.init_process_group(_engine.start(managed=True))
-    # What is imported stays. The first optimizer of a process imports 800 modules more, and looks
-    # for garbage among all that there is would be a quarter of that, also in a recovery.
-    gc.freeze()
+    engine = _engine.start(managed=True)
+    _register.init_process_group(engine)
+    begin_as_the_first(engine)
 
 
 _register.register()

@@ -2,22 +2,19 @@
 
 The image of a step is made when the step ends, so it does not have these changes. A survivor whose
 next step is void gets them back from here; a replacement makes them again by running the program.
-Unless its loop begins past them, at the epoch of a snapshot that was written after them: then it
-takes them from a file of its predecessor's in the job's folder.
 """
 
 from __future__ import annotations
 
 import pickle
-from contextlib import suppress
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from holdfast.torch._files import write_whole
-from holdfast.torch._image import Kept, Key
+from holdfast._vars import dumps
+from holdfast.torch._kept import Kept
 from holdfast.torch._optimizers import local
+from holdfast.torch._plan import Key
 
 
 class Between:
@@ -35,6 +32,7 @@ class Between:
             if key not in image or not torch.equal(image[key], local(tensor).detach())
         }
         self._keys = set(now)
+        self._distributed = {key for key, tensor in now.items() if local(tensor) is not tensor}
         self._objects = pickle.dumps(kept.objects(), pickle.HIGHEST_PROTOCOL)
         self._generators: list[tuple[torch.Generator, Tensor]] = []
 
@@ -42,41 +40,32 @@ class Between:
         """Have these be as they are now: the pass's order was drawn from them since."""
         self._generators = [(generator, generator.get_state()) for generator in generators]
 
+    def difference(self, other: Between) -> str:
+        """Return the name of something that differs from another one; nothing: nothing does.
+
+        Gradients do not count.
+        """
+        for key in sorted(self._tensors.keys() | other._tensors.keys(), key=str):
+            one, two = self._tensors.get(key), other._tensors.get(key)
+            is_same = one is not None and two is not None and torch.equal(local(one), local(two))
+            if key[0] != "gradient" and not is_same:
+                return ".".join(map(str, key[1:]))
+        if self._objects == other._objects:
+            return ""
+        mine, its = pickle.loads(self._objects), pickle.loads(other._objects)
+        parts = {**mine["others"], "vars": mine["vars"], "optimizer": mine["groups"]}
+        was = {**its["others"], "vars": its["vars"], "optimizer": its["groups"]}
+        return next((name for name in parts if dumps(parts[name]) != dumps(was[name])), "")
+
     @torch.no_grad()
     def put_back(self, kept: Kept) -> None:
         """Make the changes again. Requires: everything is as in the image."""
-        keys = set(self._keys)
-        if not self._with_gradients:
-            keys.update(key for key, _ in kept.walk(True) if key[0] == "gradient")
-        kept.change(self._tensors, keys, pickle.loads(self._objects))
+        tensors = {
+            key: local(self._tensors.get(key, there)).detach()
+            for key, there in {**dict(kept.walk(self._with_gradients)), **self._tensors}.items()
+            if key in self._keys
+        }
+        objects = pickle.loads(self._objects)
+        kept.restore(tensors, self._distributed, objects, self._with_gradients)
         for generator, state in self._generators:
             generator.set_state(state)
-
-    def hand_on(self, kept: Kept, path: Path, at: tuple[int, int], passed_over: bool) -> bool:
-        """Leave this to a successor; or, `passed_over`, take a predecessor's. False: it has none.
-
-        `at`: the version it follows, and the pass that begins.
-        """
-        if not passed_over:
-            self._save(path, at)
-        elif self._load(path, at):
-            self.put_back(kept)
-        else:
-            return False
-        return True
-
-    def _save(self, path: Path, at: tuple[int, int]) -> None:
-        """Write this for a successor."""
-        tensors = {key: local(tensor) for key, tensor in self._tensors.items()}
-        with suppress(OSError):  # There is no room; _load() finds nothing then.
-            path.unlink(missing_ok=True)
-            write_whole(path, pickle.dumps((at, tensors, self._keys, self._objects)))
-
-    def _load(self, path: Path, at: tuple[int, int]) -> bool:
-        """Become what a predecessor wrote. False: it wrote none at this place."""
-        with suppress(OSError):
-            then, tensors, keys, objects = pickle.loads(path.read_bytes())
-            if then == at:
-                self._tensors, self._keys, self._objects = tensors, keys, objects
-                return True
-        return False

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from holdfast._errors import UserError
-from holdfast.torch._random import derive, get_states, reseed, seed_all, seed_of, set_states
+from holdfast.torch._random import Seeds, get_states, note, reseed, seed_of, set_states
 
 _AT_ONCE: Final = 1 << 20  # Indices, or batches of them, that are held at once.
 
@@ -31,7 +31,7 @@ def length_of(source: Any) -> int | None:
 class _Ticket(NamedTuple):
     """What a sampler gives instead of an index (or a batch of them)."""
 
-    seed: int
+    seed: Seeds
     what: Any
 
 
@@ -45,11 +45,11 @@ class _Seeded(torch.utils.data.Dataset[Any]):
         return len(self._dataset)
 
     def __getitem__(self, ticket: _Ticket) -> Any:
-        seed_all(ticket.seed)
+        ticket.seed.set()
         return self._dataset[ticket.what]
 
     def __getitems__(self, ticket: _Ticket) -> Any:
-        seed_all(ticket.seed)
+        ticket.seed.set()
         many = getattr(self._dataset, "__getitems__", None)
         return many(ticket.what) if many else [self._dataset[i] for i in ticket.what]
 
@@ -69,7 +69,7 @@ class _Seeded(torch.utils.data.Dataset[Any]):
         self.__dict__["_dataset"] = state
 
 
-def _pieces(sampler: Any, seed: int, skip: int) -> Iterator[list[Any]]:
+def _pieces(sampler: Any, seed: Seeds, skip: int) -> Iterator[list[Any]]:
     """Yield what a sampler gives after `skip`; what it draws follows from `seed` alone.
 
     Not from when the loader asks: that is in a step, or before it where there are workers, and a
@@ -80,7 +80,7 @@ def _pieces(sampler: Any, seed: int, skip: int) -> Iterator[list[Any]]:
     length = length_of(sampler)
     size = length if length and length <= _AT_ONCE else 1
     outer = get_states()
-    seed_all(seed)
+    seed.set()
     order = iter(sampler)
     for _ in islice(order, skip):
         pass
@@ -98,9 +98,9 @@ def _pieces(sampler: Any, seed: int, skip: int) -> Iterator[list[Any]]:
 class _Tickets:
     """A sampler of tickets, from position `skip` on."""
 
-    def __init__(self, sampler: Any) -> None:
+    def __init__(self, sampler: Any, seed: Seeds) -> None:
         self._sampler = sampler
-        self.seed = 0
+        self.seed = seed
         self.skip = 0
 
     def __len__(self) -> int:
@@ -109,9 +109,9 @@ class _Tickets:
     def __iter__(self) -> Iterator[_Ticket]:
         seed, skip = self.seed, self.skip
         position = skip
-        for piece in _pieces(self._sampler, derive(seed, "order"), skip):
+        for piece in _pieces(self._sampler, seed.derive("order"), skip):
             for what in piece:
-                yield _Ticket(derive(seed, "batch", position), what)
+                yield _Ticket(seed.derive("batch", position), what)
                 position += 1
 
 
@@ -136,15 +136,18 @@ class Mark(NamedTuple):
 class Feeder:
     """One source of batches."""
 
-    def start(self, epoch: int, skip: int, state: Mark | None) -> Iterator[Any]:
-        """Iterate an epoch from position `skip`, where the source has come to `state`."""
+    def start(self, epoch: int, order: int, skip: int, state: Mark | None) -> Iterator[Any]:
+        """Iterate a pass of an epoch from position `skip`; the source has come to `state`.
+
+        What is drawn for it follows from `order`, a number of its own.
+        """
         raise NotImplementedError
 
     def take_up(self, state: Mark | None) -> None:
         """Bring the source to where its epoch ended, without start()."""
 
-    def recall(self, epoch: int, seeds: tuple[int, ...]) -> None:
-        """Go by the seeds with which a predecessor began an epoch, whatever the program set."""
+    def recall(self, order: int, seeds: tuple[int, ...]) -> None:
+        """Know the program's seeds, with which a predecessor began a pass."""
 
     def lose(self) -> None:
         """Let the source be brought to its mark again before its next epoch."""
@@ -157,6 +160,10 @@ class Feeder:
     def generators(self) -> list[torch.Generator]:
         """What start() seeds, of the program's own."""
         return []
+
+    def items(self) -> Any:
+        """Return what gives items by index, if any; each is to follow from its index alone."""
+        return None
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -182,14 +189,15 @@ class Feeder:
 class _Loader(Feeder):
     """A DataLoader over a map-style dataset."""
 
-    def __init__(self, loader: DataLoader[Any], seed: int) -> None:
+    def __init__(self, loader: DataLoader[Any], seed: Seeds) -> None:
         self._seed = seed
+        self._dataset = loader.dataset
         self._loader = copy.copy(loader)  # Its own workers; the user's loader stays as it is.
         fields = self._loader.__dict__
         fields["dataset"] = _Seeded(loader.dataset)
         fields["_iterator"] = None
         which = "batch_sampler" if loader.batch_sampler is not None else "sampler"
-        self._tickets = _Tickets(fields[which])
+        self._tickets = _Tickets(fields[which], seed)
         fields[which] = self._tickets
         batches = getattr(loader.batch_sampler, "sampler", None)
         given = (loader.sampler, loader.batch_sampler, batches)
@@ -198,35 +206,38 @@ class _Loader(Feeder):
         unique = {id(g): g for g in found if isinstance(g, torch.Generator)}
         self._generators = list(unique.values())
 
-    def start(self, epoch: int, skip: int, state: Mark | None) -> Iterator[Any]:
+    def start(self, epoch: int, order: int, skip: int, state: Mark | None) -> Iterator[Any]:
         sampler: Any
         for sampler in self._samplers:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
         before = [(generator, generator.get_state()) for generator in self._generators]
         for generator, seed in zip(self._generators, self.seeds, strict=True):
-            reseed(generator, seed, epoch)
-        self._tickets.seed = derive(self._seed, "data", epoch)
+            reseed(generator, seed, order)
+        self._tickets.seed = self._seed.derive("data", order)
         self._tickets.skip = skip
-        seed_all(derive(self._seed, "epoch", epoch))
+        self._seed.derive("epoch", order).set()
         batches = iter(self._loader)
         return _put_back(before, batches) if skip and before else batches
 
-    def recall(self, epoch: int, seeds: tuple[int, ...]) -> None:
-        for generator, now, seed in zip(self._generators, self.seeds, seeds, strict=False):
-            if now != seed:  # Else State may have brought it to where its last step left it.
-                reseed(generator, seed, epoch)
+    def recall(self, order: int, seeds: tuple[int, ...]) -> None:
+        for generator, seed in zip(self._generators, seeds, strict=False):
+            note(generator, seed, order)  # State may have brought it to what this stands for.
 
     @property
     def generators(self) -> list[torch.Generator]:
         return self._generators
+
+    def items(self) -> Any:
+        return self._dataset
 
     @property
     def seeds(self) -> tuple[int, ...]:
         # Every step seeds torch's own, the program did that before State.
         common = [torch.default_generator, *torch.cuda.default_generators]
         return tuple(
-            self._seed if any(g is c for c in common) else seed_of(g) for g in self._generators
+            self._seed.torch if any(g is c for c in common) else seed_of(g)
+            for g in self._generators
         )
 
     @property
@@ -253,13 +264,13 @@ def _put_back(states: list[tuple[torch.Generator, Any]], batches: Iterator[Any])
 class _Indexed(Feeder):
     """A list of batches, or anything else with a length and places."""
 
-    def __init__(self, batches: Sequence[Any], seed: int) -> None:
+    def __init__(self, batches: Sequence[Any], seed: Seeds) -> None:
         self._batches = batches
         self._seed = seed
 
-    def start(self, epoch: int, skip: int, state: Mark | None) -> Iterator[Any]:
+    def start(self, epoch: int, order: int, skip: int, state: Mark | None) -> Iterator[Any]:
         for i in range(skip, len(self._batches)):
-            seed_all(derive(self._seed, "data", epoch, i))
+            self._seed.derive("data", order, i).set()
             yield self._batches[i]
 
     @property
@@ -276,7 +287,7 @@ class Whereabouts:
 class _Stateful(Feeder):
     """An iterable that can tell and take up its position (state_dict, load_state_dict)."""
 
-    def __init__(self, source: Any, seed: int, at: Whereabouts) -> None:
+    def __init__(self, source: Any, seed: Seeds, at: Whereabouts) -> None:
         self._source = source
         self._seed = seed
         self._at = at
@@ -295,14 +306,14 @@ class _Stateful(Feeder):
                         next(batches, None)
         self._at.is_there = True
 
-    def start(self, epoch: int, skip: int, state: Mark | None) -> Iterator[Any]:
+    def start(self, epoch: int, order: int, skip: int, state: Mark | None) -> Iterator[Any]:
         self._at.is_there = self._at.is_there and not skip
         self.take_up(state)
         holder: Any
         for holder in (self._source, getattr(self._source, "sampler", None)):
             if hasattr(holder, "set_epoch"):
                 holder.set_epoch(epoch)
-        seed_all(derive(self._seed, "epoch", epoch))
+        self._seed.derive("epoch", order).set()
         return iter(self._source)
 
     def state(self) -> Any:
@@ -361,7 +372,7 @@ def tells_its_position(source: Any) -> bool:
     return hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
 
 
-def feeder_of(source: Any, seed: int, at: Whereabouts | None = None) -> Feeder:
+def feeder_of(source: Any, seed: Seeds, at: Whereabouts | None = None) -> Feeder:
     """Return the feeder for what a user gave to steps(); `at`: of an earlier one for the same."""
     if tells_its_position(source):
         return _Stateful(source, seed, at or Whereabouts())

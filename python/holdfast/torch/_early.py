@@ -9,12 +9,9 @@ gives if it gets its rank before the rank has given that.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import json
 import os
 import select
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -24,19 +21,13 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import Tensor
 
-from holdfast._errors import PeerError, WorldError
-from holdfast.torch._files import write_whole
-from holdfast.torch._frames import callers
+from holdfast._errors import PeerError, UserError, WorldError
+from holdfast._files import write_whole
 
 if TYPE_CHECKING:
     from holdfast.torch._engine import Engine
 
 LIMIT: Final = 1 << 24  # Bytes of an operand up to which it is kept: the folder is memory.
-_NOT_OF_THE_PROGRAM: Final = (
-    f"{Path(torch.__file__).parent}/",
-    f"{Path(__file__).parent.parent}/",
-    "<frozen",
-)
 _LOOK_EVERY_S: Final = 0.0005
 _SELDOM_S: Final = 0.02
 
@@ -54,43 +45,32 @@ class Early:
         self._engine = engine
         self._made: Counter[tuple[str, str]] = Counter()
         self._owed: list[tuple[str, str, bytes, int | None]] = []
-        self._called: list[tuple[str, str, int, str]] = []  # Not written yet.
-        self._known: dict[tuple[str, str, int], str] = {}  # The calls of the rank `_of`.
-        self._of: int | None = None
-        self._over = False  # That rank was past its State when they were read.
         self._succeeds: bool | None = None
 
     def gather(
         self, label: str, ranks: Sequence[int], what: str, mine: Tensor, everyone: Tensor
     ) -> bool:
         """Fill the rows of `everyone` with what each rank gave; its own row holds `mine`."""
-        if (name := self._begin(label)) is None:
-            return False
+        name = self._begin(label)
         self._give(name, what, mine)
         return all(self._take(name, what, rank, row) for rank, row in zip(ranks, everyone))
 
     def broadcast(self, label: str, root: int, tensor: Tensor) -> bool:
         """Copy what rank `root` gave."""
-        if (name := self._begin(label)) is None:
-            return False
+        name = self._begin(label)
         self._give(name, "a broadcast", tensor, by=root)
         return self._take(name, "a broadcast", root, tensor)
 
     def send(self, label: str, to: int, block: Tensor) -> None:
         """Give a block to one rank. A spare waits for its own."""
         rank = self._engine.place.rank
-        if name := self._begin(f"{label}-from-{rank}-to-{to}", "sent"):
-            self._give(name, "a block", block)
+        self._give(self._begin(f"{label}-from-{rank}-to-{to}", "sent"), "a block", block)
 
     def receive(self, label: str, source: int, block: Tensor) -> Callable[[], bool]:
         """Return what takes the block that `source` sent to this rank. A spare waits for it."""
         own = self._engine.place.rank
         name = self._begin(f"{label}-from-{source}-to-{own}", "received")
-        return lambda: name is not None and self._take(name, "a block", source, block)
-
-    def is_over(self, label: str) -> bool:
-        """Whether the next exchange of a group was not made by this rank's predecessor."""
-        return self._next(label, "")[0] is None
+        return lambda: self._take(name, "a block", source, block)
 
     @property
     def succeeds(self) -> bool:
@@ -100,10 +80,22 @@ class Early:
         return self._succeeds
 
     def end(self) -> None:
-        """Say that this rank's State is made. Requires: the rank is known."""
-        if not self._engine.worker.solo:
-            self._give_what_is_owed()
-            self._past(self._engine.place.rank).touch()
+        """Say that this rank's State is made. Requires: the rank is known.
+
+        UserError: this process has exchanged more or less than its predecessor, so that what it
+        was told may have been meant for another question.
+        """
+        if self._engine.worker.solo:
+            return
+        self._give_what_is_owed()
+        past, mine = self._past(self._engine.place.rank), str(sorted(self._made.items()))
+        if past.exists() and past.read_text() != mine:
+            raise UserError(
+                "between hf.init() and hf.State(...) this process exchanged other things than the "
+                "one it replaces, and is told the answers in their order. Exchange the same there "
+                "in every start; load a checkpoint after State: `if state.n == 0: load()`"
+            )
+        write_whole(past, mine.encode())
 
     def leave(self) -> None:
         """Say that this rank's program has ended well, and never made a State."""
@@ -119,55 +111,10 @@ class Early:
 
     # ---- Inside ---------------------------------------------------------------------------------
 
-    def _next(self, label: str, part: str) -> tuple[int | None, str]:
-        """Return the number of the exchange that is asked for here, and the place of the call.
-
-        None: it was not made at the first start. Which one it is, is told by where the program
-        calls: what it makes only if there is a checkpoint must not take the place of what follows.
-        """
-        number, site = self._made[label, part] + 1, f"{label} {part} {_site()}"
-        calls = self._calls()
-        while (label, part, number) in calls:
-            if calls[label, part, number] == site:
-                return number, site
-            number += 1
-        return (None if self._over else number), site
-
-    def _begin(self, label: str, part: str = "") -> str | None:
-        number, site = self._next(label, part)
-        if number is None:
-            return None
-        self._made[label, part] = number
-        self._called.append((label, part, number, site))
-        if not self._engine.waits_spare:
-            self._write_calls()
-        return f"exchange-{label}-{number}"
-
-    def _write_calls(self) -> None:
-        if not self._called:
-            return
-        calls = self._calls()
-        with self.file(f"calls-{self._engine.place.rank}").open("a") as file:
-            for call in self._called:
-                if call[:3] not in calls:
-                    file.write(json.dumps(call) + "\n")
-        self._called.clear()
-
-    def _calls(self) -> dict[tuple[str, str, int], str]:
-        """Return where a predecessor exchanged what; for a spare: where rank 0 did."""
-        rank = 0 if self._engine.waits_spare else self._engine.place.rank
-        if self._of != rank:
-            self._of, self._over = rank, self._past(rank).exists()
-            self._known = {}
-            with contextlib.suppress(FileNotFoundError):
-                file = self.file(f"calls-{rank}")
-                whole, _, torn = file.read_text().rpartition("\n")
-                for line in whole.splitlines():
-                    label, part, number, site = json.loads(line)
-                    self._known[label, part, number] = site
-                if torn and not self._engine.waits_spare:  # Its writer was killed; we go on there.
-                    os.truncate(file, file.stat().st_size - len(torn.encode()))
-        return self._known
+    def _begin(self, label: str, part: str = "") -> str:
+        """Return the name of the next exchange of a group: they are told apart by their order."""
+        self._made[label, part] += 1
+        return f"exchange-{label}-{self._made[label, part]}"
 
     def _give(self, name: str, what: str, data: Tensor, by: int | None = None) -> None:
         """Give a part; `by`: only as that rank."""
@@ -226,7 +173,6 @@ class Early:
             self._give_what_is_owed()
 
     def _give_what_is_owed(self) -> None:
-        self._write_calls()
         owed, self._owed = self._owed, []
         for name, what, raw, by in owed:
             if by in (None, self._engine.place.rank):
@@ -262,15 +208,6 @@ def fill(tensor: Tensor, raw: bytes) -> None:
     else:
         flat = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
         tensor.detach().copy_(flat.view(tensor.dtype).view(tensor.shape))
-
-
-def _site() -> str:
-    """Return where the program calls: its own lines, not those of torch or of this package."""
-    return " ".join(
-        f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        for frame in callers(sys._getframe(1))
-        if not frame.f_code.co_filename.startswith(_NOT_OF_THE_PROGRAM)
-    )
 
 
 def _limit_s() -> float:

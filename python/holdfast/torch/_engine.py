@@ -19,9 +19,7 @@ from holdfast import _core
 from holdfast._errors import Error, MarkedError, PeerError, UserError
 from holdfast.torch._buckets import Buckets
 from holdfast.torch._early import Early
-from holdfast.torch._exit import end_when_the_program_ends
-from holdfast.torch._frames import callers
-from holdfast.torch._told import Told
+from holdfast.torch._end import end_when_the_program_ends
 from holdfast.torch._warm import warm_up
 
 if TYPE_CHECKING:
@@ -60,12 +58,10 @@ class Engine:
         self.session: _core.Session | None = None
         self.buckets: Final = Buckets(say)
         self.early: Final = Early(self)
-        self.told: Final = Told(say)
         self.groups: weakref.WeakSet[HoldfastGroup] = weakref.WeakSet()
         self.in_step = False  # Between the start and the end of a step of the user's.
         self.marked = False  # An echo was given in this step.
         self.too_late = ""  # Why nothing can be exchanged any more: another rank has ended.
-        self.unmade = ""  # Why a step that was void can not be made again in this process.
         self.asked = False  # Between the last step and the next: the others gave an answer.
         self.guessed = False  # The same, and this process gave it itself.
         self.echoing = 0  # > 0: collectives are answered locally, whatever the phase.
@@ -74,11 +70,12 @@ class Engine:
         self.creating = False  # torch is making the default group.
         self.own_use = 0  # > 0: optimizers that step are ours.
         self.warned: set[str] = set()
-        self.exit_code: int | None = None
         self.meet: Callable[[], None] = lambda: None  # Begin a step with the others, of State.
+        # Given the seeds of this process at its State, and those of its rank's first one.
+        self.see_beginning: Callable[[Any, Any], None] = lambda mine, first: None
         self.at_end: list[Callable[[], None]] = []  # Of the training; then nothing is kept.
-        self.end_open_step: Callable[[], None] = lambda: None  # Before that, and then:
-        self.see_that_it_was_done: Callable[[], None] | None = None
+        self.see_that_it_was_done: Callable[[], None] = lambda: None
+        self.observer: Any = observer_factory(self) if observer_factory else None  # holdfast verify
         self._place: _core.Place | None = None
         self._spare = self.worker.waits_spare
 
@@ -129,6 +126,7 @@ class Engine:
         _ = self.place  # A spare waits here; whatever asks for its rank afterwards is told it.
         self.early.end()
         self.session = self.worker.open(private_bytes=private_bytes, own_private=True)
+        self.session.end_on_exit()
         return self.session
 
     def set_phase(self, phase: Phase) -> None:
@@ -203,19 +201,6 @@ class Engine:
                 "ends: `dist.barrier()` as the last line"
             )
 
-    def see_that_all_was_made(self) -> None:
-        """Raise if this process has left a step behind that has to be made again."""
-        if self.unmade:
-            raise MarkedError(self.unmade)
-
-    def give_up(self, n: int, when: str) -> str:
-        """Take note that step n was void, and can not be made again here; return what to say."""
-        self.unmade = (
-            f"step {n} was void when {when}, so it can not be made again here; all processes start "
-            f"again from step {n - 1}"
-        )
-        return self.unmade
-
     def note_between(self) -> None:
         """Take note of a collective between steps, whose result the program may go by."""
         if self.session is not None and not self.in_step and not self.own_use:
@@ -228,23 +213,31 @@ class Engine:
             self.warned.add(text)
             say(text)
 
-    def end(self) -> None:
-        """Say that the training ended well. UserError: it did not, and goes on in a successor."""
+    def finish(self) -> None:
+        """Before the training ends well. UserError: it is not over."""
         if self.phase is Phase.EARLY and self.session is None and not self.waits_spare:
             self.early.leave()
         self.drain()  # While there is a session.
-        if self.in_step and self.session is not None:
-            self.end_open_step()
-            self.in_step = False
-        if self.unmade:
-            raise UserError(self.unmade)
-        if self.session is not None and self.see_that_it_was_done is not None:
-            self.see_that_it_was_done()
+        if self.session is None:
+            return
+        if self.in_step:
+            raise UserError(
+                "the program ends within a step: nobody asked for the batch after it, so it is "
+                "not done. Let the loop over state.steps(...) come to its end, or say "
+                "state.stop() in its last step"
+            )
+        self.see_that_it_was_done()
+        while self.at_end:
+            self.at_end.pop()()
+
+    def end(self) -> None:
+        """Say that the training ended well. UserError: it is not over."""
+        self.finish()
         session, self.session = self.session, None
         if session is None:
             return
-        while self.at_end:
-            self.at_end.pop()()
+        if self.observer is not None:
+            self.observer.ended()
         self.set_phase(Phase.PLAIN)
         try:
             try:
@@ -255,6 +248,8 @@ class Engine:
             say(str(error))
 
 
+# What `holdfast verify` looks on with: made for each engine.
+observer_factory: Callable[[Engine], Any] | None = None
 engine: Engine | None = None
 
 
@@ -268,15 +263,8 @@ def start(managed: bool) -> Engine:
     return engine
 
 
-def _makes_room_for_a_checkpoint() -> bool:
-    """Whether torch.distributed.checkpoint.state_dict has an optimizer make its empty state."""
-    return any(f.f_code.co_name == "_init_optim_state" for f in callers(sys._getframe(2)))
-
-
 def _no_update_before_state(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     if engine is not None and engine.phase is Phase.EARLY and not engine.own_use:
-        if _makes_room_for_a_checkpoint():  # Of rate 0, from gradients of 0.
-            return
         raise UserError(
             "an optimizer made a step between hf.init() and hf.State(...), where nothing is "
             "exchanged with the other ranks; make the State before the first step"

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from holdfast._errors import UserError
-from holdfast.torch._image import Kept
+from holdfast.torch._kept import Kept
 from holdfast.torch._optimizers import local, parameters_of
 
 _ENOUGH: Final = 2  # One after the other: whoever drops them in every second step is found out.

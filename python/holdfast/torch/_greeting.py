@@ -17,10 +17,9 @@ class Hello(NamedTuple):
     behind: int  # It has not come to the step of the others yet.
     shapes: bytes  # A digest of what it keeps.
     version: int
-    told: bytes  # A digest of what it can be told again.
 
 
-_HELLO: Final = struct.Struct("<2Q16sQ8s")
+_HELLO: Final = struct.Struct("<2Q16sQ")
 _AGAIN: Final = struct.Struct("<3Q")
 
 
@@ -29,7 +28,7 @@ def greet(session: Session, mine: Hello) -> list[Hello] | None:
 
     Errors: PeerError if one keeps other things.
     """
-    given = _exchange(session, _HELLO.pack(*mine))
+    given = exchange(session, _HELLO.pack(*mine))
     if given is None:
         return None
     hellos = [Hello(*fields) for fields in _HELLO.iter_unpack(given)]
@@ -52,7 +51,7 @@ def greet_again(session: Session, asked: bool, guessed: bool, behind: bool) -> b
     evaluation, asked while the others had their answers already.
     """
     mine = _AGAIN.pack(asked, guessed, behind)
-    given = _exchange(session, mine)
+    given = exchange(session, mine)
     if given is None:
         return False
     all_asked, all_guessed, all_behind = zip(*_AGAIN.iter_unpack(given))
@@ -63,12 +62,12 @@ def greet_again(session: Session, asked: bool, guessed: bool, behind: bool) -> b
         raise MarkedError(
             "a process was lost after the ranks exchanged something between two steps, which its "
             "replacement can not be told again; this process ends too, so that all start again "
-            "from the last step"
+            "from the last step. state.once(f) keeps what f exchanges"
         )
     return True
 
 
-def _exchange(session: Session, mine: bytes) -> bytearray | None:
+def exchange(session: Session, mine: bytes) -> bytearray | None:
     """Return what all ranks have given, in rank order. None: a fault came."""
     everyone = bytearray(len(mine) * session.world.size)
     try:

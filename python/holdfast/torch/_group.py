@@ -7,32 +7,29 @@ order, ((r0 + r1) + r2) + ..., so their bits depend neither on buckets nor on ti
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-from holdfast import _core
 from holdfast._core import lib
 from holdfast._errors import UserError
 from holdfast.torch._eager import runs_as_it_is
 from holdfast.torch._early import as_bytes, fill
 from holdfast.torch._engine import Phase
-from holdfast.torch._member import Member
+from holdfast.torch._exchanges import Exchanges
 from holdfast.torch._operands import (
     DTYPES,
     KIND,
     OPS,
     as_dense,
     check,
-    counts,
     fold,
     operation_of,
     overlap,
 )
-from holdfast.torch._work import Done, Later, Started
+from holdfast.torch._work import Done
 
 _SMALL: Final = 1 << 16  # Bytes up to which a float operand is kept for its exact echo.
 _NOTHING: Final = torch.empty(0)
@@ -40,7 +37,7 @@ _LARGE: Final = 1 << 18  # Bytes from which a sum may run on a thread of its own
 
 
 @runs_as_it_is
-class HoldfastGroup(Member):
+class HoldfastGroup(Exchanges):
     """Some ranks of the job, through all generations."""
 
     # ---- Reductions -----------------------------------------------------------------------------
@@ -114,8 +111,6 @@ class HoldfastGroup(Member):
             return
         if (parts := self._early_parts("a sum", dense, kind)) is not None:
             fill(dense, as_bytes(fold(kind, parts)))
-        elif self._again(dense):
-            pass
         elif not (group := self._group()):
             self._echo(dense, dense, kind)
         else:
@@ -126,8 +121,6 @@ class HoldfastGroup(Member):
             if status:
                 self._engine.cut_short(status)
                 self._echo(dense, keep, kind)
-            else:
-                self._note(dense)
         if dense is not tensor:
             tensor.copy_(dense)
 
@@ -187,8 +180,6 @@ class HoldfastGroup(Member):
         if output.numel() == 0:
             return Done([output])
         parts = self._early_parts("a sum", source, kind)
-        if parts is None and output.is_contiguous() and self._again(output):
-            return Done([output])
         group = 0 if parts is not None else self._group()
         own = source.view(self._size, -1)[self.rank()].view(output.shape)
         if parts is not None:
@@ -210,8 +201,6 @@ class HoldfastGroup(Member):
                 self._echo(output, own.clone(), kind)
             else:
                 output.copy_(mine)
-                if output.is_contiguous():
-                    self._note(output)
         return Done([output])
 
     _reduce_scatter_base = reduce_scatter_single
@@ -266,10 +255,6 @@ class HoldfastGroup(Member):
                     tensor.copy_(dense)
                 return
             self._nobody_gives()
-        if self._again(dense):
-            if dense is not tensor:
-                tensor.copy_(dense)
-            return
         if not (group := self._group()):
             return
         keep = self._keep(dense)
@@ -280,8 +265,6 @@ class HoldfastGroup(Member):
                 self._echo(dense, None, None)
             else:
                 dense.copy_(keep)
-        else:
-            self._note(dense)
         if dense is not tensor:
             tensor.copy_(dense)
 
@@ -291,15 +274,12 @@ class HoldfastGroup(Member):
         if (parts := self._early_parts("an all-gather", mine.reshape(-1))) is not None:
             rows.copy_(torch.stack(parts))
             return
-        if self._again(rows):
-            return
         group = self._group()
         if group and mine.numel():
             status = lib.hf_all_gather(
                 group, mine.data_ptr(), mine.nbytes, everyone.data_ptr(), None
             )
             if not status:
-                self._note(rows)
                 return
             self._engine.cut_short(status)
         rows.copy_(mine.reshape(1, -1).clone().expand(rows.shape))
@@ -351,117 +331,6 @@ class HoldfastGroup(Member):
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    def _exchange(
-        self, send: Tensor, send_counts: list[int], receive: Tensor, receive_counts: list[int]
-    ) -> None:
-        """Send blocks of so many elements to each rank; both tensors are dense."""
-        if self._exchange_early(send, send_counts, receive, receive_counts):
-            return
-        if self._again(receive):
-            return
-        group = self._group()
-        status = 0
-        if group:
-            size, u64 = send.element_size(), _core._U64 * self._size
-            status = lib.hf_all_to_all(
-                group,
-                send.data_ptr(),
-                u64(*(n * size for n in send_counts)),
-                receive.data_ptr(),
-                u64(*(n * size for n in receive_counts)),
-                0,
-                None,
-            )
-        if group and not status:
-            self._note(receive)
-            return
-        if status:
-            self._engine.cut_short(status)
-        mine = torch.split(send.reshape(-1), send_counts)[self.rank()]
-        for block in torch.split(receive.view(-1), receive_counts):
-            n = min(block.numel(), mine.numel())
-            block.zero_()
-            block[:n].copy_(mine[:n])
-
-    def _exchange_early(
-        self, send: Tensor, send_counts: list[int], receive: Tensor, receive_counts: list[int]
-    ) -> bool:
-        if (early := self._early(0)) is None:
-            return False
-        blocks = torch.split(send.reshape(-1), send_counts)
-        for to, block in zip(self._ranks, blocks):
-            if block.numel():
-                early.send(self.label, to, block)
-        for source, block in zip(self._ranks, torch.split(receive.view(-1), receive_counts)):
-            if block.numel() and not early.receive(self.label, source, block)():
-                self._nobody_gives()
-                return False
-        return True
-
-    def all_to_all_single(
-        self,
-        output: Tensor,
-        input: Tensor,
-        output_splits: list[int],
-        input_splits: list[int],
-        opts: Any = None,
-    ) -> Done:
-        """Send block i to rank i; splits count in rows, none: equal blocks."""
-        to, of = counts(input, input_splits, self._size), counts(output, output_splits, self._size)
-        receive = output if output.is_contiguous() else torch.empty_like(output)
-        self._exchange(as_dense(input), to, receive, of)
-        if receive is not output:
-            output.copy_(receive)
-        return Done([output])
-
-    alltoall_base = all_to_all_single
-
-    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Done:
-        """Send inputs[i] to rank i."""
-        send = torch.cat([as_dense(t).reshape(-1) for t in inputs])
-        of = [t.numel() for t in outputs]
-        receive = torch.empty(sum(of), dtype=send.dtype)
-        self._exchange(send, [t.numel() for t in inputs], receive, of)
-        for output, block in zip(outputs, torch.split(receive, of)):
-            output.copy_(block.view(output.shape))
-        return Done(outputs)
-
-    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Done:
-        """Collect every rank's input in rank root."""
-        mine = as_dense(inputs[0])
-        at_root = self.rank() == opts.rootRank
-        of = [mine.numel() if at_root else 0] * self._size
-        to = [mine.numel() if r == opts.rootRank else 0 for r in range(self._size)]
-        everyone = torch.empty(sum(of), dtype=mine.dtype)
-        self._exchange(mine.reshape(-1), to, everyone, of)
-        if not at_root:
-            return Done([])
-        for output, part in zip(outputs[0], torch.split(everyone, of)):
-            output.copy_(part.view(output.shape))
-        return Done(outputs[0])
-
-    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Done:
-        """Give every rank its tensor from rank root's list."""
-        output = outputs[0]
-        at_root = self.rank() == opts.rootRank
-        n = output.numel()
-        send = torch.empty(0, dtype=output.dtype)
-        if at_root:
-            if given := [t.numel() for t in inputs[0] if t.numel() != n]:
-                raise UserError(
-                    f"scatter gives each rank {n} elements, as its output has; one is {given[0]}"
-                )
-            send = torch.cat([as_dense(t).reshape(-1) for t in inputs[0]])
-        receive = torch.empty(n, dtype=output.dtype)
-        self._exchange(
-            send,
-            [n if at_root else 0] * self._size,
-            receive,
-            [n if r == opts.rootRank else 0 for r in range(self._size)],
-        )
-        output.copy_(receive.view(output.shape))
-        return Done(outputs)
-
     def barrier(self, opts: Any = None, timeout: Any = None) -> Done:
         """Wait until every rank has come."""
         if self._early_parts("a barrier", _NOTHING) is not None:
@@ -470,48 +339,3 @@ class HoldfastGroup(Member):
         if group and (status := lib.hf_barrier(group, None)):
             self._engine.cut_short(status)
         return Done([])
-
-    # ---- From one to one ------------------------------------------------------------------------
-
-    def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> Done:
-        """Start to send; the n-th send to a rank with a tag meets its n-th receive with that."""
-        dense = as_dense(tensors[0])
-        if (early := self._early(0)) is not None:
-            early.send(self._tagged(tag), self._ranks[to], dense)
-            return Done(tensors)
-        if not self._group():
-            return Done(tensors)
-        work = self._native().start_send(dense.data_ptr(), dense.nbytes, to, tag)
-        return Started(self._engine, work, [dense], lambda: None)
-
-    def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> Done:
-        """Start to receive."""
-        tensor = tensors[0]
-        dense = as_dense(tensor)
-        if (early := self._early(0)) is not None:
-            take = early.receive(self._tagged(tag), self._ranks[source], dense)
-
-            def finish() -> None:
-                if not take():
-                    self._nobody_gives()
-                    self._group()  # Says so.
-                elif dense is not tensor:
-                    tensor.copy_(dense)
-
-            return Later(tensors, finish)
-        if not self._group():
-            return Done(tensors)
-        work = self._native().start_receive(dense.data_ptr(), dense.nbytes, source, tag)
-        return Started(
-            self._engine, work, [dense], lambda: None if dense is tensor else tensor.copy_(dense)
-        )
-
-    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Done:
-        """Refuse."""
-        raise UserError("recv() without a source is not offered by holdfast; name the source rank")
-
-    def _tagged(self, tag: int) -> str:
-        return f"{self.label}-tag-{tag}" if tag else self.label
-
-    def _native(self) -> _core.Group:
-        return _core.Group(ctypes.c_void_p(self._handle), owned=False)

@@ -7,513 +7,27 @@ is fixed.
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
-import io
 import pickle
 import struct
-from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from holdfast._errors import UserError
-from holdfast.torch._attributes import ROOM, Attributes
-from holdfast.torch._copies import Copies
-from holdfast.torch._files import write_whole
-from holdfast.torch._forms import refilled
-from holdfast.torch._optimizers import (
-    largest_shape,
-    local,
-    parameters_of,
-    room_of_state,
-    whole_shapes,
-)
+from holdfast._files import write_whole
+from holdfast.torch._kept import Kept
+from holdfast.torch._plan import ALIGN, Key, Plan, bytes_of, marks_of, view_of
 
 _HEADER: Final = struct.Struct("<8sQQQ")
 _MAGIC: Final = b"HFTORCH1"
-_ALIGN: Final = 64
 _LEAST_OBJECTS: Final = 1 << 20
-
-Key = tuple[Any, ...]
-
-
-class _Place(NamedTuple):
-    """Where a tensor lies in an image."""
-
-    key: Key
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    offset: int
-    distributed: bool  # It is the local part of a DTensor.
-
-
-class _Plan:
-    """The places of one list of tensors, and copies ready to be made."""
-
-    def __init__(self, keys: list[Key], tensors: list[Tensor], start: int) -> None:
-        self.marks = _marks(tensors)
-        self.tensors = tensors  # Held, so that no other tensor gets the same id.
-        self.places: list[_Place] = []
-        at = start
-        for key, tensor in zip(keys, tensors):
-            part = local(tensor)
-            distributed = part is not tensor
-            self.places.append(_Place(key, part.dtype, tuple(part.shape), at, distributed))
-            at += -(-part.nbytes // _ALIGN) * _ALIGN
-        self.end = at
-        self.pickled = pickle.dumps(self.places, pickle.HIGHEST_PROTOCOL)
-        self.copies: dict[int, Copies] = {}
-
-    def copy_to(self, memory: Tensor) -> None:
-        """Copy all tensors into an image."""
-        address = memory.data_ptr()
-        if address not in self.copies:
-            full = [(p, t) for p, t in zip(self.places, self.tensors) if local(t).numel()]
-            self.copies[address] = Copies(
-                [view_of(memory, place) for place, _ in full], [local(t).detach() for _, t in full]
-            )
-        self.copies[address].make()
-
-
-def _see_that_it_has_bytes(what: str, tensor: Tensor) -> None:
-    if tensor.device.type != "cpu":
-        raise UserError(f"{what} is on {tensor.device}; State keeps what lies in CPU memory")
-    if tensor.layout is not torch.strided:
-        raise UserError(f"{what} is {tensor.layout}; State keeps dense tensors: to_dense()")
-
-
-def _marks(tensors: list[Tensor]) -> list[tuple[int, int]]:
-    """Tell tensors apart, and whether they have moved."""
-    return [(id(tensor), local(tensor).data_ptr()) for tensor in tensors]
-
-
-def view_of(memory: Tensor, place: _Place) -> Tensor:
-    """Return the tensor that lies in an image, without a copy."""
-    count = 1
-    for n in place.shape:
-        count *= n
-    size = count * torch.empty(0, dtype=place.dtype).element_size()
-    return memory[place.offset : place.offset + size].view(place.dtype).view(place.shape)
-
-
-class _ByValue(pickle.Pickler):
-    """Pickles tensors as what they hold; torch writes where that lies, too, which may differ."""
-
-    def reducer_override(self, thing: Any) -> Any:
-        if not isinstance(thing, Tensor) or thing.layout is not torch.strided:
-            return NotImplemented
-        part = local(thing).detach()
-        if part.device.type != "cpu":
-            return NotImplemented
-        part = part.contiguous()
-        content = ctypes.string_at(part.data_ptr(), part.nbytes)
-        return tuple, ((str(part.dtype), tuple(part.shape), content),)
-
-
-def _digest(thing: Any) -> bytes:
-    pickled = io.BytesIO()
-    _ByValue(pickled, pickle.HIGHEST_PROTOCOL).dump(thing)
-    return hashlib.blake2b(pickled.getbuffer()).digest()
-
-
-class Kept:
-    """The user's objects by name, sorted by how they are kept."""
-
-    def __init__(self) -> None:
-        """Begin with nothing."""
-        self.models: dict[str, torch.nn.Module] = {}
-        self.optimizers: dict[str, torch.optim.Optimizer] = {}
-        self.tensors: dict[str, Tensor] = {}
-        self.others: dict[str, Any] = {}
-        self.room = 0  # What they may grow by, beyond the usual.
-        self._parameters: list[tuple[Key, Tensor]] = []
-        self._buffers: list[tuple[Key, torch.nn.Module, str]] = []
-        self._groups: dict[str, int] = {}  # Of parameters, by optimizer.
-        self._extras: dict[str, torch.nn.Module] = {}  # Modules with get_extra_state().
-        self._modules: dict[int, torch.nn.Module] = {}  # All, by id.
-        self._attributes = Attributes()
-        self._ids: set[int] = set()
-        self._whole: dict[int, torch.Size] = {}  # Of parameters that each rank has another part of.
-
-    def add(self, name: str, thing: Any) -> None:
-        """Take something up."""
-        if name in {*self.models, *self.optimizers, *self.tensors, *self.others}:
-            raise UserError(f"two things are kept under the name `{name}`; names must differ")
-        if isinstance(thing, torch.nn.Module):
-            self._add_model(name, thing)
-        elif isinstance(thing, torch.optim.Optimizer):
-            inner = getattr(thing, "optim", None)
-            if isinstance(inner, torch.optim.Optimizer):
-                raise UserError(
-                    f"{type(thing).__name__} can not be kept: it makes its steps by another "
-                    f"optimizer, {type(inner).__name__}, and exchanges parameters itself; use "
-                    f"{type(inner).__name__} alone, with fully_shard() where each rank is to hold "
-                    "a part only"
-                )
-            self.optimizers[name] = thing
-            self._groups[name] = len(thing.param_groups)
-        elif isinstance(thing, Tensor):
-            _see_that_it_has_bytes(f"tensor `{name}`", thing)
-            self.tensors[name] = thing
-        elif isinstance(thing, (torch.Generator, dict, list, set)) or (
-            hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
-        ):
-            self.others[name] = thing
-        else:
-            raise UserError(
-                f"`{name}` is a {type(thing).__name__}, which can not be brought back to an "
-                "earlier step; give it state_dict() and load_state_dict(), or keep a dict or a list"
-            )
-
-    def _add_model(self, name: str, model: torch.nn.Module) -> None:
-        self.models[name] = model
-        self._whole.update(whole_shapes(model))
-        for key, parameter in model.named_parameters():
-            _see_that_it_has_bytes(f"parameter `{key}`", parameter)
-            # The objects of now: FSDP puts others into the module during a step.
-            self._parameters.append((("model", name, key), parameter))
-        seen: set[int] = set()
-        for prefix, module in model.named_modules():
-            if id(module) not in self._modules:
-                self._modules[id(module)] = module
-                self._attributes.add(f"{name}.{prefix}", module)
-            if type(module).get_extra_state is not torch.nn.Module.get_extra_state:
-                where = f"{name}.{prefix}" if prefix else name
-                self._extras[f"get_extra_state() of {where}"] = module
-            for key, buffer in module._buffers.items():
-                if buffer is not None and id(buffer) not in seen:
-                    seen.add(id(buffer))
-                    where = f"{prefix}.{key}" if prefix else key
-                    _see_that_it_has_bytes(f"buffer `{where}`", buffer)
-                    self._buffers.append((("buffer", name, f"{prefix}.{key}"), module, key))
-
-    def ids(self) -> set[int]:
-        """Return what tells the objects from others, as long as they are kept."""
-        if not self._ids:
-            for named in (self.models, self.optimizers, self.tensors, self.others):
-                self._ids.update(map(id, named.values()))
-            self._ids.update(self._modules, (id(tensor) for _, tensor in self.walk(False)))
-        return self._ids
-
-    def see_that_it_is_whole(self) -> None:
-        """Refuse optimizers of parameters that are not kept."""
-        kept = {id(tensor) for _, tensor in self._parameters} | set(map(id, self.tensors.values()))
-        for name, optimizer in self.optimizers.items():
-            if any(id(parameter) not in kept for parameter in parameters_of(optimizer)):
-                raise UserError(
-                    f"`{name}` updates parameters of no model that State was given; give State the "
-                    "model too: State(model, optimizer)"
-                )
-
-    def see_that_an_optimizer_is_kept(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Refuse one that updates what is kept, and whose own state nobody keeps. False: others."""
-        if any(optimizer is known for known in self.optimizers.values()):
-            return True
-        parameters = {id(tensor) for _, tensor in self._parameters}
-        if not any(id(parameter) in parameters for parameter in parameters_of(optimizer)):
-            return False
-        if any(optimizer.state is known.state for known in self.optimizers.values()):
-            return True  # The inside of a wrapper that State was given.
-        for thing in self.others.values():  # A scheduler knows its optimizer, and does not keep it.
-            if isinstance(thing, torch.optim.lr_scheduler.LRScheduler):
-                continue
-            if any(part is optimizer for part in getattr(thing, "__dict__", {}).values()):
-                return True
-        raise UserError(
-            f"{type(optimizer).__name__} updates parameters of a model that State keeps, but State "
-            "was not given the optimizer, whose own state a fault would lose: "
-            "State(model, optimizer)"
-        )
-
-    def see_that_buffers_are_kept(self) -> None:
-        """Refuse buffers of a model's state_dict() that came after State was made."""
-        kept = {id(buffer) for _, buffer in self._buffers_now()}
-        places = {(id(module), key) for _, module, key in self._buffers}
-        for name, model in self.models.items():
-            for prefix, module in model.named_modules():
-                for key in sorted(module._buffers.keys() - module._non_persistent_buffers_set):
-                    buffer = module._buffers[key]
-                    if buffer is None or id(buffer) in kept or (id(module), key) in places:
-                        continue
-                    raise UserError(
-                        f"buffer `{prefix}.{key}` of `{name}` was made after State, which can not "
-                        "keep it; make it, with its full size, before State"
-                    )
-
-    # ---- Tensors --------------------------------------------------------------------------------
-
-    def walk(self, with_gradients: bool) -> Iterator[tuple[Key, Tensor]]:
-        """Yield every tensor of the state, in the same order as long as there are the same."""
-        yield from self._parameters
-        yield from self._buffers_now()
-        for name, tensor in self.tensors.items():
-            yield ("kept", name), tensor
-        for name, optimizer in self.optimizers.items():
-            state = optimizer.state
-            for i, parameter in enumerate(parameters_of(optimizer)):
-                for key, value in (state.get(parameter) or {}).items():
-                    if isinstance(value, Tensor):
-                        yield ("state", name, i, key), value
-        if with_gradients:
-            for key, parameter in self._parameters:
-                if parameter.grad is not None:
-                    yield ("gradient", *key), parameter.grad
-
-    def _buffers_now(self) -> Iterator[tuple[Key, Tensor]]:
-        for key, module, name in self._buffers:
-            if name not in module._buffers:
-                raise UserError(
-                    f"buffer `{key[-1].lstrip('.')}` of `{key[1]}` was removed after State was "
-                    "made, which a fault would bring back; set it to zeros instead, or remove it "
-                    "before State"
-                )
-            buffer = module._buffers[name]
-            if buffer is not None:
-                yield key, buffer
-
-    def room_of_tensors(self) -> tuple[int, int]:
-        """Return an upper bound of all tensors' bytes, the same on all ranks, and how many.
-
-        Of an optimizer all that it will have counts, whatever it has by now: a process that
-        replaces another may have loaded from a snapshot what that one made in its first step.
-        """
-
-        def size(tensor: Tensor) -> int:
-            return largest_shape(tensor, self._whole).numel() * tensor.element_size() + _ALIGN
-
-        fixed = sum(2 * size(p) for _, p in self._parameters)  # With gradients.
-        fixed += sum(size(t) for t in self.tensors.values())
-        fixed += sum(size(buffer) for _, buffer in self._buffers_now())
-        count = sum(1 for key, _ in self.walk(False) if key[0] != "state")
-        made = [room_of_state(o, self._whole) for o in self.optimizers.values()]
-        return fixed + sum(size for size, _ in made), count + sum(n for _, n in made)
-
-    def shapes(self) -> str:
-        """Return a digest of what has to be the same on all ranks."""
-        digest = hashlib.blake2b(digest_size=16)
-        for key, parameter in self._parameters:
-            shape = tuple(self._whole.get(id(parameter), parameter.shape))
-            digest.update(f"{key[1:]}{parameter.dtype}{shape}\n".encode())
-        for name, optimizer in self.optimizers.items():
-            digest.update(f"{name}{type(optimizer).__name__}\n".encode())
-        return digest.hexdigest()
-
-    # ---- All else -------------------------------------------------------------------------------
-
-    def objects(self) -> dict[str, Any]:
-        """Return the rest of the state, to be pickled."""
-        for name, optimizer in self.optimizers.items():
-            if len(optimizer.param_groups) != self._groups[name]:
-                raise UserError(
-                    f"a group of parameters was added to `{name}` after State was made, which can "
-                    "not be kept; add it before, with a learning rate of 0 until it is to be used"
-                )
-        groups = {
-            name: [{k: v for k, v in g.items() if k != "params"} for g in o.param_groups]
-            for name, o in self.optimizers.items()
-        }
-        loose = {
-            (name, i, key): value
-            for name, o in self.optimizers.items()
-            for i, parameter in enumerate(parameters_of(o))
-            for key, value in (o.state.get(parameter) or {}).items()
-            if not isinstance(value, Tensor)
-        }
-        others = {name: _contents(thing) for name, thing in self.others.items()}
-        kinds = {name: type(o).__name__ for name, o in self.optimizers.items()}
-        return {
-            "groups": groups,
-            "loose": loose,
-            "others": others,
-            "kinds": kinds,
-            "extras": {name: module.get_extra_state() for name, module in self._extras.items()},
-            # A program that unfreezes in one epoch does not do so again in a later one.
-            "requires_grad": [parameter.requires_grad for _, parameter in self._parameters],
-            "training": [module.training for module in self._modules.values()],
-            "attributes": self._attributes.changed(),
-        }
-
-    def digests(self) -> dict[str, bytes]:
-        """Return what tells by name whether anything but a tensor has changed."""
-        objects = self.objects()
-        parts = {
-            **objects["groups"],
-            **objects["others"],
-            "requires_grad": objects["requires_grad"],
-        }
-        return {name: _digest(part) for name, part in parts.items()}
-
-    def restore(self, memory: Tensor, places: list[_Place], objects: dict[str, Any]) -> None:
-        """Bring everything to what an image holds."""
-        known = dict(self._parameters)
-        known.update(self._buffers_now())
-        known.update((("kept", name), tensor) for name, tensor in self.tensors.items())
-        self._compare(known, places)
-        self._compare_others(objects)
-        targets, sources = [], []
-        gradients: dict[Key, Tensor] = {}
-        state: dict[tuple[str, int], dict[str, Any]] = {}
-        for place in places:
-            view = view_of(memory, place)
-            if place.key[0] == "gradient":
-                gradients[place.key[1:]] = _like(view.clone(), known[place.key[1:]], place)
-            elif place.key[0] == "state":
-                _, name, i, key = place.key
-                state.setdefault((name, i), {})[key] = (place, view)
-            elif view.numel():
-                targets.append(local(known[place.key]).detach())
-                sources.append(view)
-        if targets:
-            torch._foreach_copy_(targets, sources)
-        for key, parameter in self._parameters:
-            parameter.grad = gradients.get(key)
-        for (name, i, key), value in objects["loose"].items():
-            state.setdefault((name, i), {})[key] = value
-        for name, optimizer in self.optimizers.items():
-            _restore_optimizer(optimizer, name, state, objects["groups"][name])
-        self._put_back_all(objects)
-
-    def change(self, tensors: Mapping[Key, Tensor], keys: set[Key], objects: Any) -> None:
-        """Let `tensors` differ from what an image holds, `keys` be there, and all objects."""
-        there = dict(self.walk(True))
-        parameters = dict(self._parameters)
-        every = {name: parameters_of(optimizer) for name, optimizer in self.optimizers.items()}
-
-        def state(name: str, i: int) -> Any:
-            return self.optimizers[name].state[every[name][i]]
-
-        # Only gradients, and what is an optimizer's, come and go.
-        for name, i, key in self.objects()["loose"].keys() - objects["loose"].keys():
-            del state(name, i)[key]
-        for key in there.keys() - keys:
-            if key[0] == "gradient":
-                parameters[key[1:]].grad = None
-            else:
-                del state(key[1], key[2])[key[3]]
-        for key, value in tensors.items():
-            old = there.get(key)
-            if old is not None and local(old).shape == local(value).shape:
-                local(old).detach().copy_(local(value))
-            elif key[0] == "gradient":
-                parameters[key[1:]].grad = value.clone()
-            else:
-                state(key[1], key[2])[key[3]] = value.clone()
-        for (name, i, key), value in objects["loose"].items():
-            state(name, i)[key] = value
-        for name, optimizer in self.optimizers.items():
-            for group, saved in zip(optimizer.param_groups, objects["groups"][name]):
-                group.update(saved)
-        self._put_back_all(objects)
-
-    def _put_back_all(self, objects: Any) -> None:
-        for name, thing in self.others.items():
-            _put_back(thing, objects["others"][name])
-        for name, module in self._extras.items():
-            module.set_extra_state(objects["extras"][name])
-        for (_, parameter), trained in zip(self._parameters, objects["requires_grad"]):
-            if parameter.requires_grad != trained:
-                parameter.requires_grad_(trained)
-        for module, training in zip(self._modules.values(), objects["training"]):
-            if module.training != training:
-                module.training = training
-        self._attributes.put_changed(objects["attributes"])
-
-    @staticmethod
-    def _compare(known: Mapping[Key, Tensor], places: list[_Place]) -> None:
-        there = {p.key: p for p in places if p.key[0] not in ("state", "gradient")}
-        for key, tensor in known.items():
-            place = there.get(key)
-            part = local(tensor)
-            if place is None or (place.dtype, place.shape) != (part.dtype, tuple(part.shape)):
-                was = "missing" if place is None else f"{place.dtype} {list(place.shape)}"
-                raise _changed(key[-1], f"{part.dtype} {list(part.shape)}", was)
-        for key, place in there.items():
-            if key not in known:
-                raise _changed(key[-1], "missing", f"{place.dtype} {list(place.shape)}")
-
-    def _compare_others(self, objects: dict[str, Any]) -> None:
-        kinds = {name: type(o).__name__ for name, o in self.optimizers.items()}
-        for name in {**kinds, **objects["kinds"]}:
-            now, was = kinds.get(name, "missing"), objects["kinds"].get(name, "missing")
-            if now != was:
-                raise _changed(name, now, was)
-        for mine, theirs in ((self.others, objects["others"]), (self._extras, objects["extras"])):
-            for name in {**mine, **theirs}:
-                if (name in mine) != (name in theirs):
-                    now, was = ("kept", "missing") if name in mine else ("missing", "kept")
-                    raise _changed(name, now, was)
-
-
-def _changed(name: str, now: str, was: str) -> UserError:
-    return UserError(
-        f"the program has changed between restarts: `{name}` is {now}, in the state it is {was}; "
-        "a job goes on with the program it was started with, or is started anew"
-    )
-
-
-def _like(value: Tensor, parameter: Any, place: _Place) -> Tensor:
-    if not place.distributed:
-        return value
-    from torch.distributed.tensor import DTensor
-
-    wrapped: Tensor = DTensor.from_local(
-        value,
-        parameter.device_mesh,
-        parameter.placements,
-        run_check=False,
-        shape=parameter.shape,
-        stride=parameter.stride(),
-    )
-    return wrapped
-
-
-def _restore_optimizer(
-    optimizer: torch.optim.Optimizer,
-    name: str,
-    state: dict[tuple[str, int], dict[str, Any]],
-    groups: list[dict[str, Any]],
-) -> None:
-    for i, parameter in enumerate(parameters_of(optimizer)):
-        wanted = state.get((name, i))
-        if wanted is None:
-            optimizer.state.pop(parameter, None)
-            continue
-        mine = optimizer.state[parameter]
-        for key in [k for k in mine if k not in wanted]:
-            del mine[key]
-        for key, value in wanted.items():
-            if not isinstance(value, tuple) or not isinstance(value[0], _Place):
-                mine[key] = value
-                continue
-            place, view = value
-            old = mine.get(key)
-            if isinstance(old, Tensor) and tuple(local(old).shape) == place.shape:
-                local(old).copy_(view)
-            else:
-                mine[key] = _like(view.clone(), parameter, place)
-    for group, saved in zip(optimizer.param_groups, groups):
-        group.update(saved)
-
-
-def _contents(thing: Any) -> Any:
-    if isinstance(thing, torch.Generator):
-        return thing.get_state()
-    if isinstance(thing, (dict, list, set)):
-        return thing
-    return thing.state_dict()
-
-
-def _put_back(thing: Any, contents: Any) -> None:
-    if isinstance(thing, torch.Generator):
-        thing.set_state(contents)
-    elif isinstance(thing, (list, dict, set)):
-        refilled(thing, contents)
-    else:
-        thing.load_state_dict(contents)
+_OUTGROWN: Final = (
+    "the state has outgrown the room that was measured at the start ({} bytes); let what is kept "
+    "have its full size when State is made"
+)
 
 
 class Image:
@@ -522,12 +36,12 @@ class Image:
     def __init__(self, kept: Kept, objects: dict[str, Any]) -> None:
         """`objects`: what the first image will hold besides the tensors; measured here."""
         self._kept = kept
-        self._plan: _Plan | None = None
+        self._plan: Plan | None = None
         self._written: dict[int, bytes] = {}  # By address: the plan that lies there.
         size, tensors = kept.room_of_tensors()
-        room = 8 * len(self._pickle(objects)) + 512 * (8 + 4 * tensors) + kept.room + ROOM
+        room = 8 * len(self._pickle(objects)) + 512 * (8 + 4 * tensors) + kept.room
         self._start = _HEADER.size + max(_LEAST_OBJECTS, 1 << (room - 1).bit_length())
-        self._start += -self._start % _ALIGN
+        self._start += -self._start % ALIGN
         total = self._start + size + (1 << 20)
         self.bytes = total + -total % (1 << 20)  # What is not used takes no memory.
 
@@ -557,16 +71,13 @@ class Image:
         found = list(self._kept.walk(with_gradients))
         tensors = [tensor for _, tensor in found]
         plan = self._plan
-        if plan is None or plan.marks != _marks(tensors):
-            plan = _Plan([key for key, _ in found], tensors, self._start)
+        if plan is None or plan.marks != marks_of(tensors):
+            plan = Plan([key for key, _ in found], tensors, self._start)
             self._plan = plan
         rest = self._pickle(objects)
         used = _HEADER.size + len(plan.pickled) + len(rest)
         if used > self._start or plan.end > len(view):
-            raise UserError(
-                f"the state has outgrown the room that was measured at the start ({len(view)} "
-                "bytes); let what is kept have its full size when State is made"
-            )
+            raise UserError(_OUTGROWN.format(len(view)))
         plan.copy_to(memory)
         address = memory.data_ptr()
         at = _HEADER.size + len(plan.pickled)
@@ -575,6 +86,23 @@ class Image:
             self._written[address] = plan.pickled
         view[at : at + len(rest)] = rest
         _HEADER.pack_into(view, 0, _MAGIC, len(plan.pickled), len(rest), 0)
+
+    def write_again(self, old: memoryview, new: memoryview, changes: dict[str, Any]) -> None:
+        """Fill an image with what another one holds, but for some of its objects."""
+        _, plan_size, rest_size, _ = _HEADER.unpack_from(old, 0)
+        at = _HEADER.size + plan_size
+        places = pickle.loads(old[_HEADER.size : at])
+        objects = {**pickle.loads(old[at : at + rest_size]), **changes}
+        rest = pickle.dumps(objects, pickle.HIGHEST_PROTOCOL)
+        if at + len(rest) > self._start:
+            raise UserError(_OUTGROWN.format(len(new)))
+        last = max(places, key=lambda place: place.offset, default=None)
+        end = self._start if last is None else last.offset + bytes_of(last)
+        new[_HEADER.size : at] = old[_HEADER.size : at]
+        new[at : at + len(rest)] = rest
+        new[self._start : end] = old[self._start : end]
+        self._written.clear()
+        _HEADER.pack_into(new, 0, _MAGIC, plan_size, len(rest), 0)
 
     def tensors(self, view: memoryview) -> dict[Key, Tensor]:
         """Return the tensors of an image, without copies."""
@@ -593,8 +121,8 @@ class Image:
                 "the program it was started with"
             )
         at = _HEADER.size + plan_size
-        places = pickle.loads(view[_HEADER.size : at])
+        distributed = {p.key for p in pickle.loads(view[_HEADER.size : at]) if p.distributed}
         objects: dict[str, Any] = pickle.loads(view[at : at + rest_size])
         self._written.clear()
-        self._kept.restore(torch.frombuffer(view, dtype=torch.uint8), places, objects)
+        self._kept.restore(self.tensors(view), distributed, objects)
         return objects

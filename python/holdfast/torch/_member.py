@@ -10,16 +10,13 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from torch.utils.data import DistributedSampler
 
 from holdfast import _core
 from holdfast._errors import PeerError, UserError
-from holdfast.torch import _engine
+from holdfast.torch._callers import callers
 from holdfast.torch._eager import runs_as_it_is
 from holdfast.torch._early import LIMIT, Early
 from holdfast.torch._engine import Engine, Phase
-from holdfast.torch._frames import callers
 from holdfast.torch._work import Done, Runner
 
 _Base: Any = dist.ProcessGroup  # Its stubs describe overloads that torch itself never calls.
@@ -62,8 +59,6 @@ class Member(_Base):  # type: ignore[misc]
         if answers and not engine.echoing:
             engine.note_between()
         self.runner.drain()  # Operations come in the order of their calls.
-        if not engine.echoing:
-            engine.see_that_all_was_made()
         if engine.echoing or engine.marked:
             return 0
         if self._handle:
@@ -105,22 +100,6 @@ class Member(_Base):  # type: ignore[misc]
         self.runner.drain()
         return None if _is_of_a_framework(sys._getframe(1)) else engine.early
 
-    def _again(self, out: Tensor) -> bool:
-        """Fill `out`, whose bytes lie together, with what this call gave before; see _told.py."""
-        engine = self._engine
-        if engine.in_step or not engine.told.knows or engine.echoing:
-            return False
-        self.runner.drain()
-        return not _is_of_a_framework(sys._getframe(1)) and engine.told.again(self.label, out)
-
-    def _note(self, out: Tensor) -> None:
-        """Keep what a call of the program's own between two passes gave."""
-        engine = self._engine
-        if engine.in_step or engine.session is None or engine.phase is not Phase.LIVE:
-            return
-        if not _is_of_a_framework(sys._getframe(1)):
-            engine.told.note(self.label, out, engine.session.version)
-
     def _nobody_gives(self) -> None:
         """Take note that the others did not exchange before their States what this one asks for."""
         if self._engine.first_start and not self._engine.early.succeeds:
@@ -130,37 +109,10 @@ class Member(_Base):  # type: ignore[misc]
             )
 
     def rank(self) -> int:
-        """Return this process's rank in the group; a spare waits for it.
-
-        DistributedSampler asks when it is made, long before it needs the answer: that of a spare
-        waits when it is used, so that the whole State can be made before.
-        """
-        if self._engine.waits_spare and (sampler := _asking_sampler()) is not None:
-            sampler.__class__ = _SparesSampler
-            return 0
+        """Return this process's rank in the group; a spare waits for it."""
         if len(self._ranks) == self._engine.world_size and not self._engine.creating:
             self._own_rank = self._ranks.index(self._engine.place.rank)
-        alone = self._coordinator_of_its_own()
-        return self._own_rank if alone is None else alone
-
-    def _coordinator_of_its_own(self) -> int | None:
-        """Let a replacement load alone a checkpoint that was not there when the others started.
-
-        torch.distributed.checkpoint asks for the rank when it begins to make a plan with the
-        others. It is told there to make it alone, as with `no_dist=True`, and that its rank is the
-        one returned, which makes the plan; None: nothing of that. State has later values anyway.
-        """
-        engine = self._engine
-        if engine.phase is not Phase.EARLY or engine.first_start or engine.creating:
-            return None
-        frame = sys._getframe(2).f_back  # Beyond rank() and dist.get_rank().
-        plan: Any = frame.f_locals.get("self") if frame is not None else None
-        if type(plan).__name__ != "_DistWrapper":
-            return None
-        if not engine.early.is_over(self.label):
-            return None
-        plan.use_dist = False
-        return int(plan.coordinator_rank)
+        return self._own_rank
 
     def getRank(self) -> int:  # noqa: N802
         """Return the rank if it is known, else 0: what DDP puts into its log."""
@@ -223,33 +175,6 @@ class Member(_Base):  # type: ignore[misc]
         return Done([])
 
 
-class _SparesSampler(DistributedSampler[Any]):
-    """A sampler of a spare, which waits for its rank when it is used."""
-
-    @property
-    def rank(self) -> int:
-        """Wait for the rank; from then on this is a usual sampler."""
-        assert _engine.engine is not None
-        self.rank = _engine.engine.place.rank
-        return self.rank
-
-    @rank.setter
-    def rank(self, value: int) -> None:
-        if "rank" in self.__dict__:
-            self.__class__ = DistributedSampler  # type: ignore[assignment]
-        self.__dict__["rank"] = value  # The first is what the constructor was told: any.
-
-
-def _asking_sampler() -> DistributedSampler[Any] | None:
-    """Return the sampler that is being made, if it is what asks for the rank."""
-    frame = sys._getframe(2).f_back  # Beyond rank() and dist.get_rank().
-    if frame is None or frame.f_code is not DistributedSampler.__init__.__code__:
-        return None
-    sampler = frame.f_locals["self"]
-    # A class of the user's may look at its rank when it is made.
-    return sampler if type(sampler) is DistributedSampler else None
-
-
 def label_of(name: str) -> str:
     """Return the name of a group as the C interface wants it."""
     if name in ("0", "default_pg", ""):
@@ -272,17 +197,14 @@ def _is_of_a_framework(frame: FrameType | None) -> bool:
 
 def _wants_objects_of_another(frame: FrameType | None) -> str:
     """Return the call that would unpickle another rank's bytes, which no echo can be."""
-    call = next((f for f in callers(frame) if f.f_code.co_name in _RECEIVE_OBJECTS), None)
-    if call is None:
-        return ""
-    mine, source = call.f_locals.get("my_group_rank"), call.f_locals.get("group_src")
-    return "" if mine is not None and mine == source else call.f_code.co_name
+    calls = (f.f_code.co_name for f in callers(frame))
+    return next((name for name in calls if name in _RECEIVE_OBJECTS), "")
 
 
 _NO_OBJECTS: Final = (
     "this process replaces another and asks for another rank's objects (broadcast_object_list, "
-    "scatter_object_list) where the others do not; exchange them before hf.State(...), or between "
-    "two passes of state.steps(...)"
+    "scatter_object_list) where the others do not; exchange them before hf.State(...), or by "
+    "state.once(f)"
 )
 
 
@@ -295,9 +217,8 @@ def _tell_of_echo(engine: Engine) -> None:
         raise UserError(
             f"{call}() asks for another rank's objects before State is made; this process replaces "
             "another, and the others did not exchange these at their start (or more than "
-            f"{LIMIT >> 20} MiB). Let each rank find them itself (a file, the environment); where "
-            "it does so because there is a checkpoint by now, let rank 0 look which one there is, "
-            "and broadcast_object_list() that: all that replace it are told the same"
+            f"{LIMIT >> 20} MiB). Let each rank find them itself (a file, the environment); load a "
+            "checkpoint after State: `if state.n == 0: load()`"
         )
     engine.warn_once(
         "this process replaces another, and asks before its State for what the others did not "

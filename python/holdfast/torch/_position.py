@@ -5,9 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from itertools import islice
-from types import FrameType, ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 from holdfast._errors import UserError
 from holdfast.torch._data import (
@@ -18,96 +16,94 @@ from holdfast.torch._data import (
     feeder_of,
     tells_its_position,
 )
-from holdfast.torch._frames import callers, variables_of
-from holdfast.torch._random import derive
+from holdfast.torch._items import see_that_items_can_be_given_again
+from holdfast.torch._random import Seeds
 
-_NO_OBJECTS: Final = (type, ModuleType)
-_DEPTH: Final = 4  # Functions from the call outwards whose variables tell sources apart.
-
-
-class _Past(NamedTuple):
-    """What is known of a source that has a position of its own."""
-
-    mark: Mark
-    epoch: int  # The last that it fed.
-    key: int  # How the program named it then.
-
-
-class _Entry:
-    """One of the program's sources, as long as the program has it."""
-
-    def __init__(self) -> None:
-        self.number: int | None = None  # None: it has not fed a step, or is not known again yet.
-        self.at = Whereabouts()
-        self.feeder: Feeder | None = None  # Where that does not hold the source itself.
-        self.source: Callable[[], Any] = _nothing  # A weak reference, if it can be had.
+Key = int | str  # Of a source with a position of its own: its pass within an epoch, or its name.
 
 
 class Position:
-    """Of the next batch."""
+    """Of the next batch: epoch, pass within it, batch within that."""
 
     def __init__(self) -> None:
         """Stand before everything."""
         self.epoch = 0
-        self.index = 0  # Within the epoch.
-        self.over = False  # Nothing follows in this epoch.
+        self.turn = 0  # Which of the epoch's calls of steps() it is.
+        self.index = 0  # Batches of that pass that are done.
+        self.over = False  # Nothing follows in this pass.
+        self.own = 0  # Steps of loops of the program's own.
+        self.seeds: tuple[int, ...] = ()  # The program's, for what its pass's order is drawn from.
+        self.marks: dict[Key, Mark] = {}  # Of sources that have a position of their own.
+        self.length: int | None = None  # Of the pass, in batches.
         self.see_ahead: Callable[[], None] = _nothing  # To be called before a step is done.
-        self.length: int | None = None  # Of the epoch, in batches.
-        self.own = 0  # Steps of loops of the program's own since an epoch ended.
-        self.seeds: tuple[int, ...] = ()  # The program's, for what its epoch's order is drawn from.
-        self._ended: set[int] = set()  # Epochs, made or passed over in this process.
-        self._leave: Callable[[], None] = _nothing  # To be called where the step is the last.
-        self._past: dict[int, _Past] = {}  # By number of the source.
-        self._entries: dict[int, _Entry] = {}  # By id of the source.
-        self._count = 0  # Numbers that were given, in all processes.
-        self._unclaimed: set[int] = set()  # Those of them that are a predecessor's.
-        self._has_claimed = False
-        self._asked = False
 
     @property
-    def has_sources(self) -> bool:
-        """Whether the program has asked for batches."""
-        return self._asked
+    def order(self) -> int:
+        """A number for the pass under way, from which its order is drawn; turn 0: the epoch."""
+        return self.epoch | self.turn << 32
 
     @property
     def is_last(self) -> bool:
-        """Whether the step under way is the last of its epoch; once it has seen ahead."""
+        """Whether the step under way is the last of its pass; once it has seen ahead."""
         return self.over or self.length == self.index > 0
 
     def objects(self) -> tuple[Any, ...]:
         """Return what an image has to hold of this."""
-        # What the program has dropped feeds no more; it may be one of many, as one a pass.
-        there = {entry.number for entry in list(self._entries.values())} | self._unclaimed
-        self._past = {number: past for number, past in self._past.items() if number in there}
-        past = self._past.copy()
-        return self.epoch, self.index, self.over, self.own, self.seeds, past, self._count
+        marks = self.marks.copy()
+        return self.epoch, self.turn, self.index, self.over, self.own, self.seeds, marks
 
     def restore(self, objects: tuple[Any, ...]) -> None:
         """Stand where an image did, or an earlier position."""
-        self.epoch, self.index, self.over, self.own, self.seeds, past, count = objects
-        self._past, self._count = past.copy(), max(self._count, count)
-        if not self._has_claimed:
-            self._unclaimed = set(past)
+        self.epoch, self.turn, self.index, self.over, self.own, self.seeds, marks = objects
+        self.marks = marks.copy()
 
-    def source_of(self, data: Any, seed: int, key: int = 0) -> Source:
-        """Return who feeds what a user gave to steps(); `key` as of key_of()."""
-        self._asked = True
+    def begin(self, epoch: int, turn: int) -> bool:
+        """Go to a pass; return whether it is over already."""
+        if (epoch, turn) != (self.epoch, self.turn):
+            self.epoch, self.turn, self.index, self.over = epoch, turn, 0, False
+        over, self.over = self.over, False
+        return over
+
+    @contextmanager
+    def watched(self, see: Callable[[], None]) -> Iterator[None]:
+        """Call `see` before the step under way is done."""
+        self.see_ahead = see
+        try:
+            yield
+        finally:
+            self.see_ahead = _nothing
+
+
+class Sources:
+    """What the program has given to steps() in this process."""
+
+    def __init__(self, position: Position) -> None:
+        """Know none."""
+        self._position = position
+        self._entries: dict[int, _Entry] = {}  # By id of the source.
+
+    def of(self, data: Any, seeds: Seeds, name: str | None) -> Source:
+        """Return who feeds what a user gave to steps(); `name`: under which State keeps it."""
         entry = self._entries.get(id(data))
         if entry is None:
             entry = self._enter(data)
-        feeder = entry.feeder or feeder_of(data, seed, entry.at)
+        feeder = entry.feeder or feeder_of(data, seeds, entry.at)
         if feeder.may_be_kept:
             entry.feeder = feeder
-        return Source(feeder, entry, key, self)
+        if not entry.seen:
+            entry.seen = True
+            if (items := feeder.items()) is not None:
+                see_that_items_can_be_given_again(items, seeds.derive("item"))
+        return Source(feeder, name, self._position)
 
     def _enter(self, data: Any) -> _Entry:
         entry = _Entry()
         here, place = weakref.ref(self), id(data)
 
         def forget(_: Any) -> None:
-            position = here()
-            if position is not None and position._entries.get(place) is entry:
-                del position._entries[place]
+            sources = here()
+            if sources is not None and sources._entries.get(place) is entry:
+                del sources._entries[place]
 
         try:
             entry.source = weakref.ref(data, forget)
@@ -118,136 +114,78 @@ class Position:
         self._entries[place] = entry
         return entry
 
-    def _claim(self, source: Source, epoch: int) -> None:
-        """Give a source that feeds pass `epoch` its number: its predecessor's, or a new one.
+    def see_that_it_is_alone(self, data: Any, key: Key) -> None:
+        """Raise if another source that tells its position has fed the same pass of an epoch."""
+        for entry in list(self._entries.values()):
+            if entry.key == key and entry.source() not in (None, data):
+                raise UserError(
+                    "two sources of data that tell their positions feed steps() in turns; give "
+                    "both to State by names, State(..., train=train, tuning=tuning), so that a "
+                    "replacement knows which is which"
+                )
+        if id(data) in self._entries:
+            self._entries[id(data)].key = key
 
-        Not that of the order in which sources are first used: a loop that begins with the pass
-        under way does not use those of the passes before.
-        """
-        if source.entry.number is not None or source.feeder.shows_its_end:
-            return
-        past = {n: self._past[n] for n in self._unclaimed if n in self._past}
-        found = [n for n in past if past[n].epoch == epoch]
-        if not found:
-            if epoch < self.epoch:
-                return  # It is known by its last pass, which comes, or has fed none.
-            found = [n for n in past if past[n].key == source.key]
-        if len(found) > 1:
-            raise UserError(
-                f"after this restart State can not tell which source of data feeds pass {epoch}: "
-                f"{len(found)} that fed passes before are not told apart by a variable of their "
-                "own; give each one, or let the loop begin with pass 0, whatever state.epoch is: "
-                "passes that are done yield nothing"
-            )
-        if not found:
-            found = [self._count]
-            self._count += 1
-        source.entry.number = found[0]
-        self._unclaimed.discard(found[0])
-        self._has_claimed = True
 
-    def begin(self, epoch: int, source: Source) -> bool:
-        """Go to an epoch that `source` feeds; return whether it is over already."""
-        self._claim(source, epoch)
-        if epoch != self.epoch:
-            self.epoch, self.index, self.over = epoch, 0, False
-        over, self.over, self.own = self.over, False, 0
-        return over
+class _Entry:
+    """One source, as long as the program has it."""
 
-    def see_that_it_is_new(self, epoch: int) -> None:
-        """Raise if this process has come to the end of the epoch before."""
-        if epoch in self._ended:
-            raise UserError(
-                f"pass {epoch} over the data is done; give each pass a number of its own: with two "
-                "loops in turns, state.steps(first, epoch=2 * epoch) and "
-                "state.steps(second, epoch=2 * epoch + 1)"
-            )
-
-    def pass_over(self, epoch: int, source: Source) -> None:
-        """Take note that an epoch was done before this process was started."""
-        self._claim(source, epoch)
-        self._ended.add(epoch)
-
-    def end(self, epoch: int) -> None:
-        """Go to the end of an epoch."""
-        self._ended.add(epoch)
-        self.epoch, self.index, self.over = epoch + 1, 0, False
-
-    def leave(self, epoch: int) -> None:
-        """Have the step under way be the last of its epoch, and of those up to `epoch`."""
-        self.epoch, self.over, self.see_ahead = epoch, True, _nothing
-        self._leave()
-
-    def mark_of(self, source: Source) -> Mark | None:
-        """Return where a source has come to; None: it has not begun."""
-        past = self._past.get(source.number)
-        return past.mark if past else None
-
-    def set_mark(self, source: Source, mark: Mark) -> None:
-        """Note where a source has come to."""
-        self._past[source.number] = _Past(mark, self.epoch, source.key)
-
-    @contextmanager
-    def watched(self, see: Callable[[], None], leave: Callable[[], None]) -> Iterator[None]:
-        """Call `see` before the step under way is done, `leave` where its loop is left."""
-        self.see_ahead, self._leave = see, leave
-        try:
-            yield
-        finally:
-            self.see_ahead = self._leave = _nothing
+    def __init__(self) -> None:
+        self.at = Whereabouts()
+        self.feeder: Feeder | None = None  # Where that does not hold the source itself.
+        self.source: Callable[[], Any] = _nothing  # A weak reference, if it can be had.
+        self.key: Key | None = None
+        self.seen = False  # Its items were looked at.
 
 
 class Source:
-    """What feeds a program, of one or more."""
+    """What feeds one pass."""
 
-    def __init__(self, feeder: Feeder, entry: _Entry, key: int, position: Position) -> None:
-        """Be the program's source of an `entry`, as long as a call of steps() uses it."""
+    def __init__(self, feeder: Feeder, name: str | None, position: Position) -> None:
+        """`name`: under which State keeps it, if it does."""
         self.feeder = feeder
-        self.entry = entry
-        self.key = key
+        self._name = name
         self._position = position
 
     @property
-    def number(self) -> int:
-        """Return what the images of all processes call it; -1: nothing, they hold nothing of it."""
-        return -1 if self.entry.number is None else self.entry.number
+    def key(self) -> Key:
+        """Under which its position is known in all processes."""
+        return self._position.turn if self._name is None else self._name
 
     def batches(self, prepare: Callable[[int], None]) -> Iterator[Any]:
-        """Yield what is left of the epoch; `prepare` as in Fetched."""
+        """Yield what is left of the pass; `prepare` as in Fetched."""
         at = self._position
         at.length = length = self.feeder.length
-        self._recall_seeds()
         if length is not None and at.index >= length:
             return
         at.seeds = self.feeder.seeds
-        start = self.feeder.start(at.epoch, at.index, at.mark_of(self))
+        before = at.marks.get(self.key)
+        start = self.feeder.start(at.epoch, at.order, at.index, before)
         batches = Fetched(start, prepare)
         if self.feeder.shows_its_end:
             yield from batches
             return
-        before = at.mark_of(self) or Mark(None)
-        at.set_mark(self, before.then(to_end=False))  # If it has come to its end before.
+        before = before or Mark(None)
+        at.marks[self.key] = before.then(to_end=False)  # If it has come to its end before.
         for batch in batches:
             mark = Mark(self.feeder.state())
-            at.set_mark(self, mark)
+            at.marks[self.key] = mark
             with self._looking_ahead(batches, before):
                 yield batch
             before = mark
 
-    def pass_over(self) -> None:
-        """In place of batches(), where the epoch is over."""
-        self._recall_seeds()
-        self.feeder.take_up(self._position.mark_of(self))
+    def arrive(self) -> None:
+        """Be where a predecessor was in this pass, which it had begun."""
+        self.feeder.recall(self._position.order, self._position.seeds)
 
-    def _recall_seeds(self) -> None:
-        """In an epoch that was begun, also where nothing of it is left: the next may go by them."""
-        if self._position.index:
-            self.feeder.recall(self._position.epoch, self._position.seeds)
+    def pass_over(self, turn: int) -> None:
+        """In place of batches(), where pass `turn` of the epoch is over."""
+        self.feeder.take_up(self._position.marks.get(self._name if self._name else turn))
 
     def _looking_ahead(self, batches: Fetched, before: Mark) -> AbstractContextManager[None]:
-        """Have the step under way see whether it is the last of its epoch.
+        """Have the step under way see whether it is the last of its pass.
 
-        Where a source has come to with its last batch does not tell: it may be where the next epoch
+        Where a source has come to with its last batch does not tell: it may be where the next pass
         begins. `before`: where it was before the step's batch.
         """
         at = self._position
@@ -255,34 +193,9 @@ class Source:
         def see() -> None:
             if batches.is_over():
                 at.over = True
-                at.set_mark(self, before.then(to_end=True))
+                at.marks[self.key] = before.then(to_end=True)
 
-        def leave() -> None:
-            at.set_mark(self, before.then(to_end=False))
-            if batches.is_ahead:  # It was void before, and had looked ahead.
-                self.feeder.lose()
-
-        return at.watched(see, leave)
-
-
-def key_of(data: Any, frame: FrameType | None) -> int:
-    """Return what tells a source from the program's others in another process: its variables.
-
-    `frame` is the program's that calls.
-    """
-    if not tells_its_position(data):
-        return 0
-    names: set[str] = set()
-    for f in islice(callers(frame), _DEPTH):
-        own = variables_of(f)
-        for name, value in {**f.f_globals, **own}.items():
-            if value is data:
-                names.add(name)
-                continue
-            parts = getattr(value, "__dict__", None)
-            if type(parts) is dict and name in own and not isinstance(value, _NO_OBJECTS):
-                names.update(f"{name}.{n}" for n, part in parts.items() if part is data)
-    return derive(type(data).__qualname__, *sorted(names))
+        return at.watched(see)
 
 
 def _nothing() -> None:

@@ -1,18 +1,21 @@
-"""Derive the random generators from (seed, rank, step), so that none of them has to be carried."""
+"""Set the random generators from (the program's own seeds, step), so that none has to be carried.
+
+Each of torch, Python and NumPy goes by what the program has given it on this rank: ranks that share
+a seed go on sharing draws, others go on drawing each its own.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import pickle
 import random
 import sys
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 
-_MOST: Final = 64  # A program may seed anew before each pass, and every image holds them.
-_PASSES: Final[dict[int, tuple[int, int]]] = {}  # First and last, by the program's seed for them.
-# What reseed() set in this process, and for which seed of the program's.
+# By generator: what reseed() set in this process, and for which seed of the program's.
 _LAST: Final[WeakKeyDictionary[torch.Generator, tuple[int, int]]] = WeakKeyDictionary()
 
 
@@ -22,15 +25,39 @@ def derive(*parts: int | str) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 
 
-def seed_all(seed: int) -> None:
-    """Seed torch's generators of all devices, Python's, and NumPy's where it is loaded."""
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.manual_seed_all(seed)
-    random.seed(seed)
+class Seeds(NamedTuple):
+    """One for each library that draws."""
+
+    torch: int
+    python: int
+    numpy: int
+
+    def derive(self, *parts: int | str) -> Seeds:
+        """Return seeds that depend on these and on all parts."""
+        return Seeds(*(derive(seed, *parts) for seed in self))
+
+    def set(self) -> None:
+        """Seed torch's generators of all devices, Python's, and NumPy's where it is loaded."""
+        torch.default_generator.manual_seed(self.torch)
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.manual_seed_all(self.torch)
+        random.seed(self.python)
+        numpy = sys.modules.get("numpy")
+        if numpy is not None:
+            numpy.random.seed(self.numpy & 0xFFFFFFFF)
+
+
+def seeds_of_the_program() -> Seeds:
+    """Return what the program has given its generators in this process."""
+    own = torch.initial_seed()
     numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(seed & 0xFFFFFFFF)
+    return Seeds(
+        own, _digest(random.getstate()), _digest(numpy.random.get_state()) if numpy else own
+    )
+
+
+def _digest(state: Any) -> int:
+    return derive(hashlib.blake2b(pickle.dumps(state), digest_size=8).hexdigest())
 
 
 def get_states() -> tuple[Any, ...]:
@@ -50,41 +77,17 @@ def set_states(states: tuple[Any, ...]) -> None:
 
 def reseed(generator: torch.Generator, seed: int, epoch: int) -> None:
     """Seed a generator for a pass over data; `seed` is the program's for it."""
-    _note(seed, epoch, epoch)
-    own = derive(seed, "epoch", epoch)
-    generator.manual_seed(own)
-    _LAST[generator] = own, seed
+    note(generator, seed, epoch)
+    generator.manual_seed(_LAST[generator][0])
+
+
+def note(generator: torch.Generator, seed: int, epoch: int) -> None:
+    """Know that a generator stands for this seed of the program's, as reseed() left it."""
+    _LAST[generator] = derive(seed, "epoch", epoch), seed
 
 
 def seed_of(generator: torch.Generator) -> int:
-    """Return the seed that the program gave a generator last.
-
-    Since then reseed() may have set another one, here or in a process before this one: a state that
-    is brought back has that.
-    """
+    """Return the seed that the program gave a generator last, whatever reseed() set since."""
     now = generator.initial_seed()
     own, seed = _LAST.get(generator, (None, 0))
-    if own == now:
-        return seed
-    for seed, (first, last) in reversed(_PASSES.items()):
-        if any(derive(seed, "epoch", epoch) == now for epoch in range(last, first - 1, -1)):
-            return seed
-    return now
-
-
-def passes_of_seeds() -> dict[int, tuple[int, int]]:
-    """Return what an image has to hold, so that seed_of() is right in another process."""
-    return _PASSES.copy()
-
-
-def add_passes_of_seeds(passes: dict[int, tuple[int, int]]) -> None:
-    """Know what an image holds of them."""
-    for seed, (first, last) in passes.items():
-        _note(seed, first, last)
-
-
-def _note(seed: int, first: int, last: int) -> None:
-    known = _PASSES.pop(seed, (first, last))
-    _PASSES[seed] = min(first, known[0]), max(last, known[1])
-    if len(_PASSES) > _MOST:
-        del _PASSES[next(iter(_PASSES))]
+    return seed if own == now else now

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
-import sys
 import time
 from typing import Any, NoReturn
 
@@ -80,24 +80,30 @@ def _serve_env_rendezvous() -> None:
     # The package has a function of the module's name.
     handlers = importlib.import_module("torch.distributed.rendezvous")._rendezvous_handlers
     usual = handlers["env"]
+    if getattr(usual, "_holdfast", False):
+        return
+    asked: list[str] = []  # The backends of the calls under way; a handler is not told.
 
     def ours(url: str, *arguments: Any, **keywords: Any) -> Any:
-        if not _asked_for_holdfast():
+        if not asked or "holdfast" not in asked[-1]:
             return usual(url, *arguments, **keywords)
         engine = _engine.start(managed=False)
         return iter([(HashStore(), engine.place.rank, engine.place.world_size)])
 
-    if not getattr(usual, "_holdfast", False):
-        ours._holdfast = True  # type: ignore[attr-defined]
-        handlers["env"] = ours
+    ours._holdfast = True  # type: ignore[attr-defined]
+    handlers["env"] = ours
+    plain = dist.init_process_group
 
+    @functools.wraps(plain)
+    def init(backend: Any = None, *arguments: Any, **keywords: Any) -> None:
+        asked.append(str(backend))
+        try:
+            plain(backend, *arguments, **keywords)
+        finally:
+            asked.pop()
 
-def _asked_for_holdfast() -> bool:
-    """Whether the init_process_group() under way names this backend; a handler is not told."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_name != "init_process_group":
-        frame = frame.f_back
-    return "holdfast" in str(frame.f_locals.get("backend"))
+    dist.init_process_group = init
+    dist.distributed_c10d.init_process_group = init
 
 
 def init_process_group(engine: Engine) -> None:

@@ -1,12 +1,21 @@
-"""What `state.steps(loader)` is: its batches, and in all else the loader."""
+"""The loops that a program makes its steps in: over epochs, and over the batches of one."""
 
 from __future__ import annotations
 
+import copy
+import sys
 import weakref
 from collections.abc import Generator, Iterator
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast._errors import UserError
+from holdfast.torch._between import Between
+from holdfast.torch._data import fingerprint, tells_its_position
+from holdfast.torch._engine import say
+
+if TYPE_CHECKING:
+    from holdfast.torch._position import Source
+    from holdfast.torch._state import State
 
 _Batch = TypeVar("_Batch")
 
@@ -38,7 +47,7 @@ class Steps(Generic[_Batch]):
     def __iter__(self) -> Iterator[_Batch]:
         """Begin, or go on with what still is under way.
 
-        The loop alone holds the generator: leaving it by `break` has to end the step.
+        The loop alone holds the generator: leaving it leaves the step.
         """
         batches = self._batches()
         if batches is None:
@@ -53,3 +62,148 @@ class Steps(Generic[_Batch]):
         """Return the batch of the next step."""
         self._held = iter(self)
         return next(self._held)
+
+
+class Epochs:
+    """The numbers of epochs."""
+
+    def __init__(self, state: State, n: int, start: int) -> None:
+        """End before epoch `n`; `start`: where a job begins."""
+        if state.current_epoch is not None or state.turn:
+            raise UserError(
+                "state.epochs(...) is one loop around all state.steps(...) of the program"
+            )
+        self._state = state
+        self._n = n
+        self._start = start
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield each."""
+        state, progress = self._state, self._state.progress
+        epoch = progress.position.epoch if progress.n else self._start
+        observer = state.engine.observer
+        try:
+            while epoch < self._n:
+                state.current_epoch, state.turn = epoch, 0
+                state.results.begin_epoch(epoch)
+                if observer is not None:
+                    observer.epoch_began(epoch)
+                yield epoch
+                if observer is not None:
+                    observer.epoch_ended(epoch)
+                epoch += 1
+                if progress.stopped or (epoch < self._n and self._wished(epoch - 1)):
+                    return
+        finally:
+            state.current_epoch, state.turn = None, 1
+
+    def _wished(self, epoch: int) -> bool:
+        """Return whether any rank wished to stop, in a step or after it."""
+        state = self._state
+        if not state.arrived:
+            return False  # No step was made here yet.
+        return bool(state.make_once((epoch, "stop"), state.versions.hear_wishes))
+
+
+def passes(state: State, data: Any, epochs: range, turn: int) -> Generator[Any]:
+    """Yield the batches of passes `turn` of some epochs, one step each."""
+    name = state.kept.name_of(data)
+    if name is not None and tells_its_position(data):
+        state.kept.fed.add(name)
+    else:
+        name = None
+    source = state.sources.of(data, state.progress.seeds, name)
+    if not source.feeder.shows_its_end:
+        state.sources.see_that_it_is_alone(data, turn if name is None else name)
+    for epoch in epochs:
+        state.engine.see_that_no_step_is_open("state.steps(...)")
+        yield from _one_pass(state, source, epoch, turn)
+        if state.stopped:
+            return
+
+
+def _one_pass(state: State, source: Source, epoch: int, turn: int) -> Iterator[Any]:
+    at = state.progress.position
+    if state.n and (epoch, turn) < (at.epoch, at.turn):
+        source.pass_over(turn)
+        return
+    is_here = state.n > 0 and (epoch, turn) == (at.epoch, at.turn)
+    if not state.arrived:
+        if not is_here:
+            raise UserError(
+                f"after this restart the program begins with epoch {epoch}, but epoch {at.epoch} "
+                "is under way; begin with `for epoch in state.epochs(n):`, which knows it"
+            )
+        state.arrive()
+    if is_here:
+        source.arrive()
+    if at.begin(epoch, turn) or (is_here and state.stopped):
+        source.pass_over(turn)
+        return
+
+    def prepare(before: int) -> None:
+        state.progress.seeds.derive("fetch", state.n + before).set()
+
+    between: Between | None = Between(state.kept, state.versions.tensors())
+    for batch in source.batches(prepare):
+        if between is not None:
+            between.note_order(source.feeder.generators)
+        yield from _one_step(state, source, batch, between)
+        between = None
+        if state.stopped:
+            return
+
+
+def _one_step(state: State, source: Source, batch: Any, between: Between | None) -> Iterator[Any]:
+    """Yield the batch of one step until it is done."""
+    at = state.progress.position
+    written = fingerprint(batch)
+    at.index += 1
+    after = at.objects()
+    while True:
+        state.begin()
+        at.restore(after)  # begin() may have gone back.
+        state.set_drawn(1)
+        given, batch = batch, _with_parts_of_its_own(batch)  # The body may take parts out.
+        try:
+            yield given
+        except GeneratorExit:
+            _leave(state, source, between)
+            raise
+        finally:
+            state.set_drawn(0)
+        given = None
+        if state.finish():
+            return
+        if between is not None:
+            between.put_back(state.kept)
+        if fingerprint(batch) != written:
+            raise UserError(
+                f"step {state.n + 1} is to be made again, but its batch was changed in place; "
+                "let the body change a copy"
+            )
+
+
+def _leave(state: State, source: Source, between: Between | None) -> None:
+    """Leave a step undone: nobody asked for the next batch."""
+    if not state.engine.in_step or sys.is_finalizing():
+        return  # The program has ended, and its generators are closed.
+    state.engine.drain()
+    n = state.n + 1
+    state.leave(between)
+    source.feeder.lose()
+    say(
+        f"the loop was left within step {n}, which is not done: what it changed is taken back "
+        "(state.stop() ends a loop after its step)"
+    )
+
+
+def _with_parts_of_its_own(batch: Any) -> Any:
+    """Return a batch of the same tensors, in containers that nobody else changes."""
+    if type(batch) in (list, tuple):
+        return type(batch)(map(_with_parts_of_its_own, batch))
+    if type(batch) is dict:
+        return {key: _with_parts_of_its_own(part) for key, part in batch.items()}
+    if hasattr(batch, "keys") and hasattr(batch, "__getitem__"):  # As that of a tokenizer.
+        return copy.copy(batch)
+    return batch

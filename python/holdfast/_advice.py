@@ -1,0 +1,218 @@
+"""Read the source around a loop, and say what a fault would change. Decides nothing.
+
+Each remark is one line: where, what, and the cure. Found with `ast` in the file that has the loop.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+_FILLS: Final = {"append", "extend", "add", "update", "insert", "pop", "remove", "popleft"}
+_KEEPERS: Final = {"State", "vars"}  # What is given to them, or comes from them, is kept.
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
+_Loop = ast.For | ast.While
+
+
+def advise(filename: str, line: int) -> list[str]:
+    """Return remarks on the loop around a call; none where there is no source."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(filename)))
+    except (SyntaxError, ValueError):
+        return []
+    function = _innermost(tree, line)
+    loop = _loop_at(function, line)
+    if loop is None:
+        return []
+    outer = _loop_around(function, loop)
+    found = _Reader(tree, function, loop, outer).remarks()
+    where = os.path.basename(filename)
+    return [f"{where}:{at}: {text}" for at, text in sorted(set(found))]
+
+
+class _Reader:
+    """Looks at one loop, and at the loop over epochs around it."""
+
+    def __init__(self, tree: ast.Module, function: _Function, loop: _Loop, outer: _Loop) -> None:
+        self._tree = tree
+        self._function = function
+        self._loop = loop
+        self._outer = outer
+        self._kept = _kept_names(tree)
+
+    def remarks(self) -> Iterator[tuple[int, str]]:
+        """Yield lines, and what is to be said."""
+        yield from self._carried()
+        yield from self._of_other_functions()
+        yield from self._counted()
+        yield from self._written()
+        for node in _within(self._loop.body, loops=False):
+            if isinstance(node, ast.Break):
+                yield node.lineno, "`break` leaves its step undone; state.stop() ends after it"
+
+    def _carried(self) -> Iterator[tuple[int, str]]:
+        """Find names that go from step to step."""
+        fresh = _targets(self._loop)  # Set anew in each step, by now.
+        for node in _within(self._loop.body):
+            if isinstance(node, ast.AugAssign):
+                if (name := _root(node.target)) and name not in self._kept | fresh:
+                    yield node.lineno, _goes_on(ast.unparse(node.target))
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                name = _root(node.func.value)
+                if node.func.attr in _FILLS and name and name not in self._kept | fresh:
+                    yield node.lineno, _goes_on(ast.unparse(node.func.value))
+            elif isinstance(node, ast.Assign):
+                read = {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
+                names = {n for target in node.targets for n in _names(target)}
+                for name in sorted(names & read - self._kept - fresh):
+                    yield node.lineno, _goes_on(name)
+                fresh |= names
+
+    def _of_other_functions(self) -> Iterator[tuple[int, str]]:
+        """Find `global` and `nonlocal`, here and in functions of this file that the body calls."""
+        called = {
+            _root(node.func) if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            for node in _within(self._loop.body)
+            if isinstance(node, ast.Call)
+        }
+        for function in ast.walk(self._tree):
+            if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            if function is not self._function and function.name not in called:
+                continue
+            for node in ast.walk(function):
+                if isinstance(node, (ast.Global, ast.Nonlocal)):
+                    word = "global" if isinstance(node, ast.Global) else "nonlocal"
+                    yield node.lineno, _goes_on(f"{word} {', '.join(node.names)}")
+
+    def _counted(self) -> Iterator[tuple[int, str]]:
+        given = self._loop.iter if isinstance(self._loop, ast.For) else None
+        for node in ast.walk(given) if given is not None else ():
+            if isinstance(node, ast.Call) and _root(node.func) in ("enumerate", "zip", "islice"):
+                yield (
+                    node.lineno,
+                    "a restart begins to count anew here; take state.batch (in this epoch) or "
+                    "state.n (in all)",
+                )
+
+    def _written(self) -> Iterator[tuple[int, str]]:
+        for node in _within(self._outer.body):
+            if not isinstance(node, ast.Call):
+                continue
+            name = ast.unparse(node.func)
+            if name == "open" and _is_for_writing(node):
+                yield node.lineno, "a restart empties this file; open it with 'a'"
+            elif name == "torch.save" or name.endswith(".save_pretrained"):
+                yield (
+                    node.lineno,
+                    f"{name}(...) may run again after a fault, with the same content; "
+                    "state.once(f) around it runs it once",
+                )
+
+
+def plain_attributes(named_modules: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return numbers that a program's own modules have as attributes, which nobody keeps."""
+    return {
+        f"{name}.{key}".strip("."): value
+        for name, module in named_modules
+        if not type(module).__module__.startswith("torch.")
+        for key, value in vars(module).items()
+        if type(value) in (int, float) and not key.startswith("_")
+    }
+
+
+def advise_of_attributes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Return remarks on those that a step has changed."""
+    return [
+        f"a step changes the attribute `{name}` of a module, and State keeps parameters and "
+        "buffers: make it one by register_buffer(), or give the module get_extra_state() and "
+        "set_extra_state()"
+        for name, value in now.items()
+        if before.get(name, value) != value
+    ]
+
+
+def _goes_on(name: str) -> str:
+    return (
+        f"`{name}` goes on from step to step, and is not in State; keep it: "
+        "run = state.vars(...), or give its object to State"
+    )
+
+
+def _kept_names(tree: ast.Module) -> set[str]:
+    """Return names that were given to State, or that hold it or its vars."""
+    kept = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _last(node.func) == "State":
+            kept |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+            continue
+        if _last(node.value.func) in _KEEPERS:
+            kept |= {name for target in node.targets for name in _names(target)}
+    return kept
+
+
+def _last(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else _root(function)
+
+
+def _root(node: ast.expr) -> str:
+    """Return the variable that an expression begins with; nothing: with none."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _names(target: ast.expr) -> set[str]:
+    if isinstance(target, (ast.Tuple, ast.List)):
+        return {name for part in target.elts for name in _names(part)}
+    return {target.id} if isinstance(target, ast.Name) else set()
+
+
+def _targets(loop: _Loop) -> set[str]:
+    return _names(loop.target) if isinstance(loop, ast.For) else set()
+
+
+def _within(body: list[ast.stmt], loops: bool = True) -> Iterator[ast.AST]:
+    """Yield what is in a body in the order of its lines, but in no function of its own."""
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            continue
+        yield node
+        if loops or not isinstance(node, (ast.For, ast.While)):
+            yield from _within(list(ast.iter_child_nodes(node)), loops)  # type: ignore[arg-type]
+
+
+def _innermost(tree: ast.Module, line: int) -> _Function:
+    found: _Function = tree
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if node.lineno <= line <= (node.end_lineno or 0):
+            found = node  # ast.walk() comes to the inner ones later.
+    return found
+
+
+def _loop_at(function: _Function, line: int) -> _Loop | None:
+    """Return the loop whose head, or whose `with`, has that line."""
+    loops = [n for n in ast.walk(function) if isinstance(n, (ast.For, ast.While))]
+    around = [loop for loop in loops if loop.lineno <= line <= (loop.end_lineno or 0)]
+    return max(around, key=lambda loop: loop.lineno, default=None)
+
+
+def _loop_around(function: _Function, loop: _Loop) -> _Loop:
+    for node in ast.walk(function):
+        if not isinstance(node, ast.For) or node is loop or loop not in ast.walk(node):
+            continue
+        if "epochs" in ast.unparse(node.iter):
+            return node
+    return loop
+
+
+def _is_for_writing(call: ast.Call) -> bool:
+    given = [*call.args[1:2], *(k.value for k in call.keywords if k.arg == "mode")]
+    return any(isinstance(m, ast.Constant) and str(m.value).startswith("w") for m in given)

@@ -1,0 +1,74 @@
+"""Let a spare for any place wait where its program reads its rank in os.environ.
+
+Programs written for torchrun do so at their top, where a KeyError would end them.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import traceback
+from pathlib import Path
+from typing import Final
+
+NAMES: Final = ("RANK", "LOCAL_RANK", "ROLE_RANK")
+_PASSED_ON: Final = ("_ranks", "os", "<frozen os>", "_collections_abc", "<frozen _collections_abc>")
+_waits_in = 0  # This process, until its rank is known. Its children have no rank to wait for.
+
+
+class _WaitingEnvironment(type(os.environ)):  # type: ignore[misc]
+    """os.environ of such a spare: the ranks are there once it has a place."""
+
+    def __getitem__(self, key: str) -> str:
+        """Return the variable's value; of a rank, wait for it."""
+        if key in NAMES and _waits_in == os.getpid():
+            are_known()
+            _say_where(key)
+            from holdfast.job import init
+
+            _ = init().place
+        value: str = super().__getitem__(key)
+        return value
+
+
+def are_known() -> None:
+    """Let nobody wait any more: the ranks are in os.environ, or about to be."""
+    global _waits_in
+    _waits_in = 0
+
+
+def wait_where_they_are_read() -> None:
+    """Put an environment that waits in os.environ's place, if this process is such a spare.
+
+    A spare that is bound to a rank has its variables from its start, and waits for none.
+    """
+    global _waits_in
+    if _waits_in == os.getpid() or "RANK" in os.environ or not _has_the_pipe_of_a_spare():
+        return
+    waiting = object.__new__(_WaitingEnvironment)
+    waiting.__dict__.update(os.environ.__dict__)  # It shares the variables with the one before.
+    os.environ = waiting  # noqa: B003
+    _waits_in = os.getpid()
+
+
+def _has_the_pipe_of_a_spare() -> bool:
+    """Whether this process will be told its rank; what a spare starts inherits its words only."""
+    given = os.environ.get("HOLDFAST_SPARE_FD", "")
+    try:
+        return stat.S_ISFIFO(os.fstat(int(given)).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def _say_where(key: str) -> None:
+    """Say which line waits: all that comes after it is left for the recovery."""
+    lines = [
+        line for line in traceback.extract_stack() if Path(line.filename).stem not in _PASSED_ON
+    ]
+    where = f"{lines[-1].filename}:{lines[-1].lineno}" if lines else "an unknown line"
+    print(
+        f"holdfast: this spare waits for its rank at {where}, which reads {key}; "
+        "with --spares all it would know it from its start",
+        file=sys.stderr,
+    )

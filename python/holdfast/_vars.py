@@ -1,0 +1,193 @@
+"""Plain values that a program keeps with every step: what `state.vars(...)` gives."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import pickle
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast._errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor, dtype
+
+LIMIT: Final = 1 << 22  # Bytes of all of them, pickled.
+_PLAIN: Final = frozenset((bool, int, float, complex, str, bytes, type(None)))
+_DATES: Final = (datetime.datetime, datetime.date, datetime.timedelta)
+_ROWS: Final = (list, tuple, set, frozenset, deque)
+_TABLES: Final = (dict, OrderedDict, Counter, defaultdict)
+_DEEPEST: Final = 32
+
+
+class _ByValue(pickle.Pickler):
+    """Pickles tensors as what they hold; torch writes where that lies, too, which may differ."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        if not _is_tensor(thing):
+            return NotImplemented
+        import torch
+
+        dense = thing.detach().resolve_conj().resolve_neg().contiguous()
+        raw = dense.view(-1).view(torch.uint8).numpy().tobytes() if dense.numel() else b""
+        return _tensor, (dense.dtype, tuple(dense.shape), raw)
+
+
+def _tensor(of: dtype, shape: tuple[int, ...], raw: bytes) -> Tensor:
+    import torch
+
+    flat = torch.frombuffer(bytearray(raw), dtype=of) if raw else torch.empty(0, dtype=of)
+    return flat.view(shape)
+
+
+def _is_tensor(thing: Any) -> bool:
+    """Whether it is a tensor of PyTorch, which a program of another face need not have."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(thing, torch.Tensor)
+
+
+def dumps(value: Any) -> bytes:
+    """Pickle a value; equal ones give equal bytes."""
+    pickled = io.BytesIO()
+    _ByValue(pickled, pickle.HIGHEST_PROTOCOL).dump(value)
+    return pickled.getvalue()
+
+
+class Vars:
+    """Plain values by name, read and set as attributes. Not thread-safe."""
+
+    __slots__ = ("_all", "_names")
+
+    def __init__(self, everything: dict[str, Any], names: frozenset[str]) -> None:
+        """`everything`: where the values of all Vars of a State lie."""
+        object.__setattr__(self, "_all", everything)
+        object.__setattr__(self, "_names", names)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a value."""
+        if name not in self._names:
+            raise AttributeError(f"state.vars(...) was given no `{name}`")
+        return self._all[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set a value. UserError if it can not be kept, or was not named when this was made."""
+        if name not in self._names:
+            raise UserError(
+                f"state.vars(...) was given no `{name}`; name it there, with its first value: "
+                f"state.vars(..., {name}=...)"
+            )
+        see_that_it_is_plain(name, value)
+        self._all[name] = value
+
+    def __repr__(self) -> str:
+        """Show the values."""
+        return f"Vars({', '.join(f'{n}={self._all[n]!r}' for n in sorted(self._names))})"
+
+
+def see_that_it_is_plain(name: str, value: Any) -> None:
+    """Raise UserError if a value can not be kept."""
+    if why := _why_not(value, 0):
+        raise UserError(
+            f"`{name}` can not be kept by state.vars(...): {why}. Plain values can: numbers, text, "
+            "lists, dicts and sets of them, dense CPU tensors and NumPy arrays. Give an object "
+            f"with state_dict() and load_state_dict() to State: State(..., {name}=...)"
+        )
+    see_that_it_fits({name: value})
+
+
+def see_that_it_fits(values: dict[str, Any]) -> bytes:
+    """Return values pickled. UserError: they are too large together, or hold what can not be."""
+    try:
+        raw = dumps(values)
+    except Exception as error:
+        raise UserError(f"{_largest(values)} can not be pickled: {error}") from error
+    if len(raw) > LIMIT:
+        raise UserError(
+            f"state.vars(...) holds {len(raw):,} bytes; {LIMIT:,} can be kept, and "
+            f"{_largest(values)} is the largest. Keep a tensor of a fixed size instead, given to "
+            "State by its name: State(..., name=tensor); or write it to a file now and then"
+        )
+    return raw
+
+
+def _largest(values: dict[str, Any]) -> str:
+    def size(name: str) -> int:
+        try:
+            return len(dumps(values[name]))
+        except Exception:
+            return sys.maxsize
+
+    return f"`{max(values, key=size)}`"
+
+
+def see_that_all_are_plain(values: dict[str, Any]) -> None:
+    """Raise UserError if one has come to hold what can not be kept, as by append()."""
+    for name, value in values.items():
+        if _why_not(value, 0):
+            see_that_it_is_plain(name, value)
+
+
+def _why_not(value: Any, depth: int) -> str:
+    """Return why a value can not be kept; nothing: it can."""
+    kind = type(value)
+    if kind in _PLAIN or kind in _DATES:
+        return ""
+    if depth > _DEEPEST:
+        return "it is nested too deep, or holds itself"
+    if kind in _TABLES:
+        if kind is defaultdict and value.default_factory not in (None, int, float, list, dict, set):
+            return "it is a defaultdict of something that is not int, float, list, dict or set"
+        parts = [*value.keys(), *value.values()]
+    elif kind in _ROWS:
+        parts = value
+    else:
+        return _why_no_array(value)
+    if _PLAIN.issuperset(map(type, parts)):
+        return ""
+    return next((why for part in parts if (why := _why_not(part, depth + 1))), "")
+
+
+def _why_no_array(value: Any) -> str:
+    if _is_tensor(value):
+        if value.device.type != "cpu" or str(value.layout) != "torch.strided":
+            return f"it is a tensor on {value.device} with layout {value.layout}"
+        if value.requires_grad:
+            return "it is a tensor with a graph behind it: detach() it"
+        return "" if not hasattr(value, "to_local") else "it is a DTensor"
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and (type(value) is numpy.ndarray or isinstance(value, numpy.generic)):
+        return "it is an array of objects" if value.dtype.hasobject else ""
+    return f"it is, or holds, a {type(value).__module__}.{type(value).__qualname__}"
+
+
+def into(old: Any, new: Any) -> Any:
+    """Return `new`: as `old` itself, changed in place, where that is of the same kind."""
+    if type(old) is not type(new):
+        return new
+    if _is_tensor(new):
+        is_same = (old.shape, old.dtype, old.device) == (new.shape, new.dtype, new.device)
+        if is_same and not (old.requires_grad or old.is_inference() or 0 in old.stride()):
+            return old.copy_(new)
+        return new
+    if isinstance(new, dict):
+        parts = {key: into(old.get(key), part) for key, part in new.items()}
+        old.clear()
+        old.update(parts)
+        return old
+    if isinstance(new, list):
+        there = [*old[: len(new)], *[None] * (len(new) - len(old))]
+        old[:] = [into(was, part) for was, part in zip(there, new)]
+        return old
+    if isinstance(new, (set, deque)):
+        old.clear()
+        (old.update if isinstance(old, set) else old.extend)(new)
+        return old
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and type(new) is numpy.ndarray and old.flags.writeable:
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            return new
+        old[...] = new
+        return old
+    return new

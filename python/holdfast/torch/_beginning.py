@@ -1,0 +1,65 @@
+"""Have a process begin with the random generators of the one that it replaces, at hf.init().
+
+A program that seeds nothing draws its data, or its parameters, from what each process was born
+with: torch, Python and NumPy. The first process of a rank leaves that in the job's folder.
+"""
+
+from __future__ import annotations
+
+import pickle
+from contextlib import suppress
+from typing import Any
+
+from holdfast._errors import UserError
+from holdfast._files import write_whole
+from holdfast.torch._engine import Engine
+from holdfast.torch._random import Seeds, get_states, seeds_of_the_program, set_states
+
+
+def begin_as_the_first(engine: Engine) -> None:
+    """Take over the generators of this rank's first process, or be it."""
+    if engine.worker.solo:
+        return
+    if not engine.waits_spare:
+        _take_over(engine, engine.place.rank)
+        return
+    left = [_left_by(engine, rank) for rank in range(engine.world_size)]
+    if None not in left and len(set(left)) == 1:
+        set_states(pickle.loads(left[0] or b""))
+        return
+    # Ranks differ. The spare knows later which it is; what it draws until then would be its own.
+    of_torch = [pickle.loads(raw or _now())[0] for raw in left]
+    if len({state.numpy().tobytes() for state in of_torch}) == 1:
+        set_states((of_torch[0], *get_states()[1:]))
+    began = seeds_of_the_program()
+
+    def see(mine: Seeds, of_the_first: Seeds) -> None:
+        own = zip(mine, of_the_first, began, strict=True)
+        if any(now not in (first, then) for now, first, then in own):
+            raise UserError(
+                "this spare drew random numbers between hf.init() and hf.State(...), before it had "
+                "a rank, and the ranks began with different generators: it would go on with other "
+                "data than the process it replaces, so another one is started. Seed torch, random "
+                "and numpy.random alike on all ranks before that; or `--spares all`"
+            )
+
+    engine.see_beginning = see
+
+
+def _take_over(engine: Engine, rank: int) -> None:
+    if (left := _left_by(engine, rank)) is not None:
+        set_states(pickle.loads(left))
+        return
+    with suppress(OSError):  # No room: its successor begins with generators of its own.
+        write_whole(engine.early.file(f"seeds-{rank}"), _now())
+
+
+def _left_by(engine: Engine, rank: int) -> bytes | None:
+    with suppress(OSError):
+        return engine.early.file(f"seeds-{rank}").read_bytes()
+    return None
+
+
+def _now() -> bytes:
+    states: tuple[Any, ...] = get_states()
+    return pickle.dumps(states)

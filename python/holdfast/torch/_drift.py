@@ -1,0 +1,121 @@
+"""See that replicas stay equal: what DistributedDataParallel calls the same on all ranks.
+
+A parameter that one rank changes alone, or an optimizer that one rank steps otherwise, makes ranks
+drift apart. Each rank's digest is compared in the first step of a generation, at the end of each
+pass over data, and every k steps in between: k is chosen so that this takes a thousandth of a step.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from torch import Tensor
+
+from holdfast._abi import U64, lib
+from holdfast._core import Session
+from holdfast.torch._engine import Engine
+from holdfast.torch._greeting import exchange
+from holdfast.torch._kept import Kept
+
+_SHARE: Final = 0.001  # Of a step's time.
+_MOST: Final = 100_000  # Steps between two comparisons.
+
+
+class Drift:
+    """Compares this rank's replicas with the others'."""
+
+    def __init__(self, engine: Engine, kept: Kept, ddps: list[Any]) -> None:
+        """`ddps`: the modules that hold replicas."""
+        self._engine = engine
+        self._kept = kept
+        self._ids = {
+            id(parameter)
+            for ddp in ddps
+            for name, parameter in ddp.module.named_parameters()
+            if name not in ddp.parameters_to_ignore
+        }
+        self.next = 1  # The step in which to compare; all ranks have the same.
+        self._said: set[str] = set()
+        self._took = 0.0  # Seconds, of the last digest.
+        self._began = time.perf_counter()
+
+    def begin(self) -> None:
+        """Take note that a step begins."""
+        self._began = time.perf_counter()
+
+    def digest(self) -> tuple[int, int]:
+        """Return a digest of all replicas, and what it cost in millionths of the step's time."""
+        began = time.perf_counter()
+        digests = self._digests([tensor for _, tensor in self._walk()])
+        whole = ctypes.c_uint64()
+        _digest([ctypes.addressof(digests)], [ctypes.sizeof(digests)], whole)
+        now = time.perf_counter()
+        step = max(began - self._began, 1e-6)
+        return whole.value | 1, int(1e6 * (now - began) / step)  # 0: it was not asked for.
+
+    def set_next(self, step: int, costs: list[int]) -> None:
+        """Choose when to compare again, from what all ranks say that it costs."""
+        self.next = step + min(max(1, round(max(costs) * 1e-6 / _SHARE)), _MOST)
+
+    def name_the_first(self, session: Session, step: int) -> None:
+        """Say which tensor of which rank differs; end the job unless the user wants to go on."""
+        found = list(self._walk())
+        mine = self._digests([tensor for _, tensor in found])
+        given = exchange(session, bytes(mine))
+        if given is None:
+            return
+        size = ctypes.sizeof(mine)
+        rows = [given[i * size : (i + 1) * size] for i in range(session.world.size)]
+        differing = next(
+            (
+                (name, rank)
+                for i, (name, _) in enumerate(found)
+                for rank, row in enumerate(rows)
+                if row[8 * i : 8 * i + 8] != rows[0][8 * i : 8 * i + 8]
+            ),
+            None,
+        )
+        if differing is None:
+            return
+        name, rank = differing
+        text = (
+            f"rank {rank} holds other values of `{name}` than rank 0 in step {step}; they are to "
+            "be the same on all ranks. Something changes them on one rank alone: draws without a "
+            "common seed, clipping after the sum, a change of a parameter under `if rank == ...`. "
+        )
+        if os.environ.get("HOLDFAST_DRIFT", "end") != "warn":
+            raise self._engine.worker.fail(f"{text}To go on all the same: HOLDFAST_DRIFT=warn")
+        if name not in self._said:
+            self._said.add(name)
+            self._engine.warn_once(f"{text}It goes on (HOLDFAST_DRIFT=warn)")
+
+    def _walk(self) -> Iterator[tuple[str, Tensor]]:
+        for key, tensor in self._kept.walk(False):
+            if key[0] == "model" and id(tensor) in self._ids:
+                yield f"{key[1]}.{key[2]}", tensor
+            elif key[0] == "state":
+                parameter = self._kept.parameter_of(key[1], key[2])
+                if id(parameter) in self._ids:
+                    yield f"{key[1]}.state[{key[2]}].{key[3]}", tensor
+
+    @property
+    def is_due_for_nothing(self) -> bool:
+        """Whether there are no replicas."""
+        return not self._ids
+
+    @staticmethod
+    def _digests(tensors: list[Tensor]) -> Any:
+        dense = [tensor.detach().contiguous() for tensor in tensors]
+        digests = (U64 * len(dense))()
+        _digest([t.data_ptr() for t in dense], [t.nbytes for t in dense], digests)
+        return digests
+
+
+def _digest(addresses: list[int], sizes: list[int], out: Any) -> None:
+    count = len(addresses)
+    pointers, lengths = (ctypes.c_void_p * count)(*addresses), (U64 * count)(*sizes)
+    lib.hf_digest(count, pointers, lengths, ctypes.cast(ctypes.byref(out), ctypes.POINTER(U64)))

@@ -1,0 +1,59 @@
+"""Things that State keeps by their own word: what they hold, and how they get it back."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import torch
+
+from holdfast._vars import into
+
+
+def can_be_kept(thing: Any) -> bool:
+    """Whether it is a generator, a container, or has state_dict() and load_state_dict()."""
+    if isinstance(thing, (torch.Generator, random.Random, dict, list, set)):
+        return True
+    tells = hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
+    return tells or _of_numpy(thing) is not None
+
+
+def contents_of(thing: Any) -> Any:
+    """Return what it holds, to be pickled."""
+    if isinstance(thing, torch.Generator):
+        return thing.get_state()
+    if isinstance(thing, random.Random):
+        return thing.getstate()
+    if isinstance(thing, (dict, list, set)) and not hasattr(thing, "state_dict"):
+        return thing
+    kind = _of_numpy(thing)
+    if kind is not None:
+        return thing.get_state(legacy=False) if kind == "state" else thing.bit_generator.state
+    return thing.state_dict()
+
+
+def put_back(thing: Any, contents: Any) -> None:
+    """Have it hold that again."""
+    if isinstance(thing, torch.Generator):
+        thing.set_state(contents)
+    elif isinstance(thing, random.Random):
+        thing.setstate(contents)
+    elif isinstance(thing, (dict, list, set)) and not hasattr(thing, "state_dict"):
+        into(thing, contents if type(contents) is type(thing) else type(thing)(contents))
+    elif (kind := _of_numpy(thing)) is not None:
+        if kind == "state":
+            thing.set_state(contents)
+        else:
+            thing.bit_generator.state = contents
+    else:
+        thing.load_state_dict(contents)
+
+
+def _of_numpy(thing: Any) -> str | None:
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    if isinstance(thing, numpy.random.RandomState):
+        return "state"
+    return "generator" if isinstance(thing, numpy.random.Generator) else None

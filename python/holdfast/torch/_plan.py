@@ -1,0 +1,71 @@
+"""Where the tensors of a State lie in an image of it, and copies ready to be made."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from holdfast.torch._copies import Copies
+from holdfast.torch._optimizers import local
+
+ALIGN: Final = 64
+
+Key = tuple[Any, ...]
+
+
+class Place(NamedTuple):
+    """Where a tensor lies in an image."""
+
+    key: Key
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    offset: int
+    distributed: bool  # It is the local part of a DTensor.
+
+
+class Plan:
+    """The places of one list of tensors, and copies ready to be made."""
+
+    def __init__(self, keys: list[Key], tensors: list[Tensor], start: int) -> None:
+        self.marks = marks_of(tensors)
+        self.tensors = tensors  # Held, so that no other tensor gets the same id.
+        self.places: list[Place] = []
+        at = start
+        for key, tensor in zip(keys, tensors):
+            part = local(tensor)
+            distributed = part is not tensor
+            self.places.append(Place(key, part.dtype, tuple(part.shape), at, distributed))
+            at += -(-part.nbytes // ALIGN) * ALIGN
+        self.end = at
+        self.pickled = pickle.dumps(self.places, pickle.HIGHEST_PROTOCOL)
+        self.copies: dict[int, Copies] = {}
+
+    def copy_to(self, memory: Tensor) -> None:
+        """Copy all tensors into an image."""
+        address = memory.data_ptr()
+        if address not in self.copies:
+            full = [(p, t) for p, t in zip(self.places, self.tensors) if local(t).numel()]
+            self.copies[address] = Copies(
+                [view_of(memory, place) for place, _ in full], [local(t).detach() for _, t in full]
+            )
+        self.copies[address].make()
+
+
+def marks_of(tensors: list[Tensor]) -> list[tuple[int, int]]:
+    """Tell tensors apart, and whether they have moved."""
+    return [(id(tensor), local(tensor).data_ptr()) for tensor in tensors]
+
+
+def view_of(memory: Tensor, place: Place) -> Tensor:
+    """Return the tensor that lies in an image, without a copy."""
+    end = place.offset + bytes_of(place)
+    return memory[place.offset : end].view(place.dtype).view(place.shape)
+
+
+def bytes_of(place: Place) -> int:
+    """Return how many bytes a tensor has in an image."""
+    return math.prod(place.shape) * place.dtype.itemsize

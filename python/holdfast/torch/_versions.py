@@ -1,0 +1,260 @@
+"""The versions of what State keeps: begun, committed or void, and brought back.
+
+Version 0 of the session holds each rank's own beginning; a version of ours, number 1, makes the
+ranks equal where DistributedDataParallel wants it. Then each step makes a version, and so does
+each result of state.once().
+"""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+from typing import Any, Final
+
+from holdfast import _core
+from holdfast._errors import LeftError
+from holdfast.torch import _ddp
+from holdfast.torch._drift import Drift
+from holdfast.torch._engine import Engine, Phase
+from holdfast.torch._gradients import Gradients
+from holdfast.torch._greeting import Hello, exchange, greet, greet_again
+from holdfast.torch._image import Image
+from holdfast.torch._kept import Kept
+from holdfast.torch._plan import Key
+from holdfast.torch._progress import Progress
+
+_VOICE: Final = struct.Struct("<3Q")  # Whether to stop, a digest of the replicas, its cost.
+
+
+class Versions:
+    """Those of one State. Not thread-safe."""
+
+    def __init__(self, engine: Engine, kept: Kept, ddps: list[Any], progress: Progress) -> None:
+        """Wait for the other ranks; bring everything to the last version, if there is one."""
+        self._engine = engine
+        self._kept = kept
+        self._ddps = ddps
+        self._progress = progress
+        self._gradients = Gradients(kept)
+        self._drift = Drift(engine, kept, ddps)
+        self._greeted = 0  # The generation whose ranks have met.
+        self._is_new = False  # They met in the step under way.
+        self._behind = True  # This process has not come to the step of the others yet.
+        self._second_due = False  # Somebody has not.
+        self._at = 0  # The version that everything is as after, but for what came between.
+        self._open()
+
+    def _open(self) -> None:
+        engine = self._engine
+        engine.own_use += 1
+        with engine.echo():
+            self._image = Image(self._kept, self._objects())
+            if engine.waits_spare:
+                for ddp in self._ddps:
+                    _ddp.rehearse(ddp, engine)
+        engine.own_use -= 1
+        rank = engine.place.rank  # A spare waits here.
+        if not engine.worker.solo:
+            self._image.agree(engine.early.file(f"room-{rank}"))
+        self._session = session = engine.open(self._image.bytes)
+        if session.fresh:
+            self._image.write(session.private(0), self._objects(), with_gradients=False)
+        session.join()
+        self.restore()
+        self.was_there = session.version > 1
+        engine.set_phase(Phase.CATCHING_UP)
+        engine.in_step = True
+        self._begin(restarted=True)
+        while session.version == 0:
+            self._equalise()
+        engine.in_step = False
+
+    def _equalise(self) -> None:
+        """Make version 1: rank 0's parameters and buffers for all, where DDP is."""
+        self._engine.see_that_others_are_there()
+        self._engine.set_phase(Phase.LIVE)
+        for ddp in self._ddps:
+            _ddp.equalise(ddp)
+        if not self._commit(False):
+            self.restore()
+            self._begin(restarted=True)
+
+    # ---- Begin ----------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begin a step, or a result. PeerError: another rank has ended its training."""
+        engine = self._engine
+        if engine.phase is not Phase.LIVE:
+            engine.set_phase(Phase.LIVE)
+        engine.in_step = True
+        self._begin(restarted=False)
+        if engine.too_late:
+            engine.in_step = False
+            engine.see_that_others_are_there()
+        self._drift.begin()
+
+    def _begin(self, restarted: bool) -> None:
+        """Begin a version; after a re-forming, check that all ranks are of one kind.
+
+        One that is still open is given up; it is as if it had not begun. Where another rank has
+        ended none is begun: `engine.too_late` says so to whoever needs one.
+        """
+        engine = self._engine
+        engine.settle()  # Of a step that was left by an exception.
+        engine.marked = False
+        engine.too_late = ""
+        try:
+            self._begin_with_all(restarted)
+        except LeftError as error:
+            engine.too_late = str(error)
+            self.restore()
+
+    def _begin_with_all(self, restarted: bool) -> None:
+        session = self._session
+        self._is_new = False
+        while True:
+            # What was done since the last step, as a scheduler's per epoch, is not to be lost.
+            if session.begin_step() and self._at != session.version:
+                self.restore()
+            if session.generation != self._greeted:
+                if not self._greet(restarted):
+                    continue
+                self._greeted = session.generation
+                self._is_new = True
+            if restarted or not self._second_due or self._greet_again():
+                self._behind = self._behind and restarted
+                return
+            self._greeted = 0
+
+    def _greet(self, restarted: bool) -> bool:
+        """Tell the others what this rank keeps. False: a fault came."""
+        session = self._session
+        shapes = bytes.fromhex(self._kept.shapes())
+        hellos = greet(session, Hello(restarted, self._behind, shapes, session.version))
+        if hellos is None:
+            return False
+        self._second_due = any(hello.behind for hello in hellos)
+        if restarted and all(hello.restarted for hello in hellos):
+            self._engine.set_phase(Phase.LIVE)  # All come from the same point of the program.
+            self._behind = self._second_due = False
+        return True
+
+    def _greet_again(self) -> bool:
+        """As greet_again(). False: a fault came."""
+        engine = self._engine
+        if not greet_again(self._session, engine.asked, engine.guessed, self._behind):
+            return False
+        self._second_due = False
+        return True
+
+    # ---- End ------------------------------------------------------------------------------------
+
+    def commit(self, has_updated: bool, may_wait: bool = False) -> bool:
+        """End a step. False: it is void, and everything is as before it.
+
+        `may_wait`: the program may do something else before it makes the step again.
+        """
+        self._engine.settle()
+        self._progress.n += 1
+        if self._commit(has_updated):
+            return True
+        if not may_wait:  # The others wait until this rank has stopped, not for a copy.
+            with suppress(LeftError):  # The step that is to be made again will say so.
+                self._session.begin_step()
+        self.restore()
+        return False
+
+    def _commit(self, has_updated: bool) -> bool:
+        session, engine, progress = self._session, self._engine, self._progress
+        engine.settle()
+        if engine.marked:  # What echoes have touched is never staged.
+            return False
+        progress.position.see_ahead()
+        if progress.n and not self._hear():
+            return False
+        gradients = self._gradients.end_step(has_updated)
+        self._image.write(session.private(session.version + 1), self._objects(), gradients)
+        return self._end()
+
+    def commit_result(self, key: Key, result: bytes) -> bool:
+        """End a result: the next version is this one, and knows it. False: it is void."""
+        session, engine = self._session, self._engine
+        engine.settle()
+        if engine.marked:
+            with suppress(LeftError):
+                session.begin_step()
+            return False
+        results = {**self._progress.results, key: result}
+        old, new = session.private(session.version), session.private(session.version + 1)
+        self._image.write_again(old, new, {"results": results})
+        if not self._end():
+            return False
+        self._progress.results = results
+        return True
+
+    def _end(self) -> bool:
+        at = self._progress.position
+        position = _core.Position(at.epoch, at.index + at.own)
+        if self._session.end_step(_core.Step(position=position)):
+            return False
+        self._at = self._session.version
+        self._engine.asked = self._engine.guessed = False
+        return True
+
+    def _hear(self) -> bool:
+        """Tell the others whether to stop, and see that replicas are equal. False: a fault came."""
+        session, progress, drift = self._session, self._progress, self._drift
+        if session.world.size == 1:
+            progress.stopped = progress.stopped or progress.wish
+            return True
+        is_due = self._is_new or progress.n >= drift.next or progress.position.is_last
+        digest, cost = drift.digest() if is_due and not drift.is_due_for_nothing else (0, 0)
+        given = exchange(session, _VOICE.pack(progress.wish, digest, cost))
+        if given is None:
+            return False
+        wishes, digests, costs = zip(*_VOICE.iter_unpack(given))
+        progress.stopped = progress.stopped or any(wishes)
+        if all(digests):  # Each rank has made one.
+            drift.set_next(progress.n, list(costs))
+            if len(set(digests)) > 1:
+                drift.name_the_first(session, progress.n)
+        return True
+
+    def hear_wishes(self) -> bool:
+        """Return whether any rank wishes to stop; within a version of its own."""
+        if self._session.world.size == 1:
+            return self._progress.wish
+        given = exchange(self._session, _VOICE.pack(self._progress.wish, 0, 0))
+        if given is None:
+            self._engine.marked = True
+            return False
+        return any(wish for wish, _, _ in _VOICE.iter_unpack(given))
+
+    # ---- What is kept ---------------------------------------------------------------------------
+
+    def _objects(self) -> dict[str, Any]:
+        return {
+            "progress": self._progress.objects(),
+            "results": self._progress.results,
+            "ddp": _ddp.begins_with(self._ddps),
+            "gradients": self._gradients.objects(),
+            "drift": self._drift.next,
+        }
+
+    def restore(self) -> None:
+        """Bring everything to the last version."""
+        objects = self._image.read(self._session.private(self._session.version))
+        self._progress.restore(objects["progress"], objects["results"])
+        self._gradients.restore(objects["gradients"])
+        _ddp.restore(self._ddps, objects["ddp"], self._engine)
+        self._gradients.watch()
+        self._drift.next = objects["drift"]
+        self._at = self._session.version
+
+    def tensors(self) -> dict[Key, Any]:
+        """Return those of the last version, without copies."""
+        return self._image.tensors(self._session.private(self._session.version))
+
+    def see_update(self, optimizer: Any) -> None:
+        """Take note of an optimizer's step."""
+        self._gradients.see_update(optimizer)
