@@ -178,7 +178,9 @@ for step in range(20):
 
 def test_mindspore_sums_by_hand_are_those_of_all_ranks_after_a_kill_too(tmp_path: Path) -> None:
     (tmp_path / "sums.py").write_text(SUMS)
-    run = Job(tmp_path / "job", tmp_path, [str(tmp_path / "sums.py")], spares=1)
+    run = Job(
+        tmp_path / "job", tmp_path, [str(tmp_path / "sums.py")], spares=1, options=("--rehearse",)
+    )
     try:
         run.end()
     finally:

@@ -6,6 +6,7 @@ one its own attributes are, those that are data: numbers, texts, lists, dicts, a
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -80,7 +81,7 @@ def size_of(value: Any, most: int = _MOST_BYTES, depth: int = _DEPTH) -> int:
         return 64 + int(value.nbytes)
     if draws(value):
         return 4096
-    raise TypeError
+    raise TypeError(type(value))
 
 
 def _is_own(parameter: Any) -> bool:
@@ -129,37 +130,39 @@ def attributes(
     for name, value in found.items():
         try:
             size = size_of(value, _MOST_IN_FILES)
-        except TypeError:
-            size = -1
+        except TypeError as error:
+            if _is_program_s(error.args[0]) and not _of_mindspore(callback):
+                say_once(_no_data(callback, name, error.args[0]))
+            continue
         bulk = _bulk.current if most is None and size > _MANY_BYTES else None
         form = bulk.take((id(callback), name), value) if bulk else None
         if form is not None:
             kept[name] = form
-        elif 0 <= size <= min(_MOST_BYTES if most is None else most, left[0]):
+        elif size <= min(_MOST_BYTES if most is None else most, left[0]):
             left[0] -= size
             kept[name] = pack(value)
-        elif size >= 0 or not _is_foreign(callback, value):
-            say_once(_not_kept(type(callback).__name__, name, value, size))
+        else:
+            say_once(
+                f"attribute '{name}' of callback {type(callback).__name__} has grown beyond what "
+                f"is kept of such data ({_MOST_IN_FILES >> 20} MiB together) and is not kept any "
+                "more: a process that replaces another has what the program gives it at its start; "
+                "what is larger belongs into files"
+            )
     return kept
 
 
-def _is_foreign(callback: Any, value: Any) -> bool:
-    """Return whether nobody expects an attribute to be kept: a file, a model, a function."""
-    module = type(value).__module__.partition(".")[0]
-    return _of_mindspore(callback) or module != type(callback).__module__.partition(".")[0]
+def _is_program_s(kind: type) -> bool:
+    """Return whether a class is the program's own alone, such as an average meter."""
+    rooms = {base.__module__.partition(".")[0] for base in kind.__mro__ if base is not object}
+    return rooms.isdisjoint(sys.stdlib_module_names | {"holdfast", "mindspore", "numpy"})
 
 
-def _not_kept(whose: str, name: str, value: Any, size: int) -> str:
-    if size < 0:
-        return (
-            f"attribute '{name}' of callback {whose} is an object of class "
-            f"{type(value).__name__}, which is not kept: a process that replaces another has what "
-            f"the program gives it at its start; give {whose} state_dict() and load_state_dict()"
-        )
+def _no_data(callback: Any, name: Any, kind: type) -> str:
+    whose = type(callback).__name__
     return (
-        f"attribute '{name}' of callback {whose} has grown beyond what is kept of such data "
-        f"({_MOST_IN_FILES >> 20} MiB together) and is not kept any more: a process that replaces "
-        "another has what the program gives it at its start; what is larger belongs into files"
+        f"attribute '{name}' of callback {whose} holds an object of class {kind.__name__}, which "
+        "is not kept: a process that replaces another has what the program gives it at its start; "
+        f"give {whose} state_dict() and load_state_dict()"
     )
 
 

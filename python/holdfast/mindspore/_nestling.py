@@ -139,9 +139,6 @@ def run(request: Request) -> NoReturn:
     known = exit_code_of(status)
     with contextlib.suppress(OSError):  # It counts where the nursery is gone by then.
         request.connection.send(_ANSWER.pack(_LEAVING, known & 0xFF))
-    engine = sys.modules.get("holdfast.mindspore._engine")
-    if engine is not None and engine.engine is not None:
-        engine.engine.exit_code = known  # Whatever it was that ended the program.
     raise SystemExit(status)
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import copy, deepcopy
-from functools import partial
-from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -112,30 +110,23 @@ def unpack(value: Any) -> Any:
     return _copied(value)
 
 
-def within(packed: Any, limit: int) -> tuple[Any, int]:
-    """Return packed outputs and their bytes; the largest go until all others are within a limit."""
-    parts = sorted(_large(packed), key=lambda part: int(_array(part).nbytes))
-    upto = list(accumulate(int(_array(part).nbytes) for part in parts))
-    size = upto[-1] if upto else 0
-    if size <= limit:
-        return packed, size
-    gone = {id(part) for part, end in zip(parts, upto) if end > limit}
-    return _without(gone, packed), size
+def within(packed: Any, room: int) -> tuple[Any, bool]:
+    """Return packed outputs without those that there is no room for, and whether there are any.
 
+    The room is given in their order: the loss is the first.
+    """
+    parts: list[Any] = [room]
 
-def _large(packed: Any) -> Iterator[Any]:
-    """Give the parts that may be large: of equal ones the first is first, such as the loss."""
-    if isinstance(packed, dict):
-        packed = list(packed.values())
-    if isinstance(packed, (tuple, list, deque)):
-        for part in packed:
-            yield from _large(part)
-    elif isinstance(packed, (Packed, np.ndarray)):
-        yield packed
+    def made(part: Any) -> Any:
+        several = _alike(part, made)
+        if several is not None:
+            return several
+        size = int(_array(part).nbytes) if isinstance(part, (Packed, np.ndarray)) else 0
+        if size > parts[0]:
+            parts.append(part)
+            return Left(part)
+        parts[0] -= size
+        return part
 
-
-def _without(gone: set[int], packed: Any) -> Any:
-    parts = _alike(packed, partial(_without, gone))
-    if parts is not None:
-        return parts
-    return Left(packed) if id(packed) in gone else packed
+    kept = made(packed)
+    return kept, len(parts) > 1

@@ -201,12 +201,12 @@ class Run:
         _saving.finish()  # Else nobody would write what a process that dies was writing yet.
         step = self._cb_params.cur_step_num
         whole = pack(outputs)
-        packed, size = within(whole, _MOST_OUTPUTS)
-        if size > _MOST_OUTPUTS:
+        packed, lacks = within(whole, _MOST_OUTPUTS)
+        if lacks:
             self._trainer.engine.say_once(
-                f"a step's outputs have more than {_MOST_OUTPUTS >> 10} KiB together, so the "
-                "largest are not kept, as many as it takes for the others to be within that: in a "
-                "process that replaces another, callbacks see zeros in their place for one step"
+                f"a step's outputs have more than {_MOST_OUTPUTS >> 10} KiB together, so not all "
+                "are kept: in a process that replaces another, callbacks see zeros in place of "
+                "the large ones for one step"
             )
         return {
             "call": self._trainer.call,
