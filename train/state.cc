@@ -160,10 +160,10 @@ void State::Parts::open() {
   session = must(runtime::Session::open(*job->worker, model.layout(kind_of(optimizer))));
   arena::Arena& arena = session->arena();
   if (arena.fresh()) {
+    const std::string slow = session->identity().rank == 0 ? train::slow_blas() : "";
+    if (!slow.empty()) std::fprintf(stderr, "holdfast: warning: %s\n", slow.c_str());
     model.write_parameters(arena);
     model.pack(arena.private_bytes(0));
-    const std::string advice = session->identity().rank == 0 ? train::advice_on_blas() : "";
-    if (!advice.empty()) std::fprintf(stderr, "holdfast: %s\n", advice.c_str());
   }
   must(session->join({}));
   model.adopt(arena);

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.verify._contents import contents_of
 from holdfast.verify._digest import digest
 from holdfast.verify._note import Notes
 from holdfast.verify._output import Output
@@ -102,7 +103,7 @@ class Observer:
         self._notes("ended", n=self._places.done)
 
     def _digests(self) -> dict[str, str]:
-        return {name: digest(thing) for name, thing in self._state.contents()}
+        return {name: digest(thing) for name, thing in contents_of(self._state)}
 
 
 def _is_ours(key: Any) -> bool:
