@@ -7,12 +7,11 @@ was there. In a graph it is a constant.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from typing import Any, Final
 
 from holdfast.mindspore import _callbacks
-from holdfast.mindspore._outputs import pack
+from holdfast.mindspore._data import NoDataError, dumps
 
 _MOST_BYTES: Final = 64 << 10  # Of an attribute, and
 _MOST_CHANGED: Final = 256 << 10  # of all that have changed: they are written at every step.
@@ -78,11 +77,11 @@ class Cells:
     def _packed(self, at: tuple[str, str], value: Any) -> Any:
         """Return data as something that does not change; _NONE: it is none, or too large."""
         try:
-            size = _callbacks.size_of(value)
-        except TypeError:
+            packed = _Data(dumps(value))
+        except NoDataError:
             return _NONE
-        if size <= _MOST_BYTES:
-            return _Data(pickle.dumps(pack(value), pickle.HIGHEST_PROTOCOL))
+        if len(packed) <= _MOST_BYTES:
+            return packed
         if not self._first:
             self._large[at] = value
         elif self._large.get(at) is not value:
@@ -118,7 +117,7 @@ class Cells:
             if name not in self._cells:
                 continue
             if isinstance(value, _Data):
-                _callbacks.give_back(self._cells[name], {key: pickle.loads(value)})
+                _callbacks.give_back(self._cells[name], {key: value})
             else:
                 setattr(self._cells[name], key, value)
 
