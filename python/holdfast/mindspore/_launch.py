@@ -55,6 +55,8 @@ def _arguments(words: Sequence[str], variables: dict[str, str]) -> list[str]:
         name, value = _option(rest.pop(0))
         if name in ("-h", "--help", "--version"):
             options.append(name)
+            if name != "--version":
+                print("--rehearse  spares play all ranks beside the job: docs/mindspore.md")
             continue
         if name == "--rehearse":  # Ours, and without a value.
             variables["HOLDFAST_REHEARSE"] = "1"
