@@ -75,7 +75,8 @@ class Early:
     def succeeds(self) -> bool:
         """Whether a predecessor of this process has made its State."""
         if self._succeeds is None:
-            self._succeeds = self._past(self._engine.place.rank).exists()
+            alone = self._engine.worker.solo
+            self._succeeds = not alone and self._past(self._engine.place.rank).exists()
         return self._succeeds
 
     def end(self) -> None:
@@ -88,7 +89,7 @@ class Early:
             return
         self._give_what_is_owed()
         past, mine = self._past(self._engine.place.rank), str(sorted(self._made.items()))
-        if past.exists() and past.read_text() != mine:
+        if self.succeeds and past.read_text() != mine:
             raise UserError(
                 "between hf.init() and hf.State(...) this process exchanged other things than the "
                 "one it replaces, and is told the answers in their order. Exchange the same there "
