@@ -86,7 +86,8 @@ TEST(Scheduler, TellsItsWorkersWhereItIsInterruptedByHand) {
   EXPECT_TRUE(job.nothing_left());
 }
 
-// A stopped process would wake up into its successor's arena: it is ended before that is opened.
+// A stopped process could wake up and write into its successor's arena. So it is ended before the
+// successor opens the arena.
 TEST(Scheduler, GivesThePlaceOfAStoppedWorkerAwayAndItsSuccessorEndsIt) {
   Job job("stopped-by-hand");
   const auto begin = [&](const std::string& role, const std::string& node) {

@@ -77,6 +77,12 @@ Status parse(const Row& row, std::string_view text, bool& out) {
   return {};
 }
 
+Status parse(const Row& row, std::string_view text, Drift& out) {
+  if (text != "end" && text != "warn") return wrong(row, text);
+  out = text == "end" ? Drift::kEnd : Drift::kWarn;
+  return {};
+}
+
 Status parse(const Row& row, std::string_view text, std::uint64_t& out) {
   return whole(text, out) ? Status{} : wrong(row, text);
 }
@@ -211,6 +217,8 @@ std::string allowed(const Row& row) {
     case Kind::kSeconds:
       return cat("a number of seconds from ", row.lowest, " to ", row.highest,
                  ", or a negative one: never");
+    case Kind::kDrift:
+      return "end or warn";
     case Kind::kProcess:
       return "three whole numbers with ':' between";
   }

@@ -113,38 +113,6 @@ def test_mindspore_a_loop_of_the_program_s_own_starts_again_from_the_top(tmp_pat
     assert finals[0]["final-0.ckpt"] == finals[0]["final-1.ckpt"]
 
 
-ORDER = """
-import sys
-import numpy as np
-import mindspore as ms
-from mindspore import ops
-from mindspore.communication import get_rank, init
-ms.set_context(mode=ms.PYNATIVE_MODE)
-init()
-first, second = ops.AllReduce(), ops.AllReduce()
-inputs = {first: ms.Tensor(np.float32([1 + get_rank()])), second: ms.Tensor(np.float32([10]))}
-turned = sys.argv[1] == "turned" and get_rank() == 1
-order = [second, first] if turned else [first, second]
-sums = {operator: operator(inputs[operator]).asnumpy() for operator in order}
-print("SUMS", float(sums[first][0]), float(sums[second][0]), flush=True)
-"""
-
-
-def test_mindspore_equal_collectives_in_different_orders_are_named(tmp_path: Path) -> None:
-    for kind in ("alike", "turned"):
-        (tmp_path / f"{kind}.py").write_text(ORDER)
-        run = Job(tmp_path / kind, tmp_path, [str(tmp_path / f"{kind}.py"), kind])
-        try:
-            run.end(code=0 if kind == "alike" else None)
-        finally:
-            run.stop()
-        logs = run.logs()
-        assert ("SUMS 3.0 20.0" in logs) is (kind == "alike"), logs
-        assert ("this one is at AllReduce 1, rank 1 of the group" in logs) is (kind == "turned"), (
-            logs
-        )
-
-
 SUMS = """
 import os
 import signal

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 # What MindSpore calls the group of all ranks, by device.
 _WORLDS: Final = ("hccl_world_group", "nccl_world_group", "mccl_world_group", "")
 PLAIN_BYTES: Final = 4096
-_NUMBERS: Final = 64  # The last one is that of all further operators of a kind.
 _SIZE_FILE: Final = "mindspore-private-bytes"
 
 
@@ -73,7 +72,7 @@ class Engine:
         self._names: dict[tuple[int | None, str], int] = {}  # By who plays, in a rehearsal.
         self._members: list[tuple[int, ...]] = [tuple(range(self.world_size))]
         self._used: dict[int, _core.Group | None] = {}
-        self._made: dict[tuple[Any, ...], int] = {}  # Operators so far, by who plays.
+        self.numbers: Final = _operators.Numbers()
         self.exit_code: int | None = None  # Of the program, where it is known before its end.
         self._said: set[str] = set()
         self.lead: Callable[[Engine], None] | None = None  # Rehearses, where that is asked for.
@@ -204,15 +203,8 @@ class Engine:
         return known in (None, PLAIN_BYTES) and not protected
 
     def number(self, group: str, *kind: Any) -> int:
-        """Return which of its kind the group's operator is that is made now: as on all ranks.
-
-        Within a training it is 0: a replacement has not made what its predecessor had.
-        """
-        if self.trainer.call:
-            return 0
-        key = (self.thread.rank, self.group(group), *kind)
-        self._made[key] = min(self._made.get(key, 0) + 1, _NUMBERS)
-        return self._made[key]
+        """Return which of its kind the group's operator is that is made now: as on all ranks."""
+        return self.numbers.next((self.group(group), *kind), bool(self.trainer.call))
 
     def set_phase(self, phase: Phase) -> None:
         """Change who answers."""

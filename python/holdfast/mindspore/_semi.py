@@ -166,7 +166,7 @@ def apply(engine: Engine, semi: Semi) -> None:
     """Put all in place."""
     if engine.world_size > 1:
         _gradients(semi)
-        _in_graph.apply(semi)
+        _in_graph.apply(semi, engine.numbers)
     _auto_parallel()
     _micro_batches()
     _slices(engine, semi)

@@ -7,13 +7,17 @@ with: torch, Python and NumPy. The first process of a rank leaves that in the jo
 from __future__ import annotations
 
 import pickle
+import time
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from holdfast._errors import UserError
 from holdfast._files import write_whole
 from holdfast.torch._engine import Engine
 from holdfast.torch._random import Seeds, get_states, seeds_of_the_program, set_states
+
+_LOOK_EVERY_S: Final = 0.005
 
 
 def begin_as_the_first(engine: Engine) -> None:
@@ -23,7 +27,8 @@ def begin_as_the_first(engine: Engine) -> None:
     if not engine.waits_spare:
         _take_over(engine, engine.place.rank)
         return
-    left = [_left_by(engine, rank) for rank in range(engine.world_size)]
+    rank = engine.worker.bound_rank
+    left = _left_by_ranks(engine, range(engine.world_size) if rank is None else [rank])
     if None not in left and len(set(left)) == 1:
         set_states(pickle.loads(left[0] or b""))
         return
@@ -52,6 +57,15 @@ def _take_over(engine: Engine, rank: int) -> None:
         return
     with suppress(OSError):  # No room: its successor begins with generators of its own.
         write_whole(engine.early.file(f"seeds-{rank}"), _now())
+
+
+def _left_by_ranks(engine: Engine, ranks: Iterable[int]) -> list[bytes | None]:
+    """Return what ranks have left, in a spare; wait for them, or for the spare's own place."""
+    while True:
+        left = [_left_by(engine, rank) for rank in ranks]
+        if None not in left or engine.place_is_due():
+            return left
+        time.sleep(_LOOK_EVERY_S)
 
 
 def _left_by(engine: Engine, rank: int) -> bytes | None:

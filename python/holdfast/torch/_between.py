@@ -11,7 +11,6 @@ import pickle
 import torch
 from torch import Tensor
 
-from holdfast._vars import dumps
 from holdfast.torch._kept import Kept
 from holdfast.torch._optimizers import local
 from holdfast.torch._plan import Key
@@ -39,23 +38,6 @@ class Between:
     def note_order(self, generators: list[torch.Generator]) -> None:
         """Have these be as they are now: the pass's order was drawn from them since."""
         self._generators = [(generator, generator.get_state()) for generator in generators]
-
-    def difference(self, other: Between) -> str:
-        """Return the name of something that differs from another one; nothing: nothing does.
-
-        Gradients do not count.
-        """
-        for key in sorted(self._tensors.keys() | other._tensors.keys(), key=str):
-            one, two = self._tensors.get(key), other._tensors.get(key)
-            is_same = one is not None and two is not None and torch.equal(local(one), local(two))
-            if key[0] != "gradient" and not is_same:
-                return ".".join(map(str, key[1:]))
-        if self._objects == other._objects:
-            return ""
-        mine, its = pickle.loads(self._objects), pickle.loads(other._objects)
-        parts = {**mine["others"], "vars": mine["vars"], "optimizer": mine["groups"]}
-        was = {**its["others"], "vars": its["vars"], "optimizer": its["groups"]}
-        return next((name for name in parts if dumps(parts[name]) != dumps(was[name])), "")
 
     @torch.no_grad()
     def put_back(self, kept: Kept) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import select
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -27,6 +26,11 @@ from holdfast._files import write_whole
 if TYPE_CHECKING:
     from holdfast.torch._engine import Engine
 
+OTHERS: Final = (
+    "between hf.init() and hf.State(...) this process exchanges other things than the one it "
+    "replaces, and is told the answers in their order. Exchange the same there in every start; "
+    "load a checkpoint after State: `if state.n == 0: load()`"
+)
 LIMIT: Final = 1 << 24  # Bytes of an operand up to which it is kept: the folder is memory.
 _LOOK_EVERY_S: Final = 0.0005
 _SELDOM_S: Final = 0.02
@@ -63,12 +67,12 @@ class Early:
 
     def send(self, label: str, to: int, block: Tensor) -> None:
         """Give a block to one rank. A spare waits for its own."""
-        rank = self._engine.place.rank
+        rank = self._engine.rank
         self._give(self._begin(f"{label}-from-{rank}-to-{to}", "sent"), "a block", block)
 
     def receive(self, label: str, source: int, block: Tensor) -> Callable[[], bool]:
         """Return what takes the block that `source` sent to this rank. A spare waits for it."""
-        own = self._engine.place.rank
+        own = self._engine.rank
         name = self._begin(f"{label}-from-{source}-to-{own}", "received")
         return lambda: self._take(name, "a block", source, block)
 
@@ -90,11 +94,7 @@ class Early:
         self._give_what_is_owed()
         past, mine = self._past(self._engine.place.rank), str(sorted(self._made.items()))
         if past.exists() and past.read_text() != mine:
-            raise UserError(
-                "between hf.init() and hf.State(...) this process exchanged other things than the "
-                "one it replaces, and is told the answers in their order. Exchange the same there "
-                "in every start; load a checkpoint after State: `if state.n == 0: load()`"
-            )
+            raise UserError(OTHERS)
         write_whole(past, mine.encode())
 
     def leave(self) -> None:
@@ -165,10 +165,8 @@ class Early:
 
     def _see_whether_it_is_due(self) -> None:
         """Take the place that this spare was given, and give what is then its to give."""
-        if self._engine.waits_spare:
-            place = int(os.environ["HOLDFAST_SPARE_FD"])
-            if select.select([place], [], [], 0)[0]:
-                _ = self._engine.place
+        if self._engine.waits_spare and self._engine.place_is_due():
+            _ = self._engine.place
         if not self._engine.waits_spare:
             self._give_what_is_owed()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import enum
 import os
+import select
 import sys
 import weakref
 from collections import deque
@@ -19,7 +21,6 @@ from holdfast import _core
 from holdfast._errors import Error, MarkedError, PeerError, UserError
 from holdfast.torch._buckets import Buckets
 from holdfast.torch._early import Early
-from holdfast.torch._end import end_when_the_program_ends
 from holdfast.torch._warm import warm_up
 
 if TYPE_CHECKING:
@@ -93,6 +94,12 @@ class Engine:
         return self._place
 
     @property
+    def rank(self) -> int:
+        """The own rank; waits for it in a spare, but for one that is bound to a rank."""
+        bound = self.worker.bound_rank if self.waits_spare else None
+        return self.place.rank if bound is None else bound
+
+    @property
     def place_known(self) -> bool:
         """Whether `place` does not wait."""
         return self._place is not None
@@ -109,6 +116,11 @@ class Engine:
     def waits_spare(self) -> bool:
         """Whether this process is a spare that has not got its place yet."""
         return self._spare and self._place is None
+
+    def place_is_due(self) -> bool:
+        """Whether a spare that waits can have its place now, or is not needed any more."""
+        place = int(os.environ["HOLDFAST_SPARE_FD"])
+        return bool(select.select([place], [], [], 0)[0])
 
     @property
     def first_start(self) -> bool:
@@ -258,7 +270,7 @@ def start(managed: bool) -> Engine:
     global engine
     if engine is None:
         engine = Engine(managed)
-        end_when_the_program_ends(engine)
+        _finish_when_the_program_ends(engine)
         register_optimizer_step_pre_hook(_no_update_before_state)
     return engine
 
@@ -269,3 +281,25 @@ def _no_update_before_state(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             "an optimizer made a step between hf.init() and hf.State(...), where nothing is "
             "exchanged with the other ranks; make the State before the first step"
         )
+
+
+def _finish_when_the_program_ends(engine: Engine) -> None:
+    """Have the engine finish at an exit without an error.
+
+    Python does not say with which code it ends. The C library does: the session is ended by that,
+    after all of Python's own exit handlers (Session.end_on_exit).
+    """
+    owner = os.getpid()
+
+    def at_exit() -> None:
+        # An exception that nobody caught leaves its trace in sys.last_value.
+        if os.getpid() != owner or getattr(sys, "last_value", None) is not None:
+            return
+        try:
+            engine.finish()
+        except UserError as error:
+            print(f"holdfast: {error}", file=sys.stderr, flush=True)
+            sys.stdout.flush()
+            os._exit(1)  # An exception here would leave the code of a good end.
+
+    atexit.register(at_exit)

@@ -19,8 +19,17 @@ class Hello(NamedTuple):
     version: int
 
 
+class Again(NamedTuple):
+    """What it tells in the first step of all."""
+
+    asked: int  # The others gave it an answer since the last step.
+    guessed: int  # It gave itself one.
+    behind: int  # It makes its first step here.
+    what: int  # A digest of what it begins.
+
+
 _HELLO: Final = struct.Struct("<2Q16sQ")
-_AGAIN: Final = struct.Struct("<3Q")
+_AGAIN: Final = struct.Struct("<4Q")
 
 
 def greet(session: Session, mine: Hello) -> list[Hello] | None:
@@ -44,17 +53,19 @@ def greet(session: Session, mine: Hello) -> list[Hello] | None:
     return hellos
 
 
-def greet_again(session: Session, asked: bool, guessed: bool, behind: bool) -> bool:
+def greet_again(session: Session, own: Again, what: str) -> bool:
     """See, in the first step of all, that nobody goes by answers that it gave itself.
 
     False: a fault came. A replacement that made again what the program does between steps, as an
-    evaluation, asked while the others had their answers already.
+    evaluation, asked while the others had their answers already. `what` this rank begins.
+
+    Errors: PeerError if a rank begins something else.
     """
-    mine = _AGAIN.pack(asked, guessed, behind)
+    mine = _AGAIN.pack(*own)
     given = exchange(session, mine)
     if given is None:
         return False
-    all_asked, all_guessed, all_behind = zip(*_AGAIN.iter_unpack(given))
+    all_asked, all_guessed, all_behind, begun = zip(*_AGAIN.iter_unpack(given))
     if any(all_guessed) and (any(all_asked) or all(all_behind)):
         with suppress(MarkedError):
             # Who ends now must not cut short what told the others.
@@ -63,6 +74,12 @@ def greet_again(session: Session, asked: bool, guessed: bool, behind: bool) -> b
             "a process was lost after the ranks exchanged something between two steps, which its "
             "replacement can not be told again; this process ends too, so that all start again "
             "from the last step. state.once(f) keeps what f exchanges"
+        )
+    if any(other != own.what for other in begun):
+        raise PeerError(
+            f"this rank begins {what} where another begins something else: a process that replaces "
+            "another comes to other calls than the first. Before a loop of your own, state.once(f) "
+            "has no place that can be found again: call it in the loop"
         )
     return True
 

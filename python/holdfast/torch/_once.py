@@ -1,8 +1,7 @@
 """Results that all ranks make once, together, and that a successor is told: `state.once(f)`.
 
 A result is known by its place: the epoch, and how many the program asked for before in that epoch.
-Those outside of epochs are counted through the program; in a loop of the program's own they are
-known by the step that they follow.
+Those outside of epochs are known by the step that they follow, and by the function's name.
 """
 
 from __future__ import annotations
@@ -12,19 +11,15 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-import torch
-
 from holdfast._errors import UserError
-from holdfast.torch._between import Between
 from holdfast.torch._engine import Engine, say
 from holdfast.torch._kept import Kept
 from holdfast.torch._plan import Key
-from holdfast.torch._progress import Progress
+from holdfast.torch._position import Progress
 from holdfast.torch._versions import Versions
 
 ROOM: Final = 1 << 20  # Bytes that all results together may have.
 _OUTSIDE: Final = -1
-_COUNTED: Final = 2  # Parts of a key that does not name its step.
 
 
 class Results:
@@ -48,26 +43,19 @@ class Results:
 
     def prune(self) -> None:
         """Forget what nobody asks for any more, once the step under way is done."""
-        progress = self._progress
+        kept = (_OUTSIDE, self._progress.position.epoch)
         self._progress.results = {
             key: raw
-            for key, raw in progress.results.items()
-            if key[0] == progress.position.epoch or (key[0] == _OUTSIDE and len(key) == _COUNTED)
+            for key, raw in self._progress.results.items()
+            if key[0] in kept and (key[0] != _OUTSIDE or key[1] == 0)
         }
 
-    @property
-    def is_counted_outside(self) -> bool:
-        """Whether any was made before the loop over epochs, or where one would be."""
-        return any(k[0] == _OUTSIDE and len(k) == _COUNTED for k in self._progress.results)
+    def key(self, epoch: int | None, name: str, n: int) -> Key:
+        """Return the place of the next result of a function called `name`, after step `n`.
 
-    def key(self, epoch: int | None, name: str) -> Key:
-        """Return the place of the next result; `epoch`: None outside of epochs."""
-        if epoch is not None:
-            series: Key = (epoch,)
-        elif self._progress.position.own:
-            series = (_OUTSIDE, self._progress.n, name)
-        else:
-            series = (_OUTSIDE,)
+        `epoch`: None outside of epochs.
+        """
+        series: Key = (_OUTSIDE, n, name) if epoch is None else (epoch,)
         self._asked[series] += 1
         return (*series, self._asked[series])
 
@@ -83,10 +71,10 @@ class Results:
     def make(self, key: Key, function: Callable[[], Any]) -> Any:
         """Have all ranks call a function until no fault came; return what it gave."""
         engine, progress = self._engine, self._progress
-        before = Between(self._kept, self._versions.tensors())
+        before = self._kept.fingerprints()
         undo = self._kept.undo_of_an_evaluation()
         while True:
-            self._versions.begin()
+            self._versions.begin(key)
             progress.seeds.derive("once", *map(str, key), progress.n).set()
             try:
                 raw = self._call(function)
@@ -118,11 +106,11 @@ class Results:
             )
         return raw
 
-    @torch.no_grad()
-    def _see_that_nothing_changed(self, before: Between, undo: Callable[[], None]) -> None:
+    def _see_that_nothing_changed(self, before: dict[str, Any], undo: Callable[[], None]) -> None:
         """Take back what an evaluation leaves in buffers and modes. UserError: it did more."""
         undo()
-        changed = Between(self._kept, self._versions.tensors()).difference(before)
+        now = self._kept.fingerprints()
+        changed = next((name for name in now if now[name] != before.get(name)), "")
         if changed and not self._engine.marked:
             raise UserError(
                 f"the function that state.once(...) was given changed `{changed}`, which a "

@@ -1,4 +1,4 @@
-"""Where in its data a program stands: what an image holds of it, and what finds it again."""
+"""How far a job has come, and where in its data: what an image holds of it, and finds it again."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from holdfast.torch._data import (
     tells_its_position,
 )
 from holdfast.torch._items import see_that_items_can_be_given_again
+from holdfast.torch._plan import Key
 from holdfast.torch._random import Seeds
 
-Key = int | str  # Of a source with a position of its own: its pass within an epoch, or its name.
+Name = int | str  # Of a source with a position of its own: its pass within an epoch, or a name.
 
 
 class Position:
@@ -33,7 +34,7 @@ class Position:
         self.over = False  # Nothing follows in this pass.
         self.own = 0  # Steps of loops of the program's own.
         self.seeds: tuple[int, ...] = ()  # The program's, for what its pass's order is drawn from.
-        self.marks: dict[Key, Mark] = {}  # Of sources that have a position of their own.
+        self.marks: dict[Name, Mark] = {}  # Of sources that have a position of their own.
         self.length: int | None = None  # Of the pass, in batches.
         self.see_ahead: Callable[[], None] = _nothing  # To be called before a step is done.
 
@@ -72,6 +73,30 @@ class Position:
             yield
         finally:
             self.see_ahead = _nothing
+
+
+class Progress:
+    """Steps, the place in the data, results of state.once(), the wish to stop."""
+
+    def __init__(self, seeds: Seeds) -> None:
+        """Stand before the first step."""
+        self.n = 0  # Steps that are done; while one is committed, with it.
+        self.position = Position()
+        self.seeds = seeds  # The program's, of the first process that had this rank.
+        self.stopped = False  # A rank wished to stop, in a step that is done.
+        self.wish = False  # This rank does.
+        self.results: dict[Key, bytes] = {}  # Of state.once(), pickled; see Results.
+
+    def objects(self) -> Any:
+        """Return what an image has to hold of this."""
+        return self.n, self.position.objects(), self.seeds, self.stopped
+
+    def restore(self, objects: Any, results: dict[Key, bytes]) -> None:
+        """Go on from an image."""
+        self.n, position, self.seeds, self.stopped = objects
+        self.position.restore(position)
+        self.results = dict(results)
+        self.wish = False
 
 
 class Sources:
@@ -114,7 +139,7 @@ class Sources:
         self._entries[place] = entry
         return entry
 
-    def see_that_it_is_alone(self, data: Any, key: Key) -> None:
+    def see_that_it_is_alone(self, data: Any, key: Name) -> None:
         """Raise if another source that tells its position has fed the same pass of an epoch."""
         for entry in list(self._entries.values()):
             if entry.key == key and entry.source() not in (None, data):
@@ -134,7 +159,7 @@ class _Entry:
         self.at = Whereabouts()
         self.feeder: Feeder | None = None  # Where that does not hold the source itself.
         self.source: Callable[[], Any] = _nothing  # A weak reference, if it can be had.
-        self.key: Key | None = None
+        self.key: Name | None = None
         self.seen = False  # Its items were looked at.
 
 
@@ -148,7 +173,7 @@ class Source:
         self._position = position
 
     @property
-    def key(self) -> Key:
+    def key(self) -> Name:
         """Under which its position is known in all processes."""
         return self._position.turn if self._name is None else self._name
 

@@ -109,11 +109,12 @@ def _serve_env_rendezvous() -> None:
 def init_process_group(engine: Engine) -> None:
     """Make the default group; does not wait for the rank of a spare."""
     engine.creating = True
+    bound = engine.worker.bound_rank is not None
     try:
         dist.init_process_group(
             "holdfast",
             store=HashStore(),
-            rank=0 if engine.waits_spare else engine.place.rank,
+            rank=engine.rank if bound or not engine.waits_spare else 0,
             world_size=engine.world_size,
         )
     finally:

@@ -25,8 +25,7 @@ from holdfast.torch._hooks import HookState, is_hook_state, see_that_hooks_are_k
 from holdfast.torch._kept import Kept
 from holdfast.torch._once import ROOM, Results
 from holdfast.torch._optimizers import holds_trained
-from holdfast.torch._position import Sources
-from holdfast.torch._progress import Progress
+from holdfast.torch._position import Progress, Sources
 from holdfast.torch._random import seeds_of_the_program
 from holdfast.torch._steps import Epochs, Steps, passes
 from holdfast.torch._versions import Versions
@@ -119,10 +118,6 @@ class State:
             if not self.versions.was_there or name not in self.kept.vars:
                 self.kept.vars[name] = value
         return Vars(self.kept.vars, frozenset(values))
-
-    def contents(self) -> Iterator[tuple[str, Any]]:
-        """Yield everything that is kept, by dotted names: tensors, and plain objects."""
-        yield from self.kept.contents()
 
     def _name(self, thing: Any) -> str:
         kind = "model" if isinstance(thing, torch.nn.Module) else type(thing).__name__.lower()
@@ -245,11 +240,6 @@ class State:
         """
         self.engine.see_that_no_step_is_open("with state.step()")
         self._advise(sys._getframe(2))
-        if self.results.is_counted_outside:
-            raise UserError(
-                "state.once(...) before a loop of your own can not be told apart from one after "
-                "it; call it in the first step: `if state.n == 0: state.once(f)`"
-            )
         between = self._between_own_steps()
         self.begin()
         try:
@@ -291,8 +281,11 @@ class State:
         """
         if self.engine.in_step:
             return function(*args, **kwargs)
-        key = self.results.key(self.current_epoch, getattr(function, "__qualname__", "once"))
-        if not self.results.knows(key) and not self.arrived and not self.progress.position.own:
+        # Before it has arrived, a process is where the first one was before its first step.
+        is_before = not self.arrived and not self.progress.position.own
+        name = getattr(function, "__qualname__", "once")
+        key = self.results.key(self.current_epoch, name, 0 if is_before else self.n)
+        if is_before and not self.results.knows(key):
             raise UserError(
                 "state.once(...) is called here before the loop, where the process that this one "
                 "replaces did not call it; all processes run one program"

@@ -17,11 +17,12 @@ from holdfast.torch import _ddp
 from holdfast.torch._drift import Drift
 from holdfast.torch._engine import Engine, Phase
 from holdfast.torch._gradients import Gradients
-from holdfast.torch._greeting import Hello, exchange, greet, greet_again
+from holdfast.torch._greeting import Again, Hello, exchange, greet, greet_again
 from holdfast.torch._image import Image
 from holdfast.torch._kept import Kept
 from holdfast.torch._plan import Key
-from holdfast.torch._progress import Progress
+from holdfast.torch._position import Progress
+from holdfast.torch._random import derive
 
 _VOICE: Final = struct.Struct("<3Q")  # Whether to stop, a digest of the replicas, its cost.
 
@@ -39,6 +40,7 @@ class Versions:
         self._drift = Drift(engine, kept, ddps)
         self._greeted = 0  # The generation whose ranks have met.
         self._is_new = False  # They met in the step under way.
+        self._key: Key | None = None  # Of the result that is begun; None: a step.
         self._behind = True  # This process has not come to the step of the others yet.
         self._second_due = False  # Somebody has not.
         self._at = 0  # The version that everything is as after, but for what came between.
@@ -81,12 +83,13 @@ class Versions:
 
     # ---- Begin ----------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Begin a step, or a result. PeerError: another rank has ended its training."""
+    def begin(self, key: Key | None = None) -> None:
+        """Begin a step, or the result of a key. PeerError: a rank is elsewhere, or has ended."""
         engine = self._engine
         if engine.phase is not Phase.LIVE:
             engine.set_phase(Phase.LIVE)
         engine.in_step = True
+        self._key = key
         self._begin(restarted=False)
         if engine.too_late:
             engine.in_step = False
@@ -142,7 +145,10 @@ class Versions:
     def _greet_again(self) -> bool:
         """As greet_again(). False: a fault came."""
         engine = self._engine
-        if not greet_again(self._session, engine.asked, engine.guessed, self._behind):
+        is_step = self._key is None
+        what = f"step {self._progress.n + 1}" if is_step else f"state.once(...) {self._key}"
+        mine = Again(engine.asked, engine.guessed, self._behind, derive(what))
+        if not greet_again(self._session, mine, what):
             return False
         self._second_due = False
         return True
