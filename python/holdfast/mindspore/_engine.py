@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import builtins
 import enum
 import hashlib
 import os
@@ -15,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import holdfast
 from holdfast import _core
-from holdfast._errors import Error, UserError
-from holdfast.job import exit_code_of
+from holdfast._errors import UserError
 from holdfast.mindspore import _operators, _role, _script
 from holdfast.mindspore._imported import COMPILERS, either
 
@@ -73,7 +71,6 @@ class Engine:
         self._members: list[tuple[int, ...]] = [tuple(range(self.world_size))]
         self._used: dict[int, _core.Group | None] = {}
         self.numbers: Final = _operators.Numbers()
-        self.exit_code: int | None = None  # Of the program, where it is known before its end.
         self._said: set[str] = set()
         self.lead: Callable[[Engine], None] | None = None  # Rehearses, where that is asked for.
 
@@ -285,36 +282,9 @@ class Engine:
             note = Path(place.directory) / f"{_SIZE_FILE}.{place.rank}"
             note.write_text(str(private_bytes))
             note.rename(Path(place.directory) / _SIZE_FILE)
-        self._end_when_the_program_ends()
+        self.session.end_on_exit()
+        atexit.register(_finish)
         return self.session
-
-    def end(self) -> None:
-        """Say that the training ended well."""
-        session, self.session = self.session, None
-        if session is None:
-            return
-        try:
-            session.end()
-        except Error as error:
-            say(str(error))
-
-    def _end_when_the_program_ends(self) -> None:
-        """Call end() at a normal exit, and only then."""
-        usual, owner = sys.exit, os.getpid()
-
-        def noted(status: object = None) -> None:
-            self.exit_code = exit_code_of(status)
-            usual(status)  # type: ignore[arg-type]
-
-        def at_exit() -> None:
-            # An exception that nobody caught leaves its trace in sys.last_value.
-            failed = getattr(sys, "last_value", None) is not None or self.exit_code
-            if os.getpid() == owner and not failed:
-                _finish()
-                self.end()
-
-        builtins.exit = builtins.quit = sys.exit = noted  # type: ignore[assignment]
-        atexit.register(at_exit)
 
 
 def _finish() -> None:
@@ -322,6 +292,8 @@ def _finish() -> None:
 
     Else the last collectives of a loop of the program's own would come after its end.
     """
+    if getattr(sys, "last_value", None) is not None:
+        return  # An exception has ended the program.
     try:
         either(COMPILERS)._pynative_executor.sync()  # Of graphs as well.
     except Exception as error:  # A program that waits would have ended with it.

@@ -55,6 +55,8 @@ def _arguments(words: Sequence[str], variables: dict[str, str]) -> list[str]:
         name, value = _option(rest.pop(0))
         if name in ("-h", "--help", "--version"):
             options.append(name)
+            if name != "--version":
+                print("--rehearse  spares play all ranks beside the job: docs/mindspore.md")
             continue
         if name == "--rehearse":  # Ours, and without a value.
             variables["HOLDFAST_REHEARSE"] = "1"
@@ -74,7 +76,7 @@ def _arguments(words: Sequence[str], variables: dict[str, str]) -> list[str]:
             rest.pop(0)
         rest = [sys.executable, "-u", *rest]
     elif rest and rest[0] == "pytest":
-        rest = [sys.executable, "-u", "-m", *rest]
+        rest = [sys.executable, "-u", "-m", "holdfast._collects", *rest[1:]]
     helpers = _role.gasps(variables) and not any(o.startswith("--spares") for o in options)
     if helpers:
         options.append(f"--spares={_GASP_HELPERS}")

@@ -230,5 +230,4 @@ def lead(engine: Engine) -> None:
     stage.go.set()
     stage.thread.join()
     sys.stdout.flush()
-    engine.exit_code = stage.code
     raise SystemExit(stage.code)

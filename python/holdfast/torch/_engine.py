@@ -125,7 +125,8 @@ class Engine:
     @property
     def first_start(self) -> bool:
         """Whether the other ranks start at the same time as this one. Never waits for a spare."""
-        return not self._spare and self.place.attempt <= 1
+        # One that was started again by hand has no number of its attempt.
+        return not self._spare and self.place.attempt <= 1 and not self.early.succeeds
 
     # ---- The session ----------------------------------------------------------------------------
 

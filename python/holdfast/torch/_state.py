@@ -29,6 +29,7 @@ from holdfast.torch._position import Progress, Sources
 from holdfast.torch._random import seeds_of_the_program
 from holdfast.torch._steps import Epochs, Steps, passes
 from holdfast.torch._versions import Versions
+from holdfast.torch._wrappers import see_that_accumulation_is_kept, unwrapped
 
 _Batch = TypeVar("_Batch")
 _Result = TypeVar("_Result")
@@ -66,9 +67,10 @@ class State:
         self._ddps: list[Any] = []
         self._counts: dict[str, int] = {}
         for thing in things:
-            self._add(self._name(thing), thing)
+            self._add(self._name(unwrapped(thing)), thing)
         for name, thing in named.items():
             self._add(name, thing)
+        see_that_accumulation_is_kept([*things, *named.values()], self.kept.others.values())
         self.kept.see_that_it_is_whole()
         self.kept.room = see_that_hooks_are_kept(self._ddps, self.kept.others) + LIMIT + 2 * ROOM
         # Optimizers of other parameters, and after which step they first made one.
@@ -123,6 +125,7 @@ class State:
         return f"{kind}{self._counts[kind]}"
 
     def _add(self, name: str, thing: Any) -> None:
+        thing = unwrapped(thing)
         parts: dict[Any, Any] = {}
         if isinstance(thing, (dict, list, tuple)) and not hasattr(thing, "state_dict"):
             parts = dict(thing if isinstance(thing, dict) else enumerate(thing))

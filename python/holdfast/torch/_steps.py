@@ -12,6 +12,7 @@ from holdfast._errors import UserError
 from holdfast.torch._between import Between
 from holdfast.torch._data import fingerprint, tells_its_position
 from holdfast.torch._engine import say
+from holdfast.torch._wrappers import seed_of_rank_0, shared_generator, told, unwrapped
 
 if TYPE_CHECKING:
     from holdfast.torch._position import Source
@@ -107,6 +108,7 @@ class Epochs:
 
 def passes(state: State, data: Any, epochs: range, turn: int) -> Generator[Any]:
     """Yield the batches of passes `turn` of some epochs, one step each."""
+    given, data = data, unwrapped(data)
     name = state.kept.name_of(data)
     if name is not None and tells_its_position(data):
         state.kept.fed.add(name)
@@ -117,12 +119,12 @@ def passes(state: State, data: Any, epochs: range, turn: int) -> Generator[Any]:
         state.sources.see_that_it_is_alone(data, turn if name is None else name)
     for epoch in epochs:
         state.engine.see_that_no_step_is_open("state.steps(...)")
-        yield from _one_pass(state, source, epoch, turn)
+        yield from _one_pass(state, source, given, epoch, turn)
         if state.stopped:
             return
 
 
-def _one_pass(state: State, source: Source, epoch: int, turn: int) -> Iterator[Any]:
+def _one_pass(state: State, source: Source, given: Any, epoch: int, turn: int) -> Iterator[Any]:
     at = state.progress.position
     if state.n and (epoch, turn) < (at.epoch, at.turn):
         source.pass_over(turn)
@@ -135,6 +137,9 @@ def _one_pass(state: State, source: Source, epoch: int, turn: int) -> Iterator[A
                 "is under way; begin with `for epoch in state.epochs(n):`, which knows it"
             )
         state.arrive()
+    if (shared := shared_generator(given)) is not None:
+        seed = state.make_once((epoch, "order", turn), lambda: seed_of_rank_0(shared))
+        shared.manual_seed(seed)
     if is_here:
         source.arrive()
     if at.begin(epoch, turn) or (is_here and state.stopped):
@@ -145,7 +150,7 @@ def _one_pass(state: State, source: Source, epoch: int, turn: int) -> Iterator[A
         state.progress.seeds.derive("fetch", state.n + before).set()
 
     between: Between | None = Between(state.kept, state.versions.tensors())
-    for batch in source.batches(prepare):
+    for batch in told(given, epoch, source.batches(prepare), at):
         if between is not None:
             between.note_order(source.feeder.generators)
         yield from _one_step(state, source, batch, between)
