@@ -2,7 +2,7 @@
 //
 //   nursling ADDRESS all|first PYTHON [ARGUMENTS]
 //
-// The nursery (python/holdfast/mindspore/_nursery.py) has imported MindSpore once and forks every
+// The nursery (python/holdfast/_nursery.py) has imported MindSpore once and forks every
 // process of the job from itself. The agent needs a child all the same, so it starts a nursling.
 // The nursling hands its descriptors, environment and arguments over, and ends as the process ends.
 //
