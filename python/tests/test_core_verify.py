@@ -126,7 +126,8 @@ def test_core_verify_sees_all_that_a_program_remembers(
 
 
 def rank_of(*memory: dict[str, str]) -> Rank:
-    return Rank(memory=list(enumerate(memory, 1)), states=[(n, {}) for n in range(len(memory) + 1)])
+    moments = [((n, "done"), names) for n, names in enumerate(memory, 1)]
+    return Rank(memory=moments, states=[(n, {}) for n in range(len(memory) + 1)])
 
 
 def test_core_verify_names_what_the_program_changes_and_the_line_reads(tmp_path: Path) -> None:
@@ -147,6 +148,19 @@ def test_core_verify_names_what_the_program_changes_and_the_line_reads(tmp_path:
     assert [t.name for t in culprits(things, source, 2, [(str(path), 5)])] == ["total"]
     assert [t.name for t in source.carried(things, [])] == ["total"]
     assert source.carried(things, ["tot*"]) == []
+
+
+def test_core_verify_reads_what_a_loop_carries_from_turn_to_turn(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(
+        "while go:\n  learn(x)\n  x, y = get()\n  loss = f(y)\n  mean = loss.mean()\n"
+        "for a in b:\n  a = a - 1\n  for k in a:\n    best = max(best, k)\n"
+    )
+    source = Source([str(path)])
+    names = ["x", "y", "loss", "mean", "a", "k", "best"]
+    carried = {n for n in names if source.changes(Remembered(n, 0, 1, "1", "2"))}
+    assert carried == {"x", "best"}
+    assert source.changes(Remembered("draw", 0, 1, "Generator #1", "Generator #2"))
 
 
 def record_of(*lines: tuple[int, str, int]) -> Record:
@@ -249,7 +263,7 @@ def test_core_verify_cuts_no_note_in_two(tmp_path: Path) -> None:
     assert (rank.lives, rank.states, rank.memory) == (
         1,
         [(0, {}), (1, {"a": "b"})],
-        [(1, {"x": "1"})],
+        [((1, "done"), {"x": "1"})],
     )
 
 

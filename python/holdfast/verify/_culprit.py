@@ -26,6 +26,7 @@ _CHANGES: Final = frozenset(
     )
 )
 _WORD: Final = re.compile(r"[A-Za-z_]\w*")
+_GENERATOR: Final = re.compile(r"^(Generator|Random|RandomState) #")
 _DIGEST: Final = re.compile(r"#([0-9a-f]{16})$")
 
 
@@ -64,8 +65,8 @@ def compare(clean: Record, other: Record) -> list[Remembered]:
             continue
         was = dict(clean.ranks[number].memory)
         state = dict(clean.ranks[number].states)
-        for n, memory in rank.memory:
-            before = was.get(n)
+        for moment, memory in rank.memory:
+            before, n = was.get(moment), moment[0]
             if before is None:
                 continue
             kept = set(state.get(n, {}).values())
@@ -90,6 +91,8 @@ class Source:
 
     def changes(self, thing: Remembered) -> bool:
         """Whether the program changes it from step to step, by its text."""
+        if _GENERATOR.match(thing.was):
+            return True
         return thing.leaf in self._changed or thing.root in self._changed
 
     def carried(self, things: Sequence[Remembered], ignore: Sequence[str]) -> list[Remembered]:
@@ -100,7 +103,7 @@ class Source:
             plain = name.partition(" (")[0]
             if any(fnmatch.fnmatch(name, i) or fnmatch.fnmatch(plain, i) for i in ignore):
                 continue
-            if self.changes(thing):
+            if self.changes(thing) and "nothing" not in (thing.was, thing.now):
                 found.setdefault(name, thing)
         return list(found.values())
 
@@ -175,21 +178,58 @@ def _changed_names(tree: ast.Module) -> set[str]:
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
             found |= set(node.names)
         elif isinstance(node, ast.Assign):
-            read = {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)} | {
-                n.attr for n in ast.walk(node.value) if isinstance(n, ast.Attribute)
-            }
+            read = {n.attr for n in ast.walk(node.value) if isinstance(n, ast.Attribute)}
             for target in node.targets:
-                names = _base_names(target) if not isinstance(target, ast.Tuple) else set()
-                subscript = isinstance(target, ast.Subscript)
-                found |= names if subscript else names & read
+                if isinstance(target, ast.Subscript):
+                    found |= _base_names(target)
+                elif isinstance(target, ast.Attribute) and target.attr in read:
+                    found.add(target.attr)
         elif isinstance(node, ast.Call):
             found |= _changed_by_call(node)
-        elif isinstance(node, ast.For) and isinstance(node.iter, ast.Call):
+        if isinstance(node, (ast.For, ast.While)):
+            found |= _carried(node)
+        if isinstance(node, ast.For) and isinstance(node.iter, ast.Call):
             function, target = node.iter.func, node.target
             if isinstance(function, ast.Name) and function.id == "enumerate":
                 first = target.elts[0] if isinstance(target, ast.Tuple) else target
                 found |= _base_names(first)
     return found
+
+
+def _carried(loop: ast.For | ast.While) -> set[str]:
+    """Return the variables that a loop's body reads before it sets them: from turn to turn."""
+    order = _Order()
+    if isinstance(loop, ast.For):
+        order.visit(loop.target)
+    for statement in loop.body:
+        order.visit(statement)
+    return order.read_first & order.set
+
+
+class _Order(ast.NodeVisitor):
+    """Reads names in the order in which they are used."""
+
+    def __init__(self) -> None:
+        self.read_first: set[str] = set()
+        self.set: set[str] = set()
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        self.visit(node.value)
+        for target in node.targets:
+            self.visit(target)
+
+    def visit_For(self, node: ast.For) -> None:
+        self.visit(node.iter)
+        self.visit(node.target)
+        for statement in (*node.body, *node.orelse):
+            self.visit(statement)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Load):
+            if node.id not in self.set:
+                self.read_first.add(node.id)
+        else:
+            self.set.add(node.id)
 
 
 def _changed_by_call(node: ast.Call) -> set[str]:

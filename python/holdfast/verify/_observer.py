@@ -53,8 +53,9 @@ class Observer:
         self._places.begin(rank, done)
 
     def began(self, n: int) -> None:
-        """Step n begins."""
+        """Note what step n begins with: a step that is made again may begin with something else."""
         self._places.began()
+        self._notes("begins", n=n, memory=self._probe.look(sys._getframe(1)))
 
     def voids(self, n: int) -> bool:
         """Whether step n is to be void on all ranks."""

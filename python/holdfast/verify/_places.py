@@ -118,7 +118,8 @@ class Places:
             return usual_eval(module)
 
         def save(obj: Any, f: Any, *arguments: Any, **named: Any) -> Any:
-            if not self.live or self._in_save:
+            ours = str(sys._getframe(1).f_globals.get("__name__")).startswith("holdfast.")
+            if ours or not self.live or self._in_save:
                 return usual_save(obj, f, *arguments, **named)
             self._in_save = True
             try:

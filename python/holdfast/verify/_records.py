@@ -9,6 +9,8 @@ from typing import Any
 
 from holdfast.verify._note import SUFFIX
 
+Moment = tuple[int, str]  # A step, and whether it begins or is done.
+
 
 @dataclass
 class Past:
@@ -36,7 +38,7 @@ class Rank:
     lives: int = 0
     opened: bool = False
     states: list[tuple[int, dict[str, str]]] = field(default_factory=list)
-    memory: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    memory: list[tuple[Moment, dict[str, str]]] = field(default_factory=list)
     places: dict[int, dict[str, int]] = field(default_factory=dict)
     past: list[Past] = field(default_factory=list)
     printed: list[Line] = field(default_factory=list)
@@ -48,6 +50,10 @@ class Rank:
     def take(self, note: dict[str, Any], known: dict[str, str]) -> None:
         """Take one note; `known` is the memory of this life so far."""
         what = note["what"]
+        if what in ("begins", "done"):
+            for name, value in note["memory"].items():
+                known.pop(name, None) if value is None else known.update({name: value})
+            self.memory.append(((note["n"], what), dict(known)))
         if what == "life":
             self.lives += 1
             known.clear()
@@ -55,9 +61,6 @@ class Rank:
             self.opened = True
             self.states.append((note["n"], note["digests"]))
             if what == "done":
-                for name, value in note["memory"].items():
-                    known.pop(name, None) if value is None else known.update({name: value})
-                self.memory.append((note["n"], dict(known)))
                 self.places[note["n"]] = note["places"]
         elif what == "place":
             self.past.append(Past(note["place"], note["done"], note["nth"]))
