@@ -69,7 +69,7 @@ def compare(clean: Record, other: Record) -> list[Remembered]:
             before, n = was.get(moment), moment[0]
             if before is None:
                 continue
-            kept = set(state.get(n, {}).values())
+            kept = set(state.get(n - (moment[1] == "begins"), {}).values())
             for name in before.keys() | memory.keys():
                 a, b = before.get(name, "nothing"), memory.get(name, "nothing")
                 owned = (match := _DIGEST.search(a)) is not None and match.group(1) in kept
