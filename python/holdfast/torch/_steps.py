@@ -102,7 +102,8 @@ class Epochs:
         state = self._state
         if not state.arrived:
             return False  # No step was made here yet.
-        return bool(state.make_once((epoch, "stop"), state.versions.hear_wishes))
+        state.was_stopped = bool(state.make_once((epoch, "stop"), state.versions.hear_wishes))
+        return state.was_stopped
 
 
 def passes(state: State, data: Any, epochs: range, turn: int) -> Generator[Any]:
