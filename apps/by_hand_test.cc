@@ -86,7 +86,8 @@ TEST(Scheduler, TellsItsWorkersWhereItIsInterruptedByHand) {
   EXPECT_TRUE(job.nothing_left());
 }
 
-// A stopped process would wake up into its successor's arena: it is ended before that is opened.
+// A stopped process could wake up and write into its successor's arena. So it is ended before the
+// successor opens the arena.
 TEST(Scheduler, GivesThePlaceOfAStoppedWorkerAwayAndItsSuccessorEndsIt) {
   Job job("stopped-by-hand");
   const auto begin = [&](const std::string& role, const std::string& node) {
@@ -225,6 +226,9 @@ TEST(Worker, SaysWhatIsWrongWithItsSettings) {
       {"HOLDFAST_AGENT=garbage", "HOLDFAST_AGENT is 'garbage'"},
       {"HOLDFAST_TRACE=/proc/no", "HOLDFAST_TRACE is '/proc/no'"},
       {"MS_WORKER_NUM=2", "MS_WORKER_NUM is 2, but MS_ROLE is not set"},
+      {"OMPI_COMM_WORLD_SIZE=3",
+       "start the program with `msrun --worker_num=3` in place of mpirun"},
+      {"PMI_SIZE=2", "one of 2 (PMI_SIZE=2), each of which would train alone"},
       {"HOLDFAST_SPARE_FD=99", "HOLDFAST_SPARE_FD is 99, but MS_ROLE is not set"},
       {"HOLDFAST_SPARES=1", "HOLDFAST_SPARES, which is no setting"}};
   for (const auto& [setting, words] : wrong) {

@@ -1,4 +1,4 @@
-// holdfast: looks after jobs: status, clean, settings, run.
+// holdfast: looks after jobs: status, clean, settings, run, verify.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -10,6 +10,7 @@
 #include "apps/clean.h"
 #include "apps/launch.h"
 #include "apps/status.h"
+#include "apps/verify.h"
 #include "config/settings.h"
 
 namespace holdfast {
@@ -48,23 +49,25 @@ int run(int argc, char** argv) {
   auto* settings = app.add_subcommand("settings", "All environment variables that Holdfast reads");
   settings->add_flag("--markdown", markdown, "As docs/settings.md");
   app.add_subcommand("run", "Start a job, as msrun does (run --help)");
+  app.add_subcommand("verify", "Prove that a program outlives faults (verify --help)");
 
   if (argc < 2) {
     std::fprintf(stderr,
-                 "holdfast: say what to do: status, clean, settings or run (--help tells "
+                 "holdfast: say what to do: status, clean, settings, run or verify (--help tells "
                  "of each)\n");
     return 2;
   }
   if (std::string_view(argv[1]) == "run") {
     return apps::launch("holdfast run", argc - 2, argv + 2, environ);
   }
+  if (std::string_view(argv[1]) == "verify") return apps::verify(argc - 2, argv + 2);
   try {
     app.parse(argc, argv);
   } catch (const CLI::RequiredError&) {  // Of a command: nothing else is required.
-    std::fprintf(
-        stderr,
-        "holdfast: there is no command '%s'; there are status, clean, settings and run (--help)\n",
-        argv[1]);
+    std::fprintf(stderr,
+                 "holdfast: there is no command '%s'; there are status, clean, settings, run and "
+                 "verify (--help)\n",
+                 argv[1]);
     return 2;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version

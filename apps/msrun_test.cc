@@ -379,7 +379,7 @@ TEST(Holdfast, SaysWhatItCanDo) {
   Job job("no-command");
   const auto alone = job.start({HOLDFAST}, {});
   EXPECT_EQ(job.wait(alone, 30), 2);
-  EXPECT_TRUE(has(job.output(), "status, clean, settings or run (--help")) << job.output();
+  EXPECT_TRUE(has(job.output(), "status, clean, settings, run or verify (--help")) << job.output();
 }
 
 TEST(Holdfast, SaysSoWhereItCanNotWriteWhatItSays) {

@@ -2,14 +2,15 @@
 //
 //   nursling ADDRESS all|first PYTHON [ARGUMENTS]
 //
-// The nursery (python/holdfast/mindspore/_nursery.py) has imported MindSpore once and forks every
-// process of the job from itself. So that the agent has a child all the same, it starts this, which
-// hands its descriptors, environment and arguments over, and ends as that process ends. Where there
-// is no nursery this starts one, in the agent's session, whose processes alone may be of this one's
-// group. Where that fails, or it refuses or is silent, this becomes the program itself: as if it
-// had never been there. A forked process begins only on this one's word, which is given once and
-// never after this became the program: nobody runs twice. "first": only processes that replace
-// nobody are asked for. Decides nothing else.
+// The nursery (python/holdfast/_nursery.py) has imported MindSpore once and forks every
+// process of the job from itself. The agent needs a child all the same, so it starts a nursling.
+// The nursling hands its descriptors, environment and arguments over, and ends as the process ends.
+//
+// If there is no nursery, the nursling starts one in the agent's session: only processes of one
+// session may be in one group. If that fails, or if the nursery refuses or is silent, the nursling
+// becomes the program itself, as if there were no nursery. Nobody runs twice: a forked process
+// begins only on its nursling's word, which is given once, and never after the nursling became the
+// program. "first": only processes that replace nobody are asked for. Decides nothing else.
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>

@@ -353,7 +353,9 @@ void Arena::stage(Version n, const StagedStep& step) {
   if (!slot.empty() && step.private_bytes.data() != slot.data()) {
     std::memcpy(slot.data(), step.private_bytes.data(), slot.size());
   }
-  state_->record(n) = {step.position, step.arguments};
+  Record& record = state_->record(n);
+  record = {step.position, step.arguments};
+  record.arguments.gradient_scale = gradient_scale(step.arguments.clip_norm, gradients());
   publish(state_->header().staged, n);
 }
 

@@ -36,7 +36,9 @@ struct UpdateArguments {
   double epsilon = 1e-8;    // kAdam, kAdamW
   double weight_decay = 0;  // Added to the gradient (L2); kAdamW: decoupled.
   std::uint64_t update_count =
-      1;  // kAdam, kAdamW: this update's number for bias correction, from 1.
+      1;                      // kAdam, kAdamW: this update's number for bias correction, from 1.
+  double clip_norm = 0;       // The greatest norm that all gradients together keep; 0: any.
+  double gradient_scale = 1;  // What clip_norm comes to for this step's; set by stage().
 };
 
 // Where in the data a version stands. Not interpreted here.
@@ -123,15 +125,14 @@ class Arena {
   // from afar) and then begin() again. The bytes stay; until begin() a successor sees no version.
   void invalidate();
 
-  // Requires: n == version() + 1. May be called again for the same n; a death within leaves n
-  // unstaged.
+  // Requires: n == version() + 1, gradients complete. May be called again for the same n; a death
+  // within leaves n unstaged.
   void stage(Version n, const StagedStep& step);
   void unstage();  // Afterwards staged() == version().
 
   // Carries out the staged update on 1..16 threads (fewer if the state is small; the threads live
   // as long as this Arena). The bits do not depend on `threads`, nor on the caller's floating-point
-  // mode. Requires: staged() == version() + 1, gradients complete. Afterwards version() ==
-  // staged().
+  // mode. Requires: staged() == version() + 1. Afterwards version() == staged().
   void update(std::size_t threads);
   // For a staged version that a plan declares committed: update(1) if one is staged, else nothing.
   void finish();

@@ -344,10 +344,12 @@ TEST(Arena, GoesBackToTheVersionOfACheckpoint) {
   EXPECT_EQ(arena.position().index, 4);
 }
 
-class Arithmetic : public ::testing::TestWithParam<std::tuple<Optimizer, double, std::size_t>> {};
+// An optimizer, its decay, the norm to clip to, threads.
+class Arithmetic
+    : public ::testing::TestWithParam<std::tuple<Optimizer, double, double, std::size_t>> {};
 
 TEST_P(Arithmetic, GivesTheBitsOfThePlainLoopOnAnyNumberOfThreads) {
-  const auto [optimizer, decay, threads] = GetParam();
+  const auto [optimizer, decay, clip, threads] = GetParam();
   const Directory directory;
   Layout layout{.parameters = {{"a", 50'001}, {"b", 7}, {"c", 33'333}}, .optimizer = optimizer};
   Arena arena = must_open(directory.file("a.arena"), layout);
@@ -355,8 +357,11 @@ TEST_P(Arithmetic, GivesTheBitsOfThePlainLoopOnAnyNumberOfThreads) {
   Reference reference(optimizer, arena.parameters());
   for (Version n = 1; n <= 4; ++n) {
     for (std::size_t i = 0; i < 3; ++i) fill(arena.gradient(i), 0.3F / static_cast<float>(n));
-    const UpdateArguments arguments{
-        .learning_rate = 0.01, .momentum = 0.9, .weight_decay = decay, .update_count = n};
+    const UpdateArguments arguments{.learning_rate = 0.01,
+                                    .momentum = 0.9,
+                                    .weight_decay = decay,
+                                    .update_count = n,
+                                    .clip_norm = clip};
     arena.stage(n, {{}, arguments, {}});
     reference.update(arguments, arena.gradients());
     arena.update(threads);
@@ -377,6 +382,7 @@ INSTANTIATE_TEST_SUITE_P(All, Arithmetic,
                          ::testing::Combine(::testing::Values(Optimizer::kSgd, Optimizer::kMomentum,
                                                               Optimizer::kAdam, Optimizer::kAdamW),
                                             ::testing::Values(0.0, 0.05),
+                                            ::testing::Values(0.0, 30.0),  // Of 61, 31, 20, 15.
                                             ::testing::Values(1U, 2U, 3U)));
 
 TEST(Arena, ConvergesOnAParabola) {  // Guards against a sign or a scale wrong in both loops.

@@ -112,7 +112,8 @@ class Script {
     return {.learning_rate = n % 2 == 0 ? 0.01 : 0.003,
             .momentum = 0.9,
             .weight_decay = n % 3 == 0 ? 0.01 : 0,
-            .update_count = n};
+            .update_count = n,
+            .clip_norm = n % 4 == 0 ? 0.0 : 100.0};  // Of a norm of about 160.
   }
   [[nodiscard]] std::vector<std::byte> private_bytes(Version n) const {
     return std::vector<std::byte>(layout_.private_bytes, static_cast<std::byte>(n % 251));

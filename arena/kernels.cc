@@ -25,6 +25,7 @@ namespace holdfast::arena {
 namespace {
 
 struct Scalars {
+  float scale;
   float negative_rate;
   float momentum;
   float one_minus_beta1;
@@ -43,6 +44,7 @@ __attribute__((noinline)) Scalars scalars(const UpdateArguments& a) {
   const double correction1 = 1 - std::pow(a.beta1, count);
   const double correction2 = 1 - std::pow(a.beta2, count);
   return {
+      .scale = static_cast<float>(a.gradient_scale),
       .negative_rate = static_cast<float>(-a.learning_rate),
       .momentum = static_cast<float>(a.momentum),
       .one_minus_beta1 = static_cast<float>(1 - a.beta1),
@@ -63,7 +65,7 @@ HF_INLINE void compute(const Scalars& s, const float (&old)[kUndoLines][kLineFlo
                        const float* __restrict gradient) {
   HF_NO_ALIAS
   for (std::size_t i = 0; i < kLineFloats; ++i) {
-    float g = gradient[i];
+    float g = s.scale * gradient[i];
     float parameter = old[0][i];
     if constexpr (kDecay && kOptimizer == Optimizer::kAdamW) {
       parameter = parameter * s.keep;
@@ -186,7 +188,32 @@ void restore_open_line(const Streams& streams, Slot& slot) {
   publish(slot.progress, slot.progress - 1);
 }
 
+constexpr std::size_t kSums = 16;
+static_assert(kLineFloats % kSums == 0);
+
+// A product of two floats is exact in double, so that a fused multiply-add would change no bit.
+HF_CLONES double sum_of_squares(const float* numbers, std::size_t count) {
+  double sums[kSums] = {};
+  for (std::size_t at = 0; at < count; at += kSums) {
+    for (std::size_t i = 0; i < kSums; ++i) {
+      const auto x = static_cast<double>(numbers[at + i]);
+      sums[i] += x * x;
+    }
+  }
+  double sum = 0;
+  for (const double each : sums) sum += each;
+  return sum;
+}
+
 }  // namespace
+
+double gradient_scale(double clip_norm, std::span<const float> gradients) {
+  if (clip_norm == 0) return 1;
+  const DefaultFloatMode mode;
+  const double norm = std::sqrt(sum_of_squares(gradients.data(), gradients.size()));
+  const double scale = clip_norm / (norm + 1e-6);
+  return scale >= 1 ? 1 : scale;
+}
 
 void update_lines(Optimizer optimizer, const UpdateArguments& arguments, const Streams& streams,
                   Slot& slot) {

@@ -1,6 +1,7 @@
 // The fused updates with line undo. For each element, in float32, in this order and without fused
 // multiply-add, so that the bits are the same on every machine and thread count:
 //
+//   g = gradient_scale·g
 //   g = g + weight_decay·w                          all but kAdamW, if weight_decay is not 0
 //   w = w·(1 - learning_rate·weight_decay)          kAdamW, if weight_decay is not 0
 //   kSgd       w = w + (-learning_rate)·g
@@ -15,6 +16,8 @@
 // and for beta1 <= 0.5 its lerp takes another form. A difference in the last bit is possible.
 #pragma once
 
+#include <span>
+
 #include "arena/format.h"
 
 namespace holdfast::arena {
@@ -26,6 +29,12 @@ struct Streams {
   float* v = nullptr;
   const float* g = nullptr;
 };
+
+// The factor that brings `gradients`, a whole region, to a norm of `clip_norm` at most, as in
+// PyTorch's clip_grad_norm_: clip_norm / (norm + 1e-6) if that is below 1, else 1; NaN or 0 where
+// the norm is NaN or infinite. 1 if clip_norm is 0. The squares are added up in double, element i
+// to sum i mod 16, then these in order; so the bits are the same on every machine.
+[[nodiscard]] double gradient_scale(double clip_norm, std::span<const float> gradients);
 
 // Carries out the slot's lines from slot.progress to slot.end. A line left open by a dead thread is
 // restored first. May be cut by SIGKILL anywhere and called again.

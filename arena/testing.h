@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <span>
@@ -39,6 +40,7 @@ struct Reference {
 
   void update(const UpdateArguments& a, std::span<const float> gradients) {
     std::vector<float> g(gradients.begin(), gradients.end());
+    if (a.clip_norm != 0) apply_clip(a, g);
     if (a.weight_decay != 0) apply_decay(a, g);
     const auto rate = static_cast<float>(-a.learning_rate);
     const std::size_t n = w.size();
@@ -54,6 +56,15 @@ struct Reference {
   }
 
  private:
+  static void apply_clip(const UpdateArguments& a, std::vector<float>& g) {
+    double sums[16] = {};
+    for (std::size_t i = 0; i < g.size(); ++i) sums[i % 16] += double{g[i]} * double{g[i]};
+    double sum = 0;
+    for (const double each : sums) sum += each;
+    const auto scale = static_cast<float>(std::min(1.0, a.clip_norm / (std::sqrt(sum) + 1e-6)));
+    for (float& x : g) x *= scale;
+  }
+
   void apply_decay(const UpdateArguments& a, std::vector<float>& g) {
     const auto decay = static_cast<float>(a.weight_decay);
     const auto keep = static_cast<float>(1 - a.learning_rate * a.weight_decay);

@@ -8,7 +8,8 @@ with a build tree's `python` folder on PYTHONPATH. Prints one line per case, mil
     reduce   all-reduce of 25 MiB through a one-operator graph, 2 ranks (median)
     step     a step of a small network, 2 ranks (median)
     kill     from SIGKILL of a rank to the next new step of the other: with a spare that has
-             rehearsed, and without one. Plain MindSpore never goes on.
+             rehearsed (--rehearse), with one that has not, and without one. Plain MindSpore never
+             goes on.
     gasp     from SIGKILL of a rank to the last checkpoint under its name, 5 MB
 """
 
@@ -80,7 +81,15 @@ print("MEDIAN", sorted(times[5:])[len(times[5:]) // 2] * 1e3, flush=True)
 class Run:
     """A job under way, ours or plain."""
 
-    def __init__(self, program: str, ranks: int, ours: bool, spares: int = 0, **more: str) -> None:
+    def __init__(
+        self,
+        program: str,
+        ranks: int,
+        ours: bool,
+        spares: int = 0,
+        rehearse: bool = False,
+        **more: str,
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="mindspore-bench-"))
         (self.folder / "program.py").write_text(program)
         with socket.socket() as probe:
@@ -90,7 +99,8 @@ class Run:
         options += [f"--master_port={port}", "--join=True", "--log_dir=logs"]
         command = [str(PYTHON.parent / "msrun"), *options, "program.py"]
         if ours:
-            words = ["-m", "holdfast.mindspore", "msrun", *options, f"--spares={spares}"]
+            kind = "--rehearse" if rehearse else f"--spares={spares}"
+            words = ["-m", "holdfast.mindspore", "msrun", *options, kind]
             command = [str(PYTHON), *words, "program.py"]
         path = f"{PYTHON.parent}:{os.environ['PATH']}"
         self.begun = time.time()
@@ -158,15 +168,14 @@ def strike(run: Run, rank: int) -> Victim:
     return killed
 
 
-def kill(spares: int) -> None:
+def kill(spares: int, rehearse: bool = False) -> None:
     """Kill rank 0's process; wait for a step that nobody had made, of both ranks."""
-    run = Run(
-        TRAIN, 2, ours=True, spares=spares, EPOCHS="100", PAUSE="0.02", HOLDFAST_TRACE="trace"
-    )
+    more = {"EPOCHS": "100", "PAUSE": "0.02", "HOLDFAST_TRACE": "trace"}
+    run = Run(TRAIN, 2, ours=True, spares=spares, rehearse=rehearse, **more)
     try:
         run.wait_for(STEP, 60)
         if spares:
-            run.wait_for(r"(rehearsed all)", 1)
+            run.wait_for(r"(waits for a place)", spares)
         times = sorted(float(t) for n, _, t in run.found(STEP))[-41:]
         victim = strike(run, 0)
         end = time.monotonic() + LIMIT_S
@@ -181,7 +190,8 @@ def kill(spares: int) -> None:
         run.process.wait(30)
     step = 1e3 * statistics.median(b - a for a, b in zip(times, times[2:]))
     took = max(firsts.values()) / 1e6
-    print(f"kill   Holdfast, {spares} spare(s): {took:.0f}, a step being {step:.0f}", flush=True)
+    what = f"{spares} spare(s){' that rehearsed' if rehearse else ''}"
+    print(f"kill   Holdfast, {what}: {took:.0f}, a step being {step:.0f}", flush=True)
     show_phases(run, victim)
 
 
@@ -237,6 +247,7 @@ if __name__ == "__main__":
     if "step" in wanted:
         median("step", TRAIN, EPOCHS="5")
     if "kill" in wanted:
+        kill(2, rehearse=True)
         kill(1)
         kill(0)
     if "gasp" in wanted:

@@ -140,7 +140,7 @@ struct Identity {
   bool operator==(const Identity&) const = default;
 };
 
-// "the backward of AllGather 3 (64 numbers)"
+// "the backward of AllGather 3 (elements: 64)"
 std::string described(const Identity& which) {
   constexpr std::array<const char*, 4> kForward = {"AllReduce ", "AllGather ", "ReduceScatter ",
                                                    "Broadcast "};
@@ -151,12 +151,13 @@ std::string described(const Identity& which) {
   std::string text = which.backward != 0   ? std::string("the backward of ") + kBackward.at(kind)
                      : which.training != 0 ? "the sum of gradients "
                                            : kForward.at(kind);
-  return text + std::to_string(which.number) + " (" + std::to_string(which.elements) + " numbers)";
+  return text + std::to_string(which.number) + " (elements: " + std::to_string(which.elements) +
+         ")";
 }
 
 constexpr const char* kRemedy =
-    "let all ranks call them in one order; in a graph, those whose results have no gradient before "
-    "those whose results have one";
+    "let all ranks run the same ones in one order; graphs do where a program leaves "
+    "memory_optimize_level at O1, which Holdfast sets";
 
 // Notes it where they are not at the same one.
 void agree(const Slot& slot, hf_group* group, const std::vector<Tensor>& tensors) {

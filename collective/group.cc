@@ -10,8 +10,8 @@ namespace holdfast::collective {
 struct Group::Parts {
   explicit Parts(const Options& options) : progress(options.on_thread, options.on_failed) {}
 
-  // To be called before anything that runs in the caller's thread: the order of operations is the
-  // order of calls.
+  // Call it before an operation that runs in the caller's own thread: operations run in the order
+  // of calls.
   Member& idle_member() {
     progress.drain();
     return *member;

@@ -106,12 +106,13 @@ class Group {
   // until they have returned too: a step is replayed from inputs kept elsewhere, when the next
   // generation has formed. Other memory is untouched.
   Outcome all_reduce(Numbers numbers);
-  // The same for any memory, copied through the segment piece by piece. Unless kDone, pieces of
-  // `numbers` may hold the sum already and the rest what this rank put there. Where `numbers` lies
-  // in one of Options::regions on all ranks, whichever and wherever, nothing is copied; it is then
-  // with `numbers` as in all_reduce(). The first sum that names a region maps it, in two barriers
-  // more; where a rank can not, the sums of that region are copied. A rank whose memory is in none
-  // has all copy, for a barrier more.
+  // The same for any memory. It is copied through the segment, piece by piece. Unless kDone, some
+  // pieces of `numbers` may hold the sum already, and the others what this rank put there.
+  //
+  // Nothing is copied if `numbers` lies in one of Options::regions on every rank, whichever and
+  // wherever. Then `numbers` is as in all_reduce(). The first sum that names a region maps it,
+  // which takes two more barriers. If a rank can not map it, sums of that region are copied. If a
+  // rank's memory is in no region, all copy, which takes one more barrier.
   Outcome all_reduce_staged(Numbers numbers);
   // The same into `to`, out of as many numbers of that type at `from`, which stay as they are and
   // do not overlap `to`: cheaper than a copy and a sum in place. From 4 MiB on `to` is written past
@@ -136,8 +137,8 @@ class Group {
   // more. By any thread.
   [[nodiscard]] bool is_idle() const;
 
-  // Every waiter of every rank returns kAborted, and so does every later call. Does not wait. May be
-  // called again. An operation that was complete before stays kDone.
+  // Every waiter of every rank returns kAborted, and so does every later call. Does not wait. May
+  // be called again. An operation that was complete before stays kDone.
   void abort();
   [[nodiscard]] bool aborted() const;
 

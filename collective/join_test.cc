@@ -171,8 +171,8 @@ TEST(Join, RefusesImpossibleOptionsByName) {
   EXPECT_NE(error_of(o).find("No such file or directory"), std::string::npos);
 }
 
-// Does `body` in a child whose group's directory is a tmpfs of its own, of so many pages; false
-// where mounting is not allowed. A signal, or an exit code other than 0, is a failure.
+// Runs `body` in a child. Its group's directory is a tmpfs of `pages` pages. False where mounting
+// is not allowed. A signal, or an exit code other than 0, fails the test.
 bool in_a_small_tmpfs(TestJob& job, std::size_t pages, const std::function<bool()>& body) {
   constexpr int kNoMount = 77;
   const std::string size = cat("size=", pages * 4, "k");

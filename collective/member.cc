@@ -14,16 +14,17 @@ namespace {
 // twice), one barrier and a whole sum in every rank are cheaper than two barriers.
 constexpr std::size_t kSmallBytes = std::size_t{32} << 10;
 constexpr int kFewRanks = 2;
-// A registered sum of so few bytes, all ranks' together, is made by every rank for itself, too.
+// Up to so many bytes, all ranks' together, every rank makes the whole registered sum for itself.
 constexpr std::size_t kAloneBytes = std::size_t{48} << 10;
 // What of a staged sum goes through the segment at a time. Of two ranks': so little that both
 // pieces and what each sums them into stay in a second-level cache, next to what else runs on the
 // core.
 constexpr std::size_t kPieceBytes = std::size_t{128} << 10;
-// More ranks meet twice a piece, and where they share cores each has to get one in between: at 3
-// and 4 ranks on 2 cores a quarter faster than with pieces of 128 KiB, with slices still in caches.
+// Three and more ranks meet twice for each piece. Where they share cores, each needs a core in
+// between. So large pieces are faster, as long as a rank's slice stays in its cache: with 3 and 4
+// ranks on 2 cores a quarter faster than pieces of 128 KiB.
 constexpr std::size_t kSharedPieceBytes = std::size_t{512} << 10;
-// From here on a result in other memory is no longer in a second-level cache when it is all there.
+// A result of this size no longer fits into a second-level cache.
 constexpr std::size_t kPastCachesBytes = std::size_t{4} << 20;
 // What a rank sums at a time; abort is looked for in between.
 constexpr std::size_t kBlockBytes = std::size_t{64} << 10;

@@ -43,7 +43,8 @@ struct Request {
 // "an all-reduce of 4096 bytes of float at byte 0 (operation 12)"
 [[nodiscard]] std::string describe(const Request& request);
 
-// One sentence on ranks whose requests can not be served together. `directory`: of the segment.
+// One sentence that says how the ranks' requests differ, so that they can not be served together.
+// `directory`: the segment's.
 [[nodiscard]] std::string describe_mismatch(std::span<const Request> by_rank,
                                             const std::string& directory);
 

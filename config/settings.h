@@ -16,6 +16,7 @@
 namespace holdfast::config {
 
 enum class Role : std::uint8_t { kNone, kScheduler, kWorker };
+enum class Drift : std::uint8_t { kEnd, kWarn };
 
 inline constexpr Duration kNever = std::chrono::hours(24 * 365);  // "never ends", in practice
 inline constexpr std::int64_t kMostWorkers = 64;                  // collective::Group::kMaxRanks
@@ -29,6 +30,7 @@ enum class Kind : std::uint8_t {
   kWhole,
   kBits,     // A whole number below 2^64.
   kSeconds,  // Decimals allowed; a negative number is kNever.
+  kDrift,
   kProcess,  // Its number, start time and PID namespace, with ':' between.
 };
 
@@ -82,17 +84,24 @@ enum class Kind : std::uint8_t {
   X(protect, bool, kFlag, "HOLDFAST_PROTECT", "1", 0, 1,                                          \
     "0: the step is made without protection against faults, and the first fault ends the job. "   \
     "For benchmarks only.")                                                                       \
+  X(drift, Drift, kDrift, "HOLDFAST_DRIFT", "end", 0, 0,                                          \
+    "What happens when replicas are found to hold other values than one another: `end` ends the " \
+    "job and names the first, `warn` names it and goes on.")                                      \
   X(nursery, bool, kFlag, "HOLDFAST_NURSERY", "1", 0, 1,                                          \
     "0: msrun lets every process of a MindSpore program import MindSpore by itself, in place of " \
     "forking them from one that has.")                                                            \
   X(rehearse, bool, kFlag, "HOLDFAST_REHEARSE", "0", 0, 1,                                        \
-    "1: a spare of a MindSpore program plays every rank up to a first step, so it runs the "      \
-    "script again and again beside the job. Set by msrun --rehearse.")
+    "1: a spare of a MindSpore program runs the script beside the job, up to a first step. "      \
+    "Set by msrun --rehearse.")
 
 struct Settings {
 #define HF_FIELD(field, type, ...) type field{};
   HF_SETTINGS(HF_FIELD)
 #undef HF_FIELD
+  // Of another launcher, where that gave this process a rank: "OMPI_COMM_WORLD_SIZE=2". No setting
+  // of ours.
+  std::string other_launcher;
+  std::int32_t other_size = 1;
 };
 
 // The table, for help and documents.

@@ -43,6 +43,7 @@ TEST(Settings, HaveTheirDocumentedDefaultsInAnEmptyEnvironment) {
   EXPECT_EQ(settings->spare_fd, -1);
   EXPECT_EQ(settings->update_threads, 1);
   EXPECT_TRUE(settings->protect);
+  EXPECT_EQ(settings->drift, Drift::kEnd);
   EXPECT_FALSE(settings->enable_recovery);
   EXPECT_FALSE(settings->node_id.empty());
 }
@@ -54,10 +55,11 @@ TEST(Settings, DrawANewIncarnationEachTime) {
 }
 
 TEST(Settings, TakeWhatTheEnvironmentSays) {
-  const auto settings = read({"MS_ROLE=MS_WORKER", "MS_WORKER_NUM=4", "MS_SCHED_PORT=9000",
-                              "MS_NODE_ID=3", "MS_TOPO_TIMEOUT=-1", "MS_NODE_TIMEOUT=2.5",
-                              "HOLDFAST_INCARNATION=18446744073709551615", "HOLDFAST_ATTEMPT=7",
-                              "HOLDFAST_PROTECT=0", "PATH=/bin", "MS_DEV_UNKNOWN=1"});
+  const auto settings =
+      read({"MS_ROLE=MS_WORKER", "MS_WORKER_NUM=4", "MS_SCHED_PORT=9000", "MS_NODE_ID=3",
+            "MS_TOPO_TIMEOUT=-1", "MS_NODE_TIMEOUT=2.5",
+            "HOLDFAST_INCARNATION=18446744073709551615", "HOLDFAST_ATTEMPT=7", "HOLDFAST_PROTECT=0",
+            "HOLDFAST_DRIFT=warn", "PATH=/bin", "MS_DEV_UNKNOWN=1"});
   ASSERT_TRUE(settings) << settings.error().what;
   EXPECT_EQ(settings->role, Role::kWorker);
   EXPECT_EQ(settings->worker_num, 4);
@@ -70,6 +72,7 @@ TEST(Settings, TakeWhatTheEnvironmentSays) {
   EXPECT_EQ(settings->incarnation, ~Incarnation{0});
   EXPECT_EQ(settings->attempt, 7U);
   EXPECT_FALSE(settings->protect);
+  EXPECT_EQ(settings->drift, Drift::kWarn);
 }
 
 TEST(Settings, TreatAnEmptyValueAsUnset) {

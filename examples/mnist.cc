@@ -36,6 +36,7 @@ struct Options {
   std::uint64_t seed = 7;
   std::string optimizer = "momentum";
   std::string model = "mlp";
+  double clip = 0;
   double dropout = 0;
   bool batch_norm = false;
   std::string save;
@@ -44,7 +45,7 @@ struct Options {
 constexpr const char* kUsage =
     "usage: mnist --data DIR [--epochs N] [--steps N] [--batch B] [--seed S]\n"
     "             [--optimizer sgd|momentum|adam|adamw] [--model linear|mlp|deep]\n"
-    "             [--dropout P] [--batch-norm] [--save FILE]\n";
+    "             [--clip NORM] [--dropout P] [--batch-norm] [--save FILE]\n";
 
 struct MlpImpl : torch::nn::Module {
   MlpImpl(const std::vector<std::int64_t>& widths, double dropout, bool batch_norm) {
@@ -112,7 +113,8 @@ void train(const Options& options, holdfast::Job& job) {
   for (auto& batch : state.steps(data, {.epochs = options.epochs,
                                        .batch = options.batch,
                                        .shuffle_seed = options.seed,
-                                       .max_steps = options.steps})) {
+                                       .max_steps = options.steps,
+                                       .clip_norm = options.clip})) {
     if (state.epoch() != progress.epoch) {
       report();
       progress = {.epoch = state.epoch()};
@@ -191,6 +193,7 @@ Options parse(const std::vector<std::string>& words) {
       {"--seed", [&](auto& n, auto& v) { o.seed = number<std::uint64_t>(n, v); }},
       {"--optimizer", [&](auto& n, auto& v) { o.optimizer = one_of(kOptimizers, n, v); }},
       {"--model", [&](auto& n, auto& v) { o.model = one_of(kModels, n, v); }},
+      {"--clip", [&](auto& n, auto& v) { o.clip = number<double>(n, v); }},
       {"--dropout", [&](auto& n, auto& v) { o.dropout = number<double>(n, v); }},
       {"--save", [&](auto& n, auto& v) {
          if (v.empty()) misuse(n + " is ''; it wants a file");

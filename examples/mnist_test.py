@@ -122,6 +122,7 @@ class Alone(unittest.TestCase):
             ([*data, "--save", "/proc/result"], ["--save", "/proc can not be written to"]),
             ([*data, "--optimizer", "adagrad"], ["--optimizer", "'adagrad'", "adamw"]),
             ([*data, "--model", "cnn"], ["--model", "'cnn'", "mlp"]),
+            ([*data, "--clip", "-1"], ["--clip", "'-1'"]),
             ([*data, "--dropout", "1"], ["--dropout"]),
             ([*data, "--dropout", "nan"], ["--dropout", "'nan'"]),
         ]:
@@ -162,6 +163,7 @@ class UnderMsrun(unittest.TestCase):
             ("--batch 16", "the batch is 16 in rank 1 and 32 in rank 0"),
             ("--seed 8", "the shuffle_seed is 8 in rank 1 and 7 in rank 0"),
             ("--steps 399", "the max_steps is 399 in rank 1 and 400 in rank 0"),
+            ("--clip 2", "the clip_norm is 2 in rank 1 and 0 in rank 0"),
             ("--epochs 11", "the number of epochs is 11 in rank 1 and 10 in rank 0"),
             (f"--data {few}", "samples in the data set is"),
             ("--model mlp", "its model or optimizer differs"),

@@ -77,8 +77,8 @@ Result<std::unique_ptr<Listener>> listen(Loop& loop, const std::string& host, st
                                          std::function<void(std::shared_ptr<Connection>)> on_accept,
                                          ConnectionOptions options = {});
 
-// Connects to host:port and gives `on_result` the connection, to be started, or why there is none,
-// exactly once, within `timeout`. Every address of the name is tried in turn.
+// Connects to host:port, trying every address of the name in turn. Within `timeout`, calls
+// `on_result` exactly once: with a connection that has to be started, or with why there is none.
 void connect(Loop& loop, const std::string& host, std::uint16_t port, Duration timeout,
              std::function<void(Result<std::shared_ptr<Connection>>)> on_result,
              ConnectionOptions options = {});

@@ -1,7 +1,7 @@
 // Loop: one thread waits for sockets, timers, children and posted tasks, and calls back.
 //
-// All callbacks of everything that belongs to a Loop run in the thread inside run(), one after the
-// other, never inside the call that asked for them. Decides nothing.
+// All callbacks of a Loop run one after the other, in the thread that is inside run(). None runs
+// inside the call that asked for it. Decides nothing.
 #pragma once
 
 #include <cstdint>

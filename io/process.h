@@ -75,8 +75,8 @@ Status signal_group(pid_t leader, int signal);
 // tell. Of one that can not be looked at (no free descriptor) nothing is claimed: false.
 bool is_exiting(pid_t pid);
 
-// The numbers that name entries of a folder of /proc: "/proc" has the processes, "/proc/<pid>/task"
-// the threads of one. Of what is made or goes away meanwhile nothing is sure.
+// The entries of a folder of /proc whose names are numbers: the processes in "/proc", the threads
+// of one in "/proc/<pid>/task". What appears or ends meanwhile may be missing or not.
 std::vector<pid_t> numbers_in(const std::string& folder);
 
 // True where a signal has stopped the process as a whole (SIGSTOP): it does nothing until another

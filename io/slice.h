@@ -21,8 +21,8 @@ bool take_short_slice(pid_t thread = 0);
 // fork() and exec().
 void take_usual_slice(pid_t thread = 0);
 
-// The former of all threads of a process; the latter of all threads of this process but the calling
-// one and `but`. Of a thread that is made meanwhile nothing is sure.
+// The first: for all threads of a process. The second: for all threads of this process, except the
+// calling one and `but`. A thread that is made meanwhile may be left out.
 void take_short_slice_of_all(pid_t process);
 void take_usual_slice_of_others(pid_t but = 0);
 

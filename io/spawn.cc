@@ -86,8 +86,8 @@ bool set_nice(const SpawnOptions& options) {
   return ::setpriority(PRIO_PROCESS, 0, now + options.nice) == 0;
 }
 
-// Of a child that has become its program: we wait until it has, and an idle one would come to it
-// only when nothing else wants the processor.
+// Call it when the child has become its program. We wait for that, and an idle child would get
+// there only when nobody else wants the processor.
 bool set_idle(pid_t child) {
   const sched_param parameters{};
   return ::sched_setscheduler(child, SCHED_IDLE, &parameters) == 0 || errno == ESRCH;

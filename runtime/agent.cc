@@ -357,8 +357,8 @@ int run_job(const AgentOptions& options, const Launch& launch, std::function<voi
   return code;
 }
 
-// The parent's part of a launch into the background: waits until the child says that all runs, or
-// how it ended.
+// The parent's part of a launch into the background. Waits until the child says that all runs, or
+// until it has ended.
 int wait_for_start(int reading, pid_t pid, const Launch& launch) {
   int code = 1;
   const ssize_t got = ::read(reading, &code, sizeof(code));

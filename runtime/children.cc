@@ -41,8 +41,8 @@ pid_t trainer_of(const std::string& lifeline, pid_t group) {
   return holder > 0 && ::getpgid(holder) == group ? holder : 0;
 }
 
-// Tells a Python process what of its output is the log (holdfast/_output.py): by the file, since a
-// name may come to mean another. Empty where there is none.
+// Tells a Python process which of its outputs is the log (holdfast/_output.py). It names the file
+// itself, since another file may get the log's name later. Empty: there is no log.
 std::string identity_of(const std::string& log) {
   struct stat about {};
   if (::stat(log.c_str(), &about) != 0) return {};

@@ -21,8 +21,8 @@ class LogFolder {
   // Tries to write in the folder: 0, or the error.
   using Trial = std::function<int(const std::string& folder)>;
 
-  // `path` is there. `say` is called once at most, in any thread: what is wrong, and what to do.
-  // Another trial than the true one is for tests.
+  // Requires: `path` is there. `say` is called at most once, in any thread, with what is wrong and
+  // what to do. Tests give another trial than the true one.
   LogFolder(std::string path, std::function<void(std::string)> say, Duration every = kLookEvery,
             Trial trial = {});
   ~LogFolder();  // Waits a second at most for a trial that hangs, and nothing is said afterwards.

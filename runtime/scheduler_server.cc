@@ -250,8 +250,8 @@ void Server::remember_local(Link link, const wire::Register& who) {
   if (const auto kept = by_hand_.add(locals_[link]); !kept) say(kept.error().what);
 }
 
-// Those who were here when a predecessor died may have died with it. Whoever lives comes back, and
-// its end is then seen as anybody's.
+// Workers that were here when the scheduler's predecessor died may have died with it. Those that
+// live come back, and their end is seen as usual.
 void Server::look_for_locals() {
   if (opened_.record.generation == 0) return;
   for (const auto& local : by_hand_.load()) {

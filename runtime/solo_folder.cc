@@ -34,8 +34,8 @@ void remove_dead(const std::string& folder) {
   }
 }
 
-// The lock gets its name when it is held: nobody finds it free before. Empty where there can be
-// none: then nobody but `holdfast clean` will remove what is left.
+// The lock file gets its name once the lock is held, so that nobody finds it free. Empty where no
+// lock can be had: then only `holdfast clean` removes what is left.
 io::Fd hold(const std::string& path) {
   const std::string file = path + kLock;
   const std::string unnamed = file + ".new";

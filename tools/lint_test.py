@@ -110,6 +110,49 @@ class Lint(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertIn("2 headers reach libtorch", done.stderr)
 
+    FACE = "python/holdfast/mindspore/"
+
+    def test_a_circle_of_imports_in_a_face(self):
+        ways = ("from holdfast.mindspore import _b", "from holdfast.mindspore._b import f", "import holdfast.mindspore._b",
+                "def f():\n    from holdfast.mindspore import _b", "imported('holdfast.mindspore._b')")
+        for way in ways:
+            done = self.run_on({self.FACE + "_a.py": f'"""A."""\n{way}\n',
+                                self.FACE + "_b.py": '"""B."""\nfrom holdfast.mindspore import _c\n',
+                                self.FACE + "_c.py": '"""C."""\nimport holdfast.mindspore._a\n'})
+            self.assertEqual(done.returncode, 1, way)
+            self.assertEqual(done.stdout.count("a circle of imports"), 3, done.stdout)
+            self.assertIn("_a.py:1: a circle of imports: _b.py imports this in turn", done.stdout)
+
+    def test_imports_for_types_alone_make_no_circle(self):
+        types = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from holdfast.mindspore._b import B\n"
+        done = self.run_on({self.FACE + "_a.py": f'"""A."""\n{types}', self.FACE + "__init__.py": '"""I."""\n',
+                            self.FACE + "_b.py": '"""B."""\nfrom holdfast.mindspore import _a\n'})
+        self.assertEqual(done.returncode, 0, done.stdout)
+
+    def test_a_face_that_imports_its_own_package_for_a_name(self):
+        done = self.run_on({self.FACE + "__init__.py": '"""I."""\nfrom holdfast.mindspore import _a\nX = 1\n',
+                            self.FACE + "_a.py": '"""A."""\nfrom holdfast.mindspore import X\n'})
+        self.assertEqual(done.stdout.count("a circle of imports"), 2, done.stdout)
+
+    def test_a_face_that_looks_into_a_program(self):
+        for line, name in (("import dis", "dis"), ("from opcode import opmap", "opcode"), ("import gc as g; g.get_objects()", "gc.get_objects"),
+                           ("from gc import get_referrers", "gc.get_referrers"), ("import ctypes; ctypes.pythonapi.f()", "ctypes.pythonapi"),
+                           ("def f(frame): return frame.f_locals", "f_locals"), ("def f(frame): return getattr(frame, 'f_locals')", "f_locals")):
+            for folder in ("", "torch/", "mindspore/"):
+                self.fires(f"python/holdfast/{folder}x.py", f'"""X."""\n{line}\n', f":2: {name} looks into the program")
+
+    def test_verify_and_tests_may_look_and_a_word_is_no_look(self):
+        files = {"python/holdfast/verify/x.py": '"""X."""\nimport dis\n', "python/tests/test_x.py": '"""X."""\nimport gc\ngc.get_objects()\n',
+                 "python/holdfast/torch/x.py": '"""Reads no f_locals."""\nimport gc\n# gc.get_objects\ngc.collect()\ndis = "dis"\n'}
+        done = self.run_on(files)
+        self.assertEqual(done.returncode, 0, done.stdout)
+
+    def test_a_long_file_of_a_face(self):
+        text = '"""X."""\n' + "y = 1\n" * 450
+        for folder in ("", "torch/", "mindspore/"):
+            self.fires(f"python/holdfast/{folder}x.py", text, "a file of a Python face has at most 450")
+        self.assertEqual(self.run_on({"python/holdfast/verify/x.py": text}).returncode, 0)
+
     def test_bad_format(self):
         self.fires("base/x.cc", "// X.\nint   x=1;\n", "not formatted")
 

@@ -1,12 +1,17 @@
-// Warns of a BLAS that is many times slower than others.
+// Which BLAS the process computes with. Debian's libtorch takes whichever there is, and the one
+// that is always there, the reference BLAS, is many times slower than the others.
 #pragma once
+
 #include <string>
+#include <string_view>
 
 namespace holdfast::train {
 
-// A sentence where this process multiplies matrices with the reference BLAS, which is many times
-// slower than any other; empty elsewhere. libtorch built for Debian and Ubuntu takes whatever BLAS
-// the system has selected; PyTorch's own brings a fast one within it.
-std::string advice_on_blas();
+// The file of the reference BLAS among what is mapped (the text of /proc/self/maps); empty if it is
+// not there, or another BLAS is.
+[[nodiscard]] std::string reference_blas(std::string_view maps);
+
+// One sentence with the remedy if this process computes with the reference BLAS, else empty.
+[[nodiscard]] std::string slow_blas();
 
 }  // namespace holdfast::train

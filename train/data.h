@@ -34,8 +34,8 @@ struct Sharding {
                                                  std::uint64_t rank) const;
 };
 
-// Of which samples a step takes, in whatever order: the sum of a number for each. So the digests of
-// all steps of an epoch add up to that of its samples.
+// A digest of the samples that a step takes, whatever their order: each sample adds a number. So
+// the digests of an epoch's steps add up to the digest of all its samples.
 [[nodiscard]] std::uint64_t digest_of(std::span<const std::size_t> samples);
 
 }  // namespace holdfast::train

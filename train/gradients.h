@@ -1,5 +1,5 @@
-// Gradients: lays each parameter's gradient down in the arena when the backward pass has it, and
-// hands full buckets on to be summed while the pass goes on.
+// Gradients: puts each parameter's gradient into the arena as soon as the backward pass has it.
+// Full buckets are summed while the pass goes on.
 #pragma once
 
 #include <torch/torch.h>

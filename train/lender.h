@@ -1,10 +1,10 @@
-// Lender: has torch make a parameter's gradient in its place in the arena, so that it need not be
-// copied there, which costs a tenth of the step of a model that the cache does not hold.
+// Lender: has torch make a parameter's gradient in its place in the arena. So it need not be copied
+// there, which would take a tenth of a step if the model is larger than the cache.
 //
-// Torch takes all memory of tensors from one allocator. Ours stands before it and, during a
-// backward pass of ours, gives the place of a gradient to the operation that makes this gradient.
-// Where an operation has two results of this size, or a hook of the user's might keep the memory,
-// it lends nothing, and the gradient is copied.
+// Torch takes all memory of tensors from one allocator. Ours stands before it. During our backward
+// pass it gives the operation that makes a gradient this gradient's place. It lends nothing if an
+// operation has two results of that size, or if a hook of the user's might keep the memory. Then
+// the gradient is copied.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>

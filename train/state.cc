@@ -16,6 +16,7 @@
 #include "train/gradients.h"
 #include "train/job.h"
 #include "train/model.h"
+#include "train/replicas.h"
 #include "train/safetensors.h"
 #include "train/terms.h"
 
@@ -91,6 +92,10 @@ std::vector<const char*> moment_names(arena::Optimizer optimizer) {
   }
 }
 
+std::string moment_name(const std::string& parameter, const char* moment) {
+  return cat("optimizer.", parameter, ".", moment);
+}
+
 }  // namespace
 
 struct State::Parts {
@@ -113,6 +118,7 @@ struct State::Parts {
   [[nodiscard]] bool at_end();
   [[nodiscard]] arena::Position position_after_step();
   [[nodiscard]] std::span<const std::byte> private_bytes();
+  [[nodiscard]] std::vector<std::string> replica_names() const;
   [[nodiscard]] std::vector<train::SavedArray> saved_arrays();
   [[nodiscard]] Version version() const { return session->version(); }
 
@@ -123,6 +129,7 @@ struct State::Parts {
   int exceptions;                             // In flight when the State was made.
   std::unique_ptr<runtime::Session> session;  // Null until the rank is needed.
   std::optional<train::Gradients> gradients;
+  std::optional<train::Replicas> replicas;
 
   // The loop under way.
   StepsOptions options;
@@ -153,10 +160,10 @@ void State::Parts::open() {
   session = must(runtime::Session::open(*job->worker, model.layout(kind_of(optimizer))));
   arena::Arena& arena = session->arena();
   if (arena.fresh()) {
+    const std::string slow = session->identity().rank == 0 ? train::slow_blas() : "";
+    if (!slow.empty()) std::fprintf(stderr, "holdfast: warning: %s\n", slow.c_str());
     model.write_parameters(arena);
     model.pack(arena.private_bytes(0));
-    const std::string advice = session->identity().rank == 0 ? train::advice_on_blas() : "";
-    if (!advice.empty()) std::fprintf(stderr, "holdfast: %s\n", advice.c_str());
   }
   must(session->join({}));
   model.adopt(arena);
@@ -166,6 +173,7 @@ void State::Parts::open() {
     reduce = [s = session.get()](std::span<float> range) { s->reduce(range); };
   }
   gradients.emplace(model.parameters(), arena, std::move(reduce));
+  replicas.emplace(*job->worker, *session, replica_names());
 }
 
 // A process that waits for a rank has time to make its first pass, in which torch sets up threads,
@@ -231,7 +239,8 @@ void State::Parts::compare_terms() {
                              .momentum = numbers.momentum,
                              .beta1 = numbers.beta1,
                              .beta2 = numbers.beta2,
-                             .epsilon = numbers.epsilon};
+                             .epsilon = numbers.epsilon,
+                             .clip_norm = options.clip_norm};
   std::vector<train::Terms> all(size);
   const auto outcome = session->all_gather(std::as_bytes(std::span(&mine, 1)),
                                            std::as_writable_bytes(std::span(all)));
@@ -262,6 +271,7 @@ void State::Parts::check_module() {
 bool State::Parts::begin_step() {
   if (at_end()) {
     replaying = false;
+    replicas->at_end();
     return false;
   }
   check_place();
@@ -272,6 +282,7 @@ bool State::Parts::begin_step() {
             .what);
   }
   if (began == runtime::Began::kReformed) restore();
+  replicas->before_step();  // end_step() says why it did not come about, or recovers.
   compare_terms();
   const arena::Position at = session->arena().position();
   const auto rank = static_cast<std::uint64_t>(session->identity().rank);
@@ -312,6 +323,7 @@ void State::Parts::end_step() {
   step.private_bytes = session->arena().private_bytes(n);
   if (job->worker->settings().protect) model.pack(session->arena().private_bytes(n));
   step.arguments = arguments_of(optimizer, n);
+  step.arguments.clip_norm = options.clip_norm;
   step.position = position_after_step();
   replaying = must(session->end_step(step, loss, samples)) == runtime::Ended::kVoid;
   if (replaying) restore();
@@ -330,6 +342,7 @@ State::~State() {
       std::fprintf(stderr, "holdfast: %s\n", ended.error().what.c_str());
     }
   }
+  p.replicas.reset();
   p.gradients.reset();
   p.model.release();
   p.session.reset();
@@ -340,6 +353,10 @@ void State::begin_loop(const StepsOptions& options, std::optional<std::size_t> s
   Parts& p = *parts_;
   if (!size) throw Failure("the data set does not know its size, so its order can not be fixed");
   if (options.batch == 0) throw Failure("StepsOptions::batch is 0: a step takes at least 1 sample");
+  if (!(options.clip_norm >= 0)) {
+    throw Failure(
+        "StepsOptions::clip_norm is no norm: give a number above 0, or 0 to clip nothing");
+  }
   p.options = options;
   p.fetch = std::move(fetch);
   p.replaying = false;
@@ -421,6 +438,15 @@ std::uint64_t State::digest() {
 
 // ---- Saving -------------------------------------------------------------------------------------
 
+std::vector<std::string> State::Parts::replica_names() const {
+  std::vector<std::string> names;
+  for (const auto& p : model.parameters()) names.push_back(p.name);
+  for (const char* moment : moment_names(kind_of(optimizer))) {
+    for (const auto& p : model.parameters()) names.push_back(moment_name(p.name, moment));
+  }
+  return names;
+}
+
 std::vector<train::SavedArray> State::Parts::saved_arrays() {
   arena::Arena& arena = session->arena();
   std::vector<train::SavedArray> arrays;
@@ -445,7 +471,7 @@ std::vector<train::SavedArray> State::Parts::saved_arrays() {
   const auto moments = moment_names(kind_of(optimizer));
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     for (std::size_t k = 0; k < moments.size(); ++k) {
-      arrays.push_back({cat("optimizer.", parameters[i].name, ".", moments[k]), "F32",
+      arrays.push_back({moment_name(parameters[i].name, moments[k]), "F32",
                         parameters[i].tensor.sizes().vec(), std::as_bytes(arena.moment(k, i))});
     }
   }

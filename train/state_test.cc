@@ -62,18 +62,20 @@ bool same_bytes(const torch::Tensor& a, const torch::Tensor& b) {
   return a.nbytes() == b.nbytes() && std::memcmp(a.data_ptr(), b.data_ptr(), a.nbytes()) == 0;
 }
 
-Net trained(const Optimizer& optimizer, std::uint64_t steps) {
+Net trained(const Optimizer& optimizer, std::uint64_t steps, double clip_norm = 0) {
   auto job = init();
   Net net(false);
   State state(job, net, optimizer);
   Points points;
-  for (auto& batch : state.steps(points, until(steps))) state.step(loss_of(net, batch));
+  auto options = until(steps);
+  options.clip_norm = clip_norm;
+  for (auto& batch : state.steps(points, options)) state.step(loss_of(net, batch));
   return net;
 }
 
 // The same with torch's own optimizer and nothing of ours but the order of samples.
 template <class TorchOptimizer, class TorchOptions>
-Net trained_plainly(const TorchOptions& options, std::uint64_t steps) {
+Net trained_plainly(const TorchOptions& options, std::uint64_t steps, double clip_norm = 0) {
   Net net(false);
   TorchOptimizer optimizer(net->parameters(), options);
   Points points;
@@ -87,6 +89,7 @@ Net trained_plainly(const TorchOptions& options, std::uint64_t steps) {
     for (auto& p : net->parameters()) {  // A parameter without gradient torch would leave alone.
       if (!p.grad().defined()) p.mutable_grad() = torch::zeros_like(p);
     }
+    if (clip_norm > 0) torch::nn::utils::clip_grad_norm_(net->parameters(), clip_norm);
     optimizer.step();
   }
   return net;
@@ -137,6 +140,19 @@ TEST_P(AsTorch, AdamW) {
   const auto options = torch::optim::AdamWOptions(0.001).weight_decay(decay);
   auto plain = trained_plainly<torch::optim::AdamW>(options, 30);
   expect_near(ours, plain, 2e-5);
+}
+
+// At norms that all, some and no steps are clipped to.
+TEST(State, ClipsGradientsAsTorchDoes) {
+  const Sgd ours{.learning_rate = 0.1};
+  const torch::optim::SGDOptions options(0.1);
+  for (const double clip_norm : {0.1, 0.5, 50.0}) {
+    auto clipped = trained(ours, 30, clip_norm);
+    auto plain = trained_plainly<torch::optim::SGD>(options, 30, clip_norm);
+    expect_near(clipped, plain, 2e-6);
+    const bool does = !same_bytes(clipped->last->weight, trained(ours, 30)->last->weight);
+    EXPECT_EQ(does, clip_norm < 50) << clip_norm;
+  }
 }
 
 TEST(State, DecaysAsFarAsTheComparisonWithTorchSees) {
@@ -412,6 +428,7 @@ TEST(State, RefusesWhatCanNotBeRight) {
   EXPECT_THROW(state.keep("kept", kept), Failure);
   EXPECT_THROW(state.step(torch::ones({})), Failure);
   EXPECT_THROW((void)state.steps(points, {.batch = 101}).begin(), Failure);
+  EXPECT_THROW((void)state.steps(points, {.clip_norm = -1}).begin(), Failure);
   const auto two_steps = [&] {
     for (auto& batch : state.steps(points, until(1))) {
       const auto loss = loss_of(net, batch);

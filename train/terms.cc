@@ -28,7 +28,8 @@ constexpr Real kReals[] = {{"learning rate", &Terms::learning_rate},
                            {"momentum", &Terms::momentum},
                            {"beta1", &Terms::beta1},
                            {"beta2", &Terms::beta2},
-                           {"epsilon", &Terms::epsilon}};
+                           {"epsilon", &Terms::epsilon},
+                           {"clip_norm", &Terms::clip_norm}};
 
 std::string shown(double value) {
   char text[32];  // 17 digits: what differs in the last bit must not look alike.

@@ -22,6 +22,7 @@ struct Terms {
   double beta1 = 0;
   double beta2 = 0;
   double epsilon = 0;
+  double clip_norm = 0;
 };
 
 // One sentence that names the first term that is not alike, the first rank that has another than

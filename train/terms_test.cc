@@ -40,6 +40,7 @@ TEST(Terms, ThatDifferAreNamedWithTheRankAndBothValues) {
       {[](Terms& t) { t.beta1 = 0.8; }, "the beta1 is 0.8 in rank 2"},
       {[](Terms& t) { t.beta2 = 0.8; }, "the beta2 is 0.8 in rank 2"},
       {[](Terms& t) { t.epsilon = 1e-7; }, "the epsilon is 1e-07 in rank 2"},
+      {[](Terms& t) { t.clip_norm = 2; }, "the clip_norm is 2 in rank 2 and 0 in rank 0"},
   };
   for (const Case& each : cases) {
     std::vector ranks(4, kTerms);

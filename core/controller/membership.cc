@@ -125,7 +125,8 @@ void Machine::refuse(Link link, std::string reason) {
   emit(Close{link});
 }
 
-// Why this process can not be one of the job, where another of its processes has other memory.
+// Why this process can not take part: a process of the job is on a host with other memory. Empty:
+// it can.
 std::string Machine::elsewhere(const wire::Register& m) const {
   if (!options_.one_host) return {};
   const auto other = std::find_if(members_.begin(), members_.end(), [&](const auto& entry) {

@@ -19,9 +19,9 @@ struct JobParts;
 
 class Job {
  public:
-  // Ends this rank's part of the job in good order: waits until the scheduler knows
-  // (HOLDFAST_SCHEDULER_TIMEOUT at most).
-  // Not so while an exception is in flight: then the rank counts as failed, and is replaced.
+  // Ends this rank's part of the job in good order. Waits until the scheduler knows, at most for
+  // HOLDFAST_SCHEDULER_TIMEOUT. While an exception is in flight it does not: then the rank counts
+  // as failed, and is replaced.
   ~Job();
   Job(Job&&) noexcept;
   Job& operator=(Job&&) = delete;

@@ -11,6 +11,11 @@
 //   learning rate              a pure function of the step (holdfast/optimizer.h)
 //   your own values            keep() them
 //
+// Parameters and optimizer are the same on all ranks. After a fault, after so many steps that it
+// costs a thousandth of their time, and at the end of a loop that makes all its steps, the ranks
+// compare what they hold. Where one holds other values, it changed them itself; the job ends with a
+// sentence that names rank, tensor and step (HOLDFAST_DRIFT=warn: goes on).
+//
 // The gradient of a step is the mean over ranks: each rank's backward pass starts from
 // 1 / world_size in place of 1, and the sums are taken in rank order, so the bits depend neither on
 // timing nor on faults.
@@ -47,6 +52,10 @@ struct StepsOptions {
   std::size_t batch = 32;  // Samples per rank and step. What does not fill a last step is left out.
   std::uint64_t shuffle_seed = 0;  // Of the samples' order and of torch's generator in each step.
   std::uint64_t max_steps = std::numeric_limits<std::uint64_t>::max();  // In all, as epochs.
+  // The greatest norm of a step's gradients, all parameters' together, after the sum over the ranks
+  // and before the update; 0: any. As torch::nn::utils::clip_grad_norm_, but the update alone sees
+  // it: grad() stays as it was. A process that ends another's step clips alike.
+  double clip_norm = 0;
   // Loops over several data sets, in turns: give each its epochs. A loop that begins within an
   // epoch goes on at its next step, which a shorter data set may not have (Failure).
 };
@@ -96,8 +105,8 @@ class State {
 
   // In the loop's body: the backward pass of `loss` (one number), and the sums over ranks, which
   // overlap with it. The update is made when the body ends. Of several micro-batches, give the sum
-  // of their losses. The gradients are not yours: one that is changed after the call (clipped, say)
-  // may be summed already or not yet, and the ranks would drift apart.
+  // of their losses. The gradients are not yours: one that is changed after the call may be summed
+  // already or not yet, and the ranks would drift apart. StepsOptions::clip_norm clips them.
   // Whatever is thrown in here has to leave the loop: the step is made no more, and a body that
   // goes on ends in a Failure.
   void step(const torch::Tensor& loss);
@@ -110,10 +119,11 @@ class State {
   requires std::is_trivially_copyable_v<T>
   void keep(const std::string& name, T& value) { keep_bytes(name, &value, sizeof value); }
 
-  // Writes what the last step left: parameters, buffers and parameters without gradient by their
-  // names, "optimizer.<parameter>.<momentum_buffer, exp_avg or exp_avg_sq>", "kept.<name>" (bytes);
-  // as safetensors with the data at a multiple of 4096. Rank 0 writes, with its own buffers; the
-  // others return at once. The file appears whole or not at all, and outlives a loss of power.
+  // Writes what the last step left, as safetensors with the data at a multiple of 4096. Parameters,
+  // buffers and parameters without gradient have their names; the rest are
+  // "optimizer.<parameter>.<momentum_buffer, exp_avg or exp_avg_sq>" and "kept.<name>" (bytes).
+  // Rank 0 writes, with its own buffers; the others return at once. The file appears whole or not
+  // at all, and outlives a loss of power.
   void save(const std::string& path);
 
   [[nodiscard]] std::uint64_t version();  // Steps made so far, over all processes and epochs.

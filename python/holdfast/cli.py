@@ -14,6 +14,7 @@ _PACKAGE = Path(__file__).resolve().parent
 _HELP = """usage: holdfast COMMAND ...
 
   run       start a Python program in several processes, with torchrun's options (run --help)
+  verify    prove that a program goes on with the same bits after faults (verify --help)
   msrun     start any program, with MindSpore's options (msrun --help)
   status    how a running job is
   clean     remove what dead jobs have left
@@ -53,6 +54,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         from holdfast._launch import Launch
 
         raise SystemExit(Launch(run).main())
+    if command == "verify":
+        _require("msrun")
+        from holdfast.verify._course import main as verify
+
+        raise SystemExit(verify(rest))
     if command == "env":
         print(programs())
         return
@@ -62,7 +68,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         msrun(rest)  # MindSpore programs find Holdfast by its hook.
     if command in ("status", "clean", "settings", "--version"):
         _become("holdfast", words)
-    fail(f"there is no command '{command}'; there are run, msrun, status, clean, settings, env")
+    fail(
+        f"there is no command '{command}'; "
+        "there are run, verify, msrun, status, clean, settings, env"
+    )
 
 
 if __name__ == "__main__":

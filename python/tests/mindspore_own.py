@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import mindspore as ms
 import mindspore.dataset as ds
@@ -60,11 +61,20 @@ class Meter:
 
 
 class Watch(train.Callback):
-    """Has objects that count; kills a process."""
+    """Has objects that count, and says what is kept of them; kills a process."""
 
     def __init__(self) -> None:
         super().__init__()
         self.all, self.by_epoch = Meter(), {0: [Meter()]}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"all": vars(self.all), "of": {e: vars(m[0]) for e, m in self.by_epoch.items()}}
+
+    def load_state_dict(self, held: dict[str, Any]) -> None:
+        vars(self.all).update(held["all"])
+        self.by_epoch = {epoch: [Meter()] for epoch in held["of"]}
+        for epoch, values in held["of"].items():
+            vars(self.by_epoch[epoch][0]).update(values)
 
     def on_train_step_end(self, run_context: train.RunContext) -> None:
         p = run_context.original_args()

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pickle
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, defaultdict, deque
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -23,10 +23,9 @@ if not NEEDS_MINDSPORE.args[0]:
         _between,
         _callbacks,
         _cells,
-        _evaluated,
-        _former,
+        _data,
         _operators,
-        _outputs,
+        _passed,
         _train,
     )
 
@@ -91,7 +90,7 @@ def test_mindspore_a_spare_draws_and_counts_what_its_predecessor_would_have(
     found = []
     for kind in ("calm", "kill"):
         program = [str(HERE / "mindspore_noise.py"), kind, seed]
-        run = Job(tmp_path / kind, tmp_path, program, spares=1)
+        run = Job(tmp_path / kind, tmp_path, program, spares=None, options=("--rehearse",))
         try:
             run.end()
         finally:
@@ -146,46 +145,30 @@ def test_mindspore_attributes_that_are_data_are_kept_and_given_back() -> None:
     assert (other.counts, other.text, other.few) == (Counter("aab"), b"x", frozenset([1]))
 
 
-def test_mindspore_nested_dicts_stay_of_their_kind() -> None:
-    def nested() -> Any:
-        return defaultdict(lambda: defaultdict(list))
-
-    made: Any = holder(by=nested(), of={"d": defaultdict(int)}, parts=[OrderedDict(a=1)], late=None)
-    made.by["a"]["x"].append(1)
-    made.late, made.raw = [Counter("a")], bytearray(b"abc")
-    made.each = [defaultdict(lambda: 7, a=1)]
-    kept = pickle.loads(pickle.dumps(_callbacks.attributes(made, print)))
-    raw = bytearray(b"z")
-    other: Any = holder(by=nested(), of={}, parts=[], late=None, raw=raw)
-    other.each = [defaultdict(lambda: 7)]
-    _callbacks.give_back(other, kept)
-    assert other.by == {"a": {"x": [1]}} and other.by["b"]["y"] == other.by["a"]["z"] == []
-    assert other.of["d"]["new"] == 0 and type(other.parts[0]) is OrderedDict
-    assert type(other.late[0]) is Counter and other.each[0]["b"] == 7 and other.each[0]["a"] == 1
-    assert other.raw is raw == bytearray(b"abc")
-
-
 class Meter:
     def __init__(self, total: int) -> None:
         self.total = total
 
 
-def test_mindspore_objects_of_the_program_s_classes_are_data() -> None:
-    class Lost(Meter):
-        pass
+class Own(SimpleNamespace):
+    """A callback that says itself what is kept of it."""
 
-    held: Any = holder(one=Meter(1), by={"a": [Meter(2)], "b": Meter(3)}, lost=Lost(4), file=print)
-    kept = _callbacks.attributes(held, print)
-    first, inner = held.one, held.by["a"][0]
-    held.one, inner.total = Meter(5), 6
-    _callbacks.give_back(held, kept)  # A repair in the process: each is the object that it was.
-    assert held.one is first and held.by["a"][0] is inner and (first.total, inner.total) == (1, 2)
-    kept = pickle.loads(pickle.dumps(kept))
-    other: Any = holder(one=Meter(0), by={"a": [Meter(0)]}, lost=None)
-    mine, inside = other.one, other.by["a"][0]
+    def state_dict(self) -> dict[str, Any]:
+        return {"total": self.meter.total}
+
+    def load_state_dict(self, held: dict[str, Any]) -> None:
+        self.meter.total = held["total"]
+
+
+def test_mindspore_a_callback_s_state_dict_is_kept_and_other_objects_are_named() -> None:
+    said: list[str] = []
+    own, plain = Own(meter=Meter(3)), holder(by={"a": [Meter(2)]}, file=print, n=1)
+    kept = pickle.loads(pickle.dumps(_callbacks.attributes(own, said.append)))
+    other = Own(meter=Meter(0))
     _callbacks.give_back(other, kept)
-    assert other.one is mine and other.by["a"][0] is inside and other.lost is None
-    assert (mine.total, inside.total, other.by["b"].total) == (1, 2, 3)
+    assert other.meter.total == 3 and not said
+    assert set(_callbacks.attributes(plain, said.append)) == {"n"}
+    assert len(said) == 1 and "'by' of callback Holder holds an object of class Meter" in said[0]
 
 
 def test_mindspore_what_cells_add_up_is_kept_up_to_a_size() -> None:
@@ -214,27 +197,23 @@ def test_mindspore_what_cells_add_up_is_kept_up_to_a_size() -> None:
 
 def test_mindspore_callbacks_of_calls_that_are_passed_hold_what_they_held_at_their_end() -> None:
     said: list[str] = []
-    record, history = _former.Former(), holder(losses=[0.5])
+    record, history = _passed.Former(), holder(losses=[0.5])
     record.keep(1, [history, holder(n=1)], said.append)  # The second is gone at once.
     written = record.packed
     history.losses.append(9.0)  # The program's own doing, which it does again.
     assert record.packed is written
-    successor, mine = _former.Former(), [holder(losses=[]), holder(n=0)]
+    successor, mine = _passed.Former(), [holder(losses=[]), holder(n=0)]
     successor.load(record.packed)
     successor.give_back(1, mine)
     assert mine[0].losses == [0.5] and mine[1].n == 1 and not said
-    alive = [holder(data=np.full(1000, i)) for i in range(100)]
-    for i, callback in enumerate(alive):
-        record.keep(i + 2, [callback, holder(text="x" * 4000)], said.append)
+    for call in range(2, 100):
+        record.keep(call, [holder(text="x" * 4000, n=call)], said.append)
     assert len(record.packed) < 300_000 and "of former calls" in said[0]
     successor.load(record.packed)
-    for place, there in (
-        (0, False),
-        (99, True),
-    ):  # Those that are there go last, and the oldest first.
-        late = holder(data=None)
-        successor.give_back(place + 2, [late])
-        assert (late.data is not None) is there
+    for call, there in ((2, False), (99, True)):  # The oldest are the first to go.
+        late = holder(n=0)
+        successor.give_back(call, [late])
+        assert (late.n == call) is there
 
 
 def test_mindspore_what_a_callback_changes_within_its_data_is_put_back() -> None:
@@ -262,7 +241,7 @@ def test_mindspore_what_a_callback_changes_within_its_data_is_put_back() -> None
 
 def test_mindspore_what_a_program_does_to_a_result_of_eval_is_not_in_the_record() -> None:
     found: Any = {"by_class": np.zeros(2), "of": [np.ones(1)]}
-    record = _evaluated.Evaluated()
+    record = _passed.Evaluated()
     assert not record.keep((1, 1), found)
     for _ in range(2):
         found["by_class"] += 1
@@ -270,42 +249,26 @@ def test_mindspore_what_a_program_does_to_a_result_of_eval_is_not_in_the_record(
         found = record.get((1, 1))
         assert found["by_class"].tolist() == [0, 0] and found["of"][0].tolist() == [1]
     assert not record.keep((1, 2), 0.5)  # All are written again.
-    successor = _evaluated.Evaluated()
+    successor = _passed.Evaluated()
     successor.load(record.packed)
     assert successor.get((1, 1))["by_class"].tolist() == [0, 0]
 
 
+class Outputs(NamedTuple):
+    loss: Any
+    logits: Any
+
+
 def test_mindspore_large_outputs_of_a_step_are_left_out() -> None:
-    class Outputs(NamedTuple):
-        loss: Any
-        logits: Any
-
-    made = Outputs(ms.Tensor([0.5]), ms.Tensor(np.ones((1000, 1000), np.float32)))
-    packed, size = _outputs.within(_outputs.pack(made), 1 << 20)
-    assert size > 4_000_000 > 1000 > len(pickle.dumps([packed.loss, packed.logits]))
-    again = _outputs.unpack(packed)
-    assert type(again) is Outputs and again.loss.asnumpy().tolist() == [0.5]
-    assert (again.logits.shape, float(again.logits.sum())) == ((1000, 1000), 0.0)
-    whole, size = _outputs.within(_outputs.pack(made), 1 << 23)
-    assert size and _outputs.unpack(whole).logits.asnumpy().all()
-
-
-def test_mindspore_outputs_that_are_large_together_are_left_out_until_they_fit() -> None:
-    def of(size: int, value: float = 1.0) -> Any:
-        return np.full(size << 8, value, np.float32)  # KiB
-
-    many = [ms.Tensor(of(60)) for _ in range(20)]
-    made = (ms.Tensor([0.5]), many, {"array": of(61), "last": deque([ms.Tensor(of(30))])})
-    packed, size = _outputs.within(_outputs.pack(made), 256 << 10)
-    assert size == 4 + (20 * 60 + 61 + 30 << 10)
-    assert 210 << 10 < len(pickle.dumps(packed)) < 256 << 10
-    loss, again, rest = _outputs.unpack(packed)
-    assert loss.asnumpy().tolist() == [0.5] and rest["last"][0].asnumpy().all()
-    assert [bool(t.asnumpy().all()) for t in again] == [True] * 3 + [False] * 17
-    assert {t.shape for t in again} == {(60 << 8,)}
-    assert not rest["array"].any() and rest["array"].shape == (61 << 8,)
-    whole, _ = _outputs.within(_outputs.pack(many[:4]), 240 << 10)  # Just as many.
-    assert all(t.asnumpy().all() for t in _outputs.unpack(whole))
+    last = {"array": np.ones(9), "last": deque([ms.Tensor(np.ones(3, np.float32))])}
+    for size, lacks in ((1000, True), (10, False)):
+        made = Outputs(ms.Tensor([0.5]), ms.Tensor(np.ones((size, 1000), np.float32)))
+        packed, left = _data.dumps_outputs((made, last), 1 << 20)
+        assert left is lacks and len(packed) < 1 << 20
+        again, rest = pickle.loads(packed)
+        assert type(again) is Outputs and again.loss.asnumpy().tolist() == [0.5]
+        assert again.logits.shape == (size, 1000) and bool(again.logits.sum()) is not lacks
+        assert rest["array"].all() and rest["last"][0].asnumpy().all()
 
 
 def test_mindspore_a_guarded_network_is_the_model_s_own() -> None:
@@ -317,11 +280,17 @@ def test_mindspore_a_guarded_network_is_the_model_s_own() -> None:
 
 def test_mindspore_attributes_that_are_too_large_are_named() -> None:
     said: list[str] = []
-    looped: list[Any] = []
-    looped.append(looped)
-    for large in ([0.5] * 50_000, np.zeros(100_000), [[0] * 70_000]):
-        assert not _callbacks.attributes(holder(large=large, looped=looped), said.append)
+    for large in ([0.5] * 50_000, np.zeros(100_000)):
+        assert not _callbacks.attributes(holder(large=large), said.append)
         assert "attribute 'large' of callback Holder" in said.pop()
+
+
+def test_mindspore_a_list_that_holds_itself_ends_nothing() -> None:
+    looped: list[Any] = [1]
+    looped.append(looped)
+    other = holder(looped=[])
+    _callbacks.give_back(other, _callbacks.attributes(holder(looped=looped), print))
+    assert other.looped[0] == 1 and len(other.looped) == 2
 
 
 def test_mindspore_parameters_that_callbacks_hold_are_found() -> None:

@@ -20,7 +20,7 @@ if not NEEDS_MINDSPORE.args[0]:
     from mindspore import nn
 
     from holdfast import UserError
-    from holdfast.mindspore import _image, _tft, _train
+    from holdfast.mindspore import _image, _tft, _trainer
     from holdfast.mindspore._between import Rest
 
 PROGRAM = """
@@ -232,14 +232,14 @@ def test_mindspore_a_network_that_has_changed_is_named_by_its_parameter() -> Non
 
 
 def test_mindspore_dropout_is_seen_where_it_draws() -> None:
-    assert _train._draws(nn.SequentialCell(nn.Dense(2, 2), nn.SequentialCell(nn.Dropout(p=0.5))))
-    assert _train._draws(nn.SequentialCell(nn.Dropout2d(p=0.5)))
-    assert not _train._draws(nn.SequentialCell(nn.Dense(2, 2), nn.Dropout(p=0.0)))
+    assert _trainer.draws(nn.SequentialCell(nn.Dense(2, 2), nn.SequentialCell(nn.Dropout(p=0.5))))
+    assert _trainer.draws(nn.SequentialCell(nn.Dropout2d(p=0.5)))
+    assert not _trainer.draws(nn.SequentialCell(nn.Dense(2, 2), nn.Dropout(p=0.0)))
 
 
 def test_mindspore_mindio_says_which_step_it_goes_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
     engine: Any = SimpleNamespace()
-    trainer = engine.trainer = _train.Trainer(engine)
+    trainer = engine.trainer = _trainer.Trainer(engine)
     trainer.call = 1
     monkeypatch.setattr(registry, "actor", _tft.Actor(engine))
     assert not tft.tft_can_do_uce_repair(1)  # There is nothing to go back to.

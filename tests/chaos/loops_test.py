@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Processes that die between two loops, before the first and after the last: the same bits. loops_test.py --bin DIR
+"""Processes that die between two loops, before the first and after the last: the same bits; and ranks that drift
+apart: told so. loops_test.py --bin DIR
 
 The program (two_loops.cc) ends itself where the test says, so that nothing depends on when.
 """
@@ -19,13 +20,13 @@ WORKERS = 2
 
 
 class Loops(unittest.TestCase):
-    undisturbed = None
+    undisturbed = {}  # By the norm that gradients are clipped to.
 
-    def run_with(self, *deaths, spares=0):
+    def run_with(self, *deaths, spares=0, clip=0):
         """The saved file, and what each rank says last and between the loops, of a run with these deaths."""
         folder = Path(tempfile.mkdtemp(prefix="holdfast-test-"))
         self.addCleanup(shutil.rmtree, folder)
-        program = [arguments.bin / "two_loops", "--save", folder / "final"]
+        program = [arguments.bin / "two_loops", "--save", folder / "final", "--clip", clip]
         for death in deaths:
             program += ["--die", death]
         with Job(arguments.bin, folder, program, WORKERS, spares) as job:
@@ -41,11 +42,11 @@ class Loops(unittest.TestCase):
         self.assertEqual(len(killed & workers), len(deaths))  # A spare that is not needed is killed, too.
         return (folder / "final").read_bytes(), ends, seen
 
-    def same_with(self, *deaths, spares=0):
-        if Loops.undisturbed is None:
-            Loops.undisturbed = self.run_with()
-        final, ends, seen = Loops.undisturbed
-        now = self.run_with(*deaths, spares=spares)
+    def same_with(self, *deaths, spares=0, clip=0):
+        if clip not in Loops.undisturbed:
+            Loops.undisturbed[clip] = self.run_with(clip=clip)
+        final, ends, seen = Loops.undisturbed[clip]
+        now = self.run_with(*deaths, spares=spares, clip=clip)
         self.assertEqual(now[1], ends)
         self.assertEqual(now[2], seen)
         self.assertTrue(now[0] == final, "the saved files differ")
@@ -60,6 +61,45 @@ class Loops(unittest.TestCase):
         for deaths in (["1:before"], ["0:before", "1:between"], ["0:after"], ["1:after", "0:between"]):
             with self.subTest(deaths=deaths):
                 self.same_with(*deaths)
+
+    def test_with_gradients_that_are_clipped(self):
+        for deaths in (["1:8"], ["0:between", "1:16"]):
+            with self.subTest(deaths=deaths):
+                self.same_with(*deaths, clip=0.2)
+        self.same_with()
+        self.assertNotEqual(Loops.undisturbed[0][1], Loops.undisturbed[0.2][1])
+
+
+class Drift(unittest.TestCase):
+    """A rank that changes a parameter for itself."""
+
+    def run_with(self, *options, drift):
+        folder = Path(tempfile.mkdtemp(prefix="holdfast-test-"))
+        self.addCleanup(shutil.rmtree, folder)
+        program = [arguments.bin / "two_loops", "--save", folder / "final", *options]
+        with Job(arguments.bin, folder, program, WORKERS, env={"HOLDFAST_DRIFT": drift}) as job:
+            code = job.wait()
+        self.assertEqual(processes_of(job.name), [])
+        self.assertEqual(leftovers(job.name), [])
+        return code, job.text() + "".join(log.read_text() for log in sorted((folder / "log").glob("*.log")))
+
+    def test_is_named_at_the_end_of_the_loop(self):
+        code, said = self.run_with("--drift", "1:5", drift="")
+        self.assertNotEqual(code, 0)
+        self.assertIn("rank 1 holds other values of `layers.0.weight` than rank 0 after step 12: do the same", said)
+        self.assertIn("HOLDFAST_DRIFT=warn", said)
+
+    def test_is_named_when_a_process_was_replaced(self):
+        code, said = self.run_with("--drift", "0:14", "--die", "1:15", drift="end")
+        self.assertNotEqual(code, 0)
+        self.assertIn("rank 1 holds other values of `layers.0.weight` than rank 0 after step 14: ", said)
+
+    def test_is_named_once_where_it_shall_not_end_the_job(self):
+        code, said = self.run_with("--drift", "1:5", drift="warn")
+        self.assertEqual(code, 0, said)
+        lines = [line for line in said.splitlines() if "holds other values" in line]
+        self.assertEqual(len(set(lines)), 1, said)
+        self.assertIn("than rank 0 after step 12: do the same", lines[0])
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def draw(rng, number):
         "workers": workers, "fault": fault, "optimizer": OPTIMIZERS[turn % len(OPTIMIZERS)],
         "rich": rng.random() < 0.5,  # dropout and batch norm in the model
         "spares": rng.choice([0, 0, 1, 2]), "batch": 16, "steps": rng.choice(STEPS),
-        "waves": FAULTS[fault](rng, workers),
+        "waves": FAULTS[fault](rng, workers), "clip": rng.choice([0, 0.5]),
     }
 
 
@@ -45,6 +45,8 @@ def program(arguments, scenario, save):
     command = [arguments.bin / "mnist", "--data", arguments.data, "--epochs", 1000, "--steps", scenario["steps"],
                "--batch", scenario["batch"], "--seed", SEED, "--optimizer", scenario["optimizer"], "--model", "mlp",
                "--save", save]
+    if scenario["clip"]:
+        command += ["--clip", scenario["clip"]]
     if scenario["rich"]:
         command += ["--dropout", 0.2, "--batch-norm"]
     return command
@@ -52,4 +54,4 @@ def program(arguments, scenario, save):
 
 def settings(scenario):
     """What two runs must have in common for their bits to be equal."""
-    return tuple(scenario[k] for k in ("workers", "optimizer", "rich", "batch", "steps"))
+    return tuple(scenario[k] for k in ("workers", "optimizer", "rich", "batch", "steps", "clip"))

@@ -1,10 +1,11 @@
 // two_loops: a training of two loops with an evaluation between them, for loops_test.py, which says
 // where its ranks end themselves.
 //
-//   two_loops --save FILE [--die RANK:PLACE]...
+//   two_loops --save FILE [--clip NORM] [--drift RANK:STEP] [--die RANK:PLACE]...
 //
-// A place is "before" the first loop, "between" the two or "after" the second. Only a first process
-// of a rank dies there: whoever replaces it goes on.
+// A place is "before" the first loop, "between" the two, "after" the second, or the number of a
+// step. Only a first process of a rank dies there: whoever replaces it goes on. --drift: a rank
+// that changes a parameter for itself in that step.
 #include <signal.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -45,6 +46,8 @@ TORCH_MODULE(Net);
 
 struct Options {
   std::string save;
+  double clip = 0;
+  std::string drift;
   std::set<std::string> deaths;
 };
 
@@ -52,6 +55,8 @@ Options parse(int argc, char** argv) {
   Options options;
   for (int i = 1; i + 1 < argc; i += 2) {
     if (argv[i] == std::string("--save")) options.save = argv[i + 1];
+    if (argv[i] == std::string("--clip")) options.clip = std::atof(argv[i + 1]);
+    if (argv[i] == std::string("--drift")) options.drift = argv[i + 1];
     if (argv[i] == std::string("--die")) options.deaths.insert(argv[i + 1]);
   }
   return options;
@@ -63,7 +68,7 @@ bool is_first() {
 }
 
 void train(const Options& options, holdfast::Job& job) {
-  const auto come_to = [&](const char* place) {
+  const auto come_to = [&](const std::string& place) {
     const bool dies = options.deaths.count(std::to_string(job.rank()) + ":" + place) != 0;
     if (dies && is_first()) ::kill(::getpid(), SIGKILL);
   };
@@ -73,12 +78,20 @@ void train(const Options& options, holdfast::Job& job) {
   double sum = 0;  // Of the losses.
   state.keep("sum", sum);
   const auto step = [&](const auto& batch) {
+    const std::string number = std::to_string(state.version() + 1);
+    come_to(number);
+    if (options.drift == std::to_string(job.rank()) + ":" + number) {
+      const torch::NoGradGuard no_grad;
+      net->parameters()[0].add_(1);
+    }
     const auto loss = torch::nn::functional::cross_entropy(net->forward(batch.data), batch.target);
     state.step(loss);
     sum += loss.template item<double>();
   };
   come_to("before");
-  for (auto& batch : state.steps(Points(96, 0), {.epochs = 2, .batch = 8, .shuffle_seed = 7})) {
+  for (auto& batch :
+       state.steps(Points(96, 0),
+                   {.epochs = 2, .batch = 8, .shuffle_seed = 7, .clip_norm = options.clip})) {
     step(batch);
   }
   come_to("between");
@@ -88,7 +101,9 @@ void train(const Options& options, holdfast::Job& job) {
   net->train();
   std::printf("rank %d: seen %a after step %" PRIu64 "\n", job.rank(), seen, state.version());
   std::fflush(stdout);
-  for (auto& batch : state.steps(Points(64, 5), {.epochs = 4, .batch = 8, .shuffle_seed = 8})) {
+  for (auto& batch :
+       state.steps(Points(64, 5),
+                   {.epochs = 4, .batch = 8, .shuffle_seed = 8, .clip_norm = options.clip})) {
     step(batch);
   }
   come_to("after");

@@ -13,7 +13,6 @@ from holdfast.mindspore._role import TRIED_VERSIONS
 
 if TYPE_CHECKING:
     from holdfast.mindspore._state import State
-    from holdfast.mindspore._vars import Vars
 
 
 def install() -> None:
@@ -24,12 +23,12 @@ def install() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Give State and Vars, whose modules are not needed by every program."""
-    if name in ("State", "Vars"):
-        from holdfast.mindspore import _state, _vars
+    """Give State, whose module is not needed by every program."""
+    if name == "State":
+        from holdfast.mindspore import _state
 
-        return {"State": _state.State, "Vars": _vars.Vars}[name]
+        return _state.State
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["TRIED_VERSIONS", "State", "Vars", "install"]
+__all__ = ["TRIED_VERSIONS", "State", "install"]

@@ -30,3 +30,6 @@ class Broadcast(Cell):  # type: ignore[misc]
         if len(tensors) == 1:
             results = (results,)
         return results
+
+    def bprop(self, tensors, out, dout):  # type: ignore[no-untyped-def]
+        return (dout,)  # As MindSpore's does.

@@ -7,14 +7,11 @@ and the state has their numbers.
 from __future__ import annotations
 
 import contextlib
-import pickle
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from holdfast.mindspore._outputs import pack, unpack
-
-_MOST_BYTES: Final = 64 << 20  # Of one process's: all of it is compared at each step.
+MOST_BYTES: Final = 64 << 20  # Of one process's: all of it is compared at each step.
 
 
 class Form(NamedTuple):
@@ -36,11 +33,10 @@ class Bulk:
         self._kept: dict[Any, tuple[Form, bytes]] = {}  # By attribute.
         self._recent: set[int] = set(self._files)  # Of the step before.
 
-    def take(self, key: Any, value: Any) -> Form | None:
+    def take(self, key: Any, packed: bytes) -> Form | None:
         """Return what stands for a value; None: there is no room."""
-        packed = pickle.dumps(pack(value), pickle.HIGHEST_PROTOCOL)
         last = self._kept.pop(key, None)
-        if len(packed) + sum(len(held) for _, held in self._kept.values()) > _MOST_BYTES:
+        if len(packed) + sum(len(held) for _, held in self._kept.values()) > MOST_BYTES:
             return None
         if last is None or last[1] != packed:
             last = Form(self._next), packed
@@ -56,9 +52,9 @@ class Bulk:
     def _path(self, number: int) -> Path:
         return self._folder / f"{self._stem}{number}"
 
-    def read(self, form: Form) -> Any:
+    def read(self, form: Form) -> bytes:
         """Return what a Form stands for."""
-        return unpack(pickle.loads(self._path(form.number).read_bytes()))
+        return self._path(form.number).read_bytes()
 
     def begin(self) -> None:
         """Begin with other callbacks."""

@@ -6,23 +6,22 @@ one its own attributes are, those that are data: numbers, texts, lists, dicts, a
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, defaultdict, deque
+import contextlib
+import pickle
+import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-import numpy as np
-
+from holdfast._vars import into
 from holdfast.mindspore import _bulk
-from holdfast.mindspore._outputs import FLAT, draws, pack, unpack
+from holdfast.mindspore._data import NoDataError, dumps
 
 _PLAIN: Final = (bool, int, float, str, bytes, type(None))
-_DICTS: Final = (dict, OrderedDict, defaultdict, Counter)
-# Of an attribute: it is written at every step. From the first on what can be is kept in files.
+# Of an attribute: it is written at every step. From the first on it is kept in a file.
 _MANY_BYTES: Final = 64 << 10
 _MOST_BYTES: Final = 256 << 10
 _MOST_TOGETHER: Final = 768 << 10
-_MOST_IN_FILES: Final = 64 << 20  # Of an attribute, about.
-_DEPTH: Final = 8
 _STATE_DICT: Final = "state_dict"  # In a pair with a name: it is of what state_dict() gives.
 # MindSpore's callbacks that let the parameters be.
 _QUIET: Final = frozenset({"LossMonitor", "ModelCheckpoint", "TimeMonitor"})
@@ -53,43 +52,6 @@ def repairs(callback: Any) -> bool:
 # ---- Attributes ----------------------------------------------------------------------------------
 
 
-def size_of(value: Any, most: int = _MOST_BYTES, depth: int = _DEPTH) -> int:
-    """Return about how many bytes a value has; TypeError: it is not only data.
-
-    Made at each step: what has many parts is not gone through to its end once it has `most` bytes.
-    """
-    if isinstance(value, (*_PLAIN, np.generic)):
-        return 16 + (len(value) if isinstance(value, (str, bytes)) else 0)
-    if type(value) is bytearray:
-        return 64 + len(value)
-    if isinstance(value, np.ndarray) and value.dtype.kind not in "OV":
-        return 64 + value.nbytes
-    if (type(value) in (list, tuple, set, frozenset, deque) or type(value) in _DICTS) and depth:
-        size = 16 * (1 + len(value))
-        if size > most:
-            return size
-        parts = [*value, *value.values()] if type(value) in _DICTS else value
-        if FLAT.issuperset(map(type, parts)):
-            return size
-        for part in parts:
-            size += size_of(part, most, depth - 1)
-            if size > most:
-                break
-        return size
-    if hasattr(value, "asnumpy") and (type(value).__name__ == "Tensor" or _is_own(value)):
-        return 64 + int(value.nbytes)
-    if draws(value):
-        return 4096
-    raise TypeError
-
-
-def _is_own(parameter: Any) -> bool:
-    """Return whether a parameter is kept in no other way."""
-    bulk = _bulk.current
-    kept = bulk is None or id(parameter) in bulk.others or parameter.has_init
-    return type(parameter).__name__ == "Parameter" and not kept
-
-
 def has_state_dict(thing: Any) -> bool:
     """Return whether a thing says itself what is kept of it."""
     return not _of_mindspore(thing) and all(
@@ -114,7 +76,7 @@ def attributes(
     room: list[int] | None = None,
     most: int | None = None,
 ) -> Kept:
-    """Return those of a callback's attributes that a replacement gets back.
+    """Return those of a callback's attributes that a replacement gets back, pickled.
 
     `room`: how many bytes there are, and are left; `most`: of one of them, which then goes to no
     file.
@@ -123,77 +85,69 @@ def attributes(
     if has_state_dict(callback):
         found = {of_state_dict(n): value for n, value in callback.state_dict().items()}
     if _is(callback, _SIMPLE):
-        return {name: value for name, value in found.items() if isinstance(value, _PLAIN)}
-    left = room or [_MOST_TOGETHER]
+        return {n: dumps(value) for n, value in found.items() if isinstance(value, _PLAIN)}
+    left, bulk = room or [_MOST_TOGETHER], _bulk.current
     kept: Kept = {}
     for name, value in found.items():
         try:
-            size = size_of(value, _MOST_IN_FILES)
-        except TypeError:
-            size = -1
-        bulk = _bulk.current if most is None and size > _MANY_BYTES else None
-        form = bulk.take((id(callback), name), value) if bulk else None
-        if form is not None:
-            kept[name] = form
-        elif 0 <= size <= min(_MOST_BYTES if most is None else most, left[0]):
-            left[0] -= size
-            kept[name] = pack(value)
-        elif size >= 0 or not _is_foreign(callback, value):
-            say_once(_not_kept(type(callback).__name__, name, value, size))
+            packed = dumps(value, bulk.others if bulk else None)
+        except NoDataError as error:
+            if _is_program_s(error.kind) and not _of_mindspore(callback):
+                say_once(_no_data(callback, name, error.kind))
+            continue
+        if bulk and most is None and len(packed) > _MANY_BYTES:
+            kept[name] = bulk.take((id(callback), name), packed)
+        elif len(packed) <= min(_MOST_BYTES if most is None else most, left[0]):
+            left[0] -= len(packed)
+            kept[name] = packed
+        if kept.get(name) is None:
+            kept.pop(name, None)
+            say_once(
+                f"attribute '{name}' of callback {type(callback).__name__} has grown beyond what "
+                f"is kept of such data ({_bulk.MOST_BYTES >> 20} MiB together) and is not kept any "
+                "more: a process that replaces another has what the program gives it at its start; "
+                "what is larger belongs into files"
+            )
     return kept
 
 
-def _is_foreign(callback: Any, value: Any) -> bool:
-    """Return whether nobody expects an attribute to be kept: a file, a model, a function."""
-    module = type(value).__module__.partition(".")[0]
-    return _of_mindspore(callback) or module != type(callback).__module__.partition(".")[0]
+def _is_program_s(kind: type) -> bool:
+    """Return whether a class is the program's own alone, such as an average meter."""
+    rooms = {base.__module__.partition(".")[0] for base in kind.__mro__ if base is not object}
+    return rooms.isdisjoint(sys.stdlib_module_names | {"holdfast", "mindspore", "numpy"})
 
 
-def _not_kept(whose: str, name: str, value: Any, size: int) -> str:
-    if size < 0:
-        return (
-            f"attribute '{name}' of callback {whose} is an object of class "
-            f"{type(value).__name__}, which is not kept: a process that replaces another has what "
-            f"the program gives it at its start; give {whose} state_dict() and load_state_dict()"
-        )
+def _no_data(callback: Any, name: Any, kind: type) -> str:
+    whose = type(callback).__name__
     return (
-        f"attribute '{name}' of callback {whose} has grown beyond what is kept of such data "
-        f"({_MOST_IN_FILES >> 20} MiB together) and is not kept any more: a process that replaces another has what the program gives it at its "
-        "start; what is larger belongs into files"
+        f"attribute '{name}' of callback {whose} holds an object of class {kind.__name__}, which "
+        "is not kept: a process that replaces another has what the program gives it at its start; "
+        f"give {whose} state_dict() and load_state_dict()"
     )
 
 
 def give_back(callback: Any, kept: Kept) -> None:
     """Set what attributes() has found; a list and the like stay the objects that they are."""
-    whole = {n[1]: _as_it_was(packed) for n, packed in kept.items() if type(n) is tuple}
+    found = {name: _as_it_was(packed) for name, packed in kept.items()}
+    whole = {name[1]: value for name, value in found.items() if type(name) is tuple}
     if whole:
         callback.load_state_dict(whole)
         return
-    for name, packed in kept.items():
+    for name, value in found.items():
         now = vars(callback).get(name)
-        value = _as_it_was(packed)
-        if type(now) is type(value) and isinstance(now, (list, deque, bytearray)):
-            now.clear()
-            now.extend(value)
-        elif (type(now) in _DICTS and isinstance(value, dict)) or type(now) is type(value) is set:
-            now.clear()
-            now.update(value)
-        elif isinstance(now, np.ndarray) and _fits(now, value):
-            now[...] = value
-        else:
+        if type(now) is defaultdict and type(value) is dict:
+            value = defaultdict(now.default_factory, value)
+        with contextlib.suppress(RecursionError):  # It holds itself.
+            value = into(now, value)
+        if value is not now:
             setattr(callback, name, value)
 
 
 def _as_it_was(packed: Any) -> Any:
     if isinstance(packed, _bulk.Form):
         assert _bulk.current is not None
-        return _bulk.current.read(packed)
-    return unpack(packed)
-
-
-def _fits(now: Any, value: Any) -> bool:
-    same = isinstance(value, np.ndarray) and (now.shape, now.dtype) == (value.shape, value.dtype)
-    return same and bool(now.flags.writeable)
+        packed = _bulk.current.read(packed)
+    return pickle.loads(packed) if isinstance(packed, bytes) else packed
 
 
 # ---- Parameters ----------------------------------------------------------------------------------
@@ -207,7 +161,7 @@ def _held(value: Any) -> Iterator[Any]:
         yield value
     elif isinstance(value, Cell):
         yield from value.get_parameters()
-    elif isinstance(value, (list, tuple)) and len(value) <= _MOST_BYTES:
+    elif isinstance(value, (list, tuple)) and len(value) <= 1 << 16:
         yield from (part for part in value if isinstance(part, Parameter))
     elif type(value) is dict:
         yield from _held(list(value.values()))

@@ -7,17 +7,17 @@ was there. In a graph it is a constant.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from typing import Any, Final
 
 from holdfast.mindspore import _callbacks
-from holdfast.mindspore._outputs import pack
+from holdfast.mindspore._data import NoDataError, dumps
 
 _MOST_BYTES: Final = 64 << 10  # Of an attribute, and
 _MOST_CHANGED: Final = 256 << 10  # of all that have changed: they are written at every step.
 _PLAIN: Final = (bool, int, float, str, type(None))
 _NONE: Final = object()
+_MANY: Final = (list, tuple)
 
 
 class _Data(bytes):
@@ -34,19 +34,14 @@ def hidden_parameters(network: Any) -> list[Any]:
     """
     from mindspore import Parameter, nn
 
-    known, found = {id(p) for p in network.get_parameters()}, []
+    held: list[Any] = []
     for _, cell in network.cells_and_names():
         for value in list(vars(cell).values()):
-            if isinstance(value, (nn.Cell, type, Parameter)):
-                continue
-            parts = value.values() if type(value) is dict else value
-            if not isinstance(value, (list, tuple, dict)):
-                parts = getattr(value, "__dict__", {}).values()
-            for part in list(parts):
-                if isinstance(part, Parameter) and id(part) not in known and not part.has_init:
-                    known.add(id(part))
-                    found.append(part)
-    return found
+            if not isinstance(value, (nn.Cell, type, Parameter, list, tuple, dict)):
+                value = list(getattr(value, "__dict__", {}).values())
+            parts = list(value.values()) if isinstance(value, dict) else value
+            held += [p for p in parts if isinstance(p, Parameter)] if type(parts) in _MANY else []
+    return _callbacks.held_by(held, list(network.get_parameters()))
 
 
 class Cells:
@@ -64,46 +59,39 @@ class Cells:
             for name, cell in (network.cells_and_names() if eager else ())
             if not type(cell).__module__.startswith("mindspore.")
         }
-        self._names: dict[str, tuple[int, list[str]]] = {}  # Of each cell's attributes, and of all.
-        self._large: dict[tuple[int, str], Any] | None = {}  # From the start: most do not change.
+        self._large: dict[tuple[str, str], Any] = {}  # From the start: most do not change.
+        self._first: Plain = {}
         self._first = self.now()
-        self._at_start, self._large = self._large, None
 
     def now(self) -> Plain:
         """Return all plain attributes."""
         found = {}
         for name, cell in self._cells.items():
-            held = vars(cell)
-            count, names = self._names.get(name, (0, []))
-            if count != len(held):  # It has got others since.
-                names = [key for key, value in held.items() if self._counts(key, value)]
-                self._names[name] = len(held), names
-            for key in names:
-                value = held.get(key, _NONE)
-                if not isinstance(value, _PLAIN):
-                    value = self._packed(cell, key, value)
-                if value is not _NONE:
-                    found[name, key] = value
+            for key, value in list(vars(cell).items()):
+                if key not in self._usual:
+                    kept = value if isinstance(value, _PLAIN) else self._packed((name, key), value)
+                    if kept is not _NONE:
+                        found[name, key] = kept
         return found
 
-    def _counts(self, key: str, value: Any) -> bool:
-        return key not in self._usual and (isinstance(value, _PLAIN) or _is_data(value))
-
-    def _packed(self, cell: Any, key: str, value: Any) -> Any:
+    def _packed(self, at: tuple[str, str], value: Any) -> Any:
         """Return data as something that does not change; _NONE: it is none, or too large."""
-        if value is _NONE or not _is_data(value):
+        try:
+            packed = _Data(dumps(value))
+        except NoDataError:
             return _NONE
-        if _callbacks.size_of(value) <= _MOST_BYTES:
-            return _Data(pickle.dumps(pack(value), pickle.HIGHEST_PROTOCOL))
-        if self._large is not None:
-            self._large[id(cell), key] = value
-        elif self._at_start.get((id(cell), key)) is not value:
-            self._left_out(type(cell).__name__, key, _MOST_BYTES)
+        if len(packed) <= _MOST_BYTES:
+            return packed
+        if not self._first:
+            self._large[at] = value
+        elif self._large.get(at) is not value:
+            self._left_out(*at, _MOST_BYTES)
         return _NONE
 
     def _left_out(self, cell: str, key: str, limit: int) -> None:
+        whose = type(self._cells[cell]).__name__
         self._say_once(
-            f"attribute '{key}' of cell {cell} is beyond {limit >> 10} KiB and is not kept: where "
+            f"attribute '{key}' of cell {whose} is beyond {limit >> 10} KiB and is not kept: where "
             "it changes in a step, a process that replaces another has what the program gives it "
             "at its start; a Parameter is kept whatever its size"
         )
@@ -118,7 +106,7 @@ class Cells:
             if size <= _MOST_CHANGED:
                 found[at] = value
             else:
-                self._left_out(at[0], at[1], _MOST_CHANGED)
+                self._left_out(*at, _MOST_CHANGED)
         return found
 
     def put(self, values: Plain) -> None:
@@ -129,18 +117,10 @@ class Cells:
             if name not in self._cells:
                 continue
             if isinstance(value, _Data):
-                _callbacks.give_back(self._cells[name], {key: pickle.loads(value)})
+                _callbacks.give_back(self._cells[name], {key: value})
             else:
                 setattr(self._cells[name], key, value)
 
     def put_changed(self, changed: Plain) -> None:
         """Bring all to what changed() has returned."""
         self.put({**self._first, **changed})
-
-
-def _is_data(value: Any) -> bool:
-    try:
-        _callbacks.size_of(value)
-    except TypeError:
-        return False
-    return True

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import atexit
-import builtins
 import enum
 import hashlib
 import os
 import sys
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import holdfast
 from holdfast import _core
-from holdfast._errors import Error, UserError
-from holdfast.job import exit_code_of
+from holdfast._errors import UserError
 from holdfast.mindspore import _operators, _role, _script
 from holdfast.mindspore._imported import COMPILERS, either
 
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
 # What MindSpore calls the group of all ranks, by device.
 _WORLDS: Final = ("hccl_world_group", "nccl_world_group", "mccl_world_group", "")
 PLAIN_BYTES: Final = 4096
-_NUMBERS: Final = 64  # The last one is that of all further operators of a kind.
 _SIZE_FILE: Final = "mindspore-private-bytes"
 
 
@@ -42,12 +38,6 @@ class Phase(enum.Enum):
     ECHO = enum.auto()  # A rehearsal, or a restarted process on its way to the others: nobody.
     LIVE = enum.auto()  # The session's groups.
     PLAIN = enum.auto()  # The same in a loop that is not protected: a fault ends the process.
-
-
-class _Thread(threading.local):
-    """What a thread takes for its rank, where it rehearses one."""
-
-    rank: int | None = None
 
 
 class Engine:
@@ -66,17 +56,14 @@ class Engine:
             os.environ.pop(name, None)
         self.phase = Phase.EARLY
         self.session: _core.Session | None = None
-        self.thread = _Thread()
-        self.chosen = threading.Event()  # A spare got its place.
+        self.rehearsed: int | None = None  # The rank that this spare plays until it has its place.
         self._spare = self.job.waits_spare
         self._place: _core.Place | None = None
-        self._names: dict[tuple[int | None, str], int] = {}  # By who plays, in a rehearsal.
+        self._names: dict[str, int] = {}
         self._members: list[tuple[int, ...]] = [tuple(range(self.world_size))]
         self._used: dict[int, _core.Group | None] = {}
-        self._made: dict[tuple[Any, ...], int] = {}  # Operators so far, by who plays.
-        self.exit_code: int | None = None  # Of the program, where it is known before its end.
+        self.numbers: Final = _operators.Numbers()
         self._said: set[str] = set()
-        self.lead: Callable[[Engine], None] | None = None  # Rehearses, where that is asked for.
 
     def begin(self) -> None:
         """Look after collectives from now on."""
@@ -107,16 +94,14 @@ class Engine:
 
     @property
     def rehearsing(self) -> bool:
-        """Whether this thread plays a rank that this spare may get."""
-        return self.thread.rank is not None and not self.chosen.is_set()
+        """Whether this spare runs the program before it has its place."""
+        return self.rehearsed is not None and self._place is None
 
     @property
     def rank(self) -> int:
-        """The rank; a spare that is asked rehearses until it has one, and does not come back."""
-        if self.thread.rank is not None:
-            return self.thread.rank
-        if self.waits_spare and self.lead is not None:
-            self.lead(self)
+        """The rank; a spare waits for it, but for one that rehearses its own."""
+        if self.rehearsed is not None:
+            return self.rehearsed
         return self.place.rank
 
     @property
@@ -137,9 +122,8 @@ class Engine:
         members = tuple(int(rank) for rank in ranks)
         if name in _WORLDS:
             raise UserError(f"a group can not be called '{name}', which is the group of all ranks")
-        key = (self.thread.rank, name)
-        if key in self._names:
-            if self._members[self._names[key]] != members:
+        if name in self._names:
+            if self._members[self._names[name]] != members:
                 raise UserError(f"group '{name}' was created before with other ranks")
             return
         bad = [rank for rank in members if not 0 <= rank < self.world_size]
@@ -156,16 +140,15 @@ class Engine:
                 )
             self._members.append(members)
         # Of the same ranks is the same group: its collectives come one after the other.
-        self._names[key] = self._members.index(members)
+        self._names[name] = self._members.index(members)
 
     def group(self, name: str) -> int:
         """Return the number of a group."""
         if name in _WORLDS:
             return 0
-        key = (self.thread.rank, name)
-        if key not in self._names:
+        if name not in self._names:
             raise UserError(f"there is no group '{name}'; create_group('{name}', ranks) makes it")
-        return self._names[key]
+        return self._names[name]
 
     def members(self, name: str) -> tuple[int, ...]:
         """Return the ranks of a group, in its order."""
@@ -204,15 +187,8 @@ class Engine:
         return known in (None, PLAIN_BYTES) and not protected
 
     def number(self, group: str, *kind: Any) -> int:
-        """Return which of its kind the group's operator is that is made now: as on all ranks.
-
-        Within a training it is 0: a replacement has not made what its predecessor had.
-        """
-        if self.trainer.call:
-            return 0
-        key = (self.thread.rank, self.group(group), *kind)
-        self._made[key] = min(self._made.get(key, 0) + 1, _NUMBERS)
-        return self._made[key]
+        """Return which of its kind the group's operator is that is made now: as on all ranks."""
+        return self.numbers.next((self.group(group), *kind), bool(self.trainer.call))
 
     def set_phase(self, phase: Phase) -> None:
         """Change who answers."""
@@ -293,36 +269,9 @@ class Engine:
             note = Path(place.directory) / f"{_SIZE_FILE}.{place.rank}"
             note.write_text(str(private_bytes))
             note.rename(Path(place.directory) / _SIZE_FILE)
-        self._end_when_the_program_ends()
+        self.session.end_on_exit()
+        atexit.register(_finish)
         return self.session
-
-    def end(self) -> None:
-        """Say that the training ended well."""
-        session, self.session = self.session, None
-        if session is None:
-            return
-        try:
-            session.end()
-        except Error as error:
-            say(str(error))
-
-    def _end_when_the_program_ends(self) -> None:
-        """Call end() at a normal exit, and only then."""
-        usual, owner = sys.exit, os.getpid()
-
-        def noted(status: object = None) -> None:
-            self.exit_code = exit_code_of(status)
-            usual(status)  # type: ignore[arg-type]
-
-        def at_exit() -> None:
-            # An exception that nobody caught leaves its trace in sys.last_value.
-            failed = getattr(sys, "last_value", None) is not None or self.exit_code
-            if os.getpid() == owner and not failed:
-                _finish()
-                self.end()
-
-        builtins.exit = builtins.quit = sys.exit = noted  # type: ignore[assignment]
-        atexit.register(at_exit)
 
 
 def _finish() -> None:
@@ -330,6 +279,8 @@ def _finish() -> None:
 
     Else the last collectives of a loop of the program's own would come after its end.
     """
+    if getattr(sys, "last_value", None) is not None:
+        return  # An exception has ended the program.
     try:
         either(COMPILERS)._pynative_executor.sync()  # Of graphs as well.
     except Exception as error:  # A program that waits would have ended with it.

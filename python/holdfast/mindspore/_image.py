@@ -40,17 +40,22 @@ class Image:
     """Writes and reads the images of one network."""
 
     def __init__(
-        self, parameters: Sequence[Any], objects: dict[str, Any], others: Sequence[Any] = ()
+        self,
+        parameters: Sequence[Any],
+        objects: dict[str, Any],
+        others: Sequence[Any] = (),
+        room: int = 0,
     ) -> None:
         """`objects`: such as the first image will hold besides; measured here.
 
-        `others`: parameters that are not the network's.
+        `others`: parameters that are not the network's; `room`: for objects, beyond the usual.
         """
         self._parameters = [*parameters, *others]
         self._names = [p.name for p in parameters] + [OTHERS + p.name for p in others]
         arrays = [memory(p) for p in self._parameters]
         self._table = pickle.dumps(self._entries(arrays))
-        self._start = _HEADER.size + len(self._table) + _ROOM + 4 * len(pickle.dumps(objects))
+        self._start = _HEADER.size + len(self._table) + _ROOM + room
+        self._start += 4 * len(pickle.dumps(objects))
         self._offsets = _offsets(self._start, [a.nbytes for a in arrays])
         end = self._offsets[-1] + arrays[-1].nbytes
         self.bytes = end + -end % 4096

@@ -17,6 +17,7 @@ from mindspore.ops.composite import base
 from mindspore.ops.primitive import constexpr
 
 from holdfast._errors import UserError
+from holdfast.mindspore import _operators
 from holdfast.mindspore._imported import COMPILERS, either, imported
 
 if TYPE_CHECKING:
@@ -179,15 +180,17 @@ def reduces(cell: Any) -> bool:
 class _Graphs:
     """Knows which graphs update weights, and lets those that exchange begin with rank 0's."""
 
-    def __init__(self, semi: Semi, answers: _Answers) -> None:
-        self._semi, self._answers = semi, answers
+    def __init__(self, semi: Semi, answers: _Answers, numbers: _operators.Numbers) -> None:
+        self._semi, self._answers, self._numbers = semi, answers, numbers
         self._optimizers: list[weakref.ref[Any]] = []  # In the order in which they were made.
 
     def compile(self, usual: Callable[[], Any], cell: Any) -> tuple[Any, bool]:
         """Compile a graph; return what came of it, and whether it updates weights."""
         answers = self._answers
         answers.exchanges = answers.updates = False
-        result, updates = usual(), answers.updates
+        with self._numbers.of_a_graph():
+            result = usual()
+        updates = answers.updates
         if answers.exchanges:
             weights = {id(w): w for w in self._weights()}
             if isinstance(cell, nn.Cell):
@@ -259,7 +262,7 @@ class _Phase:
     """Stands for one graph of a function."""
 
 
-def apply(semi: Semi) -> None:
+def apply(semi: Semi, numbers: _operators.Numbers) -> None:
     """Answer the compiler."""
     answers, parser = _Answers(semi), either(_PARSERS)
     usual_name, usual_object = parser.resolve_symbol, parser.create_instance
@@ -271,7 +274,7 @@ def apply(semi: Semi) -> None:
         return answers.stand_in(usual_object(*given))
 
     parser.resolve_symbol, parser.create_instance = resolve_symbol, create_instance
-    graphs = _Graphs(semi, answers)
+    graphs = _Graphs(semi, answers, numbers)
     for kind in answers.optimizers:
         graphs.watch(kind)
     graphs.watch_cells()

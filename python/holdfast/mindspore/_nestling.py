@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from types import ModuleType, TracebackType
 from typing import Any, Final, NoReturn
 
+from holdfast._nursery_request import Request
 from holdfast.job import exit_code_of
 from holdfast.mindspore import _role
 from holdfast.mindspore._hook import help_to_save
-from holdfast.mindspore._request import Request
 
 _ANSWER: Final = struct.Struct("<Ii")  # As in apps/nursling.cc.
 _LEAVING: Final = 3
@@ -114,6 +114,7 @@ def _show(error: BaseException) -> None:
 def run(request: Request) -> NoReturn:
     """Run the script to its end."""
     gc.enable()
+    gc.unfreeze()
     script = request.argv[2]
     sys.argv[:] = request.argv[2:]
     sys.orig_argv[:] = request.argv
@@ -138,9 +139,6 @@ def run(request: Request) -> NoReturn:
     known = exit_code_of(status)
     with contextlib.suppress(OSError):  # It counts where the nursery is gone by then.
         request.connection.send(_ANSWER.pack(_LEAVING, known & 0xFF))
-    engine = sys.modules.get("holdfast.mindspore._engine")
-    if engine is not None and engine.engine is not None:
-        engine.engine.exit_code = known  # Whatever it was that ended the program.
     raise SystemExit(status)
 
 

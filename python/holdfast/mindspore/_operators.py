@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes as c
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +16,8 @@ from holdfast._errors import UserError
 _LIBRARY: Final = Path(__file__).resolve().parent.parent / "lib" / "libholdfast_mindspore.so"
 REDUCE, GATHER, SCATTER, BROADCAST = range(4)
 _TEXT_ROOM: Final = 1024
-NUMBERS: Final = 256  # Of operators of one kind in one group, beyond which they begin again.
+_NUMBERS: Final = 256  # Of operators of one kind in one group, beyond which they begin again.
+_OF_A_GRAPH: Final = 1000  # Above the numbers of those that the program makes by itself.
 
 
 def _load() -> c.CDLL:
@@ -82,6 +85,37 @@ def count() -> int:
     return int(_lib.hfg_count())
 
 
+class Numbers(threading.local):
+    """Number operators as they are made, alike on all ranks. A rehearsal has its own: per thread.
+
+    A replacement has run the program's first lines, as all have, and compiles the same graphs. But
+    it has not made what callbacks have made in steps before it came: all of those are number 0,
+    and run in the order in which Python calls them.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is made yet."""
+        self._made: dict[Any, int] = {}
+        self._in_graph: dict[Any, int] | None = None
+
+    def next(self, kind: Any, has_trained: bool) -> int:
+        """Return the number of an operator that is made now."""
+        if has_trained and self._in_graph is None:
+            return 0
+        made = self._made if self._in_graph is None else self._in_graph
+        made[kind] = made.get(kind, 0) + 1
+        return (made[kind] - 1) % _NUMBERS + (1 if made is self._made else 1 + _OF_A_GRAPH)
+
+    @contextlib.contextmanager
+    def of_a_graph(self) -> Iterator[None]:
+        """Count by itself what a graph's text makes while it is compiled."""
+        before, self._in_graph = self._in_graph, {}
+        try:
+            yield
+        finally:
+            self._in_graph = before
+
+
 def _slot(
     kind: int,
     op: Op,
@@ -106,18 +140,31 @@ def _slot(
     return _slots[key]
 
 
-# What MindSpore's runtime finds ready it starts, in an order of each rank's own, unless something
-# ties it. An operator with a side effect on the outside is tied to the one before it in the
-# program's text, and so is what its bprop calls if that is said, too (auto_monad.cc). What begins
-# the backward part is tied to nothing: so each adjoint takes the result of its operator as well.
-def _custom(slot: int, shapes: Callable[..., Any], types: Callable[..., Any], bprop: Any) -> Any:
+def in_one_order() -> None:
+    """Let graphs that are compiled from now on run in the order in which they are compiled.
+
+    MindSpore's runtime starts what is ready, in an order of each process's own: the first step of a
+    process has another than the second. It ties its own collectives to each other in the compiled
+    order, by their names (LinkControlArrowByCommunicationNode), and with this level of memory
+    optimization all operators (LinkControlArrowByExecutionOrder). No step took longer by it.
+    """
+    from mindspore import context
+
+    context._context().set_memory_optimize_level("O1")
+
+
+# A side effect lets the compiler keep operators in the order of the program's text, and keep one
+# whose result only some ranks use. An adjoint's input often is a constant, which would let it come
+# before its operator: so it takes that one's result as well.
+def _custom(
+    slot: int, shapes: Callable[..., Any], types: Callable[..., Any], bprop: Any, into: Any = None
+) -> Any:
     from mindspore import ops
 
+    made = ops.Custom.__new__(ops.Custom) if into is None else into
     name = f"{_LIBRARY}:hfg_operator_{slot:03x}"
-    made = ops.Custom(name, shapes, types, "aot", bprop=bprop)
+    ops.Custom.__init__(made, name, shapes, types, "aot", bprop=bprop)
     made.add_prim_attr("side_effect_io", True)
-    if bprop is not None:
-        made.add_prim_attr("side_effect_backprop", True)
     return made
 
 
@@ -130,13 +177,19 @@ def _first(given: Any, after: Any) -> Any:
 
 
 def reduce(
-    group: int, size: int, op: Op, number: int = 0, factor: float = 1.0, training: bool = False
+    group: int,
+    size: int,
+    op: Op,
+    number: int = 0,
+    factor: float = 1.0,
+    training: bool = False,
+    into: Any = None,
 ) -> Any:
     """Make the operator that reduces each of its inputs over the group.
 
     `number`: which of its kind it is, on all ranks alike; one that the others are not at with the
     same number is refused. `factor`: what the sum is multiplied by. `training`: its inputs are
-    gradients.
+    gradients. `into`: an ops.Custom that is not initialised, to be this operator.
     """
     slot = _slot(REDUCE, op, group, 0, size, number, factor, training)
     bprop = None
@@ -144,10 +197,10 @@ def reduce(
         back = _slot(REDUCE, Op.SUM, group, 0, size, number, backward=True)
         adjoint = _custom(back, _first, _first, None)
         bprop = _backward(adjoint) if op is Op.SUM else _backward_of_one(adjoint)
-    return _custom(slot, _same, _same, bprop)
+    return _custom(slot, _same, _same, bprop, into)
 
 
-def gather(group: int, size: int, place: int, number: int = 0) -> Any:
+def gather(group: int, size: int, place: int, number: int = 0, into: Any = None) -> Any:
     """Make the operator that puts the inputs of all ranks one after another.
 
     `place`: of this rank in the group.
@@ -155,17 +208,17 @@ def gather(group: int, size: int, place: int, number: int = 0) -> Any:
     back = _slot(SCATTER, Op.SUM, group, 0, size, number, place=place, backward=True)
     adjoint = _custom(back, lambda shape, after: _part(shape, size), _first, None)
     slot = _slot(GATHER, Op.SUM, group, 0, size, number)
-    return _custom(slot, lambda shape: _whole(shape, size), _same, _backward(adjoint))
+    return _custom(slot, lambda shape: _whole(shape, size), _same, _backward(adjoint), into)
 
 
-def scatter(group: int, size: int, place: int, op: Op, number: int = 0) -> Any:
+def scatter(group: int, size: int, place: int, op: Op, number: int = 0, into: Any = None) -> Any:
     """Make the operator that reduces its input and keeps this rank's part, by its place."""
     bprop = None
     if op is Op.SUM:
         back = _slot(GATHER, Op.SUM, group, 0, size, number, backward=True)
         bprop = _backward(_custom(back, lambda shape, after: _whole(shape, size), _first, None))
     slot = _slot(SCATTER, op, group, 0, size, number, place=place)
-    return _custom(slot, lambda shape: _part(shape, size), _same, bprop)
+    return _custom(slot, lambda shape: _part(shape, size), _same, bprop, into)
 
 
 def _whole(shape: Sequence[int], size: int) -> list[int]:

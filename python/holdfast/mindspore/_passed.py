@@ -10,23 +10,11 @@ import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import numpy as np
-
 from holdfast.mindspore import _bulk, _callbacks
-from holdfast.mindspore._outputs import Packed, pack, unpack
+from holdfast.mindspore._data import NoDataError, dumps
 
 _MOST_RESULTS: Final = 64 << 10  # Both are written at every step.
 _MOST_HELD: Final = 256 << 10
-
-
-def _is_data(packed: Any) -> bool:
-    if type(packed) in (list, tuple):
-        return all(map(_is_data, packed))
-    if type(packed) is dict:
-        return all(map(_is_data, [*packed, *packed.values()]))
-    if isinstance(packed, np.ndarray):
-        return packed.dtype.kind not in "OV"
-    return isinstance(packed, (bool, int, float, str, type(None), np.generic, Packed))
 
 
 class Evaluated:
@@ -34,7 +22,7 @@ class Evaluated:
 
     def __init__(self) -> None:
         """There is none yet."""
-        self._kept: dict[tuple[int, int], Any] = {}
+        self._kept: dict[tuple[int, int], bytes] = {}
         self._last = 0, 0
         self.packed = b""  # All of them, for the state.
 
@@ -49,8 +37,9 @@ class Evaluated:
 
     def keep(self, place: tuple[int, int], result: Any) -> str:
         """Keep a result; return why it is not kept, if it is not."""
-        value = pack(result)
-        if not _is_data(value):
+        try:
+            value = dumps(result)
+        except NoDataError:
             return "is not only numbers, texts and arrays"
         packed = pickle.dumps({**self._kept, place: value}, pickle.HIGHEST_PROTOCOL)
         if len(packed) > _MOST_RESULTS:
@@ -64,7 +53,7 @@ class Evaluated:
 
     def get(self, place: tuple[int, int]) -> Any:
         """Return a result that was kept, as the program's own."""
-        return unpack(self._kept[place])
+        return pickle.loads(self._kept[place])
 
 
 class Former:

@@ -5,26 +5,29 @@ MindSpore's graph compiler reads the source of construct(), so it stands here al
 
 from __future__ import annotations
 
-import sys
+import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import mindspore.common.dtype as mstype
 from mindspore import Parameter, jit, ops
 from mindspore.nn import Cell
 from mindspore.nn.wrap.grad_reducer import DistributedGradReducer, _cast_datatype, _get_datatype
 from mindspore.parallel._auto_parallel_context import auto_parallel_context
+from mindspore.train.model import Model
 
 from holdfast._core import Op
 from holdfast._errors import UserError
 from holdfast.mindspore import _engine, _operators, _rehearsal
 
 
-def _made_by_model() -> bool:
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_name != "_build_train_network":
-        frame = frame.f_back  # type: ignore[assignment]
-    return frame is not None
+class _Building(threading.local):
+    """Whether a Model makes its network now: a rehearsal has a thread of its own."""
+
+    model = False
+
+
+_building: Final = _Building()
 
 
 def init(
@@ -38,7 +41,7 @@ def init(
     """Stand for DistributedGradReducer.__init__."""
     Cell.__init__(self, auto_prefix=False)
     engine = _engine.start()
-    by_model = _made_by_model() or bool(engine.trainer.call)  # In a graph of Model.train's.
+    by_model = _building.model or bool(engine.trainer.call)  # In a graph of Model.train's.
     if engine.rehearsing and not by_model:
         _rehearsal.stop_here(engine)
     size = len(engine.members(group))
@@ -82,6 +85,16 @@ def call(self: Any, grads: Sequence[Any]) -> Any:
 
 def apply() -> None:
     """Put all in place."""
+    usual = Model._build_train_network
+
+    def build(self: Any) -> Any:
+        _building.model = True
+        try:
+            return usual(self)
+        finally:
+            _building.model = False
+
+    Model._build_train_network = build
     DistributedGradReducer.__init__ = init
     DistributedGradReducer.__call__ = call
     DistributedGradReducer.construct = construct

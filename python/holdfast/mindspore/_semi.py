@@ -8,7 +8,7 @@ an optimizer that gets zeros.
 from __future__ import annotations
 
 import contextlib
-import sys
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -166,7 +166,7 @@ def apply(engine: Engine, semi: Semi) -> None:
     """Put all in place."""
     if engine.world_size > 1:
         _gradients(semi)
-        _in_graph.apply(semi)
+        _in_graph.apply(semi, engine.numbers)
     _auto_parallel()
     _micro_batches()
     _slices(engine, semi)
@@ -180,33 +180,48 @@ def apply(engine: Engine, semi: Semi) -> None:
 def _gradients(semi: Semi) -> None:
     # value_and_grad, grad and GradOperation called outside of a graph come here (base.py:584);
     # inside of one the compiler takes them itself (_in_graph.py).
+    running = _Running()
+    running.watch()
     for kind in (base._Grad, base.GradOperation):
-        kind.__call__ = _asking(kind.__call__, semi)
+        kind.__call__ = _asking(kind.__call__, semi, running)
 
 
-def _asking(original: Callable[..., Any], semi: Semi) -> Callable[..., Any]:
+def _asking(original: Callable[..., Any], semi: Semi, running: _Running) -> Callable[..., Any]:
     context = _context_module().auto_parallel_context()
 
     def call(self: Any, fn: Any, weights: Any = None, grad_position: Any = 0) -> Any:
         more = () if isinstance(self, base.GradOperation) else (grad_position,)
         usual = original(self, fn, weights, *more)
         by_hand = context.get_parallel_mode() == "data_parallel" and not semi.asked
-        if by_hand or weights is None or flag(self, "pynative_") or _in_reducing_cell():
+        if by_hand or weights is None or flag(self, "pynative_") or running.reduces():
             return usual
         return semi.exchanged(self, usual, weights)
 
     return call
 
 
-def _in_reducing_cell() -> bool:
-    """Return whether the cell that asks exchanges by itself, as those that Model makes do."""
-    frame = sys._getframe(2)
-    while frame is not None:
-        cell = frame.f_locals.get("self")
-        if isinstance(cell, nn.Cell):
-            return _in_graph.reduces(cell)
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
+class _Running(threading.local):
+    """The cells that are called now, outside of a graph: the innermost is the last."""
+
+    def __init__(self) -> None:
+        self.cells: list[Any] = []
+
+    def watch(self) -> None:
+        """Look at each call of a cell."""
+        usual = nn.Cell.__call__
+
+        def call(cell: Any, *given: Any, **named: Any) -> Any:
+            self.cells.append(cell)
+            try:
+                return usual(cell, *given, **named)
+            finally:
+                self.cells.pop()
+
+        nn.Cell.__call__ = call
+
+    def reduces(self) -> bool:
+        """Return whether the cell that asks exchanges by itself, as those that Model makes do."""
+        return bool(self.cells) and _in_graph.reduces(self.cells[-1])
 
 
 def _auto_parallel() -> None:

@@ -204,43 +204,41 @@ def _collectives(engine: Engine) -> None:
     grad = imported("mindspore.ops._grad_experimental.grad_comm_ops")
     assert grad  # It registers gradients for the classes: imported before they are hidden.
 
-    def all_reduce(op: str = "sum", group: str = "") -> Any:
-        if op not in _OPS:
-            raise UserError(f"AllReduce has no operation '{op}'; it has {', '.join(_OPS)}")
-        number = engine.number(group, "AllReduce", op)
-        return _operators.reduce(engine.use(group), len(engine.members(group)), _OPS[op], number)
+    # They are classes, for a graph's text may make one: the compiler takes no function there.
+    custom: Any = imported("mindspore.ops").Custom
 
-    def all_gather(group: str = "") -> Any:
-        number = engine.number(group, "AllGather")
-        index, (place, size) = engine.use(group), engine.place_in(group)
-        return _operators.gather(index, size, place, number)
+    class AllReduce(custom):  # type: ignore[misc]
+        def __init__(self, op: str = "sum", group: str = "") -> None:
+            kind, number = _reduction(engine, group, "AllReduce", op)
+            index, size = engine.use(group), len(engine.members(group))
+            _operators.reduce(index, size, kind, number, into=self)
 
-    def reduce_scatter(op: str = "sum", group: str = "") -> Any:
-        if op not in _OPS:
-            raise UserError(f"ReduceScatter has no operation '{op}'; it has {', '.join(_OPS)}")
-        number = engine.number(group, "ReduceScatter", op)
-        index, (place, size) = engine.use(group), engine.place_in(group)
-        return _operators.scatter(index, size, place, _OPS[op], number)
+    class AllGather(custom):  # type: ignore[misc]
+        def __init__(self, group: str = "") -> None:
+            number = _number(engine, group, "AllGather")
+            index, (place, size) = engine.use(group), engine.place_in(group)
+            _operators.gather(index, size, place, number, self)
 
-    def broadcast(root_rank: int, group: str = "") -> Any:
-        size = len(engine.members(group))
-        number = engine.number(group, "Broadcast", root_rank)
-        operator = _operators.broadcast(engine.use(group), size, root_rank, number)
-        return imported("holdfast.mindspore._broadcast").Broadcast(operator)
+    class ReduceScatter(custom):  # type: ignore[misc]
+        def __init__(self, op: str = "sum", group: str = "") -> None:
+            kind, number = _reduction(engine, group, "ReduceScatter", op)
+            index, (place, size) = engine.use(group), engine.place_in(group)
+            _operators.scatter(index, size, place, kind, number, self)
 
-    made = {
-        "AllReduce": all_reduce,
-        "AllGather": all_gather,
-        "ReduceScatter": reduce_scatter,
-        "Broadcast": broadcast,
-    }
+    class Broadcast(imported("holdfast.mindspore._broadcast").Broadcast):  # type: ignore[misc]
+        def __init__(self, root_rank: int, group: str = "") -> None:
+            number = _number(engine, group, "Broadcast", root_rank)
+            index, size = engine.use(group), len(engine.members(group))
+            super().__init__(_operators.broadcast(index, size, root_rank, number))
+
+    made = (AllReduce, AllGather, ReduceScatter, Broadcast)
     names = ("mindspore.ops.operations.comm_ops", "mindspore.ops.operations", "mindspore.ops")
     for module in map(imported, names):
-        for name, function in made.items():
-            getattr(module, name)
-            setattr(module, name, function)
+        for kind in made:
+            getattr(module, kind.__name__)
+            setattr(module, kind.__name__, kind)
     grad_reducer = imported("mindspore.nn.wrap.grad_reducer")
-    grad_reducer.AllReduce, grad_reducer.AllGather = all_reduce, all_gather
+    grad_reducer.AllReduce, grad_reducer.AllGather = AllReduce, AllGather
 
     # parameter_broadcast=True gives all ranks rank 0's parameters when a graph is compiled (api.py:
     # 1548), to which a successor comes alone. In a protected training they are rank 0's since its
@@ -254,6 +252,19 @@ def _collectives(engine: Engine) -> None:
         return usual(parameters)
 
     wrapper._BroadCastCell = broadcast_cell
+
+
+def _number(engine: Engine, group: str, *kind: Any) -> int:
+    """Return the number of an operator that a script makes."""
+    _operators.in_one_order()
+    return engine.number(group, *kind)
+
+
+def _reduction(engine: Engine, group: str, name: str, op: str) -> tuple[Op, int]:
+    """Return what an operator that reduces does, and its number."""
+    if op not in _OPS:
+        raise UserError(f"{name} has no operation '{op}'; it has {', '.join(_OPS)}")
+    return _OPS[op], _number(engine, group, name, op)
 
 
 def _gradients(engine: Engine) -> None:

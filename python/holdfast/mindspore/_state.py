@@ -18,19 +18,28 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from holdfast._errors import UserError
-from holdfast.mindspore import _callbacks, _engine, _gasp, _random, _rehearsal, _trainer
+from holdfast._vars import (
+    LIMIT,
+    Vars,
+    into,
+    see_that_all_are_plain,
+    see_that_it_fits,
+    see_that_it_is_plain,
+)
+from holdfast.mindspore import _callbacks, _data, _engine, _gasp, _random, _rehearsal, _trainer
 from holdfast.mindspore._batches import batches
 from holdfast.mindspore._cells import Cells, hidden_parameters
 from holdfast.mindspore._engine import Engine, say
 from holdfast.mindspore._imported import COMPILERS, either
-from holdfast.mindspore._outputs import unpack
 from holdfast.mindspore._steps import Steps
-from holdfast.mindspore._vars import Named, Vars, kept
+
+_MOST_RESULT: Final = 256 << 10  # Bytes of a result of once().
 
 
 class _At(NamedTuple):
@@ -58,20 +67,20 @@ class State:
         self._engine = _started()
         if self._engine.rehearsing:
             _rehearsal.stop_here(self._engine)  # It would really train.
-        cells, self._named = _sorted_out(network, optimizer, named)
-        parameters = _parameters([*cells, *named.values()])
+        things, self._named = _sorted_out(network, optimizer, named)
+        parameters = _parameters(things)
         self._at = _At()
         self._place = ""  # Before all loops, in an epoch, or after them.
         self._in_step = self._replaying = self._wish = False
         self._used = False  # The one loop of steps there is, or of this epoch, has begun.
-        self._vars = Vars()
+        self._vars: dict[str, Any] = {}
         self._calls: dict[str, int] = {}  # Of once(), by place.
         self._base = _random.states()
         self._seed = _random.DataSeed()
         self._cells = Cells(network, self._engine.say_once)
         self._before: dict[str, Any] = {}  # What the program held in Python before the step.
         self._last = self._held()
-        self._steps = Steps(self._engine, parameters, self._objects(), [])
+        self._steps = Steps(self._engine, parameters, self._objects(), [], LIMIT)
         steps = self._steps
         steps.on_helper = lambda saves: _gasp.gasp(self._engine, steps.session, saves)
         _trainer.warn_of_dropout(self._engine, network)
@@ -105,14 +114,13 @@ class State:
 
         UserError: one is no plain data, or they are too large.
         """
-        held = vars(self._vars)
-        for name in values:
-            if name in held:
-                raise UserError(f"state.vars({name}=...) was given before; each name is given once")
-        kept({**held, **values}, "state.vars({}=...)")
-        there = {k: unpack(v) for k, v in self._found.get("vars", {}).items() if k in values}
-        held.update({**values, **there})
-        return self._vars
+        there = pickle.loads(self._found["vars"])
+        for name, value in values.items():
+            if name in self._vars:
+                raise UserError(f"state.vars(...) was given `{name}` before; name each once")
+            see_that_it_is_plain(name, value)
+            self._vars[name] = there.get(name, value)
+        return Vars(self._vars, frozenset(values))
 
     def stop(self) -> None:
         """End the loops after this step or epoch, on every rank."""
@@ -128,7 +136,7 @@ class State:
             return function(*given, **named)
         key, name = self._next_call(), getattr(function, "__name__", "function")
         if key in self._at.results:
-            return unpack(self._at.results[key])
+            return pickle.loads(self._at.results[key])
         before, tries, at = self._held(), itertools.count(), self._at
 
         def make() -> Any:
@@ -138,8 +146,19 @@ class State:
             return function(*given, **named)
 
         def describe(result: Any) -> dict[str, Any]:
-            packed, _ = kept({name: result}, "the result of state.once({})")
-            self._at = at._replace(results={**at.results, key: packed[name]})
+            try:
+                packed = _data.dumps(result)
+            except _data.NoDataError as error:
+                raise UserError(
+                    f"what state.once({name}) has made can not be kept: {error}; return numbers, "
+                    "texts, lists, dicts, arrays or tensors"
+                ) from None
+            if len(packed) > _MOST_RESULT:
+                raise UserError(
+                    f"what state.once({name}) has made has {len(packed):,} bytes; {_MOST_RESULT:,} "
+                    "can be kept with every step"
+                )
+            self._at = at._replace(results={**at.results, key: packed})
             return self._objects()
 
         self._steps.purpose = f"state.once({name})"
@@ -310,17 +329,19 @@ class State:
 
     def _held(self) -> dict[str, Any]:
         """Return what the program holds in Python: a copy."""
-        values, room = kept(vars(self._vars), "state.vars: {}")
-        named = {}
-        for name, thing in self._named.items():
-            named[name], room = thing.now(room)
-        return {"vars": values, "named": named, "cells": self._cells.now()}
+        see_that_all_are_plain(self._vars)
+        named = {name: _contents(name, thing) for name, thing in self._named.items()}
+        return {"vars": see_that_it_fits(self._vars), "named": named, "cells": self._cells.now()}
 
     def _put(self, held: dict[str, Any]) -> None:
-        _callbacks.give_back(self._vars, held["vars"])
-        for name, found in held["named"].items():
-            self._named[name].put(found)
+        for name, value in pickle.loads(held["vars"]).items():
+            self._vars[name] = into(self._vars[name], value)
+        self._put_named(held["named"])
         self._cells.put(held["cells"])
+
+    def _put_named(self, named: dict[str, Any]) -> None:
+        for name in named.keys() & self._named.keys():
+            _callbacks.give_back(self._named[name], named[name])
 
     def _objects(self) -> dict[str, Any]:
         self._last = held = self._held()
@@ -330,9 +351,7 @@ class State:
     def _take(self, objects: dict[str, Any]) -> None:
         """Be as after the last step."""
         self._at, self._base = _At(*objects["at"]), objects["base"]
-        for name, found in objects["named"].items():
-            if name in self._named:
-                self._named[name].put(found)
+        self._put_named(objects["named"])
         self._cells.put_changed(objects["cells"])
 
 
@@ -346,9 +365,21 @@ def _started() -> Engine:
     return engine
 
 
+def _contents(name: str, thing: Any) -> _callbacks.Kept:
+    """Return what is kept of an object that is no cell: its state_dict(), or plain attributes."""
+    if not _callbacks.has_state_dict(thing):
+        return _callbacks.attributes(thing, lambda text: None)
+    found = thing.state_dict()
+    try:
+        return {_callbacks.of_state_dict(k): _data.dumps(v, ()) for k, v in found.items()}
+    except _data.NoDataError as error:
+        raise UserError(f"state_dict() of `{name}` can not be kept: {error}") from None
+
+
 def _sorted_out(
     network: Any, optimizer: Any, named: dict[str, Any]
-) -> tuple[list[Any], dict[str, Named]]:
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return what has parameters, and what else has something that is kept."""
     from mindspore import Parameter, nn
 
     for what, thing in (("network", network), ("optimizer", optimizer)):
@@ -356,8 +387,19 @@ def _sorted_out(
             raise UserError(
                 f"State(network, optimizer): the {what} is a {type(thing).__name__}, and no cell"
             )
-    rest = {n: t for n, t in named.items() if not isinstance(t, (nn.Cell, Parameter))}
-    return [network, optimizer], {name: Named(name, thing) for name, thing in rest.items()}
+    rest = {}
+    for name, thing in named.items():
+        parts = thing if isinstance(thing, (list, tuple)) else [thing]
+        if all(isinstance(part, (nn.Cell, Parameter)) for part in parts):
+            continue
+        if not hasattr(thing, "__dict__"):
+            raise UserError(
+                f"`{name}` is a {type(thing).__name__}, of which nothing can be kept: give a cell, "
+                "parameters, or an object that has state_dict() and load_state_dict(); plain "
+                "values belong into state.vars(...)"
+            )
+        rest[name] = thing
+    return [network, optimizer, *named.values()], rest
 
 
 def _parameters(things: list[Any]) -> list[Any]:
@@ -369,7 +411,7 @@ def _parameters(things: list[Any]) -> list[Any]:
         values: list[Any] = [thing]
         if isinstance(thing, nn.Cell):
             values += hidden_parameters(thing)
-        elif not isinstance(thing, Parameter):
+        elif not isinstance(thing, (Parameter, list, tuple)):
             values = list(getattr(thing, "__dict__", {}).values())
         found += _callbacks.held_by(values, found)
     return found

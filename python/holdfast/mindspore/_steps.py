@@ -45,15 +45,21 @@ class Steps:
     """What one network's steps depend on; version n of the session is the state after n steps."""
 
     def __init__(
-        self, engine: Engine, parameters: list[Any], objects: dict[str, Any], others: list[Any]
+        self,
+        engine: Engine,
+        parameters: list[Any],
+        objects: dict[str, Any],
+        others: list[Any],
+        room: int = 0,
     ) -> None:
         """Open the state and join the others: then all is as after the last step of this rank.
 
         At the first start parameters become as rank 0's. `objects`: what is kept besides;
-        `others`: parameters that are not the network's.
+        `others`: parameters that are not the network's; `room`: bytes that objects may grow by,
+        beyond the usual.
         """
         self._engine = engine
-        self._image = Image(parameters, objects, others)
+        self._image = Image(parameters, objects, others, room)
         self.objects = objects
         session = engine.open(self._image.bytes)
         self._session = session

@@ -192,7 +192,7 @@ def _document_model(engine: Engine) -> None:
         *more: Any,
         **named: Any,
     ) -> None:
-        found = sys._getframe(1).f_globals.get("loss_fn")
+        found = vars(sys.modules["__main__"]).get("loss_fn")
         # Without an optimizer it is no training that the network is for.
         trains = loss_fn is None and optimizer is not None and isinstance(found, ms.nn.Cell)
         if trains and len(inspect.signature(network.construct).parameters) == 1:

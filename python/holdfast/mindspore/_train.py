@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
 import re
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +17,7 @@ from typing import Any, Final
 from holdfast._errors import UserError
 from holdfast.mindspore import _bulk, _callbacks, _pipeline, _random, _rehearsal, _saving
 from holdfast.mindspore._between import Held, Rest, around_begins, begins_as_usual
-from holdfast.mindspore._outputs import Packed, pack, unpack, within
+from holdfast.mindspore._data import dumps_outputs
 from holdfast.mindspore._trainer import Trainer
 
 _MOST_OUTPUTS: Final = 256 << 10  # Bytes of what a step returns: it is written at each.
@@ -29,9 +30,9 @@ class Restart(Exception):  # noqa: N818 - it is no error.
 def _loss(value: Any) -> float:
     while isinstance(value, (tuple, list)) and value:
         value = value[0]
-    if isinstance(value, Packed) and value.array.size and value.array.dtype.kind == "f":
-        return float(value.array.mean())
-    return 0.0
+    if not hasattr(value, "asnumpy") or not value.size or not value.is_floating_point():
+        return 0.0
+    return float(value.asnumpy().mean())
 
 
 class Guard:
@@ -200,13 +201,12 @@ class Run:
     def _describe(self, outputs: Any) -> dict[str, Any]:
         _saving.finish()  # Else nobody would write what a process that dies was writing yet.
         step = self._cb_params.cur_step_num
-        whole = pack(outputs)
-        packed, size = within(whole, _MOST_OUTPUTS)
-        if size > _MOST_OUTPUTS:
+        packed, lacks = dumps_outputs(outputs, _MOST_OUTPUTS)
+        if lacks:
             self._trainer.engine.say_once(
-                f"a step's outputs have more than {_MOST_OUTPUTS >> 10} KiB together, so the "
-                "largest are not kept, as many as it takes for the others to be within that: in a "
-                "process that replaces another, callbacks see zeros in their place for one step"
+                f"a step's outputs have more than {_MOST_OUTPUTS >> 10} KiB together, so not all "
+                "are kept: in a process that replaces another, callbacks see zeros in place of "
+                "the large ones for one step"
             )
         return {
             "call": self._trainer.call,
@@ -218,7 +218,7 @@ class Run:
             "epochs": (self.epochs, self._cb_params.epoch_num),
             "batch_num": self._cb_params.batch_num,
             "outputs": packed,
-            "loss": _loss(whole),
+            "loss": _loss(outputs),
             "callbacks": self._attributes(),
             "cells": self._trainer.cells.changed() if self._trainer.cells else {},
             "former": self._trainer.former.packed,
@@ -241,7 +241,7 @@ class Run:
             for callback, saved in zip(self._callbacks, trainer.state.objects["callbacks"]):
                 _callbacks.give_back(callback, saved)
             trainer.cells.put_changed(trainer.state.objects["cells"])
-            return unpack(answer)
+            return pickle.loads(answer)
         looks, self._looks = self._looks, self._meddles
         cells, before, tries = trainer.cells, trainer.cells.now(), itertools.count()
 

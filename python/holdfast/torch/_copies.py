@@ -1,4 +1,4 @@
-"""Copies of a step's tensors, which are the same in every step."""
+"""Copies and digests of tensors, made by the native library."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from holdfast._core import lib
+from holdfast._abi import U64, lib
 
 
 class Copies:
@@ -36,3 +36,13 @@ def _is_dense(tensor: Tensor) -> bool:
     if tensor.device.type != "cpu" or not tensor.data_ptr():  # The latter: one made of others.
         return False
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def digests_of(tensors: list[Tensor]) -> ctypes.Array[ctypes.c_uint64]:
+    """Return 64 bits for each, that tell whether its bytes are the same."""
+    dense = [tensor.detach().contiguous() for tensor in tensors]
+    count = len(dense)
+    digests = (U64 * count)()
+    pointers = (ctypes.c_void_p * count)(*(tensor.data_ptr() for tensor in dense))
+    lib.hf_digest(count, pointers, (U64 * count)(*(tensor.nbytes for tensor in dense)), digests)
+    return digests

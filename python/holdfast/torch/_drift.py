@@ -11,12 +11,13 @@ import ctypes
 import os
 import time
 from collections.abc import Iterator
+from hashlib import blake2b
 from typing import Any, Final
 
 from torch import Tensor
 
-from holdfast._abi import U64, lib
 from holdfast._core import Session
+from holdfast.torch._copies import digests_of
 from holdfast.torch._engine import Engine
 from holdfast.torch._greeting import exchange
 from holdfast.torch._kept import Kept
@@ -50,12 +51,12 @@ class Drift:
     def digest(self) -> tuple[int, int]:
         """Return a digest of all replicas, and what it cost in millionths of the step's time."""
         began = time.perf_counter()
-        digests = self._digests([tensor for _, tensor in self._walk()])
-        whole = ctypes.c_uint64()
-        _digest([ctypes.addressof(digests)], [ctypes.sizeof(digests)], whole)
+        digests = digests_of([tensor for _, tensor in self._walk()])
+        whole = blake2b(bytes(digests), digest_size=8).digest()
         now = time.perf_counter()
         step = max(began - self._began, 1e-6)
-        return whole.value | 1, int(1e6 * (now - began) / step)  # 0: it was not asked for.
+        cost = int(1e6 * (now - began) / step)
+        return int.from_bytes(whole, "little") | 1, cost  # 0: it was not asked for.
 
     def set_next(self, step: int, costs: list[int]) -> None:
         """Choose when to compare again, from what all ranks say that it costs."""
@@ -64,7 +65,7 @@ class Drift:
     def name_the_first(self, session: Session, step: int) -> None:
         """Say which tensor of which rank differs; end the job unless the user wants to go on."""
         found = list(self._walk())
-        mine = self._digests([tensor for _, tensor in found])
+        mine = digests_of([tensor for _, tensor in found])
         given = exchange(session, bytes(mine))
         if given is None:
             return
@@ -106,16 +107,3 @@ class Drift:
     def is_due_for_nothing(self) -> bool:
         """Whether there are no replicas."""
         return not self._ids
-
-    @staticmethod
-    def _digests(tensors: list[Tensor]) -> Any:
-        dense = [tensor.detach().contiguous() for tensor in tensors]
-        digests = (U64 * len(dense))()
-        _digest([t.data_ptr() for t in dense], [t.nbytes for t in dense], digests)
-        return digests
-
-
-def _digest(addresses: list[int], sizes: list[int], out: Any) -> None:
-    count = len(addresses)
-    pointers, lengths = (ctypes.c_void_p * count)(*addresses), (U64 * count)(*sizes)
-    lib.hf_digest(count, pointers, lengths, ctypes.cast(ctypes.byref(out), ctypes.POINTER(U64)))

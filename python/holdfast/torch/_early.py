@@ -26,6 +26,11 @@ from holdfast._files import write_whole
 if TYPE_CHECKING:
     from holdfast.torch._engine import Engine
 
+OTHERS: Final = (
+    "between hf.init() and hf.State(...) this process exchanges other things than the one it "
+    "replaces, and is told the answers in their order. Exchange the same there in every start; "
+    "load a checkpoint after State: `if state.n == 0: load()`"
+)
 LIMIT: Final = 1 << 24  # Bytes of an operand up to which it is kept: the folder is memory.
 _LOOK_EVERY_S: Final = 0.0005
 _SELDOM_S: Final = 0.02
@@ -90,11 +95,7 @@ class Early:
         self._give_what_is_owed()
         past, mine = self._past(self._engine.place.rank), str(sorted(self._made.items()))
         if self.succeeds and past.read_text() != mine:
-            raise UserError(
-                "between hf.init() and hf.State(...) this process exchanged other things than the "
-                "one it replaces, and is told the answers in their order. Exchange the same there "
-                "in every start; load a checkpoint after State: `if state.n == 0: load()`"
-            )
+            raise UserError(OTHERS)
         write_whole(past, mine.encode())
 
     def leave(self) -> None:

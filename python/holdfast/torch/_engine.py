@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import enum
 import os
 import select
@@ -20,7 +21,6 @@ from holdfast import _core
 from holdfast._errors import Error, MarkedError, PeerError, UserError
 from holdfast.torch._buckets import Buckets
 from holdfast.torch._early import Early
-from holdfast.torch._end import end_when_the_program_ends
 from holdfast.torch._warm import warm_up
 
 if TYPE_CHECKING:
@@ -132,10 +132,6 @@ class Engine:
 
     def open(self, private_bytes: int) -> _core.Session:
         """Open the state of this rank."""
-        if self.session is not None:
-            raise UserError(
-                "this process has a State already; give it everything a step depends on"
-            )
         _ = self.place  # A spare waits here; whatever asks for its rank afterwards is told it.
         self.early.end()
         self.session = self.worker.open(private_bytes=private_bytes, own_private=True)
@@ -271,7 +267,7 @@ def start(managed: bool) -> Engine:
     global engine
     if engine is None:
         engine = Engine(managed)
-        end_when_the_program_ends(engine)
+        _finish_when_the_program_ends(engine)
         register_optimizer_step_pre_hook(_no_update_before_state)
     return engine
 
@@ -282,3 +278,25 @@ def _no_update_before_state(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             "an optimizer made a step between hf.init() and hf.State(...), where nothing is "
             "exchanged with the other ranks; make the State before the first step"
         )
+
+
+def _finish_when_the_program_ends(engine: Engine) -> None:
+    """Have the engine finish at an exit without an error.
+
+    Python does not say with which code it ends. The C library does: the session is ended by that,
+    after all of Python's own exit handlers (Session.end_on_exit).
+    """
+    owner = os.getpid()
+
+    def at_exit() -> None:
+        # An exception that nobody caught leaves its trace in sys.last_value.
+        if os.getpid() != owner or getattr(sys, "last_value", None) is not None:
+            return
+        try:
+            engine.finish()
+        except UserError as error:
+            print(f"holdfast: {error}", file=sys.stderr, flush=True)
+            sys.stdout.flush()
+            os._exit(1)  # An exception here would leave the code of a good end.
+
+    atexit.register(at_exit)

@@ -62,7 +62,6 @@ class Exchanges(Member):
         for source, block in zip(self._ranks, torch.split(receive.view(-1), receive_counts)):
             if block.numel() and not early.receive(self.label, source, block)():
                 self._nobody_gives()
-                return False
         return True
 
     def all_to_all_single(
@@ -152,8 +151,7 @@ class Exchanges(Member):
             def finish() -> None:
                 if not take():
                     self._nobody_gives()
-                    self._group()  # Says so.
-                elif dense is not tensor:
+                if dense is not tensor:
                     tensor.copy_(dense)
 
             return Later(tensors, finish)

@@ -153,7 +153,6 @@ class HoldfastGroup(Exchanges):
         everyone = mine.reshape(1, *mine.shape).repeat(self._size, *[1] * mine.dim())
         if not early.gather(self.label, self._ranks, what, mine, everyone):
             self._nobody_gives()
-            return None
         return list(everyone)
 
     def _all_parts(self, tensor: Tensor) -> list[Tensor]:
@@ -250,11 +249,11 @@ class HoldfastGroup(Exchanges):
         if dense.numel() == 0:
             return
         if (early := self._early(tensor.nbytes)) is not None:
-            if early.broadcast(self.label, self._ranks[root], dense):
-                if dense is not tensor:
-                    tensor.copy_(dense)
-                return
-            self._nobody_gives()
+            if not early.broadcast(self.label, self._ranks[root], dense):
+                self._nobody_gives()
+            if dense is not tensor:
+                tensor.copy_(dense)
+            return
         if not (group := self._group()):
             return
         keep = self._keep(dense)

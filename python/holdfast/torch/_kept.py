@@ -12,6 +12,7 @@ from torch import Tensor
 
 from holdfast._errors import UserError
 from holdfast._vars import dumps, into, see_that_all_are_plain, see_that_it_fits
+from holdfast.torch._copies import digests_of
 from holdfast.torch._optimizers import (
     largest_shape,
     local,
@@ -81,17 +82,6 @@ class Kept:
     def name_of(self, thing: Any) -> str | None:
         """Return the name under which a thing of the user's is kept."""
         return next((name for name, known in self.others.items() if known is thing), None)
-
-    def contents(self) -> Iterator[tuple[str, Any]]:
-        """Yield everything by dotted names, for whoever compares."""
-        for key, tensor in self.walk(False):
-            yield ".".join(str(part).strip(".") for part in key[1:]), local(tensor)
-        objects = self.objects()
-        yield from objects["others"].items()
-        yield from ((f"run.{name}", value) for name, value in self.vars.items())
-        yield from ((f"{name}.param_groups", groups) for name, groups in objects["groups"].items())
-        for what in ("loose", "extras", "requires_grad", "training"):
-            yield what, objects[what]
 
     def _add_model(self, name: str, model: torch.nn.Module) -> None:
         self.models[name] = model
@@ -272,6 +262,13 @@ class Kept:
             **self.vars,
         }
         return {name: hashlib.blake2b(dumps(part)).digest() for name, part in parts.items()}
+
+    def fingerprints(self) -> dict[str, Any]:
+        """Return what tells by name whether anything has changed, tensors too."""
+        found = list(self.walk(False))
+        digests = digests_of([local(tensor) for _, tensor in found])
+        names = (".".join(map(str, key[1:])) for key, _ in found)
+        return {**self.digests(), **dict(zip(names, digests))}
 
     def restore(
         self,

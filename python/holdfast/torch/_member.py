@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 import sys
 import weakref
+from collections.abc import Iterator
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 import torch.distributed as dist
 
 from holdfast import _core
 from holdfast._errors import PeerError, UserError
-from holdfast.torch._callers import callers
 from holdfast.torch._eager import runs_as_it_is
-from holdfast.torch._early import LIMIT, Early
+from holdfast.torch._early import LIMIT, OTHERS, Early
 from holdfast.torch._engine import Engine, Phase
 from holdfast.torch._work import Done, Runner
 
@@ -100,13 +100,14 @@ class Member(_Base):  # type: ignore[misc]
         self.runner.drain()
         return None if _is_of_a_framework(sys._getframe(1)) else engine.early
 
-    def _nobody_gives(self) -> None:
-        """Take note that the others did not exchange before their States what this one asks for."""
+    def _nobody_gives(self) -> NoReturn:
+        """Say that the others did not exchange before their States what this one asks for."""
         if self._engine.first_start:
             raise PeerError(
                 "a rank has made its State without what this one wants to exchange before its own; "
                 "all ranks run one program and exchange the same in the same order"
             )
+        raise UserError(OTHERS)
 
     def rank(self) -> int:
         """Return this process's rank in the group; a spare waits for it."""
@@ -175,6 +176,12 @@ class Member(_Base):  # type: ignore[misc]
         return Done([])
 
 
+def _callers(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
 def label_of(name: str) -> str:
     """Return the name of a group as the C interface wants it."""
     if name in ("0", "default_pg", ""):
@@ -192,12 +199,12 @@ _RECEIVE_OBJECTS: Final = ("broadcast_object_list", "scatter_object_list")
 
 
 def _is_of_a_framework(frame: FrameType | None) -> bool:
-    return any(part in f.f_code.co_filename for f in callers(frame) for part in _FRAMEWORK)
+    return any(part in f.f_code.co_filename for f in _callers(frame) for part in _FRAMEWORK)
 
 
 def _wants_objects_of_another(frame: FrameType | None) -> str:
     """Return the call that would unpickle another rank's bytes, which no echo can be."""
-    calls = (f.f_code.co_name for f in callers(frame))
+    calls = (f.f_code.co_name for f in _callers(frame))
     return next((name for name in calls if name in _RECEIVE_OBJECTS), "")
 
 
@@ -209,19 +216,13 @@ _NO_OBJECTS: Final = (
 
 
 def _tell_of_echo(engine: Engine) -> None:
-    """Say once that a user's own collective was answered locally."""
+    """Say once that a large exchange of the program's own was answered locally."""
     caller = sys._getframe(1)
     if _is_of_a_framework(caller):
         return
-    if call := _wants_objects_of_another(caller):
-        raise UserError(
-            f"{call}() asks for another rank's objects before State is made; this process replaces "
-            "another, and the others did not exchange these at their start (or more than "
-            f"{LIMIT >> 20} MiB). Let each rank find them itself (a file, the environment); load a "
-            "checkpoint after State: `if state.n == 0: load()`"
-        )
+    if _wants_objects_of_another(caller):
+        raise UserError(OTHERS)
     engine.warn_once(
-        "this process replaces another, and asks before its State for what the others did not "
-        f"exchange at their start (or more than {LIMIT >> 20} MiB): it is answered from its own "
-        "values"
+        f"this process replaces another, and asks before its State for more than {LIMIT >> 20} "
+        "MiB, which is not kept: it is answered from its own values"
     )

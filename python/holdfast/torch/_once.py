@@ -11,14 +11,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-import torch
-
 from holdfast._errors import UserError
-from holdfast.torch._between import Between
 from holdfast.torch._engine import Engine, say
 from holdfast.torch._kept import Kept
 from holdfast.torch._plan import Key
-from holdfast.torch._progress import Progress
+from holdfast.torch._position import Progress
 from holdfast.torch._versions import Versions
 
 ROOM: Final = 1 << 20  # Bytes that all results together may have.
@@ -74,7 +71,7 @@ class Results:
     def make(self, key: Key, function: Callable[[], Any]) -> Any:
         """Have all ranks call a function until no fault came; return what it gave."""
         engine, progress = self._engine, self._progress
-        before = Between(self._kept, self._versions.tensors())
+        before = self._kept.fingerprints()
         undo = self._kept.undo_of_an_evaluation()
         while True:
             self._versions.begin(key)
@@ -109,11 +106,11 @@ class Results:
             )
         return raw
 
-    @torch.no_grad()
-    def _see_that_nothing_changed(self, before: Between, undo: Callable[[], None]) -> None:
+    def _see_that_nothing_changed(self, before: dict[str, Any], undo: Callable[[], None]) -> None:
         """Take back what an evaluation leaves in buffers and modes. UserError: it did more."""
         undo()
-        changed = Between(self._kept, self._versions.tensors()).difference(before)
+        now = self._kept.fingerprints()
+        changed = next((name for name in now if now[name] != before.get(name)), "")
         if changed and not self._engine.marked:
             raise UserError(
                 f"the function that state.once(...) was given changed `{changed}`, which a "

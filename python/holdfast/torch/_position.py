@@ -1,11 +1,14 @@
-"""Where in its data a program stands: what an image holds of it, and what finds it again."""
+"""How far a job has come, and where in its data: what an image holds of it, and finds it again."""
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
+
+import torch
 
 from holdfast._errors import UserError
 from holdfast.torch._data import (
@@ -16,10 +19,10 @@ from holdfast.torch._data import (
     feeder_of,
     tells_its_position,
 )
-from holdfast.torch._items import see_that_items_can_be_given_again
-from holdfast.torch._random import Seeds
+from holdfast.torch._plan import Key
+from holdfast.torch._random import Seeds, get_states, set_states
 
-Key = int | str  # Of a source with a position of its own: its pass within an epoch, or its name.
+Name = int | str  # Of a source with a position of its own: its pass within an epoch, or a name.
 
 
 class Position:
@@ -33,7 +36,7 @@ class Position:
         self.over = False  # Nothing follows in this pass.
         self.own = 0  # Steps of loops of the program's own.
         self.seeds: tuple[int, ...] = ()  # The program's, for what its pass's order is drawn from.
-        self.marks: dict[Key, Mark] = {}  # Of sources that have a position of their own.
+        self.marks: dict[Name, Mark] = {}  # Of sources that have a position of their own.
         self.length: int | None = None  # Of the pass, in batches.
         self.see_ahead: Callable[[], None] = _nothing  # To be called before a step is done.
 
@@ -74,6 +77,30 @@ class Position:
             self.see_ahead = _nothing
 
 
+class Progress:
+    """Steps, the place in the data, results of state.once(), the wish to stop."""
+
+    def __init__(self, seeds: Seeds) -> None:
+        """Stand before the first step."""
+        self.n = 0  # Steps that are done; while one is committed, with it.
+        self.position = Position()
+        self.seeds = seeds  # The program's, of the first process that had this rank.
+        self.stopped = False  # A rank wished to stop, in a step that is done.
+        self.wish = False  # This rank does.
+        self.results: dict[Key, bytes] = {}  # Of state.once(), pickled; see Results.
+
+    def objects(self) -> Any:
+        """Return what an image has to hold of this."""
+        return self.n, self.position.objects(), self.seeds, self.stopped
+
+    def restore(self, objects: Any, results: dict[Key, bytes]) -> None:
+        """Go on from an image."""
+        self.n, position, self.seeds, self.stopped = objects
+        self.position.restore(position)
+        self.results = dict(results)
+        self.wish = False
+
+
 class Sources:
     """What the program has given to steps() in this process."""
 
@@ -93,7 +120,7 @@ class Sources:
         if not entry.seen:
             entry.seen = True
             if (items := feeder.items()) is not None:
-                see_that_items_can_be_given_again(items, seeds.derive("item"))
+                _see_that_items_can_be_given_again(items, seeds.derive("item"))
         return Source(feeder, name, self._position)
 
     def _enter(self, data: Any) -> _Entry:
@@ -114,7 +141,7 @@ class Sources:
         self._entries[place] = entry
         return entry
 
-    def see_that_it_is_alone(self, data: Any, key: Key) -> None:
+    def see_that_it_is_alone(self, data: Any, key: Name) -> None:
         """Raise if another source that tells its position has fed the same pass of an epoch."""
         for entry in list(self._entries.values()):
             if entry.key == key and entry.source() not in (None, data):
@@ -134,7 +161,7 @@ class _Entry:
         self.at = Whereabouts()
         self.feeder: Feeder | None = None  # Where that does not hold the source itself.
         self.source: Callable[[], Any] = _nothing  # A weak reference, if it can be had.
-        self.key: Key | None = None
+        self.key: Name | None = None
         self.seen = False  # Its items were looked at.
 
 
@@ -148,7 +175,7 @@ class Source:
         self._position = position
 
     @property
-    def key(self) -> Key:
+    def key(self) -> Name:
         """Under which its position is known in all processes."""
         return self._position.turn if self._name is None else self._name
 
@@ -196,6 +223,56 @@ class Source:
                 at.marks[self.key] = before.then(to_end=True)
 
         return at.watched(see)
+
+
+def _see_that_items_can_be_given_again(dataset: Any, seeds: Seeds) -> None:
+    """Ask for the first item twice under equal seeds. UserError: it was not the same.
+
+    One that draws from a generator of its own, as `numpy.random.default_rng()`, gives something
+    else each time. A step that is made again, or a replacement, would train on other data.
+    """
+    before = get_states()
+    try:
+        if not len(dataset):
+            return
+        twice = []
+        for _ in range(2):
+            seeds.set()
+            twice.append(dataset[0])
+    except Exception:
+        return  # It wants other indices, or a worker process that prepares it.
+    finally:
+        set_states(before)
+    if not _are_same(twice[0], twice[1], 0):
+        raise UserError(
+            f"item 0 of the data set {type(dataset).__name__} is not the same when it is asked "
+            "for twice under equal seeds, so a fault would change the data. It draws from a "
+            "generator of its own, or counts: draw from torch, random or numpy.random, which are "
+            "set for each item, or derive its generator from the index: default_rng(index)"
+        )
+
+
+def _are_same(one: Any, other: Any, depth: int) -> bool:
+    if type(one) is not type(other) or depth > 8:
+        return type(one) is type(other)
+    if isinstance(one, torch.Tensor):
+        if one.layout is not torch.strided or one.shape != other.shape or one.dtype != other.dtype:
+            return one.layout is not torch.strided
+        return torch.equal(one, other) or bool(((one == other) | (one != one)).all())
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(
+            _are_same(part, other[key], depth + 1) for key, part in one.items()
+        )
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(
+            _are_same(a, b, depth + 1) for a, b in zip(one, other)
+        )
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(one, (numpy.ndarray, numpy.generic)):
+        return one.tobytes() == other.tobytes() if not one.dtype.hasobject else True
+    if isinstance(one, (bool, int, float, complex, str, bytes)):
+        return one == other or one != one
+    return True  # Nobody knows what makes two of these the same.
 
 
 def _nothing() -> None:

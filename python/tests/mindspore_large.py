@@ -1,6 +1,6 @@
-"""What callbacks use without holding it, and large things that they hold.
+"""Large things that callbacks hold, a source that draws, and files that are written beside.
 
-mindspore_reach.py [kill]: rank 1 kills itself in the first call of Model.fit, rank 0 in the second.
+mindspore_large.py [kill]: rank 1 kills itself in the first call of Model.fit, rank 0 in the second.
 Nothing of Holdfast is in it.
 """
 
@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import mindspore as ms
 import mindspore.dataset as ds
@@ -27,9 +27,6 @@ rank, size = get_rank(), get_group_size()
 fixed = np.random.default_rng(5)
 samples = fixed.standard_normal((160, 16)).astype(np.float32)
 labels = (samples[:, :5] + fixed.standard_normal((160, 5))).argmax(1).astype(np.int32)
-losses: list[float] = []
-noise = np.random.RandomState(7 + rank)
-calls = 0
 
 
 class Source:
@@ -39,36 +36,19 @@ class Source:
         self.own = np.random.default_rng(rank)
 
     def __getitem__(self, i: int) -> Any:
-        drawn = self.own.standard_normal(16) + noise.standard_normal(16)
-        return (samples[i] + 0.1 * drawn).astype(np.float32), labels[i]
+        return (samples[i] + 0.1 * self.own.standard_normal(16)).astype(np.float32), labels[i]
 
     def __len__(self) -> int:
         return len(samples)
-
-
-def note(context: train.RunContext) -> None:
-    global calls
-    calls += 1
-    losses.append(float(context.original_args().net_outputs.asnumpy()))
-
-
-def counter() -> Any:
-    n = 0
-
-    def count(context: train.RunContext) -> None:
-        nonlocal n
-        n += 1
-        print("COUNT", n, len(losses), flush=True)
-
-    return count
 
 
 def die(which: int, call: int, step: int) -> None:
     mark = Path(f"killed-{which}")
     if "kill" not in sys.argv or (rank, len(ended)) != (which, call) or mark.exists():
         return
-    log, end = Path("logs/spare_0.log"), time.monotonic() + 60
-    while which and "waits for a place" not in log.read_text():  # It has rehearsed.
+    logs, end = [Path(f"logs/spare_{i}.log") for i in range(2)], time.monotonic() + 60
+    # They have rehearsed.
+    while which and not all("waits for a place" in log.read_text() for log in logs):
         assert time.monotonic() < end
         time.sleep(0.01)
     mark.touch()
@@ -78,17 +58,15 @@ def die(which: int, call: int, step: int) -> None:
 class Best(train.Callback):  # type: ignore[misc]
     """Keeps the best weights, and a history that grows beyond what a step can carry."""
 
-    steps: ClassVar[list[int]] = []
-
     def __init__(self) -> None:
         super().__init__()
         self.least, self.weights, self.long = 1e9, {}, []
-        self.draw = np.random.RandomState(1)
+        self.draw, self.steps = np.random.RandomState(1), []
 
     def on_train_step_end(self, context: train.RunContext) -> None:
         p = context.original_args()
         loss = float(p.net_outputs.asnumpy())
-        Best.steps.append(p.cur_step_num)
+        self.steps.append(p.cur_step_num)
         self.long.extend(self.draw.standard_normal(800).tolist())
         if loss < self.least:
             self.least = loss
@@ -107,14 +85,13 @@ model = train.Model(network, nn.CrossEntropyLoss(), optimizer, {"loss"})
 best = Best()
 for call in range(2):
     stop = train.EarlyStopping("eval_loss", patience=9 - 6 * call, restore_best_weights=True)
-    watch = train.LambdaCallback(on_train_step_end=note, on_train_epoch_end=counter())
     keep = train.CheckpointConfig(3, keep_checkpoint_max=99, async_save=True)
     saved = train.ModelCheckpoint(f"call{call}", f"out-{rank}", keep)
-    model.fit(4, data, held_out, callbacks=[saved, best, watch, stop], dataset_sink_mode=False)
+    model.fit(4, data, held_out, callbacks=[saved, best, stop], dataset_sink_mode=False)
     ms.save_checkpoint(network, f"between-{call}-{rank}.ckpt")
     ended.append(call)
-numbers = [sum(losses), calls, sum(Best.steps), sum(best.long), len(best.long), best.least]
-numbers += [*noise.standard_normal(2), *best.draw.standard_normal(2)]
+numbers = [sum(best.steps), sum(best.long), len(best.long), best.least]
+numbers += [*best.draw.standard_normal(2)]
 final = [ms.Parameter(ms.Tensor(v), f"best.{k}") for k, v in best.weights.items()]
 final += [*network.get_parameters(), ms.Parameter(ms.Tensor(np.array(numbers)), "numbers")]
 ms.save_checkpoint([{"name": p.name, "data": p} for p in final], f"final-{rank}.ckpt")

@@ -1,0 +1,46 @@
+#include "apps/verify.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "runtime/agent.h"
+
+namespace holdfast::apps {
+namespace {
+
+// Takes the Python package from beside this program where it is not installed.
+constexpr const char* kBecome =
+    "import sys\n"
+    "sys.path += sys.argv[1:3]\n"
+    "try:\n"
+    "    from holdfast.verify._course import main\n"
+    "except ImportError as error:\n"
+    "    sys.exit(f'holdfast: verify needs the Python package of Holdfast ({error}); `pip install "
+    ".` "
+    "in its source')\n"
+    "sys.exit(main(sys.argv[3:]))\n";
+
+}  // namespace
+
+int verify(int argc, const char* const* argv) {
+  std::error_code none;
+  const auto folder = std::filesystem::read_symlink("/proc/self/exe", none).parent_path();
+  const std::string built = (folder.parent_path() / "python").string();
+  const std::string installed = folder.parent_path().parent_path().string();
+  std::vector<const char*> words{"python3", "-c", kBecome, built.c_str(), installed.c_str()};
+  words.insert(words.end(), argv, argv + argc);
+  words.push_back(nullptr);
+  ::execvp(words.front(), const_cast<char* const*>(words.data()));
+  std::fprintf(stderr, "holdfast: verify needs python3, which can not be started: %s\n",
+               std::strerror(errno));
+  return runtime::kExitUsage;
+}
+
+}  // namespace holdfast::apps

@@ -1,0 +1,270 @@
+"""Import what all processes of a job on this host need once, and fork each of them from here.
+
+msrun starts for every process of the job a `nursling` (apps/nursling.cc), which asks here for a
+fork with its environment, folder and descriptors, and ends as that one does; the first starts this
+process. A fork does nothing before its nursling, which may have lost patience, says so. Whatever
+does not fit is refused: then that process starts by itself, as without a nursery. What is imported
+says the face that begins this (holdfast/mindspore/_nursery.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import os
+import select
+import selectors
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from holdfast._nursery_request import Request, read
+
+_ANSWER: Final = struct.Struct("<Ii")  # As in apps/nursling.cc.
+_REFUSED, _STARTED, _ENDED = range(3)
+_GROWN: Final = b"+"  # As in apps/nursling.cc: the name where one listens who can fork.
+_SPARE_FD: Final = 3
+_OWN_FDS: Final = 10  # Ours are above: a process that is forked has its descriptors below.
+
+
+class _Worker(NamedTuple):
+    pid: int
+    connection: socket.socket
+
+
+def _above(descriptor: int) -> int:
+    copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _OWN_FDS)
+    os.close(descriptor)
+    return copy
+
+
+def _is_alone() -> bool:
+    """Return whether a fork takes along all that runs here.
+
+    The threads of NumPy's OpenBLAS end before every fork, and begin anew when they are needed.
+    Whatever else is left after one would be missing in the new process.
+    """
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    for _ in range(100):  # One that was joined is seen a little longer.
+        if len(os.listdir("/proc/self/task")) == 1:
+            return True
+        time.sleep(0.001)
+    return False
+
+
+class _AgentWatch:
+    """Ends this process with the agent, also during an import, which asks this for each module."""
+
+    def __init__(self, agent: int) -> None:
+        self._poll = select.poll()
+        self._poll.register(agent, select.POLLIN)
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> None:
+        """Find nothing."""
+        if self._poll.poll(0):
+            os._exit(0)
+
+
+class Nursery:
+    """Answers requests until the agent is gone."""
+
+    def __init__(self, listener: socket.socket, agent: int, prepare: Callable[[], None]) -> None:
+        """Listen; prepare() imports, at the first request, which has the environment."""
+        self._prepare = prepare
+        self._listeners = [listener]
+        self._agent = agent  # A pidfd.
+        self._workers: dict[int, _Worker] = {}  # By pidfd.
+        self._shared: dict[str, str] | None = None
+        self._imported: dict[str, str] = {}  # What the import has put into the environment.
+        self._said = b""  # What was said during the import.
+        self._refuses = False
+        self._selector = selectors.PollSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._selector.register(agent, selectors.EVENT_READ)
+
+    def serve(self) -> Request:
+        """Fork processes; return in each of them, with what it shall be."""
+        while True:
+            for key, _ in self._selector.select():
+                if isinstance(key.fileobj, socket.socket):
+                    request = self._accept(key.fileobj)
+                    if request is not None:
+                        return request
+                elif key.fd == self._agent:
+                    self._end()
+                else:
+                    self._ended(key.fd)
+
+    def _end(self) -> None:
+        """End with the agent, and all that was forked too."""
+        for worker in self._workers.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(os.getpgid(worker.pid), signal.SIGKILL)
+        os._exit(0)
+
+    def _ended(self, pidfd: int) -> None:
+        worker = self._workers.pop(pidfd)
+        self._selector.unregister(pidfd)
+        os.close(pidfd)
+        _, status = os.waitpid(worker.pid, 0)
+        with contextlib.suppress(OSError), worker.connection as connection:
+            connection.send(_ANSWER.pack(_ENDED, status))
+
+    def _accept(self, listener: socket.socket) -> Request | None:
+        """Answer one request; return it in the process that was forked for it."""
+        connection, _ = listener.accept()
+        try:
+            request = read(connection)
+        except (OSError, ValueError, struct.error):
+            connection.close()
+            return None
+        if self._fits(request):
+            with contextlib.suppress(OSError):
+                if self._fork(request) == 0:
+                    return request
+                return None
+        with contextlib.suppress(OSError):
+            connection.send(_ANSWER.pack(_REFUSED, 0))
+        request.close()
+        return None
+
+    def _fits(self, request: Request) -> bool:
+        if self._shared is None:
+            self._shared = request.shared()
+            try:
+                self._import(request)
+            except BaseException:  # Also SystemExit; each process will say by itself what is wrong.
+                self._refuses = True
+            # From now on a request is answered at once. A signal ends this only before the first
+            # fork: the agent must hear how the processes end that it signals with this one.
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN)
+            self._listen_grown()
+        return not self._refuses and request.shared() == self._shared
+
+    def _import(self, request: Request) -> None:
+        os.environ.clear()
+        os.environ.update(request.shared())
+        os.chdir(request.folder)
+        sys.path[0] = os.path.dirname(os.path.realpath(request.argv[2]))
+        usual = [_above(os.dup(stream)) for stream in (1, 2)]
+        said = os.memfd_create("nursery")
+        for stream in (1, 2):
+            os.dup2(said, stream)
+        watch = _AgentWatch(self._agent)
+        sys.meta_path.insert(0, watch)
+        try:
+            self._prepare()
+        finally:
+            sys.meta_path.remove(watch)
+            os.lseek(said, 0, os.SEEK_SET)
+            self._said = os.read(said, 1 << 20)
+            os.close(said)
+            for stream, former in zip((1, 2), usual):
+                os.dup2(former, stream)
+                os.close(former)
+        if not _is_alone():
+            raise RuntimeError("a thread was started by the import: no fork is safe any more")
+        begun = request.shared()
+        self._imported = {k: v for k, v in os.environ.items() if begun.get(k) != v}
+        gc.collect()
+        gc.freeze()
+
+    def _listen_grown(self) -> None:
+        grown = socket.socket(socket.AF_UNIX)
+        grown.bind(bytes(self._listeners[0].getsockname()) + _GROWN)
+        grown.listen(128)
+        self._listeners.append(grown)
+        self._selector.register(grown, selectors.EVENT_READ)
+
+    def _fork(self, request: Request) -> int:
+        """Fork; 0 in the new process, which is then what the request wants."""
+        free = os.dup(self._agent)  # No process begins of which this one could not tell the end.
+        try:
+            pid = os.fork()
+        finally:
+            os.close(free)
+        if pid == 0:
+            self._become(request)
+            return 0
+        pidfd = os.pidfd_open(pid)
+        for descriptor in request.descriptors:
+            os.close(descriptor)
+        self._workers[pidfd] = _Worker(pid, request.connection)
+        self._selector.register(pidfd, selectors.EVENT_READ)
+        return pid
+
+    def _become(self, request: Request) -> None:
+        """Leave everything of the nursery behind."""
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for listener in self._listeners:
+            listener.close()
+        self._selector.close()
+        os.close(self._agent)
+        for pidfd, worker in self._workers.items():
+            os.close(pidfd)
+            worker.connection.close()
+        _wait_for_word(request)
+        for target, descriptor in enumerate(request.descriptors):
+            os.dup2(descriptor, target, inheritable=True)
+            os.close(descriptor)
+        if len(request.descriptors) <= _SPARE_FD:
+            os.close(_SPARE_FD)  # It was only held free.
+        os.chdir(request.folder)
+        with contextlib.suppress(OSError):  # A spare's nursling may be idle.
+            policy = os.sched_getscheduler(request.nursling)
+            os.sched_setscheduler(0, policy, os.sched_getparam(request.nursling))
+        os.environ.clear()
+        os.environ.update(request.environment)
+        os.environ.update(self._imported)
+        if self._said:
+            os.write(2, self._said)
+
+
+def _wait_for_word(request: Request) -> None:
+    """Begin on the nursling's word alone: without it, it is gone or has become the program."""
+    try:
+        os.setpgid(0, request.nursling)
+        request.connection.send(_ANSWER.pack(_STARTED, os.getpid()))
+        begins = bool(request.connection.recv(1))
+    except OSError:
+        begins = False
+    if not begins:
+        os._exit(1)  # Where the nursling still waits, it hears of this end, and starts by itself.
+
+
+def _pidfd_of(agent: str) -> int | None:
+    """Return a pidfd of the agent of HOLDFAST_AGENT; None: it is gone, or unknown."""
+    with contextlib.suppress(OSError, ValueError):
+        pid, began, _ = agent.split(":")
+        pidfd = os.pidfd_open(int(pid))
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        if stat.rpartition(")")[2].split()[19] == began:
+            return pidfd
+    return None
+
+
+def serve(prepare: Callable[[], None]) -> Request | None:
+    """Serve on the socket of argv[1]; return in each process that is forked what it shall be.
+
+    None: the agent of HOLDFAST_AGENT is gone.
+    """
+    listener = _above(int(sys.argv[1]))
+    null = os.open(os.devnull, os.O_RDWR)
+    if null != _SPARE_FD:
+        os.dup2(null, _SPARE_FD)
+        os.close(null)
+    agent = _pidfd_of(os.environ.get("HOLDFAST_AGENT", ""))
+    if agent is None:
+        return None
+    return Nursery(socket.socket(fileno=listener), agent, prepare).serve()

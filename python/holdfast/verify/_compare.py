@@ -1,0 +1,176 @@
+"""Compares a run with the undisturbed one: what differs, from which step on, and by whose fault."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from holdfast.verify import _files, _prints
+from holdfast.verify._culprit import Remembered, Source, culprits
+from holdfast.verify._culprit import compare as compare_memory
+from holdfast.verify._launch import Outcome
+from holdfast.verify._options import Options
+from holdfast.verify._places import IN_STEP, Kill
+from holdfast.verify._records import Record
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something that differs."""
+
+    kind: str  # state, print, file, memory, end
+    step: int  # The first after which it differs.
+    rank: int
+    name: str
+    text: str  # For people.
+    culprits: tuple[Remembered, ...] = ()
+
+
+@dataclass
+class Noise:
+    """What differs between two undisturbed runs."""
+
+    masks: _prints.Masks = field(default_factory=_prints.Masks)
+    names: set[tuple[int, str]] = field(default_factory=set)
+    files: set[str] = field(default_factory=set)
+
+    def learn(self, one: Outcome, other: Outcome, options: Options) -> list[str]:
+        """Take all that differs; return the names of State that do, if any."""
+        self.masks.learn(one.record, other.record)
+        for thing in compare_memory(one.record, other.record):
+            self.names.add((thing.rank, thing.name))
+        for filed in _files.compare(one.files, other.files, options.compare, set()):
+            self.files.add(filed.name)
+        first = _states(one.record, other.record)
+        return [f"after step {first.n} on rank {first.rank}: `{first.names[0]}`"] if first else []
+
+
+@dataclass(frozen=True)
+class _First:
+    n: int
+    rank: int
+    names: list[str]
+
+
+def _states(clean: Record, other: Record) -> _First | None:
+    """Return the first step after which a rank's State differs."""
+    found: list[_First] = []
+    for number, rank in other.ranks.items():
+        was = dict(clean.ranks[number].states) if number in clean.ranks else {}
+        for n, state in sorted(rank.states, key=lambda pair: pair[0]):
+            before = was.get(n)
+            if before is not None and before != state:
+                names = [m for m in {**before, **state} if before.get(m) != state.get(m)]
+                found.append(_First(n, number, names))
+                break
+    return min(found, key=lambda first: (first.n, first.rank), default=None)
+
+
+def compare(
+    clean: Outcome, other: Outcome, noise: Noise, options: Options, source: Source
+) -> list[Difference]:
+    """Return what differs, the gravest first."""
+    found: list[Difference] = []
+    if other.hung or other.code != clean.code:
+        found.append(_ended(clean, other, options))
+    things = [
+        thing
+        for thing in compare_memory(clean.record, other.record)
+        if (thing.rank, thing.name) not in noise.names
+    ]
+    first = _states(clean.record, other.record)
+    if first is not None:
+        blame = culprits(things, source, first.n)
+        more = f" and {len(first.names) - 1} more" if len(first.names) > 1 else ""
+        text = f"step {first.n}, rank {first.rank}: {_state(first.names[0])}{more}"
+        found.append(
+            Difference(
+                "state", first.n, first.rank, first.names[0], text + _because(blame), tuple(blame)
+            )
+        )
+    elif not found and clean.record.steps != other.record.steps:
+        text = f"{other.record.steps} steps were made, undisturbed {clean.record.steps}"
+        found.append(Difference("end", other.record.steps, 0, "steps", text))
+    for printed in _prints.compare(clean.record, other.record, noise.masks):
+        blame = culprits(things, source, printed.n, printed.source)
+        lines = [f"{_short(path, clean)}, line {line}" for path, line in printed.source]
+        where = f"{lines[0]} (for {lines[1]})" if len(lines) > 1 else lines[0]
+        where = where if printed.source[0][1] else "rank 0"
+        text = f"{where} printed {_words(printed)}{_because(blame)}"
+        found.append(Difference("print", max(0, printed.n), 0, where, text, tuple(blame)))
+    for filed in _files.compare(clean.files, other.files, options.compare, noise.files):
+        blame = culprits(things, source, clean.record.steps)
+        text = f"file {filed.name} {filed.how}{_because(blame)}"
+        found.append(Difference("file", clean.record.steps, 0, filed.name, text, tuple(blame)))
+    named = {thing.name for difference in found for thing in difference.culprits}
+    for thing in source.carried(things, options.ignore):
+        if thing.name not in named:
+            text = f"step {thing.step}, rank {thing.rank}: {_was(thing)}: it is not in State"
+            found.append(Difference("memory", thing.step, thing.rank, thing.name, text, (thing,)))
+    return found
+
+
+def _state(name: str) -> str:
+    return f"{name} is another one" if " " in name else f"State holds another `{name}`"
+
+
+def _ended(clean: Outcome, other: Outcome, options: Options) -> Difference:
+    how = (
+        f"no step was made for {options.patience_s:.0f} s, so the run was ended"
+        if other.hung
+        else f"the exit code was {other.code}, undisturbed {clean.code}"
+    )
+    return Difference("end", other.record.steps, 0, "exit", f"{how}\n{other.tail()}")
+
+
+def _because(blame: Sequence[Remembered]) -> str:
+    if not blame:
+        return ""
+    return (
+        ": "
+        + "; ".join(f"{_was(thing)}" for thing in blame)
+        + (": it is not in State" if len(blame) == 1 else ": they are not in State")
+    )
+
+
+def _was(thing: Remembered) -> str:
+    plain, _, place = thing.name.partition(" (")
+    where = f", {place.rstrip(')')}," if place else ""
+    if "#" in thing.was or "#" in thing.now:
+        return f"`{plain}`{where} held something else"
+    return f"`{plain}`{where} was {thing.was}, then {thing.now}"
+
+
+def _words(printed: _prints.Printed) -> str:
+    if not printed.was:
+        return f"nothing, then {printed.now!r}"
+    if not printed.now:
+        return f"{printed.was!r}, then nothing"
+    was, now = _prints.differing(printed.was, printed.now)
+    return (
+        f"{was}, then {now}"
+        if (was, now) != (printed.was, printed.now)
+        else f"{was!r}, then {now!r}"
+    )
+
+
+def _short(path: str, clean: Outcome) -> str:
+    """Return a file's name as the user knows it: in the copy it has another folder."""
+    work = f"{clean.folder.parent}/work/"
+    return path.removeprefix(work) if path.startswith(work) else path
+
+
+def blamed(kills: Sequence[Kill], differences: Sequence[Difference]) -> Kill | None:
+    """Return the kill after which the first difference came."""
+    steps = [d.step for d in differences]
+    steps += [thing.step for d in differences for thing in d.culprits]
+    if not kills or not steps:
+        return None
+    since = min(steps)
+    before = [kill for kill in in_order(kills) if kill.done < since] or list(in_order(kills)[:1])
+    return before[-1]
+
+
+def in_order(kills: Sequence[Kill]) -> list[Kill]:
+    """Return kills in the order in which they come."""
+    return sorted(kills, key=lambda kill: (kill.done, kill.place in IN_STEP, kill.number))

@@ -1,0 +1,19 @@
+"""Everything that a State of PyTorch keeps, by dotted names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+
+def contents_of(state: Any) -> Iterator[tuple[str, Any]]:
+    """Yield tensors and plain objects, each with the name that a person would look for."""
+    kept = state.kept
+    for key, tensor in kept.walk(False):
+        yield ".".join(str(part).strip(".") for part in key[1:]), tensor
+    objects = kept.objects()
+    yield from objects["others"].items()
+    yield from ((f"run.{name}", value) for name, value in kept.vars.items())
+    yield from ((f"{name}.param_groups", groups) for name, groups in objects["groups"].items())
+    for what in ("loose", "extras", "requires_grad", "training"):
+        yield what, objects[what]

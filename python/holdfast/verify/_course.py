@@ -1,0 +1,159 @@
+"""Makes all runs one after the other, compares, and says what came out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from holdfast.verify import _compare, _outside, _report
+from holdfast.verify._compare import Noise
+from holdfast.verify._culprit import Source
+from holdfast.verify._launch import Launcher, Outcome
+from holdfast.verify._options import USAGE_EXIT, Options, parse
+from holdfast.verify._plan import AGAIN, UNDISTURBED, VOID, Order, kill_runs
+from holdfast.verify._progress import Progress
+from holdfast.verify._report import Verdict
+
+_DIFFERS: Final = 1
+
+
+def say(text: str) -> None:
+    """Write a line for people."""
+    print(f"holdfast verify: {text}", file=sys.stderr, flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do what the command line says; return the exit code."""
+    options = parse(sys.argv[1:] if argv is None else argv)
+    if options.keep is not None:
+        options.keep.mkdir(parents=True, exist_ok=True)
+        return Course(options, options.keep.resolve()).run()
+    signal.signal(signal.SIGTERM, _interrupt)
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-verify-")).resolve()
+    try:
+        return Course(options, folder).run()
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _interrupt(*_: object) -> None:
+    """Let SIGTERM end the job and remove the copies, as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+class Course:
+    """All runs of a program."""
+
+    def __init__(self, options: Options, folder: Path) -> None:
+        """Files of the runs go below `folder`."""
+        self._options = options
+        self._progress = Progress()
+        self._launcher = Launcher(options, folder, self._progress)
+        self._noise = Noise()
+        self._unrepeatable: list[str] = []
+
+    def run(self) -> int:
+        """Make them, and say what came out."""
+        clean = self._make(UNDISTURBED)
+        if clean is None:
+            return USAGE_EXIT
+        record = clean.record
+        self._progress.steps = record.steps
+        spares, quick = self._options.spares, self._options.quick
+        if self._launcher.from_outside:
+            orders = _outside.orders(record, spares, quick)
+        else:
+            orders = [VOID, *kill_runs(record, spares, quick)]
+        self._progress.runs = 1 + len(orders)
+        outcomes = [self._launcher_run(order) for order in orders]
+        source = Source(sorted({p for rank in record.ranks.values() for p in rank.sources}))
+        verdicts = self._verdicts(clean, outcomes, source)
+        if any(verdict.differences for verdict in verdicts):
+            self._progress.runs += 1
+            again = self._launcher_run(AGAIN)
+            self._unrepeatable = self._noise.learn(clean, again, self._options)
+            verdicts = self._verdicts(clean, outcomes, source)
+        return self._end(clean, verdicts)
+
+    def _make(self, order: Order) -> Outcome | None:
+        """Make the first run. None: there is nothing to compare with."""
+        clean = self._launcher_run(order)
+        if clean.hung or clean.code != 0:
+            how = "does not end" if clean.hung else f"ends with code {clean.code}"
+            say(f"the program {how} undisturbed, so nothing was verified\n{clean.tail()}")
+            return None
+        if not clean.record.opened and self._options.kind == "torch":
+            self._launcher.look_from_outside(clean)
+        if not clean.record.opened:
+            say("the program keeps no state, so nothing was verified: give it a State")
+            return None
+        if not clean.record.steps:
+            say("the program makes no step, so nothing was verified")
+            return None
+        for name in self._launcher.links:
+            say(f"{name} is large, so all runs share it; what they write there is not compared")
+        return clean
+
+    def _launcher_run(self, order: Order) -> Outcome:
+        outcome = self._launcher.run(order, self._options.patience_s)
+        how = f"{outcome.record.steps} steps"
+        if order.kills:
+            made = sum(len(rank.kills) for rank in outcome.record.ranks.values())
+            how += f", {made} kills"
+        if outcome.hung or outcome.code != 0:
+            how += ", HANGS" if outcome.hung else f", exit code {outcome.code}"
+        self._progress.end(order.title, outcome.seconds, how)
+        return outcome
+
+    def _unseen(self) -> str:
+        """Say what was not compared."""
+        if not self._launcher.from_outside:
+            return ""
+        return (
+            ", as far as can be seen from outside: the loss of each step, files and printed lines"
+        )
+
+    def _verdicts(
+        self, clean: Outcome, outcomes: Sequence[Outcome], source: Source
+    ) -> list[Verdict]:
+        return [
+            Verdict(o, _compare.compare(clean, o, self._noise, self._options, source))
+            for o in outcomes
+        ]
+
+    def _end(self, clean: Outcome, verdicts: Sequence[Verdict]) -> int:
+        """Say what came out; return the exit code."""
+        program = " ".join(self._options.command)
+        equal = not self._unrepeatable and not any(v.differences for v in verdicts)
+        print(f"{program}: {self._options.ranks} ranks, {clean.record.steps} steps")
+        print(_report.table(verdicts))
+        for what in self._unrepeatable:
+            print(
+                f"two undisturbed runs differ, {what}. The program does not repeat itself: seed "
+                "what it draws from (torch.manual_seed, or a generator that State keeps)"
+            )
+        if text := _report.words(verdicts):
+            print(text)
+        if equal:
+            print("all runs are equal" + self._unseen())
+        if self._options.json is not None:
+            report = _report.as_json(
+                verdicts,
+                program=program,
+                ranks=self._options.ranks,
+                steps=clean.record.steps,
+                equal=equal,
+                unrepeatable=self._unrepeatable,
+            )
+            self._options.json.write_text(json.dumps(report, indent=1) + "\n")
+        sys.stdout.flush()
+        return 0 if equal else _DIFFERS

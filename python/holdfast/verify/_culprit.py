@@ -1,0 +1,205 @@
+"""Names what a program remembers that State does not hold.
+
+From the program's variables that differ, and from its source: which names it changes, and which a
+line that printed something else reads.
+"""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from holdfast.verify._records import Record
+
+# Methods that change what they belong to.
+_CHANGES: Final = frozenset(
+    (
+        *("append", "add", "update", "extend", "insert", "pop", "popleft", "popitem"),
+        *("appendleft", "setdefault", "remove", "discard", "clear", "fill", "put"),
+        *("increment", "accumulate", "observe", "step"),
+    )
+)
+_WORD: Final = re.compile(r"[A-Za-z_]\w*")
+_DIGEST: Final = re.compile(r"#([0-9a-f]{16})$")
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """Something that the program remembers and that differs between two runs."""
+
+    name: str
+    rank: int
+    step: int  # The first after which it differs.
+    was: str
+    now: str
+
+    @property
+    def words(self) -> set[str]:
+        """Return the words of its name."""
+        return set(_WORD.findall(self.name.replace("(closure of", "").replace("(local of", "")))
+
+    @property
+    def leaf(self) -> str:
+        """Return the last part of its name: `n` of `a.n (local of f)`."""
+        head = re.sub(r"\[[^]]*\]", "", self.name.partition(" (")[0])
+        return head.rpartition(".")[2]
+
+    @property
+    def root(self) -> str:
+        """Return the first part of its name."""
+        return re.split(r"[.\[ ]", self.name)[0]
+
+
+def compare(clean: Record, other: Record) -> list[Remembered]:
+    """Return what differs, in the order in which it begins to."""
+    found: dict[tuple[int, str], Remembered] = {}
+    for number, rank in other.ranks.items():
+        if number not in clean.ranks:
+            continue
+        was = dict(clean.ranks[number].memory)
+        state = dict(clean.ranks[number].states)
+        for n, memory in rank.memory:
+            before = was.get(n)
+            if before is None:
+                continue
+            kept = set(state.get(n, {}).values())
+            for name in before.keys() | memory.keys():
+                a, b = before.get(name, "nothing"), memory.get(name, "nothing")
+                owned = (match := _DIGEST.search(a)) is not None and match.group(1) in kept
+                if a != b and not owned:
+                    found.setdefault((number, name), Remembered(name, number, n, a, b))
+    return sorted(found.values(), key=lambda r: (r.step, r.rank, r.name))
+
+
+class Source:
+    """What is known from the text of a program."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        """Read the program's files."""
+        self._changed: set[str] = set()
+        for path in paths:
+            tree = _tree(path)
+            if tree is not None:
+                self._changed |= _changed_names(tree)
+
+    def changes(self, thing: Remembered) -> bool:
+        """Whether the program changes it from step to step, by its text."""
+        return thing.leaf in self._changed or thing.root in self._changed
+
+    def carried(self, things: Sequence[Remembered], ignore: Sequence[str]) -> list[Remembered]:
+        """Return those that the program changes, each once, the first one first."""
+        found: dict[str, Remembered] = {}
+        for thing in things:
+            name = thing.name
+            plain = name.partition(" (")[0]
+            if any(fnmatch.fnmatch(name, i) or fnmatch.fnmatch(plain, i) for i in ignore):
+                continue
+            if self.changes(thing):
+                found.setdefault(name, thing)
+        return list(found.values())
+
+
+def culprits(
+    things: Sequence[Remembered], source: Source, n: int, lines: Sequence[tuple[str, int]] = ()
+) -> list[Remembered]:
+    """Return whose fault a difference after step n most likely is, the likeliest first."""
+    read = {name for line in lines for name in names_at(*line)}
+    before = [thing for thing in things if thing.step <= max(n, 1) + 1] or list(things)
+    if not before:
+        return []
+
+    def rank(thing: Remembered) -> tuple[bool, bool, int, int]:
+        return (
+            not (thing.words & read),
+            not source.changes(thing),
+            thing.step,
+            len(thing.name),
+        )
+
+    ordered = sorted(before, key=rank)
+    best = rank(ordered[0])[:3]
+    names: dict[str, Remembered] = {}
+    for thing in ordered:
+        if rank(thing)[:3] == best:
+            names.setdefault(thing.name, thing)
+    return list(names.values())[:6]
+
+
+@functools.cache
+def _tree(path: str) -> ast.Module | None:
+    try:
+        return ast.parse(Path(path).read_text())
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+def names_at(path: str, line: int) -> set[str]:
+    """Return the names that the smallest statement at a line of source reads."""
+    tree = _tree(path)
+    best: ast.stmt | None = None
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
+            span = (node.end_lineno or 0) - node.lineno
+            if best is None or span <= (best.end_lineno or 0) - best.lineno:
+                best = node
+    if best is None:
+        return set()
+    return {n.id for n in ast.walk(best) if isinstance(n, ast.Name)} | {
+        n.attr for n in ast.walk(best) if isinstance(n, ast.Attribute)
+    }
+
+
+def _base_names(node: ast.expr) -> set[str]:
+    """Return the names of what is changed: `a` and `b` of `a.b[c] += 1`."""
+    found: set[str] = set()
+    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred, ast.Call)):
+        if isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        node = node.func if isinstance(node, ast.Call) else node.value
+    if isinstance(node, ast.Name):
+        found.add(node.id)
+    return found - {"self", "cls"}
+
+
+def _changed_names(tree: ast.Module) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AugAssign):
+            found |= _base_names(node.target)
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            found |= set(node.names)
+        elif isinstance(node, ast.Assign):
+            read = {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)} | {
+                n.attr for n in ast.walk(node.value) if isinstance(n, ast.Attribute)
+            }
+            for target in node.targets:
+                names = _base_names(target) if not isinstance(target, ast.Tuple) else set()
+                subscript = isinstance(target, ast.Subscript)
+                found |= names if subscript else names & read
+        elif isinstance(node, ast.Call):
+            found |= _changed_by_call(node)
+        elif isinstance(node, ast.For) and isinstance(node.iter, ast.Call):
+            function, target = node.iter.func, node.target
+            if isinstance(function, ast.Name) and function.id == "enumerate":
+                first = target.elts[0] if isinstance(target, ast.Tuple) else target
+                found |= _base_names(first)
+    return found
+
+
+def _changed_by_call(node: ast.Call) -> set[str]:
+    function = node.func
+    if not isinstance(function, ast.Attribute):
+        return set()
+    if function.attr == "at" and node.args:  # numpy.add.at(matrix, ...)
+        return _base_names(node.args[0])
+    if function.attr in _CHANGES or (
+        function.attr.endswith("_") and not function.attr.startswith("_")
+    ):
+        return _base_names(function.value)
+    return set()

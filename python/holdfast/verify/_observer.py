@@ -1,0 +1,112 @@
+"""What watches the steps of a process of a run; holdfast.torch calls it (Engine.observer)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from holdfast.verify._digest import digest
+from holdfast.verify._note import Notes
+from holdfast.verify._output import Output
+from holdfast.verify._places import Places
+from holdfast.verify._probe import Probe, sources
+
+
+class Observer:
+    """Notes digests after every step, makes steps void, kills where it is told to."""
+
+    def __init__(
+        self,
+        engine: Any,
+        notes: Notes,
+        places: Places,
+        output: Output,
+        plan: dict[str, Any],
+        contents: Callable[[Any], Iterable[tuple[str, Any]]],
+    ) -> None:
+        """`plan` is what the parent has written; see _launch.py."""
+        self._engine = engine
+        self._contents = contents  # Of a state, by name.
+        self._notes = notes
+        self._places = places
+        self._probe = Probe()
+        self._output = output
+        self._void = bool(plan["void"])
+        self._last = int(plan["steps"] or 0)
+        self._looked = False
+        self._tried: set[int] = set()
+        self._state: Any = None
+        self._stop: Callable[[], None] = lambda: None
+
+    def opened(self, state: Any) -> None:
+        """State was made: this rank is as after step state.n."""
+        self._state = state
+        rank = int(self._engine.place.rank)
+        self._notes.open(rank)
+        self._output.open(rank)
+        self._stop = state.stop
+        done = int(state.n)
+        self._tried = set(range(1, done + 1))
+        self._notes("opened", n=done, digests=self._digests())
+        self._output.done = done
+        self._places.begin(rank, done)
+
+    def began(self, n: int) -> None:
+        """Step n begins."""
+        self._places.began()
+
+    def voids(self, n: int) -> bool:
+        """Whether step n is to be void on all ranks."""
+        if not self._void or n in self._tried:
+            return False
+        self._tried.add(n)
+        return True
+
+    def was_void(self, n: int) -> None:
+        """Step n was void, on purpose or by a kill."""
+        self._places.in_step = False
+        self._notes("void", n=n)
+
+    def done(self, n: int) -> None:
+        """Note what is what after step n."""
+        counts = self._places.ended(n)
+        if not self._looked:
+            self._looked = True
+            self._notes("sources", sources=sources(sys._getframe(1)))
+        digests, memory = self._digests(), self._probe.look(sys._getframe(1))
+        self._notes("done", n=n, digests=digests, memory=memory, places=counts)
+        self._output.done = n
+        self._places.at("between steps")
+        if n == self._last:
+            self._stop()
+
+    def once_began(self, key: Any) -> None:
+        """Know that a state.once begins."""
+        if not _is_ours(key):
+            self._places.once_began()
+
+    def once_done(self, key: Any) -> None:
+        """Know that it has ended."""
+        if not _is_ours(key):
+            self._places.once_done()
+
+    def epoch_began(self, epoch: int) -> None:
+        """Know that a pass of state.epochs begins."""
+
+    def epoch_ended(self, epoch: int) -> None:
+        """Know that it has ended, with what the program does between two."""
+        self._places.at("between epochs")
+
+    def ended(self) -> None:
+        """Note that the training has ended well."""
+        self._places.live = False
+        self._notes("ended", n=self._places.done)
+
+    def _digests(self) -> dict[str, str]:
+        return {name: digest(thing) for name, thing in self._contents(self._state)}
+
+
+def _is_ours(key: Any) -> bool:
+    """Whether a result is one that state.epochs asks for: whether any rank wished to stop."""
+    return isinstance(key, tuple) and key[-1:] == ("stop",)

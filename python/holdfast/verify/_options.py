@@ -1,0 +1,188 @@
+"""The command line of `holdfast verify`; its --help is the manual."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+
+USAGE_EXIT: Final = 2
+_MANUAL: Final = """\
+Runs a program several times, in several processes on this host, and compares the runs:
+
+  undisturbed
+  every step void once: each step is made a second time, as after a fault of another rank
+  kills: each rank is killed at each kind of place that the program has (forward, backward, sum,
+  update, between steps, between epochs, in an evaluation, in a save), without and with a spare
+
+All runs must end alike. Compared are: what State holds, on each rank after each step, by name;
+the files that the program makes, or those that --compare names; what rank 0 prints (a step that
+is made again may print again; what counts is a line with other words or numbers); the exit code.
+Where something differs, the program most likely remembers something that State does not hold. To
+name it, its variables, classes, closures and modules are compared too. A variable that the
+program changes step by step and that differs counts as well; --ignore NAME leaves it out.
+
+Where anything differs the program is run undisturbed once more. What differs between two
+undisturbed runs (a time, a process number) is left out; where State differs between them, the
+program is not repeatable, and this is said.
+
+Each run works in a copy of the current folder: the files that a run makes are not there in the
+next one. Large files and folders are not copied: they are links. A file that the program makes
+elsewhere is compared too, then removed. Nothing but such files is changed outside the copies.
+
+With MindSpore a rank is killed as a step begins, in its midst and at its end; --steps has no
+effect. A program that is no Python program, or trains by holdfast.init() alone, is killed from
+outside, as it comes to a step. Then the loss of each step, files and printed lines are compared;
+what its memory holds is not seen, no variable is named, and no step is void without a kill.
+"""
+_CODES: Final = (
+    "Exit codes: 0 all runs are equal; 1 something differs, or a run did not end; 2 the command "
+    "line is wrong, or the program fails undisturbed or keeps no state, so that nothing was "
+    "verified."
+)
+_MINDSPORE: Final = re.compile(r"^\s*(import|from)\s+mindspore\b", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is to be verified, and how."""
+
+    command: tuple[str, ...]  # -m, if it is a module; the program; its arguments.
+    kind: str  # torch, mindspore; seen from outside: native, python
+    ranks: int
+    steps: int
+    quick: bool
+    spares: tuple[str, ...]
+    compare: tuple[str, ...]
+    ignore: tuple[str, ...]
+    json: Path | None
+    keep: Path | None
+    patience_s: float
+
+    @property
+    def from_outside(self) -> bool:
+        """Whether nothing of ours is in the program but the library."""
+        return self.kind in ("native", "python")
+
+
+def fail(message: str) -> NoReturn:
+    """End with a sentence on a wrong command line."""
+    print(f"holdfast verify: {message}", file=sys.stderr)
+    raise SystemExit(USAGE_EXIT)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Tell what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        fail(f"{message} (holdfast verify --help lists all options)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="holdfast verify",
+        allow_abbrev=False,
+        description=_MANUAL,
+        epilog=_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--ranks", type=int, default=2, metavar="R", help="processes of each run (default: 2)")
+    add(
+        "--steps",
+        type=int,
+        default=0,
+        metavar="N",
+        help="end the training after N steps, by state.stop(); a loop of the program's own that "
+        "does not ask state.steps goes on to its end (default: as the program has it)",
+    )
+    add(
+        "--quick",
+        action="store_true",
+        help="a few kills in one run: within a minute for a small program",
+    )
+    add(
+        "--spares",
+        metavar="LIST",
+        help="make the runs with kills for each of these numbers of spares (default: 0,1; with "
+        "--quick: 0)",
+    )
+    add(
+        "--compare",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="compare these files, byte for byte (those of torch.save, numpy and pickle by what "
+        "they hold), and no others; may be given several times",
+    )
+    add(
+        "--ignore",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a variable that may differ; * stands for anything; may be given several times",
+    )
+    add("--json", type=Path, metavar="FILE", help="write a report for programs")
+    add("--keep", type=Path, metavar="DIR", help="keep copies, files and logs of all runs there")
+    add(
+        "--timeout",
+        type=float,
+        default=300.0,
+        metavar="S",
+        help="a run that makes no step for so many seconds has hung (default: 300)",
+    )
+    add("-m", "--module", action="store_true", help="PROGRAM is a Python module")
+    add("program", metavar="PROGRAM", help="the program, then its arguments")
+    add("arguments", nargs=argparse.REMAINDER, metavar="...", help=argparse.SUPPRESS)
+    return parser
+
+
+def _program(options: argparse.Namespace) -> tuple[tuple[str, ...], str]:
+    """Return the command, and what kind of program it is."""
+    words = (options.program, *options.arguments)
+    if options.module:
+        return ("-m", *words), "torch"
+    path = Path(options.program)
+    if not path.is_file():
+        fail(f"there is no program {options.program}")
+    if path.suffix != ".py":
+        return (str(path.resolve()), *options.arguments), "native"
+    kind = "mindspore" if _MINDSPORE.search(path.read_text(errors="replace")) else "torch"
+    absolute, here = path.absolute(), Path.cwd()
+    if absolute.is_relative_to(here):  # Its copy is to be run.
+        return (str(absolute.relative_to(here)), *options.arguments), kind
+    return (str(absolute), *options.arguments), kind
+
+
+def parse(argv: Sequence[str]) -> Options:
+    """Return what the command line asks for, or end with a sentence on what is wrong."""
+    options = _parser().parse_args(argv)
+    if not 1 <= options.ranks <= 64:
+        fail(f"--ranks is {options.ranks}; allowed is 1 to 64")
+    if options.steps < 0:
+        fail(f"--steps is {options.steps}; allowed is a whole number from 1")
+    spares = tuple((options.spares or ("0" if options.quick else "0,1")).split(","))
+    if not all(number.isdecimal() or number == "all" for number in spares):
+        fail(
+            f"--spares is '{options.spares}'; allowed are numbers, or all, with commas between: 0,1"
+        )
+    if options.keep is not None and options.keep.exists() and any(options.keep.iterdir()):
+        fail(f"--keep {options.keep}: the folder is not empty; name another one")
+    command, kind = _program(options)
+    return Options(
+        command=command,
+        kind=kind,
+        ranks=options.ranks,
+        steps=options.steps,
+        quick=options.quick,
+        spares=spares,
+        compare=tuple(options.compare),
+        ignore=tuple(options.ignore),
+        json=options.json,
+        keep=options.keep,
+        patience_s=options.timeout,
+    )

@@ -1,0 +1,103 @@
+"""Compares what two runs have printed, by the line of source that printed it."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.verify._records import Line, Record
+
+_TOKEN: Final = re.compile(r"[-+]?\d+\.?\d*(?:[eE][-+]?\d+)?|\w+|\s+|.")
+Source = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A line of source printed something else."""
+
+    source: Source
+    n: int
+    was: str  # Empty: nothing.
+    now: str
+
+
+def _by_source(record: Record) -> dict[Source, list[Line]]:
+    found: dict[Source, list[Line]] = defaultdict(list)
+    for line in record.ranks[0].printed if 0 in record.ranks else ():
+        # What a successor prints on its way to State is its own affair.
+        if line.n >= 0 or line.life == 1:
+            found[line.source].append(line)
+    return found
+
+
+class Masks:
+    """What may differ in a line: what differs between two undisturbed runs."""
+
+    def __init__(self) -> None:
+        """Nothing may."""
+        self._places: dict[Source, set[int]] = {}
+        self._all: set[Source] = set()
+
+    def learn(self, one: Record, other: Record) -> None:
+        """Take what differs between two undisturbed runs."""
+        mine, theirs = _by_source(one), _by_source(other)
+        for source in mine.keys() | theirs.keys():
+            a = [_TOKEN.findall(line.text) for line in mine.get(source, ())]
+            b = [_TOKEN.findall(line.text) for line in theirs.get(source, ())]
+            if len(a) != len(b) or any(len(x) != len(y) for x, y in zip(a, b)):
+                self._all.add(source)
+                continue
+            places = {i for x, y in zip(a, b) for i, (s, t) in enumerate(zip(x, y)) if s != t}
+            if places:
+                self._places[source] = places
+
+    def ignores(self, source: Source) -> bool:
+        """Whether all that a line prints may differ."""
+        return source in self._all
+
+    def cover(self, source: Source, text: str) -> str:
+        """Return the text without what may differ."""
+        places = self._places.get(source)
+        if not places:
+            return text
+        tokens = _TOKEN.findall(text)
+        return "".join("*" if i in places else token for i, token in enumerate(tokens))
+
+
+def compare(clean: Record, other: Record, masks: Masks) -> list[Printed]:
+    """Return the first difference of each line of source, in order of steps."""
+    mine, theirs = _by_source(clean), _by_source(other)
+    found: list[Printed] = []
+    for source, lines in mine.items():
+        if masks.ignores(source):
+            continue
+        was = {masks.cover(source, line.text): line for line in reversed(lines)}
+        now = {masks.cover(source, line.text): line for line in reversed(theirs.get(source, ()))}
+        missing = _sorted(line for text, line in was.items() if text not in now)
+        extra = _sorted(line for text, line in now.items() if text not in was)
+        if not missing and not extra:
+            continue
+        first = min([*missing[:1], *extra[:1]], key=lambda line: line.n)
+        a = next((line for line in missing if line.n == first.n), None)
+        b = next((line for line in extra if line.n == first.n), None)
+        if a is None and b is not None:  # It was made again, and printed other numbers.
+            a = next((line for line in lines if line.n == first.n), None)
+        found.append(Printed(source, first.n, a.text if a else "", b.text if b else ""))
+    return sorted(found, key=lambda printed: printed.n)
+
+
+def _sorted(lines: Iterable[Line]) -> list[Line]:
+    return sorted(lines, key=lambda line: line.n)
+
+
+def differing(was: str, now: str) -> tuple[str, str]:
+    """Return the part that differs, where it is one word or number; else both texts."""
+    a, b = _TOKEN.findall(was), _TOKEN.findall(now)
+    if len(a) == len(b):
+        pairs = [(x, y) for x, y in zip(a, b) if x != y]
+        if len(pairs) == 1:
+            return pairs[0]
+    return was, now

@@ -1,0 +1,103 @@
+"""Reads what the processes of a run have noted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.verify._note import SUFFIX
+
+
+@dataclass
+class Past:
+    """A place between steps that a rank came past."""
+
+    place: str
+    done: int
+    nth: int
+
+
+@dataclass
+class Line:
+    """A line that was printed."""
+
+    source: tuple[tuple[str, int], ...]  # The file and line that printed; its caller.
+    text: str
+    n: int  # Steps that were done; -1: before State.
+    life: int
+
+
+@dataclass
+class Rank:
+    """What a rank's processes have noted, one after the other."""
+
+    lives: int = 0
+    opened: bool = False
+    states: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    memory: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    places: dict[int, dict[str, int]] = field(default_factory=dict)
+    past: list[Past] = field(default_factory=list)
+    printed: list[Line] = field(default_factory=list)
+    kills: list[int] = field(default_factory=list)
+    voids: set[int] = field(default_factory=set)
+    wrote: dict[str, bool] = field(default_factory=dict)
+    sources: list[str] = field(default_factory=list)
+
+    def take(self, note: dict[str, Any], known: dict[str, str]) -> None:
+        """Take one note; `known` is the memory of this life so far."""
+        what = note["what"]
+        if what == "life":
+            self.lives += 1
+            known.clear()
+        elif what in ("opened", "done"):
+            self.opened = True
+            self.states.append((note["n"], note["digests"]))
+            if what == "done":
+                for name, value in note["memory"].items():
+                    known.pop(name, None) if value is None else known.update({name: value})
+                self.memory.append((note["n"], dict(known)))
+                self.places[note["n"]] = note["places"]
+        elif what == "place":
+            self.past.append(Past(note["place"], note["done"], note["nth"]))
+        elif what == "print":
+            source = tuple((file, line) for file, line in note["source"])
+            self.printed.append(Line(source, note["text"], note["n"], self.lives))
+        elif what == "kill":
+            self.kills.append(note["number"])
+        elif what == "void":
+            self.voids.add(note["n"])
+        elif what == "wrote":
+            self.wrote.setdefault(note["path"], note["new"])
+        elif what == "sources":
+            self.sources = note["sources"]
+
+
+@dataclass
+class Record:
+    """What all ranks have noted."""
+
+    ranks: dict[int, Rank]
+
+    @property
+    def steps(self) -> int:
+        """How many steps were made."""
+        return max((n for rank in self.ranks.values() for n, _ in rank.states), default=0)
+
+    @property
+    def opened(self) -> bool:
+        """Whether the program has made a State."""
+        return any(rank.opened for rank in self.ranks.values())
+
+
+def read(folder: Path) -> Record:
+    """Read a run's notes. A line that a kill has cut short is left out."""
+    ranks: dict[int, Rank] = {}
+    for path in sorted(folder.glob(f"rank-*{SUFFIX}")):
+        rank = ranks[int(path.stem.partition("-")[2])] = Rank()
+        known: dict[str, str] = {}
+        for line in path.read_bytes().splitlines(keepends=True):
+            if line.endswith(b"\n"):
+                rank.take(json.loads(line), known)
+    return Record(ranks)

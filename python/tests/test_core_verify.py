@@ -1,0 +1,303 @@
+"""holdfast verify: its parts, without a job: what it remembers, compares, plans and names."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.verify import _files, _prints
+from holdfast.verify._culprit import Remembered, Source, culprits, names_at
+from holdfast.verify._culprit import compare as compare_memory
+from holdfast.verify._digest import digest, shown
+from holdfast.verify._mirror import made, mirror
+from holdfast.verify._note import Notes
+from holdfast.verify._options import parse
+from holdfast.verify._places import Kill, Places
+from holdfast.verify._plan import kill_runs
+from holdfast.verify._probe import Probe
+from holdfast.verify._records import Line, Past, Rank, Record, read
+
+
+class Point:
+    def __init__(self, x: int) -> None:
+        self.x = x
+
+
+def test_core_verify_digests_follow_what_things_hold() -> None:
+    ring: list[Any] = [1]
+    ring.append(ring)
+    for a, b in [
+        ([1, {"a": 2.0}], [1, {"a": 2.0}]),
+        ({3, 1, 2}, {2, 3, 1}),
+        (Point(1), Point(1)),
+        (random.Random(5), random.Random(5)),
+        (float("nan"), float("nan")),
+        (ring, ring),
+    ]:
+        assert digest(a) == digest(b)
+    for a, b in [
+        ([1, 2], [2, 1]),
+        (1, 1.0),
+        ("1", 1),
+        (Point(1), Point(2)),
+        (random.Random(5), random.Random(6)),
+        ([0] * 1000, [0] * 999 + [1]),
+        (0.0, -0.0),
+    ]:
+        assert digest(a) != digest(b)
+    assert shown(7) == "7" and shown([1, 2]) == "[1, 2]"
+    assert shown([0] * 1000).startswith("list of 1000 #")
+
+
+PROGRAM = """
+import itertools
+
+class Meter:
+    total = 0
+
+    def __init__(self):
+        self.count = 0
+
+def make():
+    closed = 0
+    def count():
+        nonlocal closed
+        closed += 1
+    return count
+
+def default(seen=[]):
+    seen.append(1)
+
+count, meter, seen = make(), Meter(), 0
+counts, meters = [0] * 1000, {k: Meter() for k in range(100)}
+numbers = itertools.count()
+
+def change():
+    global seen
+    seen += 1
+    count(); default(); next(numbers)
+    Meter.total += 1
+    meter.count += 1
+    counts[3] += 1
+    meters[7].count += 1
+
+def train(look):
+    running = 0.0
+    for i, x in enumerate([1, 2]):
+        running += x
+        change()
+        look()
+"""
+
+
+def test_core_verify_sees_all_that_a_program_remembers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    module = types.ModuleType("__main__")
+    module.__file__ = str(path)
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    exec(compile(PROGRAM, str(path), "exec"), module.__dict__)
+    probe, looks = Probe(), []
+    module.train(lambda: looks.append(probe.look(sys._getframe(1))))
+    changed = looks[1]
+    assert {
+        "seen": "2",
+        "Meter.total": "2",
+        "meter.count": "2",
+        "numbers": "count(2)",
+        "closed (closure of make.<locals>.count)": "2",
+        "running (local of train)": "3.0",
+        "i (local of train)": "1",
+        "seen (default of default)": "[1, 1]",
+    }.items() <= changed.items()
+    assert changed["counts"].startswith("list of 1000 #")
+    assert changed["meters"].startswith("dict of 100 #")
+    assert "count" not in changed and "make" not in changed
+
+
+def rank_of(*memory: dict[str, str]) -> Rank:
+    return Rank(memory=list(enumerate(memory, 1)), states=[(n, {}) for n in range(len(memory) + 1)])
+
+
+def test_core_verify_names_what_the_program_changes_and_the_line_reads(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(
+        "total = 0\nfor x in loop:\n    total += x\n    loss = x\nprint('a',\n  total)\n"
+    )
+    assert names_at(str(path), 6) == {"print", "total"}
+    clean = Record({0: rank_of({"total": "1", "loss": "1"}, {"total": "3", "loss": "2"})})
+    other = Record({0: rank_of({"total": "1", "loss": "5"}, {"total": "2", "loss": "2"})})
+    things = compare_memory(clean, other)
+    assert things == [
+        Remembered("loss", 0, 1, "1", "5"),
+        Remembered("total", 0, 2, "3", "2"),
+    ]
+    source = Source([str(path)])
+    assert [t.name for t in culprits(things, source, 2)] == ["total"]
+    assert [t.name for t in culprits(things, source, 2, [(str(path), 5)])] == ["total"]
+    assert [t.name for t in source.carried(things, [])] == ["total"]
+    assert source.carried(things, ["tot*"]) == []
+
+
+def record_of(*lines: tuple[int, str, int]) -> Record:
+    printed = [Line((("p.py", line),), text, n, 1) for line, text, n in lines]
+    return Record({0: Rank(printed=printed)})
+
+
+def test_core_verify_compares_printed_lines_by_their_source() -> None:
+    clean = record_of((3, "loss 0.31 at 10:01", 1), (3, "loss 0.25 at 10:02", 2))
+    again = record_of((3, "loss 0.31 at 11:07", 1), (3, "loss 0.25 at 11:08", 2))
+    masks = _prints.Masks()
+    assert _prints.compare(clean, again, masks)
+    masks.learn(clean, again)
+    assert not _prints.compare(clean, again, masks)
+    twice = record_of(
+        (3, "loss 0.31 at 9:01", 1),
+        (3, "loss 0.31 at 9:02", 1),
+        *[(3, "loss 0.25 at 9:03", 2)],
+        (9, "resumed", 1),
+    )
+    assert not _prints.compare(clean, twice, masks)  # A step that is made again prints again.
+    (found,) = _prints.compare(
+        record_of((3, "a 0.3", 2)), record_of((3, "a 0.6", 2)), _prints.Masks()
+    )
+    assert _prints.differing(found.was, found.now) == ("0.3", "0.6")
+
+
+def test_core_verify_compares_files(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    a.write_text("one\ntwo\n")
+    b.write_text("one\none\ntwo\n")
+    assert not _files.compare({"x": a}, {"x": b}, (), set())  # A line that was written again.
+    assert [f.how for f in _files.compare({"x": a}, {"x": b}, ("x",), set())] == [
+        "said 'two', then 'one'"
+    ]
+    assert _files.compare({"x": a}, {}, (), set())[0].how == "was there, now is not"
+    assert not _files.compare({"x": a}, {}, ("y*",), set())
+
+
+def test_core_verify_gives_each_run_the_same_files(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "sub").mkdir(parents=True)
+    (source / "train.py").write_text("1")
+    (source / "sub" / "old").write_text("2")
+    mirror(source, tmp_path / "copy", tmp_path)
+    (tmp_path / "copy" / "sub" / "old").write_text("3")
+    (tmp_path / "copy" / "new").write_text("4")
+    assert set(made(source, tmp_path / "copy")) == {"sub/old", "new"}
+    assert (source / "sub" / "old").read_text() == "2"
+
+
+def test_core_verify_plans_a_kill_at_each_place_that_there_is() -> None:
+    places = {n: {"forward": 3, "update": 1} for n in range(1, 9)}
+    ranks = {
+        r: Rank(
+            states=[(n, {}) for n in range(9)],
+            places=places,
+            past=[Past("between steps", n, 0) for n in range(1, 9)]
+            + [Past("save", 8, 0)] * (r == 0),
+        )
+        for r in range(2)
+    }
+    orders = kill_runs(Record(ranks), ["0", "1"], quick=False)
+    assert [(o.name, [k.place for k in o.kills]) for o in orders] == [
+        (f"kills-{r}-{s}", ["forward", "update", "between steps", *["save"] * (r == 0)])
+        for s in "01"
+        for r in range(2)
+    ]
+    assert all(0 <= k.done < 8 for o in orders for k in o.kills if k.place != "save")
+    (quick,) = kill_runs(Record(ranks), ["0"], quick=True)
+    assert {k.place for k in quick.kills} == {"forward", "update", "between steps", "save"}
+    assert len({k.number for k in quick.kills}) == len(quick.kills)
+
+
+def test_core_verify_kills_once_where_it_is_told_to(tmp_path: Path) -> None:
+    kills = [Kill(0, 1, "forward", 2, 1), Kill(1, 0, "forward", 2, 1)]
+    for life in range(2):
+        pid = os.fork()
+        if pid == 0:
+            places = Places(kills, str(tmp_path), Notes(str(tmp_path), 1))
+            places.begin(1, 2)
+            places.began()
+            places.at("forward")
+            places.at("forward")
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == (-9 if life == 0 else 0)
+    assert read(tmp_path).ranks[1].kills == [0]
+
+
+def test_core_verify_cuts_no_note_in_two(tmp_path: Path) -> None:
+    notes = Notes(str(tmp_path), None)
+    notes("life")
+    notes("opened", n=0, digests={})
+    assert not list(tmp_path.iterdir())  # A spare that has no rank yet.
+    notes.open(3)
+    notes("done", n=1, digests={"a": "b"}, memory={"x": "1"}, places={})
+    with open(tmp_path / "rank-3.jsonl", "a") as file:
+        file.write('{"what": "do')
+    rank = read(tmp_path).ranks[3]
+    assert (rank.lives, rank.states, rank.memory) == (
+        1,
+        [(0, {}), (1, {"a": "b"})],
+        [(1, {"x": "1"})],
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "required: PROGRAM"),
+        (["--ranks", "0", __file__], "--ranks is 0"),
+        (["--spares", "x", __file__], "--spares is 'x'"),
+        (["/nowhere.py"], "there is no program /nowhere.py"),
+        (["--fly", __file__], "--fly"),
+    ],
+)
+def test_core_verify_tells_a_wrong_command_line_in_one_sentence(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(words)
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and sentence in said and len(said.splitlines()) == 1
+
+
+def test_core_verify_runs_the_copy_of_a_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    assert parse([str(tmp_path / "train.py"), "--lr", "1"]).command == ("train.py", "--lr", "1")
+    assert parse(["-m", "train", "--steps", "2"]).command == ("-m", "train", "--steps", "2")
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize(("form", "code"), [("lost", 1), ("kept", 0)])
+def test_core_verify_kills_from_outside_what_has_no_framework(
+    tmp_path: Path, form: str, code: int
+) -> None:
+    program = Path(__file__).parent / "verify" / "outside.py"
+    report = tmp_path / "report.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "verify", "--quick", "--json", report, program, form],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    (run,) = json.loads(report.read_text())["runs"]
+    assert len([k for k in run["kills"] if k["result"] != "not reached"]) > 0
+    assert ("the loss is another one" in done.stdout) == (code == 1)
+    assert ("as far as can be seen from outside" in done.stdout) == (code == 0)

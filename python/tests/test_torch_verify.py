@@ -1,0 +1,63 @@
+"""holdfast verify on PyTorch programs: what breaks the rule is named, what follows it is equal."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch_job import needs_torch
+
+LIMIT_S = 900
+PROGRAMS = Path(__file__).parent / "verify"
+
+
+def verify(folder: Path, *words: str) -> tuple[int, str, dict[str, Any]]:
+    """Return exit code, output, report."""
+    work = folder / "work"
+    shutil.copytree(PROGRAMS, work)
+    report = folder / "report.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "verify", "--json", str(report), "--quick", *words],
+        cwd=work,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    text = done.stdout + done.stderr
+    assert report.exists(), text
+    return done.returncode, text, json.loads(report.read_text())
+
+
+def culprits(report: dict[str, Any]) -> set[str]:
+    return {
+        culprit["name"].partition(" (")[0]
+        for run in report["runs"]
+        for difference in run["differences"]
+        for culprit in difference["culprits"]
+    }
+
+
+@needs_torch
+@pytest.mark.kill
+def test_torch_verify_names_each_thing_that_state_does_not_hold(tmp_path: Path) -> None:
+    code, text, report = verify(tmp_path, "many.py")
+    assert code == 1 and not report["equal"], text
+    wanted = {"closed", "Meter.total", "helper.seen", "matrix", "counts", "running"}
+    assert wanted <= culprits(report), text
+    assert "printed" in text and "`running` was" in text and "not in State" in text
+
+
+@needs_torch
+@pytest.mark.kill
+def test_torch_verify_finds_nothing_where_the_rule_is_followed(tmp_path: Path) -> None:
+    code, text, report = verify(tmp_path, "many.py", "kept")
+    assert code == 0 and report["equal"], text
+    assert {k["result"] for run in report["runs"] for k in run["kills"]} == {"equal"}, text
+    places = {k["place"] for run in report["runs"] for k in run["kills"]}
+    assert places == {"forward", "update", "between steps", "evaluation", "save"}
