@@ -184,10 +184,7 @@ class State:
 
     @property
     def stopped(self) -> bool:
-        """Whether a rank has said stop() in a step that is done: `while not state.stopped:`.
-
-        Or after it, in the epoch that was the last one.
-        """
+        """Whether a rank has said stop(), in a step that is done or after the last one."""
         return self.progress.stopped or self.was_stopped
 
     def on_commit(self, function: Callable[[int], Any]) -> Callable[[int], Any]:
