@@ -226,6 +226,9 @@ TEST(Worker, SaysWhatIsWrongWithItsSettings) {
       {"HOLDFAST_AGENT=garbage", "HOLDFAST_AGENT is 'garbage'"},
       {"HOLDFAST_TRACE=/proc/no", "HOLDFAST_TRACE is '/proc/no'"},
       {"MS_WORKER_NUM=2", "MS_WORKER_NUM is 2, but MS_ROLE is not set"},
+      {"OMPI_COMM_WORLD_SIZE=3",
+       "start the program with `msrun --worker_num=3` in place of mpirun"},
+      {"PMI_SIZE=2", "one of 2 (PMI_SIZE=2), each of which would train alone"},
       {"HOLDFAST_SPARE_FD=99", "HOLDFAST_SPARE_FD is 99, but MS_ROLE is not set"},
       {"HOLDFAST_SPARES=1", "HOLDFAST_SPARES, which is no setting"}};
   for (const auto& [setting, words] : wrong) {

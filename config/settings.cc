@@ -177,6 +177,18 @@ Status take(std::string_view name, std::string_view value, Settings& settings,
   return check_known(name);
 }
 
+// Of mpirun: how many processes it has started.
+constexpr std::array<std::string_view, 3> kSizesOfOthers = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+                                                            "MV2_COMM_WORLD_SIZE"};
+
+void note_other_launcher(std::string_view name, std::string_view value, Settings& settings) {
+  std::int32_t size = 0;
+  const bool sizes = std::count(kSizesOfOthers.begin(), kSizesOfOthers.end(), name) > 0;
+  if (!sizes || !whole(value, size) || size <= settings.other_size) return;
+  settings.other_launcher = cat(name, '=', value);
+  settings.other_size = size;
+}
+
 Settings defaults() {
   Settings settings;
   std::size_t index = 0;
@@ -237,26 +249,48 @@ std::optional<ProcessName> process_name(std::string_view text) {
 }
 
 std::string markdown() {
+  constexpr std::string_view kByAgent = " Set by the agent.";
+  const auto is_agents = [](const Row& row) { return row.help.ends_with(kByAgent); };
+  const auto is_launchers = [&](const Row& row) {
+    return !is_agents(row) &&
+           std::count(kGivenByMsrun.begin(), kGivenByMsrun.end(), row.variable) > 0;
+  };
   std::string text =
       "# Settings\n\n"
       "Made by `holdfast settings --markdown`; change `config/settings.h` and run it again.\n\n"
       "All settings are environment variables. One that is set but empty counts as unset. A wrong\n"
-      "value, or a `HOLDFAST_` name that is not in this table, is an error before anything "
+      "value, or a `HOLDFAST_` name that is not on this page, is an error before anything "
       "starts.\n\n"
-      "`msrun` gives its processes some of them itself, by its options, so that what its own\n"
-      "environment says of these counts for nothing, right or wrong: ";
-  for (const auto name : kGivenByMsrun) {
-    text += cat(name == kGivenByMsrun.front() ? "" : ", ", '`', name, '`');
-  }
+      "## What you may set\n\n";
+  const auto add = [&](const auto& belongs) {
+    text +=
+        "| variable | allowed | default | meaning |\n"
+        "| --- | --- | --- | --- |\n";
+    for (const Row& row : kTable) {
+      if (!belongs(row)) continue;
+      std::string_view help = row.help;
+      if (is_agents(row)) help.remove_suffix(kByAgent.size());
+      text += cat("| `", row.variable, "` | ", allowed(row), " | ",
+                  row.default_text.empty() ? "unset" : cat("`", row.default_text, "`"), " | ", help,
+                  " |\n");
+    }
+  };
+  add([&](const Row& row) { return !is_agents(row) && !is_launchers(row); });
   text +=
-      ".\n\n"
-      "| variable | allowed | default | meaning |\n"
-      "| --- | --- | --- | --- |\n";
-  for (const Row& row : kTable) {
-    text += cat("| `", row.variable, "` | ", allowed(row), " | ",
-                row.default_text.empty() ? "unset" : cat("`", row.default_text, "`"), " | ",
-                row.help, " |\n");
-  }
+      "\n## What you set only where you start the processes by hand\n\n"
+      "`holdfast run` and `msrun` give these to each process, by their options. What their own\n"
+      "environment says of them counts for nothing, right or wrong.\n\n";
+  add(is_launchers);
+  text +=
+      "\n## What the agent sets\n\n"
+      "The agent is what `holdfast run` or `msrun` leaves running beside the processes. A program "
+      "may\n"
+      "read these; nobody sets them by hand. `HOLDFAST_SPARE_FD` tells a spare from a worker. A "
+      "spare that\n"
+      "is bound to a rank (`--spares all`) has `MS_NODE_ID` as well, and under `holdfast run` "
+      "`RANK` and\n"
+      "`LOCAL_RANK`, from its start.\n\n";
+  add(is_agents);
   return text;
 }
 
@@ -267,6 +301,7 @@ Result<Settings> from_environment(const char* const* environment) {
     const std::string_view entry = *environment;
     const auto equals = entry.find('=');
     if (equals == std::string_view::npos) continue;
+    note_other_launcher(entry.substr(0, equals), entry.substr(equals + 1), settings);
     if (auto taken = take(entry.substr(0, equals), entry.substr(equals + 1), settings, given);
         !taken) {
       return taken.error();

@@ -98,6 +98,10 @@ struct Settings {
 #define HF_FIELD(field, type, ...) type field{};
   HF_SETTINGS(HF_FIELD)
 #undef HF_FIELD
+  // Of another launcher, where that gave this process a rank: "OMPI_COMM_WORLD_SIZE=2". No setting
+  // of ours.
+  std::string other_launcher;
+  std::int32_t other_size = 1;
 };
 
 // The table, for help and documents.

@@ -387,6 +387,14 @@ Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) 
                      "process would train alone: start it with msrun, or set MS_ROLE to MS_WORKER "
                      "(one process more, to MS_SCHED), or unset MS_WORKER_NUM")};
   }
+  if (settings.role == config::Role::kNone && settings.other_size > 1) {
+    return Error{
+        Blame::kUser,
+        cat("mpirun has started this process as one of ", settings.other_size, " (",
+            settings.other_launcher, "), each of which would train alone, as rank 0: start the ",
+            "program with `msrun --worker_num=", settings.other_size, "` in place of mpirun (with ",
+            "PyTorch: `holdfast run --nproc-per-node ", settings.other_size, "`)")};
+  }
   if (settings.role == config::Role::kNone && settings.spare_fd >= 0) {
     return Error{Blame::kUser,
                  cat("HOLDFAST_SPARE_FD is ", settings.spare_fd, ", but MS_ROLE is ",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -277,3 +279,25 @@ def test_core_verify_runs_the_copy_of_a_program(
     (tmp_path / "train.py").touch()
     assert parse([str(tmp_path / "train.py"), "--lr", "1"]).command == ("train.py", "--lr", "1")
     assert parse(["-m", "train", "--steps", "2"]).command == ("-m", "train", "--steps", "2")
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize(("form", "code"), [("lost", 1), ("kept", 0)])
+def test_core_verify_kills_from_outside_what_has_no_framework(
+    tmp_path: Path, form: str, code: int
+) -> None:
+    program = Path(__file__).parent / "verify" / "outside.py"
+    report = tmp_path / "report.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "verify", "--quick", "--json", report, program, form],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    (run,) = json.loads(report.read_text())["runs"]
+    assert len([k for k in run["kills"] if k["result"] != "not reached"]) > 0
+    assert ("the loss is another one" in done.stdout) == (code == 1)
+    assert ("as far as can be seen from outside" in done.stdout) == (code == 0)

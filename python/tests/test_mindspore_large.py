@@ -107,7 +107,7 @@ def test_mindspore_large_things_lie_in_files_and_are_written_when_they_change(
 def test_mindspore_much_data_is_left_out_before_it_ends_the_job() -> None:
     said: list[str] = []
     texts = [f"{j:040}" for j in range(1000)]
-    held: Any = SimpleNamespace(**{f"texts{i}": texts for i in range(40)})
+    held: Any = SimpleNamespace(**{f"texts{i}": [*texts] for i in range(40)})
     kept = _callbacks.all_attributes([held], said.append)[0]
     assert 5 < len(kept) < 40 and "is not kept any more" in said[0]
     assert len(pickle.dumps(kept)) < 1 << 20

@@ -1,7 +1,7 @@
-"""Programs without faults, as children of one process that has PyTorch already.
+"""Programs as children of one process that has PyTorch already.
 
-To import PyTorch costs each process four seconds of a processor. What is killed and replaced pays
-that, as a user's would: `holdfast run` starts it. What it is compared with need not.
+To import PyTorch costs each process four seconds of a processor. What `holdfast run` starts pays
+that, as a user's does. What it is compared with need not, nor what is replaced by hand.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ import multiprocessing
 import os
 import runpy
 import secrets
+import signal
 import sys
+import time
 from collections.abc import Callable
+from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -66,10 +69,17 @@ def say(text: str, log: Path) -> str:
     return log.read_text()
 
 
-def undisturbed(
-    folder: Path, words: list[str], ranks: int, environment: dict[str, str] | None = None
-) -> None:
-    """Run a job whose processes were started by hand; folder/warm-<rank> is what each writes."""
+def by_hand(
+    folder: Path,
+    words: list[str],
+    ranks: int,
+    environment: dict[str, str] | None = None,
+    deaths: int = 0,
+) -> tuple[bool, str]:
+    """Run a job whose processes are started by hand; folder/warm-<rank> is what each writes.
+
+    `deaths`: how many are killed and replaced. Returns whether it ended well, and what it said.
+    """
     common = {
         **(environment or {}),
         "HOLDFAST_JOB": f"warm-{os.getpid()}-{secrets.token_hex(6)}",
@@ -77,22 +87,45 @@ def undisturbed(
         "MS_SCHED_HOST": "127.0.0.1",
         "MS_SCHED_PORT": str(free_port()),
     }
-    roles = [("MS_SCHED", "scheduler"), *(("MS_WORKER", str(rank)) for rank in range(ranks))]
-    processes: list[BaseProcess] = []
+
+    def start(node: str) -> BaseProcess:
+        role = {"MS_ROLE": "MS_SCHED"}
+        if node != "scheduler":
+            role = {"MS_ROLE": "MS_WORKER", "MS_NODE_ID": node}
+        return _started(str(folder / f"warm-{node}"), {**common, **role}, _program, words)
+
+    def said() -> str:
+        return "".join(f"--- {f}\n{f.read_text()}" for f in sorted(folder.glob("warm-*")))
+
+    lives = {node: start(node) for node in ("scheduler", *map(str, range(ranks)))}
+    under_way, until, failed = dict(lives), time.monotonic() + LIMIT_S, False
     try:
-        for role, node in roles:
-            mine = {**common, "MS_ROLE": role}
-            if role == "MS_WORKER":
-                mine["MS_NODE_ID"] = node
-            processes.append(_started(str(folder / f"warm-{node}"), mine, _program, words))
-        for process in processes:
-            process.join(LIMIT_S)
+        while under_way and not failed:
+            connection.wait([p.sentinel for p in under_way.values()], until - time.monotonic())
+            assert time.monotonic() < until, f"the job hangs\n{said()}"
+            for node, process in list(under_way.items()):
+                if process.exitcode is None:
+                    continue
+                del under_way[node]
+                if process.exitcode == -signal.SIGKILL and deaths:
+                    deaths -= 1
+                    lives[node] = under_way[node] = start(node)
+                else:
+                    failed |= process.exitcode != 0
     finally:
-        for process in processes:
+        for process in lives.values():
             process.kill()
             process.join()
-    said = "".join(f"--- {f}\n{f.read_text()}" for f in sorted(folder.glob("warm-*")))
-    assert [process.exitcode for process in processes] == [0] * len(processes), said
+    assert failed or not deaths, f"{deaths} were not killed\n{said()}"
+    return not failed, said()
+
+
+def undisturbed(
+    folder: Path, words: list[str], ranks: int, environment: dict[str, str] | None = None
+) -> None:
+    """Run a job by hand, of which nobody is killed."""
+    ended_well, said = by_hand(folder, words, ranks, environment)
+    assert ended_well, said
 
 
 def calm(folder: Path, config: dict[str, Any], ranks: int = 2) -> dict[int, dict[str, Any]]:

@@ -76,7 +76,7 @@ def _arguments(words: Sequence[str], variables: dict[str, str]) -> list[str]:
             rest.pop(0)
         rest = [sys.executable, "-u", *rest]
     elif rest and rest[0] == "pytest":
-        rest = [sys.executable, "-u", "-m", *rest]
+        rest = [sys.executable, "-u", "-m", "holdfast._collects", *rest[1:]]
     spares = [option for option in options if option.startswith("--spares")]
     if variables.get("HOLDFAST_REHEARSE") == "1":
         if any(option != "--spares=all" for option in spares):

@@ -199,9 +199,7 @@ class _Loader(Feeder):
         which = "batch_sampler" if loader.batch_sampler is not None else "sampler"
         self._tickets = _Tickets(fields[which], seed)
         fields[which] = self._tickets
-        batches = getattr(loader.batch_sampler, "sampler", None)
-        given = (loader.sampler, loader.batch_sampler, batches)
-        self._samplers = [s for s in given if s is not None]
+        self._samplers = _samplers_in(loader)
         found = [loader.generator, *(getattr(s, "generator", None) for s in self._samplers)]
         unique = {id(g): g for g in found if isinstance(g, torch.Generator)}
         self._generators = list(unique.values())
@@ -247,6 +245,16 @@ class _Loader(Feeder):
     @property
     def length(self) -> int | None:
         return length_of(self._tickets)
+
+
+def _samplers_in(holder: Any) -> list[Any]:
+    """Return the samplers of a loader, and those that they name as theirs."""
+    found: list[Any] = []
+    for name in ("sampler", "batch_sampler"):
+        sampler = getattr(holder, name, None)
+        if sampler is not None and sampler is not holder:
+            found += [sampler, *_samplers_in(sampler)]
+    return found
 
 
 def _put_back(states: list[tuple[torch.Generator, Any]], batches: Iterator[Any]) -> Iterator[Any]:

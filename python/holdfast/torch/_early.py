@@ -80,7 +80,8 @@ class Early:
     def succeeds(self) -> bool:
         """Whether a predecessor of this process has made its State."""
         if self._succeeds is None:
-            self._succeeds = self._past(self._engine.place.rank).exists()
+            alone = self._engine.worker.solo
+            self._succeeds = not alone and self._past(self._engine.place.rank).exists()
         return self._succeeds
 
     def end(self) -> None:
@@ -93,7 +94,7 @@ class Early:
             return
         self._give_what_is_owed()
         past, mine = self._past(self._engine.place.rank), str(sorted(self._made.items()))
-        if past.exists() and past.read_text() != mine:
+        if self.succeeds and past.read_text() != mine:
             raise UserError(OTHERS)
         write_whole(past, mine.encode())
 

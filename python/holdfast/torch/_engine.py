@@ -125,16 +125,13 @@ class Engine:
     @property
     def first_start(self) -> bool:
         """Whether the other ranks start at the same time as this one. Never waits for a spare."""
-        return not self._spare and self.place.attempt <= 1
+        # One that was started again by hand has no number of its attempt.
+        return not self._spare and self.place.attempt <= 1 and not self.early.succeeds
 
     # ---- The session ----------------------------------------------------------------------------
 
     def open(self, private_bytes: int) -> _core.Session:
         """Open the state of this rank."""
-        if self.session is not None:
-            raise UserError(
-                "this process has a State already; give it everything a step depends on"
-            )
         _ = self.place  # A spare waits here; whatever asks for its rank afterwards is told it.
         self.early.end()
         self.session = self.worker.open(private_bytes=private_bytes, own_private=True)

@@ -102,7 +102,7 @@ class Member(_Base):  # type: ignore[misc]
 
     def _nobody_gives(self) -> NoReturn:
         """Say that the others did not exchange before their States what this one asks for."""
-        if self._engine.first_start and not self._engine.early.succeeds:
+        if self._engine.first_start:
             raise PeerError(
                 "a rank has made its State without what this one wants to exchange before its own; "
                 "all ranks run one program and exchange the same in the same order"

@@ -17,9 +17,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from holdfast._advice import advise, advise_of_attributes, plain_attributes
 from holdfast._errors import UserError
+from holdfast._trainers import see_that_accumulation_is_kept, unwrapped
 from holdfast._vars import LIMIT, Vars, see_that_it_is_plain
 from holdfast.torch import _ddp, _engine
-from holdfast.torch._between import Between
 from holdfast.torch._engine import Phase, say
 from holdfast.torch._hooks import HookState, is_hook_state, see_that_hooks_are_kept
 from holdfast.torch._kept import Kept
@@ -27,8 +27,8 @@ from holdfast.torch._once import ROOM, Results
 from holdfast.torch._optimizers import holds_trained
 from holdfast.torch._position import Progress, Sources
 from holdfast.torch._random import seeds_of_the_program
-from holdfast.torch._steps import Epochs, Steps, passes
-from holdfast.torch._versions import Versions
+from holdfast.torch._steps import Steps, epochs, passes
+from holdfast.torch._versions import Between, Versions
 
 _Batch = TypeVar("_Batch")
 _Result = TypeVar("_Result")
@@ -66,9 +66,10 @@ class State:
         self._ddps: list[Any] = []
         self._counts: dict[str, int] = {}
         for thing in things:
-            self._add(self._name(thing), thing)
+            self._add(self._name(unwrapped(thing)), thing)
         for name, thing in named.items():
             self._add(name, thing)
+        see_that_accumulation_is_kept([*things, *named.values()], self.kept.others.values())
         self.kept.see_that_it_is_whole()
         self.kept.room = see_that_hooks_are_kept(self._ddps, self.kept.others) + LIMIT + 2 * ROOM
         # Optimizers of other parameters, and after which step they first made one.
@@ -123,6 +124,7 @@ class State:
         return f"{kind}{self._counts[kind]}"
 
     def _add(self, name: str, thing: Any) -> None:
+        thing = unwrapped(thing)
         parts: dict[Any, Any] = {}
         if isinstance(thing, (dict, list, tuple)) and not hasattr(thing, "state_dict"):
             parts = dict(thing if isinstance(thing, dict) else enumerate(thing))
@@ -197,7 +199,7 @@ class State:
         A replacement begins with the epoch of the last step that was done. What comes before
         steps() in that epoch runs again, and is taken back; what comes after it is made again.
         """
-        return iter(Epochs(self, n, start))
+        return epochs(self, n, start)
 
     def steps(self, data: Iterable[_Batch], epochs: int = 1) -> Steps[_Batch]:
         """Yield the batches of `data`, one step each; without state.epochs(), `epochs` times.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.keep is not None:
         options.keep.mkdir(parents=True, exist_ok=True)
         return Course(options, options.keep.resolve()).run()
+    signal.signal(signal.SIGTERM, _interrupt)
     folder = Path(tempfile.mkdtemp(prefix="holdfast-verify-")).resolve()
     try:
         return Course(options, folder).run()
@@ -41,6 +43,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _interrupt(*_: object) -> None:
+    """Let SIGTERM end the job and remove the copies, as Ctrl-C does."""
+    raise KeyboardInterrupt
 
 
 class Course:
@@ -62,7 +69,7 @@ class Course:
         record = clean.record
         self._progress.steps = record.steps
         spares, quick = self._options.spares, self._options.quick
-        if self._options.kind == "native":
+        if self._launcher.from_outside:
             orders = _outside.orders(record, spares, quick)
         else:
             orders = [VOID, *kill_runs(record, spares, quick)]
@@ -84,6 +91,8 @@ class Course:
             how = "does not end" if clean.hung else f"ends with code {clean.code}"
             say(f"the program {how} undisturbed, so nothing was verified\n{clean.tail()}")
             return None
+        if not clean.record.opened and self._options.kind == "torch":
+            self._launcher.look_from_outside(clean)
         if not clean.record.opened:
             say("the program keeps no state, so nothing was verified: give it a State")
             return None
@@ -107,7 +116,7 @@ class Course:
 
     def _unseen(self) -> str:
         """Say what was not compared."""
-        if self._options.kind != "native":
+        if not self._launcher.from_outside:
             return ""
         return (
             ", as far as can be seen from outside: the loss of each step, files and printed lines"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import json
 import os
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -28,7 +30,9 @@ from holdfast.verify._records import Record, read
 _LOOK_EVERY_S: Final = 0.2
 _STRIKE_EVERY_S: Final = 0.002
 _END_S: Final = 30.0
+_RESTARTS: Final = 2
 _TAIL: Final = 1 << 16
+_PR_SET_PDEATHSIG: Final = 1
 _PACKAGES: Final = str(Path(__file__).resolve().parents[2])
 _PROGRAMS: Final = Path(__file__).resolve().parents[1] / "bin"
 _INSTALLED: Final = ("site-packages", "dist-packages")
@@ -66,6 +70,16 @@ class Launcher:
         self.links: list[str] = []
         self._elsewhere: dict[str, bool] = {}  # Written outside the folder: was it new at first?
 
+    @property
+    def from_outside(self) -> bool:
+        """Whether the program is only seen from outside."""
+        return self._options.from_outside
+
+    def look_from_outside(self, clean: Outcome) -> None:
+        """Take what a Python program has made from its trace, and so in all runs that come."""
+        self._options = dataclasses.replace(self._options, kind="python")
+        clean.record = record(clean.folder / "trace", clean.folder / "log", ())
+
     def run(self, order: Order, patience_s: float) -> Outcome:
         """Make a run; one that does nothing for so long has hung."""
         folder = self._folder / order.name
@@ -83,8 +97,8 @@ class Launcher:
         }
         (folder / "plan.json").write_text(json.dumps(plan))
         (folder / "trace").mkdir()
-        native = self._options.kind == "native"
-        killer = Killer(folder / "trace", order.kills) if native else None
+        outside = self._options.from_outside
+        killer = Killer(folder / "trace", order.kills) if outside else None
         began = time.monotonic()
         with (
             open(folder / "said", "wb") as said,
@@ -96,6 +110,7 @@ class Launcher:
                 stdout=said,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=_end_with_the_parent,
             ) as job,
         ):
             try:
@@ -105,7 +120,7 @@ class Launcher:
                 raise
         seconds = time.monotonic() - began
         made_ = killer.made if killer is not None else ()
-        notes = record(folder / "trace", folder / "log", made_) if native else read(folder)
+        notes = record(folder / "trace", folder / "log", made_) if outside else read(folder)
         outcome = Outcome(order, job.returncode, hung, seconds, folder, notes)
         os.rename(work, folder / "work")  # All runs have worked in one place, by its name.
         work.symlink_to(self._folder / "undisturbed" / "work")  # Where source is looked up.
@@ -114,12 +129,16 @@ class Launcher:
         return outcome
 
     def _command(self, order: Order, folder: Path) -> list[str]:
+        # Each kill may come in the same step as the one before.
+        restarts = str(_RESTARTS + max(Counter(k.rank for k in order.kills).values(), default=0))
         ranks, command, log = str(self._options.ranks), self._options.command, folder / "log"
         child = ("-m", "holdfast.verify._child", *command)
-        if self._options.kind == "torch":
+        if self._options.kind == "python":
+            child = command
+        if self._options.kind in ("torch", "python"):
             return [
                 *(sys.executable, "-m", "holdfast", "run", "--nproc-per-node", ranks),
-                *("--log-dir", str(log), "--max-restarts", "1000", "--spares", order.spares),
+                *("--log-dir", str(log), "--max-restarts", restarts, "--spares", order.spares),
                 *child,
             ]
         launcher = [str(_PROGRAMS / "msrun")]
@@ -127,7 +146,7 @@ class Launcher:
             launcher, command = [sys.executable, "-m", "holdfast", "msrun"], ("python", *child)
         return [
             *(*launcher, f"--worker_num={ranks}", f"--master_port={free_port()}"),
-            *(f"--log_dir={log}", "--join=True", "--max_restarts=1000"),
+            *(f"--log_dir={log}", "--join=True", f"--max_restarts={restarts}"),
             *(f"--spares={order.spares}", *command),
         ]
 
@@ -136,7 +155,7 @@ class Launcher:
         environment[VARIABLE] = str(folder / "plan.json")
         if order.name != UNDISTURBED.name:  # What has drifted is named here.
             environment.setdefault("HOLDFAST_DRIFT", "warn")
-        if self._options.kind == "native":
+        if self._options.from_outside or order.name == UNDISTURBED.name:
             environment["HOLDFAST_TRACE"] = str(folder / "trace")
         environment.setdefault("PYTHONHASHSEED", "0")
         path = [os.path.abspath(p) for p in environment.get("PYTHONPATH", "").split(":") if p]
@@ -185,6 +204,11 @@ class Launcher:
                 outcome.files[path] = copy
                 if new:
                     os.unlink(path)
+
+
+def _end_with_the_parent() -> None:
+    """Have a job that was just forked end if this process does, however that is killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _steps_in(notes: Path) -> int:

@@ -21,21 +21,22 @@ class _Kept:
     """What an Observer asks of a State, of Steps."""
 
     def __init__(self, steps: Any) -> None:
-        self._steps = steps
+        self.steps = steps
 
     @property
     def n(self) -> int:
         """Steps that are done."""
-        return int(self._steps.n)
-
-    def contents(self) -> Iterator[tuple[str, Any]]:
-        """Yield everything that is kept."""
-        image = self._steps._image
-        yield from zip(image._names, image._parameters)
-        yield from _parts("", self._steps.objects)
+        return int(self.steps.n)
 
     def stop(self) -> None:
         """Do nothing: the length of Model.train is the program's own."""
+
+
+def _contents(kept: _Kept) -> Iterator[tuple[str, Any]]:
+    """Yield everything that is kept."""
+    image = kept.steps._image
+    yield from zip(image._names, image._parameters)
+    yield from _parts("", kept.steps.objects)
 
 
 def _parts(prefix: str, thing: Any) -> Iterator[tuple[str, Any]]:
@@ -46,7 +47,9 @@ def _parts(prefix: str, thing: Any) -> Iterator[tuple[str, Any]]:
         yield prefix, thing
 
 
-def watch_steps(module: types.ModuleType, places: Places, make: Callable[[Any], Observer]) -> None:
+def watch_steps(
+    module: types.ModuleType, places: Places, make: Callable[[Any, Any], Observer]
+) -> None:
     """Have an observer follow what `module` (holdfast.mindspore._steps) does."""
     kind = module.Steps
     usual_init, usual_begin, usual_end = kind.__init__, kind.begin, kind.end
@@ -55,7 +58,7 @@ def watch_steps(module: types.ModuleType, places: Places, make: Callable[[Any], 
     def init(self: Any, engine: Any, *rest: Any, **named: Any) -> None:
         usual_init(self, engine, *rest, **named)
         place = types.SimpleNamespace(rank=int(engine.rank))
-        watching["observer"] = make(types.SimpleNamespace(place=place))
+        watching["observer"] = make(types.SimpleNamespace(place=place), _contents)
         _watch_files_and_evaluations(places)
         watching["observer"].opened(_Kept(self))
 
@@ -64,10 +67,11 @@ def watch_steps(module: types.ModuleType, places: Places, make: Callable[[Any], 
         watching["observer"].began(self.n + 1)
         places.at("forward")
         watching["began"] = time.monotonic()
-        if places.past("backward"):
-            kill = threading.Timer(watching["seconds"] / 2, places.kill, ("backward", 0))
-            kill.daemon = True
-            kill.start()
+        kill = places.past("backward")
+        if kill is not None:
+            timer = threading.Timer(watching["seconds"] / 2, places.make, (kill,))
+            timer.daemon = True
+            timer.start()
 
     def end(self: Any, describe: Any) -> bool:
         observer, n = watching["observer"], self.n + 1

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from holdfast.verify._contents import contents_of
 from holdfast.verify._digest import digest
 from holdfast.verify._note import Notes
 from holdfast.verify._output import Output
@@ -24,9 +23,11 @@ class Observer:
         places: Places,
         output: Output,
         plan: dict[str, Any],
+        contents: Callable[[Any], Iterable[tuple[str, Any]]],
     ) -> None:
         """`plan` is what the parent has written; see _launch.py."""
         self._engine = engine
+        self._contents = contents  # Of a state, by name.
         self._notes = notes
         self._places = places
         self._probe = Probe()
@@ -103,7 +104,7 @@ class Observer:
         self._notes("ended", n=self._places.done)
 
     def _digests(self) -> dict[str, str]:
-        return {name: digest(thing) for name, thing in contents_of(self._state)}
+        return {name: digest(thing) for name, thing in self._contents(self._state)}
 
 
 def _is_ours(key: Any) -> bool:

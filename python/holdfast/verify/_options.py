@@ -34,9 +34,10 @@ Each run works in a copy of the current folder: the files that a run makes are n
 next one. Large files and folders are not copied: they are links. A file that the program makes
 elsewhere is compared too, then removed. Nothing but such files is changed outside the copies.
 
-A program that is no Python program, or trains with MindSpore, is killed from outside, as it comes
-to a step. Then the loss of each step, files and printed lines are compared; no variable can be
-named, and no step is made void without a kill.
+With MindSpore a rank is killed as a step begins, in its midst and at its end; --steps has no
+effect. A program that is no Python program, or trains by holdfast.init() alone, is killed from
+outside, as it comes to a step. Then the loss of each step, files and printed lines are compared;
+what its memory holds is not seen, no variable is named, and no step is void without a kill.
 """
 _CODES: Final = (
     "Exit codes: 0 all runs are equal; 1 something differs, or a run did not end; 2 the command "
@@ -51,7 +52,7 @@ class Options:
     """What is to be verified, and how."""
 
     command: tuple[str, ...]  # -m, if it is a module; the program; its arguments.
-    kind: str  # torch, mindspore, native
+    kind: str  # torch, mindspore; seen from outside: native, python
     ranks: int
     steps: int
     quick: bool
@@ -61,6 +62,11 @@ class Options:
     json: Path | None
     keep: Path | None
     patience_s: float
+
+    @property
+    def from_outside(self) -> bool:
+        """Whether nothing of ours is in the program but the library."""
+        return self.kind in ("native", "python")
 
 
 def fail(message: str) -> NoReturn:

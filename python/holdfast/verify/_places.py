@@ -45,7 +45,7 @@ class Places:
         self.done = 0
         self.in_step = False
         self._count: Counter[str] = Counter()
-        self._wanted: set[tuple[str, int]] = set()
+        self._wanted: dict[tuple[str, int], Kill] = {}
         self._in_once = False
         self._in_save = False
         self.live = False  # Between State and the end.
@@ -63,7 +63,7 @@ class Places:
     def _set(self, done: int) -> None:
         self.done = done
         self._count.clear()
-        self._wanted = {(k.place, k.nth) for k in self._kills if k.done == done}
+        self._wanted = {(k.place, k.nth): k for k in self._kills if k.done == done}
 
     def began(self) -> None:
         """Begin a step, for the first time or again."""
@@ -78,28 +78,27 @@ class Places:
         self._set(done)
         return counts
 
-    def past(self, place: str) -> bool:
-        """Count a place; return whether to be killed there."""
+    def past(self, place: str) -> Kill | None:
+        """Count a place; return the kill that is to be made there."""
         nth = self._count[place]
         self._count[place] += 1
         if place in BETWEEN and self.live:
             self._note("place", place=place, done=self.done, nth=nth)
-        return (place, nth) in self._wanted
+        return self._wanted.get((place, nth))
 
     def at(self, place: str) -> None:
         """Count a place; be killed there if asked to."""
-        if self.past(place):
-            self.kill(place, self._count[place] - 1)
+        kill = self.past(place)
+        if kill is not None:
+            self.make(kill)
 
-    def kill(self, place: str, nth: int) -> None:
+    def make(self, kill: Kill) -> None:
         """End this process as a kill from outside would, once."""
-        for kill in self._kills:
-            if (kill.place, kill.nth, kill.done) == (place, nth, self.done):
-                with contextlib.suppress(FileExistsError):
-                    path = f"{self._folder}/killed-{kill.number}"
-                    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-                    self._note("kill", number=kill.number, place=place, done=self.done)
-                    os.kill(os.getpid(), signal.SIGKILL)
+        with contextlib.suppress(FileExistsError):
+            path = f"{self._folder}/killed-{kill.number}"
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            self._note("kill", number=kill.number, place=kill.place, done=self.done)
+            os.kill(os.getpid(), signal.SIGKILL)
 
     # ---- PyTorch --------------------------------------------------------------------------------
 
@@ -123,8 +122,9 @@ class Places:
                 return usual_save(obj, f, *arguments, **named)
             self._in_save = True
             try:
-                if self.past("save"):
-                    self._half_a_save(usual_save, obj, f)
+                kill = self.past("save")
+                if kill is not None:
+                    self._half_a_save(kill, usual_save, obj, f)
                 return usual_save(obj, f, *arguments, **named)
             finally:
                 self._in_save = False
@@ -164,9 +164,9 @@ class Places:
             return
         self.at("forward")
         if isinstance(out, sys.modules["torch"].Tensor) and out.requires_grad and not out.is_leaf:
-            nth = self._count["backward"]
-            if self.past("backward"):
-                out.register_hook(lambda gradient: self.kill("backward", nth))
+            kill = self.past("backward")
+            if kill is not None:
+                out.register_hook(lambda gradient: self.make(kill))
 
     def once_began(self) -> None:
         """Begin an evaluation, or whatever the program has made once."""
@@ -178,9 +178,8 @@ class Places:
             self._in_once = False
             self.at("evaluation")
 
-    def _half_a_save(self, usual: Any, obj: Any, f: Any) -> None:
+    def _half_a_save(self, kill: Kill, usual: Any, obj: Any, f: Any) -> None:
         """Write the first half of a file, and be killed."""
-        nth = self._count["save"] - 1
         whole = io.BytesIO()
         usual(obj, whole)
         half = whole.getvalue()[: len(whole.getvalue()) // 2]
@@ -191,4 +190,4 @@ class Places:
             f.write(half)
             with contextlib.suppress(Exception):
                 f.flush()
-        self.kill("save", nth)
+        self.make(kill)

@@ -1,0 +1,121 @@
+"""Take things out of what Accelerate and Lightning Fabric wrap around them.
+
+Every wrapper is named here, and none is guessed. A library is not imported for it: whoever has one
+of its wrappers has loaded it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast._errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+    from holdfast.torch._position import Position
+
+_FABRICS: Final = ("lightning.fabric.wrappers", "lightning_fabric.wrappers")
+
+
+def _is(thing: Any, module: str, name: str) -> bool:
+    """Whether a thing is of that class; if its module was not loaded, nothing is."""
+    return isinstance(thing, getattr(sys.modules.get(module), name, ()))
+
+
+def _is_of_fabric(thing: Any, name: str) -> bool:
+    return any(_is(thing, module, name) for module in _FABRICS)
+
+
+def _is_shard(data: Any) -> bool:
+    return _is(data, "accelerate.data_loader", "DataLoaderShard")
+
+
+def unwrapped(thing: Any) -> Any:
+    """Return what State keeps, and what steps() goes through, in place of a wrapper."""
+    if _is(thing, "accelerate.optimizer", "AcceleratedOptimizer"):
+        return thing.optimizer
+    if _is(thing, "accelerate.scheduler", "AcceleratedScheduler"):
+        return thing.scheduler
+    if _is(thing, "accelerate.accelerator", "Accelerator"):
+        return Accumulation(thing)
+    if _is_shard(thing):
+        return thing.base_dataloader
+    if _is(thing, "accelerate.data_loader", "DataLoaderDispatcher"):
+        raise UserError(
+            "this loader of Accelerate reads on rank 0 and sends the batches to the others, which "
+            "a replacement can not ask for again; let each rank read its own: "
+            "Accelerator(dataloader_config=DataLoaderConfiguration(dispatch_batches=False))"
+        )
+    if _is_of_fabric(thing, "_FabricOptimizer"):
+        return thing.optimizer
+    if _is_of_fabric(thing, "_FabricDataLoader"):
+        return thing._dataloader
+    return thing
+
+
+class Accumulation:
+    """What an Accelerator counts: the batches since its last update."""
+
+    def __init__(self, accelerator: Any) -> None:
+        """Hold it."""
+        self._accelerator = accelerator
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the count, and whether the batch under way ends it."""
+        return {
+            "step": self._accelerator.step,
+            "sync_gradients": self._accelerator.gradient_state.sync_gradients,
+        }
+
+    def load_state_dict(self, values: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._accelerator.step = values["step"]
+        self._accelerator.gradient_state._set_sync_gradients(values["sync_gradients"])
+
+
+def see_that_accumulation_is_kept(things: Iterable[Any], kept: Iterable[Any]) -> None:
+    """Refuse an optimizer of Accelerate that accumulates, if State was not given who counts."""
+    if any(isinstance(thing, Accumulation) for thing in kept):
+        return
+    for thing in things:
+        if not _is(thing, "accelerate.optimizer", "AcceleratedOptimizer"):
+            continue
+        if thing.gradient_state.num_steps > 1:
+            raise UserError(
+                f"the Accelerator gathers {thing.gradient_state.num_steps} batches for an update "
+                "and counts them, and State was not given it: State(..., accelerator=accelerator)"
+            )
+
+
+def shared_generator(data: Any) -> torch.Generator | None:
+    """Return the one that Accelerate has all ranks draw a pass's order from alike."""
+    if not _is_shard(data) or not data.rng_types:
+        return None
+    if others := sorted({str(getattr(t, "value", t)) for t in data.rng_types} - {"generator"}):
+        raise UserError(
+            f"Accelerator(rng_types=...) has {', '.join(others)}, which State sets for each step; "
+            'give rng_types=["generator"], and seed all ranks alike by set_seed()'
+        )
+    found: torch.Generator | None = data.synchronized_generator
+    return found
+
+
+def told(data: Any, epoch: int, batches: Iterator[Any], at: Position) -> Iterator[Any]:
+    """Yield batches; Accelerate's loader is told that it is under way, and which is the last.
+
+    It tells that to `accumulate()` and to `gather_for_metrics()`.
+    """
+    if not _is_shard(data):
+        yield from batches
+        return
+    data.set_epoch(epoch)
+    data.begin()
+    try:
+        for batch in batches:
+            data.end_of_dataloader = at.length == at.index + 1
+            yield batch
+    finally:
+        data.end()
