@@ -18,7 +18,8 @@ if not NEEDS_MINDSPORE.args[0]:
     import numpy as np
     from mindspore import nn
 
-    from holdfast.mindspore import _gasp, _pipeline
+    from holdfast.mindspore import _pipeline
+    from mindio_ttp import _last
 
 
 def mnist(folder: Path) -> Any:
@@ -131,7 +132,7 @@ def test_mindspore_the_last_checkpoint_has_the_bytes_of_mindspore_s_own(
             more = {"__exception_save__": True, "step_num": 70_000, "x": 1.5, "note": "später"}
             path = tmp_path / f"{slice_kb}-{quick}.ckpt"
             if quick:
-                with _gasp._quick_writer():
+                with _last._quick_writer():
                     ms.save_checkpoint(cell, str(path), append_dict=more)
             else:
                 ms.save_checkpoint(cell, str(path), append_dict=more)

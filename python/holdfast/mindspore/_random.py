@@ -62,20 +62,14 @@ class DataSeed:
             seed_data(self._given)
 
 
-class Randomness:
-    """All of it as it is now.
+def everything() -> tuple[int, bytes]:
+    """Return the data's seed, and where the generators stand."""
+    from mindspore import dataset
 
-    Rehearsals of several ranks share it, so each begins with that of a fresh process, and the rank
-    that goes on gets back what it had when its training began.
-    """
+    return dataset.config.get_seed(), states()
 
-    def __init__(self) -> None:
-        """Remember it."""
-        from mindspore import dataset
 
-        self._seed, self._states = dataset.config.get_seed(), states()
-
-    def give_back(self) -> None:
-        """Make it what it was."""
-        seed_data(self._seed)
-        give_back(self._states)
+def give_everything_back(kept: tuple[int, bytes]) -> None:
+    """Make all what it was."""
+    seed_data(kept[0])
+    give_back(kept[1])
