@@ -18,7 +18,7 @@ if not NEEDS_MINDSPORE.args[0]:
     import numpy as np
     from mindspore import nn
 
-    from holdfast.mindspore import _pipeline
+    from holdfast.mindspore import _pipeline, _random
     from mindio_ttp import _last
 
 
@@ -89,6 +89,19 @@ def read(make: Callable[[], Any], first: int, fast: bool) -> list[str]:
             words = b"".join(column.asnumpy().tobytes() for column in row)
             found.append(hashlib.sha256(words).hexdigest())
     return found
+
+
+@pytest.mark.parametrize("sharded", [True, False])
+def test_mindspore_data_without_a_seed_is_parted_among_the_ranks(sharded: bool) -> None:
+    orders = []
+    for rank in range(2):
+        shards = {"num_shards": 2, "shard_id": rank} if sharded else {}
+        data = ds.NumpySlicesDataset(np.arange(40), shuffle=True, **shards)
+        ms.dataset.config.set_seed(5489)  # As nobody has set one.
+        _random.DataSeed().give(data.map(lambda x: x).batch(1), rank, 1)
+        orders.append([int(row[0].asnumpy()) for row in data])
+    assert len({*orders[0], *orders[1]}) == 40
+    assert bool(set(orders[0]) & set(orders[1])) is not sharded and orders[0] != orders[1]
 
 
 @pytest.mark.parametrize("make", [mnist, slices, in_order, drawn])
