@@ -42,17 +42,12 @@ def environment(base: dict[str, str]) -> dict[str, str]:
     return result
 
 
-def _option(word: str) -> tuple[str, str | None]:
-    name, mark, value = word.partition("=")
-    return name, value if mark else None
-
-
 def _arguments(words: Sequence[str], variables: dict[str, str]) -> list[str]:
     """Return the arguments of the native msrun for those of MindSpore's."""
     options: list[str] = []
     rest = list(words)
     while rest and rest[0].startswith("-") and rest[0] != "--":
-        name, value = _option(rest.pop(0))
+        name, mark, value = rest.pop(0).partition("=")
         if name in ("-h", "--help", "--version"):
             options.append(name)
             if name != "--version":
@@ -61,7 +56,7 @@ def _arguments(words: Sequence[str], variables: dict[str, str]) -> list[str]:
         if name == "--rehearse":  # Ours, and without a value.
             variables["HOLDFAST_REHEARSE"] = "1"
             continue
-        if value is None:
+        if not mark:
             value = rest.pop(0) if rest else ""
         if name == "--cluster_time_out":
             variables["MS_TOPO_TIMEOUT"] = value

@@ -71,14 +71,6 @@ def begin(engine: Engine) -> None:
     engine.set_phase(Phase.ECHO)
 
 
-def rehearse(network: Any, inputs: tuple[Any, ...]) -> None:
-    """Make a step on scratch state."""
-    outputs = network(*inputs)
-    for part in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
-        if hasattr(part, "asnumpy"):
-            part.asnumpy()
-
-
 def wait(engine: Engine, drawn: tuple[int, bytes]) -> None:
     """Wait for the place, where a rehearsal has made its step."""
     gc.collect()  # Its data pipeline, whose threads would draw in the midst of the training.

@@ -224,6 +224,7 @@ class State:
             return
         differs = True
         rows, calm = batches(data, self._at.batch)
+        self._seed.take_back()
         for batch in rows:
             self._begin(differs)
             try:

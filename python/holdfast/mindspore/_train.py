@@ -231,7 +231,7 @@ class Run:
         """Make a step, or give the outputs of one that is done."""
         trainer = self._trainer
         if trainer.engine.rehearsing:
-            _rehearsal.rehearse(network, inputs)
+            dumps_outputs(network(*inputs), _MOST_OUTPUTS)  # That waits for them.
             raise Restart
         assert trainer.state is not None and trainer.cells is not None
         self.begin_as_usual()
@@ -310,5 +310,6 @@ def train_process(
             model._train_network = network
             begins_as_usual(manager)
             run.begin_as_usual()
+            trainer.seed.take_back()
         _rehearsal.wait(engine, drawn)
         parts.put_back(held)
