@@ -1,4 +1,4 @@
-"""state.epochs(...), state.steps(...) and state.stop() through kills: what runs again, and what not."""
+"""state.epochs(...), state.steps(...) and state.stop() through kills: what runs again."""
 
 from __future__ import annotations
 
@@ -183,7 +183,8 @@ for epoch in state.epochs(2):
 leave(state.n)
 """
     found = []
-    for name, kills in (("calm", [[], []]), ("job", [[[0, 1, 4], [1, 1, "saved", 0]], [[1, 2, 1]]])):
+    killed = [[[0, 1, 4], [1, 1, "saved", 0]], [[1, 2, 1]]]
+    for name, kills in (("calm", [[], []]), ("job", killed)):
         folder = tmp_path / name
         folder.mkdir()
         for run, these in enumerate(kills, 1):
