@@ -99,8 +99,9 @@ class Run:
         options += [f"--master_port={port}", "--join=True", "--log_dir=logs"]
         command = [str(PYTHON.parent / "msrun"), *options, "program.py"]
         if ours:
-            words = ["-m", "holdfast.mindspore", "msrun", *options, f"--spares={spares}"]
-            command = [str(PYTHON), *words, *(["--rehearse"] if rehearse else []), "program.py"]
+            kind = "--rehearse" if rehearse else f"--spares={spares}"
+            words = ["-m", "holdfast.mindspore", "msrun", *options, kind]
+            command = [str(PYTHON), *words, "program.py"]
         path = f"{PYTHON.parent}:{os.environ['PATH']}"
         self.begun = time.time()
         self.process = subprocess.Popen(
@@ -174,7 +175,7 @@ def kill(spares: int, rehearse: bool = False) -> None:
     try:
         run.wait_for(STEP, 60)
         if spares:
-            run.wait_for(r"(rehearsed all)" if rehearse else r"(waits for a place)", 1)
+            run.wait_for(r"(waits for a place)", spares)
         times = sorted(float(t) for n, _, t in run.found(STEP))[-41:]
         victim = strike(run, 0)
         end = time.monotonic() + LIMIT_S
@@ -246,7 +247,7 @@ if __name__ == "__main__":
     if "step" in wanted:
         median("step", TRAIN, EPOCHS="5")
     if "kill" in wanted:
-        kill(1, rehearse=True)
+        kill(2, rehearse=True)
         kill(1)
         kill(0)
     if "gasp" in wanted:

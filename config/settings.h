@@ -91,8 +91,8 @@ enum class Kind : std::uint8_t {
     "0: msrun lets every process of a MindSpore program import MindSpore by itself, in place of " \
     "forking them from one that has.")                                                            \
   X(rehearse, bool, kFlag, "HOLDFAST_REHEARSE", "0", 0, 1,                                        \
-    "1: a spare of a MindSpore program plays every rank up to a first step, so it runs the "      \
-    "script again and again beside the job. Set by msrun --rehearse.")
+    "1: a spare of a MindSpore program runs the script beside the job, up to a first step. "      \
+    "Set by msrun --rehearse.")
 
 struct Settings {
 #define HF_FIELD(field, type, ...) type field{};

@@ -68,7 +68,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         msrun(rest)  # MindSpore programs find Holdfast by its hook.
     if command in ("status", "clean", "settings", "--version"):
         _become("holdfast", words)
-    fail(f"there is no command '{command}'; there are run, verify, msrun, status, clean, settings, env")
+    fail(
+        f"there is no command '{command}'; "
+        "there are run, verify, msrun, status, clean, settings, env"
+    )
 
 
 if __name__ == "__main__":

@@ -46,8 +46,9 @@ def die(which: int, call: int, step: int) -> None:
     mark = Path(f"killed-{which}")
     if "kill" not in sys.argv or (rank, len(ended)) != (which, call) or mark.exists():
         return
-    log, end = Path("logs/spare_0.log"), time.monotonic() + 60
-    while which and "waits for a place" not in log.read_text():  # It has rehearsed.
+    logs, end = [Path(f"logs/spare_{i}.log") for i in range(2)], time.monotonic() + 60
+    # They have rehearsed.
+    while which and not all("waits for a place" in log.read_text() for log in logs):
         assert time.monotonic() < end
         time.sleep(0.01)
     mark.touch()

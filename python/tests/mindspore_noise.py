@@ -71,8 +71,8 @@ class Death(Callback):  # type: ignore[misc]
         if "kill" not in sys.argv or not mine.endswith("worker_1.log") or Path("killed").exists():
             return
         end = time.monotonic() + 60
-        log = Path("logs/spare_0.log")
-        while "waits for a place" not in log.read_text():
+        logs = [Path(f"logs/spare_{i}.log") for i in range(2)]
+        while not all("waits for a place" in log.read_text() for log in logs):
             assert time.monotonic() < end
             time.sleep(0.01)
         Path("killed").touch()

@@ -79,14 +79,14 @@ def trial(number: int, seed: int, folder: Path, calm: dict[str, Any]) -> dict[st
         else []
     )
     spares = draw.choice([0, 1])
-    options = draw.choice([(), ("--rehearse",)])
+    options = draw.choice([(), ("--rehearse",)]) if spares else ()
     path = folder / f"trial-{number}"
     with job(
         path,
         data,
         {**config, "kills": inside, "pause": 0.02},
         ranks=ranks,
-        spares=spares,
+        spares=None if options else spares,
         options=options,
     ) as run:
         victims = [] if inside else strike(run, draw, ranks, steps)

@@ -74,8 +74,8 @@ def test_mindspore_two_kills_leave_no_trace(
 ) -> None:
     kills = draw_kills(spares, 2, first, last, count=2)
     options = ("--rehearse",) if spares and config is GRAPH else ()
-    config_of_it = {**config, "kills": kills}
-    with job(tmp_path / "job", data, config_of_it, spares=spares, options=options) as run:
+    given = {"spares": None if options else spares, "options": options}
+    with job(tmp_path / "job", data, {**config, "kills": kills}, **given) as run:
         run.end()
         losses: dict[int, set[str]] = {}
         for _, step, loss in run.steps():
@@ -125,7 +125,7 @@ from mindspore.communication import get_rank, init
 ms.set_context(mode=ms.PYNATIVE_MODE)
 init()
 rank = get_rank()
-# A spare rehearses what has Model(...).train(...) in it; here it stops.
+# A spare rehearses what has Model(...).train(...) in it; a training in a loop is where it stops.
 total = nn.DistributedGradReducer(nn.Dense(1, 1).trainable_params(), mean=False)
 one = 1
 @ms.jit
@@ -135,7 +135,8 @@ for step in range(5):
     value = sum_and_one(ms.Tensor(np.float32([step + rank]))).asnumpy()
     print("SUM", step, float(value[0]), flush=True)
     if (step, rank) == (2, 1) and not os.path.exists("killed"):
-        while "has rehearsed all" not in open("logs/spare_0.log").read():
+        logs = [f"logs/spare_{i}.log" for i in range(2)]
+        while not all("waits for a place" in open(log).read() for log in logs):
             time.sleep(0.01)
         open("killed", "w").close()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -148,7 +149,11 @@ for step in range(20):
 def test_mindspore_sums_by_hand_are_those_of_all_ranks_after_a_kill_too(tmp_path: Path) -> None:
     (tmp_path / "sums.py").write_text(SUMS)
     run = Job(
-        tmp_path / "job", tmp_path, [str(tmp_path / "sums.py")], spares=1, options=("--rehearse",)
+        tmp_path / "job",
+        tmp_path,
+        [str(tmp_path / "sums.py")],
+        spares=None,
+        options=("--rehearse",),
     )
     try:
         run.end()

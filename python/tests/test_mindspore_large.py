@@ -37,7 +37,7 @@ def test_mindspore_what_callbacks_hold_and_large_things_are_as_without_kills(
     found = []
     for kind in ("calm", "kill"):
         program = [str(HERE / "mindspore_large.py"), kind]
-        run = Job(tmp_path / kind, tmp_path, program, spares=1, options=("--rehearse",))
+        run = Job(tmp_path / kind, tmp_path, program, spares=None, options=("--rehearse",))
         try:
             run.end()
         finally:
@@ -106,7 +106,8 @@ def test_mindspore_large_things_lie_in_files_and_are_written_when_they_change(
 
 def test_mindspore_much_data_is_left_out_before_it_ends_the_job() -> None:
     said: list[str] = []
-    held: Any = SimpleNamespace(**{f"texts{i}": [f"{j:040}" for j in range(1000)] for i in range(40)})
+    texts = [f"{j:040}" for j in range(1000)]
+    held: Any = SimpleNamespace(**{f"texts{i}": [*texts] for i in range(40)})
     kept = _callbacks.all_attributes([held], said.append)[0]
     assert 5 < len(kept) < 40 and "is not kept any more" in said[0]
     assert len(pickle.dumps(kept)) < 1 << 20

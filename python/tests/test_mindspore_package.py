@@ -9,14 +9,12 @@ import importlib.metadata
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
 from holdfast import _core
-from holdfast.mindspore import _engine, _gasp, _launch, _rehearsal, _role
+from holdfast.mindspore import _gasp, _launch, _role
 from mindio_ttp import controller_ttp
 from mindio_ttp import framework_ttp as tft
 from mindio_ttp._registry import registry
@@ -206,43 +204,3 @@ def test_mindspore_a_last_checkpoint_does_not_take_an_earlier_job_s_folder(
     _gasp._note(place, 12).touch()  # This job has written it: whoever saves next leaves it there.
     assert not _gasp._clear(tmp_path, 12, place)
     assert folder.exists()
-
-
-def test_mindspore_a_rehearsal_that_blocks_does_not_keep_the_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    class Blocks(_engine.Engine):
-        world_size = 1
-        rehearsing = True
-
-        def __init__(self) -> None:
-            self.thread = _engine._Thread()
-            self.begun, self.end = threading.Event(), threading.Event()
-
-        @property
-        def place(self) -> _core.Place:
-            assert self.begun.wait(60)
-            return _core.Place(0, 1, 7, 1, "", "", "job")
-
-        def set_phase(self, phase: _engine.Phase) -> None:
-            pass
-
-    def ends(code: int) -> NoReturn:
-        raise SystemExit(code)
-
-    engine = Blocks()
-    script = tmp_path / "train.py"
-    script.write_text(
-        "import sys\nsys.engine.begun.set()\nsys.engine.end.wait(60)\n# Model( .train("
-    )
-    monkeypatch.setattr(sys, "engine", engine, raising=False)
-    monkeypatch.setattr(sys, "argv", [str(script)])
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys, "stdout", sys.stdout)
-    monkeypatch.setattr(os, "_exit", ends)
-    monkeypatch.setattr(_rehearsal, "_LIMIT_S", 0.05)
-    with pytest.raises(SystemExit) as end:
-        _rehearsal.lead(engine)
-    engine.end.set()
-    assert end.value.code == 1
-    assert "--spares=0" in capsys.readouterr().err

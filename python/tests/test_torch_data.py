@@ -13,11 +13,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from holdfast.torch._mementos import Mementos  # noqa: E402
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler  # noqa: E402
 
 from holdfast._errors import UserError  # noqa: E402
 from holdfast.torch._data import Fetched, Mark, feeder_of, fingerprint  # noqa: E402
-from holdfast.torch._mementos import Mementos  # noqa: E402
 from holdfast.torch._position import Position, key_of  # noqa: E402
 from holdfast.torch._random import (  # noqa: E402
     _PASSES,

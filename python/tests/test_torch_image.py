@@ -14,8 +14,8 @@ from torch import nn  # noqa: E402
 from torch.testing._internal.two_tensor import TwoTensor  # noqa: E402
 
 from holdfast._errors import UserError  # noqa: E402
-from holdfast.torch._between import Between  # noqa: E402
 from holdfast.torch._image import Image, Kept  # noqa: E402
+from holdfast.torch._versions import Between  # noqa: E402
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "SGD": {"momentum": 0.9},

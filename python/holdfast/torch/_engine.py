@@ -132,10 +132,6 @@ class Engine:
 
     def open(self, private_bytes: int) -> _core.Session:
         """Open the state of this rank."""
-        if self.session is not None:
-            raise UserError(
-                "this process has a State already; give it everything a step depends on"
-            )
         _ = self.place  # A spare waits here; whatever asks for its rank afterwards is told it.
         self.early.end()
         self.session = self.worker.open(private_bytes=private_bytes, own_private=True)

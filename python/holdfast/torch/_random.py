@@ -91,3 +91,10 @@ def seed_of(generator: torch.Generator) -> int:
     now = generator.initial_seed()
     own, seed = _LAST.get(generator, (None, 0))
     return seed if own == now else now
+
+
+def seed_of_rank_0(generator: torch.Generator) -> int:
+    """Return the program's seed for a generator, as rank 0 has it."""
+    seed = torch.tensor([seed_of(generator)])
+    torch.distributed.broadcast(seed, 0)
+    return int(seed.item())

@@ -17,9 +17,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from holdfast._advice import advise, advise_of_attributes, plain_attributes
 from holdfast._errors import UserError
+from holdfast._trainers import see_that_accumulation_is_kept, unwrapped
 from holdfast._vars import LIMIT, Vars, see_that_it_is_plain
 from holdfast.torch import _ddp, _engine
-from holdfast.torch._between import Between
 from holdfast.torch._engine import Phase, say
 from holdfast.torch._hooks import HookState, is_hook_state, see_that_hooks_are_kept
 from holdfast.torch._kept import Kept
@@ -27,9 +27,8 @@ from holdfast.torch._once import ROOM, Results
 from holdfast.torch._optimizers import holds_trained
 from holdfast.torch._position import Progress, Sources
 from holdfast.torch._random import seeds_of_the_program
-from holdfast.torch._steps import Epochs, Steps, passes
-from holdfast.torch._versions import Versions
-from holdfast.torch._wrappers import see_that_accumulation_is_kept, unwrapped
+from holdfast.torch._steps import Steps, epochs, passes
+from holdfast.torch._versions import Between, Versions
 
 _Batch = TypeVar("_Batch")
 _Result = TypeVar("_Result")
@@ -200,7 +199,7 @@ class State:
         A replacement begins with the epoch of the last step that was done. What comes before
         steps() in that epoch runs again, and is taken back; what comes after it is made again.
         """
-        return iter(Epochs(self, n, start))
+        return epochs(self, n, start)
 
     def steps(self, data: Iterable[_Batch], epochs: int = 1) -> Steps[_Batch]:
         """Yield the batches of `data`, one step each; without state.epochs(), `epochs` times.

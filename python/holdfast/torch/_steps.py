@@ -9,10 +9,11 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast._errors import UserError
-from holdfast.torch._between import Between
+from holdfast._trainers import shared_generator, told, unwrapped
 from holdfast.torch._data import fingerprint, tells_its_position
 from holdfast.torch._engine import say
-from holdfast.torch._wrappers import seed_of_rank_0, shared_generator, told, unwrapped
+from holdfast.torch._random import seed_of_rank_0
+from holdfast.torch._versions import Between
 
 if TYPE_CHECKING:
     from holdfast.torch._position import Source
@@ -65,48 +66,34 @@ class Steps(Generic[_Batch]):
         return next(self._held)
 
 
-class Epochs:
-    """The numbers of epochs."""
-
-    def __init__(self, state: State, n: int, start: int) -> None:
-        """End before epoch `n`; `start`: where a job begins."""
-        if state.current_epoch is not None or state.turn:
-            raise UserError(
-                "state.epochs(...) is one loop around all state.steps(...) of the program"
-            )
-        self._state = state
-        self._n = n
-        self._start = start
-
-    def __iter__(self) -> Iterator[int]:
-        """Yield each."""
-        state, progress = self._state, self._state.progress
-        epoch = progress.position.epoch if progress.n else self._start
-        observer = state.engine.observer
-        try:
-            while epoch < self._n:
-                state.current_epoch, state.turn = epoch, 0
-                state.results.begin_epoch(epoch)
-                if observer is not None:
-                    observer.epoch_began(epoch)
-                yield epoch
-                if observer is not None:
-                    observer.epoch_ended(epoch)
-                epoch += 1
-                if progress.stopped or (epoch < self._n and self._wished(epoch - 1)):
-                    return
-        finally:
-            state.current_epoch, state.turn = None, 1
-
-    def _wished(self, epoch: int) -> bool:
-        """Return whether any rank wished to stop, in a step or after it."""
-        state = self._state
-        if not state.arrived:
-            return False  # No step was made here yet.
-        return bool(state.make_once((epoch, "stop"), state.versions.hear_wishes))
+def epochs(state: State, n: int, start: int) -> Iterator[int]:
+    """Yield the numbers of epochs before `n`; `start`: where a job begins."""
+    if state.current_epoch is not None or state.turn:
+        raise UserError("state.epochs(...) is one loop around all state.steps(...) of the program")
+    progress, observer = state.progress, state.engine.observer
+    epoch = progress.position.epoch if progress.n else start
+    try:
+        while epoch < n:
+            state.current_epoch, state.turn = epoch, 0
+            state.results.begin_epoch(epoch)
+            if observer is not None:
+                observer.epoch_began(epoch)
+            yield epoch
+            if observer is not None:
+                observer.epoch_ended(epoch)
+            epoch += 1
+            # Whether a rank wished to stop after its steps is known once a step was made here.
+            if progress.stopped or (epoch < n and state.arrived and _wished(state, epoch - 1)):
+                return
+    finally:
+        state.current_epoch, state.turn = None, 1
 
 
-def passes(state: State, data: Any, epochs: range, turn: int) -> Generator[Any]:
+def _wished(state: State, epoch: int) -> bool:
+    return bool(state.make_once((epoch, "stop"), state.versions.hear_wishes))
+
+
+def passes(state: State, data: Any, numbers: range, turn: int) -> Generator[Any]:
     """Yield the batches of passes `turn` of some epochs, one step each."""
     given, data = data, unwrapped(data)
     name = state.kept.name_of(data)
@@ -117,7 +104,7 @@ def passes(state: State, data: Any, epochs: range, turn: int) -> Generator[Any]:
     source = state.sources.of(data, state.progress.seeds, name)
     if not source.feeder.shows_its_end:
         state.sources.see_that_it_is_alone(data, turn if name is None else name)
-    for epoch in epochs:
+    for epoch in numbers:
         state.engine.see_that_no_step_is_open("state.steps(...)")
         yield from _one_pass(state, source, given, epoch, turn)
         if state.stopped:

@@ -10,12 +10,11 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
-
 from holdfast._errors import UserError
-from holdfast.torch._random import seed_of
 
 if TYPE_CHECKING:
+    import torch
+
     from holdfast.torch._position import Position
 
 _FABRICS: Final = ("lightning.fabric.wrappers", "lightning_fabric.wrappers")
@@ -102,13 +101,6 @@ def shared_generator(data: Any) -> torch.Generator | None:
         )
     found: torch.Generator | None = data.synchronized_generator
     return found
-
-
-def seed_of_rank_0(generator: torch.Generator) -> int:
-    """Return the program's seed for a generator, as rank 0 has it."""
-    seed = torch.tensor([seed_of(generator)]).view(torch.int64)
-    torch.distributed.broadcast(seed, 0)
-    return int(seed.item())
 
 
 def told(data: Any, epoch: int, batches: Iterator[Any], at: Position) -> Iterator[Any]:
