@@ -140,7 +140,7 @@ struct Identity {
   bool operator==(const Identity&) const = default;
 };
 
-// "the backward of AllGather 3 (elements: 64)"
+// "the backward of AllReduce 3 (sum, elements: 64)"
 std::string described(const Identity& which) {
   constexpr std::array<const char*, 4> kForward = {"AllReduce ", "AllGather ", "ReduceScatter ",
                                                    "Broadcast "};
@@ -151,13 +151,10 @@ std::string described(const Identity& which) {
   std::string text = which.backward != 0   ? std::string("the backward of ") + kBackward.at(kind)
                      : which.training != 0 ? "the sum of gradients "
                                            : kForward.at(kind);
-  return text + std::to_string(which.number) + " (elements: " + std::to_string(which.elements) +
-         ")";
+  return text + std::to_string(which.number) + " (" +
+         holdfast::capi::name_of(static_cast<hf_op>(which.op)) +
+         ", elements: " + std::to_string(which.elements) + ")";
 }
-
-constexpr const char* kRemedy =
-    "let all ranks run the same ones in one order; graphs do where a program leaves "
-    "memory_optimize_level at O1, which Holdfast sets";
 
 // Notes it where they are not at the same one.
 void agree(const Slot& slot, hf_group* group, const std::vector<Tensor>& tensors) {
@@ -175,10 +172,11 @@ void agree(const Slot& slot, hf_group* group, const std::vector<Tensor>& tensors
   if (status != HF_OK) return fail(status, hf_last_error());
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] == mine) continue;
-    return fail(HF_USER, "the ranks run different collectives: this one is at " + described(mine) +
-                             ", rank " + std::to_string(rank) + " of the group at " +
-                             described(all[rank]) + " (numbered as the program makes them); " +
-                             kRemedy);
+    return fail(
+        HF_USER,
+        "the ranks run different collectives: this one is at " + described(mine) + ", rank " +
+            std::to_string(rank) + " of the group at " + described(all[rank]) +
+            " (numbered as the program makes them); let all ranks run the same ones in one order");
   }
 }
 

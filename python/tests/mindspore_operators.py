@@ -1,6 +1,7 @@
 """A network with every collective that a script can make: mindspore_operators.py CONFIG.
 
 Nothing of Holdfast is in it. It prints its losses, and kills itself where the configuration says.
+It is small, since MindSpore runs such a graph in another order from the second step on.
 """
 
 from __future__ import annotations
@@ -26,40 +27,39 @@ init()
 ms.set_seed(1)
 rank, size = get_rank(), get_group_size()
 create_group("turned", list(reversed(range(size))))
-MANY = 70
+MANY = 70  # Of this many operators the last one is used.
 
 
-class Mixed(nn.Cell):  # type: ignore[misc]
-    """Operators that depend on each other, and others that do not, all with gradients."""
+class Reduced(nn.Cell):  # type: ignore[misc]
+    """Operators that do not depend on each other, some ready later; one is used twice."""
 
     def __init__(self) -> None:
         super().__init__()
         self.sum, self.other = ops.AllReduce(), ops.AllReduce(group="turned")
         self.most, self.least = ops.AllReduce(ops.ReduceOp.MAX), ops.AllReduce("min")
-        self.gather, self.scatter = ops.AllGather(), ops.ReduceScatter()
-        self.first = ops.Broadcast(0)
-        self.product = ops.AllReduce("prod")
+        self.late = [ops.AllReduce() for _ in range(MANY)][-1]
 
     def construct(self, x):  # type: ignore[no-untyped-def]
-        whole = self.gather(x)
-        part = self.scatter(ops.tanh(whole))
-        both = self.sum(x) + self.sum(x * x) + self.other(ops.sin(x))  # One is used twice.
-        ends = self.most(x) - self.least(x) + self.first((ops.cos(x),))[0]
-        product = self.product(ops.stop_gradient(ops.tanh(x[0, 0]) + 2))
-        here = ops.AllReduce()(x[0]) * ops.AllReduce()(x[1])  # Made while the graph is.
-        return part + 0.1 * both + 0.01 * ends + 0.001 * here / product
+        both = self.sum(ops.sin(ops.cos(ops.tanh(x)))) + self.sum(x) + self.other(ops.exp(x))
+        ends = self.most(ops.tanh(ops.sin(x))) - self.least(x) + self.late(ops.cos(x))
+        return x + 0.1 * both + 0.01 * ends
 
 
-class Many(nn.Cell):  # type: ignore[misc]
+class Moved(nn.Cell):  # type: ignore[misc]
+    """Operators of the other kinds, and some that are made while the graph is."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.many = [ops.AllReduce() for _ in range(MANY)]
+        self.gather, self.scatter = ops.AllGather(), ops.ReduceScatter()
+        self.first, self.product = ops.Broadcast(0), ops.AllReduce("prod")
 
     def construct(self, x):  # type: ignore[no-untyped-def]
-        total = x.sum()
-        for one in self.many:
-            total = total + 0.001 * one(x[0, 0])
-        return x + 0.001 * total
+        part = self.scatter(ops.tanh(ops.cos(self.gather(ops.sin(x)))))
+        own = self.scatter(self.gather(x))
+        first = self.first((ops.cos(x),))[0]
+        product = self.product(ops.stop_gradient(ops.tanh(x[0, 0]) + 2))
+        here = ops.AllReduce()(x[0]) * ops.AllReduce()(x[1])
+        return part + 0.1 * own + 0.01 * first + 0.001 * here / product
 
 
 class Loss(nn.Cell):  # type: ignore[misc]
@@ -97,7 +97,8 @@ class Watch(train.Callback):  # type: ignore[misc]
 draw = np.random.default_rng(rank)
 samples = draw.standard_normal((config["steps"] * 8, 6)).astype(np.float32)
 data = ds.NumpySlicesDataset((samples, samples[:, :4] ** 2), ["x", "y"], shuffle=False).batch(8)
-network = nn.SequentialCell(nn.Dense(6, 4), Mixed(), nn.Dense(4, 4), Mixed(), Many())
+parts = [{"reduced": Reduced, "moved": Moved}[name]() for name in config["parts"]]
+network = nn.SequentialCell(nn.Dense(6, 4), *parts)
 optimizer = nn.Momentum(network.trainable_params(), 0.001, 0.9)
 model = train.Model(network, Loss(), optimizer)
 model.train(1, data, callbacks=[Watch()])

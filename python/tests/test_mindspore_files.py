@@ -18,7 +18,8 @@ if not NEEDS_MINDSPORE.args[0]:
     import numpy as np
     from mindspore import nn
 
-    from holdfast.mindspore import _gasp, _pipeline
+    from holdfast.mindspore import _pipeline, _random
+    from mindio_ttp import _last
 
 
 def mnist(folder: Path) -> Any:
@@ -90,6 +91,25 @@ def read(make: Callable[[], Any], first: int, fast: bool) -> list[str]:
     return found
 
 
+def own_order_of(rank: int, call: int, seed: _random.DataSeed, **shards: int) -> list[int]:
+    """Return in which order a rank reads a data set that is made for a call of Model.train."""
+    data = ds.NumpySlicesDataset(np.arange(40), shuffle=True, **shards).map(lambda x: x).batch(1)
+    seed.give(data, rank, call)
+    found = [int(row[0].asnumpy()[0]) for row in data]
+    seed.take_back()
+    return found
+
+
+def test_mindspore_data_without_a_seed_is_parted_among_the_ranks() -> None:
+    ms.dataset.config.set_seed(5489)  # As nobody has set one.
+    seeds = [_random.DataSeed() for _ in range(2)]
+    for call in (1, 2):  # What a seed of the first call would make of the second's data.
+        parts = [own_order_of(r, call, seeds[r], num_shards=2, shard_id=r) for r in range(2)]
+        assert sorted(parts[0] + parts[1]) == list(range(40))
+        whole = [own_order_of(r, call, seeds[r]) for r in range(2)]
+        assert whole[0] != whole[1] and sorted(whole[0]) == list(range(40))
+
+
 @pytest.mark.parametrize("make", [mnist, slices, in_order, drawn])
 def test_mindspore_a_pipeline_that_draws_nothing_skips_to_the_same_batches(
     tmp_path: Path, make: Callable[[Path], Any]
@@ -131,7 +151,7 @@ def test_mindspore_the_last_checkpoint_has_the_bytes_of_mindspore_s_own(
             more = {"__exception_save__": True, "step_num": 70_000, "x": 1.5, "note": "später"}
             path = tmp_path / f"{slice_kb}-{quick}.ckpt"
             if quick:
-                with _gasp._quick_writer():
+                with _last._quick_writer():
                     ms.save_checkpoint(cell, str(path), append_dict=more)
             else:
                 ms.save_checkpoint(cell, str(path), append_dict=more)

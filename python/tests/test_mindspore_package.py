@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import _core
-from holdfast.mindspore import _gasp, _launch, _role
-from mindio_ttp import controller_ttp
+from holdfast.mindspore import _launch
+from mindio_ttp import _last, _switches, controller_ttp
 from mindio_ttp import framework_ttp as tft
 from mindio_ttp._registry import registry
 
@@ -132,7 +132,7 @@ def test_mindspore_msrun_takes_mindspore_s_options(capsys: pytest.CaptureFixture
 def test_mindspore_switches_say_whether_a_lost_process_ends_the_job(
     switches: str, expected: bool
 ) -> None:
-    assert _role.gasps({"MS_ENABLE_TFT": switches}) is expected
+    assert _switches.gasp({"MS_ENABLE_TFT": switches}) is expected
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_mindspore_each_name_of_the_documents_is_a_switch_or_explained(
     given: str, kept: str, remarks: int
 ) -> None:
     variables = {"MS_ENABLE_TFT": given}
-    said = _role.settle(variables)
+    said = _switches.settle(variables)
     assert (variables["MS_ENABLE_TFT"], len(said)) == (kept, remarks)
     assert all("MS_ENABLE_TFT asks for" in line and "not there" in line for line in said)
 
@@ -196,11 +196,11 @@ def test_mindspore_a_last_checkpoint_does_not_take_an_earlier_job_s_folder(
     for i in (1, 2):
         folder.mkdir()
         (folder / "old").write_text(str(i))
-        assert _gasp._clear(tmp_path, 12, place)
+        assert _last._clear(tmp_path, 12, place)
         assert not folder.exists()
         assert (tmp_path / f"{folder.name}.earlier-{i}" / "old").read_text() == str(i)
-    assert _gasp._clear(tmp_path, 12, place)
+    assert _last._clear(tmp_path, 12, place)
     folder.mkdir()
-    _gasp._note(place, 12).touch()  # This job has written it: whoever saves next leaves it there.
-    assert not _gasp._clear(tmp_path, 12, place)
+    _last._note(place, 12).touch()  # This job has written it: whoever saves next leaves it there.
+    assert not _last._clear(tmp_path, 12, place)
     assert folder.exists()

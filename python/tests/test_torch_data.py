@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import random
-import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,18 +12,19 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from holdfast.torch._mementos import Mementos  # noqa: E402
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler  # noqa: E402
 
 from holdfast._errors import UserError  # noqa: E402
 from holdfast.torch._data import Fetched, Mark, feeder_of, fingerprint  # noqa: E402
-from holdfast.torch._position import Position, key_of  # noqa: E402
-from holdfast.torch._random import (  # noqa: E402
-    _PASSES,
-    add_passes_of_seeds,
-    passes_of_seeds,
-    seed_all,
-)
+from holdfast.torch._position import Position, Sources  # noqa: E402
+from holdfast.torch._random import Seeds, note, seed_of  # noqa: E402
+from holdfast.torch._steps import _with_parts_of_its_own  # noqa: E402
+
+SEEDS = Seeds(5, 6, 7)
+
+
+def seed_all(seed: int) -> None:
+    SEEDS.derive(seed).set()
 
 
 class Noisy(Dataset[Any]):
@@ -36,7 +36,7 @@ class Noisy(Dataset[Any]):
 
 
 def read(loader: Any, epoch: int, skip: int = 0) -> list[Any]:
-    return [b.tolist() for b in feeder_of(loader, 5).start(epoch, skip, None)]
+    return [b.tolist() for b in feeder_of(loader, SEEDS).start(epoch, epoch, skip, None)]
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -75,7 +75,7 @@ def test_torch_the_order_does_not_depend_on_the_step_that_asks_for_it(
 ) -> None:
     def first(skip: int, step: int) -> list[Any]:
         loader: Any = DataLoader(Noisy(), 4, num_workers=workers, **order)
-        batches = feeder_of(loader, 5).start(1, skip, None)
+        batches = feeder_of(loader, SEEDS).start(1, 1, skip, None)
         found = []
         for at in range(skip, 5):
             seed_all(1000 * step + at)  # As steps() does, before it fetches.
@@ -101,7 +101,7 @@ class Underrated(Sampler[list[int]]):
 def test_torch_a_sampler_gives_all_that_it_has_whatever_length_it_says() -> None:
     def batches(skip: int) -> list[Any]:
         loader: Any = DataLoader(Noisy(), batch_sampler=Underrated())
-        return [batch.tolist() for batch in feeder_of(loader, 5).start(0, skip, None)]
+        return [batch.tolist() for batch in feeder_of(loader, SEEDS).start(0, 0, skip, None)]
 
     assert len(batches(0)) == 6
     assert batches(2) == batches(0)[2:]
@@ -109,12 +109,12 @@ def test_torch_a_sampler_gives_all_that_it_has_whatever_length_it_says() -> None
 
 def test_torch_an_order_that_is_drawn_bit_by_bit_disturbs_no_other_generator() -> None:
     loader: Any = DataLoader(Noisy(), 4, sampler=Endless())
-    batches = feeder_of(loader, 5).start(1, 0, None)
+    batches = feeder_of(loader, SEEDS).start(1, 1, 0, None)
     next(batches)
     seed_all(9)
     drawn = random.random()
     seed_all(9)
-    tickets = iter(feeder_of(loader, 5)._tickets)  # type: ignore[attr-defined]
+    tickets = iter(feeder_of(loader, SEEDS)._tickets)  # type: ignore[attr-defined]
     for _ in range(3):
         next(tickets)
     assert random.random() == drawn
@@ -125,9 +125,9 @@ def test_torch_epochs_differ_and_the_loaders_own_generator_is_followed() -> None
         return DataLoader(Noisy(), 4, shuffle=True, generator=torch.Generator().manual_seed(3))
 
     assert read(loader(), 0) != read(loader(), 1)
-    feeder = feeder_of(loader(), 5)
-    first = [b.tolist() for b in feeder.start(0, 0, None)]
-    second = [b.tolist() for b in feeder.start(1, 0, None)]
+    feeder = feeder_of(loader(), SEEDS)
+    first = [b.tolist() for b in feeder.start(0, 0, 0, None)]
+    second = [b.tolist() for b in feeder.start(1, 1, 0, None)]
     assert read(loader(), 0) == first
     assert read(loader(), 1) == second  # Also in a process that has not seen epoch 0.
 
@@ -147,14 +147,13 @@ def test_torch_a_generator_that_state_keeps_is_the_loaders_and_the_bodys() -> No
         g = torch.Generator().manual_seed(3)
         loader: Any = DataLoader(Noisy(), 4, shuffle=True, generator=g)
         if kept is not None:  # As State does.
-            seeds, state = kept
-            _PASSES.clear()
-            add_passes_of_seeds(seeds)
+            seed, state = kept
+            note(g, seed, 1)
             g.set_state(state)
         drawn = []
-        for batch in feeder_of(loader, 5).start(1, done, None):
+        for batch in feeder_of(loader, SEEDS).start(1, 1, done, None):
             drawn.append((batch.tolist(), float(torch.rand(1, generator=g))))
-            states.append((passes_of_seeds(), g.get_state()))
+            states.append((seed_of(g), g.get_state()))
         return drawn
 
     states: list[Any] = []
@@ -188,11 +187,11 @@ class Counting:
 
 
 def test_torch_an_iterable_with_state_dict_goes_on_where_it_was() -> None:
-    feeder = feeder_of(Counting(), 5)
-    batches = feeder.start(0, 0, None)
+    feeder = feeder_of(Counting(), SEEDS)
+    batches = feeder.start(0, 0, 0, None)
     assert [next(batches), next(batches)] == [1, 2]
     state = feeder.state()
-    assert list(feeder_of(Counting(), 5).start(0, 2, Mark(state))) == [3, 4, 5, 6]
+    assert list(feeder_of(Counting(), SEEDS).start(0, 0, 2, Mark(state))) == [3, 4, 5, 6]
 
 
 class Flow:
@@ -248,28 +247,26 @@ class Itself(Flow):
 
 
 def in_turns(
-    at: Position, choose: Callable[[int], tuple[Any, int]], passes: range, leave_after: int = 99
+    at: Position, choose: Callable[[int], tuple[Any, str]], passes: range
 ) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """Make passes over sources, each with a key; yield each step's batch and its image."""
+    """Make passes over sources, each with its name; yield each step's batch and its image."""
+    sources = Sources(at)
+    begun = at.epoch if at.index else -1
     for epoch in passes:
-        data, key = choose(epoch)
-        source = at.source_of(data, 5, key)
-        if epoch < at.epoch:
-            at.pass_over(epoch, source)
+        data, name = choose(epoch)
+        source = sources.of(data, SEEDS, name)
+        if epoch < begun:
+            source.pass_over(0)
             continue
-        if at.begin(epoch, source):
-            source.pass_over()
-        else:
-            for batch in source.batches(lambda before: None):
-                at.index += 1
-                is_last = at.index == leave_after
-                if is_last:
-                    at.leave(epoch)
-                at.see_ahead()
-                yield batch, at.objects()
-                if is_last:
-                    break
-        at.end(epoch)
+        if epoch == begun:
+            source.arrive()
+        if at.begin(epoch, 0):
+            source.pass_over(0)
+            continue
+        for batch in source.batches(lambda before: None):
+            at.index += 1
+            at.see_ahead()
+            yield batch, at.objects()
 
 
 def resumed(image: Any) -> Position:
@@ -278,21 +275,18 @@ def resumed(image: Any) -> Position:
     return position
 
 
-@pytest.mark.parametrize("leave_after", [1, 2, 9])
 @pytest.mark.parametrize("kind", [Flow, Resumed, Itself, Counting])
-def test_torch_a_replacement_goes_on_with_the_pass_that_follows(
-    kind: Any, leave_after: int
-) -> None:
+def test_torch_a_replacement_goes_on_with_the_pass_that_follows(kind: Any) -> None:
     def made(at: Position, first: int = 0) -> Iterator[tuple[int, tuple[Any, ...]]]:
         sources = [kind(), kind()]
-        return in_turns(at, lambda e: (sources[e % 2], e % 2), range(first, 8), leave_after)
+        return in_turns(at, lambda e: (sources[e % 2], f"source{e % 2}"), range(first, 8))
 
     steps = list(made(Position()))
     assert len(steps) >= 6
     for done, (_, image) in enumerate(steps, 1):
         expected = [batch for batch, _ in steps[done:]]
         assert [batch for batch, _ in made(resumed(image))] == expected, done
-        at = resumed(image)  # As range(state.epoch, 8): its first source may be the second one.
+        at = resumed(image)  # As state.epochs(8): its first source may be the second one.
         assert [batch for batch, _ in made(at, at.epoch)] == expected, done
 
 
@@ -310,40 +304,37 @@ def late(g: torch.Generator, epoch: int) -> None:
 def test_torch_a_seed_that_the_program_sets_between_passes_counts_in_all_processes_alike(
     seed: Callable[[torch.Generator, int], None], is_kept: bool
 ) -> None:
-    def process(image: Any = None, from_there: bool = False) -> Iterator[tuple[Any, Any]]:
-        _PASSES.clear()
+    def process(image: Any = None) -> Iterator[tuple[Any, Any]]:
         g = torch.Generator().manual_seed(3)
         loader: Any = DataLoader(Noisy(), 4, shuffle=True, generator=g)
         at = Position()
         if image is not None:
-            position, passes, state = image
+            position, state = image
             at = resumed(position)
-            add_passes_of_seeds(passes)
         begun = at.epoch
 
-        def choose(epoch: int) -> tuple[Any, int]:
+        def choose(epoch: int) -> tuple[Any, str]:
             seed(g, epoch)
             if image is not None and is_kept and epoch == begun:
                 g.set_state(state)
-            return loader, 0
+            return loader, "loader"
 
-        for batch, position in in_turns(at, choose, range(begun if from_there else 0, 4)):
-            yield batch.tolist(), (position, passes_of_seeds(), g.get_state())
+        for batch, position in in_turns(at, choose, range(begun, 4)):
+            yield batch.tolist(), (position, g.get_state())
 
     steps = list(process())
     for done, (_, image) in enumerate(steps, 1):
         expected = [batch for batch, _ in steps[done:]]
         assert [batch for batch, _ in process(image)] == expected, done
-        assert [batch for batch, _ in process(image, from_there=True)] == expected, done
 
 
 def test_torch_a_seed_of_the_programs_has_its_effect_from_the_pass_on_that_follows() -> None:
     def second(seeds: tuple[int, int]) -> list[Any]:
         g = torch.Generator()
-        feeder = feeder_of(DataLoader(range(20), 20, shuffle=True, generator=g), 5)
+        feeder = feeder_of(DataLoader(range(20), 20, shuffle=True, generator=g), SEEDS)
         for epoch, seed in enumerate(seeds):
             g.manual_seed(seed)
-            order = [b.tolist() for b in feeder.start(epoch, 0, None)]
+            order = [b.tolist() for b in feeder.start(epoch, epoch, 0, None)]
         return order
 
     assert second((1, 2)) == second((3, 2)) != second((1, 3))
@@ -359,7 +350,7 @@ def test_torch_torchs_own_generator_which_steps_seed_has_the_seed_of_state() -> 
 def test_torch_a_source_that_follows_another_takes_nothing_of_it() -> None:
     def made(at: Position, first: int = 0) -> Iterator[tuple[int, tuple[Any, ...]]]:
         one, two, three = Flow(), Flow(), Flow()
-        choice = [(one, 1)] * 2 + [(two, 2)] * 2 + [(three, 3)]
+        choice = [(one, "one")] * 2 + [(two, "two")] * 2 + [(three, "three")]
         return in_turns(at, lambda e: choice[e], range(first, 5))
 
     steps = list(made(Position()))
@@ -369,49 +360,28 @@ def test_torch_a_source_that_follows_another_takes_nothing_of_it() -> None:
         assert follow == [batch for batch, _ in steps[done:]], done
 
 
-def test_torch_sources_that_look_alike_are_not_mixed_up() -> None:
-    sources = [Flow(), Flow(), Flow()]
-    steps = list(in_turns(Position(), lambda e: (sources[e % 3], 0), range(4)))
-    at = resumed(steps[-1][1])
-    again = in_turns(at, lambda e: ([Flow(), Flow(), Flow()][e % 3], 0), range(at.epoch, 6))
-    with pytest.raises(UserError, match="which source of data feeds pass 4: 2 that fed"):
-        list(again)
+def test_torch_two_sources_without_names_that_tell_their_positions_are_refused() -> None:
+    one, two = Flow(), Flow()
+    sources = Sources(Position())
+    for source in (one, two):
+        sources.of(source, SEEDS, None)
+    sources.see_that_it_is_alone(one, 0)
+    sources.see_that_it_is_alone(one, 0)
+    with pytest.raises(UserError, match="give both to State by names"):
+        sources.see_that_it_is_alone(two, 0)
 
 
 def test_torch_what_the_program_has_dropped_is_not_held() -> None:
     made: list[Any] = []
 
-    def choose(epoch: int) -> tuple[Any, int]:
+    sources = Sources(Position())
+    for epoch in range(6):
         source: Any = Flow() if epoch % 2 else DataLoader(Noisy(), 4)
         made.append(weakref.ref(source))
-        return source, 0
-
-    at = Position()
-    for _, image in in_turns(at, choose, range(6)):
-        assert len(pickle.dumps(image)) < 400, image
+        sources.of(source, SEEDS, "name")
+        del source
     assert [source() for source in made] == [None] * 6
-    assert not at._entries
-
-
-def test_torch_a_source_is_known_by_the_programs_names_for_it() -> None:
-    class Trainer:
-        def __init__(self) -> None:
-            self.train, self.val = Flow(), Flow()
-
-        def key(self, data: Any) -> int:
-            return key_of(data, sys._getframe())
-
-    def of_a_process() -> tuple[int, int]:
-        trainer = Trainer()
-        return trainer.key(trainer.train), trainer.key(trainer.val)
-
-    assert of_a_process() == of_a_process()
-    assert len(set(of_a_process())) == 2
-    first = second = Flow()
-    keys = [key_of(first, sys._getframe())]
-    first = Flow()
-    keys += [key_of(first, sys._getframe()), key_of(second, sys._getframe())]
-    assert len(set(keys)) == 3
+    assert not sources._entries
 
 
 def test_torch_an_error_of_the_next_batch_is_not_that_of_the_step_before() -> None:
@@ -434,7 +404,7 @@ class Stream(IterableDataset[int]):
 @pytest.mark.parametrize("source", [DataLoader(Stream()), iter([1, 2]), (i for i in range(3))])
 def test_torch_a_loader_that_can_not_tell_its_position_is_refused(source: Any) -> None:
     with pytest.raises(UserError, match="can not tell"):
-        feeder_of(source, 5)
+        feeder_of(source, SEEDS)
 
 
 def test_torch_a_batch_that_was_changed_in_place_is_noticed() -> None:
@@ -445,14 +415,30 @@ def test_torch_a_batch_that_was_changed_in_place_is_noticed() -> None:
     assert fingerprint(batch) != before
 
 
-def test_torch_a_batch_gets_back_what_a_void_step_has_taken_out_of_it() -> None:
-    x, batch = torch.zeros(2), {"labels": torch.ones(2), "more": [1]}
-    usual = dict(batch)
-    given = Mementos(set(), with_tensors=False)
-    given.add((x, batch))
-    batch.pop("labels")
-    batch["more"].append(x.add_(1))  # type: ignore[attr-defined]
-    given.see()
-    given.put_back()
-    assert batch == usual
-    assert (batch["more"], x.tolist()) == ([1], [1, 1])
+def test_torch_a_body_may_take_parts_out_of_a_batch() -> None:
+    x = torch.zeros(2)
+    batch = (x, {"labels": torch.ones(2), "more": [1]})
+    again = _with_parts_of_its_own(batch)
+    batch[1].pop("labels")
+    batch[1]["more"].append(2)
+    assert again[0] is x and again[1]["labels"].tolist() == [1, 1] and again[1]["more"] == [1]
+
+
+class Drawing(Dataset[Any]):
+    """A data set with a generator of its own."""
+
+    def __init__(self) -> None:
+        self.generator = random.Random(1)
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, i: int) -> Any:
+        return {"x": [torch.tensor(self.generator.random())]}
+
+
+def test_torch_a_data_set_whose_items_can_not_be_given_again_is_refused() -> None:
+    sources = Sources(Position())
+    sources.of(DataLoader(Noisy(), 4), SEEDS, None)
+    with pytest.raises(UserError, match="item 0 of the data set Drawing is not the same"):
+        sources.of(DataLoader(Drawing(), 4), SEEDS, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import types
 import weakref
 from typing import Any
 
@@ -14,7 +15,6 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
-from torch.utils.data import DistributedSampler  # noqa: E402
 
 import holdfast.torch as hf  # noqa: E402
 from holdfast._core import Status  # noqa: E402
@@ -306,24 +306,6 @@ def test_torch_a_ddp_that_has_made_steps_is_refused() -> None:
         _ddp.settle(ddp, _engine.start(managed=True))
 
 
-def test_torch_a_spare_makes_its_sampler_before_it_has_a_rank(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    engine = _engine.start(managed=True)
-    monkeypatch.setattr(engine, "_spare", True)
-    monkeypatch.setattr(engine, "_place", None)
-    sampler = DistributedSampler([0, 1, 2], num_replicas=1)
-    assert engine.waits_spare  # It has not waited.
-    assert len(sampler) == 3
-    assert engine.waits_spare
-    monkeypatch.setattr(engine._job, "_place", engine._job.place._replace(rank=1))
-    sampler.num_replicas = 3
-    sampler.num_samples, sampler.total_size, sampler.shuffle = 1, 3, False
-    assert list(sampler) == [1]  # Not what rank 0 has.
-    assert not engine.waits_spare
-    assert type(sampler) is DistributedSampler
-
-
 def test_torch_a_spare_has_its_place_when_its_state_is_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -335,8 +317,9 @@ def test_torch_a_spare_has_its_place_when_its_state_is_open(
     class Worker:
         solo = True
 
-        def open(self, **_: Any) -> None:
+        def open(self, **_: Any) -> Any:
             known.append(engine.place_known)
+            return types.SimpleNamespace(end_on_exit=lambda: None)
 
     monkeypatch.setattr(engine, "worker", Worker())
     engine.open(private_bytes=8)

@@ -326,53 +326,6 @@ def test_torch_what_is_kept_within_a_dict_stays_the_same_object() -> None:
     losses.append(2.0)
     history["accuracy"] = []
     seen.add(2)
-    kept.change({}, set(), objects)
+    kept.restore({}, set(), objects)
     assert best == {"loss": 3.0, "history": {"loss": [1.0]}, "seen": {1}}
     assert best["history"] is history and history["loss"] is losses and best["seen"] is seen
-
-
-class Counting(nn.Linear):
-    """Has in attributes what its forward changes, and what it makes there."""
-
-    def __init__(self) -> None:
-        super().__init__(2, 2)
-        self.calls, self.name = 0, "none"
-        self.hidden, self.scale = None, (torch.ones(2), torch.ones(1))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        self.name = f"call {self.calls}"
-        self.last = x.sum().item()
-        self.hidden = x.sum().detach() + (0 if self.hidden is None else self.hidden)
-        self.scale[0].mul_(2)
-        self.bound = self.weight.detach()
-        return super().forward(x)
-
-    def now(self) -> list[Any]:
-        last = getattr(self, "last", None)
-        hidden = None if self.hidden is None else self.hidden.item()
-        return [self.calls, self.name, hidden, self.scale[0].tolist(), last]
-
-
-def test_torch_what_a_module_has_in_plain_attributes_is_brought_back() -> None:
-    one, other = Counting(), Counting()
-    images, states = [], []
-    kept = Kept()
-    kept.add("model", nn.Sequential(one))
-    image = Image(kept, {})
-    for n in range(3):
-        memory = bytearray(image.bytes)
-        image.write(memoryview(memory), {}, with_gradients=False)
-        images.append(memory)
-        states.append(one.now())
-        one(torch.full((1, 2), float(n)))
-    successor = Kept()
-    successor.add("model", nn.Sequential(other))
-    other(torch.ones(1, 2))  # As a spare that has rehearsed a step; its attributes were those.
-    for n in (1, 0, 2):
-        image.read(memoryview(images[n]))
-        assert one.now()[:4] == states[n][:4]
-    for n in (2, 1):
-        Image(successor, {}).read(memoryview(images[n]))
-        assert other.now() == states[n]
-    assert other.bound.data_ptr() == other.weight.data_ptr()

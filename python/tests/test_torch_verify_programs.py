@@ -13,7 +13,6 @@ from torch_job import needs_torch
 # What only a kill shows, or a loop of its own: the others are in many.py, all at once.
 FEW = {
     "sliced": "i",
-    "own_generator": "task.loader.dataset.rng",
     "installed": "tinytrainer",
     "next_batch": "x",
 }
@@ -48,6 +47,13 @@ def test_torch_verify_catches(tmp_path: Path, program: str) -> None:
 
 @needs_torch
 @pytest.mark.kill
+def test_torch_verify_passes_on_what_holdfast_refuses_itself(tmp_path: Path) -> None:
+    code, text, report = verify(tmp_path, "own_generator.py")
+    assert code == 1 and "Noisy" in report["refused"] and report["refused"] in text
+
+
+@needs_torch
+@pytest.mark.kill
 @nightly
 @pytest.mark.parametrize("program", MANY)
 def test_torch_verify_catches_each_alone(tmp_path: Path, program: str) -> None:
@@ -65,7 +71,7 @@ def test_torch_verify_says_that_a_program_does_not_repeat_itself(tmp_path: Path)
 @needs_torch
 @pytest.mark.kill
 @nightly
-@pytest.mark.parametrize("program", [*FEW, *MANY, "seeded_by_time"])
+@pytest.mark.parametrize("program", [*FEW, *MANY, "own_generator", "seeded_by_time"])
 def test_torch_verify_passes_what_was_put_right(tmp_path: Path, program: str) -> None:
     code, text, report = verify(tmp_path, f"{program}.py", "kept")
     assert code == 0 and report["equal"], text

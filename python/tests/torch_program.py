@@ -237,7 +237,7 @@ def main(config: dict[str, Any], folder: str) -> None:
         killer.at("between")
         return loss.item()
 
-    total = 0.0  # State does not know it.
+    run = state.vars(total=0.0)
     if config["own_loop"]:
         while state.n < 20:
             generator = torch.Generator().manual_seed(100 + state.n)
@@ -246,16 +246,16 @@ def main(config: dict[str, Any], folder: str) -> None:
                 torch.randint(0, 4, (8,), generator=generator),
             )
             with state.step():
-                total += body(x, y)
+                run.total += body(x, y)
     else:
         for x, y in state.steps(loader, epochs=config["epochs"]):
-            total += body(x, y)
+            run.total += body(x, y)
     result = {
         "n": state.n,
         "scale": scaler.get_scale(),
         "rate": scheduler.get_last_lr(),
         "losses": seen["losses"],
-        "total": total,
+        "total": run.total,
         "done": done,
         "beside": any(thread.name == "holdfast-sums" for thread in threading.enumerate()),
         "moved": len(engine.buckets.moved),

@@ -6,14 +6,15 @@ that, as a user's does. What it is compared with need not, nor what is replaced 
 
 from __future__ import annotations
 
+import atexit
 import json
 import multiprocessing
 import os
-import runpy
 import secrets
 import signal
 import sys
 import time
+import types
 from collections.abc import Callable
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
@@ -42,8 +43,16 @@ def _live(
 
 
 def _program(*words: str) -> None:
+    """Be a program, and end as one does: with exit handlers, while its variables are there."""
     sys.argv = list(words)
-    runpy.run_path(words[0], run_name="__main__")
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__file__ = words[0]
+    try:
+        exec(compile(Path(words[0]).read_text(), words[0], "exec"), main.__dict__)
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
+    atexit._run_exitfuncs()
 
 
 def _text(text: str) -> None:

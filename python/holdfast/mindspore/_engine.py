@@ -16,6 +16,7 @@ from holdfast import _core
 from holdfast._errors import UserError
 from holdfast.mindspore import _operators, _role, _script
 from holdfast.mindspore._imported import COMPILERS, either
+from mindio_ttp import _switches
 
 if TYPE_CHECKING:
     from holdfast.mindspore._trainer import Trainer
@@ -48,7 +49,7 @@ class Engine:
     def __init__(self) -> None:
         """Start the worker; MindSpore's own cluster is not started, so its role is hidden."""
         self.job: Final = holdfast.init()
-        self.gasps: Final = _role.gasps()
+        self.gasps: Final = _switches.gasp(os.environ)
         self.tft: Final = bool(os.environ.get("MS_ENABLE_TFT"))
         self.by_agent: Final = bool(os.environ.get("HOLDFAST_ATTEMPT"))
         # With a role in the environment MindSpore's C++ would form a cluster of its own.

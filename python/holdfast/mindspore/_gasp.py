@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import os
-import shutil
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, Final
 
 import holdfast
-from holdfast import _core
 from holdfast._errors import Error, MarkedError
-from holdfast.mindspore import _image
-from holdfast.mindspore._engine import Engine, say
-
-# MindSpore from 2.8 on writes the first name; the documents, and 2.7, have the second.
-_NAME: Final = "ttp_saved_checkpoints-step_"
-_OLD_NAME: Final = "tft_saved_checkpoints-step_"
+from holdfast.mindspore._engine import Engine
+from mindio_ttp import _last
 
 
 def gasp(engine: Engine, session: holdfast.Session, saves: bool) -> None:
@@ -30,7 +19,7 @@ def gasp(engine: Engine, session: holdfast.Session, saves: bool) -> None:
     if session.version == 0:
         raise engine.job.fail("a process was lost before the first step; there is nothing to save")
     try:
-        where = _save(engine.place)
+        where = _last.save(engine.place)
     except Error:
         raise
     except Exception as error:
@@ -38,150 +27,3 @@ def gasp(engine: Engine, session: holdfast.Session, saves: bool) -> None:
             f"a process was lost, and its last checkpoint could not be written: {error}"
         ) from error
     raise engine.job.fail(f"a process was lost; the state after its last step is in {where}")
-
-
-def warm_up(place: _core.Place) -> None:
-    """Write a small checkpoint and drop it: the first one of a process imports and looks things up.
-
-    In the gasp that would be a good part of the time for which a second fault could come.
-    """
-    import mindspore as ms
-
-    if not place.directory:
-        return
-    path = Path(place.directory) / f"mindspore-warm-up-{place.rank}.ckpt"
-    with contextlib.suppress(OSError, RuntimeError, ValueError):
-        thing = {"name": "x", "data": ms.Parameter(ms.Tensor([0.0]), name="x")}
-        ms.save_checkpoint([thing], str(path), integrated_save=False, append_dict={"step_num": 0})
-    path.unlink(missing_ok=True)
-
-
-def _save(place: _core.Place) -> str:
-    from mindio_ttp._registry import registry
-
-    if "save_ckpt" not in registry.handlers:
-        raise Error(
-            "the program has no TrainFaultTolerance (or TFTRegister) among its callbacks, which "
-            "says where to"
-        )
-    step = registry.step
-    path = getattr(registry.handlers["save_ckpt"][1], "ckpt_save_path", None)
-    if path is not None and not _clear(Path(path), step, place):
-        return str(Path(path) / f"{_NAME}{step}")  # Another has, and was lost then.
-    with _quick_writer():
-        registry.call("save_ckpt", step, [{"type": 1, "ranks": [place.rank]}], registry.args)
-    registry.call("rename", step)
-    if path is None:
-        return "its ckpt_save_fn's file"
-    old = Path(path) / f"{_OLD_NAME}{step}"
-    if old.is_dir() and not old.is_symlink():
-        old.rename(Path(path) / f"{_NAME}{step}")  # 2.7: then _link() gives it both names.
-    _note(place, step).touch()
-    return _link(Path(path), step)
-
-
-@contextlib.contextmanager
-def _quick_writer() -> Iterator[None]:
-    """Let MindSpore write each value of a checkpoint from its memory, the same bytes.
-
-    Its own way (serialization.py:513) copies each four times, through protobuf's Python classes.
-    """
-    from mindspore.train import serialization
-
-    usual = serialization._write_parameter_bytes_data
-    chunk = 1024 * serialization.SLICE_SIZE
-
-    def write(
-        name: str, value: Any, f: Any, enc_key: Any, plain: Any, crc: int = 0, *rest: Any
-    ) -> Any:
-        if enc_key is not None or any(rest):
-            return usual(name, value, f, enc_key, plain, crc, *rest)
-        content = memoryview(value[2].get_bytes())
-        for at in range(0, len(content), chunk):
-            part = content[at : at + chunk]
-            f.write(frame(name, value[0], value[1], len(part)))
-            f.write(part)
-        return crc, 0
-
-    serialization._write_parameter_bytes_data = write
-    try:
-        yield
-    finally:
-        serialization._write_parameter_bytes_data = usual
-
-
-def frame(name: str, shape: Sequence[int], kind: str, size: int) -> bytes:
-    """Return what stands before the `size` bytes of a value in a checkpoint (checkpoint.proto)."""
-    tag, text = name.encode(), kind.encode()
-    tensor = b"".join(b"\x08" + _number(length) for length in shape)
-    tensor += b"\x12" + _number(len(text)) + text + b"\x1a" + _number(size)
-    value = b"\x0a" + _number(len(tag)) + tag + b"\x12" + _number(len(tensor) + size)
-    return b"\x0a" + _number(len(value) + len(tensor) + size) + value + tensor
-
-
-def _number(value: int) -> bytes:
-    """Return a number as protobuf writes it."""
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*found, value])
-
-
-def _note(place: _core.Place, step: int) -> Path:
-    """Return the file that says that this job has written its checkpoint of a step."""
-    return Path(place.directory) / f"mindspore-gasp-{place.run_id}-{step}"
-
-
-def _clear(path: Path, step: int, place: _core.Place) -> bool:
-    """Make way for the checkpoint of a step; return False if this job has written it already."""
-    if _note(place, step).exists() and (path / f"{_NAME}{step}").exists():
-        return False
-    for folder in (path / f"{_OLD_NAME}{step}", path / f"{_NAME}{step}"):
-        shutil.rmtree(path / f"{folder.name}_tmp", ignore_errors=True)
-        if folder.is_symlink():
-            folder.unlink()  # 2.7 could not give its folder this name.
-        elif folder.exists():
-            aside = next(
-                name
-                for name in (path / f"{folder.name}.earlier-{i}" for i in itertools.count(1))
-                if not os.path.lexists(name)
-            )
-            folder.rename(aside)
-            say(f"{folder} is of an earlier job; it is moved to {aside}")
-    return True
-
-
-def _link(path: Path, step: int) -> str:
-    with contextlib.suppress(FileExistsError):
-        os.symlink(f"{_NAME}{step}", path / f"{_OLD_NAME}{step}")
-    return str(path / f"{_NAME}{step}")
-
-
-def save_image(session: holdfast.Session, place: _core.Place) -> str:
-    """Write the checkpoint where no process of the training is left; return what to say."""
-    values, objects = _image.contents(session.private(session.version))
-    where: dict[str, Any] | None = objects.get("gasp")
-    if where is None:
-        return "all processes were lost, and no callback says where to save their state"
-    for name in ("MS_ROLE", "MS_SCHED_HOST", "MS_SCHED_PORT"):
-        os.environ.pop(name, None)
-    import mindspore as ms
-
-    step, epoch, batches = objects["step"], objects["epoch"] + 1, objects["batch_num"]
-    path = Path(where["path"])
-    total = step + where["initial_step"]
-    folder = path / f"{_NAME}{total}_tmp" / f"rank_{place.rank}"
-    file = folder / f"ttp_rank_{place.rank}-{epoch}_{(step - 1) % batches + 1}.ckpt"
-    things = [{"name": name, "data": ms.Tensor(value)} for name, value in values.items()]
-    append = {"epoch_num": epoch, "step_num": step, "cur_rank": place.rank, "batch_num": batches}
-    try:
-        if _clear(path, total, place):
-            folder.mkdir(parents=True)
-            ms.save_checkpoint(things, str(file), integrated_save=False, append_dict=append)
-            folder.parent.rename(path / f"{_NAME}{total}")
-            _note(place, total).touch()
-        said = _link(path, total)
-    except (OSError, RuntimeError, ValueError) as error:
-        return f"all processes were lost, and their last checkpoint could not be written: {error}"
-    return f"all processes were lost; the state after their last step is in {said}"

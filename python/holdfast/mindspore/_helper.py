@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import holdfast
 from holdfast._errors import Error, MarkedError
-from holdfast.mindspore import _engine
+from holdfast.mindspore import _engine, _image
 from holdfast.mindspore._steps import HELPER, hello
 
 
@@ -51,6 +51,7 @@ def run() -> NoReturn:
 def _save_alone(job: holdfast.Job, session: holdfast.Session) -> None:
     """Save where no process of the training is left."""
     if session.world.rank == 0:
-        from holdfast.mindspore import _gasp
+        from mindio_ttp import _last
 
-        raise job.fail(_gasp.save_image(session, job.place))
+        values, objects = _image.contents(session.private(session.version))
+        raise job.fail(_last.save_image(values, objects, job.place))

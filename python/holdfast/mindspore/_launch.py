@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import os
+import re
 import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-from holdfast.mindspore import _role
+from mindio_ttp import _switches
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 _HELP: Final = """usage: python -m holdfast.mindspore PROGRAM.py [ARGUMENTS]    run a program
@@ -42,17 +42,12 @@ def environment(base: dict[str, str]) -> dict[str, str]:
     return result
 
 
-def _option(word: str) -> tuple[str, str | None]:
-    name, mark, value = word.partition("=")
-    return name, value if mark else None
-
-
 def _arguments(words: Sequence[str], variables: dict[str, str]) -> list[str]:
     """Return the arguments of the native msrun for those of MindSpore's."""
     options: list[str] = []
     rest = list(words)
     while rest and rest[0].startswith("-") and rest[0] != "--":
-        name, value = _option(rest.pop(0))
+        name, mark, value = rest.pop(0).partition("=")
         if name in ("-h", "--help", "--version"):
             options.append(name)
             if name != "--version":
@@ -61,7 +56,7 @@ def _arguments(words: Sequence[str], variables: dict[str, str]) -> list[str]:
         if name == "--rehearse":  # Ours, and without a value.
             variables["HOLDFAST_REHEARSE"] = "1"
             continue
-        if value is None:
+        if not mark:
             value = rest.pop(0) if rest else ""
         if name == "--cluster_time_out":
             variables["MS_TOPO_TIMEOUT"] = value
@@ -85,7 +80,7 @@ def _arguments(words: Sequence[str], variables: dict[str, str]) -> list[str]:
                 "--spares=all, or no --spares"
             )
         options.append("--spares=all")
-    elif _role.gasps(variables) and not spares:
+    elif _switches.gasp(variables) and not spares:
         options.append(f"--spares={_GASP_HELPERS}")
     return [*options, *(["--", *rest] if rest else [])]
 
@@ -94,7 +89,7 @@ def msrun(words: Sequence[str]) -> NoReturn:
     """Become the native msrun."""
     variables = environment(dict(os.environ))
     try:
-        remarks = _role.settle(variables)
+        remarks = _switches.settle(variables)
         arguments = _arguments(words, variables)
     except ValueError as error:
         print(f"holdfast: {error}", file=sys.stderr)
@@ -132,43 +127,17 @@ def _nursed(command: list[str], variables: dict[str, str]) -> list[str]:
     if not (script and nursling.exists() and fits_nursery(Path(script))):
         return command
     # The successors of a process that ends with a last checkpoint import no MindSpore.
-    which = "first" if _role.gasps(variables) else "all"
+    which = "first" if _switches.gasp(variables) else "all"
     return [str(nursling), f"holdfast-nursery-{secrets.token_hex(16)}", which, *command]
 
 
 def fits_nursery(script: Path) -> bool:
-    """Return whether a script imports MindSpore, and sets no environment variable before."""
+    """Return whether a script imports MindSpore."""
     try:
-        tree = ast.parse(script.read_bytes())
-    except (OSError, SyntaxError, ValueError):
+        text = script.read_text(errors="replace")
+    except OSError:
         return False
-    nodes = list(ast.walk(tree))
-    imports = [n.lineno for n in nodes if isinstance(n, (ast.Import, ast.ImportFrom)) and _is_ms(n)]
-    changes = [n.lineno for n in nodes if isinstance(n, (ast.Subscript, ast.Call)) and _sets(n)]
-    return bool(imports) and all(line > min(imports) for line in changes)
-
-
-def _is_ms(node: ast.Import | ast.ImportFrom) -> bool:
-    if isinstance(node, ast.ImportFrom):
-        names = [node.module or ""] if not node.level else []
-    else:
-        names = [alias.name for alias in node.names]
-    return any(name.partition(".")[0] == "mindspore" for name in names)
-
-
-def _sets(node: ast.Subscript | ast.Call) -> bool:
-    """Return whether this changes os.environ."""
-    if isinstance(node, ast.Subscript):
-        return not isinstance(node.ctx, ast.Load) and _name(node.value) == "environ"
-    if _name(node.func) in ("putenv", "unsetenv"):
-        return True
-    changing = ("setdefault", "update", "pop", "clear", "popitem")
-    of = node.func.value if isinstance(node.func, ast.Attribute) else None
-    return _name(node.func) in changing and of is not None and _name(of) == "environ"
-
-
-def _name(node: ast.expr) -> str:
-    return getattr(node, "attr", "") or getattr(node, "id", "")
+    return re.search(r"^\s*(import|from)\s+mindspore\b", text, re.MULTILINE) is not None
 
 
 def main(words: Sequence[str]) -> NoReturn:

@@ -109,6 +109,8 @@ class Numbers(threading.local):
     @contextlib.contextmanager
     def of_a_graph(self) -> Iterator[None]:
         """Count by itself what a graph's text makes while it is compiled."""
+        if _ordered:  # The program may have set another level since.
+            in_one_order()
         before, self._in_graph = self._in_graph, {}
         try:
             yield
@@ -140,16 +142,21 @@ def _slot(
     return _slots[key]
 
 
+_ordered = False
+
+
 def in_one_order() -> None:
     """Let graphs that are compiled from now on run in the order in which they are compiled.
 
     MindSpore's runtime starts what is ready, in an order of each process's own: the first step of a
     process has another than the second. It ties its own collectives to each other in the compiled
     order, by their names (LinkControlArrowByCommunicationNode), and with this level of memory
-    optimization all operators (LinkControlArrowByExecutionOrder). No step took longer by it.
+    optimization all operators (LinkControlArrowByExecutionOrder). Steps are as quick.
     """
+    global _ordered
     from mindspore import context
 
+    _ordered = True
     context._context().set_memory_optimize_level("O1")
 
 

@@ -22,7 +22,7 @@ class Evaluated:
 
     def __init__(self) -> None:
         """There is none yet."""
-        self._kept: dict[tuple[int, int], bytes] = {}
+        self.kept: dict[tuple[int, int], bytes] = {}  # Pickled, by call and place.
         self._last = 0, 0
         self.packed = b""  # All of them, for the state.
 
@@ -33,7 +33,7 @@ class Evaluated:
 
     def load(self, packed: bytes) -> None:
         """Take what a predecessor has kept."""
-        self.packed, self._kept = packed, pickle.loads(packed) if packed else {}
+        self.packed, self.kept = packed, pickle.loads(packed) if packed else {}
 
     def keep(self, place: tuple[int, int], result: Any) -> str:
         """Keep a result; return why it is not kept, if it is not."""
@@ -41,19 +41,11 @@ class Evaluated:
             value = dumps(result)
         except NoDataError:
             return "is not only numbers, texts and arrays"
-        packed = pickle.dumps({**self._kept, place: value}, pickle.HIGHEST_PROTOCOL)
+        packed = pickle.dumps({**self.kept, place: value}, pickle.HIGHEST_PROTOCOL)
         if len(packed) > _MOST_RESULTS:
             return f"is beyond the {_MOST_RESULTS >> 10} KiB that are kept"
-        self._kept[place], self.packed = value, packed
+        self.kept[place], self.packed = value, packed
         return ""
-
-    def has(self, place: tuple[int, int]) -> bool:
-        """Return whether a result was kept."""
-        return place in self._kept
-
-    def get(self, place: tuple[int, int]) -> Any:
-        """Return a result that was kept, as the program's own."""
-        return pickle.loads(self._kept[place])
 
 
 class Former:

@@ -53,7 +53,9 @@ _IN_PYTHON: Final = frozenset({"RandomApply", "RandomChoice", "RandomOrder", "To
 def is_sharded(dataset: Any) -> bool:
     """Return whether each rank reads a part of its own, which one seed for all has drawn."""
     sampler = getattr(dataset, "sampler", None)
-    if getattr(dataset, "num_shards", None) or type(sampler).__name__ == "DistributedSampler":
+    if (getattr(dataset, "num_shards", None) or 1) > 1 or type(
+        sampler
+    ).__name__ == "DistributedSampler":
         return True
     return any(map(is_sharded, getattr(dataset, "children", ())))
 

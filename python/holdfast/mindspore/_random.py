@@ -61,21 +61,22 @@ class DataSeed:
             self._given = 20_000 + own + 1000 * number
             seed_data(self._given)
 
-
-class Randomness:
-    """All of it as it is now.
-
-    Rehearsals of several ranks share it, so each begins with that of a fresh process, and the rank
-    that goes on gets back what it had when its training began.
-    """
-
-    def __init__(self) -> None:
-        """Remember it."""
+    def take_back(self) -> None:
+        """Let a data set that is made next see none: its part of all depends on the seed."""
         from mindspore import dataset
 
-        self._seed, self._states = dataset.config.get_seed(), states()
+        if dataset.config.get_seed() == self._given:
+            seed_data(_UNSEEDED)
 
-    def give_back(self) -> None:
-        """Make it what it was."""
-        seed_data(self._seed)
-        give_back(self._states)
+
+def everything() -> tuple[int, bytes]:
+    """Return the data's seed, and where the generators stand."""
+    from mindspore import dataset
+
+    return dataset.config.get_seed(), states()
+
+
+def give_everything_back(kept: tuple[int, bytes]) -> None:
+    """Make all what it was."""
+    seed_data(kept[0])
+    give_back(kept[1])

@@ -7,42 +7,31 @@ place comes, and the script goes on from where its training begins.
 from __future__ import annotations
 
 import gc
-import io
 import os
 import sys
 from typing import Any, NoReturn, TextIO
 
 import numpy as np
 
-from holdfast.mindspore import _callbacks, _role, _script
+from holdfast.mindspore import _callbacks, _random, _role, _script
 from holdfast.mindspore._between import Held
 from holdfast.mindspore._cells import Cells
 from holdfast.mindspore._engine import Engine, Phase, say
 from holdfast.mindspore._image import memory
-from holdfast.mindspore._random import Randomness
 
 
-class _Muted(io.TextIOBase):
+class _Muted:
     """Standard output that drops what a rehearsal prints."""
 
     def __init__(self, engine: Engine, usual: TextIO) -> None:
         self._engine, self._usual = engine, usual
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._usual, name)
+
     def write(self, text: str) -> int:
         """Write, if this process has its place."""
         return len(text) if self._engine.rehearsing else self._usual.write(text)
-
-    def flush(self) -> None:
-        """Flush what is below."""
-        self._usual.flush()
-
-    def fileno(self) -> int:
-        """Return the descriptor below."""
-        return self._usual.fileno()
-
-    def isatty(self) -> bool:
-        """Return False."""
-        return False
 
 
 class Scratch:
@@ -77,24 +66,17 @@ def begin(engine: Engine) -> None:
         return
     engine.rehearsed = rank
     _role.tell_rank(os.environ, rank)
-    sys.stdout = _Muted(engine, sys.stdout)
+    muted: Any = _Muted(engine, sys.stdout)
+    sys.stdout = muted
     engine.set_phase(Phase.ECHO)
 
 
-def rehearse(network: Any, inputs: tuple[Any, ...]) -> None:
-    """Make a step on scratch state."""
-    outputs = network(*inputs)
-    for part in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
-        if hasattr(part, "asnumpy"):
-            part.asnumpy()
-
-
-def wait(engine: Engine, randomness: Randomness) -> None:
+def wait(engine: Engine, drawn: tuple[int, bytes]) -> None:
     """Wait for the place, where a rehearsal has made its step."""
     gc.collect()  # Its data pipeline, whose threads would draw in the midst of the training.
     say(f"this spare has rehearsed rank {engine.rank} and waits for a place")
     assert engine.place
-    randomness.give_back()
+    _random.give_everything_back(drawn)
 
 
 def stop_here(engine: Engine) -> None:

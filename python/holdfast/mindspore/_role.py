@@ -7,29 +7,9 @@ import sys
 from collections.abc import Callable
 from typing import Final, NoReturn
 
-from holdfast.mindspore import _switches
+from mindio_ttp import _switches
 
 TRIED_VERSIONS: Final = ("2.7.1", "2.8.0", "2.9.0", "2.10.0")
-
-
-def gasps(environment: dict[str, str] | None = None) -> bool:
-    """Return whether a lost process ends the job with a last checkpoint, and is not replaced."""
-    given = os.environ if environment is None else environment
-    return _switches.read(given.get(_switches.VARIABLE, "")).gasps
-
-
-def settle(environment: dict[str, str] | os._Environ[str]) -> tuple[str, ...]:
-    """Write MS_ENABLE_TFT as MindSpore's own code finds all of it; return what is to be said.
-
-    ValueError: a sentence on a value that means nothing.
-    """
-    _switches.check_port(environment.get("MS_TFT_PORT", ""))
-    given = environment.get(_switches.VARIABLE)
-    if not given:
-        return ()
-    switches = _switches.read(given)
-    environment[_switches.VARIABLE] = switches.text
-    return switches.remarks
 
 
 def tell_rank(environment: dict[str, str] | os._Environ[str], rank: int | str) -> None:
@@ -53,7 +33,7 @@ def tell_ranks(environment: dict[str, str] | os._Environ[str]) -> None:
 def before_import(help_to_save: Callable[[], NoReturn]) -> None:
     """Do what needs no MindSpore: a scheduler and the helper of a dying gasp never return."""
     try:
-        remarks = settle(os.environ)
+        remarks = _switches.settle(os.environ)
     except ValueError as error:
         raise SystemExit(f"holdfast: {error}") from None
     role = os.environ.get("MS_ROLE")
@@ -68,7 +48,7 @@ def before_import(help_to_save: Callable[[], NoReturn]) -> None:
         import holdfast
 
         holdfast.init()  # Serves the job and exits in here.
-    if role == "MS_WORKER" and gasps():
+    if role == "MS_WORKER" and _switches.gasp(os.environ):
         replaces = int(os.environ.get("HOLDFAST_ATTEMPT") or 0) > 1
         if replaces or os.environ.get("HOLDFAST_SPARE_FD"):
             help_to_save()

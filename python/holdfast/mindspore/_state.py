@@ -1,14 +1,5 @@
 """State: a loop of the program's own goes on after a fault, as Model.train does.
 
-    state = holdfast.mindspore.State(network, optimizer)
-    run = state.vars(best=9.0, losses=[])
-    for epoch in state.epochs(3):
-        for image, label in state.steps(dataset):
-            loss, grads = gradients(image, label)
-            optimizer(reducer(grads))
-            run.losses.append(float(loss.asnumpy()))
-        accuracy = state.once(evaluate, network)
-
 A step is a function of what State holds and of its batch. What is not in State does not outlive the
 process. A step ends when the loop asks for the next batch; one that a fault made void is made again
 with the same batch, from where the step before it ended.
@@ -233,6 +224,7 @@ class State:
             return
         differs = True
         rows, calm = batches(data, self._at.batch)
+        self._seed.take_back()
         for batch in rows:
             self._begin(differs)
             try:

@@ -231,7 +231,7 @@ class Run:
         """Make a step, or give the outputs of one that is done."""
         trainer = self._trainer
         if trainer.engine.rehearsing:
-            _rehearsal.rehearse(network, inputs)
+            dumps_outputs(network(*inputs), _MOST_OUTPUTS)  # That waits for them.
             raise Restart
         assert trainer.state is not None and trainer.cells is not None
         self.begin_as_usual()
@@ -268,13 +268,13 @@ def train_process(
         return
     if not trainer.retrying:
         trainer.call += 1
-    trainer.seed(arguments["train_dataset"])
+    trainer.seed.give(arguments["train_dataset"], engine.rank, trainer.call)
     manager = arguments["list_callback"]
     callbacks = list(manager._callbacks)
     if _bulk.current is not None:
         _bulk.current.begin()
     begun_at = arguments["cb_params"].cur_step_num
-    randomness = _random.Randomness()
+    drawn = _random.everything()
     parts = _pipeline.Parts(arguments["train_dataset"])
     held = parts.now() if engine.rehearsing else b""
     scratch = _rehearsal.Scratch(network, callbacks) if engine.rehearsing else None
@@ -291,7 +291,7 @@ def train_process(
         trainer.training = True
         try:
             original(model, **{**arguments, "epoch": run.epochs, "initial_epoch": first})
-            trainer.keep(callbacks)
+            trainer.former.keep(trainer.call, callbacks, engine.say_once)
             return
         except Restart:
             assert scratch is not None
@@ -310,5 +310,6 @@ def train_process(
             model._train_network = network
             begins_as_usual(manager)
             run.begin_as_usual()
-        _rehearsal.wait(engine, randomness)
+            trainer.seed.take_back()
+        _rehearsal.wait(engine, drawn)
         parts.put_back(held)

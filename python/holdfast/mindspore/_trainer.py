@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from holdfast._errors import UserError
-from holdfast.mindspore import _bulk, _callbacks, _gasp, _switches
+from holdfast.mindspore import _bulk, _callbacks, _gasp
 from holdfast.mindspore._between import Rest
 from holdfast.mindspore._cells import Cells, hidden_parameters
 from holdfast.mindspore._engine import Engine
 from holdfast.mindspore._passed import Evaluated, Former
 from holdfast.mindspore._random import DataSeed
 from holdfast.mindspore._steps import Steps
+from mindio_ttp import _last, _switches
 
 
 def draws(network: Any) -> bool:
@@ -45,7 +47,7 @@ class Trainer:
         self.evaluated = Evaluated()
         # In which call; where random generators stood, and parts of the data, at its start.
         self.drawn = 0, b"", b""
-        self._seed = DataSeed()
+        self.seed = DataSeed()  # Each call has its own.
         switches = _switches.read(os.environ.get(_switches.VARIABLE, "")).on
         self.repairs = not {"UCE", "HCCE", "ARF"}.isdisjoint(switches)
         self._rest: Rest | None = None
@@ -59,10 +61,6 @@ class Trainer:
         if self.training or self.state is None:
             return False
         return self.call < int(self.state.objects["call"])
-
-    def keep(self, callbacks: list[Any]) -> None:
-        """Keep what callbacks of a call that has ended hold."""
-        self.former.keep(self.call, callbacks, self.engine.say_once)
 
     def open(self, network: Any, callbacks: list[Any]) -> Steps:
         """Return the state of a network, and of averages of it; opened at the first call."""
@@ -81,7 +79,7 @@ class Trainer:
             warn_of_dropout(self.engine, network)
             state = self.state
             if self.engine.gasps:
-                _gasp.warm_up(self.engine.place)
+                _last.warm_up(self.engine.place)
             state.on_helper = lambda saves: _gasp.gasp(self.engine, state.session, saves)
         elif network is not self._network:
             mine = {id(p) for p in self._network.get_parameters()}
@@ -91,10 +89,6 @@ class Trainer:
                     "in a job of its own"
                 )
         return self.state
-
-    def seed(self, dataset: Any) -> None:
-        """Give the data a seed if the program does not."""
-        self._seed.give(dataset, self.engine.rank, self.call)  # Each call has its own.
 
     def evaluate(self, make: Callable[[], Any]) -> Any:
         """Return what Model.eval returns; in a call that is passed, what it has returned there."""
@@ -110,8 +104,8 @@ class Trainer:
                     "evaluates with later weights there, and may decide otherwise by it"
                 )
             return result
-        if self.evaluated.has(place):
-            return self.evaluated.get(place)
+        if place in self.evaluated.kept:
+            return pickle.loads(self.evaluated.kept[place])
         say_once(
             f"Model.eval after call {self.call} of Model.train, which was done before, evaluates "
             "with later weights: what it has returned then was not kept"

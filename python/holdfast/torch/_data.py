@@ -221,6 +221,8 @@ class _Loader(Feeder):
     def recall(self, order: int, seeds: tuple[int, ...]) -> None:
         for generator, seed in zip(self._generators, seeds, strict=False):
             note(generator, seed, order)  # State may have brought it to what this stands for.
+            if seed_of(generator) != seed:
+                reseed(generator, seed, order)
 
     @property
     def generators(self) -> list[torch.Generator]:

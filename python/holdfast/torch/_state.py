@@ -86,6 +86,7 @@ class State:
         self.results = Results(self.engine, self.kept, self.versions, self.progress)
         self.current_epoch: int | None = None  # Of the loop over state.epochs() under way.
         self.turn = 0  # How often steps() was called in it.
+        self.was_stopped = False  # That loop ended by a wish that came after its last step.
         self.arrived = self.progress.n == 0  # At the step from which the others go on.
         self.has_updated = False  # An optimizer made a step, in the step under way.
         self._replaying = False
@@ -183,8 +184,8 @@ class State:
 
     @property
     def stopped(self) -> bool:
-        """Whether a rank has said stop() in a step that is done: `while not state.stopped:`."""
-        return self.progress.stopped
+        """Whether a rank has said stop(), in a step that is done or after the last one."""
+        return self.progress.stopped or self.was_stopped
 
     def on_commit(self, function: Callable[[int], Any]) -> Callable[[int], Any]:
         """Call `function(n)` after each step n: at most once, as who is lost there has not."""

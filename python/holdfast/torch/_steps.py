@@ -90,7 +90,8 @@ def epochs(state: State, n: int, start: int) -> Iterator[int]:
 
 
 def _wished(state: State, epoch: int) -> bool:
-    return bool(state.make_once((epoch, "stop"), state.versions.hear_wishes))
+    state.was_stopped = bool(state.make_once((epoch, "stop"), state.versions.hear_wishes))
+    return state.was_stopped
 
 
 def passes(state: State, data: Any, numbers: range, turn: int) -> Generator[Any]:

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from holdfast.verify import _compare, _outside, _report
 from holdfast.verify._compare import Noise
@@ -63,8 +63,12 @@ class Course:
 
     def run(self) -> int:
         """Make them, and say what came out."""
-        clean = self._make(UNDISTURBED)
-        if clean is None:
+        clean = self._launcher_run(UNDISTURBED)
+        if not clean.hung and clean.code != 0 and (sentence := clean.refusal()):
+            print(f"{' '.join(self._options.command)}: refused undisturbed: {sentence}")
+            self._report([], refused=sentence, equal=False)
+            return _DIFFERS
+        if not self._can_be_compared_with(clean):
             return USAGE_EXIT
         record = clean.record
         self._progress.steps = record.steps
@@ -84,24 +88,23 @@ class Course:
             verdicts = self._verdicts(clean, outcomes, source)
         return self._end(clean, verdicts)
 
-    def _make(self, order: Order) -> Outcome | None:
-        """Make the first run. None: there is nothing to compare with."""
-        clean = self._launcher_run(order)
+    def _can_be_compared_with(self, clean: Outcome) -> bool:
+        """Whether the first run is good for that; say why not."""
         if clean.hung or clean.code != 0:
             how = "does not end" if clean.hung else f"ends with code {clean.code}"
             say(f"the program {how} undisturbed, so nothing was verified\n{clean.tail()}")
-            return None
+            return False
         if not clean.record.opened and self._options.kind == "torch":
             self._launcher.look_from_outside(clean)
         if not clean.record.opened:
             say("the program keeps no state, so nothing was verified: give it a State")
-            return None
+            return False
         if not clean.record.steps:
             say("the program makes no step, so nothing was verified")
-            return None
+            return False
         for name in self._launcher.links:
             say(f"{name} is large, so all runs share it; what they write there is not compared")
-        return clean
+        return True
 
     def _launcher_run(self, order: Order) -> Outcome:
         outcome = self._launcher.run(order, self._options.patience_s)
@@ -145,15 +148,13 @@ class Course:
             print(text)
         if equal:
             print("all runs are equal" + self._unseen())
-        if self._options.json is not None:
-            report = _report.as_json(
-                verdicts,
-                program=program,
-                ranks=self._options.ranks,
-                steps=clean.record.steps,
-                equal=equal,
-                unrepeatable=self._unrepeatable,
-            )
-            self._options.json.write_text(json.dumps(report, indent=1) + "\n")
+        steps = clean.record.steps
+        self._report(verdicts, equal=equal, steps=steps, unrepeatable=self._unrepeatable)
         sys.stdout.flush()
         return 0 if equal else _DIFFERS
+
+    def _report(self, verdicts: Sequence[Verdict], **more: Any) -> None:
+        if self._options.json is not None:
+            program, ranks = " ".join(self._options.command), self._options.ranks
+            report = _report.as_json(verdicts, program=program, ranks=ranks, **more)
+            self._options.json.write_text(json.dumps(report, indent=1) + "\n")

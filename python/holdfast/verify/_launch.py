@@ -7,6 +7,7 @@ import ctypes
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -31,6 +32,8 @@ _LOOK_EVERY_S: Final = 0.2
 _STRIKE_EVERY_S: Final = 0.002
 _END_S: Final = 30.0
 _RESTARTS: Final = 2
+_LAST: Final = 6  # Lines of a log.
+_REFUSAL: Final = re.compile(r"holdfast\._errors\.UserError: (.+)")
 _TAIL: Final = 1 << 16
 _PR_SET_PDEATHSIG: Final = 1
 _PACKAGES: Final = str(Path(__file__).resolve().parents[2])
@@ -50,12 +53,20 @@ class Outcome:
     record: Record
     files: dict[str, Path] = field(default_factory=dict)  # That it has made.
 
+    def refusal(self) -> str:
+        """Return the sentence by which Holdfast itself has refused the program, if it has."""
+        for path in sorted((self.folder / "log").glob("worker_*.log")):
+            found = _REFUSAL.findall(path.read_text(errors="replace"))
+            if found:
+                return str(found[-1])
+        return ""
+
     def tail(self) -> str:
         """Return the last lines of what the launcher and the ranks said."""
         said = (self.folder / "said").read_text(errors="replace").splitlines()
         lines = [f"  {line}" for line in said if line.startswith("holdfast:")][-6:]
         for path in sorted((self.folder / "log").glob("worker_*.log")):
-            words = path.read_text(errors="replace").splitlines()[-12:]
+            words = path.read_text(errors="replace").splitlines()[-_LAST:]
             lines += [f"  {path.name}: {line}" for line in words]
         return "\n".join(lines)
 

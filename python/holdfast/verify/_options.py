@@ -40,9 +40,9 @@ outside, as it comes to a step. Then the loss of each step, files and printed li
 what its memory holds is not seen, no variable is named, and no step is void without a kill.
 """
 _CODES: Final = (
-    "Exit codes: 0 all runs are equal; 1 something differs, or a run did not end; 2 the command "
-    "line is wrong, or the program fails undisturbed or keeps no state, so that nothing was "
-    "verified."
+    "Exit codes: 0 all runs are equal; 1 something differs, a run did not end, or Holdfast itself "
+    "refuses the program; 2 the command line is wrong, or the program fails undisturbed or keeps "
+    "no state, so that nothing was verified."
 )
 _MINDSPORE: Final = re.compile(r"^\s*(import|from)\s+mindspore\b", re.MULTILINE)
 

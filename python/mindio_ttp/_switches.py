@@ -8,6 +8,7 @@ here.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, MutableMapping
 from typing import Final, NamedTuple
 
 VARIABLE: Final = "MS_ENABLE_TFT"
@@ -78,6 +79,25 @@ def read(value: str) -> Switches:
             if found.get(name, "0") != "0"
         ),
     )
+
+
+def gasp(environment: Mapping[str, str]) -> bool:
+    """Return whether a lost process ends the job with a last checkpoint, and is not replaced."""
+    return read(environment.get(VARIABLE, "")).gasps
+
+
+def settle(environment: MutableMapping[str, str]) -> tuple[str, ...]:
+    """Write MS_ENABLE_TFT as MindSpore's own code finds all of it; return what is to be said.
+
+    ValueError: a sentence on a value that means nothing.
+    """
+    check_port(environment.get("MS_TFT_PORT", ""))
+    given = environment.get(VARIABLE)
+    if not given:
+        return ()
+    switches = read(given)
+    environment[VARIABLE] = switches.text
+    return switches.remarks
 
 
 def check_port(value: str) -> None:
