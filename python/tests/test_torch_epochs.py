@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from torch_job import needs_torch
 from torch_small import small, survives
+from torch_warm import say
 
 pytestmark = [pytest.mark.kill, needs_torch]
 
@@ -238,3 +239,22 @@ def test_torch_a_loop_that_a_replacement_could_not_find_is_an_error(
     if not says:
         assert results is not None and [result[0] for result in results] == [1, 1]
         assert "the loop was left within step 2, which is not done" in said
+
+
+def test_torch_a_wish_to_stop_outlives_a_void_step_that_it_came_before(tmp_path: Path) -> None:
+    say(
+        """
+import torch, holdfast.torch as hf
+from holdfast.torch import _engine
+hf.init()
+state = hf.State(torch.nn.Linear(2, 2))
+@state.on_commit
+def see(n):
+    if n == 1:
+        state.stop()
+for x in state.steps([1.0, 2.0, 3.0]):
+    _engine.engine.marked = x == 2.0 and not state.replaying
+assert state.n == 2 and state.stopped, state.n
+""",
+        tmp_path / "log",
+    )

@@ -163,6 +163,15 @@ def others() -> dict[str, Any]:
         dist.all_reduce(t)
         return t
 
+    def whole_average() -> Any:
+        t, out = made(torch.int64, 5) - 3, torch.zeros(4, dtype=torch.int32)
+        many = made(torch.int32, n * 4) - 3
+        is_usual = dist.get_backend() == "gloo"  # It has none of whole numbers.
+        op = dist.ReduceOp.SUM if is_usual else dist.ReduceOp.AVG
+        dist.all_reduce(t, op)
+        dist.reduce_scatter_tensor(out, many, op)
+        return [torch.div(x, n, rounding_mode="trunc") if is_usual else x for x in (t, out)]
+
     def batch() -> Any:
         if n == 1:
             return None
@@ -181,7 +190,7 @@ def others() -> dict[str, Any]:
             functional.all_to_all_single(many, [3] * n, [3] * n, world) + 0,
         ]
 
-    found = (subgroup, objects, future, nothing, large, batch, functional_forms)
+    found = (subgroup, objects, future, nothing, large, whole_average, batch, functional_forms)
     return {f.__name__: f for f in found}
 
 

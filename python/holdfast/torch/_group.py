@@ -26,6 +26,7 @@ from holdfast.torch._operands import (
     as_dense,
     check,
     fold,
+    is_whole_average,
     operation_of,
     overlap,
 )
@@ -95,6 +96,11 @@ class HoldfastGroup(Exchanges):
         if factor is not None:
             tensor.mul_(factor)
             kind = KIND.SUM
+        if is_whole_average(tensor, kind):
+            check(tensor, kind, None)
+            self._reduce(tensor, KIND.SUM)
+            tensor.div_(self._size, rounding_mode="trunc")
+            return
         if tensor.is_complex():
             if kind not in (KIND.SUM, KIND.AVG):
                 raise UserError(f"complex numbers have no {kind}")
@@ -172,6 +178,10 @@ class HoldfastGroup(Exchanges):
             )
         if factor is not None:
             source, kind = source * factor, KIND.SUM
+        is_whole = is_whole_average(source, kind)
+        if is_whole:
+            check(source, kind, None)
+            kind = KIND.SUM
         if source.is_complex():
             source, output = torch.view_as_real(source), torch.view_as_real(output)
         code, operation = DTYPES.get(source.dtype), OPS.get(kind)
@@ -200,6 +210,8 @@ class HoldfastGroup(Exchanges):
                 self._echo(output, own.clone(), kind)
             else:
                 output.copy_(mine)
+        if is_whole:
+            output.div_(self._size, rounding_mode="trunc")
         return Done([output])
 
     _reduce_scatter_base = reduce_scatter_single

@@ -87,8 +87,13 @@ def check(tensor: Tensor, kind: Any, operation: int | None) -> None:
     """Refuse what has no meaning."""
     if operation in _BITWISE and tensor.is_floating_point():
         raise UserError(f"{kind} is for whole numbers, not for {tensor.dtype}")
-    if kind == KIND.AVG and not tensor.is_floating_point():
-        raise UserError(f"an average is for floating-point numbers, not for {tensor.dtype}")
+    if kind == KIND.AVG and tensor.dtype is torch.bool:
+        raise UserError(f"an average is for numbers, not for {tensor.dtype}")
+
+
+def is_whole_average(tensor: Tensor, kind: Any) -> bool:
+    """Whether an average of whole numbers is asked for: a sum, divided and cut towards zero."""
+    return bool(kind == KIND.AVG) and not (tensor.is_floating_point() or tensor.is_complex())
 
 
 def overlap(a: Tensor, b: Tensor) -> bool:

@@ -90,6 +90,7 @@ class State:
         self.arrived = self.progress.n == 0  # At the step from which the others go on.
         self.has_updated = False  # An optimizer made a step, in the step under way.
         self._replaying = False
+        self._wish = False  # To stop, said before the step under way.
         self._drawn = 0  # 1: the position counts the batch of the step under way.
         self._seen = False  # A first step of this process.
         self._attributes: dict[str, Any] = {}  # Of modules, before it.
@@ -313,9 +314,9 @@ class State:
 
     def begin(self) -> None:
         """Begin a step."""
-        wish = self.progress.wish
+        self._wish = self.progress.wish
         self.versions.begin()
-        self.progress.wish = wish
+        self.progress.wish = self._wish
         self.has_updated = False
         self.progress.seeds.derive("step", self.n).set()
         if self.engine.observer is not None:
@@ -336,6 +337,7 @@ class State:
         self.engine.in_step = self.engine.marked = False
         self._replaying = not is_made
         if not is_made:
+            self.progress.wish = self._wish  # The body says the rest again.
             if self.engine.place.rank == 0 or self.engine.world_size == 1:
                 say(f"step {n} was void, it is made again")
             if observer is not None:

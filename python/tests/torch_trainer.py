@@ -1,0 +1,90 @@
+"""Run an example, end this process at places of its steps, and leave what State holds at the end.
+
+Arguments: the example, a folder, and the kills: JSON of [[rank, step, place], ...], each done once.
+Places: forward, backward, sum, update, evaluation, between.
+"""
+
+import hashlib
+import json
+import os
+import runpy
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+import holdfast.torch as hf
+from holdfast._vars import dumps
+from holdfast.verify._contents import contents_of
+
+script, folder, kills = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
+states: list[hf.State] = []
+
+
+def come_to(place: str, *_: Any) -> None:
+    """End here if it is asked for, and was not done."""
+    if not states:
+        return
+    state = states[0]
+    for rank, step, where in kills:
+        mark = folder / f"killed-{rank}-{step}-{where}"
+        is_here = where == place and dist.get_rank() == rank and state.n >= step
+        if is_here and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Watched(hf.State):
+    """A State that is known here, and whose evaluations are a place."""
+
+    def __init__(self, *things: Any, **named: Any) -> None:
+        super().__init__(*things, **named)
+        states.append(self)
+
+    def once(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """Make a result, with a place before its end."""
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            result = function(*args, **kwargs)
+            come_to("evaluation")
+            return result
+
+        come_to("between")
+        return super().once(watched, *args, **kwargs)
+
+
+def digest(value: Any) -> str:
+    """Return a few letters that stand for a value."""
+    return hashlib.sha256(dumps(value)).hexdigest()[:16]
+
+
+def end() -> None:
+    """Leave what State holds, by name."""
+    state = states[0]
+    found = {name: digest(value) for name, value in contents_of(state)}
+    result = {"n": state.n, "kept": found}
+    (folder / f"result-{dist.get_rank()}").write_text(json.dumps(result))
+    destroy()
+
+
+def backward(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    """Be torch.Tensor.backward, in whose first gradient a place is."""
+    tensor.register_hook(lambda _: come_to("backward"))
+    plain_backward(tensor, *args, **kwargs)
+    come_to("sum")
+
+
+hf.State = Watched
+destroy, dist.destroy_process_group = dist.destroy_process_group, end
+plain_backward, torch.Tensor.backward = torch.Tensor.backward, backward
+register_module_forward_pre_hook(
+    lambda module, _: come_to("forward") if isinstance(module, torch.nn.Dropout) else None
+)
+register_optimizer_step_post_hook(lambda *_: come_to("update"))
+sys.argv = [script]
+runpy.run_path(script, run_name="__main__")
