@@ -135,11 +135,23 @@ class Lint(unittest.TestCase):
         self.assertEqual(done.stdout.count("a circle of imports"), 2, done.stdout)
 
     def test_a_face_that_looks_into_a_program(self):
-        for line in ("import dis", "gc.get_referrers(x)", "y = frame.f_locals", "ctypes.pythonapi.f()"):
-            self.fires(self.FACE + "x.py", f'"""X."""\n{line}\n', "a face does not look into a program")
+        for line, name in (("import dis", "dis"), ("from opcode import opmap", "opcode"), ("import gc as g; g.get_objects()", "gc.get_objects"),
+                           ("from gc import get_referrers", "gc.get_referrers"), ("import ctypes; ctypes.pythonapi.f()", "ctypes.pythonapi"),
+                           ("def f(frame): return frame.f_locals", "f_locals"), ("def f(frame): return getattr(frame, 'f_locals')", "f_locals")):
+            for folder in ("", "torch/", "mindspore/"):
+                self.fires(f"python/holdfast/{folder}x.py", f'"""X."""\n{line}\n', f":2: {name} looks into the program")
+
+    def test_verify_and_tests_may_look_and_a_word_is_no_look(self):
+        files = {"python/holdfast/verify/x.py": '"""X."""\nimport dis\n', "python/tests/test_x.py": '"""X."""\nimport gc\ngc.get_objects()\n',
+                 "python/holdfast/torch/x.py": '"""Reads no f_locals."""\nimport gc\n# gc.get_objects\ngc.collect()\ndis = "dis"\n'}
+        done = self.run_on(files)
+        self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_a_long_file_of_a_face(self):
-        self.fires(self.FACE + "x.py", '"""X."""\n' + "y = 1\n" * 450, "has at most 450")
+        text = '"""X."""\n' + "y = 1\n" * 450
+        for folder in ("", "torch/", "mindspore/"):
+            self.fires(f"python/holdfast/{folder}x.py", text, "a file of a Python face has at most 450")
+        self.assertEqual(self.run_on({"python/holdfast/verify/x.py": text}).returncode, 0)
 
     def test_bad_format(self):
         self.fires("base/x.cc", "// X.\nint   x=1;\n", "not formatted")
