@@ -162,23 +162,26 @@ def _why_no_array(value: Any) -> str:
     return f"it is, or holds, a {type(value).__module__}.{type(value).__qualname__}"
 
 
-def into(old: Any, new: Any) -> Any:
+def into(old: Any, new: Any, done: dict[int, Any] | None = None) -> Any:
     """Return `new`: as `old` itself, changed in place, where that is of the same kind."""
-    if type(old) is not type(new):
-        return new
+    done = {} if done is None else done  # By id of what is new: it may hold itself.
+    if id(new) in done or type(old) is not type(new):
+        return done.get(id(new), new)
     if _is_tensor(new):
         is_same = (old.shape, old.dtype, old.device) == (new.shape, new.dtype, new.device)
         if is_same and not (old.requires_grad or old.is_inference() or 0 in old.stride()):
             return old.copy_(new)
         return new
     if isinstance(new, dict):
-        parts = {key: into(old.get(key), part) for key, part in new.items()}
+        done[id(new)] = old
+        parts = {key: into(old.get(key), part, done) for key, part in new.items()}
         old.clear()
         old.update(parts)
         return old
     if isinstance(new, list):
+        done[id(new)] = old
         there = [*old[: len(new)], *[None] * (len(new) - len(old))]
-        old[:] = [into(was, part) for was, part in zip(there, new)]
+        old[:] = [into(was, part, done) for was, part in zip(there, new)]
         return old
     if isinstance(new, (set, deque)):
         old.clear()
