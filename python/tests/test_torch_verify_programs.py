@@ -13,7 +13,7 @@ from torch_job import needs_torch
 # What only a kill shows, or a loop of its own: the others are in many.py, all at once.
 FEW = {
     "sliced": "i",
-    "installed": "tinytrainer",
+    "installed": "self.calls",
     "next_batch": "x",
 }
 MANY = {
