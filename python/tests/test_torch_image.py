@@ -212,7 +212,7 @@ def test_torch_another_model_is_refused_by_the_name_of_what_differs() -> None:
     ("change", "sentence"),
     [
         (lambda s: s.kept.add("more", torch.zeros(3)), r"`more` is torch.float32 \[3\], .*missing"),
-        (lambda s: s.kept._parameters.pop(), "`2.bias` is missing, in the state it is torch.fl"),
+        (lambda s: s.kept.parameters.pop(), "`2.bias` is missing, in the state it is torch.fl"),
         (lambda s: s.kept.others.pop("generator"), "`generator` is missing, .* is kept"),
         (lambda s: s.kept.add("list", [1]), "`list` is kept, in the state it is missing"),
         (

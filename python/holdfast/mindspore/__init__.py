@@ -1,9 +1,4 @@
-"""MindSpore on Holdfast: unmodified data-parallel scripts go on through the death of processes.
-
-Nothing has to be called: `holdfast msrun ... script.py` and `python -m holdfast.mindspore x.py`
-put a hook in Python's path, by which `import mindspore` ends with this package's shims applied.
-docs/mindspore.md says what works, what is emulated and what is not there.
-"""
+"""MindSpore on Holdfast: `holdfast msrun ... script.py`; see docs/mindspore.md."""
 
 from __future__ import annotations
 

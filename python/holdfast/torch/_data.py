@@ -234,11 +234,8 @@ class _Loader(Feeder):
     @property
     def seeds(self) -> tuple[int, ...]:
         # Every step seeds torch's own, the program did that before State.
-        common = [torch.default_generator, *torch.cuda.default_generators]
-        return tuple(
-            self._seed.torch if any(g is c for c in common) else seed_of(g)
-            for g in self._generators
-        )
+        common = torch.default_generator
+        return tuple(self._seed.torch if g is common else seed_of(g) for g in self._generators)
 
     @property
     def may_be_kept(self) -> bool:

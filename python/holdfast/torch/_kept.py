@@ -43,7 +43,7 @@ class Kept:
         self.vars: dict[str, Any] = {}  # Of all state.vars(...).
         self.fed: set[str] = set()  # Those of `others` whose position steps() looks after.
         self.room = 0  # What they may grow by, beyond the usual.
-        self._parameters: list[tuple[Key, Tensor]] = []
+        self.parameters: list[tuple[Key, Tensor]] = []
         self._buffers: list[tuple[Key, torch.nn.Module, str]] = []
         self._groups: dict[str, int] = {}  # Of parameters, by optimizer.
         self._extras: dict[str, torch.nn.Module] = {}  # Modules with get_extra_state().
@@ -89,7 +89,7 @@ class Kept:
         for key, parameter in model.named_parameters():
             _see_that_it_has_bytes(f"parameter `{key}`", parameter)
             # The objects of now: FSDP puts others into the module during a step.
-            self._parameters.append((("model", name, key), parameter))
+            self.parameters.append((("model", name, key), parameter))
         seen: set[int] = set()
         for prefix, module in model.named_modules():
             self._modules.setdefault(id(module), module)
@@ -105,7 +105,7 @@ class Kept:
 
     def see_that_it_is_whole(self) -> None:
         """Refuse optimizers of parameters that are not kept."""
-        kept = {id(tensor) for _, tensor in self._parameters} | set(map(id, self.tensors.values()))
+        kept = {id(tensor) for _, tensor in self.parameters} | set(map(id, self.tensors.values()))
         for name, optimizer in self.optimizers.items():
             if any(id(parameter) not in kept for parameter in parameters_of(optimizer)):
                 raise UserError(
@@ -117,7 +117,7 @@ class Kept:
         """Refuse one that updates what is kept, and whose own state nobody keeps. False: others."""
         if any(optimizer is known for known in self.optimizers.values()):
             return True
-        parameters = {id(tensor) for _, tensor in self._parameters}
+        parameters = {id(tensor) for _, tensor in self.parameters}
         if not any(id(parameter) in parameters for parameter in parameters_of(optimizer)):
             return False
         if any(optimizer.state is known.state for known in self.optimizers.values()):
@@ -152,7 +152,7 @@ class Kept:
 
     def walk(self, with_gradients: bool) -> Iterator[tuple[Key, Tensor]]:
         """Yield every tensor of the state, in the same order as long as there are the same."""
-        yield from self._parameters
+        yield from self.parameters
         yield from self._buffers_now()
         for name, tensor in self.tensors.items():
             yield ("kept", name), tensor
@@ -163,7 +163,7 @@ class Kept:
                     if isinstance(value, Tensor):
                         yield ("state", name, i, key), value
         if with_gradients:
-            for key, parameter in self._parameters:
+            for key, parameter in self.parameters:
                 if parameter.grad is not None:
                     yield ("gradient", *key), parameter.grad
 
@@ -193,7 +193,7 @@ class Kept:
         def size(tensor: Tensor) -> int:
             return largest_shape(tensor, self._whole).numel() * tensor.element_size() + ALIGN
 
-        fixed = sum(2 * size(p) for _, p in self._parameters)  # With gradients.
+        fixed = sum(2 * size(p) for _, p in self.parameters)  # With gradients.
         fixed += sum(size(t) for t in self.tensors.values())
         fixed += sum(size(buffer) for _, buffer in self._buffers_now())
         count = sum(1 for key, _ in self.walk(False) if key[0] != "state")
@@ -203,7 +203,7 @@ class Kept:
     def shapes(self) -> str:
         """Return a digest of what has to be the same on all ranks."""
         digest = hashlib.blake2b(digest_size=16)
-        for key, parameter in self._parameters:
+        for key, parameter in self.parameters:
             shape = tuple(self._whole.get(id(parameter), parameter.shape))
             digest.update(f"{key[1:]}{parameter.dtype}{shape}\n".encode())
         for name, optimizer in self.optimizers.items():
@@ -243,7 +243,7 @@ class Kept:
             "kinds": kinds,
             "extras": {name: module.get_extra_state() for name, module in self._extras.items()},
             # A program that unfreezes in one epoch does not do so again in a later one.
-            "requires_grad": [parameter.requires_grad for _, parameter in self._parameters],
+            "requires_grad": [parameter.requires_grad for _, parameter in self.parameters],
             "training": [module.training for module in self._modules.values()],
             "vars": self._pickled_vars(),
         }
@@ -278,7 +278,7 @@ class Kept:
         with_gradients: bool = True,
     ) -> None:
         """Bring everything to what an image holds: local parts of those that are `distributed`."""
-        known = dict(self._parameters)
+        known = dict(self.parameters)
         known.update(self._buffers_now())
         known.update((("kept", name), tensor) for name, tensor in self.tensors.items())
         _compare(known, tensors)
@@ -297,7 +297,7 @@ class Kept:
                 sources.append(value)
         if targets:
             torch._foreach_copy_(targets, sources)
-        for key, parameter in self._parameters if with_gradients else ():
+        for key, parameter in self.parameters if with_gradients else ():
             parameter.grad = gradients.get(key)
         for (name, i, key), value in objects["loose"].items():
             state.setdefault((name, i), {})[key] = value
@@ -327,7 +327,7 @@ class Kept:
             self.vars[name] = into(self.vars.get(name), value)
         for name, module in self._extras.items():
             module.set_extra_state(objects["extras"][name])
-        for (_, parameter), trained in zip(self._parameters, objects["requires_grad"]):
+        for (_, parameter), trained in zip(self.parameters, objects["requires_grad"]):
             if parameter.requires_grad != trained:
                 parameter.requires_grad_(trained)
         for module, training in zip(self._modules.values(), objects["training"]):

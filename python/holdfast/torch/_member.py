@@ -123,17 +123,13 @@ class Member(_Base):  # type: ignore[misc]
         """Return the number of ranks."""
         return self._size
 
-    def size(self) -> int:
-        """Return the number of ranks."""
-        return self._size
+    size = getSize
 
     def getBackendName(self) -> str:  # noqa: N802
         """Return the name under which it was registered."""
         return "holdfast"
 
-    def name(self) -> str:
-        """Return the name under which it was registered."""
-        return "holdfast"
+    name = getBackendName
 
     @property
     def _device_types(self) -> list[torch.device]:

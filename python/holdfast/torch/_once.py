@@ -33,12 +33,8 @@ class Results:
         self._progress = progress
         self._asked: Counter[Key] = Counter()
 
-    def begin_epoch(self, epoch: int) -> None:
-        """Count anew."""
-        self._asked.pop((epoch,), None)
-
     def begin_again(self) -> None:
-        """Count anew after a void step of a loop of the program's own, which goes round again."""
+        """Count anew: in an epoch, or after a void step of a loop of the program's own."""
         self._asked.clear()
 
     def prune(self) -> None:

@@ -37,10 +37,8 @@ class Seeds(NamedTuple):
         return Seeds(*(derive(seed, *parts) for seed in self))
 
     def set(self) -> None:
-        """Seed torch's generators of all devices, Python's, and NumPy's where it is loaded."""
+        """Seed torch's generator of the CPU, Python's, and NumPy's where it is loaded."""
         torch.default_generator.manual_seed(self.torch)
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.manual_seed_all(self.torch)
         random.seed(self.python)
         numpy = sys.modules.get("numpy")
         if numpy is not None:

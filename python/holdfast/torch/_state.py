@@ -91,7 +91,7 @@ class State:
         self.has_updated = False  # An optimizer made a step, in the step under way.
         self._replaying = False
         self._wish = False  # To stop, said before the step under way.
-        self._drawn = 0  # 1: the position counts the batch of the step under way.
+        self.drawn = 0  # 1: the position counts the batch of the step under way.
         self._seen = False  # A first step of this process.
         self._attributes: dict[str, Any] = {}  # Of modules, before it.
         self._digests: dict[str, bytes] | None = None  # At the end of the last step of an own loop.
@@ -176,7 +176,7 @@ class State:
     def batch(self) -> int:
         """Batches of this epoch that are done; in the body of a step, those before it."""
         at = self.progress.position
-        return at.own or at.index - self._drawn
+        return at.own or at.index - self.drawn
 
     @property
     def replaying(self) -> bool:
@@ -362,10 +362,6 @@ class State:
         self.versions.restore()
         self.arrived = True
         self.engine.guessed = False
-
-    def set_drawn(self, drawn: int) -> None:
-        """Say whether the position counts the batch of the step under way."""
-        self._drawn = drawn
 
     def _advise(self, frame: Any) -> None:
         """Before the first step of a job: read the loop's source, and say what breaks the rule."""

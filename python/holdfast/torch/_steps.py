@@ -75,7 +75,7 @@ def epochs(state: State, n: int, start: int) -> Iterator[int]:
     try:
         while epoch < n:
             state.current_epoch, state.turn = epoch, 0
-            state.results.begin_epoch(epoch)
+            state.results.begin_again()
             if observer is not None:
                 observer.epoch_began(epoch)
             yield epoch
@@ -156,7 +156,7 @@ def _one_step(state: State, source: Source, batch: Any, between: Between | None)
     while True:
         state.begin()
         at.restore(after)  # begin() may have gone back.
-        state.set_drawn(1)
+        state.drawn = 1
         given, batch = batch, _with_parts_of_its_own(batch)  # The body may take parts out.
         try:
             yield given
@@ -164,7 +164,7 @@ def _one_step(state: State, source: Source, batch: Any, between: Between | None)
             _leave(state, source, between)
             raise
         finally:
-            state.set_drawn(0)
+            state.drawn = 0
         given = None
         if state.finish():
             return

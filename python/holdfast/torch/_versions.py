@@ -219,7 +219,7 @@ class Versions:
             progress.stopped = progress.stopped or progress.wish
             return True
         is_due = self._is_new or progress.n >= drift.next or progress.position.is_last
-        digest, cost = drift.digest() if is_due and not drift.is_due_for_nothing else (0, 0)
+        digest, cost = drift.digest() if is_due else (0, 0)
         given = exchange(session, _VOICE.pack(progress.wish, digest, cost))
         if given is None:
             return False
@@ -279,14 +279,14 @@ class Between:
     """
 
     @torch.no_grad()
-    def __init__(self, kept: Kept, image: dict[Key, Tensor], same: bool = False) -> None:
-        """`image`: the tensors of the last step. `same`: nothing was changed since."""
+    def __init__(self, kept: Kept, image: dict[Key, Tensor]) -> None:
+        """`image`: the tensors of the last step."""
         # Gradients that are kept may be zeroed now; those that the program drops are not kept.
         self._with_gradients = any(key[0] == "gradient" for key in image)
         now = dict(kept.walk(self._with_gradients))
         self._tensors = {
             key: tensor.detach().clone()
-            for key, tensor in (() if same else now.items())
+            for key, tensor in now.items()
             if key not in image or not torch.equal(image[key], local(tensor).detach())
         }
         self._keys = set(now)
@@ -301,12 +301,19 @@ class Between:
     @torch.no_grad()
     def put_back(self, kept: Kept) -> None:
         """Make the changes again. Requires: everything is as in the image."""
+        there = {**dict(kept.walk(False)), **self._tensors}
         tensors = {
-            key: local(self._tensors.get(key, there)).detach()
-            for key, there in {**dict(kept.walk(self._with_gradients)), **self._tensors}.items()
-            if key in self._keys
+            key: local(tensor).detach()
+            for key, tensor in there.items()
+            if key in self._keys and key[0] != "gradient"
         }
-        objects = pickle.loads(self._objects)
-        kept.restore(tensors, self._distributed, objects, self._with_gradients)
+        kept.restore(tensors, self._distributed, pickle.loads(self._objects), with_gradients=False)
+        for key, parameter in kept.parameters if self._with_gradients else ():
+            value = self._tensors.get(("gradient", *key))
+            if ("gradient", *key) not in self._keys:
+                parameter.grad = None
+            elif value is not None:  # In place, as it may lie in a bucket.
+                old = parameter.grad
+                parameter.grad = value.clone() if old is None else old.copy_(value)
         for generator, state in self._generators:
             generator.set_state(state)

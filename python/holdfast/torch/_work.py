@@ -58,7 +58,8 @@ class Done(dist.Work):
         return self._result
 
     def synchronize(self) -> None:
-        """Return at once."""
+        """Wait until it is complete."""
+        self.wait()
 
 
 @runs_as_it_is
@@ -135,10 +136,6 @@ class Promised(Done):
         """Return the output tensors when they are valid."""
         self.wait()
         return self._result
-
-    def synchronize(self) -> None:
-        """Wait until it is complete."""
-        self.wait()
 
 
 class _Task(NamedTuple):
@@ -273,14 +270,14 @@ class Runner:
 
 
 @runs_as_it_is
-class Started(Done):
+class Started(Later):
     """A send or a receive under way."""
 
     def __init__(
         self, engine: Engine, work: _core.Work, tensors: list[Tensor], copy: Callable[[], Any]
     ) -> None:
         """`copy` is called when it has arrived."""
-        super().__init__(tensors)
+        super().__init__(tensors, lambda: None)
         self._engine, self._work, self._copy = engine, work, copy
         self._status: int = _core.Status.PENDING
 
@@ -295,11 +292,6 @@ class Started(Done):
         if self._status == _core.Status.PENDING:
             self._settle(self._work.poll(0))
         return self._status != _core.Status.PENDING
-
-    def get_future(self) -> _Future:
-        """Return a future that is complete, after waiting for it."""
-        self.wait()
-        return super().get_future()
 
     def _settle(self, status: int) -> None:
         if status == _core.Status.PENDING:
