@@ -1,0 +1,95 @@
+"""What is said of a loop before its first step, by its source alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast._advice import advise
+
+HEAD = "state = hf.State(model, optimizer, meter=meter)\nrun = state.vars(best=0.0)\n"
+
+
+def said(folder: Path, text: str) -> list[str]:
+    """Return remarks on the loop with `state.step` in its head or its `with`."""
+    path = folder / "train.py"
+    path.write_text(HEAD + text)
+    lines = path.read_text().splitlines()
+    line = next(i for i, text in enumerate(lines, 1) if "state.step" in text)
+    return advise(str(path), line)
+
+
+LOOP = "for x in state.steps(loader):\n    "
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "remark"),
+    [
+        (f"{LOOP}total += x", 4, "`total` goes on from step to step, and is not in State"),
+        (f"{LOOP}counts[x] += 1", 4, "`counts[x]` goes on"),
+        (f"{LOOP}self.seen += 1", 4, "`self.seen` goes on"),
+        (f"{LOOP}losses.append(x)", 4, "`losses` goes on"),
+        (f"{LOOP}self.meters['a'].update(x)", 4, "`self.meters['a']` goes on"),
+        (f"{LOOP}top = max(top, x)", 4, "`top` goes on"),
+        (f"{LOOP}h, c = cell(x, h)", 4, "`h` goes on"),
+        (f"{LOOP}if x: break", 4, "`break` leaves its step undone; state.stop() ends after it"),
+        ("for i, x in enumerate(state.steps(loader)): f(x)", 3, "begins to count anew here"),
+        ("for x in islice(state.steps(loader), 5): f(x)", 3, "begins to count anew here"),
+        (f"{LOOP}f(x)\n    open('log', 'w').write('x')", 5, "empties this file; open it with 'a'"),
+        (
+            "for epoch in state.epochs(2):\n    for x in state.steps(loader): f(x)\n"
+            "    torch.save(model, 'm')",
+            5,
+            "torch.save(...) may run again after a fault",
+        ),
+        (
+            "def count():\n    global n\n    n += 1\n"
+            "def train():\n    for x in state.steps(loader):\n        count()",
+            4,
+            "`global n` goes on",
+        ),
+        (
+            "def train():\n    n = 0\n    def count():\n        nonlocal n\n        n += 1\n"
+            "    for x in state.steps(loader):\n        count()",
+            6,
+            "`nonlocal n` goes on",
+        ),
+        (
+            "while state.n < 9:\n    with state.step():\n        total += 1",
+            5,
+            "`total` goes on",
+        ),
+    ],
+)
+def test_core_a_remark_names_line_and_cure(
+    tmp_path: Path, text: str, at: int, remark: str
+) -> None:
+    remarks = said(tmp_path, text)
+    assert len(remarks) == 1, remarks
+    assert remarks[0].startswith(f"train.py:{at}: ") and remark in remarks[0], remarks
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{LOOP}run.best = max(run.best, x)\n    run.losses.append(x)\n    meter.update(x)",
+        f"{LOOP}loss = f(x)\n    loss = loss / 2\n    loss += g(x)\n    parts = []\n"
+        "    parts.append(loss)\n    x = x * 2",
+        f"{LOOP}for y in x:\n        if y: break\n    optimizer.zero_grad()\n    open('log', 'a')",
+        "for epoch in state.epochs(3):\n    for x in state.steps(loader): f(x)\n"
+        "    run.best += 1\n    state.once(evaluate, model)\n    print(epoch)",
+        "def other():\n    global n\nfor x in state.steps(loader): f(x)",
+        "with open('log', 'w') as log: pass\nfor x in state.steps(loader): f(x)",
+        "steps = state.steps(loader)\n",
+    ],
+    ids=["kept", "set anew", "an inner loop's", "between epochs", "not called", "before", "no loop"],
+)
+def test_core_nothing_is_said_of_what_keeps_the_rule(tmp_path: Path, text: str) -> None:
+    assert said(tmp_path, text) == []
+
+
+def test_core_no_source_is_no_error(tmp_path: Path) -> None:
+    assert advise("<string>", 1) == []
+    (tmp_path / "odd.py").write_text("for x in state.steps(:\n")
+    assert advise(str(tmp_path / "odd.py"), 1) == []
