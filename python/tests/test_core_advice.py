@@ -83,7 +83,7 @@ def test_core_a_remark_names_line_and_cure(
         "with open('log', 'w') as log: pass\nfor x in state.steps(loader): f(x)",
         "steps = state.steps(loader)\n",
     ],
-    ids=["kept", "set anew", "an inner loop's", "between epochs", "not called", "before", "no loop"],
+    ids=["kept", "set anew", "in a loop", "between epochs", "not called", "before", "no loop"],
 )
 def test_core_nothing_is_said_of_what_keeps_the_rule(tmp_path: Path, text: str) -> None:
     assert said(tmp_path, text) == []
