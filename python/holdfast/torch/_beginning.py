@@ -24,7 +24,7 @@ def begin_as_the_first(engine: Engine) -> None:
     """Take over the generators of this rank's first process, or be it."""
     if engine.worker.solo:
         return
-    if not engine.waits_spare:
+    if not engine.waits_spare or engine.place_is_due():
         _take_over(engine, engine.place.rank)
         return
     rank = engine.worker.bound_rank
