@@ -39,6 +39,7 @@ def _live(
     os.dup2(file, 2)
     os.close(file)
     os.chdir(Path(log).parent)
+    multiprocessing.set_start_method("fork", force=True)  # Of a program's own: the usual one.
     life(*words)
 
 
