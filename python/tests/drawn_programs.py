@@ -1,9 +1,10 @@
 """Draw training programs as PyTorch's users write them, each of parts that others have, too.
 
 program(seed) gives the text of one: a model, how it is wrapped, an optimizer and its schedule,
-where its data come from, what it carries from step to step, how its loop is written, what it does
-between passes. It follows docs/pytorch.md in all. It ends with digests of everything in
-`result-<rank>`, and is killed where its configuration says.
+where its data come from, what it keeps from step to step, how its loop is written, what it does
+between epochs and at which places. It keeps the rule of docs/pytorch.md in all; broken(seed) gives
+one that breaks it in one place. It ends with digests of everything in `result-<rank>`, and is
+killed where its configuration says.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from torch.optim import lr_scheduler, swa_utils
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 import holdfast.torch as hf
 
+SEEN = 0
 KILLS, FOLDER = json.loads(sys.argv[1])["kills"], sys.argv[2]
 
 
@@ -94,11 +96,19 @@ class Stream:
 
 
 class Meter:
+    total = 0.0
+
     def __init__(self):
         self.sum, self.count = 0.0, 0
 
     def update(self, value):
         self.sum, self.count = self.sum + value, self.count + 1
+
+    def state_dict(self):
+        return vars(self).copy()
+
+    def load_state_dict(self, state):
+        vars(self).update(state)
 
 
 class Conv(nn.Module):
@@ -186,7 +196,7 @@ PER_STEP = [
     "lr_scheduler.CosineAnnealingLR(optimizer, 30)], milestones=[4])",
     "CosineAnnealingWarmRestarts(optimizer, 5)",
 ]
-PER_PASS = [
+PER_EPOCH = [
     "ExponentialLR(optimizer, 0.8)",
     "MultiStepLR(optimizer, [1, 2], 0.5)",
     "CosineAnnealingLR(optimizer, 4)",
@@ -205,14 +215,13 @@ DDP_OPTIONS = [
 
 @dataclass
 class Program:
-    """What was drawn. `steps` and `passes`: where a kill can be; `between`: it has such places."""
+    """What was drawn. `steps` and `epochs`: where a kill can be; `places`: those of an epoch."""
 
     text: str
     ranks: int
     steps: int
-    passes: int
-    between: bool
-    exchanges: bool
+    epochs: int
+    places: list[str]
 
 
 @dataclass
@@ -221,6 +230,7 @@ class Parts:
 
     draw: random.Random
     kept: list[str] = field(default_factory=list)  # Arguments of State.
+    vars: list[str] = field(default_factory=list)  # Of state.vars().
     ends: list[str] = field(default_factory=list)  # What is digested.
     lines: list[str] = field(default_factory=list)
 
@@ -236,6 +246,11 @@ class Parts:
         self.kept.append(f"{name}={name}")
         self.ends.append(end or name)
 
+    def var(self, name: str, first: str) -> None:
+        """Have a plain value that is kept."""
+        self.vars.append(f"{name}={first}")
+        self.ends.append(f"run.{name}")
+
 
 class Drawing:
     """One program's choices, in the order in which they depend on each other."""
@@ -245,26 +260,23 @@ class Drawing:
         draw, chance = self.parts.draw, self.parts.chance
         self.ranks = draw.choice([1, 2, 2, 2, 3])
         self.wrap = draw.choice(["ddp", "ddp", "ddp", "ddp", "fsdp", "by hand"])
-        self.loop = draw.choice(["epochs", "in for", "numbered", "own", "own"])
+        self.loop = draw.choice(["steps", "epochs", "epochs", "two", "own", "own"])
         models = ["Plain", "Conv", "Former"]
         self.model = draw.choice(
             models if self.wrap == "fsdp" else [*models, "Recurrent", "Tied", "Frozen"]
         )
-        self.passes, self.batches = draw.choice([2, 3]), draw.choice([4, 6])
+        self.epochs, self.batches = draw.choice([2, 3]), draw.choice([4, 6])
         self.micro = draw.choice([1, 1, 1, 2, 3])  # Batches of an update.
         self.scaler = chance(0.2) and self.wrap != "fsdp"
-        passes_show = self.loop in ("in for", "numbered")
-        self.schedule = draw.choice(
-            ["", "step", "step", *(["pass", "loss"] if passes_show else [])]
-        )
-        self.evaluates = passes_show and chance(0.6)
-        self.saves = passes_show and self.wrap != "fsdp" and chance(0.3)
-        self.stops = self.evaluates and chance(0.4)
+        self.has_epochs = self.loop in ("epochs", "two")
+        schedules = ["", "step", "step", *(["epoch", "loss"] if self.has_epochs else [])]
+        self.schedule = draw.choice(schedules)
+        self.evaluates = (self.has_epochs or self.loop == "own") and chance(0.6)
+        self.saves = self.has_epochs and self.wrap != "fsdp" and chance(0.4)
+        self.stops = draw.choice(["", "", "step", "epoch" if self.has_epochs else "step"])
         self.average = draw.choice(["", "", "swa", "copy"]) if self.wrap != "fsdp" else ""
-        self.tracks, self.two = chance(0.5), self.wrap == "ddp" and chance(0.15)
-        # What the body leaves in variables that State is not given; not to change other choices.
-        carried = random.Random(f"carried {seed}")
-        self.carried = carried.choice(["", "sum", "meter", "list", "memory"])
+        self.two = self.wrap == "ddp" and chance(0.15)
+        self.tracks = set(draw.sample(["losses", "mean", "meter", "memory", "table"], k=2))
         self.clips, self.core = chance(0.4), "model.module" if self.wrap == "ddp" else "model"
 
     @property
@@ -274,7 +286,8 @@ class Drawing:
 
     def setup(self) -> None:
         p, draw = self.parts, self.parts.draw
-        p.add("hf.init()\ntorch.manual_seed(7)\ndrawn = torch.Generator().manual_seed(3)")
+        p.add("hf.init()\ntorch.manual_seed(7)\nrandom.seed(7)\nnp.random.seed(7)\ndrawn = torch.Generator().manual_seed(3)")
+        p.add("rank, size = dist.get_rank(), dist.get_world_size()")
         p.add(f"X = torch.randn({8 * self.ranks * self.count}, 20, generator=drawn)")
         p.add("Y = (X[:, :5] + 0.3 * torch.randn(len(X), 5, generator=drawn)).argmax(1)")
         if p.chance(0.3):  # What is exchanged before State.
@@ -283,10 +296,6 @@ class Drawing:
             p.add("dist.all_gather_object(names, f'rank {dist.get_rank()}')\ndist.barrier()")
             p.ends.append("names")
         p.add(f"model = {self.model}()")
-        if self.saves:
-            p.add("start = 0\nif os.path.exists(f'{FOLDER}/snapshot.pt'):")
-            p.add("    snapshot = torch.load(f'{FOLDER}/snapshot.pt')")
-            p.add("    model.load_state_dict(snapshot['model'])\n    start = snapshot['epoch']")
         if self.wrap == "ddp":
             options = DDP_OPTIONS[:-1] if self.micro > 1 else DDP_OPTIONS
             p.add(f"model = DDP(model{draw.choice(options)})")
@@ -294,11 +303,32 @@ class Drawing:
             p.add("for part in model.children():\n    if list(part.parameters()):")
             p.add("        fully_shard(part)\nfully_shard(model)")
         self._optimizer()
-        if self.tracks:
-            p.keep("track", "{'losses': [], 'sum': 0.0, 'best': 1e9}")
         self._data()
+        if "meter" in self.tracks:
+            p.keep("meter", "Meter()", "vars(meter)")
         p.add(f"state = hf.State(model, optimizer, {', '.join(p.kept)})")
-        p.ends += ["model.state_dict()", "optimizer.state_dict()", "state.n"]
+        self._vars()
+        p.ends += ["model.state_dict()", "optimizer.state_dict()", "state.n", "state.stopped"]
+
+    def _vars(self) -> None:
+        p = self.parts
+        p.var("best", "1e9")
+        p.var("bad", "0")
+        p.var("history", "[]")
+        if "losses" in self.tracks:
+            p.var("losses", "[]")
+        if "mean" in self.tracks:
+            p.var("mean", "[0.0, 0]")
+        if "memory" in self.tracks:
+            p.var("memory", "torch.zeros(5)")
+        if "table" in self.tracks:
+            p.var("table", "np.zeros((5, 5), dtype=int)")
+        p.add(f"run = state.vars({', '.join(p.vars)})")
+        if self.saves:
+            p.add(
+                "if state.n == 0 and os.path.exists(f'{FOLDER}/snapshot.pt'):\n"
+                f"    {self.core}.load_state_dict(torch.load(f'{{FOLDER}}/snapshot.pt'))"
+            )
 
     def _optimizer(self) -> None:
         p, draw = self.parts, self.parts.draw
@@ -316,7 +346,7 @@ class Drawing:
                    "critic.state_dict()")  # fmt: skip
             p.keep("second", "torch.optim.Adam(critic.parameters())", "second.state_dict()")
         if self.schedule:
-            among = {"step": PER_STEP, "pass": PER_PASS, "loss": [PLATEAU]}[self.schedule]
+            among = {"step": PER_STEP, "epoch": PER_EPOCH, "loss": [PLATEAU]}[self.schedule]
             p.keep("scheduler", f"lr_scheduler.{draw.choice(among)}", "scheduler.last_epoch")
         if self.scaler:
             p.keep("scaler", "torch.amp.GradScaler('cpu', init_scale=256.0, growth_interval=4)",
@@ -332,15 +362,21 @@ class Drawing:
     def _data(self) -> None:
         p, draw = self.parts, self.parts.draw
         if self.loop == "own":
-            self.source = draw.choice(["draw", "generator", "cursor"])
+            self.source = draw.choice(["draw", "generator", "cursor", "ahead", "ahead"])
             if self.source == "generator":
                 p.keep("gen", "torch.Generator().manual_seed(11)", "gen.get_state()")
             elif self.source == "cursor":
-                p.keep("cursor", "{'at': 0}")
+                p.var("cursor", "0")
+            elif self.source == "ahead":
+                p.var("ahead", "None")
             return
         self.source = draw.choice(["tensors", "augmented", "workers", "stream"])
+        if self.loop == "two":
+            p.add("tuned = DataLoader(TensorDataset(X[rank::size], Y[rank::size]), 8, shuffle=True)")
         if self.source == "stream":
             p.add(f"loader = Stream(dist.get_rank(), X, Y, {self.count})")
+            if p.chance(0.4):
+                p.kept.append("loader=loader")
             return
         p.add(f"data = {'Augmented' if self.source == 'augmented' else 'TensorDataset'}(X, Y)")
         p.add(f"sampler = DistributedSampler(data, shuffle={p.chance(0.7)})")
@@ -348,12 +384,18 @@ class Drawing:
         p.add(f"loader = DataLoader(data, 8, sampler=sampler, num_workers={workers})")
 
     def _batch(self) -> str:
+        drawn = "torch.randint(len(X), (8,))"
+        if self.source == "ahead":  # As nanoGPT has it: drawn at the end of the step before.
+            return (
+                f"if run.ahead is None:\n    run.ahead = {drawn}\n"
+                f"i, run.ahead = run.ahead, {drawn}\nx, y = X[i], Y[i]\n"
+            )
         i = {
-            "draw": "torch.randint(len(X), (8,))",
+            "draw": drawn,
             "generator": "torch.randint(len(X), (8,), generator=gen)",
-            "cursor": "(torch.arange(8) + 8 * (cursor['at'] * size + rank)) % len(X)",
+            "cursor": "(torch.arange(8) + 8 * (run.cursor * size + rank)) % len(X)",
         }[self.source]
-        more = "cursor['at'] += 1\n" if self.source == "cursor" else ""
+        more = "run.cursor += 1\n" if self.source == "cursor" else ""
         return f"i = {i}\n{more}x, y = X[i], Y[i]\n"
 
     def _gradients(self, ends: str) -> str:
@@ -366,8 +408,8 @@ class Drawing:
             text += "x = x * (1 + 0.01 * random.random() + 0.01 * np.random.rand())\n"
         amp = "with torch.autocast('cpu', torch.bfloat16):\n    " if p.chance(0.25) else ""
         text += f"{amp}out = model(x).float()\n"
-        if self.carried == "memory":
-            text += "out = out + 0.1 * memory\nmemory = out.detach().mean(0)\n"
+        if "memory" in self.tracks:
+            text += "out = out + 0.1 * run.memory\nrun.memory = out.detach().mean(0)\n"
         text += "loss = F.cross_entropy(out, y)\n"
         if self.two:
             text += "loss = loss + 0.01 * critic(out).mean()\n"
@@ -406,14 +448,17 @@ class Drawing:
         text = ""
         if self.parts.chance(0.3):
             text += "mean = loss.detach().clone()\ndist.all_reduce(mean)\nloss = mean / size\n"
-        if self.tracks:
-            text += "track['losses'].append(loss.item())\ntrack['sum'] += loss.item()\n"
-            text += "track['best'] = min(track['best'], loss.item())\n"
-        text += {
-            "sum": "running, count = running + loss.item(), count + 1\n",
+        lines = {
+            "losses": "run.losses.append(loss.item())\n",
+            "mean": "run.mean = [run.mean[0] + loss.item(), run.mean[1] + 1]\n",
             "meter": "meter.update(loss.item())\n",
-            "list": "losses.append(loss.item())\n",
-        }.get(self.carried, "")
+            "table": "np.add.at(run.table, (y.numpy(), out.detach().argmax(1).numpy()), 1)\n",
+        }
+        text += "".join(line for what, line in lines.items() if what in self.tracks)
+        if self.stops == "step":
+            when = max(2, int(self.epochs * self.count * self.parts.draw.choice([0.3, 0.6, 0.9])))
+            who = self.parts.draw.randrange(self.ranks)
+            text += f"if rank == {who} and state.n + 1 >= {when}:\n    state.stop()\n"
         return text + "at('end', state.n + 1)\n"
 
     def body(self) -> str:
@@ -435,80 +480,91 @@ class Drawing:
             update = f"if {last}:\n" + indent(update + zero, "    ")
         elif self.micro == 1 and not drop:
             update += zero
-        text = begin + text + update + self._end_of_step()
-        if self.loop != "own" and p.chance(0.35):
-            when = max(2, int(self.passes * self.count * p.draw.choice([0.3, 0.6, 0.9])))
-            text += f"if state.n + 1 >= {when}:\n    break\n"
-        return text
+        return begin + text + update + self._end_of_step()
 
-    def _between(self) -> str:
+    def _functions(self) -> None:
+        """Have what is called by state.once()."""
         p = self.parts
-        text = "at('between', epoch)\n"
-        mean = {
-            "sum": "running / max(1, count)",
-            "meter": "meter.sum / max(1, meter.count)",
-            "list": "sum(losses) / max(1, len(losses))",
-        }.get(self.carried, "1.0")
-        if self.loop == "in for":  # One that begins at state.epoch has not gone through all.
-            text += f"history.append({mean})\n"
         if self.evaluates:
-            text += (
-                "model.eval()\nwith torch.no_grad():\n"
-                "    seen, known = X[rank::size], Y[rank::size]\n"
-                "    out = model(seen)\n    loss = F.cross_entropy(out, known, reduction='sum')\n"
-                "    sums = torch.stack([loss, (out.argmax(1) == known).sum()])\n"
-                "model.train()\nat('exchange', epoch)\ndist.all_reduce(sums)\n"
+            p.add(
+                "def evaluate(place):\n    model.eval()\n    with torch.no_grad():\n"
+                "        seen, known = X[rank::size], Y[rank::size]\n"
+                "        out = model(seen)\n"
+                "        loss = F.cross_entropy(out, known, reduction='sum')\n"
+                "        sums = torch.stack([loss, (out.argmax(1) == known).sum()])\n"
+                "    at('exchange', place)\n    dist.all_reduce(sums)"
             )
             if p.chance(0.4):
-                text += "hits = [None] * size\ndist.all_gather_object(hits, {'rank': rank})\n"
-        text += "scheduler.step()\n" if self.schedule == "pass" else ""
-        if self.schedule == "loss":
-            text += f"scheduler.step({'sums[0].item()' if self.evaluates else mean})\n"
+                p.add("    hits = [None] * size")
+                p.add("    dist.all_gather_object(hits, {'rank': rank})")
+            p.add("    model.train()" if p.chance(0.5) else "    pass")
+            p.add("    return sums.tolist()")
         if self.saves:
-            text += (
-                "if rank == 0:\n"
-                f"    snapshot = {{'model': {self.core}.state_dict(), 'epoch': epoch + 1}}\n"
-                "    torch.save(snapshot, f'{FOLDER}/snapshot.new')\n"
-                "    os.replace(f'{FOLDER}/snapshot.new', f'{FOLDER}/snapshot.pt')\n"
+            p.add(
+                "def save(place):\n    if rank == 0:\n"
+                f"        torch.save({self.core}.state_dict(), f'{{FOLDER}}/snapshot.new')\n"
+                "        os.replace(f'{FOLDER}/snapshot.new', f'{FOLDER}/snapshot.pt')\n"
+                "    at('save', place)"
             )
+
+    def _between(self) -> str:
+        """Return what follows the steps of an epoch."""
+        text = "at('between', epoch)\nmean = 1.0\n"
+        if "mean" in self.tracks:
+            text += "mean = run.mean[0] / max(1, run.mean[1])\n"
+        text += "run.history.append(mean)\n"
+        if self.evaluates:
+            text += "sums = state.once(evaluate, epoch)\n"
+        text += "scheduler.step()\n" if self.schedule == "epoch" else ""
+        if self.schedule == "loss":
+            text += f"scheduler.step({'sums[0]' if self.evaluates else 'mean'})\n"
+        text += "state.once(save, epoch)\n" if self.saves else ""
         text += "at('after', epoch)\n"
-        if self.stops:
-            text += (
-                "best, bad = (sums[0].item(), 0) if sums[0].item() < best else (best, bad + 1)\n"
-                "stop = torch.tensor([float(bad >= 2)])\ndist.broadcast(stop, 0)\n"
-                "if stop.item():\n    break\n"
-            )
-            p.ends.append("[best, bad]")
+        found = "sums[0]" if self.evaluates else "mean"
+        text += f"run.best, run.bad = min(run.best, {found}), run.bad + ({found} >= run.best)\n"
+        if self.stops == "epoch":
+            text += f"if rank == {self.parts.draw.randrange(self.ranks)} and run.bad >= 1:\n"
+            text += "    state.stop()\n"
         return text
 
     def loops(self) -> None:
         p = self.parts
+        self._functions()
         body = self.body()
-        begin = {
-            "sum": "running, count = 0.0, 0",
-            "meter": "meter = Meter()",
-            "list": "losses = []",
-            "memory": "memory = torch.zeros(5)",
-        }.get(self.carried, "pass")
-        ends = {"sum": ["running", "count"], "meter": ["vars(meter)"], "list": ["losses"]}
-        p.ends += ["history", *ends.get(self.carried, [self.carried] if self.carried else [])]
-        p.add(f"history = []\n{begin}")
-        p.add("rank, size, best, bad = dist.get_rank(), dist.get_world_size(), 1e9, 0")
+        if self.evaluates and p.chance(0.4):
+            p.add("first = state.once(evaluate, -1)")
+            p.ends.append("first")
         if self.loop == "own":
-            p.add(f"while state.n < {self.passes * self.batches}:\n    with state.step():")
-            p.add(indent(body, " " * 8))
-        elif self.loop == "epochs":
-            p.add(f"for x, y in state.steps(loader, epochs={self.passes}):")
+            p.add(f"while state.n < {self.epochs * self.batches} and not state.stopped:")
+            if self.evaluates and p.chance(0.5):
+                p.add("    if state.n % 3 == 1:\n        sums = state.once(evaluate, state.n)")
+                body += "if state.n % 3 == 1:\n    run.history.append(sums)\n"
+            elif self.evaluates:
+                body += "if state.n % 3 == 1:\n    run.history.append(evaluate(state.n))\n"
+                body += "    model.train()\n"
+            p.add("    with state.step():\n" + indent(body, " " * 8))
+        elif self.loop == "steps":
+            p.add(f"for x, y in state.steps(loader, epochs={self.epochs}):")
             p.add(indent(body, " " * 4))
         else:
-            numbered = self.loop == "numbered"
-            first = "state.epoch if state.n else start" if self.saves else "state.epoch"
-            p.add(f"for epoch in range({f'{first}, ' if numbered else ''}{self.passes}):")
-            p.add("    model.train()" if p.chance(0.5) else "    pass")
-            p.add(indent("pass" if self.carried == "memory" else begin, "    "))
-            p.add(f"    for x, y in state.steps(loader{', epoch=epoch' if numbered else ''}):")
-            p.add(indent(body, " " * 8))
+            p.add(f"for epoch in state.epochs({self.epochs}):\n    at('top', epoch)")
+            if "mean" in self.tracks:
+                p.add("    run.mean = [0.0, 0]")
+            p.add("    for x, y in state.steps(loader):\n" + indent(body, " " * 8))
+            if self.loop == "two":
+                tune = (
+                    "at('begin', state.n + 1)\noptimizer.zero_grad()\n"
+                    "F.cross_entropy(model(x), y).backward()\n"
+                )
+                if self.wrap == "by hand":
+                    tune += "for q in trained:\n    dist.all_reduce(q.grad)\n"
+                tune += "optimizer.step()\noptimizer.zero_grad()\nat('end', state.n + 1)\n"
+                p.add("    at('middle', epoch)")
+                p.add("    for x, y in state.steps(tuned):\n" + indent(tune, " " * 8))
             p.add(indent(self._between(), " " * 4))
+        if self.evaluates and p.chance(0.4):
+            p.add("last = state.once(evaluate, 99)")
+            p.ends.append("last")
 
     def end(self) -> None:
         p = self.parts
@@ -517,19 +573,67 @@ class Drawing:
         p.add("}\nwith open(f'{FOLDER}/result-{rank}', 'w') as file:\n    json.dump(parts, file)")
         p.add("dist.barrier()\ndist.destroy_process_group()")
 
+    def places(self) -> list[str]:
+        """Return where in an epoch it can be killed."""
+        if not self.has_epochs:
+            return ["exchange"] if self.evaluates else []
+        found = ["top", "between", "after"]
+        found += ["middle"] if self.loop == "two" else []
+        return found + ["exchange"] * self.evaluates + ["save"] * self.saves
 
-def program(seed: int) -> Program:
-    """Return the program of a seed."""
+
+def program(seed: int, breaks: str = "") -> Program:
+    """Return the program of a seed; `breaks`: a key of BREAKS, how it breaks the rule."""
     made = Drawing(seed)
     made.setup()
     made.loops()
     made.end()
     text = f"{HEAD}\n\ndef main():\n" + indent("\n".join(made.parts.lines), "    ")
-    return Program(
-        text + "\n\n\nif __name__ == '__main__':\n    main()\n",
-        made.ranks,
-        made.passes * made.count,
-        made.passes,
-        made.loop in ("in for", "numbered"),
-        made.evaluates,
-    )
+    text += "\n\n\nif __name__ == '__main__':\n    main()\n"
+    if breaks:
+        text = _broken(text, *BREAKS[breaks])
+    return Program(text, made.ranks, made.epochs * made.count, made.epochs, made.places())
+
+
+# How a program breaks the rule: what is before its loop, and in each of its steps. Each has its
+# effect on the parameters, on what is printed, or on both.
+_RATE = "for group in optimizer.param_groups:\n    group['lr'] = 0.01 / (1 + {})"
+BREAKS = {
+    "local": ("seen = 0", "seen += 1\n" + _RATE.format("seen")),
+    "closure": (
+        "seen = 0\ndef count():\n    nonlocal seen\n    seen += 1",
+        "count()\n" + _RATE.format("seen"),
+    ),
+    "global": ("global SEEN", "SEEN += 1\n" + _RATE.format("SEEN")),
+    "class attribute": (
+        "",
+        "Meter.total += loss.item()\nprint('total', Meter.total, flush=True)",
+    ),
+    "object": ("lost = Meter()", "lost.update(loss.item())\nprint('sum', lost.sum, flush=True)"),
+    "array": ("lost = np.zeros(10000)", "lost[state.n] += 1\n" + _RATE.format("lost.sum()")),
+    "list": ("lost = [0] * 1000", "lost[state.n] += 1\n" + _RATE.format("sum(lost)")),
+    "many": (
+        "lost = {i: Meter() for i in range(500)}",
+        "lost[state.n].update(1.0)\n" + _RATE.format("sum(m.sum for m in lost.values())"),
+    ),
+    "generator": (
+        "lost = random.Random(3)",
+        "with torch.no_grad():\n"
+        "    trained[0].mul_(1 - 0.001 * lost.random())",
+    ),
+    "attribute": ("model.seen = 0", "model.seen += 1\n" + _RATE.format("model.seen")),
+}
+
+
+def _broken(text: str, before: str, step: str) -> str:
+    """Put lines before the loop, and at the end of each step."""
+    lines, done = [], False
+    for line in text.splitlines():
+        space = line[: len(line) - len(line.lstrip())]
+        if not done and "state = hf.State(" in line:
+            lines += indent(before, space).splitlines()
+            done = True
+        if "at('end', state.n + 1)" in line:
+            lines += indent(step, space).splitlines()
+        lines.append(line)
+    return "\n".join(lines) + "\n"

@@ -4,7 +4,7 @@
 
 Trial T of seed S draws program 1000 S + T and runs it undisturbed, then without and with a spare,
 its ranks killed at places that are drawn, too. All ranks must end with the same digests of model,
-optimizer, and all else that it keeps, and so must its own variables. What is wrong stands in the
+optimizer, and all else that it keeps. What is wrong stands in the
 folder that is named then, with the program.
 """
 
@@ -35,15 +35,13 @@ def run(folder: Path, text: str, ranks: int, kills: list[Any], spares: int) -> A
 
 
 def draw_kills(draw: random.Random, drawn: Program) -> list[list[Any]]:
-    """Return ranks, steps or passes, and places; more of them in steps, and at their end."""
+    """Return ranks, steps or epochs, and places; more of them in steps, and at their end."""
     places = ["begin", "forward", "update", "end", "end", "end", "done"]
-    if drawn.between:
-        places += ["between", "after"] + (["exchange"] if drawn.exchanges else [])
+    places += 2 * drawn.places
     kills: list[list[Any]] = []
     for i in range(KILLS):
         place = draw.choice(places)
-        most = {"done": 1, "between": drawn.passes, "after": drawn.passes}
-        most["exchange"] = drawn.passes
+        most = {"done": 1, **dict.fromkeys(drawn.places, drawn.epochs)}
         first = 0 if place in most else 1
         kills.append([i % drawn.ranks, first + draw.randrange(most.get(place, drawn.steps)), place])
     return kills
