@@ -67,20 +67,6 @@ def test_torch_a_program_that_has_changed_between_restarts_is_told_so(tmp_path: 
     assert "[96, 16], in the state it is torch.float32 [64, 16]; a job goes on with the" in said
 
 
-def test_torch_a_spare_that_waits_has_made_a_backward_pass(tmp_path: Path) -> None:
-    # As if none had ever started: it holds buckets, which only a backward pass gives their memory.
-    job = Job(tmp_path / "job", {"width": 128, "hold": 1}, spares=1)
-    try:
-        trace = job.until(
-            lambda trace: trace if any(e["event"] == "waiting" for e in trace) else None, "a spare"
-        )
-        spare = next(e["pid"] for e in trace if e["event"] == "waiting")
-        maps = Path(f"/proc/{spare}/maps").read_text()
-    finally:
-        job.stop()
-    assert "/dev/shm/torch_" in maps, maps
-
-
 PROGRAM = """
 import os, json, sys, torch, holdfast.torch as hf
 rank = int(os.environ.get("LOCAL_RANK", "-1"))
