@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch_job import Job, needs_torch, run
+from torch_job import Job, needs_torch
 from torch_warm import calm
 
 pytestmark = [pytest.mark.kill, needs_torch]
@@ -67,20 +67,6 @@ def test_torch_a_program_that_has_changed_between_restarts_is_told_so(tmp_path: 
     assert "[96, 16], in the state it is torch.float32 [64, 16]; a job goes on with the" in said
 
 
-def test_torch_a_spare_that_waits_has_made_a_backward_pass(tmp_path: Path) -> None:
-    # As if none had ever started: it holds buckets, which only a backward pass gives their memory.
-    job = Job(tmp_path / "job", {"width": 128, "hold": 1}, spares=1)
-    try:
-        trace = job.until(
-            lambda trace: trace if any(e["event"] == "waiting" for e in trace) else None, "a spare"
-        )
-        spare = next(e["pid"] for e in trace if e["event"] == "waiting")
-        maps = Path(f"/proc/{spare}/maps").read_text()
-    finally:
-        job.stop()
-    assert "/dev/shm/torch_" in maps, maps
-
-
 PROGRAM = """
 import os, json, sys, torch, holdfast.torch as hf
 rank = int(os.environ.get("LOCAL_RANK", "-1"))
@@ -101,23 +87,6 @@ for x in state.steps([torch.full((1, 2), i + rank + 1.0) for i in range(6)]):
     optimizer.step()
 open(f"{folder}/result-{rank}", "w").write(json.dumps([state.n, model.module.weight.tolist()]))
 """
-
-
-def test_torch_a_spare_waits_where_its_program_reads_its_rank(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    expected = run(tmp_path / "calm", {"kills": []}, program=program)
-    folder = tmp_path / "job"
-    job = Job(folder, {"kills": [1]}, spares=1, program=program, options=("--max-restarts", "1"))
-    try:
-        job.until(lambda trace: any(e["event"] == "waiting" for e in trace), "a spare that waits")
-        assert len(list(folder.glob("began-*"))) == 2
-        (folder / "go").touch()
-        assert job.end() == expected
-    finally:
-        job.stop()
-    assert any(e["event"] == "promoted" for e in job.trace())
-    assert f"this spare waits for its rank at {program}:3, which reads LOCAL_RANK" in job.logs()
 
 
 EXCHANGES = """
@@ -170,26 +139,6 @@ open(f"{folder}/result-{rank}", "w").write(json.dumps(told))
 """
 
 
-@pytest.mark.parametrize(("what", "spares"), [("late", 1), ("early", 0), ("early", 1)])
-def test_torch_a_replacement_is_told_what_was_exchanged_before_its_state(
-    tmp_path: Path, what: str, spares: int
-) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(EXCHANGES)
-    job = Job(tmp_path / "job", {"what": what}, program=program, spares=spares)
-    try:
-        first, second = job.end().values()
-    finally:
-        job.stop()
-    assert [(tmp_path / f"job/killed-{rank}").exists() for rank in (0, 1)] == [True, True]
-    seed, total, everyone, *_ = first
-    assert second[:3] == [seed, total, everyone] and everyone == [[0, seed], [1, seed]]
-    assert total == [2.0 * (seed % 5)] * 3
-    assert (first[3:], second[3:6]) == ([[10], [0.0], [0.5, 1.5]], [[11], [0.0], [0.25, 1.25]])
-    assert second[6].startswith("run ") and second[7] == "x" * 70000
-    assert ("its own values" in job.logs()) == (what == "late")
-
-
 OWN_LOOP = """
 import json, os, sys, time, torch, torch.distributed as dist, holdfast.torch as hf
 hf.init()
@@ -212,32 +161,6 @@ while state.n < 8:
         dist.barrier()
 open(f"{folder}/result-{rank}", "w").write(json.dumps([state.n, name[0]]))
 """
-
-
-def test_torch_a_loop_of_ones_own_is_told_again_what_was_exchanged_before_it(
-    tmp_path: Path,
-) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(OWN_LOOP)
-    results = run(tmp_path / "job", {}, program=program)
-    assert [(tmp_path / f"job/killed-{rank}").exists() for rank in (0, 1)] == [True, True]
-    names = (tmp_path / "job/name").read_text()
-    assert results[1] == [8, names[: len(results[1][1])]] and results[0][0] == 8
-
-
-def test_torch_what_a_replacement_can_not_be_told_is_said(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(EXCHANGES)
-    options = ("--max-restarts=1",)
-    job = Job(tmp_path / "job", {"what": "more"}, program=program, options=options)
-    try:
-        assert job.end(code=None) == {}
-        assert job.process.returncode != 0
-    finally:
-        job.stop()
-    # That of rank 0 had the objects itself.
-    assert [(tmp_path / f"job/killed-{rank}").exists() for rank in (0, 1)] == [True, True]
-    assert "UserError: broadcast_object_list() asks for another rank's objects bef" in job.logs()
 
 
 def test_torch_what_a_spare_starts_has_no_rank_to_wait_for() -> None:
