@@ -249,7 +249,7 @@ std::optional<ProcessName> process_name(std::string_view text) {
 }
 
 std::string markdown() {
-  constexpr std::string_view kByAgent = " Set by the agent.";
+  static constexpr std::string_view kByAgent = " Set by the agent.";
   const auto is_agents = [](const Row& row) { return row.help.ends_with(kByAgent); };
   const auto is_launchers = [&](const Row& row) {
     return !is_agents(row) &&

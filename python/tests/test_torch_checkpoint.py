@@ -32,15 +32,17 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 def all_of_it():
     parameters, moments = get_state_dict(model, optimizer)
     return {"model": parameters, "optimizer": moments}
-if os.path.exists(config["from"] + "/.metadata"):
+def save():
+    dcp.save(all_of_it(), checkpoint_id=config["to"])
+state = hf.State(model, optimizer)
+if state.n == 0 and os.path.exists(config["from"] + "/.metadata"):
     loaded = all_of_it()
     dcp.load(loaded, checkpoint_id=config["from"])
     set_state_dict(model, optimizer, model_state_dict=loaded["model"],
                    optim_state_dict=loaded["optimizer"])
-state = hf.State(model, optimizer)
 rank = dist.get_rank()
 data = torch.utils.data.TensorDataset(torch.randn(40, 8), torch.randn(40, 1))
-for epoch in range(2):
+for epoch in state.epochs(2):
     for x, y in state.steps(torch.utils.data.DataLoader(data, batch_size=8, shuffle=True)):
         killed = f"{folder}/killed-{state.n}"
         if [state.n, rank] in config["kills"] and not os.path.exists(killed):
@@ -49,8 +51,7 @@ for epoch in range(2):
         optimizer.zero_grad()
         torch.nn.functional.mse_loss(model(x), y).backward()
         optimizer.step()
-    if state.n == 5 * (epoch + 1):
-        dcp.save(all_of_it(), checkpoint_id=config["to"])
+    state.once(save)
 bits = [p.to_local().tolist() for p in model.parameters()]
 open(f"{folder}/result-{rank}", "w").write(json.dumps({"n": state.n, "bits": bits}))
 dist.barrier()
