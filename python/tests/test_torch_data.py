@@ -150,8 +150,10 @@ def test_torch_a_generator_that_state_keeps_is_the_loaders_and_the_bodys() -> No
             seed, state = kept
             note(g, seed, 1)
             g.set_state(state)
-        drawn = []
+        drawn: list[Any] = []
         for batch in feeder_of(loader, SEEDS).start(1, 1, done, None):
+            if kept is not None and not drawn:  # As steps() does.
+                g.set_state(state)
             drawn.append((batch.tolist(), float(torch.rand(1, generator=g))))
             states.append((seed_of(g), g.get_state()))
         return drawn
@@ -159,6 +161,16 @@ def test_torch_a_generator_that_state_keeps_is_the_loaders_and_the_bodys() -> No
     states: list[Any] = []
     whole = begin(0, None)
     assert begin(2, states[1]) == whole[2:]
+
+
+def test_torch_a_loaders_own_generator_is_the_same_in_the_midst_of_a_pass() -> None:
+    def there(done: int) -> Any:
+        g = torch.Generator().manual_seed(3)
+        loader: Any = DataLoader(Noisy(), 4, shuffle=True, generator=g)
+        next(feeder_of(loader, SEEDS).start(1, 1, done, None))
+        return g.get_state()
+
+    assert torch.equal(there(0), there(2))
 
 
 def test_torch_a_loader_without_batches_of_its_own_is_followed_too() -> None:

@@ -78,7 +78,7 @@ def _pieces(sampler: Any, seed: Seeds, skip: int) -> Iterator[list[Any]]:
     promise: there are samplers that estimate it, and a DataLoader takes all that they give.
     """
     length = length_of(sampler)
-    size = length if length and length <= _AT_ONCE else 1
+    size = max(length - skip, 1) if length and length <= _AT_ONCE else 1  # Its end may draw, too.
     outer = get_states()
     seed.set()
     order = iter(sampler)
@@ -209,14 +209,12 @@ class _Loader(Feeder):
         for sampler in self._samplers:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
-        before = [(generator, generator.get_state()) for generator in self._generators]
         for generator, seed in zip(self._generators, self.seeds, strict=True):
             reseed(generator, seed, order)
         self._tickets.seed = self._seed.derive("data", order)
         self._tickets.skip = skip
         self._seed.derive("epoch", order).set()
-        batches = iter(self._loader)
-        return _put_back(before, batches) if skip and before else batches
+        return iter(self._loader)
 
     def recall(self, order: int, seeds: tuple[int, ...]) -> None:
         for generator, seed in zip(self._generators, seeds, strict=False):
@@ -254,18 +252,6 @@ def _samplers_in(holder: Any) -> list[Any]:
         if sampler is not None and sampler is not holder:
             found += [sampler, *_samplers_in(sampler)]
     return found
-
-
-def _put_back(states: list[tuple[torch.Generator, Any]], batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield batches; once the order is drawn, generators are where State has brought them.
-
-    A body may draw from one that it shares with its loader.
-    """
-    for batch in islice(batches, 1):
-        for generator, state in states:
-            generator.set_state(state)
-        yield batch
-    yield from batches
 
 
 class _Indexed(Feeder):

@@ -137,9 +137,14 @@ def _one_pass(state: State, source: Source, given: Any, epoch: int, turn: int) -
     def prepare(before: int) -> None:
         state.progress.seeds.derive("fetch", state.n + before).set()
 
+    # A body may draw from one that State keeps and that the order is drawn from as well.
+    kept = [g for g in source.feeder.generators if at.index and state.kept.name_of(g)]
+    brought = [(generator, generator.get_state()) for generator in kept]
     between: Between | None = Between(state.kept, state.versions.tensors())
     for batch in told(given, epoch, source.batches(prepare), at):
         if between is not None:
+            for generator, there in brought:
+                generator.set_state(there)
             between.note_order(source.feeder.generators)
         yield from _one_step(state, source, batch, between)
         between = None

@@ -8,6 +8,7 @@ differs between two runs.
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import os
 import sys
@@ -133,7 +134,7 @@ class _Look:
             for attribute, value in _without_modules(thing):
                 self._put(_dotted(name, attribute), value, depth + 1)
             self._put(_class_name(kind), kind, depth + 1)
-        elif kind.__module__ == "functools" and hasattr(thing, "func"):  # partial
+        elif isinstance(thing, (functools.partial, functools.partialmethod)):
             self._put(name, thing.func, depth + 1)
             self._put(_dotted(name, "args"), list(thing.args), depth + 1)
             self._put(_dotted(name, "keywords"), dict(thing.keywords), depth + 1)
