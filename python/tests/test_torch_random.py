@@ -87,7 +87,8 @@ json.dump(made[:3], open(f"{folder}/result-{rank}", "w"))
 
 @pytest.mark.kill
 def test_torch_a_replacement_draws_what_its_predecessor_drew(tmp_path: Path) -> None:
-    head = BEGIN.partition("torch.manual_seed")[0].replace("hf.init()\nrank = dist.get_rank()\n", "")
+    head = BEGIN.partition("torch.manual_seed")[0]
+    head = head.replace("hf.init()\nrank = dist.get_rank()\n", "")
     folder = tmp_path / "job"
     folder.mkdir()
     program = folder / "program.py"
@@ -162,7 +163,7 @@ class Data(torch.utils.data.Dataset):
 def test_torch_a_data_set_that_draws_by_a_generator_of_its_own_is_named(
     tmp_path: Path, item: str, refused: bool
 ) -> None:
-    text = f"""
+    text = """
 state = hf.State(torch.nn.Linear(2, 2))
 loader = torch.utils.data.DataLoader(Data(), batch_size=2, collate_fn=list)
 was = torch.get_rng_state(), random.getstate()

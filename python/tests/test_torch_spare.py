@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch_job import Job, needs_torch
+from torch_job import Job, needs_torch, run
 from torch_warm import calm
 
 pytestmark = [pytest.mark.kill, needs_torch]
@@ -67,6 +67,21 @@ def test_torch_a_program_that_has_changed_between_restarts_is_told_so(tmp_path: 
     assert "[96, 16], in the state it is torch.float32 [64, 16]; a job goes on with the" in said
 
 
+def test_torch_a_spare_that_waits_has_made_a_backward_pass(tmp_path: Path) -> None:
+    # As if none had ever started: it holds buckets, which only a backward pass gives their memory.
+    # Its rank is known to it from its start: the program asks for it before State.
+    job = Job(tmp_path / "job", {"width": 128, "hold": 1}, spares="all")
+    try:
+        trace = job.until(
+            lambda trace: trace if any(e["event"] == "waiting" for e in trace) else None, "a spare"
+        )
+        spare = next(e["pid"] for e in trace if e["event"] == "waiting")
+        maps = Path(f"/proc/{spare}/maps").read_text()
+    finally:
+        job.stop()
+    assert "/dev/shm/torch_" in maps, maps
+
+
 PROGRAM = """
 import os, json, sys, torch, holdfast.torch as hf
 rank = int(os.environ.get("LOCAL_RANK", "-1"))
@@ -87,6 +102,23 @@ for x in state.steps([torch.full((1, 2), i + rank + 1.0) for i in range(6)]):
     optimizer.step()
 open(f"{folder}/result-{rank}", "w").write(json.dumps([state.n, model.module.weight.tolist()]))
 """
+
+
+def test_torch_a_spare_waits_where_its_program_reads_its_rank(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    expected = run(tmp_path / "calm", {"kills": []}, program=program)
+    folder = tmp_path / "job"
+    job = Job(folder, {"kills": [1]}, spares=1, program=program, options=("--max-restarts", "1"))
+    try:
+        job.until(lambda trace: any(e["event"] == "waiting" for e in trace), "a spare that waits")
+        assert len(list(folder.glob("began-*"))) == 2
+        (folder / "go").touch()
+        assert job.end() == expected
+    finally:
+        job.stop()
+    assert any(e["event"] == "promoted" for e in job.trace())
+    assert f"this spare waits for its rank at {program}:3, which reads LOCAL_RANK" in job.logs()
 
 
 EXCHANGES = """
@@ -139,28 +171,64 @@ open(f"{folder}/result-{rank}", "w").write(json.dumps(told))
 """
 
 
-OWN_LOOP = """
+@pytest.mark.parametrize("spares", [0, 1])
+def test_torch_a_replacement_is_told_what_was_exchanged_before_its_state(
+    tmp_path: Path, spares: int
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(EXCHANGES)
+    job = Job(tmp_path / "job", {"what": "early"}, program=program, spares=spares)
+    try:
+        first, second = job.end().values()
+    finally:
+        job.stop()
+    assert [(tmp_path / f"job/killed-{rank}").exists() for rank in (0, 1)] == [True, True]
+    seed, total, everyone, *_ = first
+    assert second[:3] == [seed, total, everyone] and everyone == [[0, seed], [1, seed]]
+    assert total == [2.0 * (seed % 5)] * 3
+    assert (first[3:], second[3:6]) == ([[10], [0.0], [0.5, 1.5]], [[11], [0.0], [0.25, 1.25]])
+    assert second[6].startswith("run ") and second[7] == "x" * 70000
+    assert "its own values" not in job.logs()
+
+
+AFTER_STATE = """
 import json, os, sys, time, torch, torch.distributed as dist, holdfast.torch as hf
 hf.init()
 rank, folder = dist.get_rank(), sys.argv[2]
 model = torch.nn.Linear(2, 2)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-state = hf.State(model, optimizer)
+state = hf.State(model, torch.optim.SGD(model.parameters(), lr=0.1))
 name = [f"run {time.time_ns()}"] if rank == 0 else [None]
 dist.broadcast_object_list(name, src=0)
-if rank == 0:
-    open(f"{folder}/name", "a").write(name[0])
-for x in state.steps([1.0, 2.0]):
+for x in state.steps([1.0] * 6):
+    if state.n == 4 and rank == 1 and not os.path.exists(f"{folder}/killed-{rank}"):
+        open(f"{folder}/killed-{rank}", "x").close()
+        os.kill(os.getpid(), 9)
     dist.barrier()
-while state.n < 8:
-    with state.step():
-        if (state.n, rank) in ((4, 1), (6, 0)):
-            if not os.path.exists(f"{folder}/killed-{rank}"):
-                open(f"{folder}/killed-{rank}", "x").close()
-                os.kill(os.getpid(), 9)
-        dist.barrier()
-open(f"{folder}/result-{rank}", "w").write(json.dumps([state.n, name[0]]))
 """
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "sentence"),
+    [
+        # One exchange more than its predecessor, at the end or in the midst.
+        (EXCHANGES, "more", "this process exchanges other things than the one it replaces"),
+        (EXCHANGES, "late", "this process exchanges other things than the one it replaces"),
+        (AFTER_STATE, "", "exchange them before hf.State(...), or by state.once(f)"),
+    ],
+    ids=["more", "late", "after State"],
+)
+def test_torch_what_a_replacement_can_not_be_told_is_said(
+    tmp_path: Path, text: str, what: str, sentence: str
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(text)
+    job = Job(tmp_path / "job", {"what": what}, program=program, options=("--max-restarts=1",))
+    try:
+        assert job.end(code=None) == {}
+        assert job.process.returncode != 0
+    finally:
+        job.stop()
+    assert sentence in job.logs()
 
 
 def test_torch_what_a_spare_starts_has_no_rank_to_wait_for() -> None:

@@ -31,7 +31,7 @@ class Job:
         folder: Path,
         config: dict[str, Any],
         ranks: int = 2,
-        spares: int = 0,
+        spares: int | str = 0,
         program: Path = HERE / "torch_program.py",
         options: tuple[str, ...] = (),
     ) -> None:

@@ -27,6 +27,7 @@ def at(*place):
             return
         os.kill(os.getpid(), signal.SIGKILL)
 torch.manual_seed(1)
+random.seed(rank)
 net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 2))
 model = DDP(net)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

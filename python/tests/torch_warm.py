@@ -109,6 +109,7 @@ def by_hand(
 
     lives = {node: start(node) for node in ("scheduler", *map(str, range(ranks)))}
     under_way, until, failed = dict(lives), time.monotonic() + LIMIT_S, False
+    given_up = dict.fromkeys(lives, 0)
     try:
         while under_way and not failed:
             connection.wait([p.sentinel for p in under_way.values()], until - time.monotonic())
@@ -117,8 +118,11 @@ def by_hand(
                 if process.exitcode is None:
                     continue
                 del under_way[node]
-                if process.exitcode == -signal.SIGKILL and deaths:
-                    deaths -= 1
+                log = (folder / f"warm-{node}").read_text()
+                gives_up = log.count("MarkedError: ") > given_up[node]  # So that all start again.
+                given_up[node] += gives_up
+                if gives_up or (process.exitcode == -signal.SIGKILL and deaths):
+                    deaths -= not gives_up
                     lives[node] = under_way[node] = start(node)
                 else:
                     failed |= process.exitcode != 0

@@ -308,14 +308,17 @@ class Kept:
     def undo_of_an_evaluation(self) -> Callable[[], None]:
         """Return what brings buffers and the modules' modes back to what they are now."""
         buffers = [(buffer, buffer.clone()) for _, buffer in self._buffers_now()]
-        modes = [(module, module.training) for module in self._modules.values()]
+        # The latter: whether DDP shares its buffers in its next pass, which one without gradients
+        # changes.
+        names = ("training", "require_forward_param_sync")
+        modes = [(m, n, vars(m)[n]) for m in self._modules.values() for n in names if n in vars(m)]
 
         @torch.no_grad()
         def undo() -> None:
             for buffer, was in buffers:
                 buffer.copy_(was)
-            for module, training in modes:
-                module.training = training
+            for module, name, mode in modes:
+                setattr(module, name, mode)
 
         return undo
 
