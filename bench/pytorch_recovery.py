@@ -1,13 +1,13 @@
 """Measure kill -> all ranks stepping for a PyTorch program, beside PyTorch's own means.
 
     python bench/pytorch_recovery.py [--kills 5] [--ranks 2] [--loader-workers 0] [--width 512]
-        [--only holdfast] [--fault kill|stop|scheduler] [--torchft PYTHON]
+        [--only holdfast] [--fault kill|stop|scheduler] [--spares all|1|0] [--torchft PYTHON]
 
 Kills with SIGKILL, at random instants, one rank after the other: under holdfast with a ready spare
-and without one, under torchrun (a checkpoint after every step), and under torchft if a Python that
-has it is named. Then the same with SIGSTOP in its place, and with the scheduler killed before each
-rank, under holdfast alone. Prints one line of JSON per case, milliseconds as [median, least,
-greatest]:
+for each rank, with one for any, and without one, under torchrun (a checkpoint after every step),
+and under torchft if a Python that has it is named. Then the same with SIGSTOP in its place, and
+with the scheduler killed before each rank, under holdfast alone. Prints one line of JSON per case,
+milliseconds as [median, least, greatest]:
 
     start       from the launcher's start to a step of all ranks
     all         from the kill until all ranks, the killed one's successor among them, have stepped
@@ -115,7 +115,7 @@ class Run:
             os.kill(pid, signal.SIGKILL)
 
 
-def case_of(how: str, spares: int, options: argparse.Namespace, folder: Path) -> Run:
+def case_of(how: str, spares: int | str, options: argparse.Namespace, folder: Path) -> Run:
     """Start a job."""
     program = [PROGRAM, how, str(folder), str(options.loader_workers), str(options.width)]
     ranks = str(options.ranks)
@@ -279,7 +279,7 @@ def row(values: list[float]) -> list[float]:
     return [round(v, 1) for v in (statistics.median(values), min(values), max(values))]
 
 
-def measure(how: str, fault: str, spares: int, options: argparse.Namespace) -> dict[str, Any]:
+def measure(how: str, fault: str, spares: int | str, options: argparse.Namespace) -> dict[str, Any]:
     """Run one case."""
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir="/dev/shm") as name:
         run = case_of(how, spares, options, Path(name))
@@ -293,8 +293,8 @@ def measure(how: str, fault: str, spares: int, options: argparse.Namespace) -> d
             kills = []
             used = 0.0
             for k in range(options.kills):
-                if spares:
-                    run.until(lambda: waiting_spare(run), "a spare that is ready")
+                ready = options.ranks if spares == "all" else int(spares)
+                run.until(lambda: len(waiting_spare(run)) >= ready, "a spare that is ready")
                 if not used:
                     used = memory(run)
                 kills.append(kill_once(run, k % options.ranks, options.ranks, fault))
@@ -335,10 +335,11 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--only", choices=["holdfast", "torchrun", "torchft"])
     parser.add_argument("--fault", choices=["kill", "stop", "scheduler"])
-    parser.add_argument("--spares", type=int, choices=[0, 1])
+    parser.add_argument("--spares", type=lambda s: int(s) if s.isdigit() else s)
     parser.add_argument("--torchft", metavar="PYTHON", help="one that has torchft and torch")
     options = parser.parse_args()
-    cases = [("holdfast", "kill", 1), ("holdfast", "kill", 0), ("torchrun", "kill", 0)]
+    cases: list[tuple[str, str, int | str]] = [("holdfast", "kill", "all")]
+    cases += [("holdfast", "kill", 1), ("holdfast", "kill", 0), ("torchrun", "kill", 0)]
     cases += [("torchft", "kill", 0)] if options.torchft else []
     cases += [("holdfast", "stop", 1), ("holdfast", "stop", 0), ("torchrun", "stop", 0)]
     cases += [("holdfast", "scheduler", 1), ("holdfast", "scheduler", 0)]

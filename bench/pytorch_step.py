@@ -122,7 +122,7 @@ def main() -> None:
         first, middle, third = ratios(found["holdfast_step"], found["gloo_step"], 0)
         report["step_ratio"], report["step_ratio_quartiles"] = middle, [first, third]
         report["cpu_ratio"] = ratios(found["holdfast_step"], found["gloo_step"], 1)[1]
-        report["moved_buckets"] = len(state._engine.buckets.moved)
+        report["moved_buckets"] = len(state.engine.buckets.moved)
         report["load"] = round(os.getloadavg()[0], 1)
         report["parameters"] = sum(p.numel() for p in kept.parameters())
         report["peak_MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024

@@ -106,7 +106,7 @@ class _Reader:
             name = ast.unparse(node.func)
             if name == "open" and _is_for_writing(node):
                 yield node.lineno, "a restart empties this file; open it with 'a'"
-            elif name == "torch.save" or name.endswith(".save_pretrained"):
+            elif name == "torch.save" or name.endswith((".save_pretrained", "save_checkpoint")):
                 yield (
                     node.lineno,
                     f"{name}(...) may run again after a fault, with the same content; "

@@ -292,6 +292,9 @@ def test_core_verify_runs_the_copy_of_a_program(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     assert parse([str(tmp_path / "train.py"), "--lr", "1"]).command == ("train.py", "--lr", "1")
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    assert parse(["../train.py"]).command == (str(tmp_path / "train.py"),)
     assert parse(["-m", "train", "--steps", "2"]).command == ("-m", "train", "--steps", "2")
 
 

@@ -84,14 +84,20 @@ run.n = print
 """
 
 
-def test_mindspore_what_state_can_not_keep_is_said_at_its_line(tmp_path: Path) -> None:
-    (tmp_path / "alone.py").write_text(ALONE)
-    made = Job(tmp_path, tmp_path, ["alone.py"], ranks=1, options=("--max_restarts=0",))
+def run_alone(folder: Path, program: str) -> str:
+    """Return what it has said by its end."""
+    (folder / "alone.py").write_text(program)
+    made = Job(folder, folder, ["alone.py"], ranks=1, options=("--max_restarts=0",))
     try:
         made.end(code=None)
     finally:
         made.stop()
-    text = (tmp_path / "logs" / "worker_0.log").read_text()
+    return (folder / "logs" / "worker_0.log").read_text()
+
+
+def test_mindspore_what_state_can_not_keep_is_said_at_its_line(tmp_path: Path) -> None:
+    text = run_alone(tmp_path, ALONE)
+    assert "`break` leaves its step undone" in text, text
     said = [line for line in text.splitlines() if line.startswith("SAID UserError")]
     wanted: list[Any] = ["`file` can not be kept", "`large`", "given `n` before", "given no `m`"]
     wanted += ["a second training begins in this job", "can not be kept", "state.steps() is called"]
@@ -101,3 +107,9 @@ def test_mindspore_what_state_can_not_keep_is_said_at_its_line(tmp_path: Path) -
     assert "LEFT 2 2 [1, 2] [[2.0, 2.0]]" in text, text  # The third step is undone.
     assert "step 3 was left before its end, so it is undone" in text
     assert text.splitlines()[-1].startswith("holdfast._errors.UserError: `n` can not be kept")
+
+
+def test_mindspore_strict_makes_advice_an_error(tmp_path: Path) -> None:
+    text = run_alone(tmp_path, ALONE.replace("optimizer, held", "optimizer, strict=True, held"))
+    assert "UserError: State(strict=True):" in text and "`break` leaves its step" in text, text
+    assert "LEFT" not in text

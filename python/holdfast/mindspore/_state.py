@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
+from holdfast._advice import advise
 from holdfast._errors import UserError
 from holdfast._vars import (
     LIMIT,
@@ -48,14 +49,18 @@ class _At(NamedTuple):
 class State:
     """What a program's own loop is kept by; one in a job."""
 
-    def __init__(self, network: Any, optimizer: Any, **named: Any) -> None:
+    def __init__(
+        self, network: Any, optimizer: Any, *, strict: bool = False, **named: Any
+    ) -> None:
         """Keep a network, its optimizer, and what else is given by name.
 
         At the first start parameters become as rank 0's. In a process that replaces another
         everything is as it was after the last step. `named`: cells, parameters, and objects with
         `state_dict` and `load_state_dict`; of other objects, parameters and plain attributes.
+
+        `strict`: what the loop's source seems to do against the rule is an error, not a line.
         """
-        self._engine = _started()
+        self._engine, self._strict = _started(), strict
         if self._engine.rehearsing:
             _rehearsal.stop_here(self._engine)  # It would really train.
         things, self._named = _sorted_out(network, optimizer, named)
@@ -209,6 +214,7 @@ class State:
                 "state.steps() is called once, or once an epoch within state.epochs(), which then "
                 "has the number of epochs"
             )
+        self._advise(sys._getframe(1))
         if self._place:
             self._used = True
             yield from self._pass(data)
@@ -250,6 +256,7 @@ class State:
         """
         if self._in_step:
             raise UserError("state.step() is within a step of State's already")
+        self._advise(sys._getframe(2))
         self._used = True
         self._begin(True)
         try:
@@ -263,6 +270,16 @@ class State:
             return
         self._end(self._at.batch + 1)
         self._in_step = False
+
+    def _advise(self, frame: Any) -> None:
+        """Before a job's first step, say what its source seems to do against the rule."""
+        if self._at.n or self._engine.rank:
+            return
+        remarks = advise(frame.f_code.co_filename, frame.f_lineno)
+        if remarks and self._strict:
+            raise UserError("State(strict=True):\n  " + "\n  ".join(remarks))
+        for remark in remarks:
+            self._engine.say_once(remark)
 
     # ---- One step --------------------------------------------------------------------------------
 

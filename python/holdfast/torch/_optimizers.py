@@ -53,16 +53,14 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def room_of_state(
-    optimizer: torch.optim.Optimizer, whole: Mapping[int, torch.Size]
-) -> tuple[int, int]:
-    """Return an upper bound of its state's bytes, the same on all ranks, and of its tensors.
-
-    Its state is untouched.
-    """
-    name = type(optimizer).__name__
+def _state_after_a_step(
+    optimizer: torch.optim.Optimizer, whole: Mapping[int, torch.Size], device: str
+) -> Mapping[Any, Any]:
+    """Return what a copy of an optimizer keeps after a step of gradients of zero."""
     scratch = {
-        id(p): torch.zeros(largest_shape(p, whole), dtype=p.dtype, requires_grad=True)
+        id(p): torch.zeros(
+            largest_shape(p, whole), dtype=p.dtype, device=device, requires_grad=True
+        )
         for p in parameters_of(optimizer)
     }
     for p in scratch.values():
@@ -75,13 +73,29 @@ def room_of_state(
         for group in optimizer.param_groups
     ]
     twin = type(optimizer).__new__(type(optimizer))
+    twin.__setstate__(
+        {"defaults": optimizer.defaults, "state": defaultdict(dict), "param_groups": groups}
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        twin.step()
+    found: Mapping[Any, Any] = twin.state
+    return found
+
+
+def room_of_state(
+    optimizer: torch.optim.Optimizer, whole: Mapping[int, torch.Size]
+) -> tuple[int, int]:
+    """Return an upper bound of its state's bytes, the same on all ranks, and of its tensors.
+
+    Its state is untouched.
+    """
+    name = type(optimizer).__name__
     try:
-        twin.__setstate__(
-            {"defaults": optimizer.defaults, "state": defaultdict(dict), "param_groups": groups}
-        )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            twin.step()
+        try:
+            state = _state_after_a_step(optimizer, whole, "meta")  # Without memory and arithmetic.
+        except Exception:  # It looks at values.
+            state = _state_after_a_step(optimizer, whole, "cpu")
     except Exception as error:
         raise UserError(
             f"{name} can not be kept: it needs a closure, or reads what it does not declare in "
@@ -89,7 +103,7 @@ def room_of_state(
             "keeps all its state there"
         ) from error
     total = tensors = 0
-    for values in twin.state.values():
+    for values in state.values():
         for key, value in values.items() if isinstance(values, dict) else ():
             if isinstance(value, Tensor):
                 total += value.numel() * value.element_size() + 64

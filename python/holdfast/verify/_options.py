@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -152,7 +153,7 @@ def _program(options: argparse.Namespace) -> tuple[tuple[str, ...], str]:
     if path.suffix != ".py":
         return (str(path.resolve()), *options.arguments), "native"
     kind = "mindspore" if _MINDSPORE.search(path.read_text(errors="replace")) else "torch"
-    absolute, here = path.absolute(), Path.cwd()
+    absolute, here = Path(os.path.abspath(path)), Path.cwd()  # Without `..`.
     if absolute.is_relative_to(here):  # Its copy is to be run.
         return (str(absolute.relative_to(here)), *options.arguments), kind
     return (str(absolute), *options.arguments), kind
