@@ -15,6 +15,7 @@ Start it with `holdfast run --nproc-per-node 4 train.py`. See docs/pytorch.md.
 from __future__ import annotations
 
 import gc
+import importlib
 from typing import Final
 
 try:
@@ -64,7 +65,7 @@ def _import_compiler() -> None:
     collects = gc.isenabled()
     gc.disable()
     try:
-        import torch._dynamo
+        importlib.import_module("torch._dynamo")
     finally:
         if collects:
             gc.enable()
