@@ -463,8 +463,7 @@ BREAKS = {
     ),
     "generator": (
         "lost = random.Random(3)",
-        "with torch.no_grad():\n"
-        "    trained[0].mul_(1 - 0.001 * lost.random())",
+        "with torch.no_grad():\n    trained[0].mul_(1 - 0.001 * lost.random())",
     ),
     "attribute": ("model.seen = 0", "model.seen += 1\n" + _RATE.format("model.seen")),
 }

@@ -62,9 +62,7 @@ LOOP = "for x in state.steps(loader):\n    "
         ),
     ],
 )
-def test_core_a_remark_names_line_and_cure(
-    tmp_path: Path, text: str, at: int, remark: str
-) -> None:
+def test_core_a_remark_names_line_and_cure(tmp_path: Path, text: str, at: int, remark: str) -> None:
     remarks = said(tmp_path, text)
     assert len(remarks) == 1, remarks
     assert remarks[0].startswith(f"train.py:{at}: ") and remark in remarks[0], remarks

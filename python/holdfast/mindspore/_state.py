@@ -49,9 +49,7 @@ class _At(NamedTuple):
 class State:
     """What a program's own loop is kept by; one in a job."""
 
-    def __init__(
-        self, network: Any, optimizer: Any, *, strict: bool = False, **named: Any
-    ) -> None:
+    def __init__(self, network: Any, optimizer: Any, *, strict: bool = False, **named: Any) -> None:
         """Keep a network, its optimizer, and what else is given by name.
 
         At the first start parameters become as rank 0's. In a process that replaces another
