@@ -69,6 +69,17 @@ def test_mindspore_processes_are_as_if_started_by_themselves(tmp_path: Path, nur
 
 
 @NEEDS_MINDSPORE
+def test_mindspore_a_replacement_is_forked_too(tmp_path: Path) -> None:
+    """Its environment says more than that of its predecessor."""
+    with running(tmp_path, end="import time; time.sleep(600)") as run:
+        assert until(lambda: len(LINE.findall(run.logs())) == 2), run.logs()
+        os.kill(int(LINE.findall(run.logs())[1][1]), signal.SIGKILL)
+        assert until(lambda: len(LINE.findall(run.logs())) == 3), run.logs()
+        newest = max((pid for _, pid, *_ in LINE.findall(run.logs())), key=int)
+        assert was_forked(newest), run.logs()
+
+
+@NEEDS_MINDSPORE
 def test_mindspore_a_killed_agent_or_nursery_leaves_nothing_behind(tmp_path: Path) -> None:
     for victim in ("agent", "nursery", "stopped"):
         folder = tmp_path / victim
