@@ -11,6 +11,7 @@ import types
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 from holdfast.verify import _files, _prints
@@ -55,6 +56,9 @@ def test_core_verify_digests_follow_what_things_hold() -> None:
         assert digest(a) != digest(b)
     assert shown(7) == "7" and shown([1, 2]) == "[1, 2]"
     assert shown([0] * 1000).startswith("list of 1000 #")
+    for array in (numpy.zeros(2, numpy.float32), numpy.zeros(0), numpy.zeros((1, 1))):
+        assert shown(array).startswith("ndarray ")
+    assert "2.5" in shown(numpy.array([2.5]))
 
 
 PROGRAM = """

@@ -117,19 +117,20 @@ def culprits(
     if not before:
         return []
 
-    def rank(thing: Remembered) -> tuple[bool, bool, int, int]:
+    def rank(thing: Remembered) -> tuple[bool, bool, bool, int, int]:
         return (
             not (thing.words & read),
             not source.changes(thing),
+            "nothing" in (thing.was, thing.now),  # Most are what a step sets before it reads it.
             thing.step,
             len(thing.name),
         )
 
     ordered = sorted(before, key=rank)
-    best = rank(ordered[0])[:3]
+    best = rank(ordered[0])[:4]
     names: dict[str, Remembered] = {}
     for thing in ordered:
-        if rank(thing)[:3] == best:
+        if rank(thing)[:4] == best:
             names.setdefault(thing.name, thing)
     return list(names.values())[:6]
 

@@ -140,7 +140,8 @@ def shown(thing: Any) -> str:
         text = repr(thing)
         return text if len(text) <= 60 else f"{text[:40]}... #{digest(thing)}"
     if (found := tensor_bytes(thing)) is not None:
-        if len(found[1]) <= 8:
+        # A shard's item() would ask the other ranks.
+        if 0 < len(found[1]) <= 8 and not hasattr(thing, "to_local") and thing.shape in ((), (1,)):
             return repr(thing.item())
         return f"{type(thing).__name__} {found[0]} #{digest(thing)}"
     if type(thing) in (list, tuple, dict) and len(thing) <= 6:
