@@ -137,6 +137,22 @@ def test_torch_stop_ends_all_loops_on_all_ranks(
     assert "was left within step" not in said
 
 
+STOPPED_LATER = """
+state = hf.State(model, optimizer)
+for x in state.steps(data, epochs=3):
+    train(x)
+    if state.n == 4:
+        state.stop()
+at("done", state.n)
+dist.barrier()
+leave(state.n, state.epoch, state.stopped)
+"""
+
+
+def test_torch_a_stop_in_a_later_epoch_outlives_who_is_lost_after_the_loop(tmp_path: Path) -> None:
+    survives(tmp_path, STOPPED_LATER, [[0, "done", 5], [1, "done", 5]])
+
+
 def test_torch_what_was_unfrozen_in_one_epoch_is_so_in_a_later_ones_successor(
     tmp_path: Path,
 ) -> None:

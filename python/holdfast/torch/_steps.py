@@ -108,7 +108,7 @@ def passes(state: State, data: Any, numbers: range, turn: int) -> Generator[Any]
     for epoch in numbers:
         state.engine.see_that_no_step_is_open("state.steps(...)")
         yield from _one_pass(state, source, given, epoch, turn)
-        if state.stopped:
+        if state.stopped and state.arrived:  # On its way a replacement passes earlier ones.
             return
 
 
