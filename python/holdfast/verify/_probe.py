@@ -7,13 +7,15 @@ differs between two runs.
 
 from __future__ import annotations
 
+import ast
 import collections
 import functools
 import itertools
 import os
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 from holdfast.verify._digest import (
@@ -43,10 +45,13 @@ class Probe:
     def __init__(self) -> None:
         """Nothing was looked at yet."""
         self._known: dict[str, str] = {}  # Of the last look: only what has changed is noted.
+        self._set: frozenset[str] | None = None  # Attributes that the program's source sets.
 
     def look(self, frame: types.FrameType | None) -> dict[str, str | None]:
         """Return what has changed since the last look: name → what it holds; None: it is gone."""
-        found = _Look().all(frame)
+        if self._set is None:
+            self._set = frozenset(_attributes_set_in(sources(frame)))
+        found = _Look(self._set).all(frame)
         changed: dict[str, str | None] = {
             name: value for name, value in found.items() if self._known.get(name) != value
         }
@@ -56,7 +61,8 @@ class Probe:
 
 
 class _Look:
-    def __init__(self) -> None:
+    def __init__(self, attributes_set: frozenset[str]) -> None:
+        self._set = attributes_set
         self._found: dict[str, str] = {}
         self._seen: dict[int, Any] = {}  # Held, so that no number is given twice.
         self._queue: collections.deque[tuple[str, Any, int]] = collections.deque()
@@ -153,13 +159,16 @@ class _Look:
             self._put(_dotted(name, part), value, depth + 1)
 
     def _framework(self, name: str, thing: Any, depth: int) -> None:
-        """Take what the program has put into an object of a framework, and a module's tensors."""
+        """Take what the program has put into an object of a framework, and a module's tensors.
+
+        A number under a name that the program's source sets counts as put there.
+        """
         for attribute, value in _without_modules(thing):
             inner = attribute in ("_modules", "_parameters", "_buffers")
             if inner and isinstance(value, dict):
                 for key, part in value.items():
                     self._put(_dotted(name, str(key)), part, depth)
-            elif _is_programs(value):
+            elif _is_programs(value) or (attribute in self._set and is_scalar(value)):
                 self._put(_dotted(name, attribute), value, depth + 1)
             elif isinstance(value, (list, tuple)) and len(value) <= _EACH:
                 for number, part in enumerate(value):
@@ -252,3 +261,17 @@ def _modules(frame: types.FrameType | None) -> Iterator[tuple[str, Any]]:
 def sources(frame: types.FrameType | None) -> list[str]:
     """Return the program's files of source."""
     return sorted({str(module.__file__) for _, module in _modules(frame)})
+
+
+def _attributes_set_in(paths: Iterable[str]) -> set[str]:
+    """Return `b` of each `a.b = ...` and `a.b += ...`."""
+    found: set[str] = set()
+    for path in paths:
+        try:
+            tree = ast.parse(Path(path).read_text())
+        except (OSError, SyntaxError, ValueError):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                found.add(node.attr)
+    return found
