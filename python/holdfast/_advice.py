@@ -8,8 +8,10 @@ from __future__ import annotations
 import ast
 import linecache
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
+
+from holdfast._errors import UserError
 
 _FILLS: Final = {"append", "extend", "add", "update", "insert", "pop", "remove", "popleft"}
 _KEEPERS: Final = {"State", "vars"}  # What is given to them, or comes from them, is kept.
@@ -32,6 +34,14 @@ def advise(filename: str, line: int) -> list[str]:
     found = _Reader(tree, function, loop, outer).remarks()
     where = os.path.basename(filename)
     return [f"{where}:{at}: {text}" for at, text in sorted(set(found))]
+
+
+def say_or_refuse(remarks: list[str], strict: bool, say: Callable[[str], None]) -> None:
+    """Say remarks. UserError if State was made with `strict`."""
+    if remarks and strict:
+        raise UserError("State(strict=True):\n  " + "\n  ".join(remarks))
+    for remark in remarks:
+        say(remark)
 
 
 class _Reader:
@@ -114,11 +124,12 @@ class _Reader:
                 )
 
 
-def plain_attributes(named_modules: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def plain_attributes(models: Iterable[Any]) -> dict[str, Any]:
     """Return numbers that a program's own modules have as attributes, which nobody keeps."""
     return {
         f"{name}.{key}".strip("."): value
-        for name, module in named_modules
+        for model in models
+        for name, module in model.named_modules()
         if not type(module).__module__.startswith("torch.")
         for key, value in vars(module).items()
         if type(value) in (int, float) and not key.startswith("_")

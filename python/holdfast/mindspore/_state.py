@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from holdfast._advice import advise
+from holdfast._advice import advise, say_or_refuse
 from holdfast._errors import UserError
 from holdfast._vars import (
     LIMIT,
@@ -274,10 +274,7 @@ class State:
         if self._at.n or self._engine.rank:
             return
         remarks = advise(frame.f_code.co_filename, frame.f_lineno)
-        if remarks and self._strict:
-            raise UserError("State(strict=True):\n  " + "\n  ".join(remarks))
-        for remark in remarks:
-            self._engine.say_once(remark)
+        say_or_refuse(remarks, self._strict, self._engine.say_once)
 
     # ---- One step --------------------------------------------------------------------------------
 

@@ -76,7 +76,7 @@ class Engine:
         self.see_beginning: Callable[[Any, Any], None] = lambda mine, first: None
         self.at_end: list[Callable[[], None]] = []  # Of the training; then nothing is kept.
         self.see_that_it_was_done: Callable[[], None] = lambda: None
-        self.observer: Any = observer_factory(self) if observer_factory else None  # holdfast verify
+        self.observer: Any = observer_factory(self)
         self._place: _core.Place | None = None
         self._spare = self.worker.waits_spare
 
@@ -245,8 +245,7 @@ class Engine:
         session, self.session = self.session, None
         if session is None:
             return
-        if self.observer is not None:
-            self.observer.ended()
+        self.observer.ended()
         self.set_phase(Phase.PLAIN)
         try:
             try:
@@ -257,8 +256,17 @@ class Engine:
             say(str(error))
 
 
-# What `holdfast verify` looks on with: made for each engine.
-observer_factory: Callable[[Engine], Any] | None = None
+class Unobserved:
+    """Looks on at nothing, where `holdfast verify` has put no observer in its place."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Forget it."""
+
+    def __getattr__(self, name: str) -> Callable[..., bool]:
+        return lambda *_: False
+
+
+observer_factory: Callable[[Engine], Any] = Unobserved
 engine: Engine | None = None
 
 

@@ -26,16 +26,17 @@ DTYPES: Final[dict[torch.dtype, int]] = {
     torch.bool: _core.DType.BOOL,
 }
 KIND: Final[Any] = ReduceOp.RedOpType
-OPS: Final[dict[Any, int]] = {
-    KIND.SUM: _core.Op.SUM,
-    KIND.PRODUCT: _core.Op.PRODUCT,
-    KIND.MIN: _core.Op.MIN,
-    KIND.MAX: _core.Op.MAX,
-    KIND.BAND: _core.Op.AND,
-    KIND.BOR: _core.Op.OR,
-    KIND.BXOR: _core.Op.XOR,
-    KIND.AVG: _core.Op.AVERAGE,
+_REDUCTIONS: Final[dict[Any, tuple[int, Any]]] = {  # The core's, and what combines two tensors.
+    KIND.SUM: (_core.Op.SUM, torch.add),
+    KIND.PRODUCT: (_core.Op.PRODUCT, torch.mul),
+    KIND.MIN: (_core.Op.MIN, torch.minimum),
+    KIND.MAX: (_core.Op.MAX, torch.maximum),
+    KIND.BAND: (_core.Op.AND, torch.bitwise_and),
+    KIND.BOR: (_core.Op.OR, torch.bitwise_or),
+    KIND.BXOR: (_core.Op.XOR, torch.bitwise_xor),
+    KIND.AVG: (_core.Op.AVERAGE, torch.add),
 }
+OPS: Final[dict[Any, int]] = {kind: operation for kind, (operation, _) in _REDUCTIONS.items()}
 _BITWISE: Final = (_core.Op.AND, _core.Op.OR, _core.Op.XOR)
 
 
@@ -64,22 +65,12 @@ def operation_of(op: Any) -> tuple[Any, float | Tensor | None]:
 
 def fold(kind: Any, parts: Sequence[Tensor]) -> Tensor:
     """Combine in rank order; numbers of half precision in single, as the core does."""
-    combine: dict[Any, Any] = {
-        KIND.SUM: torch.add,
-        KIND.AVG: torch.add,
-        KIND.PRODUCT: torch.mul,
-        KIND.MIN: torch.minimum,
-        KIND.MAX: torch.maximum,
-        KIND.BAND: torch.bitwise_and,
-        KIND.BOR: torch.bitwise_or,
-        KIND.BXOR: torch.bitwise_xor,
-    }
-    if kind not in combine:
+    if kind not in _REDUCTIONS:
         raise UserError(f"the holdfast backend has no reduction {kind}")
     of = parts[0].dtype
     if of in (torch.float16, torch.bfloat16):
         parts = [part.float() for part in parts]
-    result = functools.reduce(combine[kind], parts)
+    result = functools.reduce(_REDUCTIONS[kind][1], parts)
     return (result / len(parts) if kind == KIND.AVG else result).to(of)
 
 

@@ -57,14 +57,11 @@ def _state_after_a_step(
     optimizer: torch.optim.Optimizer, whole: Mapping[int, torch.Size], device: str
 ) -> Mapping[Any, Any]:
     """Return what a copy of an optimizer keeps after a step of gradients of zero."""
-    scratch = {
-        id(p): torch.zeros(
-            largest_shape(p, whole), dtype=p.dtype, device=device, requires_grad=True
-        )
-        for p in parameters_of(optimizer)
-    }
-    for p in scratch.values():
-        p.grad = torch.zeros_like(p)
+    scratch = {}
+    for p in parameters_of(optimizer):
+        twin_of_p = torch.zeros(largest_shape(p, whole), dtype=p.dtype, device=device)
+        twin_of_p.grad = torch.zeros_like(twin_of_p)
+        scratch[id(p)] = twin_of_p.requires_grad_()
     groups = [
         {
             key: [scratch[id(p)] for p in value] if key == "params" else copy.deepcopy(value)

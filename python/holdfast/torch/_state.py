@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from holdfast._advice import advise, advise_of_attributes, plain_attributes
+from holdfast._advice import advise, advise_of_attributes, plain_attributes, say_or_refuse
 from holdfast._errors import UserError
 from holdfast._trainers import see_that_accumulation_is_kept, unwrapped
 from holdfast._vars import LIMIT, Vars, see_that_it_is_plain
@@ -97,8 +97,7 @@ class State:
         self._digests: dict[str, bytes] | None = None  # At the end of the last step of an own loop.
         self._declared: set[str] = set()  # Names of vars.
         self._on_commit: list[Callable[[int], Any]] = []
-        if self.engine.observer is not None:
-            self.engine.observer.opened(self)
+        self.engine.observer.opened(self)
 
     # ---- What is kept ---------------------------------------------------------------------------
 
@@ -298,12 +297,9 @@ class State:
         """Return the result of a place, made with the others or told."""
         if self.results.knows(key):
             return self.results.told(key)
-        observer = self.engine.observer
-        if observer is None:
-            return self.results.make(key, function)
-        observer.once_began(key)
+        self.engine.observer.once_began(key)
         result = self.results.make(key, function)
-        observer.once_done(key)
+        self.engine.observer.once_done(key)
         return result
 
     def stop(self) -> None:
@@ -319,18 +315,19 @@ class State:
         self.progress.wish = self._wish
         self.has_updated = False
         self.progress.seeds.derive("step", self.n).set()
-        if self.engine.observer is not None:
-            self.engine.observer.began(self.n + 1)
+        self.engine.observer.began(self.n + 1)
 
     def finish(self, may_wait: bool = False) -> bool:
         """End a step. False: it was void, and all is as before it; `may_wait` as in commit()."""
         n, wish, observer = self.n + 1, self.progress.wish, self.engine.observer
         self.engine.drain()
-        if observer is not None and observer.voids(n):
+        if observer.voids(n):
             self.engine.marked = True
         if not self._seen:
             self.kept.see_that_buffers_are_kept()
-            self._remark(advise_of_attributes(self._attributes, self._plain_attributes()))
+            self._remark(
+                advise_of_attributes(self._attributes, plain_attributes(self.kept.models.values()))
+            )
             self._seen = True
         self.results.prune()
         is_made = self.versions.commit(self.has_updated, may_wait)
@@ -340,14 +337,12 @@ class State:
             self.progress.wish = self._wish  # The body says the rest again.
             if self.engine.place.rank == 0 or self.engine.world_size == 1:
                 say(f"step {n} was void, it is made again")
-            if observer is not None:
-                observer.was_void(n)
+            observer.was_void(n)
             return False
         self.progress.wish = wish
         for function in self._on_commit:
             function(n)
-        if observer is not None:
-            observer.done(n)
+        observer.done(n)
         return True
 
     def leave(self, between: Between | None) -> None:
@@ -367,18 +362,11 @@ class State:
         """Before the first step of a job: read the loop's source, and say what breaks the rule."""
         if self._seen or self.n or not self.engine.first_start or self.engine.place.rank:
             return
-        self._attributes = self._plain_attributes()
+        self._attributes = plain_attributes(self.kept.models.values())
         self._remark(advise(frame.f_code.co_filename, frame.f_lineno))
 
-    def _plain_attributes(self) -> dict[str, Any]:
-        named = (pair for model in self.kept.models.values() for pair in model.named_modules())
-        return plain_attributes(named)
-
     def _remark(self, remarks: list[str]) -> None:
-        if remarks and self._strict:
-            raise UserError("State(strict=True):\n  " + "\n  ".join(remarks))
-        for remark in remarks:
-            self.engine.warn_once(remark)
+        say_or_refuse(remarks, self._strict, self.engine.warn_once)
 
     def _see_that_it_arrived(self) -> None:
         if not self.arrived and not self.progress.position.own:

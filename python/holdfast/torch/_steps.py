@@ -76,11 +76,9 @@ def epochs(state: State, n: int, start: int) -> Iterator[int]:
         while epoch < n:
             state.current_epoch, state.turn = epoch, 0
             state.results.begin_again()
-            if observer is not None:
-                observer.epoch_began(epoch)
+            observer.epoch_began(epoch)
             yield epoch
-            if observer is not None:
-                observer.epoch_ended(epoch)
+            observer.epoch_ended(epoch)
             epoch += 1
             # Whether a rank wished to stop after its steps is known once a step was made here.
             if progress.stopped or (epoch < n and state.arrived and _wished(state, epoch - 1)):
