@@ -44,6 +44,57 @@ def say_or_refuse(remarks: list[str], strict: bool, say: Callable[[str], None]) 
         say(remark)
 
 
+class Order(ast.NodeVisitor):
+    """Which variables the body of a loop sets, and which it reads before it sets them."""
+
+    def __init__(self, loop: _Loop) -> None:
+        """Read a loop in the order in which it runs."""
+        self.read_first: set[str] = set()
+        self.set: set[str] = set()
+        self.lines: dict[str, int] = {}  # Where each is set first.
+        if isinstance(loop, ast.For):
+            self.visit(loop.target)
+        else:
+            self.visit(loop.test)
+        for statement in loop.body:
+            self.visit(statement)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        """Take the value first."""
+        self.visit(node.value)
+        for target in node.targets:
+            self.visit(target)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        """Take a variable as read, then as set."""
+        self.visit(node.value)
+        if isinstance(node.target, ast.Name) and node.target.id not in self.set:
+            self.read_first.add(node.target.id)
+        self.visit(node.target)
+
+    def visit_For(self, node: ast.For) -> None:
+        """Go through a loop within the loop."""
+        self.visit(node.iter)
+        self.visit(node.target)
+        for statement in (*node.body, *node.orelse):
+            self.visit(statement)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        """Note how a variable is used."""
+        if isinstance(node.ctx, ast.Load):
+            if node.id not in self.set:
+                self.read_first.add(node.id)
+        else:
+            self.set.add(node.id)
+            self.lines.setdefault(node.id, node.lineno)
+
+
+def carried(loop: _Loop) -> set[str]:
+    """Return the variables that a loop's body reads before it sets them: from turn to turn."""
+    order = Order(loop)
+    return order.read_first & order.set
+
+
 class _Reader:
     """Looks at one loop, and at the loop over epochs around it."""
 
@@ -57,6 +108,7 @@ class _Reader:
     def remarks(self) -> Iterator[tuple[int, str]]:
         """Yield lines, and what is to be said."""
         yield from self._carried()
+        yield from self._set_after_read()
         yield from self._of_other_functions()
         yield from self._counted()
         yield from self._written()
@@ -81,6 +133,19 @@ class _Reader:
                 for name in sorted(names & read - self._kept - fresh):
                     yield node.lineno, _goes_on(name)
                 fresh |= names
+
+    def _set_after_read(self) -> Iterator[tuple[int, str]]:
+        """Find names that a turn reads as the one before has set them, here and by epochs."""
+        for loop in {id(self._loop): self._loop, id(self._outer): self._outer}.values():
+            order = Order(loop)
+            for name in (order.read_first & order.set) - self._kept:
+                yield order.lines[name], _goes_on(name)
+            for node in _within(loop.body):
+                if not isinstance(node, ast.Call) or _root(node.func) != "next" or not node.args:
+                    continue
+                name = _root(node.args[0])
+                if name and name not in self._kept | order.set:
+                    yield node.lineno, _goes_on(name)
 
     def _of_other_functions(self) -> Iterator[tuple[int, str]]:
         """Find `global` and `nonlocal`, here and in functions of this file that the body calls."""
@@ -163,6 +228,11 @@ def _kept_names(tree: ast.Module) -> set[str]:
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
             continue
         if _last(node.value.func) in _KEEPERS:
+            kept |= {name for target in node.targets for name in _names(target)}
+    for node in ast.walk(tree):  # `losses = run.losses` is the same list.
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Attribute):
+            continue
+        if _root(node.value) in kept:
             kept |= {name for target in node.targets for name in _names(target)}
     return kept
 

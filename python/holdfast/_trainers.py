@@ -1,4 +1,4 @@
-"""Take things out of what Accelerate and Lightning Fabric wrap around them.
+"""Take things out of what Accelerate and Lightning Fabric wrap around them; keep torchmetrics.
 
 Every wrapper is named here, and none is guessed. A library is not imported for it: whoever has one
 of its wrappers has loaded it.
@@ -74,6 +74,30 @@ class Accumulation:
         """Go on from there."""
         self._accelerator.step = values["step"]
         self._accelerator.gradient_state._set_sync_gradients(values["sync_gradients"])
+
+
+def is_metric(module: Any) -> bool:
+    """Whether it is a metric of torchmetrics."""
+    return _is(module, "torchmetrics.metric", "Metric")
+
+
+class Metric:
+    """A metric of torchmetrics, which leaves its counts out of its state_dict()."""
+
+    def __init__(self, metric: Any) -> None:
+        """Hold it."""
+        self._metric = metric
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counts, and how many updates they are of."""
+        states = {name: getattr(self._metric, name) for name in self._metric._defaults}
+        return {"states": states, "updates": self._metric._update_count}
+
+    def load_state_dict(self, values: dict[str, Any]) -> None:
+        """Go on from there."""
+        for name, value in values["states"].items():
+            setattr(self._metric, name, value)
+        self._metric._update_count, self._metric._computed = values["updates"], None
 
 
 def see_that_accumulation_is_kept(things: Iterable[Any], kept: Iterable[Any]) -> None:

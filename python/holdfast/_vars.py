@@ -7,6 +7,7 @@ import io
 import pickle
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast._errors import UserError
@@ -58,10 +59,16 @@ def dumps(value: Any) -> bytes:
 class Vars:
     """Plain values by name, read and set as attributes. Not thread-safe."""
 
-    __slots__ = ("_all", "_names")
+    __slots__ = ("_all", "_names", "_refuse")
 
-    def __init__(self, everything: dict[str, Any], names: frozenset[str]) -> None:
-        """`everything`: where the values of all Vars of a State lie."""
+    def __init__(
+        self,
+        everything: dict[str, Any],
+        names: frozenset[str],
+        refuse: Callable[[str, Any], None] = lambda name, value: None,
+    ) -> None:
+        """Keep the values of all Vars of a State in `everything`; `refuse` raises UserError."""
+        object.__setattr__(self, "_refuse", refuse)
         object.__setattr__(self, "_all", everything)
         object.__setattr__(self, "_names", names)
 
@@ -79,11 +86,23 @@ class Vars:
                 f"state.vars(..., {name}=...)"
             )
         see_that_it_is_plain(name, value)
+        self._refuse(name, value)
         self._all[name] = value
 
     def __repr__(self) -> str:
         """Show the values."""
         return f"Vars({', '.join(f'{n}={self._all[n]!r}' for n in sorted(self._names))})"
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """Return the tensors that a plain value holds."""
+    if _is_tensor(value):
+        return [value]
+    if type(value) in _TABLES:
+        value = value.values()
+    elif type(value) not in _ROWS:
+        return []
+    return [tensor for part in value if type(part) not in _PLAIN for tensor in tensors_in(part)]
 
 
 def see_that_it_is_plain(name: str, value: Any) -> None:

@@ -103,6 +103,11 @@ class State:
         """Whether the step under way was void, and is made again."""
         return self._replaying
 
+    @property
+    def stopped(self) -> bool:
+        """Whether a rank has said stop(), in a step or an epoch that is done."""
+        return self._at.stopping or self._at.ended
+
     def vars(self, **values: Any) -> Vars:
         """Keep plain values with every step; in a replacement they are what they were.
 
@@ -128,7 +133,8 @@ class State:
         """
         if self._in_step:
             return function(*given, **named)
-        key, name = self._next_call(), getattr(function, "__name__", "function")
+        name = getattr(function, "__name__", "function")
+        key = self._next_call(name)
         if key in self._at.results:
             return pickle.loads(self._at.results[key])
         before, tries, at = self._held(), itertools.count(), self._at
@@ -158,14 +164,11 @@ class State:
         self._steps.purpose = f"state.once({name})"
         return self._steps.step(make, describe)
 
-    def _next_call(self) -> tuple[str, int]:
+    def _next_call(self, name: str) -> tuple[str, int]:
         """Return the place and the number of a call of once(), the same in a replacement."""
-        place = self._place
-        if not place:
-            first = "", self._calls.get("", 0)
-            # A replacement's process finds those of before the first step by their order.
-            if self._at.n and first not in self._at.results:
-                place = f"step {self._at.n}"
+        place = f"{self._place}{' after its steps' if self._place and self._used else ''} {name}"
+        if not self._place and self._at.n and not self._at.begun:  # In a loop of its own.
+            place = f"step {self._at.n} {name}"
         number = self._calls.get(place, 0)
         self._calls[place] = number + 1
         return place, number
@@ -184,7 +187,7 @@ class State:
             self._at = self._at._replace(epoch=start, begun=True)
         while self._at.epoch < n and not self._at.ended:
             self._place, self._used = f"epoch {self._at.epoch}", False
-            self._calls[self._place] = 0
+            _random.seed_from(self._base, f"top of {self._place}")  # As in a replacement.
             yield self._at.epoch
             self._end_epoch()
         self._place, self._used = "after", True
@@ -214,14 +217,17 @@ class State:
             )
         self._advise(sys._getframe(1))
         if self._place:
-            self._used = True
             yield from self._pass(data)
             return
         for _ in self.epochs(1 if epochs is None else epochs):
-            self._used = True
             yield from self._pass(data)
 
     def _pass(self, data: Iterable[Any]) -> Iterator[Any]:
+        self._used = True
+        yield from self._steps_of(data)
+        _random.seed_from(self._base, f"after the steps of {self._place}")
+
+    def _steps_of(self, data: Iterable[Any]) -> Iterator[Any]:
         self._seed.give(data, self._engine.rank, self._at.epoch)
         _random.seed_from(self._base, f"epoch {self._at.epoch}")
         if self._at.stopping:
@@ -266,7 +272,8 @@ class State:
             if not void:  # Else it is of what was made up for a sum that was cut short.
                 raise
             return
-        self._end(self._at.batch + 1)
+        if not self._end(self._at.batch + 1):
+            self._calls.clear()  # The loop comes to the same calls of once() again.
         self._in_step = False
 
     def _advise(self, frame: Any) -> None:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from holdfast._errors import UserError
-from holdfast._vars import dumps, into, see_that_all_are_plain, see_that_it_fits
+from holdfast._trainers import Metric, is_metric
+from holdfast._vars import dumps, into, see_that_all_are_plain, see_that_it_fits, tensors_in
 from holdfast.torch._copies import digests_of
 from holdfast.torch._optimizers import (
     largest_shape,
@@ -31,6 +32,10 @@ def _see_that_it_has_bytes(what: str, tensor: Tensor) -> None:
         raise UserError(f"{what} is {tensor.layout}; State keeps dense tensors: to_dense()")
 
 
+def _storage_of(tensor: Tensor) -> int:
+    return local(tensor).untyped_storage().data_ptr()
+
+
 class Kept:
     """The user's objects by name, sorted by how they are kept."""
 
@@ -48,6 +53,7 @@ class Kept:
         self._groups: dict[str, int] = {}  # Of parameters, by optimizer.
         self._extras: dict[str, torch.nn.Module] = {}  # Modules with get_extra_state().
         self._modules: dict[int, torch.nn.Module] = {}  # All, by id.
+        self._storages: set[int] = set()  # Addresses of all that is kept.
         self._whole: dict[int, torch.Size] = {}  # Of parameters that each rank has another part of.
 
     def add(self, name: str, thing: Any) -> None:
@@ -96,6 +102,8 @@ class Kept:
             if type(module).get_extra_state is not torch.nn.Module.get_extra_state:
                 where = f"{name}.{prefix}" if prefix else name
                 self._extras[f"get_extra_state() of {where}"] = module
+            if is_metric(module):
+                self.others[f"{name}.{prefix}".strip(".")] = Metric(module)
             for key, buffer in module._buffers.items():
                 if buffer is not None and id(buffer) not in seen:
                     seen.add(id(buffer))
@@ -209,6 +217,18 @@ class Kept:
         for name, optimizer in self.optimizers.items():
             digest.update(f"{name}{type(optimizer).__name__}\n".encode())
         return digest.hexdigest()
+
+    def see_that_nothing_is_shared(self, name: str, value: Any) -> None:
+        """Refuse a value of state.vars() that lies in a tensor of State, as state_dict() gives."""
+        if not self._storages:
+            self._storages = {_storage_of(tensor) for _, tensor in self.walk(False)}
+        for place in self._storages.intersection(map(_storage_of, tensors_in(value))):
+            for key, known in self.walk(False):  # It may have moved.
+                if place and _storage_of(known) == place:
+                    raise UserError(
+                        f"`{name}` can not be kept by state.vars(...): it shares its memory with "
+                        f"`{key[-1]}`, which the training changes; keep a copy, by clone()"
+                    )
 
     # ---- All else -------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """Results that all ranks make once, together, and that a successor is told: `state.once(f)`.
 
-A result is known by its place: the epoch, and how many the program asked for before in that epoch.
-Those outside of epochs are known by the step that they follow, and by the function's name.
+A result is known by its place: the epoch and the loop over steps() that it follows there, or
+outside of epochs the step that it follows; by the function's name; and by how many of that name the
+program asked for at that place before.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ class Results:
             if key[0] in kept and (key[0] != _OUTSIDE or key[1] == 0)
         }
 
-    def key(self, epoch: int | None, name: str, n: int) -> Key:
-        """Return the place of the next result of a function called `name`, after step `n`.
+    def key(self, epoch: int | None, after: int, name: str) -> Key:
+        """Return the place of the next result of a function called `name`.
 
-        `epoch`: None outside of epochs.
+        `after`: how many loops over steps() the epoch had; outside of epochs (None), which step.
         """
-        series: Key = (_OUTSIDE, n, name) if epoch is None else (epoch,)
+        series: Key = (_OUTSIDE if epoch is None else epoch, after, name)
         self._asked[series] += 1
         return (*series, self._asked[series])
 
@@ -61,7 +62,7 @@ class Results:
 
     def told(self, key: Key) -> Any:
         """Return a result that was made; generators go on as after it."""
-        self._progress.seeds.derive("after", *map(str, key), self._progress.n).set()
+        self._progress.seeds.derive("after", *map(str, key)).set()
         return pickle.loads(self._progress.results[key])
 
     def make(self, key: Key, function: Callable[[], Any]) -> Any:

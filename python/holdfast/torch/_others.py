@@ -48,6 +48,8 @@ def put_back(thing: Any, contents: Any) -> None:
             thing.bit_generator.state = contents
     else:
         thing.load_state_dict(contents)
+        if isinstance(thing, torch.amp.GradScaler):  # A step was left after unscale_().
+            thing._per_optimizer_states.clear()
 
 
 def _of_numpy(thing: Any) -> str | None:

@@ -114,10 +114,11 @@ class State:
             if name in self._declared:
                 raise UserError(f"state.vars(...) was given `{name}` before; name each once")
             see_that_it_is_plain(name, value)
+            self.kept.see_that_nothing_is_shared(name, value)
             self._declared.add(name)
             if not self.versions.was_there or name not in self.kept.vars:
                 self.kept.vars[name] = value
-        return Vars(self.kept.vars, frozenset(values))
+        return Vars(self.kept.vars, frozenset(values), self.kept.see_that_nothing_is_shared)
 
     def _name(self, thing: Any) -> str:
         kind = "model" if isinstance(thing, torch.nn.Module) else type(thing).__name__.lower()
@@ -284,7 +285,8 @@ class State:
         # Before it has arrived, a process is where the first one was before its first step.
         is_before = not self.arrived and not self.progress.position.own
         name = getattr(function, "__qualname__", "once")
-        key = self.results.key(self.current_epoch, name, 0 if is_before else self.n)
+        after = self.turn if self.current_epoch is not None else 0 if is_before else self.n
+        key = self.results.key(self.current_epoch, after, name)
         if is_before and not self.results.knows(key):
             raise UserError(
                 "state.once(...) is called here before the loop, where the process that this one "

@@ -77,6 +77,7 @@ def epochs(state: State, n: int, start: int) -> Iterator[int]:
             state.current_epoch, state.turn = epoch, 0
             state.results.begin_again()
             observer.epoch_began(epoch)
+            progress.seeds.derive("epoch", epoch).set()  # A replacement begins here as well.
             yield epoch
             observer.epoch_ended(epoch)
             epoch += 1
@@ -106,6 +107,7 @@ def passes(state: State, data: Any, numbers: range, turn: int) -> Generator[Any]
     for epoch in numbers:
         state.engine.see_that_no_step_is_open("state.steps(...)")
         yield from _one_pass(state, source, given, epoch, turn)
+        state.progress.seeds.derive("pass", epoch, turn).set()  # As after one that it passes over.
         if state.stopped and state.arrived:  # On its way a replacement passes earlier ones.
             return
 

@@ -125,7 +125,7 @@ def _ended(clean: Outcome, other: Outcome, options: Options) -> Difference:
 
 def _because(blame: Sequence[Remembered]) -> str:
     if not blame:
-        return ""
+        return " (no variable was found that it comes from)"
     return (
         ": "
         + "; ".join(f"{_was(thing)}" for thing in blame)

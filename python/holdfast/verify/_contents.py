@@ -5,6 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from holdfast.verify._whose import FRAMEWORKS
+
+
+def things_of(state: Any) -> Iterator[Any]:
+    """Yield the objects themselves: those of the program may hold more than they tell State."""
+    kept = state.kept
+    yield from (tensor for _, tensor in kept.walk(True))
+    yield from kept.optimizers.values()
+    yield from kept.vars.values()
+    for thing in kept.others.values():
+        if type(thing).__module__.partition(".")[0] in FRAMEWORKS:
+            yield thing
+
 
 def contents_of(state: Any) -> Iterator[tuple[str, Any]]:
     """Yield tensors and plain objects, each with the name that a person would look for."""

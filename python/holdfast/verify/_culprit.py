@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from holdfast._advice import Order, carried
 from holdfast.verify._records import Record
 
 # Methods that change what they belong to.
@@ -84,10 +85,16 @@ class Source:
     def __init__(self, paths: Sequence[str]) -> None:
         """Read the program's files."""
         self._changed: set[str] = set()
+        self._fresh: set[str] = set()
         for path in paths:
             tree = _tree(path)
             if tree is not None:
                 self._changed |= _changed_names(tree)
+                self._fresh |= _fresh_names(tree)
+
+    def sets_first(self, thing: Remembered) -> bool:
+        """Whether each loop sets the variable before it reads it, so that nothing goes on by it."""
+        return thing.root in self._fresh and "closure" not in thing.name
 
     def changes(self, thing: Remembered) -> bool:
         """Whether the program changes it from step to step, by its text."""
@@ -113,7 +120,8 @@ def culprits(
 ) -> list[Remembered]:
     """Return whose fault a difference after step n most likely is, the likeliest first."""
     read = {name for line in lines for name in names_at(*line)}
-    before = [thing for thing in things if thing.step <= max(n, 1) + 1] or list(things)
+    things = [thing for thing in things if not source.sets_first(thing)]
+    before = [thing for thing in things if thing.step <= max(n, 1) + 1] or things
     if not before:
         return []
 
@@ -188,7 +196,7 @@ def _changed_names(tree: ast.Module) -> set[str]:
         elif isinstance(node, ast.Call):
             found |= _changed_by_call(node)
         if isinstance(node, (ast.For, ast.While)):
-            found |= _carried(node)
+            found |= carried(node)
         if isinstance(node, ast.For) and isinstance(node.iter, ast.Call):
             function, target = node.iter.func, node.target
             if isinstance(function, ast.Name) and function.id == "enumerate":
@@ -197,40 +205,18 @@ def _changed_names(tree: ast.Module) -> set[str]:
     return found
 
 
-def _carried(loop: ast.For | ast.While) -> set[str]:
-    """Return the variables that a loop's body reads before it sets them: from turn to turn."""
-    order = _Order()
-    if isinstance(loop, ast.For):
-        order.visit(loop.target)
-    for statement in loop.body:
-        order.visit(statement)
-    return order.read_first & order.set
-
-
-class _Order(ast.NodeVisitor):
-    """Reads names in the order in which they are used."""
-
-    def __init__(self) -> None:
-        self.read_first: set[str] = set()
-        self.set: set[str] = set()
-
-    def visit_Assign(self, node: ast.Assign) -> None:
-        self.visit(node.value)
-        for target in node.targets:
-            self.visit(target)
-
-    def visit_For(self, node: ast.For) -> None:
-        self.visit(node.iter)
-        self.visit(node.target)
-        for statement in (*node.body, *node.orelse):
-            self.visit(statement)
-
-    def visit_Name(self, node: ast.Name) -> None:
-        if isinstance(node.ctx, ast.Load):
-            if node.id not in self.set:
-                self.read_first.add(node.id)
-        else:
-            self.set.add(node.id)
+def _fresh_names(tree: ast.Module) -> set[str]:
+    """Return variables that loops set, and that no loop reads before it has set them."""
+    found: set[str] = set()
+    gone_on: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.For, ast.While)):
+            order = Order(node)
+            found |= order.set - order.read_first
+            gone_on |= order.set & order.read_first
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            gone_on |= set(node.names)
+    return found - gone_on
 
 
 def _changed_by_call(node: ast.Call) -> set[str]:

@@ -24,8 +24,10 @@ class Observer:
         output: Output,
         plan: dict[str, Any],
         contents: Callable[[Any], Iterable[tuple[str, Any]]],
+        kept: Callable[[Any], Iterable[Any]] = lambda _: (),
     ) -> None:
         """`plan` is what the parent has written; see _launch.py."""
+        self._kept = kept  # The things that a state holds.
         self._engine = engine
         self._contents = contents  # Of a state, by name.
         self._notes = notes
@@ -55,7 +57,7 @@ class Observer:
     def began(self, n: int) -> None:
         """Note what step n begins with: a step that is made again may begin with something else."""
         self._places.began()
-        self._notes("begins", n=n, memory=self._probe.look(sys._getframe(1)))
+        self._notes("begins", n=n, memory=self._look(sys._getframe(1)))
 
     def voids(self, n: int) -> bool:
         """Whether step n is to be void on all ranks."""
@@ -75,7 +77,7 @@ class Observer:
         if not self._looked:
             self._looked = True
             self._notes("sources", sources=sources(sys._getframe(1)))
-        digests, memory = self._digests(), self._probe.look(sys._getframe(1))
+        digests, memory = self._digests(), self._look(sys._getframe(1))
         self._notes("done", n=n, digests=digests, memory=memory, places=counts)
         self._output.done = n
         self._places.at("between steps")
@@ -103,6 +105,9 @@ class Observer:
         """Note that the training has ended well."""
         self._places.live = False
         self._notes("ended", n=self._places.done)
+
+    def _look(self, frame: Any) -> dict[str, str | None]:
+        return self._probe.look(frame, self._kept(self._state))
 
     def _digests(self) -> dict[str, str]:
         return {name: digest(thing) for name, thing in self._contents(self._state)}

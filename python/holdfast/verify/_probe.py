@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import ast
 import collections
+import collections.abc
+import contextlib
 import functools
 import itertools
+import operator
 import os
 import sys
 import types
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +40,7 @@ from holdfast.verify._whose import (
 _NODES: Final = 20_000
 _DEEP: Final = 7
 _EACH: Final = 32  # A container of more parts is one thing.
+_ITERATORS: Final = ("builtins", "itertools")
 _OF_A_PACKAGE: Final = 60  # Modules; a larger installed package is no part of the program.
 
 
@@ -47,11 +52,16 @@ class Probe:
         self._known: dict[str, str] = {}  # Of the last look: only what has changed is noted.
         self._set: frozenset[str] | None = None  # Attributes that the program's source sets.
 
-    def look(self, frame: types.FrameType | None) -> dict[str, str | None]:
-        """Return what has changed since the last look: name → what it holds; None: it is gone."""
+    def look(
+        self, frame: types.FrameType | None, kept: Iterable[Any] = ()
+    ) -> dict[str, str | None]:
+        """Return what has changed since the last look: name → what it holds; None: it is gone.
+
+        `kept`: things of State, which are not looked into.
+        """
         if self._set is None:
             self._set = frozenset(_attributes_set_in(sources(frame)))
-        found = _Look(self._set).all(frame)
+        found = _Look(self._set, kept).all(frame)
         changed: dict[str, str | None] = {
             name: value for name, value in found.items() if self._known.get(name) != value
         }
@@ -61,10 +71,11 @@ class Probe:
 
 
 class _Look:
-    def __init__(self, attributes_set: frozenset[str]) -> None:
+    def __init__(self, attributes_set: frozenset[str], kept: Iterable[Any]) -> None:
         self._set = attributes_set
         self._found: dict[str, str] = {}
-        self._seen: dict[int, Any] = {}  # Held, so that no number is given twice.
+        # Held, so that no number is given twice.
+        self._seen: dict[int, Any] = {id(thing): thing for thing in kept}
         self._queue: collections.deque[tuple[str, Any, int]] = collections.deque()
 
     def all(self, frame: types.FrameType | None) -> dict[str, str]:
@@ -124,8 +135,21 @@ class _Look:
                     self._put(_dotted(name, variable), value, depth + 1)
         elif isinstance(thing, (enumerate, itertools.count)):
             self._note(name, _place(thing))
+        elif isinstance(thing, collections.abc.Iterator) and type(thing).__module__ in _ITERATORS:
+            self._iterator(name, thing, depth)
         else:
             self._object(name, thing, depth)
+
+    def _iterator(self, name: str, thing: Any, depth: int) -> None:
+        """Take how much is left in an iterator of Python's own, or what it goes through."""
+        left = operator.length_hint(thing, -1)
+        if left >= 0:
+            self._note(name, f"{type(thing).__name__} with {left} to come")
+            return
+        with contextlib.suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for number, part in enumerate(thing.__reduce__()[1]):
+                self._put(_dotted(name, f"[{number}]"), part, depth + 1)
 
     def _note(self, name: str, text: str) -> None:
         self._found.setdefault(name, text)
