@@ -244,3 +244,87 @@ leave()
     results, said = small(tmp_path / "job", text, [[0, "saves"]])
     assert results is None
     assert "begins something else: a process that replaces another comes to other calls" in said
+
+
+# Calls that not every epoch has, and an evaluation by another name, each found at its own place.
+SOMETIMES = """
+state = hf.State(model, optimizer)
+def base(): return "base", state.n
+def evaluate(): return "evaluation", state.n
+seen = []
+for epoch in state.epochs(3):
+    if state.n == 0:
+        first = state.once(base)
+    for x in state.steps(data):
+        train(x)
+        at("end", state.n)
+    found = state.once(evaluate)
+    assert found == ("evaluation", 3 * epoch + 3), found
+    at("after", epoch)
+leave(state.n)
+"""
+
+
+@pytest.mark.kill
+def test_torch_a_result_is_that_of_its_own_place(tmp_path: Path) -> None:
+    survives(tmp_path, SOMETIMES, [[0, "end", 1], [1, "after", 0], [0, "after", 1]])
+
+
+# A metric of torchmetrics, as far as State looks at one: its counts are plain attributes.
+METRIC = """
+import types
+class Metric(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self._defaults = {"total": torch.tensor(0.0), "all": []}
+        self._update_count, self._computed = 0, None
+        self.total, self.all = torch.tensor(0.0), []
+    def update(self, x):
+        self._update_count += 1
+        self.total = self.total + x
+        self.all.append(torch.tensor(x))
+sys.modules["torchmetrics.metric"] = types.SimpleNamespace(Metric=Metric)
+mine = Metric()
+model.inner = Metric()
+state = hf.State(model, optimizer, mine=mine)
+for x in state.steps(data, epochs=2):
+    loss = train(x)
+    for metric in (mine, model.inner):
+        metric.update(loss)
+    at("end", state.n)
+counts = [(m._update_count, m.total.item(), len(m.all)) for m in (mine, model.inner)]
+leave(*counts)
+"""
+
+
+@pytest.mark.kill
+def test_torch_a_metric_counts_each_step_once(tmp_path: Path) -> None:
+    results, _ = survives(tmp_path, METRIC, [[0, "end", 1], [1, "end", 4]])
+    assert results[0][0][0] == results[0][1][0] == 6
+
+
+# A step that an exception leaves after unscale_() is made anew.
+SCALER = """
+scaler = torch.amp.GradScaler("cpu")
+state = hf.State(model, optimizer, scaler=scaler)
+failed = False
+while state.n < 3:
+    try:
+        with state.step():
+            optimizer.zero_grad()
+            scaler.scale((model(data[0]) ** 2).mean()).backward()
+            scaler.unscale_(optimizer)
+            if state.n == 1 and not failed:
+                failed = True
+                raise KeyError
+            scaler.step(optimizer)
+            scaler.update()
+    except KeyError:
+        pass
+leave(state.n)
+"""
+
+
+def test_torch_a_step_that_is_left_after_unscale_is_undone(tmp_path: Path) -> None:
+    results, said = small(tmp_path / "job", SCALER)
+    assert results is not None and results[0][0] == 3, said

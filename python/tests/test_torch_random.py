@@ -194,3 +194,46 @@ leave(state.n)
 """
     results, said = small(tmp_path / "job", text, ranks=1)
     assert results is not None and results[0][0] == 3, said
+
+
+# What a program draws outside of its steps: before the loop after a once(), at an epoch's top,
+# between the steps and the end of an epoch.
+OUTSIDE = """
+state = hf.State(model, optimizer)
+def base(): return float(torch.rand(()))
+state.once(base)
+bias = torch.randn(3, 4)
+run = state.vars(seen=[])
+for epoch in state.epochs(3):
+    order = torch.randperm(3).tolist()
+    noise = random.random()
+    for x in state.steps([data[i] for i in order]):
+        train(x * noise + bias)
+        at("end", state.n)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.01 * torch.randn_like(p))
+    run.seen.append((order, noise, random.random()))
+    at("after", epoch)
+leave(run.seen)
+"""
+
+
+@pytest.mark.kill
+def test_torch_what_is_drawn_outside_of_steps_is_drawn_again_alike(tmp_path: Path) -> None:
+    survives(tmp_path, OUTSIDE, [[0, "end", 1], [1, "end", 5], [0, "after", 1], [1, "after", 2]])
+
+
+BETWEEN_OWN = """
+state = hf.State(torch.nn.Linear(2, 2))
+while state.n < 3:
+    torch.rand(())
+    with state.step(): pass
+"""
+
+
+def test_torch_a_draw_between_steps_of_a_loop_of_ones_own_is_named(tmp_path: Path) -> None:
+    wanted = "random numbers were drawn between two steps of a loop of your own"
+    assert wanted in say(STATE + BETWEEN_OWN, tmp_path / "between")
+    within = BETWEEN_OWN.replace("    torch.rand(())\n", "").replace("pass", "torch.rand(())")
+    assert wanted not in say(STATE + within, tmp_path / "within")

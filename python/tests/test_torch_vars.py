@@ -89,6 +89,10 @@ refused("holds, a __main__", lambda: state.vars(meter=[type("Meter", (), {{}})()
 refused("a builtins.function", lambda: state.vars(f=print and (lambda: 1)))
 refused("with a graph behind it: detach()", lambda: setattr(run, "held", model(torch.ones(2))))
 refused("it is a tensor on meta", lambda: setattr(run, "held", torch.ones(2, device="meta")))
+refused("shares its memory with `weight`", lambda: setattr(run, "held", model.state_dict()))
+refused("shares its memory with `weight`", lambda: state.vars(more=[model.weight.detach()]))
+run.held = [value.clone() for value in model.state_dict().values()]
+run.held = None
 refused("an array of objects", lambda: setattr(run, "held", numpy.array([object()])))
 refused("a defaultdict of something", lambda: setattr(
     run, "held", collections.defaultdict(lambda: 1)))

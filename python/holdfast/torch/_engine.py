@@ -21,7 +21,6 @@ from holdfast import _core
 from holdfast._errors import Error, MarkedError, PeerError, UserError
 from holdfast.torch._buckets import Buckets
 from holdfast.torch._early import Early
-from holdfast.torch._warm import warm_up
 
 if TYPE_CHECKING:
     from holdfast.torch._group import HoldfastGroup
@@ -86,10 +85,6 @@ class Engine:
     def place(self) -> _core.Place:
         """Wait for the rank."""
         if self._place is None:
-            if self._spare:
-                self.own_use += 1
-                warm_up()
-                self.own_use -= 1
             self._place = self._job.place
         return self._place
 

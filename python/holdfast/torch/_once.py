@@ -65,8 +65,8 @@ class Results:
         self._progress.seeds.derive("after", *map(str, key)).set()
         return pickle.loads(self._progress.results[key])
 
-    def make(self, key: Key, function: Callable[[], Any]) -> Any:
-        """Have all ranks call a function until no fault came; return what it gave."""
+    def make(self, key: Key, function: Callable[[], Any]) -> None:
+        """Have all ranks call a function until no fault came; keep what it gave."""
         engine, progress = self._engine, self._progress
         before = self._kept.fingerprints()
         undo = self._kept.undo_of_an_evaluation()
@@ -84,7 +84,7 @@ class Results:
             finally:
                 engine.in_step = engine.marked = False
             if is_made:
-                return self.told(key)
+                return
             say(f"a result of state.once(...) after step {progress.n} was void, it is made again")
 
     def _call(self, function: Callable[[], Any]) -> bytes:

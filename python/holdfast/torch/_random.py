@@ -58,6 +58,12 @@ def _digest(state: Any) -> int:
     return derive(hashlib.blake2b(pickle.dumps(state), digest_size=8).hexdigest())
 
 
+def whereabouts() -> bytes:
+    """Return bytes that tell where the CPU's generators are."""
+    of_torch, *others = get_states()
+    return bytes(of_torch.numpy().tobytes()) + pickle.dumps(others)
+
+
 def get_states() -> tuple[Any, ...]:
     """Return where the CPU's generators are."""
     numpy = sys.modules.get("numpy")

@@ -26,7 +26,7 @@ from holdfast.torch._kept import Kept
 from holdfast.torch._once import ROOM, Results
 from holdfast.torch._optimizers import holds_trained
 from holdfast.torch._position import Progress, Sources
-from holdfast.torch._random import seeds_of_the_program
+from holdfast.torch._random import seeds_of_the_program, whereabouts
 from holdfast.torch._steps import Steps, epochs, passes
 from holdfast.torch._versions import Between, Versions
 
@@ -95,6 +95,7 @@ class State:
         self._seen = False  # A first step of this process.
         self._attributes: dict[str, Any] = {}  # Of modules, before it.
         self._digests: dict[str, bytes] | None = None  # At the end of the last step of an own loop.
+        self._drawn_to = b""  # Where the generators were then, or after a once().
         self._declared: set[str] = set()  # Names of vars.
         self._on_commit: list[Callable[[int], Any]] = []
         self.engine.observer.opened(self)
@@ -254,10 +255,15 @@ class State:
             self.results.begin_again()
             if between is not None:
                 between.put_back(self.kept)
-        self._digests = self.kept.digests()
+        self._digests, self._drawn_to = self.kept.digests(), whereabouts()
 
     def _between_own_steps(self) -> Between | None:
         """Return what came before the first step. UserError: something changed between two."""
+        if self._drawn_to and self._drawn_to != whereabouts():
+            self.engine.warn_once(
+                "random numbers were drawn between two steps of a loop of your own, where a "
+                "replacement draws others: draw in `with state.step():`, or by state.once(f)"
+            )
         if not self.arrived:
             self.arrive()
         elif self.n == 0:
@@ -297,11 +303,12 @@ class State:
 
     def make_once(self, key: Any, function: Callable[[], Any]) -> Any:
         """Return the result of a place, made with the others or told."""
-        if self.results.knows(key):
-            return self.results.told(key)
-        self.engine.observer.once_began(key)
-        result = self.results.make(key, function)
-        self.engine.observer.once_done(key)
+        if not self.results.knows(key):
+            self.engine.observer.once_began(key)
+            self.results.make(key, function)
+            self.engine.observer.once_done(key)
+        result = self.results.told(key)
+        self._drawn_to = self._drawn_to and whereabouts()
         return result
 
     def stop(self) -> None:
