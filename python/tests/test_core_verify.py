@@ -83,11 +83,14 @@ def default(seen=[]):
 count, meter, seen = make(), Meter(), 0
 counts, meters = [0] * 1000, {k: Meter() for k in range(100)}
 numbers = itertools.count()
+rates, pairs, turns = iter([3, 2, 1]), zip(iter((1, 2)), iter("ab")), itertools.cycle([1])
+kept = Meter()
 
 def change():
     global seen
     seen += 1
-    count(); default(); next(numbers)
+    count(); default(); next(numbers); next(rates); next(pairs)
+    kept.count += 1
     Meter.total += 1
     meter.count += 1
     counts[3] += 1
@@ -112,13 +115,15 @@ def test_core_verify_sees_all_that_a_program_remembers(
     monkeypatch.setitem(sys.modules, "__main__", module)
     exec(compile(PROGRAM, str(path), "exec"), module.__dict__)
     probe, looks = Probe(), []
-    module.train(lambda: looks.append(probe.look(sys._getframe(1))))
+    module.train(lambda: looks.append(probe.look(sys._getframe(1), [module.kept])))
     changed = looks[1]
     assert {
         "seen": "2",
         "Meter.total": "2",
         "meter.count": "2",
         "numbers": "count(2)",
+        "rates": "list_iterator with 1 to come",
+        "pairs[0]": "tuple_iterator with 0 to come",
         "closed (closure of make.<locals>.count)": "2",
         "running (local of train)": "3.0",
         "i (local of train)": "1",
@@ -126,6 +131,7 @@ def test_core_verify_sees_all_that_a_program_remembers(
     }.items() <= changed.items()
     assert changed["counts"].startswith("list of 1000 #")
     assert changed["meters"].startswith("dict of 100 #")
+    assert not {"turns", "kept.count"} & changed.keys()
     assert "count" not in changed and "make" not in changed
 
 
@@ -164,6 +170,10 @@ def test_core_verify_reads_what_a_loop_carries_from_turn_to_turn(tmp_path: Path)
     names = ["x", "y", "loss", "mean", "a", "k", "best"]
     carried = {n for n in names if source.changes(Remembered(n, 0, 1, "1", "2"))}
     assert carried == {"x", "best"}
+    fresh = {n for n in names if source.sets_first(Remembered(n, 0, 1, "1", "2"))}
+    assert fresh == {"y", "loss", "mean", "a", "k"}
+    only = Remembered("loss (local of main)", 0, 1, "1", "2")
+    assert culprits([only], source, 1) == []  # It may differ, and nothing goes on by it.
     assert source.changes(Remembered("draw", 0, 1, "Generator #1", "Generator #2"))
 
 
