@@ -203,6 +203,7 @@ def test_torch_a_loop_of_ones_own_goes_on_where_it_was(
         ("run.late += 1", "late"),
         ("optimizer.param_groups[0]['lr'] *= 0.5", "sgd1"),
         ("scheduler.step()", "scheduler"),
+        ("net[1].bias.detach().add_(1)", "model1.module.1.bias"),
     ],
 )
 def test_torch_a_loop_of_ones_own_changes_nothing_between_its_steps(

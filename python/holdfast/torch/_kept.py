@@ -283,6 +283,12 @@ class Kept:
         }
         return {name: hashlib.blake2b(dumps(part)).digest() for name, part in parts.items()}
 
+    def marks(self) -> dict[str, Any]:
+        """Return what tells by name whether anything has changed, tensors by their counts of it."""
+        found = self.walk(False)
+        counts = {".".join(map(str, k[1:])): t._version for k, t in found if not t.is_inference()}
+        return {**self.digests(), **counts}
+
     def fingerprints(self) -> dict[str, Any]:
         """Return what tells by name whether anything has changed, tensors too."""
         found = list(self.walk(False))

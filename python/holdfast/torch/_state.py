@@ -94,8 +94,8 @@ class State:
         self.drawn = 0  # 1: the position counts the batch of the step under way.
         self._seen = False  # A first step of this process.
         self._attributes: dict[str, Any] = {}  # Of modules, before it.
-        self._digests: dict[str, bytes] | None = None  # At the end of the last step of an own loop.
-        self._drawn_to = b""  # Where the generators were then, or after a once().
+        # After the last step of an own loop, or a once() since: what is kept, and what was drawn.
+        self._left: tuple[dict[str, Any], bytes] | None = None
         self._declared: set[str] = set()  # Names of vars.
         self._on_commit: list[Callable[[int], Any]] = []
         self.engine.observer.opened(self)
@@ -249,17 +249,18 @@ class State:
         except BaseException:
             self.engine.drain()  # A sum cut short is marked while the step goes on.
             self.leave(between)
+            self._left = None
             raise
         self.progress.position.own += 1
         if not self.finish(may_wait=True):
             self.results.begin_again()
             if between is not None:
                 between.put_back(self.kept)
-        self._digests, self._drawn_to = self.kept.digests(), whereabouts()
+        self._left = self.kept.marks(), whereabouts()
 
     def _between_own_steps(self) -> Between | None:
         """Return what came before the first step. UserError: something changed between two."""
-        if self._drawn_to and self._drawn_to != whereabouts():
+        if self._left is not None and self._left[1] != whereabouts():
             self.engine.warn_once(
                 "random numbers were drawn between two steps of a loop of your own, where a "
                 "replacement draws others: draw in `with state.step():`, or by state.once(f)"
@@ -268,8 +269,8 @@ class State:
             self.arrive()
         elif self.n == 0:
             return Between(self.kept, self.versions.tensors())
-        elif self._digests is not None and (now := self.kept.digests()) != self._digests:
-            name = next(n for n, digest in now.items() if self._digests.get(n) != digest)
+        elif self._left is not None and (now := self.kept.marks()) != self._left[0]:
+            name = next(n for n, mark in now.items() if self._left[0].get(n) != mark)
             raise UserError(
                 f"`{name}` was changed between two steps of a loop of your own, which a "
                 "replacement would not do again; change it within `with state.step():`"
@@ -308,7 +309,8 @@ class State:
             self.results.make(key, function)
             self.engine.observer.once_done(key)
         result = self.results.told(key)
-        self._drawn_to = self._drawn_to and whereabouts()
+        if self._left is not None:
+            self._left = self.kept.marks(), whereabouts()
         return result
 
     def stop(self) -> None:
