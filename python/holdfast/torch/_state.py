@@ -249,7 +249,7 @@ class State:
         except BaseException:
             self.engine.drain()  # A sum cut short is marked while the step goes on.
             self.leave(between)
-            self._left = None
+            self._left = self._left and (self.kept.marks(), whereabouts())
             raise
         self.progress.position.own += 1
         if not self.finish(may_wait=True):
