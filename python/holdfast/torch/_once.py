@@ -1,7 +1,7 @@
-"""Results that all ranks make once, together, and that a successor is told: `state.once(f)`.
+"""Results that all ranks make once, together, and that a successor gets: `state.once(f)`.
 
-A result is known by its place: the epoch, and how many the program asked for before in that epoch.
-Those outside of epochs are known by the step that they follow, and by the function's name.
+A result is identified by its place: its epoch, and how many results the program asked for before in
+that epoch. Outside of epochs, its place is the step that it follows and the function's name.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _OUTSIDE: Final = -1
 
 
 class Results:
-    """Those of one State. Not thread-safe."""
+    """The results of one State. Not thread-safe."""
 
     def __init__(self, engine: Engine, kept: Kept, versions: Versions, progress: Progress) -> None:
-        """Know what a predecessor was told."""
+        """Begin with the results of a predecessor, if there are any."""
         self._engine = engine
         self._kept = kept
         self._versions = versions
@@ -34,7 +34,7 @@ class Results:
         self._asked: Counter[Key] = Counter()
 
     def begin_again(self) -> None:
-        """Count anew: in an epoch, or after a void step of a loop of the program's own."""
+        """Count anew: in a new epoch, or after a void step of a loop of the program's own."""
         self._asked.clear()
 
     def prune(self) -> None:
@@ -47,10 +47,7 @@ class Results:
         }
 
     def key(self, epoch: int | None, name: str, n: int) -> Key:
-        """Return the place of the next result of a function called `name`, after step `n`.
-
-        `epoch`: None outside of epochs.
-        """
+        """Return the place of the next result of `name`; `epoch` is None outside of epochs."""
         series: Key = (_OUTSIDE, n, name) if epoch is None else (epoch,)
         self._asked[series] += 1
         return (*series, self._asked[series])
@@ -60,12 +57,12 @@ class Results:
         return key in self._progress.results
 
     def told(self, key: Key) -> Any:
-        """Return a result that was made; generators go on as after it."""
+        """Return a result that was made, and set the random generators as they are after it."""
         self._progress.seeds.derive("after", *map(str, key), self._progress.n).set()
         return pickle.loads(self._progress.results[key])
 
     def make(self, key: Key, function: Callable[[], Any]) -> Any:
-        """Have all ranks call a function until no fault came; return what it gave."""
+        """Have all ranks call a function until no fault cuts it short; return its result."""
         engine, progress = self._engine, self._progress
         before = self._kept.fingerprints()
         undo = self._kept.undo_of_an_evaluation()

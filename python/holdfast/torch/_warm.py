@@ -1,4 +1,4 @@
-"""Pay in a spare, while it waits, for what a process pays once: imports and first uses."""
+"""Make the imports and first uses that cost a process time, in a spare while it waits."""
 
 from __future__ import annotations
 
