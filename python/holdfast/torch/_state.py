@@ -193,7 +193,7 @@ class State:
     # ---- Loops ----------------------------------------------------------------------------------
 
     def epochs(self, n: int, *, start: int = 0) -> Iterator[int]:
-        """Yield epoch numbers up to `n` - 1, from the epoch under way, or from `start` in a new job.
+        """Yield epoch numbers up to `n` - 1, from the one under way, or from `start` in a new job.
 
         A successor begins with the epoch of the last step that was done. Changes made before
         steps() in that epoch are made again and taken back; those made after it are made again.

@@ -66,7 +66,7 @@ class Options:
 
     @property
     def from_outside(self) -> bool:
-        """Whether verify can only look from outside: it has nothing in the program but the library."""
+        """Whether the program holds nothing of ours but the library, so that verify is outside."""
         return self.kind in ("native", "python")
 
 

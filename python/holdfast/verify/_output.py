@@ -60,7 +60,7 @@ class Output:
             setattr(self, f"_{name}", stream)  # If it ended, the buffer would be closed.
 
     def take(self, stream: Any, text: str, frame: FrameType | None) -> None:
-        """Take text that was written. A line belongs to the source line that wrote its first part."""
+        """Take text that was written. A line is credited to the source line that began it."""
         if self._off or os.getpid() != self._pid:
             return
         key = id(stream)
