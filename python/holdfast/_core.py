@@ -108,7 +108,7 @@ def _position(position: Position) -> CPosition:
 
 
 class Worker:
-    """This process in its job. There is one per process, made in the main thread."""
+    """A process in its job. There is one Worker per process, made in the main thread."""
 
     def __init__(self) -> None:
         """Start from the environment. The scheduler (MS_SCHED) serves the job and exits in here."""

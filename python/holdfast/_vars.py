@@ -23,7 +23,7 @@ _DEEPEST: Final = 32
 
 
 class _ByValue(pickle.Pickler):
-    """Pickles tensors by their contents alone. torch also writes their storage, which may differ."""
+    """Pickles tensors by their contents alone. torch would add their storage, which may differ."""
 
     def reducer_override(self, thing: Any) -> Any:
         if not _is_tensor(thing):

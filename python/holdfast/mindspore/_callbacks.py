@@ -22,7 +22,7 @@ _PLAIN: Final = (bool, int, float, str, bytes, type(None))
 _MANY_BYTES: Final = 64 << 10
 _MOST_BYTES: Final = 256 << 10
 _MOST_TOGETHER: Final = 768 << 10
-_STATE_DICT: Final = "state_dict"  # In a pair with a name: it is of what state_dict() gives.
+_STATE_DICT: Final = "state_dict"  # In a pair with a name from state_dict().
 # MindSpore's callbacks that do not change parameters.
 _QUIET: Final = frozenset({"LossMonitor", "ModelCheckpoint", "TimeMonitor"})
 _REPAIRS: Final = frozenset({"TFTRegister", "TrainFaultTolerance"})

@@ -156,7 +156,7 @@ class Engine:
         return self._members[self.group(name)]
 
     def place_in(self, name: str) -> tuple[int, int]:
-        """Return this rank's place in a group (0 if it is not in the group) and the group's size."""
+        """Return this rank's place in a group (0 if it is not in it) and the group's size."""
         members = self.members(name)
         return members.index(self.rank) if self.rank in members else 0, len(members)
 
@@ -188,7 +188,7 @@ class Engine:
         return known in (None, PLAIN_BYTES) and not protected
 
     def number(self, group: str, *kind: Any) -> int:
-        """Return the number, in its kind and group, of the operator made now; equal on all ranks."""
+        """Return the number of the operator made now among its kind; it is equal on all ranks."""
         return self.numbers.next((self.group(group), *kind), bool(self.trainer.call))
 
     def set_phase(self, phase: Phase) -> None:
@@ -276,7 +276,7 @@ class Engine:
 
 
 def _finish() -> None:
-    """Wait for operations that MindSpore still runs, since the program did not ask for their results.
+    """Wait for operations that MindSpore still runs after a program that did not ask for results.
 
     Otherwise the last collectives of the program's own loop would come after its end.
     """

@@ -103,7 +103,7 @@ class Places:
     # ---- PyTorch --------------------------------------------------------------------------------
 
     def watch_torch(self) -> None:
-        """Hook torch, so that each place of a PyTorch program is counted here."""
+        """Set hooks in torch, so that each place of a PyTorch program is counted here."""
         import torch
         from torch.nn.modules.module import register_module_forward_hook
         from torch.optim.optimizer import register_optimizer_step_post_hook
