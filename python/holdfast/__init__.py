@@ -1,6 +1,6 @@
 """Holdfast: training that goes on through the death of its processes, with the same bits.
 
-A trainer of its own making needs init() and a Session; PyTorch programs use holdfast.torch.
+A trainer written from scratch needs init() and a Session. PyTorch programs use holdfast.torch.
 
     job = holdfast.init()
     with job.open(private_bytes=1 << 20) as session:
@@ -14,7 +14,7 @@ A trainer of its own making needs init() and a Session; PyTorch programs use hol
             n = session.version + 1
             ...  # Compute; session.world has the collectives.
             session.private(n)[:] = new state
-            if session.end_step(holdfast.Step(loss=loss)):  # Void: made again.
+            if session.end_step(holdfast.Step(loss=loss)):  # Void: replay it.
                 state = bytes(session.private(session.version))
 """
 

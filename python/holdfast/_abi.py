@@ -118,7 +118,7 @@ PP = c.POINTER(c.c_void_p)
 U64 = c.c_uint64
 I32 = c.c_int32
 U32 = c.c_uint32
-# name: (result, arguments); None as the result stands for an hf_status.
+# name: (result, arguments). None as the result stands for an hf_status.
 _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "hf_abi_version": (c.c_uint32, []),
     "hf_last_error": (c.c_char_p, []),
@@ -174,7 +174,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
 
 
 def library_path() -> Path:
-    """Return where libholdfast.so lies: beside this package."""
+    """Return the path of libholdfast.so, which lies beside this package."""
     return Path(__file__).resolve().parent / "lib" / _LIBRARY
 
 
@@ -218,7 +218,7 @@ _ERRORS: Final[dict[int, type[Error]]] = {
 
 
 def last_error() -> str:
-    """Return the sentence on the last call of this thread that failed."""
+    """Return the error sentence of this thread's last call that failed."""
     text: bytes = lib.hf_last_error()
     return text.decode("utf-8", "replace")
 
@@ -233,7 +233,7 @@ Buffer = Union[int, bytes, bytearray, memoryview, Any]
 
 
 def address(data: Buffer) -> int:
-    """Return the address of `data`, an address already or an object with a buffer."""
+    """Return the address of `data`, which is an address already or an object with a buffer."""
     if isinstance(data, int):
         return data
     if isinstance(data, bytes):

@@ -1,6 +1,7 @@
 """Read the source around a loop, and say what a fault would change. Decides nothing.
 
-Each remark is one line: where, what, and the cure. Found with `ast` in the file that has the loop.
+Each remark is one line: the place, the problem and the cure. Remarks are found with `ast` in the
+file that has the loop.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from typing import Any, Final
 from holdfast._errors import UserError
 
 _FILLS: Final = {"append", "extend", "add", "update", "insert", "pop", "remove", "popleft"}
-_KEEPERS: Final = {"State", "vars"}  # What is given to them, or comes from them, is kept.
+_KEEPERS: Final = {"State", "vars"}  # Their arguments and results are kept.
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
 _Loop = ast.For | ast.While
 
 
 def advise(filename: str, line: int) -> list[str]:
-    """Return remarks on the loop around a call; none where there is no source."""
+    """Return remarks on the loop around a call; none if there is no source."""
     try:
         tree = ast.parse("".join(linecache.getlines(filename)))
     except (SyntaxError, ValueError):
@@ -106,7 +107,7 @@ class _Reader:
         self._kept = _kept_names(tree)
 
     def remarks(self) -> Iterator[tuple[int, str]]:
-        """Yield lines, and what is to be said."""
+        """Yield line numbers with remarks."""
         yield from self._carried()
         yield from self._set_after_read()
         yield from self._of_other_functions()
@@ -118,7 +119,7 @@ class _Reader:
 
     def _carried(self) -> Iterator[tuple[int, str]]:
         """Find names that go from step to step."""
-        fresh = _targets(self._loop)  # Set anew in each step, by now.
+        fresh = _targets(self._loop)  # Names set in each step so far.
         for node in _within(self._loop.body):
             if isinstance(node, ast.AugAssign):
                 if (name := _root(node.target)) and name not in self._kept | fresh:
@@ -190,7 +191,7 @@ class _Reader:
 
 
 def plain_attributes(models: Iterable[Any]) -> dict[str, Any]:
-    """Return numbers that a program's own modules have as attributes, which nobody keeps."""
+    """Return the numbers in attributes of the program's own modules, which nobody keeps."""
     return {
         f"{name}.{key}".strip("."): value
         for model in models
@@ -202,7 +203,7 @@ def plain_attributes(models: Iterable[Any]) -> dict[str, Any]:
 
 
 def advise_of_attributes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Return remarks on those that a step has changed."""
+    """Return remarks on the attributes that a step has changed."""
     return [
         f"a step changes the attribute `{name}` of a module, and State keeps parameters and "
         "buffers: make it one by register_buffer(), or give the module get_extra_state() and "
@@ -220,7 +221,7 @@ def _goes_on(name: str) -> str:
 
 
 def _kept_names(tree: ast.Module) -> set[str]:
-    """Return names that were given to State, or that hold it or its vars."""
+    """Return the names that were given to State, or that hold State or its vars."""
     kept = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _last(node.func) == "State":
@@ -242,7 +243,7 @@ def _last(function: ast.expr) -> str:
 
 
 def _root(node: ast.expr) -> str:
-    """Return the variable that an expression begins with; nothing: with none."""
+    """Return the variable that an expression begins with; empty if there is none."""
     while isinstance(node, (ast.Attribute, ast.Subscript)):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
@@ -259,7 +260,7 @@ def _targets(loop: _Loop) -> set[str]:
 
 
 def _within(body: list[ast.stmt], loops: bool = True) -> Iterator[ast.AST]:
-    """Yield what is in a body in the order of its lines, but in no function of its own."""
+    """Yield the nodes of a body in the order of its lines, without functions defined in it."""
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
             continue
@@ -274,12 +275,12 @@ def _innermost(tree: ast.Module, line: int) -> _Function:
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
         if node.lineno <= line <= (node.end_lineno or 0):
-            found = node  # ast.walk() comes to the inner ones later.
+            found = node  # ast.walk() yields inner ones later.
     return found
 
 
 def _loop_at(function: _Function, line: int) -> _Loop | None:
-    """Return the loop whose head, or whose `with`, has that line."""
+    """Return the loop whose head, or whose `with`, is on that line."""
     loops = [n for n in ast.walk(function) if isinstance(n, (ast.For, ast.While))]
     around = [loop for loop in loops if loop.lineno <= line <= (loop.end_lineno or 0)]
     return max(around, key=lambda loop: loop.lineno, default=None)

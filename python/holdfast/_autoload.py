@@ -1,7 +1,7 @@
 """Make the backend "holdfast" known as torch is imported: torch calls this (group torch.backends).
 
 So a script under `holdfast run` needs nothing but init_process_group("holdfast"). In any other
-process it does nothing: there `import holdfast.torch` registers the backend.
+process this does nothing, and `import holdfast.torch` registers the backend.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 
 
 def register() -> None:
-    """Import holdfast.torch if this is a worker of a job; never fail: torch must stay usable."""
+    """Import holdfast.torch if this is a worker of a job. Never fail: torch must stay usable."""
     if os.environ.get("MS_ROLE") != "MS_WORKER":
         return
     try:

@@ -1,7 +1,7 @@
 """Run `pytest -s train.py` of MindSpore's documents: pytest trains while it looks for tests.
 
-It runs the script to find tests in it, finds none, and ends with exit code 5, by which the training
-would have failed. What comes after the words `-m holdfast._collects` is pytest's.
+pytest runs the script to find tests in it, finds none, and ends with exit code 5. The training
+would then seem to have failed. The arguments after `-m holdfast._collects` go to pytest.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _NO_TESTS: Final = 5  # pytest.ExitCode.NO_TESTS_COLLECTED
 
 
 def main(words: list[str]) -> NoReturn:
-    """Run pytest; where a script without tests was run to its end, all is well."""
+    """Run pytest. If a script without tests ran to its end, report success."""
     if os.environ.get("MS_ROLE") == "MS_SCHED":
         import holdfast
 

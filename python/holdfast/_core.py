@@ -1,7 +1,7 @@
 """The worker and its session: the C interface (include/holdfast/c.h) as Python classes.
 
-The meaning of everything is documented in c.h. The GIL is not held while waiting. Memory is given
-as an address (`tensor.data_ptr()`) or as any object with a writable buffer.
+c.h documents the meaning of everything. The GIL is not held while waiting. Memory is given as an
+address (`tensor.data_ptr()`) or as any object with a writable buffer.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _U64 = U64
 
 
 class Place(NamedTuple):
-    """Where this process stands in its job."""
+    """The place of this process in its job."""
 
     rank: int
     world_size: int
@@ -78,7 +78,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Position:
-    """Where in the data a version stands; not interpreted."""
+    """The place of a version in the data. It is stored, not interpreted."""
 
     epoch: int = 0
     index: int = 0
@@ -87,7 +87,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Step:
-    """What end_step() needs; of the update's arguments those of the layout's optimizer count."""
+    """The arguments of end_step(). Of those of the update, the layout's optimizer takes its own."""
 
     position: Position = Position()
     loss: float = 0.0
@@ -108,10 +108,10 @@ def _position(position: Position) -> CPosition:
 
 
 class Worker:
-    """A process in its job; one per process, made in the main thread."""
+    """A process in its job. There is one Worker per process, made in the main thread."""
 
     def __init__(self) -> None:
-        """Start from the environment. As MS_SCHED serve the job and exit in here."""
+        """Start from the environment. The scheduler (MS_SCHED) serves the job and exits in here."""
         self._handle = c.c_void_p()
         self._stops_on_exit = False
         check(lib.hf_start(c.byref(self._handle)))
@@ -124,7 +124,7 @@ class Worker:
         return self._handle.value
 
     def stop(self) -> None:
-        """Hang up. Sessions and groups were closed before, or one is to be ended on exit."""
+        """Hang up. Requires: sessions and groups are closed, or the one left ends on exit."""
         if self._handle.value and not self._stops_on_exit:
             lib.hf_stop(self._handle)
             self._handle.value = None
@@ -141,7 +141,7 @@ class Worker:
 
     @property
     def bound_rank(self) -> int | None:
-        """The rank of a spare that was started for one, known without waiting; else None."""
+        """The rank that this spare is bound to, known without waiting; else None."""
         rank: int = lib.hf_bound_rank(self.handle)
         return None if rank < 0 else rank
 
@@ -160,7 +160,7 @@ class Worker:
         )
 
     def fail(self, reason: str) -> WorldError:
-        """Tell everybody that the job can not go on; return the error to raise."""
+        """Tell all processes that the job can not go on; return the error to raise."""
         lib.hf_fail(self.handle, reason.encode())
         return WorldError(last_error())
 
@@ -171,14 +171,14 @@ class Worker:
         private_bytes: int = 0,
         own_private: bool = False,
     ) -> Session:
-        """Open the state: `parameters` are names and numbers of float32 elements.
+        """Open the state. `parameters` holds names with their numbers of float32 elements.
 
         `own_private`: private bytes never come from another rank (HF_PRIVATE_OWN).
         """
         return Session(self, parameters, optimizer, private_bytes, own_private)
 
     def early_group(self, ranks: Sequence[int], name: str) -> Group:
-        """Open a group for what a program does before it has a session."""
+        """Open a group that a program can use before it has a session."""
         array = (I32 * len(ranks))(*ranks)
         handle = c.c_void_p()
         check(
@@ -188,7 +188,7 @@ class Worker:
 
 
 class Memory:
-    """Memory in which all ranks add up, so that sums of it move no copies; see hf_register()."""
+    """Memory in which all ranks add up, so that its sums need no copies; see hf_register()."""
 
     def __init__(self, session: int, size: int, given: int | None) -> None:
         """Register new memory, or the pages at address `given`."""
@@ -198,20 +198,20 @@ class Memory:
 
     @property
     def address(self) -> int:
-        """Where it lies."""
+        """The address of the memory."""
         return int(lib.hf_memory_data(self._open()))
 
     @property
     def file(self) -> int:
-        """The descriptor of its file, open as long as it is registered."""
+        """The descriptor of its file, open while the memory is registered."""
         return int(lib.hf_memory_file(self._open()))
 
     def view(self) -> memoryview[int]:
-        """Return its bytes; of new memory they are invalid after close()."""
+        """Return its bytes. A view of new memory is invalid after close()."""
         return bytes_at(c.c_void_p(self.address), self.size)
 
     def close(self) -> None:
-        """Let it be private again; new memory is gone. No operation on it is under way."""
+        """Make it private again; new memory is freed. Requires: no operation on it is under way."""
         lib.hf_unregister(self._handle)
         self._handle.value = None
 
@@ -222,7 +222,7 @@ class Memory:
 
 
 class Session:
-    """A state that outlives its process; one thread calls it."""
+    """A state that outlives its process. Only one thread may call it."""
 
     def __init__(
         self,
@@ -251,7 +251,7 @@ class Session:
         return self._handle.value
 
     def close(self) -> None:
-        """Unmap the state; every view of it is invalid afterwards."""
+        """Unmap the state. Every view of it is invalid afterwards."""
         if self._handle.value:
             self._worker._stops_on_exit = False
             lib.hf_close(self._handle)
@@ -259,12 +259,12 @@ class Session:
 
     @property
     def fresh(self) -> bool:
-        """Whether there is no version yet: version 0 is to be filled before join()."""
+        """Whether there is no version yet, so that version 0 has to be filled before join()."""
         return bool(lib.hf_fresh(self.handle))
 
     @property
     def version(self) -> int:
-        """The committed version; NO_VERSION if fresh."""
+        """The committed version, or NO_VERSION if fresh."""
         return int(lib.hf_version(self.handle))
 
     @property
@@ -279,7 +279,7 @@ class Session:
 
     @property
     def position(self) -> Position:
-        """Where the committed version stands."""
+        """The position of the committed version."""
         p = lib.hf_position_of(self.handle)
         return Position(p.epoch, p.index, p.samples)
 
@@ -296,9 +296,9 @@ class Session:
         return Group(handle, owned=True)
 
     def register(self, size: int, given: int | None = None) -> Memory:
-        """Make memory in which all ranks add up, or the pages at address `given` such.
+        """Make memory in which all ranks add up, new or from the pages at address `given`.
 
-        It stays registered until close(), also if the object is dropped.
+        It stays registered until close(), even if the object is dropped.
         """
         return Memory(self.handle, size, given)
 
@@ -321,13 +321,13 @@ class Session:
         return floats_at(p, n.value)
 
     def gradients(self) -> memoryview[float]:
-        """Return all gradients with their padding: what reduce() counts in."""
+        """Return all gradients with their padding. reduce() counts its elements in this view."""
         p, n = c.c_void_p(), U64()
         check(lib.hf_gradients(self.handle, c.byref(p), c.byref(n)))
         return floats_at(p, n.value)
 
     def private(self, version: int) -> memoryview[int]:
-        """Return the bytes of `version`: version (read only) or version + 1 (to be filled)."""
+        """Return the bytes of `version`: self.version (read only) or self.version + 1 (to fill)."""
         p, n = c.c_void_p(), U64()
         check(lib.hf_private(self.handle, version, c.byref(p), c.byref(n)))
         return bytes_at(p, n.value)
@@ -338,7 +338,7 @@ class Session:
         interruptibly(lambda: check(lib.hf_join(self.handle, c.byref(native))))
 
     def begin_step(self) -> bool:
-        """Begin a step; True: the group was formed anew, restore from private(version).
+        """Begin a step. True: the group was formed anew, so restore from private(version).
 
         Errors: LeftError if another rank's training has ended; the session may still be ended.
         """
@@ -354,7 +354,7 @@ class Session:
         check(lib.hf_reduce(self.handle, offset, count))
 
     def end_step(self, step: Step) -> bool:
-        """End the step; True: it is void, restore and make it again."""
+        """End the step. True: it is void, so restore and make it again."""
         native = CStep(
             _position(step.position),
             step.loss,
@@ -371,15 +371,15 @@ class Session:
         return bool(is_void.value)
 
     def end(self) -> None:
-        """Say that the training ended well; wait until that is on record."""
+        """Say that the training ended well; wait until this is recorded."""
         interruptibly(lambda: check(lib.hf_end(self.handle)))
         self._worker._stops_on_exit = False
 
     def end_on_exit(self) -> None:
-        """Let the process end the training as it exits: with code 0, and with no other.
+        """Let the process end the training as it exits with code 0, and with no other code.
 
-        The C library knows the code, whatever Python code ended the program. It comes after
-        all of Python's own exit handlers.
+        The C library knows the exit code, whatever ended the program. Its handler runs after all of
+        Python's own exit handlers.
         """
         handler = c.cast(lib.hf_end_on_exit, c.c_void_p)
         libc = c.CDLL(None)
@@ -390,11 +390,11 @@ class Session:
         if "multiprocessing.process" in sys.modules:
             from multiprocessing import parent_process, util
 
-            if parent_process() is not None:  # Where it was forked it ends by os._exit().
+            if parent_process() is not None:  # A forked child ends by os._exit().
                 util.Finalize(None, self._end_child, exitpriority=-1)
 
     def _end_child(self) -> None:
-        error = sys.exc_info()[1]  # What the child's function has raised.
+        error = sys.exc_info()[1]  # Raised by the child's function.
         code = error.code if isinstance(error, SystemExit) else error
         lib.hf_end_on_exit(int(code not in (None, 0)), self._handle)
 

@@ -1,10 +1,10 @@
-"""Errors, by who has to act."""
+"""Errors, sorted by who has to act."""
 
 from __future__ import annotations
 
 
 class Error(RuntimeError):
-    """What Holdfast could not do; its text is one sentence with the remedy."""
+    """Holdfast could not do something. The text is one sentence with the remedy."""
 
 
 class UserError(Error):
@@ -12,16 +12,16 @@ class UserError(Error):
 
 
 class PeerError(Error):
-    """Another process of the job does not do the same as this one."""
+    """Another process of the job does something else than this one."""
 
 
 class WorldError(Error):
-    """A host, a disk or the scheduler failed, or the job was ended; the text says why."""
+    """A host, a disk or the scheduler failed, or the job was ended. The text says why."""
 
 
 class MarkedError(WorldError):
-    """A collective was not completed, since its generation ended: the step will be void."""
+    """A collective was not completed since its generation ended. The step will be void."""
 
 
 class LeftError(MarkedError):
-    """Another rank has ended its training: nothing can be exchanged with it any more."""
+    """Another rank has ended its training. Nothing can be exchanged with it any more."""

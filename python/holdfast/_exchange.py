@@ -1,4 +1,4 @@
-"""Groups of ranks and what they exchange: the collectives of the C interface.
+"""Groups of ranks and their exchanges: the collectives of the C interface.
 
 Memory is given as an address (`tensor.data_ptr()`) or as any object with a writable buffer.
 """
@@ -12,39 +12,39 @@ from typing import Any, Final
 from holdfast._abi import U64, Buffer, DType, Op, Status, address, check, lib
 from holdfast._errors import UserError
 
-_SLICE_MS: Final = 100  # How late a KeyboardInterrupt may come.
+_SLICE_MS: Final = 100  # The longest delay of a KeyboardInterrupt.
 
 
 class Work:
     """An operation under way; it keeps its memory alive."""
 
     def __init__(self, handle: c.c_void_p, *keep: object) -> None:
-        """Own the hf_work* and whatever it reads or writes."""
+        """Own the hf_work*, and hold all that it reads or writes."""
         self._handle = handle
         self._keep = keep
 
     def poll(self, milliseconds: int = 0) -> Status:
-        """Wait for `milliseconds` at most (negative: until complete); Status.PENDING if not yet."""
+        """Wait `milliseconds` at most (negative: until complete); Status.PENDING: not complete."""
         return Status(lib.hf_wait(self._handle, milliseconds))
 
     def wait(self) -> None:
-        """Wait until complete, raise what went wrong. Ctrl-C is seen within 0.1 s."""
+        """Wait until complete; raise an error if it failed. Ctrl-C is noticed within 0.1 s."""
         while (status := lib.hf_wait(self._handle, _SLICE_MS)) == Status.PENDING:
             pass
         check(status)
 
     def __del__(self) -> None:
-        """Release; an operation that is not complete is waited for."""
+        """Wait until the operation is complete, then release it."""
         if self._handle.value:
             lib.hf_release(self._handle)
             self._handle.value = None
 
 
 class Group:
-    """Some ranks that do things together.
+    """Some ranks that do collectives together.
 
-    Every operation has a `start_` form, which returns Work. Sizes are in bytes where memory is, in
-    elements where a DType is given.
+    Every operation has a `start_` form, which returns Work. Sizes are in elements if a DType is
+    given, otherwise in bytes.
     """
 
     def __init__(self, handle: c.c_void_p, owned: bool) -> None:
@@ -60,7 +60,7 @@ class Group:
         return self._handle.value
 
     def close(self) -> None:
-        """End what is under way and let go."""
+        """End the operations under way and release the group."""
         if self._owned and self._handle.value:
             lib.hf_group_close(self._handle)
         self._handle.value = None
@@ -72,7 +72,7 @@ class Group:
 
     @property
     def size(self) -> int:
-        """How many ranks it has."""
+        """The number of ranks in the group."""
         return int(lib.hf_group_size(self.handle))
 
     def _start(self, name: str, keep: tuple[object, ...], *arguments: Any) -> Work:
@@ -113,7 +113,7 @@ class Group:
     def all_reduce_into(
         self, mine: Buffer, to: Buffer, count: int, dtype: DType, op: Op = Op.SUM
     ) -> None:
-        """Reduce `count` elements of `mine` into other memory; goes with others' all_reduce()."""
+        """Reduce `count` elements of `mine` into other memory; others may call all_reduce()."""
         check(
             lib.hf_all_reduce_into(self.handle, address(mine), address(to), count, dtype, op, None)
         )
@@ -125,7 +125,7 @@ class Group:
     def reduce_scatter(
         self, everyone: Buffer, mine: Buffer, count: int, dtype: DType, op: Op = Op.SUM
     ) -> None:
-        """Reduce `everyone` (size times `count`); `mine` gets this rank's block (`count`)."""
+        """Reduce `everyone` (size times `count`). `mine` gets this rank's block (`count`)."""
         check(
             lib.hf_reduce_scatter(
                 self.handle, address(everyone), address(mine), count, dtype, op, None
@@ -177,7 +177,7 @@ class Group:
         )
 
     def send(self, data: Buffer, nbytes: int, to: int, tag: int = 0) -> None:
-        """Send to a rank; waits for its receive() with that tag, of those modulo 64."""
+        """Send to a rank, and wait for its receive() with the same tag. Tags count modulo 64."""
         check(lib.hf_send_tagged(self.handle, address(data), nbytes, to, tag, None))
 
     def start_send(self, data: Buffer, nbytes: int, to: int, tag: int = 0) -> Work:
@@ -185,7 +185,7 @@ class Group:
         return self._start("hf_send_tagged", (data,), address(data), nbytes, to, tag)
 
     def receive(self, data: Buffer, nbytes: int, source: int, tag: int = 0) -> None:
-        """Receive what rank `source` sends with that tag."""
+        """Receive the data that rank `source` sends with the same tag."""
         check(lib.hf_receive_tagged(self.handle, address(data), nbytes, source, tag, None))
 
     def start_receive(self, data: Buffer, nbytes: int, source: int, tag: int = 0) -> Work:

@@ -1,4 +1,4 @@
-"""Files of the job's folder, which is memory of this host and outlives its processes."""
+"""Files in the job's folder, which lies in this host's memory and outlives its processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that nobody sees in part. OSError: it is as it was, and nothing else is left."""
+    """Write a file atomically. OSError: the file is as before, and no other file is left."""
     part = path.with_name(f".{path.name}")
     try:
         part.write_bytes(content)

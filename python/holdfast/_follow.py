@@ -18,7 +18,7 @@ _PROMOTED: Final = re.compile(rb"msrun: a spare has taken this place; .* (\S*spa
 
 
 class _Log:
-    """One log, open, as far as it was read."""
+    """One open log, and how far it was read."""
 
     def __init__(self, path: Path, rank: int | None, *, ours: bool = True) -> None:
         self.file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -28,7 +28,7 @@ class _Log:
         self.of = _identity(os.fstat(self.file))
 
     def read(self) -> list[bytes]:
-        """Return what was added, cut after each line end or carriage return."""
+        """Return the text added since the last read, cut after each line end or carriage return."""
         pieces: list[bytes] = []
         while chunk := os.read(self.file, _CHUNK):
             *whole, self.rest = re.split(rb"(?<=[\n\r])", self.rest + chunk)
@@ -45,20 +45,20 @@ def _identity(about: os.stat_result) -> tuple[int, int]:
 class Follower:
     """The logs of a folder; `fileno()` is readable when there may be more to show.
 
-    `write(rank, line)` gets every line of a rank. A spare's lines come once it has its place.
-    Where somebody removes the folder, `is_told` is False until it is there again: show() from time
-    to time.
+    `write(rank, line)` gets every line of a rank. A spare's lines come once it has its place. If
+    somebody removes the folder, `is_told` is False until it is there again. Until then, call show()
+    from time to time.
     """
 
     def __init__(self, folder: Path, write: Callable[[int, bytes], None]) -> None:
-        """Follow the logs that will be made in `folder`, and not those that are there."""
+        """Follow the logs that will be made in `folder`, but not those that are there already."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._write = folder, write
-        # They may be a running job's; msrun, which sees to that, begins its own anew. These are
-        # held open, so that no new one gets their number.
+        # Those may be a running job's. msrun, which sees to that, begins its own logs anew. The old
+        # ones are held open, so that no new log gets their inode number.
         old = [path for path in folder.iterdir() if _LOG.fullmatch(path.name)]
         self._logs = {path.name: _Log(path, None, ours=False) for path in old}
-        self._places: dict[str, int] = {}  # Of spares that were given one, by their logs' names.
+        self._places: dict[str, int] = {}  # Of spares that have one, by log name.
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._inotify: int = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._inotify < 0 or not self._watch():
@@ -72,7 +72,7 @@ class Follower:
         return bool(self._libc.inotify_add_watch(self._inotify, folder, wanted) >= 0)
 
     def fileno(self) -> int:
-        """Return what to wait for."""
+        """Return the descriptor to wait for."""
         return self._inotify
 
     def show(self) -> None:
@@ -82,7 +82,7 @@ class Follower:
                 pass
         except BlockingIOError:
             pass
-        self.is_told = self._watch()  # Of the folder that is there by now; it may be another.
+        self.is_told = self._watch()  # The folder may be another one by now.
         for log in list(self._logs.values()):
             self._show(log)
         with contextlib.suppress(FileNotFoundError):
@@ -91,7 +91,7 @@ class Follower:
                     self._take_up(path)
 
     def _take_up(self, path: Path) -> None:
-        """Follow a log that is new, or stands where another was."""
+        """Follow a log that is new, or that has replaced another one of the same name."""
         if not (match := _LOG.fullmatch(path.name)):
             return
         if former := self._logs.get(path.name):
@@ -108,7 +108,7 @@ class Follower:
         for line in log.read():
             if promoted := _PROMOTED.search(line):
                 name = Path(os.fsdecode(promoted[1])).name
-                # Its log may be younger than our look into the folder: the next look finds it.
+                # Its log may be younger than our look into the folder. The next look finds it.
                 self._places[name] = log.rank
                 if name in self._logs:
                     self._logs[name].rank = log.rank
@@ -117,7 +117,7 @@ class Follower:
                 self._write(log.rank, line)
 
     def close(self) -> None:
-        """Write the rest, let go."""
+        """Write the rest and close the logs."""
         self.show()
         for log in self._logs.values():
             self._let_go(log)

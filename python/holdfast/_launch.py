@@ -1,8 +1,8 @@
-"""Run a job for `holdfast run`: start msrun, show what the ranks say, start all again if need be.
+"""Run a job for `holdfast run`: start msrun, show the ranks' output, restart all if need be.
 
-A process that is lost before any rank has kept a state (hf.State, a session) can not be replaced
-alone: the others wait for it in a way that knows of no successor (Gloo). Then all are started
-again, as torchrun does.
+If a process is lost before any rank has kept a state (hf.State, a session), it can not be replaced
+alone: the others wait for it by means that know of no successor (Gloo). Then all processes are
+started again, as torchrun does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from holdfast._options import Run
 _PACKAGE: Final = Path(__file__).resolve().parent
 _PR_SET_PDEATHSIG: Final = 1
 _LOOK_EVERY_S: Final = 1.0
-# How a rank ended, where it was by an exception: the exit code and the exception.
+# How a rank ended if it was by an exception: the exit code and the exception.
 _EXCEPTION: Final = re.compile(r"exited with code (\d+) \((.*)\)")
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -40,19 +40,19 @@ def free_port() -> int:
 
 
 def say(text: str) -> None:
-    """Write one line for people."""
+    """Write one line for the user."""
     with contextlib.suppress(OSError):
         print(f"holdfast: {text}", file=sys.stderr, flush=True)
 
 
 class Launch:
-    """A job, through all its rounds: each starts all processes."""
+    """A job, through all its rounds. Each round starts all processes."""
 
     def __init__(self, run: Run) -> None:
-        """Hold what is to be run."""
+        """Hold the job to run."""
         self._run = run
         self._round = 0
-        self._lost: int | None = None  # The rank for whose sake all are to be started again.
+        self._lost: int | None = None  # The rank because of which all start again.
         self._how = ""  # How it ended.
         self._token = b""
         self._broken = False  # Nobody reads our output.
@@ -66,7 +66,7 @@ class Launch:
         signal.set_wakeup_fd(self._wake[1].fileno(), warn_on_full_buffer=False)
         for number in _SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, lambda *_: None)  # The loop is woken up by it.
+                signal.signal(number, lambda *_: None)  # It only wakes up the loop.
         for remark in self._run.remarks:
             say(remark)
         while True:
@@ -103,7 +103,7 @@ class Launch:
     # ---- One round ------------------------------------------------------------------------------
 
     def _folder(self) -> Path:
-        """Return where the logs of this round go."""
+        """Return the folder for the logs of this round."""
         return self._run.log_dir / f"restart_{self._round}" if self._round else self._run.log_dir
 
     def _arguments(self) -> list[str]:
@@ -141,11 +141,11 @@ class Launch:
             TORCHELASTIC_MAX_RESTARTS=str(run.max_restarts),
             TORCHELASTIC_USE_AGENT_STORE="False",
         )
-        # As torchrun: the processes share the cores.
+        # As in torchrun: the processes share the cores.
         cores = len(os.sched_getaffinity(0))
         environment.setdefault("OMP_NUM_THREADS", "1" if run.count > 1 else str(cores))
         if "MS_TOPO_TIMEOUT" not in environment:
-            # A program may never join the job; then nobody is to be waited for.
+            # A program may never join the job. Then nobody waits for it.
             environment["MS_TOPO_TIMEOUT"] = "-1"
             environment.setdefault("HOLDFAST_SCHEDULER_TIMEOUT", "1800")
         return environment
@@ -157,7 +157,7 @@ class Launch:
         launcher = os.getpid()
 
         def prepare() -> None:
-            os.setpgid(0, 0)  # The terminal's Ctrl-C comes to it through us, once.
+            os.setpgid(0, 0)  # It gets the terminal's Ctrl-C from us, once.
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() != launcher:
                 os._exit(1)
@@ -176,7 +176,7 @@ class Launch:
         return 128 - code if code < 0 else code
 
     def _follow(self, agent: subprocess.Popen[bytes], follower: Follower) -> None:
-        """Show what is written and pass signals on, until the agent has closed its output."""
+        """Show the output and pass signals on, until the agent has closed its output."""
         assert agent.stdout is not None
         os.set_blocking(agent.stdout.fileno(), False)
         with selectors.DefaultSelector() as selector:
@@ -199,10 +199,10 @@ class Launch:
                     asked = True
 
     def _pass_on(self, stream: int) -> bool:
-        """Write what the agent says. True: it has ended."""
+        """Write the agent's output. True: the agent has ended."""
         with contextlib.suppress(BlockingIOError):
             while words := os.read(stream, 1 << 16):
-                if self._lost is None:  # Else it only tells of its being interrupted.
+                if self._lost is None:  # Else it only says that it was interrupted.
                     text = words.replace(b"msrun: ", b"holdfast: ")
                     with contextlib.suppress(OSError):
                         _write_all(2, text)
@@ -221,7 +221,7 @@ class Launch:
                 _write_all(1, prefix + line)
             except OSError as error:
                 self._broken = True
-                if not isinstance(error, BrokenPipeError):  # As of `| head`, which wants no more.
+                if not isinstance(error, BrokenPipeError):  # As with `| head`, which wants no more.
                     say(
                         f"what the ranks say can not be shown any more ({error.strerror}); it is "
                         f"in the logs in {self._folder()}"
@@ -232,5 +232,5 @@ def _write_all(stream: int, words: bytes) -> None:
     while words:
         try:
             words = words[os.write(stream, words) :]
-        except BlockingIOError:  # Whoever shares it with us has made it so.
+        except BlockingIOError:  # Another process that shares it has made it so.
             select.select((), (stream,), ())

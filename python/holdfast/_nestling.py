@@ -1,4 +1,4 @@
-"""Be a program's process after the fork from a nursery: as if Python had just been started."""
+"""Run a program in a process forked from a nursery, as if Python had just been started."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _without_ours(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _show(error: BaseException) -> None:
-    """Do what Python does with an exception that nobody catches."""
+    """Do the same as Python does with an exception that nobody catches."""
     trace = _without_ours(error.__traceback__)
     error.__traceback__ = trace
     last: Any = sys
@@ -47,7 +47,7 @@ def _show(error: BaseException) -> None:
 
 
 def run(request: Request, begin: Callable[[], None]) -> NoReturn:
-    """Run the script to its end; begin() comes before it."""
+    """Call begin(), then run the script to its end."""
     gc.enable()
     gc.unfreeze()
     script = request.argv[2]
@@ -71,15 +71,15 @@ def run(request: Request, begin: Callable[[], None]) -> NoReturn:
         _show(error)
         status = 1
     known = exit_code_of(status)
-    with contextlib.suppress(OSError):  # It counts where the nursery is gone by then.
+    with contextlib.suppress(OSError):  # This serves if the nursery is gone by then.
         request.connection.send(_ANSWER.pack(_LEAVING, known & 0xFF))
     raise SystemExit(status)
 
 
 def _draw_anew() -> None:
-    """Give this process random numbers of its own; those of Python's random are, since the fork.
+    """Give this process random numbers of its own. Python's random has its own since the fork.
 
-    MindSpore's generator begins with seed 0 in every process that imports it; so it does in a fork.
+    MindSpore's generator begins with seed 0 in every process that imports it, also in a fork.
     """
     numpy = sys.modules.get("numpy")
     if numpy is not None:

@@ -1,10 +1,11 @@
-"""Import what all processes of a job on this host need once, and fork each of them from here.
+"""Import once what all processes of a job on this host need, and fork each of them from here.
 
-msrun starts for every process of the job a `nursling` (apps/nursling.cc), which asks here for a
-fork with its environment, folder and descriptors, and ends as that one does; the first starts this
-process. A fork does nothing before its nursling, which may have lost patience, says so. Whatever
-does not fit is refused: then that process starts by itself, as without a nursery. What is imported
-says the face that begins this (holdfast/mindspore/_nursery.py).
+For every process of the job, msrun starts a `nursling` (apps/nursling.cc). The first nursling
+starts this process. Each nursling asks here for a fork with its environment, folder and
+descriptors, and ends as the fork ends. A fork does nothing until its nursling tells it to, since
+the nursling may have lost patience. A request that does not fit is refused. Then that process
+starts by itself, as without a nursery. The face that starts the nursery
+(holdfast/mindspore/_nursery.py) says what to import.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from holdfast._nursery_request import Request, read
 
 _ANSWER: Final = struct.Struct("<Ii")  # As in apps/nursling.cc.
 _REFUSED, _STARTED, _ENDED = range(3)
-_GROWN: Final = b"+"  # As in apps/nursling.cc: the name where one listens who can fork.
+_GROWN: Final = b"+"  # As in apps/nursling.cc: names a socket whose listener can fork.
 _SPARE_FD: Final = 3
-_OWN_FDS: Final = 10  # Ours are above: a process that is forked has its descriptors below.
+_OWN_FDS: Final = 10  # Ours are above. A forked process has its own below.
 
 
 class _Worker(NamedTuple):
@@ -45,16 +46,16 @@ def _above(descriptor: int) -> int:
 
 
 def _is_alone() -> bool:
-    """Return whether a fork takes along all that runs here.
+    """Return whether a fork takes along everything that runs here.
 
-    The threads of NumPy's OpenBLAS end before every fork, and begin anew when they are needed.
-    Whatever else is left after one would be missing in the new process.
+    The threads of NumPy's OpenBLAS end before every fork and start anew when they are needed. Any
+    other thread would be missing in the new process.
     """
     pid = os.fork()
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    for _ in range(100):  # One that was joined is seen a little longer.
+    for _ in range(100):  # A joined thread is seen a little longer.
         if len(os.listdir("/proc/self/task")) == 1:
             return True
         time.sleep(0.001)
@@ -62,7 +63,7 @@ def _is_alone() -> bool:
 
 
 class _AgentWatch:
-    """Ends this process with the agent, also during an import, which asks this for each module."""
+    """Ends this process with the agent, even during an import, which asks this for each module."""
 
     def __init__(self, agent: int) -> None:
         self._poll = select.poll()
@@ -78,21 +79,21 @@ class Nursery:
     """Answers requests until the agent is gone."""
 
     def __init__(self, listener: socket.socket, agent: int, prepare: Callable[[], None]) -> None:
-        """Listen; prepare() imports, at the first request, which has the environment."""
+        """Listen. prepare() imports at the first request, which brings the environment."""
         self._prepare = prepare
         self._listeners = [listener]
         self._agent = agent  # A pidfd.
         self._workers: dict[int, _Worker] = {}  # By pidfd.
         self._shared: dict[str, str] | None = None
-        self._imported: dict[str, str] = {}  # What the import has put into the environment.
-        self._said = b""  # What was said during the import.
+        self._imported: dict[str, str] = {}  # Put into the environment by the import.
+        self._said = b""  # Output during the import.
         self._refuses = False
         self._selector = selectors.PollSelector()
         self._selector.register(listener, selectors.EVENT_READ)
         self._selector.register(agent, selectors.EVENT_READ)
 
     def serve(self) -> Request:
-        """Fork processes; return in each of them, with what it shall be."""
+        """Fork processes; return in each of them, with its request."""
         while True:
             for key, _ in self._selector.select():
                 if isinstance(key.fileobj, socket.socket):
@@ -105,7 +106,7 @@ class Nursery:
                     self._ended(key.fd)
 
     def _end(self) -> None:
-        """End with the agent, and all that was forked too."""
+        """End, and end all forked processes, as the agent is gone."""
         for worker in self._workers.values():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(os.getpgid(worker.pid), signal.SIGKILL)
@@ -142,10 +143,10 @@ class Nursery:
             self._shared = request.shared()
             try:
                 self._import(request)
-            except BaseException:  # Also SystemExit; each process will say by itself what is wrong.
+            except BaseException:  # Also SystemExit. Each process will report the error itself.
                 self._refuses = True
-            # From now on a request is answered at once. A signal ends this only before the first
-            # fork: the agent must hear how the processes end that it signals with this one.
+            # From now on a request is answered at once. After the first fork, a signal no longer
+            # ends this process: the agent must hear how the processes end that it signals with it.
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_IGN)
             self._listen_grown()
@@ -187,8 +188,8 @@ class Nursery:
         self._selector.register(grown, selectors.EVENT_READ)
 
     def _fork(self, request: Request) -> int:
-        """Fork; 0 in the new process, which is then what the request wants."""
-        free = os.dup(self._agent)  # No process begins of which this one could not tell the end.
+        """Fork; return 0 in the new process, which then has become what the request wants."""
+        free = os.dup(self._agent)  # Start no process whose end this one could not report.
         try:
             pid = os.fork()
         finally:
@@ -221,7 +222,7 @@ class Nursery:
         if len(request.descriptors) <= _SPARE_FD:
             os.close(_SPARE_FD)  # It was only held free.
         os.chdir(request.folder)
-        with contextlib.suppress(OSError):  # A spare's nursling may be idle.
+        with contextlib.suppress(OSError):  # The nursling of a spare may be idle.
             policy = os.sched_getscheduler(request.nursling)
             os.sched_setscheduler(0, policy, os.sched_getparam(request.nursling))
         os.environ.clear()
@@ -232,7 +233,7 @@ class Nursery:
 
 
 def _wait_for_word(request: Request) -> None:
-    """Begin on the nursling's word alone: without it, it is gone or has become the program."""
+    """Wait for the nursling's word. Without it, the nursling is gone or is the program itself."""
     try:
         os.setpgid(0, request.nursling)
         request.connection.send(_ANSWER.pack(_STARTED, os.getpid()))
@@ -240,11 +241,11 @@ def _wait_for_word(request: Request) -> None:
     except OSError:
         begins = False
     if not begins:
-        os._exit(1)  # Where the nursling still waits, it hears of this end, and starts by itself.
+        os._exit(1)  # If the nursling still waits, it hears of this and starts by itself.
 
 
 def _pidfd_of(agent: str) -> int | None:
-    """Return a pidfd of the agent of HOLDFAST_AGENT; None: it is gone, or unknown."""
+    """Return a pidfd of the agent of HOLDFAST_AGENT; None: the agent is gone, or unknown."""
     with contextlib.suppress(OSError, ValueError):
         pid, began, _ = agent.split(":")
         pidfd = os.pidfd_open(int(pid))
@@ -255,7 +256,7 @@ def _pidfd_of(agent: str) -> int | None:
 
 
 def serve(prepare: Callable[[], None]) -> Request | None:
-    """Serve on the socket of argv[1]; return in each process that is forked what it shall be.
+    """Serve on the socket of argv[1]; return in each forked process, with its request.
 
     None: the agent of HOLDFAST_AGENT is gone.
     """

@@ -1,4 +1,4 @@
-"""What a nursling asks the nursery for: a process, with its environment, folder and descriptors."""
+"""A nursling's request to the nursery: a process with its environment, folder and descriptors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import struct
 from typing import Final, NamedTuple
 
 _PATIENCE_S: Final = 10.0  # A request is written in one go.
-# What each process has for itself; the rest of the environment is the same for all.
+# Each process has its own of these. The rest of the environment is the same for all.
 _OWN_NAMES: Final = (
     "MS_ROLE",
     "MS_NODE_ID",
@@ -22,7 +22,7 @@ _OWN_NAMES: Final = (
 
 
 class Request(NamedTuple):
-    """What a process shall be."""
+    """The description of a process to fork."""
 
     connection: socket.socket
     nursling: int
@@ -32,18 +32,18 @@ class Request(NamedTuple):
     descriptors: list[int]
 
     def shared(self) -> dict[str, str]:
-        """Return what of the environment all processes have."""
+        """Return the part of the environment that is the same for all processes."""
         return {k: v for k, v in self.environment.items() if k not in _OWN_NAMES}
 
     def close(self) -> None:
-        """Close what came with it."""
+        """Close the descriptors that came with it."""
         self.connection.close()
         for descriptor in self.descriptors:
             os.close(descriptor)
 
 
 def read(connection: socket.socket) -> Request:
-    """Read a request; ValueError, OSError: it is none, or it is not of this user."""
+    """Read a request. ValueError, OSError: it is no request, or not from this user."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     nursling, user, _ = struct.unpack("iII", credentials)
     if user != os.geteuid():

@@ -1,4 +1,4 @@
-"""Read the command line of `holdfast run`: torchrun's options, and what they mean here."""
+"""Read the command line of `holdfast run`: torchrun's options, and their meaning here."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 USAGE_EXIT: Final = 2
-_MOST: Final = 10_000  # Far beyond what msrun takes, which says so.
+_MOST: Final = 10_000  # Far more than msrun takes; msrun itself reports its limit.
 
-# Of torchrun: how processes of several hosts find each other, or how its own agent works.
+# torchrun's: how processes of several hosts find each other, or how its own agent works.
 _WITHOUT_EFFECT: Final = (
     "rdzv_backend",
     "rdzv_endpoint",
@@ -31,7 +31,7 @@ _WITHOUT_EFFECT: Final = (
 
 @dataclass(frozen=True)
 class Run:
-    """What is to be run, and how."""
+    """The program to run, and how to run it."""
 
     count: int
     command: tuple[str, ...]
@@ -48,13 +48,13 @@ class Run:
 
 
 def fail(message: str) -> NoReturn:
-    """End with a sentence on a wrong command line."""
+    """End with a sentence that says what is wrong with the command line."""
     print(f"holdfast: {message}", file=sys.stderr)
     raise SystemExit(USAGE_EXIT)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Tell what is wrong in one line."""
+    """Reports errors in one line."""
 
     def error(self, message: str) -> NoReturn:
         fail(f"{message} (holdfast run --help lists all options)")
@@ -145,7 +145,7 @@ def _command(options: argparse.Namespace) -> list[str]:
 
 
 def parse(argv: Sequence[str]) -> Run:
-    """Return what the command line asks for, or end with a sentence on what is wrong."""
+    """Return the options on the command line, or end with a sentence that says what is wrong."""
     options = _parser().parse_args(argv)
     if options.nnodes not in ("1", "1:1") or options.node_rank != "0":
         fail(

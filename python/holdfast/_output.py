@@ -1,8 +1,8 @@
-"""Let a program go on where its log can not be written any more, on a full disk say.
+"""Let a program go on when its log can not be written any more, as on a full disk.
 
-To Python a print() that finds no room is an exception, which would end the training in all
-processes one after the other; their successors would print to the same disk. A file that the user
-has the program print to (`> data`) is no log: of what it lacks nobody would learn.
+In Python, a print() that finds no room raises an exception. That would end the training in all
+processes one after the other, since their successors print to the same disk. A file that the user
+redirects output to (`> data`) is no log: nobody would learn what is missing in it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EST
 
 
 class _Log(io.FileIO):
-    """A log: what finds no room in it is lost, which the launcher says."""
+    """A log. Output that finds no room in it is lost, and the launcher says so."""
 
-    def write(self, data: Any, /) -> int:  # bytes, or what has such.
+    def write(self, data: Any, /) -> int:  # bytes, or something that has bytes.
         try:
             return super().write(data)
         except OSError as error:
@@ -30,10 +30,10 @@ class _Log(io.FileIO):
 
 
 def outlive_a_full_disk() -> None:
-    """Lose what is printed, and go on, where standard output and error are the agent's log."""
+    """Where standard output and error are the agent's log, lose output rather than fail."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        # What the program has put there itself is its own.
+        # A stream that the program has put there is its own.
         if stream is getattr(sys, f"__{name}__") and _is_log(stream):
             setattr(sys, name, _on_a_log(stream))
 
@@ -43,7 +43,7 @@ def _is_log(stream: object) -> bool:
         return False
     with contextlib.suppress(OSError, ValueError):
         about = os.fstat(stream.fileno())
-        # As runtime/children.cc puts it.
+        # As runtime/children.cc sets it.
         return os.environ.get("HOLDFAST_PYTHON_LOG") == f"{about.st_dev}:{about.st_ino}"
     return False
 
@@ -52,7 +52,7 @@ def _on_a_log(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     with contextlib.suppress(OSError):
         stream.flush()
     log = _Log(stream.fileno(), "w", closefd=False)
-    buffered = not isinstance(stream.buffer, io.RawIOBase)  # It is none under `python -u`.
+    buffered = not isinstance(stream.buffer, io.RawIOBase)  # Not so under `python -u`.
     return io.TextIOWrapper(
         io.BufferedWriter(log) if buffered else log,
         encoding=stream.encoding,

@@ -1,6 +1,6 @@
-"""Let a spare for any place wait where its program reads its rank in os.environ.
+"""Let a spare that is bound to no rank wait where its program reads its rank from os.environ.
 
-Programs written for torchrun do so at their top, where a KeyError would end them.
+Programs written for torchrun do so at their beginning, where a KeyError would end them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Final
 
 NAMES: Final = ("RANK", "LOCAL_RANK", "ROLE_RANK")
 _PASSED_ON: Final = ("_ranks", "os", "<frozen os>", "_collections_abc", "<frozen _collections_abc>")
-_waits_in = 0  # This process, until its rank is known. Its children have no rank to wait for.
+_waits_in = 0  # This process's id, until its rank is known. Its children have no rank to wait for.
 
 
 class _WaitingEnvironment(type(os.environ)):  # type: ignore[misc]
-    """os.environ of such a spare: the ranks are there once it has a place."""
+    """os.environ of such a spare. It has the ranks once the spare has a place."""
 
     def __getitem__(self, key: str) -> str:
-        """Return the variable's value; of a rank, wait for it."""
+        """Return the variable's value. If it is a rank, wait for it."""
         if key in NAMES and _waits_in == os.getpid():
             are_known()
             _say_where(key)
@@ -33,27 +33,27 @@ class _WaitingEnvironment(type(os.environ)):  # type: ignore[misc]
 
 
 def are_known() -> None:
-    """Let nobody wait any more: the ranks are in os.environ, or about to be."""
+    """Stop waiting: the ranks are in os.environ, or about to be."""
     global _waits_in
     _waits_in = 0
 
 
 def wait_where_they_are_read() -> None:
-    """Put an environment that waits in os.environ's place, if this process is such a spare.
+    """Replace os.environ by an environment that waits, if this process is such a spare.
 
-    A spare that is bound to a rank has its variables from its start, and waits for none.
+    A spare that is bound to a rank has its variables from its start and does not wait.
     """
     global _waits_in
     if _waits_in == os.getpid() or "RANK" in os.environ or not _has_the_pipe_of_a_spare():
         return
     waiting = object.__new__(_WaitingEnvironment)
-    waiting.__dict__.update(os.environ.__dict__)  # It shares the variables with the one before.
+    waiting.__dict__.update(os.environ.__dict__)  # It shares the variables with the old one.
     os.environ = waiting  # noqa: B003
     _waits_in = os.getpid()
 
 
 def _has_the_pipe_of_a_spare() -> bool:
-    """Whether this process will be told its rank; what a spare starts inherits its words only."""
+    """Whether this process will get a rank. A spare's child inherits the variables only."""
     given = os.environ.get("HOLDFAST_SPARE_FD", "")
     try:
         return stat.S_ISFIFO(os.fstat(int(given)).st_mode)
@@ -62,7 +62,7 @@ def _has_the_pipe_of_a_spare() -> bool:
 
 
 def _say_where(key: str) -> None:
-    """Say which line waits: all that comes after it is left for the recovery."""
+    """Say which line waits. All code after it runs only in the recovery."""
     lines = [
         line for line in traceback.extract_stack() if Path(line.filename).stem not in _PASSED_ON
     ]

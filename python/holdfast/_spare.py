@@ -2,8 +2,8 @@
 
     _spare.py TOKEN PROGRAM [ARGUMENTS]
 
-Before, and in a program that never keeps anything, it could take nobody's place: the others would
-not wait for it. If it is given a place all the same, it writes TOKEN into its log, with how its
+Before that, or in a program that never keeps anything, it could take nobody's place: the others
+would not wait for it. If it gets a place all the same, it writes TOKEN into its log, with how its
 predecessor ended, and the launcher starts all again. _shim.sh starts it by its path, so it imports
 nothing of ours.
 """
@@ -24,12 +24,12 @@ _LOOK_EVERY_MS = 100
 
 
 def something_is_kept(folder: Path) -> bool:
-    """Whether a process has joined the job, or has a state; as _shim.sh asks."""
+    """Whether a process has joined the job or has a state. _shim.sh asks the same."""
     return (folder / "joined").exists() or any(folder.glob("rank-*.arena"))
 
 
 def _watch(folder: Path) -> int:
-    """Return an inotify that tells what comes into the folder; -1: this user may have no more."""
+    """Return an inotify for new files in the folder; -1: this user may have no more of them."""
     libc = ctypes.CDLL(None, use_errno=True)
     changes: int = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
     wanted = ctypes.c_uint32(_IN_CREATE | _IN_MOVED_TO)
@@ -40,7 +40,7 @@ def _watch(folder: Path) -> int:
 
 
 def main(token: str, command: list[str]) -> NoReturn:
-    """Wait; become the program, or end with the job."""
+    """Wait, then become the program or end with the job."""
     folder = Path(os.environ["HOLDFAST_LIFELINE"]).parent
     place = int(os.environ["HOLDFAST_SPARE_FD"])
     changes = _watch(folder)

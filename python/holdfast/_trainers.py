@@ -1,7 +1,7 @@
 """Take things out of what Accelerate and Lightning Fabric wrap around them; keep torchmetrics.
 
-Every wrapper is named here, and none is guessed. A library is not imported for it: whoever has one
-of its wrappers has loaded it.
+Every wrapper is named here, and none is guessed. No library is imported for this: a program that
+has one of its wrappers has loaded it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FABRICS: Final = ("lightning.fabric.wrappers", "lightning_fabric.wrappers")
 
 
 def _is(thing: Any, module: str, name: str) -> bool:
-    """Whether a thing is of that class; if its module was not loaded, nothing is."""
+    """Whether a thing is of that class. If the module is not loaded, it can not be."""
     return isinstance(thing, getattr(sys.modules.get(module), name, ()))
 
 
@@ -34,7 +34,7 @@ def _is_shard(data: Any) -> bool:
 
 
 def unwrapped(thing: Any) -> Any:
-    """Return what State keeps, and what steps() goes through, in place of a wrapper."""
+    """Return what is in a wrapper: State keeps this, and steps() iterates over it."""
     if _is(thing, "accelerate.optimizer", "AcceleratedOptimizer"):
         return thing.optimizer
     if _is(thing, "accelerate.scheduler", "AcceleratedScheduler"):
@@ -57,7 +57,7 @@ def unwrapped(thing: Any) -> Any:
 
 
 class Accumulation:
-    """What an Accelerator counts: the batches since its last update."""
+    """The count of an Accelerator: the batches since its last update."""
 
     def __init__(self, accelerator: Any) -> None:
         """Hold it."""
@@ -101,7 +101,7 @@ class Metric:
 
 
 def see_that_accumulation_is_kept(things: Iterable[Any], kept: Iterable[Any]) -> None:
-    """Refuse an optimizer of Accelerate that accumulates, if State was not given who counts."""
+    """Refuse an accumulating optimizer of Accelerate if State lacks the Accelerator that counts."""
     if any(isinstance(thing, Accumulation) for thing in kept):
         return
     for thing in things:
@@ -115,7 +115,7 @@ def see_that_accumulation_is_kept(things: Iterable[Any], kept: Iterable[Any]) ->
 
 
 def shared_generator(data: Any) -> torch.Generator | None:
-    """Return the one that Accelerate has all ranks draw a pass's order from alike."""
+    """Return the generator from which Accelerate has all ranks draw the same order of a pass."""
     if not _is_shard(data) or not data.rng_types:
         return None
     if others := sorted({str(getattr(t, "value", t)) for t in data.rng_types} - {"generator"}):
@@ -128,9 +128,9 @@ def shared_generator(data: Any) -> torch.Generator | None:
 
 
 def told(data: Any, epoch: int, batches: Iterator[Any], at: Position) -> Iterator[Any]:
-    """Yield batches; Accelerate's loader is told that it is under way, and which is the last.
+    """Yield batches; tell Accelerate's loader that it is under way, and which batch is the last.
 
-    It tells that to `accumulate()` and to `gather_for_metrics()`.
+    `accumulate()` and `gather_for_metrics()` learn it from the loader.
     """
     if not _is_shard(data):
         yield from batches

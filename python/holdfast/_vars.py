@@ -1,4 +1,4 @@
-"""Plain values that a program keeps with every step: what `state.vars(...)` gives."""
+"""Plain values that a program keeps with every step: the result of `state.vars(...)`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DEEPEST: Final = 32
 
 
 class _ByValue(pickle.Pickler):
-    """Pickles tensors as what they hold; torch writes where that lies, too, which may differ."""
+    """Pickles tensors by their contents alone. torch would add their storage, which may differ."""
 
     def reducer_override(self, thing: Any) -> Any:
         if not _is_tensor(thing):
@@ -44,13 +44,13 @@ def _tensor(of: dtype, shape: tuple[int, ...], raw: bytes) -> Tensor:
 
 
 def _is_tensor(thing: Any) -> bool:
-    """Whether it is a tensor of PyTorch, which a program of another face need not have."""
+    """Whether it is a PyTorch tensor. A program of another face may not have PyTorch at all."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(thing, torch.Tensor)
 
 
 def dumps(value: Any) -> bytes:
-    """Pickle a value; equal ones give equal bytes."""
+    """Pickle a value. Equal values give equal bytes."""
     pickled = io.BytesIO()
     _ByValue(pickled, pickle.HIGHEST_PROTOCOL).dump(value)
     return pickled.getvalue()
@@ -117,7 +117,7 @@ def see_that_it_is_plain(name: str, value: Any) -> None:
 
 
 def see_that_it_fits(values: dict[str, Any]) -> bytes:
-    """Return values pickled. UserError: they are too large together, or hold what can not be."""
+    """Return the values, pickled. UserError: they are too large, or one can not be pickled."""
     try:
         raw = dumps(values)
     except Exception as error:
@@ -142,14 +142,14 @@ def _largest(values: dict[str, Any]) -> str:
 
 
 def see_that_all_are_plain(values: dict[str, Any]) -> None:
-    """Raise UserError if one has come to hold what can not be kept, as by append()."""
+    """Raise UserError if a value now holds something that can not be kept, as after append()."""
     for name, value in values.items():
         if _why_not(value, 0):
             see_that_it_is_plain(name, value)
 
 
 def _why_not(value: Any, depth: int) -> str:
-    """Return why a value can not be kept; nothing: it can."""
+    """Return why a value can not be kept; empty: it can."""
     kind = type(value)
     if kind in _PLAIN or kind in _DATES:
         return ""
@@ -182,8 +182,8 @@ def _why_no_array(value: Any) -> str:
 
 
 def into(old: Any, new: Any, done: dict[int, Any] | None = None) -> Any:
-    """Return `new`: as `old` itself, changed in place, where that is of the same kind."""
-    done = {} if done is None else done  # By id of what is new: it may hold itself.
+    """Return `new`. If `old` is of the same kind, change it in place and return it instead."""
+    done = {} if done is None else done  # By id of the new object, which may hold itself.
     if id(new) in done or type(old) is not type(new):
         return done.get(id(new), new)
     if _is_tensor(new):

@@ -14,14 +14,14 @@ _left_behind = threading.Event()
 def interruptibly(call: Callable[[], _T]) -> _T:
     """Make a native call that may wait long, so that signal handlers run meanwhile.
 
-    In the main thread the call is made by another one, which an exception of a signal handler
-    (KeyboardInterrupt) leaves behind in its wait: the program can only end then.
+    For the main thread, another thread makes the call. If a signal handler raises an exception
+    (KeyboardInterrupt), that thread is left behind in its wait, and the program can only end.
     """
     if threading.current_thread() is not threading.main_thread():
         return call()
     result: list[_T] = []
     errors: list[BaseException] = []
-    done = threading.Event()  # join() takes a thread for ended once it was interrupted.
+    done = threading.Event()  # Once join() was interrupted, it takes the thread for ended.
 
     def run() -> None:
         try:
@@ -45,5 +45,5 @@ def interruptibly(call: Callable[[], _T]) -> _T:
 
 
 def abandoned() -> bool:
-    """Return whether a call was left behind: then nothing that it uses may be freed."""
+    """Return whether a call was left behind. Then nothing that it uses may be freed."""
     return _left_behind.is_set()

@@ -1,4 +1,4 @@
-"""The `holdfast` command: run with torchrun's options; all else is the native programs'."""
+"""The `holdfast` command: `run` has torchrun's options; native programs do the rest."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if command == "msrun":
         from holdfast.mindspore._launch import msrun
 
-        msrun(rest)  # MindSpore programs find Holdfast by its hook.
+        msrun(rest)  # The hook makes MindSpore programs find Holdfast.
     if command in ("status", "clean", "settings", "--version"):
         _become("holdfast", words)
     fail(

@@ -1,4 +1,4 @@
-"""Hold a place in the job: the rank, the environment that other libraries expect, the end."""
+"""Hold a place in the job: its rank, the environment that other libraries expect, its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast._waiting import abandoned
 class Job:
     """A process's link to its job; init() makes it.
 
-    It asks for the rank as late as possible: a spare runs the program up to that point, and waits
+    It asks for the rank as late as possible. A spare runs the program up to that point and waits
     there until it is needed.
     """
 
@@ -28,13 +28,13 @@ class Job:
         self.worker = worker
         self._place: Place | None = None
         self._owner = os.getpid()
-        if lifeline := os.environ.get("HOLDFAST_LIFELINE"):  # Of an agent, which keeps the logs.
+        if lifeline := os.environ.get("HOLDFAST_LIFELINE"):  # An agent keeps the logs.
             outlive_a_full_disk()
             _note_joining(Path(lifeline))
 
     @property
     def place(self) -> Place:
-        """Wait for the rank; tell os.environ (RANK, WORLD_SIZE, ...) the first time."""
+        """Wait for the rank; the first time, also set RANK, WORLD_SIZE, ... in os.environ."""
         if self._place is None:
             self._place = self.worker.identity()
             publish(self._place)
@@ -47,12 +47,12 @@ class Job:
 
     @property
     def world_size(self) -> int:
-        """How many ranks the job has."""
+        """The number of ranks in the job."""
         return self.place.world_size
 
     @property
     def solo(self) -> bool:
-        """Whether this process is a world of its own, without a launcher."""
+        """Whether this process is a job of its own, without a launcher."""
         return self.worker.solo
 
     @property
@@ -72,16 +72,16 @@ class Job:
         private_bytes: int = 0,
         own_private: bool = False,
     ) -> Session:
-        """Open this rank's state: names and float32 elements of parameters, private bytes.
+        """Open this rank's state: parameters by name and number of float32 elements, private bytes.
 
-        Without parameters all of the state is in the private bytes. `own_private`: they never come
-        from another rank; else version 0 is rank 0's.
+        Without parameters, all of the state is in the private bytes. With `own_private` they never
+        come from another rank; otherwise version 0 is rank 0's.
         """
         _ = self.place
         return self.worker.open(parameters, optimizer, private_bytes, own_private)
 
     def fail(self, reason: str) -> Exception:
-        """Tell everybody that the job can not go on; raise what this returns."""
+        """Tell all processes that the job can not go on. The caller raises the returned error."""
         return self.worker.fail(reason)
 
     def _at_exit(self) -> None:
@@ -93,9 +93,9 @@ _job: Job | None = None
 
 
 def init() -> Job:
-    """Join the job that the environment names; return at once; a second call gives the same.
+    """Join the job that the environment names; return at once. A second call returns the same Job.
 
-    As its scheduler (MS_ROLE=MS_SCHED) serve the job and exit in here. Call it in the main thread.
+    The scheduler (MS_ROLE=MS_SCHED) serves the job and exits in here. Call it in the main thread.
     """
     global _job
     if _job is not None and _job._owner != os.getpid():
@@ -111,13 +111,13 @@ def _when_the_process_ends(call: Callable[[], None]) -> None:
     if "multiprocessing.process" in sys.modules:
         from multiprocessing import parent_process, util
 
-        if parent_process() is not None:  # Such a one ends by os._exit(), up to Python 3.13.
+        if parent_process() is not None:  # A child ends by os._exit(), up to Python 3.13.
             util.Finalize(None, call, exitpriority=-1)  # After its own children were joined.
 
 
 def _note_joining(lifeline: Path) -> None:
     """Let the launcher know that a lost process of this job can be replaced alone."""
-    with contextlib.suppress(OSError):  # It lies in the job's own folder, which goes with the job.
+    with contextlib.suppress(OSError):  # It lies in the job's folder, which goes with the job.
         lifeline.with_name("joined").touch()
 
 
@@ -130,7 +130,7 @@ prepare_spare = wait_where_they_are_read
 
 
 def publish(place: Place) -> None:
-    """Set the variables that programs written for torchrun read, where they are not set."""
+    """Set the variables that programs written for torchrun read, if they are not set yet."""
     are_known()
     rank, size = str(place.rank), str(place.world_size)
     for name, value in {

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 def install() -> None:
-    """Let `import mindspore` in this process end with the shims applied; again: nothing."""
+    """Have `import mindspore` in this process apply the shims. A second call does nothing."""
     from holdfast.mindspore import _hook
 
     _hook.install()
 
 
 def __getattr__(name: str) -> Any:
-    """Give State, whose module is not needed by every program."""
+    """Return State, whose module is imported only by programs that need it."""
     if name == "State":
         from holdfast.mindspore import _state
 

@@ -1,4 +1,4 @@
-"""The batches of an epoch for a loop of the program's own, from where a predecessor was."""
+"""The batches of an epoch for the program's own loop, from where a predecessor was."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from holdfast.mindspore import _pipeline
 
 
 class Batches(NamedTuple):
-    """What is left of an epoch."""
+    """The rest of an epoch."""
 
     rows: Iterator[Any]
-    leaves_generators: bool  # Python's and NumPy's: nothing draws with them beside the loop.
+    leaves_generators: bool  # Python's and NumPy's: only the loop draws with them.
 
 
 def batches(data: Iterable[Any], done: int) -> Batches:
     """Return the batches after the first `done` ones.
 
-    Where a pipeline is known to draw nothing it skips at its source, else what was drawn for those
-    that are done is drawn again.
+    A pipeline that is known to draw nothing skips at its source. Any other pipeline makes the done
+    batches again, so that all their draws are made again.
     """
     from mindspore import dataset
 

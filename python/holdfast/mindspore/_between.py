@@ -1,9 +1,9 @@
-"""What the program and its callbacks make of things between two steps, for a repair in the process.
+"""Undo, for a repair in the process, what the program and its callbacks changed between two steps.
 
 A repair (UCE) enters Model.train's loop again, whose callbacks then begin the training, the epoch
-and the step once more. So what they have changed the first time goes: all is as it was when the
-step before was done and heard of. Where not all callbacks had heard of it, they do so again,
-as in a process that replaces another.
+and the step once more. So their first changes are taken back: all is as it was when the step before
+was done and the callbacks had heard of it. If not all callbacks had heard of it, they hear of it
+again, as in a successor.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ BEGINS: Final = ("on_train_begin", "on_train_epoch_begin", "on_train_step_begin"
 
 
 class Held:
-    """What a callback held."""
+    """The attributes of a callback at one moment."""
 
     def __init__(self, callback: Any, kept: _callbacks.Kept) -> None:
-        """Hold a callback, and what _callbacks.attributes() says of it now."""
+        """Hold a callback, and what _callbacks.attributes() returned for it now."""
         self._callback, self._kept, self._names = callback, kept, set(vars(callback))
 
     def put_back(self) -> None:
-        """Bring its attributes back; those that it did not have go."""
+        """Bring its attributes back, and delete those that it did not have."""
         for name in vars(self._callback).keys() - self._names:
             delattr(self._callback, name)
         _callbacks.give_back(self._callback, self._kept)
@@ -36,7 +36,7 @@ class Held:
 
 @dataclass
 class Rest:
-    """How things were when one step was done, and no callback of the next had begun."""
+    """The state of things when one step was done and no callback of the next had begun."""
 
     call: int  # Of Model.train.
     version: int  # Steps that were done.
@@ -57,7 +57,7 @@ class Rest:
 def around_begins(
     manager: Any, before: Callable[[int], None], after: Callable[[int], None]
 ) -> None:
-    """Have two functions called around each of BEGINS, with its number."""
+    """Have `before` and `after` called around each of BEGINS, with its number."""
     for place, name in enumerate(BEGINS):
         usual = getattr(manager, name)
 

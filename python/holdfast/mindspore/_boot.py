@@ -1,7 +1,7 @@
 """Start Holdfast in a process that imports MindSpore: the engine before its code, the shims after.
 
-A spare ends its import of MindSpore when it has a rank, and not before: of the program only what
-stands above that line has run until then. With --rehearse it goes on to its training.
+In a spare, the import of MindSpore ends only when the spare has a rank. Until then, only the
+program's lines above the import have run. With --rehearse the program goes on to its training.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def begin() -> Engine:
 
 
 def finish(engine: Engine) -> None:
-    """Apply the shims to MindSpore, which is imported; then a spare waits for its place."""
+    """Apply the shims to MindSpore, which is imported by now. Then a spare waits for its place."""
     from holdfast.mindspore import _shims
 
     _shims.apply(engine)

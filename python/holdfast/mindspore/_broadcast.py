@@ -1,4 +1,4 @@
-"""ops.Broadcast on Holdfast, and what MindSpore makes of it at the start of a training."""
+"""ops.Broadcast on Holdfast, and MindSpore's own use of it at the start of a training."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from mindspore.nn import Cell
 
 
 class NoBroadcast:
-    """In place of the cell that gives all ranks rank 0's parameters: leaves each its own."""
+    """Replaces the cell that gives all ranks rank 0's parameters: each rank keeps its own."""
 
     phase = ""
 
     def __call__(self) -> tuple[Any, ...]:
-        """Return what is to be set: the first so many parameters, here none."""
+        """Return the values to set, for the first so many parameters: here none."""
         return ()
 
 
 class Broadcast(Cell):  # type: ignore[misc]
-    """Gives all ranks the root's tensors; takes and gives a tuple, as MindSpore's does."""
+    """Gives all ranks the root's tensors. It takes and returns a tuple, as MindSpore's does."""
 
     def __init__(self, operator: Any) -> None:
         """`operator`: one input, one output; or several of both."""

@@ -1,7 +1,7 @@
-"""What callbacks hold that is too large to be written at each step, such as the best weights.
+"""Contents of callbacks that are too large to write at each step, such as the best weights.
 
-It lies in files beside the state (in memory, as it is). A step writes those anew that have changed,
-and the state has their numbers.
+They lie in files beside the state, which are in memory as the state is. A step writes only the
+files whose contents have changed, and the state holds their numbers.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-MOST_BYTES: Final = 64 << 20  # Of one process's: all of it is compared at each step.
+MOST_BYTES: Final = 64 << 20  # Of one process. All of it is compared at each step.
 
 
 class Form(NamedTuple):
-    """In place of what an attribute holds: the number of its file."""
+    """Stands for the contents of an attribute: the number of its file."""
 
     number: int
 
@@ -24,7 +24,7 @@ class Bulk:
     """The files of one rank."""
 
     def __init__(self, folder: Path, rank: int, not_theirs: Iterable[Any]) -> None:
-        """`not_theirs`: parameters that are kept otherwise, wherever a callback has them too."""
+        """`not_theirs`: parameters that are kept elsewhere, even if a callback holds them too."""
         self._folder, self._stem = folder, f"mindspore-bulk-{rank}-"
         self.others = {id(parameter) for parameter in not_theirs}
         there = [p.name.removeprefix(self._stem) for p in folder.glob(self._stem + "*")]
@@ -34,7 +34,7 @@ class Bulk:
         self._recent: set[int] = set(self._files)  # Of the step before.
 
     def take(self, key: Any, packed: bytes) -> Form | None:
-        """Return what stands for a value; None: there is no room."""
+        """Return the Form that stands for a value; None: there is no room."""
         last = self._kept.pop(key, None)
         if len(packed) + sum(len(held) for _, held in self._kept.values()) > MOST_BYTES:
             return None
@@ -53,7 +53,7 @@ class Bulk:
         return self._folder / f"{self._stem}{number}"
 
     def read(self, form: Form) -> bytes:
-        """Return what a Form stands for."""
+        """Return the value that a Form stands for."""
         return self._path(form.number).read_bytes()
 
     def begin(self) -> None:
@@ -61,7 +61,7 @@ class Bulk:
         self._kept = {}
 
     def sweep(self, lasting: set[int]) -> None:
-        """Drop what neither the step just done has, nor the one before; `lasting` stays."""
+        """Drop files that neither the last step nor the one before uses; `lasting` stays."""
         recent = {form.number for form, _ in self._kept.values()}
         for number in self._files - recent - self._recent - lasting:
             with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""Keep what a program's callbacks hold: plain attributes, or their state_dict; parameters too.
+"""Keep the contents of a program's callbacks: plain attributes, or state_dict(); parameters too.
 
-A callback that has `state_dict` and `load_state_dict` says by them what is kept of it. Of another
-one its own attributes are, those that are data: numbers, texts, lists, dicts, arrays, tensors.
+A callback with `state_dict` and `load_state_dict` says by them what is kept. Of any other callback
+the attributes that are data are kept: numbers, texts, lists, dicts, arrays, tensors.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from holdfast.mindspore import _bulk
 from holdfast.mindspore._data import NoDataError, dumps
 
 _PLAIN: Final = (bool, int, float, str, bytes, type(None))
-# Of an attribute: it is written at every step. From the first on it is kept in a file.
+# Bytes of an attribute, as it is written at every step. From the first on it goes to a file.
 _MANY_BYTES: Final = 64 << 10
 _MOST_BYTES: Final = 256 << 10
 _MOST_TOGETHER: Final = 768 << 10
-_STATE_DICT: Final = "state_dict"  # In a pair with a name: it is of what state_dict() gives.
-# MindSpore's callbacks that let the parameters be.
+_STATE_DICT: Final = "state_dict"  # In a pair with a name from state_dict().
+# MindSpore's callbacks that do not change parameters.
 _QUIET: Final = frozenset({"LossMonitor", "ModelCheckpoint", "TimeMonitor"})
 _REPAIRS: Final = frozenset({"TFTRegister", "TrainFaultTolerance"})
-_SIMPLE: Final = _QUIET | _REPAIRS  # Of these only numbers and texts matter.
+_SIMPLE: Final = _QUIET | _REPAIRS  # Only their numbers and texts matter.
 
-Kept = dict[Any, Any]  # What is kept of a thing, by the names of its attributes.
+Kept = dict[Any, Any]  # The kept contents of a thing, by attribute name.
 
 
 def _of_mindspore(callback: Any) -> bool:
@@ -53,19 +53,19 @@ def repairs(callback: Any) -> bool:
 
 
 def has_state_dict(thing: Any) -> bool:
-    """Return whether a thing says itself what is kept of it."""
+    """Return whether a thing itself says, by state_dict(), what is kept of it."""
     return not _of_mindspore(thing) and all(
         callable(getattr(thing, name, None)) for name in ("state_dict", "load_state_dict")
     )
 
 
 def of_state_dict(name: Any) -> tuple[str, Any]:
-    """Return what stands for one of the names in what state_dict() gives."""
+    """Return the key that stands for `name` in the result of state_dict()."""
     return _STATE_DICT, name
 
 
 def all_attributes(callbacks: Sequence[Any], say_once: Callable[[str], None]) -> list[Kept]:
-    """Return what attributes() says of each; of all together not more than there is room for."""
+    """Return attributes() of each callback; all together take no more than there is room for."""
     room = [_MOST_TOGETHER]
     return [attributes(callback, say_once, room) for callback in callbacks]
 
@@ -76,10 +76,10 @@ def attributes(
     room: list[int] | None = None,
     most: int | None = None,
 ) -> Kept:
-    """Return those of a callback's attributes that a replacement gets back, pickled.
+    """Return, pickled, the attributes of a callback that a successor gets back.
 
-    `room`: how many bytes there are, and are left; `most`: of one of them, which then goes to no
-    file.
+    `room`: how many bytes there are, and are left. `most`: the bytes of one attribute, which then
+    goes to no file.
     """
     found: Kept = dict(vars(callback))
     if has_state_dict(callback):
@@ -127,7 +127,7 @@ def _no_data(callback: Any, name: Any, kind: type) -> str:
 
 
 def give_back(callback: Any, kept: Kept) -> None:
-    """Set what attributes() has found; a list and the like stay the objects that they are."""
+    """Set the attributes from attributes(). Lists and the like are changed in place."""
     found = {name: _as_it_was(packed) for name, packed in kept.items()}
     whole = {name[1]: value for name, value in found.items() if type(name) is tuple}
     if whole:
@@ -168,13 +168,13 @@ def _held(value: Any) -> Iterator[Any]:
 
 
 def parameters(callbacks: Sequence[Any], known: Sequence[Any]) -> list[Any]:
-    """Return the parameters in attributes of callbacks, such as averages, that are not known."""
+    """Return parameters in attributes of callbacks, such as averages, that are not in `known`."""
     own = [callback for callback in callbacks if not _of_mindspore(callback)]
     return held_by([value for callback in own for value in vars(callback).values()], known)
 
 
 def held_by(values: Sequence[Any], known: Sequence[Any]) -> list[Any]:
-    """Return the parameters in cells, lists and the like, each once, that are not known."""
+    """Return parameters in cells, lists and the like, each once, that are not in `known`."""
     seen, found = {id(p) for p in known}, []
     for value in values:
         for parameter in _held(value):

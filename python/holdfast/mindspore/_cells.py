@@ -1,8 +1,8 @@
-"""What cells of the program's own have in attributes, and change when they run (PyNative).
+"""Attributes of the program's own cells that change when the cells run (PyNative).
 
-`self.calls += 1` in construct, as for a warm-up, or gradients that are added up there, are part of
-what a step depends on: a step that is made again counts once, and a replacement goes on with what
-was there. In a graph it is a constant.
+A step depends on `self.calls += 1` in construct, as for a warm-up, or on gradients that are added
+up there. So a replayed step counts once, and a successor goes on with the last values. In a graph
+such an attribute is a constant.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ _MANY: Final = (list, tuple)
 
 
 class _Data(bytes):
-    """Lists, tensors and the like, pickled: they may change, this does not."""
+    """Lists, tensors and the like, pickled: the objects may change, these bytes do not."""
 
 
 Plain = dict[tuple[str, str], Any]  # By the names of cell and attribute.
 
 
 def hidden_parameters(network: Any) -> list[Any]:
-    """Return the parameters of cells that are not the network's for MindSpore.
+    """Return the parameters of cells that MindSpore does not count as the network's.
 
-    It does not look into lists, nor into objects that are no cells (mindspore.amp's loss scalers).
+    MindSpore looks neither into lists nor into objects that are no cells (mindspore.amp's loss
+    scalers).
     """
     from mindspore import Parameter, nn
 
@@ -59,7 +60,7 @@ class Cells:
             for name, cell in (network.cells_and_names() if eager else ())
             if not type(cell).__module__.startswith("mindspore.")
         }
-        self._large: dict[tuple[str, str], Any] = {}  # From the start: most do not change.
+        self._large: dict[tuple[str, str], Any] = {}  # As at the start: most do not change.
         self._first: Plain = {}
         self._first = self.now()
 
@@ -75,7 +76,7 @@ class Cells:
         return found
 
     def _packed(self, at: tuple[str, str], value: Any) -> Any:
-        """Return data as something that does not change; _NONE: it is none, or too large."""
+        """Return data in a form that does not change; _NONE: it is no data, or too large."""
         try:
             packed = _Data(dumps(value))
         except NoDataError:
@@ -97,7 +98,7 @@ class Cells:
         )
 
     def changed(self) -> Plain:
-        """Return those that are not as before the first step."""
+        """Return the attributes that have changed since before the first step."""
         first, found, size = self._first, {}, 0
         for at, value in self.now().items():
             if first.get(at, _NONE) == value:
@@ -110,7 +111,7 @@ class Cells:
         return found
 
     def put(self, values: Plain) -> None:
-        """Bring all to what now() has returned; those that came later go."""
+        """Bring all attributes to what now() has returned, and delete those that came later."""
         for name, key in self.now().keys() - values.keys():
             del vars(self._cells[name])[key]
         for (name, key), value in values.items():
@@ -122,5 +123,5 @@ class Cells:
                 setattr(self._cells[name], key, value)
 
     def put_changed(self, changed: Plain) -> None:
-        """Bring all to what changed() has returned."""
+        """Bring all attributes to what changed() has returned."""
         self.put({**self._first, **changed})

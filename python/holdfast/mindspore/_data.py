@@ -1,7 +1,7 @@
-"""Pickle data that has MindSpore's tensors in it; what is no data is named by its class.
+"""Pickle data that contains MindSpore's tensors. Name the class of anything that is no data.
 
 Data is numbers, texts, lists, dicts, sets, NumPy's arrays, tensors, parameters that are kept in no
-other way, and generators of random numbers. What is read again shares nothing with it.
+other way, and random generators. Data that is read back shares nothing with the original.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KNOWN: Final = (
     *(np.generic, np.random.RandomState, np.random.Generator, np.random.BitGenerator, np.dtype),
     *(Counter, OrderedDict, defaultdict, deque, bytearray, complex, random.Random),
 )
-# Classes and functions by which those are made again.
+# Classes and functions that make those again.
 _MAKERS: Final = frozenset({"collections", "copyreg", "numpy", "random", "_codecs"})
 _ROOMS: Final = _MAKERS | {"builtins"}
 
@@ -52,12 +52,12 @@ class _Pickler(pickle.Pickler):
     """Pickles data."""
 
     def __init__(self, file: io.BytesIO, others: Container[int] | None) -> None:
-        """`others`: identities of parameters that are kept otherwise; None: all are."""
+        """`others`: ids of parameters that are kept elsewhere; None: all parameters are."""
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self._others = others
 
     def reducer_override(self, thing: Any) -> Any:
-        """Say how a thing is pickled that is of no plain type."""
+        """Return how to pickle a thing that is of no plain type."""
         kind = type(thing)
         if kind.__name__ in ("Tensor", "Parameter") and hasattr(thing, "asnumpy"):
             return self.tensor(thing, kind.__name__ == "Parameter")
@@ -80,7 +80,7 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
     def other(self, thing: Any, kind: type) -> Any:
-        """Pickle what is data, and what makes it again."""
+        """Pickle a thing that is data, or that makes data again."""
         if kind is defaultdict and not isinstance(thing.default_factory, (type, type(None))):
             return dict, (dict(thing),)  # give_back() leaves its factory to it.
         of = thing if isinstance(thing, type) or callable(thing) else kind
@@ -97,7 +97,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _Outputs(_Pickler):
-    """Pickles what a network returns, whatever that is, with zeros for what is too large."""
+    """Pickles the outputs of a network, of any kind, with zeros for those that are too large."""
 
     def __init__(self, file: io.BytesIO, room: int) -> None:
         super().__init__(file, ())
@@ -108,7 +108,7 @@ class _Outputs(_Pickler):
         return size <= self._room
 
     def tensor(self, thing: Any, is_parameter: bool) -> Any:
-        """Pickle a tensor: its array comes to array()."""
+        """Pickle a tensor. array() gets its array."""
         if self._fits(int(thing.nbytes)):
             return super().tensor(thing, False)
         return _zeros, (thing.shape, str(thing.dtype))
@@ -126,9 +126,9 @@ class _Outputs(_Pickler):
 
 
 def dumps_outputs(outputs: Any, room: int) -> tuple[bytes, bool]:
-    """Pickle what a network returns; say whether something was too large.
+    """Pickle the outputs of a network; return also whether one was too large.
 
-    The room is given in their order: the loss is the first.
+    The room is given out in the order of the outputs: the loss comes first.
     """
     file = io.BytesIO()
     pickler = _Outputs(file, room)
@@ -139,8 +139,8 @@ def dumps_outputs(outputs: Any, room: int) -> tuple[bytes, bool]:
 def dumps(value: Any, others: Container[int] | None = None) -> bytes:
     """Pickle data. NoDataError: it is, or holds, something else.
 
-    `others`: the identities of parameters that are kept otherwise, so that they are no data; None:
-    no parameter is.
+    `others`: the ids of parameters that are kept elsewhere and so are no data. None: no parameter
+    is data.
     """
     file = io.BytesIO()
     try:

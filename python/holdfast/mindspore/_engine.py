@@ -1,4 +1,4 @@
-"""Hold what one process has of its job: place, groups by their names, who answers collectives."""
+"""Hold one process's side of its job: place, groups by name, and who answers collectives."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from mindio_ttp import _switches
 if TYPE_CHECKING:
     from holdfast.mindspore._trainer import Trainer
 
-# What MindSpore calls the group of all ranks, by device.
+# MindSpore's names of the group of all ranks, by device.
 _WORLDS: Final = ("hccl_world_group", "nccl_world_group", "mccl_world_group", "")
 PLAIN_BYTES: Final = 4096
 _SIZE_FILE: Final = "mindspore-private-bytes"
 
 
 def say(text: str) -> None:
-    """Write one line for people."""
+    """Write one line for the user."""
     print(f"holdfast: {text}", file=sys.stderr, flush=True)
 
 
@@ -47,12 +47,12 @@ class Engine:
     trainer: Trainer  # Of Model.train; _boot.py gives it.
 
     def __init__(self) -> None:
-        """Start the worker; MindSpore's own cluster is not started, so its role is hidden."""
+        """Start the worker. MindSpore's own cluster is not started, so the role is hidden."""
         self.job: Final = holdfast.init()
         self.gasps: Final = _switches.gasp(os.environ)
         self.tft: Final = bool(os.environ.get("MS_ENABLE_TFT"))
         self.by_agent: Final = bool(os.environ.get("HOLDFAST_ATTEMPT"))
-        # With a role in the environment MindSpore's C++ would form a cluster of its own.
+        # With a role in the environment, MindSpore's C++ would form its own cluster.
         for name in ("MS_ROLE", "MS_SCHED_HOST", "MS_SCHED_PORT"):
             os.environ.pop(name, None)
         self.phase = Phase.EARLY
@@ -67,7 +67,7 @@ class Engine:
         self._said: set[str] = set()
 
     def begin(self) -> None:
-        """Look after collectives from now on."""
+        """Answer collectives from now on."""
         self._watch()
 
     # ---- The place in the job -------------------------------------------------------------------
@@ -100,14 +100,14 @@ class Engine:
 
     @property
     def rank(self) -> int:
-        """The rank; a spare waits for it, but for one that rehearses its own."""
+        """The rank. A spare waits for it, unless it rehearses for its rank."""
         if self.rehearsed is not None:
             return self.rehearsed
         return self.place.rank
 
     @property
     def restarted(self) -> bool:
-        """Whether this process takes the place of another."""
+        """Whether this process is a successor."""
         return self._spare or self.place.attempt > 1
 
     def say_once(self, text: str) -> None:
@@ -140,7 +140,7 @@ class Engine:
                     f"{len(self._members) - 1} groups of different ranks besides that of all"
                 )
             self._members.append(members)
-        # Of the same ranks is the same group: its collectives come one after the other.
+        # Equal ranks are the same group: its collectives come one after the other.
         self._names[name] = self._members.index(members)
 
     def group(self, name: str) -> int:
@@ -156,12 +156,12 @@ class Engine:
         return self._members[self.group(name)]
 
     def place_in(self, name: str) -> tuple[int, int]:
-        """Return this rank's place in a group, 0 where it is none of it; and the group's size."""
+        """Return this rank's place in a group (0 if it is not in it) and the group's size."""
         members = self.members(name)
         return members.index(self.rank) if self.rank in members else 0, len(members)
 
     def use(self, name: str, by_model: bool = False) -> int:
-        """Return the number of a group whose collectives will be called, `by_model`: of a Model."""
+        """Return the number of a group that will be used; `by_model`: in a Model's collectives."""
         index = self.group(name)
         if index not in self._used:
             self._used[index] = None
@@ -172,10 +172,10 @@ class Engine:
         return index
 
     def _began_anew(self, by_model: bool) -> bool:
-        """Return whether all processes have begun again from the top, in a loop of the program's.
+        """Return whether all processes have begun again from the top, in the program's own loop.
 
-        Then nobody waits in a training that this one is on its way to, for which an echo would do:
-        each collective needs the others, from the first one on.
+        In that case no other rank waits in a training that this process has yet to reach, so echoes
+        will not do. Each collective needs the other ranks, from the first one on.
         """
         if self.phase is not Phase.EARLY or self.rehearsing or self.world_size == 1:
             return False
@@ -188,11 +188,11 @@ class Engine:
         return known in (None, PLAIN_BYTES) and not protected
 
     def number(self, group: str, *kind: Any) -> int:
-        """Return which of its kind the group's operator is that is made now: as on all ranks."""
+        """Return the number of the operator made now among its kind; it is equal on all ranks."""
         return self.numbers.next((self.group(group), *kind), bool(self.trainer.call))
 
     def set_phase(self, phase: Phase) -> None:
-        """Change who answers."""
+        """Change who answers collectives."""
         if phase is self.phase:
             return
         self.phase = phase
@@ -208,7 +208,7 @@ class Engine:
         _operators.on_echo(self._warn_alone if early else None)
 
     def _warn_alone(self) -> None:
-        """Say that a collective is nobody's; called by an operator."""
+        """Say that nobody answers a collective; called by an operator."""
         if self.world_size > 1 and self.restarted and not self.rehearsing:
             self.say_once(
                 "this process takes another's place and is not with the others yet: a collective "
@@ -217,7 +217,7 @@ class Engine:
             )
 
     def _begin_plain(self) -> None:
-        """Begin a training in a loop of the program's own; called by an operator."""
+        """Begin a training in the program's own loop; called by an operator."""
         try:
             if self.world_size > 1:
                 self.say_once(
@@ -276,15 +276,15 @@ class Engine:
 
 
 def _finish() -> None:
-    """Wait for what MindSpore still runs beside a program that has not asked for its results.
+    """Wait for operations that MindSpore still runs after a program that did not ask for results.
 
-    Else the last collectives of a loop of the program's own would come after its end.
+    Otherwise the last collectives of the program's own loop would come after its end.
     """
     if getattr(sys, "last_value", None) is not None:
         return  # An exception has ended the program.
     try:
         either(COMPILERS)._pynative_executor.sync()  # Of graphs as well.
-    except Exception as error:  # A program that waits would have ended with it.
+    except Exception as error:  # A program that waited would have ended with it.
         say(str(error))
         sys.stdout.flush()
         os._exit(1)

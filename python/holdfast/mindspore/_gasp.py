@@ -1,4 +1,4 @@
-"""The dying gasp: a last checkpoint of the version that all agree on, by MindSpore's handlers."""
+"""The dying gasp: MindSpore's handlers write a last checkpoint of the version all agree on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mindio_ttp import _last
 
 
 def gasp(engine: Engine, session: holdfast.Session, saves: bool) -> None:
-    """Write the checkpoint, if this rank is the one, and end the job; returns if a fault came."""
+    """Write the checkpoint if this rank is to, and end the job. Return only if a fault came."""
     if not saves:
         with contextlib.suppress(MarkedError):
             session.world.barrier()  # Nobody comes: it ends with the job, or by the next fault.

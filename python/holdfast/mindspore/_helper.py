@@ -1,7 +1,7 @@
-"""Take the place of a lost process for as long as the others need to write their last checkpoint.
+"""Take the place of a lost process while the others write their last checkpoint.
 
-A process that helps does not train and does not import MindSpore: with it the group is whole again
-within milliseconds, so that all agree on one version before one of them writes it.
+A helper does not train and does not import MindSpore. With it the group is whole again within
+milliseconds, so that all agree on one version before one of them writes it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def run() -> NoReturn:
 
 
 def _save_alone(job: holdfast.Job, session: holdfast.Session) -> None:
-    """Save where no process of the training is left."""
+    """Save the checkpoint if no process of the training is left."""
     if session.world.rank == 0:
         from mindio_ttp import _last
 

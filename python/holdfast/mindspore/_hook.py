@@ -37,7 +37,7 @@ class _Loader:
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         """Make the module as the usual loader does.
 
-        Here no module is half made: a helper imports MindSpore by itself.
+        No module is half made at this point, so a helper can import MindSpore by itself.
         """
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self._finder]
         _role.before_import(help_to_save)  # The scheduler and a helper never return.
@@ -56,7 +56,7 @@ class _Loader:
 
 
 class _Finder:
-    """Finds mindspore where it is, and only that."""
+    """Finds mindspore in its usual place, and nothing else."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None

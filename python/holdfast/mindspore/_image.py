@@ -1,4 +1,4 @@
-"""Write a network's parameters and what else a step depends on as one flat image; read it back.
+"""Write all that a step depends on, parameters and objects, as one flat image; read it back.
 
 Layout: a header, pickled objects, then the parameters' bytes, each at a multiple of 64.
 """
@@ -18,7 +18,7 @@ from holdfast._errors import UserError
 
 _HEADER: Final = struct.Struct(
     "<8sQQQ"
-)  # Magic, bytes of the table, of the objects, where parameters begin.
+)  # Magic, bytes of the table, bytes of the objects, offset of the parameters.
 _MAGIC: Final = b"hfmsimg1"
 _ALIGN: Final = 64
 OTHERS: Final = "a callback's "  # Before the names of parameters that callbacks hold.
@@ -32,7 +32,7 @@ compare.argtypes = [c.c_void_p, c.c_void_p, c.c_size_t]
 
 
 def memory(parameter: Any) -> Array:
-    """Return the memory of a parameter: what the graph computes with, not a copy."""
+    """Return the memory of a parameter, with which the graph computes; never a copy."""
     return parameter.asnumpy()
 
 
@@ -46,9 +46,10 @@ class Image:
         others: Sequence[Any] = (),
         room: int = 0,
     ) -> None:
-        """`objects`: such as the first image will hold besides; measured here.
+        """Measure the image. `objects`: those that the first image will hold.
 
-        `others`: parameters that are not the network's; `room`: for objects, beyond the usual.
+        `others`: parameters that are not the network's. `room`: bytes for objects, beyond the
+        usual.
         """
         self._parameters = [*parameters, *others]
         self._names = [p.name for p in parameters] + [OTHERS + p.name for p in others]
@@ -87,7 +88,7 @@ class Image:
             target[:] = _bytes(array)
 
     def changes(self, view: memoryview) -> Changes:
-        """Return copies of the parameters that are not as in an image."""
+        """Return copies of the parameters that differ from an image."""
         arrays = [_bytes(memory(p)) for p in self._parameters]
         pairs = enumerate(zip(self._views(view, arrays), arrays))
         return {
@@ -97,12 +98,12 @@ class Image:
         }
 
     def put(self, changes: Changes) -> None:
-        """Bring parameters to what changes() has found."""
+        """Set parameters to the values from changes()."""
         for i, value in changes.items():
             _bytes(memory(self._parameters[i]))[:] = value
 
     def read(self, view: memoryview) -> dict[str, Any]:
-        """Bring the parameters to what an image holds; return its objects."""
+        """Set the parameters to the values in an image; return its objects."""
         table, objects, _ = parse(view)
         arrays = [memory(p) for p in self._parameters]
         _compare(self._entries(arrays), table)
@@ -141,7 +142,7 @@ def _offsets(at: int, sizes: Sequence[int]) -> list[int]:
 
 
 def parse(view: memoryview) -> tuple[list[Any], dict[str, Any], int]:
-    """Return the table of parameters (name, type, shape), the objects, where parameters begin."""
+    """Return the table of parameters (name, type, shape), the objects, the parameters' offset."""
     magic, table_size, rest_size, start = _HEADER.unpack_from(view, 0)
     if magic != _MAGIC:
         raise UserError("the state of this rank was written by another kind of program")

@@ -1,4 +1,4 @@
-"""Take modules of MindSpore whose insides are replaced, which their types do not show."""
+"""Import modules of MindSpore, untyped, so that their private parts can be replaced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def imported(name: str) -> Any:
 
 
 def either(names: tuple[str, str]) -> Any:
-    """Return the first of two modules that there is: the name has changed between versions."""
+    """Return the first of two modules that exists: the name has changed between versions."""
     try:
         return imported(names[0])
     except ImportError:

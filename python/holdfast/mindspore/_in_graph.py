@@ -1,8 +1,8 @@
 """Exchange gradients that a graph makes itself, in semi-automatic parallel.
 
 MindSpore's compiler asks Python for each name that it meets, and for each object that a graph
-makes. What gives the gradients of weights is answered by a function that gives their mean over all
-ranks; the compiler reads that function's source as it reads the program's.
+makes. If one gives the gradients of weights, the answer is a function that gives their mean over
+all ranks. The compiler reads that function's source as it reads the program's.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from holdfast.mindspore._imported import COMPILERS, either, imported
 if TYPE_CHECKING:
     from holdfast.mindspore._semi import Exchange, Semi
 
-# The latter of two names is that of older versions.
+# The second of two names is from older versions.
 _PARSERS: Final = ("mindspore.graph._parse", "mindspore._extends.parse")
-# A graph that is made of what was called outside of one (base.py: after_grad) has its exchange
-# there; and ours ask for what they stand for.
+# A graph made of a call from outside of graphs (base.py: after_grad) has its exchange there.
+# And our own functions ask for what they stand for.
 _LEFT_ALONE: Final = ("mindspore.ops.composite", "holdfast.mindspore")
 
 
 def flag(gradient: Any, name: str) -> bool:
-    """Return how a gradient operator was made; GradOperation has not all that _Grad has."""
+    """Return a flag of a gradient operator; GradOperation lacks some that _Grad has."""
     return bool(getattr(gradient, name, False))
 
 
 def shape(gradient: Any) -> tuple[bool, bool, bool]:
-    """Return whether it gives a value before, more outputs after, and gradients of inputs too."""
+    """Return whether it gives a value first, more outputs after, and gradients of inputs, too."""
     both = flag(gradient, "get_all") or flag(gradient, "get_by_position")
     return flag(gradient, "get_value"), flag(gradient, "has_aux"), both
 
 
 def refuse_ids() -> None:
-    """Say what can not be had."""
+    """Raise UserError, since this is not offered."""
     raise UserError(
         "in semi-automatic parallel, gradients with return_ids=True are not exchanged; leave that "
         "out: gradients come in the order of the weights"
@@ -91,7 +91,7 @@ _refuse_ids_here = constexpr(refuse_ids)
 
 
 def _maker(make: Any, mean: Exchange) -> Callable[..., Any]:
-    """Return what stands for _get_grad_op, by which grad and value_and_grad make an operator."""
+    """Return a replacement of _get_grad_op, with which grad and value_and_grad make operators."""
 
     def made(*flags):  # type: ignore[no-untyped-def]
         listed, both, rest, value, ids = flags[:5]
@@ -120,15 +120,15 @@ class _Answers:
 
     def __init__(self, semi: Semi) -> None:
         self._semi = semi
-        self._made: dict[int, tuple[Any, Any]] = {}  # By id, with what it is of.
+        self._made: dict[int, tuple[Any, Any]] = {}  # By id, with the original.
         self._get_grad_op = imported("mindspore.ops.function.grad.grad_func")._get_grad_op
         other = imported("mindspore.experimental.optim.optimizer").Optimizer
         self.optimizers = (nn.Optimizer, other)
-        self.exchanges = False  # Some of these answers are in the graph that is compiled.
-        self.updates = False  # Some optimizer is.
+        self.exchanges = False  # The graph being compiled has some of these answers.
+        self.updates = False  # It has some optimizer.
 
     def answer(self, namespace: Any, found: Any) -> Any:
-        """Return what a name means."""
+        """Return the meaning of a name."""
         if isinstance(found, self.optimizers):
             self.updates = True
         if not self._semi.asked or namespace.name.startswith(_LEFT_ALONE):
@@ -141,7 +141,7 @@ class _Answers:
         return self._stand_in(found, _maker) if found is self._get_grad_op else found
 
     def stand_in(self, found: Any) -> Any:
-        """Return what stands for an object, if that gives gradients of weights."""
+        """Return the stand-in for an object that gives gradients of weights, or the object."""
         if not isinstance(found, (base.GradOperation, base._Grad)):
             return found
         if not (self._semi.asked and found.get_by_list):
@@ -158,7 +158,7 @@ class _Answers:
 
 
 def reduces(cell: Any) -> bool:
-    """Return whether a cell's construct, with the methods that it calls, has a reducer in it."""
+    """Return whether a cell's construct, or a method that it calls, uses a reducer."""
     todo, seen = ["construct"], set[str]()
     while todo:
         name = todo.pop()
@@ -178,14 +178,14 @@ def reduces(cell: Any) -> bool:
 
 
 class _Graphs:
-    """Knows which graphs update weights, and lets those that exchange begin with rank 0's."""
+    """Knows which graphs update weights. Those that exchange begin with rank 0's weights."""
 
     def __init__(self, semi: Semi, answers: _Answers, numbers: _operators.Numbers) -> None:
         self._semi, self._answers, self._numbers = semi, answers, numbers
         self._optimizers: list[weakref.ref[Any]] = []  # In the order in which they were made.
 
     def compile(self, usual: Callable[[], Any], cell: Any) -> tuple[Any, bool]:
-        """Compile a graph; return what came of it, and whether it updates weights."""
+        """Compile a graph; return the result, and whether the graph updates weights."""
         answers = self._answers
         answers.exchanges = answers.updates = False
         with self._numbers.of_a_graph():
@@ -203,7 +203,7 @@ class _Graphs:
         return [weight for optimizer in alive for weight in optimizer.parameters]
 
     def watch(self, kind: Any) -> None:
-        """Look at each call of the optimizers of a kind."""
+        """Watch each call of optimizers of class `kind`."""
         usual = kind.__init__
 
         def init(optimizer: Any, *given: Any, **named: Any) -> None:
@@ -218,7 +218,7 @@ class _Graphs:
         kind.__init__, kind.__call__ = init, call
 
     def watch_cells(self) -> None:
-        """Look at each graph that is a cell's."""
+        """Watch each graph of a cell."""
         usual, usual_run = nn.Cell.compile, nn.Cell.compile_and_run
         updating = weakref.WeakSet[Any]()
 
@@ -237,7 +237,7 @@ class _Graphs:
         nn.Cell.compile, nn.Cell.compile_and_run = compiled, run
 
     def watch_functions(self) -> None:
-        """Look at each graph that is a function's."""
+        """Watch each graph of a function."""
         kind = either(COMPILERS)._JitExecutor
         usual, usual_call = kind.compile, kind.__call__
         updating: dict[str, _Phase] = {}

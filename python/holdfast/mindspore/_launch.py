@@ -18,7 +18,7 @@ _HELP: Final = """usage: python -m holdfast.mindspore PROGRAM.py [ARGUMENTS]    
                                                               in which python and msrun are ours
        python -m holdfast.mindspore env                       print the lines that do so
 """
-# msrun's options that MindSpore has and we need not: with a value, and why nothing is done.
+# Options of MindSpore's msrun that we do not need. They take a value; the text says why.
 _IGNORED: Final = {
     "--bind_core": "processes are not bound to cores",
     "--bind_numa": "processes are not bound to memory nodes",
@@ -43,7 +43,7 @@ def environment(base: dict[str, str]) -> dict[str, str]:
 
 
 def _arguments(words: Sequence[str], variables: dict[str, str]) -> list[str]:
-    """Return the arguments of the native msrun for those of MindSpore's."""
+    """Translate the arguments of MindSpore's msrun into those of the native msrun."""
     options: list[str] = []
     rest = list(words)
     while rest and rest[0].startswith("-") and rest[0] != "--":
@@ -53,7 +53,7 @@ def _arguments(words: Sequence[str], variables: dict[str, str]) -> list[str]:
             if name != "--version":
                 print("--rehearse  spares run the script beside the job: docs/mindspore.md")
             continue
-        if name == "--rehearse":  # Ours, and without a value.
+        if name == "--rehearse":  # Ours; it has no value.
             variables["HOLDFAST_REHEARSE"] = "1"
             continue
         if not mark:
@@ -102,7 +102,7 @@ def msrun(words: Sequence[str]) -> NoReturn:
         raise SystemExit(2)
     at = arguments.index("--") + 1 if "--" in arguments else len(arguments)
     script = _script(arguments[at:])
-    # Else Python says so, in every start of every worker.
+    # Otherwise Python says so at every start of every worker.
     if script and script.endswith(".py") and not Path(script).is_file():
         print(f"holdfast: there is no script '{script}' in {os.getcwd()}", file=sys.stderr)
         raise SystemExit(2)
@@ -113,7 +113,7 @@ def msrun(words: Sequence[str]) -> NoReturn:
 
 
 def _script(command: list[str]) -> str | None:
-    """Return the script that a command gives to this Python."""
+    """Return the script if a command runs one with this Python."""
     return command[2] if command[:2] == [sys.executable, "-u"] and len(command) > 2 else None
 
 
@@ -121,12 +121,12 @@ def _script(command: list[str]) -> str | None:
 
 
 def _nursed(command: list[str], variables: dict[str, str]) -> list[str]:
-    """Return the command that asks a nursery, and starts it at first, where it can run this one."""
+    """Return the command that asks (and first starts) a nursery, if that can run this command."""
     nursling = _PACKAGE.parent / "bin" / "nursling"
     script = _script(command)
     if not (script and nursling.exists() and fits_nursery(Path(script))):
         return command
-    # The successors of a process that ends with a last checkpoint import no MindSpore.
+    # After a last checkpoint is asked for, successors import no MindSpore.
     which = "first" if _switches.gasp(variables) else "all"
     return [str(nursling), f"holdfast-nursery-{secrets.token_hex(16)}", which, *command]
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # MindSpore's graph compiler reads the source of this.
 def agree(self, grad, init_value, exit_value):  # type: ignore[no-untyped-def]
-    """Stand for ExitByRequest.exit_by_request: write down whether all ranks were asked to leave."""
+    """Replace ExitByRequest.exit_by_request: write down whether all ranks were asked to leave."""
     if self.is_distributed:
         all_status = self.all_reduce(ops.depend(init_value, grad))
         wanted = self.reduce_all(self.equal(all_status, self.base))
@@ -23,7 +23,7 @@ def agree(self, grad, init_value, exit_value):  # type: ignore[no-untyped-def]
 
 
 class _Numbered:
-    """MindSpore's context, but each rank has a device of its own."""
+    """MindSpore's context, but with another device for each rank."""
 
     def __init__(self, real: Any, engine: Engine) -> None:
         self._real, self._engine = real, engine
@@ -37,7 +37,7 @@ class _Numbered:
 
 
 def apply(engine: Engine) -> None:
-    """Put all in place."""
+    """Install all replacements."""
     # Its sum is not ordered after the gradients' (utils.py:74), so a rank may come to them in the
     # other order.
     imported("mindspore.utils.utils").ExitByRequest.exit_by_request = agree

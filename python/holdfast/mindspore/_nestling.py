@@ -1,4 +1,4 @@
-"""Import mindspore in a process that the nursery has forked: it is there already."""
+"""Import mindspore in a process that the nursery has forked, where it is loaded already."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _NAME: Final = "mindspore"
 
 
 class _Adopter:
-    """Finds mindspore where it has been imported already; its import then only applies the shims.
+    """Finds the mindspore that is loaded already, so that its import only applies the shims.
 
-    Its modules are hidden until then: else `from mindspore.nn import Dense` would find one of them
-    without asking for the package itself.
+    Its modules are hidden until then. Otherwise `from mindspore.nn import Dense` would find one of
+    them without asking for the package itself.
     """
 
     def __init__(self, request: Request) -> None:
@@ -39,7 +39,7 @@ class _Adopter:
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return a spec by which the module that is there is taken."""
+        """Return a spec that takes the module that is loaded already."""
         if name != _NAME:
             return None
         # Nothing else is done here: a program may only ask whether MindSpore is there.
@@ -50,7 +50,7 @@ class _Adopter:
         return spec
 
     def _start_anew(self) -> NoReturn:
-        """Become a process that imports by itself: what was imported knows another environment."""
+        """Become a process that imports by itself: the loaded module knows another environment."""
         changed = {k for k, _ in set(os.environ.items()) ^ set(self._environment.items())}
         print(
             f"holdfast: the program sets {', '.join(sorted(changed))} before it imports MindSpore, "
@@ -62,7 +62,7 @@ class _Adopter:
         os.execve(self._request.argv[0], self._request.argv, self._request.environment)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        """Give the module that is there, if what it knows is still so."""
+        """Return the loaded module, if the environment that it knows is still the same."""
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
         _role.before_import(help_to_save)
         if dict(os.environ) != self._environment:

@@ -1,6 +1,6 @@
 """The nursery of MindSpore's processes: `python -m holdfast.mindspore._nursery SOCKET`.
 
-The import costs seconds of a core, the fork of a process that has imported some milliseconds; and
+The import costs seconds of a core. The fork of a process that has imported costs some milliseconds.
 MindSpore 2.10 on CPU has no thread yet when its import ends.
 """
 
@@ -10,7 +10,7 @@ from holdfast import _nursery
 
 
 def prepare() -> None:
-    """Import MindSpore, what the shims need, and the first graph; nothing binds its names."""
+    """Import MindSpore and all that the shims and the first graph need; bind no names."""
     import mindspore  # noqa: F401
 
     import holdfast.mindspore._boot
@@ -18,7 +18,7 @@ def prepare() -> None:
 
 
 def main() -> None:
-    """Serve; be each process that is forked."""
+    """Serve; in each forked process, run its script."""
     request = _nursery.serve(prepare)
     if request is not None:
         from holdfast.mindspore import _nestling

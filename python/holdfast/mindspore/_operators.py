@@ -1,4 +1,4 @@
-"""Make graph operators of Holdfast's collectives: libholdfast_mindspore.so, called by MindSpore."""
+"""Make graph operators of Holdfast's collectives: MindSpore calls libholdfast_mindspore.so."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from holdfast._errors import UserError
 _LIBRARY: Final = Path(__file__).resolve().parent.parent / "lib" / "libholdfast_mindspore.so"
 REDUCE, GATHER, SCATTER, BROADCAST = range(4)
 _TEXT_ROOM: Final = 1024
-_NUMBERS: Final = 256  # Of operators of one kind in one group, beyond which they begin again.
-_OF_A_GRAPH: Final = 1000  # Above the numbers of those that the program makes by itself.
+_NUMBERS: Final = 256  # Operators of one kind in one group; then numbers begin again.
+_OF_A_GRAPH: Final = 1000  # Above the numbers of operators that the program makes by itself.
 
 
 def _load() -> c.CDLL:
     if not _LIBRARY.exists():
         raise ImportError(f"{_LIBRARY} is missing; install Holdfast anew with `pip install .`")
-    assert _core.lib  # The library below it.
+    assert _core.lib  # Loads the library below it.
     lib = c.CDLL(str(_LIBRARY))
     lib.hfg_describe.argtypes = [c.c_uint32, *[c.c_int32] * 5, c.c_float, *[c.c_int32] * 4]
     lib.hfg_group.argtypes = [c.c_uint32, c.c_void_p]
@@ -44,23 +44,23 @@ def most_groups() -> int:
 
 
 def connect(group: int, handle: int | None) -> None:
-    """Let the collectives of a group go to an hf_group*; None: they give echoes."""
+    """Connect the collectives of a group to an hf_group*; None: they give echoes."""
     _lib.hfg_group(group, handle)
 
 
 def status() -> tuple[Status, str]:
-    """Return the first outcome since clear() that was not OK, and its sentence."""
+    """Return the first status since clear() that was not OK, and its sentence."""
     text = c.create_string_buffer(_TEXT_ROOM)
     return Status(_lib.hfg_status(text, _TEXT_ROOM)), text.value.decode("utf-8", "replace")
 
 
 def strict(on: bool) -> None:
-    """Let a collective that is cut short end the process, since no step would notice the mark."""
+    """Have a collective that is cut short end the process, as no step would notice the mark."""
     _lib.hfg_strict(on)
 
 
 _Callback = c.CFUNCTYPE(None)
-_kept: list[Any] = []  # What C may still call.
+_kept: list[Any] = []  # C may still call these.
 
 
 def on_training(function: Callable[[], None] | None) -> None:
@@ -70,13 +70,13 @@ def on_training(function: Callable[[], None] | None) -> None:
 
 
 def on_echo(function: Callable[[], None] | None) -> None:
-    """Call a function, in an operator's thread, before one that nobody answers gives an echo."""
+    """Call a function, in an operator's thread, before an operator gives an echo; None: nothing."""
     _kept.append(_Callback(function) if function else _Callback())
     _lib.hfg_on_echo(_kept[-1])
 
 
 def clear() -> None:
-    """Forget outcomes."""
+    """Forget all statuses."""
     _lib.hfg_clear()
 
 
@@ -86,15 +86,15 @@ def count() -> int:
 
 
 class Numbers(threading.local):
-    """Number operators as they are made, alike on all ranks. A rehearsal has its own: per thread.
+    """Number operators as they are made, alike on all ranks. A rehearsal's thread has its own.
 
-    A replacement has run the program's first lines, as all have, and compiles the same graphs. But
-    it has not made what callbacks have made in steps before it came: all of those are number 0,
-    and run in the order in which Python calls them.
+    A successor has run the program's first lines, as all have, and compiles the same graphs. But it
+    has not made the operators that callbacks made in steps before it came. So all of those have
+    number 0, and run in the order in which Python calls them.
     """
 
     def __init__(self) -> None:
-        """Nothing is made yet."""
+        """Begin without any operator."""
         self._made: dict[Any, int] = {}
         self._in_graph: dict[Any, int] | None = None
 
@@ -108,7 +108,7 @@ class Numbers(threading.local):
 
     @contextlib.contextmanager
     def of_a_graph(self) -> Iterator[None]:
-        """Count by itself what a graph's text makes while it is compiled."""
+        """Count separately the operators that a graph's text makes while it is compiled."""
         if _ordered:  # The program may have set another level since.
             in_one_order()
         before, self._in_graph = self._in_graph, {}
@@ -146,12 +146,13 @@ _ordered = False
 
 
 def in_one_order() -> None:
-    """Let graphs that are compiled from now on run in the order in which they are compiled.
+    """Have graphs that are compiled from now on run in their compiled order.
 
-    MindSpore's runtime starts what is ready, in an order of each process's own: the first step of a
-    process has another than the second. It ties its own collectives to each other in the compiled
-    order, by their names (LinkControlArrowByCommunicationNode), and with this level of memory
-    optimization all operators (LinkControlArrowByExecutionOrder). Steps are as quick.
+    MindSpore's runtime starts operators as they become ready, in an order of each process's own.
+    The first step of a process has another order than the second. By their names, it ties its own
+    collectives to each other in the compiled order (LinkControlArrowByCommunicationNode). With this
+    level of memory optimization it ties all operators (LinkControlArrowByExecutionOrder). Steps are
+    as quick.
     """
     global _ordered
     from mindspore import context
@@ -160,9 +161,9 @@ def in_one_order() -> None:
     context._context().set_memory_optimize_level("O1")
 
 
-# A side effect lets the compiler keep operators in the order of the program's text, and keep one
-# whose result only some ranks use. An adjoint's input often is a constant, which would let it come
-# before its operator: so it takes that one's result as well.
+# With a side effect, the compiler keeps operators in the order of the program's text, and keeps one
+# whose result only some ranks use. The input of an adjoint is often a constant, so the adjoint
+# could come before its operator. To prevent this it takes that operator's result as well.
 def _custom(
     slot: int, shapes: Callable[..., Any], types: Callable[..., Any], bprop: Any, into: Any = None
 ) -> Any:
@@ -194,9 +195,9 @@ def reduce(
 ) -> Any:
     """Make the operator that reduces each of its inputs over the group.
 
-    `number`: which of its kind it is, on all ranks alike; one that the others are not at with the
-    same number is refused. `factor`: what the sum is multiplied by. `training`: its inputs are
-    gradients. `into`: an ops.Custom that is not initialised, to be this operator.
+    `number`: its number among its kind, alike on all ranks. It is refused if the others are at
+    another number. `factor`: the sum is multiplied by it. `training`: its inputs are gradients.
+    `into`: an uninitialised ops.Custom that becomes this operator.
     """
     slot = _slot(REDUCE, op, group, 0, size, number, factor, training)
     bprop = None
@@ -241,7 +242,7 @@ def _part(shape: Sequence[int], size: int) -> list[int]:
     return [shape[0] // size, *shape[1:]]
 
 
-# MindSpore's graph compiler reads the source of these: it can make no operator in there.
+# MindSpore's graph compiler reads the source of these. It can make no operator in there.
 def _backward(adjoint: Any) -> Callable[..., Any]:
     def bprop(x, out, dout):  # type: ignore[no-untyped-def]
         return (adjoint(dout, out),)
@@ -250,7 +251,7 @@ def _backward(adjoint: Any) -> Callable[..., Any]:
 
 
 def _backward_of_one(adjoint: Any) -> Callable[..., Any]:
-    """Return the backward function of MAX and MIN: who had the result gets the gradient."""
+    """Return the backward function of MAX and MIN: ranks that had the result get the gradient."""
     from mindspore import ops
 
     equal, cast, type_of = ops.Equal(), ops.Cast(), ops.DType()

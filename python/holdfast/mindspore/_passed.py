@@ -1,7 +1,8 @@
-"""What calls of Model.train that are done have left, for a process that passes them.
+"""The results of finished calls of Model.train, for a process that passes these calls.
 
-That one has later weights, and its callbacks have heard nothing. So Model.eval between two calls
-returns what it has returned there, and the callbacks hold what they held when their call ended.
+That process has later weights, and its callbacks have heard nothing. So Model.eval between two
+calls returns the result that it had there, and the callbacks get the contents that they had when
+their call ended.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _MOST_HELD: Final = 256 << 10
 
 
 class Evaluated:
-    """What Model.eval has returned, by the call of Model.train that it came after."""
+    """Results of Model.eval, by the call of Model.train that each came after."""
 
     def __init__(self) -> None:
         """There is none yet."""
@@ -27,7 +28,7 @@ class Evaluated:
         self.packed = b""  # All of them, for the state.
 
     def next(self, call: int) -> tuple[int, int]:
-        """Return the place of the next one, which comes after a call."""
+        """Return the place of the next result, which comes after a call."""
         self._last = call, self._last[1] + 1 if self._last[0] == call else 1
         return self._last
 
@@ -36,7 +37,7 @@ class Evaluated:
         self.packed, self.kept = packed, pickle.loads(packed) if packed else {}
 
     def keep(self, place: tuple[int, int], result: Any) -> str:
-        """Keep a result; return why it is not kept, if it is not."""
+        """Keep a result. If it can not be kept, return why."""
         try:
             value = dumps(result)
         except NoDataError:
@@ -49,13 +50,13 @@ class Evaluated:
 
 
 class Former:
-    """The callbacks of calls that have ended; written down once, at the end of the call."""
+    """The callbacks of calls that have ended, written down once at the end of their call."""
 
     def __init__(self) -> None:
         """There is none yet."""
         self._kept: dict[tuple[int, int], bytes] = {}  # By call and place in it; oldest first.
         self.packed = b""  # All of them, for the state.
-        self.files: set[int] = set()  # Which large things lie in.
+        self.files: set[int] = set()  # Files with large contents.
 
     def load(self, packed: bytes) -> None:
         """Take what a predecessor has kept."""
@@ -63,13 +64,13 @@ class Former:
         self._note()
 
     def give_back(self, call: int, callbacks: Sequence[Any]) -> None:
-        """Let the callbacks of a call that is passed hold what they held at its end."""
+        """Give the callbacks of a passed call the contents that they had at its end."""
         for i, callback in enumerate(callbacks):
             if kept := self._kept.get((call, i)):
                 _callbacks.give_back(callback, pickle.loads(kept))
 
     def keep(self, call: int, callbacks: Sequence[Any], say_once: Callable[[str], None]) -> None:
-        """Keep what the callbacks of a call hold that has ended."""
+        """Keep the contents of the callbacks of a call that has ended."""
         for i, callback in enumerate(callbacks):
             held = _callbacks.attributes(callback, say_once)
             self._kept[call, i] = pickle.dumps(held, pickle.HIGHEST_PROTOCOL)

@@ -1,11 +1,11 @@
-"""Say whether a data pipeline may skip to a step at its source, without making what comes before.
+"""Decide whether a data pipeline may skip to a step at its source, without making former batches.
 
-MindSpore can push a skip down to the source (`fast_recovery`): milliseconds, where making and
-dropping all former batches takes as long as the training's data took. But what a random operation
-would have drawn is then not drawn, and the data are others than those of the undisturbed run. So it
-is used where everything in the pipeline is known to draw nothing; what is not known is replayed.
-For that, what the program's own sources and transforms hold, such as a generator of random numbers,
-begins as it was when the call of Model.train began.
+MindSpore can push a skip down to the source (`fast_recovery`). That takes milliseconds. Making and
+dropping all former batches takes as long as the training's data took. But with a skip, random
+operations do not draw for the skipped batches, and the data differ from those of the undisturbed
+run. So the skip is used only if everything in the pipeline is known to draw nothing. Otherwise the
+batches are made again. For that, the program's own sources and transforms, such as those with a
+random generator, begin as they were when the call of Model.train began.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from holdfast.mindspore import _callbacks
 
-_MOST_BYTES: Final = 64 << 10  # Of what parts of a pipeline hold: each step carries it along.
+_MOST_BYTES: Final = 64 << 10  # Of the contents of its parts, carried along by each step.
 _MOST_OF_ONE: Final = 8 << 10
 _PACKAGE: Final = "mindspore.dataset."
 _SOURCES: Final = frozenset(
@@ -29,7 +29,7 @@ _SOURCES: Final = frozenset(
         "NumpySlicesDataset",
     }
 )
-# In their order, or drawn from the seed and the epoch alone.
+# They go in order, or draw from the seed and the epoch alone.
 _SAMPLERS: Final = frozenset({"DistributedSampler", "RandomSampler", "SequentialSampler"})
 _OPERATIONS: Final = frozenset(
     {
@@ -46,12 +46,12 @@ _OPERATIONS: Final = frozenset(
     }
 )
 
-# Those of MindSpore's own that run in Python, or have what comes after them run there.
+# MindSpore's own that run in Python, or make the operations after them run there.
 _IN_PYTHON: Final = frozenset({"RandomApply", "RandomChoice", "RandomOrder", "ToPIL"})
 
 
 def is_sharded(dataset: Any) -> bool:
-    """Return whether each rank reads a part of its own, which one seed for all has drawn."""
+    """Return whether each rank reads its own part, and one seed for all ranks draws the parts."""
     sampler = getattr(dataset, "sampler", None)
     if (getattr(dataset, "num_shards", None) or 1) > 1 or type(
         sampler
@@ -70,14 +70,14 @@ def draws_nothing(dataset: Any) -> bool:
         return plain and draws_nothing(dataset.children[0])
     if kind == "MapDataset":
         known = all(_own(o) and type(o).__name__ in _OPERATIONS for o in dataset.operations)
-        # A callback is told of steps, and may do what it likes.
+        # A callback hears of steps, and may do anything.
         return known and not dataset.callbacks and draws_nothing(dataset.children[0])
     sampler = getattr(dataset, "sampler", None)
     return kind in _SOURCES and not dataset.children and _is_known(sampler)
 
 
 def is_native(dataset: Any) -> bool:
-    """Return whether no Python runs in a pipeline, which might draw what the program draws."""
+    """Return whether no Python runs in a pipeline: it might share the program's generators."""
     if not _own(dataset) or type(dataset).__name__ == "GeneratorDataset":
         return False
     for name in ("batch_size_func", "per_batch_map", "predicate", "sampler"):
@@ -92,10 +92,9 @@ def is_native(dataset: Any) -> bool:
 
 
 def _is_known(sampler: Any) -> bool:
-    """Return whether a sampler gives the same, whatever came before.
+    """Return whether a sampler gives the same indices, whatever came before.
 
-    One of the program's own, also where MindSpore has put one of its own around it, draws what it
-    likes.
+    A sampler of the program's own may draw anything, even if MindSpore has wrapped it in its own.
     """
     while sampler is not None:
         if not _own(sampler) or type(sampler).__name__ not in _SAMPLERS:
@@ -105,12 +104,12 @@ def _is_known(sampler: Any) -> bool:
 
 
 def _own(thing: Any) -> bool:
-    """Return whether something is of a class of MindSpore's, and not of one derived from it."""
+    """Return whether a thing's class is MindSpore's own, not a class derived from it."""
     return type(thing).__module__.startswith(_PACKAGE)
 
 
 def _parts(dataset: Any) -> Iterator[Any]:
-    """Give what a program has put into a pipeline: sources, operations, samplers."""
+    """Yield the parts of a pipeline from the program: sources, operations, samplers."""
     for name in ("source", "per_batch_map", "batch_size_func", "predicate", "sampler"):
         part = getattr(dataset, name, None)
         if part is not None:
@@ -121,19 +120,19 @@ def _parts(dataset: Any) -> Iterator[Any]:
 
 
 class Parts:
-    """What the program's own sources and transforms of a pipeline hold, such as a generator."""
+    """The contents of the program's own sources and transforms, such as random generators."""
 
     def __init__(self, dataset: Any) -> None:
-        """Look which there are."""
+        """Find the parts."""
         self._own = [p for p in _parts(dataset) if hasattr(p, "__dict__") and not _own(p)]
 
     def now(self) -> bytes:
-        """Return what they hold; large things are the data, and left out."""
+        """Return their contents, without large things, which are the data itself."""
         room = [_MOST_BYTES]
         held = [_callbacks.attributes(p, lambda text: None, room, _MOST_OF_ONE) for p in self._own]
         return pickle.dumps(held, pickle.HIGHEST_PROTOCOL)
 
     def put_back(self, kept: bytes) -> None:
-        """Have them hold what now() has returned."""
+        """Give them the contents that now() has returned."""
         for part, held in zip(self._own, pickle.loads(kept)):
             _callbacks.give_back(part, held)

@@ -1,4 +1,4 @@
-"""What a program's data is drawn with, all of it the process's: Python's, NumPy's, the seeds."""
+"""The process's random generators, with which a program draws data: Python's, NumPy's, seeds."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ _UNSEEDED: Final = 5489  # mindspore.dataset's "no seed was set".
 
 
 def states() -> bytes:
-    """Return where Python's and NumPy's generators stand."""
+    """Return the states of Python's and NumPy's generators."""
     return pickle.dumps((random.getstate(), np.random.get_state()), pickle.HIGHEST_PROTOCOL)
 
 
 def give_back(kept: bytes) -> None:
-    """Bring the generators to where they stood."""
+    """Set the generators to states from states()."""
     of_python, of_numpy = pickle.loads(kept)
     random.setstate(of_python)
     np.random.set_state(of_numpy)
 
 
 def seed_from(base: bytes, place: str) -> None:
-    """Set both generators by what this rank's had stood at, and a place in the training."""
+    """Seed both generators from this rank's former states and a place in the training."""
     drawn = hashlib.sha256(base + place.encode()).digest()
     random.seed(drawn)
     np.random.seed(np.frombuffer(drawn, np.uint32))
 
 
 def seed_data(seed: int) -> None:
-    """Give data pipelines a seed, and nothing else: MindSpore seeds both generators as well."""
+    """Give data pipelines a seed without seeding both generators, as MindSpore would."""
     from mindspore import dataset
 
     kept = states()
@@ -43,16 +43,16 @@ def seed_data(seed: int) -> None:
 
 
 class DataSeed:
-    """Gives data a seed if the program does not: a successor has to see the same order."""
+    """Gives data a seed if the program does not, so that a successor sees the same order."""
 
     def __init__(self) -> None:
-        """None was given yet."""
+        """Begin without a seed."""
         self._given = _UNSEEDED
 
     def give(self, data: Any, rank: int, number: int) -> None:
-        """Give one to what is read next, the `number`-th of all.
+        """Give a seed to the data read next, the `number`-th of all.
 
-        Where each rank reads its part of one order, it is the same on all ranks, as MindSpore's is.
+        If each rank reads its part of one order, the seed is equal on all ranks, as MindSpore's is.
         """
         from mindspore import dataset
 
@@ -62,7 +62,7 @@ class DataSeed:
             seed_data(self._given)
 
     def take_back(self) -> None:
-        """Let a data set that is made next see none: its part of all depends on the seed."""
+        """Take the seed away from data sets made next, as a rank's part depends on the seed."""
         from mindspore import dataset
 
         if dataset.config.get_seed() == self._given:
@@ -70,13 +70,13 @@ class DataSeed:
 
 
 def everything() -> tuple[int, bytes]:
-    """Return the data's seed, and where the generators stand."""
+    """Return the data's seed and the states of the generators."""
     from mindspore import dataset
 
     return dataset.config.get_seed(), states()
 
 
 def give_everything_back(kept: tuple[int, bytes]) -> None:
-    """Make all what it was."""
+    """Set the data's seed and the generators to what everything() returned."""
     seed_data(kept[0])
     give_back(kept[1])

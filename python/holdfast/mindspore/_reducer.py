@@ -22,7 +22,7 @@ from holdfast.mindspore import _engine, _operators, _rehearsal
 
 
 class _Building(threading.local):
-    """Whether a Model makes its network now: a rehearsal has a thread of its own."""
+    """Whether a Model makes its network now; per thread, as a rehearsal has its own thread."""
 
     model = False
 
@@ -38,7 +38,7 @@ def init(
     fusion_type: int = 1,
     group: str = "",
 ) -> None:
-    """Stand for DistributedGradReducer.__init__."""
+    """Replace DistributedGradReducer.__init__."""
     Cell.__init__(self, auto_prefix=False)
     engine = _engine.start()
     by_model = _building.model or bool(engine.trainer.call)  # In a graph of Model.train's.
@@ -65,7 +65,7 @@ def init(
 
 @jit(backend="ms_backend")
 def construct(self, grads):  # type: ignore[no-untyped-def]
-    """Sum in float32, as MindSpore does, over the ranks in their order."""
+    """Sum over the ranks in their order, in float32 as MindSpore does."""
     datatypes = self.map_(ops.partial(_get_datatype), grads)
     grads = self.map_(ops.partial(_cast_datatype, mstype.float32), grads)
     summed = self.exchange(*grads)
@@ -75,16 +75,16 @@ def construct(self, grads):  # type: ignore[no-untyped-def]
 
 
 def call(self: Any, grads: Sequence[Any]) -> Any:
-    """Stand for DistributedGradReducer.__call__, which a graph that contains one passes over.
+    """Replace DistributedGradReducer.__call__, which a graph that contains a reducer does not use.
 
-    A graph takes a Parameter, as accumulated gradients are, for one of its own; so it gets what
-    they hold.
+    Accumulated gradients are Parameters. A graph would take them for its own parameters, so it gets
+    their values.
     """
     return Cell.__call__(self, tuple(g.value() if isinstance(g, Parameter) else g for g in grads))
 
 
 def apply() -> None:
-    """Put all in place."""
+    """Install all replacements."""
     usual = Model._build_train_network
 
     def build(self: Any) -> Any:

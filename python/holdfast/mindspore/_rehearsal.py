@@ -1,6 +1,6 @@
 """Let a spare that is bound to a rank run the script beside the job, up to a first step.
 
-The step is made on scratch state: imports, data pipeline and compiled graph are there when the
+The step is made on scratch state. So imports, data pipeline and compiled graph are ready when the
 place comes, and the script goes on from where its training begins.
 """
 
@@ -35,7 +35,7 @@ class _Muted:
 
 
 class Scratch:
-    """Parameters, callbacks and cells as a rehearsal finds them, which begins a training."""
+    """Parameters, callbacks and cells as they are when a rehearsal begins a training."""
 
     def __init__(self, network: Any, callbacks: list[Any]) -> None:
         """Remember them."""
@@ -50,7 +50,7 @@ class Scratch:
         ]
 
     def put_back(self) -> None:
-        """Make them what they were."""
+        """Bring them back to what they were."""
         for parameter, value in self._kept:
             np.copyto(memory(parameter), value)
         self._cells.put_changed({})
@@ -59,7 +59,7 @@ class Scratch:
 
 
 def begin(engine: Engine) -> None:
-    """Begin a rehearsal, if there is something to rehearse: a training is where it stops."""
+    """Begin a rehearsal if the script has a training, where the rehearsal will stop."""
     rank = engine.job.bound_rank
     if rank is None or not (_script.calls_train() or _script.has_state()):
         wait_for_place(engine)
@@ -72,15 +72,15 @@ def begin(engine: Engine) -> None:
 
 
 def wait(engine: Engine, drawn: tuple[int, bytes]) -> None:
-    """Wait for the place, where a rehearsal has made its step."""
-    gc.collect()  # Its data pipeline, whose threads would draw in the midst of the training.
+    """Wait for the place after a rehearsal has made its step."""
+    gc.collect()  # Frees its data pipeline, whose threads would draw in the midst of the training.
     say(f"this spare has rehearsed rank {engine.rank} and waits for a place")
     assert engine.place
     _random.give_everything_back(drawn)
 
 
 def stop_here(engine: Engine) -> None:
-    """Wait for the place where the program would really train: in a loop of its own."""
+    """Wait for the place before the program's own loop, where it would really train."""
     say(f"this spare has rehearsed rank {engine.rank} up to its training and waits for a place")
     assert engine.place
     engine.set_phase(Phase.EARLY)

@@ -1,4 +1,4 @@
-"""What a process of a MindSpore job is for, by its environment; nothing heavy is imported here."""
+"""Read a MindSpore process's role from its environment. Nothing heavy is imported here."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def tell_rank(environment: dict[str, str] | os._Environ[str], rank: int | str) -
 
 
 def tell_ranks(environment: dict[str, str] | os._Environ[str]) -> None:
-    """Write what a process that msrun has started finds before it imports MindSpore.
+    """Write the ranks that a process from msrun finds before it imports MindSpore.
 
-    The scheduler's rank is 0 there, and that of a spare which is bound to none.
+    The rank is 0 for the scheduler, and for a spare that is bound to no rank.
     """
     if not environment.get("HOLDFAST_AGENT") or not environment.get("MS_ROLE"):
         return
@@ -31,7 +31,7 @@ def tell_ranks(environment: dict[str, str] | os._Environ[str]) -> None:
 
 
 def before_import(help_to_save: Callable[[], NoReturn]) -> None:
-    """Do what needs no MindSpore: a scheduler and the helper of a dying gasp never return."""
+    """Act in roles that need no MindSpore: the scheduler and a gasp's helper never return."""
     try:
         remarks = _switches.settle(os.environ)
     except ValueError as error:

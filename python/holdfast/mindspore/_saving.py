@@ -1,4 +1,4 @@
-"""Checkpoints that a program writes: none of a later step in an earlier one's place, none half."""
+"""A program's checkpoints: none is half written, none has a later step under an earlier name."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NAME: Final = "asyn_save_ckpt"  # Of threads and processes: serialization.py:81
 
 
 def finish() -> None:
-    """Wait for what save_checkpoint(async_save=...) writes yet.
+    """Wait for files that save_checkpoint(async_save=...) is still writing.
 
-    A step is not done before: a process that replaces another has its callbacks hear of the last
-    step that was done, and of none before, so they write that step's checkpoint alone anew.
+    A step is not done before that. In a successor, the callbacks hear of the last step that was
+    done and of none before, so they write only that step's checkpoint again.
     """
     if multiprocessing.process._children:  # type: ignore[attr-defined]
         for process in multiprocessing.active_children():
@@ -32,7 +32,7 @@ def finish() -> None:
 
 
 def apply(engine: Engine) -> None:
-    """Have a process that passes calls of Model.train leave the files that were written then."""
+    """Keep a process that passes calls of Model.train from writing their files again."""
     module = imported("mindspore.train.serialization")
     usual: Callable[..., None] = module.save_checkpoint
 

@@ -1,4 +1,4 @@
-"""What the text of this process's program says: whether it has a training, and which."""
+"""Read from the text of this process's program whether it has a training, and which."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def text() -> str:
-    """Return the text of the program, if that is a script."""
+    """Return the text of the program if it is a script."""
     script = sys.argv[0] if sys.argv else ""
     if not os.path.isfile(script) or not script.endswith(".py"):
         return ""
@@ -23,7 +23,7 @@ def calls_train() -> bool:
 
 
 def has_state() -> bool:
-    """Return whether it has a holdfast.mindspore.State, to which a successor comes alone."""
+    """Return whether it has a holdfast.mindspore.State, which a successor reaches alone."""
     found = text()
     return "State(" in found and "holdfast.mindspore" in found
 

@@ -1,8 +1,8 @@
-"""What semi-automatic parallel does where it is there, done as data parallel.
+"""Do by data parallel what semi-automatic parallel does on other devices.
 
 There the compiler puts the exchange of gradients, the sum over micro batches and the stages of a
-pipeline into the graph. Without this they were missing without a word: ranks that drift apart, or
-an optimizer that gets zeros.
+pipeline into the graph. Without this module they would be missing silently: ranks would drift
+apart, or an optimizer would get zeros.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from holdfast.mindspore._engine import Engine
 
 
-_UNSURE: Final = 2  # So many updates in turn found nothing exchanged since the one before.
+_UNSURE: Final = 2  # So many updates in a row found nothing exchanged since the one before.
 
 
 class Exchange(nn.Cell):  # type: ignore[misc]
-    """Gives gradients as they are until begin(), then their mean over all ranks."""
+    """Returns gradients unchanged until begin(), then their mean over all ranks."""
 
     def __init__(self, weights: Sequence[Any]) -> None:
         """`weights`: the parameters that the gradients are of."""
@@ -39,18 +39,18 @@ class Exchange(nn.Cell):  # type: ignore[misc]
         self.reducer: Any = nn.Identity()
 
     def begin(self, engine: Engine) -> None:
-        """Exchange from now on; all ranks begin with rank 0's parameters."""
+        """Exchange from now on. All ranks begin with rank 0's parameters."""
         reducer = nn.DistributedGradReducer(self.weights_of, True)
         take_rank_0s(engine, self.weights_of)
         self.reducer = reducer
 
     def __call__(self, grads: Any) -> Any:
-        """Reduce outside of a graph, where one compiled before begin() would go on without."""
+        """Reduce outside of a graph: one compiled before begin() would go on without exchange."""
         return self.construct(grads)
 
     def construct(self, grads: Any) -> Any:
         """Reduce, in a graph and outside of it."""
-        if isinstance(grads, Tensor):  # Of one weight that is in no list.
+        if isinstance(grads, Tensor):  # From one weight that is in no list.
             return self.reducer((grads,))[0]
         return self.reducer(grads)
 
@@ -63,7 +63,7 @@ def take_rank_0s(engine: Engine, weights: Sequence[Any]) -> None:
     operator = _operators.broadcast(engine.use(""), engine.world_size, 0, number)
     of_rank_0 = _broadcast.Broadcast(operator)(tuple(w.value() for w in weights))
     for weight, value in zip(weights, of_rank_0):
-        ops.assign(weight, value)  # In place: an optimizer that has run would go on elsewhere.
+        ops.assign(weight, value)  # In place: an optimizer that has run keeps the old memory.
 
 
 def _wait_for(weights: Sequence[Any]) -> None:
@@ -72,23 +72,23 @@ def _wait_for(weights: Sequence[Any]) -> None:
 
 
 class Semi:
-    """Whether a program asked for semi-automatic parallel, and where its gradients come from."""
+    """Knows whether a program asked for semi-automatic parallel, and where gradients come from."""
 
     def __init__(self, engine: Engine) -> None:
-        """Nothing was asked for yet."""
+        """Begin with nothing asked for."""
         self._engine = engine
         self.asked = False
         self._taken: dict[int, Any] = {}  # Parameters that are rank 0's.
         self._counts = weakref.WeakKeyDictionary[
             Any, tuple[int, int]
-        ]()  # Of exchanges, by what updates.
-        # By the identities of the weights, which each exchange keeps alive: a program may ask for
-        # the gradients of the same in each step.
+        ]()  # Of exchanges, by the object that updates.
+        # By the ids of the weights, which each exchange keeps alive: a program may ask for the
+        # gradients of the same weights in each step.
         self._begun: dict[tuple[int, ...], Exchange] = {}
         self._waiting: dict[tuple[int, ...], Exchange] = {}
 
     def ask(self, asked: bool) -> None:
-        """Note what the program asks for now."""
+        """Note whether the program asks for semi-automatic parallel now."""
         self.asked = asked
         if asked:
             waiting, self._waiting = self._waiting, {}
@@ -96,12 +96,12 @@ class Semi:
                 exchange.begin(self._engine)
             self._begun |= waiting
         else:
-            self._begun = {}  # Until it is asked for again, ranks may drift apart.
+            self._begun = {}  # Ranks may drift apart until it is asked for again.
             self._taken = {}
             self._counts = weakref.WeakKeyDictionary()
 
     def exchanged(self, gradient: Any, usual: Callable[..., Any], weights: Any) -> Any:
-        """Return what a program gets that asks for the gradients of weights."""
+        """Return the function that a program gets when it asks for the gradients of weights."""
         if flag(gradient, "return_ids"):
             if self.asked:
                 _in_graph.refuse_ids()
@@ -110,10 +110,10 @@ class Semi:
         return _in_graph.exchanging(usual, self._exchange(listed), *_in_graph.shape(gradient))
 
     def updated(self, by: Any, weights: Sequence[Any]) -> None:
-        """Hear of an update; UserError: what it was made of has not been exchanged.
+        """Note an update. UserError: its gradients have not been exchanged.
 
-        Whatever way of making gradients is not known here ends so, in place of ranks that drift
-        apart.
+        If gradients are made in a way that is not known here, the program ends with this error, and
+        ranks do not drift apart.
         """
         phase = self._engine.phase
         early = phase is Phase.EARLY and not self._engine.restarted
@@ -122,7 +122,7 @@ class Semi:
         before, unsure = self._counts.get(by, (-1, 0))
         now = _operators.count()
         unsure = unsure + 1 if now == before else 0
-        if unsure == _UNSURE:  # What updates may still be under way, and be waited for.
+        if unsure == _UNSURE:  # An exchange may still be under way; wait for it.
             _wait_for(weights)
             now = _operators.count()
             unsure = unsure if now == before else 0
@@ -136,13 +136,13 @@ class Semi:
             )
 
     def anonymous(self) -> Exchange:
-        """Return what exchanges gradients that a graph makes, of whatever weights."""
+        """Return an Exchange for gradients that a graph makes, of any weights."""
         exchange = Exchange(())
         exchange.begin(self._engine)
         return exchange
 
     def settle(self, weights: Sequence[Any]) -> None:
-        """Let all ranks begin with rank 0's, where they have not begun."""
+        """Let all ranks begin with rank 0's weights, if they have not begun yet."""
         new = [weight for weight in weights if id(weight) not in self._taken]
         self._taken |= {id(weight): weight for weight in new}
         take_rank_0s(self._engine, new)
@@ -171,15 +171,15 @@ def apply(engine: Engine, semi: Semi) -> None:
     _micro_batches()
     _slices(engine, semi)
     _parameter_server()
-    # Only AutoParallel's own compiler would initialise the parameters that this leaves out: they
-    # would be zeros.
+    # This leaves out parameters that only AutoParallel's own compiler would initialise. Here they
+    # would stay zeros.
     for name in ("mindspore.nn.utils", "mindspore.nn.utils.init"):
         imported(name).no_init_parameters = contextlib.nullcontext
 
 
 def _gradients(semi: Semi) -> None:
-    # value_and_grad, grad and GradOperation called outside of a graph come here (base.py:584);
-    # inside of one the compiler takes them itself (_in_graph.py).
+    # value_and_grad, grad and GradOperation come here if they are called outside of a graph
+    # (base.py:584). Inside of a graph, the compiler takes them itself (_in_graph.py).
     running = _Running()
     running.watch()
     for kind in (base._Grad, base.GradOperation):
@@ -201,13 +201,13 @@ def _asking(original: Callable[..., Any], semi: Semi, running: _Running) -> Call
 
 
 class _Running(threading.local):
-    """The cells that are called now, outside of a graph: the innermost is the last."""
+    """The cells that are being called outside of a graph. The innermost is the last."""
 
     def __init__(self) -> None:
         self.cells: list[Any] = []
 
     def watch(self) -> None:
-        """Look at each call of a cell."""
+        """Watch each call of a cell."""
         usual = nn.Cell.__call__
 
         def call(cell: Any, *given: Any, **named: Any) -> Any:
@@ -220,7 +220,7 @@ class _Running(threading.local):
         nn.Cell.__call__ = call
 
     def reduces(self) -> bool:
-        """Return whether the cell that asks exchanges by itself, as those that Model makes do."""
+        """Return whether the asking cell exchanges by itself, as the cells that Model makes do."""
         return bool(self.cells) and _in_graph.reduces(self.cells[-1])
 
 
@@ -236,8 +236,8 @@ def _auto_parallel() -> None:
 
 
 def _micro_batches() -> None:
-    # cell_wrapper.py:643 and grad_reducer.py:502 give the optimizer a sum that the compiler makes
-    # of the micro batches' gradients: on the CPU nobody adds to it.
+    # cell_wrapper.py:643 and grad_reducer.py:502 give the optimizer a sum of the micro batches'
+    # gradients that the compiler is to make. On the CPU nothing is added to it.
     amp, reducers = imported("mindspore.train.amp"), imported("mindspore.nn.wrap.grad_reducer")
 
     def whole(network: Any, optimizer: Any, sens: float | None = None) -> Any:
@@ -300,10 +300,11 @@ def _slices(engine: Engine, semi: Semi) -> None:
 
 
 def _whole_batches(semi: Semi) -> list[bool]:
-    """Let full_batch be what it is for the mathematics, nothing: all ranks read the same samples.
+    """Make full_batch do nothing, as in the mathematics: all ranks read the same samples.
 
-    The compiler refuses it in data parallel (_utils.py:198), and gradients of PyNative would be
-    divided by the ranks (base.py:152) and then their mean taken. Return where it is remembered.
+    The compiler refuses it in data parallel (_utils.py:198). PyNative would divide gradients by the
+    number of ranks (base.py:152), and then their mean would be taken. Return the list that holds
+    the setting.
     """
     module = imported("mindspore.parallel._auto_parallel_context")
     context, kind = module.auto_parallel_context(), module._AutoParallelContext
@@ -327,6 +328,6 @@ def _whole_batches(semi: Semi) -> list[bool]:
     kind.get_dataset_strategy = get_strategy
     module._set_auto_parallel_context_func_map["full_batch"] = context.set_full_batch
     getters = module._get_auto_parallel_context_func_map
-    getters["full_batch"] = lambda: whole[0]  # A program asks, to read all samples.
+    getters["full_batch"] = lambda: whole[0]  # A program asks for it, to read all samples.
     getters["dataset_strategy"] = context.get_dataset_strategy
     return whole

@@ -1,7 +1,7 @@
-"""What of MindSpore is replaced at its import, each with the fact that makes it necessary.
+"""Replace parts of MindSpore at its import; a fact beside each says why that is necessary.
 
-Tried with 2.7.1, 2.8.0, 2.9.0 and 2.10.0. No file of the package is edited; facts with file and
-line are of 2.10.0.
+Tried with 2.7.1, 2.8.0, 2.9.0 and 2.10.0. No file of the package is edited. Files and lines are
+those of 2.10.0.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def apply(engine: Engine) -> None:
 
 
 def _device(engine: Engine) -> None:
-    """Take the CPU."""
+    """Make MindSpore use the CPU."""
 
-    # context.py:495 and device_manager.py:70 ask this whether to take the CPU in spite of `target`;
-    # without it "Ascend" is a RuntimeError in the CPU package (ms_context.cc:291).
+    # context.py:495 and device_manager.py:70 ask this whether to take the CPU in spite of `target`.
+    # Without it "Ascend" is a RuntimeError in the CPU package (ms_context.cc:291).
     def take_cpu(target: str) -> bool:
         if target in ("Ascend", "GPU"):
             engine.say_once(f'device_target="{target}" was asked for; this runs on the CPU')
@@ -60,8 +60,8 @@ def _device(engine: Engine) -> None:
 
 
 def _secure_channel(engine: Engine) -> None:
-    """Say that nothing is encrypted."""
-    # It sets what MindSpore's own cluster, which is never started, would read (_ps_context.py).
+    """Tell the user that nothing is encrypted."""
+    # It sets options of MindSpore's own cluster, which is never started (_ps_context.py).
     contexts = imported("mindspore.context")
     usual = contexts._set_ps_context
 
@@ -78,9 +78,10 @@ def _secure_channel(engine: Engine) -> None:
 
 def _parallel_mode(engine: Engine) -> None:
     """Keep the parallel mode."""
-    # C++ stays in stand-alone mode: in any other it wants a communicator of its own cluster, and
+    # C++ stays in stand-alone mode. In any other mode it wants a communicator of its own cluster,
+    # and
     # semi-automatic parallel has none on CPU (step_parallel_utils.cc:2387). Python reads the mode
-    # in _get_parallel_mode() and there alone.
+    # in _get_parallel_mode() only.
     module = imported("mindspore.parallel._auto_parallel_context")
     context, kind = module.auto_parallel_context(), module._AutoParallelContext
     usual_reset = kind.reset
@@ -111,7 +112,7 @@ def _parallel_mode(engine: Engine) -> None:
         mode[0] = "stand_alone"
         usual_reset(self)
 
-    def reset_by_program() -> None:  # MindSpore resets, too: after each compilation, unasked.
+    def reset_by_program() -> None:  # MindSpore itself also resets, after each compilation.
         usual_by_program()
         semi.ask(False)
 
@@ -120,7 +121,7 @@ def _parallel_mode(engine: Engine) -> None:
             engine.say_once("enable_parallel_optimizer has no effect: every rank updates all")
 
     def set_mean(self: Any, wanted: bool) -> None:
-        # There a loss is divided by the ranks where gradients are summed.
+        # In there a loss is divided by the ranks if gradients are summed.
         usual_mean(self, wanted or semi.asked)
 
     kind.set_parallel_mode, kind.get_parallel_mode = set_mode, lambda self: mode[0]
@@ -138,9 +139,9 @@ def _parallel_mode(engine: Engine) -> None:
 
 
 def _cluster(engine: Engine) -> None:
-    """Answer for init(), ranks and groups."""
-    # MindSpore's own cluster ends the job at every lost worker (12 of 12 trials, after 33 s) and a
-    # rank that waits in its collectives can not be freed; so it is never started. management.py
+    """Answer init(), and questions about ranks and groups."""
+    # MindSpore's own cluster ends the job at every lost worker (12 of 12 trials, after 33 s), and a
+    # rank that waits in its collectives can not be freed. So it is never started. management.py
     # imports these helpers by name, and all its functions, under whatever name, call them there.
     helpers = imported("mindspore.communication._comm_helper")
     management = imported("mindspore.communication.management")
@@ -199,12 +200,12 @@ def _cluster(engine: Engine) -> None:
 
 def _collectives(engine: Engine) -> None:
     """Replace the collective operators."""
-    # They ask for a communicator of the cluster when they are compiled. The classes are looked up
-    # in mindspore.ops by the programs, and in the other two by later imports.
+    # These ask for a communicator of the cluster when they are compiled. Programs look the classes
+    # up in mindspore.ops, later imports in the other two modules.
     grad = imported("mindspore.ops._grad_experimental.grad_comm_ops")
-    assert grad  # It registers gradients for the classes: imported before they are hidden.
+    assert grad  # It registers gradients of the classes, so import it before they are hidden.
 
-    # They are classes, for a graph's text may make one: the compiler takes no function there.
+    # They are classes, since a graph's text may make one, and the compiler takes no function there.
     custom: Any = imported("mindspore.ops").Custom
 
     class AllReduce(custom):  # type: ignore[misc]
@@ -241,8 +242,8 @@ def _collectives(engine: Engine) -> None:
     grad_reducer.AllReduce, grad_reducer.AllGather = AllReduce, AllGather
 
     # parameter_broadcast=True gives all ranks rank 0's parameters when a graph is compiled (api.py:
-    # 1548), to which a successor comes alone. In a protected training they are rank 0's since its
-    # start, and each rank's own where they are to differ later (moving averages).
+    # 1548), but a successor compiles alone. In a protected training parameters are rank 0's since
+    # its start, and each rank's own where they are meant to differ later (moving averages).
     wrapper = imported("mindspore.nn.wrap.cell_wrapper")
     usual = wrapper._BroadCastCell
 
@@ -261,7 +262,7 @@ def _number(engine: Engine, group: str, *kind: Any) -> int:
 
 
 def _reduction(engine: Engine, group: str, name: str, op: str) -> tuple[Op, int]:
-    """Return what an operator that reduces does, and its number."""
+    """Return the operation of an operator that reduces, and its number."""
     if op not in _OPS:
         raise UserError(f"{name} has no operation '{op}'; it has {', '.join(_OPS)}")
     return _OPS[op], _number(engine, group, name, op)
@@ -269,7 +270,7 @@ def _reduction(engine: Engine, group: str, name: str, op: str) -> tuple[Op, int]
 
 def _gradients(engine: Engine) -> None:
     """Exchange gradients."""
-    # Separate operators would run in any order, and each rank in its own.
+    # Separate operators would run in another order on each rank.
     imported("holdfast.mindspore._reducer").apply()
 
 
@@ -289,13 +290,13 @@ def _steps(engine: Engine) -> None:
         return trainer.evaluate(lambda: usual_eval(self, *given, **named))
 
     model._train_process, model.eval = train_process, evaluate
-    # While it trains, a Guard stands there; a callback that saves its network wants that.
+    # While it trains, a Guard stands for the network; a callback that saves wants the network.
     usual = model.train_network
     model.train_network = property(lambda self: _train.guarded(usual.fget(self)), usual.fset)
 
 
 def _leaving(engine: Engine) -> None:
-    """Let all ranks leave a training when they are asked to."""
+    """Let all ranks leave a training together when they are asked to."""
     imported("holdfast.mindspore._leaving").apply(engine)
 
 

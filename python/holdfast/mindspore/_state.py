@@ -1,8 +1,8 @@
 """State: a loop of the program's own goes on after a fault, as Model.train does.
 
-A step is a function of what State holds and of its batch. What is not in State does not outlive the
-process. A step ends when the loop asks for the next batch; one that a fault made void is made again
-with the same batch, from where the step before it ended.
+A step is a function of what State holds and of its batch. Anything that is not in State is lost
+with the process. A step ends when the loop asks for the next batch. A step that a fault made void
+is made again with the same batch, from the end of the step before it.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ _MOST_RESULT: Final = 256 << 10  # Bytes of a result of once().
 
 
 class _At(NamedTuple):
-    """Where the training is; kept with every step."""
+    """The position of the training, kept with every step."""
 
     n: int = 0  # Steps that are done.
     epoch: int = 0
-    batch: int = 0  # Of this epoch, done.
-    begun: bool = False  # epochs() was.
+    batch: int = 0  # Batches of this epoch that are done.
+    begun: bool = False  # epochs() was called.
     stopping: bool = False  # No further step of this epoch.
     ended: bool = False  # No further epoch.
     results: dict[tuple[str, int], Any] = {}  # noqa: RUF012 - never changed; of once().
 
 
 class State:
-    """What a program's own loop is kept by; one in a job."""
+    """Keeps a loop of the program's own. There is one in a job."""
 
     def __init__(self, network: Any, optimizer: Any, *, strict: bool = False, **named: Any) -> None:
         """Keep a network, its optimizer, and what else is given by name.
 
-        At the first start parameters become as rank 0's. In a process that replaces another
-        everything is as it was after the last step. `named`: cells, parameters, and objects with
-        `state_dict` and `load_state_dict`; of other objects, parameters and plain attributes.
+        At the first start, parameters become equal to rank 0's. In a successor, everything is as it
+        was after the last step. `named`: cells, parameters, and objects with `state_dict` and
+        `load_state_dict`. Of other objects, parameters and plain attributes are kept.
 
-        `strict`: what the loop's source seems to do against the rule is an error, not a line.
+        `strict`: if the loop's source seems to break the rule, that is an error, not a remark.
         """
         self._engine, self._strict = _started(), strict
         if self._engine.rehearsing:
@@ -66,13 +66,13 @@ class State:
         self._at = _At()
         self._place = ""  # Before all loops, in an epoch, or after them.
         self._in_step = self._replaying = self._wish = False
-        self._used = False  # The one loop of steps there is, or of this epoch, has begun.
+        self._used = False  # The only loop of steps, or that of this epoch, has begun.
         self._vars: dict[str, Any] = {}
         self._calls: dict[str, int] = {}  # Of once(), by place.
         self._base = _random.states()
         self._seed = _random.DataSeed()
         self._cells = Cells(network, self._engine.say_once)
-        self._before: dict[str, Any] = {}  # What the program held in Python before the step.
+        self._before: dict[str, Any] = {}  # The program's contents in Python, before the step.
         self._last = self._held()
         self._steps = Steps(self._engine, parameters, self._objects(), [], LIMIT)
         steps = self._steps
@@ -85,22 +85,22 @@ class State:
 
     @property
     def n(self) -> int:
-        """How many steps are done."""
+        """The number of steps that are done."""
         return self._at.n
 
     @property
     def epoch(self) -> int:
-        """Which epoch it is, from 0."""
+        """The number of the epoch, from 0."""
         return self._at.epoch
 
     @property
     def batch(self) -> int:
-        """How many batches of this epoch are done."""
+        """The number of batches of this epoch that are done."""
         return self._at.batch
 
     @property
     def replaying(self) -> bool:
-        """Whether the step under way was void, and is made again."""
+        """Whether the step under way is the replay of a void one."""
         return self._replaying
 
     @property
@@ -109,9 +109,9 @@ class State:
         return self._at.stopping or self._at.ended
 
     def vars(self, **values: Any) -> Vars:
-        """Keep plain values with every step; in a replacement they are what they were.
+        """Keep plain values with every step. A successor has the values of the last step.
 
-        UserError: one is no plain data, or they are too large.
+        UserError: a value is no plain data, or all are too large.
         """
         there = pickle.loads(self._found["vars"])
         for name, value in values.items():
@@ -128,8 +128,8 @@ class State:
     def once(self, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """Return a function's result, which all ranks make together, once.
 
-        It is kept, so a process that replaces another gets it and does not make it again. In a step
-        it is an ordinary call. UserError: the result is not only numbers, texts and arrays.
+        The result is kept, so a successor gets it and does not make it again. In a step, once() is
+        an ordinary call. UserError: the result is not only numbers, texts and arrays.
         """
         if self._in_step:
             return function(*given, **named)
@@ -176,10 +176,10 @@ class State:
     # ---- Loops -----------------------------------------------------------------------------------
 
     def epochs(self, n: int, start: int = 0) -> Iterator[int]:
-        """Give the numbers of epochs; a replacement begins with the one under way.
+        """Yield the numbers of epochs. A successor begins with the epoch under way.
 
-        `start`: where the first start begins, as from a checkpoint. An epoch's end is kept too,
-        with all that the program has changed since its last step.
+        `start`: the first epoch at the first start, as from a checkpoint. An epoch's end is kept
+        too, with all changes that the program has made since the epoch's last step.
         """
         if self._place or self._used:
             raise UserError("state.epochs() is called once, and not within another loop of State's")
@@ -193,7 +193,7 @@ class State:
         self._place, self._used = "after", True
 
     def _end_epoch(self) -> None:
-        """Keep the end of an epoch; whether to stop is asked of all ranks."""
+        """Keep the end of an epoch. All ranks agree on whether to stop."""
         at, wish = self._at, self._wish
 
         def describe(_: None) -> dict[str, Any]:
@@ -206,9 +206,10 @@ class State:
         self._steps.step(lambda: None, describe)
 
     def steps(self, data: Iterable[Any], epochs: int | None = None) -> Iterator[Any]:
-        """Give the batches of data, those that are done left out: a step each.
+        """Yield the batches of data that are not done yet: one step each.
 
-        Within state.epochs() once an epoch; without it once, `epochs` times over.
+        Call it once per epoch within state.epochs(). Without that, call it once, for `epochs`
+        passes.
         """
         if self._used or (self._place and epochs is not None):
             raise UserError(
@@ -239,7 +240,7 @@ class State:
             self._begin(differs)
             try:
                 while True:
-                    if calm:  # Else the pipeline would draw from what a step has set.
+                    if calm:  # Else the pipeline draws from a step's generators.
                         _random.seed_from(self._base, f"step {self._at.n}")
                     yield batch
                     if self._end(self._at.batch + 1):
@@ -254,9 +255,9 @@ class State:
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """Make the block a step of a loop of one's own; a void one leaves all as before it.
+        """Make the block a step of a loop of your own. A void step leaves everything as before it.
 
-        So the loop asks State where it is: `while state.n < 100:`.
+        So the loop asks State how far it is: `while state.n < 100:`.
         """
         if self._in_step:
             raise UserError("state.step() is within a step of State's already")
@@ -269,7 +270,7 @@ class State:
         except BaseException as error:
             void = isinstance(error, Exception) and self._steps.aborted
             self._leave(said=not void)
-            if not void:  # Else it is of what was made up for a sum that was cut short.
+            if not void:  # Else it may come from the echo of a sum that was cut short.
                 raise
             return
         if not self._end(self._at.batch + 1):
@@ -277,7 +278,7 @@ class State:
         self._in_step = False
 
     def _advise(self, frame: Any) -> None:
-        """Before a job's first step, say what its source seems to do against the rule."""
+        """Before a job's first step, say where its source seems to break the rule."""
         if self._at.n or self._engine.rank:
             return
         remarks = advise(frame.f_code.co_filename, frame.f_lineno)
@@ -295,7 +296,7 @@ class State:
 
     def _end(self, batch: int) -> bool:
         """End the step. False: it is void, and all is as it was when it began."""
-        either(COMPILERS)._pynative_executor.sync()  # Its last sums are made, or cut short.
+        either(COMPILERS)._pynative_executor.sync()  # Now its last sums are made, or cut short.
         at = self._at
 
         def describe() -> dict[str, Any]:
@@ -315,7 +316,7 @@ class State:
         self._put(self._before)
 
     def _leave(self, said: bool = True) -> None:
-        """Leave a step undone: by `break`, `return` or an exception."""
+        """Leave a step undone, after `break`, `return` or an exception."""
         if sys.is_finalizing():
             return
         self._steps.give_up()
@@ -328,7 +329,7 @@ class State:
             )
 
     def _any(self, wish: bool) -> bool:
-        """Return whether any rank wishes it. MarkedError: a fault came."""
+        """Return whether any rank has this wish. MarkedError: a fault came."""
         world = self._steps.session.world
         if world.size == 1:
             return wish
@@ -339,7 +340,7 @@ class State:
     # ---- What is kept ----------------------------------------------------------------------------
 
     def _held(self) -> dict[str, Any]:
-        """Return what the program holds in Python: a copy."""
+        """Return a copy of the program's contents in Python."""
         see_that_all_are_plain(self._vars)
         named = {name: _contents(name, thing) for name, thing in self._named.items()}
         return {"vars": see_that_it_fits(self._vars), "named": named, "cells": self._cells.now()}
@@ -360,7 +361,7 @@ class State:
         return {"call": 0, "at": tuple(self._at), "base": self._base, **held, **changed}
 
     def _take(self, objects: dict[str, Any]) -> None:
-        """Be as after the last step."""
+        """Set everything to what it was after the last step."""
         self._at, self._base = _At(*objects["at"]), objects["base"]
         self._put_named(objects["named"])
         self._cells.put_changed(objects["cells"])
@@ -377,7 +378,7 @@ def _started() -> Engine:
 
 
 def _contents(name: str, thing: Any) -> _callbacks.Kept:
-    """Return what is kept of an object that is no cell: its state_dict(), or plain attributes."""
+    """Return the kept contents of an object that is no cell: state_dict() or plain attributes."""
     if not _callbacks.has_state_dict(thing):
         return _callbacks.attributes(thing, lambda text: None)
     found = thing.state_dict()
@@ -390,7 +391,7 @@ def _contents(name: str, thing: Any) -> _callbacks.Kept:
 def _sorted_out(
     network: Any, optimizer: Any, named: dict[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return what has parameters, and what else has something that is kept."""
+    """Return the things that have parameters, and the others that have something to keep."""
     from mindspore import Parameter, nn
 
     for what, thing in (("network", network), ("optimizer", optimizer)):

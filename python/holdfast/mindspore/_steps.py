@@ -18,22 +18,22 @@ from holdfast.mindspore import _operators
 from holdfast.mindspore._engine import Engine, Phase, say
 from holdfast.mindspore._image import Changes, Image
 
-_HELLO: Final = struct.Struct("<Q16s8sQ")  # Who this is, what is kept, what for, version.
+_HELLO: Final = struct.Struct("<Q16s8sQ")  # Kind of process, digest, purpose, version.
 SURVIVOR, RESTARTED, HELPER = range(3)
-_MEETS: Final = 8  # Added to one of them: it is at a collective of a callback.
+_MEETS: Final = 8  # Added to a kind: the process is at a collective of a callback.
 
 
 class Hello(NamedTuple):
-    """What a process says when the group is formed anew."""
+    """A process's message when the group is formed anew."""
 
     kind: int
-    digest: bytes  # Of what is kept.
-    purpose: bytes  # Of the step that it is at.
+    digest: bytes  # Of everything that is kept.
+    purpose: bytes  # The purpose of its step.
     version: int
 
 
 def hello(session: _core.Session, kind: int, digest: bytes, purpose: bytes) -> list[Hello]:
-    """Tell the others who this is and what it keeps; return what they say, in rank order."""
+    """Tell the others what this process is and keeps; return all hellos, in rank order."""
     mine = _HELLO.pack(kind, digest, purpose, session.version)
     everyone = bytearray(len(mine) * session.world.size)
     session.world.all_gather(mine, len(mine), everyone)
@@ -42,7 +42,7 @@ def hello(session: _core.Session, kind: int, digest: bytes, purpose: bytes) -> l
 
 
 class Steps:
-    """What one network's steps depend on; version n of the session is the state after n steps."""
+    """The state of one network's steps. Version n of the session is the state after n steps."""
 
     def __init__(
         self,
@@ -52,10 +52,10 @@ class Steps:
         others: list[Any],
         room: int = 0,
     ) -> None:
-        """Open the state and join the others: then all is as after the last step of this rank.
+        """Open the state and join the others. Then all is as after the last step of this rank.
 
-        At the first start parameters become as rank 0's. `objects`: what is kept besides;
-        `others`: parameters that are not the network's; `room`: bytes that objects may grow by,
+        At the first start, parameters become equal to rank 0's. `objects`: kept besides parameters.
+        `others`: parameters that are not the network's. `room`: bytes that objects may grow by,
         beyond the usual.
         """
         self._engine = engine
@@ -66,8 +66,8 @@ class Steps:
         self.on_helper: Callable[[bool], None] | None = None
         self._greeted = 0
         self.under_way = False
-        self.purpose = "a step"  # What the next step is made for; the same on all ranks.
-        self._between: tuple[int, Changes] = (-1, {})  # Since which step, what callbacks changed.
+        self.purpose = "a step"  # The purpose of the next step, equal on all ranks.
+        self._between: tuple[int, Changes] = (-1, {})  # A step; changes of callbacks since.
         self._kind = RESTARTED if engine.restarted else SURVIVOR
         if session.fresh:
             self._image.write(session.private(0), objects)
@@ -90,8 +90,8 @@ class Steps:
     def restore(self) -> None:
         """Bring parameters and objects to what they were after step n.
 
-        What callbacks, or the program between two calls, have changed since then is kept: they do
-        not run again for a step that is made again.
+        Changes that callbacks, or the program between two calls, have made since then are kept:
+        these do not run again for a replay.
         """
         version, changes = self._between
         self.objects = self._image.read(self._session.private(self._session.version))
@@ -99,7 +99,7 @@ class Steps:
             self._image.put(changes)
 
     def changes(self) -> Changes:
-        """Return what was changed since step n."""
+        """Return the changes since step n."""
         return self._image.changes(self._session.private(self._session.version))
 
     def go_back(self, changes: Changes) -> None:
@@ -110,7 +110,7 @@ class Steps:
     # ---- One step -------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Begin a step. One that is under way is given up."""
+        """Begin a step. A step that is under way is given up."""
         session, engine = self._session, self._engine
         while True:
             if session.begin_step():
@@ -125,10 +125,11 @@ class Steps:
                 return
 
     def _meet(self) -> None:
-        """Bring the groups for a collective of a callback; called by its operator.
+        """Open the groups for a collective of a callback; called by its operator.
 
-        The others may be beyond it: then they start again too, from the same step, and come to it.
-        Where one has ended its program, it has made it and is gone: an echo it is then.
+        The others may be past it. Then they start again too, from the same step, and come to it. If
+        another rank has ended its program, it has already made this collective. Then the answer is
+        an echo.
         """
         try:
             with self._turn:
@@ -149,7 +150,7 @@ class Steps:
             os._exit(1)
 
     def _greet(self) -> bool:
-        """Tell the others who this is and what it keeps. False: a fault came."""
+        """Tell the others what this process is and keeps. False: a fault came."""
         session = self._session
         version = session.version
         purpose = hashlib.sha256(self.purpose.encode()).digest()[:8]
@@ -178,16 +179,16 @@ class Steps:
             self._kind &= _MEETS
             assert self.on_helper is not None
             self.on_helper(alive[0] == session.world.rank)
-            return False  # The job is about to end, or the one who saves was lost.
+            return False  # The job is about to end, or the rank that saves was lost.
         if not self._all_meet([one.kind for one in hellos]):
             return False
         self._kind = SURVIVOR
         return True
 
     def _all_meet(self, kinds: list[int]) -> bool:
-        """Return whether all are at a collective of a callback, or none.
+        """Return whether all ranks are at a collective of a callback, or none.
 
-        Who has passed it ends here, and is back at it when it has started again.
+        A rank that has passed it ends here, and comes to it again after its restart.
         """
         there = [rank for rank, kind in enumerate(kinds) if kind & _MEETS]
         if len(there) in (0, len(kinds)):
@@ -205,7 +206,7 @@ class Steps:
                 "again from the last step"
             )
         with contextlib.suppress(MarkedError):
-            self._session.world.barrier()  # Those who have passed do not come: they start again.
+            self._session.world.barrier()  # Ranks that have passed do not come; they restart.
         return False
 
     def step(
@@ -216,8 +217,8 @@ class Steps:
     ) -> Any:
         """Make step n + 1: compute() changes the parameters. Return its result.
 
-        A step that a fault made void is made again. `describe(result)`: the objects after it.
-        `may_differ`: somebody may have changed parameters since step n.
+        A step that a fault made void is made again. `describe(result)` returns the objects after
+        it. `may_differ`: parameters may have changed since step n.
         """
         self.look(may_differ)
         while True:
@@ -227,42 +228,42 @@ class Steps:
                 return result
 
     def look(self, may_differ: bool = True) -> None:
-        """See whether all is well before a step, and what was changed since the last one."""
+        """Check before a step that no fault came, and find the changes since the last step."""
         self._check_between()
         if may_differ:
             self._look()
 
     def begin(self) -> None:
-        """Begin a step, or the same one once more."""
+        """Begin a step, or begin the same step once more."""
         self._begin()
         _operators.strict(False)
 
     def end(self, describe: Callable[[], dict[str, Any]]) -> bool:
         """End a step. False: it is void, everything is as before it, and it is to be made again."""
         status, text = _operators.status()
-        if status is Status.ABORTED:  # What echoes have touched is never staged.
+        if status is Status.ABORTED:  # Never stage what echoes have touched.
             self.give_up()
         elif status is not Status.OK:
             raise PeerError(text or f"a collective of this step was not made ({status.name})")
         elif self._commit(describe):
-            _operators.strict(True)  # In a callback nobody would look after a mark.
+            _operators.strict(True)  # In a callback nobody would notice a mark.
             return True
         if self._engine.rank == 0:
             say(f"step {self.n + 1} was void, it is made again")
         return False
 
     def give_up(self) -> None:
-        """Bring all to where it was before the step under way."""
+        """Bring everything back to where it was before the step under way."""
         _operators.clear()
         self.restore()
 
     @property
     def aborted(self) -> bool:
-        """Whether a fault has made the step under way void, as far as is known here."""
+        """Whether a fault has made the step under way void, as far as this process knows."""
         return _operators.status()[0] is Status.ABORTED
 
     def _look(self) -> None:
-        """Remember what was changed since step n; restore() keeps it."""
+        """Remember the changes since step n, which restore() keeps."""
         self._between = self._session.version, self.changes()
 
     def _compute(self, compute: Callable[[], Any]) -> Any:
@@ -270,7 +271,7 @@ class Steps:
         try:
             return compute()
         except BaseException:
-            # Others may have gone on by what this rank has sent already.
+            # Others may have gone on with data that this rank has sent already.
             self.under_way = _operators.count() != before
             raise
 
@@ -286,7 +287,7 @@ class Steps:
         """End the step. False: it is void, and everything is as before it."""
         session = self._session
         try:
-            objects = describe()  # Which may ask the others.
+            objects = describe()  # This may ask the others.
         except LeftError:
             raise
         except MarkedError:

@@ -1,7 +1,7 @@
-"""MindSpore's fault tolerance (MS_ENABLE_TFT): shims for its names, and who acts on them.
+"""MindSpore's fault tolerance (MS_ENABLE_TFT): shims for its names, and the Actor behind them.
 
-The callback TrainFaultTolerance and its handlers are MindSpore's own, unmodified; they drive
-mindio_ttp, and that asks the Actor here.
+The callback TrainFaultTolerance and its handlers are MindSpore's own, unmodified. They drive
+mindio_ttp, which asks the Actor here.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Actor:
         self._engine = engine
 
     def repair(self) -> bool:
-        """Bring parameters and optimizer to the last step; this rank's own arena has them."""
-        # Others may have gone on by what this rank has sent: then a new process is needed.
+        """Bring parameters and optimizer to the last step, from this rank's own arena."""
+        # Others may have gone on with data from this rank. Then a new process is needed.
         return self._engine.trainer.retry()
 
     def can_repair(self) -> bool:
-        """Return whether repair() would do it."""
+        """Return whether repair() would succeed."""
         return self._engine.trainer.can_retry()
 
     def step(self) -> int:
@@ -42,7 +42,7 @@ class Actor:
         return int(objects.get("step", 0)) if objects.get("call") == trainer.call else 0
 
     def restarted(self) -> bool:
-        """Return False: MindSpore on CPU crashes in its first graph if it is told so."""
+        """Return False, since with True MindSpore on CPU crashes in its first graph."""
         return False
 
 
@@ -65,7 +65,7 @@ def apply(engine: Engine) -> None:
     from mindio_ttp._registry import registry
 
     registry.actor = Actor(engine)
-    # utils.py:310 makes a number of the port without asking whether there is one; a document's
+    # utils.py:310 converts the port to a number without asking whether it is set, and a document's
     # `export MS_TFT_IP = ...` sets nothing. Neither is used here.
     os.environ.setdefault("MS_TFT_IP", "127.0.0.1")
     os.environ.setdefault("MS_TFT_PORT", "30051")
@@ -78,7 +78,7 @@ def apply(engine: Engine) -> None:
 
 def _device_checks() -> None:
     # tft_wrapper.py:77, utils.py:283 and _train_fault_tolerance.py:787 refuse every device but
-    # Ascend, where only the operators below would not run elsewhere.
+    # Ascend, although only the operators below would not run elsewhere.
     for name in ("nn.optim.tft_wrapper", "utils.utils", "train.callback._train_fault_tolerance"):
         module: Any = importlib.import_module(f"mindspore.{name}")
         module.context = _Device(module.context)
@@ -95,13 +95,13 @@ def _callback() -> None:
         # A document calls it without a path, which 2.10 refuses (_train_fault_tolerance.py:663).
         if ckpt_save_path is None and "ckpt_save_fn" not in named:
             ckpt_save_path = _PATH
-        # With ARF it must have been done before (line 782), which no document does.
+        # With ARF this must be called before (line 782), which no document does.
         if module._tft_handler.get_tft() is None:
             module._tft_handler.init(config=None)
         usual_init(self, ckpt_save_path, **named)
 
     def end_update(self: Any, cb_params: Any) -> None:
-        # The flag of the optimizer wrapper (line 962) is not there: an update is whole or void.
+        # The optimizer wrapper has no flag here (line 962): an update is whole or void.
         self.global_step = self._get_optim(cb_params).global_step.clone()
         self.tft.tft_end_updating_os(self.cur_step_num + self.initial_step)
 
@@ -136,7 +136,7 @@ def _without_flag(kind: Any) -> None:
         parameters = run_context.original_args()
         for owner in (parameters, parameters.network):
             if getattr(owner, "optimizer", None) is not None:
-                vars(owner.optimizer)["tft_g_one_flag"] = None  # No parameter: none is to be saved.
+                vars(owner.optimizer)["tft_g_one_flag"] = None  # No parameter, so none is saved.
         usual(self, run_context)
 
     kind.on_train_step_end = on_train_step_end
@@ -147,7 +147,7 @@ def _optimizer() -> None:
     from mindspore.nn.optim import tft_wrapper
 
     class OptTFTWrapper:
-        """Gives the optimizer itself: the real one reads `cache_enable`, which no optimizer has."""
+        """Returns the optimizer. The real one reads `cache_enable`, which no optimizer has."""
 
         def __new__(cls, opt: Any, **named: Any) -> Any:
             """Check as the real one does."""
@@ -164,7 +164,7 @@ def _optimizer() -> None:
 
 def _document_names() -> None:
     # The dying-gasp document's script uses these two without importing them, in the branch that
-    # resumes: a NameError with every version.
+    # resumes. That is a NameError with every version.
     from mindspore import context
     from mindspore.train.serialization import get_ckpt_path_with_strategy
 
@@ -177,8 +177,8 @@ def _document_names() -> None:
 
 
 def _document_model(engine: Engine) -> None:
-    # The same document makes `loss_fn` and leaves it out of Model(...), so that its network of one
-    # input is called with image and label: an error of the graph compiler with every version.
+    # The same document makes `loss_fn` but leaves it out of Model(...). So its network of one input
+    # is called with image and label, which the graph compiler refuses with every version.
     import mindspore as ms
 
     usual, usual_train = ms.Model.__init__, ms.Model.train
@@ -193,14 +193,14 @@ def _document_model(engine: Engine) -> None:
         **named: Any,
     ) -> None:
         found = vars(sys.modules["__main__"]).get("loss_fn")
-        # Without an optimizer it is no training that the network is for.
+        # Without an optimizer the network is not for training.
         trains = loss_fn is None and optimizer is not None and isinstance(found, ms.nn.Cell)
         if trains and len(inspect.signature(network.construct).parameters) == 1:
             left_out[self] = found
         usual(self, network, loss_fn, optimizer, *more, **named)
 
     def train(self: Any, epoch: int, train_dataset: Any, *more: Any, **named: Any) -> Any:
-        # A network of one input that has its loss within gets one column.
+        # A network of one input that contains its loss gets one column.
         loss_fn = left_out.pop(self, None)
         if loss_fn is not None and len(train_dataset.get_col_names()) == 2:
             engine.say_once(

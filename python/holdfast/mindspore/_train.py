@@ -1,7 +1,8 @@
 """Model.train by steps: guard the call of the network, enter the loop where a predecessor left it.
 
-A step is done when its update is; the callbacks of its end come after. So a successor enters the
-loop at the last step that was done, gives its outputs from the state, and lets its callbacks run.
+A step is done when its update is done; the callbacks of its end come after that. So a successor
+enters the loop at the last step that was done, returns that step's outputs from the state, and lets
+the callbacks run.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from holdfast.mindspore._between import Held, Rest, around_begins, begins_as_usu
 from holdfast.mindspore._data import dumps_outputs
 from holdfast.mindspore._trainer import Trainer
 
-_MOST_OUTPUTS: Final = 256 << 10  # Bytes of what a step returns: it is written at each.
+_MOST_OUTPUTS: Final = 256 << 10  # Bytes of a step's outputs, written at each step.
 
 
 class Restart(Exception):  # noqa: N818 - it is no error.
-    """The loop of Model.train is to be entered anew."""
+    """The loop of Model.train has to be entered anew."""
 
 
 def _loss(value: Any) -> float:
@@ -54,7 +55,7 @@ class Guard:
 
 
 def guarded(network: Any) -> Any:
-    """Return the network for which a Guard stands, or what is given."""
+    """Return the network for which a Guard stands, or `network` itself."""
     return network.__dict__["_network"] if type(network) is Guard else network
 
 
@@ -70,16 +71,16 @@ class Run:
         self.epochs: int = arguments["epoch"]  # Where the loop ends.
         self._first_batch = 0  # Of the pipeline: where the loop began.
         self._first_step = 0
-        self._answer: Any = None  # Outputs of a step that is done already.
-        self._skips: bool | None = None  # The pipeline was told to skip; fast_recovery before.
-        self._looks = True  # Somebody may have changed parameters since the last step.
+        self._answer: Any = None  # Outputs of a step that was done already.
+        self._skips: bool | None = None  # Whether the pipeline skips; fast_recovery before.
+        self._looks = True  # Parameters may have changed since the last step.
         self._resumed = False
         self._entered = 0, 0, 0  # First epoch, batch and step, as the program has them.
         self._parts = _pipeline.Parts(self._dataset)
         self._meddles = not all(map(_callbacks.leaves_parameters, callbacks))
 
     def enter(self, initial_epoch: int) -> int | None:
-        """Prepare the loop for where the state stands; return its first epoch. None: was done."""
+        """Prepare the loop for the state's position; return its first epoch. None: it was done."""
         trainer = self._trainer
         engine = trainer.engine
         self._first_batch = self._dataset.get_init_step()
@@ -92,7 +93,7 @@ class Run:
             trainer.former.give_back(trainer.call, self._callbacks)
             return None
         if at["call"] < trainer.call:
-            if trainer.retrying and trainer.rest is not None:  # MindSpore has set what it guesses.
+            if trainer.retrying and trainer.rest is not None:  # MindSpore has set its guess.
                 initial_epoch, self._first_batch, self._first_step = trainer.rest.entered
                 self._dataset.set_init_step(self._first_batch)
                 self._cb_params.cur_step_num = self._first_step
@@ -102,7 +103,7 @@ class Run:
         return self._resume(at)
 
     def before_begin(self, place: int) -> None:
-        """Remember how all is, before the first callback begins anything after a step."""
+        """Remember how everything is, before the first callback begins anything after a step."""
         trainer = self._trainer
         if trainer.engine.rehearsing or not trainer.repairs or self._answer is not None:
             return
@@ -116,7 +117,7 @@ class Run:
             trainer.rest = Rest(*at, place, changes, held, self._entered, cells)
 
     def after_begin(self, place: int) -> None:
-        """Drop what a begin has changed that was made before already."""
+        """Drop the changes of a begin that was already made before."""
         trainer = self._trainer
         if trainer.engine.rehearsing:
             return
@@ -124,12 +125,12 @@ class Run:
         if trainer.rest is not None and place < trainer.rest.begin:
             trainer.rest.put_back(trainer.state)
         elif place == 0 and self._resumed and trainer.rest is None:
-            trainer.state.restore()  # The loop is entered later than at its begin: state has it.
+            trainer.state.restore()  # The loop is entered in its midst; the state has them.
 
     def _fresh(self, initial_epoch: int) -> int:
         """Return the first epoch of a training that begins, maybe from a checkpoint."""
         trainer = self._trainer
-        if trainer.drawn[0] == trainer.call:  # It is entered again.
+        if trainer.drawn[0] == trainer.call:  # The loop is entered again.
             _random.give_back(trainer.drawn[1])
             self._parts.put_back(trainer.drawn[2])
         trainer.drawn = trainer.call, _random.states(), self._parts.now()
@@ -137,9 +138,11 @@ class Run:
         if initial_epoch or not (begun or (self._first_batch and self._counts_on())):
             return initial_epoch
         # The dying-gasp document sets the first step and forgets to pass the epoch that it has
-        # computed; the data would end before the loop (EOF, tree_adapter.cc:497). MindSpore counts
-        # steps from 1 again; a second last checkpoint would be of too small a step, and what is
-        # trained from it would see data again.
+        # computed, so the data would end before the loop (EOF, tree_adapter.cc:497). MindSpore
+        # counts
+        # steps from 1 again. So a second last checkpoint would have too small a step, and a
+        # training
+        # from it would see data again.
         if begun:
             trainer.engine.say_once(
                 f"set_init_step({self._first_batch}) without initial_epoch: the first epoch is "
@@ -149,7 +152,7 @@ class Run:
         return begun
 
     def _counts_on(self) -> bool:
-        """Return whether a last checkpoint needs the step, and the program does not add it."""
+        """Return whether a last checkpoint needs the step and the program does not add it."""
         return any(hasattr(c, "ckpt_save_path") and not c.initial_step for c in self._callbacks)
 
     def _resume(self, at: dict[str, Any]) -> int:
@@ -157,14 +160,14 @@ class Run:
 
         self._resumed = True
         self._trainer.drawn = self._trainer.call, *at["drawn"]
-        # Whoever makes the data draws from the start again.
+        # The pipeline draws from the start again.
         _random.give_back(self._trainer.drawn[1])
         self._parts.put_back(self._trainer.drawn[2])
         self._skips = dataset.config.get_fast_recovery()
         dataset.config.set_fast_recovery(_pipeline.draws_nothing(self._dataset))
         batch, epoch, done = int(at["batch"]), int(at["epoch"]), int(at["step"])
         self._first_batch, self._first_step = int(at["first_batch"]), int(at["first_step"])
-        # A program that begins from its last checkpoint asks for fewer now.
+        # A program that begins from its last checkpoint asks for fewer steps now.
         self.epochs, self._cb_params.epoch_num = at["epochs"]
         if self._trainer.retrying and self._trainer.rest is not None:
             batch += 1
@@ -172,7 +175,7 @@ class Run:
             self._cb_params.cur_step_num = done
         else:
             assert self._trainer.state is not None
-            self._trainer.state.restore()  # The program may have loaded others before this call.
+            self._trainer.state.restore()  # The program may have loaded other values.
             self._answer = at["outputs"]
             self._cb_params.cur_step_num = done - 1
         self._trainer.retrying = False
@@ -180,7 +183,7 @@ class Run:
         return epoch
 
     def begin_as_usual(self) -> None:
-        """Let whoever reads the data next begin where it would have without a fault."""
+        """Let the next reader of the data begin where it would have begun without a fault."""
         if self._skips is not None:
             from mindspore import dataset
 
@@ -199,7 +202,7 @@ class Run:
         return None
 
     def _describe(self, outputs: Any) -> dict[str, Any]:
-        _saving.finish()  # Else nobody would write what a process that dies was writing yet.
+        _saving.finish()  # Else nobody would finish the files of a process that dies.
         step = self._cb_params.cur_step_num
         packed, lacks = dumps_outputs(outputs, _MOST_OUTPUTS)
         if lacks:
@@ -228,16 +231,16 @@ class Run:
         }
 
     def step(self, network: Any, inputs: tuple[Any, ...]) -> Any:
-        """Make a step, or give the outputs of one that is done."""
+        """Make a step, or return the outputs of one that was done."""
         trainer = self._trainer
         if trainer.engine.rehearsing:
-            dumps_outputs(network(*inputs), _MOST_OUTPUTS)  # That waits for them.
+            dumps_outputs(network(*inputs), _MOST_OUTPUTS)  # This waits for the outputs.
             raise Restart
         assert trainer.state is not None and trainer.cells is not None
         self.begin_as_usual()
         if self._answer is not None:
             answer, self._answer = self._answer, None
-            trainer.state.restore()  # What the begin of this step has changed is in it already.
+            trainer.state.restore()  # It holds this step's begin already.
             for callback, saved in zip(self._callbacks, trainer.state.objects["callbacks"]):
                 _callbacks.give_back(callback, saved)
             trainer.cells.put_changed(trainer.state.objects["cells"])
@@ -259,7 +262,7 @@ class Run:
 def train_process(
     trainer: Trainer, original: Callable[..., Any], model: Any, *given: Any, **named: Any
 ) -> None:
-    """Stand for Model._train_process."""
+    """Replace Model._train_process."""
     names = ("epoch", "train_dataset", "list_callback", "cb_params", "initial_epoch", "valid_infos")
     arguments = {**dict(zip(names, given)), **named}
     engine, network = trainer.engine, model._train_network

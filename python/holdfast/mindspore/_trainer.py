@@ -1,4 +1,4 @@
-"""What a program's trainings by Model.train have in common: one network, its state, a data seed."""
+"""The common parts of a program's calls of Model.train: one network, its state, a data seed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def draws(network: Any) -> bool:
 
 
 def warn_of_dropout(engine: Engine, network: Any) -> None:
-    """Say in a replacement what it can not have of its predecessor."""
+    """Say in a successor what it can not get from its predecessor."""
     if engine.restarted and draws(network):
         engine.say_once(
             "the network has dropout, whose masks begin anew in this process, which takes "
@@ -35,17 +35,17 @@ def warn_of_dropout(engine: Engine, network: Any) -> None:
 
 
 class Trainer:
-    """The trainings of one program; all of one network."""
+    """All trainings of one program, which are of one network."""
 
     def __init__(self, engine: Engine) -> None:
-        """Nothing is opened yet."""
+        """Begin without an open state."""
         self.engine = engine
         self.state: Steps | None = None
         self.call = 0  # Calls of Model.train that were begun, from 1.
         self.training = False  # Model.train is under way.
         self.retrying = False  # The same call is entered again, after a repair.
         self.evaluated = Evaluated()
-        # In which call; where random generators stood, and parts of the data, at its start.
+        # A call, and the states of random generators and of the data's parts at its start.
         self.drawn = 0, b"", b""
         self.seed = DataSeed()  # Each call has its own.
         switches = _switches.read(os.environ.get(_switches.VARIABLE, "")).on
@@ -57,13 +57,13 @@ class Trainer:
         self.former = Former()
 
     def passes(self) -> bool:
-        """Return whether the program is between two calls that were done before."""
+        """Return whether the program is between two calls that a predecessor finished."""
         if self.training or self.state is None:
             return False
         return self.call < int(self.state.objects["call"])
 
     def open(self, network: Any, callbacks: list[Any]) -> Steps:
-        """Return the state of a network, and of averages of it; opened at the first call."""
+        """Return the state of a network and of its averages, opened at the first call."""
         if self.state is None:
             parameters = list(network.get_parameters())
             hidden = hidden_parameters(network)
@@ -91,7 +91,7 @@ class Trainer:
         return self.state
 
     def evaluate(self, make: Callable[[], Any]) -> Any:
-        """Return what Model.eval returns; in a call that is passed, what it has returned there."""
+        """Return the result of Model.eval; where calls are passed, return the kept result."""
         state, say_once = self.state, self.engine.say_once
         if self.training or state is None:
             return make()
@@ -116,7 +116,7 @@ class Trainer:
 
     @property
     def rest(self) -> Rest | None:
-        """How things were after the last step; None if not all callbacks have heard of it."""
+        """The Rest after the last step; None if not all callbacks have heard of that step."""
         rest, state = self._rest, self.state
         if rest is None or state is None or (rest.call, rest.version) != (self.call, state.n):
             return None
@@ -127,12 +127,12 @@ class Trainer:
         self._rest = rest
 
     def can_retry(self) -> bool:
-        """Return whether the last step can be gone back to in this process."""
+        """Return whether this process can go back to the last step."""
         state = self.state
         return state is not None and not state.under_way and bool(state.n or self.rest)
 
     def retry(self) -> bool:
-        """Bring all to the last step, if that is possible; the loop is about to be entered."""
+        """Go back to the last step if possible. The loop is entered right after this."""
         if not self.can_retry():
             return False
         assert self.state is not None

@@ -37,10 +37,10 @@ __all__ = ["Error", "PeerError", "State", "UserError", "WorldError", "init"]
 
 
 def init() -> None:
-    """Begin: in place of torch.distributed.init_process_group.
+    """Start Holdfast. Call this instead of torch.distributed.init_process_group.
 
-    Makes the default process group, of the backend "holdfast". Does not wait for the rank of a
-    spare: it goes on with the program until something needs the rank, at the latest State.
+    It makes the default process group, with the backend "holdfast". In a spare it does not wait for
+    the rank: the program goes on until something needs it, State at the latest.
 
     Errors: UserError if there is a process group already, or under another launcher.
     """
@@ -58,9 +58,9 @@ def init() -> None:
 
 
 def _import_compiler() -> None:
-    """Import what the first optimizer of a process imports: 800 modules of torch's compiler.
+    """Import the 800 modules of torch's compiler that a process's first optimizer would import.
 
-    The collector looks through them again and again meanwhile, which is a third of the time.
+    The garbage collector is off meanwhile. Its repeated scans would take a third of the time.
     """
     collects = gc.isenabled()
     gc.disable()

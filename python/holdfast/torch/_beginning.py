@@ -1,7 +1,7 @@
-"""Have a process begin with the random generators of the one that it replaces, at hf.init().
+"""At hf.init(), give a successor the random generators that its rank's first process began with.
 
-A program that seeds nothing draws its data, or its parameters, from what each process was born
-with: torch, Python and NumPy. The first process of a rank leaves that in the job's folder.
+A program that seeds nothing draws its data or its parameters from the generators that torch, Python
+and NumPy start with. The first process of a rank saves these in the job's folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOOK_EVERY_S: Final = 0.005
 
 
 def begin_as_the_first(engine: Engine) -> None:
-    """Take over the generators of this rank's first process, or be it."""
+    """Take over the generators of this rank's first process, or save them if this is the first."""
     if engine.worker.solo:
         return
     if not engine.waits_spare or engine.place_is_due():
@@ -32,7 +32,7 @@ def begin_as_the_first(engine: Engine) -> None:
     if None not in left and len(set(left)) == 1:
         set_states(pickle.loads(left[0] or b""))
         return
-    # Ranks differ. The spare knows later which it is; what it draws until then would be its own.
+    # Ranks differ, and the spare learns its rank later. Its draws until then would be its own.
     of_torch = [pickle.loads(raw or _now())[0] for raw in left]
     if len({state.numpy().tobytes() for state in of_torch}) == 1:
         set_states((of_torch[0], *get_states()[1:]))
@@ -60,7 +60,7 @@ def _take_over(engine: Engine, rank: int) -> None:
 
 
 def _left_by_ranks(engine: Engine, ranks: Iterable[int]) -> list[bytes | None]:
-    """Return what ranks have left, in a spare; wait for them, or for the spare's own place."""
+    """In a spare, return what ranks have left. Wait for all of them or for the spare's place."""
     while True:
         left = [_left_by(engine, rank) for rank in ranks]
         if None not in left or engine.place_is_due():

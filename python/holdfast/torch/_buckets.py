@@ -1,9 +1,8 @@
-"""Have DDP's buckets lie in memory that all ranks add up in, so that their sums move no copies.
+"""Put DDP's buckets into memory that all ranks add up in, so that their sums need no copies.
 
-DDP allocates its buckets itself and shows them to nobody but the group that sums them. So each is
-moved when it is first summed: its storage, in place, so that DDP goes on with it and so do
-gradients that are views of it. What can not be moved is summed by way of copies, with the same
-bits.
+DDP allocates its buckets itself and shows them only to the group that sums them. So a bucket is
+moved when it is first summed. Its storage is replaced in place: DDP and gradients that are views of
+it go on using it. A bucket that can not be moved is summed by way of copies, with equal bits.
 """
 
 from __future__ import annotations
@@ -20,42 +19,42 @@ from torch import Tensor
 from holdfast import _core
 from holdfast._errors import Error
 
-_LEAST: Final = 1 << 16  # Bytes from which it is worth a file and a mapping.
+_LEAST: Final = 1 << 16  # Bytes. A smaller bucket is not worth a file and a mapping.
 _DTYPES: Final = (torch.float32, torch.float64)  # The others are not added up in place.
-_SHARED: Final = "/dev/shm"  # Where torch makes what _share_fd_cpu_() gives.
+_SHARED: Final = "/dev/shm"  # Where torch makes the files of _share_fd_cpu_().
 PRIVATE: Final = "_share_fd_cpu_"  # Pinned by test_torch_buckets.py.
 
 
 class Buckets:
-    """Those of all DistributedDataParallel modules of this process."""
+    """The buckets of all DistributedDataParallel modules of this process."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        """Expect none. `say` tells people, once, that nothing can be moved here."""
+        """Expect no bucket yet. `say` tells the user, once, if buckets can not be moved here."""
         self._say = say
         self._expected: Counter[int] = Counter()  # Numbers of elements.
-        # The storages are held: nothing else may come to lie at a registered address.
+        # Holds the storages, so that nothing else comes to lie at a registered address.
         self._moved: list[tuple[torch.UntypedStorage, _core.Memory]] = []
-        self._shared: dict[int, tuple[torch.UntypedStorage, int]] = {}  # And its file, by address.
+        self._shared: dict[int, tuple[torch.UntypedStorage, int]] = {}  # By address, with its file.
 
     def expect(self, sizes: list[int]) -> None:
-        """Take note of buckets by their numbers of elements; they are moved when they come."""
+        """Note the element counts of buckets. They are moved when they are first summed."""
         if hasattr(torch.UntypedStorage, PRIVATE):
             self._expected.update(sizes)
 
     @property
     def pending(self) -> bool:
-        """Whether there are any that did not come yet."""
+        """Whether some expected buckets have not been summed yet."""
         return bool(self._expected)
 
     @property
     def moved(self) -> list[int]:
-        """The addresses of those that were moved."""
+        """The addresses of the buckets that were moved."""
         return [memory.address for _, memory in self._moved]
 
     def move(self, tensor: Tensor, session: _core.Session | None) -> None:
-        """Move `tensor`'s storage if it is a bucket: one is summed by DDP's reducer, from C++.
+        """Move the storage of `tensor` if it is a bucket, which DDP's reducer sums from C++.
 
-        Without a session: only what can be done before; move() with one is to come.
+        Without a session, do the part that needs none; a later call with a session does the rest.
         """
         size = tensor.numel()
         if not self._expected.get(size) or _is_of_a_user():
@@ -84,7 +83,7 @@ class Buckets:
 
 
 def _is_of_a_user() -> bool:
-    """Whether a sum was asked for by dist.all_reduce(), not by the reducer in a backward pass."""
+    """Whether dist.all_reduce() asked for the sum, not the reducer in a backward pass."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals["__name__"].startswith("holdfast.torch."):
         frame = frame.f_back
@@ -93,9 +92,9 @@ def _is_of_a_user() -> bool:
 
 
 def _share(storage: torch.UntypedStorage) -> int:
-    """Have torch move a storage into a file of its own; return that."""
+    """Have torch move a storage into a file of its own; return the file."""
     disk = os.statvfs(_SHARED)
-    if disk.f_bavail * disk.f_frsize < 3 * storage.nbytes():  # Too little is SIGBUS in torch.
+    if disk.f_bavail * disk.f_frsize < 3 * storage.nbytes():  # With too little, torch dies.
         raise OSError(f"no room in {_SHARED} for {storage.nbytes()} bytes twice; enlarge it")
     file: int = storage._share_fd_cpu_()[0]
     return file
@@ -103,6 +102,6 @@ def _share(storage: torch.UntypedStorage) -> int:
 
 def _register(storage: torch.UntypedStorage, file: int, session: _core.Session) -> _core.Memory:
     memory = session.register(storage.nbytes(), storage.data_ptr())
-    # What torch has made is no more used, and this is what it hands on to other processes.
+    # torch hands this descriptor to other processes; the file that it stood for is unused now.
     os.dup2(memory.file, file, inheritable=False)
     return memory

@@ -11,11 +11,11 @@ from holdfast._abi import U64, lib
 
 
 class Copies:
-    """Copies of tensors, ready to be made; of dense ones as of bytes, past the caches."""
+    """Prepared copies of tensors. Dense tensors are copied as bytes, past the caches."""
 
     def __init__(self, targets: list[Tensor], sources: list[Tensor]) -> None:
         dense = [(t, s) for t, s in zip(targets, sources) if _is_dense(s)]
-        self._held = sources  # So that nothing else comes to lie at their addresses.
+        self._held = sources  # So that nothing else comes to lie there.
         self._count = len(dense)
         pointers, sizes = ctypes.c_void_p * self._count, ctypes.c_uint64 * self._count
         self._to = pointers(*(t.data_ptr() for t, _ in dense))
@@ -25,21 +25,21 @@ class Copies:
         self._targets, self._sources = [t for t, _ in others], [s for _, s in others]
 
     def make(self) -> None:
-        """Make them. Requires: the tensors lie where they lay."""
+        """Make the copies. Requires: the tensors still lie where they lay."""
         lib.hf_copy(self._count, self._to, self._from, self._bytes)
         if self._sources:
             torch._foreach_copy_(self._targets, self._sources)
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Whether a tensor's bytes are what it holds, in order, and can be read as they lie."""
-    if tensor.device.type != "cpu" or not tensor.data_ptr():  # The latter: one made of others.
+    """Whether a tensor's bytes are its elements, in order, and can be read directly."""
+    if tensor.device.type != "cpu" or not tensor.data_ptr():  # No address: made of others.
         return False
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def digests_of(tensors: list[Tensor]) -> ctypes.Array[ctypes.c_uint64]:
-    """Return 64 bits for each, that tell whether its bytes are the same."""
+    """Return for each tensor a digest of 64 bits over its bytes."""
     dense = [tensor.detach().contiguous() for tensor in tensors]
     count = len(dense)
     digests = (U64 * count)()

@@ -1,7 +1,7 @@
-"""Feed steps with batches, from any position: where a dead process stood, its successor goes on.
+"""Feed steps with batches from any position, so that a successor goes on where a process died.
 
-The order of an epoch is derived from (seed, epoch), and what a batch's loading draws from random
-generators from (seed, epoch, position), whichever process or worker of a loader loads it.
+The order of an epoch is derived from (seed, epoch). The random numbers that loading a batch draws
+are derived from (seed, epoch, position), whichever process or loader worker loads it.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ _AT_ONCE: Final = 1 << 20  # Indices, or batches of them, that are held at once.
 
 
 def length_of(source: Any) -> int | None:
-    """Return how many it has; None if it has no end, or does not know."""
+    """Return the length of `source`; None if it has no end or does not know its length."""
     try:
         return len(source)
-    except TypeError:  # Also of a batch sampler over a sampler without a length.
+    except TypeError:  # Also if a batch sampler's own sampler has no length.
         return None
 
 
 class _Ticket(NamedTuple):
-    """What a sampler gives instead of an index (or a batch of them)."""
+    """A sampler gives this instead of an index (or of a batch of indices)."""
 
     seed: Seeds
     what: Any
 
 
 class _Seeded(torch.utils.data.Dataset[Any]):
-    """A dataset that is asked by ticket."""
+    """A dataset that takes tickets as indices."""
 
     def __init__(self, dataset: Any) -> None:
         self.__dict__["_dataset"] = dataset
@@ -54,7 +54,7 @@ class _Seeded(torch.utils.data.Dataset[Any]):
         return many(ticket.what) if many else [self._dataset[i] for i in ticket.what]
 
     def __getattr__(self, name: str) -> Any:
-        # What a worker_init_fn does to get_worker_info().dataset goes to the dataset itself.
+        # A worker_init_fn that uses get_worker_info().dataset reaches the dataset itself.
         if name.startswith("__") or "_dataset" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.__dict__["_dataset"], name)
@@ -70,12 +70,12 @@ class _Seeded(torch.utils.data.Dataset[Any]):
 
 
 def _pieces(sampler: Any, seed: Seeds, skip: int) -> Iterator[list[Any]]:
-    """Yield what a sampler gives after `skip`; what it draws follows from `seed` alone.
+    """Yield what a sampler gives after `skip`. Its random draws follow from `seed` alone.
 
-    Not from when the loader asks: that is in a step, or before it where there are workers, and a
-    successor asks in another step. A usual order is taken at once; one by one what has no end, or
-    none that is ever reached (num_samples=10**10 is a common way to say so). A length is no
-    promise: there are samplers that estimate it, and a DataLoader takes all that they give.
+    They must not depend on when the loader asks. That is in a step, or before it if there are
+    workers, and a successor asks in another step. A usual order is taken at once. An order that has
+    no end, or never reaches it (num_samples=10**10 is common), is taken one by one. The length is
+    no promise: some samplers estimate it, and a DataLoader takes all that they give.
     """
     length = length_of(sampler)
     size = max(length - skip, 1) if length and length <= _AT_ONCE else 1  # Its end may draw, too.
@@ -96,7 +96,7 @@ def _pieces(sampler: Any, seed: Seeds, skip: int) -> Iterator[list[Any]]:
 
 
 class _Tickets:
-    """A sampler of tickets, from position `skip` on."""
+    """A sampler that gives tickets from position `skip` on."""
 
     def __init__(self, sampler: Any, seed: Seeds) -> None:
         self._sampler = sampler
@@ -116,17 +116,17 @@ class _Tickets:
 
 
 class Mark(NamedTuple):
-    """Where a source has come to: what has to be done with a new one, so that it is there.
+    """The position of a source, as the actions that bring a new source there.
 
-    After the last batch of an epoch a state does not say how the next one begins: some sources go
-    on there, some have to be asked once more, and some begin anew only if they had been iterated.
+    After the last batch of an epoch, a state does not say how the next epoch begins. Some sources
+    go on there, some have to be asked once more, and some begin anew only if they were iterated.
     """
 
-    state: Any  # To be loaded; None: as the source was made.
-    epochs: tuple[tuple[bool, int], ...] = ()  # Then: whether to the end, how often in a row.
+    state: Any  # Load this first; None: leave the source as it was made.
+    epochs: tuple[tuple[bool, int], ...] = ()  # Then iterate: (to the end?, how often).
 
     def then(self, to_end: bool) -> Mark:
-        """Where it is after an epoch of which one more batch is taken, and its end if `to_end`."""
+        """Return the mark after an epoch of one more batch, iterated to its end if `to_end`."""
         times = 1
         if self.epochs and self.epochs[-1][0] == to_end:
             times += self.epochs[-1][1]
@@ -137,9 +137,9 @@ class Feeder:
     """One source of batches."""
 
     def start(self, epoch: int, order: int, skip: int, state: Mark | None) -> Iterator[Any]:
-        """Iterate a pass of an epoch from position `skip`; the source has come to `state`.
+        """Iterate a pass of an epoch from position `skip`; the source stands at `state`.
 
-        What is drawn for it follows from `order`, a number of its own.
+        The random draws of the pass follow from `order`, a number of its own.
         """
         raise NotImplementedError
 
@@ -147,10 +147,10 @@ class Feeder:
         """Bring the source to where its epoch ended, without start()."""
 
     def recall(self, order: int, seeds: tuple[int, ...]) -> None:
-        """Know the program's seeds, with which a predecessor began a pass."""
+        """Take over the program's seeds with which a predecessor began this pass."""
 
     def lose(self) -> None:
-        """Let the source be brought to its mark again before its next epoch."""
+        """Have the source brought to its mark again before its next epoch."""
 
     def state(self) -> Any:
         """Return what start() needs besides the position, after the batch just given."""
@@ -158,26 +158,26 @@ class Feeder:
 
     @property
     def generators(self) -> list[torch.Generator]:
-        """What start() seeds, of the program's own."""
+        """The program's own generators that start() seeds."""
         return []
 
     def items(self) -> Any:
-        """Return what gives items by index, if any; each is to follow from its index alone."""
+        """Return what gives items by index, if any. An item must depend on its index alone."""
         return None
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The program's seeds for them, before start() or after it."""
+        """The program's seeds for these generators, the same before start() and after it."""
         return ()
 
     @property
     def may_be_kept(self) -> bool:
-        """Whether it serves all passes over a source, and does not hold that."""
+        """Whether it serves all passes over a source without holding on to the source."""
         return False
 
     @property
     def shows_its_end(self) -> bool:
-        """Whether the position alone tells if an epoch is over; else its next batch does."""
+        """Whether the position alone tells if an epoch is over. If not, the next batch does."""
         return True
 
     @property
@@ -192,7 +192,7 @@ class _Loader(Feeder):
     def __init__(self, loader: DataLoader[Any], seed: Seeds) -> None:
         self._seed = seed
         self._dataset = loader.dataset
-        self._loader = copy.copy(loader)  # Its own workers; the user's loader stays as it is.
+        self._loader = copy.copy(loader)  # With its own workers; the user's loader is untouched.
         fields = self._loader.__dict__
         fields["dataset"] = _Seeded(loader.dataset)
         fields["_iterator"] = None
@@ -231,7 +231,7 @@ class _Loader(Feeder):
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        # Every step seeds torch's own, the program did that before State.
+        # Every step reseeds torch's own generator. The program seeded it before State.
         common = torch.default_generator
         return tuple(self._seed.torch if g is common else seed_of(g) for g in self._generators)
 
@@ -245,7 +245,7 @@ class _Loader(Feeder):
 
 
 def _samplers_in(holder: Any) -> list[Any]:
-    """Return the samplers of a loader, and those that they name as theirs."""
+    """Return the samplers of a loader, and in turn the samplers of those."""
     found: list[Any] = []
     for name in ("sampler", "batch_sampler"):
         sampler = getattr(holder, name, None)
@@ -255,7 +255,7 @@ def _samplers_in(holder: Any) -> list[Any]:
 
 
 class _Indexed(Feeder):
-    """A list of batches, or anything else with a length and places."""
+    """A list of batches, or anything else with a length and indices."""
 
     def __init__(self, batches: Sequence[Any], seed: Seeds) -> None:
         self._batches = batches
@@ -272,13 +272,13 @@ class _Indexed(Feeder):
 
 
 class Whereabouts:
-    """Of a source with a position of its own; outlives its feeder."""
+    """Whether a source with its own position is at its mark. This outlives the feeder."""
 
-    is_there = False  # Where its mark says.
+    is_there = False  # At its mark.
 
 
 class _Stateful(Feeder):
-    """An iterable that can tell and take up its position (state_dict, load_state_dict)."""
+    """An iterable that can save and load its position (state_dict, load_state_dict)."""
 
     def __init__(self, source: Any, seed: Seeds, at: Whereabouts) -> None:
         self._source = source
@@ -314,18 +314,18 @@ class _Stateful(Feeder):
 
     @property
     def shows_its_end(self) -> bool:
-        return False  # One whose epochs follow each other may be where the next one begins.
+        return False  # The end of one epoch may be the beginning of the next.
 
 
 class Fetched:
-    """The batches of an epoch, each when it is wanted, or one before."""
+    """The batches of an epoch, each fetched when it is wanted or one step before."""
 
     def __init__(self, batches: Iterator[Any], prepare: Callable[[int], None]) -> None:
-        """`prepare(k)` is called before a batch is made, k steps before its own begins."""
+        """`prepare(k)` is called before a batch is fetched, k steps before its own step begins."""
         self._batches = batches
         self._prepare = prepare
         self._next: list[Any] = []  # At most one.
-        self._error: Exception | None = None  # In its place.
+        self._error: Exception | None = None  # Raised in its place.
         self._ended = False
 
     def __iter__(self) -> Iterator[Any]:
@@ -338,16 +338,16 @@ class Fetched:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether a batch was made, or the end seen, before it was wanted."""
+        """Whether a batch was fetched, or the end seen, before it was wanted."""
         return bool(self._next) or self._ended
 
     def is_over(self) -> bool:
-        """Whether nothing follows, in the step before it would."""
+        """Whether no batch follows. It is called one step before that batch would be wanted."""
         if not self._ended:
             try:
                 self._fetch(1)
             except Exception as error:
-                self._error = error  # The step that comes fails, not the one that is made.
+                self._error = error  # The next step fails, not the one under way.
         return self._ended
 
     def _fetch(self, before: int) -> None:
@@ -361,12 +361,12 @@ class Fetched:
 
 
 def tells_its_position(source: Any) -> bool:
-    """Whether what a user gave to steps() can be asked where it is."""
+    """Whether the source that a user gave to steps() can tell its position."""
     return hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
 
 
 def feeder_of(source: Any, seed: Seeds, at: Whereabouts | None = None) -> Feeder:
-    """Return the feeder for what a user gave to steps(); `at`: of an earlier one for the same."""
+    """Return the feeder for the user's source; `at` is from an earlier feeder of that source."""
     if tells_its_position(source):
         return _Stateful(source, seed, at or Whereabouts())
     if isinstance(source, DataLoader):

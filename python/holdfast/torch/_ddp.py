@@ -1,9 +1,9 @@
 """Give every DistributedDataParallel one bucket layout, in every process, from the first step on.
 
 DDP forms its buckets anew in the second step, in the order in which gradients became ready, and
-tells the others by two broadcasts. A process that joins later would do that alone. So the layout
-that DDP has computed at construction is made final at once, by the same private means, with the two
-broadcasts answered locally; all ranks compute the same one. Bits do not depend on the layout.
+tells the other ranks by two broadcasts. A process that joins later would do that alone. So the
+layout that DDP computed at construction, the same on all ranks, is made final at once. This uses
+DDP's own private calls and answers the two broadcasts locally. Bits do not depend on the layout.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PRIVATE: Final = (
     "_rebuild_buckets",
     "_get_zeros_like_grad_buckets",
 )
-REHEARSED: Final = ("prepare_for_forward", "prepare_for_backward")  # Of the reducer, too.
+REHEARSED: Final = ("prepare_for_forward", "prepare_for_backward")  # The reducer's, too.
 
 
 def find(model: torch.nn.Module) -> list[DistributedDataParallel]:
@@ -34,17 +34,17 @@ def find(model: torch.nn.Module) -> list[DistributedDataParallel]:
 
 
 def layout(ddp: Any) -> list[int]:
-    """Return the numbers of elements of the buckets."""
+    """Return how many elements each bucket has."""
     return [b.buffer().numel() for b in ddp.reducer._get_zeros_like_grad_buckets()]
 
 
 def begins_with(ddps: list[Any]) -> list[tuple[bool, list[int]]]:
-    """Return what else the next step of each depends on: to be the same when it is made again.
+    """Return what the next step of each depends on besides State, so that a replay has it, too.
 
-    Whether it will share its buffers in the next forward pass depends on the last one: not after
-    no_sync(). And gradients that lie in its buckets (gradient_as_bucket_view) are divided there by
-    the number of ranks, others multiplied by its inverse while they are copied there: other bits,
-    unless that number is a power of two.
+    First: whether DDP will share its buffers in the next forward pass. It does not after no_sync().
+    Second: which gradients lie in its buckets (gradient_as_bucket_view). DDP divides those by the
+    number of ranks. Others it multiplies by the inverse as it copies them into the buckets, which
+    gives other bits unless the number is a power of two.
     """
     return [(bool(ddp.require_forward_param_sync), _laid(ddp)) for ddp in ddps]
 
@@ -58,7 +58,7 @@ def _laid(ddp: Any) -> list[int]:
 
 
 def restore(ddps: list[Any], values: list[tuple[bool, list[int]]], engine: Engine) -> None:
-    """Let each go on as begins_with() said. Requires: no step is under way, gradients are back."""
+    """Put back what begins_with() returned. Requires: no step under way, gradients restored."""
     for ddp, (shares, laid) in zip(ddps, values):
         ddp.require_forward_param_sync = shares
         parameters = list(ddp.parameters())
@@ -67,7 +67,7 @@ def restore(ddps: list[Any], values: list[tuple[bool, list[int]]], engine: Engin
 
 
 def _lay(ddp: Any, parameters: list[Any], laid: list[int], engine: Engine) -> None:
-    """Have the gradients of those parameters lie in the buckets, which a backward pass shows."""
+    """Move the gradients of parameters `laid` into the buckets, which a backward pass shows."""
     gradients = [p.grad for p in parameters]
     for parameter in parameters:
         parameter.grad = None
@@ -103,8 +103,8 @@ def settle(ddp: Any, engine: Engine) -> None:
     _see_that_none_is_sparse(ddp.module)
     parameters = _summed(ddp)
     if ddp.static_graph:
-        # Once in its life a static graph sums up which parameters were used: in a process that
-        # joins later, too, when the others do not.
+        # A static graph sums up once in its life which parameters were used. A process that joins
+        # later does so, too, when the others do not.
         ddp.process_group.answer_used_map(len(parameters))
     elif ddp.find_unused_parameters:  # Such a layout never changes.
         if hasattr(ddp.reducer, PRIVATE[-1]):
@@ -170,7 +170,7 @@ def _force(ddp: Any, engine: Engine, parameters: list[torch.Tensor]) -> None:
 def _summed(ddp: Any) -> list[torch.Tensor]:
     """Return the parameters that DDP's reducer has, in its order.
 
-    To be left out, one of the outermost module would have to be named `.x`; torch names it `x`.
+    DDP never ignores a parameter `x` of the outermost module: it looks for `.x` in its list.
     """
     found = {
         id(parameter): parameter
@@ -184,10 +184,9 @@ def _summed(ddp: Any) -> list[torch.Tensor]:
 def rehearse(ddp: Any, engine: Engine) -> None:
     """Make a backward pass of zeros, whose sums are answered locally, and drop its gradients.
 
-    For a spare that waits: its buckets and gradients get their memory, and what runs for the first
-    time does so now, not in the first step of a recovery. Requires: settle(), an echo, no session.
-    Does nothing where somebody could see it: a gradient, a hook, a reducer that learns from its
-    first pass, or no_sync().
+    This is for a spare that waits. Its buckets and gradients get their memory now, and first uses
+    are paid now, not in the first step of a recovery. Requires: settle(), an echo, no session. No
+    pass is made if a gradient, a hook, a learning reducer or no_sync() would let it be noticed.
     """
     if not ddp.require_backward_grad_sync:
         return
@@ -203,7 +202,7 @@ def rehearse(ddp: Any, engine: Engine) -> None:
 
 
 def _pass_zeros(ddp: Any) -> bool:
-    """Make a backward pass of zeros that sums, within no_sync() too, if nobody can see it."""
+    """Make a backward pass of zeros with sums, even in no_sync(), if nothing would notice it."""
     parameters = _summed(ddp)
     learns = ddp.static_graph or ddp.find_unused_parameters or ddp.mixed_precision is not None
     if learns or ddp._comm_hooks or not getattr(ddp, "_has_rebuilt_buckets", False):

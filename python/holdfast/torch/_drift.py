@@ -1,8 +1,8 @@
-"""See that replicas stay equal: what DistributedDataParallel calls the same on all ranks.
+"""Check that replicas, the tensors that DistributedDataParallel keeps equal, stay equal.
 
-A parameter that one rank changes alone, or an optimizer that one rank steps otherwise, makes ranks
-drift apart. Each rank's digest is compared in the first step of a generation, at the end of each
-pass over data, and every k steps in between: k is chosen so that this takes a thousandth of a step.
+Ranks drift apart if one of them changes a parameter alone or steps its optimizer otherwise. Their
+digests are compared in the first step of a generation, at the end of each pass over data, and every
+k steps in between. k is chosen so that this costs a thousandth of the steps' time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Drift:
             for name, parameter in ddp.module.named_parameters()
             if name not in ddp.parameters_to_ignore
         }
-        self.next = 1  # The step in which to compare; all ranks have the same.
+        self.next = 1  # The next step in which to compare, the same on all ranks.
         self._said: set[str] = set()
         self._took = 0.0  # Seconds, of the last digest.
         self._began = time.perf_counter()
@@ -58,14 +58,14 @@ class Drift:
         now = time.perf_counter()
         step = max(began - self._began, 1e-6)
         cost = int(1e6 * (now - began) / step)
-        return int.from_bytes(whole, "little") | 1, cost  # 0: it was not asked for.
+        return int.from_bytes(whole, "little") | 1, cost  # 0 means no digest.
 
     def set_next(self, step: int, costs: list[int]) -> None:
-        """Choose when to compare again, from what all ranks say that it costs."""
+        """Choose when to compare again, from the costs that all ranks report."""
         self.next = step + min(max(1, round(max(costs) * 1e-6 / _SHARE)), _MOST)
 
     def name_the_first(self, session: Session, step: int) -> None:
-        """Say which tensor of which rank differs; end the job unless the user wants to go on."""
+        """Name the first tensor that differs and its rank; end the job unless the user goes on."""
         found = list(self._walk())
         mine = digests_of([tensor for _, tensor in found])
         given = exchange(session, bytes(mine))

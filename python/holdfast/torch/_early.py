@@ -1,10 +1,9 @@
-"""What the program exchanges before its State, kept as files in the job's folder until its end.
+"""Keep what the program exchanges before its State as files in the job's folder until its end.
 
-A process that replaces another runs the same lines when the others are long past them. It reads
-what they gave at their start, and what its predecessor gave stands for what it would give: so all
-processes of a rank are told the same, and nobody waits for a process that was lost here but for its
-successor. A spare, which has no rank yet, reads as the others do; what it would have given, it
-gives if it gets its rank before the rank has given that.
+A successor runs the same lines when the other ranks are long past them. It reads what they gave at
+their start, and what its predecessor gave stands for what it would give. So all processes of a rank
+get the same answers. If a process is lost here, the others wait for its successor only. A spare has
+no rank yet and reads as the others do. Once it has its rank, it gives what is still missing.
 """
 
 from __future__ import annotations
@@ -37,11 +36,10 @@ _SELDOM_S: Final = 0.02
 
 
 class Early:
-    """One process's part in it. Ranks are of the job here, `label` names their group.
+    """One process's part in these exchanges. Ranks are the job's; `label` names their group.
 
-    What is asked for gives False where the others did not exchange it and are past their States.
+    A call returns False if the others are past their States without that exchange. Not thread-safe.
     Errors: PeerError if a rank came to something else; WorldError if it did not come in time.
-    Not thread-safe.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -66,12 +64,12 @@ class Early:
         return self._take(name, "a broadcast", root, tensor)
 
     def send(self, label: str, to: int, block: Tensor) -> None:
-        """Give a block to one rank. A spare waits for its own."""
+        """Give a block to one rank. A spare waits for its own rank first."""
         rank = self._engine.rank
         self._give(self._begin(f"{label}-from-{rank}-to-{to}", "sent"), "a block", block)
 
     def receive(self, label: str, source: int, block: Tensor) -> Callable[[], bool]:
-        """Return what takes the block that `source` sent to this rank. A spare waits for it."""
+        """Return what takes the block from `source`. A spare waits for its own rank first."""
         own = self._engine.rank
         name = self._begin(f"{label}-from-{source}-to-{own}", "received")
         return lambda: self._take(name, "a block", source, block)
@@ -87,8 +85,7 @@ class Early:
     def end(self) -> None:
         """Say that this rank's State is made. Requires: the rank is known.
 
-        UserError: this process has exchanged more or less than its predecessor, so that what it
-        was told may have been meant for another question.
+        UserError: it exchanged more or less than its predecessor and may have got wrong answers.
         """
         if self._engine.worker.solo:
             return
@@ -99,13 +96,13 @@ class Early:
         write_whole(past, mine.encode())
 
     def leave(self) -> None:
-        """Say that this rank's program has ended well, and never made a State."""
+        """Say that this rank's program has ended well without ever making a State."""
         if not self._engine.worker.solo:
             self._left(self._engine.place.rank).touch()
 
     def file(self, name: str) -> Path:
-        """Return a file of this run in the job's folder; one that was killed may have left its."""
-        if self._engine.waits_spare:  # An agent's children share it.
+        """Return a file of this run in the job's folder; a killed run may have left its own."""
+        if self._engine.waits_spare:  # All children of an agent share it.
             folder = Path(os.environ["HOLDFAST_LIFELINE"]).parent
             return folder / f"{name}.{os.environ['HOLDFAST_RUN']}"
         return Path(self._engine.place.directory) / f"{name}.{self._engine.place.run_id}"
@@ -113,12 +110,12 @@ class Early:
     # ---- Inside ---------------------------------------------------------------------------------
 
     def _begin(self, label: str, part: str = "") -> str:
-        """Return the name of the next exchange of a group: they are told apart by their order."""
+        """Return the name of a group's next exchange: exchanges are numbered in their order."""
         self._made[label, part] += 1
         return f"exchange-{label}-{self._made[label, part]}"
 
     def _give(self, name: str, what: str, data: Tensor, by: int | None = None) -> None:
-        """Give a part; `by`: only as that rank."""
+        """Give this rank's part; with `by`, only if this is that rank."""
         raw = as_bytes(data)
         if self._engine.waits_spare:
             self._owed.append((name, what, raw, by))
@@ -126,7 +123,7 @@ class Early:
             self._write(name, what, raw)
 
     def _take(self, name: str, what: str, rank: int, into: Tensor) -> bool:
-        """Wait for the part of a rank."""
+        """Wait for the part of a rank. False: the rank is past its State and gave none."""
         file = self.file(f"{name}-of-{rank}")
         until = time.monotonic() + _limit_s()
         pause = _LOOK_EVERY_S
@@ -155,7 +152,7 @@ class Early:
                 f"before their States rank {rank} came to {given.decode()} of {len(raw)} bytes "
                 f"where this one has {what} of {into.nbytes}; all ranks run one program and "
                 "exchange the same in the same order"
-            )  # Of an own predecessor's objects, as a time or a name, the size may be another.
+            )  # A predecessor's own objects, such as a time or a name, may have another size.
         return True
 
     def _past(self, rank: int) -> Path:
@@ -165,7 +162,7 @@ class Early:
         return self.file(f"left-{rank}")
 
     def _see_whether_it_is_due(self) -> None:
-        """Take the place that this spare was given, and give what is then its to give."""
+        """Take the place if this spare was given one, then give the parts that it owes."""
         if self._engine.waits_spare and self._engine.place_is_due():
             _ = self._engine.place
         if not self._engine.waits_spare:
@@ -178,11 +175,11 @@ class Early:
                 self._write(name, what, raw)
 
     def _write(self, name: str, what: str, raw: bytes) -> None:
-        """Write what the others will read, whole; what a predecessor wrote they may have read."""
+        """Write a part atomically, unless a predecessor did: the others may have read that one."""
         rank = self._engine.place.rank
         whole = self.file(f"{name}-of-{rank}")
         if whole.exists() or self._past(rank).exists():
-            return  # The latter: its predecessor did not exchange this, and nobody will.
+            return  # The latter: its predecessor did not exchange this, so nobody will.
         try:
             write_whole(whole, what.encode() + b"\n" + raw)
         except OSError as error:
@@ -199,7 +196,7 @@ def as_bytes(tensor: Tensor) -> bytes:
 
 
 def fill(tensor: Tensor, raw: bytes) -> None:
-    """Write elements into a tensor of as many bytes, whatever autograd knows of it."""
+    """Write raw bytes into a tensor of the same size, unseen by autograd."""
     if not raw:
         return
     if tensor.is_contiguous():

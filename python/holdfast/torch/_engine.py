@@ -1,4 +1,4 @@
-"""Hold what one process has of its job: worker, session, and who answers collectives now."""
+"""Hold one process's side of its job: worker, session, and who answers collectives now."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Status = _core.Status
 
 
 def say(text: str) -> None:
-    """Write one line for people."""
+    """Write one line for the user."""
     print(f"holdfast: {text}", file=sys.stderr, flush=True)
 
 
@@ -59,21 +59,21 @@ class Engine:
         self.buckets: Final = Buckets(say)
         self.early: Final = Early(self)
         self.groups: weakref.WeakSet[HoldfastGroup] = weakref.WeakSet()
-        self.in_step = False  # Between the start and the end of a step of the user's.
+        self.in_step = False  # Within a step of the user's.
         self.marked = False  # An echo was given in this step.
         self.too_late = ""  # Why nothing can be exchanged any more: another rank has ended.
-        self.asked = False  # Between the last step and the next: the others gave an answer.
-        self.guessed = False  # The same, and this process gave it itself.
+        self.asked = False  # Since the last step, the other ranks answered a collective.
+        self.guessed = False  # Since the last step, this process answered one by itself.
         self.echoing = 0  # > 0: collectives are answered locally, whatever the phase.
         self.armed: deque[torch.Tensor] = deque()  # What the next broadcasts are answered with.
-        self.rehearsing = False  # A backward pass of a spare that waits, echoes all through.
+        self.rehearsing = False  # In a waiting spare's backward pass, which gets only echoes.
         self.creating = False  # torch is making the default group.
-        self.own_use = 0  # > 0: optimizers that step are ours.
+        self.own_use = 0  # > 0: optimizer steps are ours, not the program's.
         self.warned: set[str] = set()
-        self.meet: Callable[[], None] = lambda: None  # Begin a step with the others, of State.
-        # Given the seeds of this process at its State, and those of its rank's first one.
+        self.meet: Callable[[], None] = lambda: None  # State's: begin a step with all.
+        # Called with the seeds of this process at its State and those of its rank's first one.
         self.see_beginning: Callable[[Any, Any], None] = lambda mine, first: None
-        self.at_end: list[Callable[[], None]] = []  # Of the training; then nothing is kept.
+        self.at_end: list[Callable[[], None]] = []  # Called as the training ends.
         self.see_that_it_was_done: Callable[[], None] = lambda: None
         self.observer: Any = observer_factory(self)
         self._place: _core.Place | None = None
@@ -83,14 +83,14 @@ class Engine:
 
     @property
     def place(self) -> _core.Place:
-        """Wait for the rank."""
+        """The place of this process in the job. A spare waits for it."""
         if self._place is None:
             self._place = self._job.place
         return self._place
 
     @property
     def rank(self) -> int:
-        """The own rank; waits for it in a spare, but for one that is bound to a rank."""
+        """The own rank. A spare waits for it, unless it is bound to a rank."""
         bound = self.worker.bound_rank if self.waits_spare else None
         return self.place.rank if bound is None else bound
 
@@ -120,21 +120,21 @@ class Engine:
     @property
     def first_start(self) -> bool:
         """Whether the other ranks start at the same time as this one. Never waits for a spare."""
-        # One that was started again by hand has no number of its attempt.
+        # A process that was restarted by hand has no attempt number.
         return not self._spare and self.place.attempt <= 1 and not self.early.succeeds
 
     # ---- The session ----------------------------------------------------------------------------
 
     def open(self, private_bytes: int) -> _core.Session:
         """Open the state of this rank."""
-        _ = self.place  # A spare waits here; whatever asks for its rank afterwards is told it.
+        _ = self.place  # A spare waits here. From now on its rank is known.
         self.early.end()
         self.session = self.worker.open(private_bytes=private_bytes, own_private=True)
         self.session.end_on_exit()
         return self.session
 
     def set_phase(self, phase: Phase) -> None:
-        """Change who answers."""
+        """Change who answers collectives."""
         self.phase = phase
         for group in self.groups:
             group.forget()
@@ -145,7 +145,7 @@ class Engine:
             pass  # A callback of one group may have started a sum of another.
 
     def settle(self) -> None:
-        """Drain, then raise the first of what went wrong."""
+        """Drain, then raise the first error."""
         self.drain()
         first: BaseException | None = None
         for group in list(self.groups):
@@ -158,7 +158,7 @@ class Engine:
 
     @contextmanager
     def echo(self, *armed: torch.Tensor) -> Iterator[None]:
-        """Answer collectives locally; broadcasts with `armed`, as long as there are any."""
+        """Answer collectives locally; answer broadcasts with `armed` as long as there are any."""
         self.echoing += 1
         self.armed.extend(armed)
         try:
@@ -168,7 +168,7 @@ class Engine:
             self.armed.clear()
 
     def cut_short(self, status: int) -> None:
-        """Take note of a collective that was not completed; return if it is to give an echo."""
+        """Note a collective that was not completed. Return if it gets an echo, else raise."""
         text = _core.last_error()
         if status == Status.MISMATCH:
             raise PeerError(
@@ -190,7 +190,7 @@ class Engine:
         )
 
     def see_that_no_step_is_open(self, what: str) -> None:
-        """Raise if `what`, which makes a step, stands within another."""
+        """Raise if `what`, which makes a step, is called within another step."""
         if self.in_step:
             raise UserError(
                 f"`{what}` within a step, as is each of state.steps(...): that goes on until its "
@@ -198,7 +198,7 @@ class Engine:
             )
 
     def see_that_others_are_there(self) -> None:
-        """Raise if another rank has ended, as long as there is something to exchange with it."""
+        """Raise if another rank has ended while there is still something to exchange with it."""
         if self.too_late:
             raise PeerError(
                 f"{self.too_late}; make the same steps on all ranks, and let all meet before any "
@@ -206,7 +206,7 @@ class Engine:
             )
 
     def note_between(self) -> None:
-        """Take note of a collective between steps, whose result the program may go by."""
+        """Note a collective between steps whose result may decide what the program does."""
         if self.session is not None and not self.in_step and not self.own_use:
             self.guessed |= self.phase is Phase.CATCHING_UP
             self.asked |= self.phase is Phase.LIVE
@@ -218,7 +218,7 @@ class Engine:
             say(text)
 
     def finish(self) -> None:
-        """Before the training ends well. UserError: it is not over."""
+        """Prepare for the good end of the training. UserError: it is not over."""
         if self.phase is Phase.EARLY and self.session is None and not self.waits_spare:
             self.early.leave()
         self.drain()  # While there is a session.
@@ -252,10 +252,10 @@ class Engine:
 
 
 class Unobserved:
-    """Looks on at nothing, where `holdfast verify` has put no observer in its place."""
+    """An observer that does nothing, unless `holdfast verify` puts its own in its place."""
 
     def __init__(self, engine: Engine) -> None:
-        """Forget it."""
+        """Ignore the engine."""
 
     def __getattr__(self, name: str) -> Callable[..., bool]:
         return lambda *_: False
@@ -286,7 +286,7 @@ def _no_update_before_state(optimizer: torch.optim.Optimizer, *_: Any) -> None:
 def _finish_when_the_program_ends(engine: Engine) -> None:
     """Have the engine finish at an exit without an error.
 
-    Python does not say with which code it ends. The C library does: the session is ended by that,
+    Python does not tell its exit code, but the C library does. So the C library ends the session,
     after all of Python's own exit handlers (Session.end_on_exit).
     """
     owner = os.getpid()
@@ -300,6 +300,6 @@ def _finish_when_the_program_ends(engine: Engine) -> None:
         except UserError as error:
             print(f"holdfast: {error}", file=sys.stderr, flush=True)
             sys.stdout.flush()
-            os._exit(1)  # An exception here would leave the code of a good end.
+            os._exit(1)  # After an exception here the exit code would be 0.
 
     atexit.register(at_exit)

@@ -19,12 +19,12 @@ from holdfast.torch._work import Done, Later, Started
 
 @runs_as_it_is
 class Exchanges(Member):
-    """What a group does besides reductions, broadcasts and gathers for all."""
+    """The operations of a group besides reductions, broadcasts and all-gathers."""
 
     def _exchange(
         self, send: Tensor, send_counts: list[int], receive: Tensor, receive_counts: list[int]
     ) -> None:
-        """Send blocks of so many elements to each rank; both tensors are dense."""
+        """Send each rank a block of `send_counts` elements; both tensors are dense."""
         if self._exchange_early(send, send_counts, receive, receive_counts):
             return
         group = self._group()
@@ -72,7 +72,7 @@ class Exchanges(Member):
         input_splits: list[int],
         opts: Any = None,
     ) -> Done:
-        """Send block i to rank i; splits count in rows, none: equal blocks."""
+        """Send block i to rank i. Splits count rows; without them, blocks are equal."""
         to, of = counts(input, input_splits, self._size), counts(output, output_splits, self._size)
         receive = output if output.is_contiguous() else torch.empty_like(output)
         self._exchange(as_dense(input), to, receive, of)
@@ -131,7 +131,7 @@ class Exchanges(Member):
     # ---- From one to one ------------------------------------------------------------------------
 
     def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> Done:
-        """Start to send; the n-th send to a rank with a tag meets its n-th receive with that."""
+        """Start to send. The n-th send to a rank with a tag meets its n-th receive with it."""
         dense = as_dense(tensors[0])
         if (early := self._early(0)) is not None:
             early.send(self._tagged(tag), self._ranks[to], dense)
@@ -163,7 +163,7 @@ class Exchanges(Member):
         )
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Done:
-        """Refuse."""
+        """Refuse, since this is not offered."""
         raise UserError("recv() without a source is not offered by holdfast; name the source rank")
 
     def _tagged(self, tag: int) -> str:

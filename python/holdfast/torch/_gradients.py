@@ -1,8 +1,8 @@
-"""Whether the gradients that a step leaves behind matter to the next one.
+"""Find out whether the gradients that a step leaves behind matter to the next one.
 
-They do not where the program drops them before it uses them again, as with `zero_grad()` in each
-step; then they need not be copied. A program that never does so, or not in every step, goes on with
-them, so an image has to hold them. The first steps of a job show which of both it is.
+They do not matter if the program drops them before it uses them again, as with `zero_grad()` in
+each step. Then they need not be copied. A program that does not drop them in every step goes on
+with them, so an image has to hold them. The first steps of a job show which kind it is.
 """
 
 from __future__ import annotations
@@ -17,36 +17,33 @@ from holdfast._errors import UserError
 from holdfast.torch._kept import Kept
 from holdfast.torch._optimizers import local, parameters_of
 
-_ENOUGH: Final = 2  # One after the other: whoever drops them in every second step is found out.
+_ENOUGH: Final = 2  # In a row, since a program may drop them in every second step.
 
 
 class Gradients:
     """Watches what becomes of the gradients that were there when a step with an update ended."""
 
     def __init__(self, kept: Kept) -> None:
-        """Take the models' parameters, all of which are known by now; watch() is to come.
-
-        A spare makes a backward pass before, on parameters that nobody watches.
-        """
+        """Take the models' parameters. Call watch() after the backward pass that a spare makes."""
         self._parameters = [tensor for key, tensor in kept.walk(False) if key[0] == "model"]
         self._places = {id(parameter): i for i, parameter in enumerate(self._parameters)}
-        self._drops = 0  # Steps, one after the other, that dropped all.
+        self._drops = 0  # Steps in a row that dropped all.
         self._needed = False
-        self._zeroed = False  # Not dropped as None: parameters without new ones are updated, too.
-        # By the parameter's place: what was left, held so that nothing else comes to lie there.
+        self._zeroed = False  # In place, not to None: parameters without new ones are updated, too.
+        # By the parameter's place: the gradient left, held so that nothing else comes to lie there.
         self._left: dict[int, Tensor] = {}
-        self._updated = False  # By the last step that ended.
-        self._looked = False  # In the step under way, at any.
+        self._updated = False  # The last step that ended made an update.
+        self._looked = False  # At any gradient, in the step under way.
         self._hooks: list[Any] = []
 
     def _is_known(self) -> bool:
         return self._needed or self._drops >= _ENOUGH
 
     def _watch(self) -> None:
-        """Look at plain parameters before a backward pass adds to them; until all is known.
+        """Look at plain parameters before a backward pass adds to them, until all is known.
 
-        DDP lets a new gradient lie where the dropped one lay, so its address would not tell.
-        Those of FSDP are set by FSDP, elsewhere if they were dropped.
+        DDP puts a new gradient where the dropped one was, so its address would not tell. FSDP sets
+        its own gradients, at another address if they were dropped.
         """
         if self._is_known():
             self._unwatch()
@@ -84,7 +81,7 @@ class Gradients:
             self._zeroed = True
 
     def see_update(self, optimizer: torch.optim.Optimizer) -> None:
-        """Look at those that an optimizer has used and that no backward pass came to."""
+        """Look at gradients that an optimizer has used and that no backward pass came to."""
         if not self._left:
             return
         for parameter in parameters_of(optimizer):
@@ -95,7 +92,8 @@ class Gradients:
             now = parameter.grad
             if now is None or local(now).data_ptr() != local(before).data_ptr():
                 continue
-            # As well if it was zeroed in place and filled again, which nobody can tell then.
+            # This includes one that was zeroed in place and filled again: nobody can tell these
+            # apart.
             self._see_left(now)
 
     def end_step(self, has_updated: bool) -> bool:
@@ -126,7 +124,7 @@ class Gradients:
         return self._drops, self._needed, self._zeroed, self._updated, zeroed
 
     def restore(self, objects: Any) -> None:
-        """Go on from an image whose gradients are there again, if it holds any; watch() is next."""
+        """Go on from an image whose gradients, if any, are restored already. Call watch() next."""
         self._drops, self._needed, self._zeroed, self._updated, zeroed = objects
         self._looked = False
         for i in zeroed:
@@ -135,7 +133,7 @@ class Gradients:
         self._unwatch()
 
     def watch(self) -> None:
-        """Look at them from here on, as they are now."""
+        """Watch the gradients from here on, as they are now."""
         self._left.clear()
         if self._updated:
             self._left = {i: p.grad for i, p in enumerate(self._parameters) if p.grad is not None}

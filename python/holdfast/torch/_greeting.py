@@ -1,4 +1,4 @@
-"""What all ranks tell each other when a generation begins, before its first step."""
+"""Let all ranks tell each other, before the first step of a generation, how they stand."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from holdfast._errors import LeftError, MarkedError, PeerError
 
 
 class Hello(NamedTuple):
-    """What a rank tells of itself."""
+    """A rank tells this about itself."""
 
-    restarted: int  # It comes from where the program begins.
+    restarted: int  # It comes from the beginning of the program.
     behind: int  # It has not come to the step of the others yet.
     shapes: bytes  # A digest of what it keeps.
     version: int
 
 
 class Again(NamedTuple):
-    """What it tells in the first step of all."""
+    """A rank tells this in the first step that all make together."""
 
     asked: int  # The others gave it an answer since the last step.
     guessed: int  # It gave itself one.
@@ -33,9 +33,9 @@ _AGAIN: Final = struct.Struct("<4Q")
 
 
 def greet(session: Session, mine: Hello) -> list[Hello] | None:
-    """Return what all tell, in rank order; None: a fault came.
+    """Tell the others `mine`; return what all tell, in rank order. None: a fault came.
 
-    Errors: PeerError if one keeps other things.
+    Errors: PeerError if a rank keeps other things.
     """
     given = exchange(session, _HELLO.pack(*mine))
     if given is None:
@@ -54,10 +54,10 @@ def greet(session: Session, mine: Hello) -> list[Hello] | None:
 
 
 def greet_again(session: Session, own: Again, what: str) -> bool:
-    """See, in the first step of all, that nobody goes by answers that it gave itself.
+    """Check, in the first step that all make, that no rank relies on answers it gave itself.
 
-    False: a fault came. A replacement that made again what the program does between steps, as an
-    evaluation, asked while the others had their answers already. `what` this rank begins.
+    A successor may repeat what the program does between steps, such as an evaluation, when the
+    others already have their answers. `what`: what this rank begins. False: a fault came.
 
     Errors: PeerError if a rank begins something else.
     """
@@ -68,7 +68,7 @@ def greet_again(session: Session, own: Again, what: str) -> bool:
     all_asked, all_guessed, all_behind, begun = zip(*_AGAIN.iter_unpack(given))
     if any(all_guessed) and (any(all_asked) or all(all_behind)):
         with suppress(MarkedError):
-            # Who ends now must not cut short what told the others.
+            # A rank that ends now must not cut short the exchange that tells the others.
             session.world.all_gather(mine, len(mine), given)
         raise MarkedError(
             "a process was lost after the ranks exchanged something between two steps, which its "

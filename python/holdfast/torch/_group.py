@@ -1,6 +1,6 @@
 """The c10d backend "holdfast": a process group that lives on, as a new generation, after a fault.
 
-A collective never fails inside a step: one that a fault cuts short completes with an echo, the
+A collective never fails inside a step. If a fault cuts it short, it completes with an echo, the
 result as if every rank had sent what this one sent, and the step will be void. All sums are in rank
 order, ((r0 + r1) + r2) + ..., so their bits depend neither on buckets nor on timing.
 """
@@ -44,7 +44,7 @@ class HoldfastGroup(Exchanges):
     # ---- Reductions -----------------------------------------------------------------------------
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None, timeout: Any = None) -> Done:
-        """Reduce in place; a large one that need not be complete at once, beside the caller."""
+        """Reduce in place. Large tensors that may be complete later are reduced on a thread."""
         op = ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
         tensors = [tensors] if isinstance(tensors, Tensor) else tensors
         if self._engine.buckets.pending:
@@ -61,7 +61,7 @@ class HoldfastGroup(Exchanges):
         return Done(tensors)
 
     def _move(self, tensors: list[Tensor]) -> None:
-        """Have DDP's buckets lie where all ranks add up in them; only the world does."""
+        """Move DDP's buckets into memory that all ranks add up in. Only the world group does."""
         engine = self._engine
         if self.label != "world" or self._size == 1:
             return
@@ -71,7 +71,7 @@ class HoldfastGroup(Exchanges):
                 engine.buckets.move(tensor, engine.session)
 
     def _may_run_beside(self, tensors: list[Tensor]) -> bool:
-        """Whether a thread is worth its switches, and an error can wait for the step's end."""
+        """Whether a thread saves time, and an error can wait for the end of the step."""
         engine = self._engine
         if not engine.in_step or engine.phase is not Phase.LIVE or engine.echoing:
             return False
@@ -139,7 +139,7 @@ class HoldfastGroup(Exchanges):
     def _echo(self, out: Tensor, mine: Tensor | None, kind: Any) -> None:
         """Fill `out` as if every rank had sent `mine`.
 
-        None: with whatever `out` holds, a sum or this rank's own part by part, made finite.
+        With None, keep what `out` holds, here a sum and there this rank's own, but make it finite.
         """
         if mine is None:
             torch.nan_to_num_(out, 0.0, 0.0, 0.0)
@@ -147,10 +147,7 @@ class HoldfastGroup(Exchanges):
             out.copy_(fold(kind, [mine] * self._size))
 
     def _early_parts(self, what: str, mine: Tensor, kind: Any = None) -> list[Tensor] | None:
-        """Return what the ranks gave to a call of the program's own before their States.
-
-        `kind`: of the reduction, which has to be the same.
-        """
+        """Return what the ranks gave to this call before their States. All have the same `kind`."""
         if (early := self._early(mine.nbytes)) is None:
             return None
         if kind is not None:
@@ -280,7 +277,7 @@ class HoldfastGroup(Exchanges):
             tensor.copy_(dense)
 
     def _gather(self, mine: Tensor, everyone: Tensor) -> None:
-        """Fill the rows of `everyone`."""
+        """Fill the rows of `everyone` with what each rank gave."""
         rows = everyone.detach().view(self._size, -1)
         if (parts := self._early_parts("an all-gather", mine.reshape(-1))) is not None:
             rows.copy_(torch.stack(parts))

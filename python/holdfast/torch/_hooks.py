@@ -1,6 +1,6 @@
-"""Keep what torch's own communication hooks of DDP have between steps, as PowerSGD's errors.
+"""Keep what torch's own DDP communication hooks hold between steps, such as PowerSGD's errors.
 
-Their states can be pickled, and have no state_dict(); the groups in them are each process's own.
+Their states can be pickled but have no state_dict(). Each process has its own groups in them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def is_hook_state(thing: Any) -> bool:
 
 
 class HookState:
-    """Such a state, in the form of what State keeps."""
+    """The state of a hook, with the state_dict() that State asks for."""
 
     def __init__(self, state: Any) -> None:
         """Hold it."""
@@ -41,9 +41,9 @@ class HookState:
 
 
 def see_that_hooks_are_kept(ddps: list[Any], others: dict[str, Any]) -> int:
-    """Refuse states of hooks that nobody keeps; return the bytes that those kept may come to.
+    """Refuse states of hooks that are not kept. Return the bytes that the kept ones may reach.
 
-    They hold about as much as the gradients of their model, from some step on.
+    From some step on, they hold about as much as the gradients of their model.
     """
     kept = [thing.state for thing in others.values() if isinstance(thing, HookState)]
     room = 0

@@ -1,8 +1,7 @@
 """Keep everything that a step depends on as one image of bytes, and bring it back.
 
 An image describes itself: a plan (which tensor lies where), the pickled rest, the tensors. The plan
-may change from step to step, as when an optimizer makes its state in the first; only the capacity
-is fixed.
+may change, as when an optimizer makes its state in the first step. Only the capacity is fixed.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ class Image:
         self._start = _HEADER.size + max(_LEAST_OBJECTS, 1 << (room - 1).bit_length())
         self._start += -self._start % ALIGN
         total = self._start + size + (1 << 20)
-        self.bytes = total + -total % (1 << 20)  # What is not used takes no memory.
+        self.bytes = total + -total % (1 << 20)  # Unused bytes take no memory.
 
     def agree(self, path: Path) -> None:
-        """Be as large as this rank's first process was; `path`: where it says so, or this one.
+        """Take the size that this rank's first process wrote to `path`, or write it as the first.
 
         What is kept besides tensors may be larger or smaller by now, as when it was loaded.
         """
@@ -88,7 +87,7 @@ class Image:
         _HEADER.pack_into(view, 0, _MAGIC, len(plan.pickled), len(rest), 0)
 
     def write_again(self, old: memoryview, new: memoryview, changes: dict[str, Any]) -> None:
-        """Fill an image with what another one holds, but for some of its objects."""
+        """Fill an image with the contents of another one, but change some of its objects."""
         _, plan_size, rest_size, _ = _HEADER.unpack_from(old, 0)
         at = _HEADER.size + plan_size
         places = pickle.loads(old[_HEADER.size : at])

@@ -47,17 +47,17 @@ class Kept:
         self.others: dict[str, Any] = {}
         self.vars: dict[str, Any] = {}  # Of all state.vars(...).
         self.fed: set[str] = set()  # Those of `others` whose position steps() looks after.
-        self.room = 0  # What they may grow by, beyond the usual.
+        self.room = 0  # Bytes that they may grow by, beyond the usual.
         self.parameters: list[tuple[Key, Tensor]] = []
         self._buffers: list[tuple[Key, torch.nn.Module, str]] = []
-        self._groups: dict[str, int] = {}  # Of parameters, by optimizer.
+        self._groups: dict[str, int] = {}  # How many groups of parameters, by optimizer.
         self._extras: dict[str, torch.nn.Module] = {}  # Modules with get_extra_state().
         self._modules: dict[int, torch.nn.Module] = {}  # All, by id.
         self._storages: set[int] = set()  # Addresses of all that is kept.
         self._whole: dict[int, torch.Size] = {}  # Of parameters that each rank has another part of.
 
     def add(self, name: str, thing: Any) -> None:
-        """Take something up."""
+        """Begin to keep something."""
         if name in {*self.models, *self.optimizers, *self.tensors, *self.others}:
             raise UserError(f"two things are kept under the name `{name}`; names must differ")
         if isinstance(thing, torch.nn.Module):
@@ -86,7 +86,7 @@ class Kept:
             )
 
     def name_of(self, thing: Any) -> str | None:
-        """Return the name under which a thing of the user's is kept."""
+        """Return the name under which `thing` is kept."""
         return next((name for name, known in self.others.items() if known is thing), None)
 
     def _add_model(self, name: str, model: torch.nn.Module) -> None:
@@ -94,7 +94,7 @@ class Kept:
         self._whole.update(whole_shapes(model))
         for key, parameter in model.named_parameters():
             _see_that_it_has_bytes(f"parameter `{key}`", parameter)
-            # The objects of now: FSDP puts others into the module during a step.
+            # These very objects: FSDP puts others into the module during a step.
             self.parameters.append((("model", name, key), parameter))
         seen: set[int] = set()
         for prefix, module in model.named_modules():
@@ -122,7 +122,7 @@ class Kept:
                 )
 
     def see_that_an_optimizer_is_kept(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Refuse one that updates what is kept, and whose own state nobody keeps. False: others."""
+        """Refuse one that updates what is kept and is not kept itself. False: it updates others."""
         if any(optimizer is known for known in self.optimizers.values()):
             return True
         parameters = {id(tensor) for _, tensor in self.parameters}
@@ -130,7 +130,7 @@ class Kept:
             return False
         if any(optimizer.state is known.state for known in self.optimizers.values()):
             return True  # The inside of a wrapper that State was given.
-        for thing in self.others.values():  # A scheduler knows its optimizer, and does not keep it.
+        for thing in self.others.values():  # A scheduler knows its optimizer but does not keep it.
             if isinstance(thing, torch.optim.lr_scheduler.LRScheduler):
                 continue
             if any(part is optimizer for part in getattr(thing, "__dict__", {}).values()):
@@ -159,7 +159,7 @@ class Kept:
     # ---- Tensors --------------------------------------------------------------------------------
 
     def walk(self, with_gradients: bool) -> Iterator[tuple[Key, Tensor]]:
-        """Yield every tensor of the state, in the same order as long as there are the same."""
+        """Yield every tensor of the state. The order is the same while the tensors are the same."""
         yield from self.parameters
         yield from self._buffers_now()
         for name, tensor in self.tensors.items():
@@ -194,8 +194,8 @@ class Kept:
     def room_of_tensors(self) -> tuple[int, int]:
         """Return an upper bound of all tensors' bytes, the same on all ranks, and how many.
 
-        Of an optimizer all that it will have counts, whatever it has by now: a process that
-        replaces another may have loaded from a snapshot what that one made in its first step.
+        An optimizer counts with all the state that it will have, whatever it has by now. A
+        successor may have loaded from a snapshot what its predecessor made in its first step.
         """
 
         def size(tensor: Tensor) -> int:
@@ -209,7 +209,7 @@ class Kept:
         return fixed + sum(size for size, _ in made), count + sum(n for _, n in made)
 
     def shapes(self) -> str:
-        """Return a digest of what has to be the same on all ranks."""
+        """Return a digest of the parameters and optimizers, which all ranks must have alike."""
         digest = hashlib.blake2b(digest_size=16)
         for key, parameter in self.parameters:
             shape = tuple(self._whole.get(id(parameter), parameter.shape))
@@ -262,7 +262,7 @@ class Kept:
             "others": others,
             "kinds": kinds,
             "extras": {name: module.get_extra_state() for name, module in self._extras.items()},
-            # A program that unfreezes in one epoch does not do so again in a later one.
+            # A program that unfreezes parameters in one epoch does not do so again later.
             "requires_grad": [parameter.requires_grad for _, parameter in self.parameters],
             "training": [module.training for module in self._modules.values()],
             "vars": self._pickled_vars(),
@@ -273,7 +273,7 @@ class Kept:
         return see_that_it_fits(self.vars) if self.vars else b""
 
     def digests(self) -> dict[str, bytes]:
-        """Return what tells by name whether anything but a tensor has changed."""
+        """Return a digest for each name, without tensors, to see what has changed."""
         objects = self.objects()
         parts = {
             **objects["groups"],
@@ -290,7 +290,7 @@ class Kept:
         return {**self.digests(), **counts}
 
     def fingerprints(self) -> dict[str, Any]:
-        """Return what tells by name whether anything has changed, tensors too."""
+        """Return a fingerprint for each name, tensors included, to see what has changed."""
         found = list(self.walk(False))
         digests = digests_of([local(tensor) for _, tensor in found])
         names = (".".join(map(str, key[1:])) for key, _ in found)
@@ -303,7 +303,7 @@ class Kept:
         objects: dict[str, Any],
         with_gradients: bool = True,
     ) -> None:
-        """Bring everything to what an image holds: local parts of those that are `distributed`."""
+        """Bring everything to what an image holds: for `distributed` keys, the local parts."""
         known = dict(self.parameters)
         known.update(self._buffers_now())
         known.update((("kept", name), tensor) for name, tensor in self.tensors.items())
@@ -332,10 +332,9 @@ class Kept:
         self._put_back_all(objects)
 
     def undo_of_an_evaluation(self) -> Callable[[], None]:
-        """Return what brings buffers and the modules' modes back to what they are now."""
+        """Return a function that sets buffers and the modules' modes to what they are now."""
         buffers = [(buffer, buffer.clone()) for _, buffer in self._buffers_now()]
-        # The latter: whether DDP shares its buffers in its next pass, which one without gradients
-        # changes.
+        # The latter, whether DDP shares its buffers next, changes in a pass without gradients.
         names = ("training", "require_forward_param_sync")
         modes = [(m, n, vars(m)[n]) for m in self._modules.values() for n in names if n in vars(m)]
 

@@ -1,4 +1,4 @@
-"""Be a process group in torch's eyes: ranks, names, and who answers collectives at the moment."""
+"""A process group in torch's eyes: ranks, names, and who answers collectives at the moment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Member(_Base):  # type: ignore[misc]
     """A process group as torch knows it, and who answers its collectives now."""
 
     def __init__(self, engine: Engine, rank: int, size: int, name: str, ranks: list[int]) -> None:
-        """`ranks`: of the job, in the group's order."""
+        """`ranks` are those of the job, in the group's order."""
         super().__init__(rank, size)
         self._engine = engine
         self._own_rank = rank
@@ -46,7 +46,7 @@ class Member(_Base):  # type: ignore[misc]
     # ---- Who answers ----------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """Find out anew who answers."""
+        """Forget who answers; the next collective finds out anew."""
         self._handle = 0
 
     def answer_used_map(self, elements: int) -> None:
@@ -54,7 +54,7 @@ class Member(_Base):  # type: ignore[misc]
         self._used_map = elements
 
     def _group(self, answers: bool = True) -> int:
-        """Return the hf_group*, 0 for an echo. `answers`: the program may go by the result."""
+        """Return the hf_group*, 0 for an echo. `answers`: the program may depend on the result."""
         engine = self._engine
         if answers and not engine.echoing:
             engine.note_between()
@@ -63,13 +63,13 @@ class Member(_Base):  # type: ignore[misc]
             return 0
         if self._handle:
             return self._handle
-        if engine.too_late:  # Who has ended was at its barriers.
+        if engine.too_late:  # The rank that has ended had passed its barriers.
             if answers:
                 engine.see_that_others_are_there()
             return 0
         if engine.phase is Phase.CATCHING_UP:
             if _wants_objects_of_another(sys._getframe(1)):
-                engine.meet()  # Who asked them already ends too, so that all ask again.
+                engine.meet()  # Ranks that have asked already end too, so that all ask again.
                 raise UserError(_NO_OBJECTS)
             return 0
         if engine.phase is Phase.EARLY:
@@ -89,10 +89,10 @@ class Member(_Base):  # type: ignore[misc]
         return self._handle
 
     def _early(self, size: int) -> Early | None:
-        """Return who answers a call of the program's own before its State; None: _group().
+        """Return who answers a call of the program's own before its State; None: _group() does.
 
-        `size`: in bytes, the same in all ranks. What frameworks exchange there is large, and State
-        gives it to a replacement.
+        `size`: in bytes, equal in all ranks. Frameworks exchange large things, which State
+        restores.
         """
         engine = self._engine
         if engine.phase is not Phase.EARLY or engine.echoing or self._size == 1 or size > LIMIT:
@@ -101,7 +101,7 @@ class Member(_Base):  # type: ignore[misc]
         return None if _is_of_a_framework(sys._getframe(1)) else engine.early
 
     def _nobody_gives(self) -> NoReturn:
-        """Say that the others did not exchange before their States what this one asks for."""
+        """Raise: the others did not exchange before their States what this one asks for."""
         if self._engine.first_start:
             raise PeerError(
                 "a rank has made its State without what this one wants to exchange before its own; "
@@ -116,7 +116,7 @@ class Member(_Base):  # type: ignore[misc]
         return self._own_rank
 
     def getRank(self) -> int:  # noqa: N802
-        """Return the rank if it is known, else 0: what DDP puts into its log."""
+        """Return the rank if it is known, else 0. DDP puts this into its log."""
         return self.rank() if self._engine.place_known else self._own_rank
 
     def getSize(self) -> int:  # noqa: N802
@@ -137,7 +137,7 @@ class Member(_Base):  # type: ignore[misc]
 
     @property
     def group_name(self) -> str:
-        """The name in torch's registry: what functional collectives go by."""
+        """The name in torch's registry, by which functional collectives find the group."""
         return self._name
 
     def _set_group_name(self, name: str) -> None:
@@ -145,14 +145,14 @@ class Member(_Base):  # type: ignore[misc]
 
     @property
     def group_desc(self) -> str:
-        """What torch says the group is for."""
+        """The purpose of the group, as torch describes it."""
         return self._purpose
 
     def _set_group_desc(self, purpose: str) -> None:
         self._purpose = purpose
 
     def shutdown(self) -> None:
-        """Let go; the whole group's end is the end of the job."""
+        """Let go. The end of the world group is the end of the training."""
         self.runner.drain()
         if self.label == "world":
             self._engine.end()
@@ -168,7 +168,7 @@ class Member(_Base):  # type: ignore[misc]
         pass
 
     def _end_coalescing(self, device: torch.device) -> Done:
-        self.runner.drain()  # This work takes the place of that of the sum.
+        self.runner.drain()  # torch waits for this work, not for the sum's.
         return Done([])
 
 
@@ -199,7 +199,7 @@ def _is_of_a_framework(frame: FrameType | None) -> bool:
 
 
 def _wants_objects_of_another(frame: FrameType | None) -> str:
-    """Return the call that would unpickle another rank's bytes, which no echo can be."""
+    """Return which call would unpickle another rank's bytes; no echo can stand for these."""
     calls = (f.f_code.co_name for f in _callers(frame))
     return next((name for name in calls if name in _RECEIVE_OBJECTS), "")
 

@@ -1,4 +1,4 @@
-"""Results that all ranks make once, together, and that a successor is told: `state.once(f)`.
+"""Results that all ranks make once, together, and that a successor gets: `state.once(f)`.
 
 A result is known by its place: the epoch and the loop over steps() that it follows there, or
 outside of epochs the step that it follows; by the function's name; and by how many of that name the
@@ -24,10 +24,10 @@ _OUTSIDE: Final = -1
 
 
 class Results:
-    """Those of one State. Not thread-safe."""
+    """The results of one State. Not thread-safe."""
 
     def __init__(self, engine: Engine, kept: Kept, versions: Versions, progress: Progress) -> None:
-        """Know what a predecessor was told."""
+        """Begin with the results of a predecessor, if there are any."""
         self._engine = engine
         self._kept = kept
         self._versions = versions
@@ -35,7 +35,7 @@ class Results:
         self._asked: Counter[Key] = Counter()
 
     def begin_again(self) -> None:
-        """Count anew: in an epoch, or after a void step of a loop of the program's own."""
+        """Count anew: in a new epoch, or after a void step of a loop of the program's own."""
         self._asked.clear()
 
     def prune(self) -> None:

@@ -1,4 +1,4 @@
-"""Tell what the C interface needs to know of tensors and reductions, and what it can not take."""
+"""Describe tensors and reductions to the C interface, and refuse what it can not take."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DTYPES: Final[dict[torch.dtype, int]] = {
     torch.bool: _core.DType.BOOL,
 }
 KIND: Final[Any] = ReduceOp.RedOpType
-_REDUCTIONS: Final[dict[Any, tuple[int, Any]]] = {  # The core's, and what combines two tensors.
+_REDUCTIONS: Final[dict[Any, tuple[int, Any]]] = {  # The core's number; a function of two tensors.
     KIND.SUM: (_core.Op.SUM, torch.add),
     KIND.PRODUCT: (_core.Op.PRODUCT, torch.mul),
     KIND.MIN: (_core.Op.MIN, torch.minimum),
@@ -56,7 +56,7 @@ def as_dense(tensor: Tensor) -> Tensor:
 
 
 def operation_of(op: Any) -> tuple[Any, float | Tensor | None]:
-    """Return the kind of a reduction, and what is multiplied beforehand."""
+    """Return the kind of a reduction, and the factor to multiply by beforehand."""
     if isinstance(op, KIND):
         return op, None
     kind, factor = op.__getstate__()
@@ -64,7 +64,7 @@ def operation_of(op: Any) -> tuple[Any, float | Tensor | None]:
 
 
 def fold(kind: Any, parts: Sequence[Tensor]) -> Tensor:
-    """Combine in rank order; numbers of half precision in single, as the core does."""
+    """Combine in rank order. Half precision is computed in single precision, as in the core."""
     if kind not in _REDUCTIONS:
         raise UserError(f"the holdfast backend has no reduction {kind}")
     of = parts[0].dtype
@@ -75,7 +75,7 @@ def fold(kind: Any, parts: Sequence[Tensor]) -> Tensor:
 
 
 def check(tensor: Tensor, kind: Any, operation: int | None) -> None:
-    """Refuse what has no meaning."""
+    """Refuse a reduction that has no meaning for this type."""
     if operation in _BITWISE and tensor.is_floating_point():
         raise UserError(f"{kind} is for whole numbers, not for {tensor.dtype}")
     if kind == KIND.AVG and tensor.dtype is torch.bool:
@@ -93,7 +93,7 @@ def overlap(a: Tensor, b: Tensor) -> bool:
 
 
 def counts(tensor: Tensor, splits: Sequence[int], size: int) -> list[int]:
-    """Return how many elements go to or come from each rank; `splits` in rows, none: as many."""
+    """Return the elements to or from each rank; `splits` count rows, without them all get equal."""
     rows = tensor.shape[0] if tensor.dim() else 1
     if not splits:
         if rows % size:
@@ -102,7 +102,7 @@ def counts(tensor: Tensor, splits: Sequence[int], size: int) -> list[int]:
                 "divided so; say how many each gets (input_split_sizes, output_split_sizes)"
             )
         return [tensor.numel() // size] * size
-    if len(splits) != size or sum(splits) != rows:  # Memory would be read that is not there.
+    if len(splits) != size or sum(splits) != rows:  # Else memory is read that is not there.
         raise UserError(
             f"all_to_all_single was given the splits {list(splits)} of {rows} rows for {size} "
             "ranks; there is one for each, and together they are the rows"

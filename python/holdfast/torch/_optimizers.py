@@ -1,4 +1,4 @@
-"""Find out how much state an optimizer will have, by a step of a copy on scratch parameters."""
+"""Find out how much state an optimizer will have: a copy makes a step on scratch parameters."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def local(tensor: Any) -> Tensor:
 
 
 def whole_shapes(model: torch.nn.Module) -> dict[int, torch.Size]:
-    """Return, by id, a bound of the parameters that FullyShardedDataParallel cuts as it likes.
+    """Return, by id, the largest shape of parameters that FullyShardedDataParallel cuts at will.
 
-    With use_orig_params=True each is what this rank holds of it, in one dimension, or nothing.
+    With use_orig_params=True, each is flat and holds this rank's part only, or nothing.
     """
     found: dict[int, torch.Size] = {}
     for module in model.modules():
@@ -56,7 +56,7 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 def _state_after_a_step(
     optimizer: torch.optim.Optimizer, whole: Mapping[int, torch.Size], device: str
 ) -> Mapping[Any, Any]:
-    """Return what a copy of an optimizer keeps after a step of gradients of zero."""
+    """Return the state of a copy of an optimizer after a step with zero gradients."""
     scratch = {}
     for p in parameters_of(optimizer):
         twin_of_p = torch.zeros(largest_shape(p, whole), dtype=p.dtype, device=device)
@@ -83,10 +83,7 @@ def _state_after_a_step(
 def room_of_state(
     optimizer: torch.optim.Optimizer, whole: Mapping[int, torch.Size]
 ) -> tuple[int, int]:
-    """Return an upper bound of its state's bytes, the same on all ranks, and of its tensors.
-
-    Its state is untouched.
-    """
+    """Return upper bounds of its state's bytes, the same on all ranks, and number of tensors."""
     name = type(optimizer).__name__
     try:
         try:
@@ -114,9 +111,9 @@ def room_of_state(
 
 
 def holds_trained(thing: Any, outer: tuple[int, ...] = ()) -> bool:
-    """Return whether a model or an optimizer is in `thing`: to be kept in place, never by copies.
+    """Return whether `thing` holds a model or an optimizer, to be kept in place, never by copies.
 
-    `outer`: the ids of what it stands in, which may be itself.
+    `outer`: the ids of the containers around it. A container may hold itself.
     """
     if id(thing) in outer:
         return False

@@ -1,4 +1,4 @@
-"""Things that State keeps by their own word: what they hold, and how they get it back."""
+"""Objects that State keeps by their own means: read their contents, and put them back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def can_be_kept(thing: Any) -> bool:
 
 
 def contents_of(thing: Any) -> Any:
-    """Return what it holds, to be pickled."""
+    """Return the contents of `thing`, to be pickled."""
     if isinstance(thing, torch.Generator):
         return thing.get_state()
     if isinstance(thing, random.Random):
@@ -34,7 +34,7 @@ def contents_of(thing: Any) -> Any:
 
 
 def put_back(thing: Any, contents: Any) -> None:
-    """Have it hold that again."""
+    """Put `contents` back into `thing`."""
     if isinstance(thing, torch.Generator):
         thing.set_state(contents)
     elif isinstance(thing, random.Random):

@@ -56,7 +56,7 @@ class Plan:
 
 
 def marks_of(tensors: list[Tensor]) -> list[tuple[int, int]]:
-    """Tell tensors apart, and whether they have moved."""
+    """Return marks that differ if a tensor is another one or has moved."""
     return [(id(tensor), local(tensor).data_ptr()) for tensor in tensors]
 
 

@@ -1,4 +1,4 @@
-"""How far a job has come, and where in its data: what an image holds of it, and finds it again."""
+"""How far a job has come, and where it is in its data. An image holds both."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from holdfast.torch._data import (
 from holdfast.torch._plan import Key
 from holdfast.torch._random import Seeds, get_states, set_states
 
-Name = int | str  # Of a source with a position of its own: its pass within an epoch, or a name.
+Name = int | str  # Names a source that has its own position: its pass within an epoch, or a name.
 
 
 class Position:
-    """Of the next batch: epoch, pass within it, batch within that."""
+    """The place of the next batch: the epoch, the pass within it, the batch within that."""
 
     def __init__(self) -> None:
-        """Stand before everything."""
+        """Begin before the first batch."""
         self.epoch = 0
         self.turn = 0  # Which of the epoch's calls of steps() it is.
         self.index = 0  # Batches of that pass that are done.
         self.over = False  # Nothing follows in this pass.
-        self.own = 0  # Steps of loops of the program's own.
-        self.seeds: tuple[int, ...] = ()  # The program's, for what its pass's order is drawn from.
+        self.own = 0  # Steps in loops of the program's own.
+        self.seeds: tuple[int, ...] = ()  # The program's, from which the pass draws its order.
         self.marks: dict[Name, Mark] = {}  # Of sources that have a position of their own.
         self.length: int | None = None  # Of the pass, in batches.
         self.see_ahead: Callable[[], None] = _nothing  # To be called before a step is done.
 
     @property
     def order(self) -> int:
-        """A number for the pass under way, from which its order is drawn; turn 0: the epoch."""
+        """The number from which the pass under way draws its order; for turn 0, the epoch."""
         return self.epoch | self.turn << 32
 
     @property
     def is_last(self) -> bool:
-        """Whether the step under way is the last of its pass; once it has seen ahead."""
+        """Whether the step under way is the last of its pass. Requires: see_ahead() was called."""
         return self.over or self.length == self.index > 0
 
     def objects(self) -> tuple[Any, ...]:
@@ -56,7 +56,7 @@ class Position:
         return self.epoch, self.turn, self.index, self.over, self.own, self.seeds, marks
 
     def restore(self, objects: tuple[Any, ...]) -> None:
-        """Stand where an image did, or an earlier position."""
+        """Go to where an image, or an earlier objects(), says."""
         self.epoch, self.turn, self.index, self.over, self.own, self.seeds, marks = objects
         self.marks = marks.copy()
 
@@ -82,11 +82,11 @@ class Progress:
 
     def __init__(self, seeds: Seeds) -> None:
         """Stand before the first step."""
-        self.n = 0  # Steps that are done; while one is committed, with it.
+        self.n = 0  # Steps that are done; during a commit, that one included.
         self.position = Position()
         self.seeds = seeds  # The program's, of the first process that had this rank.
         self.stopped = False  # A rank wished to stop, in a step that is done.
-        self.wish = False  # This rank does.
+        self.wish = False  # This rank wishes to stop.
         self.results: dict[Key, bytes] = {}  # Of state.once(), pickled; see Results.
 
     def objects(self) -> Any:
@@ -102,7 +102,7 @@ class Progress:
 
 
 class Sources:
-    """What the program has given to steps() in this process."""
+    """The sources that the program has given to steps() in this process."""
 
     def __init__(self, position: Position) -> None:
         """Know none."""
@@ -110,7 +110,7 @@ class Sources:
         self._entries: dict[int, _Entry] = {}  # By id of the source.
 
     def of(self, data: Any, seeds: Seeds, name: str | None) -> Source:
-        """Return who feeds what a user gave to steps(); `name`: under which State keeps it."""
+        """Return the Source for what a user gave to steps(). State keeps it under `name`."""
         entry = self._entries.get(id(data))
         if entry is None:
             entry = self._enter(data)
@@ -134,7 +134,7 @@ class Sources:
 
         try:
             entry.source = weakref.ref(data, forget)
-        except TypeError:  # A list has no weak references, and no position of its own either.
+        except TypeError:  # A list can not be weakly referenced, but has no position either.
             if not tells_its_position(data):
                 return entry
             entry.source = lambda: data
@@ -159,24 +159,24 @@ class _Entry:
 
     def __init__(self) -> None:
         self.at = Whereabouts()
-        self.feeder: Feeder | None = None  # Where that does not hold the source itself.
+        self.feeder: Feeder | None = None  # If that does not hold the source.
         self.source: Callable[[], Any] = _nothing  # A weak reference, if it can be had.
         self.key: Name | None = None
         self.seen = False  # Its items were looked at.
 
 
 class Source:
-    """What feeds one pass."""
+    """The feed of one pass."""
 
     def __init__(self, feeder: Feeder, name: str | None, position: Position) -> None:
-        """`name`: under which State keeps it, if it does."""
+        """`name` is the name under which State keeps it, if it does."""
         self.feeder = feeder
         self._name = name
         self._position = position
 
     @property
     def key(self) -> Name:
-        """Under which its position is known in all processes."""
+        """The key under which all processes know its position."""
         return self._position.turn if self._name is None else self._name
 
     def batches(self, prepare: Callable[[int], None]) -> Iterator[Any]:
@@ -202,18 +202,18 @@ class Source:
             before = mark
 
     def arrive(self) -> None:
-        """Be where a predecessor was in this pass, which it had begun."""
+        """Go to where a predecessor was in this pass, which it had begun."""
         self.feeder.recall(self._position.order, self._position.seeds)
 
     def pass_over(self, turn: int) -> None:
-        """In place of batches(), where pass `turn` of the epoch is over."""
+        """Call this instead of batches() if pass `turn` of the epoch is already over."""
         self.feeder.take_up(self._position.marks.get(self._name if self._name else turn))
 
     def _looking_ahead(self, batches: Fetched, before: Mark) -> AbstractContextManager[None]:
         """Have the step under way see whether it is the last of its pass.
 
-        Where a source has come to with its last batch does not tell: it may be where the next pass
-        begins. `before`: where it was before the step's batch.
+        The source's position after its last batch does not tell: it may be the beginning of the
+        next pass. `before`: its position before the step's batch.
         """
         at = self._position
 
@@ -228,8 +228,8 @@ class Source:
 def _see_that_items_can_be_given_again(dataset: Any, seeds: Seeds) -> None:
     """Ask for the first item twice under equal seeds. UserError: it was not the same.
 
-    One that draws from a generator of its own, as `numpy.random.default_rng()`, gives something
-    else each time. A step that is made again, or a replacement, would train on other data.
+    A data set that draws from its own generator, such as `numpy.random.default_rng()`, gives
+    something else each time. A replay, or a successor, would train on other data.
     """
     before = get_states()
     try:
@@ -240,7 +240,7 @@ def _see_that_items_can_be_given_again(dataset: Any, seeds: Seeds) -> None:
             seeds.set()
             twice.append(dataset[0])
     except Exception:
-        return  # It wants other indices, or a worker process that prepares it.
+        return  # It needs other indices, or a worker process that prepares it.
     finally:
         set_states(before)
     if not _are_same(twice[0], twice[1], 0):
@@ -272,7 +272,7 @@ def _are_same(one: Any, other: Any, depth: int) -> bool:
         return one.tobytes() == other.tobytes() if not one.dtype.hasobject else True
     if isinstance(one, (bool, int, float, complex, str, bytes)):
         return one == other or one != one
-    return True  # Nobody knows what makes two of these the same.
+    return True  # For other types, nobody knows when two are the same.
 
 
 def _nothing() -> None:

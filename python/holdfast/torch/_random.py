@@ -1,7 +1,7 @@
-"""Set the random generators from (the program's own seeds, step), so that none has to be carried.
+"""Set the random generators from (the program's seeds, step), so that no state has to be kept.
 
-Each of torch, Python and NumPy goes by what the program has given it on this rank: ranks that share
-a seed go on sharing draws, others go on drawing each its own.
+torch, Python and NumPy each follow the seed that the program gave them on this rank. So ranks that
+share a seed go on sharing their draws, and other ranks go on drawing each its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def derive(*parts: int | str) -> int:
 
 
 class Seeds(NamedTuple):
-    """One for each library that draws."""
+    """One seed for each library that draws."""
 
     torch: int
     python: int
@@ -46,7 +46,7 @@ class Seeds(NamedTuple):
 
 
 def seeds_of_the_program() -> Seeds:
-    """Return what the program has given its generators in this process."""
+    """Return the seeds, or digests of the states, that the program gave its generators here."""
     own = torch.initial_seed()
     numpy = sys.modules.get("numpy")
     return Seeds(
@@ -65,13 +65,13 @@ def whereabouts() -> bytes:
 
 
 def get_states() -> tuple[Any, ...]:
-    """Return where the CPU's generators are."""
+    """Return the states of the CPU's generators."""
     numpy = sys.modules.get("numpy")
     return torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()
 
 
 def set_states(states: tuple[Any, ...]) -> None:
-    """Let them go on from there."""
+    """Set the states of the CPU's generators."""
     torch.set_rng_state(states[0])
     random.setstate(states[1])
     numpy = sys.modules.get("numpy")
@@ -86,12 +86,12 @@ def reseed(generator: torch.Generator, seed: int, epoch: int) -> None:
 
 
 def note(generator: torch.Generator, seed: int, epoch: int) -> None:
-    """Know that a generator stands for this seed of the program's, as reseed() left it."""
+    """Note that a generator stands for this seed of the program's, as after reseed()."""
     _LAST[generator] = derive(seed, "epoch", epoch), seed
 
 
 def seed_of(generator: torch.Generator) -> int:
-    """Return the seed that the program gave a generator last, whatever reseed() set since."""
+    """Return the seed that the program last gave a generator, whatever reseed() has set since."""
     now = generator.initial_seed()
     own, seed = _LAST.get(generator, (None, 0))
     return seed if own == now else now

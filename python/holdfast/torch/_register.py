@@ -43,13 +43,13 @@ def _create(options: Any, _: Any) -> HoldfastGroup:
 def _start_all_again(why: LeftError) -> NoReturn:
     """Have the launcher start all ranks again, also those whose programs have ended: see _shim.sh.
 
-    A rank was lost after another had ended, and nothing is kept: as under torchrun, the whole
-    program is run again. Raises `why` where no `holdfast run` started this process.
+    A rank was lost after another had ended, and nothing is kept. So the whole program is run again,
+    as under torchrun. Raises `why` if `holdfast run` did not start this process.
     """
     token = os.environ.get("_HOLDFAST_RESTART_TOKEN")
     if token is None:
         raise why
-    os.write(1, f"\n{token}\n".encode())  # Whatever the program has made of sys.stdout.
+    os.write(1, f"\n{token}\n".encode())  # The program may have replaced sys.stdout.
     time.sleep(60)  # The launcher ends it.
     raise why
 
@@ -69,7 +69,7 @@ def _check_world(engine: Engine, options: Any) -> None:
 
 
 def register() -> None:
-    """Make the backend known to torch; again does nothing."""
+    """Make the backend known to torch. A second call does nothing."""
     if "HOLDFAST" not in dist.Backend._plugins:
         dist.Backend.register_backend("holdfast", _create, extended_api=True, devices=["cpu"])
     _serve_env_rendezvous()
@@ -77,12 +77,12 @@ def register() -> None:
 
 def _serve_env_rendezvous() -> None:
     """Let init_process_group("holdfast") find its ranks without a store over TCP."""
-    # The package has a function of the module's name.
+    # In the package, a function has the module's name.
     handlers = importlib.import_module("torch.distributed.rendezvous")._rendezvous_handlers
     usual = handlers["env"]
     if getattr(usual, "_holdfast", False):
         return
-    asked: list[str] = []  # The backends of the calls under way; a handler is not told.
+    asked: list[str] = []  # The backends of the calls under way, which a handler does not get.
 
     def ours(url: str, *arguments: Any, **keywords: Any) -> Any:
         if not asked or "holdfast" not in asked[-1]:
@@ -107,7 +107,7 @@ def _serve_env_rendezvous() -> None:
 
 
 def init_process_group(engine: Engine) -> None:
-    """Make the default group; does not wait for the rank of a spare."""
+    """Make the default group, without waiting for the rank of a spare."""
     engine.creating = True
     bound = engine.worker.bound_rank is not None
     try:

@@ -1,7 +1,6 @@
 """State: everything that a step depends on, kept so that a fault in step n costs at most step n.
 
-The rule: a step is a function of what State holds and of its batch; what is not in State does not
-outlive the process.
+The rule: a step is a function of what State holds and of its batch. All else is lost in a fault.
 """
 
 from __future__ import annotations
@@ -36,18 +35,18 @@ _P = ParamSpec("_P")
 
 
 class State:
-    """What a step depends on, and the steps themselves. Not thread-safe.
+    """Everything that a step depends on, and the steps themselves. Not thread-safe.
 
-    Parts of this package read and set what has no underscore; a program uses what is documented.
+    The package itself uses all names without underscore; a program uses the documented ones only.
     """
 
     def __init__(self, *things: Any, strict: bool = False, **named: Any) -> None:
         """Keep `things` (models, optimizers) and `named` (schedulers, scalers, generators, ...).
 
-        Waits for the other ranks. Afterwards everything is as after the last step of this rank, or
-        as at the start: then modules in DistributedDataParallel are as rank 0's.
+        Waits for the other ranks. Afterwards everything is as after the last step of this rank. At
+        the start of a job, modules in DistributedDataParallel are equal to rank 0's.
 
-        `strict`: what the program's source seems to do against the rule is an error, not a line.
+        `strict`: if the program's source seems to break the rule, that is an error, not a remark.
 
         Errors: UserError if something can not be kept or if the program has changed since the
         state was begun, PeerError if the ranks keep different things.
@@ -72,7 +71,7 @@ class State:
         see_that_accumulation_is_kept([*things, *named.values()], self.kept.others.values())
         self.kept.see_that_it_is_whole()
         self.kept.room = see_that_hooks_are_kept(self._ddps, self.kept.others) + LIMIT + 2 * ROOM
-        # Optimizers of other parameters, and after which step they first made one.
+        # Optimizers of other parameters, with the step after which they first made one.
         self._strangers: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         hook = register_optimizer_step_pre_hook(self._see_optimizer)
         self.engine.at_end.append(hook.remove)
@@ -86,13 +85,13 @@ class State:
         self.results = Results(self.engine, self.kept, self.versions, self.progress)
         self.current_epoch: int | None = None  # Of the loop over state.epochs() under way.
         self.turn = 0  # How often steps() was called in it.
-        self.was_stopped = False  # That loop ended by a wish that came after its last step.
+        self.was_stopped = False  # A wish after its last step ended that loop.
         self.arrived = self.progress.n == 0  # At the step from which the others go on.
-        self.has_updated = False  # An optimizer made a step, in the step under way.
+        self.has_updated = False  # An optimizer stepped in the step under way.
         self._replaying = False
-        self._wish = False  # To stop, said before the step under way.
+        self._wish = False  # To stop, from before the step under way.
         self.drawn = 0  # 1: the position counts the batch of the step under way.
-        self._seen = False  # A first step of this process.
+        self._seen = False  # This process has come to the end of a step.
         self._attributes: dict[str, Any] = {}  # Of modules, before it.
         # After the last step of an own loop, or a once() since: what is kept, and what was drawn.
         self._left: tuple[dict[str, Any], bytes] | None = None
@@ -108,8 +107,7 @@ class State:
         `run = state.vars(best=inf, losses=[])`, then `run.best = x`, `run.losses.append(y)`. The
         values given here are those before the first step; a replacement has those after the last.
 
-        Errors: UserError at the line that sets what can not be kept: it is not plain, or all are
-        too large.
+        Errors: UserError at the line that sets a value that is not plain or makes all too large.
         """
         for name, value in values.items():
             if name in self._declared:
@@ -181,26 +179,26 @@ class State:
 
     @property
     def replaying(self) -> bool:
-        """Whether the step under way was begun before and was void."""
+        """Whether the step under way is the replay of a void one."""
         return self._replaying
 
     @property
     def stopped(self) -> bool:
-        """Whether a rank has said stop(), in a step that is done or after the last one."""
+        """Whether a rank has called stop(), in a step that is done or after the last one."""
         return self.progress.stopped or self.was_stopped
 
     def on_commit(self, function: Callable[[int], Any]) -> Callable[[int], Any]:
-        """Call `function(n)` after each step n: at most once, as who is lost there has not."""
+        """Call `function(n)` once after each step n; never for n if the process is lost there."""
         self._on_commit.append(function)
         return function
 
     # ---- Loops ----------------------------------------------------------------------------------
 
     def epochs(self, n: int, *, start: int = 0) -> Iterator[int]:
-        """Yield the numbers of `n` epochs from the one under way; at the job's start from `start`.
+        """Yield epoch numbers up to `n` - 1, from the one under way, or from `start` in a new job.
 
-        A replacement begins with the epoch of the last step that was done. What comes before
-        steps() in that epoch runs again, and is taken back; what comes after it is made again.
+        A successor begins with the epoch of the last step that was done. Changes made before
+        steps() in that epoch are made again and taken back; those made after it are made again.
         """
         return epochs(self, n, start)
 
@@ -208,15 +206,14 @@ class State:
         """Yield the batches of `data`, one step each; without state.epochs(), `epochs` times.
 
         A step ends when the loop asks for the next batch. A void step's batch is yielded again.
-        After a restart, batches that were used are passed over. What is returned has the length
-        and the attributes of `data`. The order of the data follows from (seed, epoch); samplers
-        with set_epoch are told the epoch.
+        After a restart, used batches are passed over. The result has the length and attributes of
+        `data`. The order of the data follows from (seed, epoch). Samplers with set_epoch get the
+        epoch.
 
-        A loop that is left by `break`, `return` or an exception leaves its step undone, and all is
-        as after the step before; stop() ends a loop after its step.
+        If the loop is left by `break`, `return` or an exception, its step is not done, and all is
+        as after the step before. stop() ends the loop after its step.
 
-        Errors: UserError if `data` can not tell its position, or if its items are not the same
-        when they are asked for again.
+        Errors: UserError if `data` can not tell its position, or if items asked for again differ.
         """
         if self.current_epoch is None and self.turn:
             raise UserError(
@@ -236,9 +233,9 @@ class State:
     def step(self) -> Iterator[State]:
         """Make one step of a loop of your own: `while state.n < total: with state.step(): ...`.
 
-        Afterwards `n` has grown by one, or not: then the same step is to be made again, so take its
-        data by `n`. All that changes belongs into the body. An exception in it passes through; the
-        step is not done, and all is as after the step before.
+        Afterwards `n` has grown by one, or the step was void. Then the loop has to make it again,
+        so choose the data by `n`. All changes belong in the body. An exception in the body passes
+        through; the step is not done, and all is as after the step before.
         """
         self.engine.see_that_no_step_is_open("with state.step()")
         self._advise(sys._getframe(2))
@@ -278,18 +275,17 @@ class State:
         return None
 
     def once(self, function: Callable[_P, _Result], *args: _P.args, **kwargs: _P.kwargs) -> _Result:
-        """Call `function` on all ranks together; keep what it returns, and tell it to a successor.
+        """Call `function` on all ranks together; keep its result, which a successor gets as well.
 
-        For an evaluation between epochs, or a checkpoint. Where a fault comes, it is called again.
-        It changes nothing that State keeps: buffers and train()/eval() are put back afterwards.
-        Within a step it is a plain call.
+        Use it for an evaluation between epochs, or a checkpoint. After a fault `function` is called
+        again. It must not change what State keeps, but buffers and train()/eval() are put back
+        afterwards. Within a step, once() is a plain call.
 
-        Errors: UserError if it returns what can not be pickled or is too large, or if it changes
-        something.
+        Errors: UserError if the result can not be pickled or is too large, or if something changed.
         """
         if self.engine.in_step:
             return function(*args, **kwargs)
-        # Before it has arrived, a process is where the first one was before its first step.
+        # Until it has arrived, a process is where the first one was before its first step.
         is_before = not self.arrived and not self.progress.position.own
         name = getattr(function, "__qualname__", "once")
         after = self.turn if self.current_epoch is not None else 0 if is_before else self.n
@@ -345,7 +341,7 @@ class State:
         self.engine.in_step = self.engine.marked = False
         self._replaying = not is_made
         if not is_made:
-            self.progress.wish = self._wish  # The body says the rest again.
+            self.progress.wish = self._wish  # The body calls stop() again.
             if self.engine.place.rank == 0 or self.engine.world_size == 1:
                 say(f"step {n} was void, it is made again")
             observer.was_void(n)
@@ -357,20 +353,20 @@ class State:
         return True
 
     def leave(self, between: Between | None) -> None:
-        """Leave a step undone: all is as before it, and as `between` steps."""
+        """Leave a step undone: all is as before it, with the changes made `between` steps."""
         self.engine.in_step = self.engine.marked = False
         self.versions.restore()
         if between is not None:
             between.put_back(self.kept)
 
     def arrive(self) -> None:
-        """Come to the step from which the others go on: what was done on the way is taken back."""
+        """Come to the step from which the others go on, and take back what was done on the way."""
         self.versions.restore()
         self.arrived = True
         self.engine.guessed = False
 
     def _advise(self, frame: Any) -> None:
-        """Before the first step of a job: read the loop's source, and say what breaks the rule."""
+        """Before the first step of a job, read the loop's source and say what breaks the rule."""
         if self._seen or self.n or not self.engine.first_start or self.engine.place.rank:
             return
         self._attributes = plain_attributes(self.kept.models.values())

@@ -25,31 +25,30 @@ _Batch = TypeVar("_Batch")
 class Steps(Generic[_Batch]):
     """The steps of some passes over data, to be gone through once.
 
-    Functions of a program that are given its loader (to show how far they are, for one) get this in
-    its place: it has the loader's length and attributes.
+    A program can pass this on as its loader, which has the same length and attributes.
     """
 
     def __init__(self, data: Any, batches: Generator[_Batch], epochs: int) -> None:
-        """Yield what `batches` does: `epochs` passes over `data`."""
+        """Yield the same as `batches`, which makes `epochs` passes over `data`."""
         self._data = data
         self._epochs = epochs
         self._held: Iterator[_Batch] | None = batches
         self._batches = weakref.ref(batches)
 
     def __len__(self) -> int:
-        """Return the batches of all its passes, those that are done already too."""
+        """Return the number of batches in all its passes, including those already done."""
         return len(self._data) * self._epochs
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the loader has: `dataset`, `sampler`, `batch_size`."""
+        """Return the loader's attribute: `dataset`, `sampler`, `batch_size`."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._data, name)
 
     def __iter__(self) -> Iterator[_Batch]:
-        """Begin, or go on with what still is under way.
+        """Begin, or go on if it is under way.
 
-        The loop alone holds the generator: leaving it leaves the step.
+        Only the loop holds the generator, so leaving the loop leaves the step.
         """
         batches = self._batches()
         if batches is None:
@@ -81,7 +80,7 @@ def epochs(state: State, n: int, start: int) -> Iterator[int]:
             yield epoch
             observer.epoch_ended(epoch)
             epoch += 1
-            # Whether a rank wished to stop after its steps is known once a step was made here.
+            # A wish to stop that came after the steps is known once a step was made here.
             if progress.stopped or (epoch < n and state.arrived and _wished(state, epoch - 1)):
                 return
     finally:
@@ -137,7 +136,7 @@ def _one_pass(state: State, source: Source, given: Any, epoch: int, turn: int) -
     def prepare(before: int) -> None:
         state.progress.seeds.derive("fetch", state.n + before).set()
 
-    # A body may draw from one that State keeps and that the order is drawn from as well.
+    # A body may draw from a generator that State keeps and that the order is drawn from as well.
     kept = [g for g in source.feeder.generators if at.index and state.kept.name_of(g)]
     brought = [(generator, generator.get_state()) for generator in kept]
     between: Between | None = Between(state.kept, state.versions.tensors())
@@ -153,7 +152,7 @@ def _one_pass(state: State, source: Source, given: Any, epoch: int, turn: int) -
 
 
 def _one_step(state: State, source: Source, batch: Any, between: Between | None) -> Iterator[Any]:
-    """Yield the batch of one step until it is done."""
+    """Yield the batch of one step, again if it was void, until the step is done."""
     at = state.progress.position
     written = fingerprint(batch)
     at.index += 1
@@ -202,6 +201,6 @@ def _with_parts_of_its_own(batch: Any) -> Any:
         return type(batch)(map(_with_parts_of_its_own, batch))
     if type(batch) is dict:
         return {key: _with_parts_of_its_own(part) for key, part in batch.items()}
-    if hasattr(batch, "keys") and hasattr(batch, "__getitem__"):  # As that of a tokenizer.
+    if hasattr(batch, "keys") and hasattr(batch, "__getitem__"):  # Such as a tokenizer's.
         return copy.copy(batch)
     return batch

@@ -1,8 +1,7 @@
 """The versions of what State keeps: begun, committed or void, and brought back.
 
-Version 0 of the session holds each rank's own beginning; a version of ours, number 1, makes the
-ranks equal where DistributedDataParallel wants it. Then each step makes a version, and so does
-each result of state.once().
+Version 0 of the session holds each rank's own beginning. Version 1 makes the ranks equal where
+DistributedDataParallel wants it. Then each step, and each result of state.once(), makes a version.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _VOICE: Final = struct.Struct("<3Q")  # Whether to stop, a digest of the replica
 
 
 class Versions:
-    """Those of one State. Not thread-safe."""
+    """The versions of one State. Not thread-safe."""
 
     def __init__(self, engine: Engine, kept: Kept, ddps: list[Any], progress: Progress) -> None:
         """Wait for the other ranks; bring everything to the last version, if there is one."""
@@ -44,11 +43,11 @@ class Versions:
         self._gradients = Gradients(kept)
         self._drift = Drift(engine, kept, ddps)
         self._greeted = 0  # The generation whose ranks have met.
-        self._is_new = False  # They met in the step under way.
+        self._is_new = False  # That was in the step under way.
         self._key: Key | None = None  # Of the result that is begun; None: a step.
         self._behind = True  # This process has not come to the step of the others yet.
-        self._second_due = False  # Somebody has not.
-        self._at = 0  # The version that everything is as after, but for what came between.
+        self._second_due = False  # Some rank has not.
+        self._at = 0  # Everything is as in this version, apart from changes since.
         self._open()
 
     def _open(self) -> None:
@@ -102,10 +101,10 @@ class Versions:
         self._drift.begin()
 
     def _begin(self, restarted: bool) -> None:
-        """Begin a version; after a re-forming, check that all ranks are of one kind.
+        """Begin a version. In a new generation, first check that all ranks keep the same things.
 
-        One that is still open is given up; it is as if it had not begun. Where another rank has
-        ended none is begun: `engine.too_late` says so to whoever needs one.
+        A version that is still open is given up, as if it had not begun. If another rank has ended,
+        no version is begun, and `engine.too_late` says why.
         """
         engine = self._engine
         engine.settle()  # Of a step that was left by an exception.
@@ -121,7 +120,7 @@ class Versions:
         session = self._session
         self._is_new = False
         while True:
-            # What was done since the last step, as a scheduler's per epoch, is not to be lost.
+            # Changes since the last step, such as a scheduler's per epoch, must not be lost.
             if session.begin_step() and self._at != session.version:
                 self.restore()
             if session.generation != self._greeted:
@@ -148,7 +147,7 @@ class Versions:
         return True
 
     def _greet_again(self) -> bool:
-        """As greet_again(). False: a fault came."""
+        """Call greet_again() for what this rank begins. False: a fault came."""
         engine = self._engine
         is_step = self._key is None
         what = f"step {self._progress.n + 1}" if is_step else f"state.once(...) {self._key}"
@@ -169,8 +168,8 @@ class Versions:
         self._progress.n += 1
         if self._commit(has_updated):
             return True
-        if not may_wait:  # The others wait until this rank has stopped, not for a copy.
-            with suppress(LeftError):  # The step that is to be made again will say so.
+        if not may_wait:  # Show first that this rank has stopped, so that none waits for a copy.
+            with suppress(LeftError):  # The replay will say so.
                 self._session.begin_step()
         self.restore()
         return False
@@ -178,7 +177,7 @@ class Versions:
     def _commit(self, has_updated: bool) -> bool:
         session, engine, progress = self._session, self._engine, self._progress
         engine.settle()
-        if engine.marked:  # What echoes have touched is never staged.
+        if engine.marked:  # Never stage what echoes have touched.
             return False
         progress.position.see_ahead()
         if progress.n and not self._hear():
@@ -188,7 +187,7 @@ class Versions:
         return self._end()
 
     def commit_result(self, key: Key, result: bytes) -> bool:
-        """End a result: the next version is this one, and knows it. False: it is void."""
+        """End a result: the next version is this one plus the result. False: it is void."""
         session, engine = self._session, self._engine
         engine.settle()
         if engine.marked:
@@ -232,7 +231,7 @@ class Versions:
         return True
 
     def hear_wishes(self) -> bool:
-        """Return whether any rank wishes to stop; within a version of its own."""
+        """Return whether any rank wishes to stop. Requires: a version was begun for this."""
         if self._session.world.size == 1:
             return self._progress.wish
         given = exchange(self._session, _VOICE.pack(self._progress.wish, 0, 0))
@@ -263,7 +262,7 @@ class Versions:
         self._at = self._session.version
 
     def tensors(self) -> dict[Key, Any]:
-        """Return those of the last version, without copies."""
+        """Return the tensors of the last version, without copies."""
         return self._image.tensors(self._session.private(self._session.version))
 
     def see_update(self, optimizer: Any) -> None:
@@ -272,15 +271,15 @@ class Versions:
 
 
 class Between:
-    """What the program changes between two steps, as a scheduler's step per epoch.
+    """The changes that the program makes between two steps, such as a scheduler's step per epoch.
 
     The image of a step is made when the step ends, so it does not have these changes. A survivor
-    whose next step is void gets them back from here; a replacement makes them again.
+    whose next step is void gets them back from here. A successor makes them again.
     """
 
     @torch.no_grad()
     def __init__(self, kept: Kept, image: dict[Key, Tensor]) -> None:
-        """`image`: the tensors of the last step."""
+        """`image` holds the tensors of the last step."""
         # Gradients that are kept may be zeroed now; those that the program drops are not kept.
         self._with_gradients = any(key[0] == "gradient" for key in image)
         now = dict(kept.walk(self._with_gradients))
@@ -295,7 +294,7 @@ class Between:
         self._generators: list[tuple[torch.Generator, Tensor]] = []
 
     def note_order(self, generators: list[torch.Generator]) -> None:
-        """Have these be as they are now: the pass's order was drawn from them since."""
+        """Have put_back() set these as they are now: the pass's order was drawn from them since."""
         self._generators = [(generator, generator.get_state()) for generator in generators]
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Works of the process group: complete at once, on a thread of their own, or from one to one."""
+"""The group's operations as torch sees them: done at once, on a thread, or from rank to rank."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ class Done(dist.Work):
 
 @runs_as_it_is
 class Later(Done):
-    """An operation that is carried out by whoever waits for it."""
+    """An operation that wait() carries out."""
 
     def __init__(self, result: Any, operation: Callable[[], None]) -> None:
-        """Hold the output tensors and what fills them."""
+        """Hold the output tensors and the operation that fills them."""
         super().__init__(result)
         self._operation: Callable[[], None] | None = operation
 
@@ -97,7 +97,7 @@ class _Result(torch.futures.Future[Any]):
         self._runner = runner
 
     def wait(self) -> Any:
-        """Wait until it is complete; a callback of another sum makes it so itself."""
+        """Wait until it is complete. A callback of another sum carries it out itself."""
         self._runner.help(self)
         return super().wait()
 
@@ -112,11 +112,11 @@ class Promised(Done):
         self._future = _Result(runner)
 
     def complete(self) -> None:
-        """Say that it is; callbacks run here."""
+        """Mark it as complete. Its callbacks run here."""
         self._future.set_result(self._result)
 
     def fail(self, error: Exception) -> None:
-        """Say that it never will be."""
+        """Mark it as failed: it will never be complete."""
         self._future.set_exception(error)
 
     def wait(self, timeout: Any = None) -> bool:
@@ -139,7 +139,7 @@ class Promised(Done):
 
 
 class _Task(NamedTuple):
-    """What a Runner has to do."""
+    """An operation for a Runner."""
 
     operation: Callable[[], None]
     work: Promised
@@ -148,9 +148,9 @@ class _Task(NamedTuple):
 
 
 class Runner:
-    """Carries out operations one after another while the caller goes on, as with a backward pass.
+    """Carries out operations one after another while the caller goes on, say with a backward pass.
 
-    An error of one is kept for settle(): the callers of works can not all take an exception.
+    An error is kept for settle(), since not everybody who waits can take an exception.
     """
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ class Runner:
         self._stopped = threading.Event()
 
     def start(self, operation: Callable[[], None], result: Any) -> Promised:
-        """Start an operation; in a callback of another, carry it out: nobody else would."""
+        """Start an operation. In a callback of another, carry it out, as nobody else would."""
         work = Promised(result, self)
         task = _Task(operation, work, torch.is_inference_mode_enabled(), threading.Event())
         if threading.current_thread() is self._thread:
@@ -183,10 +183,10 @@ class Runner:
         return work
 
     def help(self, future: _Future) -> None:
-        """In a callback that waits for a later sum, carry it out and those before it.
+        """In a callback that waits for a later sum, carry out that sum and those before it.
 
-        Nobody else would: the thread that does is the one that waits. In the order of their calls,
-        so that all ranks do the same.
+        Nobody else would: the thread that carries out sums is the one that waits. The sums run in
+        the order of their calls, so that all ranks do the same.
         """
         while threading.current_thread() is self._thread and not future.done():
             try:
@@ -210,14 +210,14 @@ class Runner:
         return True
 
     def settle(self) -> None:
-        """Drain, then raise the first error there was."""
+        """Drain, then raise the first error."""
         self.drain()
         error, self._error = self._error, None
         if error is not None:
             raise error
 
     def stop(self) -> None:
-        """End the thread after what was started; another operation makes a new one."""
+        """End the thread after the operations already started. The next one makes a new thread."""
         if self._thread is not None:
             self._thread = None
             self._queue.put(None)
@@ -246,10 +246,10 @@ class Runner:
                 task.over.set()
 
     def _watch(self, queue: SimpleQueue[_Task | None], stopped: threading.Event) -> None:
-        """End what can never end: a callback that waits for what comes of a later sum.
+        """Fail a callback that can never end, since it waits for another callback of a later sum.
 
-        For the sum itself it need not wait, see help(); but torch gives what `then` returns no way
-        to ask for help.
+        It could wait for the sum itself, see help(); the future of torch's `then` can not ask for
+        it.
         """
         while not stopped.wait(_LIMIT_S / 2):
             since = self._calling_since
@@ -260,7 +260,7 @@ class Runner:
                 f"behind it ({queue.qsize()}); a callback can not wait for what another callback "
                 "makes of a later sum: let it wait for that sum's own work, or return a future"
             )
-            say(str(error))  # Who waits for the sums in C++ gets another error of it.
+            say(str(error))  # A waiter in C++ gets another error.
             self._error = self._error or error
             with contextlib.suppress(Empty):
                 while True:
@@ -276,15 +276,15 @@ class Started(Later):
     def __init__(
         self, engine: Engine, work: _core.Work, tensors: list[Tensor], copy: Callable[[], Any]
     ) -> None:
-        """`copy` is called when it has arrived."""
+        """Call `copy` when the data has arrived."""
         super().__init__(tensors, lambda: None)
         self._engine, self._work, self._copy = engine, work, copy
         self._status: int = _core.Status.PENDING
 
     def wait(self, timeout: Any = None) -> bool:
-        """Wait until the other side has done its part, or a fault."""
+        """Wait until the other side has done its part, or a fault comes."""
         while self._status == _core.Status.PENDING:
-            self._settle(self._work.poll(100))  # In slices: Ctrl-C is to be seen.
+            self._settle(self._work.poll(100))  # In slices, so that Ctrl-C is seen.
         return True
 
     def is_completed(self) -> bool:

@@ -1,6 +1,6 @@
 """Run a program undisturbed, with void steps and with kills, and compare: `holdfast verify`.
 
-Nothing here takes part in a real job. It may look into the program as deep as it likes, to name
+Nothing here takes part in a real job. So it may look into the program as deep as it likes, to name
 what differs.
 
 The parent: _options → _course (which runs) → _plan (which kills) → _launch (one run, in a copy of

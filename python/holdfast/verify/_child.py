@@ -1,6 +1,6 @@
-"""Starts a program in a process of a run, watched: python -m holdfast.verify._child PROGRAM ...
+"""Starts and watches a program in a process of a run: python -m holdfast.verify._child PROGRAM ...
 
-The parent has written what is to be done into the file that _HOLDFAST_VERIFY names.
+The parent has written a plan into the file that _HOLDFAST_VERIFY names.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Finder:
 
 
 def _seed(rank: int | None) -> None:
-    """Give a program that seeds nothing the same numbers in each run; not to a successor."""
+    """Give a program that seeds nothing the same numbers in each run, but a successor others."""
     life = os.environ.get("HOLDFAST_ATTEMPT", "0") if rank is not None else "spare"
     number = random.Random(f"{rank} {life}").getrandbits(31)
     random.seed(number)
@@ -98,7 +98,7 @@ def _watch(plan: dict[str, Any], rank: int | None) -> None:
 
 
 def _rank() -> int | None:
-    """Return this process's rank; None: it waits for one, or is the scheduler."""
+    """Return this process's rank; None if it still waits for one, or is the scheduler."""
     given = os.environ.get("RANK", os.environ.get("MS_NODE_ID", ""))
     if os.environ.get("MS_ROLE") != "MS_WORKER" or os.environ.get("HOLDFAST_SPARE_FD"):
         return None

@@ -35,7 +35,7 @@ class Noise:
     files: set[str] = field(default_factory=set)
 
     def learn(self, one: Outcome, other: Outcome, options: Options) -> list[str]:
-        """Take all that differs; return the names of State that do, if any."""
+        """Note everything that differs; say which name of State differs first, if any does."""
         self.masks.learn(one.record, other.record)
         for thing in compare_memory(one.record, other.record):
             self.names.add((thing.rank, thing.name))

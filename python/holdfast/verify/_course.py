@@ -1,4 +1,4 @@
-"""Makes all runs one after the other, compares, and says what came out."""
+"""Makes all runs one after the other, compares them, and reports the result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DIFFERS: Final = 1
 
 
 def say(text: str) -> None:
-    """Write a line for people."""
+    """Write a line for the user."""
     print(f"holdfast verify: {text}", file=sys.stderr, flush=True)
 
 
@@ -62,7 +62,7 @@ class Course:
         self._unrepeatable: list[str] = []
 
     def run(self) -> int:
-        """Make them, and say what came out."""
+        """Make all runs and report the result; return the exit code."""
         clean = self._launcher_run(UNDISTURBED)
         if not clean.hung and clean.code != 0 and (sentence := clean.refusal()):
             print(f"{' '.join(self._options.command)}: refused undisturbed: {sentence}")
@@ -89,7 +89,7 @@ class Course:
         return self._end(clean, verdicts)
 
     def _can_be_compared_with(self, clean: Outcome) -> bool:
-        """Whether the first run is good for that; say why not."""
+        """Whether other runs can be compared with the first one; if not, say why."""
         if clean.hung or clean.code != 0:
             how = "does not end" if clean.hung else f"ends with code {clean.code}"
             say(f"the program {how} undisturbed, so nothing was verified\n{clean.tail()}")
@@ -118,7 +118,7 @@ class Course:
         return outcome
 
     def _unseen(self) -> str:
-        """Say what was not compared."""
+        """Return what is added to the report if the program is only seen from outside."""
         if not self._launcher.from_outside:
             return ""
         return (
@@ -134,7 +134,7 @@ class Course:
         ]
 
     def _end(self, clean: Outcome, verdicts: Sequence[Verdict]) -> int:
-        """Say what came out; return the exit code."""
+        """Report the result; return the exit code."""
         program = " ".join(self._options.command)
         equal = not self._unrepeatable and not any(v.differences for v in verdicts)
         print(f"{program}: {self._options.ranks} ranks, {clean.record.steps} steps")

@@ -1,7 +1,7 @@
-"""Names what a program remembers that State does not hold.
+"""Names the variables that a program remembers and that State does not hold.
 
-From the program's variables that differ, and from its source: which names it changes, and which a
-line that printed something else reads.
+It looks at the variables that differ, and at the program's source: which names the source changes,
+and which names are read by a line that printed something else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 from holdfast._advice import Order, carried
 from holdfast.verify._records import Record
 
-# Methods that change what they belong to.
+# Methods that change their own object.
 _CHANGES: Final = frozenset(
     (
         *("append", "add", "update", "extend", "insert", "pop", "popleft", "popitem"),
@@ -59,7 +59,7 @@ class Remembered:
 
 
 def compare(clean: Record, other: Record) -> list[Remembered]:
-    """Return what differs, in the order in which it begins to."""
+    """Return the variables that differ, in the order of their first difference."""
     found: dict[tuple[int, str], Remembered] = {}
     for number, rank in other.ranks.items():
         if number not in clean.ranks:
@@ -80,7 +80,7 @@ def compare(clean: Record, other: Record) -> list[Remembered]:
 
 
 class Source:
-    """What is known from the text of a program."""
+    """The names that a program changes, known from its source."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         """Read the program's files."""
@@ -97,13 +97,13 @@ class Source:
         return thing.root in self._fresh and "closure" not in thing.name
 
     def changes(self, thing: Remembered) -> bool:
-        """Whether the program changes it from step to step, by its text."""
+        """Whether the program's source changes it from step to step."""
         if _GENERATOR.match(thing.was):
             return True
         return thing.leaf in self._changed or thing.root in self._changed
 
     def carried(self, things: Sequence[Remembered], ignore: Sequence[str]) -> list[Remembered]:
-        """Return those that the program changes, each once, the first one first."""
+        """Return the things that the program changes, each once, the earliest first."""
         found: dict[str, Remembered] = {}
         for thing in things:
             name = thing.name
@@ -118,7 +118,7 @@ class Source:
 def culprits(
     things: Sequence[Remembered], source: Source, n: int, lines: Sequence[tuple[str, int]] = ()
 ) -> list[Remembered]:
-    """Return whose fault a difference after step n most likely is, the likeliest first."""
+    """Return the likeliest causes of a difference after step n, the likeliest first."""
     read = {name for line in lines for name in names_at(*line)}
     things = [thing for thing in things if not source.sets_first(thing)]
     before = [thing for thing in things if thing.step <= max(n, 1) + 1] or things
@@ -129,7 +129,7 @@ def culprits(
         return (
             not (thing.words & read),
             not source.changes(thing),
-            "nothing" in (thing.was, thing.now),  # Most are what a step sets before it reads it.
+            "nothing" in (thing.was, thing.now),  # Most of these a step sets before it reads them.
             thing.step,
             len(thing.name),
         )
@@ -152,7 +152,7 @@ def _tree(path: str) -> ast.Module | None:
 
 
 def names_at(path: str, line: int) -> set[str]:
-    """Return the names that the smallest statement at a line of source reads."""
+    """Return the names that are read by the smallest statement at `line` of `path`."""
     tree = _tree(path)
     best: ast.stmt | None = None
     for node in ast.walk(tree) if tree is not None else ():
@@ -168,7 +168,7 @@ def names_at(path: str, line: int) -> set[str]:
 
 
 def _base_names(node: ast.expr) -> set[str]:
-    """Return the names of what is changed: `a` and `b` of `a.b[c] += 1`."""
+    """Return the names that a change affects: `a` and `b` of `a.b[c] += 1`."""
     found: set[str] = set()
     while isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred, ast.Call)):
         if isinstance(node, ast.Attribute):

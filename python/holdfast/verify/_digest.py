@@ -1,7 +1,7 @@
 """Digests of anything that a program holds: equal for equal contents, in every process.
 
-Tensors and arrays by their bytes, containers and plain objects by what they hold. What has no
-contents of its own (locks, files, modules, code) counts as equal to all of its kind.
+Tensors and arrays count by their bytes, containers and plain objects by their contents. An object
+without contents of its own (a lock, a file, a module, code) equals all of its kind.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def is_scalar(thing: Any) -> bool:
 
 
 def tensor_bytes(thing: Any) -> tuple[str, memoryview] | None:
-    """Return kind and bytes of a tensor or an array; None if it is neither."""
+    """Return the kind and bytes of a tensor or an array; None if `thing` is neither."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(thing, torch.Tensor):
         thing = thing.detach()
@@ -52,7 +52,7 @@ def tensor_bytes(thing: Any) -> tuple[str, memoryview] | None:
 
 
 def generator_state(thing: Any) -> Any:
-    """Return the state of a random generator; None if it is none."""
+    """Return the state of a random generator; None if `thing` is none."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if isinstance(thing, random.Random) and not isinstance(thing, random.SystemRandom):
         return thing.getstate()
@@ -113,7 +113,7 @@ class _Digest:
 
 
 def attributes(thing: Any) -> dict[str, Any]:
-    """Return what an object holds under names, slots too; nothing of what is no plain object."""
+    """Return the attributes of a plain object, slots included; nothing for other things."""
     if isinstance(thing, type) or hasattr(thing, "__code__"):
         return {}
     if type(thing).__module__ in ("builtins", "_thread", "_io", "threading", "types"):
@@ -128,19 +128,19 @@ def attributes(thing: Any) -> dict[str, Any]:
 
 
 def digest(thing: Any) -> str:
-    """Return 16 hexadecimal digits that stand for what a thing holds."""
+    """Return 16 hexadecimal digits that stand for the contents of a thing."""
     found = _Digest()
     found.add(thing)
     return found.hex()
 
 
 def shown(thing: Any) -> str:
-    """Return the thing itself where it is short, else what it is and its digest."""
+    """Return the thing as text if it is short, else its kind and its digest."""
     if is_scalar(thing):
         text = repr(thing)
         return text if len(text) <= 60 else f"{text[:40]}... #{digest(thing)}"
     if (found := tensor_bytes(thing)) is not None:
-        # A shard's item() would ask the other ranks.
+        # item() of a shard would ask the other ranks.
         if 0 < len(found[1]) <= 8 and not hasattr(thing, "to_local") and thing.shape in ((), (1,)):
             return repr(thing.item())
         return f"{type(thing).__name__} {found[0]} #{digest(thing)}"

@@ -1,4 +1,4 @@
-"""Compares the files that two runs have made."""
+"""Compares the files that two runs made."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Filed:
 
 
 def select(names: set[str], globs: tuple[str, ...]) -> set[str]:
-    """Return the files that are compared: those that a pattern names, or all."""
+    """Return the files to compare: those that a pattern names, or all if there is no pattern."""
     if not globs:
         return names
     return {name for name in names if any(_matches(name, glob) for glob in globs)}
@@ -56,7 +56,7 @@ def compare(
 
 
 def _how(a: Path, b: Path, *, strict: bool) -> str:
-    """Return how two files of other bytes differ; empty: they hold the same."""
+    """Return how two files with different bytes differ; empty: their contents are equal."""
     with open(a, "rb") as file:
         head = file.read(8)
     if head.startswith(_PACKED):
@@ -71,7 +71,7 @@ def _how(a: Path, b: Path, *, strict: bool) -> str:
             return "holds other bytes"
         if strict or set(was) != set(now):
             return _first_line(was, now, strict=strict)
-        return ""  # A step that was made again may write its line again.
+        return ""  # A replayed step may write its line again.
     return "holds other bytes"
 
 

@@ -1,4 +1,4 @@
-"""Makes one run of the program, in a copy of its working folder, and shows how far it is."""
+"""Makes one run of the program in a copy of its working folder, and shows its progress."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _INSTALLED: Final = ("site-packages", "dist-packages")
 
 @dataclass
 class Outcome:
-    """How a run went."""
+    """The result of a run."""
 
     order: Order
     code: int
@@ -51,10 +51,10 @@ class Outcome:
     seconds: float
     folder: Path
     record: Record
-    files: dict[str, Path] = field(default_factory=dict)  # That it has made.
+    files: dict[str, Path] = field(default_factory=dict)  # Those that it made.
 
     def refusal(self) -> str:
-        """Return the sentence by which Holdfast itself has refused the program, if it has."""
+        """Return the sentence with which Holdfast itself refused the program, if it did."""
         for path in sorted((self.folder / "log").glob("worker_*.log")):
             found = _REFUSAL.findall(path.read_text(errors="replace"))
             if found:
@@ -62,7 +62,7 @@ class Outcome:
         return ""
 
     def tail(self) -> str:
-        """Return the last lines of what the launcher and the ranks said."""
+        """Return the last lines that the launcher and the ranks wrote."""
         said = (self.folder / "said").read_text(errors="replace").splitlines()
         lines = [f"  {line}" for line in said if line.startswith("holdfast:")][-6:]
         for path in sorted((self.folder / "log").glob("worker_*.log")):
@@ -87,12 +87,12 @@ class Launcher:
         return self._options.from_outside
 
     def look_from_outside(self, clean: Outcome) -> None:
-        """Take what a Python program has made from its trace, and so in all runs that come."""
+        """Read a Python program's steps from its trace, here and in all runs to come."""
         self._options = dataclasses.replace(self._options, kind="python")
         clean.record = record(clean.folder / "trace", clean.folder / "log", ())
 
     def run(self, order: Order, patience_s: float) -> Outcome:
-        """Make a run; one that does nothing for so long has hung."""
+        """Make a run. It has hung if it does nothing for `patience_s`."""
         folder = self._folder / order.name
         folder.mkdir()
         work = self._folder / "work"
@@ -133,14 +133,14 @@ class Launcher:
         made_ = killer.made if killer is not None else ()
         notes = record(folder / "trace", folder / "log", made_) if outside else read(folder)
         outcome = Outcome(order, job.returncode, hung, seconds, folder, notes)
-        os.rename(work, folder / "work")  # All runs have worked in one place, by its name.
-        work.symlink_to(self._folder / "undisturbed" / "work")  # Where source is looked up.
+        os.rename(work, folder / "work")  # All runs used the same path.
+        work.symlink_to(self._folder / "undisturbed" / "work")  # To look up source.
         outcome.files = made(self._here, folder / "work")
         self._take_what_lies_elsewhere(outcome)
         return outcome
 
     def _command(self, order: Order, folder: Path) -> list[str]:
-        # Each kill may come in the same step as the one before.
+        # All kills of a rank may come in the same step.
         restarts = str(_RESTARTS + max(Counter(k.rank for k in order.kills).values(), default=0))
         ranks, command, log = str(self._options.ranks), self._options.command, folder / "log"
         child = ("-m", "holdfast.verify._child", *command)
@@ -164,14 +164,14 @@ class Launcher:
     def _environment(self, order: Order, folder: Path) -> dict[str, str]:
         environment = dict(os.environ)
         environment[VARIABLE] = str(folder / "plan.json")
-        if order.name != UNDISTURBED.name:  # What has drifted is named here.
+        if order.name != UNDISTURBED.name:  # verify itself names what drifts.
             environment.setdefault("HOLDFAST_DRIFT", "warn")
         if self._options.from_outside or order.name == UNDISTURBED.name:
             environment["HOLDFAST_TRACE"] = str(folder / "trace")
         environment.setdefault("PYTHONHASHSEED", "0")
         path = [os.path.abspath(p) for p in environment.get("PYTHONPATH", "").split(":") if p]
         if _PACKAGES not in path and os.path.basename(_PACKAGES) not in _INSTALLED:
-            path.append(_PACKAGES)  # Whoever started us has found it there.
+            path.append(_PACKAGES)  # It was found there when we were started.
         if path:
             environment["PYTHONPATH"] = os.pathsep.join(path)
         return environment
@@ -184,7 +184,7 @@ class Launcher:
         patience_s: float,
         killer: Killer | None,
     ) -> bool:
-        """Wait for the end; return whether it had to be made."""
+        """Wait for the job to end. Return whether it had to be forced to end."""
         size, since = -1, time.monotonic()
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -203,7 +203,7 @@ class Launcher:
                 return True
 
     def _take_what_lies_elsewhere(self, outcome: Outcome) -> None:
-        """Copy what the program wrote outside its folder; remove what was not there before."""
+        """Copy the files that the program wrote outside its folder; remove those that are new."""
         for rank in outcome.record.ranks.values():
             for path, new in rank.wrote.items():
                 self._elsewhere.setdefault(path, new)
@@ -218,12 +218,12 @@ class Launcher:
 
 
 def _end_with_the_parent() -> None:
-    """Have a job that was just forked end if this process does, however that is killed."""
+    """Have a job that was just forked end when this process ends, even if that is killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _steps_in(notes: Path) -> int:
-    """Return the last step of which a file tells."""
+    """Return the last step that a file of notes mentions."""
     with open(notes, "rb") as file:
         file.seek(max(0, notes.stat().st_size - _TAIL))
         _, _, last = file.read().rpartition(b'{"what": "done", "n": ')
@@ -232,7 +232,7 @@ def _steps_in(notes: Path) -> int:
 
 
 def _end(job: subprocess.Popen[bytes]) -> None:
-    """End a job: it removes what is its own, if it can."""
+    """End a job. It gets time to remove its own files, then it is killed."""
     job.send_signal(signal.SIGTERM)
     try:
         job.wait(_END_S)

@@ -1,8 +1,9 @@
 """Watches the steps of a MindSpore program: wraps holdfast.mindspore's Steps, which makes them.
 
-A step here is whatever is kept together: one of Model.train or of state.steps, a state.once, the
-end of an epoch. Its places are its beginning ("forward"), a moment in its midst ("backward": a
-graph is one piece, its sums included), and its end ("update").
+A step here is everything that is committed at once: a step of Model.train or of state.steps, a
+state.once, or the end of an epoch. It has three places: its beginning ("forward"), a moment in its
+midst ("backward"), and its end ("update"). A graph is one piece, its sums included, so there are no
+other places.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from holdfast.verify._places import Places
 
 
 class _Kept:
-    """What an Observer asks of a State, of Steps."""
+    """The part of a State that an Observer uses, taken from Steps."""
 
     def __init__(self, steps: Any) -> None:
         self.steps = steps
@@ -33,7 +34,7 @@ class _Kept:
 
 
 def _contents(kept: _Kept) -> Iterator[tuple[str, Any]]:
-    """Yield everything that is kept."""
+    """Yield everything that is kept, by name."""
     image = kept.steps._image
     yield from zip(image._names, image._parameters)
     yield from _parts("", kept.steps.objects)
@@ -92,7 +93,7 @@ def watch_steps(
 
 
 def _watch_files_and_evaluations(places: Places) -> None:
-    """Come past evaluations and saved checkpoints."""
+    """Report each evaluation and each saved checkpoint as a place."""
     import mindspore
     from mindspore.train import serialization
 

@@ -1,6 +1,6 @@
-"""Copies the working folder for each run, so that all begin with the same files.
+"""Copies the working folder for each run, so that all runs begin with the same files.
 
-Large files, and folders with many, are links to the program's own: data, environments.
+Large files and large folders, such as data and environments, are not copied but linked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LEFT_OUT: Final = frozenset((".git", "__pycache__", "holdfast-logs", ".pytest_c
 
 
 def mirror(source: Path, target: Path, without: Path) -> list[str]:
-    """Copy `source` but for the folder `without`; return the folders that are links."""
+    """Copy `source` except for the folder `without`; return the folders that became links."""
     target.mkdir(parents=True)
     links: list[str] = []
     for entry in sorted(os.scandir(source), key=lambda entry: entry.name):
@@ -42,7 +42,7 @@ def mirror(source: Path, target: Path, without: Path) -> list[str]:
 
 
 def _is_large(folder: Path) -> bool:
-    """Whether a folder is better not copied."""
+    """Whether a folder is too large to copy."""
     if (folder / "pyvenv.cfg").exists():
         return True
     files = size = 0
@@ -55,7 +55,7 @@ def _is_large(folder: Path) -> bool:
 
 
 def made(source: Path, target: Path) -> dict[str, Path]:
-    """Return the files that a run has made or changed in its copy, by their relative names."""
+    """Return the files that a run made or changed in its copy, by their relative names."""
     found: dict[str, Path] = {}
     for where, folders, names in os.walk(target):
         folders[:] = [name for name in folders if name not in _LEFT_OUT]

@@ -1,6 +1,6 @@
-"""Writes what a process of a run notes: a line of JSON each, in one file per rank.
+"""Writes the notes of a process of a run: each is a line of JSON, in one file per rank.
 
-A spare has no rank until it takes a place; what it notes before is held back until then.
+A spare has no rank until it takes a place. Its notes are held back until then.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import os
 from typing import Any, Final
 
-# What follows a rank in a file's name.
+# Follows the rank in a file's name.
 SUFFIX: Final = ".jsonl"
 
 
@@ -17,7 +17,7 @@ class Notes:
     """The file of this process's rank."""
 
     def __init__(self, folder: str, rank: int | None) -> None:
-        """`rank` is None as long as it is not known."""
+        """`rank` is None while it is not known."""
         self._folder = folder
         self._file = -1
         self._held: list[bytes] = []
@@ -26,7 +26,7 @@ class Notes:
             self.open(rank)
 
     def open(self, rank: int) -> None:
-        """Write for a rank from now on."""
+        """Write to the file of `rank` from now on, first the notes that were held back."""
         if self._file < 0:
             flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
             self._file = os.open(f"{self._folder}/rank-{rank}{SUFFIX}", flags, 0o644)
@@ -35,7 +35,7 @@ class Notes:
             self._held.clear()
 
     def __call__(self, what: str, **more: Any) -> None:
-        """Note something. A process that was forked off this one notes nothing."""
+        """Write a note. A process that was forked from this one writes none."""
         if os.getpid() != self._pid:
             return
         line = (json.dumps({"what": what, **more}) + "\n").encode()

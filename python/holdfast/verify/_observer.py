@@ -1,4 +1,4 @@
-"""What watches the steps of a process of a run; holdfast.torch calls it (Engine.observer)."""
+"""Watches the steps of a process of a run; holdfast.torch calls it (Engine.observer)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.verify._probe import Probe, sources
 
 
 class Observer:
-    """Notes digests after every step, makes steps void, kills where it is told to."""
+    """Notes digests after every step, makes steps void, and kills where the plan says so."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Observer:
         self._stop: Callable[[], None] = lambda: None
 
     def opened(self, state: Any) -> None:
-        """State was made: this rank is as after step state.n."""
+        """Note that State was made: this rank is as after step state.n."""
         self._state = state
         rank = int(self._engine.place.rank)
         self._notes.open(rank)
@@ -55,7 +55,7 @@ class Observer:
         self._places.begin(rank, done)
 
     def began(self, n: int) -> None:
-        """Note what step n begins with: a step that is made again may begin with something else."""
+        """Note what step n begins with. A replay may begin with something else."""
         self._places.began()
         self._notes("begins", n=n, memory=self._look(sys._getframe(1)))
 
@@ -67,12 +67,12 @@ class Observer:
         return True
 
     def was_void(self, n: int) -> None:
-        """Step n was void, on purpose or by a kill."""
+        """Note that step n was void, on purpose or by a kill."""
         self._places.in_step = False
         self._notes("void", n=n)
 
     def done(self, n: int) -> None:
-        """Note what is what after step n."""
+        """Note what State and the program hold after step n."""
         counts = self._places.ended(n)
         if not self._looked:
             self._looked = True
@@ -85,20 +85,20 @@ class Observer:
             self._stop()
 
     def once_began(self, key: Any) -> None:
-        """Know that a state.once begins."""
+        """Take note that a state.once begins."""
         if not _is_ours(key):
             self._places.once_began()
 
     def once_done(self, key: Any) -> None:
-        """Know that it has ended."""
+        """Take note that it has ended."""
         if not _is_ours(key):
             self._places.once_done()
 
     def epoch_began(self, epoch: int) -> None:
-        """Know that a pass of state.epochs begins."""
+        """Do nothing: the beginning of an epoch is no place."""
 
     def epoch_ended(self, epoch: int) -> None:
-        """Know that it has ended, with what the program does between two."""
+        """Take note that an epoch has ended, and what the program does after it."""
         self._places.at("between epochs")
 
     def ended(self) -> None:
@@ -114,5 +114,5 @@ class Observer:
 
 
 def _is_ours(key: Any) -> bool:
-    """Whether a result is one that state.epochs asks for: whether any rank wished to stop."""
+    """Whether state.epochs itself asked for this result: whether any rank wished to stop."""
     return isinstance(key, tuple) and key[-1:] == ("stop",)

@@ -50,10 +50,10 @@ _MINDSPORE: Final = re.compile(r"^\s*(import|from)\s+mindspore\b", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Options:
-    """What is to be verified, and how."""
+    """The program to verify, and how to verify it."""
 
-    command: tuple[str, ...]  # -m, if it is a module; the program; its arguments.
-    kind: str  # torch, mindspore; seen from outside: native, python
+    command: tuple[str, ...]  # -m if it is a module, the program, its arguments.
+    kind: str  # torch, mindspore; or, seen from outside: native, python.
     ranks: int
     steps: int
     quick: bool
@@ -66,18 +66,18 @@ class Options:
 
     @property
     def from_outside(self) -> bool:
-        """Whether nothing of ours is in the program but the library."""
+        """Whether the program holds nothing of ours but the library, so that verify is outside."""
         return self.kind in ("native", "python")
 
 
 def fail(message: str) -> NoReturn:
-    """End with a sentence on a wrong command line."""
+    """End with a sentence that says what is wrong with the command line."""
     print(f"holdfast verify: {message}", file=sys.stderr)
     raise SystemExit(USAGE_EXIT)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Tell what is wrong in one line."""
+    """Reports errors in one line."""
 
     def error(self, message: str) -> NoReturn:
         fail(f"{message} (holdfast verify --help lists all options)")
@@ -143,7 +143,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _program(options: argparse.Namespace) -> tuple[tuple[str, ...], str]:
-    """Return the command, and what kind of program it is."""
+    """Return the command and the kind of program."""
     words = (options.program, *options.arguments)
     if options.module:
         return ("-m", *words), "torch"
@@ -154,13 +154,13 @@ def _program(options: argparse.Namespace) -> tuple[tuple[str, ...], str]:
         return (str(path.resolve()), *options.arguments), "native"
     kind = "mindspore" if _MINDSPORE.search(path.read_text(errors="replace")) else "torch"
     absolute, here = Path(os.path.abspath(path)), Path.cwd()  # Without `..`.
-    if absolute.is_relative_to(here):  # Its copy is to be run.
+    if absolute.is_relative_to(here):  # Run its copy.
         return (str(absolute.relative_to(here)), *options.arguments), kind
     return (str(absolute), *options.arguments), kind
 
 
 def parse(argv: Sequence[str]) -> Options:
-    """Return what the command line asks for, or end with a sentence on what is wrong."""
+    """Return the options on the command line, or end with a sentence that says what is wrong."""
     options = _parser().parse_args(argv)
     if not 1 <= options.ranks <= 64:
         fail(f"--ranks is {options.ranks}; allowed is 1 to 64")

@@ -15,7 +15,7 @@ _LONGEST: Final = 500
 
 
 class _Tee(io.TextIOWrapper):
-    """A standard stream that tells what is written to it."""
+    """A standard stream that passes all that is written to it on to an Output."""
 
     _told: Output
 
@@ -26,10 +26,10 @@ class _Tee(io.TextIOWrapper):
 
 
 class Output:
-    """What this process prints, line by line."""
+    """The output of this process, line by line."""
 
     def __init__(self, notes: Notes) -> None:
-        """Note it with `notes`, once the rank is known to be 0."""
+        """Write it to `notes` once the rank is known to be 0."""
         self._notes = notes
         self._rest: dict[int, str] = {}
         self._source: dict[int, list[tuple[str, int]]] = {}
@@ -38,7 +38,7 @@ class Output:
         self.done = -1  # Steps; -1: before State.
 
     def open(self, rank: int) -> None:
-        """Learn the rank."""
+        """Take the rank: only rank 0 notes its output."""
         self._off = rank != 0
 
     def watch(self) -> None:
@@ -57,10 +57,10 @@ class Output:
             )
             tee._told = self
             setattr(sys, name, tee)
-            setattr(self, f"_{name}", stream)  # Its end would close the buffer.
+            setattr(self, f"_{name}", stream)  # If it ended, the buffer would be closed.
 
     def take(self, stream: Any, text: str, frame: FrameType | None) -> None:
-        """Take what was written; a line is the source line's that wrote its first part."""
+        """Take text that was written. A line is credited to the source line that began it."""
         if self._off or os.getpid() != self._pid:
             return
         key = id(stream)
@@ -75,9 +75,9 @@ class Output:
 
 
 def _source_of(frame: FrameType | None) -> list[tuple[str, int]]:
-    """Return the program's line that prints, and the one that called it: it may be a helper's.
+    """Return the program's line that prints and the line that called it, as it may be in a helper.
 
-    Nothing where a library prints of itself.
+    Return nothing if a library prints something by itself.
     """
     found: list[tuple[str, int]] = []
     while frame is not None and len(found) < 2:

@@ -1,7 +1,7 @@
-"""Programs that are no Python: killed from outside, compared by what their traces say of each step.
+"""Kills programs from outside, and compares them by what their traces say about each step.
 
-No step is made void without a kill, and no variable is named: nothing of ours is within them but
-the library, which writes the trace.
+No step is made void without a kill, and no variable is named. We have nothing within such a program
+but the library, which writes the trace.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _EACH: Final = 4  # Kills of a rank in a run.
 
 
 class Trace:
-    """What the processes of a run have written so far."""
+    """The trace that the processes of a run have written so far."""
 
     def __init__(self, folder: Path) -> None:
         """Read below `folder`, which HOLDFAST_TRACE names."""
@@ -31,7 +31,7 @@ class Trace:
         self._read: dict[Path, int] = {}
 
     def new(self) -> Iterator[dict[str, Any]]:
-        """Yield what was added since the last call."""
+        """Yield the events that were added since the last call."""
         for path in self._folder.glob("*.jsonl"):
             with open(path, "rb") as file:
                 file.seek(self._read.get(path, 0))
@@ -53,7 +53,7 @@ class Killer:
         self.step = 0
 
     def look(self) -> None:
-        """Kill who is there."""
+        """Kill each rank that has come to its step."""
         for event in self._trace.new():
             if event["event"] != "step":
                 continue
@@ -68,14 +68,14 @@ class Killer:
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
-            return  # It has ended.
+            return  # It has ended already.
         self._dead.add(pid)
         self._kills.remove(kill)
         self.made.append(kill)
 
 
 def record(trace: Path, logs: Path, kills: Sequence[Kill]) -> Record:
-    """Return what a run has made: the loss of each step, and what rank 0 has printed."""
+    """Return the record of a run: the loss of each step, and the lines that rank 0 printed."""
     ranks: dict[int, Rank] = {}
     for event in sorted(Trace(trace).new(), key=lambda event: int(event["t_ns"])):
         if event["event"] == "step":
@@ -95,7 +95,7 @@ def record(trace: Path, logs: Path, kills: Sequence[Kill]) -> Record:
 
 
 def orders(clean: Record, spares: Sequence[str], quick: bool) -> list[Order]:
-    """Return the runs with kills: one per rank and kind of spare; a short look has one."""
+    """Return the runs with kills: one per rank and number of spares, or one run if `quick`."""
     ranks = sorted(clean.ranks)
     if quick:
         kills = [_kill(clean, i, rank, i, 2) for i, rank in enumerate((ranks[-1], ranks[0]))]

@@ -1,7 +1,7 @@
-"""The places of a program at which a process is killed, and what comes past them.
+"""The places of a program at which a process can be killed, and the kills themselves.
 
-A kill says rank, place, the steps that are done, and the how-manieth such place since then. It is
-made once: whoever makes it leaves a file by its number.
+A kill names the rank, the place, the steps that are done, and which of the places of this kind
+since then it is. It is made only once: the process that makes it leaves a file with its number.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Kill:
 
 
 class Places:
-    """Notes each place as the program comes past it, and kills where that is asked for."""
+    """Notes each place as the program comes past it, and kills the process where a kill is due."""
 
     def __init__(self, kills: list[Kill], folder: str, note: Callable[..., None]) -> None:
         """`note` writes a record of an event."""
@@ -51,7 +51,7 @@ class Places:
         self.live = False  # Between State and the end.
 
     def begin(self, rank: int, done: int) -> None:
-        """Learn the rank, and that `done` steps are done."""
+        """Take the rank, of which `done` steps are done."""
         self.rank = rank
         self._kills = [k for k in self._kills if k.rank == rank and not self._was_made(k)]
         self.live = True
@@ -72,14 +72,14 @@ class Places:
             self._count[place] = 0
 
     def ended(self, done: int) -> dict[str, int]:
-        """End a step; return how often each place within it came."""
+        """End a step; return how often each place came in it."""
         self.in_step = False
         counts = {place: self._count[place] for place in IN_STEP if self._count[place]}
         self._set(done)
         return counts
 
     def past(self, place: str) -> Kill | None:
-        """Count a place; return the kill that is to be made there."""
+        """Count a place; return the kill that is due there, if any."""
         nth = self._count[place]
         self._count[place] += 1
         if place in BETWEEN and self.live:
@@ -87,7 +87,7 @@ class Places:
         return self._wanted.get((place, nth))
 
     def at(self, place: str) -> None:
-        """Count a place; be killed there if asked to."""
+        """Count a place, and kill this process if a kill is due there."""
         kill = self.past(place)
         if kill is not None:
             self.make(kill)
@@ -103,7 +103,7 @@ class Places:
     # ---- PyTorch --------------------------------------------------------------------------------
 
     def watch_torch(self) -> None:
-        """Come past the places of a PyTorch program."""
+        """Set hooks in torch, so that each place of a PyTorch program is counted here."""
         import torch
         from torch.nn.modules.module import register_module_forward_hook
         from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -170,17 +170,17 @@ class Places:
                 out.register_hook(lambda gradient: self.make(kill))
 
     def once_began(self) -> None:
-        """Begin an evaluation, or whatever the program has made once."""
+        """Begin a state.once, which may be an evaluation."""
         self._in_once = True
 
     def once_done(self) -> None:
-        """End it; where no module was run in it, this is the place."""
+        """End it. If no module ran in it, its end is the place of the evaluation."""
         if self._in_once:
             self._in_once = False
             self.at("evaluation")
 
     def _half_a_save(self, kill: Kill, usual: Any, obj: Any, f: Any) -> None:
-        """Write the first half of a file, and be killed."""
+        """Write the first half of a file, then kill this process."""
         whole = io.BytesIO()
         usual(obj, whole)
         half = whole.getvalue()[: len(whole.getvalue()) // 2]

@@ -1,6 +1,6 @@
-"""Which runs are made, and where processes are killed in them.
+"""Decides which runs are made, and where processes are killed in them.
 
-Pure: from what an undisturbed run came past, the same plan follows.
+This is pure: the same record of an undisturbed run gives the same plan.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Order:
 UNDISTURBED: Final = Order("undisturbed", "undisturbed")
 AGAIN: Final = Order("again", "undisturbed once more")
 VOID: Final = Order("void", "every step void once", void=True)
-# What a short look takes: a rank that is lost in its step, in its update, and between steps.
+# The kills of a quick look: a place, and which rank is killed there.
 _QUICK: Final = (
     ("forward", -1),
     ("update", 0),
@@ -38,7 +38,7 @@ _QUICK: Final = (
 
 
 def kill_runs(record: Record, spares: Sequence[str], quick: bool) -> list[Order]:
-    """Return the runs with kills: one per rank and kind of spare; a short look has one."""
+    """Return the runs with kills: one per rank and number of spares, or one run if `quick`."""
     ranks = sorted(record.ranks)
     if quick:
         kills: list[Kill] = []
@@ -64,9 +64,10 @@ def _spares(number: str) -> str:
 def _kills(
     record: Record, rank: int, places: Sequence[str], first: int, spread: int, of: int
 ) -> list[Kill]:
-    """Return one kill of the rank at each of the places that the program has.
+    """Return one kill of the rank at each of `places` that the program has.
 
-    They are spread over the steps: these are in `of` parts, the first kill in part `spread`.
+    The kills are spread over the steps, which are cut into `of` parts; the first is in part
+    `spread`.
     """
     own = record.ranks[rank]
     kills: list[Kill] = []
@@ -76,7 +77,7 @@ def _kills(
             having = [n for n in range(1, steps + 1) if own.places.get(n, {}).get(place)]
             if not having:
                 continue
-            # Spread over the steps; neither the first nor the last one where there are others.
+            # Take neither the first nor the last step if there are others.
             inner = having[1:-1] or having
             n = inner[_spot(len(inner), index + spread, of)]
             done, nth = n - 1, own.places[n][place] // 2

@@ -1,4 +1,4 @@
-"""Compares what two runs have printed, by the line of source that printed it."""
+"""Compares the output of two runs, by the line of source that printed it."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ class Printed:
 def _by_source(record: Record) -> dict[Source, list[Line]]:
     found: dict[Source, list[Line]] = defaultdict(list)
     for line in record.ranks[0].printed if 0 in record.ranks else ():
-        # What a successor prints on its way to State is its own affair.
+        # A successor may print anything on its way to State.
         if line.n >= 0 or line.life == 1:
             found[line.source].append(line)
     return found
 
 
 class Masks:
-    """What may differ in a line: what differs between two undisturbed runs."""
+    """The parts of lines that may differ, since they differ between two undisturbed runs."""
 
     def __init__(self) -> None:
-        """Nothing may."""
+        """Begin with nothing that may differ."""
         self._places: dict[Source, set[int]] = {}
         self._all: set[Source] = set()
 
     def learn(self, one: Record, other: Record) -> None:
-        """Take what differs between two undisturbed runs."""
+        """Take the parts that differ between two undisturbed runs."""
         mine, theirs = _by_source(one), _by_source(other)
         for source in mine.keys() | theirs.keys():
             a = [_TOKEN.findall(line.text) for line in mine.get(source, ())]
@@ -55,11 +55,11 @@ class Masks:
                 self._places[source] = places
 
     def ignores(self, source: Source) -> bool:
-        """Whether all that a line prints may differ."""
+        """Whether the whole output of a line of source may differ."""
         return source in self._all
 
     def cover(self, source: Source, text: str) -> str:
-        """Return the text without what may differ."""
+        """Return the text without the parts that may differ."""
         places = self._places.get(source)
         if not places:
             return text
@@ -83,7 +83,7 @@ def compare(clean: Record, other: Record, masks: Masks) -> list[Printed]:
         first = min([*missing[:1], *extra[:1]], key=lambda line: line.n)
         a = next((line for line in missing if line.n == first.n), None)
         b = next((line for line in extra if line.n == first.n), None)
-        if a is None and b is not None:  # It was made again, and printed other numbers.
+        if a is None and b is not None:  # It was replayed with other numbers.
             a = next((line for line in lines if line.n == first.n), None)
         found.append(Printed(source, first.n, a.text if a else "", b.text if b else ""))
     return sorted(found, key=lambda printed: printed.n)
@@ -94,7 +94,7 @@ def _sorted(lines: Iterable[Line]) -> list[Line]:
 
 
 def differing(was: str, now: str) -> tuple[str, str]:
-    """Return the part that differs, where it is one word or number; else both texts."""
+    """Return the differing part if it is one word or number, else both texts."""
     a, b = _TOKEN.findall(was), _TOKEN.findall(now)
     if len(a) == len(b):
         pairs = [(x, y) for x, y in zip(a, b) if x != y]

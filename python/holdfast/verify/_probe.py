@@ -1,8 +1,8 @@
-"""Looks at all that a program remembers, after a step: names, and what they hold.
+"""Looks, after a step, at everything that a program remembers: names, and what they hold.
 
-Variables of the loop and of its callers, globals of the program's modules, attributes of classes
-and objects, closure cells, default arguments, places of counters and generators. Only to name what
-differs between two runs.
+It sees variables of the loop and of its callers, globals of the program's modules, attributes of
+classes and objects, closure cells, default arguments, and the positions of counters and generators.
+This serves only to name what differs between two runs.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _OF_A_PACKAGE: Final = 60  # Modules; a larger installed package is no part of t
 
 
 class Probe:
-    """What the program remembers."""
+    """The memory of the program, as it changes."""
 
     def __init__(self) -> None:
-        """Nothing was looked at yet."""
+        """Begin without an earlier look."""
         self._known: dict[str, str] = {}  # Of the last look: only what has changed is noted.
         self._set: frozenset[str] | None = None  # Attributes that the program's source sets.
 
@@ -183,9 +183,9 @@ class _Look:
             self._put(_dotted(name, part), value, depth + 1)
 
     def _framework(self, name: str, thing: Any, depth: int) -> None:
-        """Take what the program has put into an object of a framework, and a module's tensors.
+        """Look at what the program put into a framework's object, and at a module's tensors.
 
-        A number under a name that the program's source sets counts as put there.
+        A number counts as put there by the program if the program's source sets its name.
         """
         for attribute, value in _without_modules(thing):
             inner = attribute in ("_modules", "_parameters", "_buffers")
@@ -258,14 +258,14 @@ def _is_programs(thing: Any) -> bool:
 
 
 def _place(thing: Any) -> str:
-    """Return how far a counter is."""
+    """Return the position of a counter."""
     if isinstance(thing, enumerate):
         return f"enumerate at {thing.__reduce__()[1][1]}"
     return repr(thing)
 
 
 def _modules(frame: types.FrameType | None) -> Iterator[tuple[str, Any]]:
-    """Return the program's modules; of installed packages those that the loop is called by."""
+    """Yield the program's modules, and modules of installed packages that call the loop."""
     calling = set()
     while frame is not None:
         calling.add(str(frame.f_globals.get("__name__")).partition(".")[0])
@@ -283,7 +283,7 @@ def _modules(frame: types.FrameType | None) -> Iterator[tuple[str, Any]]:
 
 
 def sources(frame: types.FrameType | None) -> list[str]:
-    """Return the program's files of source."""
+    """Return the program's source files."""
     return sorted({str(module.__file__) for _, module in _modules(frame)})
 
 

@@ -9,12 +9,12 @@ _WIDTH: Final = 24
 
 
 class Progress:
-    """How far the runs are."""
+    """The progress of all runs."""
 
     def __init__(self) -> None:
-        """Nothing is known yet."""
-        self.runs = 0  # In all; 0: not known.
-        self.steps = 0  # Of each; 0: not known.
+        """Begin before the first run."""
+        self.runs = 0  # Number of runs; 0: not known.
+        self.steps = 0  # Steps of each run; 0: not known.
         self._done = 0
         self._terminal = sys.stderr.isatty()
 

@@ -1,4 +1,4 @@
-"""Reads what the processes of a run have noted."""
+"""Reads the notes of the processes of a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Past:
 class Line:
     """A line that was printed."""
 
-    source: tuple[tuple[str, int], ...]  # The file and line that printed; its caller.
+    source: tuple[tuple[str, int], ...]  # File and line that printed; then its caller.
     text: str
     n: int  # Steps that were done; -1: before State.
     life: int
@@ -33,7 +33,7 @@ class Line:
 
 @dataclass
 class Rank:
-    """What a rank's processes have noted, one after the other."""
+    """The notes of a rank's processes, one after the other."""
 
     lives: int = 0
     opened: bool = False
@@ -79,13 +79,13 @@ class Rank:
 
 @dataclass
 class Record:
-    """What all ranks have noted."""
+    """The notes of all ranks."""
 
     ranks: dict[int, Rank]
 
     @property
     def steps(self) -> int:
-        """How many steps were made."""
+        """The number of steps that were made."""
         return max((n for rank in self.ranks.values() for n, _ in rank.states), default=0)
 
     @property

@@ -1,4 +1,4 @@
-"""Says what came out: a table, what differs with names, and JSON."""
+"""Reports the result: a table, the differences with names, and JSON."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _SHOWN: Final = 6
 
 @dataclass
 class Verdict:
-    """A run, and what differs in it."""
+    """A run and its differences."""
 
     outcome: Outcome
     differences: list[Difference]
 
     def cells(self) -> dict[int, str]:
-        """Return what came of each kill, by its number."""
+        """Return the result of each kill, by its number."""
         made = {number for rank in self.outcome.record.ranks.values() for number in rank.kills}
         culprit = blamed(self.kills_made(), self.differences)
         found: dict[int, str] = {}
@@ -43,7 +43,7 @@ class Verdict:
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
-    """Return a line for each place, a column for each rank and kind of spare."""
+    """Return a table: a line for each place, a column for each rank and number of spares."""
     columns: dict[tuple[str, int], dict[str, str]] = {}
     lines = []
     for verdict in verdicts:
@@ -77,7 +77,7 @@ def _spares(number: str) -> str:
 
 
 def words(verdicts: Sequence[Verdict]) -> str:
-    """Return what differs in each run, for people."""
+    """Return the differences in each run, for people."""
     lines = []
     said: set[str] = set()
     for verdict in verdicts:

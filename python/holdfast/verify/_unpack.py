@@ -1,4 +1,4 @@
-"""Names and digests of what a saved file holds: python -m holdfast.verify._unpack FILE ..."""
+"""Prints names and digests of a file's contents: python -m holdfast.verify._unpack FILE ..."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _names(thing: Any, name: str, depth: int) -> dict[str, str]:
 
 
 def main(paths: list[str]) -> None:
-    """Print a line of JSON for each file; null where it can not be read."""
+    """Print a line of JSON for each file; null if the file can not be read."""
     for path in paths:
         try:
             print(json.dumps(_names(_load(path), "", 0)))

@@ -1,4 +1,4 @@
-"""Whose code a file is: the program's, or Python's, a framework's, or ours."""
+"""Tells whose code a file is: the program's, Python's, a framework's, or ours."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 
 _OURS: Final = str(Path(__file__).resolve().parent.parent) + os.sep
 _STANDARD: Final = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
-# Their objects change for reasons of their own; what the program holds in them stands in State.
+# Their objects change for reasons of their own; State has what the program keeps in them.
 FRAMEWORKS: Final = frozenset(
     (
         *("torch", "torchvision", "torchaudio", "functorch", "triton", "numpy", "scipy"),
@@ -24,7 +24,7 @@ FRAMEWORKS: Final = frozenset(
 
 @functools.cache
 def is_programs_code(path: str) -> bool:
-    """Whether a source file is the program's own, or of a package that it uses as its own."""
+    """Whether a source file belongs to the program, or to a package that it uses as its own."""
     if path.startswith("<") or path.startswith(_OURS):
         return False
     for packages in ("site-packages", "dist-packages"):
@@ -40,6 +40,6 @@ def is_installed(path: str) -> bool:
 
 
 def is_programs_module(name: str) -> bool:
-    """Whether a module is neither Python's, a framework's nor ours, by its name."""
+    """Whether a module, by its name, is neither Python's nor a framework's nor ours."""
     top = name.partition(".")[0]
     return top not in FRAMEWORKS and top not in sys.stdlib_module_names

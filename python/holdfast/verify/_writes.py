@@ -9,13 +9,13 @@ from typing import Any, Final
 from holdfast.verify._note import Notes
 
 _FLAGS: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-# Of the system, of frameworks' caches, of multiprocessing.
+# Files of the system, of frameworks' caches, of multiprocessing are left out.
 _NOT: Final = ("/dev/", "/proc/", "/sys/", "/run/")
 _PARTS: Final = ("/.cache/", "/__pycache__/", "torchinductor_", "/pymp-", "/.triton/", "/torch_")
 
 
 def watch_writes(notes: Notes, elsewhere: list[str]) -> None:
-    """Note each such file once, and whether it was there before; `elsewhere`: folders of ours."""
+    """Note each file outside once, and whether it is new; `elsewhere` are folders of ours."""
     ours = (*elsewhere, *_NOT, os.path.realpath(".") + "/")
     noted: set[str] = set()
 
