@@ -122,7 +122,7 @@ class Semi:
         before, unsure = self._counts.get(by, (-1, 0))
         now = _operators.count()
         unsure = unsure + 1 if now == before else 0
-        if unsure == _UNSURE:  # An exchange may still be under way; wait for it.
+        if unsure == _UNSURE:  # The update may still be under way; wait for it.
             _wait_for(weights)
             now = _operators.count()
             unsure = unsure if now == before else 0

@@ -72,7 +72,7 @@ class Run:
         self._first_batch = 0  # Of the pipeline: where the loop began.
         self._first_step = 0
         self._answer: Any = None  # Outputs of a step that was done already.
-        self._skips: bool | None = None  # Whether the pipeline skips; fast_recovery before.
+        self._skips: bool | None = None  # Not None: the pipeline skips. The former setting.
         self._looks = True  # Parameters may have changed since the last step.
         self._resumed = False
         self._entered = 0, 0, 0  # First epoch, batch and step, as the program has them.

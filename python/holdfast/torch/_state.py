@@ -92,7 +92,7 @@ class State:
         self._wish = False  # To stop, from before the step under way.
         self.drawn = 0  # 1: the position counts the batch of the step under way.
         self._seen = False  # This process has come to the end of a step.
-        self._attributes: dict[str, Any] = {}  # Of modules, before it.
+        self._attributes: dict[str, Any] = {}  # Of modules, before the first step.
         self._digests: dict[str, bytes] | None = None  # At the end of the last step of an own loop.
         self._declared: set[str] = set()  # Names of vars.
         self._on_commit: list[Callable[[int], Any]] = []
@@ -101,10 +101,10 @@ class State:
     # ---- What is kept ---------------------------------------------------------------------------
 
     def vars(self, **values: Any) -> Vars:
-        """Keep plain values and small arrays with every step; return what holds them.
+        """Keep plain values and small arrays with every step; return the object that holds them.
 
         `run = state.vars(best=inf, losses=[])`, then `run.best = x`, `run.losses.append(y)`. The
-        values given here are those before the first step; a replacement has those after the last.
+        values given here hold before the first step; a successor has those after the last step.
 
         Errors: UserError at the line that sets a value that is not plain or makes all too large.
         """

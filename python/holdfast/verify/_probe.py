@@ -44,11 +44,11 @@ class Probe:
 
     def __init__(self) -> None:
         """Begin without an earlier look."""
-        self._known: dict[str, str] = {}  # Of the last look: only what has changed is noted.
+        self._known: dict[str, str] = {}  # From the last look. Only changes are noted.
         self._set: frozenset[str] | None = None  # Attributes that the program's source sets.
 
     def look(self, frame: types.FrameType | None) -> dict[str, str | None]:
-        """Return what has changed since the last look: name → what it holds; None: it is gone."""
+        """Return the changes since the last look, by name: the new contents, or None if gone."""
         if self._set is None:
             self._set = frozenset(_attributes_set_in(sources(frame)))
         found = _Look(self._set).all(frame)
