@@ -110,7 +110,7 @@ class Sources:
         self._entries: dict[int, _Entry] = {}  # By id of the source.
 
     def of(self, data: Any, seeds: Seeds, name: str | None) -> Source:
-        """Return the Source for the user's data, which State keeps under `name` if that is given."""
+        """Return the Source for the user's data, which State keeps under `name`, if given."""
         entry = self._entries.get(id(data))
         if entry is None:
             entry = self._enter(data)
