@@ -1,4 +1,4 @@
-"""Do by data parallel what semi-automatic parallel does on other devices.
+"""Do by data parallel what semi-automatic parallel does where it is available.
 
 There the compiler puts the exchange of gradients, the sum over micro batches and the stages of a
 pipeline into the graph. Without this module they would be missing silently: ranks would drift

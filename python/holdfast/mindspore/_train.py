@@ -139,10 +139,8 @@ class Run:
             return initial_epoch
         # The dying-gasp document sets the first step and forgets to pass the epoch that it has
         # computed, so the data would end before the loop (EOF, tree_adapter.cc:497). MindSpore
-        # counts
-        # steps from 1 again. So a second last checkpoint would have too small a step, and a
-        # training
-        # from it would see data again.
+        # counts steps from 1 again. So a second last checkpoint would have too small a step, and a
+        # training from it would see data again.
         if begun:
             trainer.engine.say_once(
                 f"set_init_step({self._first_batch}) without initial_epoch: the first epoch is "
