@@ -87,7 +87,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Step:
-    """The arguments of end_step(). Of those of the update, the layout's optimizer takes its own."""
+    """The arguments of end_step(). The layout's optimizer uses only those that it knows."""
 
     position: Position = Position()
     loss: float = 0.0

@@ -188,7 +188,7 @@ class Nursery:
         self._selector.register(grown, selectors.EVENT_READ)
 
     def _fork(self, request: Request) -> int:
-        """Fork; return 0 in the new process, which then has become what the request wants."""
+        """Fork; return 0 in the new process, which by then has the form that the request wants."""
         free = os.dup(self._agent)  # Start no process whose end this one could not report.
         try:
             pid = os.fork()

@@ -34,7 +34,7 @@ def _is_shard(data: Any) -> bool:
 
 
 def unwrapped(thing: Any) -> Any:
-    """Return what is in a wrapper: State keeps this, and steps() iterates over it."""
+    """Return the thing in a wrapper. State keeps that thing, and steps() iterates over it."""
     if _is(thing, "accelerate.optimizer", "AcceleratedOptimizer"):
         return thing.optimizer
     if _is(thing, "accelerate.scheduler", "AcceleratedScheduler"):

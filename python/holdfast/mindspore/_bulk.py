@@ -31,7 +31,7 @@ class Bulk:
         self._files = {int(number) for number in there}  # A predecessor's, at first.
         self._next = max(self._files, default=0) + 1
         self._kept: dict[Any, tuple[Form, bytes]] = {}  # By attribute.
-        self._recent: set[int] = set(self._files)  # Of the step before.
+        self._recent: set[int] = set(self._files)  # Files of the step before.
 
     def take(self, key: Any, packed: bytes) -> Form | None:
         """Return the Form that stands for a value; None: there is no room."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 from holdfast.mindspore import _callbacks
 from holdfast.mindspore._data import NoDataError, dumps
 
-_MOST_BYTES: Final = 64 << 10  # Of an attribute, and
+_MOST_BYTES: Final = 64 << 10  # Of one attribute, and
 _MOST_CHANGED: Final = 256 << 10  # of all that have changed: they are written at every step.
 _PLAIN: Final = (bool, int, float, str, type(None))
 _NONE: Final = object()

@@ -22,7 +22,7 @@ _HEADER: Final = struct.Struct(
 _MAGIC: Final = b"hfmsimg1"
 _ALIGN: Final = 64
 OTHERS: Final = "a callback's "  # Before the names of parameters that callbacks hold.
-_ROOM: Final = 2 << 20  # For table and objects, besides what they need at the start.
+_ROOM: Final = 2 << 20  # Room to grow, for table and objects.
 
 Array = Any  # numpy.ndarray of any type.
 Changes = dict[int, Array]  # Bytes of parameters, by their places in the image.

@@ -112,7 +112,7 @@ def _maker(make: Any, mean: Exchange) -> Callable[..., Any]:
     return made
 
 
-# ---- What the compiler is told ------------------------------------------------------------------
+# ---- Answers to the compiler --------------------------------------------------------------------
 
 
 class _Answers:

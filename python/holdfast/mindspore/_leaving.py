@@ -48,7 +48,7 @@ def apply(engine: Engine) -> None:
 
     def save(net: Any, *given: Any, append_dict: Any = None, **named: Any) -> None:
         # "global_step" as a number hides the optimizer's parameter of shape (1,), and neither a
-        # replacement nor a training that goes on can load it (serialization.py:287).
+        # successor nor a training that goes on can load it (serialization.py:287).
         mine = {parameter.name for parameter in net.get_parameters()}
         rest = {k: v for k, v in (append_dict or {}).items() if k not in mine}
         usual(net, *given, append_dict=rest or None, **named)

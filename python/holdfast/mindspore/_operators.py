@@ -151,8 +151,8 @@ def in_one_order() -> None:
     MindSpore's runtime starts operators as they become ready, in an order of each process's own.
     The first step of a process has another order than the second. By their names, it ties its own
     collectives to each other in the compiled order (LinkControlArrowByCommunicationNode). With this
-    level of memory optimization it ties all operators (LinkControlArrowByExecutionOrder). Steps are
-    as quick.
+    level of memory optimization it ties all operators (LinkControlArrowByExecutionOrder). Steps
+    take no longer.
     """
     global _ordered
     from mindspore import context

@@ -1,4 +1,4 @@
-"""Do by data parallel what semi-automatic parallel does on other devices.
+"""Do by data parallel what semi-automatic parallel does where it is available.
 
 There the compiler puts the exchange of gradients, the sum over micro batches and the stages of a
 pipeline into the graph. Without this module they would be missing silently: ranks would drift
@@ -122,7 +122,7 @@ class Semi:
         before, unsure = self._counts.get(by, (-1, 0))
         now = _operators.count()
         unsure = unsure + 1 if now == before else 0
-        if unsure == _UNSURE:  # An exchange may still be under way; wait for it.
+        if unsure == _UNSURE:  # The update may still be under way; wait for it.
             _wait_for(weights)
             now = _operators.count()
             unsure = unsure if now == before else 0

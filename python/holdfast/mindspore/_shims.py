@@ -79,9 +79,8 @@ def _secure_channel(engine: Engine) -> None:
 def _parallel_mode(engine: Engine) -> None:
     """Keep the parallel mode."""
     # C++ stays in stand-alone mode. In any other mode it wants a communicator of its own cluster,
-    # and
-    # semi-automatic parallel has none on CPU (step_parallel_utils.cc:2387). Python reads the mode
-    # in _get_parallel_mode() only.
+    # and semi-automatic parallel has none on CPU (step_parallel_utils.cc:2387). Python reads the
+    # mode in _get_parallel_mode() only.
     module = imported("mindspore.parallel._auto_parallel_context")
     context, kind = module.auto_parallel_context(), module._AutoParallelContext
     usual_reset = kind.reset

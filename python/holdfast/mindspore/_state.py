@@ -50,7 +50,7 @@ class State:
     """Keeps a loop of the program's own. There is one in a job."""
 
     def __init__(self, network: Any, optimizer: Any, *, strict: bool = False, **named: Any) -> None:
-        """Keep a network, its optimizer, and what else is given by name.
+        """Keep a network, its optimizer, and all things that are given by name.
 
         At the first start, parameters become equal to rank 0's. In a successor, everything is as it
         was after the last step. `named`: cells, parameters, and objects with `state_dict` and

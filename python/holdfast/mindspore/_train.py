@@ -72,7 +72,7 @@ class Run:
         self._first_batch = 0  # Of the pipeline: where the loop began.
         self._first_step = 0
         self._answer: Any = None  # Outputs of a step that was done already.
-        self._skips: bool | None = None  # Whether the pipeline skips; fast_recovery before.
+        self._skips: bool | None = None  # Not None: the pipeline skips. The former setting.
         self._looks = True  # Parameters may have changed since the last step.
         self._resumed = False
         self._entered = 0, 0, 0  # First epoch, batch and step, as the program has them.
@@ -139,10 +139,8 @@ class Run:
             return initial_epoch
         # The dying-gasp document sets the first step and forgets to pass the epoch that it has
         # computed, so the data would end before the loop (EOF, tree_adapter.cc:497). MindSpore
-        # counts
-        # steps from 1 again. So a second last checkpoint would have too small a step, and a
-        # training
-        # from it would see data again.
+        # counts steps from 1 again. So a second last checkpoint would have too small a step, and a
+        # training from it would see data again.
         if begun:
             trainer.engine.say_once(
                 f"set_init_step({self._first_batch}) without initial_epoch: the first epoch is "

@@ -52,7 +52,7 @@ class Trainer:
         self.repairs = not {"UCE", "HCCE", "ARF"}.isdisjoint(switches)
         self._rest: Rest | None = None
         self._network: Any = None
-        self.cells: Cells | None = None  # Of it.
+        self.cells: Cells | None = None  # Of the network.
         self._others: list[Any] = []  # Parameters that callbacks hold, or objects within cells.
         self.former = Former()
 

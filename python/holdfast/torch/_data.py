@@ -153,7 +153,7 @@ class Feeder:
         """Have the source brought to its mark again before its next epoch."""
 
     def state(self) -> Any:
-        """Return what start() needs besides the position, after the batch just given."""
+        """Return the state that start() needs besides the position, after the batch just given."""
         return None
 
     @property
@@ -162,7 +162,7 @@ class Feeder:
         return []
 
     def items(self) -> Any:
-        """Return what gives items by index, if any. An item must depend on its index alone."""
+        """Return the object with items by index, if any. An item must depend on its index alone."""
         return None
 
     @property
@@ -218,7 +218,7 @@ class _Loader(Feeder):
 
     def recall(self, order: int, seeds: tuple[int, ...]) -> None:
         for generator, seed in zip(self._generators, seeds, strict=False):
-            note(generator, seed, order)  # State may have brought it to what this stands for.
+            note(generator, seed, order)  # State may have set it as for this seed.
             if seed_of(generator) != seed:
                 reseed(generator, seed, order)
 
@@ -245,7 +245,7 @@ class _Loader(Feeder):
 
 
 def _samplers_in(holder: Any) -> list[Any]:
-    """Return the samplers of a loader, and in turn the samplers of those."""
+    """Return the samplers of a loader, and the samplers within those."""
     found: list[Any] = []
     for name in ("sampler", "batch_sampler"):
         sampler = getattr(holder, name, None)

@@ -69,7 +69,7 @@ class Early:
         self._give(self._begin(f"{label}-from-{rank}-to-{to}", "sent"), "a block", block)
 
     def receive(self, label: str, source: int, block: Tensor) -> Callable[[], bool]:
-        """Return what takes the block from `source`. A spare waits for its own rank first."""
+        """Return a function that takes the block from `source`. A spare awaits its rank first."""
         own = self._engine.rank
         name = self._begin(f"{label}-from-{source}-to-{own}", "received")
         return lambda: self._take(name, "a block", source, block)

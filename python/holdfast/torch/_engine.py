@@ -34,7 +34,7 @@ def say(text: str) -> None:
 
 
 class Phase(enum.Enum):
-    """Who answers collectives, and what becomes of one that a fault cut short."""
+    """Tells who answers collectives, and what happens to one that a fault cut short."""
 
     EARLY = enum.auto()  # Between init() and State: the other ranks, if this is the first start.
     CATCHING_UP = enum.auto()  # A restarted process on its way to the step of the others: nobody.
@@ -65,7 +65,7 @@ class Engine:
         self.asked = False  # Since the last step, the other ranks answered a collective.
         self.guessed = False  # Since the last step, this process answered one by itself.
         self.echoing = 0  # > 0: collectives are answered locally, whatever the phase.
-        self.armed: deque[torch.Tensor] = deque()  # What the next broadcasts are answered with.
+        self.armed: deque[torch.Tensor] = deque()  # Answers to the next broadcasts.
         self.rehearsing = False  # In a waiting spare's backward pass, which gets only echoes.
         self.creating = False  # torch is making the default group.
         self.own_use = 0  # > 0: optimizer steps are ours, not the program's.

@@ -21,7 +21,7 @@ _ENOUGH: Final = 2  # In a row, since a program may drop them in every second st
 
 
 class Gradients:
-    """Watches what becomes of the gradients that were there when a step with an update ended."""
+    """Watches the gradients that were there when a step with an update ended."""
 
     def __init__(self, kept: Kept) -> None:
         """Take the models' parameters. Call watch() after the backward pass that a spare makes."""
@@ -29,7 +29,7 @@ class Gradients:
         self._places = {id(parameter): i for i, parameter in enumerate(self._parameters)}
         self._drops = 0  # Steps in a row that dropped all.
         self._needed = False
-        self._zeroed = False  # In place, not to None: parameters without new ones are updated, too.
+        self._zeroed = False  # Zeros, not None: parameters without new ones are updated, too.
         # By the parameter's place: the gradient left, held so that nothing else comes to lie there.
         self._left: dict[int, Tensor] = {}
         self._updated = False  # The last step that ended made an update.
@@ -92,8 +92,7 @@ class Gradients:
             now = parameter.grad
             if now is None or local(now).data_ptr() != local(before).data_ptr():
                 continue
-            # This includes one that was zeroed in place and filled again: nobody can tell these
-            # apart.
+            # Or it was zeroed in place and filled again: nobody can tell these cases apart.
             self._see_left(now)
 
     def end_step(self, has_updated: bool) -> bool:
@@ -117,7 +116,7 @@ class Gradients:
         return self._needed or not has_updated or self._drops < _ENOUGH
 
     def objects(self) -> Any:
-        """Return what an image has to hold of this."""
+        """Return the part of this that an image has to hold."""
         zeroed: list[int] = []
         if self._zeroed and self._is_known() and not self._needed:
             zeroed = [i for i, p in enumerate(self._parameters) if p.grad is not None]

@@ -33,7 +33,7 @@ _AGAIN: Final = struct.Struct("<4Q")
 
 
 def greet(session: Session, mine: Hello) -> list[Hello] | None:
-    """Tell the others `mine`; return what all tell, in rank order. None: a fault came.
+    """Tell the others `mine`; return all hellos, in rank order. None: a fault came.
 
     Errors: PeerError if a rank keeps other things.
     """
@@ -85,7 +85,7 @@ def greet_again(session: Session, own: Again, what: str) -> bool:
 
 
 def exchange(session: Session, mine: bytes) -> bytearray | None:
-    """Return what all ranks have given, in rank order. None: a fault came."""
+    """Return the bytes that all ranks give, in rank order. None: a fault came."""
     everyone = bytearray(len(mine) * session.world.size)
     try:
         session.world.all_gather(mine, len(mine), everyone)

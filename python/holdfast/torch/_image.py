@@ -33,7 +33,7 @@ class Image:
     """Writes and reads the images of one State."""
 
     def __init__(self, kept: Kept, objects: dict[str, Any]) -> None:
-        """`objects`: what the first image will hold besides the tensors; measured here."""
+        """Measure `objects`, which the first image will hold besides the tensors."""
         self._kept = kept
         self._plan: Plan | None = None
         self._written: dict[int, bytes] = {}  # By address: the plan that lies there.

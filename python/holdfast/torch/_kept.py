@@ -1,4 +1,4 @@
-"""What a program gives to State, by name, sorted by how it is kept."""
+"""The objects that a program gives to State, by name, sorted by how they are kept."""
 
 from __future__ import annotations
 

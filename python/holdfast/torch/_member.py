@@ -24,7 +24,7 @@ _Base: Any = dist.ProcessGroup  # Its stubs describe overloads that torch itself
 
 @runs_as_it_is
 class Member(_Base):  # type: ignore[misc]
-    """A process group as torch knows it, and who answers its collectives now."""
+    """A process group as torch knows it. It also knows who answers its collectives now."""
 
     def __init__(self, engine: Engine, rank: int, size: int, name: str, ranks: list[int]) -> None:
         """`ranks` are those of the job, in the group's order."""
@@ -101,7 +101,7 @@ class Member(_Base):  # type: ignore[misc]
         return None if _is_of_a_framework(sys._getframe(1)) else engine.early
 
     def _nobody_gives(self) -> NoReturn:
-        """Raise: the others did not exchange before their States what this one asks for."""
+        """Raise an error: the others did not make this exchange before their States."""
         if self._engine.first_start:
             raise PeerError(
                 "a rank has made its State without what this one wants to exchange before its own; "
@@ -199,7 +199,7 @@ def _is_of_a_framework(frame: FrameType | None) -> bool:
 
 
 def _wants_objects_of_another(frame: FrameType | None) -> str:
-    """Return which call would unpickle another rank's bytes; no echo can stand for these."""
+    """Return the call that would unpickle another rank's bytes. No echo can replace those."""
     calls = (f.f_code.co_name for f in _callers(frame))
     return next((name for name in calls if name in _RECEIVE_OBJECTS), "")
 

@@ -39,7 +39,7 @@ class Results:
         self._asked.clear()
 
     def prune(self) -> None:
-        """Forget what nobody asks for any more, once the step under way is done."""
+        """Forget results that nobody asks for any more, once the step under way is done."""
         kept = (_OUTSIDE, self._progress.position.epoch)
         self._progress.results = {
             key: raw
@@ -104,7 +104,7 @@ class Results:
         return raw
 
     def _see_that_nothing_changed(self, before: dict[str, Any], undo: Callable[[], None]) -> None:
-        """Take back what an evaluation leaves in buffers and modes. UserError: it did more."""
+        """Take back an evaluation's changes to buffers and modes. UserError: it changed more."""
         undo()
         now = self._kept.fingerprints()
         changed = next((name for name in now if now[name] != before.get(name)), "")

@@ -1,4 +1,4 @@
-"""Where the tensors of a State lie in an image of it, and copies ready to be made."""
+"""The places of a State's tensors in an image of it, and copies ready to be made."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Key = tuple[Any, ...]
 
 
 class Place(NamedTuple):
-    """Where a tensor lies in an image."""
+    """The place of a tensor in an image."""
 
     key: Key
     dtype: torch.dtype

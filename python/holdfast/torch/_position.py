@@ -110,7 +110,7 @@ class Sources:
         self._entries: dict[int, _Entry] = {}  # By id of the source.
 
     def of(self, data: Any, seeds: Seeds, name: str | None) -> Source:
-        """Return the Source for what a user gave to steps(). State keeps it under `name`."""
+        """Return the Source for the user's data, which State keeps under `name`, if given."""
         entry = self._entries.get(id(data))
         if entry is None:
             entry = self._enter(data)
@@ -180,7 +180,7 @@ class Source:
         return self._position.turn if self._name is None else self._name
 
     def batches(self, prepare: Callable[[int], None]) -> Iterator[Any]:
-        """Yield what is left of the pass; `prepare` as in Fetched."""
+        """Yield the rest of the pass. `prepare` is as in Fetched."""
         at = self._position
         at.length = length = self.feeder.length
         if length is not None and at.index >= length:

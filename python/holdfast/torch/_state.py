@@ -102,10 +102,10 @@ class State:
     # ---- What is kept ---------------------------------------------------------------------------
 
     def vars(self, **values: Any) -> Vars:
-        """Keep plain values and small arrays with every step; return what holds them.
+        """Keep plain values and small arrays with every step; return the object that holds them.
 
         `run = state.vars(best=inf, losses=[])`, then `run.best = x`, `run.losses.append(y)`. The
-        values given here are those before the first step; a replacement has those after the last.
+        values given here hold before the first step; a successor has those after the last step.
 
         Errors: UserError at the line that sets a value that is not plain or makes all too large.
         """

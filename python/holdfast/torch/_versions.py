@@ -44,7 +44,7 @@ class Versions:
         self._drift = Drift(engine, kept, ddps)
         self._greeted = 0  # The generation whose ranks have met.
         self._is_new = False  # That was in the step under way.
-        self._key: Key | None = None  # Of the result that is begun; None: a step.
+        self._key: Key | None = None  # Of the result under way; None: a step.
         self._behind = True  # This process has not come to the step of the others yet.
         self._second_due = False  # Some rank has not.
         self._at = 0  # Everything is as in this version, apart from changes since.

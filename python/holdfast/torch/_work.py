@@ -90,7 +90,7 @@ class Later(Done):
 
 @runs_as_it_is
 class _Result(torch.futures.Future[Any]):
-    """The future of what a Runner carries out."""
+    """The future of an operation that a Runner carries out."""
 
     def __init__(self, runner: Runner) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Compares a run with the undisturbed one: what differs, from which step on, and by whose fault."""
+"""Compares a run with the undisturbed one: the differences, their first step, and their cause."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Difference:
 
 @dataclass
 class Noise:
-    """What differs between two undisturbed runs."""
+    """The differences between two undisturbed runs, which do not count."""
 
     masks: _prints.Masks = field(default_factory=_prints.Masks)
     names: set[tuple[int, str]] = field(default_factory=set)
@@ -69,7 +69,7 @@ def _states(clean: Record, other: Record) -> _First | None:
 def compare(
     clean: Outcome, other: Outcome, noise: Noise, options: Options, source: Source
 ) -> list[Difference]:
-    """Return what differs, the gravest first."""
+    """Return all differences, the gravest first."""
     found: list[Difference] = []
     if other.hung or other.code != clean.code:
         found.append(_ended(clean, other, options))

@@ -51,7 +51,7 @@ class Outcome:
     seconds: float
     folder: Path
     record: Record
-    files: dict[str, Path] = field(default_factory=dict)  # Those that it made.
+    files: dict[str, Path] = field(default_factory=dict)  # Made by the run.
 
     def refusal(self) -> str:
         """Return the sentence with which Holdfast itself refused the program, if it did."""

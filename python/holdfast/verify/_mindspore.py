@@ -51,7 +51,7 @@ def _parts(prefix: str, thing: Any) -> Iterator[tuple[str, Any]]:
 def watch_steps(
     module: types.ModuleType, places: Places, make: Callable[[Any, Any], Observer]
 ) -> None:
-    """Have an observer follow what `module` (holdfast.mindspore._steps) does."""
+    """Have an observer follow the steps of `module` (holdfast.mindspore._steps)."""
     kind = module.Steps
     usual_init, usual_begin, usual_end = kind.__init__, kind.begin, kind.end
     watching: dict[str, Any] = {"seconds": 0.0, "began": 0.0}

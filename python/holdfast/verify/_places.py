@@ -24,7 +24,7 @@ PLACES: Final = (*IN_STEP, *BETWEEN, OUTSIDE)
 
 @dataclass(frozen=True)
 class Kill:
-    """Where a rank is to be killed: the `nth` place of its kind (from 0) after `done` steps."""
+    """An order to kill a rank at the `nth` place of its kind (from 0) after `done` steps."""
 
     number: int
     rank: int

@@ -17,7 +17,7 @@ from holdfast.verify._records import Record
 class Order:
     """One run of the program."""
 
-    name: str  # Of its folder.
+    name: str  # The name of its folder.
     title: str  # For people.
     void: bool = False
     spares: str = "0"

@@ -49,7 +49,7 @@ class Probe:
 
     def __init__(self) -> None:
         """Begin without an earlier look."""
-        self._known: dict[str, str] = {}  # Of the last look: only what has changed is noted.
+        self._known: dict[str, str] = {}  # From the last look. Only changes are noted.
         self._set: frozenset[str] | None = None  # Attributes that the program's source sets.
 
     def look(
