@@ -17,11 +17,7 @@ class Batches(NamedTuple):
 
 
 def batches(data: Iterable[Any], done: int) -> Batches:
-    """Return the batches after the first `done` ones.
-
-    A pipeline that is known to draw nothing skips at its source. Any other pipeline makes the done
-    batches again, so that all their draws are made again.
-    """
+    """Return the batches after the first `done`, skipped if that draws nothing, else made again."""
     from mindspore import dataset
 
     if not isinstance(data, dataset.Dataset):

@@ -28,11 +28,7 @@ Plain = dict[tuple[str, str], Any]  # By the names of cell and attribute.
 
 
 def hidden_parameters(network: Any) -> list[Any]:
-    """Return the parameters of cells that MindSpore does not count as the network's.
-
-    MindSpore looks neither into lists nor into objects that are no cells (mindspore.amp's loss
-    scalers).
-    """
+    """Return parameters in lists, or in objects that are no cells: MindSpore misses them."""
     from mindspore import Parameter, nn
 
     held: list[Any] = []

@@ -126,10 +126,7 @@ class _Outputs(_Pickler):
 
 
 def dumps_outputs(outputs: Any, room: int) -> tuple[bytes, bool]:
-    """Pickle the outputs of a network; return also whether one was too large.
-
-    The room is given out in the order of the outputs: the loss comes first.
-    """
+    """Pickle a network's outputs, the loss first. Return also whether one was too large."""
     file = io.BytesIO()
     pickler = _Outputs(file, room)
     pickler.dump(outputs)
@@ -137,11 +134,7 @@ def dumps_outputs(outputs: Any, room: int) -> tuple[bytes, bool]:
 
 
 def dumps(value: Any, others: Container[int] | None = None) -> bytes:
-    """Pickle data. NoDataError: it is, or holds, something else.
-
-    `others`: the ids of parameters that are kept elsewhere and so are no data. None: no parameter
-    is data.
-    """
+    """Pickle data. NoDataError: it holds something else, or a parameter in `others` (None: any)."""
     file = io.BytesIO()
     try:
         _Pickler(file, others).dump(value)

@@ -276,10 +276,7 @@ class Engine:
 
 
 def _finish() -> None:
-    """Wait for operations that MindSpore still runs after a program that did not ask for results.
-
-    Otherwise the last collectives of the program's own loop would come after its end.
-    """
+    """Wait for operations that MindSpore still runs; the program's end is not before."""
     if getattr(sys, "last_value", None) is not None:
         return  # An exception has ended the program.
     try:

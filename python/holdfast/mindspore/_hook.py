@@ -35,10 +35,7 @@ class _Loader:
         return getattr(self._loader, name)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        """Make the module as the usual loader does.
-
-        No module is half made at this point, so a helper can import MindSpore by itself.
-        """
+        """Make the module as usual. None is half made yet: a helper can import MindSpore itself."""
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self._finder]
         _role.before_import(help_to_save)  # The scheduler and a helper never return.
         return self._loader.create_module(spec)

@@ -209,10 +209,7 @@ def reduce(
 
 
 def gather(group: int, size: int, place: int, number: int = 0, into: Any = None) -> Any:
-    """Make the operator that puts the inputs of all ranks one after another.
-
-    `place`: of this rank in the group.
-    """
+    """Make the operator that joins the inputs of all ranks. `place`: this rank's in the group."""
     back = _slot(SCATTER, Op.SUM, group, 0, size, number, place=place, backward=True)
     adjoint = _custom(back, lambda shape, after: _part(shape, size), _first, None)
     slot = _slot(GATHER, Op.SUM, group, 0, size, number)

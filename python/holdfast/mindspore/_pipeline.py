@@ -92,10 +92,7 @@ def is_native(dataset: Any) -> bool:
 
 
 def _is_known(sampler: Any) -> bool:
-    """Return whether a sampler gives the same indices, whatever came before.
-
-    A sampler of the program's own may draw anything, even if MindSpore has wrapped it in its own.
-    """
+    """Return whether a sampler, which may wrap the program's own, always gives the same indices."""
     while sampler is not None:
         if not _own(sampler) or type(sampler).__name__ not in _SAMPLERS:
             return False

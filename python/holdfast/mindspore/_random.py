@@ -50,10 +50,7 @@ class DataSeed:
         self._given = _UNSEEDED
 
     def give(self, data: Any, rank: int, number: int) -> None:
-        """Give a seed to the data read next, the `number`-th of all.
-
-        If each rank reads its part of one order, the seed is equal on all ranks, as MindSpore's is.
-        """
+        """Seed the data read next, the `number`-th of all. Parts of one order get one seed."""
         from mindspore import dataset
 
         if dataset.config.get_seed() in (_UNSEEDED, self._given):

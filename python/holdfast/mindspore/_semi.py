@@ -110,11 +110,7 @@ class Semi:
         return _in_graph.exchanging(usual, self._exchange(listed), *_in_graph.shape(gradient))
 
     def updated(self, by: Any, weights: Sequence[Any]) -> None:
-        """Note an update. UserError: its gradients have not been exchanged.
-
-        If gradients are made in a way that is not known here, the program ends with this error, and
-        ranks do not drift apart.
-        """
+        """Note an update. UserError: its gradients were not exchanged; ranks would drift apart."""
         phase = self._engine.phase
         early = phase is Phase.EARLY and not self._engine.restarted
         if not self.asked or self._engine.rehearsing or not (early or phase is Phase.PLAIN):

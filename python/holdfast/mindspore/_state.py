@@ -109,10 +109,7 @@ class State:
         return self._at.stopping or self._at.ended
 
     def vars(self, **values: Any) -> Vars:
-        """Keep plain values with every step. A successor has the values of the last step.
-
-        UserError: a value is no plain data, or all are too large.
-        """
+        """Keep plain values with every step. UserError: one is not plain, or all are too large."""
         there = pickle.loads(self._found["vars"])
         for name, value in values.items():
             if name in self._vars:

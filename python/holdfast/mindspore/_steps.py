@@ -186,10 +186,7 @@ class Steps:
         return True
 
     def _all_meet(self, kinds: list[int]) -> bool:
-        """Return whether all ranks are at a collective of a callback, or none.
-
-        A rank that has passed it ends here, and comes to it again after its restart.
-        """
+        """Return whether all ranks or none are at a callback's collective; end if past it."""
         there = [rank for rank, kind in enumerate(kinds) if kind & _MEETS]
         if len(there) in (0, len(kinds)):
             return True

@@ -168,11 +168,8 @@ def _force(ddp: Any, engine: Engine, parameters: list[torch.Tensor]) -> None:
 
 
 def _summed(ddp: Any) -> list[torch.Tensor]:
-    """Return the parameters that DDP's reducer has, in its order.
-
-    DDP never ignores a parameter `x` of the outermost module: it looks for `.x` in its list.
-    """
-    found = {
+    """Return the parameters that DDP's reducer has, in its order."""
+    found = {  # DDP ignores no `x` of the outermost module: it looks for `.x`.
         id(parameter): parameter
         for prefix, module in ddp.module.named_modules()
         for name, parameter in module.named_parameters(recurse=False)

@@ -33,10 +33,7 @@ _AGAIN: Final = struct.Struct("<4Q")
 
 
 def greet(session: Session, mine: Hello) -> list[Hello] | None:
-    """Tell the others `mine`; return all hellos, in rank order. None: a fault came.
-
-    Errors: PeerError if a rank keeps other things.
-    """
+    """Tell the others `mine`; return all by rank. None: a fault. PeerError: ranks differ."""
     given = exchange(session, _HELLO.pack(*mine))
     if given is None:
         return None

@@ -45,10 +45,7 @@ class Image:
         self.bytes = total + -total % (1 << 20)  # Unused bytes take no memory.
 
     def agree(self, path: Path) -> None:
-        """Take the size that this rank's first process wrote to `path`, or write it as the first.
-
-        What is kept besides tensors may be larger or smaller by now, as when it was loaded.
-        """
+        """Take the size that the rank's first process wrote to `path`, or be the first."""
         with suppress(FileNotFoundError):
             self._start, self.bytes = map(int, path.read_text().split())
             return

@@ -46,10 +46,7 @@ class Steps(Generic[_Batch]):
         return getattr(self._data, name)
 
     def __iter__(self) -> Iterator[_Batch]:
-        """Begin, or go on if it is under way.
-
-        Only the loop holds the generator, so leaving the loop leaves the step.
-        """
+        """Begin, or go on. Only the loop holds the generator: leaving it leaves the step."""
         batches = self._batches()
         if batches is None:
             raise UserError(
