@@ -23,7 +23,7 @@ from holdfast.verify._note import Notes
 from holdfast.verify._options import parse
 from holdfast.verify._places import Kill, Places
 from holdfast.verify._plan import kill_runs
-from holdfast.verify._probe import Probe
+from holdfast.verify._probe import Probe, Told
 from holdfast.verify._records import Line, Past, Rank, Record, read
 
 
@@ -83,6 +83,7 @@ def default(seen=[]):
 count, meter, seen = make(), Meter(), 0
 counts, meters = [0] * 1000, {k: Meter() for k in range(100)}
 numbers = itertools.count()
+given = Meter()
 rates, pairs, turns = iter([3, 2, 1]), zip(iter((1, 2)), iter("ab")), itertools.cycle([1])
 kept = Meter()
 
@@ -91,6 +92,7 @@ def change():
     seen += 1
     count(); default(); next(numbers); next(rates); next(pairs)
     kept.count += 1
+    given.count, given.more = seen, -seen
     Meter.total += 1
     meter.count += 1
     counts[3] += 1
@@ -105,6 +107,10 @@ def train(look):
 """
 
 
+def told(module: Any) -> Told:
+    return Told(module.given, frozenset([digest(module.given.count)]))
+
+
 def test_core_verify_sees_all_that_a_program_remembers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,13 +121,14 @@ def test_core_verify_sees_all_that_a_program_remembers(
     monkeypatch.setitem(sys.modules, "__main__", module)
     exec(compile(PROGRAM, str(path), "exec"), module.__dict__)
     probe, looks = Probe(), []
-    module.train(lambda: looks.append(probe.look(sys._getframe(1), [module.kept])))
+    module.train(lambda: looks.append(probe.look(sys._getframe(1), [module.kept, told(module)])))
     changed = looks[1]
     assert {
         "seen": "2",
         "Meter.total": "2",
         "meter.count": "2",
         "numbers": "count(2)",
+        "given.more": "-2",
         "rates": "list_iterator with 1 to come",
         "pairs[0]": "tuple_iterator with 0 to come",
         "closed (closure of make.<locals>.count)": "2",
@@ -131,7 +138,7 @@ def test_core_verify_sees_all_that_a_program_remembers(
     }.items() <= changed.items()
     assert changed["counts"].startswith("list of 1000 #")
     assert changed["meters"].startswith("dict of 100 #")
-    assert not {"turns", "kept.count"} & changed.keys()
+    assert not {"turns", "kept.count", "given.count"} & changed.keys()
     assert "count" not in changed and "make" not in changed
 
 

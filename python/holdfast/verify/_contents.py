@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from holdfast.verify._digest import digest
+from holdfast.verify._probe import Told
 from holdfast.verify._whose import FRAMEWORKS
 
 
@@ -17,6 +19,9 @@ def things_of(state: Any) -> Iterator[Any]:
     for thing in kept.others.values():
         if type(thing).__module__.partition(".")[0] in FRAMEWORKS:
             yield thing
+        elif hasattr(thing, "state_dict"):
+            values = thing.state_dict().values()
+            yield Told(thing, frozenset(digest(value) for value in values))
 
 
 def contents_of(state: Any) -> Iterator[tuple[str, Any]]:

@@ -84,7 +84,13 @@ class Course:
         if any(verdict.differences for verdict in verdicts):
             self._progress.runs += 1
             again = self._launcher_run(AGAIN)
-            self._unrepeatable = self._noise.learn(clean, again, self._options)
+            if clean.record.disturbed or again.record.disturbed:
+                say(
+                    "a fault came by itself in an undisturbed run, so nobody knows what differs "
+                    "between two of them; run verify again where the machine has more time"
+                )
+            else:
+                self._unrepeatable = self._noise.learn(clean, again, self._options)
             verdicts = self._verdicts(clean, outcomes, source)
         return self._end(clean, verdicts)
 

@@ -20,7 +20,7 @@ import types
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from holdfast.verify._digest import (
     attributes,
@@ -42,6 +42,13 @@ _DEEP: Final = 7
 _EACH: Final = 32  # A container of more parts is one thing.
 _ITERATORS: Final = ("builtins", "itertools")
 _OF_A_PACKAGE: Final = 60  # Modules; a larger installed package is no part of the program.
+
+
+class Told(NamedTuple):
+    """An object of the program's own, and digests of what it tells State that it holds."""
+
+    thing: Any
+    values: frozenset[str]
 
 
 class Probe:
@@ -75,7 +82,13 @@ class _Look:
         self._set = attributes_set
         self._found: dict[str, str] = {}
         # Held, so that no number is given twice.
-        self._seen: dict[int, Any] = {id(thing): thing for thing in kept}
+        self._seen: dict[int, Any] = {}
+        self._told: dict[int, frozenset[str]] = {}
+        for thing in kept:
+            if isinstance(thing, Told):
+                self._told[id(thing.thing)] = thing.values
+            else:
+                self._seen[id(thing)] = thing
         self._queue: collections.deque[tuple[str, Any, int]] = collections.deque()
 
     def all(self, frame: types.FrameType | None) -> dict[str, str]:
@@ -161,8 +174,10 @@ class _Look:
         elif kind.__module__.partition(".")[0] in FRAMEWORKS:
             self._framework(name, thing, depth)
         elif is_programs_module(kind.__module__) or kind is types.SimpleNamespace:
+            told = self._told.get(id(thing), frozenset())
             for attribute, value in _without_modules(thing):
-                self._put(_dotted(name, attribute), value, depth + 1)
+                if not told or digest(value) not in told:
+                    self._put(_dotted(name, attribute), value, depth + 1)
             self._put(_class_name(kind), kind, depth + 1)
         elif isinstance(thing, (functools.partial, functools.partialmethod)):
             self._put(name, thing.func, depth + 1)

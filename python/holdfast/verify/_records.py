@@ -89,6 +89,11 @@ class Record:
         return max((n for rank in self.ranks.values() for n, _ in rank.states), default=0)
 
     @property
+    def disturbed(self) -> bool:
+        """Whether a step was void, or a process was replaced."""
+        return any(rank.voids or rank.lives > 1 for rank in self.ranks.values())
+
+    @property
     def opened(self) -> bool:
         """Whether the program has made a State."""
         return any(rank.opened for rank in self.ranks.values())
