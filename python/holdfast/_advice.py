@@ -40,7 +40,7 @@ def advise(filename: str, line: int) -> list[str]:
 def say_or_refuse(remarks: list[str], strict: bool, say: Callable[[str], None]) -> None:
     """Say remarks. UserError if State was made with `strict`."""
     if remarks and strict:
-        raise UserError("State(strict=True):\n  " + "\n  ".join(remarks))
+        raise UserError("State(strict=True): " + "\n  ".join(remarks))
     for remark in remarks:
         say(remark)
 

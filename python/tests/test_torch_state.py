@@ -177,6 +177,25 @@ assert not _engine.engine.in_step and state.once(lambda: 5) == 5
 """)
 
 
+def test_torch_a_scheduler_that_state_was_not_given_is_an_error(program: Program) -> None:
+    program("""
+hf.init()
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+refused("a scheduler changes the learning rates of `sgd1`", lambda: hf.State(model, optimizer))
+class Trainer:
+    def __init__(self): self.scheduler = scheduler
+    def state_dict(self): return self.scheduler.state_dict()
+    def load_state_dict(self, state): self.scheduler.load_state_dict(state)
+state = hf.State(model, optimizer, trainer=Trainer())
+""")
+    program("""
+hf.init()
+state = hf.State(model, optimizer)
+torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+refused("a scheduler changes the learning rates of `sgd1`", lambda: list(state.steps([1.0, 2.0])))
+""")
+
+
 ADVICE = """
 import torch, holdfast.torch as hf
 hf.init()
@@ -219,7 +238,11 @@ def test_torch_strict_makes_advice_an_error(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(file)], capture_output=True, text=True, timeout=150, cwd=tmp_path
     )
-    assert done.returncode == 1 and "UserError: State(strict=True):" in done.stderr, done.stderr
+    said = "UserError: State(strict=True): train.py:"  # The first of them in the same line.
+    assert done.returncode == 1 and said in done.stderr, done.stderr
+    run = [sys.executable, "-m", "holdfast", "run", "--nproc-per-node", "2", str(file)]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=150, cwd=tmp_path)
+    assert done.returncode == 1 and said in done.stderr, done.stderr
 
 
 def test_torch_a_rank_stops_before_it_takes_a_void_step_back(program: Program) -> None:

@@ -276,7 +276,7 @@ class State:
 
     def _advise(self, frame: Any) -> None:
         """Before a job's first step, say where its source seems to break the rule."""
-        if self._at.n or self._engine.rank:
+        if self._at.n or (self._engine.rank and not self._strict):
             return
         remarks = advise(frame.f_code.co_filename, frame.f_lineno)
         say_or_refuse(remarks, self._strict, self._engine.say_once)

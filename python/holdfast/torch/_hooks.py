@@ -41,10 +41,7 @@ class HookState:
 
 
 def see_that_hooks_are_kept(ddps: list[Any], others: dict[str, Any]) -> int:
-    """Refuse states of hooks that are not kept. Return the bytes that the kept ones may reach.
-
-    From some step on, they hold about as much as the gradients of their model.
-    """
+    """Refuse states of hooks that are not kept. Return the bytes that the kept ones may reach."""
     kept = [thing.state for thing in others.values() if isinstance(thing, HookState)]
     room = 0
     for ddp in ddps:

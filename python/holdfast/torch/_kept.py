@@ -120,6 +120,16 @@ class Kept:
                     f"`{name}` updates parameters of no model that State was given; give State the "
                     "model too: State(model, optimizer)"
                 )
+            # torch marks the step() of an optimizer that a scheduler was made for.
+            if getattr(optimizer.step, "_wrapped_by_lr_sched", False) and not any(
+                getattr(part, "optimizer", None) is optimizer
+                for thing in self.others.values()
+                for part in (thing, *getattr(thing, "__dict__", {}).values())
+            ):
+                raise UserError(
+                    f"a scheduler changes the learning rates of `{name}`, and State was not given "
+                    "it, so a fault would set it back: State(..., scheduler=scheduler)"
+                )
 
     def see_that_an_optimizer_is_kept(self, optimizer: torch.optim.Optimizer) -> bool:
         """Refuse one that updates what is kept and is not kept itself. False: it updates others."""

@@ -111,10 +111,7 @@ def room_of_state(
 
 
 def holds_trained(thing: Any, outer: tuple[int, ...] = ()) -> bool:
-    """Return whether `thing` holds a model or an optimizer, to be kept in place, never by copies.
-
-    `outer`: the ids of the containers around it. A container may hold itself.
-    """
+    """Return whether `thing` holds a model or an optimizer; `outer`: ids of what it is in."""
     if id(thing) in outer:
         return False
     if isinstance(thing, (dict, list, tuple)):

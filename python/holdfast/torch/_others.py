@@ -49,7 +49,7 @@ def put_back(thing: Any, contents: Any) -> None:
     else:
         thing.load_state_dict(contents)
         if isinstance(thing, torch.amp.GradScaler):  # A step was left after unscale_().
-            thing._per_optimizer_states.clear()
+            vars(thing).get("_per_optimizer_states", {}).clear()
 
 
 def _of_numpy(thing: Any) -> str | None:

@@ -332,6 +332,7 @@ class State:
             self.engine.marked = True
         if not self._seen:
             self.kept.see_that_buffers_are_kept()
+            self.kept.see_that_it_is_whole()  # A scheduler may have been made since.
             self._remark(
                 advise_of_attributes(self._attributes, plain_attributes(self.kept.models.values()))
             )
@@ -367,7 +368,8 @@ class State:
 
     def _advise(self, frame: Any) -> None:
         """Before the first step of a job, read the loop's source and say what breaks the rule."""
-        if self._seen or self.n or not self.engine.first_start or self.engine.place.rank:
+        is_first = self.engine.first_start and self.engine.place.rank == 0
+        if self._seen or self.n or not (is_first or self._strict):
             return
         self._attributes = plain_attributes(self.kept.models.values())
         self._remark(advise(frame.f_code.co_filename, frame.f_lineno))

@@ -197,12 +197,18 @@ def _changed_names(tree: ast.Module) -> set[str]:
             found |= _changed_by_call(node)
         if isinstance(node, (ast.For, ast.While)):
             found |= carried(node)
-        if isinstance(node, ast.For) and isinstance(node.iter, ast.Call):
-            function, target = node.iter.func, node.target
-            if isinstance(function, ast.Name) and function.id == "enumerate":
-                first = target.elts[0] if isinstance(target, ast.Tuple) else target
-                found |= _base_names(first)
+        found |= _counted_by(node)
     return found
+
+
+def _counted_by(node: ast.AST) -> set[str]:
+    """Return `i` of `for i, x in enumerate(...)`, which counts on from turn to turn."""
+    if not isinstance(node, ast.For) or not isinstance(node.iter, ast.Call):
+        return set()
+    function, target = node.iter.func, node.target
+    if not isinstance(function, ast.Name) or function.id != "enumerate":
+        return set()
+    return _base_names(target.elts[0] if isinstance(target, ast.Tuple) else target)
 
 
 def _fresh_names(tree: ast.Module) -> set[str]:
@@ -213,7 +219,7 @@ def _fresh_names(tree: ast.Module) -> set[str]:
         if isinstance(node, (ast.For, ast.While)):
             order = Order(node)
             found |= order.set - order.read_first
-            gone_on |= order.set & order.read_first
+            gone_on |= (order.set & order.read_first) | _counted_by(node)
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
             gone_on |= set(node.names)
     return found - gone_on
