@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from holdfast._errors import UserError
-from holdfast._trainers import Metric, is_metric
+from holdfast._trainers import Metric, is_metric, unwrapped
 from holdfast._vars import dumps, into, see_that_all_are_plain, see_that_it_fits, tensors_in
 from holdfast.torch._copies import digests_of
 from holdfast.torch._optimizers import (
@@ -122,7 +122,7 @@ class Kept:
                 )
             # torch marks the step() of an optimizer that a scheduler was made for.
             if getattr(optimizer.step, "_wrapped_by_lr_sched", False) and not any(
-                getattr(part, "optimizer", None) is optimizer
+                unwrapped(getattr(part, "optimizer", None)) is optimizer
                 for thing in self.others.values()
                 for part in (thing, *getattr(thing, "__dict__", {}).values())
             ):
