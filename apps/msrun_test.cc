@@ -425,6 +425,7 @@ TEST(Holdfast, AsksForANameAsJsonWhereSeveralJobsRun) {
   const auto lines = json_lines(told);
   ASSERT_EQ(lines.size(), 1U);
   EXPECT_TRUE(has(lines[0].value("error", ""), "several jobs run here; name one with --job"));
+  EXPECT_TRUE(has(lines[0].value("error", ""), cat(job.name, "   logs in ")));
   for (const Job* each : {&job, &other}) {
     const auto& jobs = lines[0]["jobs"];
     EXPECT_EQ(std::count(jobs.begin(), jobs.end(), each->name), 1) << lines[0];

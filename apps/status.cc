@@ -77,7 +77,10 @@ int status(const std::string& job, bool json) {
   for (const auto& found : running) names.push_back(found.name);
   if (running.size() > 1) {
     std::string all;
-    for (const auto& name : names) all += " " + name;
+    for (const auto& one : running) {
+      all += "\n  " + one.name;
+      if (!one.log_dir.empty()) all += "   logs in " + one.log_dir;
+    }
     return complain("several jobs run here; name one with --job:" + all, 2);
   }
   const auto& found = running.front();

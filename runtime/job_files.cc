@@ -226,6 +226,7 @@ FoundJob look_at(const std::string& name, const std::string& directory) {
   job.solo_alive = is_solo_folder_in_use(directory);
   const auto agents = other_agents(directory);
   job.agent_alive = !agents.empty();
+  if (job.agent_alive) job.log_dir = agents.front().log_dir;
   job.master_alive = std::ranges::any_of(agents, [](const Keeper& k) { return k.port != 0; });
   job.starting = is_starting(directory);
   return job;

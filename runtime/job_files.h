@@ -52,6 +52,7 @@ struct FoundJob {
   std::optional<Keeper> scheduler;  // As written down, alive or not.
   bool scheduler_alive = false;
   bool agent_alive = false;
+  std::string log_dir;        // Of a living agent; empty: there is none.
   bool master_alive = false;  // The agent that runs the scheduler.
   bool starting = false;      // Made within the last minute, and nobody has written himself down.
   bool solo_alive = false;    // The process that is a world of its own.
