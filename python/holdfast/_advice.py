@@ -113,6 +113,7 @@ class _Reader:
         yield from self._of_other_functions()
         yield from self._counted()
         yield from self._written()
+        yield from self._made_before()
         for node in _within(self._loop.body, loops=False):
             if isinstance(node, ast.Break):
                 yield node.lineno, "`break` leaves its step undone; state.stop() ends after it"
@@ -122,6 +123,8 @@ class _Reader:
         fresh = _targets(self._loop)  # Names set in each step so far.
         for node in _within(self._loop.body):
             if isinstance(node, ast.AugAssign):
+                if getattr(node.target, "attr", "") == "grad":
+                    continue  # Gradients are kept.
                 if (name := _root(node.target)) and name not in self._kept | fresh:
                     yield node.lineno, _goes_on(ast.unparse(node.target))
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -188,6 +191,25 @@ class _Reader:
                     f"{name}(...) may run again after a fault, with the same content; "
                     "state.once(f) around it runs it once",
                 )
+
+    def _made_before(self) -> Iterator[tuple[int, str]]:
+        """Find state.once(...) before a loop of the program's own: State sees no place there."""
+        items = [i for n in _within(self._loop.body) if isinstance(n, ast.With) for i in n.items]
+        calls = [i.context_expr for i in items if isinstance(i.context_expr, ast.Call)]
+        if not any(_last(call.func) == "step" for call in calls):
+            return
+        for statement in self._function.body:
+            if statement.lineno >= self._loop.lineno:
+                return
+            if isinstance(statement, (ast.If, ast.FunctionDef, ast.ClassDef)):
+                continue
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Call) and _last(node.func) == "once":
+                    yield (
+                        node.lineno,
+                        "a restart comes here with the state of its step; put `if state.n == 0:` "
+                        "before this state.once(...), or call it in the loop",
+                    )
 
 
 def plain_attributes(models: Iterable[Any]) -> dict[str, Any]:

@@ -33,6 +33,25 @@ LOOP = "for x in state.steps(loader):\n    "
         (f"{LOOP}self.meters['a'].update(x)", 4, "`self.meters['a']` goes on"),
         (f"{LOOP}top = max(top, x)", 4, "`top` goes on"),
         (f"{LOOP}h, c = cell(x, h)", 4, "`h` goes on"),
+        (f"{LOOP}if f(x) < best: best = f(x)", 4, "`best` goes on"),
+        (f"{LOOP}y = next(it)", 4, "`it` goes on"),
+        (
+            "for epoch in state.epochs(2):\n    rate = next(rates)\n"
+            "    for x in state.steps(loader): f(x)",
+            4,
+            "`rates` goes on",
+        ),
+        (
+            "for epoch in state.epochs(2):\n    for x in state.steps(loader): f(x)\n"
+            "    if f(x) > top: top = f(x)",
+            5,
+            "`top` goes on",
+        ),
+        (
+            "first = state.once(f)\nwhile state.n < 9:\n    with state.step():\n        f(x)",
+            3,
+            "put `if state.n == 0:` before this state.once(...)",
+        ),
         (f"{LOOP}if x: break", 4, "`break` leaves its step undone; state.stop() ends after it"),
         ("for i, x in enumerate(state.steps(loader)): f(x)", 3, "begins to count anew here"),
         ("for x in islice(state.steps(loader), 5): f(x)", 3, "begins to count anew here"),
@@ -80,8 +99,24 @@ def test_core_a_remark_names_line_and_cure(tmp_path: Path, text: str, at: int, r
         "def other():\n    global n\nfor x in state.steps(loader): f(x)",
         "with open('log', 'w') as log: pass\nfor x in state.steps(loader): f(x)",
         "steps = state.steps(loader)\n",
+        f"losses = run.losses\n{LOOP}losses.append(x)",
+        "if state.n == 0:\n    first = state.once(f)\nwhile state.n < 9:\n"
+        "    with state.step(): f(x)",
+        "for epoch in state.epochs(3):\n    total = 0.0\n    order = f(epoch)\n"
+        "    for x in state.steps(order): total = f(x)\n    print(total)",
     ],
-    ids=["kept", "set anew", "in a loop", "between epochs", "not called", "before", "no loop"],
+    ids=[
+        "kept",
+        "set anew",
+        "in a loop",
+        "between epochs",
+        "not called",
+        "before",
+        "no loop",
+        "the same list",
+        "guarded",
+        "anew in each epoch",
+    ],
 )
 def test_core_nothing_is_said_of_what_keeps_the_rule(tmp_path: Path, text: str) -> None:
     assert said(tmp_path, text) == []
