@@ -60,6 +60,11 @@ class Order(ast.NodeVisitor):
         for statement in loop.body:
             self.visit(statement)
 
+    @property
+    def carried(self) -> set[str]:
+        """The variables that go on from turn to turn: read before they are set."""
+        return self.read_first & self.set
+
     def visit_Assign(self, node: ast.Assign) -> None:
         """Take the value first."""
         self.visit(node.value)
@@ -88,12 +93,6 @@ class Order(ast.NodeVisitor):
         else:
             self.set.add(node.id)
             self.lines.setdefault(node.id, node.lineno)
-
-
-def carried(loop: _Loop) -> set[str]:
-    """Return the variables that a loop's body reads before it sets them: from turn to turn."""
-    order = Order(loop)
-    return order.read_first & order.set
 
 
 class _Reader:
@@ -142,7 +141,7 @@ class _Reader:
         """Find names that a turn reads as the one before has set them, here and by epochs."""
         for loop in {id(self._loop): self._loop, id(self._outer): self._outer}.values():
             order = Order(loop)
-            for name in (order.read_first & order.set) - self._kept:
+            for name in order.carried - self._kept:
                 yield order.lines[name], _goes_on(name)
             for node in _within(loop.body):
                 if not isinstance(node, ast.Call) or _root(node.func) != "next" or not node.args:

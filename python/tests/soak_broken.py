@@ -58,4 +58,4 @@ def trial(number: int, seed: int, folder: Path, _: dict[str, Any]) -> dict[str, 
 
 
 if __name__ == "__main__":
-    soak("soak_broken", 50, trial)
+    soak("soak_broken", 50, trial, ended="programs, all caught and named")

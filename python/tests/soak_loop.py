@@ -16,7 +16,7 @@ from typing import Any
 Trial = Callable[[int, int, Path, dict[str, Any]], dict[str, Any]]
 
 
-def soak(name: str, kills: int, trial: Trial) -> None:
+def soak(name: str, kills: int, trial: Trial, ended: str = "kills, all bit for bit") -> None:
     """Make trials as the command line says (`kills` unless told); end with 1 where one fails."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=kills)
@@ -40,5 +40,5 @@ def soak(name: str, kills: int, trial: Trial) -> None:
                 journal.write(json.dumps(lines[-1]) + "\n")
         print(lines[-1], flush=True)
     victims = Counter(victim for line in lines for victim in line["victims"])
-    print(f"{sum(victims.values())} kills in {len(lines)} trials, all bit for bit: {dict(victims)}")
+    print(f"{len(lines)} trials, {sum(victims.values())} {ended}: {dict(victims)}")
     shutil.rmtree(folder)

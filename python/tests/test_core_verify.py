@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,24 @@ def train(look):
 """
 
 
+def looks_at(
+    text: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kept: Callable[[Any], list[Any]] = lambda module: [],
+) -> list[dict[str, str | None]]:
+    """Return what a Probe sees at each look() of a program's train(look)."""
+    path = folder / "program.py"
+    path.write_text(text)
+    module: Any = types.ModuleType("__main__")
+    module.__file__ = str(path)
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    exec(compile(text, str(path), "exec"), module.__dict__)
+    probe, looks = Probe(), []
+    module.train(lambda: looks.append(probe.look(sys._getframe(1), kept(module))))
+    return looks
+
+
 def told(module: Any) -> Told:
     return Told(module.given, frozenset([digest(module.given.count)]))
 
@@ -114,15 +133,7 @@ def told(module: Any) -> Told:
 def test_core_verify_sees_all_that_a_program_remembers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "program.py"
-    path.write_text(PROGRAM)
-    module = types.ModuleType("__main__")
-    module.__file__ = str(path)
-    monkeypatch.setitem(sys.modules, "__main__", module)
-    exec(compile(PROGRAM, str(path), "exec"), module.__dict__)
-    probe, looks = Probe(), []
-    module.train(lambda: looks.append(probe.look(sys._getframe(1), [module.kept, told(module)])))
-    changed = looks[1]
+    changed = looks_at(PROGRAM, tmp_path, monkeypatch, lambda m: [m.kept, told(m)])[1]
     assert {
         "seen": "2",
         "Meter.total": "2",

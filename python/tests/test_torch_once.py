@@ -8,21 +8,13 @@ from typing import Any
 import pytest
 from torch_job import needs_torch
 from torch_small import small, survives
-from torch_warm import say
+from torch_warm import REFUSED, say
 
 pytestmark = needs_torch
 
-BEGIN = """
+BEGIN = f"""{REFUSED}
 import torch, holdfast.torch as hf
-from holdfast import UserError
 from holdfast.torch import _engine
-def refused(text, call):
-    try:
-        call()
-    except UserError as error:
-        assert text in str(error), error
-    else:
-        raise AssertionError(text)
 hf.init()
 net = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Dropout(0.5), torch.nn.Linear(2, 2))
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

@@ -10,22 +10,14 @@ from pathlib import Path
 
 import pytest
 from torch_job import needs_torch
-from torch_warm import say
+from torch_warm import REFUSED, say
 
 from holdfast._advice import advise
 
 pytestmark = needs_torch
 
-BEGIN = """
+BEGIN = f"""{REFUSED}
 import torch, holdfast.torch as hf
-from holdfast import UserError
-def refused(text, call):
-    try:
-        call()
-    except UserError as error:
-        assert text in str(error), error
-    else:
-        raise AssertionError(text)
 model = torch.nn.Linear(2, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 """

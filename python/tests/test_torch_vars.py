@@ -7,21 +7,13 @@ from pathlib import Path
 import pytest
 from torch_job import needs_torch
 from torch_small import survives
-from torch_warm import say
+from torch_warm import REFUSED, say
 
 pytestmark = needs_torch
 
-BEGIN = """
+BEGIN = f"""{REFUSED}
 import collections, datetime, math, numpy, random, torch, holdfast.torch as hf
-from holdfast import UserError
 from holdfast.torch import _engine
-def refused(text, call):
-    try:
-        call()
-    except UserError as error:
-        assert text in str(error), error
-    else:
-        raise AssertionError(text)
 def void():
     _engine.engine.marked = not state.replaying
 hf.init()

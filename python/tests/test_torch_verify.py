@@ -6,14 +6,12 @@ import json
 import shutil
 import subprocess
 import sys
-import types
 from pathlib import Path
 from typing import Any
 
 import pytest
+from test_core_verify import looks_at
 from torch_job import needs_torch
-
-from holdfast.verify._probe import Probe
 
 LIMIT_S = 900
 PROGRAMS = Path(__file__).parent / "verify"
@@ -61,15 +59,8 @@ def train(look):
 def test_torch_verify_sees_a_number_that_was_put_into_torchs_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "program.py"
-    path.write_text(MODULE)
-    module = types.ModuleType("__main__")
-    module.__file__ = str(path)
-    monkeypatch.setitem(sys.modules, "__main__", module)
-    exec(compile(MODULE, str(path), "exec"), module.__dict__)
-    probe, looks = Probe(), []
-    module.train(lambda: looks.append(probe.look(sys._getframe(1))))
-    assert looks[1]["model.seen (local of train)"] == "2"
+    changed = looks_at(MODULE, tmp_path, monkeypatch)[1]
+    assert changed["model.seen (local of train)"] == "2"
 
 
 @needs_torch

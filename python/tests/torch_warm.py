@@ -25,6 +25,17 @@ from torch_job import HERE, LIMIT_S
 
 from holdfast._launch import free_port
 
+# For programs: refused(text, call) sees that a call raises a UserError with a text.
+REFUSED = """
+from holdfast import UserError
+def refused(text, call):
+    try:
+        call()
+    except UserError as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(text)
+"""
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed.fsdp"])
 

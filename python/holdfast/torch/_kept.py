@@ -293,18 +293,20 @@ class Kept:
         }
         return {name: hashlib.blake2b(dumps(part)).digest() for name, part in parts.items()}
 
+    def _named(self) -> Iterator[tuple[str, Tensor]]:
+        for key, tensor in self.walk(False):
+            yield ".".join(map(str, key[1:])), tensor
+
     def marks(self) -> dict[str, Any]:
-        """Return what tells by name whether anything has changed, tensors by their counts of it."""
-        found = self.walk(False)
-        counts = {".".join(map(str, k[1:])): t._version for k, t in found if not t.is_inference()}
+        """Return a mark for each name that tells of a change; of tensors, their change counts."""
+        counts = {name: t._version for name, t in self._named() if not t.is_inference()}
         return {**self.digests(), **counts}
 
     def fingerprints(self) -> dict[str, Any]:
         """Return a fingerprint for each name, tensors included, to see what has changed."""
-        found = list(self.walk(False))
-        digests = digests_of([local(tensor) for _, tensor in found])
-        names = (".".join(map(str, key[1:])) for key, _ in found)
-        return {**self.digests(), **dict(zip(names, digests))}
+        found = dict(self._named())
+        digests = digests_of([local(tensor) for tensor in found.values()])
+        return {**self.digests(), **dict(zip(found, digests))}
 
     def restore(
         self,

@@ -246,7 +246,7 @@ class State:
         except BaseException:
             self.engine.drain()  # A sum cut short is marked while the step goes on.
             self.leave(between)
-            self._left = self._left and (self.kept.marks(), whereabouts())
+            self._note_if_left()
             raise
         self.progress.position.own += 1
         if not self.finish(may_wait=True):
@@ -254,6 +254,10 @@ class State:
             if between is not None:
                 between.put_back(self.kept)
         self._left = self.kept.marks(), whereabouts()
+
+    def _note_if_left(self) -> None:
+        if self._left is not None:
+            self._left = self.kept.marks(), whereabouts()
 
     def _between_own_steps(self) -> Between | None:
         """Return what came before the first step. UserError: something changed between two."""
@@ -305,8 +309,7 @@ class State:
             self.results.make(key, function)
             self.engine.observer.once_done(key)
         result = self.results.told(key)
-        if self._left is not None:
-            self._left = self.kept.marks(), whereabouts()
+        self._note_if_left()
         return result
 
     def stop(self) -> None:
@@ -333,9 +336,8 @@ class State:
         if not self._seen:
             self.kept.see_that_buffers_are_kept()
             self.kept.see_that_it_is_whole()  # A scheduler may have been made since.
-            self._remark(
-                advise_of_attributes(self._attributes, plain_attributes(self.kept.models.values()))
-            )
+            now = plain_attributes(self.kept.models.values())
+            self._remark(advise_of_attributes(self._attributes, now))
             self._seen = True
         self.results.prune()
         is_made = self.versions.commit(self.has_updated, may_wait)

@@ -23,10 +23,7 @@ _Batch = TypeVar("_Batch")
 
 
 class Steps(Generic[_Batch]):
-    """The steps of some passes over data, to be gone through once.
-
-    A program can pass this on as its loader, which has the same length and attributes.
-    """
+    """The steps of some passes, to be gone through once; has the loader's length and attributes."""
 
     def __init__(self, data: Any, batches: Generator[_Batch], epochs: int) -> None:
         """Yield the same as `batches`, which makes `epochs` passes over `data`."""

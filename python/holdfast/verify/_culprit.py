@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from holdfast._advice import Order, carried
+from holdfast._advice import Order
 from holdfast.verify._records import Record
 
 # Methods that change their own object.
@@ -87,7 +87,7 @@ class Source:
         self._changed: set[str] = set()
         self._fresh: set[str] = set()
         for path in paths:
-            tree = _tree(path)
+            tree = tree_of(path)
             if tree is not None:
                 self._changed |= _changed_names(tree)
                 self._fresh |= _fresh_names(tree)
@@ -144,7 +144,8 @@ def culprits(
 
 
 @functools.cache
-def _tree(path: str) -> ast.Module | None:
+def tree_of(path: str) -> ast.Module | None:
+    """Return the syntax tree of a source file; None if it can not be read."""
     try:
         return ast.parse(Path(path).read_text())
     except (OSError, SyntaxError, ValueError):
@@ -153,7 +154,7 @@ def _tree(path: str) -> ast.Module | None:
 
 def names_at(path: str, line: int) -> set[str]:
     """Return the names that are read by the smallest statement at `line` of `path`."""
-    tree = _tree(path)
+    tree = tree_of(path)
     best: ast.stmt | None = None
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
@@ -196,7 +197,7 @@ def _changed_names(tree: ast.Module) -> set[str]:
         elif isinstance(node, ast.Call):
             found |= _changed_by_call(node)
         if isinstance(node, (ast.For, ast.While)):
-            found |= carried(node)
+            found |= Order(node).carried
         found |= _counted_by(node)
     return found
 
@@ -219,7 +220,7 @@ def _fresh_names(tree: ast.Module) -> set[str]:
         if isinstance(node, (ast.For, ast.While)):
             order = Order(node)
             found |= order.set - order.read_first
-            gone_on |= (order.set & order.read_first) | _counted_by(node)
+            gone_on |= order.carried | _counted_by(node)
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
             gone_on |= set(node.names)
     return found - gone_on

@@ -19,9 +19,9 @@ import sys
 import types
 import warnings
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from holdfast.verify._culprit import tree_of
 from holdfast.verify._digest import (
     attributes,
     digest,
@@ -306,11 +306,8 @@ def _attributes_set_in(paths: Iterable[str]) -> set[str]:
     """Return `b` of each `a.b = ...` and `a.b += ...`."""
     found: set[str] = set()
     for path in paths:
-        try:
-            tree = ast.parse(Path(path).read_text())
-        except (OSError, SyntaxError, ValueError):
-            continue
-        for node in ast.walk(tree):
+        tree = tree_of(path)
+        for node in ast.walk(tree) if tree is not None else ():
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
                 found.add(node.attr)
     return found
