@@ -178,6 +178,19 @@ def test_core_verify_names_what_the_program_changes_and_the_line_reads(tmp_path:
     assert source.carried(things, ["tot*"]) == []
 
 
+def test_core_verify_leaves_out_what_a_void_step_has_left_behind(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text("while go:\n  learn(x)\n  x = get()\n")
+    memory = [((1, "begins"), {"x": "1"}), ((1, "done"), {"x": "2"})]
+    clean = Record({0: Rank(memory=memory)})
+    other = Record({0: Rank(memory=[memory[0], ((1, "begins"), {"x": "2"}), memory[1]])})
+    things = compare_memory(clean, other)
+    assert [(t.name, t.lasts) for t in things] == [("x", False)]
+    assert Source([str(path)]).carried(things, []) == []
+    other.ranks[0].memory[-1] = ((1, "done"), {"x": "3"})
+    assert [t.name for t in Source([str(path)]).carried(compare_memory(clean, other), [])] == ["x"]
+
+
 def test_core_verify_reads_what_a_loop_carries_from_turn_to_turn(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(

@@ -7,6 +7,7 @@ and which names are read by a line that printed something else.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import fnmatch
 import functools
 import re
@@ -40,6 +41,7 @@ class Remembered:
     step: int  # The first after which it differs.
     was: str
     now: str
+    lasts: bool = True  # It differs at the end of a step. Else only as a replay begins.
 
     @property
     def words(self) -> set[str]:
@@ -61,6 +63,7 @@ class Remembered:
 def compare(clean: Record, other: Record) -> list[Remembered]:
     """Return the variables that differ, in the order of their first difference."""
     found: dict[tuple[int, str], Remembered] = {}
+    lasting: set[tuple[int, str]] = set()
     for number, rank in other.ranks.items():
         if number not in clean.ranks:
             continue
@@ -74,9 +77,13 @@ def compare(clean: Record, other: Record) -> list[Remembered]:
             for name in before.keys() | memory.keys():
                 a, b = before.get(name, "nothing"), memory.get(name, "nothing")
                 owned = (match := _DIGEST.search(a)) is not None and match.group(1) in kept
-                if a != b and not owned:
-                    found.setdefault((number, name), Remembered(name, number, n, a, b))
-    return sorted(found.values(), key=lambda r: (r.step, r.rank, r.name))
+                if a == b or owned:
+                    continue
+                found.setdefault((number, name), Remembered(name, number, n, a, b))
+                if moment[1] == "done":
+                    lasting.add((number, name))
+    things = [dataclasses.replace(r, lasts=key in lasting) for key, r in found.items()]
+    return sorted(things, key=lambda r: (r.step, r.rank, r.name))
 
 
 class Source:
@@ -110,7 +117,7 @@ class Source:
             plain = name.partition(" (")[0]
             if any(fnmatch.fnmatch(name, i) or fnmatch.fnmatch(plain, i) for i in ignore):
                 continue
-            if self.changes(thing) and "nothing" not in (thing.was, thing.now):
+            if thing.lasts and self.changes(thing) and "nothing" not in (thing.was, thing.now):
                 found.setdefault(name, thing)
         return list(found.values())
 
