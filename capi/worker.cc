@@ -89,10 +89,9 @@ hf_status hf_early_group_open(hf_worker* worker, const int32_t* ranks, uint64_t 
     auto early = capi::Early::begin(*identity, worker->worker->settings().topo_timeout);
     if (!early) return report(early.error());
     worker->early = *std::move(early);
-    worker->worker->on_abort([era = worker->early->era()](Generation) { era->abort(1); });
+    worker->worker->on_abort([early = worker->early.get()](Generation) { early->end(); });
   }
-  return report(
-      capi::make_group(worker->early->era(), *identity, ranks, count, name, "early-", group));
+  return capi::open_group(worker->early->current(), *identity, ranks, count, name, "early-", group);
 }
 
 }  // extern "C"

@@ -1,24 +1,45 @@
 #include "collective/group.h"
 
+#include <atomic>
 #include <utility>
 
-#include "collective/member.h"
-#include "collective/progress.h"
+#include "collective/host_part.h"
+#include "collective/queue.h"
 
 namespace holdfast::collective {
 
+namespace {
+
+constexpr Ticket kNone{~std::uint64_t{0}};
+constexpr Ticket kNeverBegun{0};  // Of an aborted group.
+
+}  // namespace
+
 struct Group::Parts {
-  explicit Parts(const Options& options) : progress(options.on_thread, options.on_failed) {}
+  explicit Parts(const Options& options) : queue(options.on_thread, options.on_failed) {}
 
   // Call it before an operation that runs in the caller's own thread: operations run in the order
   // of calls.
   Member& idle_member() {
-    progress.drain();
+    queue.drain();
     return *member;
   }
 
+  // Outcomes but kDone are final, so the first of them tells those of all that follow.
+  void note(Ticket ticket, Outcome outcome) {
+    if (outcome == Outcome::kDone || failed_from.load() != kNone) return;
+    failure = outcome;
+    failed_from = ticket;
+  }
+  [[nodiscard]] Outcome outcome_of(Ticket ticket) const {
+    return ticket < failed_from.load() ? Outcome::kDone : failure;
+  }
+
   std::unique_ptr<Member> member;
-  Progress progress;  // Last: its thread uses the member.
+  std::uint64_t started = 0;
+  std::atomic<Ticket> failed_from = kNone;
+  Outcome failure = Outcome::kDone;  // Written once, before failed_from.
+  Queue queue;                       // Last: its thread uses the member.
   bool left = false;
 };
 
@@ -33,7 +54,7 @@ Result<std::unique_ptr<Group>> Group::join(const Options& options, std::stop_tok
 Group::Group(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Group::~Group() {
-  if (!parts_->progress.is_idle()) abort();
+  if (!parts_->queue.is_idle()) abort();
   leave();
 }
 
@@ -47,16 +68,20 @@ std::span<std::byte> Group::registered() const {
   return parts_->member->registered();
 }
 
-Outcome Group::all_reduce(Numbers numbers) {
-  return parts_->idle_member().all_reduce(numbers);
+Outcome Group::all_reduce(Numbers numbers, Op op) {
+  return parts_->idle_member().all_reduce(numbers, op);
 }
 
-Outcome Group::all_reduce_staged(Numbers numbers) {
-  return parts_->idle_member().all_reduce_staged(numbers);
+Outcome Group::all_reduce_staged(Numbers numbers, Op op) {
+  return parts_->idle_member().all_reduce_staged(numbers, numbers.data, op);
 }
 
-Outcome Group::all_reduce_staged(Numbers to, const std::byte* from) {
-  return parts_->idle_member().all_reduce_staged(to, from);
+Outcome Group::all_reduce_staged(Numbers to, const std::byte* from, Op op) {
+  return parts_->idle_member().all_reduce_staged(to, from, op);
+}
+
+Outcome Group::all_reduce_into(Numbers to, const std::byte* from, Op op) {
+  return parts_->idle_member().all_reduce_into(to, from, op);
 }
 
 Outcome Group::broadcast(std::span<std::byte> bytes, int root) {
@@ -74,21 +99,26 @@ Outcome Group::barrier() {
 Ticket Group::start_all_reduce(Numbers numbers) {
   Member* member = parts_->member.get();
   // Nobody has to wake up for what can only fail.
-  if (member->aborted() && parts_->progress.is_idle()) {
-    return parts_->progress.start_ended(Outcome::kAborted);
+  if (member->aborted() && parts_->queue.is_idle()) {
+    return kNeverBegun;
   }
-  return parts_->progress.start([member, numbers] {
-    return member->is_registered(numbers) ? member->all_reduce(numbers)
-                                          : member->all_reduce_staged(numbers);
+  const Ticket ticket{++parts_->started};
+  (void)parts_->queue.start([parts = parts_.get(), member, numbers, ticket] {
+    const Outcome outcome = member->all_reduce_into(numbers, numbers.data, Op::kSum);
+    parts->note(ticket, outcome);
+    return Verdict{outcome, {}};
   });
+  return ticket;
 }
 
 Outcome Group::wait(Ticket ticket) {
-  return parts_->progress.wait(ticket);
+  if (ticket == kNeverBegun) return Outcome::kAborted;
+  parts_->queue.wait(static_cast<std::uint64_t>(ticket));
+  return parts_->outcome_of(ticket);
 }
 
 bool Group::is_idle() const {
-  return parts_->progress.is_idle();
+  return parts_->queue.is_idle();
 }
 
 void Group::abort() {

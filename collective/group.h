@@ -14,8 +14,8 @@
 // Every outcome but kDone is final: all later calls on this Group give it too (or kAborted, once
 // somebody aborts). The way on is a new Group of a higher generation; a generation forms once.
 //
-// Sums are always ((r0 + r1) + r2) + ... in rank order, for each element alike: the same bits in
-// all ranks, and whatever the size, the alignment, the path (registered, staged) or the timing.
+// A reduction is always ((r0 op r1) op r2) op ... in rank order, for each element alike: the same
+// bits in all ranks, and whatever the size, the alignment, the path or the timing.
 //
 // Threads: one thread at a time calls operations (asynchronous ones run on a thread of the Group's
 // own). abort(), aborted(), is_idle() and why() may be called by any thread at any time.
@@ -33,17 +33,10 @@
 
 #include "base/result.h"
 #include "collective/numbers.h"
+#include "collective/outcome.h"
 #include "collective/regions.h"
 
 namespace holdfast::collective {
-
-enum class Outcome : std::uint8_t {
-  kDone,
-  kAborted,   // Somebody called abort() before the operation was complete.
-  kLeft,      // A member ended its training in good order and will never come.
-  kMismatch,  // The ranks asked for different operations, or a rank has no room to show what it has
-              // in Options::directory. No data was exchanged.
-};
 
 // Names an operation that was started; only for the Group that gave it.
 enum class Ticket : std::uint64_t {};
@@ -100,12 +93,12 @@ class Group {
   // This rank's registered memory, at Options::registered_memory if that was given.
   [[nodiscard]] std::span<std::byte> registered() const;
 
-  // Sums in place over all ranks. `numbers` lies in registered(), at the same offset in all ranks.
-  // Three ranks and more make a sum of few bytes (48 KiB, all ranks' together) through the segment.
-  // Unless kDone, the contents of `numbers` are undefined, and other ranks may go on writing there
-  // until they have returned too: a step is replayed from inputs kept elsewhere, when the next
-  // generation has formed. Other memory is untouched.
-  Outcome all_reduce(Numbers numbers);
+  // Reduces in place over all ranks. `numbers` lies in registered(), at the same offset in all
+  // ranks. Three ranks and more make a sum of few bytes (48 KiB, all ranks' together) through the
+  // segment. Unless kDone, the contents of `numbers` are undefined, and other ranks may go on
+  // writing there until they have returned too: a step is replayed from inputs kept elsewhere, when
+  // the next generation has formed. Other memory is untouched.
+  Outcome all_reduce(Numbers numbers, Op op = Op::kSum);
   // The same for any memory. It is copied through the segment, piece by piece. Unless kDone, some
   // pieces of `numbers` may hold the sum already, and the others what this rank put there.
   //
@@ -113,12 +106,14 @@ class Group {
   // wherever. Then `numbers` is as in all_reduce(). The first sum that names a region maps it,
   // which takes two more barriers. If a rank can not map it, sums of that region are copied. If a
   // rank's memory is in no region, all copy, which takes one more barrier.
-  Outcome all_reduce_staged(Numbers numbers);
+  Outcome all_reduce_staged(Numbers numbers, Op op = Op::kSum);
   // The same into `to`, out of as many numbers of that type at `from`, which stay as they are and
   // do not overlap `to`: cheaper than a copy and a sum in place. From 4 MiB on `to` is written past
   // the caches if it lies at a multiple of 16. Whether a sum is in place is each rank's own affair.
   // Unless kDone, the contents of `to` are undefined.
-  Outcome all_reduce_staged(Numbers to, const std::byte* from);
+  Outcome all_reduce_staged(Numbers to, const std::byte* from, Op op = Op::kSum);
+  // The one of the above that fits where `to` lies. `from` may be `to`'s data.
+  Outcome all_reduce_into(Numbers to, const std::byte* from, Op op = Op::kSum);
   // `bytes` of rank `root` appear in all ranks. Unless kDone, undefined in the other ranks.
   Outcome broadcast(std::span<std::byte> bytes, int root);
   // `all` becomes rank 0's `mine`, then rank 1's, ...; as many bytes from each; all.size() must be

@@ -154,8 +154,8 @@ TEST(Mismatch, OfSizesNamesTheRanksAndWhatEachAskedFor) {
                     EXPECT_TRUE(same_bits<float>(numbers, before));
                     return o;
                   }),
-      "ranks 0, 2 asked for an all-reduce of 40 bytes of float at byte 0 (operation 2), rank 1 "
-      "for an all-reduce of 80 bytes of float at byte 0 (operation 2); all ranks must call "
+      "ranks 0, 2 asked for an all-reduce of 40 bytes of float32 at byte 0 (operation 2), rank 1 "
+      "for an all-reduce of 80 bytes of float32 at byte 0 (operation 2); all ranks must call "
       "the same operations in the same order");
 }
 
@@ -217,7 +217,7 @@ TEST(Group, WaitingForAMemberThatLeftSaysWhoLeft) {
     EXPECT_EQ(group.all_reduce(floats(group, 10)), Outcome::kLeft);
     EXPECT_EQ(group.why(),
               cat("rank 2 has ended training and will not come to what rank ", group.rank(),
-                  " asked for: an all-reduce of 40 bytes of float at "
+                  " asked for: an all-reduce of 40 bytes of float32 at "
                   "byte 0 (operation 2)"));
     EXPECT_EQ(group.barrier(), Outcome::kLeft);
     ++told;

@@ -19,10 +19,13 @@
 #include <string>
 #include <vector>
 
-#include "capi/fold.h"
+#include "collective/reduce.h"
 #include "holdfast/c.h"
 
 namespace {
+
+using holdfast::collective::Element;  // With the values of hf_dtype.
+using holdfast::collective::Op;       // With those of hf_op.
 
 constexpr std::size_t kSlots = 4096;
 constexpr std::size_t kGroups = 64;
@@ -151,8 +154,7 @@ std::string described(const Identity& which) {
   std::string text = which.backward != 0   ? std::string("the backward of ") + kBackward.at(kind)
                      : which.training != 0 ? "the sum of gradients "
                                            : kForward.at(kind);
-  return text + std::to_string(which.number) + " (" +
-         holdfast::capi::name_of(static_cast<hf_op>(which.op)) +
+  return text + std::to_string(which.number) + " (" + name_of(static_cast<Op>(which.op)) +
          ", elements: " + std::to_string(which.elements) + ")";
 }
 
@@ -181,13 +183,14 @@ void agree(const Slot& slot, hf_group* group, const std::vector<Tensor>& tensors
 }
 
 // What comes of as many equal inputs. Of gradients a mean is taken, which is the number itself.
-void fold_equal(const Slot& slot, const Tensor& tensor, const std::byte* from) {
+void reduce_equal(const Slot& slot, const Tensor& tensor, const std::byte* from) {
   if (slot.training) {
     std::memcpy(tensor.out, from, tensor.bytes());
     return;
   }
-  const auto ranks = static_cast<std::size_t>(slot.size);
-  holdfast::capi::fold(tensor.out, from, 0, ranks, tensor.count, tensor.dtype, slot.op);
+  const std::vector<const std::byte*> rows(static_cast<std::size_t>(slot.size), from);
+  holdfast::collective::reduce_rows(static_cast<std::byte*>(tensor.out), rows, tensor.count,
+                                    {static_cast<Element>(tensor.dtype), static_cast<Op>(slot.op)});
 }
 
 void echo(const Slot& slot, const Tensor& tensor) {
@@ -197,10 +200,10 @@ void echo(const Slot& slot, const Tensor& tensor) {
   Tensor part = tensor;
   switch (slot.kind) {
     case Kind::kReduce:
-      return fold_equal(slot, tensor, in);
+      return reduce_equal(slot, tensor, in);
     case Kind::kScatter:
       part.count /= size;
-      return fold_equal(slot, part, in + static_cast<std::size_t>(slot.place) * part.bytes());
+      return reduce_equal(slot, part, in + static_cast<std::size_t>(slot.place) * part.bytes());
     case Kind::kGather:
       for (std::uint64_t i = 0; i < size; ++i) {
         std::memcpy(out + i * tensor.bytes(), in, tensor.bytes());

@@ -6,7 +6,7 @@
 #include <array>
 #include <cstring>
 
-#include "collective/member.h"
+#include "collective/host_part.h"
 
 namespace holdfast::collective {
 namespace {
@@ -55,15 +55,19 @@ Outcome Member::introduce(std::span<const Place> places) {
   return Outcome::kDone;
 }
 
-Outcome Member::all_reduce_placed(const Numbers& numbers, const std::byte* from, Place place) {
+Outcome Member::all_reduce_placed(const Numbers& numbers, const std::byte* from, Op op,
+                                  Place place) {
   if (from != numbers.data && numbers.bytes != 0) {
     std::memcpy(numbers.data, from, numbers.bytes);
   }
   const Outcome begun = begin({.bytes = numbers.bytes,
                                .kind = Kind::kStagedAllReduce,
                                .element = numbers.element,
+                               .op = op,
+                               .fault = check(numbers, op) ? Fault::kNone : Fault::kUnfit,
                                .place = place});
-  if (begun != Outcome::kDone || world_size() == 1) return begun;
+  if (begun != Outcome::kDone) return begun;
+  if (world_size() == 1) return reduce_own({numbers, numbers.data, op});
   std::array<Place, Group::kMaxRanks> all;
   bool placed = true;
   bool known = true;
@@ -87,8 +91,8 @@ Outcome Member::all_reduce_placed(const Numbers& numbers, const std::byte* from,
           k == rank() ? numbers.data : region->mapping->bytes().data() + theirs.offset;
     }
   }
-  if (!placed) return stage(numbers, numbers.data, true);
-  return sum_in_place_of_all({rows.data(), places.size()}, numbers);
+  if (!placed) return stage(numbers, numbers.data, op, true);
+  return sum_in_place_of_all({rows.data(), places.size()}, numbers, op);
 }
 
 }  // namespace holdfast::collective

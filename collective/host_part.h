@@ -30,9 +30,9 @@ class Member {
   static Result<std::unique_ptr<Member>> join(const Group::Options& options,
                                               const std::stop_token& cancel);
 
-  Outcome all_reduce(Numbers numbers);
-  Outcome all_reduce_staged(Numbers numbers) { return all_reduce_staged(numbers, numbers.data); }
-  Outcome all_reduce_staged(Numbers to, const std::byte* from);
+  Outcome all_reduce(Numbers numbers, Op op);
+  Outcome all_reduce_staged(Numbers to, const std::byte* from, Op op);
+  Outcome all_reduce_into(Numbers to, const std::byte* from, Op op);
   Outcome broadcast(std::span<std::byte> bytes, int root);
   Outcome all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
   Outcome barrier();
@@ -44,7 +44,6 @@ class Member {
   [[nodiscard]] int rank() const { return segment_->rank(); }
   [[nodiscard]] int world_size() const { return segment_->world_size(); }
   [[nodiscard]] std::span<std::byte> registered() const { return registered_; }
-  [[nodiscard]] bool is_registered(const Numbers& numbers) const;
 
  private:
   // What of a staged sum is made at a time: from where, to where it goes, how, and, if this rank
@@ -52,6 +51,7 @@ class Member {
   struct Piece {
     Numbers to;
     const std::byte* from;
+    Op op = Op::kSum;
     bool past_caches = false;
     const std::byte* soon = nullptr;
   };
@@ -65,17 +65,18 @@ class Member {
   void show(const Piece& piece, Range unread);
   void sum_part(const Piece& piece, Range part, std::byte* to, bool past_caches);
   void fetch(const Piece& piece, int owner, Range part);
+  Outcome reduce_own(const Piece& piece);
   Outcome sum_all(const Piece& piece);
   Outcome sum_slice(const Piece& piece);
-  Outcome stage(const Numbers& to, const std::byte* from, bool begun);
-  Outcome sum_in_place_of_all(std::span<std::byte* const> rows, const Numbers& numbers);
+  Outcome stage(const Numbers& to, const std::byte* from, Op op, bool begun);
+  Outcome sum_in_place_of_all(std::span<std::byte* const> rows, const Numbers& numbers, Op op);
   // What follows is in member_regions.cc: sums in memory that each rank has registered for itself.
   struct Introduced {  // A region of some rank, as all ranks know it.
     RegionId id = 0;
     bool usable = false;               // All ranks have mapped it.
     std::shared_ptr<Mapping> mapping;  // Null for this rank's own.
   };
-  Outcome all_reduce_placed(const Numbers& to, const std::byte* from, Place place);
+  Outcome all_reduce_placed(const Numbers& to, const std::byte* from, Op op, Place place);
   Outcome introduce(std::span<const Place> places);
   [[nodiscard]] const Introduced* introduced(int rank, RegionId id) const;
   [[nodiscard]] bool is_any_placed() const;

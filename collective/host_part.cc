@@ -1,11 +1,11 @@
-#include "collective/member.h"
+#include "collective/host_part.h"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 
 #include "base/text.h"
-#include "collective/sum.h"
+#include "collective/reduce.h"
 
 namespace holdfast::collective {
 namespace {
@@ -52,6 +52,10 @@ class Rows {
   std::array<Byte*, Group::kMaxRanks> rows_;
   std::size_t size_ = 0;
 };
+
+Fault fault_of(const Numbers& numbers, Op op) {
+  return check(numbers, op) ? Fault::kNone : Fault::kUnfit;
+}
 
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes != 0) std::memcpy(to, from, bytes);
@@ -153,27 +157,31 @@ std::uint64_t Member::registered_offset(const std::byte* data, std::size_t bytes
   return bytes <= registered_.size() - (at - begin) ? at - begin : kOutside;
 }
 
-bool Member::is_registered(const Numbers& numbers) const {
-  return registered_offset(numbers.data, numbers.bytes) != kOutside;
+Outcome Member::all_reduce_into(Numbers to, const std::byte* from, Op op) {
+  if (registered_offset(to.data, to.bytes) == kOutside) return all_reduce_staged(to, from, op);
+  if (from != to.data) copy_bytes(to.data, from, to.bytes);
+  return all_reduce(to, op);
 }
 
-Outcome Member::all_reduce(Numbers numbers) {
+Outcome Member::all_reduce(Numbers numbers, Op op) {
   const std::uint64_t offset = registered_offset(numbers.data, numbers.bytes);
   const bool outside = offset == kOutside;
   // One barrier in place of two. Two ranks that have a core each need no more for two.
-  const Piece piece{numbers, numbers.data};
+  const Piece piece{numbers, numbers.data, op};
   const auto n = static_cast<std::size_t>(world_size());
   const bool alone = world_size() > kFewRanks && numbers.bytes * n <= kAloneBytes &&
                      numbers.bytes <= segment_->half_bytes();
-  Fault fault = outside ? Fault::kOutside : Fault::kNone;
-  if (alone && !outside) fault = have_room(numbers.bytes);
+  Fault fault = outside ? Fault::kOutside : fault_of(numbers, op);
+  if (alone && fault == Fault::kNone) fault = have_room(numbers.bytes);
   if (alone && fault == Fault::kNone) show(piece, {0, 0});
   const Outcome begun = begin({.bytes = numbers.bytes,
                                .offset = outside ? 0 : offset,
                                .kind = Kind::kAllReduce,
                                .element = numbers.element,
+                               .op = op,
                                .fault = fault});
-  if (begun != Outcome::kDone || world_size() == 1) return begun;
+  if (begun != Outcome::kDone) return begun;
+  if (world_size() == 1) return reduce_own(piece);
   if (alone) {
     const Outcome summed = sum_all(piece);
     ++pieces_;
@@ -181,12 +189,13 @@ Outcome Member::all_reduce(Numbers numbers) {
   }
   Rows<std::byte> rows;
   for (std::byte* region : regions_) rows.push_back(region + offset);
-  return sum_in_place_of_all(rows.all(), numbers);
+  return sum_in_place_of_all(rows.all(), numbers, op);
 }
 
 // Every rank sums its slice of all the buffers and writes it into all of them, and then what others
 // have not come to: one that has no core at the moment does not keep the rest waiting.
-Outcome Member::sum_in_place_of_all(std::span<std::byte* const> rows, const Numbers& numbers) {
+Outcome Member::sum_in_place_of_all(std::span<std::byte* const> rows, const Numbers& numbers,
+                                    Op op) {
   for (int i = 0; i < world_size(); ++i) {
     const int owner = (rank() + i) % world_size();
     const Range slice = slice_of(numbers.bytes, owner, world_size());
@@ -194,8 +203,8 @@ Outcome Member::sum_in_place_of_all(std::span<std::byte* const> rows, const Numb
       if (segment_->gate().frozen()) return fail(Passage::kLeft);
       Rows<std::byte> parts;
       for (std::byte* row : rows) parts.push_back(row + block.begin);
-      sum_in_place(parts.all(), (block.end - block.begin) / size_of(numbers.element),
-                   numbers.element);
+      reduce_in_place(parts.all(), (block.end - block.begin) / size_of(numbers.element),
+                      {numbers.element, op});
     }
   }
   return pass();
@@ -219,22 +228,33 @@ bool Member::take(int owner, const Range& slice, std::uint64_t leave, Range& blo
   return true;
 }
 
-Outcome Member::all_reduce_staged(Numbers numbers, const std::byte* from) {
+Outcome Member::all_reduce_staged(Numbers numbers, const std::byte* from, Op op) {
   if (own_regions_) {
     const Place place = own_regions_->place_of(numbers.data, numbers.bytes);
-    if (place.region != 0) return all_reduce_placed(numbers, from, place);
+    if (place.region != 0) return all_reduce_placed(numbers, from, op, place);
   }
-  if (world_size() > 1) return stage(numbers, from, false);
-  const Outcome begun =
-      begin({.bytes = numbers.bytes, .kind = Kind::kStagedAllReduce, .element = numbers.element});
-  if (begun == Outcome::kDone && from != numbers.data) {
-    copy_bytes(numbers.data, from, numbers.bytes);
+  if (world_size() > 1) return stage(numbers, from, op, false);
+  const Outcome begun = begin({.bytes = numbers.bytes,
+                               .kind = Kind::kStagedAllReduce,
+                               .element = numbers.element,
+                               .op = op,
+                               .fault = fault_of(numbers, op)});
+  return begun == Outcome::kDone ? reduce_own({numbers, from, op}) : begun;
+}
+
+// What one rank alone does.
+Outcome Member::reduce_own(const Piece& piece) {
+  const Reduction how{piece.to.element, piece.op};
+  if (!keeps_one_row(how)) {
+    reduce_rows(piece.to.data, {&piece.from, 1}, piece.to.count, how);
+  } else if (piece.from != piece.to.data) {
+    copy_bytes(piece.to.data, piece.from, piece.to.bytes);
   }
-  return begun;
+  return Outcome::kDone;
 }
 
 // Begun: before, without showing a piece.
-Outcome Member::stage(const Numbers& numbers, const std::byte* from, bool begun) {
+Outcome Member::stage(const Numbers& numbers, const std::byte* from, Op op, bool begun) {
   const bool few = world_size() <= kFewRanks;
   const std::size_t most = std::min(few ? kPieceBytes : kSharedPieceBytes, segment_->half_bytes());
   const bool whole = few || numbers.bytes <= std::min(kSmallBytes, most);
@@ -242,10 +262,13 @@ Outcome Member::stage(const Numbers& numbers, const std::byte* from, bool begun)
   const Request request{.bytes = numbers.bytes,
                         .kind = Kind::kStagedAllReduce,
                         .element = numbers.element,
-                        .fault = have_room(std::min(most, numbers.bytes))};
+                        .op = op,
+                        .fault = fault_of(numbers, op) != Fault::kNone
+                                     ? Fault::kUnfit
+                                     : have_room(std::min(most, numbers.bytes))};
   std::size_t at = 0;
   do {
-    Piece piece{numbers, from + at, past};
+    Piece piece{numbers, from + at, op, past};
     piece.to.data += at;
     piece.to.bytes = std::min(most, numbers.bytes - at);
     piece.to.count = piece.to.bytes / size_of(numbers.element);
@@ -283,7 +306,8 @@ void Member::sum_part(const Piece& piece, Range part, std::byte* to, bool past_c
   }
   const std::size_t count = (part.end - part.begin) / size_of(piece.to.element);
   if (count == 0) return;
-  (past_caches ? sum_past_caches : sum_rows)(to, rows.all(), count, piece.to.element, piece.soon);
+  (past_caches ? reduce_past_caches : reduce_rows)(to, rows.all(), count,
+                                                   {piece.to.element, piece.op}, piece.soon);
 }
 
 // Every rank sums everything: no second barrier.
@@ -297,8 +321,7 @@ void Member::fetch(const Piece& piece, int owner, Range part) {
   const std::byte* const from = segment_->staging(owner, pieces_) + part.begin;
   const std::size_t bytes = part.end - part.begin;
   if (!piece.past_caches) return copy_bytes(piece.to.data + part.begin, from, bytes);
-  sum_past_caches(piece.to.data + part.begin, {&from, 1}, bytes / size_of(piece.to.element),
-                  piece.to.element);
+  copy_past_caches(piece.to.data + part.begin, from, bytes);
 }
 
 // Every rank sums its slice in its own staging, from where all fetch it.
