@@ -58,7 +58,7 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
   // Of one that is given twice the last counts: a script's caller appends what is to be otherwise.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   agent.worker_num = 8;
-  app.add_option("--worker_num", agent.worker_num, "Workers of the whole job (64 at most so far)")
+  app.add_option("--worker_num", agent.worker_num, "Workers of the whole job (10000 at most)")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
   app.add_option("--local_worker_num", arguments.local_worker_num,

@@ -43,7 +43,7 @@ enum class Ticket : std::uint64_t {};
 
 class Group {
  public:
-  static constexpr int kMaxRanks = 64;
+  static constexpr int kMaxRanks = 10'000;
 
   struct Options {
     std::string directory;         // The job's directory on a tmpfs; same in all ranks.

@@ -141,6 +141,38 @@ std::string mismatch_of(TestJob& job, const std::function<Outcome(Group&)>& body
   return *sentences.begin();
 }
 
+TEST(Mismatch, OfOpsAndOfTypesIsNamed) {
+  TestJob job(2);
+  std::vector<std::string> whys(2);
+  job.run([&](Group& group) {
+    std::vector<float> own(10);
+    const bool first = group.rank() == 0;
+    EXPECT_EQ(
+        group.all_reduce_into({own.data(), 10, first ? Element::kFloat32 : Element::kInt32},
+                              std::as_bytes(std::span(own)).data(), first ? Op::kMin : Op::kMax),
+        Outcome::kMismatch);
+    whys[static_cast<std::size_t>(group.rank())] = group.why();
+  });
+  EXPECT_EQ(whys[0],
+            "rank 0 asked for an all-reduce (minimum) of 40 bytes of float32 anywhere in memory "
+            "(operation 1), rank 1 for an all-reduce (maximum) of 40 bytes of int32 anywhere in "
+            "memory (operation 1); all ranks must call the same operations in the same order");
+  EXPECT_EQ(whys[1], whys[0]);
+}
+
+TEST(Mismatch, OfNumbersThatCanNotBeReducedIsNamed) {
+  TestJob job(2);
+  job.run([&](Group& group) {
+    std::vector<float> own(10);
+    EXPECT_EQ(
+        group.all_reduce_staged({own.data(), 10, Element::kFloat32, static_cast<Location>(9)}),
+        Outcome::kMismatch);
+    EXPECT_NE(group.why().find("which can not be reduced so or lies where nobody reaches it"),
+              std::string::npos)
+        << group.why();
+  });
+}
+
 TEST(Mismatch, OfSizesNamesTheRanksAndWhatEachAskedFor) {
   TestJob job(3, 4096);
   EXPECT_EQ(

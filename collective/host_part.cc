@@ -1,7 +1,6 @@
 #include "collective/host_part.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "base/text.h"
@@ -41,18 +40,6 @@ Range slice_of(std::size_t total, int rank, int world_size) {
   return {begin, std::min(total, begin + share)};
 }
 
-// One row of numbers per rank: bytes, or those that are only read.
-template <class Byte>
-class Rows {
- public:
-  void push_back(Byte* row) { rows_[size_++] = row; }
-  [[nodiscard]] std::span<Byte* const> all() const { return {rows_.data(), size_}; }
-
- private:
-  std::array<Byte*, Group::kMaxRanks> rows_;
-  std::size_t size_ = 0;
-};
-
 Fault fault_of(const Numbers& numbers, Op op) {
   return check(numbers, op) ? Fault::kNone : Fault::kUnfit;
 }
@@ -70,7 +57,12 @@ Result<std::unique_ptr<Member>> Member::join(const Group::Options& options,
   std::unique_ptr<Member> member(new Member);
   member->segment_ = *std::move(segment);
   member->own_regions_ = options.regions;
-  member->introduced_.resize(static_cast<std::size_t>(options.world_size));
+  const auto n = static_cast<std::size_t>(options.world_size);
+  member->introduced_.resize(n);
+  member->rows_.resize(n);
+  member->block_rows_.resize(n);
+  member->piece_rows_.resize(n);
+  member->places_.resize(n);
   if (const Status mapped = member->map_regions(options); !mapped) {
     member->abort();  // The others need not wait for a rank that can not come.
     return mapped.error();
@@ -187,23 +179,20 @@ Outcome Member::all_reduce(Numbers numbers, Op op) {
     ++pieces_;
     return summed;
   }
-  Rows<std::byte> rows;
-  for (std::byte* region : regions_) rows.push_back(region + offset);
-  return sum_in_place_of_all(rows.all(), numbers, op);
+  for (std::size_t k = 0; k < n; ++k) rows_[k] = regions_[k] + offset;
+  return sum_in_place_of_all(numbers, op);
 }
 
 // Every rank sums its slice of all the buffers and writes it into all of them, and then what others
 // have not come to: one that has no core at the moment does not keep the rest waiting.
-Outcome Member::sum_in_place_of_all(std::span<std::byte* const> rows, const Numbers& numbers,
-                                    Op op) {
+Outcome Member::sum_in_place_of_all(const Numbers& numbers, Op op) {
   for (int i = 0; i < world_size(); ++i) {
     const int owner = (rank() + i) % world_size();
     const Range slice = slice_of(numbers.bytes, owner, world_size());
     for (Range block{}; take(owner, slice, i == 0 ? 0 : kLeftToOwner, block);) {
       if (segment_->gate().frozen()) return fail(Passage::kLeft);
-      Rows<std::byte> parts;
-      for (std::byte* row : rows) parts.push_back(row + block.begin);
-      reduce_in_place(parts.all(), (block.end - block.begin) / size_of(numbers.element),
+      for (std::size_t k = 0; k < rows_.size(); ++k) block_rows_[k] = rows_[k] + block.begin;
+      reduce_in_place(block_rows_, (block.end - block.begin) / size_of(numbers.element),
                       {numbers.element, op});
     }
   }
@@ -300,13 +289,13 @@ void Member::show(const Piece& piece, Range unread) {
 
 // Adds up the part of the piece; this rank's own row is still in its caches.
 void Member::sum_part(const Piece& piece, Range part, std::byte* to, bool past_caches) {
-  Rows<const std::byte> rows;
   for (int k = 0; k < world_size(); ++k) {
-    rows.push_back((k == rank() ? piece.from : segment_->staging(k, pieces_)) + part.begin);
+    const std::byte* row = k == rank() ? piece.from : segment_->staging(k, pieces_);
+    piece_rows_[static_cast<std::size_t>(k)] = row + part.begin;
   }
   const std::size_t count = (part.end - part.begin) / size_of(piece.to.element);
   if (count == 0) return;
-  (past_caches ? reduce_past_caches : reduce_rows)(to, rows.all(), count,
+  (past_caches ? reduce_past_caches : reduce_rows)(to, piece_rows_, count,
                                                    {piece.to.element, piece.op}, piece.soon);
 }
 

@@ -69,7 +69,7 @@ class Member {
   Outcome sum_all(const Piece& piece);
   Outcome sum_slice(const Piece& piece);
   Outcome stage(const Numbers& to, const std::byte* from, Op op, bool begun);
-  Outcome sum_in_place_of_all(std::span<std::byte* const> rows, const Numbers& numbers, Op op);
+  Outcome sum_in_place_of_all(const Numbers& numbers, Op op);
   // What follows is in member_regions.cc: sums in memory that each rank has registered for itself.
   struct Introduced {  // A region of some rank, as all ranks know it.
     RegionId id = 0;
@@ -77,7 +77,7 @@ class Member {
     std::shared_ptr<Mapping> mapping;  // Null for this rank's own.
   };
   Outcome all_reduce_placed(const Numbers& to, const std::byte* from, Op op, Place place);
-  Outcome introduce(std::span<const Place> places);
+  Outcome introduce();
   [[nodiscard]] const Introduced* introduced(int rank, RegionId id) const;
   [[nodiscard]] bool is_any_placed() const;
   [[nodiscard]] std::uint64_t registered_offset(const std::byte* data, std::size_t bytes) const;
@@ -87,6 +87,11 @@ class Member {
   std::vector<std::vector<Introduced>> introduced_;  // By rank; the same regions on all ranks.
   std::vector<std::shared_ptr<Mapping>> mappings_;
   std::vector<std::byte*> regions_;  // Every rank's registered memory.
+  // One entry per rank, for the operation that is under way.
+  std::vector<std::byte*> rows_;
+  std::vector<std::byte*> block_rows_;
+  std::vector<const std::byte*> piece_rows_;
+  std::vector<Place> places_;
   std::span<std::byte> registered_;
   std::uint64_t barriers_ = 1;  // Passed so far, the joining among them.
   Courtesy courtesy_;

@@ -3,7 +3,6 @@
 // Every rank shows with its request where its numbers lie. All ranks see the same requests, so they
 // come to the same: sum in place, map what is new first, or copy.
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "collective/host_part.h"
@@ -31,11 +30,11 @@ const Member::Introduced* Member::introduced(int rank, RegionId id) const {
 }
 
 // Maps the regions that were not named before, and finds out whether all ranks could.
-Outcome Member::introduce(std::span<const Place> places) {
+Outcome Member::introduce() {
   std::vector<Introduced*> fresh;
   bool mapped = true;
   for (int k = 0; k < world_size(); ++k) {
-    const RegionId id = places[static_cast<std::size_t>(k)].region;
+    const RegionId id = places_[static_cast<std::size_t>(k)].region;
     if (introduced(k, id) != nullptr) continue;
     auto& theirs = introduced_[static_cast<std::size_t>(k)];
     if (theirs.size() == kIntroducedMax) theirs.erase(theirs.begin());
@@ -68,31 +67,28 @@ Outcome Member::all_reduce_placed(const Numbers& numbers, const std::byte* from,
                                .place = place});
   if (begun != Outcome::kDone) return begun;
   if (world_size() == 1) return reduce_own({numbers, numbers.data, op});
-  std::array<Place, Group::kMaxRanks> all;
   bool placed = true;
   bool known = true;
   for (int k = 0; k < world_size(); ++k) {
-    Place& theirs = all[static_cast<std::size_t>(k)];
+    Place& theirs = places_[static_cast<std::size_t>(k)];
     theirs = segment_->request(k, operations_).place;
     placed = placed && theirs.region != 0;
     known = known && placed && introduced(k, theirs.region) != nullptr;
   }
-  const std::span places(all.data(), static_cast<std::size_t>(world_size()));
   if (placed && !known) {
-    if (const Outcome o = introduce(places); o != Outcome::kDone) return o;
+    if (const Outcome o = introduce(); o != Outcome::kDone) return o;
   }
-  std::array<std::byte*, Group::kMaxRanks> rows;
   for (int k = 0; placed && k < world_size(); ++k) {
-    const Place& theirs = all[static_cast<std::size_t>(k)];
+    const Place& theirs = places_[static_cast<std::size_t>(k)];
     const Introduced* region = introduced(k, theirs.region);
     placed = region->usable;
     if (placed) {
-      rows[static_cast<std::size_t>(k)] =
+      rows_[static_cast<std::size_t>(k)] =
           k == rank() ? numbers.data : region->mapping->bytes().data() + theirs.offset;
     }
   }
   if (!placed) return stage(numbers, numbers.data, op, true);
-  return sum_in_place_of_all({rows.data(), places.size()}, numbers, op);
+  return sum_in_place_of_all(numbers, op);
 }
 
 }  // namespace holdfast::collective

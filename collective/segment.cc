@@ -19,7 +19,7 @@
 namespace holdfast::collective {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x3330504f52474648;  // "HFGROP03"
+constexpr std::uint64_t kMagic = 0x3430504f52474648;  // "HFGROP04"
 constexpr std::size_t kHalfUnit = 4096;  // Halves are whole pages: aligned for every type.
 constexpr const char* kPrefix = "group-";
 
@@ -46,8 +46,7 @@ void remove_lower(const Group::Options& o) {
 Status check(const Group::Options& o) {
   const auto refuse = [](std::string what) { return Error{Blame::kUser, std::move(what)}; };
   if (o.world_size < 1 || o.world_size > Group::kMaxRanks) {
-    return refuse(
-        cat("a group on one host has 1 to ", Group::kMaxRanks, " ranks, not ", o.world_size));
+    return refuse(cat("a group has 1 to ", Group::kMaxRanks, " ranks, not ", o.world_size));
   }
   if (o.rank < 0 || o.rank >= o.world_size) {
     return refuse(cat("rank ", o.rank, " is not within a world of ", o.world_size, " ranks"));
@@ -104,18 +103,24 @@ Segment::Identity Segment::identity_of(const Group::Options& o) {
           .staging_bytes = o.staging_bytes};
 }
 
+std::size_t Segment::control_bytes(int world_size) {
+  const auto ranks = static_cast<std::size_t>(world_size);
+  return (sizeof(Control) + ranks * sizeof(MemberState) + kHalfUnit - 1) / kHalfUnit * kHalfUnit;
+}
+
 std::size_t Segment::size_of(const Group::Options& o) {
-  return kControlBytes +
+  return control_bytes(o.world_size) +
          static_cast<std::size_t>(o.world_size) * 2 * (o.staging_bytes / 2 / kHalfUnit * kHalfUnit);
 }
 
 std::byte* Segment::staging(int rank, std::uint64_t piece) const {
-  return mapping_->bytes().data() + kControlBytes +
+  return mapping_->bytes().data() + control_bytes(world_size_) +
          (static_cast<std::size_t>(rank) * 2 + piece % 2) * half_bytes_;
 }
 
 Error Segment::no_room(const Group::Options& o) {
-  const std::size_t first = kControlBytes + static_cast<std::size_t>(o.world_size) * 2 * kHalfUnit;
+  const std::size_t first =
+      control_bytes(o.world_size) + static_cast<std::size_t>(o.world_size) * 2 * kHalfUnit;
   return {Blame::kWorld, cat("no room in ", o.directory, " for the group's segment: ", first,
                              " bytes for ", o.world_size, " ranks, and up to ", size_of(o),
                              " once they exchange numbers; make room there")};
@@ -206,8 +211,7 @@ Result<std::unique_ptr<File>> Segment::open_or_publish(const Group::Options& o,
 }
 
 Status Segment::meet(const Group::Options& o, const std::stop_token& cancel) {
-  MemberState* members = control().members;
-  if (members[o.rank].joined.exchange(1) != 0) {
+  if (member(o.rank).joined.exchange(1) != 0) {
     return Error{Blame::kPeer, cat("rank ", o.rank, " has joined generation ", o.generation,
                                    " already; a process that comes again needs a higher one")};
   }
@@ -219,7 +223,7 @@ Status Segment::meet(const Group::Options& o, const std::stop_token& cancel) {
   }
   std::vector<int> missing;
   for (int k = 0; k < o.world_size; ++k) {
-    if (members[k].joined.load() == 0) missing.push_back(k);
+    if (member(k).joined.load() == 0) missing.push_back(k);
   }
   const std::string who = missing.empty() ? "" : cat("; ", name_ranks(missing), " did not join");
   if (cancel.stop_requested()) {
@@ -237,7 +241,8 @@ Result<std::unique_ptr<Segment>> Segment::open(const Group::Options& options) {
   const std::string path = cat(options.directory, "/", file_name(options));
   auto file = open_or_publish(options, path);
   if (!file) return file.error();
-  if (auto taken = take_first(**file, kControlBytes, options); !taken) return taken.error();
+  if (auto taken = take_first(**file, control_bytes(options.world_size), options); !taken)
+    return taken.error();
   auto mapping = Mapping::of(**file, path, 0, size_of(options));
   if (!mapping) return mapping.error();
   std::unique_ptr<Segment> segment(new Segment(options, *std::move(file), *std::move(mapping)));
@@ -247,14 +252,14 @@ Result<std::unique_ptr<Segment>> Segment::open(const Group::Options& options) {
 }
 
 void Segment::leave() {
-  control().members[rank_].left.store(1);
+  member(rank_).left.store(1);
   gate().leave();
 }
 
 std::vector<int> Segment::left() const {
   std::vector<int> ranks;
   for (int k = 0; k < world_size_; ++k) {
-    if (control().members[k].left.load() != 0) ranks.push_back(k);
+    if (member(k).left.load() != 0) ranks.push_back(k);
   }
   return ranks;
 }

@@ -33,7 +33,7 @@ class Segment {
   // Rank's request of the given parity. Two are enough: a rank writes that of operation k + 2 only
   // after all have arrived at operation k + 1, so have read those of k.
   [[nodiscard]] Request& request(int rank, std::uint64_t sequence) const {
-    return control().members[rank].requests[sequence % 2].request;
+    return member(rank).requests[sequence % 2].request;
   }
   // Rank's staging half. A half is written again only after all have arrived at a barrier that came
   // after the last look at it: mostly the two are used in turn.
@@ -41,9 +41,7 @@ class Segment {
   [[nodiscard]] std::size_t half_bytes() const { return half_bytes_; }
 
   // Which blocks of the rank's slice of a sum have been taken; see Member::take().
-  [[nodiscard]] std::atomic<std::uint64_t>& taken(int rank) const {
-    return control().members[rank].taken;
-  }
+  [[nodiscard]] std::atomic<std::uint64_t>& taken(int rank) const { return member(rank).taken; }
 
   // Of both halves of this rank so many bytes, before the first is written to; false: no room, for
   // as long as Options::room_timeout, or until somebody has ended this generation.
@@ -73,16 +71,17 @@ class Segment {
     std::uint64_t staging_bytes;
     bool operator==(const Identity&) const = default;
   };
+  // What the file begins with. Behind it come the ranks' states, and on new pages their staging.
   struct Control {
     Identity identity;
     Gate gate;
-    MemberState members[Group::kMaxRanks];
   };
-  static constexpr std::size_t kControlBytes = (sizeof(Control) + 4095) / 4096 * 4096;  // Pages.
+  static_assert(sizeof(Control) % alignof(MemberState) == 0);
 
   Segment(const Group::Options& options, std::unique_ptr<File> file,
           std::shared_ptr<Mapping> mapping);
   static Identity identity_of(const Group::Options& options);
+  static std::size_t control_bytes(int world_size);  // With the ranks' states; whole pages.
   static std::size_t size_of(const Group::Options& options);
   static Result<std::unique_ptr<File>> open_or_publish(const Group::Options& options,
                                                        const std::string& path);
@@ -91,6 +90,9 @@ class Segment {
   static Status publish(const Group::Options& options, const std::string& path);
   [[nodiscard]] Control& control() const {
     return *reinterpret_cast<Control*>(mapping_->bytes().data());
+  }
+  [[nodiscard]] MemberState& member(int rank) const {
+    return reinterpret_cast<MemberState*>(&control() + 1)[rank];
   }
 
   std::unique_ptr<File> file_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "collective/reduce.h"
 #include "collective/test_job.h"
 
 namespace holdfast::collective {
@@ -184,6 +185,93 @@ TEST(Sum, WorksAtTheCallersOwnAddressesAndAtAnOddOffsetOfTheFile) {
       ::munmap(base, 16384);
     });
   }
+}
+
+// More ranks than any constant of the library was made for: by every path that a reduction takes.
+TEST(Sum, OfTwoHundredRanksIsTheSameByEveryPath) {
+  constexpr int kRanks = 200;
+  constexpr std::size_t kCount = 5001;
+  TestJob job(kRanks, kCount * sizeof(float));
+  job.base().staging_bytes = 16384;
+  const std::vector<float> small = reference_sum<float>(kRanks, 40, 1);
+  const std::vector<float> large = reference_sum<float>(kRanks, kCount, 2);
+  job.run([&](Group& group) {
+    const std::span<float> registered = part<float>(group.registered(), 0, kCount);
+    std::vector<float> own(kCount);
+    for (const bool is_registered : {true, false}) {
+      const std::span<float> memory = is_registered ? registered : std::span(own);
+      fill(memory.first(40), group.rank(), 1);
+      ASSERT_EQ(group.wait(group.start_all_reduce(memory.first(40))), Outcome::kDone);
+      EXPECT_TRUE(same_bits<float>(memory.first(40), small)) << "rank " << group.rank();
+      fill(memory, group.rank(), 2);
+      ASSERT_EQ(group.wait(group.start_all_reduce(memory)), Outcome::kDone);
+      EXPECT_TRUE(same_bits<float>(memory, large)) << "rank " << group.rank();
+    }
+    std::vector<std::int32_t> all(kRanks);
+    const std::int32_t mine = group.rank();
+    ASSERT_EQ(group.all_gather(std::as_bytes(std::span(&mine, 1)),
+                               std::as_writable_bytes(std::span(all))),
+              Outcome::kDone);
+    for (int k = 0; k < kRanks; ++k) EXPECT_EQ(all[static_cast<std::size_t>(k)], k);
+  });
+}
+
+// Every op and type, wherever the numbers lie, equals the reduction of all rows at once.
+template <class T>
+void expect_reduced_alike(Element element, Op op) {
+  constexpr int kRanks = 3;
+  constexpr std::size_t kCount = 30'001;
+  TestJob job(kRanks, kCount * sizeof(T));
+  job.base().staging_bytes = 16384;
+  const auto row_of = [](int rank, std::size_t count) {
+    std::vector<T> row(count);
+    fill(std::span(row), rank, 8);
+    return row;
+  };
+  for (const std::size_t count : {std::size_t{5}, kCount}) {
+    std::vector<std::vector<T>> rows;
+    std::vector<const std::byte*> bytes;
+    for (int k = 0; k < kRanks; ++k) rows.push_back(row_of(k, count));
+    for (const auto& row : rows) bytes.push_back(std::as_bytes(std::span(row)).data());
+    std::vector<T> want(count);
+    reduce_rows(std::as_writable_bytes(std::span(want)).data(), bytes, count, {element, op});
+    job.run([&](Group& group) {
+      const std::vector<T> mine = row_of(group.rank(), count);
+      const std::byte* from = std::as_bytes(std::span(mine)).data();
+      std::vector<T> own(count);
+      for (const std::span<T>& to : {part<T>(group.registered(), 0, count), std::span<T>(own)}) {
+        ASSERT_EQ(group.all_reduce_into({to.data(), count, element}, from, op), Outcome::kDone);
+        EXPECT_TRUE(same_bits<T>(to, want))
+            << name_of(op) << " of " << count << " " << name_of(element);
+      }
+    });
+  }
+}
+
+TEST(Reduction, OfAGroupIsThatOfItsRows) {
+  expect_reduced_alike<float>(Element::kFloat32, Op::kAverage);
+  expect_reduced_alike<double>(Element::kFloat64, Op::kMin);
+  expect_reduced_alike<std::int32_t>(Element::kInt32, Op::kXor);
+  expect_reduced_alike<std::int16_t>(Element::kFloat16, Op::kSum);
+  expect_reduced_alike<std::int16_t>(Element::kBfloat16, Op::kAverage);
+  expect_reduced_alike<std::int8_t>(Element::kInt8, Op::kProduct);
+  expect_reduced_alike<std::int8_t>(Element::kBool, Op::kOr);
+}
+
+TEST(Reduction, OfOneRankAloneIsThatOfItsRow) {
+  TestJob job(1, 4096);
+  job.run([](Group& group) {
+    for (const bool registered : {true, false}) {
+      std::vector<std::uint8_t> own = {0, 1, 2, 255};
+      const std::span<std::uint8_t> to =
+          registered ? part<std::uint8_t>(group.registered(), 0, 4) : std::span(own);
+      std::copy(own.begin(), own.end(), to.begin());
+      ASSERT_EQ(
+          group.all_reduce_into({to.data(), 4, Element::kBool}, std::as_bytes(to).data(), Op::kSum),
+          Outcome::kDone);
+      EXPECT_EQ(std::vector(to.begin(), to.end()), (std::vector<std::uint8_t>{0, 1, 1, 1}));
+    }
+  });
 }
 
 TEST(Broadcast, GivesEveryRankTheRootsBytes) {

@@ -19,7 +19,7 @@ enum class Role : std::uint8_t { kNone, kScheduler, kWorker };
 enum class Drift : std::uint8_t { kEnd, kWarn };
 
 inline constexpr Duration kNever = std::chrono::hours(24 * 365);  // "never ends", in practice
-inline constexpr std::int64_t kMostWorkers = 64;                  // collective::Group::kMaxRanks
+inline constexpr std::int64_t kMostWorkers = 10'000;              // collective::Group::kMaxRanks
 
 // How a value is written. The range is that of kWhole and kSeconds.
 enum class Kind : std::uint8_t {
