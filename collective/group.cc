@@ -20,9 +20,9 @@ struct Group::Parts {
 
   // Call it before an operation that runs in the caller's own thread: operations run in the order
   // of calls.
-  Member& idle_member() {
+  HostPart& idle_part() {
     queue.drain();
-    return *member;
+    return *part;
   }
 
   // Outcomes but kDone are final, so the first of them tells those of all that follow.
@@ -35,19 +35,19 @@ struct Group::Parts {
     return ticket < failed_from.load() ? Outcome::kDone : failure;
   }
 
-  std::unique_ptr<Member> member;
+  std::unique_ptr<HostPart> part;
   std::uint64_t started = 0;
   std::atomic<Ticket> failed_from = kNone;
   Outcome failure = Outcome::kDone;  // Written once, before failed_from.
-  Queue queue;                       // Last: its thread uses the member.
+  Queue queue;                       // Last: its thread uses the part.
   bool left = false;
 };
 
 Result<std::unique_ptr<Group>> Group::join(const Options& options, std::stop_token cancel) {
-  auto member = Member::join(options, cancel);
-  if (!member) return member.error();
+  auto part = HostPart::join(options, cancel);
+  if (!part) return part.error();
   auto parts = std::make_unique<Parts>(options);
-  parts->member = *std::move(member);
+  parts->part = *std::move(part);
   return std::unique_ptr<Group>(new Group(std::move(parts)));
 }
 
@@ -59,52 +59,52 @@ Group::~Group() {
 }
 
 int Group::rank() const {
-  return parts_->member->rank();
+  return parts_->part->rank();
 }
 int Group::world_size() const {
-  return parts_->member->world_size();
+  return parts_->part->world_size();
 }
 std::span<std::byte> Group::registered() const {
-  return parts_->member->registered();
+  return parts_->part->registered();
 }
 
 Outcome Group::all_reduce(Numbers numbers, Op op) {
-  return parts_->idle_member().all_reduce(numbers, op);
+  return parts_->idle_part().all_reduce(numbers, op);
 }
 
-Outcome Group::all_reduce_staged(Numbers numbers, Op op) {
-  return parts_->idle_member().all_reduce_staged(numbers, numbers.data, op);
+Outcome Group::all_reduce_anywhere(Numbers numbers, Op op) {
+  return parts_->idle_part().all_reduce_anywhere(numbers, numbers.data, op);
 }
 
-Outcome Group::all_reduce_staged(Numbers to, const std::byte* from, Op op) {
-  return parts_->idle_member().all_reduce_staged(to, from, op);
+Outcome Group::all_reduce_anywhere(Numbers to, const std::byte* from, Op op) {
+  return parts_->idle_part().all_reduce_anywhere(to, from, op);
 }
 
 Outcome Group::all_reduce_into(Numbers to, const std::byte* from, Op op) {
-  return parts_->idle_member().all_reduce_into(to, from, op);
+  return parts_->idle_part().all_reduce_into(to, from, op);
 }
 
 Outcome Group::broadcast(std::span<std::byte> bytes, int root) {
-  return parts_->idle_member().broadcast(bytes, root);
+  return parts_->idle_part().broadcast(bytes, root);
 }
 
 Outcome Group::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
-  return parts_->idle_member().all_gather(mine, all);
+  return parts_->idle_part().all_gather(mine, all);
 }
 
 Outcome Group::barrier() {
-  return parts_->idle_member().barrier();
+  return parts_->idle_part().barrier();
 }
 
 Ticket Group::start_all_reduce(Numbers numbers) {
-  Member* member = parts_->member.get();
+  HostPart* part = parts_->part.get();
   // Nobody has to wake up for what can only fail.
-  if (member->aborted() && parts_->queue.is_idle()) {
+  if (part->aborted() && parts_->queue.is_idle()) {
     return kNeverBegun;
   }
   const Ticket ticket{++parts_->started};
-  (void)parts_->queue.start([parts = parts_.get(), member, numbers, ticket] {
-    const Outcome outcome = member->all_reduce_into(numbers, numbers.data, Op::kSum);
+  (void)parts_->queue.start([parts = parts_.get(), part, numbers, ticket] {
+    const Outcome outcome = part->all_reduce_into(numbers, numbers.data, Op::kSum);
     parts->note(ticket, outcome);
     return Verdict{outcome, {}};
   });
@@ -122,19 +122,19 @@ bool Group::is_idle() const {
 }
 
 void Group::abort() {
-  parts_->member->abort();
+  parts_->part->abort();
 }
 bool Group::aborted() const {
-  return parts_->member->aborted();
+  return parts_->part->aborted();
 }
 
 void Group::leave() {
   if (std::exchange(parts_->left, true)) return;
-  parts_->idle_member().leave();
+  parts_->idle_part().leave();
 }
 
 std::string Group::why() const {
-  return parts_->member->why();
+  return parts_->part->why();
 }
 
 }  // namespace holdfast::collective

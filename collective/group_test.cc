@@ -47,7 +47,7 @@ TEST(Group, RanksAgreeOnEveryOperationWhenAbortRaces) {
             o = group.barrier();
             break;
           default:
-            o = group.all_reduce_staged(std::span(own));
+            o = group.all_reduce_anywhere(std::span(own));
             break;
         }
         if (o == Outcome::kDone)
@@ -165,7 +165,7 @@ TEST(Mismatch, OfNumbersThatCanNotBeReducedIsNamed) {
   job.run([&](Group& group) {
     std::vector<float> own(10);
     EXPECT_EQ(
-        group.all_reduce_staged({own.data(), 10, Element::kFloat32, static_cast<Location>(9)}),
+        group.all_reduce_anywhere({own.data(), 10, Element::kFloat32, static_cast<Location>(9)}),
         Outcome::kMismatch);
     EXPECT_NE(group.why().find("which can not be reduced so or lies where nobody reaches it"),
               std::string::npos)
@@ -196,14 +196,16 @@ TEST(Mismatch, OfKindsTypesOffsetsAndRootsIsSeen) {
   EXPECT_NE(mismatch_of(job,
                         [](Group& g) {
                           std::vector<float> own(10);
-                          return g.rank() == 0 ? g.barrier() : g.all_reduce_staged(std::span(own));
+                          return g.rank() == 0 ? g.barrier()
+                                               : g.all_reduce_anywhere(std::span(own));
                         })
                 .find("rank 0 asked for a barrier"),
             std::string::npos);
   mismatch_of(job, [](Group& g) {
     std::vector<float> f(10);
     std::vector<double> d(5);
-    return g.rank() == 0 ? g.all_reduce_staged(std::span(f)) : g.all_reduce_staged(std::span(d));
+    return g.rank() == 0 ? g.all_reduce_anywhere(std::span(f))
+                         : g.all_reduce_anywhere(std::span(d));
   });
   mismatch_of(job, [](Group& g) {
     return g.all_reduce(floats(g, 10).subspan(static_cast<std::size_t>(g.rank()), 5));
@@ -282,7 +284,7 @@ TEST(Group, StartedOperationsRunInOrderAndMixWithOthers) {
       tickets.push_back(group.start_all_reduce(numbers));
     }
     std::vector<float> last = {1};
-    EXPECT_EQ(group.all_reduce_staged(std::span(last)), Outcome::kDone) << group.why();
+    EXPECT_EQ(group.all_reduce_anywhere(std::span(last)), Outcome::kDone) << group.why();
     EXPECT_EQ(last[0], 3);
     for (std::uint64_t i = 20; i-- > 0;) {
       EXPECT_EQ(group.wait(tickets[i]), Outcome::kDone) << group.why();

@@ -9,31 +9,31 @@
 namespace holdfast::collective {
 namespace {
 
-// Up to here, or if there are only two ranks (each reads the other's piece once, or half of it
-// twice), one barrier and a whole sum in every rank are cheaper than two barriers.
+// Up to here, one barrier and a whole reduction in every rank are cheaper than two barriers. The
+// same holds for two ranks whatever the size: each reads the other's piece once, or half of it
+// twice.
 constexpr std::size_t kSmallBytes = std::size_t{32} << 10;
 constexpr int kFewRanks = 2;
-// Up to so many bytes, all ranks' together, every rank makes the whole registered sum for itself.
+// Up to so many bytes, all ranks' together, every rank reduces registered numbers for itself.
 constexpr std::size_t kAloneBytes = std::size_t{48} << 10;
-// What of a staged sum goes through the segment at a time. Of two ranks': so little that both
-// pieces and what each sums them into stay in a second-level cache, next to what else runs on the
-// core.
+// What goes through the windows at a time. With two ranks it is so little that both pieces and
+// their result stay in a second-level cache, next to what else runs on the core.
 constexpr std::size_t kPieceBytes = std::size_t{128} << 10;
 // Three and more ranks meet twice for each piece. Where they share cores, each needs a core in
-// between. So large pieces are faster, as long as a rank's slice stays in its cache: with 3 and 4
-// ranks on 2 cores a quarter faster than pieces of 128 KiB.
+// between. So large pieces are faster, as long as a rank's share stays in its cache. With 3 and 4
+// ranks on 2 cores they were a quarter faster than pieces of 128 KiB.
 constexpr std::size_t kSharedPieceBytes = std::size_t{512} << 10;
 // A result of this size no longer fits into a second-level cache.
 constexpr std::size_t kPastCachesBytes = std::size_t{4} << 20;
-// What a rank sums at a time; abort is looked for in between.
+// What a rank reduces at a time. It looks for an abort in between.
 constexpr std::size_t kBlockBytes = std::size_t{64} << 10;
-// So many blocks a rank that still runs is left to do itself: they are in its caches.
+// So many blocks are left to their owner, if it still runs: they are in its caches.
 constexpr std::uint64_t kLeftToOwner = 3;
 constexpr int kTakenBits = 24;  // Of blocks, a terabyte; the operation is above them.
 constexpr std::uint64_t kOutside = ~std::uint64_t{0};
 
-// The bytes of `total` that a rank sums: whole cache lines, so that two ranks never write one.
-Range slice_of(std::size_t total, int rank, int world_size) {
+// The bytes of `total` that a rank reduces: whole cache lines, so that two ranks never write one.
+Range share_of(std::size_t total, int rank, int world_size) {
   const auto n = static_cast<std::size_t>(world_size);
   const std::size_t share = ((total + n - 1) / n + 63) / 64 * 64;
   const std::size_t begin = std::min(total, share * static_cast<std::size_t>(rank));
@@ -50,29 +50,29 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 }  // namespace
 
-Result<std::unique_ptr<Member>> Member::join(const Group::Options& options,
-                                             const std::stop_token& cancel) {
+Result<std::unique_ptr<HostPart>> HostPart::join(const Group::Options& options,
+                                                 const std::stop_token& cancel) {
   auto segment = Segment::open(options);
   if (!segment) return segment.error();
-  std::unique_ptr<Member> member(new Member);
-  member->segment_ = *std::move(segment);
-  member->own_regions_ = options.regions;
+  std::unique_ptr<HostPart> part(new HostPart);
+  part->segment_ = *std::move(segment);
+  part->own_regions_ = options.regions;
   const auto n = static_cast<std::size_t>(options.world_size);
-  member->introduced_.resize(n);
-  member->rows_.resize(n);
-  member->block_rows_.resize(n);
-  member->piece_rows_.resize(n);
-  member->places_.resize(n);
-  if (const Status mapped = member->map_regions(options); !mapped) {
-    member->abort();  // The others need not wait for a rank that can not come.
+  part->introduced_.resize(n);
+  part->rows_.resize(n);
+  part->block_rows_.resize(n);
+  part->piece_rows_.resize(n);
+  part->addresses_.resize(n);
+  if (const Status mapped = part->map_regions(options); !mapped) {
+    part->abort();  // The others need not wait for a rank that can not come.
     return mapped.error();
   }
-  if (const Status met = member->segment_->meet(options, cancel); !met) return met.error();
-  member->courtesy_ = Courtesy::among(options.world_size);
-  return member;
+  if (const Status met = part->segment_->meet(options, cancel); !met) return met.error();
+  part->wait_policy_ = WaitPolicy::among(options.world_size);
+  return part;
 }
 
-Status Member::map_regions(const Group::Options& o) {
+Status HostPart::map_regions(const Group::Options& o) {
   if (o.registered_bytes == 0) return {};
   for (int k = 0; k < o.world_size; ++k) {
     if (k == o.rank && o.registered_memory != nullptr) {
@@ -91,15 +91,15 @@ Status Member::map_regions(const Group::Options& o) {
 
 // ---- barriers -----------------------------------------------------------------------------------
 
-Outcome Member::pass() {
+Outcome HostPart::pass() {
   const auto n = static_cast<std::uint64_t>(world_size());
-  const Passage passage = segment_->gate().pass((barriers_ + 1) * n, courtesy_);
+  const Passage passage = segment_->gate().pass((barriers_ + 1) * n, wait_policy_);
   if (passage != Passage::kPassed) return fail(passage);
   ++barriers_;
   return Outcome::kDone;
 }
 
-Outcome Member::fail(Passage passage) {
+Outcome HostPart::fail(Passage passage) {
   if (passage == Passage::kAborted || aborted()) return final_ = Outcome::kAborted;
   const std::vector<int> left = segment_->left();
   const std::lock_guard lock(mutex_);
@@ -112,7 +112,7 @@ Outcome Member::fail(Passage passage) {
 
 // The first barrier of every operation: the ranks show each other what they were asked for. After
 // a failure nothing is shown any more: slower ranks may still be reading what was shown before.
-Outcome Member::begin(Request request) {
+Outcome HostPart::begin(Request request) {
   if (final_ != Outcome::kDone) return aborted() ? Outcome::kAborted : final_;
   request.sequence = ++operations_;
   current_ = request;
@@ -130,18 +130,18 @@ Outcome Member::begin(Request request) {
   return final_;
 }
 
-Outcome Member::barrier() {
+Outcome HostPart::barrier() {
   return begin({.kind = Kind::kBarrier});
 }
 
 // What a rank shows needs memory, which has to be there before it is written to.
-Fault Member::have_room(std::size_t bytes) {
-  return segment_->take_staging(bytes) ? Fault::kNone : Fault::kNoRoom;
+Fault HostPart::have_room(std::size_t bytes) {
+  return segment_->take_window(bytes) ? Fault::kNone : Fault::kNoRoom;
 }
 
 // ---- sums ---------------------------------------------------------------------------------------
 
-std::uint64_t Member::registered_offset(const std::byte* data, std::size_t bytes) const {
+std::uint64_t HostPart::registered_offset(const std::byte* data, std::size_t bytes) const {
   if (bytes == 0) return 0;
   const auto at = reinterpret_cast<std::uintptr_t>(data);
   const auto begin = reinterpret_cast<std::uintptr_t>(registered_.data());
@@ -149,13 +149,13 @@ std::uint64_t Member::registered_offset(const std::byte* data, std::size_t bytes
   return bytes <= registered_.size() - (at - begin) ? at - begin : kOutside;
 }
 
-Outcome Member::all_reduce_into(Numbers to, const std::byte* from, Op op) {
-  if (registered_offset(to.data, to.bytes) == kOutside) return all_reduce_staged(to, from, op);
+Outcome HostPart::all_reduce_into(Numbers to, const std::byte* from, Op op) {
+  if (registered_offset(to.data, to.bytes) == kOutside) return all_reduce_anywhere(to, from, op);
   if (from != to.data) copy_bytes(to.data, from, to.bytes);
   return all_reduce(to, op);
 }
 
-Outcome Member::all_reduce(Numbers numbers, Op op) {
+Outcome HostPart::all_reduce(Numbers numbers, Op op) {
   const std::uint64_t offset = registered_offset(numbers.data, numbers.bytes);
   const bool outside = offset == kOutside;
   // One barrier in place of two. Two ranks that have a core each need no more for two.
@@ -175,21 +175,21 @@ Outcome Member::all_reduce(Numbers numbers, Op op) {
   if (begun != Outcome::kDone) return begun;
   if (world_size() == 1) return reduce_own(piece);
   if (alone) {
-    const Outcome summed = sum_all(piece);
+    const Outcome summed = reduce_whole(piece);
     ++pieces_;
     return summed;
   }
   for (std::size_t k = 0; k < n; ++k) rows_[k] = regions_[k] + offset;
-  return sum_in_place_of_all(numbers, op);
+  return reduce_everywhere(numbers, op);
 }
 
-// Every rank sums its slice of all the buffers and writes it into all of them, and then what others
-// have not come to: one that has no core at the moment does not keep the rest waiting.
-Outcome Member::sum_in_place_of_all(const Numbers& numbers, Op op) {
+// Every rank reduces its share of all rows and writes it into all of them. Then it does what others
+// have not come to: a rank that has no core at the moment does not keep the rest waiting.
+Outcome HostPart::reduce_everywhere(const Numbers& numbers, Op op) {
   for (int i = 0; i < world_size(); ++i) {
     const int owner = (rank() + i) % world_size();
-    const Range slice = slice_of(numbers.bytes, owner, world_size());
-    for (Range block{}; take(owner, slice, i == 0 ? 0 : kLeftToOwner, block);) {
+    const Range share = share_of(numbers.bytes, owner, world_size());
+    for (Range block{}; take(owner, share, i == 0 ? 0 : kLeftToOwner, block);) {
       if (segment_->gate().frozen()) return fail(Passage::kLeft);
       for (std::size_t k = 0; k < rows_.size(); ++k) block_rows_[k] = rows_[k] + block.begin;
       reduce_in_place(block_rows_, (block.end - block.begin) / size_of(numbers.element),
@@ -199,10 +199,10 @@ Outcome Member::sum_in_place_of_all(const Numbers& numbers, Op op) {
   return pass();
 }
 
-// Takes the next block of the owner's slice, unless no more than `leave` are left. What an earlier
+// Takes the next block of the owner's share, unless no more than `leave` are left. What an earlier
 // operation has taken counts for nothing: all ranks are past it, and none is past this one.
-bool Member::take(int owner, const Range& slice, std::uint64_t leave, Range& block) {
-  const std::uint64_t blocks = (slice.end - slice.begin + kBlockBytes - 1) / kBlockBytes;
+bool HostPart::take(int owner, const Range& share, std::uint64_t leave, Range& block) {
+  const std::uint64_t blocks = (share.end - share.begin + kBlockBytes - 1) / kBlockBytes;
   if (blocks <= leave) return false;
   std::atomic<std::uint64_t>& word = segment_->taken(owner);
   const std::uint64_t none = operations_ << kTakenBits;
@@ -212,27 +212,27 @@ bool Member::take(int owner, const Range& slice, std::uint64_t leave, Range& blo
     next = was < none ? none : was;
     if (next - none + leave >= blocks) return false;
   } while (!word.compare_exchange_weak(was, next + 1, std::memory_order_relaxed));
-  block.begin = slice.begin + (next - none) * kBlockBytes;
-  block.end = std::min(slice.end, block.begin + kBlockBytes);
+  block.begin = share.begin + (next - none) * kBlockBytes;
+  block.end = std::min(share.end, block.begin + kBlockBytes);
   return true;
 }
 
-Outcome Member::all_reduce_staged(Numbers numbers, const std::byte* from, Op op) {
+Outcome HostPart::all_reduce_anywhere(Numbers numbers, const std::byte* from, Op op) {
   if (own_regions_) {
-    const Place place = own_regions_->place_of(numbers.data, numbers.bytes);
-    if (place.region != 0) return all_reduce_placed(numbers, from, op, place);
+    const RegionAddress address = own_regions_->address_of(numbers.data, numbers.bytes);
+    if (address.region != 0) return all_reduce_in_regions(numbers, from, op, address);
   }
-  if (world_size() > 1) return stage(numbers, from, op, false);
+  if (world_size() > 1) return reduce_by_windows(numbers, from, op, false);
   const Outcome begun = begin({.bytes = numbers.bytes,
-                               .kind = Kind::kStagedAllReduce,
+                               .kind = Kind::kAnywhereAllReduce,
                                .element = numbers.element,
                                .op = op,
                                .fault = fault_of(numbers, op)});
   return begun == Outcome::kDone ? reduce_own({numbers, from, op}) : begun;
 }
 
-// What one rank alone does.
-Outcome Member::reduce_own(const Piece& piece) {
+// The whole operation of a world of one rank.
+Outcome HostPart::reduce_own(const Piece& piece) {
   const Reduction how{piece.to.element, piece.op};
   if (!keeps_one_row(how)) {
     reduce_rows(piece.to.data, {&piece.from, 1}, piece.to.count, how);
@@ -242,14 +242,15 @@ Outcome Member::reduce_own(const Piece& piece) {
   return Outcome::kDone;
 }
 
-// Begun: before, without showing a piece.
-Outcome Member::stage(const Numbers& numbers, const std::byte* from, Op op, bool begun) {
+// `begun`: the ranks have met for this operation before, without showing a piece.
+Outcome HostPart::reduce_by_windows(const Numbers& numbers, const std::byte* from, Op op,
+                                    bool begun) {
   const bool few = world_size() <= kFewRanks;
   const std::size_t most = std::min(few ? kPieceBytes : kSharedPieceBytes, segment_->half_bytes());
   const bool whole = few || numbers.bytes <= std::min(kSmallBytes, most);
   const bool past = from != numbers.data && numbers.bytes >= kPastCachesBytes;
   const Request request{.bytes = numbers.bytes,
-                        .kind = Kind::kStagedAllReduce,
+                        .kind = Kind::kAnywhereAllReduce,
                         .element = numbers.element,
                         .op = op,
                         .fault = fault_of(numbers, op) != Fault::kNone
@@ -264,76 +265,78 @@ Outcome Member::stage(const Numbers& numbers, const std::byte* from, Op op, bool
     const std::size_t left = numbers.bytes - at - piece.to.bytes;
     if (whole && left >= most) piece.soon = piece.from + most;
     if (request.fault == Fault::kNone) {
-      show(piece, whole ? Range{0, 0} : slice_of(piece.to.bytes, rank(), world_size()));
+      show(piece, whole ? Range{0, 0} : share_of(piece.to.bytes, rank(), world_size()));
     }
     Outcome o = at == 0 ? begin(request) : pass();
-    // Who has a place has not shown its piece: all ranks see that, and meet once more.
-    if (o == Outcome::kDone && at == 0 && !begun && is_any_placed()) o = begin(request);
+    // A rank whose numbers lie in a region has not shown its piece. All ranks see that, and meet
+    // once more.
+    if (o == Outcome::kDone && at == 0 && !begun && is_any_in_region()) o = begin(request);
     if (o != Outcome::kDone) return o;
-    o = whole ? sum_all(piece) : sum_slice(piece);
+    o = whole ? reduce_whole(piece) : reduce_share(piece);
     if (o != Outcome::kDone) return o;
     at += piece.to.bytes;
-    // The next piece's slices lie where this one's do. Of a rank's staging others may still be
-    // reading its own slice, which it does not show: so the same half will do, which is in caches.
+    // The next piece's shares lie where this one's do. Others may still read this rank's own share
+    // in its window, and that is the part which it does not show. So the same half will do, which
+    // is in the caches.
     if (whole || left < most) ++pieces_;
   } while (at < numbers.bytes);
   return Outcome::kDone;
 }
 
 // Puts the piece where the others see it, but for the part that they do not read.
-void Member::show(const Piece& piece, Range unread) {
-  std::byte* staging = segment_->staging(rank(), pieces_);
-  copy_bytes(staging, piece.from, unread.begin);
-  copy_bytes(staging + unread.end, piece.from + unread.end, piece.to.bytes - unread.end);
+void HostPart::show(const Piece& piece, Range unread) {
+  std::byte* window = segment_->window(rank(), pieces_);
+  copy_bytes(window, piece.from, unread.begin);
+  copy_bytes(window + unread.end, piece.from + unread.end, piece.to.bytes - unread.end);
 }
 
-// Adds up the part of the piece; this rank's own row is still in its caches.
-void Member::sum_part(const Piece& piece, Range part, std::byte* to, bool past_caches) {
+// Takes this rank's own row from where it came: it is still in the caches there.
+void HostPart::reduce_range(const Piece& piece, Range range, std::byte* to, bool past_caches) {
   for (int k = 0; k < world_size(); ++k) {
-    const std::byte* row = k == rank() ? piece.from : segment_->staging(k, pieces_);
-    piece_rows_[static_cast<std::size_t>(k)] = row + part.begin;
+    const std::byte* row = k == rank() ? piece.from : segment_->window(k, pieces_);
+    piece_rows_[static_cast<std::size_t>(k)] = row + range.begin;
   }
-  const std::size_t count = (part.end - part.begin) / size_of(piece.to.element);
+  const std::size_t count = (range.end - range.begin) / size_of(piece.to.element);
   if (count == 0) return;
   (past_caches ? reduce_past_caches : reduce_rows)(to, piece_rows_, count,
                                                    {piece.to.element, piece.op}, piece.soon);
 }
 
-// Every rank sums everything: no second barrier.
-Outcome Member::sum_all(const Piece& piece) {
-  sum_part(piece, {0, piece.to.bytes}, piece.to.data, piece.past_caches);
+// Every rank reduces everything, so there is no second barrier.
+Outcome HostPart::reduce_whole(const Piece& piece) {
+  reduce_range(piece, {0, piece.to.bytes}, piece.to.data, piece.past_caches);
   return Outcome::kDone;
 }
 
-// Out of a rank's staging.
-void Member::fetch(const Piece& piece, int owner, Range part) {
-  const std::byte* const from = segment_->staging(owner, pieces_) + part.begin;
-  const std::size_t bytes = part.end - part.begin;
-  if (!piece.past_caches) return copy_bytes(piece.to.data + part.begin, from, bytes);
-  copy_past_caches(piece.to.data + part.begin, from, bytes);
+// Copies the owner's share out of its window.
+void HostPart::fetch(const Piece& piece, int owner, Range range) {
+  const std::byte* const from = segment_->window(owner, pieces_) + range.begin;
+  const std::size_t bytes = range.end - range.begin;
+  if (!piece.past_caches) return copy_bytes(piece.to.data + range.begin, from, bytes);
+  copy_past_caches(piece.to.data + range.begin, from, bytes);
 }
 
-// Every rank sums its slice in its own staging, from where all fetch it.
-Outcome Member::sum_slice(const Piece& piece) {
-  const Range slice = slice_of(piece.to.bytes, rank(), world_size());
-  for (std::size_t at = slice.begin; at < slice.end; at += kBlockBytes) {
+// Every rank reduces its share in its own window. All fetch it from there.
+Outcome HostPart::reduce_share(const Piece& piece) {
+  const Range share = share_of(piece.to.bytes, rank(), world_size());
+  for (std::size_t at = share.begin; at < share.end; at += kBlockBytes) {
     if (segment_->gate().frozen()) return fail(Passage::kLeft);
-    const Range block{at, std::min(slice.end, at + kBlockBytes)};
-    sum_part(piece, block, segment_->staging(rank(), pieces_) + at, false);
+    const Range block{at, std::min(share.end, at + kBlockBytes)};
+    reduce_range(piece, block, segment_->window(rank(), pieces_) + at, false);
     fetch(piece, rank(), block);
   }
   if (const Outcome o = pass(); o != Outcome::kDone) return o;
   for (int k = 0; k < world_size(); ++k) {
-    if (k != rank()) fetch(piece, k, slice_of(piece.to.bytes, k, world_size()));
+    if (k != rank()) fetch(piece, k, share_of(piece.to.bytes, k, world_size()));
   }
   return Outcome::kDone;
 }
 
 // ---- copies -------------------------------------------------------------------------------------
-// One barrier per piece: a half is written again only after another piece, in the other half, has
-// had all ranks arrive.
+// One barrier per piece. A half of the window is written again only after all ranks have arrived at
+// the barrier of another piece, in the other half.
 
-Outcome Member::broadcast(std::span<std::byte> bytes, int root) {
+Outcome HostPart::broadcast(std::span<std::byte> bytes, int root) {
   const bool known = root >= 0 && root < world_size();
   const std::size_t half = segment_->half_bytes();
   const Request request{.bytes = bytes.size(),
@@ -345,19 +348,19 @@ Outcome Member::broadcast(std::span<std::byte> bytes, int root) {
   std::size_t at = 0;
   do {
     const std::span piece = bytes.subspan(at, std::min(half, bytes.size() - at));
-    std::byte* staging = segment_->staging(known ? root : 0, pieces_);
+    std::byte* window = segment_->window(known ? root : 0, pieces_);
     if (rank() == root && request.fault == Fault::kNone) {
-      copy_bytes(staging, piece.data(), piece.size());
+      copy_bytes(window, piece.data(), piece.size());
     }
     if (const Outcome o = at == 0 ? begin(request) : pass(); o != Outcome::kDone) return o;
-    if (rank() != root) copy_bytes(piece.data(), staging, piece.size());
+    if (rank() != root) copy_bytes(piece.data(), window, piece.size());
     ++pieces_;
     at += piece.size();
   } while (at < bytes.size());
   return Outcome::kDone;
 }
 
-Outcome Member::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
+Outcome HostPart::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
   const auto n = static_cast<std::size_t>(world_size());
   const std::size_t half = segment_->half_bytes();
   const bool fits = all.size() == mine.size() * n;
@@ -368,11 +371,11 @@ Outcome Member::all_gather(std::span<const std::byte> mine, std::span<std::byte>
   do {
     const std::size_t bytes = std::min(half, mine.size() - at);
     if (request.fault == Fault::kNone) {
-      copy_bytes(segment_->staging(rank(), pieces_), mine.data() + at, bytes);
+      copy_bytes(segment_->window(rank(), pieces_), mine.data() + at, bytes);
     }
     if (const Outcome o = at == 0 ? begin(request) : pass(); o != Outcome::kDone) return o;
     for (std::size_t k = 0; k < n; ++k) {
-      copy_bytes(all.data() + k * mine.size() + at, segment_->staging(static_cast<int>(k), pieces_),
+      copy_bytes(all.data() + k * mine.size() + at, segment_->window(static_cast<int>(k), pieces_),
                  bytes);
     }
     ++pieces_;
@@ -383,11 +386,11 @@ Outcome Member::all_gather(std::span<const std::byte> mine, std::span<std::byte>
 
 // ---- the end ------------------------------------------------------------------------------------
 
-void Member::leave() {
+void HostPart::leave() {
   segment_->leave();
 }
 
-std::string Member::why() const {
+std::string HostPart::why() const {
   const std::lock_guard lock(mutex_);
   return why_;
 }

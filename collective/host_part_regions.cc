@@ -1,7 +1,8 @@
-// Member's sums in memory that each rank has registered for itself: see Group::all_reduce_staged().
+// HostPart's reductions in memory that each rank has registered for itself: see
+// Group::all_reduce_anywhere().
 //
-// Every rank shows with its request where its numbers lie. All ranks see the same requests, so they
-// come to the same: sum in place, map what is new first, or copy.
+// Every rank says with its request where its numbers lie. All ranks see the same requests, so they
+// all do the same: reduce in place, map first what is new, or copy.
 #include <algorithm>
 #include <cstring>
 
@@ -10,19 +11,20 @@
 namespace holdfast::collective {
 namespace {
 
-// Of one rank, the last; a program that registers again and again would keep all alive.
+// Of each rank the last so many are known. A program that registers again and again would else keep
+// all alive.
 constexpr std::size_t kIntroducedMax = 256;
 
 }  // namespace
 
-bool Member::is_any_placed() const {
+bool HostPart::is_any_in_region() const {
   for (int k = 0; k < world_size(); ++k) {
-    if (segment_->request(k, operations_).place.region != 0) return true;
+    if (segment_->request(k, operations_).address.region != 0) return true;
   }
   return false;
 }
 
-const Member::Introduced* Member::introduced(int rank, RegionId id) const {
+const HostPart::Introduced* HostPart::introduced(int rank, RegionId id) const {
   for (const Introduced& i : introduced_[static_cast<std::size_t>(rank)]) {
     if (i.id == id) return &i;
   }
@@ -30,11 +32,11 @@ const Member::Introduced* Member::introduced(int rank, RegionId id) const {
 }
 
 // Maps the regions that were not named before, and finds out whether all ranks could.
-Outcome Member::introduce() {
+Outcome HostPart::introduce() {
   std::vector<Introduced*> fresh;
   bool mapped = true;
   for (int k = 0; k < world_size(); ++k) {
-    const RegionId id = places_[static_cast<std::size_t>(k)].region;
+    const RegionId id = addresses_[static_cast<std::size_t>(k)].region;
     if (introduced(k, id) != nullptr) continue;
     auto& theirs = introduced_[static_cast<std::size_t>(k)];
     if (theirs.size() == kIntroducedMax) theirs.erase(theirs.begin());
@@ -45,50 +47,50 @@ Outcome Member::introduce() {
     if (mapping) theirs.back().mapping = *std::move(mapping);
     mapped = mapped && theirs.back().mapping != nullptr;
   }
-  const Outcome o = begin({.kind = Kind::kIntroduction, .place = {.region = mapped ? 1U : 0U}});
+  const Outcome o = begin({.kind = Kind::kIntroduction, .address = {.region = mapped ? 1U : 0U}});
   if (o != Outcome::kDone) return o;
   for (int k = 0; k < world_size(); ++k) {
-    mapped = mapped && segment_->request(k, operations_).place.region == 1;
+    mapped = mapped && segment_->request(k, operations_).address.region == 1;
   }
   for (Introduced* region : fresh) region->usable = mapped;
   return Outcome::kDone;
 }
 
-Outcome Member::all_reduce_placed(const Numbers& numbers, const std::byte* from, Op op,
-                                  Place place) {
+Outcome HostPart::all_reduce_in_regions(const Numbers& numbers, const std::byte* from, Op op,
+                                        RegionAddress address) {
   if (from != numbers.data && numbers.bytes != 0) {
     std::memcpy(numbers.data, from, numbers.bytes);
   }
   const Outcome begun = begin({.bytes = numbers.bytes,
-                               .kind = Kind::kStagedAllReduce,
+                               .kind = Kind::kAnywhereAllReduce,
                                .element = numbers.element,
                                .op = op,
                                .fault = check(numbers, op) ? Fault::kNone : Fault::kUnfit,
-                               .place = place});
+                               .address = address});
   if (begun != Outcome::kDone) return begun;
   if (world_size() == 1) return reduce_own({numbers, numbers.data, op});
-  bool placed = true;
+  bool in_regions = true;
   bool known = true;
   for (int k = 0; k < world_size(); ++k) {
-    Place& theirs = places_[static_cast<std::size_t>(k)];
-    theirs = segment_->request(k, operations_).place;
-    placed = placed && theirs.region != 0;
-    known = known && placed && introduced(k, theirs.region) != nullptr;
+    RegionAddress& theirs = addresses_[static_cast<std::size_t>(k)];
+    theirs = segment_->request(k, operations_).address;
+    in_regions = in_regions && theirs.region != 0;
+    known = known && in_regions && introduced(k, theirs.region) != nullptr;
   }
-  if (placed && !known) {
+  if (in_regions && !known) {
     if (const Outcome o = introduce(); o != Outcome::kDone) return o;
   }
-  for (int k = 0; placed && k < world_size(); ++k) {
-    const Place& theirs = places_[static_cast<std::size_t>(k)];
+  for (int k = 0; in_regions && k < world_size(); ++k) {
+    const RegionAddress& theirs = addresses_[static_cast<std::size_t>(k)];
     const Introduced* region = introduced(k, theirs.region);
-    placed = region->usable;
-    if (placed) {
+    in_regions = region->usable;
+    if (in_regions) {
       rows_[static_cast<std::size_t>(k)] =
           k == rank() ? numbers.data : region->mapping->bytes().data() + theirs.offset;
     }
   }
-  if (!placed) return stage(numbers, numbers.data, op, true);
-  return sum_in_place_of_all(numbers, op);
+  if (!in_regions) return reduce_by_windows(numbers, numbers.data, op, true);
+  return reduce_everywhere(numbers, op);
 }
 
 }  // namespace holdfast::collective

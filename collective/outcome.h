@@ -9,7 +9,7 @@ namespace holdfast::collective {
 enum class Outcome : std::uint8_t {
   kDone,
   kAborted,   // Somebody called abort() before the operation was complete.
-  kLeft,      // A member ended its training in good order and will never come.
+  kLeft,      // A rank ended its training in good order and will never come.
   kMismatch,  // The ranks asked for different operations, or a rank has no room to show what it has
               // in Options::directory. No data was exchanged.
 };

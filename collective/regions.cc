@@ -176,7 +176,7 @@ void Regions::remove(const Region& region) {
   std::erase_if(known_, [&](const Known& k) { return k.id == region.id(); });
 }
 
-Place Regions::place_of(const std::byte* data, std::size_t bytes) const {
+RegionAddress Regions::address_of(const std::byte* data, std::size_t bytes) const {
   const auto at = reinterpret_cast<std::uintptr_t>(data);
   const std::shared_lock lock(mutex_);
   for (const Known& k : known_) {

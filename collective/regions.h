@@ -1,5 +1,6 @@
-// Regions: memory of this rank that the others can map, so that sums are written straight into it.
-// It may come and go while groups live, and each rank has its own: there is no layout to agree on.
+// Regions: memory of this rank that the others can map, so that results are written straight into
+// it. It may come and go while groups live. Each rank has its own, so there is no layout to agree
+// on.
 #pragma once
 
 #include <sys/types.h>
@@ -21,8 +22,8 @@ namespace holdfast::collective {
 // Of a region: no other of the run has it, before or after. 0: none.
 using RegionId = std::uint64_t;
 
-// Where numbers lie for the others. Lies in shared memory.
-struct Place {
+// Where numbers lie, said so that the other ranks find them. Itself it lies in shared memory.
+struct RegionAddress {
   RegionId region = 0;
   std::uint64_t offset = 0;
 };
@@ -30,8 +31,8 @@ struct Place {
 // A file of the job's directory as memory; it is removed with it.
 class Region {
  public:
-  // Memory that was given becomes private again, with what it holds, and stays the giver's. In a
-  // forked child: for the child alone.
+  // Memory that was given becomes private again. It keeps what it holds and stays the giver's. In a
+  // forked child this is so for the child alone.
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
@@ -50,22 +51,23 @@ class Region {
   std::shared_ptr<Mapping> mapping_;  // Null: the memory was given.
 };
 
-// Those of one rank. Any thread.
+// The regions of one rank. Any thread.
 class Regions {
  public:
-  // What a predecessor of this rank has left in the directory is removed: it must be dead.
+  // Removes what a predecessor of this rank has left in the directory. The predecessor must be
+  // dead.
   Regions(std::string directory, int rank);
 
-  // New memory of zeros; or the pages at `memory`, which keep their address and what they hold, and
-  // which nobody uses meanwhile. They are `memory`'s alone, up to the end of the last page.
+  // Null: new memory of zeros. Else the pages at `memory`, which keep their address and what they
+  // hold. Nobody uses them meanwhile, and up to the end of the last page nothing else lies there.
   // Errors: a size or an address that is impossible, memory that is registered (kUser); no room on
   // the file system (kWorld). Then nothing has changed.
   Result<std::shared_ptr<Region>> add(std::byte* memory, std::size_t bytes);
-  // No sum of it is under way.
+  // No operation on it is under way.
   void remove(const Region& region);
 
-  // Where these bytes lie, if within one region.
-  [[nodiscard]] Place place_of(const std::byte* data, std::size_t bytes) const;
+  // Where these bytes lie, if they lie within one region.
+  [[nodiscard]] RegionAddress address_of(const std::byte* data, std::size_t bytes) const;
   // A whole region of any rank.
   [[nodiscard]] Result<std::shared_ptr<Mapping>> open(RegionId id) const;
 

@@ -13,7 +13,7 @@ std::string describe_kind(const Request& r) {
   switch (r.kind) {
     case Kind::kAllReduce:
       return cat("an all-reduce ", amount, " at byte ", r.offset);
-    case Kind::kStagedAllReduce:
+    case Kind::kAnywhereAllReduce:
       return cat("an all-reduce ", amount, " anywhere in memory");
     case Kind::kBroadcast:
       return cat("a broadcast of ", r.bytes, " bytes from rank ", r.root);

@@ -11,8 +11,8 @@
 namespace holdfast::collective {
 
 enum class Kind : std::uint8_t {
-  kAllReduce,
-  kStagedAllReduce,  // Of any memory; without copies where all ranks have said their place.
+  kAllReduce,          // Of registered memory.
+  kAnywhereAllReduce,  // Of any memory; without copies where it lies in a region on every rank.
   kBroadcast,
   kAllGather,
   kBarrier,
@@ -32,7 +32,8 @@ struct Request {
   Element element = Element::kBytes;
   Op op = Op::kSum;
   Fault fault = Fault::kNone;
-  Place place;  // Each rank's own; in an introduction: region 1 if it has mapped them all.
+  RegionAddress
+      address;  // Each rank's own; in an introduction: region 1 if it has mapped them all.
   // Whether two ranks ask for the same.
   bool operator==(const Request& other) const {
     return sequence == other.sequence && bytes == other.bytes && offset == other.offset &&

@@ -51,9 +51,9 @@ Status check(const Group::Options& o) {
   if (o.rank < 0 || o.rank >= o.world_size) {
     return refuse(cat("rank ", o.rank, " is not within a world of ", o.world_size, " ranks"));
   }
-  if (o.staging_bytes < 4 * kHalfUnit) {
+  if (o.window_bytes < 4 * kHalfUnit) {
     return refuse(
-        cat("staging_bytes is ", o.staging_bytes, "; at least ", 4 * kHalfUnit, " are needed"));
+        cat("window_bytes is ", o.window_bytes, "; at least ", 4 * kHalfUnit, " are needed"));
   }
   if (o.registered_bytes == 0) return {};
   if (o.registered_files.size() != static_cast<std::size_t>(o.world_size)) {
@@ -90,7 +90,7 @@ Segment::Segment(const Group::Options& options, std::unique_ptr<File> file,
       directory_(options.directory),
       rank_(options.rank),
       world_size_(options.world_size),
-      half_bytes_(options.staging_bytes / 2 / kHalfUnit * kHalfUnit),
+      half_bytes_(options.window_bytes / 2 / kHalfUnit * kHalfUnit),
       room_timeout_(options.room_timeout) {}
 
 Segment::Identity Segment::identity_of(const Group::Options& o) {
@@ -100,20 +100,20 @@ Segment::Identity Segment::identity_of(const Group::Options& o) {
           .world_size = static_cast<std::uint64_t>(o.world_size),
           .registered_offset = o.registered_bytes == 0 ? 0 : o.registered_offset,
           .registered_bytes = o.registered_bytes,
-          .staging_bytes = o.staging_bytes};
+          .window_bytes = o.window_bytes};
 }
 
 std::size_t Segment::control_bytes(int world_size) {
   const auto ranks = static_cast<std::size_t>(world_size);
-  return (sizeof(Control) + ranks * sizeof(MemberState) + kHalfUnit - 1) / kHalfUnit * kHalfUnit;
+  return (sizeof(Control) + ranks * sizeof(RankState) + kHalfUnit - 1) / kHalfUnit * kHalfUnit;
 }
 
 std::size_t Segment::size_of(const Group::Options& o) {
   return control_bytes(o.world_size) +
-         static_cast<std::size_t>(o.world_size) * 2 * (o.staging_bytes / 2 / kHalfUnit * kHalfUnit);
+         static_cast<std::size_t>(o.world_size) * 2 * (o.window_bytes / 2 / kHalfUnit * kHalfUnit);
 }
 
-std::byte* Segment::staging(int rank, std::uint64_t piece) const {
+std::byte* Segment::window(int rank, std::uint64_t piece) const {
   return mapping_->bytes().data() + control_bytes(world_size_) +
          (static_cast<std::size_t>(rank) * 2 + piece % 2) * half_bytes_;
 }
@@ -137,12 +137,12 @@ Status Segment::take_first(const File& file, std::size_t bytes, const Group::Opt
                                   std::strerror(error), "; it must be on a tmpfs")};
 }
 
-bool Segment::take_staging(std::size_t bytes) {
+bool Segment::take_window(std::size_t bytes) {
   if (bytes <= taken_) [[likely]]
     return true;
   const std::size_t up_to = (bytes + kHalfUnit - 1) / kHalfUnit * kHalfUnit;
   for (std::uint64_t half = 0; half < 2; ++half) {
-    const auto begin = static_cast<std::size_t>(staging(rank_, half) - mapping_->bytes().data());
+    const auto begin = static_cast<std::size_t>(window(rank_, half) - mapping_->bytes().data());
     const int error = take_in_time(*file_, begin + taken_, up_to - taken_, room_timeout_,
                                    [this] { return gate().frozen(); });
     if (error != 0) return false;
@@ -201,8 +201,8 @@ Result<std::unique_ptr<File>> Segment::open_or_publish(const Group::Options& o,
       return Error{
           Blame::kPeer,
           cat("rank ", o.rank, " wants a group of ", o.world_size, " ranks, ", o.registered_bytes,
-              " registered and ", o.staging_bytes, " staging bytes; another rank made it with ",
-              found.world_size, " ranks, ", found.registered_bytes, " and ", found.staging_bytes)};
+              " registered and ", o.window_bytes, " window bytes; another rank made it with ",
+              found.world_size, " ranks, ", found.registered_bytes, " and ", found.window_bytes)};
     }
     return file;
   }
@@ -211,7 +211,7 @@ Result<std::unique_ptr<File>> Segment::open_or_publish(const Group::Options& o,
 }
 
 Status Segment::meet(const Group::Options& o, const std::stop_token& cancel) {
-  if (member(o.rank).joined.exchange(1) != 0) {
+  if (state_of(o.rank).joined.exchange(1) != 0) {
     return Error{Blame::kPeer, cat("rank ", o.rank, " has joined generation ", o.generation,
                                    " already; a process that comes again needs a higher one")};
   }
@@ -223,7 +223,7 @@ Status Segment::meet(const Group::Options& o, const std::stop_token& cancel) {
   }
   std::vector<int> missing;
   for (int k = 0; k < o.world_size; ++k) {
-    if (member(k).joined.load() == 0) missing.push_back(k);
+    if (state_of(k).joined.load() == 0) missing.push_back(k);
   }
   const std::string who = missing.empty() ? "" : cat("; ", name_ranks(missing), " did not join");
   if (cancel.stop_requested()) {
@@ -246,20 +246,20 @@ Result<std::unique_ptr<Segment>> Segment::open(const Group::Options& options) {
   auto mapping = Mapping::of(**file, path, 0, size_of(options));
   if (!mapping) return mapping.error();
   std::unique_ptr<Segment> segment(new Segment(options, *std::move(file), *std::move(mapping)));
-  if (segment->take_staging(kHalfUnit)) return segment;
+  if (segment->take_window(kHalfUnit)) return segment;
   segment->gate().abort();  // The others need not wait for a rank that can not come.
   return no_room(options);
 }
 
 void Segment::leave() {
-  member(rank_).left.store(1);
+  state_of(rank_).left.store(1);
   gate().leave();
 }
 
 std::vector<int> Segment::left() const {
   std::vector<int> ranks;
   for (int k = 0; k < world_size_; ++k) {
-    if (member(k).left.load() != 0) ranks.push_back(k);
+    if (state_of(k).left.load() != 0) ranks.push_back(k);
   }
   return ranks;
 }

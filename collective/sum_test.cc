@@ -29,7 +29,8 @@ void expect_sums(TestJob& job, const std::vector<std::size_t>& counts, bool regi
         const std::span<T> numbers =
             registered ? part<T>(group.registered(), skip, count) : std::span(own).subspan(skip);
         fill(numbers, group.rank(), count);
-        const Outcome o = registered ? group.all_reduce(numbers) : group.all_reduce_staged(numbers);
+        const Outcome o =
+            registered ? group.all_reduce(numbers) : group.all_reduce_anywhere(numbers);
         EXPECT_EQ(o, Outcome::kDone) << group.why();
         EXPECT_TRUE(same_bits<T>(numbers, want))
             << "rank " << group.rank() << " of " << group.world_size() << ", " << count
@@ -47,22 +48,22 @@ TEST_P(SumOfRanks, RegisteredEqualsTheRankOrderReference) {
   expect_sums<float>(job, kCounts, true);
 }
 
-TEST_P(SumOfRanks, StagedEqualsTheRankOrderReference) {
+TEST_P(SumOfRanks, AnywhereEqualsTheRankOrderReference) {
   TestJob job(GetParam());
   expect_sums<float>(job, kCounts, false);
 }
 
-TEST_P(SumOfRanks, StagedThroughLittleMemoryIsTheSame) {
+TEST_P(SumOfRanks, AnywhereThroughSmallWindowsIsTheSame) {
   TestJob job(GetParam());
-  job.base().staging_bytes = 16384;  // Halves of 8 KiB: smaller than the small path's 32 KiB.
+  job.base().window_bytes = 16384;  // Halves of 8 KiB: smaller than the small path's 32 KiB.
   expect_sums<float>(job, {1000, 2048, 2049, 50'001}, false);
 }
 
-// Whole pieces lie in one half of the staging, the rest and the next sum in the other: whoever is
+// Whole pieces lie in one half of the window, the rest and the next sum in the other: whoever is
 // ahead must not write where others still read.
-TEST_P(SumOfRanks, StagedOneAfterAnotherOfWholePiecesAndRestsAreTheSame) {
+TEST_P(SumOfRanks, AnywhereOneAfterAnotherOfWholePiecesAndRestsAreTheSame) {
   TestJob job(GetParam());
-  job.base().staging_bytes = 16384;  // Pieces of 2048 floats.
+  job.base().window_bytes = 16384;  // Pieces of 2048 floats.
   const std::vector<std::size_t> counts = {20'480, 20'481, 8192, 40'960, 20'479, 2049, 4096};
   std::vector<std::vector<float>> want;
   for (const std::size_t count : counts) {
@@ -73,15 +74,15 @@ TEST_P(SumOfRanks, StagedOneAfterAnotherOfWholePiecesAndRestsAreTheSame) {
       const std::size_t k = i % counts.size();
       std::vector<float> numbers(counts[k]);
       fill(std::span(numbers), group.rank(), counts[k]);
-      ASSERT_EQ(group.all_reduce_staged(std::span(numbers)), Outcome::kDone) << group.why();
+      ASSERT_EQ(group.all_reduce_anywhere(std::span(numbers)), Outcome::kDone) << group.why();
       ASSERT_TRUE(same_bits<float>(numbers, want[k])) << "rank " << group.rank() << ", sum " << i;
     }
   });
 }
 
-TEST_P(SumOfRanks, StagedOutOfOtherMemoryLeavesThatAsItWas) {
+TEST_P(SumOfRanks, AnywhereOutOfOtherMemoryLeavesThatAsItWas) {
   TestJob job(GetParam());
-  job.base().staging_bytes = 65'536;
+  job.base().window_bytes = 65'536;
   for (const std::size_t count : {std::size_t{0}, std::size_t{7}, std::size_t{50'001}}) {
     const std::vector<float> want = reference_sum<float>(GetParam(), count, count);
     job.run([&](Group& group) {
@@ -91,7 +92,7 @@ TEST_P(SumOfRanks, StagedOutOfOtherMemoryLeavesThatAsItWas) {
       std::vector<float> to(count, -1.0F);
       // Rank 0 alone sums in place: the ranks need not do alike.
       const std::span<float> sum(group.rank() == 0 ? from : to);
-      EXPECT_EQ(group.all_reduce_staged(sum, reinterpret_cast<const std::byte*>(from.data())),
+      EXPECT_EQ(group.all_reduce_anywhere(sum, reinterpret_cast<const std::byte*>(from.data())),
                 Outcome::kDone);
       EXPECT_TRUE(same_bits<float>(sum, want)) << "rank " << group.rank() << ", " << count;
       EXPECT_TRUE(group.rank() == 0 || same_bits<float>(from, before)) << "rank " << group.rank();
@@ -111,7 +112,7 @@ TEST_P(SumOfRanks, EveryTypeIsSummed) {
 // So much is written past the caches, where its memory allows that.
 TEST(Sum, MuchOutOfOtherMemoryIsTheSameWhereverItLies) {
   constexpr std::size_t kMuch = kBig + 5;
-  for (const int ranks : {2, 3}) {  // Those that sum all, and those that sum their slice.
+  for (const int ranks : {2, 3}) {  // Those that sum all, and those that sum their share.
     TestJob job(ranks);
     const std::vector<float> want = reference_sum<float>(ranks, kMuch, 3);
     job.run([&](Group& group) {
@@ -120,7 +121,7 @@ TEST(Sum, MuchOutOfOtherMemoryIsTheSameWhereverItLies) {
       for (const std::size_t skip : {0U, 1U, 4U}) {
         std::vector<float> to(skip + kMuch + 1, -1.0F);
         const std::span<float> sum = std::span(to).subspan(skip, kMuch);
-        EXPECT_EQ(group.all_reduce_staged(sum, reinterpret_cast<const std::byte*>(from.data())),
+        EXPECT_EQ(group.all_reduce_anywhere(sum, reinterpret_cast<const std::byte*>(from.data())),
                   Outcome::kDone);
         EXPECT_TRUE(same_bits<float>(sum, want)) << "rank " << group.rank() << ", from " << skip;
         EXPECT_EQ(to.back(), -1.0F);
@@ -143,7 +144,7 @@ TEST(Sum, TheTestsNumbersTellTheOrderOfSumming) {
 
 TEST(Sum, ManyInARowOfChangingSizeAndPathStayRight) {
   TestJob job(3, 1 << 20);
-  job.base().staging_bytes = 65'536;
+  job.base().window_bytes = 65'536;
   job.run([&](Group& group) {
     Prng prng(5);  // The same in all ranks.
     for (std::uint64_t i = 0; i < 150; ++i) {
@@ -153,7 +154,7 @@ TEST(Sum, ManyInARowOfChangingSizeAndPathStayRight) {
       const auto numbers =
           registered ? part<float>(group.registered(), prng.below(1000), count) : std::span(own);
       fill(numbers, group.rank(), i);
-      ASSERT_EQ(registered ? group.all_reduce(numbers) : group.all_reduce_staged(numbers),
+      ASSERT_EQ(registered ? group.all_reduce(numbers) : group.all_reduce_anywhere(numbers),
                 Outcome::kDone);
       ASSERT_TRUE(same_bits<float>(numbers, reference_sum<float>(3, count, i))) << i;
     }
@@ -192,7 +193,7 @@ TEST(Sum, OfTwoHundredRanksIsTheSameByEveryPath) {
   constexpr int kRanks = 200;
   constexpr std::size_t kCount = 5001;
   TestJob job(kRanks, kCount * sizeof(float));
-  job.base().staging_bytes = 16384;
+  job.base().window_bytes = 16384;
   const std::vector<float> small = reference_sum<float>(kRanks, 40, 1);
   const std::vector<float> large = reference_sum<float>(kRanks, kCount, 2);
   job.run([&](Group& group) {
@@ -222,7 +223,7 @@ void expect_reduced_alike(Element element, Op op) {
   constexpr int kRanks = 3;
   constexpr std::size_t kCount = 30'001;
   TestJob job(kRanks, kCount * sizeof(T));
-  job.base().staging_bytes = 16384;
+  job.base().window_bytes = 16384;
   const auto row_of = [](int rank, std::size_t count) {
     std::vector<T> row(count);
     fill(std::span(row), rank, 8);
@@ -276,7 +277,7 @@ TEST(Reduction, OfOneRankAloneIsThatOfItsRow) {
 
 TEST(Broadcast, GivesEveryRankTheRootsBytes) {
   TestJob job(3);
-  job.base().staging_bytes = 16384;
+  job.base().window_bytes = 16384;
   job.run([&](Group& group) {
     for (const std::size_t size : {0UL, 1UL, 5000UL, 30'000UL}) {
       for (int root = 0; root < 3; ++root) {
@@ -293,7 +294,7 @@ TEST(Broadcast, GivesEveryRankTheRootsBytes) {
 
 TEST(AllGather, GivesEveryRankAllPartsInRankOrder) {
   TestJob job(3);
-  job.base().staging_bytes = 16384;
+  job.base().window_bytes = 16384;
   job.run([&](Group& group) {
     for (const std::size_t size : {0UL, 1UL, 5000UL, 30'000UL}) {
       std::vector<std::int32_t> mine(size);

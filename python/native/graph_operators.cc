@@ -2,8 +2,8 @@
 // MindSpore calls "aot", which never fail but mark, because a graph whose operator failed can not
 // run again.
 //
-// They are in libholdfast_mindspore.so, above libholdfast.so. Python describes each operator in a
-// slot (hfg_describe), tells which group stands behind a group's number now (hfg_group), and asks
+// They are in libholdfast_mindspore.so, above libholdfast.so. Python describes each operator
+// (hfg_describe), tells which group stands behind a group's number now (hfg_group), and asks
 // after a run what became of the collectives in it (hfg_status). An operator without a group, and
 // one whose collective was cut short, gives an echo: the result as if every rank had sent what this
 // one sent. The step that saw it is void.
@@ -27,12 +27,12 @@ namespace {
 using holdfast::collective::Element;  // With the values of hf_dtype.
 using holdfast::collective::Op;       // With those of hf_op.
 
-constexpr std::size_t kSlots = 4096;
+constexpr std::size_t kOperators = 4096;
 constexpr std::size_t kGroups = 64;
 
 enum class Kind : std::int32_t { kReduce = 0, kGather = 1, kScatter = 2, kBroadcast = 3 };
 
-struct Slot {
+struct Operator {
   Kind kind = Kind::kReduce;
   hf_op op = HF_SUM;
   std::int32_t group = 0;
@@ -41,12 +41,12 @@ struct Slot {
   float scale = 1.0F;     // Of a sum of floats: what it is multiplied by.
   bool training = false;  // Its inputs are gradients: without a group an echo would be wrong bits.
   std::int32_t number = 0;  // Which of its kind the program made: the same on all ranks.
-  std::int32_t place = 0;   // Of this rank in the group: known before the group itself is.
+  std::int32_t rank = 0;    // This process's in the group: known before the group itself is.
   bool backward = false;    // The adjoint of one with this number. It has one input more, which it
                             // does not look at: the result of that one, so that it comes after.
 };
 
-std::array<Slot, kSlots> slots;
+std::array<Operator, kOperators> operators;
 std::array<std::atomic<hf_group*>, kGroups> groups;
 std::array<std::mutex, kGroups> turns;  // One operator of a group at a time.
 std::atomic<std::int32_t> first_status{HF_OK};
@@ -116,20 +116,20 @@ void scale(const Tensor& tensor, float factor) {
   }
 }
 
-hf_status collective(const Slot& slot, hf_group* group, const Tensor& tensor) {
-  switch (slot.kind) {
+hf_status collective(const Operator& o, hf_group* group, const Tensor& tensor) {
+  switch (o.kind) {
     case Kind::kReduce:
-      return hf_all_reduce_into(group, tensor.in, tensor.out, tensor.count, tensor.dtype, slot.op,
+      return hf_all_reduce_into(group, tensor.in, tensor.out, tensor.count, tensor.dtype, o.op,
                                 nullptr);
     case Kind::kGather:
       return hf_all_gather(group, tensor.in, tensor.bytes(), tensor.out, nullptr);
     case Kind::kScatter:
       return hf_reduce_scatter(group, tensor.in, tensor.out,
-                               tensor.count / static_cast<std::uint64_t>(slot.size), tensor.dtype,
-                               slot.op, nullptr);
+                               tensor.count / static_cast<std::uint64_t>(o.size), tensor.dtype,
+                               o.op, nullptr);
     case Kind::kBroadcast:
       std::memcpy(tensor.out, tensor.in, tensor.bytes());
-      return hf_broadcast(group, tensor.out, tensor.bytes(), slot.root, nullptr);
+      return hf_broadcast(group, tensor.out, tensor.bytes(), o.root, nullptr);
   }
   return HF_USER;
 }
@@ -159,17 +159,17 @@ std::string described(const Identity& which) {
 }
 
 // Notes it where they are not at the same one.
-void agree(const Slot& slot, hf_group* group, const std::vector<Tensor>& tensors) {
-  Identity mine{static_cast<std::int32_t>(slot.kind),
-                static_cast<std::int32_t>(slot.op),
-                slot.root,
-                slot.number,
-                slot.backward ? 1 : 0,
-                slot.training ? 1 : 0,
+void agree(const Operator& o, hf_group* group, const std::vector<Tensor>& tensors) {
+  Identity mine{static_cast<std::int32_t>(o.kind),
+                static_cast<std::int32_t>(o.op),
+                o.root,
+                o.number,
+                o.backward ? 1 : 0,
+                o.training ? 1 : 0,
                 tensors.size(),
                 0};
   for (const Tensor& tensor : tensors) mine.elements += tensor.count;
-  std::vector<Identity> all(static_cast<std::size_t>(slot.size));
+  std::vector<Identity> all(static_cast<std::size_t>(o.size));
   const hf_status status = hf_all_gather(group, &mine, sizeof mine, all.data(), nullptr);
   if (status != HF_OK) return fail(status, hf_last_error());
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
@@ -183,27 +183,27 @@ void agree(const Slot& slot, hf_group* group, const std::vector<Tensor>& tensors
 }
 
 // What comes of as many equal inputs. Of gradients a mean is taken, which is the number itself.
-void reduce_equal(const Slot& slot, const Tensor& tensor, const std::byte* from) {
-  if (slot.training) {
+void reduce_equal(const Operator& o, const Tensor& tensor, const std::byte* from) {
+  if (o.training) {
     std::memcpy(tensor.out, from, tensor.bytes());
     return;
   }
-  const std::vector<const std::byte*> rows(static_cast<std::size_t>(slot.size), from);
+  const std::vector<const std::byte*> rows(static_cast<std::size_t>(o.size), from);
   holdfast::collective::reduce_rows(static_cast<std::byte*>(tensor.out), rows, tensor.count,
-                                    {static_cast<Element>(tensor.dtype), static_cast<Op>(slot.op)});
+                                    {static_cast<Element>(tensor.dtype), static_cast<Op>(o.op)});
 }
 
-void echo(const Slot& slot, const Tensor& tensor) {
+void echo(const Operator& o, const Tensor& tensor) {
   auto* out = static_cast<std::byte*>(tensor.out);
   const auto* in = static_cast<const std::byte*>(tensor.in);
-  const auto size = static_cast<std::uint64_t>(slot.size);
+  const auto size = static_cast<std::uint64_t>(o.size);
   Tensor part = tensor;
-  switch (slot.kind) {
+  switch (o.kind) {
     case Kind::kReduce:
-      return reduce_equal(slot, tensor, in);
+      return reduce_equal(o, tensor, in);
     case Kind::kScatter:
       part.count /= size;
-      return reduce_equal(slot, part, in + static_cast<std::size_t>(slot.place) * part.bytes());
+      return reduce_equal(o, part, in + static_cast<std::size_t>(o.rank) * part.bytes());
     case Kind::kGather:
       for (std::uint64_t i = 0; i < size; ++i) {
         std::memcpy(out + i * tensor.bytes(), in, tensor.bytes());
@@ -219,14 +219,14 @@ bool is_answered(hf_group* group) {
   return group != nullptr && first_status.load() == HF_OK;
 }
 
-void exchange(const Slot& slot, hf_group* group, const Tensor& tensor) {
+void exchange(const Operator& o, hf_group* group, const Tensor& tensor) {
   if (tensor.count == 0) return;
-  if (!is_answered(group)) return echo(slot, tensor);
-  const hf_status status = collective(slot, group, tensor);
+  if (!is_answered(group)) return echo(o, tensor);
+  const hf_status status = collective(o, group, tensor);
   ++exchanged;
-  if (status == HF_OK) return scale(tensor, slot.scale);
+  if (status == HF_OK) return scale(tensor, o.scale);
   fail(status, hf_last_error());
-  echo(slot, tensor);
+  echo(o, tensor);
 }
 
 // Of a type that is not known not even an echo is possible: its size is not known.
@@ -248,25 +248,25 @@ Tensor tensor_of(const void* in, void* out, int dimensions, const std::int64_t* 
 // The form that MindSpore calls: inputs, then outputs.
 int run(std::size_t index, int count, void** data, const int* dimensions, std::int64_t** shapes,
         const char** types) {
-  const Slot& slot = slots[index];
-  const auto group_index = static_cast<std::size_t>(slot.group);
-  if (auto* first = on_training.load(); first != nullptr && slot.training) first();
+  const Operator& o = operators[index];
+  const auto group_index = static_cast<std::size_t>(o.group);
+  if (auto* first = on_training.load(); first != nullptr && o.training) first();
   if (groups[group_index].load() == nullptr) {
     if (auto* alone = on_echo.load(); alone != nullptr) alone();
   }
   const std::lock_guard turn(turns[group_index]);
   hf_group* group = groups[group_index].load();
-  if (group == nullptr && slot.training && strict.load()) {
+  if (group == nullptr && o.training && strict.load()) {
     give_up("gradients were exchanged outside of a training that Holdfast protects");
   }
   std::vector<Tensor> tensors;
-  const int n = (count - (slot.backward ? 1 : 0)) / 2;
+  const int n = (count - (o.backward ? 1 : 0)) / 2;
   for (int i = 0; i < n; ++i) {
     const Tensor made = tensor_of(data[i], data[count - n + i], dimensions[i], shapes[i], types[i]);
     if (made.element != 0) tensors.push_back(made);
   }
-  if (is_answered(group)) agree(slot, group, tensors);
-  for (const Tensor& tensor : tensors) exchange(slot, group, tensor);
+  if (is_answered(group)) agree(o, group, tensors);
+  for (const Tensor& tensor : tensors) exchange(o, group, tensor);
   return 0;
 }
 
@@ -274,8 +274,8 @@ int run(std::size_t index, int count, void** data, const int* dimensions, std::i
 
 extern "C" {
 
-HF_API std::uint32_t hfg_slots() {
-  return kSlots;
+HF_API std::uint32_t hfg_operators() {
+  return kOperators;
 }
 HF_API std::uint32_t hfg_groups() {
   return kGroups;
@@ -284,18 +284,18 @@ HF_API std::uint32_t hfg_groups() {
 // Before the operator is first called.
 HF_API void hfg_describe(std::uint32_t index, std::int32_t kind, std::int32_t op,
                          std::int32_t group, std::int32_t root, std::int32_t size, float factor,
-                         std::int32_t training, std::int32_t number, std::int32_t place,
+                         std::int32_t training, std::int32_t number, std::int32_t rank,
                          std::int32_t backward) {
-  slots.at(index) = Slot{static_cast<Kind>(kind),
-                         static_cast<hf_op>(op),
-                         group,
-                         root,
-                         size,
-                         factor,
-                         training != 0,
-                         number,
-                         place,
-                         backward != 0};
+  operators.at(index) = Operator{static_cast<Kind>(kind),
+                                 static_cast<hf_op>(op),
+                                 group,
+                                 root,
+                                 size,
+                                 factor,
+                                 training != 0,
+                                 number,
+                                 rank,
+                                 backward != 0};
 }
 
 // NULL: collectives of this group give echoes.
