@@ -179,7 +179,8 @@ Outcome HostPart::all_reduce(Numbers numbers, Op op) {
     ++pieces_;
     return summed;
   }
-  for (std::size_t k = 0; k < n; ++k) rows_[k] = regions_[k] + offset;
+  // Of no bytes, which may lie in no registered memory at all, there are no rows.
+  for (std::size_t k = 0; k < regions_.size(); ++k) rows_[k] = regions_[k] + offset;
   return reduce_everywhere(numbers, op);
 }
 

@@ -259,6 +259,18 @@ TEST(Reduction, OfAGroupIsThatOfItsRows) {
   expect_reduced_alike<std::int8_t>(Element::kBool, Op::kOr);
 }
 
+TEST(Reduction, OfNothingNeedsNoRegisteredMemory) {
+  TestJob job(3);
+  job.run([](Group& group) {
+    EXPECT_EQ(group.all_reduce_into({nullptr, 0, Element::kFloat32}, nullptr), Outcome::kDone);
+    EXPECT_EQ(group.wait(group.start_all_reduce(std::span<float>())), Outcome::kDone);
+  });
+  TestJob two(2);
+  two.run([](Group& group) {
+    EXPECT_EQ(group.all_reduce_into({nullptr, 0, Element::kInt8}, nullptr), Outcome::kDone);
+  });
+}
+
 TEST(Reduction, OfOneRankAloneIsThatOfItsRow) {
   TestJob job(1, 4096);
   job.run([](Group& group) {
