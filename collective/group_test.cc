@@ -154,8 +154,8 @@ TEST(Mismatch, OfOpsAndOfTypesIsNamed) {
     whys[static_cast<std::size_t>(group.rank())] = group.why();
   });
   EXPECT_EQ(whys[0],
-            "rank 0 asked for an all-reduce (minimum) of 40 bytes of float32 anywhere in memory "
-            "(operation 1), rank 1 for an all-reduce (maximum) of 40 bytes of int32 anywhere in "
+            "rank 0 asked for an all-reduce of 40 bytes (minimum of float32) anywhere in memory "
+            "(operation 1), rank 1 for an all-reduce of 40 bytes (maximum of int32) anywhere in "
             "memory (operation 1); all ranks must call the same operations in the same order");
   EXPECT_EQ(whys[1], whys[0]);
 }

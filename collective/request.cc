@@ -8,13 +8,14 @@ namespace holdfast::collective {
 namespace {
 
 std::string describe_kind(const Request& r) {
-  const std::string how = r.op == Op::kSum ? "" : cat("(", name_of(r.op), ") ");
-  const std::string amount = cat(how, "of ", r.bytes, " bytes of ", name_of(r.element));
+  const std::string amount =
+      r.op == Op::kSum ? cat(r.bytes, " bytes of ", name_of(r.element))
+                       : cat(r.bytes, " bytes (", name_of(r.op), " of ", name_of(r.element), ")");
   switch (r.kind) {
     case Kind::kAllReduce:
-      return cat("an all-reduce ", amount, " at byte ", r.offset);
+      return cat("an all-reduce of ", amount, " at byte ", r.offset);
     case Kind::kAnywhereAllReduce:
-      return cat("an all-reduce ", amount, " anywhere in memory");
+      return cat("an all-reduce of ", amount, " anywhere in memory");
     case Kind::kBroadcast:
       return cat("a broadcast of ", r.bytes, " bytes from rank ", r.root);
     case Kind::kAllGather:
