@@ -41,7 +41,7 @@ Range share_of(std::size_t total, int rank, int world_size) {
 }
 
 Fault fault_of(const Numbers& numbers, Op op) {
-  return check(numbers, op) ? Fault::kNone : Fault::kUnfit;
+  return fits(numbers, op) ? Fault::kNone : Fault::kUnfit;
 }
 
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {

@@ -65,7 +65,7 @@ Outcome HostPart::all_reduce_in_regions(const Numbers& numbers, const std::byte*
                                .kind = Kind::kAnywhereAllReduce,
                                .element = numbers.element,
                                .op = op,
-                               .fault = check(numbers, op) ? Fault::kNone : Fault::kUnfit,
+                               .fault = fits(numbers, op) ? Fault::kNone : Fault::kUnfit,
                                .address = address});
   if (begun != Outcome::kDone) return begun;
   if (world_size() == 1) return reduce_own({numbers, numbers.data, op});

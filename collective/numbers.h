@@ -31,7 +31,14 @@ enum class Op : std::uint8_t { kSum, kProduct, kMin, kMax, kAnd, kOr, kXor, kAve
 // Which memory the numbers lie in. What is not known is refused.
 enum class Location : std::uint8_t { kHost };
 
-[[nodiscard]] std::size_t size_of(Element element);  // In bytes.
+[[nodiscard]] constexpr std::size_t size_of(Element element) {  // In bytes.
+  constexpr std::size_t kSizes[] = {4, 8, 4, 8, 2, 2, 1, 1, 2, 1, 1};
+  return kSizes[static_cast<std::size_t>(element)];
+}
+[[nodiscard]] constexpr bool is_float(Element e) {
+  return e == Element::kFloat32 || e == Element::kFloat64 || e == Element::kFloat16 ||
+         e == Element::kBfloat16;
+}
 [[nodiscard]] const char* name_of(Element element);
 [[nodiscard]] const char* name_of(Op op);
 
@@ -58,7 +65,14 @@ struct Numbers {
   Numbers(std::span<T> v, Element e) : Numbers(v.data(), v.size(), e) {}
 };
 
-// Errors (kUser): `op` means nothing for such numbers, or nobody can reach their memory.
+// Whether `op` means something for such numbers, and their memory can be reached.
+[[nodiscard]] constexpr bool fits(const Numbers& numbers, Op op) {
+  if (numbers.location != Location::kHost || numbers.element == Element::kBytes) return false;
+  if (op == Op::kAverage) return is_float(numbers.element);
+  const bool of_bits = op == Op::kAnd || op == Op::kOr || op == Op::kXor;
+  return !of_bits || !is_float(numbers.element);
+}
+// Errors (kUser): why they do not fit.
 [[nodiscard]] Status check(const Numbers& numbers, Op op);
 
 }  // namespace holdfast::collective
