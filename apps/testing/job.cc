@@ -16,7 +16,7 @@
 #include "base/text.h"
 #include "io/fd.h"
 #include "io/files.h"
-#include "runtime/job_files.h"
+#include "runtime/jobs/job_files.h"
 
 namespace holdfast::apps {
 namespace {

@@ -19,9 +19,9 @@
 #include "base/text.h"
 #include "config/settings.h"
 #include "io/files.h"
-#include "runtime/scheduler.h"
-#include "runtime/session.h"
-#include "runtime/worker.h"
+#include "runtime/scheduler/scheduler.h"
+#include "runtime/worker/session.h"
+#include "runtime/worker/worker.h"
 
 namespace holdfast::runtime {
 namespace {

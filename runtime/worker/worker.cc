@@ -1,0 +1,533 @@
+#include "runtime/worker/worker.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "base/text.h"
+#include "io/connection.h"
+#include "io/errors.h"
+#include "io/files.h"
+#include "io/loop.h"
+#include "io/slice.h"
+#include "runtime/jobs/agent_watch.h"
+#include "runtime/jobs/given_paths.h"
+#include "runtime/jobs/solo_folder.h"
+#include "runtime/worker/sentinel.h"
+
+namespace holdfast::runtime {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Duration kFirstDelay = 50ms;
+constexpr Duration kLastDelay = 1s;
+constexpr Duration kConnectLimit = 5s;
+constexpr Duration kAnswerLimit = 5s;  // A scheduler answers a Register at once.
+constexpr Duration kHeartbeat = AgentWatch::kEvery;
+constexpr Duration kFailLimit = 5s;
+
+const Error kNoScheduler{Blame::kWorld,
+                         "whoever listens there does not answer as a scheduler does"};
+
+// Both end with the process in good order, however that ends: they are static, so exit() ends them.
+std::unique_ptr<Sentinel>& held_lifeline() {
+  static std::unique_ptr<Sentinel> sentinel;
+  return sentinel;
+}
+
+// From here on this process's end, however it comes, is no death that anyone must hear of at once.
+void let_go_of_lifeline() {
+  held_lifeline().reset();
+}
+
+SoloFolder& solo_folder() {
+  static SoloFolder folder;
+  return folder;
+}
+
+// Whether a Worker lives; what is static here is its own.
+std::atomic<bool> taken = false;
+
+struct Promotion {
+  std::string node_id;
+  std::uint64_t attempt = 0;
+};
+
+// An agent names the place to a spare that is bound to one; its places' names are ranks.
+Rank rank_of_bound_spare(const config::Settings& settings) {
+  const std::string& name = settings.node_id;
+  Rank rank = kNoRank;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), rank);
+  const bool is_rank = error == std::errc{} && end == name.data() + name.size() && rank >= 0 &&
+                       rank < settings.worker_num;
+  return settings.spare_fd >= 0 && is_rank ? rank : kNoRank;
+}
+
+// Nothing: the pipe was closed, the job ends without this spare.
+Result<std::optional<Promotion>> wait_for_promotion(int fd) {
+  std::string line;
+  while (line.find('\n') == std::string::npos) {
+    char bytes[256];
+    const ssize_t got = ::read(fd, bytes, sizeof bytes);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) {
+      return io::system_error(cat("cannot read descriptor ", fd, " (HOLDFAST_SPARE_FD), through ",
+                                  "which msrun gives its spares a place; unset it elsewhere"),
+                              errno);
+    }
+    if (got == 0) return std::optional<Promotion>{};
+    line.append(bytes, static_cast<std::size_t>(got));
+  }
+  Promotion promotion;
+  const auto space = line.find(' ');
+  // How the predecessor ended comes after it.
+  const auto end = std::min(line.find('\n'), line.find(' ', space + 1));
+  promotion.node_id = line.substr(0, space);
+  if (space < end &&
+      std::from_chars(line.data() + space + 1, line.data() + end, promotion.attempt).ptr ==
+          line.data() + end) {
+    return std::optional(std::move(promotion));
+  }
+  return Error{Blame::kPeer,
+               cat("the agent sent a spare '", line.substr(0, end),
+                   "', but a node id and an attempt were expected; all processes of a job must be "
+                   "of the same release of Holdfast")};
+}
+
+}  // namespace
+
+struct Worker::Control {
+  explicit Control(const config::Settings& s) : settings(s) {}
+  ~Control();
+
+  const pid_t owner = ::getpid();
+
+  void begin();
+  Result<Identity> place_in_world();
+
+  // In the loop's thread.
+  void try_connect();
+  void connected(std::shared_ptr<io::Connection> fresh);
+  void no_connection(const Error& why);
+  void received(wire::Message message);
+  void beat();
+  void step(const member::Event& event);
+  void do_it(member::Send& a);
+  void do_it(member::Place& a);
+  void do_it(member::Abort& a);
+  void do_it(member::Mend& a) { give(a); }
+  void do_it(member::Go& a) {
+    // In the steps to come all training threads are equal again.
+    if (trainer != 0) io::take_usual_slice(trainer);
+    if (std::exchange(hurried, false)) io::take_usual_slice_of_others(sentinel);
+    give(a);
+  }
+  void do_it(member::Released& a) { give(a); }
+  void do_it(member::Say& a) { std::fprintf(stderr, "holdfast: %s\n", a.text.c_str()); }
+  void do_it(member::GiveUp& a);
+  void give(Order order);
+
+  // Waits in the training thread until `ready`: true, or false after `limit`; or why there is
+  // nothing more to wait for.
+  template <class Ready>
+  Result<bool> wait(std::unique_lock<std::mutex>& lock, Duration limit, Ready ready);
+
+  config::Settings settings;
+  AgentWatch agent{settings};
+  io::Trace trace;
+
+  const Rank bound_rank = rank_of_bound_spare(settings);
+
+  // The training thread only.
+  bool promoted = false;
+  std::optional<Identity> known;  // Once identity() has given it.
+
+  // The loop's thread only.
+  io::Loop loop;
+  std::optional<member::Machine> machine;
+  std::shared_ptr<io::Connection> connection;
+  bool answered = false;          // On this connection.
+  std::uint64_t connections = 0;  // So far.
+  Instant alone_since{};
+  // A promoted spare: its agent has given all its threads a short slice, and those that they have
+  // made since have it from them. `sentinel` keeps it.
+  bool hurried = false;
+  pid_t sentinel = 0;
+  Duration delay = kFirstDelay;
+  bool stopping = false;
+
+  // Shared by both.
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<Order> orders;
+  std::optional<Identity> place;  // Without its directory.
+  Generation aborted = 0;
+  std::optional<Error> over;
+  std::optional<Error> out_of_reach;  // While the scheduler has been gone for too long.
+
+  std::atomic<pid_t> trainer = 0;  // The training thread.
+
+  std::mutex handler_mutex;
+  std::function<void(Generation)> abort_handler;
+
+  std::thread thread;  // Last: it uses all above.
+};
+
+// ---- The control thread -------------------------------------------------------------------------
+
+void Worker::Control::begin() {
+  machine.emplace(wire::Register{.job = settings.job,
+                                 .node_id = settings.node_id,
+                                 .incarnation = settings.incarnation,
+                                 .attempt = settings.attempt,
+                                 .host = io::host_name(),
+                                 .pid = ::getpid(),
+                                 .memory = io::shared_memory_name()});
+  alone_since = io::Loop::now();
+  loop.post([this] { try_connect(); });
+  loop.after(kHeartbeat, [this] { beat(); });
+  thread = std::thread([this] {
+    (void)io::take_short_slice();  // So that the training threads stop when they are to.
+    loop.run();
+  });
+}
+
+Worker::Control::~Control() {
+  if (!thread.joinable()) return;
+  loop.post([this] {
+    stopping = true;
+    connection ? connection->close() : loop.stop();
+  });
+  thread.join();
+}
+
+void Worker::Control::try_connect() {
+  if (stopping) return;
+  io::connect(loop, settings.sched_host, settings.sched_port, kConnectLimit,
+              [this](Result<std::shared_ptr<io::Connection>> result) {
+                result ? connected(*std::move(result)) : no_connection(result.error());
+              });
+}
+
+void Worker::Control::connected(std::shared_ptr<io::Connection> fresh) {
+  connection = std::move(fresh);
+  answered = false;
+  connection->start({.on_message = [this](wire::Message m) { received(std::move(m)); },
+                     .on_closed =
+                         [this](const Error& why) {
+                           connection.reset();
+                           step(member::Disconnected{});
+                           if (!answered) return no_connection(kNoScheduler);
+                           alone_since = io::Loop::now();
+                           no_connection(why);
+                         }});
+  if (stopping) return connection->close();
+  loop.after(std::min(kAnswerLimit, settings.scheduler_timeout), [this, number = ++connections] {
+    if (connection && !answered && number == connections) connection->close();
+  });
+  step(member::Connected{});
+}
+
+// Only now it is certain that a scheduler is at the other end.
+void Worker::Control::received(wire::Message message) {
+  if (!std::exchange(answered, true)) {
+    delay = kFirstDelay;
+    const std::lock_guard lock(mutex);
+    out_of_reach.reset();
+  }
+  step(member::Received{std::move(message)});
+}
+
+void Worker::Control::no_connection(const Error& why) {
+  if (stopping) return loop.stop();
+  const std::lock_guard lock(mutex);
+  if (over) return;
+  if (io::Loop::now() - alone_since >= settings.scheduler_timeout) {
+    char limit[32];
+    std::snprintf(limit, sizeof(limit), "%g",
+                  std::chrono::duration<double>(settings.scheduler_timeout).count());
+    out_of_reach =
+        Error{Blame::kWorld, cat("no scheduler answers at ", settings.sched_host, ":",
+                                 settings.sched_port, " within ", limit,
+                                 " s (MS_SCHED_HOST, MS_SCHED_PORT, HOLDFAST_SCHEDULER_TIMEOUT or "
+                                 "MS_TOPO_TIMEOUT): ",
+                                 why.what)};
+    changed.notify_all();
+  }
+  const Duration left =
+      std::max<Duration>(kFirstDelay, alone_since + settings.scheduler_timeout - io::Loop::now());
+  loop.after(std::min(delay, left), [this] { try_connect(); });
+  delay = std::min(kLastDelay, delay * 2);
+}
+
+void Worker::Control::beat() {
+  if (agent.gone()) agent.follow();
+  if (connection) connection->send(wire::Heartbeat{});
+  loop.after(kHeartbeat, [this] { beat(); });
+}
+
+void Worker::Control::step(const member::Event& event) {
+  for (auto& action : machine->step(event)) {
+    std::visit([&](auto& a) { do_it(a); }, action);
+  }
+}
+
+void Worker::Control::do_it(member::Send& a) {
+  if (connection) connection->send(a.message);
+}
+
+void Worker::Control::do_it(member::Place& a) {
+  const std::lock_guard lock(mutex);
+  place = Identity{.rank = a.rank, .world_size = a.world_size, .run_id = a.run_id};
+  changed.notify_all();
+}
+
+void Worker::Control::do_it(member::Abort& a) {
+  Rank rank = kNoRank;
+  // All ranks wait for the last one to stop: it shall not have to wait for a processor as well,
+  // which spares and new processes keep busy now.
+  if (trainer != 0) (void)io::take_short_slice(trainer);
+  {
+    const std::lock_guard lock(mutex);
+    if (place) rank = place->rank;
+    aborted = std::max(aborted, a.generation);
+    changed.notify_all();
+  }
+  {
+    const std::lock_guard lock(handler_mutex);
+    if (abort_handler) abort_handler(a.generation);
+  }
+  // Last: nobody waits for the file.
+  trace.event("stop", {{"rank", rank}, {"generation", a.generation}});
+}
+
+void Worker::Control::do_it(member::GiveUp& a) {
+  const std::lock_guard lock(mutex);
+  over = Error{Blame::kWorld, a.reason};
+  if (a.success) orders.push_back(member::Released{});  // Nothing is left to be told.
+  changed.notify_all();
+}
+
+void Worker::Control::give(Order order) {
+  const std::lock_guard lock(mutex);
+  orders.push_back(std::move(order));
+  changed.notify_all();
+}
+
+// ---- The training thread ------------------------------------------------------------------------
+
+template <class Ready>
+Result<bool> Worker::Control::wait(std::unique_lock<std::mutex>& lock, Duration limit,
+                                   Ready ready) {
+  const auto until = std::chrono::steady_clock::now() + limit;
+  changed.wait_until(lock, until, [&] { return ready() || over || out_of_reach; });
+  if (ready()) return true;
+  if (over) return *over;
+  if (out_of_reach) return *out_of_reach;
+  return false;
+}
+
+Result<Identity> Worker::Control::place_in_world() {
+  Identity identity;
+  if (settings.role == config::Role::kNone) {
+    auto directory = solo_folder().make(cat("solo-", ::getpid(), "-", settings.incarnation));
+    if (!directory) return directory.error();
+    identity.run_id = settings.incarnation;
+    identity.directory = *std::move(directory);
+    return identity;
+  }
+  {
+    std::unique_lock lock(mutex);
+    const auto placed = wait(lock, config::kNever, [&] { return place.has_value(); });
+    if (!placed) return placed.error();
+    identity = *place;
+  }
+  auto directory = io::runtime_directory(settings.job);
+  if (!directory) return directory.error();
+  identity.directory = *std::move(directory);
+  return identity;
+}
+
+Worker::Worker(std::unique_ptr<Control> control) : control_(std::move(control)) {}
+
+Worker::~Worker() {
+  // In a forked child the thread is not there, and the loop waits for its parent's events: to end
+  // it would end its parent's wait for what is posted.
+  if (control_->owner != ::getpid()) (void)control_.release();
+  control_.reset();
+  held_lifeline().reset();
+  solo_folder().remove();
+  taken = false;
+}
+
+Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) try {
+  HF_ASSERT(settings.role != config::Role::kScheduler);
+  if (taken) {
+    return Error{Blame::kUser,
+                 "this process takes part in a job already: initialise Holdfast once"};
+  }
+  if (settings.role == config::Role::kNone && settings.worker_num > 1) {
+    return Error{Blame::kUser,
+                 cat("MS_WORKER_NUM is ", settings.worker_num, ", but MS_ROLE is not set, so this ",
+                     "process would train alone: start it with msrun, or set MS_ROLE to MS_WORKER "
+                     "(one process more, to MS_SCHED), or unset MS_WORKER_NUM")};
+  }
+  if (settings.role == config::Role::kNone && settings.other_size > 1) {
+    return Error{
+        Blame::kUser,
+        cat("mpirun has started this process as one of ", settings.other_size, " (",
+            settings.other_launcher, "), each of which would train alone, as rank 0: start the ",
+            "program with `msrun --worker_num=", settings.other_size, "` in place of mpirun (with ",
+            "PyTorch: `holdfast run --nproc-per-node ", settings.other_size, "`)")};
+  }
+  if (settings.role == config::Role::kNone && settings.spare_fd >= 0) {
+    return Error{Blame::kUser,
+                 cat("HOLDFAST_SPARE_FD is ", settings.spare_fd, ", but MS_ROLE is ",
+                     "not set: only an agent (msrun) sets both, for its spares; ", "unset it")};
+  }
+  auto control = std::make_unique<Control>(settings);
+  auto lifeline = Sentinel::start(settings);
+  if (!lifeline) return lifeline.error();
+  held_lifeline() = *std::move(lifeline);
+  auto trace = open_trace(settings, "worker");
+  if (!trace) return trace.error();
+  control->trace = *std::move(trace);
+  control->trace.event("start", {{"role", settings.spare_fd >= 0 ? "spare" : "worker"},
+                                 {"node", settings.spare_fd >= 0 ? "" : settings.node_id}});
+  if (settings.role != config::Role::kNone && settings.spare_fd < 0) control->begin();
+  taken = true;
+  return std::unique_ptr<Worker>(new Worker(std::move(control)));
+} catch (const std::system_error& error) {  // A thread or a descriptor that can not be had.
+  return io::no_task("this process can not take part in a job", error.code().value());
+}
+
+Result<Identity> Worker::identity() try {
+  Control& c = *control_;
+  c.trainer = ::gettid();
+  if (waits_spare()) {
+    c.trace.event("waiting");
+    auto promotion = wait_for_promotion(c.settings.spare_fd);
+    if (!promotion) return promotion.error();
+    if (!*promotion) std::exit(0);
+    ::close(c.settings.spare_fd);
+    c.settings.node_id = (*promotion)->node_id;
+    c.settings.attempt = (*promotion)->attempt;
+    c.promoted = true;
+    c.trace.event("promoted", {{"node", c.settings.node_id}});
+    if (held_lifeline()) {
+      held_lifeline()->take_short_slice();
+      c.sentinel = held_lifeline()->thread_id();
+    }
+    c.hurried = true;
+    c.begin();
+  }
+  if (c.known) return *c.known;
+  auto identity = c.place_in_world();
+  if (identity && !solo() && identity->world_size != settings().worker_num) {
+    return fail(cat("MS_WORKER_NUM is ", settings().worker_num, " for node '", settings().node_id,
+                    "', but the job has ", identity->world_size,
+                    " workers by that of its scheduler: give all processes of a job the same"));
+  }
+  if (identity) c.known = *identity;
+  return identity;
+} catch (const std::system_error& error) {  // As in start(); of a spare that is given its place.
+  return io::no_task("this process can not take part in a job", error.code().value());
+}
+
+bool Worker::solo() const {
+  return control_->settings.role == config::Role::kNone;
+}
+Rank Worker::bound_rank() const {
+  return control_->bound_rank;
+}
+void Worker::note_step(Version version) const {
+  if (held_lifeline()) held_lifeline()->note(version);
+}
+bool Worker::waits_spare() const {
+  return !solo() && control_->settings.spare_fd >= 0 && !control_->promoted;
+}
+const config::Settings& Worker::settings() const {
+  return control_->settings;
+}
+const io::Trace& Worker::trace() const {
+  return control_->trace;
+}
+
+void Worker::post(member::Event event) {
+  if (solo()) return;
+  control_->loop.post(
+      [control = control_.get(), event = std::move(event)] { control->step(event); });
+}
+
+Result<std::optional<Worker::Order>> Worker::next_order(Duration limit) {
+  Control& c = *control_;
+  std::unique_lock lock(c.mutex);
+  const auto come = c.wait(lock, limit, [&] { return !c.orders.empty(); });
+  if (!come) return come.error();
+  std::optional<Order> order;
+  if (*come) {
+    order = std::move(c.orders.front());
+    c.orders.pop_front();
+  }
+  return order;
+}
+
+void Worker::on_abort(std::function<void(Generation)> handler) {
+  const std::lock_guard lock(control_->handler_mutex);
+  control_->abort_handler = std::move(handler);
+}
+
+Status Worker::wait_for_abort(Generation generation, Duration limit) {
+  Control& c = *control_;
+  std::unique_lock lock(c.mutex);
+  const auto said = c.wait(lock, limit, [&] { return c.aborted >= generation; });
+  if (!said) return said.error();
+  if (*said) return {};
+  return Error{Blame::kWorld, "the collectives were ended, but the scheduler told of no fault"};
+}
+
+Status Worker::end(Version version) {
+  if (solo() || waits_spare()) return {};
+  post(member::TrainingEnded{version});
+  // Without the confirmation a scheduler that comes back would take the exit for a desertion.
+  const Instant until = io::Loop::now() + settings().scheduler_timeout;
+  for (;;) {
+    auto order = next_order(until - io::Loop::now());
+    if (!order) return order.error();
+    if (!*order) break;
+    if (!std::holds_alternative<member::Released>(**order)) continue;
+    let_go_of_lifeline();
+    return {};
+  }
+  std::fprintf(stderr,
+               "holdfast: the scheduler has not confirmed the end of this training; the "
+               "process ends all the same\n");
+  return {};
+}
+
+Error Worker::fail(std::string reason) {
+  post(member::TrainingFailed{reason});
+  Control& c = *control_;
+  if (!solo()) {
+    std::unique_lock lock(c.mutex);
+    c.changed.wait_for(lock, kFailLimit, [&] { return c.over || c.out_of_reach; });
+  }
+  return Error{Blame::kWorld, std::move(reason)};
+}
+
+}  // namespace holdfast::runtime
