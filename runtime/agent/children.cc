@@ -10,12 +10,13 @@
 #include <system_error>
 #include <utility>
 
-#include "arena/lifeline.h"
 #include "base/assert.h"
 #include "base/text.h"
-#include "io/errors.h"
-#include "io/files.h"
-#include "io/slice.h"
+#include "io/child_watch.h"
+#include "os/errors.h"
+#include "os/files.h"
+#include "os/lifeline.h"
+#include "os/slice.h"
 #include "runtime/agent/idle.h"
 #include "runtime/agent/last_exception.h"
 #include "runtime/jobs/agent_watch.h"
@@ -28,7 +29,7 @@ constexpr Duration kGroupPatience = std::chrono::milliseconds(100);
 
 // Whether the process is stopped, and was not running since the last look if that found it so too.
 bool is_held(pid_t pid, std::optional<std::uint64_t>& last) {
-  const auto now = pid > 0 ? io::stopped_at(pid) : std::nullopt;
+  const auto now = pid > 0 ? os::stopped_at(pid) : std::nullopt;
   const auto before = std::exchange(last, now);
   return now && (!before || *before == *now);
 }
@@ -37,7 +38,7 @@ bool is_held(pid_t pid, std::optional<std::uint64_t>& last) {
 // number that means somebody else here; so has, some time after its end, one whose wrapper lives
 // on. 0: nobody.
 pid_t trainer_of(const std::string& lifeline, pid_t group) {
-  const pid_t holder = arena::lifeline_holder(lifeline);
+  const pid_t holder = os::lifeline_holder(lifeline);
   return holder > 0 && ::getpgid(holder) == group ? holder : 0;
 }
 
@@ -70,8 +71,8 @@ Children::Children(io::Loop& loop, ChildrenOptions options,
 
 Children::~Children() {
   for (auto& [process, running] : running_) {
-    (void)io::signal_group(running.child.pid, SIGKILL);
-    (void)io::wait_for(running.child.pidfd.get());
+    (void)os::signal_group(running.child.pid, SIGKILL);
+    (void)os::wait_for(running.child.pidfd.get());
     running.watcher->cancel = true;
     retired_.push_back(std::move(running.watcher));
   }
@@ -93,8 +94,8 @@ Status Children::spawn(const agent::Spawn& what) {
   Running running;
   running.log = new_log(what);
   running.lifeline = cat(options_.job_directory, "/lifeline-", ::getpid(), '-', what.process);
-  if (const auto made = arena::prepare_lifeline(running.lifeline); !made) return made.error();
-  io::SpawnOptions options{.argv = options_.argv,
+  if (const auto made = os::prepare_lifeline(running.lifeline); !made) return made.error();
+  os::SpawnOptions options{.argv = options_.argv,
                            .environment = options_.environment,
                            .output = options_.logs->output_for(running.log)};
   running.log_begin = size_of(options.output);
@@ -109,10 +110,10 @@ Status Children::spawn(const agent::Spawn& what) {
   if (what.role != agent::Role::kScheduler && !what.node_id.empty()) {
     environment.push_back(cat("MS_NODE_ID=", what.node_id));
   }
-  io::Fd reading;
+  os::Fd reading;
   if (what.role == agent::Role::kSpare) {
     std::array<int, 2> ends{};
-    if (::pipe2(ends.data(), O_CLOEXEC) != 0) return io::system_error("cannot make a pipe", errno);
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) return os::system_error("cannot make a pipe", errno);
     reading.reset(ends[0]);
     running.pipe.reset(ends[1]);
     running.idle = idle_spares_;
@@ -120,7 +121,7 @@ Status Children::spawn(const agent::Spawn& what) {
     options.idle = idle_spares_;
     environment.push_back(cat("HOLDFAST_SPARE_FD=", kSpareFd));
   }
-  auto child = io::spawn(options);
+  auto child = os::spawn(options);
   if (!child) return child.error();
   // A wrapper may have started its program before it was idle itself.
   if (running.idle) make_group_idle(child->pid);
@@ -131,12 +132,12 @@ Status Children::spawn(const agent::Spawn& what) {
   } catch (const std::system_error& error) {
     // A thread more, or a descriptor, is more than may be had.
     Running& unwatched = running_.at(what.process);
-    (void)io::signal_group(unwatched.child.pid, SIGKILL);
-    (void)io::wait_for(unwatched.child.pidfd.get());
+    (void)os::signal_group(unwatched.child.pid, SIGKILL);
+    (void)os::wait_for(unwatched.child.pidfd.get());
     if (unwatched.watcher->thread.joinable()) retire(std::move(unwatched.watcher));
     ::unlink(unwatched.lifeline.c_str());
     running_.erase(what.process);
-    return io::no_task(cat("cannot watch ", options_.argv.front()), error.code().value());
+    return os::no_task(cat("cannot watch ", options_.argv.front()), error.code().value());
   }
   return {};
 }
@@ -146,10 +147,10 @@ void Children::watch(agent::Process process) {
   running.watcher = std::make_unique<Watcher>();
   running.watcher->thread = std::thread([this, process, watcher = running.watcher.get(),
                                          pid = running.child.pid, path = running.lifeline] {
-    const auto ending = arena::wait_for_death(path, watcher->cancel);
+    const auto ending = os::wait_for_death(path, watcher->cancel);
     const Instant when = io::Loop::now();
     // How a process ends that let go of its lifeline, or never held it, the pidfd tells.
-    const bool died = ending && *ending == arena::Ending::kDied;
+    const bool died = ending && *ending == os::Ending::kDied;
     // Its other threads may still wait for a processor to die on. Nobody waits for them here: all
     // others can stop meanwhile, and a successor sees to it that they are gone (P23). Any wrapper
     // but a stand-in may go on with something else; so its end is waited for.
@@ -162,7 +163,7 @@ void Children::watch(agent::Process process) {
     watcher->done = true;
   });
   io::watch(loop_, running.child.pidfd.get(),
-            [this, process](const io::Exit& exit) { exited(process, exit); });
+            [this, process](const os::Exit& exit) { exited(process, exit); });
 }
 
 // Joins those threads that have ended; a cancelled one may take 200 ms to.
@@ -184,7 +185,7 @@ void Children::lifeline_ended(agent::Process process, Instant when) {
   // its process ended; exited() does the same a moment later.
   const pid_t group = found->second.child.pid;
   if (!stand_ins_) {
-    (void)io::signal_group(group, SIGKILL);
+    (void)os::signal_group(group, SIGKILL);
   } else if (const pid_t trainer = trainer_of(found->second.lifeline, group); trainer != 0) {
     ::kill(trainer, SIGKILL);
   }
@@ -194,23 +195,23 @@ void Children::lifeline_ended(agent::Process process, Instant when) {
             .detected_ns = static_cast<std::uint64_t>(when.count())});
 }
 
-void Children::exited(agent::Process process, const io::Exit& exit) {
+void Children::exited(agent::Process process, const os::Exit& exit) {
   const auto found = running_.find(process);
   HF_ASSERT(found != running_.end());
   const Instant when = io::Loop::now();
   const pid_t group = found->second.child.pid;
   const pid_t trainer = trainer_of(found->second.lifeline, group);
-  (void)io::signal_group(group, SIGKILL);  // What it forked.
+  (void)os::signal_group(group, SIGKILL);  // What it forked.
   // Nobody is told of an end while a wrapper's process still runs.
   if (trainer != 0) (void)wait_until_exiting(trainer, false, kGroupPatience);
   retire(std::move(found->second.watcher));
   agent::Died died{.process = process,
                    .exit_code = exit.shell_code(),
-                   .how = io::describe(exit),
+                   .how = os::describe(exit),
                    .detected_ns = static_cast<std::uint64_t>(when.count()),
-                   .version = arena::lifeline_version(found->second.lifeline)};
+                   .version = os::lifeline_version(found->second.lifeline)};
   if (exit.signal == 0 && exit.code != 0) {
-    died.error = last_exception(io::end_of(found->second.log, found->second.log_begin));
+    died.error = last_exception(os::end_of(found->second.log, found->second.log_begin));
   }
   ::unlink(found->second.lifeline.c_str());
   running_.erase(found);
@@ -227,7 +228,7 @@ void Children::promote(const agent::Promote& what) {
     if (running.idle) make_process_ordinary(trainer);
     // It wakes up beside trainers that compute, and goes on as one of them (Worker, at Go). All its
     // threads: which of them waits is not known here; in Python it is not the first.
-    io::take_short_slice_of_all(trainer);
+    os::take_short_slice_of_all(trainer);
   }
   const std::string place = cat(what.node_id, ' ', what.attempt, ' ', what.predecessor, '\n');
   // Shorter than a pipe's capacity; a spare that is gone makes it fail, and its end is on its way.
@@ -235,7 +236,7 @@ void Children::promote(const agent::Promote& what) {
   running.pipe.reset();
   if (std::exchange(running.idle, false)) make_group_ordinary(group);
   const std::string former = logs_[what.node_id];
-  const io::Fd log(::open(former.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  const os::Fd log(::open(former.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
   const std::string line =
       cat("msrun: a spare has taken this place; its output goes on in ", running.log, '\n');
   if (log) (void)!::write(log.get(), line.data(), line.size());
@@ -248,7 +249,7 @@ void Children::kill(agent::Process process, bool gently) {
   Running& running = found->second;
   // An idle process would take its time even to die.
   if (running.idle) make_group_ordinary(running.child.pid);
-  (void)io::signal_group(running.child.pid, gently ? SIGTERM : SIGKILL);
+  (void)os::signal_group(running.child.pid, gently ? SIGTERM : SIGKILL);
 }
 
 std::string Children::log_of(const std::string& node_id) const {

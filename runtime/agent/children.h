@@ -21,9 +21,10 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "core/agent/machine.h"
-#include "io/fd.h"
 #include "io/loop.h"
-#include "io/process.h"
+#include "os/fd.h"
+#include "os/process.h"
+#include "os/spawn.h"
 #include "runtime/agent/log_folder.h"
 
 namespace holdfast::runtime {
@@ -65,14 +66,14 @@ class Children {
     std::thread thread;
   };
   struct Running {
-    io::Child child;
+    os::Child child;
     std::string lifeline;
     std::string log;
     std::uint64_t log_begin = 0;  // Where in it this process's own words begin.
     pid_t trainer = 0;  // Who holds the lifeline: the child, or one that a wrapper started.
-    std::optional<std::uint64_t> child_stopped_at;    // At the last look, as io::stopped_at().
+    std::optional<std::uint64_t> child_stopped_at;    // At the last look, as os::stopped_at().
     std::optional<std::uint64_t> trainer_stopped_at;  // The same.
-    io::Fd pipe;                                      // A spare's: its place is written here.
+    os::Fd pipe;                                      // A spare's: its place is written here.
     bool idle = false;
     std::unique_ptr<Watcher> watcher;
   };
@@ -80,7 +81,7 @@ class Children {
   void watch(agent::Process process);
   void retire(std::unique_ptr<Watcher> watcher);
   void lifeline_ended(agent::Process process, Instant when);
-  void exited(agent::Process process, const io::Exit& exit);
+  void exited(agent::Process process, const os::Exit& exit);
   [[nodiscard]] std::string new_log(const agent::Spawn& what);
 
   io::Loop& loop_;

@@ -46,7 +46,7 @@ int spawn_with_tasks(rlim_t tasks, const std::string& folder) {
 // The lowest free numbers are given out first: so many as the limit leaves.
 int spawn_with_files(rlim_t files, const std::string& folder) {
   return spawn(folder, "ulimit -n", [files] {
-    const io::Fd first(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    const os::Fd first(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     const rlim_t most = static_cast<rlim_t>(first.get()) + files;
     const rlimit limit{most, most};
     return ::setrlimit(RLIMIT_NOFILE, &limit) == 0;

@@ -8,7 +8,7 @@
 
 #include "base/text.h"
 #include "io/loop.h"
-#include "io/process.h"
+#include "os/process.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -20,7 +20,7 @@ void set_process(pid_t pid, int from, int to) {
   bool changed = true;
   for (int pass = 0; changed && pass < 10; ++pass) {
     changed = false;
-    for (const pid_t thread : io::numbers_in(cat("/proc/", pid, "/task"))) {
+    for (const pid_t thread : os::numbers_in(cat("/proc/", pid, "/task"))) {
       if (::sched_getscheduler(thread) != from) continue;
       changed = ::sched_setscheduler(thread, to, &parameters) == 0 || changed;
     }
@@ -30,7 +30,7 @@ void set_process(pid_t pid, int from, int to) {
 // All processes of the group: what a wrapper has started.
 void set_group(pid_t group, int from, int to) {
   set_process(group, from, to);
-  for (const pid_t pid : io::numbers_in("/proc")) {
+  for (const pid_t pid : os::numbers_in("/proc")) {
     if (pid != group && ::getpgid(pid) == group) set_process(pid, from, to);
   }
 }
@@ -66,7 +66,7 @@ void make_process_ordinary(pid_t pid) {
 
 bool wait_until_exiting(pid_t pid, const std::atomic<bool>& cancel, Duration patience) {
   const Instant until = io::Loop::now() + patience;
-  while (!io::is_exiting(pid)) {
+  while (!os::is_exiting(pid)) {
     if (cancel || io::Loop::now() > until) return false;
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }

@@ -12,9 +12,10 @@
 #include "base/text.h"
 #include "collective/group.h"
 #include "io/connection.h"
-#include "io/files.h"
 #include "io/loop.h"
-#include "io/process.h"
+#include "os/files.h"
+#include "os/host.h"
+#include "os/program.h"
 #include "runtime/agent/moment.h"
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/job_files.h"
@@ -74,13 +75,13 @@ Result<std::vector<std::string>> program_of(const AgentOptions& options) {
     if (::access(argv.front().c_str(), R_OK) != 0) {
       return Error{Blame::kUser, cat("there is no readable program ", argv.front())};
     }
-    const auto python = io::find_program("python3", path);
+    const auto python = os::find_program("python3", path);
     if (!python) return python.error();
     // -u: what it printed is in its log when it is killed.
     argv.insert(argv.begin(), {*python, "-u"});
     return argv;
   }
-  auto program = io::find_program(argv.front(), path);
+  auto program = os::find_program(argv.front(), path);
   if (!program) return program.error();
   argv.front() = *program;
   return argv;
@@ -216,7 +217,7 @@ std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options,
                 "; waits 2 s for its end"));
       });
   if (!alone) return Unlaunchable{alone.error()};
-  auto directory = io::runtime_directory(job);
+  auto directory = os::runtime_directory(job);
   if (!directory) return Unlaunchable{directory.error()};
   launch.job_directory = std::move(*directory);
   if (!launch.job_directory.starts_with("/dev/shm/")) {

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "base/text.h"
-#include "io/fd.h"
-#include "io/files.h"
+#include "os/fd.h"
+#include "os/files.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -19,16 +19,16 @@ namespace {
 constexpr std::size_t kTrialBytes = 16384;
 constexpr auto kPatience = std::chrono::seconds(1);
 
-io::Fd open_here(const std::string& path, int flags) {
+os::Fd open_here(const std::string& path, int flags) {
   while (true) {
-    io::Fd file(::open(path.c_str(), flags | O_WRONLY | O_CLOEXEC, 0600));
+    os::Fd file(::open(path.c_str(), flags | O_WRONLY | O_CLOEXEC, 0600));
     if (file || errno != EINTR) return file;
   }
 }
 
 // A file that nobody sees, where the file system has such.
-io::Fd trial_file(const std::string& folder) {
-  io::Fd file = open_here(folder, O_TMPFILE);
+os::Fd trial_file(const std::string& folder) {
+  os::Fd file = open_here(folder, O_TMPFILE);
   if (file || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return file;
   const std::string name = cat(folder, "/.holdfast-logs-", ::getpid());
   file = open_here(name, O_CREAT);
@@ -40,7 +40,7 @@ io::Fd trial_file(const std::string& folder) {
 
 // Tried: what a quota leaves, no question to the file system answers. 0, or the error.
 int try_to_write(const std::string& folder) {
-  const io::Fd file = trial_file(folder);
+  const os::Fd file = trial_file(folder);
   if (!file) return errno;
   const std::array<char, kTrialBytes> bytes{};
   for (std::size_t done = 0; done < bytes.size();) {
@@ -119,7 +119,7 @@ std::string LogFolder::output_for(const std::string& log) {
   const int error_number = errno;
   if (!is_the_folders(error_number)) return log;  // What starts the process says so, or finds one.
   tell(*watch_, error_number);
-  if (error_number == ENOENT && io::make_directories(path_, 0755) && try_to_open()) return log;
+  if (error_number == ENOENT && os::make_directories(path_, 0755) && try_to_open()) return log;
   return "/dev/null";
 }
 

@@ -11,14 +11,14 @@
 namespace holdfast::runtime {
 
 std::string AgentWatch::words_for_this_process() {
-  const auto start_time = io::start_time(::getpid());
-  const auto place = io::pid_namespace();
+  const auto start_time = os::start_time(::getpid());
+  const auto place = os::pid_namespace();
   return start_time && place ? cat(::getpid(), ':', *start_time, ':', *place) : std::string();
 }
 
 AgentWatch::AgentWatch(const config::Settings& settings) {
   const auto agent = config::process_name(settings.agent);
-  if (!agent || io::pid_namespace() != agent->pid_namespace) return;
+  if (!agent || os::pid_namespace() != agent->pid_namespace) return;
   agent_ = agent->pid;
   start_time_ = agent->start_time;
 }

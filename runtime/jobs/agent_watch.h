@@ -9,7 +9,7 @@
 
 #include "base/ids.h"
 #include "config/settings.h"
-#include "io/process.h"
+#include "os/process.h"
 
 namespace holdfast::runtime {
 
@@ -25,7 +25,7 @@ class AgentWatch {
   // Also of one that was gone before this process began. False without an agent, and where its
   // number means somebody else (another PID namespace).
   [[nodiscard]] bool gone() const {
-    return agent_ > 0 && !io::same_process_alive(agent_, start_time_);
+    return agent_ > 0 && !os::same_process_alive(agent_, start_time_);
   }
   // Ends this process and all that it or its wrapper started in its group, as its agent would have.
   [[noreturn]] void follow() const;

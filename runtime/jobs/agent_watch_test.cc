@@ -16,8 +16,8 @@ bool gone(const std::string& words) {
 }
 
 TEST(AgentWatch, SeesTheEndThatCameBeforeIt) {
-  const auto start_time = io::start_time(::getpid());
-  const auto place = io::pid_namespace();
+  const auto start_time = os::start_time(::getpid());
+  const auto place = os::pid_namespace();
   ASSERT_TRUE(start_time && place);
   EXPECT_EQ(AgentWatch::words_for_this_process(), cat(::getpid(), ':', *start_time, ':', *place));
   EXPECT_FALSE(gone(AgentWatch::words_for_this_process()));
@@ -28,7 +28,7 @@ TEST(AgentWatch, SeesTheEndThatCameBeforeIt) {
 }
 
 TEST(AgentWatch, WatchesNobodyOfAnotherPidNamespaceNorWithoutAnAgent) {
-  EXPECT_FALSE(gone(cat(1 << 23, ":1:", *io::pid_namespace() + 1)));
+  EXPECT_FALSE(gone(cat(1 << 23, ":1:", *os::pid_namespace() + 1)));
   EXPECT_FALSE(gone(""));
 }
 

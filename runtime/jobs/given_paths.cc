@@ -7,9 +7,9 @@
 #include <filesystem>
 
 #include "base/text.h"
-#include "io/errors.h"
-#include "io/fd.h"
-#include "io/files.h"
+#include "os/errors.h"
+#include "os/fd.h"
+#include "os/files.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -23,14 +23,14 @@ Error unusable(std::string_view setting, const std::string& folder, const Error&
 
 Status check_folder(std::string_view setting, const std::string& folder, mode_t mode) {
   if (folder.empty()) return {};
-  if (const auto made = io::make_directories(folder, mode); !made) {
+  if (const auto made = os::make_directories(folder, mode); !made) {
     return unusable(setting, folder, made.error());
   }
   // Tried, not asked: access(2) tells root that it may write where nobody can.
   const std::string trial = cat(folder, "/.holdfast-", ::getpid());
-  const io::Fd file(::open(trial.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  const os::Fd file(::open(trial.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   if (!file) {
-    return unusable(setting, folder, io::system_error("no file can be made in it", errno));
+    return unusable(setting, folder, os::system_error("no file can be made in it", errno));
   }
   ::unlink(trial.c_str());
   return {};
@@ -42,8 +42,8 @@ Result<io::Trace> open_trace(const config::Settings& settings, const std::string
   return trace;
 }
 
-Result<std::optional<arena::Lifeline>> hold_lifeline(const config::Settings& settings) {
-  std::optional<arena::Lifeline> held;
+Result<std::optional<os::Lifeline>> hold_lifeline(const config::Settings& settings) {
+  std::optional<os::Lifeline> held;
   const std::string& path = settings.lifeline;
   if (path.empty()) return held;
   std::error_code error;
@@ -52,7 +52,7 @@ Result<std::optional<arena::Lifeline>> hold_lifeline(const config::Settings& set
                                    "', but there is no such file: only an agent (msrun) makes it, "
                                    "for a job that runs; unset it")};
   }
-  auto lifeline = arena::Lifeline::hold(path);
+  auto lifeline = os::Lifeline::hold(path);
   if (!lifeline) return lifeline.error();
   held.emplace(*std::move(lifeline));
   return held;

@@ -5,10 +5,10 @@
 #include <string>
 #include <string_view>
 
-#include "arena/lifeline.h"
 #include "base/result.h"
 #include "config/settings.h"
 #include "io/trace.h"
+#include "os/lifeline.h"
 
 namespace holdfast::runtime {
 
@@ -21,7 +21,6 @@ namespace holdfast::runtime {
                                            const std::string& role);
 
 // HOLDFAST_LIFELINE; none where that is unset. Its agent has made the file; nobody else does.
-[[nodiscard]] Result<std::optional<arena::Lifeline>> hold_lifeline(
-    const config::Settings& settings);
+[[nodiscard]] Result<std::optional<os::Lifeline>> hold_lifeline(const config::Settings& settings);
 
 }  // namespace holdfast::runtime

@@ -2,7 +2,6 @@
 
 #include <signal.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,10 +14,11 @@
 
 #include "base/text.h"
 #include "io/connection.h"
-#include "io/errors.h"
-#include "io/files.h"
 #include "io/loop.h"
-#include "io/process.h"
+#include "os/errors.h"
+#include "os/files.h"
+#include "os/host.h"
+#include "os/process.h"
 #include "runtime/jobs/solo_folder.h"
 
 namespace holdfast::runtime {
@@ -31,7 +31,7 @@ constexpr const char* kAgentPrefix = "agent-";
 
 Status write_keeper(const std::string& path, Keeper keeper) {
   keeper.pid = ::getpid();
-  keeper.start_time = io::start_time(keeper.pid).value_or(0);
+  keeper.start_time = os::start_time(keeper.pid).value_or(0);
   const nlohmann::ordered_json json = {{"job", keeper.job},
                                        {"host", keeper.host},
                                        {"port", keeper.port},
@@ -41,7 +41,7 @@ Status write_keeper(const std::string& path, Keeper keeper) {
                                        {"log_inode", keeper.log_inode},
                                        {"pid", keeper.pid},
                                        {"start_time", keeper.start_time}};
-  auto file = io::write_locked_file(
+  auto file = os::write_locked_file(
       path, json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   if (!file) return file.error();
   (void)file->release();  // The end of the process closes it.
@@ -49,7 +49,7 @@ Status write_keeper(const std::string& path, Keeper keeper) {
 }
 
 std::optional<Keeper> read_keeper(const std::string& path) {
-  const auto text = io::read_file(path);
+  const auto text = os::read_file(path);
   if (!text) return std::nullopt;
   const auto json = nlohmann::json::parse(*text, nullptr, false);
   if (!json.is_object()) return std::nullopt;
@@ -74,29 +74,18 @@ std::optional<Keeper> read_keeper(const std::string& path) {
 
 // By the lock also one of another PID namespace, whose number means somebody else here.
 bool alive(const std::string& path, const Keeper& keeper) {
-  return (keeper.pid > 0 && io::same_process_alive(keeper.pid, keeper.start_time)) ||
-         io::is_locked(path);
+  return (keeper.pid > 0 && os::same_process_alive(keeper.pid, keeper.start_time)) ||
+         os::is_locked(path);
 }
 
 // The first process of another container has the number of that of ours.
 bool is_this_process(const Keeper& keeper) {
-  return keeper.pid == ::getpid() && keeper.start_time == io::start_time(keeper.pid);
-}
-
-std::vector<std::string> names_in(const std::string& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    names.push_back(entry->path().filename());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
+  return keeper.pid == ::getpid() && keeper.start_time == os::start_time(keeper.pid);
 }
 
 // A job that begins just now has a folder before it has anything else.
 bool is_starting(const std::string& directory) {
-  for (const auto& name : names_in(directory)) {
+  for (const auto& name : os::names_in(directory)) {
     if (name == kSchedulerFile || name.starts_with(kAgentPrefix)) return false;
   }
   std::error_code error;
@@ -107,7 +96,7 @@ bool is_starting(const std::string& directory) {
 // The agents of the job that live, but for this process.
 std::vector<Keeper> other_agents(const std::string& directory) {
   std::vector<Keeper> agents;
-  for (const auto& name : names_in(directory)) {
+  for (const auto& name : os::names_in(directory)) {
     if (!name.starts_with(kAgentPrefix)) continue;
     const std::string path = cat(directory, '/', name);
     const auto keeper = read_keeper(path);
@@ -116,12 +105,12 @@ std::vector<Keeper> other_agents(const std::string& directory) {
   return agents;
 }
 
-// The runtime folders of this user's jobs, where io::runtime_directory() puts them.
+// The runtime folders of this user's jobs, where os::runtime_directory() puts them.
 std::vector<std::string> job_directories() {
   std::vector<std::string> directories;
   for (const char* base : {"/dev/shm", "/tmp"}) {
     const std::string mine = cat(base, "/holdfast-", ::geteuid());
-    for (const auto& name : names_in(mine)) directories.push_back(cat(mine, '/', name));
+    for (const auto& name : os::names_in(mine)) directories.push_back(cat(mine, '/', name));
   }
   return directories;
 }
@@ -164,14 +153,14 @@ Status check_alone(const Keeper& keeper) {
 // The paths that a process has mapped or open.
 std::set<std::string> files_of(const std::string& process) {
   std::set<std::string> files;
-  if (const auto maps = io::read_file(process + "/maps")) {
+  if (const auto maps = os::read_file(process + "/maps")) {
     for (std::size_t slash = maps->find('/'); slash != std::string::npos;) {
       const std::size_t end = std::min(maps->find('\n', slash), maps->size());
       files.insert(maps->substr(slash, end - slash));
       slash = maps->find('/', end);
     }
   }
-  for (const auto& fd : names_in(process + "/fd")) {
+  for (const auto& fd : os::names_in(process + "/fd")) {
     std::error_code error;
     files.insert(fs::read_symlink(cat(process, "/fd/", fd), error));
   }
@@ -181,7 +170,7 @@ std::set<std::string> files_of(const std::string& process) {
 // Whether an agent of the job with this folder started the process, or one that started it: only an
 // agent gives out lifelines.
 bool was_started_for(const std::string& directory, const std::string& process) {
-  const auto environment = io::read_file(process + "/environ");
+  const auto environment = os::read_file(process + "/environ");
   if (!environment) return false;
   const std::string mark = cat("HOLDFAST_LIFELINE=", directory, "/lifeline-");
   return environment->starts_with(mark) ||
@@ -191,23 +180,21 @@ bool was_started_for(const std::string& directory, const std::string& process) {
 // One of another PID namespace (a container) has an agent whose number means somebody else here, or
 // nobody.
 bool has_our_numbers(pid_t pid) {
-  const auto theirs = io::pid_namespace(pid);
-  return theirs && theirs == io::pid_namespace();
+  const auto theirs = os::pid_namespace(pid);
+  return theirs && theirs == os::pid_namespace();
 }
 
 void find_processes(std::vector<FoundJob>& jobs) {
-  for (const auto& name : names_in("/proc")) {
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    const pid_t pid = static_cast<pid_t>(std::stol(name));
+  for (const pid_t pid : os::numbers_in("/proc")) {
     if (pid == ::getpid()) continue;
-    const std::string process = "/proc/" + name;
+    const std::string process = cat("/proc/", pid);
     const auto files = files_of(process);
     for (auto& job : jobs) {
       const std::string beneath = job.directory + "/";
       const auto first = files.lower_bound(beneath);
       const bool uses = first != files.end() && first->starts_with(beneath);
       const bool started = !job.agent_alive && !job.starting &&
-                           was_started_for(job.directory, process) && !io::is_exiting(pid);
+                           was_started_for(job.directory, process) && !os::is_exiting(pid);
       if (started && has_our_numbers(pid)) {
         job.orphans.push_back(pid);
         if (job.scheduler && job.scheduler->pid == pid) job.scheduler_alive = false;
@@ -245,7 +232,7 @@ Status check_log_folder(Keeper keeper) {
 
 Status write_agent_file(const std::string& directory, Keeper keeper) {
   // Of two that come at once one sees the other.
-  const io::Fd turn = io::lock_folder(fs::path(directory).parent_path());
+  const os::Fd turn = os::lock_folder(fs::path(directory).parent_path());
   fill_in_log_folder(keeper);
   if (auto alone = check_alone(keeper); !alone) return alone;
   return write_keeper(cat(directory, '/', kAgentPrefix, ::getpid(), ".json"), std::move(keeper));
@@ -258,7 +245,7 @@ void remove_unused(const std::string& directory) {
 Result<bool> remove_job_files(const std::string& directory) {
   ::unlink(cat(directory, '/', kAgentPrefix, ::getpid(), ".json").c_str());
   if (!other_agents(directory).empty()) return false;
-  const auto removed = io::remove_tree(directory, fs::path(directory).parent_path());
+  const auto removed = os::remove_tree(directory, fs::path(directory).parent_path());
   if (!removed) return removed.error();
   // The user's folder, if that was its last job; of use to nobody else.
   ::rmdir(fs::path(directory).parent_path().c_str());
@@ -278,13 +265,13 @@ std::vector<pid_t> end_orphans(const FoundJob& job) {
   std::vector<pid_t> left = job.orphans;
   for (const pid_t pid : left) {
     // By a descriptor: the number could be another's by now.
-    const io::Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    const os::Fd pidfd = os::open_process(pid);
     if (pidfd && was_started_for(job.directory, cat("/proc/", pid))) {
-      (void)io::send_signal(pidfd.get(), SIGKILL);
+      (void)os::send_signal(pidfd.get(), SIGKILL);
     }
   }
   const Instant until = io::Loop::now() + std::chrono::seconds(5);
-  while (std::erase_if(left, io::is_exiting), !left.empty() && io::Loop::now() < until) {
+  while (std::erase_if(left, os::is_exiting), !left.empty() && io::Loop::now() < until) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   return left;
@@ -316,7 +303,7 @@ Result<std::string> query_status(const std::string& host, std::uint16_t port,
   connection.reset();
   return answer;
 } catch (const std::system_error& error) {  // A descriptor that can not be had.
-  return io::no_task("can not ask the scheduler", error.code().value());
+  return os::no_task("can not ask the scheduler", error.code().value());
 }
 
 }  // namespace holdfast::runtime

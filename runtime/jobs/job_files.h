@@ -25,7 +25,7 @@ struct Keeper {
   std::uint64_t log_device = 0;
   std::uint64_t log_inode = 0;
   pid_t pid = 0;
-  std::uint64_t start_time = 0;  // With the pid it names one process (io/process.h).
+  std::uint64_t start_time = 0;  // With the pid it names one process (os/process.h).
 };
 
 // Fails if another agent uses this log folder, and names it. Agents of the same job with other node

@@ -12,9 +12,11 @@
 #include <thread>
 
 #include "base/text.h"
-#include "io/files.h"
 #include "io/loop.h"
-#include "io/process.h"
+#include "os/files.h"
+#include "os/host.h"
+#include "os/process.h"
+#include "os/spawn.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -28,20 +30,20 @@ FoundJob find(const std::string& name) {
 
 TEST(FoundJob, TakesNobodyOfAnotherPidNamespaceForAnOrphan) {
   const std::string name = cat("job-files-test-", ::getpid());
-  const auto directory = io::runtime_directory(name);
+  const auto directory = os::runtime_directory(name);
   ASSERT_TRUE(directory) << directory.error().what;
   // An agent that does not live: of our number, begun at another time.
-  ASSERT_TRUE(io::write_file_atomically(cat(*directory, "/agent-1.json"),
+  ASSERT_TRUE(os::write_file_atomically(cat(*directory, "/agent-1.json"),
                                         R"({"job": "x", "pid": 1, "start_time": 1})"));
-  io::SpawnOptions options;
+  os::SpawnOptions options;
   options.environment = {cat("HOLDFAST_LIFELINE=", *directory, "/lifeline-1-1")};
   // The outer sh stays in our namespace, the inner one is the first process of another.
   options.argv = {"/bin/sh", "-c", "unshare -Urpf sh -c 'sleep 1000; :'; sleep 1000"};
-  const auto child = io::spawn(options);
+  const auto child = os::spawn(options);
   ASSERT_TRUE(child) << child.error().what;
   const auto strange = [](pid_t pid) {
-    const auto theirs = io::pid_namespace(pid);
-    return theirs && theirs != io::pid_namespace();
+    const auto theirs = os::pid_namespace(pid);
+    return theirs && theirs != os::pid_namespace();
   };
   FoundJob job;
   const auto there = [&] {
@@ -56,38 +58,38 @@ TEST(FoundJob, TakesNobodyOfAnotherPidNamespaceForAnOrphan) {
   EXPECT_EQ(std::ranges::count(job.orphans, child->pid), 1);
   EXPECT_FALSE(std::ranges::any_of(job.orphans, strange));
   EXPECT_EQ(std::ranges::any_of(job.users, strange), found);
-  (void)io::signal_group(child->pid, SIGKILL);
-  (void)io::wait_for(child->pidfd.get());
-  EXPECT_TRUE(io::remove_tree(*directory, directory->substr(0, directory->rfind('/'))));
+  (void)os::signal_group(child->pid, SIGKILL);
+  (void)os::wait_for(child->pidfd.get());
+  EXPECT_TRUE(os::remove_tree(*directory, directory->substr(0, directory->rfind('/'))));
   if (!found) GTEST_SKIP() << "no PID namespace can be made here";
 }
 
 // Containers that share /dev/shm: the numbers of the others' processes mean nothing here.
 TEST(FoundJob, KnowsByALockThatOneOfAnotherPidNamespaceLives) {
   const std::string name = cat("job-files-lock-test-", ::getpid());
-  const auto directory = io::runtime_directory(name);
+  const auto directory = os::runtime_directory(name);
   ASSERT_TRUE(directory) << directory.error().what;
   // As of the agent of another namespace, whose number is here that of somebody else: ours.
   const std::string file = *directory + "/agent-1.json";
-  ASSERT_TRUE(io::write_file_atomically(
+  ASSERT_TRUE(os::write_file_atomically(
       file, cat(R"({"job": "x", "port": 1, "start_time": 1, "pid": )", ::getpid(), '}')));
   EXPECT_FALSE(find(name).agent_alive);
   {
-    const io::Fd lock = io::lock_file(file);
+    const os::Fd lock = os::lock_file(file);
     ASSERT_TRUE(lock);
     EXPECT_TRUE(find(name).agent_alive);
     EXPECT_TRUE(find(name).master_alive);
   }
   EXPECT_FALSE(find(name).agent_alive);
   ASSERT_TRUE(write_agent_file(*directory, {.job = name}));
-  EXPECT_TRUE(io::is_locked(cat(*directory, "/agent-", ::getpid(), ".json")));
-  EXPECT_TRUE(io::remove_tree(*directory, directory->substr(0, directory->rfind('/'))));
+  EXPECT_TRUE(os::is_locked(cat(*directory, "/agent-", ::getpid(), ".json")));
+  EXPECT_TRUE(os::remove_tree(*directory, directory->substr(0, directory->rfind('/'))));
 }
 
 // Who looks whether a job lives (holdfast status, clean) must not keep it from being seen.
 TEST(FoundJob, IsLockedWhoeverLooksAtItAsItBegins) {
   const std::string name = cat("job-files-look-test-", ::getpid());
-  const auto directory = io::runtime_directory(name);
+  const auto directory = os::runtime_directory(name);
   ASSERT_TRUE(directory) << directory.error().what;
   const std::string file = cat(*directory, "/agent-", ::getpid(), ".json");
   ASSERT_TRUE(write_agent_file(*directory, {.job = name}));
@@ -95,39 +97,39 @@ TEST(FoundJob, IsLockedWhoeverLooksAtItAsItBegins) {
   std::atomic<int> looks = 0;
   std::atomic<int> found_free = 0;
   std::thread other([&] {
-    for (; !over; ++looks) found_free += io::is_locked(file) ? 0 : 1;
+    for (; !over; ++looks) found_free += os::is_locked(file) ? 0 : 1;
   });
   for (int i = 0; i < 500; ++i) {
     const int before = looks;
     while (looks == before) std::this_thread::yield();
     EXPECT_TRUE(write_agent_file(*directory, {.job = name}));
-    EXPECT_TRUE(io::is_locked(file));
+    EXPECT_TRUE(os::is_locked(file));
   }
   over = true;
   other.join();
   EXPECT_EQ(found_free, 0);
-  EXPECT_TRUE(io::remove_tree(*directory, directory->substr(0, directory->rfind('/'))));
+  EXPECT_TRUE(os::remove_tree(*directory, directory->substr(0, directory->rfind('/'))));
 }
 
 // Containers that share /dev/shm have each a folder of that name, or one folder by two names.
 TEST(LogFolder, IsKnownByItsNumbersAndNotByItsName) {
   const std::string name = cat("job-files-logs-test-", ::getpid());
-  const auto directory = io::runtime_directory(name);
+  const auto directory = os::runtime_directory(name);
   ASSERT_TRUE(directory) << directory.error().what;
   struct stat folder {};
   ASSERT_EQ(::stat(directory->c_str(), &folder), 0);
   const std::string file = *directory + "/agent-1.json";
   const auto refused = [&](const std::string& log_dir, std::uint64_t inode) {
-    EXPECT_TRUE(io::write_file_atomically(
+    EXPECT_TRUE(os::write_file_atomically(
         file, cat(R"({"job": "x", "pid": 1, "start_time": 1, "log_dir": ")", log_dir,
                   R"(", "log_device": )", folder.st_dev, R"(, "log_inode": )", inode, '}')));
-    const io::Fd lock = io::lock_file(file);
+    const os::Fd lock = os::lock_file(file);
     EXPECT_TRUE(lock);
     return !check_log_folder({.job = name, .log_dir = *directory});
   };
   EXPECT_FALSE(refused(*directory, folder.st_ino + 1));
   EXPECT_TRUE(refused("/its/name/elsewhere", folder.st_ino));
-  EXPECT_TRUE(io::remove_tree(*directory, directory->substr(0, directory->rfind('/'))));
+  EXPECT_TRUE(os::remove_tree(*directory, directory->substr(0, directory->rfind('/'))));
 }
 
 }  // namespace

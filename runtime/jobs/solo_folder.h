@@ -10,7 +10,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "io/fd.h"
+#include "os/fd.h"
 
 namespace holdfast::runtime {
 
@@ -32,7 +32,7 @@ class SoloFolder {
 
  private:
   std::string path_;
-  io::Fd lock_;
+  os::Fd lock_;
   pid_t owner_ = 0;
 };
 

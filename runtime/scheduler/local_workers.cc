@@ -4,18 +4,19 @@
 #include <sstream>
 
 #include "base/text.h"
-#include "io/files.h"
+#include "os/files.h"
+#include "os/host.h"
 
 namespace holdfast::runtime {
 
 LocalWorkers::LocalWorkers(const std::string& directory) : path_(directory + "/workers-by-hand") {}
 
 std::vector<LocalWorker> LocalWorkers::load() {
-  const auto text = io::read_file(path_);
+  const auto text = os::read_file(path_);
   if (!text) return {};
   std::istringstream lines(*text);
   std::string line;
-  if (!std::getline(lines, line) || line != io::shared_memory_name()) return {};
+  if (!std::getline(lines, line) || line != os::shared_memory_name()) return {};
   std::vector<LocalWorker> found;
   while (std::getline(lines, line)) {
     LocalWorker worker;
@@ -41,11 +42,11 @@ Status LocalWorkers::remove(Incarnation incarnation) {
 }
 
 Status LocalWorkers::write() const {
-  std::string text = io::shared_memory_name() + "\n";
+  std::string text = os::shared_memory_name() + "\n";
   for (const auto& [incarnation, worker] : workers_) {
     text += cat(incarnation, ' ', worker.pid, ' ', worker.start_time, ' ', worker.node_id, '\n');
   }
-  return io::write_file_atomically(path_, text);
+  return os::write_file_atomically(path_, text);
 }
 
 }  // namespace holdfast::runtime

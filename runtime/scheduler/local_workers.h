@@ -18,7 +18,7 @@ struct LocalWorker {
   std::string node_id;
   Incarnation incarnation = 0;
   pid_t pid = 0;
-  std::uint64_t start_time = 0;  // With the pid it names one process (io/process.h).
+  std::uint64_t start_time = 0;  // With the pid it names one process (os/process.h).
 };
 
 class LocalWorkers {

@@ -8,8 +8,9 @@
 #include <utility>
 
 #include "base/text.h"
-#include "io/errors.h"
-#include "io/files.h"
+#include "os/errors.h"
+#include "os/files.h"
+#include "os/host.h"
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/job_files.h"
 #include "runtime/jobs/random_bits.h"

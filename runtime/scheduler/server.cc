@@ -11,11 +11,12 @@
 #include <utility>
 
 #include "base/text.h"
-#include "io/errors.h"
-#include "io/fd.h"
-#include "io/files.h"
-#include "io/process.h"
-#include "io/slice.h"
+#include "os/errors.h"
+#include "os/fd.h"
+#include "os/files.h"
+#include "os/host.h"
+#include "os/process.h"
+#include "os/slice.h"
 #include "runtime/jobs/job_files.h"
 #include "runtime/scheduler/log.h"
 #include "runtime/scheduler/status.h"

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,10 +11,10 @@
 #include <optional>
 
 #include "base/text.h"
-#include "io/errors.h"
-#include "io/fd.h"
 #include "io/loop.h"
-#include "io/process.h"
+#include "os/errors.h"
+#include "os/fd.h"
+#include "os/process.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -24,8 +23,8 @@ struct Owner {
   pid_t pid = 0;
   std::uint64_t start_time = 0;
   [[nodiscard]] bool may_write() const {
-    return pid > 0 && pid != ::getpid() && io::same_process_alive(pid, start_time) &&
-           !io::is_exiting(pid);
+    return pid > 0 && pid != ::getpid() && os::same_process_alive(pid, start_time) &&
+           !os::is_exiting(pid);
   }
 };
 
@@ -39,18 +38,18 @@ Owner read_owner(int fd) {
 }
 
 Status write_owner(int fd, const std::string& path) {
-  const auto start_time = io::start_time(::getpid());
+  const auto start_time = os::start_time(::getpid());
   if (!start_time) return Error{Blame::kWorld, "cannot read /proc/self/stat: is /proc mounted?"};
   const std::string text = cat(::getpid(), ' ', *start_time, '\n');
   if (::ftruncate(fd, 0) == 0 && ::pwrite(fd, text.data(), text.size(), 0) > 0) return {};
-  return io::system_error(cat("cannot write ", path), errno);
+  return os::system_error(cat("cannot write ", path), errno);
 }
 
 // By a descriptor: the number could be another's by now.
 void end_if_stopped(const Owner& owner) {
-  const io::Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, owner.pid, 0)));
-  if (!pidfd || !owner.may_write() || !io::is_stopped(owner.pid)) return;
-  if (!io::send_signal(pidfd.get(), SIGKILL)) return;
+  const os::Fd pidfd = os::open_process(owner.pid);
+  if (!pidfd || !owner.may_write() || !os::is_stopped(owner.pid)) return;
+  if (!os::send_signal(pidfd.get(), SIGKILL)) return;
   std::fprintf(stderr, "holdfast: ended process %d, which was stopped and had this place before\n",
                owner.pid);
 }
@@ -67,14 +66,14 @@ Error too_late(const Owner& owner, bool locked, const std::string& file) {
 Status take_ownership(const std::string& path, const std::function<Status()>& pause,
                       Duration patience) {
   const std::string file = path + ".owner";
-  const io::Fd fd(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!fd) return io::system_error(cat("cannot open ", file), errno);
+  const os::Fd fd(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!fd) return os::system_error(cat("cannot open ", file), errno);
   const Instant until = io::Loop::now() + patience;
   for (;;) {
     // Held for a look and a write only, but its holder may be stopped just then.
     const bool locked = ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
     if (!locked && errno != EWOULDBLOCK && errno != EINTR) {
-      return io::system_error(cat("cannot lock ", file), errno);
+      return os::system_error(cat("cannot lock ", file), errno);
     }
     const Owner owner = read_owner(fd.get());
     if (locked) {

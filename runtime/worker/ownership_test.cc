@@ -13,8 +13,9 @@
 #include <thread>
 
 #include "base/text.h"
-#include "io/fd.h"
-#include "io/process.h"
+#include "os/fd.h"
+#include "os/process.h"
+#include "os/spawn.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -38,7 +39,7 @@ class Ownership : public testing::Test {
 };
 
 TEST_F(Ownership, IsNotWaitedForBeyondThePatienceWhereTheFileStaysLocked) {
-  const io::Fd holder(::open(owner_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  const os::Fd holder(::open(owner_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   ASSERT_EQ(::flock(holder.get(), LOCK_EX), 0);
   const auto taken = take(20ms);
   ASSERT_FALSE(taken);
@@ -48,17 +49,17 @@ TEST_F(Ownership, IsNotWaitedForBeyondThePatienceWhereTheFileStaysLocked) {
 }
 
 TEST_F(Ownership, PassesOnOnlyWhenTheOwnerIsDead) {
-  io::SpawnOptions options;
+  os::SpawnOptions options;
   options.argv = {"/bin/sleep", "1000"};
-  const auto child = io::spawn(options);
+  const auto child = os::spawn(options);
   ASSERT_TRUE(child) << child.error().what;
-  std::ofstream(owner_) << child->pid << ' ' << io::start_time(child->pid).value_or(0) << '\n';
+  std::ofstream(owner_) << child->pid << ' ' << os::start_time(child->pid).value_or(0) << '\n';
   const auto taken = take(20ms);
   ASSERT_FALSE(taken);
   EXPECT_NE(taken.error().what.find(cat("kill -9 ", child->pid)), std::string::npos);
-  ASSERT_TRUE(io::send_signal(child->pidfd.get(), SIGSTOP));
+  ASSERT_TRUE(os::send_signal(child->pidfd.get(), SIGSTOP));
   EXPECT_TRUE(take(60s)) << "a stopped one is ended";
-  EXPECT_EQ(*io::wait_for(child->pidfd.get()), (io::Exit{0, SIGKILL}));
+  EXPECT_EQ(*os::wait_for(child->pidfd.get()), (os::Exit{0, SIGKILL}));
 }
 
 }  // namespace

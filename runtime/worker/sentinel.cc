@@ -6,8 +6,8 @@
 #include <system_error>
 #include <utility>
 
-#include "io/errors.h"
-#include "io/slice.h"
+#include "os/errors.h"
+#include "os/slice.h"
 #include "runtime/jobs/given_paths.h"
 
 namespace holdfast::runtime {
@@ -28,7 +28,7 @@ Result<std::unique_ptr<Sentinel>> Sentinel::start(const config::Settings& settin
     error_number = error.code().value();
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (error_number != 0) return io::no_task("cannot make a thread", error_number);
+  if (error_number != 0) return os::no_task("cannot make a thread", error_number);
   sentinel->phase_.wait(Phase::kStarting);
   if (!sentinel->held_) return sentinel->held_.error();
   return sentinel;
@@ -51,7 +51,7 @@ void Sentinel::note(Version version) const {
 }
 
 void Sentinel::take_short_slice() const {
-  (void)io::take_short_slice(thread_id_);
+  (void)os::take_short_slice(thread_id_);
 }
 
 Sentinel::~Sentinel() {

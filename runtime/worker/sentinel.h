@@ -12,10 +12,10 @@
 #include <memory>
 #include <thread>
 
-#include "arena/lifeline.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "config/settings.h"
+#include "os/lifeline.h"
 
 namespace holdfast::runtime {
 
@@ -42,7 +42,7 @@ class Sentinel {
   // Of the thread's, until kHolding.
   Status held_;
   pid_t thread_id_ = 0;
-  const arena::Lifeline* lifeline_ = nullptr;  // There until kOver.
+  const os::Lifeline* lifeline_ = nullptr;  // There until kOver.
   // No condition variable: in a forked child its destructor would wait for the thread for ever.
   std::atomic<Phase> phase_ = Phase::kStarting;
   std::thread thread_;

@@ -15,9 +15,10 @@
 #include <string>
 #include <thread>
 
-#include "arena/lifeline.h"
 #include "base/text.h"
-#include "io/process.h"
+#include "os/lifeline.h"
+#include "os/process.h"
+#include "os/spawn.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -28,16 +29,16 @@ struct Place {
   Place() {
     std::filesystem::create_directories(folder);
     settings.lifeline = folder + "/lifeline";
-    if (!arena::prepare_lifeline(settings.lifeline)) std::abort();
+    if (!os::prepare_lifeline(settings.lifeline)) std::abort();
   }
   ~Place() { std::filesystem::remove_all(folder); }
 };
 
-arena::Ending ending_of(const Place& place) {
+os::Ending ending_of(const Place& place) {
   const std::atomic<bool> never = false;
-  const auto ending = arena::wait_for_death(place.settings.lifeline, never);
+  const auto ending = os::wait_for_death(place.settings.lifeline, never);
   EXPECT_TRUE(ending);
-  return ending ? *ending : arena::Ending::kCancelled;
+  return ending ? *ending : os::Ending::kCancelled;
 }
 
 void stay_on(int core) {
@@ -83,8 +84,8 @@ TEST(Sentinel, TellsOfADeathBeforeTheTrainingThreadGetsAProcessorToDieOn) {
     });
     while (!runs) std::this_thread::yield();  // Until then the child has the core for itself.
     ::kill(child, SIGKILL);
-    EXPECT_EQ(ending_of(place), arena::Ending::kDied);
-    earlier = !io::is_exiting(child);
+    EXPECT_EQ(ending_of(place), os::Ending::kDied);
+    earlier = !os::is_exiting(child);
     over = true;
     busy.join();
     EXPECT_EQ(::waitpid(child, nullptr, 0), child);
@@ -97,7 +98,7 @@ TEST(Sentinel, LetsGoInGoodOrderAndNotForAForkedChild) {
   {
     const auto sentinel = Sentinel::start(place.settings);
     ASSERT_TRUE(sentinel) << sentinel.error().what;
-    EXPECT_EQ(arena::lifeline_holder(place.settings.lifeline), ::getpid());
+    EXPECT_EQ(os::lifeline_holder(place.settings.lifeline), ::getpid());
     const pid_t child = ::fork();
     if (child == 0) {
       (*sentinel)->~Sentinel();
@@ -107,14 +108,13 @@ TEST(Sentinel, LetsGoInGoodOrderAndNotForAForkedChild) {
     EXPECT_EQ(::waitpid(child, &status, 0), child);
     EXPECT_EQ(status, 0);
     std::atomic<bool> cancel = false;
-    auto ending = std::async(std::launch::async, [&] {
-      return *arena::wait_for_death(place.settings.lifeline, cancel);
-    });
+    auto ending = std::async(std::launch::async,
+                             [&] { return *os::wait_for_death(place.settings.lifeline, cancel); });
     EXPECT_EQ(ending.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
     cancel = true;
-    EXPECT_EQ(ending.get(), arena::Ending::kCancelled) << "the parent still holds it";
+    EXPECT_EQ(ending.get(), os::Ending::kCancelled) << "the parent still holds it";
   }
-  EXPECT_EQ(ending_of(place), arena::Ending::kReleased);
+  EXPECT_EQ(ending_of(place), os::Ending::kReleased);
 }
 
 TEST(Sentinel, SaysWhyItCanNotHold) {

@@ -14,7 +14,7 @@
 #include "base/assert.h"
 #include "base/text.h"
 #include "io/loop.h"
-#include "io/slice.h"
+#include "os/slice.h"
 #include "runtime/worker/ownership.h"
 
 namespace holdfast::runtime {

@@ -24,8 +24,9 @@
 
 #include "base/prng.h"
 #include "base/text.h"
-#include "io/files.h"
-#include "io/process.h"
+#include "os/files.h"
+#include "os/process.h"
+#include "os/spawn.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -48,7 +49,7 @@ std::uint64_t seed() {
 }
 
 std::uint16_t free_port() {
-  const io::Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const os::Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -79,7 +80,7 @@ class ToyJob {
     name_ = cat("session-test-", ::getpid(), "-", ++number);
     folder_ = fs::temp_directory_path() / name_;
     fs::create_directories(folder_ / "out");
-    io::SpawnOptions options;
+    os::SpawnOptions options;
     options.argv = {MSRUN,
                     cat("--worker_num=", workers),
                     cat("--local_worker_num=", workers),
@@ -103,7 +104,7 @@ class ToyJob {
     options.environment.push_back(cat("HOLDFAST_JOB=", name_));
     options.environment.push_back(cat("HOLDFAST_TRACE=", (folder_ / "trace").string()));
     options.output = folder_ / "msrun.txt";
-    auto child = io::spawn(options);
+    auto child = os::spawn(options);
     EXPECT_TRUE(child) << child.error().what;
     child_ = *std::move(child);
   }
@@ -111,7 +112,7 @@ class ToyJob {
   ~ToyJob() {
     if (!ended_) {
       ::kill(child_.pid, SIGKILL);
-      (void)io::wait_for(child_.pidfd.get());
+      (void)os::wait_for(child_.pidfd.get());
     }
     fs::remove_all(folder_);
   }
@@ -139,7 +140,7 @@ class ToyJob {
     for (const auto& [path, text] : traces(part == kScheduler ? "scheduler-" : "worker-")) {
       if (part != kScheduler && last_number(text, "\"rank\":") != part) continue;
       const auto pid = static_cast<pid_t>(*last_number(path, "-"));
-      const auto stat = io::read_file(cat("/proc/", pid, "/stat"));
+      const auto stat = os::read_file(cat("/proc/", pid, "/stat"));
       if (stat && stat->find(") Z") == std::string::npos) return pid;
     }
     return 0;
@@ -165,12 +166,12 @@ class ToyJob {
 
   // What the ranks wrote at the end.
   Files result() {
-    const auto exit = io::wait_for(child_.pidfd.get());
+    const auto exit = os::wait_for(child_.pidfd.get());
     ended_ = true;
-    EXPECT_TRUE(exit && exit->shell_code() == 0) << *io::read_file(folder_ / "msrun.txt");
+    EXPECT_TRUE(exit && exit->shell_code() == 0) << *os::read_file(folder_ / "msrun.txt");
     Files files;
     for (const auto& entry : fs::directory_iterator(folder_ / "out")) {
-      files[entry.path().filename()] = *io::read_file(entry.path());
+      files[entry.path().filename()] = *os::read_file(entry.path());
     }
     return files;
   }
@@ -182,14 +183,14 @@ class ToyJob {
     std::error_code error;
     for (const auto& entry : fs::directory_iterator(folder_ / "trace", error)) {
       if (!entry.path().filename().string().starts_with(role)) continue;
-      if (auto text = io::read_file(entry.path())) found[entry.path().stem()] = *std::move(text);
+      if (auto text = os::read_file(entry.path())) found[entry.path().stem()] = *std::move(text);
     }
     return found;
   }
 
   std::string name_;
   fs::path folder_;
-  io::Child child_;
+  os::Child child_;
   bool ended_ = false;
 };
 
@@ -297,12 +298,12 @@ TEST(Session, ARankThatWaitsForOthersCountsAsParkedBeforeItRunsAgain) {
   const pid_t held = job.pid_of(1);
   ASSERT_TRUE(waiting != 0 && held != 0);
   const std::string call_path = cat("/proc/", waiting, "/task/", waiting, "/syscall");
-  if (!io::read_file(call_path)) GTEST_SKIP() << "no process may be looked into here";
+  if (!os::read_file(call_path)) GTEST_SKIP() << "no process may be looked into here";
   Held second(held);
   if (!second) GTEST_SKIP() << "no process may trace another one here";
   int looks = 0;  // On end that found it asleep there.
   ASSERT_TRUE(comes([&] {
-    const auto call = io::read_file(call_path);
+    const auto call = os::read_file(call_path);
     looks = call && std::atol(call->c_str()) == SYS_futex ? looks + 1 : 0;
     return looks > 20;
   }));

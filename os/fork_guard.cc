@@ -1,4 +1,4 @@
-#include "io/fork_guard.h"
+#include "os/fork_guard.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -10,7 +10,7 @@
 
 #include "base/assert.h"
 
-namespace holdfast::io {
+namespace holdfast::os {
 namespace {
 
 // One bit per descriptor. Plain static memory, since only async-signal-safe calls are allowed in
@@ -66,4 +66,4 @@ void unguard(int fd) {
   guarded.at(index / 64) &= ~(std::uint64_t{1} << (index % 64));
 }
 
-}  // namespace holdfast::io
+}  // namespace holdfast::os

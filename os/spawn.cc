@@ -1,26 +1,27 @@
-// spawn(): makes a child process of exactly what it was asked for.
+#include "os/spawn.h"
+
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <optional>
 
 #include "base/assert.h"
 #include "base/text.h"
-#include "io/errors.h"
-#include "io/process.h"
-#include "io/slice.h"
+#include "os/errors.h"
+#include "os/process.h"
+#include "os/slice.h"
 
-namespace holdfast::io {
+namespace holdfast::os {
 namespace {
 
 enum class Stage : int { kFolder, kDescriptors, kPriority, kProgram };
@@ -169,6 +170,22 @@ void stop_ignoring_children() {
   ::sigaction(SIGCHLD, &action, nullptr);
 }
 
+// Where someone else has reaped the child, nobody knows any more.
+constexpr Exit kUnknown{255, 0};
+
+// Nothing while it still runs, unless `flags` say to wait.
+std::optional<Exit> reap(int pidfd, int flags) {
+  siginfo_t info{};
+  int result = 0;
+  do {
+    result = ::waitid(P_PIDFD, static_cast<id_t>(pidfd), &info, WEXITED | flags);
+  } while (result != 0 && errno == EINTR);
+  if (result != 0) return kUnknown;
+  if (info.si_pid == 0) return std::nullopt;
+  if (info.si_code == CLD_EXITED) return Exit{info.si_status, 0};
+  return Exit{0, info.si_status};
+}
+
 }  // namespace
 
 Result<Child> spawn(const SpawnOptions& options) {
@@ -212,8 +229,7 @@ Result<Child> spawn(const SpawnOptions& options) {
   Child child;
   child.pid = start(plan);
   if (child.pid < 0) return no_task(cat("cannot start ", options.argv.front()), errno);
-  // glibc 2.36 declares pidfd_open() without extern "C".
-  child.pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, child.pid, 0)));
+  child.pidfd = open_process(child.pid);
   const int no_pidfd = child.pidfd ? 0 : errno;
   copies.clear();
   writing.reset();
@@ -229,4 +245,25 @@ Result<Child> spawn(const SpawnOptions& options) {
   return explain(options, *trouble);
 }
 
-}  // namespace holdfast::io
+std::string describe(const Exit& exit) {
+  if (exit.signal == 0) return cat("exited with code ", exit.code);
+  const char* name = ::sigabbrev_np(exit.signal);
+  if (name == nullptr) return cat("was killed by signal ", exit.signal);
+  // A limit that the user has met ends a process without a word of its own.
+  const char* why = exit.signal == SIGXFSZ   ? ": a file grew beyond the limit of `ulimit -f`"
+                    : exit.signal == SIGXCPU ? ": its processor time met the limit of `ulimit -t`"
+                                             : "";
+  return cat("was killed by signal ", exit.signal, " (SIG", name, why, ")");
+}
+
+std::optional<Exit> ended(int pidfd) {
+  return reap(pidfd, WNOHANG);
+}
+
+Result<Exit> wait_for(int pidfd) {
+  const auto exit = reap(pidfd, 0);
+  HF_ASSERT(exit.has_value());
+  return *exit;
+}
+
+}  // namespace holdfast::os

@@ -7,7 +7,7 @@
 
 #include "base/ids.h"
 
-namespace holdfast::arena {
+namespace holdfast::os {
 
 enum class Locked : std::uint8_t {
   kFree,      // It was free, or its holder let go.
@@ -21,4 +21,4 @@ void init_robust(pthread_mutex_t& mutex);
 // Requires: locked by this thread.
 void unlock_robust(pthread_mutex_t& mutex);
 
-}  // namespace holdfast::arena
+}  // namespace holdfast::os

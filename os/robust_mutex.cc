@@ -1,5 +1,4 @@
-// A mutex in shared memory that tells whether its last holder died.
-#include "arena/robust.h"
+#include "os/robust_mutex.h"
 
 #include <cerrno>
 #include <ctime>
@@ -10,7 +9,7 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-namespace holdfast::arena {
+namespace holdfast::os {
 namespace {
 
 // GCC 12's ThreadSanitizer sees pthread_mutex_unlock but not pthread_mutex_clocklock.
@@ -55,4 +54,4 @@ void unlock_robust(pthread_mutex_t& mutex) {
   HF_ASSERT(pthread_mutex_unlock(&mutex) == 0);
 }
 
-}  // namespace holdfast::arena
+}  // namespace holdfast::os

@@ -1,4 +1,4 @@
-#include "io/files.h"
+#include "os/files.h"
 
 #include <sched.h>
 #include <sys/mount.h>
@@ -12,9 +12,10 @@
 #include <thread>
 
 #include "base/text.h"
-#include "io/testing.h"
+#include "os/host.h"
+#include "os/testing.h"
 
-namespace holdfast::io {
+namespace holdfast::os {
 namespace {
 
 namespace fs = std::filesystem;
@@ -156,4 +157,4 @@ TEST(Files, KnowsThisHostsName) {
 }
 
 }  // namespace
-}  // namespace holdfast::io
+}  // namespace holdfast::os

@@ -20,7 +20,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 
-namespace holdfast::arena {
+namespace holdfast::os {
 
 // Puts an unheld lifeline at `path` (0600), in place of what was there. The agent's part, before
 // it starts the worker, so that the watcher can not mistake a predecessor's lifeline for the new
@@ -62,4 +62,4 @@ enum class Ending : std::uint8_t { kDied, kReleased, kCancelled };
 [[nodiscard]] Result<Ending> wait_for_death(const std::string& path,
                                             const std::atomic<bool>& cancel);
 
-}  // namespace holdfast::arena
+}  // namespace holdfast::os

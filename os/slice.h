@@ -10,7 +10,7 @@
 
 #include <sys/types.h>
 
-namespace holdfast::io {
+namespace holdfast::os {
 
 // Of the calling thread, or of another one of a process of the same user. Threads and processes
 // that it makes inherit the slice, but not what spawn() starts. False: the kernel took no notice,
@@ -29,4 +29,4 @@ void take_usual_slice_of_others(pid_t but = 0);
 // Whether the thread has a short slice.
 [[nodiscard]] bool has_short_slice(pid_t thread = 0);
 
-}  // namespace holdfast::io
+}  // namespace holdfast::os

@@ -1,7 +1,10 @@
-// Looks at processes through /proc: are they dying, are they still the same.
+#include "os/process.h"
+
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
@@ -9,16 +12,15 @@
 #include <charconv>
 #include <cstdlib>
 #include <ctime>
-#include <filesystem>
 #include <memory>
 #include <string>
-#include <system_error>
 
+#include "base/assert.h"
 #include "base/text.h"
-#include "io/fd.h"
-#include "io/process.h"
+#include "os/errors.h"
+#include "os/files.h"
 
-namespace holdfast::io {
+namespace holdfast::os {
 namespace {
 
 constexpr std::uint64_t kExiting = 0x4;  // PF_EXITING, include/linux/sched.h
@@ -72,6 +74,22 @@ Look look_at(pid_t pid) {
 
 }  // namespace
 
+// glibc 2.36 declares pidfd_open() without extern "C".
+Fd open_process(pid_t pid) {
+  return Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+}
+
+Status send_signal(int pidfd, int signal) {
+  if (::syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0) == 0 || errno == ESRCH) return {};
+  return system_error(cat("cannot send signal ", signal), errno);
+}
+
+Status signal_group(pid_t leader, int signal) {
+  HF_ASSERT(leader > 1);  // 0 and 1 would mean quite other processes.
+  if (::kill(-leader, signal) == 0 || errno == ESRCH) return {};
+  return system_error(cat("cannot send signal ", signal, " to the processes of ", leader), errno);
+}
+
 bool is_exiting(pid_t pid) {
   const std::string tasks = cat("/proc/", pid, "/task");
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(tasks.c_str()), &::closedir);
@@ -87,10 +105,8 @@ bool is_exiting(pid_t pid) {
 
 std::vector<pid_t> numbers_in(const std::string& folder) {
   std::vector<pid_t> found;
-  std::error_code error;
-  std::filesystem::directory_iterator entry(folder, error);
-  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    const pid_t number = std::atoi(entry->path().filename().c_str());
+  for (const auto& name : names_in(folder)) {
+    const pid_t number = std::atoi(name.c_str());
     if (number > 0) found.push_back(number);
   }
   return found;
@@ -134,4 +150,4 @@ std::optional<std::uint64_t> pid_namespace(pid_t pid) {
   return about.st_ino;
 }
 
-}  // namespace holdfast::io
+}  // namespace holdfast::os

@@ -1,5 +1,4 @@
-// Tells of a process's death by a robust mutex in a small shared file.
-#include "arena/lifeline.h"
+#include "os/lifeline.h"
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -10,12 +9,12 @@
 #include <thread>
 #include <utility>
 
-#include "arena/file.h"
-#include "arena/robust.h"
 #include "base/assert.h"
 #include "base/text.h"
+#include "os/robust_mutex.h"
+#include "os/shared_file.h"
 
-namespace holdfast::arena {
+namespace holdfast::os {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x21656e696c66694c;  // "Lifline!" in memory
@@ -59,12 +58,12 @@ Result<Mapping> make_page(const std::string& path) {
 
 // The lifeline at `path`; an error if there is none.
 Result<Mapping> find_page(const std::string& path) {
-  const Result<Found> found = find_file(path, Mapping::Access::kWrite);
+  const Result<Found> found = find_file(path, Access::kWrite);
   if (!found) return found.error();
-  if (!found->file.valid()) return Error{Blame::kWorld, cat("There is no lifeline ", path, ".")};
+  if (!found->file) return Error{Blame::kWorld, cat("There is no lifeline ", path, ".")};
   const Error other{Blame::kWorld, cat(path, " is not a lifeline; remove it.")};
   if (found->bytes != kBytes) return other;
-  Result<Mapping> mapping = Mapping::map(found->file, kBytes, Mapping::Access::kWrite, path);
+  Result<Mapping> mapping = map_file(*found, Access::kWrite, path);
   if (mapping && mapping->as<Page>(0)->magic != kMagic) return other;
   return mapping;
 }
@@ -166,4 +165,4 @@ Result<Ending> wait_for_death(const std::string& path, const std::atomic<bool>& 
   return Ending::kCancelled;
 }
 
-}  // namespace holdfast::arena
+}  // namespace holdfast::os

@@ -1,4 +1,4 @@
-#include "io/slice.h"
+#include "os/slice.h"
 
 #include <sched.h>
 #include <sys/syscall.h>
@@ -7,9 +7,9 @@
 #include <cstdint>
 
 #include "base/text.h"
-#include "io/process.h"
+#include "os/process.h"
 
-namespace holdfast::io {
+namespace holdfast::os {
 namespace {
 
 constexpr std::uint64_t kShort = 100'000;  // ns; the shortest that the kernel gives.
@@ -72,4 +72,4 @@ bool has_short_slice(pid_t thread) {
   return read(thread, attributes) && attributes.runtime == kShort;
 }
 
-}  // namespace holdfast::io
+}  // namespace holdfast::os

@@ -4,13 +4,18 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
-#include "io/fd.h"
+#include "os/fd.h"
 
-namespace holdfast::io {
+namespace holdfast::os {
+
+// The folder that a path names something in; "." for a bare name.
+std::string folder_of(const std::string& path);
 
 // Makes the folder and those above it that are missing, these with `mode` too. One that is there is
 // left as it is.
@@ -51,19 +56,7 @@ std::string end_of(const std::string& path, std::uint64_t from);
 // be read. For "the last words of its log are".
 std::string tail(const std::string& path, std::size_t lines);
 
-// The folder for what a job keeps on this host while it runs: /dev/shm/holdfast-<uid>/<job>, or
-// beneath /tmp where /dev/shm is absent. Made with mode 0700 if missing; refused where someone else
-// could have put it there. A job's name is letters, digits, '.', '_' and '-', at most 100, and
-// starts with no '.'.
-Result<std::string> runtime_directory(const std::string& job);
+// The names of what is in a folder, in their order; empty where it can not be read.
+std::vector<std::string> names_in(const std::string& folder);
 
-// This host's name; "localhost" where it has none. For people: two hosts may have the same, and it
-// may change.
-std::string host_name();
-
-// Names what the processes of a job must share to meet in memory: this boot of the kernel, the file
-// system behind runtime_directory(), and the numbers of processes. Two containers have the same
-// where they share /dev/shm and the process namespace (docker's --ipc and --pid), and only there.
-std::string shared_memory_name();
-
-}  // namespace holdfast::io
+}  // namespace holdfast::os

@@ -1,5 +1,5 @@
 // The lifeline with holders that die, let go, come late or never.
-#include "arena/lifeline.h"
+#include "os/lifeline.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -10,12 +10,10 @@
 #include <future>
 #include <thread>
 
-#include "arena/testing.h"
+#include "os/testing.h"
 
-namespace holdfast::arena {
+namespace holdfast::os {
 namespace {
-
-using testing::Directory;
 
 // A child that runs `life` and then lives until it is killed. Returns when `life` is done.
 pid_t child_that(const std::function<void()>& life) {
@@ -54,8 +52,8 @@ Ending must_end(const std::string& path) {
 }
 
 TEST(Lifeline, TellsOfADeathToEveryWatcher) {
-  const Directory directory;
-  const std::string path = directory.file("line");
+  const TemporaryFolder directory("/dev/shm");
+  const std::string path = directory / "line";
   const pid_t child = child_that([&] { hold_for_life(path); });
   auto first = std::async(std::launch::async, [&] { return must_end(path); });
   auto second = std::async(std::launch::async, [&] { return must_end(path); });
@@ -67,8 +65,8 @@ TEST(Lifeline, TellsOfADeathToEveryWatcher) {
 }
 
 TEST(Lifeline, IsWatchedFromBeforeItIsHeld) {
-  const Directory directory;
-  const std::string path = directory.file("line");
+  const TemporaryFolder directory("/dev/shm");
+  const std::string path = directory / "line";
   ASSERT_TRUE(prepare_lifeline(path));
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
@@ -89,8 +87,8 @@ TEST(Lifeline, IsWatchedFromBeforeItIsHeld) {
 }
 
 TEST(Lifeline, TellsALettingGoFromADeath) {
-  const Directory directory;
-  const std::string path = directory.file("line");
+  const TemporaryFolder directory("/dev/shm");
+  const std::string path = directory / "line";
   const pid_t child = child_that([&] {
     if (!Lifeline::hold(path)) _exit(5);  // A temporary: held and let go.
   });
@@ -100,8 +98,8 @@ TEST(Lifeline, TellsALettingGoFromADeath) {
 }
 
 TEST(Lifeline, IsLetGoInAnotherThreadToo) {
-  const Directory directory;
-  const std::string path = directory.file("line");
+  const TemporaryFolder directory("/dev/shm");
+  const std::string path = directory / "line";
   Result<Lifeline> lifeline = Lifeline::hold(path);
   ASSERT_TRUE(lifeline);
   std::thread([held = std::move(*lifeline)] {}).join();
@@ -109,11 +107,11 @@ TEST(Lifeline, IsLetGoInAnotherThreadToo) {
 }
 
 TEST(Lifeline, CanBeCancelledHeldOrNot) {
-  const Directory directory;
+  const TemporaryFolder directory("/dev/shm");
   for (const bool held : {false, true}) {
-    const std::string path = directory.file(held ? "held" : "unheld");
+    const std::string path = directory / (held ? "held" : "unheld");
     ASSERT_TRUE(prepare_lifeline(path));
-    const Result<Lifeline> lifeline = Lifeline::hold(held ? path : directory.file("other"));
+    const Result<Lifeline> lifeline = Lifeline::hold(held ? path : directory / "other");
     ASSERT_TRUE(lifeline);
     std::atomic<bool> cancel = false;
     auto ending = std::async(std::launch::async, [&] { return wait_for_death(path, cancel); });
@@ -124,8 +122,8 @@ TEST(Lifeline, CanBeCancelledHeldOrNot) {
 }
 
 TEST(Lifeline, OfAPredecessorIsNotTakenForTheNewOne) {
-  const Directory directory;
-  const std::string path = directory.file("line");
+  const TemporaryFolder directory("/dev/shm");
+  const std::string path = directory / "line";
   end(child_that([&] { hold_for_life(path); }));
   const pid_t second = child_that([&] { hold_for_life(path); });
   auto ending = std::async(std::launch::async, [&] { return must_end(path); });
@@ -135,12 +133,12 @@ TEST(Lifeline, OfAPredecessorIsNotTakenForTheNewOne) {
 }
 
 TEST(Lifeline, ThatIsNotThereIsAnErrorByName) {
-  const Directory directory;
+  const TemporaryFolder directory("/dev/shm");
   const std::atomic<bool> never = false;
-  const Result<Ending> ending = wait_for_death(directory.file("none"), never);
+  const Result<Ending> ending = wait_for_death(directory / "none", never);
   ASSERT_FALSE(ending);
-  EXPECT_NE(ending.error().what.find(directory.file("none")), std::string::npos);
+  EXPECT_NE(ending.error().what.find(directory / "none"), std::string::npos);
 }
 
 }  // namespace
-}  // namespace holdfast::arena
+}  // namespace holdfast::os

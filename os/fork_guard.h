@@ -9,7 +9,7 @@
 
 #include <mutex>
 
-namespace holdfast::io {
+namespace holdfast::os {
 
 // No fork() happens while this is held: open and guard, or unguard and close, in one piece under
 // it. Hold it briefly; never call out with it.
@@ -19,4 +19,4 @@ std::unique_lock<std::mutex> hold_forks();
 void guard_from_children(int fd);
 void unguard(int fd);
 
-}  // namespace holdfast::io
+}  // namespace holdfast::os

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-namespace holdfast::io {
+namespace holdfast::os {
 
 class [[nodiscard]] Fd {
  public:
@@ -30,4 +30,4 @@ class [[nodiscard]] Fd {
   int fd_ = -1;
 };
 
-}  // namespace holdfast::io
+}  // namespace holdfast::os

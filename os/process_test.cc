@@ -1,4 +1,4 @@
-#include "io/process.h"
+#include "os/process.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -20,12 +21,16 @@
 #include <vector>
 
 #include "base/text.h"
-#include "io/files.h"
-#include "io/slice.h"
-#include "io/testing.h"
+#include "os/files.h"
+#include "os/program.h"
+#include "os/slice.h"
+#include "os/spawn.h"
+#include "os/testing.h"
 
-namespace holdfast::io {
+namespace holdfast::os {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 SpawnOptions shell(const std::string& script) {
   SpawnOptions options;
@@ -293,29 +298,6 @@ TEST(Spawn, LetsNoChildOutliveItsParent) {
   ::waitpid(parent, nullptr, 0);
 }
 
-TEST(Watch, SeesEveryChildEndOnce) {
-  Loop loop;
-  constexpr int kChildren = 20;
-  std::vector<Child> children;
-  std::vector<int> codes;
-  for (int i = 0; i < kChildren; ++i) {
-    auto child = spawn(shell(cat("exit ", i)));
-    ASSERT_TRUE(child);
-    if (i == 0) {  // This one is dead before anyone watches it.
-      pollfd poller{child->pidfd.get(), POLLIN, 0};
-      ASSERT_EQ(::poll(&poller, 1, 60'000), 1);
-    }
-    watch(loop, child->pidfd.get(), [&](Exit exit) {
-      codes.push_back(exit.code);
-      if (codes.size() == kChildren) loop.stop();
-    });
-    children.push_back(std::move(*child));
-  }
-  run_to_stop(loop);
-  std::sort(codes.begin(), codes.end());
-  for (int i = 0; i < kChildren; ++i) EXPECT_EQ(codes[static_cast<std::size_t>(i)], i);
-}
-
 TEST(Process, TellsOneProcessFromALaterOneOfTheSameNumber) {
   const auto ours = start_time(::getpid());
   ASSERT_TRUE(ours);
@@ -409,18 +391,18 @@ TEST(Process, IsExitingOnlyWhenNoneOfItsThreadsCanWriteAnyMore) {
   ASSERT_EQ(::read(ready.get(), &answer, 1), 1);
   EXPECT_FALSE(is_exiting(child));
 
-  const Instant killed = Loop::now();
+  const auto killed = Clock::now();
   ::kill(child, SIGKILL);
   while (!is_exiting(child)) {
-    ASSERT_LT(Loop::now() - killed, std::chrono::seconds(60));
+    ASSERT_LT(Clock::now() - killed, std::chrono::seconds(60));
     std::this_thread::yield();
   }
-  const Instant exiting = Loop::now();
+  const auto exiting = Clock::now();
   std::array<std::uint64_t, 3> then{};
   for (std::size_t i = 0; i < 3; ++i) then.at(i) = counters[i * 8].load();
   siginfo_t info{};
   ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
-  const Instant dead = Loop::now();
+  const auto dead = Clock::now();
   EXPECT_TRUE(is_exiting(child)) << "a zombie";
   for (std::size_t i = 0; i < 3; ++i) {
     EXPECT_GT(then.at(i), 0U);
@@ -476,4 +458,4 @@ TEST(FindProgram, RefusesAScriptWhoseInterpreterIsMissing) {
 }
 
 }  // namespace
-}  // namespace holdfast::io
+}  // namespace holdfast::os
