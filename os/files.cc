@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "os/draft.h"
 #include "os/errors.h"
 
 namespace holdfast::os {
@@ -35,24 +36,17 @@ bool is_plain_absolute(const std::filesystem::path& path) {
 }
 
 Result<Fd> put_in_place(const std::string& path, std::string_view bytes, mode_t mode, bool locked) {
-  std::string temporary = cat(path, ".XXXXXX");
-  Fd file(::mkostemp(temporary.data(), O_CLOEXEC));
-  if (!file) return system_error(cat("cannot write ", path), errno);
-  // While it is empty: nobody else looks at it, and so holds it, before that can be read.
-  if (locked) (void)::flock(file.get(), LOCK_EX | LOCK_NB);
-  const auto give_up = [&](Error error) {
-    ::unlink(temporary.c_str());
-    return error;
-  };
-  if (::fchmod(file.get(), mode) != 0)
-    return give_up(system_error(cat("cannot write ", path), errno));
-  if (const auto wrote = write_all(file.get(), bytes, path); !wrote) return give_up(wrote.error());
-  if (::fsync(file.get()) != 0 || ::rename(temporary.c_str(), path.c_str()) != 0) {
-    return give_up(system_error(cat("cannot write ", path), errno));
-  }
+  const auto failed = [&](const char* doing) { return system_error(cat(doing, path), errno); };
+  Draft draft(path, mode);
+  if (draft.get() < 0) return failed("cannot write ");
+  // Before it can be found.
+  if (locked) (void)::flock(draft.get(), LOCK_EX | LOCK_NB);
+  if (::fchmod(draft.get(), mode) != 0) return failed("cannot write ");  // Whatever the umask.
+  if (const auto wrote = write_all(draft.get(), bytes, path); !wrote) return wrote.error();
+  if (::fsync(draft.get()) != 0 || !draft.publish()) return failed("cannot write ");
   const Fd folder(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder || ::fsync(folder.get()) != 0) return system_error(cat("cannot sync ", path), errno);
-  return file;
+  if (!folder || ::fsync(folder.get()) != 0) return failed("cannot sync ");
+  return draft.take();
 }
 
 }  // namespace

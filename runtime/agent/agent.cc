@@ -23,13 +23,13 @@
 #include "os/errors.h"
 #include "os/files.h"
 #include "os/host.h"
+#include "os/random_bits.h"
 #include "os/slice.h"
 #include "runtime/agent/children.h"
 #include "runtime/agent/launch.h"
 #include "runtime/agent/log_folder.h"
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/job_files.h"
-#include "runtime/jobs/random_bits.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -112,7 +112,7 @@ agent::Options machine_options(const AgentOptions& options, const Launch& launch
                       .host = io::host_name(),
                       .workers = {},
                       .world_size = options.worker_num,
-                      .seed = random_bits(),
+                      .seed = os::random_bits(),
                       .runs_scheduler = options.runs_scheduler,
                       .spares = options.spares,
                       .bound_spares = options.bound_spares,

@@ -16,10 +16,10 @@
 #include "os/files.h"
 #include "os/host.h"
 #include "os/program.h"
+#include "os/random_bits.h"
 #include "runtime/agent/moment.h"
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/job_files.h"
-#include "runtime/jobs/random_bits.h"
 
 namespace holdfast::runtime {
 
@@ -57,8 +57,8 @@ constexpr std::pair<std::string_view, std::string_view> kAsTorchrun[] = {
 std::string random_name() {
   char name[33];
   std::snprintf(name, sizeof(name), "%016llx%016llx",
-                static_cast<unsigned long long>(random_bits()),
-                static_cast<unsigned long long>(random_bits()));
+                static_cast<unsigned long long>(os::random_bits()),
+                static_cast<unsigned long long>(os::random_bits()));
   return name;
 }
 
@@ -98,7 +98,7 @@ std::vector<std::string> environment_of(const AgentOptions& options,
   set(environment, "MS_SCHED_HOST", options.master_addr);
   set(environment, "MS_SCHED_PORT", cat(options.master_port));
   set(environment, "MS_WORKER_NUM", cat(options.worker_num));
-  set(environment, "HOLDFAST_RUN", cat(random_bits() | 1));
+  set(environment, "HOLDFAST_RUN", cat(os::random_bits() | 1));
   // Several agents of one job must agree on its name without a word.
   const bool alone = options.local_worker_num == options.worker_num;
   if (alone && value_of(environment, "HOLDFAST_JOB").empty()) {

@@ -52,7 +52,7 @@ int try_to_write(const std::string& folder) {
   return 0;
 }
 
-const char* remedy(int error_number) {
+const char* hint(int error_number) {
   if (error_number == ENOSPC || error_number == EDQUOT) return "free some room there";
   if (error_number == ENOENT) return "make the folder again";
   return "see to it that this user can write there";
@@ -109,7 +109,7 @@ void LogFolder::run(Watch& watch) {
 void LogFolder::tell(Watch& watch, int error_number) {
   if (watch.told.exchange(true)) return;
   watch.say(cat("nothing can be written in ", watch.path, " (", std::strerror(error_number),
-                "), so the logs end there: ", remedy(error_number),
+                "), so the logs end there: ", hint(error_number),
                 ", or give another --log_dir next time; the training goes on"));
 }
 

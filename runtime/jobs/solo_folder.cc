@@ -1,6 +1,6 @@
 #include "runtime/jobs/solo_folder.h"
 
-#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "os/draft.h"
 #include "os/files.h"
 #include "os/host.h"
 
@@ -32,11 +33,9 @@ void remove_dead(const std::string& folder) {
 // The lock file gets its name once the lock is held, so that nobody finds it free. Empty where no
 // lock can be had: then only `holdfast clean` removes what is left.
 os::Fd hold(const std::string& path) {
-  const std::string file = path + kLock;
-  const std::string unnamed = file + ".new";
-  (void)os::Fd(::open(unnamed.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  os::Fd lock = os::lock_file(unnamed);
-  return lock && ::rename(unnamed.c_str(), file.c_str()) == 0 ? std::move(lock) : os::Fd();
+  os::Draft file(path + kLock, 0600);
+  const bool held = ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 && file.publish();
+  return held ? file.take() : os::Fd();
 }
 
 }  // namespace

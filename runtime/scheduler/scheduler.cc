@@ -11,9 +11,9 @@
 #include "os/errors.h"
 #include "os/files.h"
 #include "os/host.h"
+#include "os/random_bits.h"
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/job_files.h"
-#include "runtime/jobs/random_bits.h"
 #include "runtime/scheduler/log.h"
 #include "runtime/scheduler/server.h"
 
@@ -60,7 +60,7 @@ Status open_journal(Opened& opened) {
   if (opened.record.job.empty()) {
     // Stored at once: an older job's record must not be found by our own successor.
     opened.record = wire::Record{.job = settings.job,
-                                 .run_id = settings.run != 0 ? settings.run : random_bits()};
+                                 .run_id = settings.run != 0 ? settings.run : os::random_bits()};
     return opened.journal->store(opened.record);
   }
   if (const auto ranks = opened.record.ranks.size();

@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <random>
 
-namespace holdfast::runtime {
+namespace holdfast::os {
 
 inline std::uint64_t random_bits() {
   std::random_device device;
   return std::uint64_t{device()} << 32 | device();
 }
 
-}  // namespace holdfast::runtime
+}  // namespace holdfast::os
