@@ -54,6 +54,11 @@ class Lint(unittest.TestCase):
     def test_a_banned_word_in_a_comment_is_no_finding(self):
         self.assertEqual(self.run_on({"core/x.cc": "// No sleep here, no unordered_map.\nint x = 1;\n"}).returncode, 0)
 
+    def test_a_retired_word(self):
+        for line in ("// The sentinel holds it.", "class Sentinels;", "int my_lender = 0;", "const int kRemedy = 1;"):
+            self.fires("io/x.cc", f"// X.\n{line}\n", "is no word of ours any more")
+        self.assertEqual(self.run_on({"io/x.cc": "// A calender, a blender, the unsentinel.\n"}).returncode, 0)
+
     def test_an_operating_system_header_in_base(self):
         self.fires("base/x.cc", "// X.\n#include <unistd.h>\n", "operating-system header")
 

@@ -18,8 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// 0 if the spawning is an error that says `remedy`, or succeeds.
-int spawn(const std::string& folder, const char* remedy, const std::function<bool()>& set_limit) {
+// 0 if the spawning is an error that gives `hint`, or succeeds.
+int spawn(const std::string& folder, const char* hint, const std::function<bool()>& set_limit) {
   io::Loop loop;
   LogFolder logs(folder, [](const std::string&) {});
   Children children(
@@ -31,7 +31,7 @@ int spawn(const std::string& folder, const char* remedy, const std::function<boo
       {.process = 1, .role = agent::Role::kWorker, .node_id = "0", .attempt = 1, .incarnation = 1});
   if (spawned) return children.running() == 1 ? 0 : 1;
   std::fprintf(stderr, "%s\n", spawned.error().what.c_str());
-  const bool told = spawned.error().what.find(remedy) != std::string::npos;
+  const bool told = spawned.error().what.find(hint) != std::string::npos;
   return children.running() == 0 && told ? 0 : 1;
 }
 

@@ -17,7 +17,7 @@
 #include "os/host.h"
 #include "os/program.h"
 #include "os/random_bits.h"
-#include "runtime/agent/moment.h"
+#include "runtime/agent/retry.h"
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/job_files.h"
 
@@ -153,7 +153,7 @@ Status wait_for_port(const AgentOptions& options, const std::function<void(std::
     return Error{Blame::kUser,
                  cat("--master_addr has to be an address of this host: ", first.error().what)};
   }
-  const auto free = in_a_moment(
+  const auto free = retry(
       [&] { return probe_port(options, options.master_port); },
       [&] {
         say(cat("port ", options.master_port, " can not be had just now; tries again for 2 s"));
@@ -191,9 +191,9 @@ std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options,
   if (const auto free = wait_for_port(options, say); !free) return Unlaunchable{free.error()};
   const std::string& job = launch.settings.job;
   if (options.runs_scheduler) {
-    const auto unused = in_a_moment(
-        [&] { return look_at_other_jobs(job, launch.remarks); },
-        [&] { say(cat("job ", job, " still runs on this host; waits 2 s for its end")); });
+    const auto unused =
+        retry([&] { return look_at_other_jobs(job, launch.remarks); },
+              [&] { say(cat("job ", job, " still runs on this host; waits 2 s for its end")); });
     if (!unused) return Unlaunchable{unused.error()};
   }
   std::error_code error;
@@ -207,7 +207,7 @@ std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options,
         check_folder("MS_RECOVERY_PATH", launch.settings.recovery_path)}) {
     if (!usable) return Unlaunchable{usable.error()};
   }
-  const auto alone = in_a_moment(
+  const auto alone = retry(
       [&] {
         return check_log_folder(
             {.job = job, .log_dir = launch.log_directory, .node_rank = options.node_rank});

@@ -1,4 +1,4 @@
-// What settings name by a path, tried or opened. Every error names the setting and the remedy.
+// What settings name by a path, tried or opened. An error names the setting and says what to do.
 #pragma once
 
 #include <optional>

@@ -28,7 +28,7 @@
 #include "runtime/jobs/agent_watch.h"
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/solo_folder.h"
-#include "runtime/worker/sentinel.h"
+#include "runtime/worker/lifeline_holder.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -46,9 +46,9 @@ const Error kNoScheduler{Blame::kWorld,
                          "whoever listens there does not answer as a scheduler does"};
 
 // Both end with the process in good order, however that ends: they are static, so exit() ends them.
-std::unique_ptr<Sentinel>& held_lifeline() {
-  static std::unique_ptr<Sentinel> sentinel;
-  return sentinel;
+std::unique_ptr<LifelineHolder>& held_lifeline() {
+  static std::unique_ptr<LifelineHolder> holder;
+  return holder;
 }
 
 // From here on this process's end, however it comes, is no death that anyone must hear of at once.
@@ -135,7 +135,7 @@ struct Worker::Control {
   void do_it(member::Go& a) {
     // In the steps to come all training threads are equal again.
     if (trainer != 0) io::take_usual_slice(trainer);
-    if (std::exchange(hurried, false)) io::take_usual_slice_of_others(sentinel);
+    if (std::exchange(hurried, false)) io::take_usual_slice_of_others(lifeline_holder);
     give(a);
   }
   void do_it(member::Released& a) { give(a); }
@@ -166,9 +166,9 @@ struct Worker::Control {
   std::uint64_t connections = 0;  // So far.
   Instant alone_since{};
   // A promoted spare: its agent has given all its threads a short slice, and those that they have
-  // made since have it from them. `sentinel` keeps it.
+  // made since have it from them. `lifeline_holder` keeps it.
   bool hurried = false;
-  pid_t sentinel = 0;
+  pid_t lifeline_holder = 0;
   Duration delay = kFirstDelay;
   bool stopping = false;
 
@@ -402,7 +402,7 @@ Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) 
                      "not set: only an agent (msrun) sets both, for its spares; ", "unset it")};
   }
   auto control = std::make_unique<Control>(settings);
-  auto lifeline = Sentinel::start(settings);
+  auto lifeline = LifelineHolder::start(settings);
   if (!lifeline) return lifeline.error();
   held_lifeline() = *std::move(lifeline);
   auto trace = open_trace(settings, "worker");
@@ -432,7 +432,7 @@ Result<Identity> Worker::identity() try {
     c.trace.event("promoted", {{"node", c.settings.node_id}});
     if (held_lifeline()) {
       held_lifeline()->take_short_slice();
-      c.sentinel = held_lifeline()->thread_id();
+      c.lifeline_holder = held_lifeline()->thread_id();
     }
     c.hurried = true;
     c.begin();

@@ -1,10 +1,10 @@
-// Lender: has torch make a parameter's gradient in its place in the arena. So it need not be copied
-// there, which would take a tenth of a step if the model is larger than the cache.
+// GradientAllocator: has torch make a parameter's gradient in its place in the arena. So it need
+// not be copied there, which would take a tenth of a step if the model is larger than the cache.
 //
 // Torch takes all memory of tensors from one allocator. Ours stands before it. During our backward
-// pass it gives the operation that makes a gradient this gradient's place. It lends nothing if an
-// operation has two results of that size, or if a hook of the user's might keep the memory. Then
-// the gradient is copied.
+// pass, an operation that makes a gradient gets this gradient's place. It gets other memory if it
+// has two results of that size, or if a hook of the user's might keep the memory. Then the gradient
+// is copied.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
@@ -24,22 +24,22 @@ struct Room {
   std::shared_ptr<const void> keeper;
 };
 
-class Lender {
+class GradientAllocator {
  public:
-  Lender();
-  ~Lender();
-  Lender(const Lender&) = delete;
-  Lender& operator=(const Lender&) = delete;
+  GradientAllocator();
+  ~GradientAllocator();
+  GradientAllocator(const GradientAllocator&) = delete;
+  GradientAllocator& operator=(const GradientAllocator&) = delete;
 
   // The next parameter's. `accumulator`: what torch hands its gradient to; it must live as
-  // long as this Lender.
+  // long as this GradientAllocator.
   void add(const torch::Tensor& parameter, Room room, torch::autograd::Node* accumulator);
 
   // While it lives, what this thread computes is a backward pass: every place may be lent, until it
   // is filled().
   class Pass {
    public:
-    explicit Pass(Lender& lender);
+    explicit Pass(GradientAllocator& allocator);
     ~Pass();
     Pass(const Pass&) = delete;
     Pass& operator=(const Pass&) = delete;

@@ -1,9 +1,9 @@
-// Sentinel: a thread that holds the process's lifeline, and sleeps for as long as the process
+// LifelineHolder: a thread that holds the process's lifeline, and sleeps for as long as the process
 // lives.
 //
-// SIGKILL ends a thread that sleeps as soon as it has been woken up, which the short slice makes
-// certain on busy cores too. A training thread that waits for its turn on one would come to its own
-// end only in that turn, milliseconds later, and the death would be told so much later.
+// SIGKILL ends a sleeping thread as soon as it wakes up. With its short slice it wakes up at once,
+// on busy cores too. A training thread that waits for a core would end only in its turn,
+// milliseconds later, and the agent would learn of the death so much later.
 #pragma once
 
 #include <sys/types.h>
@@ -19,22 +19,23 @@
 
 namespace holdfast::runtime {
 
-class Sentinel {
+class LifelineHolder {
  public:
   // Holds HOLDFAST_LIFELINE; null where that is unset. Errors: those of hold_lifeline().
-  [[nodiscard]] static Result<std::unique_ptr<Sentinel>> start(const config::Settings& settings);
+  [[nodiscard]] static Result<std::unique_ptr<LifelineHolder>> start(
+      const config::Settings& settings);
   // Takes the short slice, which an idle process (a spare) could not have: it is to be called when
   // that is idle no more.
   void take_short_slice() const;
   // This process has made the step: its agent reads so after its end.
   void note(Version version) const;
   [[nodiscard]] pid_t thread_id() const { return thread_id_; }
-  ~Sentinel();  // Lets go, at once. In a forked child, which holds nothing, it does nothing.
-  Sentinel(const Sentinel&) = delete;
-  Sentinel& operator=(const Sentinel&) = delete;
+  ~LifelineHolder();  // Lets go, at once. In a forked child, which holds nothing, it does nothing.
+  LifelineHolder(const LifelineHolder&) = delete;
+  LifelineHolder& operator=(const LifelineHolder&) = delete;
 
  private:
-  Sentinel() = default;
+  LifelineHolder() = default;
   void hold(const config::Settings& settings);
 
   enum class Phase : int { kStarting, kHolding, kOver };

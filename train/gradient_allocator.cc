@@ -1,4 +1,4 @@
-#include "train/lender.h"
+#include "train/gradient_allocator.h"
 
 #include <torch/version.h>
 
@@ -12,7 +12,7 @@
 
 // Older releases do not tell which operation is under way: there nothing is lent.
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
-#define HF_LENDS 1
+#define HF_ALLOCATES_GRADIENTS 1
 #include <c10/core/CPUAllocator.h>
 #include <torch/csrc/autograd/variable.h>
 #endif
@@ -39,10 +39,10 @@ struct Loans {
   std::vector<std::size_t> sizes;  // In bytes: of all that is worth lending.
 };
 
-#ifdef HF_LENDS
+#ifdef HF_ALLOCATES_GRADIENTS
 namespace {
 
-constexpr std::size_t kWorthLending = 16384;  // Bytes; to copy fewer costs as little as to ask.
+constexpr std::size_t kWorthwhile = 16384;  // Bytes; to copy fewer costs as little as to ask.
 
 thread_local Loans* pass_under_way = nullptr;
 
@@ -120,20 +120,20 @@ Loans::Place* Loans::asked_for(std::size_t bytes) {
 }
 #endif
 
-Lender::Lender() : loans_(std::make_unique<Loans>()) {}
+GradientAllocator::GradientAllocator() : loans_(std::make_unique<Loans>()) {}
 
 // A place that is still lent is remembered for ever, and its memory stays mapped, rather than freed
 // under its tensor.
-Lender::~Lender() {
+GradientAllocator::~GradientAllocator() {
   const auto lent = [](const Loans::Place& place) { return place.lent.load(); };
   if (std::any_of(loans_->places.begin(), loans_->places.end(), lent)) (void)loans_.release();
 }
 
-void Lender::add(const torch::Tensor& parameter, Room room, Node* accumulator) {
+void GradientAllocator::add(const torch::Tensor& parameter, Room room, Node* accumulator) {
   loans_->places.emplace_back(parameter, room, accumulator);
-#ifdef HF_LENDS
+#ifdef HF_ALLOCATES_GRADIENTS
   const std::size_t bytes = room.range.size_bytes();
-  if (bytes >= kWorthLending) loans_->sizes.push_back(bytes);
+  if (bytes >= kWorthwhile) loans_->sizes.push_back(bytes);
   // For ever: tensors know their allocator.
   static const bool installed = [] {
     c10::SetCPUAllocator(new Intermediary(c10::GetCPUAllocator()));
@@ -143,23 +143,24 @@ void Lender::add(const torch::Tensor& parameter, Room room, Node* accumulator) {
 #endif
 }
 
-#ifdef HF_LENDS
-Lender::Pass::Pass(Lender& lender) : before_(std::exchange(pass_under_way, lender.loans_.get())) {
-  for (auto& place : lender.loans_->places) place.filled = false;
+#ifdef HF_ALLOCATES_GRADIENTS
+GradientAllocator::Pass::Pass(GradientAllocator& allocator)
+    : before_(std::exchange(pass_under_way, allocator.loans_.get())) {
+  for (auto& place : allocator.loans_->places) place.filled = false;
 }
-Lender::Pass::~Pass() {
+GradientAllocator::Pass::~Pass() {
   pass_under_way = before_;
 }
 #else
-Lender::Pass::Pass(Lender&) : before_(nullptr) {}
-Lender::Pass::~Pass() = default;
+GradientAllocator::Pass::Pass(GradientAllocator&) : before_(nullptr) {}
+GradientAllocator::Pass::~Pass() = default;
 #endif
 
-void Lender::filled(std::size_t i) {
+void GradientAllocator::filled(std::size_t i) {
   loans_->places[i].filled = true;
 }
 
-bool Lender::is_lent(std::size_t i) const {
+bool GradientAllocator::is_lent(std::size_t i) const {
   return loans_->places[i].lent;
 }
 

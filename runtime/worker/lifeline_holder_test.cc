@@ -1,5 +1,5 @@
-// The sentinel: whose death it tells of, how soon, and what it tells of nobody.
-#include "runtime/worker/sentinel.h"
+// The holder: whose death it tells of, how soon, and what it tells of nobody.
+#include "runtime/worker/lifeline_holder.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -24,7 +24,7 @@ namespace holdfast::runtime {
 namespace {
 
 struct Place {
-  std::string folder = cat(::testing::TempDir(), "sentinel-", ::getpid());
+  std::string folder = cat(::testing::TempDir(), "lifeline-holder-", ::getpid());
   config::Settings settings;
   Place() {
     std::filesystem::create_directories(folder);
@@ -48,14 +48,14 @@ void stay_on(int core) {
   (void)::sched_setaffinity(0, sizeof(set), &set);
 }
 
-// Whose sentinel runs, then wants a processor for ever that it hardly ever gets.
+// Whose holder runs, then wants a processor for ever that it hardly ever gets.
 pid_t starved_child(const Place& place, int core) {
   std::array<int, 2> ends{};
   EXPECT_EQ(::pipe(ends.data()), 0);
   const pid_t child = ::fork();
   if (child == 0) {
-    const auto sentinel = Sentinel::start(place.settings);
-    if (!sentinel || ::write(ends[1], "x", 1) != 1) ::_exit(1);
+    const auto holder = LifelineHolder::start(place.settings);
+    if (!holder || ::write(ends[1], "x", 1) != 1) ::_exit(1);
     const sched_param parameters{};
     ::sched_setscheduler(0, SCHED_IDLE, &parameters);
     stay_on(core);
@@ -68,7 +68,7 @@ pid_t starved_child(const Place& place, int core) {
   return child;
 }
 
-TEST(Sentinel, TellsOfADeathBeforeTheTrainingThreadGetsAProcessorToDieOn) {
+TEST(LifelineHolder, TellsOfADeathBeforeTheTrainingThreadGetsAProcessorToDieOn) {
   const int core = ::sched_getcpu();
   bool earlier = false;
   for (int i = 0; i < 50 && !earlier; ++i) {
@@ -93,15 +93,15 @@ TEST(Sentinel, TellsOfADeathBeforeTheTrainingThreadGetsAProcessorToDieOn) {
   EXPECT_TRUE(earlier) << "in none of 50 deaths";
 }
 
-TEST(Sentinel, LetsGoInGoodOrderAndNotForAForkedChild) {
+TEST(LifelineHolder, LetsGoInGoodOrderAndNotForAForkedChild) {
   const Place place;
   {
-    const auto sentinel = Sentinel::start(place.settings);
-    ASSERT_TRUE(sentinel) << sentinel.error().what;
+    const auto holder = LifelineHolder::start(place.settings);
+    ASSERT_TRUE(holder) << holder.error().what;
     EXPECT_EQ(os::lifeline_holder(place.settings.lifeline), ::getpid());
     const pid_t child = ::fork();
     if (child == 0) {
-      (*sentinel)->~Sentinel();
+      (*holder)->~LifelineHolder();
       ::_exit(0);
     }
     int status = -1;
@@ -117,14 +117,14 @@ TEST(Sentinel, LetsGoInGoodOrderAndNotForAForkedChild) {
   EXPECT_EQ(ending_of(place), os::Ending::kReleased);
 }
 
-TEST(Sentinel, SaysWhyItCanNotHold) {
+TEST(LifelineHolder, SaysWhyItCanNotHold) {
   config::Settings settings;
   settings.lifeline = "/nowhere/at/all/lifeline";
-  const auto sentinel = Sentinel::start(settings);
-  ASSERT_FALSE(sentinel);
-  EXPECT_NE(sentinel.error().what.find("HOLDFAST_LIFELINE"), std::string::npos);
+  const auto holder = LifelineHolder::start(settings);
+  ASSERT_FALSE(holder);
+  EXPECT_NE(holder.error().what.find("HOLDFAST_LIFELINE"), std::string::npos);
   settings.lifeline.clear();
-  const auto none = Sentinel::start(settings);
+  const auto none = LifelineHolder::start(settings);
   ASSERT_TRUE(none);
   EXPECT_EQ(*none, nullptr);
 }

@@ -1,4 +1,4 @@
-// in_a_moment(): what a job that ends just now still holds is tried again for a short while.
+// retry(): tries for a short while to get what a job that is ending still holds.
 #pragma once
 
 #include <chrono>
@@ -8,11 +8,11 @@
 
 namespace holdfast::runtime {
 
-// A job whose agent was killed just now still dies: its port and its name are free in a moment, and
-// whoever starts it again at once, by a script say, need not try twice. `waits` is called before
-// the second time.
+// Checks until all is well, for 2 s at most. A job whose agent was killed a moment ago still holds
+// its port and its name. So a script that starts it again at once need not try twice. `waits` is
+// called before the second check.
 template <class Check, class Waits>
-Status in_a_moment(const Check& check, const Waits& waits) {
+Status retry(const Check& check, const Waits& waits) {
   constexpr auto kMoment = std::chrono::seconds(2);
   constexpr auto kBetween = std::chrono::milliseconds(10);
   const auto end = std::chrono::steady_clock::now() + kMoment;
