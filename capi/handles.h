@@ -12,8 +12,8 @@
 #include "capi/era.h"
 #include "capi/queue.h"
 #include "capi/team.h"
-#include "runtime/session.h"
-#include "runtime/worker.h"
+#include "runtime/worker/session.h"
+#include "runtime/worker/worker.h"
 
 struct hf_group {
   std::unique_ptr<holdfast::capi::Team> team;

@@ -8,7 +8,7 @@
 #include "capi/error.h"
 #include "capi/handles.h"
 #include "config/settings.h"
-#include "runtime/scheduler.h"
+#include "runtime/scheduler/scheduler.h"
 
 using namespace holdfast;
 using capi::report;

@@ -6,28 +6,25 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "base/result.h"
+#include "os/errors.h"
+#include "os/fd.h"
+#include "os/mapping.h"
 
 namespace holdfast::collective {
 
-// A file descriptor that closes itself.
-class File {
+using os::last_system_error;
+using os::take_memory;
+
+// os::Fd by the names that this room has for it.
+class File : public os::Fd {
  public:
-  explicit File(int fd) : fd_(fd) {}
-  ~File();
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  [[nodiscard]] int fd() const { return fd_; }
-  [[nodiscard]] bool is_open() const { return fd_ >= 0; }
-
- private:
-  int fd_;
+  using os::Fd::Fd;
+  [[nodiscard]] int fd() const { return get(); }
+  [[nodiscard]] bool is_open() const { return get() >= 0; }
 };
-
-// The memory for bytes [offset, offset + bytes) of a file on a tmpfs, without which a write to its
-// mapping is SIGBUS. 0; or ENOSPC, where a quota is the reason too; or another error number.
-[[nodiscard]] int take_memory(const File& file, std::uint64_t offset, std::uint64_t bytes);
 
 class Mapping {
  public:
@@ -35,24 +32,15 @@ class Mapping {
   // errors: a file that is shorter than that, or that the kernel does not map. Two mappings of the
   // same range of the same file within a process are one: threads that are ranks of one group see
   // the same addresses, and the thread sanitizer sees what they do to each other.
-  static Result<std::shared_ptr<Mapping>> of(const File& file, const std::string& name,
+  static Result<std::shared_ptr<Mapping>> of(const os::Fd& file, const std::string& name,
                                              std::uint64_t offset, std::uint64_t bytes);
   static Result<std::shared_ptr<Mapping>> of(const std::string& path, std::uint64_t offset,
                                              std::uint64_t bytes);
-  ~Mapping();
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
+  [[nodiscard]] std::span<std::byte> bytes() const { return mapped_.bytes(); }
 
  private:
-  Mapping(void* base, std::size_t length, std::span<std::byte> bytes)
-      : base_(base), length_(length), bytes_(bytes) {}
-  void* base_;  // Page-aligned, at or before bytes_.
-  std::size_t length_;
-  std::span<std::byte> bytes_;
+  explicit Mapping(os::Mapping mapped) : mapped_(std::move(mapped)) {}
+  os::Mapping mapped_;
 };
-
-// "Permission denied", for a sentence; of errno.
-[[nodiscard]] std::string last_system_error();
 
 }  // namespace holdfast::collective

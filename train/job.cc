@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "config/settings.h"
-#include "runtime/scheduler.h"
+#include "runtime/scheduler/scheduler.h"
 
 namespace holdfast {
 
