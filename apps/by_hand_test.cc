@@ -160,7 +160,7 @@ TEST(Worker, SaysThatNoSchedulerAnswers) {
 
 TEST(Worker, SaysThatWhoeverListensIsNoScheduler) {
   Job job("other-server");
-  const io::Fd other = listen_at(job.port);
+  const os::Fd other = listen_at(job.port);
   expect_no_scheduler(job);
   EXPECT_TRUE(has(job.output(), "does not answer as a scheduler does")) << job.output();
   EXPECT_TRUE(job.nothing_left());
@@ -168,7 +168,7 @@ TEST(Worker, SaysThatWhoeverListensIsNoScheduler) {
 
 TEST(Scheduler, SaysThatItsPortIsTaken) {
   Job job("port-by-hand");
-  const io::Fd other = listen_at(job.port);
+  const os::Fd other = listen_at(job.port);
   const auto scheduler = job.start(toy_command(job, 10), {"MS_ROLE=MS_SCHED", "MS_WORKER_NUM=1",
                                                           cat("MS_SCHED_PORT=", job.port)});
   EXPECT_EQ(job.wait(scheduler, 30), 1);

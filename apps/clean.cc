@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "base/text.h"
-#include "runtime/job_files.h"
+#include "runtime/jobs/job_files.h"
 
 namespace holdfast::apps {
 namespace {

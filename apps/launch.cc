@@ -10,7 +10,7 @@
 
 #include "base/result.h"
 #include "base/text.h"
-#include "runtime/agent.h"
+#include "runtime/agent/agent.h"
 
 namespace holdfast::apps {
 namespace {

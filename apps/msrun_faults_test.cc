@@ -14,7 +14,7 @@
 
 #include "apps/testing/job.h"
 #include "base/text.h"
-#include "io/files.h"
+#include "os/files.h"
 
 namespace holdfast::apps {
 namespace {
@@ -42,7 +42,7 @@ TEST(Stopped, WorkerIsReplacedLongBeforeItsLeaseRunsOut) {
     ASSERT_TRUE(job.reaches(20)) << job.output();
     ASSERT_TRUE(job.kill("MS_NODE_ID=1", SIGSTOP));
     EXPECT_EQ(job.wait(120), 0) << job.output();
-    const auto reports = io::read_file(job.logs + "/recoveries.jsonl");
+    const auto reports = os::read_file(job.logs + "/recoveries.jsonl");
     ASSERT_TRUE(reports) << job.output();
     EXPECT_TRUE(has(*reports, "was stopped by a signal and ended by its agent")) << *reports;
     EXPECT_TRUE(job.nothing_left());

@@ -10,8 +10,9 @@
 #include "apps/testing/job.h"
 #include "base/text.h"
 #include "config/settings.h"
-#include "io/fd.h"
-#include "io/files.h"
+#include "os/fd.h"
+#include "os/files.h"
+#include "os/host.h"
 
 namespace holdfast::apps {
 namespace {
@@ -53,7 +54,7 @@ TEST(Msrun, GivesUpOnAProgramThatFailsEveryTime) {
 
 TEST(Msrun, RefusesAPortThatIsTaken) {
   Job job("port");
-  const io::Fd other = listen_at(job.port);
+  const os::Fd other = listen_at(job.port);
   job.launch({"--worker_num", "1", "sh", "-c", "echo started"});
   EXPECT_EQ(job.wait(), 2);
   EXPECT_TRUE(has(job.output(), cat(job.port))) << job.output();
@@ -65,10 +66,10 @@ TEST(Msrun, RefusesAPortThatIsTaken) {
 // As that of a job that was killed the moment before, and is started again.
 TEST(Msrun, TakesAPortThatIsFreeInAMoment) {
   Job job("dying-port");
-  io::Fd other = listen_at(job.port);
+  os::Fd other = listen_at(job.port);
   job.launch({"--worker_num", "1", "--join=True", "true"});
   EXPECT_TRUE(until([&] { return has(job.output(), cat("port ", job.port)); }, 10));
-  other = io::Fd();
+  other = os::Fd();
   EXPECT_EQ(job.wait(), 0) << job.output();
 }
 
@@ -295,9 +296,9 @@ TEST(Msrun, RunsInTheBackgroundUnlessToldToJoin) {
 // What a killed agent left under its name is not this job's.
 TEST(Msrun, TellsOfNoRecoveryOfADeadJobOfItsName) {
   Job job("dead-reports");
-  const auto directory = io::runtime_directory(job.name);
+  const auto directory = os::runtime_directory(job.name);
   ASSERT_TRUE(directory) << directory.error().what;
-  ASSERT_TRUE(io::write_file_atomically(*directory + "/recoveries.jsonl", "{}\n"));
+  ASSERT_TRUE(os::write_file_atomically(*directory + "/recoveries.jsonl", "{}\n"));
   job.launch(toy(job, 20, {"--worker_num=1"}));
   EXPECT_EQ(job.wait(), 0) << job.output();
   EXPECT_FALSE(has(job.output(), "1 recovery")) << job.output();
@@ -342,7 +343,7 @@ TEST(Msrun, RefusesTheLogFolderOfAJobThatRuns) {
   Job job("same-logs");
   job.launch(toy(job, 1'000'000, {"--worker_num", "1"}));
   ASSERT_TRUE(job.reaches(5)) << job.output();
-  ASSERT_TRUE(io::write_file_atomically(job.logs + "/worker_0.log", "of the first\n"));
+  ASSERT_TRUE(os::write_file_atomically(job.logs + "/worker_0.log", "of the first\n"));
   Job other("same-logs-too");
   std::filesystem::create_directory_symlink(job.logs, other.logs);
   for (const char* join : {"True", "False"}) {
@@ -409,7 +410,7 @@ TEST(Holdfast, SaysAsJsonWhichLimitIsTooLow) {
     EXPECT_TRUE(code == 0 || code == 1) << files << ": " << code;
     EXPECT_EQ(json_lines(told).size(), 1U) << files;
     EXPECT_EQ(code != 0, has(job.output(), "`ulimit -n`")) << files << ": " << job.output();
-    ASSERT_TRUE(io::write_file_atomically(job.folder + "/output", ""));
+    ASSERT_TRUE(os::write_file_atomically(job.folder + "/output", ""));
   }
 }
 

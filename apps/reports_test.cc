@@ -16,8 +16,8 @@
 
 #include "apps/testing/job.h"
 #include "base/text.h"
-#include "io/fd.h"
-#include "io/files.h"
+#include "os/fd.h"
+#include "os/files.h"
 
 namespace holdfast::apps {
 namespace {
@@ -34,7 +34,7 @@ TEST(Failure, BeforeTheAgentIsConnectedIsToldWithItsFirstCause) {
   job.launch({"--worker_num", "2", "--join", "True", "sh", "-c", line + " $other"});
   ASSERT_TRUE(until([&] { return !job.processes("MS_NODE_ID=1").empty(); })) << job.output();
   job.signal(0, SIGSTOP);
-  ASSERT_TRUE(io::write_file_atomically(go, ""));
+  ASSERT_TRUE(os::write_file_atomically(go, ""));
   EXPECT_TRUE(until([&] { return has(job.log("scheduler.log"), "the job has failed: rank"); }))
       << job.log("scheduler.log") << job.log("worker_0.log");
   job.signal(0, SIGCONT);
@@ -56,7 +56,7 @@ TEST(Failure, OfAFolderThatCanNotBeMadeComesBeforeAnythingStarts) {
     job.launch({"--worker_num", "1", "sh", "-c", "echo started"});
     EXPECT_EQ(job.wait(), 2) << setting;
     EXPECT_TRUE(has(job.output(), cat(setting, " is '/proc/no', but "))) << job.output();
-    EXPECT_TRUE(io::tail(logs + "/worker_0.log", 1).empty());
+    EXPECT_TRUE(os::tail(logs + "/worker_0.log", 1).empty());
     EXPECT_TRUE(job.nothing_left());
   }
 }
@@ -67,7 +67,7 @@ using Table = std::map<std::string, Fields>;  // "writer event": its fields.
 // The first table of docs/formats/trace.md.
 Table documented() {
   Table table;
-  const auto text = io::read_file(HOLDFAST_SOURCE_DIR "/docs/formats/trace.md");
+  const auto text = os::read_file(HOLDFAST_SOURCE_DIR "/docs/formats/trace.md");
   for (std::size_t at = 0; text && at < text->size();) {
     const std::size_t end = std::min(text->find('\n', at), text->size());
     std::vector<std::string> cells;
@@ -184,7 +184,7 @@ TEST(Status, AsJsonTellsOfRanksAndRecoveries) {
 
 // A terminal whose other end we hold.
 struct Terminal {
-  io::Fd master{::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK)};
+  os::Fd master{::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK)};
   std::string name;
   std::string shown;
   Terminal() {

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "runtime/job_files.h"
+#include "runtime/jobs/job_files.h"
 
 namespace holdfast::apps {
 namespace {

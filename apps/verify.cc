@@ -10,7 +10,7 @@
 #include <system_error>
 #include <vector>
 
-#include "runtime/agent.h"
+#include "runtime/agent/agent.h"
 
 namespace holdfast::apps {
 namespace {

@@ -7,14 +7,14 @@
 #include <optional>
 #include <vector>
 
-#include "arena/file.h"
 #include "arena/format.h"
 #include "arena/kernels.h"
 #include "arena/pool.h"
-#include "arena/robust.h"
 #include "base/assert.h"
 #include "base/digest.h"
 #include "base/text.h"
+#include "os/robust_mutex.h"
+#include "os/shared_file.h"
 
 namespace holdfast::arena {
 namespace {
@@ -34,9 +34,9 @@ Error damaged(const std::string& path, const char* what) {
 }
 
 // The header of a file that has its name; such a file was whole once.
-Result<Header> read_header(const Found& found, const std::string& path) {
+Result<Header> read_header(const os::Found& found, const std::string& path) {
   Header header{};
-  if (read_at(found.file, 0, std::as_writable_bytes(std::span(&header, 1))) != sizeof header) {
+  if (os::read_at(found.file, 0, std::as_writable_bytes(std::span(&header, 1))) != sizeof header) {
     return damaged(path, "is truncated");
   }
   const Fixed& fixed = header.fixed;
@@ -61,23 +61,24 @@ Status check_words(const Header& header, const std::string& path) {
 }
 
 // What is different about an arena's layout, in a clause; empty if nothing is.
-Result<std::string> layout_difference(const Found& found, const Fixed& fixed, const Layout& layout,
-                                      const std::string& path) {
+Result<std::string> layout_difference(const os::Found& found, const Fixed& fixed,
+                                      const Layout& layout, const std::string& path) {
   if (fixed.fingerprint == layout.fingerprint() && fixed.file_bytes == layout.file_bytes()) {
     return std::string{};
   }
   std::string text(std::min(fixed.layout_bytes, found.bytes), '\0');
   Layout there;
-  const bool read =
-      read_at(found.file, kLayoutOffset, std::as_writable_bytes(std::span(text))) == text.size() &&
-      digest(std::as_bytes(std::span(text))) == fixed.fingerprint && Layout::from_text(text, there);
+  const bool read = os::read_at(found.file, kLayoutOffset,
+                                std::as_writable_bytes(std::span(text))) == text.size() &&
+                    digest(std::as_bytes(std::span(text))) == fixed.fingerprint &&
+                    Layout::from_text(text, there);
   if (!read) return damaged(path, "has a corrupt layout");
   std::string different = difference(there, layout);
   if (different.empty()) return damaged(path, "has another size than its layout");
   return different;
 }
 
-Status check_layout(const Found& found, const Fixed& fixed, const Layout& layout,
+Status check_layout(const os::Found& found, const Fixed& fixed, const Layout& layout,
                     const std::string& path) {
   const Result<std::string> different = layout_difference(found, fixed, layout, path);
   if (!different) return different.error();
@@ -87,8 +88,8 @@ Status check_layout(const Found& found, const Fixed& fixed, const Layout& layout
                    "; continue with the same model and optimizer, or start a new run.")};
 }
 
-Result<Mapping> create(const std::string& path, const Layout& layout, std::uint64_t run_id) {
-  Result<Mapping> mapping = make_file(path, layout.file_bytes());
+Result<os::Mapping> create(const std::string& path, const Layout& layout, std::uint64_t run_id) {
+  Result<os::Mapping> mapping = os::make_file(path, layout.file_bytes());
   if (!mapping) return mapping;
   const std::string text = layout.to_text();
   auto& header = *mapping->as<Header>(0);
@@ -100,12 +101,13 @@ Result<Mapping> create(const std::string& path, const Layout& layout, std::uint6
   header.version = kNoVersion;
   header.staged = kNoVersion;
   std::memcpy(mapping->at(kLayoutOffset), text.data(), text.size());
-  for (std::size_t i = 0; i < kSlots; ++i) init_robust(mapping->as<Slot>(kSlotsOffset)[i].alive);
-  if (Status named = give_name(path); !named) return named.error();
+  for (std::size_t i = 0; i < kSlots; ++i)
+    os::init_robust(mapping->as<Slot>(kSlotsOffset)[i].alive);
+  if (Status named = os::give_name(path); !named) return named.error();
   return mapping;
 }
 
-Streams streams_of(const Mapping& mapping, const Layout& layout) {
+Streams streams_of(const os::Mapping& mapping, const Layout& layout) {
   const std::size_t moments = moment_count(layout.optimizer);
   return {.w = mapping.as<float>(layout.parameters_offset()),
           .m = moments > 0 ? mapping.as<float>(layout.moments_offset(0)) : nullptr,
@@ -126,32 +128,34 @@ class SlotLocks {
  public:
   SlotLocks(Slot* slots, std::size_t count) : slots_(slots) {
     while (held_ < count) {
-      last_ = lock_robust(slots_[held_].alive, kPatience);
+      last_ = os::lock_robust(slots_[held_].alive, kPatience);
       if (!all()) return;
       ++held_;
     }
   }
   ~SlotLocks() {
-    while (held_ > 0) unlock_robust(slots_[--held_].alive);
+    while (held_ > 0) os::unlock_robust(slots_[--held_].alive);
   }
   SlotLocks(const SlotLocks&) = delete;
   SlotLocks& operator=(const SlotLocks&) = delete;
-  [[nodiscard]] bool all() const { return last_ == Locked::kFree || last_ == Locked::kOrphaned; }
-  [[nodiscard]] Locked last() const { return last_; }
+  [[nodiscard]] bool all() const {
+    return last_ == os::Locked::kFree || last_ == os::Locked::kOrphaned;
+  }
+  [[nodiscard]] os::Locked last() const { return last_; }
 
  private:
   Slot* slots_;
   std::size_t held_ = 0;
-  Locked last_ = Locked::kFree;
+  os::Locked last_ = os::Locked::kFree;
 };
 
 }  // namespace
 
 struct Arena::State {
-  State(std::string its_path, Layout its_layout, Mapping its_mapping, Opening how)
+  State(std::string its_path, Layout its_layout, os::Mapping its_mapping, Opening how)
       : path(std::move(its_path)),
         layout(std::move(its_layout)),
-        mapped(std::make_shared<const Mapping>(std::move(its_mapping))),
+        mapped(std::make_shared<const os::Mapping>(std::move(its_mapping))),
         mapping(*mapped),
         opening(how),
         streams(streams_of(mapping, layout)),
@@ -181,8 +185,8 @@ struct Arena::State {
 
   std::string path;
   Layout layout;
-  std::shared_ptr<const Mapping> mapped;
-  const Mapping& mapping;
+  std::shared_ptr<const os::Mapping> mapped;
+  const os::Mapping& mapping;
   Opening opening;
   Streams streams;
   std::uint64_t floats;
@@ -194,12 +198,12 @@ struct Arena::State {
 // task: the slots say how far it got.
 Status Arena::State::recover() {
   const SlotLocks locks(slots(), kSlots);
-  if (locks.last() == Locked::kNot) {
+  if (locks.last() == os::Locked::kNot) {
     return Error{Blame::kWorld, cat("The arena ", path,
                                     " is being updated by a process that is alive, though perhaps "
                                     "stopped; end it first.")};
   }
-  if (locks.last() == Locked::kUnusable) return damaged(path, "has corrupt locks");
+  if (locks.last() == os::Locked::kUnusable) return damaged(path, "has corrupt locks");
   Header& h = header();
   if (Status checked = check_words(h, path); !checked) return checked;
   const Version n = h.version + 1;
@@ -237,9 +241,9 @@ void Arena::State::work(std::size_t slot, Version n) {
 }
 
 Result<Arena> Arena::open(const std::string& path, const Layout& layout, std::uint64_t run_id) {
-  Result<Found> found = find_file(path, Mapping::Access::kWrite);
+  Result<os::Found> found = os::find_file(path, os::Access::kWrite);
   if (!found) return found.error();
-  bool usable = found->file.valid();
+  bool usable = static_cast<bool>(found->file);
   if (usable) {
     const Result<Header> header = read_header(*found, path);
     if (!header) return header.error();
@@ -250,9 +254,8 @@ Result<Arena> Arena::open(const std::string& path, const Layout& layout, std::ui
       }
     }
   }
-  Result<Mapping> mapping =
-      usable ? Mapping::map(found->file, found->bytes, Mapping::Access::kWrite, path)
-             : create(path, layout, run_id);
+  Result<os::Mapping> mapping =
+      usable ? os::map_file(*found, os::Access::kWrite, path) : create(path, layout, run_id);
   if (!mapping) return mapping.error();
   const Opening opening = usable ? Opening::kReopened : Opening::kCreated;
   auto state = std::make_unique<State>(path, layout, std::move(*mapping), opening);
@@ -263,9 +266,9 @@ Result<Arena> Arena::open(const std::string& path, const Layout& layout, std::ui
 }
 
 Result<Peek> Arena::peek(const std::string& path) {
-  Result<Found> found = find_file(path, Mapping::Access::kRead);
+  Result<os::Found> found = os::find_file(path, os::Access::kRead);
   if (!found) return found.error();
-  if (!found->file.valid()) return Error{Blame::kWorld, cat("There is no arena ", path, ".")};
+  if (!found->file) return Error{Blame::kWorld, cat("There is no arena ", path, ".")};
   const Result<Header> read = read_header(*found, path);
   if (!read) return read.error();
   const Header& header = *read;
@@ -389,9 +392,9 @@ void Arena::finish() {
 }
 
 Status Arena::copy_from(const std::string& path, Version expected, bool with_private) {
-  Result<Found> found = find_file(path, Mapping::Access::kRead);
+  Result<os::Found> found = os::find_file(path, os::Access::kRead);
   if (!found) return found.error();
-  if (!found->file.valid()) return Error{Blame::kWorld, cat("There is no arena ", path, ".")};
+  if (!found->file) return Error{Blame::kWorld, cat("There is no arena ", path, ".")};
   const Result<Header> header = read_header(*found, path);
   if (!header) return header.error();
   const Fixed& own = state_->header().fixed;
@@ -405,7 +408,7 @@ Status Arena::copy_from(const std::string& path, Version expected, bool with_pri
     return Error{Blame::kUser, cat("its model or optimizer differs from that of ", path, ": ",
                                    *different, "; start every rank with the same program")};
   }
-  Result<Mapping> source = Mapping::map(found->file, found->bytes, Mapping::Access::kRead, path);
+  Result<os::Mapping> source = os::map_file(*found, os::Access::kRead, path);
   if (!source) return source.error();
   const Header& there = *source->as<Header>(0);
   const auto stands = [&] {

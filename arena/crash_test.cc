@@ -16,11 +16,11 @@
 #include <functional>
 #include <tuple>
 
-#include "arena/file.h"
 #include "arena/format.h"
 #include "arena/testing.h"
 #include "base/prng.h"
 #include "base/text.h"
+#include "os/shared_file.h"
 
 namespace holdfast::arena {
 namespace {
@@ -167,9 +167,9 @@ struct Cut {
 
 Cut look(const std::string& path) {
   Cut cut{*Arena::peek(path)};
-  const Result<Found> found = find_file(path, Mapping::Access::kRead);
+  const Result<os::Found> found = os::find_file(path, os::Access::kRead);
   std::vector<std::byte> bytes(kSlots * sizeof(Slot));
-  EXPECT_EQ(read_at(found->file, kSlotsOffset, bytes), bytes.size());
+  EXPECT_EQ(os::read_at(found->file, kSlotsOffset, bytes), bytes.size());
   for (std::size_t i = 0; i < kSlots; ++i) {
     std::uint64_t progress = 0;
     std::memcpy(&progress, bytes.data() + i * sizeof(Slot) + offsetof(Slot, progress),

@@ -1,32 +1,20 @@
 // What the arena's tests share: a directory in shared memory, and the update as a plain loop.
 #pragma once
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "arena/arena.h"
+#include "os/testing.h"
 
 namespace holdfast::arena::testing {
 
-class Directory {
- public:
-  Directory() {
-    char name[] = "/dev/shm/holdfast-test-XXXXXX";
-    path_ = mkdtemp(name);
-  }
-  ~Directory() { std::filesystem::remove_all(path_); }
-  Directory(const Directory&) = delete;
-  Directory& operator=(const Directory&) = delete;
-  [[nodiscard]] std::string file(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
+struct Directory : os::TemporaryFolder {
+  Directory() : TemporaryFolder("/dev/shm") {}
+  [[nodiscard]] std::string file(const std::string& name) const { return *this / name; }
 };
 
 // The state of an arena in private memory, advanced by the order of operations that kernels.h

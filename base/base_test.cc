@@ -6,7 +6,6 @@
 #include "base/digest.h"
 #include "base/ids.h"
 #include "base/prng.h"
-#include "base/remedy.h"
 #include "base/result.h"
 #include "base/text.h"
 
@@ -25,18 +24,6 @@ TEST(Result, HoldsAValueOrAnError) {
 TEST(ResultDeathTest, ReadingAnAbsentValueEndsTheProcess) {
   Result<int> bad = Error{Blame::kUser, "no"};
   EXPECT_DEATH((void)*bad, "assertion failed");
-}
-
-TEST(Remedy, NamesTheLimitAndNothingElse) {
-  EXPECT_NE(remedy_of(EMFILE).find("ulimit -n"), std::string_view::npos);
-  EXPECT_NE(remedy_of(ENFILE).find("fs.file-max"), std::string_view::npos);
-  EXPECT_NE(remedy_of(ENOSPC).find("room"), std::string_view::npos);
-  EXPECT_EQ(remedy_of(EAGAIN), "");  // Of a socket it is no limit.
-  EXPECT_EQ(remedy_of_no_task(ENOENT), "");
-  EXPECT_EQ(remedy_of_no_task(EMFILE), remedy_of(EMFILE));
-  for (const char* limit : {"ulimit -u", "pids.max", "kernel.pid_max"}) {
-    EXPECT_NE(remedy_of_no_task(EAGAIN).find(limit), std::string_view::npos);
-  }
 }
 
 TEST(Text, CountsInWordsThatArePronounced) {

@@ -17,7 +17,7 @@ namespace holdfast {
 // world (a full disk, a dead host).
 enum class Blame : std::uint8_t { kUser, kPeer, kWorld };
 
-// `what` is one sentence that names the thing and the remedy; no prefix, no stack.
+// `what` is one sentence: what is wrong with which thing, and what to do. No prefix, no stack.
 struct [[nodiscard]] Error {
   Blame blame = Blame::kWorld;
   std::string what;

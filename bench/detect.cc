@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "arena/lifeline.h"
+#include "os/lifeline.h"
 
 namespace {
 
@@ -31,7 +31,7 @@ double now_ms() {
 
 // The victim: holds the lifeline, touches its memory, says so, and waits to be killed.
 [[noreturn]] void victim(const std::string& path, std::size_t bytes, int ready) {
-  const auto lifeline = holdfast::arena::Lifeline::hold(path);
+  const auto lifeline = holdfast::os::Lifeline::hold(path);
   if (!lifeline) _exit(1);
   if (bytes > 0) {
     void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -48,7 +48,7 @@ struct Times {
 };
 
 bool measure(const std::string& path, std::size_t bytes, Times& times) {
-  if (!holdfast::arena::prepare_lifeline(path)) return false;
+  if (!holdfast::os::prepare_lifeline(path)) return false;
   int pipe_fds[2];
   if (pipe(pipe_fds) != 0) return false;
   const pid_t child = fork();
@@ -63,7 +63,7 @@ bool measure(const std::string& path, std::size_t bytes, Times& times) {
   std::atomic<double> by_pidfd = 0;
   std::atomic<bool> cancel = false;
   std::thread a([&] {
-    if (holdfast::arena::wait_for_death(path, cancel)) by_lifeline = now_ms();
+    if (holdfast::os::wait_for_death(path, cancel)) by_lifeline = now_ms();
   });
   std::thread b([&] {
     pollfd wait{pidfd, POLLIN, 0};

@@ -8,7 +8,7 @@
 
 #include "base/result.h"
 #include "collective/current_generation.h"
-#include "runtime/worker.h"
+#include "runtime/worker/worker.h"
 
 namespace holdfast::capi {
 

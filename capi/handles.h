@@ -12,8 +12,8 @@
 #include "collective/regions.h"
 #include "collective/team.h"
 #include "include/holdfast/c.h"
-#include "runtime/session.h"
-#include "runtime/worker.h"
+#include "runtime/worker/session.h"
+#include "runtime/worker/worker.h"
 
 struct hf_group {
   std::unique_ptr<holdfast::collective::Team> team;

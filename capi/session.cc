@@ -1,5 +1,5 @@
 // The session's part of c.h.
-#include "runtime/session.h"
+#include "runtime/worker/session.h"
 
 #include <unistd.h>
 

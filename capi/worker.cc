@@ -8,7 +8,7 @@
 #include "capi/error.h"
 #include "capi/handles.h"
 #include "config/settings.h"
-#include "runtime/scheduler.h"
+#include "runtime/scheduler/scheduler.h"
 
 using namespace holdfast;
 using capi::report;
@@ -89,7 +89,8 @@ hf_status hf_early_group_open(hf_worker* worker, const int32_t* ranks, uint64_t 
     auto early = capi::Early::begin(*identity, worker->worker->settings().topo_timeout);
     if (!early) return report(early.error());
     worker->early = *std::move(early);
-    worker->worker->on_abort([early = worker->early.get()](Generation) { early->end(); });
+    worker->worker->abort_switch().on_stop(
+        [early = worker->early.get()](Generation) { early->end(); });
   }
   return capi::open_group(worker->early->current(), *identity, ranks, count, name, "early-", group);
 }

@@ -79,8 +79,8 @@ Status HostPart::map_regions(const Group::Options& o) {
       regions_.push_back(o.registered_memory);
       continue;
     }
-    auto mapping = Mapping::of(o.registered_files[static_cast<std::size_t>(k)], o.registered_offset,
-                               o.registered_bytes);
+    auto mapping = SharedMapping::of(o.registered_files[static_cast<std::size_t>(k)],
+                                     o.registered_offset, o.registered_bytes);
     if (!mapping) return mapping.error();
     regions_.push_back((*mapping)->bytes().data());
     mappings_.push_back(*std::move(mapping));

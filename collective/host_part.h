@@ -16,9 +16,9 @@
 
 #include "base/result.h"
 #include "collective/group.h"
-#include "collective/mapping.h"
 #include "collective/request.h"
 #include "collective/segment.h"
+#include "collective/shared_mapping.h"
 
 namespace holdfast::collective {
 
@@ -78,8 +78,8 @@ class HostPart {
   // for itself.
   struct Introduced {  // A region of some rank, as all ranks know it.
     RegionId id = 0;
-    bool usable = false;               // All ranks have mapped it.
-    std::shared_ptr<Mapping> mapping;  // Null for this rank's own.
+    bool usable = false;                     // All ranks have mapped it.
+    std::shared_ptr<SharedMapping> mapping;  // Null for this rank's own.
   };
   Outcome all_reduce_in_regions(const Numbers& to, const std::byte* from, Op op,
                                 RegionAddress address);
@@ -91,7 +91,7 @@ class HostPart {
   std::unique_ptr<Segment> segment_;
   std::shared_ptr<const Regions> own_regions_;
   std::vector<std::vector<Introduced>> introduced_;  // By rank; the same regions on all ranks.
-  std::vector<std::shared_ptr<Mapping>> mappings_;
+  std::vector<std::shared_ptr<SharedMapping>> mappings_;
   std::vector<std::byte*> regions_;  // Every rank's registered memory.
   // One entry per rank, for the operation that is under way.
   std::vector<std::byte*> rows_;

@@ -302,8 +302,8 @@ TEST(Join, WaitsForRoomThatIsGivenBackInAMoment) {
       const std::string path = job.base().directory + "/held";
       std::jthread dying;
       {
-        const File file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-        if (take_memory(file, 0, held * 4096) != 0) return false;
+        const os::Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+        if (os::take_memory(file, 0, held * 4096) != 0) return false;
         dying = std::jthread([&] {
           std::this_thread::sleep_for(std::chrono::milliseconds(50));
           ::unlink(path.c_str());

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "collective/mapping.h"
+#include "collective/shared_mapping.h"
 
 namespace holdfast::collective {
 
@@ -38,7 +38,7 @@ class Region {
   Region& operator=(const Region&) = delete;
   [[nodiscard]] RegionId id() const { return id_; }
   [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
-  [[nodiscard]] int fd() const { return file_->fd(); }
+  [[nodiscard]] int fd() const { return file_.get(); }
 
  private:
   friend class Regions;
@@ -46,9 +46,9 @@ class Region {
   pid_t owner_ = ::getpid();
   RegionId id_ = 0;
   std::string path_;
-  std::unique_ptr<File> file_;
+  os::Fd file_;
   std::span<std::byte> bytes_;
-  std::shared_ptr<Mapping> mapping_;  // Null: the memory was given.
+  std::shared_ptr<SharedMapping> mapping_;  // Null: the memory was given.
 };
 
 // The regions of one rank. Any thread.
@@ -69,7 +69,7 @@ class Regions {
   // Where these bytes lie, if they lie within one region.
   [[nodiscard]] RegionAddress address_of(const std::byte* data, std::size_t bytes) const;
   // A whole region of any rank.
-  [[nodiscard]] Result<std::shared_ptr<Mapping>> open(RegionId id) const;
+  [[nodiscard]] Result<std::shared_ptr<SharedMapping>> open(RegionId id) const;
 
  private:
   [[nodiscard]] std::string path_of(RegionId id) const;

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "base/text.h"
+#include "os/errors.h"
 
 namespace holdfast::collective {
 namespace {
@@ -69,13 +70,13 @@ Status check(const Group::Options& o) {
   return {};
 }
 
-// take_memory(), again and again where there is no room, for at most `limit`.
+// os::take_memory(), again and again where there is no room, for at most `limit`.
 template <class GivenUp>
-int take_in_time(const File& file, std::uint64_t offset, std::uint64_t bytes,
+int take_in_time(const os::Fd& file, std::uint64_t offset, std::uint64_t bytes,
                  std::chrono::milliseconds limit, const GivenUp& given_up) {
   const auto end = std::chrono::steady_clock::now() + limit;
   while (true) {
-    const int error = take_memory(file, offset, bytes);
+    const int error = os::take_memory(file, offset, bytes);
     if (error != ENOSPC || given_up() || std::chrono::steady_clock::now() >= end) return error;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -83,8 +84,7 @@ int take_in_time(const File& file, std::uint64_t offset, std::uint64_t bytes,
 
 }  // namespace
 
-Segment::Segment(const Group::Options& options, std::unique_ptr<File> file,
-                 std::shared_ptr<Mapping> mapping)
+Segment::Segment(const Group::Options& options, os::Fd file, std::shared_ptr<SharedMapping> mapping)
     : file_(std::move(file)),
       mapping_(std::move(mapping)),
       directory_(options.directory),
@@ -129,7 +129,7 @@ Error Segment::no_room(const Group::Options& o) {
 // A write to memory that a full tmpfs can not give is SIGBUS. So what every job uses is taken
 // before: the control pages, and of each half the first. To take all of it would cost each recovery
 // of four ranks a millisecond; what sums of private memory show is taken with the first of them.
-Status Segment::take_first(const File& file, std::size_t bytes, const Group::Options& o) {
+Status Segment::take_first(const os::Fd& file, std::size_t bytes, const Group::Options& o) {
   const int error = take_in_time(file, 0, bytes, o.room_timeout, [] { return false; });
   if (error == 0) return {};
   if (error == ENOSPC) return no_room(o);
@@ -143,7 +143,7 @@ bool Segment::take_window(std::size_t bytes) {
   const std::size_t up_to = (bytes + kHalfUnit - 1) / kHalfUnit * kHalfUnit;
   for (std::uint64_t half = 0; half < 2; ++half) {
     const auto begin = static_cast<std::size_t>(window(rank_, half) - mapping_->bytes().data());
-    const int error = take_in_time(*file_, begin + taken_, up_to - taken_, room_timeout_,
+    const int error = take_in_time(file_, begin + taken_, up_to - taken_, room_timeout_,
                                    [this] { return gate().frozen(); });
     if (error != 0) return false;
   }
@@ -157,15 +157,15 @@ bool Segment::take_window(std::size_t bytes) {
 Status Segment::publish(const Group::Options& o, const std::string& path) {
   const auto failed = [&path](const char* what) {
     return Error{Blame::kWorld, cat("can not ", what, " the group's segment ", path, ": ",
-                                    last_system_error(), "; its directory must be on a tmpfs")};
+                                    os::last_system_error(), "; its directory must be on a tmpfs")};
   };
-  const File file(::open(o.directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-  if (!file.is_open()) return failed("make");
-  if (::ftruncate(file.fd(), static_cast<off_t>(size_of(o))) != 0) return failed("size");
+  const os::Fd file(::open(o.directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (!file) return failed("make");
+  if (::ftruncate(file.get(), static_cast<off_t>(size_of(o))) != 0) return failed("size");
   if (const Status taken = take_first(file, sizeof(Identity), o); !taken) return taken;
   const Identity identity = identity_of(o);  // The rest of Control starts as zero bytes.
-  if (::pwrite(file.fd(), &identity, sizeof identity, 0) != sizeof identity) return failed("fill");
-  const std::string unnamed = cat("/proc/self/fd/", file.fd());
+  if (::pwrite(file.get(), &identity, sizeof identity, 0) != sizeof identity) return failed("fill");
+  const std::string unnamed = cat("/proc/self/fd/", file.get());
   if (::linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0) {
     remove_lower(o);
     return {};
@@ -174,14 +174,13 @@ Status Segment::publish(const Group::Options& o, const std::string& path) {
   return failed("publish");
 }
 
-Result<std::unique_ptr<File>> Segment::open_or_publish(const Group::Options& o,
-                                                       const std::string& path) {
+Result<os::Fd> Segment::open_or_publish(const Group::Options& o, const std::string& path) {
   for (int attempt = 0; attempt < 3; ++attempt) {
-    auto file = std::make_unique<File>(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-    if (!file->is_open()) {
+    os::Fd file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+    if (!file) {
       if (errno != ENOENT) {
         return Error{Blame::kWorld,
-                     cat("can not open the group's segment ", path, ": ", last_system_error())};
+                     cat("can not open the group's segment ", path, ": ", os::last_system_error())};
       }
       const Status made = publish(o, path);
       // Another rank's may have taken the last room just now.
@@ -190,9 +189,9 @@ Result<std::unique_ptr<File>> Segment::open_or_publish(const Group::Options& o,
     }
     Identity found{};
     struct stat status {};
-    const bool whole = ::pread(file->fd(), &found, sizeof found, 0) == sizeof found &&
+    const bool whole = ::pread(file.get(), &found, sizeof found, 0) == sizeof found &&
                        found.magic == kMagic && found.run_id == o.run_id &&
-                       found.generation == o.generation && ::fstat(file->fd(), &status) == 0;
+                       found.generation == o.generation && ::fstat(file.get(), &status) == 0;
     if (!whole) {
       return Error{Blame::kWorld, cat(path, " is no segment of this run's generation ",
                                       o.generation, "; remove it")};
@@ -241,9 +240,9 @@ Result<std::unique_ptr<Segment>> Segment::open(const Group::Options& options) {
   const std::string path = cat(options.directory, "/", file_name(options));
   auto file = open_or_publish(options, path);
   if (!file) return file.error();
-  if (auto taken = take_first(**file, control_bytes(options.world_size), options); !taken)
+  if (auto taken = take_first(*file, control_bytes(options.world_size), options); !taken)
     return taken.error();
-  auto mapping = Mapping::of(**file, path, 0, size_of(options));
+  auto mapping = SharedMapping::of(*file, path, 0, size_of(options));
   if (!mapping) return mapping.error();
   std::unique_ptr<Segment> segment(new Segment(options, *std::move(file), *std::move(mapping)));
   if (segment->take_window(kHalfUnit)) return segment;

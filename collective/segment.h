@@ -14,8 +14,8 @@
 #include "base/result.h"
 #include "collective/gate.h"
 #include "collective/group.h"
-#include "collective/mapping.h"
 #include "collective/request.h"
+#include "collective/shared_mapping.h"
 
 namespace holdfast::collective {
 
@@ -79,15 +79,13 @@ class Segment {
   };
   static_assert(sizeof(Control) % alignof(RankState) == 0);
 
-  Segment(const Group::Options& options, std::unique_ptr<File> file,
-          std::shared_ptr<Mapping> mapping);
+  Segment(const Group::Options& options, os::Fd file, std::shared_ptr<SharedMapping> mapping);
   static Identity identity_of(const Group::Options& options);
   static std::size_t control_bytes(int world_size);  // With the ranks' states; whole pages.
   static std::size_t size_of(const Group::Options& options);
-  static Result<std::unique_ptr<File>> open_or_publish(const Group::Options& options,
-                                                       const std::string& path);
+  static Result<os::Fd> open_or_publish(const Group::Options& options, const std::string& path);
   static Error no_room(const Group::Options& options);
-  static Status take_first(const File& file, std::size_t bytes, const Group::Options& options);
+  static Status take_first(const os::Fd& file, std::size_t bytes, const Group::Options& options);
   static Status publish(const Group::Options& options, const std::string& path);
   [[nodiscard]] Control& control() const {
     return *reinterpret_cast<Control*>(mapping_->bytes().data());
@@ -96,8 +94,8 @@ class Segment {
     return reinterpret_cast<RankState*>(&control() + 1)[rank];
   }
 
-  std::unique_ptr<File> file_;
-  std::shared_ptr<Mapping> mapping_;
+  os::Fd file_;
+  std::shared_ptr<SharedMapping> mapping_;
   std::string directory_;
   int rank_;
   int world_size_;

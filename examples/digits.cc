@@ -11,7 +11,7 @@
 namespace {
 
 constexpr std::int64_t kPixels = 28 * 28;
-constexpr const char* kRemedy =
+constexpr const char* kHint =
     ": 'tools/make_digits DIR' writes real digits in this format, or put MNIST's files there, "
     "unpacked";
 
@@ -19,10 +19,10 @@ std::vector<std::uint8_t> read_file(const std::string& path) {
   std::error_code error;
   const auto kind = std::filesystem::status(path, error).type();
   if (kind != std::filesystem::file_type::regular && std::filesystem::exists(path, error)) {
-    throw std::runtime_error("the data file " + path + " is no file" + kRemedy);
+    throw std::runtime_error("the data file " + path + " is no file" + kHint);
   }
   std::ifstream file(path, std::ios::binary);
-  if (!file) throw std::runtime_error("the data file " + path + " is missing" + kRemedy);
+  if (!file) throw std::runtime_error("the data file " + path + " is missing" + kHint);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
@@ -38,7 +38,7 @@ std::vector<std::uint8_t> read_items(const std::string& path, std::size_t header
                                      std::uint32_t magic, std::size_t item) {
   auto bytes = read_file(path);
   if (bytes.size() < 4 * header || big_endian(bytes, 0) != magic) {
-    throw std::runtime_error("the data file " + path + " is not in MNIST's format" + kRemedy);
+    throw std::runtime_error("the data file " + path + " is not in MNIST's format" + kHint);
   }
   const std::size_t expected = 4 * header + big_endian(bytes, 4) * item;
   if (bytes.size() != expected) {
@@ -65,7 +65,7 @@ Digits::Digits(const std::string& directory, Part part) {
   for (const std::uint8_t label : labels) {
     if (label > 9) {
       throw std::runtime_error("the data file " + prefix + "-labels-idx1-ubyte has the label " +
-                               std::to_string(label) + " where digits are 0 to 9" + kRemedy);
+                               std::to_string(label) + " where digits are 0 to 9" + kHint);
     }
   }
   images_ = torch::from_blob(pixels.data(), {count, kPixels}, torch::kByte).to(torch::kFloat) / 255;

@@ -12,7 +12,7 @@ class Digits : public torch::data::datasets::BatchDataset<Digits, torch::data::E
  public:
   enum class Part { kTraining, kTest };
 
-  // Throws std::runtime_error that names the file and the remedy.
+  // Throws std::runtime_error that names the file and says what to do.
   Digits(const std::string& directory, Part part);
 
   torch::data::Example<> get_batch(c10::ArrayRef<std::size_t> indices) override;

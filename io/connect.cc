@@ -12,8 +12,8 @@
 
 #include "base/text.h"
 #include "io/connection_impl.h"
-#include "io/errors.h"
-#include "io/fork_guard.h"
+#include "os/errors.h"
+#include "os/fork_guard.h"
 
 namespace holdfast::io {
 namespace {
@@ -25,15 +25,15 @@ using Answer = std::function<void(Result<std::shared_ptr<Connection>>)>;
 constexpr Duration kPauseWithoutDescriptors = std::chrono::milliseconds(100);
 
 int guarded_socket(int family) {
-  const auto held = hold_forks();
+  const auto held = os::hold_forks();
   const int fd = ::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP);
-  if (fd >= 0) guard_from_children(fd);
+  if (fd >= 0) os::guard_from_children(fd);
   return fd;
 }
 
 void discard(int fd) {
-  const auto held = hold_forks();
-  unguard(fd);
+  const auto held = os::hold_forks();
+  os::unguard(fd);
   ::close(fd);
 }
 
@@ -51,8 +51,8 @@ class ListenerImpl : public Listener {
 
     void close() {
       if (!acceptor.is_open()) return;
-      const auto held = hold_forks();
-      unguard(acceptor.native_handle());
+      const auto held = os::hold_forks();
+      os::unguard(acceptor.native_handle());
       asio::error_code ignored;
       acceptor.close(ignored);
     }
@@ -82,10 +82,10 @@ class ListenerImpl : public Listener {
     }
 
     int accept_one() {
-      const auto held = hold_forks();
+      const auto held = os::hold_forks();
       const int fd =
           ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-      if (fd >= 0) guard_from_children(fd);
+      if (fd >= 0) os::guard_from_children(fd);
       return fd;
     }
 
@@ -120,7 +120,7 @@ Error cannot_listen(const std::string& where, int error_number) {
                  cat("cannot listen on ", where,
                      ": this host has no such address; choose one that `ip address` lists")};
   }
-  return system_error(cat("cannot listen on ", where), error_number);
+  return os::system_error(cat("cannot listen on ", where), error_number);
 }
 
 // A bound, listening, guarded socket, or the negative error number.
@@ -186,7 +186,7 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
   void try_next() {
     close_guarded(socket_);
     if (next_ == endpoints_.size()) {
-      return fail(system_error(cat("cannot connect to ", where()), last_error_));
+      return fail(os::system_error(cat("cannot connect to ", where()), last_error_));
     }
     const auto& endpoint = endpoints_.at(next_++);
     const int fd = guarded_socket(endpoint.protocol().family());

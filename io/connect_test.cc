@@ -9,8 +9,8 @@
 
 #include "base/text.h"
 #include "io/connection.h"
-#include "io/fd.h"
 #include "io/testing.h"
+#include "os/fd.h"
 
 namespace holdfast::io {
 namespace {
@@ -89,7 +89,7 @@ TEST(Connect, NamesAHostThatIsUnknown) {
 
 TEST(Connect, GivesUpWhenTheTimeIsOver) {
   // A listener whose queue is full drops what comes next without a word.
-  const Fd server(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const os::Fd server(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -97,7 +97,7 @@ TEST(Connect, GivesUpWhenTheTimeIsOver) {
   ASSERT_EQ(::bind(server.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
   ASSERT_EQ(::listen(server.get(), 0), 0);
   ::getsockname(server.get(), reinterpret_cast<sockaddr*>(&address), &size);
-  std::vector<Fd> fillers;
+  std::vector<os::Fd> fillers;
   for (int i = 0; i < 4; ++i) {
     fillers.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     (void)::connect(fillers.back().get(), reinterpret_cast<const sockaddr*>(&address), size);

@@ -12,8 +12,8 @@
 #include "base/assert.h"
 #include "base/text.h"
 #include "io/connection_impl.h"
-#include "io/errors.h"
-#include "io/fork_guard.h"
+#include "os/errors.h"
+#include "os/fork_guard.h"
 
 namespace holdfast::io {
 namespace {
@@ -55,8 +55,8 @@ std::string name_of(const Tcp::endpoint& endpoint) {
 
 void close_guarded(Tcp::socket& socket) {
   if (!socket.is_open()) return;
-  const auto held = hold_forks();
-  unguard(socket.native_handle());
+  const auto held = os::hold_forks();
+  os::unguard(socket.native_handle());
   asio::error_code ignored;
   socket.close(ignored);
 }
@@ -96,8 +96,8 @@ void Connection::Impl::read() {
         if (error == asio::error::eof && !self->write_error) {
           return self->finish(Error{Blame::kWorld, cat(self->peer, " closed the connection")});
         }
-        self->finish(system_error(cat("the connection to ", self->peer, " broke"),
-                                  self->write_error.value_or(error)));
+        self->finish(os::system_error(cat("the connection to ", self->peer, " broke"),
+                                      self->write_error.value_or(error)));
       });
 }
 

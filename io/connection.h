@@ -2,7 +2,7 @@
 //
 // Everything here belongs to the loop's thread: call it from callbacks of the loop, or while no
 // thread runs the loop. Sockets are CLOEXEC, TCP_NODELAY, and watched by keepalive and
-// TCP_USER_TIMEOUT; they never raise SIGPIPE; a fork()ed child loses them (io/fork_guard.h), so
+// TCP_USER_TIMEOUT; they never raise SIGPIPE; a fork()ed child loses them (os/fork_guard.h), so
 // that it can not keep a dead parent's connections open.
 #pragma once
 

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "base/text.h"
-#include "io/fd.h"
 #include "io/testing.h"
+#include "os/fd.h"
 #include "wire/frame.h"
 
 namespace holdfast::io {
@@ -107,7 +107,7 @@ class ConnectionTest : public testing::Test {
 
   Loop loop;
   std::unique_ptr<Listener> listener_;
-  Fd raw;
+  os::Fd raw;
   End here;
   End there;
 };

@@ -11,8 +11,8 @@
 
 #include "base/digest.h"
 #include "base/text.h"
-#include "io/errors.h"
-#include "io/fd.h"
+#include "os/errors.h"
+#include "os/fd.h"
 #include "wire/codec.h"
 
 namespace holdfast::io {
@@ -160,9 +160,9 @@ namespace {
 // Makes the file if it is missing. Only its owner may read it; SQLite gives its helper files the
 // same mode.
 Status make_file(const std::string& path) {
-  const Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  const os::Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (file || errno == EEXIST) return {};
-  return system_error(cat("cannot make the journal ", path), errno);
+  return os::system_error(cat("cannot make the journal ", path), errno);
 }
 
 }  // namespace

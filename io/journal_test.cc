@@ -11,9 +11,9 @@
 #include <fstream>
 #include <string>
 
-#include "io/fd.h"
-#include "io/files.h"
 #include "io/testing.h"
+#include "os/fd.h"
+#include "os/files.h"
 
 namespace holdfast::io {
 namespace {
@@ -87,15 +87,15 @@ TEST(Journal, RefusesAFileThatIsNoDatabaseAndLeavesItAlone) {
   const std::string error = error_of(folder / "letter", "job");
   EXPECT_NE(error.find(folder / "letter"), std::string::npos) << error;
   EXPECT_NE(error.find("move this one away"), std::string::npos) << error;
-  EXPECT_EQ(*read_file(folder / "letter"), letter);
+  EXPECT_EQ(*os::read_file(folder / "letter"), letter);
 }
 
 TEST(Journal, RefusesADatabaseOfAnotherProgramAndLeavesItAlone) {
   const TemporaryFolder folder;
   run_sql(folder / "other", "CREATE TABLE songs(name)");
-  const auto before = *read_file(folder / "other");
+  const auto before = *os::read_file(folder / "other");
   EXPECT_NE(error_of(folder / "other", "job").find("another program"), std::string::npos);
-  EXPECT_EQ(*read_file(folder / "other"), before);
+  EXPECT_EQ(*os::read_file(folder / "other"), before);
 }
 
 TEST(Journal, RefusesANewerSchema) {
@@ -151,7 +151,7 @@ TEST(Journal, HoldsAWholeRecordHoweverItsSchedulerIsKilled) {
   for (int round = 0; round < 25; ++round) {
     std::array<int, 2> ends{};
     ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
-    const Fd reading(ends[0]);
+    const os::Fd reading(ends[0]);
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
     if (child == 0) store_for_ever(folder / "j", ends[1]);

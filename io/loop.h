@@ -10,8 +10,11 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "os/fd.h"
 
 namespace holdfast::io {
+
+using namespace os;  // Until agent, scheduler, session and worker say os:: themselves.
 
 class Loop {
  public:

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "base/text.h"
-#include "io/errors.h"
-#include "io/files.h"
 #include "io/loop.h"
+#include "os/errors.h"
+#include "os/files.h"
 
 namespace holdfast::io {
 namespace {
@@ -104,12 +104,12 @@ std::string json_string(std::string_view text) {
 
 Result<Trace> Trace::open_from(const std::string& directory, const std::string& role) {
   if (directory.empty()) return Trace();
-  if (auto made = make_directories(directory); !made) return made.error();
+  if (auto made = os::make_directories(directory); !made) return made.error();
   const std::string path = cat(directory, '/', role, '-', ::getpid(), ".jsonl");
-  Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-  if (!file) return system_error(cat("cannot open the trace ", path), errno);
+  os::Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  if (!file) return os::system_error(cat("cannot open the trace ", path), errno);
   Trace trace;
-  trace.file_ = std::make_shared<const Fd>(std::move(file));
+  trace.file_ = std::make_shared<const os::Fd>(std::move(file));
   return trace;
 }
 

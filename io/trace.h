@@ -11,7 +11,7 @@
 #include <variant>
 
 #include "base/result.h"
-#include "io/fd.h"
+#include "os/fd.h"
 
 namespace holdfast::io {
 
@@ -62,7 +62,7 @@ class Trace {
 
  private:
   void write(std::string_view name, std::initializer_list<Field> fields) const;
-  std::shared_ptr<const Fd> file_;
+  std::shared_ptr<const os::Fd> file_;
 };
 
 // `text` as a JSON string with its quotes. Bytes that are no UTF-8 become U+FFFD.

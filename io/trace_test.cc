@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/text.h"
-#include "io/files.h"
 #include "io/testing.h"
+#include "os/files.h"
 
 namespace holdfast::io {
 namespace {
@@ -32,7 +32,7 @@ TEST(Trace, WritesOneLineOfJsonPerEvent) {
                         {"why", text},
                         {"word", "plain"}});
   trace->event("bare");
-  const std::string bytes = *read_file(folder / cat("worker-", ::getpid(), ".jsonl"));
+  const std::string bytes = *os::read_file(folder / cat("worker-", ::getpid(), ".jsonl"));
   const std::string_view start = "{\"t_ns\":";
   ASSERT_TRUE(bytes.starts_with(start));
   const std::size_t comma = bytes.find(',');
@@ -74,7 +74,7 @@ TEST(Trace, KeepsTheLinesOfManyThreadsWhole) {
     });
   }
   for (auto& thread : threads) thread.join();
-  const std::string bytes = *read_file(folder / cat("w-", ::getpid(), ".jsonl"));
+  const std::string bytes = *os::read_file(folder / cat("w-", ::getpid(), ".jsonl"));
   int lines = 0;
   for (std::size_t at = 0; at < bytes.size(); ++lines) {
     const std::size_t end = bytes.find('\n', at);

@@ -36,6 +36,15 @@ class Lint(unittest.TestCase):
     def test_parts_that_know_each_other(self):
         self.fires("arena/x.cc", '// X.\n#include "collective/group.h"\n', "arena/ may not include collective/")
 
+    def test_processes_that_know_each_other(self):
+        self.fires("runtime/worker/x.cc", '// X.\n#include "runtime/agent/y.h"\n', "runtime/worker/ may not include runtime/agent/")
+        self.fires("runtime/jobs/x.cc", '// X.\n#include "runtime/worker/y.h"\n', "runtime/jobs/ may not include runtime/worker/")
+        self.fires("runtime/x.cc", "// X.\n", "runtime/ has rooms")
+
+    def test_a_circle_of_includes(self):
+        done = self.run_on({"io/x.h": '// X.\n#pragma once\n\n#include "io/y.h"\n', "io/y.h": '// Y.\n#pragma once\n\n#include "io/x.h"\n'})
+        self.assertEqual(done.stdout.count("a circle of includes"), 2, done.stdout)
+
     def test_a_machine_that_knows_another(self):
         self.fires("core/member/x.cc", '// X.\n#include "core/agent/machine.h"\n', "machine member knows machine agent")
 
@@ -44,6 +53,11 @@ class Lint(unittest.TestCase):
 
     def test_a_banned_word_in_a_comment_is_no_finding(self):
         self.assertEqual(self.run_on({"core/x.cc": "// No sleep here, no unordered_map.\nint x = 1;\n"}).returncode, 0)
+
+    def test_a_retired_word(self):
+        for line in ("// The sentinel holds it.", "class Sentinels;", "int my_lender = 0;", "const int kRemedy = 1;"):
+            self.fires("io/x.cc", f"// X.\n{line}\n", "is no word of ours any more")
+        self.assertEqual(self.run_on({"io/x.cc": "// A calender, a blender, the unsentinel.\n"}).returncode, 0)
 
     def test_an_operating_system_header_in_base(self):
         self.fires("base/x.cc", "// X.\n#include <unistd.h>\n", "operating-system header")

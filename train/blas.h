@@ -11,7 +11,8 @@ namespace holdfast::train {
 // not there, or another BLAS is.
 [[nodiscard]] std::string reference_blas(std::string_view maps);
 
-// One sentence with the remedy if this process computes with the reference BLAS, else empty.
+// One sentence, which says what to do, if this process computes with the reference BLAS, else
+// empty.
 [[nodiscard]] std::string slow_blas();
 
 }  // namespace holdfast::train

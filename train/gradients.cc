@@ -12,7 +12,7 @@
 #include "base/assert.h"
 #include "base/text.h"
 #include "holdfast/job.h"
-#include "train/lender.h"
+#include "train/gradient_allocator.h"
 
 namespace holdfast::train {
 namespace {
@@ -48,7 +48,7 @@ struct Gradients::Parts {
   std::vector<std::size_t> late;  // Ready, but their places are lent to other tensors.
   // A parameter knows its accumulator only as long as somebody else holds it.
   std::vector<Accumulator> accumulators;
-  Lender lender;
+  GradientAllocator allocator;
 };
 
 // Runs when a parameter's gradient of this backward pass is complete.
@@ -75,8 +75,8 @@ Gradients::Gradients(const std::vector<NamedTensor>& parameters, arena::Arena& a
     p.views.push_back(tensor_in(arena, arena.gradient(i), parameters[i].tensor.sizes()));
     p.accumulators.push_back(torch::autograd::impl::grad_accumulator(parameters[i].tensor));
     p.accumulators.back()->add_post_hook(std::make_unique<Hook>(parts_, i));
-    p.lender.add(p.parameters.back(), {arena.gradient(i), arena.memory()},
-                 p.accumulators.back().get());
+    p.allocator.add(p.parameters.back(), {arena.gradient(i), arena.memory()},
+                    p.accumulators.back().get());
   }
   const arena::Layout& layout = arena.layout();
   for (std::size_t end = parameters.size(), i = end; i-- > 0;) {
@@ -104,7 +104,7 @@ void Gradients::backward(const torch::Tensor& loss, double scale) {
   p.late.clear();
   p.in_backward = true;
   try {
-    const Lender::Pass pass(p.lender);
+    const GradientAllocator::Pass pass(p.allocator);
     loss.backward(torch::full_like(loss, scale));
   } catch (...) {
     p.in_backward = false;
@@ -121,7 +121,7 @@ void Gradients::Parts::finish() {
     if (!is_ready[i]) ready(i);
   }
   for (const std::size_t i : late) {
-    if (lender.is_lent(i)) {
+    if (allocator.is_lent(i)) {
       throw Failure(
           cat("a tensor that the backward pass has made outlives it in the place of the "
               "gradient of parameter ",
@@ -144,8 +144,8 @@ void Gradients::Parts::ready(std::size_t i) {
   const torch::Tensor gradient = parameters[i].grad();
   const bool in_place =
       gradient.defined() && gradient.has_storage() && gradient.data_ptr() == views[i].data_ptr();
-  lender.filled(i);
-  if (lender.is_lent(i) && !in_place) {
+  allocator.filled(i);
+  if (allocator.is_lent(i) && !in_place) {
     late.push_back(i);  // Torch has made a copy, and still holds the first.
     return;
   }

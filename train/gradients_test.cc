@@ -18,7 +18,7 @@
 
 #include "base/text.h"
 #include "holdfast/job.h"
-#include "train/lender.h"
+#include "train/gradient_allocator.h"
 
 namespace holdfast::train {
 namespace {
@@ -196,14 +196,14 @@ struct NoHook : torch::autograd::FunctionPostHook {
   }
 };
 
-TEST(Lender, HasTorchMakeAGradientInItsPlaceDuringAPass) {
+TEST(GradientAllocator, HasTorchMakeAGradientInItsPlaceDuringAPass) {
   const auto w = parameter(80, 96);
   const auto accumulator = torch::autograd::impl::grad_accumulator(w);
   accumulator->add_post_hook(std::make_unique<NoHook>());
   torch::Tensor place = torch::zeros({80, 96});
-  Lender lender;
+  GradientAllocator allocator;
   const auto floats = static_cast<std::size_t>(place.numel());
-  lender.add(w, {{place.data_ptr<float>(), floats}, nullptr}, accumulator.get());
+  allocator.add(w, {{place.data_ptr<float>(), floats}, nullptr}, accumulator.get());
   const auto backward = [&] {
     w.mutable_grad().reset();
     torch::nn::functional::linear(numbers(16, 96), w).square().mean().backward();
@@ -212,16 +212,16 @@ TEST(Lender, HasTorchMakeAGradientInItsPlaceDuringAPass) {
   EXPECT_NE(w.grad().data_ptr(), place.data_ptr());
   const torch::Tensor expected = w.grad();
   {
-    const Lender::Pass pass(lender);
+    const GradientAllocator::Pass pass(allocator);
     backward();
   }
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
   EXPECT_EQ(w.grad().data_ptr(), place.data_ptr());
-  EXPECT_TRUE(lender.is_lent(0));
+  EXPECT_TRUE(allocator.is_lent(0));
 #endif
   EXPECT_TRUE(torch::equal(w.grad(), expected));
   w.mutable_grad().reset();
-  EXPECT_FALSE(lender.is_lent(0));
+  EXPECT_FALSE(allocator.is_lent(0));
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 
 #include "base/result.h"
 #include "holdfast/job.h"
-#include "runtime/worker.h"
+#include "runtime/worker/worker.h"
 
 namespace holdfast::detail {
 

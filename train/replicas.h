@@ -9,8 +9,8 @@
 
 #include "collective/group.h"
 #include "config/settings.h"
-#include "runtime/session.h"
-#include "runtime/worker.h"
+#include "runtime/worker/session.h"
+#include "runtime/worker/worker.h"
 #include "train/drift.h"
 
 namespace holdfast::train {

@@ -12,6 +12,9 @@
 #include <string_view>
 
 #include "base/text.h"
+#include "os/draft.h"
+#include "os/fd.h"
+#include "os/files.h"
 
 namespace holdfast::train {
 namespace {
@@ -80,10 +83,10 @@ bool write_content(int fd, std::span<const SavedArray> arrays, const std::string
 }
 
 Error failed(const std::string& what, const std::string& path) {
-  const char* remedy = errno == ENOSPC || errno == EDQUOT
-                           ? "; make room there or save to another disk"
-                           : "; save to a folder that is there and can be written to";
-  return {Blame::kWorld, cat("cannot ", what, " ", path, ": ", std::strerror(errno), remedy)};
+  const char* hint = errno == ENOSPC || errno == EDQUOT
+                         ? "; make room there or save to another disk"
+                         : "; save to a folder that is there and can be written to";
+  return {Blame::kWorld, cat("cannot ", what, " ", path, ": ", std::strerror(errno), hint)};
 }
 
 // A file that takes the place of a device (/dev/null, by root) would harm the whole machine.
@@ -95,43 +98,11 @@ Status check_is_file(const std::string& path) {
                                  "; save under another name")};
 }
 
-// Without a name as long as it is written, where the file system can do that: a process that is
-// killed meanwhile leaves nothing.
-struct Draft {
-  std::string name;
-  int fd = -1;
-  bool nameless = true;
-};
-
-Draft new_draft(const std::string& path, const std::string& folder) {
-  Draft draft{cat(path, ".", ::getpid(), ".tmp")};
-  if (::access("/proc/self/fd", X_OK) == 0) {  // Through which it gets its name.
-    draft.fd = ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0644);
-    if (draft.fd >= 0) return draft;
-  }
-  draft.nameless = false;
-  draft.fd = ::open(draft.name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  return draft;
-}
-
-bool give_name(const Draft& draft) {
-  if (!draft.nameless) return true;
-  ::unlink(draft.name.c_str());  // What a process of this number has left in this instant, once.
-  const std::string content = cat("/proc/self/fd/", draft.fd);
-  return ::linkat(AT_FDCWD, content.c_str(), AT_FDCWD, draft.name.c_str(), AT_SYMLINK_FOLLOW) == 0;
-}
-
-std::string folder_of(const std::string& path) {
-  const auto slash = path.rfind('/');
-  return slash == std::string::npos ? "." : path.substr(0, slash + 1);
-}
-
 // The new name itself must reach the disk.
 Status sync_folder(const std::string& folder) {
-  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return failed("open the folder", folder);
-  const bool synced = ::fsync(fd) == 0 || errno == EINVAL;  // Some file systems can not.
-  ::close(fd);
+  const os::Fd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd) return failed("open the folder", folder);
+  const bool synced = ::fsync(fd.get()) == 0 || errno == EINVAL;  // Some file systems can not.
   return synced ? Status{} : failed("write the folder", folder);
 }
 
@@ -140,16 +111,11 @@ Status sync_folder(const std::string& folder) {
 Status write_safetensors(const std::string& path, std::span<const SavedArray> arrays,
                          std::span<const Note> metadata) {
   if (const Status file = check_is_file(path); !file) return file;
-  const std::string folder = folder_of(path);
-  const Draft draft = new_draft(path, folder);
-  if (draft.fd < 0) return failed("create", path);
-  const bool written = write_content(draft.fd, arrays, header_of(arrays, metadata)) &&
-                       give_name(draft) && ::rename(draft.name.c_str(), path.c_str()) == 0;
-  const Error error = failed("write", path);
-  ::close(draft.fd);
-  if (!written) {
-    ::unlink(draft.name.c_str());
-    return error;
+  const std::string folder = os::folder_of(path);
+  os::Draft draft(path, 0644);
+  if (draft.get() < 0) return failed("create", path);
+  if (!write_content(draft.get(), arrays, header_of(arrays, metadata)) || !draft.publish()) {
+    return failed("write", path);
   }
   return sync_folder(folder);
 }

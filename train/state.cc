@@ -10,7 +10,7 @@
 #include "base/digest.h"
 #include "base/prng.h"
 #include "base/text.h"
-#include "runtime/session.h"
+#include "runtime/worker/session.h"
 #include "train/blas.h"
 #include "train/data.h"
 #include "train/gradients.h"

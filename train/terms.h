@@ -25,8 +25,8 @@ struct Terms {
   double clip_norm = 0;
 };
 
-// One sentence that names the first term that is not alike, the first rank that has another than
-// rank 0, and the remedy; empty if all are. ranks[i] is rank i's.
+// One sentence that names the first term that differs and the first rank where it is not rank 0's,
+// and says what to do. Empty if all are alike. ranks[i] is rank i's.
 [[nodiscard]] std::string disagreement(std::span<const Terms> ranks);
 
 }  // namespace holdfast::train

@@ -14,9 +14,10 @@
 
 #include "base/assert.h"
 #include "base/text.h"
-#include "io/fd.h"
-#include "io/files.h"
-#include "runtime/job_files.h"
+#include "io/loop.h"
+#include "os/fd.h"
+#include "os/files.h"
+#include "runtime/jobs/job_files.h"
 
 namespace holdfast::apps {
 namespace {
@@ -33,14 +34,14 @@ std::vector<std::string> own_environment() {
 }
 
 bool is_dead(pid_t pid) {
-  const auto start = io::start_time(pid);
-  return !start || !io::same_process_alive(pid, *start);
+  const auto start = os::start_time(pid);
+  return !start || !os::same_process_alive(pid, *start);
 }
 
 }  // namespace
 
 std::uint16_t free_port() {
-  const io::Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const os::Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -50,8 +51,8 @@ std::uint16_t free_port() {
   return ntohs(address.sin_port);
 }
 
-io::Fd listen_at(std::uint16_t port) {
-  io::Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+os::Fd listen_at(std::uint16_t port) {
+  os::Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(port);
@@ -82,7 +83,7 @@ std::size_t count(const std::string& text, const std::string& part) {
 
 std::vector<nlohmann::json> json_lines(const std::string& path) {
   std::vector<nlohmann::json> lines;
-  const auto text = io::read_file(path);
+  const auto text = os::read_file(path);
   for (std::size_t at = 0; text && at < text->size();) {
     const std::size_t end = std::min(text->find('\n', at), text->size());
     auto line = nlohmann::json::parse(text->substr(at, end - at), nullptr, false);
@@ -116,8 +117,8 @@ Job::Job(std::string_view test)
 Job::~Job() {
   for (std::size_t i = 0; i < children_.size(); ++i) {
     if (waited_[i]) continue;
-    (void)io::send_signal(children_[i].pidfd.get(), SIGKILL);
-    (void)io::wait_for(children_[i].pidfd.get());
+    (void)os::send_signal(children_[i].pidfd.get(), SIGKILL);
+    (void)os::wait_for(children_[i].pidfd.get());
   }
   for (const pid_t pid : processes()) ::kill(pid, SIGKILL);
   std::error_code error;
@@ -133,11 +134,11 @@ void Job::launch(const std::vector<std::string>& arguments) {
 
 std::size_t Job::start(const std::vector<std::string>& argv,
                        const std::vector<std::string>& more_environment) {
-  io::SpawnOptions options{.argv = argv, .environment = environment};
+  os::SpawnOptions options{.argv = argv, .environment = environment};
   options.environment.insert(options.environment.end(), more_environment.begin(),
                              more_environment.end());
   options.output = folder + "/output";
-  auto child = io::spawn(options);
+  auto child = os::spawn(options);
   HF_ASSERT(child.has_value());
   children_.push_back(std::move(*child));
   waited_.push_back(false);
@@ -148,13 +149,13 @@ int Job::wait(std::size_t process, int seconds) {
   pollfd ended{children_.at(process).pidfd.get(), POLLIN, 0};
   const bool late = ::poll(&ended, 1, seconds * 1000) != 1;
   if (late) signal(process, SIGKILL);
-  const auto exit = io::wait_for(children_.at(process).pidfd.get());
+  const auto exit = os::wait_for(children_.at(process).pidfd.get());
   waited_.at(process) = true;
   return late || !exit ? -1 : exit->shell_code();
 }
 
 void Job::signal(std::size_t process, int number) {
-  (void)io::send_signal(children_.at(process).pidfd.get(), number);
+  (void)os::send_signal(children_.at(process).pidfd.get(), number);
 }
 
 std::vector<pid_t> Job::processes(const std::string& variable) const {
@@ -164,7 +165,7 @@ std::vector<pid_t> Job::processes(const std::string& variable) const {
        entry.increment(error)) {
     const std::string number = entry->path().filename();
     if (number.find_first_not_of("0123456789") != std::string::npos) continue;
-    const auto text = io::read_file(entry->path().string() + "/environ");
+    const auto text = os::read_file(entry->path().string() + "/environ");
     if (!text) continue;
     const std::string all = '\0' + *text;
     const auto has = [&](const std::string& words) {
@@ -181,8 +182,8 @@ std::vector<pid_t> Job::processes(const std::string& variable) const {
 bool Job::kill(const std::string& variable, int number) const {
   const auto found = processes(variable);
   const auto newest = std::max_element(found.begin(), found.end(), [](pid_t a, pid_t b) {
-    return std::pair(io::start_time(a).value_or(0), a) <
-           std::pair(io::start_time(b).value_or(0), b);
+    return std::pair(os::start_time(a).value_or(0), a) <
+           std::pair(os::start_time(b).value_or(0), b);
   });
   return newest != found.end() && ::kill(*newest, number) == 0;
 }
@@ -199,11 +200,11 @@ bool Job::reaches(double version) const {
 }
 
 std::string Job::output() const {
-  return io::tail(folder + "/output", 200);
+  return os::tail(folder + "/output", 200);
 }
 
 std::string Job::log(const std::string& file) const {
-  return io::tail(cat(logs, '/', file), 200);
+  return os::tail(cat(logs, '/', file), 200);
 }
 
 bool Job::nothing_left() const {

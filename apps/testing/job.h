@@ -11,7 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "io/process.h"
+#include "os/process.h"
+#include "os/spawn.h"
 
 namespace holdfast::apps {
 
@@ -19,7 +20,7 @@ namespace holdfast::apps {
 std::uint16_t free_port();
 
 // Listens there, accepts nobody, and says nothing.
-io::Fd listen_at(std::uint16_t port);
+os::Fd listen_at(std::uint16_t port);
 
 // Until `condition` holds, for at most `seconds`; whether it came to hold.
 bool until(const std::function<bool()>& condition, int seconds = 60);
@@ -72,7 +73,7 @@ class Job {
   std::vector<std::string> environment;  // For launch() and start(); may be added to.
 
  private:
-  std::vector<io::Child> children_;
+  std::vector<os::Child> children_;
   std::vector<bool> waited_;
 };
 

@@ -3,10 +3,10 @@
 // Compiled into libholdfast.so, which needs no framework and exports hf_* only.
 //
 // Errors. Every function that can fail returns an hf_status. After any but HF_OK and HF_PENDING,
-// hf_last_error() is one sentence that names the thing and the remedy. HF_USER, HF_PEER and
-// HF_WORLD say who has to act; from a session's functions, but for hf_register(), they mean that
-// the job is over. The three outcomes HF_ABORTED, HF_LEFT and HF_MISMATCH come from collectives:
-// the step will be void; HF_LEFT from hf_begin_step() too.
+// hf_last_error() is one sentence: what is wrong with which thing, and what to do. HF_USER, HF_PEER
+// and HF_WORLD say who has to act; from a session's functions, but for hf_register(), they mean
+// that the job is over. The three outcomes HF_ABORTED, HF_LEFT and HF_MISMATCH come from
+// collectives: the step will be void; HF_LEFT from hf_begin_step() too.
 //
 // Threads. A session is called by one thread at a time. Collectives, and what is marked "any
 // thread", may be called by any; two threads that use one group are served one after the other.

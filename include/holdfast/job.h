@@ -6,8 +6,8 @@
 
 namespace holdfast {
 
-// What ends a training: the user's error or the world's. what() is one sentence that names the
-// thing and the remedy. A fault that Holdfast recovers from is never one.
+// What ends a training: the user's error or the world's. what() is one sentence: what
+// is wrong with which thing, and what to do. A fault that Holdfast recovers from is never one.
 class Failure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -43,7 +43,7 @@ def _is_log(stream: object) -> bool:
         return False
     with contextlib.suppress(OSError, ValueError):
         about = os.fstat(stream.fileno())
-        # As runtime/children.cc sets it.
+        # As runtime/agent/children.cc sets it.
         return os.environ.get("HOLDFAST_PYTHON_LOG") == f"{about.st_dev}:{about.st_ino}"
     return False
 

@@ -18,10 +18,10 @@
 #include "base/prng.h"
 #include "base/text.h"
 #include "config/settings.h"
-#include "io/files.h"
-#include "runtime/scheduler.h"
-#include "runtime/session.h"
-#include "runtime/worker.h"
+#include "os/files.h"
+#include "runtime/scheduler/scheduler.h"
+#include "runtime/worker/session.h"
+#include "runtime/worker/worker.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -161,7 +161,7 @@ class Toy {
       add(arena.moments(k).data(), arena.moments(k).size_bytes());
     }
     add(arena.private_bytes(version).data(), arena.private_bytes(version).size());
-    must(io::write_file_atomically(cat(options_.out, "/rank-", session_->identity().rank), bytes));
+    must(os::write_file_atomically(cat(options_.out, "/rank-", session_->identity().rank), bytes));
   }
 
   const Options& options_;

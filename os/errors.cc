@@ -1,0 +1,54 @@
+#include "os/errors.h"
+
+#include <cerrno>
+#include <string>
+
+#include "base/text.h"
+
+namespace holdfast::os {
+namespace {
+
+// What to do where the system refuses for want of something; it follows the system's own words.
+// Empty where those say all.
+std::string_view error_hint(int error_number) {
+  switch (error_number) {
+    case EMFILE:
+      return "; raise the limit of open files of a process (`ulimit -n`)";
+    case ENFILE:
+      return "; raise this host's limit of open files (sysctl fs.file-max)";
+    case ENOSPC:
+    case EDQUOT:
+      return "; free some room there";
+    default:
+      return {};
+  }
+}
+
+// The same where a process or a thread was to be made: there EAGAIN is a limit too.
+std::string_view hint_without_task(int error_number) {
+  if (error_number != EAGAIN) return error_hint(error_number);
+  return "; raise the limit of processes and threads: of this user (`ulimit -u`), of the container "
+         "(its cgroup's pids.max) or of this host (sysctl kernel.pid_max, kernel.threads-max)";
+}
+
+}  // namespace
+
+Error system_error(std::string_view what, int error_number) {
+  return system_error(what, std::error_code(error_number, std::system_category()));
+}
+
+Error system_error(std::string_view what, const std::error_code& code) {
+  return Error{Blame::kWorld, cat(what, ": ", code.message(), error_hint(code.value()))};
+}
+
+Error no_task(std::string_view what, int error_number) {
+  return Error{Blame::kWorld,
+               cat(what, ": ", std::error_code(error_number, std::system_category()).message(),
+                   hint_without_task(error_number))};
+}
+
+std::string last_system_error() {
+  return std::generic_category().message(errno);
+}
+
+}  // namespace holdfast::os

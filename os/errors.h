@@ -1,0 +1,23 @@
+// The one place where errno and asio's errors become an Error.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <system_error>
+
+#include "base/result.h"
+
+namespace holdfast::os {
+
+// "<what failed>: <the system's words>", e.g. "cannot open /x: Permission denied". `what` names the
+// thing. A limit that was met is followed by how to raise it. Blame is the world's.
+Error system_error(std::string_view what, int error_number);
+Error system_error(std::string_view what, const std::error_code& code);
+
+// The system's words for errno, e.g. "Permission denied".
+[[nodiscard]] std::string last_system_error();
+
+// The same where a process or a thread was to be made.
+Error no_task(std::string_view what, int error_number);
+
+}  // namespace holdfast::os

@@ -1,0 +1,160 @@
+#include "os/files.h"
+
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "base/text.h"
+#include "os/host.h"
+#include "os/testing.h"
+
+namespace holdfast::os {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(Files, MakesFoldersWithTheMode) {
+  const TemporaryFolder folder;
+  const mode_t before = ::umask(0);
+  ASSERT_TRUE(make_directories(folder / "a/b//c/", 0710));
+  ::umask(before);
+  struct stat about {};
+  ASSERT_EQ(::stat((folder / "a/b/c").c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 0777U, 0710U);
+  EXPECT_TRUE(make_directories(folder / "a/b"));
+  std::ofstream(folder / "file") << "x";
+  const auto refused = make_directories(folder / "file/d");
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().what.find(folder / "file"), std::string::npos);
+}
+
+// As of a file system that is read-only: what is not there can not be made.
+TEST(Files, SaysWhyAFolderCanNotBeMadeAndNotThatItIsNotThere) {
+  const TemporaryFolder folder;
+  fs::create_symlink(folder / "nowhere", folder / "link");
+  const auto refused = make_directories(folder / "link");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().what, cat("cannot make the folder ", folder / "link", ": File exists"));
+}
+
+TEST(Files, RemovesOnlyBeneathThePrefix) {
+  const TemporaryFolder folder;
+  const std::string inside = folder / "in";
+  ASSERT_TRUE(make_directories(inside + "/a/b"));
+  ASSERT_TRUE(make_directories(folder / "out"));
+  std::ofstream(folder / "out/keep") << "x";
+  for (const std::string& path : {inside, folder / "out", inside + "/../out", inside + "/./a",
+                                  folder / "inside", std::string("/"), std::string("a")}) {
+    EXPECT_FALSE(remove_tree(path, inside)) << path;
+  }
+  EXPECT_FALSE(remove_tree(inside + "/a", "/"));
+  fs::create_symlink(folder / "out", inside + "/link");
+  EXPECT_FALSE(remove_tree(inside + "/link/keep", inside)) << "that lies outside";
+  EXPECT_TRUE(remove_tree(inside + "/link", inside)) << "the link itself lies inside";
+  EXPECT_TRUE(remove_tree(inside + "/a", inside));
+  EXPECT_TRUE(remove_tree(inside + "/a", inside)) << "nothing there is no error";
+  EXPECT_TRUE(remove_tree(inside + "/no/such/folder", inside));
+  EXPECT_TRUE(fs::is_empty(inside));
+  EXPECT_TRUE(fs::exists(folder / "out/keep"));
+}
+
+TEST(Files, ReplacesAFileWholeAndLeavesNothingBehind) {
+  const TemporaryFolder folder;
+  const std::string bytes(100'000, '\0');
+  ASSERT_TRUE(write_file_atomically(folder / "f", "old", 0644));
+  ASSERT_TRUE(write_file_atomically(folder / "f", bytes));
+  EXPECT_EQ(*read_file(folder / "f"), bytes);
+  struct stat about {};
+  ASSERT_EQ(::stat((folder / "f").c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 0777U, 0600U);
+  ASSERT_TRUE(make_directories(folder / "d"));
+  const auto failed = write_file_atomically(folder / "d", "x");
+  ASSERT_FALSE(failed);
+  EXPECT_NE(failed.error().what.find(folder / "d"), std::string::npos);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 2);
+}
+
+TEST(Files, NamesTheFileThatCanNotBeRead) {
+  const auto bytes = read_file("/no/such/file");
+  ASSERT_FALSE(bytes);
+  EXPECT_EQ(bytes.error().what, "cannot open /no/such/file: No such file or directory");
+}
+
+TEST(Files, GivesTheLastLines) {
+  const TemporaryFolder folder;
+  const auto tail_of = [&](const std::string& text, std::size_t lines) {
+    std::ofstream(folder / "f") << text;
+    return tail(folder / "f", lines);
+  };
+  EXPECT_EQ(tail_of("a\nb\nc\n", 2), "b\nc\n");
+  EXPECT_EQ(tail_of("a\nb\nc", 2), "b\nc");
+  EXPECT_EQ(tail_of("a\nb\nc", 9), "a\nb\nc");
+  EXPECT_EQ(tail_of("a\n\n\n", 2), "\n\n");
+  EXPECT_EQ(tail_of("\n", 1), "\n");
+  EXPECT_EQ(tail_of("a\n", 0), "");
+  EXPECT_EQ(tail_of("", 3), "");
+  EXPECT_EQ(tail_of(std::string(200'000, 'x') + "\nend", 2).size(), 65536U);
+  EXPECT_EQ(tail("/no/such/file", 3), "");
+}
+
+TEST(Files, GivesAJobAFolderOfItsOwn) {
+  const std::string job = cat("io-test-", ::getpid());
+  const auto path = runtime_directory(job);
+  ASSERT_TRUE(path) << path.error().what;
+  EXPECT_TRUE(path->ends_with(cat("/holdfast-", ::geteuid(), '/', job))) << *path;
+  EXPECT_EQ(*runtime_directory(job), *path);
+  ASSERT_EQ(::chmod(path->c_str(), 0777), 0);
+  EXPECT_FALSE(runtime_directory(job)) << "others could have put something there";
+  ASSERT_TRUE(remove_tree(*path, fs::path(*path).parent_path()));
+  for (const char* bad : {"", ".", "..", ".hidden", "a/b", "a b", "ü"}) {
+    EXPECT_FALSE(runtime_directory(bad)) << bad;
+  }
+  EXPECT_FALSE(runtime_directory(std::string(101, 'x')));
+}
+
+// Whose last job ends just now: its folder of all jobs goes with that (runtime/job_files.h).
+TEST(Files, GivesAJobAFolderWhileAnotherTakesTheUsersAway) {
+  constexpr int kNoMount = 77;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool alone = ::unshare(CLONE_NEWNS) == 0 &&
+                       ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                       ::mount("none", "/dev/shm", "tmpfs", 0, "") == 0;
+    if (!alone) ::_exit(kNoMount);
+    const std::string mine = cat("/dev/shm/holdfast-", ::geteuid());
+    std::atomic<bool> over = false;
+    std::thread other([&] {
+      // No job ends without a moment's pause.
+      for (const timespec pause{0, 1000}; !over; ::nanosleep(&pause, nullptr)) {
+        ::rmdir(mine.c_str());
+      }
+    });
+    int failed = 0;
+    for (int i = 0; i < 20'000; ++i) {
+      const auto path = runtime_directory("job");
+      if (!path || ::rmdir(path->c_str()) != 0) ++failed;
+    }
+    over = true;
+    other.join();
+    ::_exit(failed == 0 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == kNoMount) GTEST_SKIP() << "this user may not mount a /dev/shm";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(Files, KnowsThisHostsName) {
+  EXPECT_NE(host_name(), "");
+}
+
+}  // namespace
+}  // namespace holdfast::os

@@ -1,0 +1,69 @@
+#include "os/fork_guard.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/assert.h"
+
+namespace holdfast::os {
+namespace {
+
+// One bit per descriptor. Plain static memory, since only async-signal-safe calls are allowed in
+// the child. 2^20 is the kernel's own default limit (fs.nr_open).
+constexpr std::size_t kMostDescriptors = std::size_t{1} << 20;
+std::array<std::uint64_t, kMostDescriptors / 64> guarded{};
+
+std::mutex& fork_mutex() {
+  static auto* const mutex = new std::mutex;  // Never destroyed: a fork may come at any time.
+  return *mutex;
+}
+
+void before_fork() {
+  fork_mutex().lock();
+}
+void after_fork_in_parent() {
+  fork_mutex().unlock();
+}
+
+void after_fork_in_child() {
+  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (std::size_t word = 0; word < guarded.size(); ++word) {
+    if (guarded.at(word) == 0) continue;
+    for (std::size_t bit = 0; bit < 64; ++bit) {
+      if ((guarded.at(word) >> bit & 1U) == 0) continue;
+      const int fd = static_cast<int>(word * 64 + bit);
+      if (null < 0 || ::dup3(null, fd, O_CLOEXEC) < 0) ::close(fd);
+    }
+    guarded.at(word) = 0;
+  }
+  if (null >= 0) ::close(null);
+  fork_mutex().unlock();
+}
+
+}  // namespace
+
+std::unique_lock<std::mutex> hold_forks() {
+  static const int registered =
+      ::pthread_atfork(&before_fork, &after_fork_in_parent, &after_fork_in_child);
+  HF_ASSERT(registered == 0);
+  return std::unique_lock(fork_mutex());
+}
+
+void guard_from_children(int fd) {
+  const auto index = static_cast<std::size_t>(fd);
+  HF_ASSERT(fd >= 0 && index < kMostDescriptors);
+  guarded.at(index / 64) |= std::uint64_t{1} << (index % 64);
+}
+
+void unguard(int fd) {
+  const auto index = static_cast<std::size_t>(fd);
+  HF_ASSERT(fd >= 0 && index < kMostDescriptors);
+  guarded.at(index / 64) &= ~(std::uint64_t{1} << (index % 64));
+}
+
+}  // namespace holdfast::os

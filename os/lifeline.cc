@@ -1,0 +1,168 @@
+#include "os/lifeline.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+#include <ctime>
+#include <thread>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/text.h"
+#include "os/robust_mutex.h"
+#include "os/shared_file.h"
+
+namespace holdfast::os {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x21656e696c66694c;  // "Lifline!" in memory
+constexpr std::uint64_t kBytes = 4096;
+constexpr Duration kSlice = std::chrono::milliseconds(200);
+
+enum Progress : std::uint32_t { kUnheld, kHeld, kReleased };
+
+struct Page {
+  std::uint64_t magic;
+  std::uint32_t progress;  // A futex: watchers wait here until it leaves kUnheld.
+  std::int32_t holder;     // Its process; written before `progress` becomes kHeld.
+  Version version;         // The last step that it has noted.
+  pthread_mutex_t alive;   // Robust; locked before `progress` becomes kHeld.
+};
+
+std::uint32_t progress_of(Page& page) {
+  return std::atomic_ref(page.progress).load(std::memory_order_acquire);
+}
+
+void set_progress(Page& page, Progress progress) {
+  std::atomic_ref(page.progress).store(progress, std::memory_order_release);
+  syscall(SYS_futex, &page.progress, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void await_holder(Page& page) {
+  const timespec slice{0, kSlice.count()};
+  syscall(SYS_futex, &page.progress, FUTEX_WAIT, kUnheld, &slice, nullptr, 0);
+}
+
+// Unheld, and without its name yet.
+Result<Mapping> make_page(const std::string& path) {
+  Result<Mapping> mapping = make_file(path, kBytes);
+  if (!mapping) return mapping;
+  Page& page = *mapping->as<Page>(0);
+  init_robust(page.alive);
+  page.version = kNoVersion;
+  page.magic = kMagic;
+  return mapping;
+}
+
+// The lifeline at `path`; an error if there is none.
+Result<Mapping> find_page(const std::string& path) {
+  const Result<Found> found = find_file(path, Access::kWrite);
+  if (!found) return found.error();
+  if (!found->file) return Error{Blame::kWorld, cat("There is no lifeline ", path, ".")};
+  const Error other{Blame::kWorld, cat(path, " is not a lifeline; remove it.")};
+  if (found->bytes != kBytes) return other;
+  Result<Mapping> mapping = map_file(*found, Access::kWrite, path);
+  if (mapping && mapping->as<Page>(0)->magic != kMagic) return other;
+  return mapping;
+}
+
+}  // namespace
+
+struct Lifeline::State {
+  Mapping mapping;
+  std::thread::id holder = std::this_thread::get_id();
+  pid_t process = ::getpid();
+  [[nodiscard]] Page& page() const { return *mapping.as<Page>(0); }
+};
+
+Status prepare_lifeline(const std::string& path) {
+  const Result<Mapping> made = make_page(path);
+  if (!made) return made.error();
+  return give_name(path);
+}
+
+Result<Lifeline> Lifeline::hold(const std::string& path) {
+  if (Result<Mapping> prepared = find_page(path); prepared) {
+    Page& page = *prepared->as<Page>(0);
+    const Locked locked = lock_robust(page.alive, Duration(0));
+    if (locked == Locked::kFree || locked == Locked::kOrphaned) {
+      if (progress_of(page) == kUnheld) {
+        page.holder = ::getpid();
+        set_progress(page, kHeld);
+        return Lifeline(std::make_unique<State>(State{std::move(*prepared)}));
+      }
+      unlock_robust(page.alive);
+    }
+  }
+  Result<Mapping> fresh = make_page(path);
+  if (!fresh) return fresh.error();
+  Page& page = *fresh->as<Page>(0);
+  HF_ASSERT(lock_robust(page.alive, kSlice) == Locked::kFree);
+  page.holder = ::getpid();
+  set_progress(page, kHeld);
+  Lifeline lifeline(std::make_unique<State>(State{std::move(*fresh)}));
+  if (Status named = give_name(path); !named) return named.error();
+  return lifeline;
+}
+
+Lifeline::Lifeline(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Lifeline::Lifeline(Lifeline&&) noexcept = default;
+
+Lifeline& Lifeline::operator=(Lifeline&& other) noexcept {
+  std::swap(state_, other.state_);
+  return *this;
+}
+
+Lifeline::~Lifeline() {
+  if (!state_ || state_->process != ::getpid()) return;  // A forked child holds nothing.
+  set_progress(state_->page(), kReleased);
+  if (state_->holder == std::this_thread::get_id()) {
+    unlock_robust(state_->page().alive);
+  } else {  // The mutex stays locked, and in that thread's list: its page must not go.
+    state_->mapping.keep_mapped();
+  }
+}
+
+void Lifeline::note(Version version) const {
+  std::atomic_ref(state_->page().version).store(version, std::memory_order_relaxed);
+}
+
+Version lifeline_version(const std::string& path) {
+  const Result<Mapping> mapping = find_page(path);
+  if (!mapping) return kNoVersion;
+  return std::atomic_ref(mapping->as<Page>(0)->version).load(std::memory_order_relaxed);
+}
+
+std::int32_t lifeline_holder(const std::string& path) {
+  const Result<Mapping> mapping = find_page(path);
+  if (!mapping || progress_of(*mapping->as<Page>(0)) == kUnheld) return 0;
+  return mapping->as<Page>(0)->holder;
+}
+
+Result<Ending> wait_for_death(const std::string& path, const std::atomic<bool>& cancel) {
+  const Result<Mapping> mapping = find_page(path);
+  if (!mapping) return mapping.error();
+  Page& page = *mapping->as<Page>(0);
+  while (!cancel.load(std::memory_order_relaxed)) {
+    const std::uint32_t progress = progress_of(page);
+    if (progress == kReleased) return Ending::kReleased;
+    if (progress == kUnheld) {
+      await_holder(page);
+      continue;
+    }
+    const Locked locked = lock_robust(page.alive, kSlice);
+    if (locked == Locked::kNot) continue;
+    if (locked == Locked::kUnusable) {
+      return Error{Blame::kWorld, cat("The lifeline ", path, " is corrupt.")};
+    }
+    // Free as well as orphaned: another watcher may have been the first to find it.
+    const bool released = progress_of(page) == kReleased;
+    unlock_robust(page.alive);
+    return released ? Ending::kReleased : Ending::kDied;
+  }
+  return Ending::kCancelled;
+}
+
+}  // namespace holdfast::os

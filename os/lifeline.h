@@ -1,0 +1,65 @@
+// Tells of a process's death within a tenth of a millisecond, however large its memory: a robust
+// mutex in a small shared file, which the process holds for life and a watcher waits for.
+//
+// (The kernel releases robust mutexes before it tears down the memory; a closed connection and a
+// pidfd speak only afterwards, 28 ms per GB later.)
+//
+// A lifeline's states, each final but the first two:
+//   unheld    prepared, nobody holds it yet      → the watcher waits on
+//   held      the holder lives                   → the watcher waits on
+//   released  the holder let go (~Lifeline)      → Ending::kReleased
+//   died      the holder's thread ended without  → Ending::kDied
+// A lifeline serves one holder once; the next one has a new file (prepare, or hold, replaces it).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/ids.h"
+#include "base/result.h"
+
+namespace holdfast::os {
+
+// Puts an unheld lifeline at `path` (0600), in place of what was there. The agent's part, before
+// it starts the worker, so that the watcher can not mistake a predecessor's lifeline for the new
+// one.
+[[nodiscard]] Status prepare_lifeline(const std::string& path);
+
+class Lifeline {
+ public:
+  // Holds the lifeline at `path`: the prepared one, or a new one where there is none or a used one.
+  // Call it in a thread that lives as long as the process: that thread's end is the death that is
+  // reported. One that sleeps dies soonest; one that waits for a processor has to get it first. A
+  // child made by fork does not hold it.
+  [[nodiscard]] static Result<Lifeline> hold(const std::string& path);
+  Lifeline(Lifeline&&) noexcept;
+  Lifeline& operator=(Lifeline&&) noexcept;
+  // The holder has made this step: its watcher reads so after the holder's end, too.
+  void note(Version version) const;
+  ~Lifeline();  // Releases it: at once in the thread that called hold(), within 200 ms in another.
+
+ private:
+  struct State;
+  explicit Lifeline(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// The process that holds the lifeline at `path`, by its number in its own PID namespace; 0: nobody
+// yet, or no lifeline there. Of one that died it stays the number.
+[[nodiscard]] std::int32_t lifeline_holder(const std::string& path);
+
+// The last step that its holder has noted; kNoVersion: none, or no lifeline there.
+[[nodiscard]] Version lifeline_version(const std::string& path);
+
+enum class Ending : std::uint8_t { kDied, kReleased, kCancelled };
+
+// Blocks until the lifeline that is at `path` now ends, or for at most 200 ms after `cancel` is
+// true. Any number of watchers, in any process. Errors: no lifeline at `path`, or not a lifeline.
+// A holder that dies before it holds is not seen: the watcher's owner learns of it otherwise
+// (pidfd) and cancels.
+[[nodiscard]] Result<Ending> wait_for_death(const std::string& path,
+                                            const std::atomic<bool>& cancel);
+
+}  // namespace holdfast::os

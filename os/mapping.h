@@ -1,0 +1,50 @@
+// Mapping: a range of a file in this process's memory, shared with all who map the same.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "os/fd.h"
+
+namespace holdfast::os {
+
+inline constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
+
+enum class Access : std::uint8_t { kRead, kWrite };
+
+class [[nodiscard]] Mapping {
+ public:
+  Mapping() = default;
+  // Bytes [offset, offset + bytes) of the file. An address in it has the same remainder by 2 MiB as
+  // its offset, so that huge pages of the file are huge here, too. Empty where the kernel does not
+  // map them; errno says why.
+  static Mapping of(const Fd& file, std::uint64_t offset, std::uint64_t bytes, Access access);
+  Mapping(Mapping&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+  Mapping& operator=(Mapping&& other) noexcept {
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~Mapping();
+
+  explicit operator bool() const { return bytes_.data() != nullptr; }
+  void keep_mapped() { bytes_ = {}; }  // For the life of the process.
+  [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
+  [[nodiscard]] std::byte* at(std::uint64_t offset) const { return bytes_.data() + offset; }
+  template <class T>
+  [[nodiscard]] T* as(std::uint64_t offset) const {
+    return reinterpret_cast<T*>(at(offset));
+  }
+
+ private:
+  explicit Mapping(std::span<std::byte> bytes) : bytes_(bytes) {}
+  std::span<std::byte> bytes_;
+};
+
+// Takes the memory for bytes [offset, offset + bytes) of a file on a tmpfs. Without it, a write to
+// its mapping may be SIGBUS. 0; or ENOSPC, where a quota is the reason too; or another error
+// number.
+[[nodiscard]] int take_memory(const Fd& file, std::uint64_t offset, std::uint64_t bytes);
+
+}  // namespace holdfast::os

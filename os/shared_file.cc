@@ -1,0 +1,108 @@
+#include "os/shared_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/text.h"
+#include "os/errors.h"
+#include "os/files.h"
+
+namespace holdfast::os {
+namespace {
+
+constexpr int kMadviseCollapse = 25;  // MADV_COLLAPSE; glibc 2.36 does not name it.
+
+Error failed(const std::string& doing, const std::string& path) {
+  return system_error(cat("cannot ", doing, " ", path), errno);
+}
+
+Error no_room(std::uint64_t bytes, const std::string& path) {
+  return {Blame::kWorld, cat("No room in ", folder_of(path), ": ", path, " needs ", bytes,
+                             " bytes; enlarge that file system or name another.")};
+}
+
+// Before a whole file system is filled to learn the same.
+Status check_room(const Fd& file, std::uint64_t bytes, const std::string& path) {
+  struct statvfs system {};
+  const bool limited = fstatvfs(file.get(), &system) == 0 && system.f_blocks > 0;
+  if (limited && bytes / system.f_frsize >= system.f_bavail) return no_room(bytes, path);
+  return {};
+}
+
+// The kernel makes a huge page of one small page and a hole in a third less time than of 512 small
+// ones, so the memory is taken in this order. Huge pages are for speed: the kernel may say no. They
+// belong to the file, a successor's mapping has them at once.
+Result<Mapping> fill(const Fd& file, std::uint64_t bytes, const std::string& path) {
+  if (Status room = check_room(file, bytes, path); !room) return room.error();
+  if (ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) return failed("size", path);
+  Mapping mapping = Mapping::of(file, 0, bytes, Access::kWrite);
+  if (!mapping) return failed("map", path);
+  for (std::uint64_t at = 0; at + kHugePage <= bytes; at += kHugePage) {
+    if (pwrite(file.get(), "", 1, static_cast<off_t>(at)) != 1) break;
+  }
+  if (bytes >= kHugePage) madvise(mapping.at(0), bytes, kMadviseCollapse);
+  errno = take_memory(file, 0, bytes);
+  if (errno == ENOSPC) return no_room(bytes, path);
+  if (errno != 0) return failed("size", path);
+  return mapping;
+}
+
+}  // namespace
+
+Result<Mapping> map_file(const Found& found, Access access, const std::string& path) {
+  Mapping mapping = Mapping::of(found.file, 0, found.bytes, access);
+  if (!mapping) return failed("map", path);
+  return mapping;
+}
+
+Result<Found> find_file(const std::string& path, Access access) {
+  const int mode = access == Access::kWrite ? O_RDWR : O_RDONLY;
+  Found found{Fd(open(path.c_str(), mode | O_CLOEXEC | O_NOFOLLOW)), 0};
+  if (!found.file) {
+    if (errno == ENOENT) return found;
+    return failed("open", path);
+  }
+  struct stat status {};
+  if (fstat(found.file.get(), &status) != 0) return failed("examine", path);
+  const bool ours = status.st_uid == geteuid() || access == Access::kRead;
+  if (!S_ISREG(status.st_mode) || !ours) {
+    return Error{Blame::kWorld, cat(path, " is not a plain file of this user; remove it.")};
+  }
+  found.bytes = static_cast<std::uint64_t>(status.st_size);
+  return found;
+}
+
+Result<Mapping> make_file(const std::string& path, std::uint64_t bytes) {
+  if (Status made = make_directories(folder_of(path)); !made) return made.error();
+  const std::string unnamed = path + ".new";
+  unlink(unnamed.c_str());
+  const Fd file(open(unnamed.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file) return failed("create", unnamed);
+  Result<Mapping> filled = fill(file, bytes, path);
+  if (!filled) unlink(unnamed.c_str());
+  return filled;
+}
+
+Status give_name(const std::string& path) {
+  if (rename((path + ".new").c_str(), path.c_str()) != 0) return failed("name", path);
+  return {};
+}
+
+std::size_t read_at(const Fd& file, std::uint64_t offset, std::span<std::byte> into) {
+  std::size_t done = 0;
+  while (done < into.size()) {
+    const ssize_t n = pread(file.get(), into.data() + done, into.size() - done,
+                            static_cast<off_t>(offset + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    done += static_cast<std::size_t>(n);
+  }
+  return done;
+}
+
+}  // namespace holdfast::os

@@ -1,0 +1,269 @@
+#include "os/spawn.h"
+
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+
+#include "base/assert.h"
+#include "base/text.h"
+#include "os/errors.h"
+#include "os/process.h"
+#include "os/slice.h"
+
+namespace holdfast::os {
+namespace {
+
+enum class Stage : int { kFolder, kDescriptors, kPriority, kProgram };
+
+// What the child tells its parent when it can not become the program.
+struct Trouble {
+  Stage stage = Stage::kProgram;
+  int error_number = 0;
+};
+
+// All that the child needs, made before it exists: between vfork() and exec it shares our memory,
+// and only async-signal-safe calls that change none of it are allowed.
+struct Plan {
+  const SpawnOptions& options;
+  std::vector<char*> argv;
+  std::vector<char*> environment;
+  std::vector<Inherited> inherit;  // `from` replaced by the copy that no target can overwrite.
+  int null = -1;
+  int output = -1;
+  int trouble = -1;
+  int lowest_copy = 0;  // Above every number that the child will have.
+  pid_t parent = 0;
+};
+
+std::vector<char*> pointers_to(const std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (const auto& text : texts) pointers.push_back(const_cast<char*>(text.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+[[noreturn]] void give_up(const Plan& plan, Stage stage) {
+  const Trouble trouble{stage, errno};
+  (void)!::write(plan.trouble, &trouble, sizeof(trouble));
+  ::_exit(127);
+}
+
+void default_signals() {
+  struct sigaction action {};
+  action.sa_handler = SIG_DFL;
+  for (int number = 1; number < NSIG; ++number) ::sigaction(number, &action, nullptr);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+// The numbers that the child shall have; everything else is closed by exec.
+bool place_descriptors(const Plan& plan) {
+  // An old kernel lacks this; ours are CLOEXEC anyway, it is for what we ourselves were given.
+  (void)::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
+  if (::dup2(plan.null, STDIN_FILENO) < 0) return false;
+  if (plan.output >= 0) {
+    if (::dup2(plan.output, STDOUT_FILENO) < 0 || ::dup2(plan.output, STDERR_FILENO) < 0)
+      return false;
+  }
+  return std::all_of(plan.inherit.begin(), plan.inherit.end(),
+                     [](const Inherited& pair) { return ::dup2(pair.from, pair.as) >= 0; });
+}
+
+bool set_nice(const SpawnOptions& options) {
+  if (options.nice == 0) return true;
+  const int now = ::getpriority(PRIO_PROCESS, 0);
+  return ::setpriority(PRIO_PROCESS, 0, now + options.nice) == 0;
+}
+
+// Call it when the child has become its program. We wait for that, and an idle child would get
+// there only when nobody else wants the processor.
+bool set_idle(pid_t child) {
+  const sched_param parameters{};
+  return ::sched_setscheduler(child, SCHED_IDLE, &parameters) == 0 || errno == ESRCH;
+}
+
+[[noreturn]] void be_the_child(const Plan& plan) {
+  if (plan.options.die_with_parent) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    // Had the parent died before that call, no signal would ever come.
+    if (::getppid() != plan.parent) ::_exit(127);
+  }
+  ::setpgid(0, 0);
+  default_signals();
+  take_usual_slice();  // That of the thread that called us is none of the program's.
+  if (!plan.options.working_directory.empty() &&
+      ::chdir(plan.options.working_directory.c_str()) != 0) {
+    give_up(plan, Stage::kFolder);
+  }
+  if (!place_descriptors(plan)) give_up(plan, Stage::kDescriptors);
+  if (!set_nice(plan.options)) give_up(plan, Stage::kPriority);
+  ::execve(plan.argv.front(), plan.argv.data(), plan.environment.data());
+  give_up(plan, Stage::kProgram);
+}
+
+// vfork: the cost does not grow with our memory. No signal handler may run in the child, in our
+// memory. Not inlined, so that no variable of the caller is kept where the child could change it.
+[[gnu::noinline]] pid_t start(const Plan& plan) {
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const pid_t pid = ::vfork();
+  if (pid == 0) be_the_child(plan);
+  const int error_number = errno;
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  errno = error_number;
+  return pid;
+}
+
+// Nothing once the child has become its program, which closes the pipe. A signal that comes
+// meanwhile, as one that ends us does, is no answer.
+std::optional<Trouble> trouble_from(int fd) {
+  Trouble trouble;
+  ssize_t got = 0;
+  do {
+    got = ::read(fd, &trouble, sizeof(trouble));
+  } while (got < 0 && errno == EINTR);
+  return got > 0 ? std::optional(trouble) : std::nullopt;
+}
+
+Error explain(const SpawnOptions& options, const Trouble& trouble) {
+  const std::string cannot = cat("cannot start ", options.argv.front());
+  switch (trouble.stage) {
+    case Stage::kFolder:
+      return system_error(cat(cannot, " in the folder ", options.working_directory),
+                          trouble.error_number);
+    case Stage::kDescriptors:
+      return system_error(cat(cannot, ": handing over its descriptors"), trouble.error_number);
+    case Stage::kPriority:
+      return system_error(cat(cannot, ": setting its priority"), trouble.error_number);
+    case Stage::kProgram:
+      break;
+  }
+  return no_task(cannot, trouble.error_number);
+}
+
+// Copies that lie above every target number, so that no dup2() destroys what a later one needs.
+Result<Fd> copy_above(int fd, int lowest) {
+  Fd copy(::fcntl(fd, F_DUPFD_CLOEXEC, lowest));
+  if (!copy) return system_error(cat("cannot hand the descriptor ", fd, " to a child"), errno);
+  return copy;
+}
+
+// Where the shell that started us ignored SIGCHLD, the kernel would forget how our children ended.
+void stop_ignoring_children() {
+  struct sigaction action {};
+  if (::sigaction(SIGCHLD, nullptr, &action) != 0 || action.sa_handler != SIG_IGN) return;
+  action.sa_handler = SIG_DFL;
+  ::sigaction(SIGCHLD, &action, nullptr);
+}
+
+// Where someone else has reaped the child, nobody knows any more.
+constexpr Exit kUnknown{255, 0};
+
+// Nothing while it still runs, unless `flags` say to wait.
+std::optional<Exit> reap(int pidfd, int flags) {
+  siginfo_t info{};
+  int result = 0;
+  do {
+    result = ::waitid(P_PIDFD, static_cast<id_t>(pidfd), &info, WEXITED | flags);
+  } while (result != 0 && errno == EINTR);
+  if (result != 0) return kUnknown;
+  if (info.si_pid == 0) return std::nullopt;
+  if (info.si_code == CLD_EXITED) return Exit{info.si_status, 0};
+  return Exit{0, info.si_status};
+}
+
+}  // namespace
+
+Result<Child> spawn(const SpawnOptions& options) {
+  HF_ASSERT(!options.argv.empty());
+  stop_ignoring_children();
+  Plan plan{options, pointers_to(options.argv), pointers_to(options.environment), {}};
+  plan.parent = ::getpid();
+  plan.lowest_copy = 3;
+  for (const auto& pair : options.inherit) {
+    HF_ASSERT(pair.as >= 3);
+    plan.lowest_copy = std::max(plan.lowest_copy, pair.as + 1);
+  }
+
+  std::vector<Fd> copies;
+  const auto keep = [&](int fd, int& place) -> Status {
+    auto copy = copy_above(fd, plan.lowest_copy);
+    if (!copy) return copy.error();
+    place = copies.emplace_back(std::move(*copy)).get();
+    return {};
+  };
+  const Fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!null) return system_error("cannot open /dev/null", errno);
+  if (const auto kept = keep(null.get(), plan.null); !kept) return kept.error();
+  if (!options.output.empty()) {
+    const Fd output(
+        ::open(options.output.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+    if (!output)
+      return system_error(cat("cannot open ", options.output, " for a child's output"), errno);
+    if (const auto kept = keep(output.get(), plan.output); !kept) return kept.error();
+  }
+  for (Inherited pair : options.inherit) {
+    if (const auto kept = keep(pair.from, pair.from); !kept) return kept.error();
+    plan.inherit.push_back(pair);
+  }
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return system_error("cannot make a pipe", errno);
+  const Fd reading(ends[0]);
+  Fd writing(ends[1]);
+  if (const auto kept = keep(writing.get(), plan.trouble); !kept) return kept.error();
+
+  Child child;
+  child.pid = start(plan);
+  if (child.pid < 0) return no_task(cat("cannot start ", options.argv.front()), errno);
+  child.pidfd = open_process(child.pid);
+  const int no_pidfd = child.pidfd ? 0 : errno;
+  copies.clear();
+  writing.reset();
+  auto trouble = trouble_from(reading.get());
+  if (!trouble && options.idle && !set_idle(child.pid)) {
+    trouble = Trouble{Stage::kPriority, errno};
+    ::kill(child.pid, SIGKILL);
+  }
+  if (!trouble && child.pidfd) return child;
+  if (!trouble) ::kill(child.pid, SIGKILL);
+  while (::waitpid(child.pid, nullptr, 0) < 0 && errno == EINTR) continue;
+  if (!trouble) return system_error(cat("cannot watch ", options.argv.front()), no_pidfd);
+  return explain(options, *trouble);
+}
+
+std::string describe(const Exit& exit) {
+  if (exit.signal == 0) return cat("exited with code ", exit.code);
+  const char* name = ::sigabbrev_np(exit.signal);
+  if (name == nullptr) return cat("was killed by signal ", exit.signal);
+  // A limit that the user has met ends a process without a word of its own.
+  const char* why = exit.signal == SIGXFSZ   ? ": a file grew beyond the limit of `ulimit -f`"
+                    : exit.signal == SIGXCPU ? ": its processor time met the limit of `ulimit -t`"
+                                             : "";
+  return cat("was killed by signal ", exit.signal, " (SIG", name, why, ")");
+}
+
+std::optional<Exit> ended(int pidfd) {
+  return reap(pidfd, WNOHANG);
+}
+
+Result<Exit> wait_for(int pidfd) {
+  const auto exit = reap(pidfd, 0);
+  HF_ASSERT(exit.has_value());
+  return *exit;
+}
+
+}  // namespace holdfast::os

@@ -1,0 +1,437 @@
+#include "runtime/agent/agent.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <deque>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+#include <utility>
+#include <variant>
+
+#include "base/text.h"
+#include "core/agent/machine.h"
+#include "io/connection.h"
+#include "io/loop.h"
+#include "io/trace.h"
+#include "os/errors.h"
+#include "os/files.h"
+#include "os/host.h"
+#include "os/random_bits.h"
+#include "os/slice.h"
+#include "runtime/agent/children.h"
+#include "runtime/agent/launch.h"
+#include "runtime/agent/log_folder.h"
+#include "runtime/jobs/given_paths.h"
+#include "runtime/jobs/job_files.h"
+
+namespace holdfast::runtime {
+namespace {
+
+constexpr Duration kGrace = std::chrono::seconds(5);
+constexpr Duration kConnectTimeout = std::chrono::seconds(2);
+constexpr Duration kFirstRetry = std::chrono::milliseconds(50);
+constexpr Duration kLastRetry = std::chrono::seconds(1);
+constexpr std::size_t kTailLines = 20;
+constexpr const char* kReports = "recoveries.jsonl";  // A line for each.
+
+// Carries out what the agent machine decides, and tells it what happens.
+class Agent {
+ public:
+  Agent(const AgentOptions& options, const Launch& launch, std::function<void()> on_started);
+  int run();
+
+ private:
+  void step(agent::Event event);
+  void carry_out(const agent::Spawn& action);
+  void carry_out(const agent::Promote& action);
+  void carry_out(const agent::Send& action);
+  void carry_out(const agent::Kill& action) { children_.kill(action.process, action.gently); }
+  void carry_out(const agent::WantGrace& action);
+  void carry_out(const agent::WantPause& action);
+  void carry_out(const agent::Say& action) { say(action.text); }
+  void carry_out(const agent::Exit& action);
+  void look();
+  void connect();
+  void retry();
+  void received(wire::Message message);
+  void show(const wire::JobProgress& progress);
+  void say(const std::string& text);
+
+  const AgentOptions& options_;
+  const Launch& launch_;
+  std::function<void()> on_started_;
+  io::Loop loop_;
+  agent::Machine machine_;
+  LogFolder logs_;
+  Children children_;
+  io::Trace trace_;
+  std::shared_ptr<io::Connection> link_;
+  Instant looked_ = io::Loop::now();
+  Duration next_retry_ = kFirstRetry;
+  std::deque<agent::Event> events_;
+  bool stepping_ = false;
+  bool spawn_failed_ = false;
+  std::size_t alive_ = 0;
+  bool line_shown_ = false;
+  std::optional<agent::Exit> exit_;
+};
+
+const char* name(agent::Role role) {
+  switch (role) {
+    case agent::Role::kScheduler:
+      return "scheduler";
+    case agent::Role::kWorker:
+      return "worker";
+    case agent::Role::kSpare:
+      return "spare";
+  }
+  return "?";
+}
+
+// By the scheduler's reports, which are whole once it has ended.
+std::ptrdiff_t recoveries_of(const Launch& launch) {
+  const auto reports = io::read_file(cat(launch.job_directory, '/', kReports));
+  return reports ? std::count(reports->begin(), reports->end(), '\n') : 0;
+}
+
+// In the names of logs that every agent of the job has: they may share a folder.
+std::string mark(const AgentOptions& options) {
+  return options.node_rank == 0 ? "" : cat(options.node_rank, '_');
+}
+
+agent::Options machine_options(const AgentOptions& options, const Launch& launch) {
+  agent::Options made{.job = launch.settings.job,
+                      .agent_id = cat(io::host_name(), '-', ::getpid()),
+                      .host = io::host_name(),
+                      .workers = {},
+                      .world_size = options.worker_num,
+                      .seed = os::random_bits(),
+                      .runs_scheduler = options.runs_scheduler,
+                      .spares = options.spares,
+                      .bound_spares = options.bound_spares,
+                      .max_restarts = options.max_restarts,
+                      .max_restarts_option = spelled(options, "--max_restarts")};
+  const std::int32_t first = options.node_rank * options.local_worker_num;
+  for (std::int32_t i = 0; i < options.local_worker_num; ++i) {
+    made.workers.push_back(cat(first + i));
+  }
+  return made;
+}
+
+Agent::Agent(const AgentOptions& options, const Launch& launch, std::function<void()> on_started)
+    : options_(options),
+      launch_(launch),
+      on_started_(std::move(on_started)),
+      machine_(machine_options(options, launch)),
+      logs_(
+          launch.log_directory,
+          [this](std::string text) { loop_.post([this, text = std::move(text)] { say(text); }); }),
+      children_(loop_,
+                {.argv = launch.argv,
+                 .environment = launch.environment,
+                 .job_directory = launch.job_directory,
+                 .mark = mark(options),
+                 .logs = &logs_},
+                [this](agent::Died died) {
+                  trace_.event("died", {{"process", died.process},
+                                        {"exit_code", died.exit_code.value_or(-1)},
+                                        {"how", died.how},
+                                        {"detected_ns", died.detected_ns}});
+                  step(std::move(died));
+                }) {
+  // prepare() has tried the folder: one that went since then costs the trace, not the job.
+  if (auto trace = open_trace(launch.settings, "agent")) trace_ = *trace;
+  trace_.event("start",
+               {{"role", "agent"}, {"job", launch.settings.job}, {"port", options.master_port}});
+}
+
+int Agent::run() {
+  std::vector<int> signals = {SIGINT, SIGTERM, SIGQUIT};
+  struct sigaction hang_up {};
+  ::sigaction(SIGHUP, nullptr, &hang_up);
+  if (hang_up.sa_handler != SIG_IGN) signals.push_back(SIGHUP);  // nohup means to stay.
+  loop_.on_signals(signals, [this](int signal) { step(agent::Interrupted{signal}); });
+  loop_.post([this] {
+    step(agent::Started{});
+    if (!spawn_failed_) on_started_();
+    connect();
+    look();
+  });
+  // What it hears of, a whole job waits for. The watchers' threads inherit it.
+  (void)io::take_short_slice();
+  loop_.run();
+  link_.reset();
+  return exit_->code;
+}
+
+void Agent::step(agent::Event event) {
+  events_.push_back(std::move(event));
+  if (std::exchange(stepping_, true)) return;  // An action failed; its event comes in its turn.
+  while (!events_.empty()) {
+    const auto actions = machine_.step(events_.front());
+    events_.pop_front();
+    // What is to be told goes first: to start a process takes milliseconds, and the others wait.
+    for (const bool sends : {true, false}) {
+      for (const auto& action : actions) {
+        if (std::holds_alternative<agent::Send>(action) != sends) continue;
+        std::visit([&](const auto& a) { carry_out(a); }, action);
+      }
+    }
+  }
+  stepping_ = false;
+}
+
+void Agent::carry_out(const agent::Spawn& action) {
+  const auto spawned = children_.spawn(action);
+  trace_.event("spawn", {{"process", action.process},
+                         {"child", children_.pid_of(action.process)},
+                         {"role", name(action.role)},
+                         {"node", action.node_id},
+                         {"attempt", action.attempt}});
+  if (action.role == agent::Role::kScheduler) next_retry_ = kFirstRetry;
+  if (spawned) return;
+  spawn_failed_ = true;
+  step(agent::SpawnFailed{action.process, spawned.error().what});
+}
+
+void Agent::carry_out(const agent::Promote& action) {
+  children_.promote(action);
+  trace_.event("promote", {{"process", action.process},
+                           {"child", children_.pid_of(action.process)},
+                           {"node", action.node_id},
+                           {"attempt", action.attempt}});
+}
+
+void Agent::carry_out(const agent::Send& action) {
+  if (const auto* state = std::get_if<wire::AgentState>(&action.message)) {
+    alive_ = static_cast<std::size_t>(std::count_if(state->slots.begin(), state->slots.end(),
+                                                    [](const auto& slot) { return slot.alive; }));
+  }
+  if (link_) link_->send(action.message);
+}
+
+void Agent::carry_out(const agent::WantGrace&) {
+  loop_.after(kGrace, [this] { step(agent::GraceOver{}); });
+}
+
+void Agent::carry_out(const agent::WantPause& action) {
+  loop_.after(action.how_long, [this, pause = action.pause] { step(agent::PauseOver{pause}); });
+}
+
+void Agent::look() {
+  const Instant now = io::Loop::now();
+  agent::Looked seen{.stopped = children_.stopped(),
+                     .on_time = now < looked_ + 2 * agent::kLookEvery};
+  looked_ = now;
+  step(std::move(seen));
+  loop_.after(agent::kLookEvery, [this] { look(); });
+}
+
+void Agent::carry_out(const agent::Exit& action) {
+  exit_ = action;
+  trace_.event("end", {{"success", action.code == 0},
+                       {"reason", action.reason},
+                       {"exit_code", action.code},
+                       {"node", action.failed_node}});
+  loop_.stop();
+  const auto recoveries = recoveries_of(launch_);
+  if (recoveries != 0 && options_.runs_scheduler) {
+    say(cat(recoveries, recoveries == 1 ? " recovery: " : " recoveries: ", launch_.log_directory,
+            '/', kReports, recoveries == 1 ? " tells of it" : " tells of each"));
+  }
+  if (action.code == 0) {
+    say(cat("the job has ended in good order; logs are in ", launch_.log_directory));
+    return;
+  }
+  say(cat("the job has failed: ", action.reason));
+  const std::string log = children_.log_of(action.failed_node);
+  if (log.empty()) {
+    say(cat("logs are in ", launch_.log_directory));
+    return;
+  }
+  const std::string words = io::tail(log, kTailLines);
+  if (words.empty()) {
+    say(cat("its log, ", log, ", is empty"));
+    return;
+  }
+  say(cat("the last lines of ", log, ":"));
+  std::fprintf(stderr, "%s%s", words.c_str(), words.ends_with('\n') ? "" : "\n");
+}
+
+void Agent::connect() {
+  if (exit_) return;
+  io::connect(
+      loop_, options_.master_addr, options_.master_port, kConnectTimeout, [this](auto made) {
+        if (!made) return retry();
+        link_ = std::move(*made);
+        next_retry_ = kFirstRetry;
+        link_->start({.on_message = [this](wire::Message message) { received(std::move(message)); },
+                      .on_closed =
+                          [this](const Error&) {
+                            link_.reset();
+                            step(agent::LinkDown{});
+                            retry();
+                          }});
+        step(agent::LinkUp{});
+      });
+}
+
+void Agent::retry() {
+  loop_.after(next_retry_, [this] { connect(); });
+  next_retry_ = std::min(next_retry_ * 2, kLastRetry);
+}
+
+void Agent::received(wire::Message message) {
+  if (const auto* progress = std::get_if<wire::JobProgress>(&message)) show(*progress);
+  step(agent::Received{std::move(message)});
+}
+
+void Agent::show(const wire::JobProgress& progress) {
+  if (::isatty(STDOUT_FILENO) != 1) return;
+  std::printf("\r\033[Kstep %llu  loss %.4g  generation %llu  %zu/%d ranks  %llu %s",
+              static_cast<unsigned long long>(progress.version), progress.loss,
+              static_cast<unsigned long long>(progress.generation), alive_,
+              options_.local_worker_num, static_cast<unsigned long long>(progress.recoveries),
+              progress.recoveries == 1 ? "recovery" : "recoveries");
+  std::fflush(stdout);
+  line_shown_ = true;
+}
+
+void Agent::say(const std::string& text) {
+  if (std::exchange(line_shown_, false)) std::printf("\n");
+  std::fflush(stdout);
+  std::fprintf(stderr, "msrun: %s\n", text.c_str());
+}
+
+void complain(const std::string& text) {
+  std::fprintf(stderr, "msrun: %s\n", text.c_str());
+}
+
+// A descriptor or a thread that can not be had.
+std::string without(const std::system_error& error) {
+  return io::no_task("can not run this job", error.code().value()).what;
+}
+
+// The reports of the recoveries outlive the job's folder.
+void keep_reports(const Launch& launch) {
+  const std::string kept = cat(launch.log_directory, '/', kReports);
+  ::unlink(kept.c_str());
+  const auto reports = io::read_file(cat(launch.job_directory, '/', kReports));
+  if (!reports) return;
+  if (const auto written = io::write_file_atomically(kept, *reports, 0644); !written) {
+    complain(written.error().what);
+  }
+}
+
+int run_job(const AgentOptions& options, const Launch& launch, std::function<void()> on_started) {
+  // A spare that is gone when its place is written to it is no reason to die.
+  ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);  // Nor is a limit on the size of files.
+  const auto port = static_cast<std::uint16_t>(options.runs_scheduler ? options.master_port : 0);
+  const auto written = write_agent_file(launch.job_directory, {.job = launch.settings.job,
+                                                               .port = port,
+                                                               .log_dir = launch.log_directory,
+                                                               .node_rank = options.node_rank});
+  if (!written) {
+    complain(written.error().what);
+    remove_unused(launch.job_directory);
+    return kExitUsage;
+  }
+  for (const auto& remark : launch.remarks) complain(remark);
+  int code = 1;
+  try {
+    code = Agent(options, launch, std::move(on_started)).run();
+  } catch (const std::system_error& error) {  // Its destructor has ended all processes.
+    complain(without(error));
+  }
+  if (options.runs_scheduler) keep_reports(launch);
+  if (const auto removed = remove_job_files(launch.job_directory); !removed) {
+    complain(removed.error().what);
+  }
+  return code;
+}
+
+// The parent's part of a launch into the background. Waits until the child says that all runs, or
+// until it has ended.
+int wait_for_start(int reading, pid_t pid, const Launch& launch) {
+  int code = 1;
+  const ssize_t got = ::read(reading, &code, sizeof(code));
+  if (got != sizeof(code)) {
+    complain("the background process ended before it had started the job");
+    return 1;
+  }
+  if (code != 0) return code;
+  std::printf(
+      "msrun: job %s runs in the background as process %d (SIGTERM ends it); logs are in %s; "
+      "`holdfast status` tells how it goes\n",
+      launch.settings.job.c_str(), pid, launch.log_directory.c_str());
+  return 0;
+}
+
+int run_in_background(const AgentOptions& options, const Launch& launch) {
+  std::array<int, 2> ends{};
+  const auto give_up = [&](const Error& error) {
+    complain(cat(error.what, "; or try --join True"));
+    remove_unused(launch.job_directory);
+    return 1;
+  };
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    return give_up(io::system_error("can not make a pipe to a background process", errno));
+  }
+  const io::Fd reading(ends[0]);
+  io::Fd writing(ends[1]);
+  std::fflush(nullptr);
+  const pid_t pid = ::fork();
+  if (pid < 0) return give_up(io::no_task("can not start a background process", errno));
+  if (pid > 0) {
+    writing.reset();
+    return wait_for_start(reading.get(), pid, launch);
+  }
+  ::setsid();
+  const auto tell = [&](int code) {
+    if (writing) (void)!::write(writing.get(), &code, sizeof(code));
+    writing.reset();
+  };
+  const int code = run_job(options, launch, [&] {
+    // From here on nobody reads the terminal.
+    const std::string path = cat(launch.log_directory, "/msrun", options.node_rank == 0 ? "" : "_",
+                                 options.node_rank == 0 ? "" : cat(options.node_rank), ".log");
+    const io::Fd log(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    const io::Fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+    ::dup2(null.get(), STDIN_FILENO);
+    for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
+      ::dup2(log ? log.get() : null.get(), stream);
+    }
+    // Whatever is said later finds its place in the file, also where the disk is full by then.
+    complain(cat("job ", launch.settings.job, " runs as process ", ::getpid()));
+    tell(0);
+  });
+  std::fflush(nullptr);
+  tell(code);
+  ::_exit(code);
+}
+
+}  // namespace
+
+int run_agent(const AgentOptions& options) try {
+  const auto prepared = prepare(options, complain);
+  if (const auto* wrong = std::get_if<Unlaunchable>(&prepared)) {
+    complain(wrong->error.what);
+    return wrong->exit_code;
+  }
+  const Launch& launch = std::get<Launch>(prepared);
+  if (!options.join) return run_in_background(options, launch);
+  return run_job(options, launch, [] {});
+} catch (const std::system_error& error) {
+  complain(without(error));
+  return 1;
+}
+
+}  // namespace holdfast::runtime

@@ -1,0 +1,281 @@
+#include "runtime/agent/children.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/text.h"
+#include "io/child_watch.h"
+#include "os/errors.h"
+#include "os/files.h"
+#include "os/lifeline.h"
+#include "os/slice.h"
+#include "runtime/agent/idle.h"
+#include "runtime/agent/last_exception.h"
+#include "runtime/jobs/agent_watch.h"
+
+namespace holdfast::runtime {
+namespace {
+
+constexpr int kSpareFd = 3;  // The pipe's number in a spare.
+constexpr Duration kGroupPatience = std::chrono::milliseconds(100);
+
+// Whether the process is stopped, and was not running since the last look if that found it so too.
+bool is_held(pid_t pid, std::optional<std::uint64_t>& last) {
+  const auto now = pid > 0 ? os::stopped_at(pid) : std::nullopt;
+  const auto before = std::exchange(last, now);
+  return now && (!before || *before == *now);
+}
+
+// Who holds the lifeline, where it is of the child's group: one of another PID namespace has a
+// number that means somebody else here; so has, some time after its end, one whose wrapper lives
+// on. 0: nobody.
+pid_t trainer_of(const std::string& lifeline, pid_t group) {
+  const pid_t holder = os::lifeline_holder(lifeline);
+  return holder > 0 && ::getpgid(holder) == group ? holder : 0;
+}
+
+// Tells a Python process which of its outputs is the log (holdfast/_output.py). It names the file
+// itself, since another file may get the log's name later. Empty: there is no log.
+std::string identity_of(const std::string& log) {
+  struct stat about {};
+  if (::stat(log.c_str(), &about) != 0) return {};
+  return cat(about.st_dev, ':', about.st_ino);
+}
+
+std::uint64_t size_of(const std::string& log) {
+  struct stat about {};
+  return ::stat(log.c_str(), &about) == 0 ? static_cast<std::uint64_t>(about.st_size) : 0;
+}
+
+const char* role_name(agent::Role role) {
+  return role == agent::Role::kScheduler ? "MS_SCHED" : "MS_WORKER";
+}
+
+}  // namespace
+
+Children::Children(io::Loop& loop, ChildrenOptions options,
+                   std::function<void(agent::Died)> on_died)
+    : loop_(loop),
+      options_(std::move(options)),
+      on_died_(std::move(on_died)),
+      stand_ins_(options_.argv.front().ends_with("/nursling")),
+      idle_spares_(may_undo_idle()) {}
+
+Children::~Children() {
+  for (auto& [process, running] : running_) {
+    (void)os::signal_group(running.child.pid, SIGKILL);
+    (void)os::wait_for(running.child.pidfd.get());
+    running.watcher->cancel = true;
+    retired_.push_back(std::move(running.watcher));
+  }
+  for (auto& watcher : retired_) watcher->thread.join();
+}
+
+std::string Children::new_log(const agent::Spawn& what) {
+  std::string name = cat("worker_", what.node_id, ".log");
+  if (what.role == agent::Role::kScheduler) name = "scheduler.log";
+  if (what.role == agent::Role::kSpare) name = cat("spare_", options_.mark, spares_++, ".log");
+  std::string path = cat(options_.logs->path(), '/', name);
+  // The first process of a place begins the log anew, its successors go on with it.
+  if (what.attempt <= 1) ::unlink(path.c_str());
+  if (what.role != agent::Role::kSpare) logs_[what.node_id] = path;
+  return path;
+}
+
+Status Children::spawn(const agent::Spawn& what) {
+  Running running;
+  running.log = new_log(what);
+  running.lifeline = cat(options_.job_directory, "/lifeline-", ::getpid(), '-', what.process);
+  if (const auto made = os::prepare_lifeline(running.lifeline); !made) return made.error();
+  os::SpawnOptions options{.argv = options_.argv,
+                           .environment = options_.environment,
+                           .output = options_.logs->output_for(running.log)};
+  running.log_begin = size_of(options.output);
+  auto& environment = options.environment;
+  environment.push_back(cat("MS_ROLE=", role_name(what.role)));
+  environment.push_back(cat("HOLDFAST_INCARNATION=", what.incarnation));
+  environment.push_back(cat("HOLDFAST_ATTEMPT=", what.attempt));
+  environment.push_back(cat("HOLDFAST_LIFELINE=", running.lifeline));
+  environment.push_back(cat("HOLDFAST_AGENT=", AgentWatch::words_for_this_process()));
+  environment.push_back(cat("HOLDFAST_PYTHON_LOG=", identity_of(options.output)));
+  environment.push_back(cat("HOLDFAST_PYTHON_PREDECESSOR=", what.predecessor));
+  if (what.role != agent::Role::kScheduler && !what.node_id.empty()) {
+    environment.push_back(cat("MS_NODE_ID=", what.node_id));
+  }
+  os::Fd reading;
+  if (what.role == agent::Role::kSpare) {
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) return os::system_error("cannot make a pipe", errno);
+    reading.reset(ends[0]);
+    running.pipe.reset(ends[1]);
+    running.idle = idle_spares_;
+    options.inherit.push_back({reading.get(), kSpareFd});
+    options.idle = idle_spares_;
+    environment.push_back(cat("HOLDFAST_SPARE_FD=", kSpareFd));
+  }
+  auto child = os::spawn(options);
+  if (!child) return child.error();
+  // A wrapper may have started its program before it was idle itself.
+  if (running.idle) make_group_idle(child->pid);
+  running.child = std::move(*child);
+  running_[what.process] = std::move(running);
+  try {
+    watch(what.process);
+  } catch (const std::system_error& error) {
+    // A thread more, or a descriptor, is more than may be had.
+    Running& unwatched = running_.at(what.process);
+    (void)os::signal_group(unwatched.child.pid, SIGKILL);
+    (void)os::wait_for(unwatched.child.pidfd.get());
+    if (unwatched.watcher->thread.joinable()) retire(std::move(unwatched.watcher));
+    ::unlink(unwatched.lifeline.c_str());
+    running_.erase(what.process);
+    return os::no_task(cat("cannot watch ", options_.argv.front()), error.code().value());
+  }
+  return {};
+}
+
+void Children::watch(agent::Process process) {
+  Running& running = running_.at(process);
+  running.watcher = std::make_unique<Watcher>();
+  running.watcher->thread = std::thread([this, process, watcher = running.watcher.get(),
+                                         pid = running.child.pid, path = running.lifeline] {
+    const auto ending = os::wait_for_death(path, watcher->cancel);
+    const Instant when = io::Loop::now();
+    // How a process ends that let go of its lifeline, or never held it, the pidfd tells.
+    const bool died = ending && *ending == os::Ending::kDied;
+    // Its other threads may still wait for a processor to die on. Nobody waits for them here: all
+    // others can stop meanwhile, and a successor sees to it that they are gone (P23). Any wrapper
+    // but a stand-in may go on with something else; so its end is waited for.
+    const pid_t trainer = trainer_of(path, pid);
+    const bool doomed = trainer != 0 && (trainer == pid || stand_ins_);
+    if (died && (doomed || wait_until_exiting(pid, watcher->cancel))) {
+      loop_.post([this, process, when] { lifeline_ended(process, when); });
+      if (doomed && idle_spares_) make_dead_give_way(trainer, watcher->cancel);
+    }
+    watcher->done = true;
+  });
+  io::watch(loop_, running.child.pidfd.get(),
+            [this, process](const os::Exit& exit) { exited(process, exit); });
+}
+
+// Joins those threads that have ended; a cancelled one may take 200 ms to.
+void Children::retire(std::unique_ptr<Watcher> watcher) {
+  watcher->cancel = true;
+  retired_.push_back(std::move(watcher));
+  std::erase_if(retired_, [](const auto& old) {
+    if (!old->done) return false;
+    old->thread.join();
+    return true;
+  });
+}
+
+void Children::lifeline_ended(agent::Process process, Instant when) {
+  const auto found = running_.find(process);
+  if (found == running_.end()) return;  // Its end was quicker.
+  // What it forked must not outlive it, nor it its lifeline: it may have become another program
+  // (exec). It is not reaped yet, so the number is still its own. A stand-in is left to tell how
+  // its process ended; exited() does the same a moment later.
+  const pid_t group = found->second.child.pid;
+  if (!stand_ins_) {
+    (void)os::signal_group(group, SIGKILL);
+  } else if (const pid_t trainer = trainer_of(found->second.lifeline, group); trainer != 0) {
+    ::kill(trainer, SIGKILL);
+  }
+  on_died_({.process = process,
+            .exit_code = std::nullopt,
+            .how = "died",
+            .detected_ns = static_cast<std::uint64_t>(when.count())});
+}
+
+void Children::exited(agent::Process process, const os::Exit& exit) {
+  const auto found = running_.find(process);
+  HF_ASSERT(found != running_.end());
+  const Instant when = io::Loop::now();
+  const pid_t group = found->second.child.pid;
+  const pid_t trainer = trainer_of(found->second.lifeline, group);
+  (void)os::signal_group(group, SIGKILL);  // What it forked.
+  // Nobody is told of an end while a wrapper's process still runs.
+  if (trainer != 0) (void)wait_until_exiting(trainer, false, kGroupPatience);
+  retire(std::move(found->second.watcher));
+  agent::Died died{.process = process,
+                   .exit_code = exit.shell_code(),
+                   .how = os::describe(exit),
+                   .detected_ns = static_cast<std::uint64_t>(when.count()),
+                   .version = os::lifeline_version(found->second.lifeline)};
+  if (exit.signal == 0 && exit.code != 0) {
+    died.error = last_exception(os::end_of(found->second.log, found->second.log_begin));
+  }
+  ::unlink(found->second.lifeline.c_str());
+  running_.erase(found);
+  on_died_(std::move(died));
+}
+
+void Children::promote(const agent::Promote& what) {
+  const auto found = running_.find(what.process);
+  if (found == running_.end()) return;
+  Running& running = found->second;
+  const pid_t group = running.child.pid;
+  const pid_t trainer = trainer_of(running.lifeline, group);
+  if (trainer != 0) {  // The one that is waited for.
+    if (running.idle) make_process_ordinary(trainer);
+    // It wakes up beside trainers that compute, and goes on as one of them (Worker, at Go). All its
+    // threads: which of them waits is not known here; in Python it is not the first.
+    os::take_short_slice_of_all(trainer);
+  }
+  const std::string place = cat(what.node_id, ' ', what.attempt, ' ', what.predecessor, '\n');
+  // Shorter than a pipe's capacity; a spare that is gone makes it fail, and its end is on its way.
+  (void)!::write(running.pipe.get(), place.data(), place.size());
+  running.pipe.reset();
+  if (std::exchange(running.idle, false)) make_group_ordinary(group);
+  const std::string former = logs_[what.node_id];
+  const os::Fd log(::open(former.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  const std::string line =
+      cat("msrun: a spare has taken this place; its output goes on in ", running.log, '\n');
+  if (log) (void)!::write(log.get(), line.data(), line.size());
+  logs_[what.node_id] = running.log;
+}
+
+void Children::kill(agent::Process process, bool gently) {
+  const auto found = running_.find(process);
+  if (found == running_.end()) return;
+  Running& running = found->second;
+  // An idle process would take its time even to die.
+  if (running.idle) make_group_ordinary(running.child.pid);
+  (void)os::signal_group(running.child.pid, gently ? SIGTERM : SIGKILL);
+}
+
+std::string Children::log_of(const std::string& node_id) const {
+  const auto found = logs_.find(node_id);
+  return found == logs_.end() ? std::string() : found->second;
+}
+
+std::set<agent::Process> Children::stopped() {
+  std::set<agent::Process> found;
+  for (auto& [process, running] : running_) {
+    const pid_t group = running.child.pid;
+    if (running.trainer == 0 || ::getpgid(running.trainer) != group) {
+      running.trainer = trainer_of(running.lifeline, group);
+      running.trainer_stopped_at.reset();
+    }
+    // A stopped wrapper would never end with its trainer.
+    const bool child = is_held(running.child.pid, running.child_stopped_at);
+    const bool trainer = is_held(running.trainer, running.trainer_stopped_at);
+    if (child || trainer) found.insert(process);
+  }
+  return found;
+}
+
+pid_t Children::pid_of(agent::Process process) const {
+  const auto found = running_.find(process);
+  return found == running_.end() ? 0 : found->second.child.pid;
+}
+
+}  // namespace holdfast::runtime

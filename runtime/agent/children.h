@@ -1,0 +1,98 @@
+// Children: the processes of an agent, from their start to the last that is known of them.
+//
+// Each has a log, a lifeline whose watcher tells of its death at once, and a pidfd that tells how
+// it ended. Decides nothing. All calls in the loop's thread, which is also the thread that the
+// children die with.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "core/agent/machine.h"
+#include "io/loop.h"
+#include "os/fd.h"
+#include "os/process.h"
+#include "os/spawn.h"
+#include "runtime/agent/log_folder.h"
+
+namespace holdfast::runtime {
+
+struct ChildrenOptions {
+  std::vector<std::string> argv;         // argv[0] is the program's path.
+  std::vector<std::string> environment;  // What all have in common.
+  std::string job_directory;             // For lifelines; there.
+  std::string mark;                      // In the names of spares' logs: spare_<mark><n>.log.
+  LogFolder* logs = nullptr;
+};
+
+class Children {
+ public:
+  Children(io::Loop& loop, ChildrenOptions options, std::function<void(agent::Died)> on_died);
+  ~Children();  // Kills what still runs, at once.
+  Children(const Children&) = delete;
+  Children& operator=(const Children&) = delete;
+
+  Status spawn(const agent::Spawn& what);
+  // Gives a waiting spare its place. One that is gone by now is reported through on_died anyway.
+  void promote(const agent::Promote& what);
+  // SIGTERM or SIGKILL, to its whole process group.
+  void kill(agent::Process process, bool gently);
+
+  // The newest log of a place ("scheduler", or a node id); empty where there is none.
+  [[nodiscard]] std::string log_of(const std::string& node_id) const;
+  [[nodiscard]] pid_t pid_of(agent::Process process) const;  // 0: not running.
+  // Whom a signal has stopped (SIGSTOP) just now. One in a debugger's hands is none of them, nor
+  // one that ran since the last look, which found it stopped too (cpulimit).
+  [[nodiscard]] std::set<agent::Process> stopped();
+  [[nodiscard]] std::size_t running() const { return running_.size(); }
+
+ private:
+  // A thread that waits for one lifeline's end.
+  struct Watcher {
+    std::atomic<bool> cancel{false};
+    std::atomic<bool> done{false};
+    std::thread thread;
+  };
+  struct Running {
+    os::Child child;
+    std::string lifeline;
+    std::string log;
+    std::uint64_t log_begin = 0;  // Where in it this process's own words begin.
+    pid_t trainer = 0;  // Who holds the lifeline: the child, or one that a wrapper started.
+    std::optional<std::uint64_t> child_stopped_at;    // At the last look, as os::stopped_at().
+    std::optional<std::uint64_t> trainer_stopped_at;  // The same.
+    os::Fd pipe;                                      // A spare's: its place is written here.
+    bool idle = false;
+    std::unique_ptr<Watcher> watcher;
+  };
+
+  void watch(agent::Process process);
+  void retire(std::unique_ptr<Watcher> watcher);
+  void lifeline_ended(agent::Process process, Instant when);
+  void exited(agent::Process process, const os::Exit& exit);
+  [[nodiscard]] std::string new_log(const agent::Spawn& what);
+
+  io::Loop& loop_;
+  ChildrenOptions options_;
+  std::function<void(agent::Died)> on_died_;
+  bool stand_ins_ = false;  // Each child stands for one that the nursery forked (apps/nursling.cc).
+  bool idle_spares_ = false;
+  std::uint64_t spares_ = 0;
+  std::map<agent::Process, Running> running_;
+  std::vector<std::unique_ptr<Watcher>> retired_;  // Cancelled, not yet joined.
+  std::map<std::string, std::string> logs_;        // By place.
+};
+
+}  // namespace holdfast::runtime

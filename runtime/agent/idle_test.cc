@@ -1,0 +1,89 @@
+// The dead give way, the living do not. A zombie keeps the policy that it died with until it is
+// reaped, so there is something to look at for as long as a test needs.
+#include "runtime/agent/idle.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "io/loop.h"
+
+namespace holdfast::runtime {
+namespace {
+
+using namespace std::chrono_literals;
+
+class DeadGiveWay : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!may_undo_idle()) GTEST_SKIP() << "this user may not make an idle process ordinary again";
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      for (;;) ::pause();
+    }
+    ASSERT_GT(pid_, 0);
+  }
+  void TearDown() override {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  // Whether the child comes to have the policy.
+  [[nodiscard]] bool comes_to(int policy) const {
+    const Instant until = io::Loop::now() + 60s;
+    while (io::Loop::now() < until) {
+      if (::sched_getscheduler(pid_) == policy) return true;
+      std::this_thread::sleep_for(1ms);
+    }
+    return false;
+  }
+
+  pid_t pid_ = 0;
+  std::atomic<bool> cancel_ = false;
+};
+
+TEST_F(DeadGiveWay, UntilTheyAreGone) {
+  ::kill(pid_, SIGKILL);
+  std::thread watcher([this] { make_dead_give_way(pid_, cancel_, 1h); });
+  EXPECT_TRUE(comes_to(SCHED_IDLE));
+  cancel_ = true;
+  watcher.join();
+  EXPECT_EQ(::sched_getscheduler(pid_), SCHED_OTHER);
+}
+
+TEST_F(DeadGiveWay, NotForLongerThanTheirTime) {
+  ::kill(pid_, SIGKILL);
+  make_dead_give_way(pid_, cancel_, 1ms);
+  EXPECT_EQ(::sched_getscheduler(pid_), SCHED_OTHER);
+}
+
+TEST_F(DeadGiveWay, TheLivingDoNot) {
+  std::thread watcher([this] { make_dead_give_way(pid_, cancel_, 1h); });
+  std::this_thread::sleep_for(20ms);  // That it comes to nothing can only be looked for.
+  EXPECT_EQ(::sched_getscheduler(pid_), SCHED_OTHER);
+  cancel_ = true;
+  watcher.join();
+  EXPECT_EQ(::sched_getscheduler(pid_), SCHED_OTHER);
+}
+
+TEST(Idle, IsNobodyWhereTheUserWantsAnotherPolicyForAll) {
+  for (const int policy : {SCHED_BATCH, SCHED_IDLE}) {
+    bool has = false;
+    bool may = false;
+    std::thread([&] {  // The policy is a thread's own.
+      const sched_param parameters{};
+      has = ::sched_setscheduler(0, policy, &parameters) == 0;
+      may = may_undo_idle();
+    })
+        .join();
+    if (!has) GTEST_SKIP() << "this process may not take policy " << policy;
+    EXPECT_FALSE(may) << "policy " << policy;
+  }
+}
+
+}  // namespace
+}  // namespace holdfast::runtime

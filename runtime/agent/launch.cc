@@ -1,0 +1,231 @@
+#include "runtime/agent/launch.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <string_view>
+#include <utility>
+
+#include "base/text.h"
+#include "collective/group.h"
+#include "io/connection.h"
+#include "io/loop.h"
+#include "os/files.h"
+#include "os/host.h"
+#include "os/program.h"
+#include "os/random_bits.h"
+#include "runtime/agent/retry.h"
+#include "runtime/jobs/given_paths.h"
+#include "runtime/jobs/job_files.h"
+
+namespace holdfast::runtime {
+
+static_assert(config::kMostWorkers == collective::Group::kMaxRanks);
+
+namespace {
+
+std::string value_of(const std::vector<std::string>& environment, std::string_view name) {
+  for (const auto& entry : environment) {
+    if (entry.starts_with(name) && entry.size() > name.size() && entry[name.size()] == '=') {
+      return entry.substr(name.size() + 1);
+    }
+  }
+  return {};
+}
+
+void unset(std::vector<std::string>& environment, std::string_view name) {
+  const std::string beginning = cat(name, '=');
+  std::erase_if(environment, [&](const auto& entry) { return entry.starts_with(beginning); });
+}
+
+void set(std::vector<std::string>& environment, std::string_view name, std::string_view value) {
+  unset(environment, name);
+  environment.push_back(cat(name, '=', value));
+}
+
+// The same of `holdfast run`, where it differs.
+constexpr std::pair<std::string_view, std::string_view> kAsTorchrun[] = {
+    {"--worker_num", "--nproc-per-node"},
+    {"--master_port", "--sched-port"},
+    {"--max_restarts", "--max-restarts"},
+    {"--log_dir", "--log-dir"},
+};
+
+std::string random_name() {
+  char name[33];
+  std::snprintf(name, sizeof(name), "%016llx%016llx",
+                static_cast<unsigned long long>(os::random_bits()),
+                static_cast<unsigned long long>(os::random_bits()));
+  return name;
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return CPU_COUNT(&set);
+}
+
+Result<std::vector<std::string>> program_of(const AgentOptions& options) {
+  const std::string path = value_of(options.environment, "PATH");
+  std::vector<std::string> argv = options.program;
+  if (argv.front().ends_with(".py")) {
+    if (::access(argv.front().c_str(), R_OK) != 0) {
+      return Error{Blame::kUser, cat("there is no readable program ", argv.front())};
+    }
+    const auto python = os::find_program("python3", path);
+    if (!python) return python.error();
+    // -u: what it printed is in its log when it is killed.
+    argv.insert(argv.begin(), {*python, "-u"});
+    return argv;
+  }
+  auto program = os::find_program(argv.front(), path);
+  if (!program) return program.error();
+  argv.front() = *program;
+  return argv;
+}
+
+std::vector<std::string> environment_of(const AgentOptions& options,
+                                        std::vector<std::string>& remarks) {
+  std::vector<std::string> environment = options.environment;
+  // What an outer launcher may have left is not this job's.
+  for (const auto name : config::given_by_msrun()) unset(environment, name);
+  for (const char* name : {"HOLDFAST_PYTHON_LOG", "HOLDFAST_PYTHON_PREDECESSOR"}) {
+    unset(environment, name);
+  }
+  set(environment, "MS_SCHED_HOST", options.master_addr);
+  set(environment, "MS_SCHED_PORT", cat(options.master_port));
+  set(environment, "MS_WORKER_NUM", cat(options.worker_num));
+  set(environment, "HOLDFAST_RUN", cat(os::random_bits() | 1));
+  // Several agents of one job must agree on its name without a word.
+  const bool alone = options.local_worker_num == options.worker_num;
+  if (alone && value_of(environment, "HOLDFAST_JOB").empty()) {
+    set(environment, "HOLDFAST_JOB", random_name());
+  }
+  if (value_of(environment, "OMP_NUM_THREADS").empty()) {
+    const int threads = std::max(1, usable_cores() / std::max(1, options.local_worker_num));
+    set(environment, "OMP_NUM_THREADS", cat(threads));
+    remarks.push_back(cat("OMP_NUM_THREADS is not set; every process gets ", threads,
+                          " (usable cores / workers)"));
+  }
+  return environment;
+}
+
+Result<config::Settings> settings_of(const std::vector<std::string>& environment) {
+  std::vector<const char*> entries;
+  for (const auto& entry : environment) entries.push_back(entry.c_str());
+  entries.push_back(nullptr);
+  return config::from_environment(entries.data());
+}
+
+Status probe_port(const AgentOptions& options, std::uint16_t port) {
+  if (!options.runs_scheduler) return {};
+  io::Loop loop;
+  const auto listener = io::listen(loop, options.master_addr, port, [](auto) {});
+  return listener ? Status{} : Status{listener.error()};
+}
+
+Status look_at_other_jobs(const std::string& job, std::vector<std::string>& remarks) {
+  std::size_t dead = 0;
+  for (const auto& found : jobs_on_this_host()) {
+    if (!found.alive()) ++dead;
+    // An agent of the same job that runs no scheduler may have been quicker.
+    if (found.name != job || !(found.master_alive || found.scheduler_alive)) continue;
+    return Error{Blame::kUser,
+                 cat("a job named '", job, "' already runs on this host: give this one ",
+                     "another HOLDFAST_JOB, or none")};
+  }
+  if (dead != 0) {
+    remarks.push_back(cat("folders of dead jobs take up memory of this host: ", dead,
+                          "; `holdfast clean` removes them"));
+  }
+  return {};
+}
+
+// An address that is wrong is so with every port, and stays so.
+Status wait_for_port(const AgentOptions& options, const std::function<void(std::string)>& say) {
+  const Status first = probe_port(options, options.master_port);
+  if (first) return first;
+  if (const Status any = probe_port(options, 0); !any) {
+    if (any.error().blame != Blame::kUser) return first;
+    return Error{Blame::kUser,
+                 cat("--master_addr has to be an address of this host: ", first.error().what)};
+  }
+  const auto free = retry(
+      [&] { return probe_port(options, options.master_port); },
+      [&] {
+        say(cat("port ", options.master_port, " can not be had just now; tries again for 2 s"));
+      });
+  if (free) return free;
+  return Error{Blame::kUser, cat(free.error().what, "; the scheduler needs a free port of this ",
+                                 "host: choose another with ", spelled(options, "--master_port"),
+                                 options.as_torchrun ? "" : " (or --master_addr)")};
+}
+
+}  // namespace
+
+std::string spelled(const AgentOptions& options, std::string_view option) {
+  for (const auto& [ours, torchruns] : kAsTorchrun) {
+    if (options.as_torchrun && option == ours) return std::string(torchruns);
+  }
+  return std::string(option);
+}
+
+std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options,
+                                           const std::function<void(std::string)>& say) {
+  Launch launch;
+  auto argv = program_of(options);
+  if (!argv) return Unlaunchable{argv.error(), kExitNoProgram};
+  launch.argv = std::move(*argv);
+  launch.environment = environment_of(options, launch.remarks);
+  if (options.worker_num > collective::Group::kMaxRanks) {
+    return Unlaunchable{Error{Blame::kUser, cat(spelled(options, "--worker_num"), " is ",
+                                                options.worker_num, ", but a job has at most ",
+                                                collective::Group::kMaxRanks, " workers so far")}};
+  }
+  auto settings = settings_of(launch.environment);
+  if (!settings) return Unlaunchable{settings.error()};
+  launch.settings = std::move(*settings);
+  if (const auto free = wait_for_port(options, say); !free) return Unlaunchable{free.error()};
+  const std::string& job = launch.settings.job;
+  if (options.runs_scheduler) {
+    const auto unused =
+        retry([&] { return look_at_other_jobs(job, launch.remarks); },
+              [&] { say(cat("job ", job, " still runs on this host; waits 2 s for its end")); });
+    if (!unused) return Unlaunchable{unused.error()};
+  }
+  std::error_code error;
+  launch.log_directory = std::filesystem::absolute(options.log_dir, error).lexically_normal();
+  if (launch.log_directory.size() > 1 && launch.log_directory.ends_with('/')) {
+    launch.log_directory.pop_back();
+  }
+  for (const auto& usable :
+       {check_folder(spelled(options, "--log_dir"), launch.log_directory, 0755),
+        check_folder("HOLDFAST_TRACE", launch.settings.trace),
+        check_folder("MS_RECOVERY_PATH", launch.settings.recovery_path)}) {
+    if (!usable) return Unlaunchable{usable.error()};
+  }
+  const auto alone = retry(
+      [&] {
+        return check_log_folder(
+            {.job = job, .log_dir = launch.log_directory, .node_rank = options.node_rank});
+      },
+      [&] {
+        say(cat("a job still writes its logs in ", launch.log_directory,
+                "; waits 2 s for its end"));
+      });
+  if (!alone) return Unlaunchable{alone.error()};
+  auto directory = os::runtime_directory(job);
+  if (!directory) return Unlaunchable{directory.error()};
+  launch.job_directory = std::move(*directory);
+  if (!launch.job_directory.starts_with("/dev/shm/")) {
+    launch.remarks.push_back(
+        cat("/dev/shm can not be written to, so the job's memory is in files in ",
+            launch.job_directory, ": slower, where that is a disk"));
+  }
+  return launch;
+}
+
+}  // namespace holdfast::runtime

@@ -1,0 +1,126 @@
+#include "runtime/agent/log_folder.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "base/text.h"
+#include "os/fd.h"
+#include "os/files.h"
+
+namespace holdfast::runtime {
+namespace {
+
+constexpr std::size_t kTrialBytes = 16384;
+constexpr auto kPatience = std::chrono::seconds(1);
+
+os::Fd open_here(const std::string& path, int flags) {
+  while (true) {
+    os::Fd file(::open(path.c_str(), flags | O_WRONLY | O_CLOEXEC, 0600));
+    if (file || errno != EINTR) return file;
+  }
+}
+
+// A file that nobody sees, where the file system has such.
+os::Fd trial_file(const std::string& folder) {
+  os::Fd file = open_here(folder, O_TMPFILE);
+  if (file || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return file;
+  const std::string name = cat(folder, "/.holdfast-logs-", ::getpid());
+  file = open_here(name, O_CREAT);
+  const int error_number = errno;
+  if (file) ::unlink(name.c_str());
+  errno = error_number;
+  return file;
+}
+
+// Tried: what a quota leaves, no question to the file system answers. 0, or the error.
+int try_to_write(const std::string& folder) {
+  const os::Fd file = trial_file(folder);
+  if (!file) return errno;
+  const std::array<char, kTrialBytes> bytes{};
+  for (std::size_t done = 0; done < bytes.size();) {
+    const ssize_t wrote = ::write(file.get(), bytes.data() + done, bytes.size() - done);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) return errno;
+    done += static_cast<std::size_t>(wrote);
+  }
+  return 0;
+}
+
+const char* hint(int error_number) {
+  if (error_number == ENOSPC || error_number == EDQUOT) return "free some room there";
+  if (error_number == ENOENT) return "make the folder again";
+  return "see to it that this user can write there";
+}
+
+// Of what this process or this host lacks at the moment, the folder knows nothing.
+bool is_the_folders(int error_number) {
+  return error_number != 0 && error_number != EMFILE && error_number != ENFILE &&
+         error_number != ENOMEM;
+}
+
+}  // namespace
+
+LogFolder::LogFolder(std::string path, std::function<void(std::string)> say, Duration every,
+                     Trial trial)
+    : path_(std::move(path)), watch_(std::make_shared<Watch>()) {
+  watch_->path = path_;
+  watch_->say = std::move(say);
+  watch_->every = every;
+  watch_->trial = trial ? std::move(trial) : try_to_write;
+  try {
+    thread_ = std::thread([watch = watch_] { run(*watch); });
+  } catch (const std::system_error&) {  // No thread can be had: output_for() still tells.
+  }
+}
+
+LogFolder::~LogFolder() {
+  std::unique_lock lock(watch_->mutex);
+  watch_->over = true;
+  watch_->changed.notify_all();
+  if (!thread_.joinable()) return;
+  const bool ends = watch_->changed.wait_for(lock, kPatience, [this] { return !watch_->trying; });
+  lock.unlock();
+  // One that a server of files keeps says nothing any more, and what it uses is its own.
+  ends ? thread_.join() : thread_.detach();
+}
+
+void LogFolder::run(Watch& watch) {
+  std::unique_lock lock(watch.mutex);
+  while (!watch.changed.wait_for(lock, watch.every, [&] { return watch.over || watch.told; })) {
+    watch.trying = true;
+    lock.unlock();
+    const int error_number = watch.trial(watch.path);
+    lock.lock();
+    watch.trying = false;
+    watch.changed.notify_all();
+    if (watch.over) return;
+    lock.unlock();
+    if (is_the_folders(error_number)) tell(watch, error_number);
+    lock.lock();
+  }
+}
+
+void LogFolder::tell(Watch& watch, int error_number) {
+  if (watch.told.exchange(true)) return;
+  watch.say(cat("nothing can be written in ", watch.path, " (", std::strerror(error_number),
+                "), so the logs end there: ", hint(error_number),
+                ", or give another --log_dir next time; the training goes on"));
+}
+
+std::string LogFolder::output_for(const std::string& log) {
+  const auto try_to_open = [&log] { return open_here(log, O_CREAT | O_APPEND); };
+  if (try_to_open()) return log;
+  const int error_number = errno;
+  if (!is_the_folders(error_number)) return log;  // What starts the process says so, or finds one.
+  tell(*watch_, error_number);
+  if (error_number == ENOENT && os::make_directories(path_, 0755) && try_to_open()) return log;
+  return "/dev/null";
+}
+
+}  // namespace holdfast::runtime

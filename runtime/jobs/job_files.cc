@@ -1,0 +1,309 @@
+#include "runtime/jobs/job_files.h"
+
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <system_error>
+#include <thread>
+
+#include "base/text.h"
+#include "io/connection.h"
+#include "io/loop.h"
+#include "os/errors.h"
+#include "os/files.h"
+#include "os/host.h"
+#include "os/process.h"
+#include "runtime/jobs/solo_folder.h"
+
+namespace holdfast::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kSchedulerFile = "scheduler.json";
+constexpr const char* kAgentPrefix = "agent-";
+
+Status write_keeper(const std::string& path, Keeper keeper) {
+  keeper.pid = ::getpid();
+  keeper.start_time = os::start_time(keeper.pid).value_or(0);
+  const nlohmann::ordered_json json = {{"job", keeper.job},
+                                       {"host", keeper.host},
+                                       {"port", keeper.port},
+                                       {"log_dir", keeper.log_dir},
+                                       {"node_rank", keeper.node_rank},
+                                       {"log_device", keeper.log_device},
+                                       {"log_inode", keeper.log_inode},
+                                       {"pid", keeper.pid},
+                                       {"start_time", keeper.start_time}};
+  auto file = os::write_locked_file(
+      path, json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  if (!file) return file.error();
+  (void)file->release();  // The end of the process closes it.
+  return {};
+}
+
+std::optional<Keeper> read_keeper(const std::string& path) {
+  const auto text = os::read_file(path);
+  if (!text) return std::nullopt;
+  const auto json = nlohmann::json::parse(*text, nullptr, false);
+  if (!json.is_object()) return std::nullopt;
+  const auto words = [&](const char* key) {
+    const auto found = json.find(key);
+    return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
+  };
+  const auto number = [&](const char* key) {
+    const auto found = json.find(key);
+    return found != json.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : 0U;
+  };
+  return Keeper{.job = words("job"),
+                .host = words("host"),
+                .port = static_cast<std::uint16_t>(number("port")),
+                .log_dir = words("log_dir"),
+                .node_rank = static_cast<std::int32_t>(number("node_rank")),
+                .log_device = number("log_device"),
+                .log_inode = number("log_inode"),
+                .pid = static_cast<pid_t>(number("pid")),
+                .start_time = number("start_time")};
+}
+
+// By the lock also one of another PID namespace, whose number means somebody else here.
+bool alive(const std::string& path, const Keeper& keeper) {
+  return (keeper.pid > 0 && os::same_process_alive(keeper.pid, keeper.start_time)) ||
+         os::is_locked(path);
+}
+
+// The first process of another container has the number of that of ours.
+bool is_this_process(const Keeper& keeper) {
+  return keeper.pid == ::getpid() && keeper.start_time == os::start_time(keeper.pid);
+}
+
+// A job that begins just now has a folder before it has anything else.
+bool is_starting(const std::string& directory) {
+  for (const auto& name : os::names_in(directory)) {
+    if (name == kSchedulerFile || name.starts_with(kAgentPrefix)) return false;
+  }
+  std::error_code error;
+  const auto changed = fs::last_write_time(directory, error);
+  return !error && fs::file_time_type::clock::now() - changed < std::chrono::minutes(1);
+}
+
+// The agents of the job that live, but for this process.
+std::vector<Keeper> other_agents(const std::string& directory) {
+  std::vector<Keeper> agents;
+  for (const auto& name : os::names_in(directory)) {
+    if (!name.starts_with(kAgentPrefix)) continue;
+    const std::string path = cat(directory, '/', name);
+    const auto keeper = read_keeper(path);
+    if (keeper && !is_this_process(*keeper) && alive(path, *keeper)) agents.push_back(*keeper);
+  }
+  return agents;
+}
+
+// The runtime folders of this user's jobs, where os::runtime_directory() puts them.
+std::vector<std::string> job_directories() {
+  std::vector<std::string> directories;
+  for (const char* base : {"/dev/shm", "/tmp"}) {
+    const std::string mine = cat(base, "/holdfast-", ::geteuid());
+    for (const auto& name : os::names_in(mine)) directories.push_back(cat(mine, '/', name));
+  }
+  return directories;
+}
+
+// A folder is known by these and not by its name: a link may lead to it, and where containers share
+// /dev/shm each has a folder of that name.
+void fill_in_log_folder(Keeper& keeper) {
+  struct stat folder {};
+  if (::stat(keeper.log_dir.c_str(), &folder) != 0) return;
+  keeper.log_device = folder.st_dev;
+  keeper.log_inode = folder.st_ino;
+}
+
+// An agent of this user's whose logs those of `mine` would replace.
+std::optional<Keeper> agent_with_logs_of(const Keeper& mine) {
+  if (mine.log_inode == 0) return std::nullopt;
+  for (const auto& directory : job_directories()) {
+    for (auto& other : other_agents(directory)) {
+      if (other.job == mine.job && other.node_rank != mine.node_rank) continue;
+      if (other.log_device == mine.log_device && other.log_inode == mine.log_inode) {
+        return std::move(other);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+Status check_alone(const Keeper& keeper) {
+  const auto other = agent_with_logs_of(keeper);
+  if (!other) return {};
+  const bool same = other->job == keeper.job;
+  return Error{Blame::kUser,
+               cat("--log_dir is ", keeper.log_dir, ", where ",
+                   same ? cat("another msrun of this job with --node_rank=", keeper.node_rank)
+                        : cat("job ", other->job, ", which still runs,"),
+                   " writes its logs (process ", other->pid, "): give this one another ",
+                   same ? "--node_rank" : "--log_dir, or wait for the end of that job")};
+}
+
+// The paths that a process has mapped or open.
+std::set<std::string> files_of(const std::string& process) {
+  std::set<std::string> files;
+  if (const auto maps = os::read_file(process + "/maps")) {
+    for (std::size_t slash = maps->find('/'); slash != std::string::npos;) {
+      const std::size_t end = std::min(maps->find('\n', slash), maps->size());
+      files.insert(maps->substr(slash, end - slash));
+      slash = maps->find('/', end);
+    }
+  }
+  for (const auto& fd : os::names_in(process + "/fd")) {
+    std::error_code error;
+    files.insert(fs::read_symlink(cat(process, "/fd/", fd), error));
+  }
+  return files;
+}
+
+// Whether an agent of the job with this folder started the process, or one that started it: only an
+// agent gives out lifelines.
+bool was_started_for(const std::string& directory, const std::string& process) {
+  const auto environment = os::read_file(process + "/environ");
+  if (!environment) return false;
+  const std::string mark = cat("HOLDFAST_LIFELINE=", directory, "/lifeline-");
+  return environment->starts_with(mark) ||
+         environment->find(std::string(1, '\0') + mark) != std::string::npos;
+}
+
+// One of another PID namespace (a container) has an agent whose number means somebody else here, or
+// nobody.
+bool has_our_numbers(pid_t pid) {
+  const auto theirs = os::pid_namespace(pid);
+  return theirs && theirs == os::pid_namespace();
+}
+
+void find_processes(std::vector<FoundJob>& jobs) {
+  for (const pid_t pid : os::numbers_in("/proc")) {
+    if (pid == ::getpid()) continue;
+    const std::string process = cat("/proc/", pid);
+    const auto files = files_of(process);
+    for (auto& job : jobs) {
+      const std::string beneath = job.directory + "/";
+      const auto first = files.lower_bound(beneath);
+      const bool uses = first != files.end() && first->starts_with(beneath);
+      const bool started = !job.agent_alive && !job.starting &&
+                           was_started_for(job.directory, process) && !os::is_exiting(pid);
+      if (started && has_our_numbers(pid)) {
+        job.orphans.push_back(pid);
+        if (job.scheduler && job.scheduler->pid == pid) job.scheduler_alive = false;
+      } else if (started || uses) {
+        job.users.push_back(pid);
+      }
+    }
+  }
+}
+
+FoundJob look_at(const std::string& name, const std::string& directory) {
+  FoundJob job{.name = name, .directory = directory};
+  const std::string scheduler = cat(directory, '/', kSchedulerFile);
+  job.scheduler = read_keeper(scheduler);
+  job.scheduler_alive = job.scheduler && alive(scheduler, *job.scheduler);
+  job.solo_alive = is_solo_folder_in_use(directory);
+  const auto agents = other_agents(directory);
+  job.agent_alive = !agents.empty();
+  if (job.agent_alive) job.log_dir = agents.front().log_dir;
+  job.master_alive = std::ranges::any_of(agents, [](const Keeper& k) { return k.port != 0; });
+  job.starting = is_starting(directory);
+  return job;
+}
+
+}  // namespace
+
+Status write_scheduler_file(const std::string& directory, Keeper keeper) {
+  return write_keeper(cat(directory, '/', kSchedulerFile), std::move(keeper));
+}
+
+Status check_log_folder(Keeper keeper) {
+  fill_in_log_folder(keeper);
+  return check_alone(keeper);
+}
+
+Status write_agent_file(const std::string& directory, Keeper keeper) {
+  // Of two that come at once one sees the other.
+  const os::Fd turn = os::lock_folder(fs::path(directory).parent_path());
+  fill_in_log_folder(keeper);
+  if (auto alone = check_alone(keeper); !alone) return alone;
+  return write_keeper(cat(directory, '/', kAgentPrefix, ::getpid(), ".json"), std::move(keeper));
+}
+
+void remove_unused(const std::string& directory) {
+  if (::rmdir(directory.c_str()) == 0) ::rmdir(fs::path(directory).parent_path().c_str());
+}
+
+Result<bool> remove_job_files(const std::string& directory) {
+  ::unlink(cat(directory, '/', kAgentPrefix, ::getpid(), ".json").c_str());
+  if (!other_agents(directory).empty()) return false;
+  const auto removed = os::remove_tree(directory, fs::path(directory).parent_path());
+  if (!removed) return removed.error();
+  // The user's folder, if that was its last job; of use to nobody else.
+  ::rmdir(fs::path(directory).parent_path().c_str());
+  return true;
+}
+
+std::vector<FoundJob> jobs_on_this_host() {
+  std::vector<FoundJob> jobs;
+  for (const auto& directory : job_directories()) {
+    jobs.push_back(look_at(fs::path(directory).filename(), directory));
+  }
+  if (!jobs.empty()) find_processes(jobs);
+  return jobs;
+}
+
+std::vector<pid_t> end_orphans(const FoundJob& job) {
+  std::vector<pid_t> left = job.orphans;
+  for (const pid_t pid : left) {
+    // By a descriptor: the number could be another's by now.
+    const os::Fd pidfd = os::open_process(pid);
+    if (pidfd && was_started_for(job.directory, cat("/proc/", pid))) {
+      (void)os::send_signal(pidfd.get(), SIGKILL);
+    }
+  }
+  const Instant until = io::Loop::now() + std::chrono::seconds(5);
+  while (std::erase_if(left, os::is_exiting), !left.empty() && io::Loop::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return left;
+}
+
+Result<std::string> query_status(const std::string& host, std::uint16_t port,
+                                 Duration timeout) try {
+  Result<std::string> answer =
+      Error{Blame::kWorld, cat("the scheduler at ", host, ":", port, " did not answer in time")};
+  std::shared_ptr<io::Connection> connection;
+  io::Loop loop;
+  const auto finish = [&](Result<std::string> result) {
+    answer = std::move(result);
+    loop.stop();
+  };
+  loop.after(timeout, [&] { loop.stop(); });
+  io::connect(loop, host, port, timeout, [&](Result<std::shared_ptr<io::Connection>> made) {
+    if (!made) return finish(made.error());
+    connection = *made;
+    connection->start({.on_message =
+                           [&](wire::Message message) {
+                             auto* reply = std::get_if<wire::StatusReply>(&message);
+                             if (reply != nullptr) finish(std::move(reply->json));
+                           },
+                       .on_closed = [&](Error why) { finish(std::move(why)); }});
+    connection->send(wire::StatusQuery{});
+  });
+  loop.run();
+  connection.reset();
+  return answer;
+} catch (const std::system_error& error) {  // A descriptor that can not be had.
+  return os::no_task("can not ask the scheduler", error.code().value());
+}
+
+}  // namespace holdfast::runtime

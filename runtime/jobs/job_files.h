@@ -1,0 +1,81 @@
+// What the processes of a job leave in its runtime folder so that `holdfast status` and `holdfast
+// clean` find them; and which jobs are on this host.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+
+namespace holdfast::runtime {
+
+// A process of a job: the scheduler, or an agent.
+struct Keeper {
+  std::string job;
+  std::string host;            // The scheduler's: where it listens.
+  std::uint16_t port = 0;      // The same; of an agent: its scheduler's, 0 if it runs none.
+  std::string log_dir;         // An agent's.
+  std::int32_t node_rank = 0;  // An agent's.
+  // Its log folder, whatever the name by which another mount namespace (container) knows that.
+  std::uint64_t log_device = 0;
+  std::uint64_t log_inode = 0;
+  pid_t pid = 0;
+  std::uint64_t start_time = 0;  // With the pid it names one process (os/process.h).
+};
+
+// Fails if another agent uses this log folder, and names it. Agents of the same job with other node
+// ranks may share the folder: their logs have other names.
+Status check_log_folder(Keeper keeper);
+
+// Writes this process down as the job's scheduler, or as one of its agents; pid, start time and the
+// log folder's numbers are filled in. The file stays locked until the process has ended. An agent
+// that is not alone with its log folder is refused, as by check_log_folder().
+Status write_scheduler_file(const std::string& directory, Keeper keeper);
+Status write_agent_file(const std::string& directory, Keeper keeper);
+
+// Removes the folder where nothing has been put into it: for an agent that does not start its job.
+void remove_unused(const std::string& directory);
+
+// Removes the folder with all that is in it, unless another agent of the job still runs on this
+// host. Returns whether it was removed.
+Result<bool> remove_job_files(const std::string& directory);
+
+// A job's runtime folder as it is found.
+struct FoundJob {
+  std::string name;
+  std::string directory;
+  std::optional<Keeper> scheduler;  // As written down, alive or not.
+  bool scheduler_alive = false;
+  bool agent_alive = false;
+  std::string log_dir;        // Of a living agent; empty: there is none.
+  bool master_alive = false;  // The agent that runs the scheduler.
+  bool starting = false;      // Made within the last minute, and nobody has written himself down.
+  bool solo_alive = false;    // The process that is a world of its own.
+  // Living processes that have a file of the folder open or mapped; and those that an agent in
+  // another PID namespace started, of whose end nothing can be known here.
+  std::vector<pid_t> users;
+  // Living processes that an agent of the job started, where no agent of the job lives any more: a
+  // wrapper outlived it (bash train.sh). They are not among the users.
+  std::vector<pid_t> orphans;
+  // Whether any process still needs the folder.
+  [[nodiscard]] bool alive() const {
+    return scheduler_alive || agent_alive || solo_alive || starting || !users.empty();
+  }
+};
+
+// Ends the job's orphans and waits until they are gone, 5 s at most. Returns those that are not.
+std::vector<pid_t> end_orphans(const FoundJob& job);
+
+// All job folders of this user, by name. Of other PID namespaces (containers that share /dev/shm)
+// it knows whether agents, schedulers and processes without a launcher live, and no users.
+std::vector<FoundJob> jobs_on_this_host();
+
+// Asks a scheduler for its status: the JSON of wire::StatusReply.
+Result<std::string> query_status(const std::string& host, std::uint16_t port, Duration timeout);
+
+}  // namespace holdfast::runtime

@@ -1,0 +1,136 @@
+// What `holdfast clean` takes for an orphan of a dead agent, and what not.
+#include "runtime/jobs/job_files.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "base/text.h"
+#include "io/loop.h"
+#include "os/files.h"
+#include "os/host.h"
+#include "os/process.h"
+#include "os/spawn.h"
+
+namespace holdfast::runtime {
+namespace {
+
+FoundJob find(const std::string& name) {
+  for (auto& job : jobs_on_this_host()) {
+    if (job.name == name) return job;
+  }
+  return {};
+}
+
+TEST(FoundJob, TakesNobodyOfAnotherPidNamespaceForAnOrphan) {
+  const std::string name = cat("job-files-test-", ::getpid());
+  const auto directory = os::runtime_directory(name);
+  ASSERT_TRUE(directory) << directory.error().what;
+  // An agent that does not live: of our number, begun at another time.
+  ASSERT_TRUE(os::write_file_atomically(cat(*directory, "/agent-1.json"),
+                                        R"({"job": "x", "pid": 1, "start_time": 1})"));
+  os::SpawnOptions options;
+  options.environment = {cat("HOLDFAST_LIFELINE=", *directory, "/lifeline-1-1")};
+  // The outer sh stays in our namespace, the inner one is the first process of another.
+  options.argv = {"/bin/sh", "-c", "unshare -Urpf sh -c 'sleep 1000; :'; sleep 1000"};
+  const auto child = os::spawn(options);
+  ASSERT_TRUE(child) << child.error().what;
+  const auto strange = [](pid_t pid) {
+    const auto theirs = os::pid_namespace(pid);
+    return theirs && theirs != os::pid_namespace();
+  };
+  FoundJob job;
+  const auto there = [&] {
+    job = find(name);
+    return std::ranges::any_of(job.users, strange) || std::ranges::any_of(job.orphans, strange);
+  };
+  const Instant until = io::Loop::now() + std::chrono::seconds(5);
+  bool found = there();
+  for (; !found && io::Loop::now() < until; found = there()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_EQ(std::ranges::count(job.orphans, child->pid), 1);
+  EXPECT_FALSE(std::ranges::any_of(job.orphans, strange));
+  EXPECT_EQ(std::ranges::any_of(job.users, strange), found);
+  (void)os::signal_group(child->pid, SIGKILL);
+  (void)os::wait_for(child->pidfd.get());
+  EXPECT_TRUE(os::remove_tree(*directory, directory->substr(0, directory->rfind('/'))));
+  if (!found) GTEST_SKIP() << "no PID namespace can be made here";
+}
+
+// Containers that share /dev/shm: the numbers of the others' processes mean nothing here.
+TEST(FoundJob, KnowsByALockThatOneOfAnotherPidNamespaceLives) {
+  const std::string name = cat("job-files-lock-test-", ::getpid());
+  const auto directory = os::runtime_directory(name);
+  ASSERT_TRUE(directory) << directory.error().what;
+  // As of the agent of another namespace, whose number is here that of somebody else: ours.
+  const std::string file = *directory + "/agent-1.json";
+  ASSERT_TRUE(os::write_file_atomically(
+      file, cat(R"({"job": "x", "port": 1, "start_time": 1, "pid": )", ::getpid(), '}')));
+  EXPECT_FALSE(find(name).agent_alive);
+  {
+    const os::Fd lock = os::lock_file(file);
+    ASSERT_TRUE(lock);
+    EXPECT_TRUE(find(name).agent_alive);
+    EXPECT_TRUE(find(name).master_alive);
+  }
+  EXPECT_FALSE(find(name).agent_alive);
+  ASSERT_TRUE(write_agent_file(*directory, {.job = name}));
+  EXPECT_TRUE(os::is_locked(cat(*directory, "/agent-", ::getpid(), ".json")));
+  EXPECT_TRUE(os::remove_tree(*directory, directory->substr(0, directory->rfind('/'))));
+}
+
+// Who looks whether a job lives (holdfast status, clean) must not keep it from being seen.
+TEST(FoundJob, IsLockedWhoeverLooksAtItAsItBegins) {
+  const std::string name = cat("job-files-look-test-", ::getpid());
+  const auto directory = os::runtime_directory(name);
+  ASSERT_TRUE(directory) << directory.error().what;
+  const std::string file = cat(*directory, "/agent-", ::getpid(), ".json");
+  ASSERT_TRUE(write_agent_file(*directory, {.job = name}));
+  std::atomic<bool> over = false;
+  std::atomic<int> looks = 0;
+  std::atomic<int> found_free = 0;
+  std::thread other([&] {
+    for (; !over; ++looks) found_free += os::is_locked(file) ? 0 : 1;
+  });
+  for (int i = 0; i < 500; ++i) {
+    const int before = looks;
+    while (looks == before) std::this_thread::yield();
+    EXPECT_TRUE(write_agent_file(*directory, {.job = name}));
+    EXPECT_TRUE(os::is_locked(file));
+  }
+  over = true;
+  other.join();
+  EXPECT_EQ(found_free, 0);
+  EXPECT_TRUE(os::remove_tree(*directory, directory->substr(0, directory->rfind('/'))));
+}
+
+// Containers that share /dev/shm have each a folder of that name, or one folder by two names.
+TEST(LogFolder, IsKnownByItsNumbersAndNotByItsName) {
+  const std::string name = cat("job-files-logs-test-", ::getpid());
+  const auto directory = os::runtime_directory(name);
+  ASSERT_TRUE(directory) << directory.error().what;
+  struct stat folder {};
+  ASSERT_EQ(::stat(directory->c_str(), &folder), 0);
+  const std::string file = *directory + "/agent-1.json";
+  const auto refused = [&](const std::string& log_dir, std::uint64_t inode) {
+    EXPECT_TRUE(os::write_file_atomically(
+        file, cat(R"({"job": "x", "pid": 1, "start_time": 1, "log_dir": ")", log_dir,
+                  R"(", "log_device": )", folder.st_dev, R"(, "log_inode": )", inode, '}')));
+    const os::Fd lock = os::lock_file(file);
+    EXPECT_TRUE(lock);
+    return !check_log_folder({.job = name, .log_dir = *directory});
+  };
+  EXPECT_FALSE(refused(*directory, folder.st_ino + 1));
+  EXPECT_TRUE(refused("/its/name/elsewhere", folder.st_ino));
+  EXPECT_TRUE(os::remove_tree(*directory, directory->substr(0, directory->rfind('/'))));
+}
+
+}  // namespace
+}  // namespace holdfast::runtime

@@ -1,0 +1,52 @@
+// The file: a line that says whose process numbers they are, then a line for each worker.
+#include "runtime/scheduler/local_workers.h"
+
+#include <sstream>
+
+#include "base/text.h"
+#include "os/files.h"
+#include "os/host.h"
+
+namespace holdfast::runtime {
+
+LocalWorkers::LocalWorkers(const std::string& directory) : path_(directory + "/workers-by-hand") {}
+
+std::vector<LocalWorker> LocalWorkers::load() {
+  const auto text = os::read_file(path_);
+  if (!text) return {};
+  std::istringstream lines(*text);
+  std::string line;
+  if (!std::getline(lines, line) || line != os::shared_memory_name()) return {};
+  std::vector<LocalWorker> found;
+  while (std::getline(lines, line)) {
+    LocalWorker worker;
+    std::istringstream words(line);
+    words >> worker.incarnation >> worker.pid >> worker.start_time;
+    words.get();  // The blank before the name, which may have blanks itself.
+    if (!words || worker.pid <= 1 || !std::getline(words, worker.node_id)) continue;
+    workers_[worker.incarnation] = worker;
+    found.push_back(std::move(worker));
+  }
+  return found;
+}
+
+Status LocalWorkers::add(const LocalWorker& worker) {
+  if (worker.node_id.find('\n') != std::string::npos) return {};
+  if (!workers_.emplace(worker.incarnation, worker).second) return {};
+  return write();
+}
+
+Status LocalWorkers::remove(Incarnation incarnation) {
+  if (workers_.erase(incarnation) == 0) return {};
+  return write();
+}
+
+Status LocalWorkers::write() const {
+  std::string text = os::shared_memory_name() + "\n";
+  for (const auto& [incarnation, worker] : workers_) {
+    text += cat(incarnation, ' ', worker.pid, ' ', worker.start_time, ' ', worker.node_id, '\n');
+  }
+  return os::write_file_atomically(path_, text);
+}
+
+}  // namespace holdfast::runtime

@@ -1,0 +1,139 @@
+#include "runtime/scheduler/recovery_report.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+
+namespace holdfast::runtime {
+namespace {
+
+using Kind = controller::Note::Kind;
+
+// An agent on another host has another clock; a detection that long ago, or in the future, is not
+// to be believed.
+constexpr Duration kBelievable = std::chrono::seconds(60);
+
+double milliseconds(Duration duration) {
+  return std::chrono::duration<double, std::milli>(duration).count();
+}
+
+nlohmann::ordered_json since(const RecoveryReport& report, const std::optional<Instant>& at) {
+  if (!at) return nullptr;
+  return milliseconds(*at - report.detected);
+}
+
+std::string phase(const char* name, const RecoveryReport& report,
+                  const std::optional<Instant>& at) {
+  char text[64];
+  if (!at) return {};
+  std::snprintf(text, sizeof(text), ", %s %.1f", name, milliseconds(*at - report.detected));
+  return text;
+}
+
+}  // namespace
+
+std::string to_json(const RecoveryReport& report) {
+  const nlohmann::ordered_json json = {{"recovery", report.number},
+                                       {"generation", report.generation},
+                                       {"cause", report.cause},
+                                       {"ranks", report.ranks},
+                                       {"version", report.version},
+                                       {"steps_lost", report.steps_lost},
+                                       {"detected_ns", report.detected.count()},
+                                       {"stop_ms", since(report, report.stop)},
+                                       {"plan_ms", since(report, report.plan)},
+                                       {"repair_ms", since(report, report.repair)},
+                                       {"resume_ms", since(report, report.resume)},
+                                       {"first_step_ms", since(report, report.first_step)}};
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string in_words(const RecoveryReport& report) {
+  std::string phases =
+      cat(phase("stop", report, report.stop), phase("plan", report, report.plan),
+          phase("repair", report, report.repair), phase("resume", report, report.resume),
+          phase("first step", report, report.first_step));
+  if (!phases.empty()) phases = cat(" (ms after the fault: ", phases.substr(2), ")");
+  const std::string outcome =
+      report.resume ? cat("training went on after step ", report.version, " as generation ",
+                          report.generation, "; steps lost: ", report.steps_lost)
+                    : "it was not completed";
+  return cat("recovery ", report.number, ": ", report.cause, "; ", outcome, phases);
+}
+
+bool lacks_how(const RecoveryReport& report) {
+  return report.cause.ends_with(") died");
+}
+
+bool complete(RecoveryReport& report, const controller::Note& how) {
+  const auto whom = [](const std::string& text) { return text.substr(0, text.find(')')); };
+  if (!lacks_how(report) || whom(report.cause) != whom(how.text)) return false;
+  report.cause = how.text;
+  return true;
+}
+
+void RecoveryLog::begin(Instant now, const controller::Note& note) {
+  const Instant told{static_cast<Instant::rep>(note.detected_ns)};
+  const bool believable = note.detected_ns != 0 && told <= now && now - told < kBelievable;
+  current_ = RecoveryReport{.number = ++number_,
+                            .generation = note.generation,
+                            .cause = note.text,
+                            .version = note.version,
+                            .detected = believable ? told : now};
+}
+
+std::optional<RecoveryReport> RecoveryLog::note(Instant now, const controller::Note& note) {
+  std::optional<RecoveryReport> finished;
+  switch (note.kind) {
+    case Kind::kFault:
+      if (current_ && current_->resume) finished = finish();
+      if (!current_) begin(now, note);
+      if (std::find(current_->ranks.begin(), current_->ranks.end(), note.rank) ==
+          current_->ranks.end()) {
+        current_->ranks.push_back(note.rank);
+      }
+      break;
+    case Kind::kStop:
+      if (note.generation <= 1) break;  // The job's start is no recovery.
+      if (current_ && current_->resume) finished = finish();
+      if (!current_) begin(now, note);
+      current_->generation = note.generation;
+      if (!current_->stop) current_->stop = now;
+      break;
+    case Kind::kPlan:
+      if (current_) current_->plan = now;
+      break;
+    case Kind::kReform:
+      break;
+    case Kind::kHow:
+      if (current_) complete(*current_, note);
+      break;
+    case Kind::kResume:
+      if (!current_) break;
+      current_->resume = now;
+      current_->version = note.version;
+      break;
+    case Kind::kRecovered:
+      if (!current_ || !current_->resume) break;
+      current_->first_step = now;
+      finished = finish();
+      break;
+  }
+  return finished;
+}
+
+void RecoveryLog::repaired(Instant now) {
+  if (current_ && current_->plan && !current_->resume) current_->repair = now;
+}
+
+void RecoveryLog::compare_with(Version newest) {
+  if (current_ && newest > current_->version) current_->steps_lost = newest - current_->version;
+}
+
+std::optional<RecoveryReport> RecoveryLog::finish() {
+  return std::exchange(current_, std::nullopt);
+}
+
+}  // namespace holdfast::runtime

@@ -1,0 +1,374 @@
+#include "runtime/scheduler/server.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <deque>
+#include <utility>
+
+#include "base/text.h"
+#include "os/errors.h"
+#include "os/fd.h"
+#include "os/files.h"
+#include "os/host.h"
+#include "os/process.h"
+#include "os/slice.h"
+#include "runtime/jobs/job_files.h"
+#include "runtime/scheduler/log.h"
+#include "runtime/scheduler/status.h"
+
+namespace holdfast::runtime {
+namespace {
+
+using controller::Link;
+using controller::Note;
+
+constexpr Duration kProofPatience = std::chrono::seconds(5);  // For a process to be gone.
+constexpr std::size_t kReportsShown = 16;
+constexpr Duration kHowPatience = std::chrono::milliseconds(500);  // From a death to its exit code.
+constexpr Duration kLastWords = std::chrono::milliseconds(300);
+constexpr Duration kLinger = std::chrono::seconds(3);          // After the end, for latecomers.
+constexpr Duration kAgentPatience = std::chrono::seconds(10);  // After the end, for our own agent.
+
+void say(std::string_view text) {
+  log_line("scheduler", text);
+}
+
+controller::Options machine_options(const config::Settings& settings) {
+  return {.job = settings.job,
+          .world_size = settings.worker_num,
+          .topology_timeout = settings.topo_timeout,
+          .lease = settings.node_timeout,
+          .replacement_timeout = settings.replacement_timeout,
+          .one_host = true};
+}
+
+}  // namespace
+
+Server::Server(io::Loop& loop, Opened opened)
+    : loop_(loop),
+      opened_(std::move(opened)),
+      machine_(machine_options(settings_), opened_.record),
+      log_(opened_.record.recoveries) {}
+
+int Server::run() {
+  const bool again = opened_.record.generation != 0;
+  say(cat(again ? "serves again job " : "serves job ", settings_.job, " at ", settings_.sched_host,
+          ":", settings_.sched_port, ", process ", ::getpid(),
+          again ? cat(", from generation ", opened_.record.generation, " of its journal") : ""));
+  read_reports();
+  opened_.trace.event("start", {{"role", "scheduler"},
+                                {"job", settings_.job},
+                                {"port", settings_.sched_port},
+                                {"attempt", settings_.attempt},
+                                {"taken_back", again}});
+  loop_.on_signals({SIGINT, SIGTERM}, [this](int signal) { interrupted(signal); });
+  loop_.post([this] {
+    step(controller::Started{});
+    look_for_locals();
+  });
+  watch_agent();
+  (void)io::take_short_slice();  // In a recovery all wait for it.
+  loop_.run();
+  publish_late();
+  links_.clear();
+  if (ended_) clean_up();
+  return exit_code_.value_or(machine_.record().success ? 0 : 1);
+}
+
+void Server::accept(std::shared_ptr<io::Connection> connection) {
+  const Link link = ++newest_link_;
+  links_[link] = connection;
+  connection->start(
+      {.on_message = [this, link](wire::Message message) { received(link, std::move(message)); },
+       .on_closed = [this, link](const Error&) { closed(link); }});
+}
+
+void Server::received(Link link, wire::Message message) {
+  if (std::holds_alternative<wire::StatusQuery>(message)) {
+    const auto json = status_json(machine_, settings_.worker_num, reports_);
+    links_.at(link)->send(wire::StatusReply{json});
+    return;
+  }
+  if (const auto* who = std::get_if<wire::Register>(&message)) remember_local(link, *who);
+  const bool is_agent = std::holds_alternative<wire::AgentState>(message);
+  if (is_agent) agents_.insert(link);
+  step(controller::Received{link, std::move(message)});
+  if (is_agent) tell_untold();
+}
+
+void Server::closed(Link link) {
+  links_.erase(link);
+  agents_.erase(link);
+  step(controller::Closed{link});
+  if (const auto local = locals_.extract(link); !local.empty()) {
+    prove_dead(local.mapped(), io::Loop::now() + kProofPatience, std::chrono::milliseconds(1));
+  }
+  stop_if_alone();
+}
+
+void Server::step(controller::Event event) {
+  std::deque<controller::Event> events;
+  events.push_back(std::move(event));
+  while (!events.empty()) {
+    const auto actions = machine_.step(io::Loop::now(), events.front());
+    events.pop_front();
+    for (const auto& action : actions) {
+      const bool stored = std::visit([&](const auto& a) { return carry_out(a); }, action);
+      if (stored) events.push_back(controller::Stored{});
+    }
+  }
+  set_timer();
+}
+
+bool Server::carry_out(const controller::Store& action) {
+  // A generation that is running again is stored when the last rank has been repaired.
+  if (action.record.resumed) log_.repaired(io::Loop::now());
+  if (const auto stored = opened_.journal->store(action.record); !stored) {
+    // What can not remember must not speak: the next scheduler starts from the last record.
+    say(cat("the journal can not be written, so this process ends: ", stored.error().what));
+    std::_Exit(1);
+  }
+  return true;
+}
+
+bool Server::carry_out(const controller::Send& action) {
+  const auto found = links_.find(action.link);
+  if (found == links_.end()) return false;
+  if (std::holds_alternative<wire::JobEnded>(action.message) && awaits_agent()) {
+    untold_.push_back(action);
+    return false;
+  }
+  if (const auto* repair = std::get_if<wire::Repair>(&action.message)) {
+    opened_.trace.event("repair", {{"generation", repair->generation},
+                                   {"version", repair->version},
+                                   {"kind", name(repair->kind)},
+                                   {"source", repair->source}});
+  }
+  found->second->send(action.message);
+  if (std::holds_alternative<wire::JobEnded>(action.message)) found->second->close();
+  return false;
+}
+
+bool Server::carry_out(const controller::Close& action) {
+  if (const auto found = links_.find(action.link); found != links_.end()) found->second->close();
+  return false;
+}
+
+bool Server::carry_out(const Note& action) {
+  note_in_trace(action);
+  if (action.kind == Note::Kind::kStop && action.generation == 1) {
+    say(cat("all ", settings_.worker_num, " workers are here"));
+  }
+  if (action.kind == Note::Kind::kFault) say(cat("fault: ", action.text));
+  if (action.kind == Note::Kind::kHow) {
+    say(cat("by now it is known that ", action.text));
+    if (late_ && complete(*late_, action)) publish_late();
+  }
+  report(log_.note(io::Loop::now(), action));
+  if (action.kind == Note::Kind::kResume) {
+    Version newest = 0;
+    for (const auto& [node_id, member] : machine_.members()) {
+      newest = std::max(newest, member.version);
+    }
+    log_.compare_with(newest);
+  }
+  return false;
+}
+
+bool Server::carry_out(const controller::End& action) {
+  report(log_.finish());
+  publish_late();
+  say(cat("the job has ", action.success ? "ended" : "failed", ": ", action.reason));
+  opened_.trace.event("end", {{"success", action.success}, {"reason", action.reason}});
+  ended_ = true;
+  // Taken back from the journal, it knows of nobody, but some may not have heard of the end yet.
+  lingers_ = machine_.members().empty() && !machine_.record().ranks.empty();
+  for (const auto& [node_id, member] : machine_.members()) {
+    // Whoever is cut off just now looks for us: it deserves to hear it.
+    lingers_ = lingers_ || (member.link == 0 && !member.dead && !member.left);
+  }
+  if (awaits_agent()) {
+    loop_.after(kAgentPatience, [this] { tell_untold(); });
+    return false;
+  }
+  close_all();
+  return false;
+}
+
+// An agent that has not heard of the job's end takes the exit of a worker or of the scheduler for a
+// death. It would start them again and blame them. So it hears of the end before they go.
+bool Server::awaits_agent() const {
+  return settings_.attempt != 0 && agents_.empty() && !told_;
+}
+
+void Server::tell_untold() {
+  if (!ended_ || told_) return;
+  told_ = true;
+  for (const auto& end : std::exchange(untold_, {})) (void)carry_out(end);
+  close_all();
+}
+
+void Server::close_all() {
+  told_ = true;
+  for (const auto& [link, connection] : links_) connection->close();
+  loop_.after(kLinger, [this] { loop_.stop(); });
+  stop_if_alone();
+}
+
+void Server::watch_agent() {
+  if (agent_.gone()) agent_.follow();
+  loop_.after(AgentWatch::kEvery, [this] { watch_agent(); });
+}
+
+void Server::stop_if_alone() {
+  if (ended_ && !lingers_ && links_.empty() && !awaits_agent()) loop_.stop();
+}
+
+void Server::set_timer() {
+  const auto at = machine_.deadline();
+  if (at == timer_at_) return;
+  loop_.cancel(timer_);
+  timer_at_ = at;
+  if (!at) return;
+  timer_ = loop_.at(*at, [this] {
+    timer_at_.reset();
+    step(controller::TimePassed{});
+  });
+}
+
+void Server::remember_local(Link link, const wire::Register& who) {
+  if (who.attempt != 0 || who.memory != io::shared_memory_name() || who.pid <= 1) return;
+  const auto pid = static_cast<pid_t>(who.pid);
+  const auto start_time = io::start_time(pid);
+  if (!start_time) return;
+  locals_[link] = LocalWorker{who.node_id, who.incarnation, pid, *start_time};
+  // Before the lease is on record: who takes that back has to know whose it is.
+  if (const auto kept = by_hand_.add(locals_[link]); !kept) say(kept.error().what);
+}
+
+// Workers that were here when the scheduler's predecessor died may have died with it. Those that
+// live come back, and their end is seen as usual.
+void Server::look_for_locals() {
+  if (opened_.record.generation == 0) return;
+  for (const auto& local : by_hand_.load()) {
+    prove_dead(local, io::Loop::now() + kProofPatience, std::chrono::milliseconds(1));
+  }
+}
+
+void Server::prove_dead(const LocalWorker& local, Instant until, Duration next) {
+  if (io::is_exiting(local.pid) || !io::same_process_alive(local.pid, local.start_time)) {
+    step(controller::ProvenDead{local.node_id, local.incarnation});
+    if (const auto kept = by_hand_.remove(local.incarnation); !kept) say(kept.error().what);
+  } else if (io::Loop::now() < until) {
+    loop_.after(next, [this, local, until, next] { prove_dead(local, until, next * 2); });
+  }
+}
+
+std::string Server::reports_path() const {
+  return opened_.directory + "/recoveries.jsonl";
+}
+
+// Those of a predecessor, and not of a dead job that had the same name.
+void Server::read_reports() {
+  if (opened_.record.generation == 0) {
+    ::unlink(reports_path().c_str());
+    return;
+  }
+  const auto text = io::read_file(reports_path());
+  if (!text) return;
+  for (std::size_t start = 0; start < text->size();) {
+    const std::size_t end = std::min(text->find('\n', start), text->size());
+    reports_.push_back(text->substr(start, end - start));
+    start = end + 1;
+  }
+}
+
+void Server::report(std::optional<RecoveryReport> report) {
+  if (!report) return;
+  publish_late();
+  if (!lacks_how(*report)) return publish(*report);
+  late_ = std::move(report);
+  loop_.after(kHowPatience, [this, number = late_->number] {
+    if (late_ && late_->number == number) publish_late();
+  });
+}
+
+void Server::publish_late() {
+  if (const auto report = std::exchange(late_, std::nullopt)) publish(*report);
+}
+
+void Server::publish(const RecoveryReport& report) {
+  say(in_words(report));
+  reports_.push_back(to_json(report));
+  while (reports_.size() > kReportsShown) reports_.pop_front();
+  const io::Fd file(
+      ::open(reports_path().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  const std::string line = reports_.back() + "\n";
+  if (!file || ::write(file.get(), line.data(), line.size()) < 0) {
+    say(io::system_error(cat("cannot write ", reports_path()), errno).what);
+  }
+}
+
+void Server::note_in_trace(const Note& note) {
+  const auto event = [&](std::string_view name) {
+    opened_.trace.event(name, {{"generation", note.generation},
+                               {"version", note.version},
+                               {"rank", note.rank},
+                               {"detected_ns", note.detected_ns},
+                               {"text", note.text}});
+  };
+  switch (note.kind) {
+    case Note::Kind::kFault:
+      return event("fault");
+    case Note::Kind::kStop:
+      return event("stop");
+    case Note::Kind::kPlan:
+      return event("plan");
+    case Note::Kind::kReform:
+      return event("reform");
+    case Note::Kind::kResume:
+      return event("resume");
+    case Note::Kind::kRecovered:
+      return event("recovered");
+    case Note::Kind::kHow:
+      return event("how");
+  }
+}
+
+void Server::interrupted(int signal) {
+  exit_code_ = 128 + signal;
+  say(cat("interrupted by signal ", signal));
+  if (settings_.attempt == 0 && !settings_.enable_recovery && !ended_) {
+    // Nobody could take this journal back: those who wait for a successor would wait in vain.
+    for (const auto& [link, connection] : links_) {
+      connection->send(
+          wire::JobEnded{false, cat("the scheduler was interrupted by signal ", signal)});
+      connection->close();
+    }
+    ended_ = true;
+    loop_.after(kLinger, [this] { loop_.stop(); });
+    stop_if_alone();
+    return;
+  }
+  // An agent that ends the job has told why, but the signal may have overtaken its message.
+  loop_.after(ended_ || settings_.attempt == 0 ? Duration{} : kLastWords, [this] { loop_.stop(); });
+}
+
+void Server::clean_up() {
+  opened_.journal.reset();
+  for (const char* suffix : {"", "-wal", "-shm"}) {
+    ::unlink(cat(opened_.journal_path, suffix).c_str());
+  }
+  const bool stays = settings_.enable_recovery && !machine_.record().success;
+  if (settings_.attempt > 0 || stays) return;
+  if (const auto removed = remove_job_files(opened_.directory); !removed) {
+    say(removed.error().what);
+  }
+}
+
+}  // namespace holdfast::runtime

@@ -1,0 +1,97 @@
+// Server: carries out what the controller machine decides, and tells it what happens.
+//
+// Decides nothing itself. Everything runs in the loop's thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "config/settings.h"
+#include "core/controller/machine.h"
+#include "io/connection.h"
+#include "io/journal.h"
+#include "io/loop.h"
+#include "io/trace.h"
+#include "runtime/jobs/agent_watch.h"
+#include "runtime/scheduler/local_workers.h"
+#include "runtime/scheduler/recovery_report.h"
+
+namespace holdfast::runtime {
+
+// What is opened before anything is served.
+struct Opened {
+  config::Settings settings;
+  std::string directory;  // The job's runtime folder.
+  std::string journal_path;
+  std::optional<io::Journal> journal;  // There; gone once the job has ended.
+  wire::Record record;                 // Taken back from it, or new.
+  io::Trace trace;
+};
+
+class Server {
+ public:
+  // `loop` outlives it.
+  Server(io::Loop& loop, Opened opened);
+
+  void accept(std::shared_ptr<io::Connection> connection);
+  int run();  // Until the job has ended; the process's exit code.
+
+ private:
+  void received(controller::Link link, wire::Message message);
+  void closed(controller::Link link);
+  void step(controller::Event event);
+  // True where the action has to be answered by Stored.
+  bool carry_out(const controller::Store& action);
+  bool carry_out(const controller::Send& action);
+  bool carry_out(const controller::Close& action);
+  bool carry_out(const controller::Note& action);
+  bool carry_out(const controller::End& action);
+  void set_timer();
+  void remember_local(controller::Link link, const wire::Register& who);
+  void look_for_locals();
+  void prove_dead(const LocalWorker& local, Instant until, Duration next);
+  void report(std::optional<RecoveryReport> report);
+  void publish(const RecoveryReport& report);
+  void publish_late();
+  void watch_agent();
+  [[nodiscard]] std::string reports_path() const;
+  void read_reports();
+  void note_in_trace(const controller::Note& note);
+  [[nodiscard]] bool awaits_agent() const;
+  void tell_untold();
+  void close_all();
+  void stop_if_alone();
+  void interrupted(int signal);
+  void clean_up();
+
+  io::Loop& loop_;
+  Opened opened_;
+  const config::Settings& settings_ = opened_.settings;
+  const AgentWatch agent_{settings_};
+  controller::Machine machine_;
+  RecoveryLog log_;
+  std::optional<RecoveryReport> late_;  // Waits for how the death came that it begins with.
+  std::deque<std::string> reports_;     // Lines of recoveries.jsonl, the newest last.
+  std::map<controller::Link, std::shared_ptr<io::Connection>> links_;
+  LocalWorkers by_hand_{opened_.directory};
+  std::map<controller::Link, LocalWorker> locals_;
+  std::set<controller::Link> agents_;     // Who told of its places.
+  std::vector<controller::Send> untold_;  // The end, kept back until an agent knows it.
+  bool told_ = false;                     // The end, to all who are here.
+  controller::Link newest_link_ = 0;
+  io::Loop::TimerId timer_ = io::Loop::TimerId::kNone;
+  std::optional<Instant> timer_at_;
+  bool ended_ = false;
+  bool lingers_ = false;
+  std::optional<int> exit_code_;
+};
+
+}  // namespace holdfast::runtime

@@ -1,0 +1,69 @@
+#include "runtime/worker/lifeline_holder.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <system_error>
+#include <utility>
+
+#include "os/errors.h"
+#include "os/slice.h"
+#include "runtime/jobs/given_paths.h"
+
+namespace holdfast::runtime {
+
+Result<std::unique_ptr<LifelineHolder>> LifelineHolder::start(const config::Settings& settings) {
+  if (settings.lifeline.empty()) return std::unique_ptr<LifelineHolder>();
+  std::unique_ptr<LifelineHolder> holder(new LifelineHolder);
+  holder->owner_ = ::getpid();
+  // A signal that means the program must not be taken by this thread.
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  int error_number = 0;
+  try {
+    holder->thread_ = std::thread([s = holder.get(), &settings] { s->hold(settings); });
+  } catch (const std::system_error& error) {
+    error_number = error.code().value();
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (error_number != 0) return os::no_task("cannot make a thread", error_number);
+  holder->phase_.wait(Phase::kStarting);
+  if (!holder->held_) return holder->held_.error();
+  return holder;
+}
+
+// `settings` live until the phase is kHolding, and no longer.
+void LifelineHolder::hold(const config::Settings& settings) {
+  thread_id_ = ::gettid();
+  take_short_slice();
+  const auto lifeline = hold_lifeline(settings);
+  if (!lifeline) held_ = lifeline.error();
+  if (lifeline && *lifeline) lifeline_ = &**lifeline;
+  phase_ = Phase::kHolding;
+  phase_.notify_all();
+  phase_.wait(Phase::kHolding);
+}
+
+void LifelineHolder::note(Version version) const {
+  if (lifeline_ != nullptr && owner_ == ::getpid()) lifeline_->note(version);
+}
+
+void LifelineHolder::take_short_slice() const {
+  (void)os::take_short_slice(thread_id_);
+}
+
+LifelineHolder::~LifelineHolder() {
+  if (owner_ != ::getpid()) {
+    // The thread is not there, and where its stack was may be nothing by now: the child's own
+    // threads come and go in such places. So its handle is left alone, for ever.
+    (void)new std::thread(std::move(thread_));
+    return;
+  }
+  phase_ = Phase::kOver;
+  phase_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+}  // namespace holdfast::runtime

@@ -1,0 +1,52 @@
+// LifelineHolder: a thread that holds the process's lifeline, and sleeps for as long as the process
+// lives.
+//
+// SIGKILL ends a sleeping thread as soon as it wakes up. With its short slice it wakes up at once,
+// on busy cores too. A training thread that waits for a core would end only in its turn,
+// milliseconds later, and the agent would learn of the death so much later.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "config/settings.h"
+#include "os/lifeline.h"
+
+namespace holdfast::runtime {
+
+class LifelineHolder {
+ public:
+  // Holds HOLDFAST_LIFELINE; null where that is unset. Errors: those of hold_lifeline().
+  [[nodiscard]] static Result<std::unique_ptr<LifelineHolder>> start(
+      const config::Settings& settings);
+  // Takes the short slice, which an idle process (a spare) could not have: it is to be called when
+  // that is idle no more.
+  void take_short_slice() const;
+  // This process has made the step: its agent reads so after its end.
+  void note(Version version) const;
+  [[nodiscard]] pid_t thread_id() const { return thread_id_; }
+  ~LifelineHolder();  // Lets go, at once. In a forked child, which holds nothing, it does nothing.
+  LifelineHolder(const LifelineHolder&) = delete;
+  LifelineHolder& operator=(const LifelineHolder&) = delete;
+
+ private:
+  LifelineHolder() = default;
+  void hold(const config::Settings& settings);
+
+  enum class Phase : int { kStarting, kHolding, kOver };
+  pid_t owner_ = 0;
+  // Of the thread's, until kHolding.
+  Status held_;
+  pid_t thread_id_ = 0;
+  const os::Lifeline* lifeline_ = nullptr;  // There until kOver.
+  // No condition variable: in a forked child its destructor would wait for the thread for ever.
+  std::atomic<Phase> phase_ = Phase::kStarting;
+  std::thread thread_;
+};
+
+}  // namespace holdfast::runtime

@@ -1,0 +1,358 @@
+#include "runtime/worker/session.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "base/assert.h"
+#include "base/text.h"
+#include "io/loop.h"
+#include "runtime/jobs/wording.h"
+#include "runtime/worker/ownership.h"
+
+namespace holdfast::runtime {
+namespace {
+
+using collective::Group;
+using collective::Outcome;
+using What = trainer::Return::What;
+using namespace std::chrono_literals;
+
+}  // namespace
+
+struct Session::Parts {
+  Parts(Worker& w, Identity i, arena::Arena a, Secrecy s)
+      : worker(w),
+        identity(std::move(i)),
+        arena(std::move(a)),
+        secrecy(s),
+        regions(std::make_shared<collective::Regions>(identity.directory, identity.rank)) {}
+
+  // Tells the machine of a call and does what it says, until it goes back to the program.
+  trainer::Return call(const trainer::Event& event);
+  void do_work(const trainer::Repair& work);
+  void do_work(const trainer::Unstage&) { arena.unstage(); }
+  void do_work(const trainer::JoinGroup& work);
+  void do_work(const trainer::LeaveGroup&);
+  void do_work(const trainer::AwaitSums&);
+  void do_work(const trainer::Stage& work);
+  void do_work(const trainer::Arrive&);
+  void do_work(const trainer::Update&);
+
+  [[nodiscard]] Holding holding() const { return {arena.version(), arena.staged()}; }
+  [[nodiscard]] Error error_of(const trainer::Return& result);
+  Outcome note(Outcome outcome);
+  void wait_for_sums();
+  void drop_group();
+  Group::Options group_options(Generation formed);
+  void trace_step();
+
+  Worker& worker;
+  Identity identity;
+  arena::Arena arena;
+  Secrecy secrecy;
+  std::shared_ptr<collective::Regions> regions;
+  arena::Position begin_position;
+  std::shared_ptr<Group> group;
+  Generation generation = 0;  // The newest that the machine said to go on in.
+  pid_t owner = ::getpid();
+  Rank ended_rank = kNoRank;  // After Began::kTooLate.
+  bool ended = false;
+  std::vector<collective::Ticket> sums;     // Of the step under way.
+  Outcome mark = Outcome::kDone;            // Of the step under way: what its body met.
+  const arena::StagedStep* step = nullptr;  // While end_step() runs, as are the next two.
+  double loss = 0;
+  std::uint64_t samples = 0;
+};
+
+std::string arena_path(const Identity& identity, Rank rank) {
+  return cat(identity.directory, "/rank-", rank, ".arena");
+}
+
+// A world of its own has its arena for itself.
+Status own_arena(Worker& worker, const Identity& identity) {
+  if (worker.solo()) return {};
+  // Its predecessor's threads mostly need a moment only, to get a processor to die on.
+  const auto pause = [&worker, wait = Duration(100us)]() mutable -> Status {
+    return worker.pause(std::exchange(wait, std::min<Duration>(2 * wait, 2ms)));
+  };
+  return take_ownership(arena_path(identity, identity.rank), pause,
+                        worker.settings().replacement_timeout);
+}
+
+// ---- Work for the trainer machine ---------------------------------------------------------------
+
+trainer::Outcome outcome_of(Outcome outcome) {
+  if (outcome == Outcome::kDone) return trainer::Outcome::kDone;
+  return outcome == Outcome::kAborted ? trainer::Outcome::kStopped : trainer::Outcome::kRefused;
+}
+
+trainer::Return Session::Parts::call(const trainer::Event& event) {
+  worker.tell(event);
+  for (;;) {
+    const trainer::Work work = worker.next_work();
+    if (const auto* result = std::get_if<trainer::Return>(&work)) return *result;
+    std::visit(
+        [&](const auto& w) {
+          if constexpr (!std::is_same_v<std::decay_t<decltype(w)>, trainer::Return>) do_work(w);
+        },
+        work);
+  }
+}
+
+void Session::Parts::do_work(const trainer::Repair& work) {
+  const wire::Repair& repair = work.repair;
+  Status repaired;
+  switch (repair.kind) {
+    case wire::RepairKind::kBegin:
+      if (arena.fresh()) arena.begin_version0(begin_position);
+      break;
+    case wire::RepairKind::kFinish:
+      arena.finish();
+      break;
+    case wire::RepairKind::kReceive:
+      if (secrecy == Secrecy::kOwn && repair.version != 0) {
+        repaired = Error{Blame::kWorld, "its own private state is lost, and nobody else has it"};
+        break;
+      }
+      repaired = arena.copy_from(arena_path(identity, repair.source), repair.version,
+                                 secrecy == Secrecy::kShared);
+      break;
+  }
+  if (!worker.solo()) {
+    worker.trace().event("repair", {{"rank", identity.rank},
+                                    {"generation", repair.generation},
+                                    {"version", repair.version},
+                                    {"kind", name(repair.kind)},
+                                    {"source", repair.source}});
+  }
+  worker.tell(trainer::Repaired{holding(), repaired ? "" : repaired.error().what});
+}
+
+Group::Options Session::Parts::group_options(Generation formed) {
+  Group::Options options{
+      .directory = identity.directory,
+      .generation = formed,
+      .run_id = identity.run_id,
+      .rank = identity.rank,
+      .world_size = identity.world_size,
+      .registered_offset = arena.layout().gradients_offset(),
+      .registered_bytes = arena.layout().gradients_bytes(),
+      .registered_memory = reinterpret_cast<std::byte*>(arena.gradients().data()),
+      .regions = regions,
+      .on_thread = [this] { worker.abort_switch().begins_sums(); },
+      .on_failed = [this] { worker.tell(trainer::SumsIdle{}); }};
+  options.join_timeout =
+      std::chrono::duration_cast<std::chrono::milliseconds>(worker.settings().replacement_timeout);
+  for (Rank rank = 0; rank < identity.world_size; ++rank) {
+    options.registered_files.push_back(arena_path(identity, rank));
+  }
+  return options;
+}
+
+void Session::Parts::do_work(const trainer::JoinGroup& work) {
+  generation = work.generation;
+  const Instant began = io::Loop::now();
+  auto formed = Group::join(group_options(generation), worker.abort_switch().token());
+  if (!formed) {
+    const Error& error = formed.error();
+    return worker.tell(trainer::NotFormed{error.blame == Blame::kUser, error.what});
+  }
+  group = *std::move(formed);
+  worker.abort_switch().hold(group.get());
+  const auto took = std::chrono::duration<double, std::milli>(io::Loop::now() - began).count();
+  worker.trace().event("reform",
+                       {{"rank", identity.rank}, {"generation", generation}, {"ms", took}});
+  worker.tell(trainer::Formed{group->aborted()});
+}
+
+void Session::Parts::do_work(const trainer::LeaveGroup&) {
+  drop_group();
+  worker.tell(trainer::LeftGroup{});
+}
+
+void Session::Parts::do_work(const trainer::AwaitSums&) {
+  wait_for_sums();
+  worker.tell(trainer::SumsDone{outcome_of(mark), mark == Outcome::kDone ? "" : group->why()});
+}
+
+void Session::Parts::do_work(const trainer::Stage& work) {
+  arena.stage(work.version, *step);
+  worker.tell(trainer::Staged{});
+}
+
+void Session::Parts::do_work(const trainer::Arrive&) {
+  note(group->barrier());
+  worker.tell(trainer::Arrived{outcome_of(mark), mark == Outcome::kDone ? "" : group->why()});
+}
+
+void Session::Parts::do_work(const trainer::Update&) {
+  arena.update(static_cast<std::size_t>(worker.settings().update_threads));
+  worker.note_step(arena.version());
+  trace_step();
+  worker.tell(trainer::Updated{});
+}
+
+void Session::Parts::drop_group() {
+  if (!group) return;
+  worker.abort_switch().hold(nullptr);
+  group->abort();  // Leaving is for the end of the training: others must not take it for that.
+  group.reset();
+  sums.clear();
+}
+
+Outcome Session::Parts::note(Outcome outcome) {
+  if (mark == Outcome::kDone) mark = outcome;
+  return outcome;
+}
+
+void Session::Parts::wait_for_sums() {
+  for (const auto ticket : sums) note(group->wait(ticket));
+  sums.clear();
+}
+
+// By the thread that makes it, or that finds it made.
+void Session::Parts::trace_step() {
+  worker.trace().event("step", {{"rank", identity.rank},
+                                {"step", arena.version()},
+                                {"generation", generation},
+                                {"loss", loss},
+                                {"samples", samples}});
+}
+
+// What ends the whole job is told to the scheduler.
+Error Session::Parts::error_of(const trainer::Return& result) {
+  Error error = runtime::error_of(result, identity.rank);
+  return result.failure && !worker.solo() ? worker.fail(error.what) : error;
+}
+
+// ---- Calls of the program -----------------------------------------------------------------------
+
+Session::Session(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+Session::~Session() {
+  if (parts_->owner != ::getpid()) {  // A forked child's copy: the group is its parent's.
+    (void)parts_.release();
+    return;
+  }
+  parts_->worker.abort_switch().on_stop(nullptr);
+  parts_->drop_group();
+}
+
+Result<std::unique_ptr<Session>> Session::open(Worker& worker, arena::Layout layout,
+                                               Secrecy secrecy) {
+  auto identity = worker.identity();
+  if (!identity) return identity.error();
+  if (auto owned = own_arena(worker, *identity); !owned) return worker.fail(owned.error().what);
+  auto arena = arena::Arena::open(arena_path(*identity, identity->rank), layout, identity->run_id);
+  if (!arena) return worker.fail(arena.error().what);
+  worker.abort_switch().on_stop(nullptr);
+  return std::unique_ptr<Session>(new Session(
+      std::make_unique<Parts>(worker, *std::move(identity), *std::move(arena), secrecy)));
+}
+
+const Identity& Session::identity() const {
+  return parts_->identity;
+}
+arena::Arena& Session::arena() {
+  return parts_->arena;
+}
+Version Session::version() const {
+  return parts_->arena.version();
+}
+Generation Session::generation() const {
+  return parts_->generation;
+}
+
+Status Session::join(const arena::Position& position) {
+  Parts& p = *parts_;
+  p.begin_position = position;
+  const auto result = p.call(trainer::JoinCalled{p.holding()});
+  if (result.what != What::kJoined) return p.error_of(result);
+  p.generation = p.worker.generation();
+  return {};
+}
+
+Result<Began> Session::begin_step() {
+  Parts& p = *parts_;
+  if (p.group) p.wait_for_sums();  // Of a step that was begun and given up.
+  p.mark = Outcome::kDone;
+  const auto result = p.call(trainer::StepBegun{p.group && p.group->aborted()});
+  p.generation = p.worker.generation();
+  switch (result.what) {
+    case What::kBegun:
+      return Began::kAtOnce;
+    case What::kBegunAnew:
+      return Began::kReformed;
+    case What::kTooLate:
+      p.ended_rank = result.ended;
+      return Began::kTooLate;
+    default:
+      return p.error_of(result);
+  }
+}
+
+std::string Session::why_too_late() const {
+  return cat("rank ", parts_->ended_rank, " has ended its training: rank ", parts_->identity.rank,
+             " can exchange nothing with it any more");
+}
+
+void Session::reduce(std::span<float> bucket) {
+  HF_ASSERT(parts_->group != nullptr);
+  parts_->sums.push_back(parts_->group->start_all_reduce(bucket));
+}
+
+Result<Ended> Session::end_step(const arena::StagedStep& step, double loss, std::uint64_t samples) {
+  Parts& p = *parts_;
+  HF_ASSERT(p.group != nullptr);
+  p.step = &step;
+  p.loss = loss;
+  p.samples = samples;
+  const auto result = p.call(trainer::StepEnded{loss});
+  p.generation = p.worker.generation();
+  switch (result.what) {
+    case What::kCommitted:
+      return Ended::kCommitted;
+    case What::kCommittedByPlan:
+      p.trace_step();
+      return Ended::kCommitted;
+    case What::kVoid:
+      return Ended::kVoid;
+    default:
+      return p.error_of(result);
+  }
+}
+
+Outcome Session::barrier() {
+  return parts_->note(parts_->group->barrier());
+}
+Outcome Session::broadcast(std::span<std::byte> bytes, Rank root) {
+  return parts_->note(parts_->group->broadcast(bytes, root));
+}
+Outcome Session::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
+  return parts_->note(parts_->group->all_gather(mine, all));
+}
+
+std::shared_ptr<Group> Session::group() const {
+  return parts_->group;
+}
+const std::shared_ptr<collective::Regions>& Session::regions() const {
+  return parts_->regions;
+}
+void Session::on_abort(std::function<void(Generation)> handler) {
+  parts_->worker.abort_switch().on_stop(std::move(handler));
+}
+
+Status Session::end() {
+  Parts& p = *parts_;
+  if (std::exchange(p.ended, true)) return {};
+  if (p.group) p.group->leave();
+  p.worker.trace().event("end", {{"rank", p.identity.rank}, {"version", p.arena.version()}});
+  return p.worker.end();
+}
+
+}  // namespace holdfast::runtime

@@ -1,0 +1,128 @@
+// Session: the training thread's side of a job, for any framework. It keeps a state in an arena,
+// exchanges gradients, commits steps, and after a fault mends, re-forms and says what to replay.
+//
+// The loop of a trainer (runtime/testing/toy.cc is one):
+//
+//   auto session = *Session::open(worker, layout);         // waits for the rank
+//   if (session->arena().fresh()) fill parameters, moments and private_bytes(0)
+//   check(session->join({}));                              // waits for the others
+//   restore what private_bytes(version) holds
+//   while (session->version() < last) {
+//     if (*session->begin_step() == Began::kReformed) restore the same
+//     n = session->version() + 1; fill arena().gradients(), bucket by bucket reduce(bucket)
+//     fill private_bytes(n)
+//     if (*session->end_step({...}, loss) == Ended::kVoid) restore the same; n is made again
+//   }
+//   check(session->end());
+//
+// What is restored after kVoid, kReformed and join() is all that the step depends on and that the
+// arena does not hold in place: it is in arena().private_bytes(version()).
+//
+// Threads: one training thread calls everything.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "arena/arena.h"
+#include "base/ids.h"
+#include "base/result.h"
+#include "collective/group.h"
+#include "collective/regions.h"
+#include "runtime/worker/worker.h"
+
+namespace holdfast::runtime {
+
+enum class Began : std::uint8_t {
+  kAtOnce,
+  kReformed,  // The group was formed anew, since a fault came between two steps.
+  kTooLate,   // No step was begun: another rank's training has ended; why_too_late() names it.
+};
+
+enum class Ended : std::uint8_t {
+  kCommitted,  // version() is n on every rank, now or after its recovery.
+  kVoid,       // A fault came before the step was complete; version() is n - 1.
+};
+
+// What becomes of private bytes where a rank has to take its state from another.
+enum class Secrecy : std::uint8_t {
+  kShared,  // They come along: version 0 is rank 0's on all ranks.
+  kOwn,     // Nobody else has them: version 0 is each rank's own, a later one can not be replaced.
+};
+
+class Session {
+ public:
+  // Does: waits for the rank (Worker::identity) and opens this rank's arena, as its predecessor
+  // left it. Errors: those of both.
+  [[nodiscard]] static Result<std::unique_ptr<Session>> open(Worker& worker, arena::Layout layout,
+                                                             Secrecy secrecy = Secrecy::kShared);
+  // Without end(): makes the others' waiting for this rank end, as its death would.
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  [[nodiscard]] const Identity& identity() const;
+  [[nodiscard]] arena::Arena& arena();
+  [[nodiscard]] Version version() const;  // Committed.
+  [[nodiscard]] Generation generation() const;
+
+  // Does: agrees with the others on a version and brings the arena to it. Requires: a fresh arena
+  // has its parameters, moments and private_bytes(0) filled; whether they count or those of another
+  // rank is not this rank's choice. `position`: of version 0. Ends with an arena that is not fresh.
+  [[nodiscard]] Status join(const arena::Position& position);
+
+  // Before the gradients of a step are touched. Forms the group if there is none or it was aborted.
+  // A step that was begun and not ended is given up, if all ranks give it up alike.
+  [[nodiscard]] Result<Began> begin_step();
+  // After kTooLate, one sentence: nothing can be exchanged with a rank that has ended. The state of
+  // version() is whole, and end() may be called.
+  [[nodiscard]] std::string why_too_late() const;
+
+  // Starts the sum over all ranks of a range of arena().gradients(), in place; every rank the same
+  // ranges in the same order. The range is the Session's until end_step().
+  void reduce(std::span<float> bucket);
+
+  // Ends step version() + 1: waits for its sums, stages it, waits until all ranks have, makes the
+  // update. Requires: begin_step() before. A fault meanwhile is recovered from in here. `loss` is
+  // for traces and status only, `samples` for traces: a digest of which they were. Errors: the job
+  // is over; the ranks do not do the same.
+  [[nodiscard]] Result<Ended> end_step(const arena::StagedStep& step, double loss,
+                                       std::uint64_t samples = 0);
+
+  // For the body of a step. kDone on all ranks or on none; after anything else the step will be
+  // void, and the contents of the output are undefined.
+  collective::Outcome barrier();
+  collective::Outcome broadcast(std::span<std::byte> bytes, Rank root);
+  collective::Outcome all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
+
+  // For faces that exchange more than the above: the group of generation(), null before the first
+  // begin_step() and aborted after a fault. Its operations come between begin_step() and
+  // end_step(), and have ended before either is called: the latter's wait may be taken for a
+  // standstill. To be let go of before the Session ends: the group's thread calls it.
+  [[nodiscard]] std::shared_ptr<collective::Group> group() const;
+  // Memory of this rank that the group's sums of any memory write into without copies; it may come
+  // and go at any time, and outlives the Session. Any thread.
+  [[nodiscard]] const std::shared_ptr<collective::Regions>& regions() const;
+  // Called in the control thread, which must not be blocked, when what is done under this
+  // generation and under those before is to end. Null: no more; after the return the old one is not
+  // running.
+  void on_abort(std::function<void(Generation)> handler);
+
+  // The training has ended in good order on this rank: says so and waits until it is on record
+  // (HOLDFAST_SCHEDULER_TIMEOUT at most). For the end of the program, not of a loop; never while an
+  // exception is in flight. Afterwards no step can be made. A second call does nothing.
+  [[nodiscard]] Status end();
+
+ private:
+  struct Parts;
+  explicit Session(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+// Where rank `rank` keeps its arena.
+[[nodiscard]] std::string arena_path(const Identity& identity, Rank rank);
+
+}  // namespace holdfast::runtime

@@ -1,0 +1,582 @@
+#include "runtime/worker/worker.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "base/text.h"
+#include "core/member/machine.h"
+#include "io/connection.h"
+#include "io/loop.h"
+#include "os/errors.h"
+#include "os/files.h"
+#include "os/host.h"
+#include "os/slice.h"
+#include "runtime/jobs/agent_watch.h"
+#include "runtime/jobs/given_paths.h"
+#include "runtime/jobs/solo_folder.h"
+#include "runtime/jobs/wording.h"
+#include "runtime/worker/lifeline_holder.h"
+#include "runtime/worker/promotion.h"
+
+namespace holdfast::runtime {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Duration kFirstDelay = 50ms;
+constexpr Duration kLastDelay = 1s;
+constexpr Duration kConnectLimit = 5s;
+constexpr Duration kAnswerLimit = 5s;  // A scheduler answers a Register at once.
+constexpr Duration kHeartbeat = AgentWatch::kEvery;
+constexpr Duration kFailLimit = 5s;
+constexpr Duration kFaultPatience =
+    20s;  // From a group that can not be formed to word of its cause.
+constexpr Duration kProgressInterval = 250ms;
+
+const Error kNoScheduler{Blame::kWorld,
+                         "whoever listens there does not answer as a scheduler does"};
+
+// Both end with the process in good order, however that ends: they are static, so exit() ends them.
+std::unique_ptr<LifelineHolder>& held_lifeline() {
+  static std::unique_ptr<LifelineHolder> holder;
+  return holder;
+}
+
+void tell_lifeline(Version version) {
+  if (held_lifeline()) held_lifeline()->note(version);
+}
+
+// From here on this process's end, however it comes, is no death that anyone must hear of at once.
+void let_go_of_lifeline() {
+  held_lifeline().reset();
+}
+
+SoloFolder& solo_folder() {
+  static SoloFolder folder;
+  return folder;
+}
+
+// Whether a Worker lives; what is static here is its own.
+std::atomic<bool> taken = false;
+
+trainer::Options trainer_options(const config::Settings& settings) {
+  return {.solo = settings.role == config::Role::kNone,
+          .protect = settings.protect,
+          .replacement_timeout = settings.replacement_timeout,
+          .forming_patience = kFaultPatience,
+          .scheduler_timeout = settings.scheduler_timeout,
+          .progress_interval = kProgressInterval};
+}
+
+}  // namespace
+
+struct Worker::Control {
+  explicit Control(const config::Settings& s) : settings(s), trainer(trainer_options(s)) {}
+  ~Control();
+
+  const pid_t owner = ::getpid();
+
+  void begin();
+  Result<Identity> place_in_world();
+
+  // In the loop's thread.
+  void try_connect();
+  void connected(std::shared_ptr<io::Connection> fresh);
+  void no_connection(const Error& why);
+  void lose_scheduler(const Error& why);
+  void received(wire::Message message);
+  void beat();
+  void step(const member::Event& event);
+  void do_it(member::Send& a);
+  void do_it(member::Place& a);
+  void do_it(member::Abort& a);
+  void do_it(member::Mend& a) { tell(trainer::RepairOrdered{a.repair}); }
+  void do_it(member::Go& a) {
+    // In the steps to come all training threads are equal again.
+    if (training_thread != 0) os::take_usual_slice(training_thread);
+    if (std::exchange(hurried, false)) os::take_usual_slice_of_others(lifeline_holder);
+    tell(trainer::GoOrdered{a.generation, a.version, a.ended});
+  }
+  void do_it(member::Released&) { tell(trainer::Released{}); }
+  void do_it(member::Say& a) { std::fprintf(stderr, "holdfast: %s\n", a.text.c_str()); }
+  void do_it(member::GiveUp& a);
+
+  // In any thread.
+  void post(member::Event event);
+  void tell(const trainer::Event& event);
+  void carry_out(trainer::Do& a) { work.push_back(std::move(a.work)); }
+  void carry_out(trainer::SayParked& a) { post(member::Parked{a.holding}); }
+  void carry_out(trainer::SayRepaired& a) { post(member::RepairDone{a.holding}); }
+  void carry_out(trainer::SayCommitted& a) { post(member::Committed{a.version, a.loss}); }
+  void carry_out(trainer::SayEnded& a) { post(member::TrainingEnded{a.version}); }
+  void carry_out(trainer::ArmGroup&) { abort_switch.arm(); }
+  void carry_out(trainer::StopGroup& a);
+  void carry_out(trainer::NoteResumed& a) { tell_lifeline(a.version); }
+  void trace_event(const trainer::SayParked& a);
+  void trace_event(const trainer::NoteResumed& a);
+  template <class Other>
+  void trace_event(const Other&) {}
+
+  // Waits in the training thread until `ready`: true, or false after `limit`; or why there is
+  // nothing more to wait for.
+  template <class Ready>
+  Result<bool> wait(std::unique_lock<std::mutex>& lock, Duration limit, Ready ready);
+
+  config::Settings settings;
+  AgentWatch agent{settings};
+  io::Trace trace;
+
+  const Rank bound_rank = rank_of_bound_spare(settings);
+
+  // The training thread only.
+  bool promoted = false;
+  std::optional<Identity> known;  // Once identity() has given it.
+
+  // The loop's thread only.
+  io::Loop loop;
+  std::optional<member::Machine> machine;
+  std::shared_ptr<io::Connection> connection;
+  bool answered = false;          // On this connection.
+  std::uint64_t connections = 0;  // So far.
+  Instant alone_since{};
+  // A promoted spare: its agent has given all its threads a short slice, and those that they have
+  // made since have it from them. `lifeline_holder` keeps it.
+  bool hurried = false;
+  pid_t lifeline_holder = 0;
+  Duration delay = kFirstDelay;
+  bool stopping = false;
+
+  // Shared by both.
+  std::mutex mutex;
+  std::condition_variable changed;
+  trainer::Machine trainer;
+  std::deque<trainer::Event> events;  // Not empty: some thread brings them to the machine.
+  std::deque<trainer::Work> work;
+  std::optional<Identity> place;  // Without its directory.
+  std::optional<Error> over;
+  std::optional<Error> out_of_reach;  // While the scheduler has been gone for too long.
+
+  AbortSwitch abort_switch;
+
+  std::atomic<pid_t> training_thread = 0;
+  std::atomic<Rank> rank = kNoRank;  // Once it is known.
+
+  std::thread thread;  // Last: it uses all above.
+};
+
+// ---- The control thread -------------------------------------------------------------------------
+
+void Worker::Control::begin() {
+  machine.emplace(wire::Register{.job = settings.job,
+                                 .node_id = settings.node_id,
+                                 .incarnation = settings.incarnation,
+                                 .attempt = settings.attempt,
+                                 .host = os::host_name(),
+                                 .pid = ::getpid(),
+                                 .memory = os::shared_memory_name()});
+  alone_since = io::Loop::now();
+  loop.post([this] { try_connect(); });
+  loop.after(kHeartbeat, [this] { beat(); });
+  thread = std::thread([this] {
+    (void)os::take_short_slice();  // So that the training threads stop when they are to.
+    loop.run();
+  });
+}
+
+Worker::Control::~Control() {
+  if (!thread.joinable()) return;
+  loop.post([this] {
+    stopping = true;
+    connection ? connection->close() : loop.stop();
+  });
+  thread.join();
+}
+
+void Worker::Control::try_connect() {
+  if (stopping) return;
+  io::connect(loop, settings.sched_host, settings.sched_port, kConnectLimit,
+              [this](Result<std::shared_ptr<io::Connection>> result) {
+                result ? connected(*std::move(result)) : no_connection(result.error());
+              });
+}
+
+void Worker::Control::connected(std::shared_ptr<io::Connection> fresh) {
+  connection = std::move(fresh);
+  answered = false;
+  connection->start({.on_message = [this](wire::Message m) { received(std::move(m)); },
+                     .on_closed =
+                         [this](const Error& why) {
+                           connection.reset();
+                           step(member::Disconnected{});
+                           if (!answered) return no_connection(kNoScheduler);
+                           alone_since = io::Loop::now();
+                           no_connection(why);
+                         }});
+  if (stopping) return connection->close();
+  loop.after(std::min(kAnswerLimit, settings.scheduler_timeout), [this, number = ++connections] {
+    if (connection && !answered && number == connections) connection->close();
+  });
+  step(member::Connected{});
+}
+
+// Only now it is certain that a scheduler is at the other end.
+void Worker::Control::received(wire::Message message) {
+  if (!std::exchange(answered, true)) {
+    delay = kFirstDelay;
+    {
+      const std::lock_guard lock(mutex);
+      out_of_reach.reset();
+    }
+    tell(trainer::InReach{});
+  }
+  step(member::Received{std::move(message)});
+}
+
+void Worker::Control::no_connection(const Error& why) {
+  if (stopping) return loop.stop();
+  {
+    const std::lock_guard lock(mutex);
+    if (over) return;
+  }
+  if (io::Loop::now() - alone_since >= settings.scheduler_timeout) lose_scheduler(why);
+  const Duration left =
+      std::max<Duration>(kFirstDelay, alone_since + settings.scheduler_timeout - io::Loop::now());
+  loop.after(std::min(delay, left), [this] { try_connect(); });
+  delay = std::min(kLastDelay, delay * 2);
+}
+
+void Worker::Control::lose_scheduler(const Error& why) {
+  char limit[32];
+  std::snprintf(limit, sizeof(limit), "%g",
+                std::chrono::duration<double>(settings.scheduler_timeout).count());
+  const Error error{Blame::kWorld, cat("no scheduler answers at ", settings.sched_host, ":",
+                                       settings.sched_port, " within ", limit,
+                                       " s (MS_SCHED_HOST, MS_SCHED_PORT, "
+                                       "HOLDFAST_SCHEDULER_TIMEOUT or MS_TOPO_TIMEOUT): ",
+                                       why.what)};
+  {
+    const std::lock_guard lock(mutex);
+    out_of_reach = error;
+    changed.notify_all();
+  }
+  tell(trainer::OutOfReach{error.what});
+}
+
+void Worker::Control::beat() {
+  if (agent.gone()) agent.follow();
+  if (connection) connection->send(wire::Heartbeat{});
+  loop.after(kHeartbeat, [this] { beat(); });
+}
+
+void Worker::Control::step(const member::Event& event) {
+  for (auto& action : machine->step(event)) {
+    std::visit([&](auto& a) { do_it(a); }, action);
+  }
+}
+
+void Worker::Control::do_it(member::Send& a) {
+  if (connection) connection->send(a.message);
+}
+
+void Worker::Control::do_it(member::Place& a) {
+  const std::lock_guard lock(mutex);
+  place = Identity{.rank = a.rank, .world_size = a.world_size, .run_id = a.run_id};
+  rank = a.rank;
+  changed.notify_all();
+}
+
+void Worker::Control::do_it(member::Abort& a) {
+  // All ranks wait for the last one to stop: it shall not have to wait for a processor as well,
+  // which spares and new processes keep busy now.
+  if (training_thread != 0) (void)os::take_short_slice(training_thread);
+  tell(trainer::Stopped{a.generation});
+  // Last: nobody waits for the file.
+  trace.event("stop", {{"rank", rank.load()}, {"generation", a.generation}});
+}
+
+void Worker::Control::do_it(member::GiveUp& a) {
+  {
+    const std::lock_guard lock(mutex);
+    over = Error{Blame::kWorld, a.reason};
+    changed.notify_all();
+  }
+  tell(trainer::JobOver{a.success, a.reason});
+}
+
+// ---- Any thread ---------------------------------------------------------------------------------
+
+void Worker::Control::post(member::Event event) {
+  if (settings.role == config::Role::kNone) return;
+  loop.post([this, event = std::move(event)] { step(event); });
+}
+
+void Worker::Control::tell(const trainer::Event& event) {
+  trainer::Actions done;
+  {
+    const std::lock_guard lock(mutex);
+    events.push_back(event);
+    while (!events.empty()) {
+      auto actions = trainer.step(io::Loop::now(), events.front());
+      events.pop_front();
+      for (auto& action : actions) {
+        std::visit([&](auto& a) { carry_out(a); }, action);
+        done.push_back(std::move(action));
+      }
+    }
+    changed.notify_all();
+  }
+  for (const auto& action : done) std::visit([&](const auto& a) { trace_event(a); }, action);
+}
+
+// StopGroup is answered at once.
+void Worker::Control::carry_out(trainer::StopGroup& a) {
+  events.push_back(trainer::GroupStopped{abort_switch.stop(a.generation)});
+}
+
+// Outside of the lock: nobody waits for the file.
+void Worker::Control::trace_event(const trainer::SayParked& a) {
+  trace.event("parked", {{"rank", rank.load()},
+                         {"generation", a.generation},
+                         {"version", a.holding.version},
+                         {"waited_since_ns", a.called_at.count()}});
+}
+
+void Worker::Control::trace_event(const trainer::NoteResumed& a) {
+  trace.event("resume",
+              {{"rank", rank.load()}, {"generation", a.generation}, {"version", a.version}});
+}
+
+// ---- The training thread ------------------------------------------------------------------------
+
+template <class Ready>
+Result<bool> Worker::Control::wait(std::unique_lock<std::mutex>& lock, Duration limit,
+                                   Ready ready) {
+  const auto until = std::chrono::steady_clock::now() + limit;
+  changed.wait_until(lock, until, [&] { return ready() || over || out_of_reach; });
+  if (ready()) return true;
+  if (over) return *over;
+  if (out_of_reach) return *out_of_reach;
+  return false;
+}
+
+Result<Identity> Worker::Control::place_in_world() {
+  Identity identity;
+  if (settings.role == config::Role::kNone) {
+    auto directory = solo_folder().make(cat("solo-", ::getpid(), "-", settings.incarnation));
+    if (!directory) return directory.error();
+    identity.run_id = settings.incarnation;
+    rank = identity.rank;
+    identity.directory = *std::move(directory);
+    return identity;
+  }
+  {
+    std::unique_lock lock(mutex);
+    const auto placed = wait(lock, config::kNever, [&] { return place.has_value(); });
+    if (!placed) return placed.error();
+    identity = *place;
+  }
+  auto directory = os::runtime_directory(settings.job);
+  if (!directory) return directory.error();
+  identity.directory = *std::move(directory);
+  return identity;
+}
+
+Worker::Worker(std::unique_ptr<Control> control) : control_(std::move(control)) {}
+
+Worker::~Worker() {
+  // In a forked child the thread is not there, and the loop waits for its parent's events: to end
+  // it would end its parent's wait for what is posted.
+  if (control_->owner != ::getpid()) (void)control_.release();
+  control_.reset();
+  held_lifeline().reset();
+  solo_folder().remove();
+  taken = false;
+}
+
+Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) try {
+  HF_ASSERT(settings.role != config::Role::kScheduler);
+  if (taken) {
+    return Error{Blame::kUser,
+                 "this process takes part in a job already: initialise Holdfast once"};
+  }
+  if (settings.role == config::Role::kNone && settings.worker_num > 1) {
+    return Error{Blame::kUser,
+                 cat("MS_WORKER_NUM is ", settings.worker_num, ", but MS_ROLE is not set, so this ",
+                     "process would train alone: start it with msrun, or set MS_ROLE to MS_WORKER "
+                     "(one process more, to MS_SCHED), or unset MS_WORKER_NUM")};
+  }
+  if (settings.role == config::Role::kNone && settings.other_size > 1) {
+    return Error{
+        Blame::kUser,
+        cat("mpirun has started this process as one of ", settings.other_size, " (",
+            settings.other_launcher, "), each of which would train alone, as rank 0: start the ",
+            "program with `msrun --worker_num=", settings.other_size, "` in place of mpirun (with ",
+            "PyTorch: `holdfast run --nproc-per-node ", settings.other_size, "`)")};
+  }
+  if (settings.role == config::Role::kNone && settings.spare_fd >= 0) {
+    return Error{Blame::kUser,
+                 cat("HOLDFAST_SPARE_FD is ", settings.spare_fd, ", but MS_ROLE is ",
+                     "not set: only an agent (msrun) sets both, for its spares; ", "unset it")};
+  }
+  auto control = std::make_unique<Control>(settings);
+  auto lifeline = LifelineHolder::start(settings);
+  if (!lifeline) return lifeline.error();
+  held_lifeline() = *std::move(lifeline);
+  auto trace = open_trace(settings, "worker");
+  if (!trace) return trace.error();
+  control->trace = *std::move(trace);
+  control->trace.event("start", {{"role", settings.spare_fd >= 0 ? "spare" : "worker"},
+                                 {"node", settings.spare_fd >= 0 ? "" : settings.node_id}});
+  if (settings.role != config::Role::kNone && settings.spare_fd < 0) control->begin();
+  taken = true;
+  return std::unique_ptr<Worker>(new Worker(std::move(control)));
+} catch (const std::system_error& error) {  // A thread or a descriptor that can not be had.
+  return os::no_task("this process can not take part in a job", error.code().value());
+}
+
+Result<Identity> Worker::identity() try {
+  Control& c = *control_;
+  c.training_thread = ::gettid();
+  if (waits_spare()) {
+    c.trace.event("waiting");
+    auto promotion = wait_for_promotion(c.settings.spare_fd);
+    if (!promotion) return promotion.error();
+    if (!*promotion) std::exit(0);
+    ::close(c.settings.spare_fd);
+    c.settings.node_id = (*promotion)->node_id;
+    c.settings.attempt = (*promotion)->attempt;
+    c.promoted = true;
+    c.trace.event("promoted", {{"node", c.settings.node_id}});
+    if (held_lifeline()) {
+      held_lifeline()->take_short_slice();
+      c.lifeline_holder = held_lifeline()->thread_id();
+    }
+    c.hurried = true;
+    c.begin();
+  }
+  if (c.known) return *c.known;
+  auto identity = c.place_in_world();
+  if (identity && !solo() && identity->world_size != settings().worker_num) {
+    return fail(cat("MS_WORKER_NUM is ", settings().worker_num, " for node '", settings().node_id,
+                    "', but the job has ", identity->world_size,
+                    " workers by that of its scheduler: give all processes of a job the same"));
+  }
+  if (identity) c.known = *identity;
+  return identity;
+} catch (const std::system_error& error) {  // As in start(); of a spare that is given its place.
+  return os::no_task("this process can not take part in a job", error.code().value());
+}
+
+bool Worker::solo() const {
+  return control_->settings.role == config::Role::kNone;
+}
+Rank Worker::bound_rank() const {
+  return control_->bound_rank;
+}
+void Worker::note_step(Version version) const {
+  tell_lifeline(version);
+}
+bool Worker::waits_spare() const {
+  return !solo() && control_->settings.spare_fd >= 0 && !control_->promoted;
+}
+const config::Settings& Worker::settings() const {
+  return control_->settings;
+}
+const io::Trace& Worker::trace() const {
+  return control_->trace;
+}
+
+void Worker::tell(const trainer::Event& event) {
+  control_->tell(event);
+}
+
+trainer::Work Worker::next_work() {
+  Control& c = *control_;
+  std::unique_lock lock(c.mutex);
+  for (;;) {
+    if (!c.work.empty()) {
+      trainer::Work work = std::move(c.work.front());
+      c.work.pop_front();
+      return work;
+    }
+    const auto deadline = c.trainer.deadline();
+    const Instant left = deadline ? *deadline - io::Loop::now() : Instant(config::kNever);
+    if (left > Duration{}) {
+      c.changed.wait_until(lock, std::chrono::steady_clock::now() + left);
+      continue;
+    }
+    lock.unlock();
+    c.tell(trainer::TimePassed{});
+    lock.lock();
+  }
+}
+
+Generation Worker::generation() const {
+  const std::lock_guard lock(control_->mutex);
+  return control_->trainer.generation();
+}
+
+AbortSwitch& Worker::abort_switch() const {
+  return control_->abort_switch;
+}
+
+Status Worker::pause(Duration limit) {
+  Control& c = *control_;
+  std::unique_lock lock(c.mutex);
+  const auto waited = c.wait(lock, limit, [] { return false; });
+  return waited ? Status{} : Status{waited.error()};
+}
+
+Status Worker::wait_for_abort(Generation generation, Duration limit) {
+  Control& c = *control_;
+  std::unique_lock lock(c.mutex);
+  const auto said = c.wait(lock, limit, [&] { return c.trainer.aborted() >= generation; });
+  if (!said) return said.error();
+  if (*said) return {};
+  return Error{Blame::kWorld, "the collectives were ended, but the scheduler told of no fault"};
+}
+
+Status Worker::end() {
+  if (solo() || waits_spare()) return {};
+  tell(trainer::EndCalled{});
+  const trainer::Work work = next_work();
+  const auto& result = std::get<trainer::Return>(work);  // There is nothing else to do.
+  switch (result.what) {
+    case trainer::Return::What::kEnded:
+      let_go_of_lifeline();
+      return {};
+    case trainer::Return::What::kEndUnconfirmed:
+      std::fprintf(stderr,
+                   "holdfast: the scheduler has not confirmed the end of this training; the "
+                   "process ends all the same\n");
+      return {};
+    default:
+      return error_of(result, kNoRank);
+  }
+}
+
+Error Worker::fail(std::string reason) {
+  Control& c = *control_;
+  c.post(member::TrainingFailed{reason});
+  if (!solo()) {
+    std::unique_lock lock(c.mutex);
+    c.changed.wait_for(lock, kFailLimit, [&] { return c.over || c.out_of_reach; });
+  }
+  return Error{Blame::kWorld, std::move(reason)};
+}
+
+}  // namespace holdfast::runtime

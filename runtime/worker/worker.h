@@ -1,0 +1,87 @@
+// Worker: a trainer's link to its job. A thread of its own, the control thread, talks to the
+// scheduler. It carries out what the member machine says; the trainer machine stands between it and
+// the training thread, which never waits for it in a healthy step.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "config/settings.h"
+#include "core/trainer/machine.h"
+#include "io/trace.h"
+#include "runtime/worker/abort_switch.h"
+
+namespace holdfast::runtime {
+
+// This process's place in the job.
+struct Identity {
+  Rank rank = 0;
+  std::int32_t world_size = 1;
+  std::uint64_t run_id = 0;
+  std::string directory;  // On tmpfs, the same for all ranks of a host: arenas and segments.
+};
+
+// One per process. Threads: everything is called by the training thread, unless said otherwise.
+// An Error is final: the job is over, or this process has no place in it.
+class Worker {
+ public:
+  // Does: holds the lifeline, and begins to connect and register (a spare does not: see
+  // identity()). Call it in the main thread. Without MS_ROLE the process is a world of its own:
+  // there is no scheduler, and its directory is removed at exit. Returns at once; a scheduler that
+  // does not answer is reported by whoever first waits for it.
+  [[nodiscard]] static Result<std::unique_ptr<Worker>> start(const config::Settings& settings);
+  ~Worker();  // Hangs up and lets go of the lifeline. So does exit().
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  // Waits until the ranks are given. A spare waits here for its place first, and only then
+  // registers; it exits quietly with code 0 if the job ends without needing it. Later calls return
+  // the same at once. Errors: no scheduler within HOLDFAST_SCHEDULER_TIMEOUT; refused, and why.
+  [[nodiscard]] Result<Identity> identity();
+
+  [[nodiscard]] bool solo() const;  // A world of its own, without a scheduler.
+  // The rank of a spare that was started for one, known from its start; kNoRank: of any other.
+  [[nodiscard]] Rank bound_rank() const;
+  void note_step(Version version) const;   // It is made: the agent is to know so after our end.
+  [[nodiscard]] bool waits_spare() const;  // identity() would wait for a place to become free.
+  [[nodiscard]] const config::Settings& settings() const;
+  [[nodiscard]] const io::Trace& trace() const;
+
+  // ---- For Session ------------------------------------------------------------------------------
+
+  // Brings an event to the trainer machine. Any thread.
+  void tell(const trainer::Event& event);
+  // Waits for what the machine wants next of the training thread. Every program call that was told
+  // ends with trainer::Return.
+  [[nodiscard]] trainer::Work next_work();
+  [[nodiscard]] Generation generation() const;  // The newest that the machine said to train in.
+  // Carries out what the machine says of groups. Any thread.
+  [[nodiscard]] AbortSwitch& abort_switch() const;
+
+  // Waits for `limit`. Errors: the job is over (why); the scheduler has been gone for longer than
+  // HOLDFAST_SCHEDULER_TIMEOUT.
+  [[nodiscard]] Status pause(Duration limit);
+  // Waits until the collectives of `generation` or of a later one were ended. Errors: those of
+  // pause(); `limit` has passed.
+  [[nodiscard]] Status wait_for_abort(Generation generation, Duration limit);
+
+  // Tells the scheduler that this rank's training has ended in good order (where Session::join()
+  // never came back: without training), and waits until that is on record, at most for
+  // settings().scheduler_timeout; then it warns.
+  // Nothing to do for a world of its own and for a spare without a place.
+  [[nodiscard]] Status end();
+
+  // Tells the scheduler that the job can not go on and waits until that is on record (5 s at most).
+  // Returns the error that the caller shall give: `reason`, or why the job was over already.
+  [[nodiscard]] Error fail(std::string reason);
+
+ private:
+  struct Control;
+  explicit Worker(std::unique_ptr<Control> control);
+  std::unique_ptr<Control> control_;
+};
+
+}  // namespace holdfast::runtime
