@@ -137,6 +137,7 @@ Agent::Agent(const AgentOptions& options, const Launch& launch, std::function<vo
                 {.argv = launch.argv,
                  .environment = launch.environment,
                  .job_directory = launch.job_directory,
+                 .launcher = options.launcher,
                  .mark = mark(options),
                  .logs = &logs_},
                 [this](agent::Died died) {

@@ -2,16 +2,19 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/ids.h"
+#include "runtime/agent/launcher.h"
 
 namespace holdfast::runtime {
 
 struct AgentOptions {
-  std::vector<std::string> program;      // With its arguments; a .py file is run by python3.
+  std::vector<std::string> program;                                         // With its arguments.
+  std::shared_ptr<const Launcher> launcher = std::make_shared<Launcher>();  // Starts it.
   std::vector<std::string> environment;  // Of msrun itself, as NAME=value.
   std::int32_t worker_num = 1;           // Of the whole job.
   std::int32_t local_worker_num = 1;     // Of this host.

@@ -18,7 +18,6 @@
 #include "os/lifeline.h"
 #include "os/slice.h"
 #include "runtime/agent/idle.h"
-#include "runtime/agent/last_exception.h"
 #include "runtime/jobs/agent_watch.h"
 
 namespace holdfast::runtime {
@@ -42,14 +41,6 @@ pid_t trainer_of(const std::string& lifeline, pid_t group) {
   return holder > 0 && ::getpgid(holder) == group ? holder : 0;
 }
 
-// Tells a Python process which of its outputs is the log (holdfast/_output.py). It names the file
-// itself, since another file may get the log's name later. Empty: there is no log.
-std::string identity_of(const std::string& log) {
-  struct stat about {};
-  if (::stat(log.c_str(), &about) != 0) return {};
-  return cat(about.st_dev, ':', about.st_ino);
-}
-
 std::uint64_t size_of(const std::string& log) {
   struct stat about {};
   return ::stat(log.c_str(), &about) == 0 ? static_cast<std::uint64_t>(about.st_size) : 0;
@@ -66,7 +57,6 @@ Children::Children(io::Loop& loop, ChildrenOptions options,
     : loop_(loop),
       options_(std::move(options)),
       on_died_(std::move(on_died)),
-      stand_ins_(options_.argv.front().ends_with("/nursling")),
       idle_spares_(may_undo_idle()) {}
 
 Children::~Children() {
@@ -105,8 +95,7 @@ Status Children::spawn(const agent::Spawn& what) {
   environment.push_back(cat("HOLDFAST_ATTEMPT=", what.attempt));
   environment.push_back(cat("HOLDFAST_LIFELINE=", running.lifeline));
   environment.push_back(cat("HOLDFAST_AGENT=", AgentWatch::words_for_this_process()));
-  environment.push_back(cat("HOLDFAST_PYTHON_LOG=", identity_of(options.output)));
-  environment.push_back(cat("HOLDFAST_PYTHON_PREDECESSOR=", what.predecessor));
+  options_.launcher->tell(environment, {options.output, what.predecessor});
   if (what.role != agent::Role::kScheduler && !what.node_id.empty()) {
     environment.push_back(cat("MS_NODE_ID=", what.node_id));
   }
@@ -155,7 +144,7 @@ void Children::watch(agent::Process process) {
     // others can stop meanwhile, and a successor sees to it that they are gone (P23). Any wrapper
     // but a stand-in may go on with something else; so its end is waited for.
     const pid_t trainer = trainer_of(path, pid);
-    const bool doomed = trainer != 0 && (trainer == pid || stand_ins_);
+    const bool doomed = trainer != 0 && (trainer == pid || options_.launcher->stands_in());
     if (died && (doomed || wait_until_exiting(pid, watcher->cancel))) {
       loop_.post([this, process, when] { lifeline_ended(process, when); });
       if (doomed && idle_spares_) make_dead_give_way(trainer, watcher->cancel);
@@ -184,7 +173,7 @@ void Children::lifeline_ended(agent::Process process, Instant when) {
   // (exec). It is not reaped yet, so the number is still its own. A stand-in is left to tell how
   // its process ended; exited() does the same a moment later.
   const pid_t group = found->second.child.pid;
-  if (!stand_ins_) {
+  if (!options_.launcher->stands_in()) {
     (void)os::signal_group(group, SIGKILL);
   } else if (const pid_t trainer = trainer_of(found->second.lifeline, group); trainer != 0) {
     ::kill(trainer, SIGKILL);
@@ -211,7 +200,7 @@ void Children::exited(agent::Process process, const os::Exit& exit) {
                    .detected_ns = static_cast<std::uint64_t>(when.count()),
                    .version = os::lifeline_version(found->second.lifeline)};
   if (exit.signal == 0 && exit.code != 0) {
-    died.error = last_exception(os::end_of(found->second.log, found->second.log_begin));
+    died.error = options_.launcher->reason(os::end_of(found->second.log, found->second.log_begin));
   }
   ::unlink(found->second.lifeline.c_str());
   running_.erase(found);

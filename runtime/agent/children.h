@@ -25,6 +25,7 @@
 #include "os/fd.h"
 #include "os/process.h"
 #include "os/spawn.h"
+#include "runtime/agent/launcher.h"
 #include "runtime/agent/log_folder.h"
 
 namespace holdfast::runtime {
@@ -33,7 +34,8 @@ struct ChildrenOptions {
   std::vector<std::string> argv;         // argv[0] is the program's path.
   std::vector<std::string> environment;  // What all have in common.
   std::string job_directory;             // For lifelines; there.
-  std::string mark;                      // In the names of spares' logs: spare_<mark><n>.log.
+  std::shared_ptr<const Launcher> launcher = std::make_shared<Launcher>();  // Made argv.
+  std::string mark;  // In the names of spares' logs: spare_<mark><n>.log.
   LogFolder* logs = nullptr;
 };
 
@@ -87,7 +89,6 @@ class Children {
   io::Loop& loop_;
   ChildrenOptions options_;
   std::function<void(agent::Died)> on_died_;
-  bool stand_ins_ = false;  // Each child stands for one that the nursery forked (apps/nursling.cc).
   bool idle_spares_ = false;
   std::uint64_t spares_ = 0;
   std::map<agent::Process, Running> running_;

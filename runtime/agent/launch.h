@@ -13,7 +13,7 @@
 namespace holdfast::runtime {
 
 struct Launch {
-  std::vector<std::string> argv;         // argv[0]: the path of the program, or of python3.
+  std::vector<std::string> argv;         // argv[0]: the path of the program.
   std::vector<std::string> environment;  // What all processes of the job have in common.
   config::Settings settings;             // As those processes will read them.
   std::string log_directory;             // Absolute; there.

@@ -1,8 +1,8 @@
-#include "runtime/agent/last_exception.h"
+#include "apps/python/last_exception.h"
 
 #include <gtest/gtest.h>
 
-namespace holdfast::runtime {
+namespace holdfast::apps {
 namespace {
 
 TEST(LastException, IsTheOneThatTheTracebackNames) {
@@ -59,4 +59,4 @@ TEST(LastException, IsNoneWhereItTellsOfAnotherProcess) {
 }
 
 }  // namespace
-}  // namespace holdfast::runtime
+}  // namespace holdfast::apps

@@ -1,11 +1,11 @@
-#include "runtime/agent/last_exception.h"
+#include "apps/python/last_exception.h"
 
 #include <algorithm>
 #include <array>
 #include <cctype>
 #include <vector>
 
-namespace holdfast::runtime {
+namespace holdfast::apps {
 namespace {
 
 constexpr std::size_t kLongest = 300;
@@ -74,4 +74,4 @@ std::string last_exception(std::string_view words) {
   return of_others ? std::string() : text;
 }
 
-}  // namespace holdfast::runtime
+}  // namespace holdfast::apps
