@@ -89,7 +89,8 @@ hf_status hf_early_group_open(hf_worker* worker, const int32_t* ranks, uint64_t 
     auto early = capi::Early::begin(*identity, worker->worker->settings().topo_timeout);
     if (!early) return report(early.error());
     worker->early = *std::move(early);
-    worker->worker->on_abort([era = worker->early->era()](Generation) { era->abort(1); });
+    worker->worker->abort_switch().on_stop(
+        [era = worker->early->era()](Generation) { era->abort(1); });
   }
   return report(
       capi::make_group(worker->early->era(), *identity, ranks, count, name, "early-", group));

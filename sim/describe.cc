@@ -4,26 +4,13 @@
 #include "sim/world.h"
 
 namespace holdfast::sim {
-namespace {
 
-// What the training thread does next, by World::Stage.
-constexpr const char* kWhat[] = {"spare",
-                                 "unplaced",
-                                 "opens its arena",
-                                 "parked",
-                                 "mends",
-                                 "mends the rest",
-                                 "goes",
-                                 "joins",
-                                 "gives its gradients",
-                                 "has all gradients and stages",
-                                 "arrives at the commit",
-                                 "begins the update",
-                                 "ends the update",
-                                 "ended",
-                                 "failed"};
-
-}  // namespace
+// What the training thread does next.
+std::string World::what_is_next(const Worker& worker) {
+  if (worker.program == Program::kOpening) return "opens its arena";
+  if (worker.work.empty()) return "has waited for too long";
+  return cat(worker.half ? "ends to " : "", to_words(worker.work.front()));
+}
 
 std::string World::describe(const Transition& t) const {
   const auto worker = [&](Index i) {
@@ -56,9 +43,10 @@ std::string World::describe(const Transition& t) const {
       return cat(worker(t.index), " connects");
     case Kind::kAgentConnect:
       return "the agent connects";
-    case Kind::kTrain: {
-      return cat(worker(t.index), " ", kWhat[static_cast<std::size_t>(workers_[t.index].stage)]);
-    }
+    case Kind::kTrain:
+      return cat(worker(t.index), " ", what_is_next(workers_[t.index]));
+    case Kind::kSumsIdle:
+      return cat(worker(t.index), " has no sum under way any more");
     case Kind::kExit:
       return cat(worker(t.index), " exits with code ", *workers_[t.index].leaving);
     case Kind::kSignal:

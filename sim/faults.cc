@@ -29,16 +29,21 @@ void World::list_faults() {
   for (Index i = 0; i < workers_.size(); ++i) {
     const Worker& worker = workers_[i];
     if (!worker.alive) continue;
-    const bool placed = worker.stage != Stage::kSpare;
+    const bool placed = worker.program != Program::kSpare;
     add(true, Fault::kKill, i);
     add(worker.paused_until <= now_, Fault::kPause, i);
     add(worker.paused_until <= now_, Fault::kStop, i);
     const bool owns = worker.rank != kNoRank && arena(worker).owner == worker.process;
-    add(owns && worker.stage != Stage::kEnded, Fault::kWipe, i);
+    const bool ended = worker.program == Program::kEnded ||
+                       (worker.trainer && worker.trainer->state() == trainer::State::kEnding);
+    add(owns && !ended, Fault::kWipe, i);
     add(placed && !setup_.agent, Fault::kDouble, i);
-    const bool trains = worker.stage >= Stage::kStepping && worker.stage <= Stage::kArrived;
+    // In the program's own code, in a step.
+    const bool trains = worker.program == Program::kTraining && !worker.work.empty() &&
+                        std::holds_alternative<trainer::Return>(worker.work.front()) &&
+                        worker.trainer->state() == trainer::State::kStepping;
     add(trains, Fault::kUserError, i);
-    add(placed && worker.stage != Stage::kEnded && !worker.leaving, Fault::kEarlyExit, i);
+    add(placed && !ended && !worker.leaving, Fault::kEarlyExit, i);
   }
   add(true, Fault::kKillAll, 0);
   if (scheduler_.machine) {
@@ -137,8 +142,7 @@ void World::strike(const Mishap& mishap) {
       return;
     case Fault::kUserError:
       told(cat("the training of ", workers_[i].node_id, " fails"));
-      workers_[i].stage = Stage::kFailed;
-      return tell_member(i, member::TrainingFailed{"the user's error"});
+      return fail_training(i, "the user's error");
     case Fault::kEarlyExit:
       told(cat("process ", workers_[i].process, " exits with code 0"));
       return die(i, 0, false, false);

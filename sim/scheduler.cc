@@ -61,6 +61,12 @@ void World::tell_controller(const controller::Event& event) {
   scheduler_.deadline = scheduler_.machine->deadline();
 }
 
+void World::store_done() {
+  durable_ = std::move(scheduler_.stores.front());
+  scheduler_.stores.pop_front();
+  tell_controller(controller::Stored{});
+}
+
 // What of the record and the phase a message may change.
 std::uint64_t World::record_print() const {
   const auto& record = scheduler_.machine->record();

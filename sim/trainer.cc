@@ -1,15 +1,30 @@
-// The training thread of a worker: opens its arena, mends it, joins the group, makes the steps.
+// The training thread of a worker: does what its trainer machine says, and plays the program.
 #include <algorithm>
 
 #include "base/text.h"
+#include "sim/words.h"
 #include "sim/world.h"
 
 namespace holdfast::sim {
 namespace {
 
+// Longer than any run: an end that is never confirmed is found.
+constexpr Duration kConfirmationTimeout = std::chrono::hours(1);
 constexpr std::uint64_t kGarbage = 0xbad;  // Gradients that peers have half written.
 
+template <class Kind>
+bool is(const trainer::Work& work) {
+  return std::holds_alternative<Kind>(work);
+}
+
 }  // namespace
+
+trainer::Options World::trainer_options() {
+  return {.replacement_timeout = kReplacementTimeout,
+          .forming_patience = kReplacementTimeout,
+          .scheduler_timeout = kConfirmationTimeout,
+          .progress_interval = Duration{}};
+}
 
 bool World::owner_lives(const Arena& arena, const Worker& opener) const {
   return std::any_of(workers_.begin(), workers_.end(), [&](const Worker& w) {
@@ -18,70 +33,47 @@ bool World::owner_lives(const Arena& arena, const Worker& opener) const {
 }
 
 bool World::complete(const Worker& worker) const {
-  const auto found = groups_.find(worker.generation);
+  const auto found = groups_.find(worker.joined);
   if (found == groups_.end()) return false;
   const auto& operations = found->second.operations;
   return worker.operation < operations.size() &&
          operations[worker.operation].arrivals == setup_.ranks;
 }
 
+bool World::has_formed(const Worker& worker) const {
+  return groups_.at(worker.joined).joined + 1 == std::uint32_t{1} << setup_.ranks;
+}
+
 bool World::can_train(const Worker& worker) const {
-  switch (worker.stage) {
-    case Stage::kOpening:
-      return !owner_lives(arenas_[static_cast<std::size_t>(worker.rank)], worker);
-    case Stage::kMending:
-    case Stage::kMidMending:
-    case Stage::kGoing:
-    case Stage::kStepping:
-    case Stage::kStaged:
-    case Stage::kUpdating:
-      return true;
-    case Stage::kJoining: {
-      const Group& joined = groups_.at(worker.generation);
-      return joined.aborted || joined.joined + 1 == std::uint32_t{1} << setup_.ranks;
-    }
-    case Stage::kReducing:
-    case Stage::kArrived:
-      return complete(worker) || groups_.at(worker.generation).aborted;
-    default:
-      return false;
+  if (worker.program == Program::kOpening) {
+    return !owner_lives(arenas_[static_cast<std::size_t>(worker.rank)], worker);
   }
+  if (worker.program != Program::kTraining) return false;
+  if (worker.work.empty()) {
+    const auto deadline = worker.trainer->deadline();
+    return deadline && *deadline <= now_;
+  }
+  const auto& work = worker.work.front();
+  if (is<trainer::LeaveGroup>(work)) return !worker.sums_busy;
+  const bool waits = is<trainer::AwaitSums>(work) ||
+                     (worker.half && (is<trainer::Arrive>(work) || is<trainer::JoinGroup>(work)));
+  if (!waits) return true;
+  if (groups_.at(worker.joined).aborted) return !worker.sums_busy;
+  return is<trainer::JoinGroup>(work) ? has_formed(worker) : complete(worker);
 }
 
 void World::train(Index index) {
   Worker& worker = workers_[index];
-  switch (worker.stage) {
-    case Stage::kOpening:
-      return open(index);
-    case Stage::kMending:
-      return mend(index);
-    case Stage::kMidMending:
-      return mend_rest(index);
-    case Stage::kGoing:
-      return go(index);
-    case Stage::kJoining:
-      if (group(worker).aborted) return park(index);
-      worker.stage = Stage::kStepping;
-      return;
-    case Stage::kStepping:
-      return arrive(index, Stage::kReducing);
-    case Stage::kStaged:
-      return arrive(index, Stage::kArrived);
-    case Stage::kReducing:
-    case Stage::kArrived:
-      return pass(index);
-    case Stage::kUpdating:
-      finish_update(arena(worker));
-      worker.stage = Stage::kStepping;
-      tell_member(index, member::Committed{arena(worker).version, 0});
-      if (arena(worker).version == setup_.steps) {
-        worker.stage = Stage::kEnded;
-        tell_member(index, member::TrainingEnded{setup_.steps});
-      }
-      return;
-    default:
-      return;
+  if (worker.program == Program::kOpening) return open(index);
+  if (worker.work.empty()) return tell_trainer(index, trainer::TimePassed{});
+  const trainer::Work work = worker.work.front();
+  if (!worker.half && std::visit([&](const auto& w) { return begin(index, w); }, work)) {
+    worker.half = true;
+    return;
   }
+  worker.half = false;
+  worker.work.pop_front();
+  std::visit([&](const auto& w) { end(index, w); }, work);
 }
 
 void World::open(Index index) {
@@ -89,124 +81,236 @@ void World::open(Index index) {
   Arena& own = arena(worker);
   own.owner = worker.process;
   if (own.updating) finish_update(own);
-  worker.stage = Stage::kParked;
-  tell_member(index, member::Parked{{own.version, own.staged}});
+  worker.program = Program::kTraining;
+  tell_trainer(index, trainer::JoinCalled{{own.version, own.staged}});
 }
 
-void World::mend(Index index) {
+// ---- The trainer machine ------------------------------------------------------------------------
+
+void World::carry_out(Index index, const trainer::Action& action) {
+  Worker& worker = workers_[index];
+  if (log_) tell(cat("    ", worker.node_id, "'s trainer: ", to_words(action)));
+  fold(action.index());
+  if (const auto* given = std::get_if<trainer::Do>(&action)) {
+    worker.work.push_back(given->work);
+  } else if (const auto* parked = std::get_if<trainer::SayParked>(&action)) {
+    tell_member(index, member::Parked{parked->holding});
+  } else if (const auto* repaired = std::get_if<trainer::SayRepaired>(&action)) {
+    tell_member(index, member::RepairDone{repaired->holding});
+  } else if (const auto* committed = std::get_if<trainer::SayCommitted>(&action)) {
+    tell_member(index, member::Committed{committed->version, committed->loss});
+  } else if (const auto* ended = std::get_if<trainer::SayEnded>(&action)) {
+    tell_member(index, member::TrainingEnded{ended->version});
+  } else if (std::holds_alternative<trainer::ArmGroup>(action)) {
+    worker.stop_requested = false;
+  } else if (std::holds_alternative<trainer::StopGroup>(action)) {
+    stop_group(index);
+  } else if (const auto* resumed = std::get_if<trainer::NoteResumed>(&action)) {
+    checkers_.went(worker.rank, resumed->generation, resumed->version, arenas_);
+  }
+}
+
+void World::stop_group(Index index) {
+  Worker& worker = workers_[index];
+  worker.stop_requested = true;
+  if (worker.joined != 0) groups_[worker.joined].aborted = true;
+  const bool sums =
+      !worker.work.empty() && is<trainer::AwaitSums>(worker.work.front()) && !complete(worker);
+  if (sums && !worker.sums_busy) worker.sums_busy = choices_.pick(2) == 1;
+  tell_trainer(index, trainer::GroupStopped{!worker.sums_busy});
+}
+
+void World::sums_end(Index index) {
+  workers_[index].sums_busy = false;
+  tell_trainer(index, trainer::SumsIdle{});
+}
+
+// ---- First halves: between them and the second anything may happen ------------------------------
+
+bool World::begin(Index index, const trainer::Repair& work) {
   Worker& worker = workers_[index];
   Arena& own = arena(worker);
   checkers_.wrote(own, worker.process);
-  worker.stage = Stage::kMidMending;
-  switch (worker.repair.kind) {
+  switch (work.repair.kind) {
     case wire::RepairKind::kBegin:
       if (own.version != kNoVersion) {
         checkers_.violate("S3: an arena that holds a version is to begin at version 0");
       }
-      return;
+      return true;
     case wire::RepairKind::kFinish:
-      if (own.version == worker.repair.version) return mended(index);
-      if (own.version + 1 != worker.repair.version || own.staged != worker.repair.version) {
+      if (own.version == work.repair.version) return false;
+      if (own.version + 1 != work.repair.version || own.staged != work.repair.version) {
         checkers_.violate("S7: a rank is to finish a step that it has not staged");
       }
       own.updating = true;
-      return;
+      return true;
     case wire::RepairKind::kReceive:
       own.version = own.staged = kNoVersion;  // Half a copy is nothing.
       own.content = kGarbage;
-      return;
+      return true;
   }
+  return false;
 }
 
-void World::mend_rest(Index index) {
+bool World::begin(Index index, const trainer::JoinGroup& work) {
+  Worker& worker = workers_[index];
+  worker.operation = 0;
+  if (worker.stop_requested || groups_[work.generation].aborted) return false;
+  worker.joined = work.generation;
+  groups_[work.generation].joined |= std::uint32_t{1} << worker.rank;
+  return true;
+}
+
+bool World::begin(Index index, const trainer::Arrive&) {
+  return arrive(workers_[index]);
+}
+
+bool World::begin(Index index, const trainer::Update&) {
   Worker& worker = workers_[index];
   Arena& own = arena(worker);
   checkers_.wrote(own, worker.process);
-  if (worker.repair.kind == wire::RepairKind::kFinish) {
-    finish_update(own);
-  } else if (worker.repair.kind == wire::RepairKind::kBegin) {
-    own.version = own.staged = 0;
-    own.content = kInitialContent;
-  } else {
-    const Arena& source = arenas_[static_cast<std::size_t>(worker.repair.source)];
-    if (source.version == kNoVersion && (struck_ & bit(Fault::kWipe)) != 0) {
-      source_lost_ = true;
-      worker.stage = Stage::kFailed;
-      return tell_member(index, member::TrainingFailed{"the source's arena is lost"});
-    }
-    checkers_.copies(source, worker.repair.version);
-    own.version = own.staged = source.version;
-    own.content = source.content;
-  }
-  mended(index);
+  own.updating = true;
+  return true;
 }
 
-void World::mended(Index index) {
-  Worker& worker = workers_[index];
-  worker.stage = Stage::kParked;
-  tell_member(index, member::RepairDone{{arena(worker).version, arena(worker).staged}});
-}
-
-// The group forms when a rank has a step to make.
-void World::go(Index index) {
-  Worker& worker = workers_[index];
-  Arena& own = arena(worker);
-  if (own.staged != own.version) {
-    checkers_.wrote(own, worker.process);
-    own.staged = own.version;  // The step is void.
-  }
-  if (worker.version == setup_.steps) {
-    worker.stage = Stage::kEnded;
-    return tell_member(index, member::TrainingEnded{setup_.steps});
-  }
-  if (worker.cancelled >= worker.generation || group(worker).aborted) return park(index);
-  group(worker).joined |= std::uint32_t{1} << worker.rank;
-  worker.stage = Stage::kJoining;
-}
-
-void World::park(Index index) {
-  Worker& worker = workers_[index];
+// Counts it at the group's next operation; false: the group has ended.
+bool World::arrive(Worker& worker) {
   const Arena& own = arena(worker);
-  worker.stage = Stage::kParked;
-  tell_member(index, member::Parked{{own.version, own.staged}});
-}
-
-void World::arrive(Index index, Stage then) {
-  Worker& worker = workers_[index];
-  Arena& own = arena(worker);
-  Group& joined = group(worker);
-  if (joined.aborted) return park(index);
-  if (joined.operations.size() <= worker.operation) joined.operations.resize(worker.operation + 1);
-  auto& operation = joined.operations[worker.operation];
+  Group& group = groups_[worker.joined];
+  if (group.aborted) return false;
+  if (group.operations.size() <= worker.operation) group.operations.resize(worker.operation + 1);
+  auto& operation = group.operations[worker.operation];
   if (operation.arrivals > 0 && operation.step != own.version + 1) {
     checkers_.violate("S2: ranks of one generation are in different steps");
   }
   operation.step = own.version + 1;
-  if (then == Stage::kReducing) {
-    operation.sum += contribution(own.content, worker.rank, own.version + 1);
-    checkers_.wrote(own, worker.process);
-    own.gradient = kGarbage;
-  }
-  worker.stage = then;
-  if (++operation.arrivals == setup_.ranks) checkers_.gathered(worker.generation);
+  if (++operation.arrivals == setup_.ranks) checkers_.gathered(worker.joined);
+  return true;
 }
 
-// Waits at an operation that is complete, or never will be. Where the machine has said Abort before
-// the training thread got to run, its control thread has said Parked for it, complete or not.
-void World::pass(Index index) {
+// ---- Second halves ------------------------------------------------------------------------------
+
+void World::end(Index index, const trainer::Repair& work) {
   Worker& worker = workers_[index];
   Arena& own = arena(worker);
-  if (worker.cancelled >= worker.generation || !complete(worker)) return park(index);
   checkers_.wrote(own, worker.process);
-  if (worker.stage == Stage::kReducing) {
-    own.gradient = group(worker).operations[worker.operation].sum;
-    own.staged = own.version + 1;
-    worker.stage = Stage::kStaged;
+  std::string error;
+  if (work.repair.kind == wire::RepairKind::kFinish) {
+    if (own.updating) finish_update(own);
+  } else if (work.repair.kind == wire::RepairKind::kBegin) {
+    own.version = own.staged = 0;
+    own.content = kInitialContent;
   } else {
-    own.updating = true;
-    worker.stage = Stage::kUpdating;
+    const Arena& source = arenas_[static_cast<std::size_t>(work.repair.source)];
+    if (source.version == kNoVersion && (struck_ & bit(Fault::kWipe)) != 0) {
+      source_lost_ = true;
+      error = "the source's arena is lost";
+    } else {
+      checkers_.copies(source, work.repair.version);
+      own.version = own.staged = source.version;
+      own.content = source.content;
+    }
   }
+  tell_trainer(index, trainer::Repaired{{own.version, own.staged}, error});
+}
+
+void World::end(Index index, const trainer::Unstage&) {
+  Worker& worker = workers_[index];
+  Arena& own = arena(worker);
+  checkers_.wrote(own, worker.process);
+  own.staged = own.version;  // The step is void.
+}
+
+void World::end(Index index, const trainer::JoinGroup& work) {
+  Worker& worker = workers_[index];
+  const bool formed = worker.joined == work.generation && has_formed(worker);
+  if (!formed) return tell_trainer(index, trainer::NotFormed{false, "the group has ended"});
+  tell_trainer(index, trainer::Formed{groups_[worker.joined].aborted});
+}
+
+void World::end(Index index, const trainer::LeaveGroup&) {
+  Worker& worker = workers_[index];
+  if (worker.joined != 0) groups_[worker.joined].aborted = true;
+  worker.joined = 0;
+  tell_trainer(index, trainer::LeftGroup{});
+}
+
+void World::end(Index index, const trainer::AwaitSums&) {
+  Worker& worker = workers_[index];
+  if (!complete(worker)) return tell_trainer(index, trainer::SumsDone{trainer::Outcome::kStopped});
+  Arena& own = arena(worker);
+  checkers_.wrote(own, worker.process);
+  own.gradient = groups_[worker.joined].operations[worker.operation].sum;
   ++worker.operation;
+  tell_trainer(index, trainer::SumsDone{trainer::Outcome::kDone});
+}
+
+void World::end(Index index, const trainer::Stage& work) {
+  Arena& own = arena(workers_[index]);
+  checkers_.wrote(own, workers_[index].process);
+  own.staged = work.version;
+  tell_trainer(index, trainer::Staged{});
+}
+
+void World::end(Index index, const trainer::Arrive&) {
+  Worker& worker = workers_[index];
+  const bool done = complete(worker);
+  if (done) ++worker.operation;
+  tell_trainer(index,
+               trainer::Arrived{done ? trainer::Outcome::kDone : trainer::Outcome::kStopped});
+}
+
+void World::end(Index index, const trainer::Update&) {
+  finish_update(arena(workers_[index]));
+  tell_trainer(index, trainer::Updated{});
+}
+
+// ---- The program --------------------------------------------------------------------------------
+
+void World::end(Index index, const trainer::Return& result) {
+  using What = trainer::Return::What;
+  Worker& worker = workers_[index];
+  Arena& own = arena(worker);
+  switch (result.what) {
+    case What::kJoined:
+    case What::kCommitted:
+    case What::kCommittedByPlan:
+    case What::kVoid:
+      if (own.version == setup_.steps) return tell_trainer(index, trainer::EndCalled{});
+      return tell_trainer(index,
+                          trainer::StepBegun{worker.joined != 0 && groups_[worker.joined].aborted});
+    case What::kBegun:
+    case What::kBegunAnew:
+      checkers_.wrote(own, worker.process);
+      if (arrive(worker)) {
+        groups_[worker.joined].operations[worker.operation].sum +=
+            contribution(own.content, worker.rank, own.version + 1);
+        own.gradient = kGarbage;
+      }
+      return tell_trainer(index, trainer::StepEnded{});
+    case What::kTooLate:
+      return checkers_.violate("P33: a rank has a step to make, but another has ended");
+    case What::kFailed:
+      return fail_training(index, result.failure->detail);
+    case What::kEnded:
+    case What::kEndUnconfirmed:
+      worker.program = Program::kEnded;
+      worker.leaving = 0;
+      return;
+    case What::kOver:
+    case What::kUnreachable:
+    case What::kNoCause:
+      worker.program = Program::kEnded;
+      if (!worker.leaving) worker.leaving = 1;
+      return;
+  }
+}
+
+void World::fail_training(Index index, const std::string& reason) {
+  workers_[index].program = Program::kFailed;
+  workers_[index].work.clear();
+  if (workers_[index].over) workers_[index].leaving = 1;  // Nobody needs to hear of it.
+  tell_member(index, member::TrainingFailed{reason});
 }
 
 void World::finish_update(Arena& arena) {

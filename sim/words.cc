@@ -149,6 +149,78 @@ std::string to_words(const member::Action& action) {
       action);
 }
 
+std::string to_words(const trainer::Return& result) {
+  using What = trainer::Return::What;
+  switch (result.what) {
+    case What::kJoined:
+      return "return: joined";
+    case What::kBegun:
+      return "return: begun";
+    case What::kBegunAnew:
+      return "return: begun in a new group";
+    case What::kTooLate:
+      return cat("return: too late, rank ", result.ended, " has ended");
+    case What::kCommitted:
+      return "return: committed";
+    case What::kCommittedByPlan:
+      return "return: committed by the plan";
+    case What::kVoid:
+      return "return: void";
+    case What::kEnded:
+      return "return: ended";
+    case What::kEndUnconfirmed:
+      return "return: ended, not confirmed";
+    case What::kFailed:
+      return cat("return: failed", result.failure->detail.empty() ? "" : ": ",
+                 result.failure->detail);
+    case What::kOver:
+      return cat("return: the job is over: ", result.reason);
+    case What::kUnreachable:
+      return cat("return: out of reach: ", result.reason);
+    case What::kNoCause:
+      return "return: nobody told of a fault";
+  }
+  return "?";
+}
+
+std::string to_words(const trainer::Work& work) {
+  return std::visit(
+      Match{
+          [](const trainer::Repair& w) {
+            return cat("repair: ", to_words(wire::Message{w.repair}));
+          },
+          [](const trainer::Unstage&) { return std::string("unstage"); },
+          [](const trainer::JoinGroup& w) { return cat("join the group of ", w.generation); },
+          [](const trainer::LeaveGroup&) { return std::string("leave the group"); },
+          [](const trainer::AwaitSums&) { return std::string("await the sums"); },
+          [](const trainer::Stage& w) { return cat("stage ", version(w.version)); },
+          [](const trainer::Arrive&) { return std::string("arrive at the commit barrier"); },
+          [](const trainer::Update&) { return std::string("update"); },
+          [](const trainer::Return& w) { return to_words(w); },
+      },
+      work);
+}
+
+std::string to_words(const trainer::Action& action) {
+  const auto held = [](const Holding& holding) {
+    return cat(version(holding.version), " staged ", version(holding.staged));
+  };
+  return std::visit(
+      Match{
+          [](const trainer::Do& a) { return cat("do: ", to_words(a.work)); },
+          [&](const trainer::SayParked& a) { return cat("parked with ", held(a.holding)); },
+          [&](const trainer::SayRepaired& a) { return cat("repaired: ", held(a.holding)); },
+          [](const trainer::SayCommitted& a) { return cat("committed ", version(a.version)); },
+          [](const trainer::SayEnded& a) { return cat("ended at ", version(a.version)); },
+          [](const trainer::ArmGroup&) { return std::string("arm the group"); },
+          [](const trainer::StopGroup& a) { return cat("stop the group of ", a.generation); },
+          [](const trainer::NoteResumed& a) {
+            return cat("resumed in generation ", a.generation, " at ", version(a.version));
+          },
+      },
+      action);
+}
+
 std::string to_words(const agent::Action& action) {
   return std::visit(
       Match{

@@ -7,6 +7,7 @@
 #include "core/agent/machine.h"
 #include "core/controller/machine.h"
 #include "core/member/machine.h"
+#include "core/trainer/machine.h"
 #include "wire/messages.h"
 
 namespace holdfast::sim {
@@ -14,6 +15,8 @@ namespace holdfast::sim {
 [[nodiscard]] std::string to_words(const wire::Message& message);
 [[nodiscard]] std::string to_words(const controller::Action& action);
 [[nodiscard]] std::string to_words(const member::Action& action);
+[[nodiscard]] std::string to_words(const trainer::Work& work);
+[[nodiscard]] std::string to_words(const trainer::Action& action);
 [[nodiscard]] std::string to_words(const agent::Action& action);
 
 // A number that differs for different messages, as far as the protocol's numbers go.

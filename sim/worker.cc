@@ -1,5 +1,6 @@
 // Workers as processes: they start, connect, speak through their member machine, and die.
 #include <algorithm>
+#include <utility>
 
 #include "base/text.h"
 #include "sim/words.h"
@@ -20,14 +21,15 @@ World::Index World::add_worker(agent::Process process, std::string node_id, Inca
   worker.incarnation = incarnation;
   worker.attempt = attempt;
   worker.disturbed = now_;
-  worker.stage = Stage::kSpare;
+  worker.program = Program::kSpare;
   if (!spare) place(worker);
   return workers_.size() - 1;
 }
 
 // It knows which place it has and begins to ask for its rank.
 void World::place(Worker& worker) {
-  worker.stage = Stage::kUnplaced;
+  worker.program = Program::kUnplaced;
+  worker.trainer.emplace(trainer_options());
   worker.alone_since = now_;
   worker.machine.emplace(wire::Register{.job = "job",
                                         .node_id = worker.node_id,
@@ -38,7 +40,29 @@ void World::place(Worker& worker) {
 }
 
 void World::tell_member(Index worker, const member::Event& event) {
-  for (const auto& action : workers_[worker].machine->step(event)) carry_out(worker, action);
+  told_.push_back({worker, event});
+  bring_events();
+}
+
+void World::tell_trainer(Index worker, const trainer::Event& event) {
+  told_.push_back({worker, event});
+  bring_events();
+}
+
+void World::bring_events() {
+  if (std::exchange(bringing_, true)) return;
+  while (!told_.empty()) {
+    const Told told = std::move(told_.front());
+    told_.pop_front();
+    Worker& worker = workers_[told.worker];
+    if (const auto* event = std::get_if<member::Event>(&told.event)) {
+      for (const auto& action : worker.machine->step(*event)) carry_out(told.worker, action);
+    } else {
+      const auto& trained = std::get<trainer::Event>(told.event);
+      for (const auto& action : worker.trainer->step(now_, trained)) carry_out(told.worker, action);
+    }
+  }
+  bringing_ = false;
 }
 
 void World::carry_out(Index index, const member::Action& action) {
@@ -54,24 +78,20 @@ void World::carry_out(Index index, const member::Action& action) {
       checkers_.violate("S1: a process was given another rank");
     }
     worker.rank = placed->rank;
-    if (worker.stage == Stage::kUnplaced) worker.stage = Stage::kOpening;
+    if (worker.program == Program::kUnplaced) worker.program = Program::kOpening;
   } else if (const auto* abort = std::get_if<member::Abort>(&action)) {
-    const bool joined = worker.stage >= Stage::kJoining && worker.stage <= Stage::kUpdating;
-    if (joined && worker.generation <= abort->generation) group(worker).aborted = true;
-    worker.cancelled = std::max(worker.cancelled, abort->generation);
-  } else if (const auto* mending = std::get_if<member::Mend>(&action)) {
-    worker.repair = mending->repair;
-    worker.stage = Stage::kMending;
+    tell_trainer(index, trainer::Stopped{abort->generation});
+  } else if (const auto* repair = std::get_if<member::Mend>(&action)) {
+    tell_trainer(index, trainer::RepairOrdered{repair->repair});
   } else if (const auto* go_on = std::get_if<member::Go>(&action)) {
-    worker.generation = go_on->generation;
-    worker.version = go_on->version;
-    worker.operation = 0;
-    worker.stage = Stage::kGoing;
-    checkers_.went(worker.rank, go_on->generation, go_on->version, arenas_);
+    tell_trainer(index, trainer::GoOrdered{go_on->generation, go_on->version, go_on->ended});
   } else if (std::holds_alternative<member::Released>(action)) {
-    worker.leaving = 0;
-  } else if (const auto* up = std::get_if<member::GiveUp>(&action)) {
-    worker.leaving = up->success ? 0 : 1;
+    tell_trainer(index, trainer::Released{});
+  } else if (const auto* over = std::get_if<member::GiveUp>(&action)) {
+    worker.over = true;
+    tell_trainer(index, trainer::JobOver{over->success, over->reason});
+    // A program that is in no call of Holdfast's hears of it there, or not at all.
+    if (worker.program != Program::kTraining) worker.leaving = over->success ? 0 : 1;
   }
 }
 

@@ -134,6 +134,7 @@ void World::list_processes() {
     add(worker.signal == 15, Kind::kSignal, i);
     add(serves && worker.machine && worker.link == kNone && !worker.leaving, Kind::kConnect, i);
     add(can_train(worker), Kind::kTrain, i);
+    add(worker.sums_busy, Kind::kSumsIdle, i);
     add(worker.leaving.has_value(), Kind::kExit, i);
     const bool alone = !setup_.agent && worker.link == kNone && worker.machine && !serves;
     add(alone && !worker.leaving && worker.alone_since + kUnreachable <= now_, Kind::kUnreachable,
@@ -201,9 +202,7 @@ void World::perform(const Transition& t) {
     case Kind::kClientHears:
       return client_hears(t.index);
     case Kind::kStoreDone:
-      durable_ = std::move(scheduler_.stores.front());
-      scheduler_.stores.pop_front();
-      return tell_controller(controller::Stored{});
+      return store_done();
     case Kind::kControllerTimer:
       return controller_timer();
     case Kind::kSchedulerStart:
@@ -220,6 +219,8 @@ void World::perform(const Transition& t) {
       return tell_agent(agent::LinkUp{});
     case Kind::kTrain:
       return train(t.index);
+    case Kind::kSumsIdle:
+      return sums_end(t.index);
     case Kind::kExit:
       return die(t.index, *workers_[t.index].leaving, false, false);
     case Kind::kSignal:
@@ -274,6 +275,7 @@ std::optional<Instant> World::next_time() const {
   for (const Worker& worker : workers_) {
     if (!worker.alive) continue;
     consider(worker.paused_until);
+    if (worker.trainer && worker.trainer->deadline()) consider(*worker.trainer->deadline());
     if (!setup_.agent && worker.link == kNone) consider(worker.alone_since + kUnreachable);
   }
   for (Index i = first_link_; i < links_.size(); ++i) consider(links_[i].stalled_until);

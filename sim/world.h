@@ -10,11 +10,13 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "core/agent/machine.h"
 #include "core/controller/machine.h"
 #include "core/member/machine.h"
+#include "core/trainer/machine.h"
 #include "sim/checkers.h"
 #include "sim/choices.h"
 #include "sim/setup.h"
@@ -47,42 +49,28 @@ class World {
   static constexpr Index kNone = ~Index{0};
   static constexpr Index kAgentEnd = kNone - 1;
 
-  // What the training thread does next.
-  enum class Stage : std::uint8_t {
-    kSpare,
-    kUnplaced,
-    kOpening,
-    kParked,
-    kMending,
-    kMidMending,
-    kGoing,
-    kJoining,
-    kStepping,
-    kReducing,
-    kStaged,
-    kArrived,
-    kUpdating,
-    kEnded,
-    kFailed
-  };
+  // Where the program is.
+  enum class Program : std::uint8_t { kSpare, kUnplaced, kOpening, kTraining, kEnded, kFailed };
   struct Worker {
     agent::Process process = 0;
     std::string node_id;
     Incarnation incarnation = 0;
     std::uint64_t attempt = 0;
     std::optional<member::Machine> machine;
-    Stage stage = Stage::kUnplaced;
+    std::optional<trainer::Machine> trainer;
+    Program program = Program::kUnplaced;
+    std::deque<trainer::Work> work;  // Of the training thread.
+    bool half = false;               // The first half of the oldest work is done.
+    bool stop_requested = false;     // Since the group was armed.
+    bool sums_busy = false;          // It was stopped in the midst of a sum.
     bool alive = true;
+    bool over = false;  // It was told that the job is over, or that it has no place.
     std::optional<std::int32_t> leaving;  // It will exit with this code.
     std::int32_t signal = 0;              // Sent to it and not yet delivered.
     Index link = kNone;
     Rank rank = kNoRank;
-    Generation generation = 0;  // That it was told to train in.
-    Version version = 0;        // At which it was told to.
-    Generation cancelled = 0;   // It shall join no generation up to this one.
-    wire::Repair repair;
-    Version staging = 0;
-    std::uint64_t operation = 0;  // How many of the group's it has begun.
+    Generation joined = 0;        // Whose group it is in; 0: in none.
+    std::uint64_t operation = 0;  // How many of the group's have ended for it.
     Instant paused_until{};
     std::optional<Instant> stopped;  // Since when, where its pause is one that its agent can see.
     Instant died_at{};
@@ -143,6 +131,7 @@ class World {
     kConnect,
     kAgentConnect,
     kTrain,
+    kSumsIdle,
     kExit,
     kSignal,
     kUnreachable,
@@ -173,6 +162,7 @@ class World {
   void put_in_order();
   void perform(const Transition& transition);
   [[nodiscard]] std::string describe(const Transition& transition) const;
+  [[nodiscard]] static std::string what_is_next(const Worker& worker);
   bool advance();
   void beat();
   [[nodiscard]] std::optional<Instant> next_time() const;
@@ -206,6 +196,7 @@ class World {
   void start_scheduler();
   void kill_scheduler(std::int32_t code, bool store_survives);
   void tell_controller(const controller::Event& event);
+  void store_done();
   void hear(Index link, wire::Message message);
   void carry_out(const controller::Action& action);
   void send_down(Index link, const wire::Message& message);
@@ -218,25 +209,44 @@ class World {
                    std::uint64_t attempt, bool spare);
   void place(Worker& worker);
   void tell_member(Index worker, const member::Event& event);
+  void tell_trainer(Index worker, const trainer::Event& event);
+  void bring_events();
   void carry_out(Index worker, const member::Action& action);
   void send_up(Index link, const wire::Message& message);
   void die(Index worker, std::int32_t code, bool lifeline, bool loses);
 
   // trainer.cc
+  static trainer::Options trainer_options();
   [[nodiscard]] bool can_train(const Worker& worker) const;
   void train(Index worker);
   void open(Index worker);
-  void mend(Index worker);
-  void mend_rest(Index worker);
-  void mended(Index worker);
-  void go(Index worker);
-  void park(Index worker);
-  void arrive(Index worker, Stage then);
-  void pass(Index worker);
+  void carry_out(Index worker, const trainer::Action& action);
+  void stop_group(Index worker);
+  void sums_end(Index worker);
+  // The first half of a work; false: there is none, or it can not be done.
+  bool begin(Index worker, const trainer::Repair& work);
+  bool begin(Index worker, const trainer::JoinGroup& work);
+  bool begin(Index worker, const trainer::Arrive&);
+  bool begin(Index worker, const trainer::Update&);
+  template <class Other>
+  bool begin(Index, const Other&) {
+    return false;
+  }
+  void end(Index worker, const trainer::Repair& work);
+  void end(Index worker, const trainer::Unstage&);
+  void end(Index worker, const trainer::JoinGroup& work);
+  void end(Index worker, const trainer::LeaveGroup&);
+  void end(Index worker, const trainer::AwaitSums&);
+  void end(Index worker, const trainer::Stage& work);
+  void end(Index worker, const trainer::Arrive&);
+  void end(Index worker, const trainer::Update&);
+  void end(Index worker, const trainer::Return& result);
+  bool arrive(Worker& worker);
+  void fail_training(Index worker, const std::string& reason);
   void finish_update(Arena& arena);
   [[nodiscard]] bool owner_lives(const Arena& arena, const Worker& opener) const;
   [[nodiscard]] bool complete(const Worker& worker) const;
-  [[nodiscard]] Group& group(const Worker& worker) { return groups_[worker.generation]; }
+  [[nodiscard]] bool has_formed(const Worker& worker) const;
   [[nodiscard]] Arena& arena(const Worker& worker) {
     return arenas_[static_cast<std::size_t>(worker.rank)];
   }
@@ -306,6 +316,14 @@ class World {
   Instant stood_still_{};  // Everything did, until then.
   std::optional<agent::Exit> exited_;
   agent::Process next_process_ = 1'000'000;  // Of those started by hand.
+
+  // For a machine of a worker; brought one after another, as its threads do.
+  struct Told {
+    Index worker;
+    std::variant<member::Event, trainer::Event> event;
+  };
+  std::deque<Told> told_;
+  bool bringing_ = false;
 
   std::vector<Transition> possible_;
   std::vector<Transition> other_;

@@ -29,7 +29,7 @@ Job::Job(Job&&) noexcept = default;
 Job::~Job() {
   if (!parts_ || parts_->has_state || std::uncaught_exceptions() > parts_->exceptions) return;
   // A program that trained nothing; the others must hear that it will not come.
-  if (const Status ended = parts_->worker->end(kNoVersion); !ended) {
+  if (const Status ended = parts_->worker->end(); !ended) {
     std::fprintf(stderr, "holdfast: %s\n", ended.error().what.c_str());
   }
 }

@@ -12,15 +12,10 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "core/holding.h"
 #include "wire/messages.h"
 
 namespace holdfast::member {
-
-// What the arena holds while the training thread is parked.
-struct Holding {
-  Version version = kNoVersion;
-  Version staged = kNoVersion;
-};
 
 // What may happen.
 struct Connected {};

@@ -3,116 +3,24 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <mutex>
-#include <optional>
-#include <stop_token>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "base/assert.h"
 #include "base/text.h"
 #include "io/loop.h"
-#include "os/slice.h"
 #include "runtime/worker/ownership.h"
+#include "runtime/worker/wording.h"
 
 namespace holdfast::runtime {
 namespace {
 
 using collective::Group;
 using collective::Outcome;
+using What = trainer::Return::What;
 using namespace std::chrono_literals;
-
-constexpr Duration kProgressEvery = 250ms;
-constexpr Duration kFaultPatience = 20s;  // From a group's failure to the word of its cause.
-
-// What the control thread may end at any time: the forming of a group, and the group. Where the
-// training thread waits for others meanwhile it says Parked in its place, as soon as no sum is
-// under way: nothing is touched then, and all other ranks would wait until the training thread got
-// a processor to say so itself.
-class Breaker {
- public:
-  // `speak` posts the training thread's Parked.
-  explicit Breaker(std::function<void()> speak) : speak_(std::move(speak)) {}
-
-  // Control thread; never blocks for longer than the few lines that hold the mutex.
-  void abort(Generation generation) {
-    const std::lock_guard lock(mutex_);
-    if (handler_) handler_(generation);
-    aborted_ = std::max(aborted_, generation);
-    if (forming_ > aborted_) return;
-    stop_.request_stop();
-    // The training thread waits for this one.
-    if (sums_thread_ != 0) (void)io::take_short_slice(sums_thread_);
-    if (group_ == nullptr) return;
-    group_->abort();
-    if (group_->is_idle()) speak();
-  }
-  // Training thread: from here to returns() it waits. Nothing changes if it is spoken for.
-  void waits() {
-    auto busy = Stand::kBusy;
-    (void)stand_.compare_exchange_strong(busy, Stand::kWaits);
-  }
-  // False: it was spoken for meanwhile, so that whatever it waited for, the plan decides now.
-  [[nodiscard]] bool returns() {
-    auto waits = Stand::kWaits;
-    return stand_.compare_exchange_strong(waits, Stand::kBusy);
-  }
-  // Training thread, before it says Parked itself: whether that was done for it.
-  [[nodiscard]] bool take_word() { return stand_.exchange(Stand::kBusy) == Stand::kSpokenFor; }
-  // The token under which the group of `generation` is to be formed.
-  std::stop_token form(Generation generation) {
-    const std::lock_guard lock(mutex_);
-    forming_ = generation;
-    stop_ = std::stop_source{};
-    if (aborted_ >= generation) stop_.request_stop();
-    return stop_.get_token();
-  }
-  // Null: there is none any more. Its threads have ended, or will before it has.
-  void formed(Group* group) {
-    const std::lock_guard lock(mutex_);
-    group_ = group;
-    if (group == nullptr) sums_thread_ = 0;
-    if (group != nullptr && aborted_ >= forming_) group->abort();
-  }
-  // By the thread in which the group makes its started sums: at first, and when all have ended, one
-  // of them in vain.
-  void begins_sums() {
-    const std::lock_guard lock(mutex_);
-    if (group_ != nullptr) sums_thread_ = ::gettid();
-  }
-  void ended_sums() {
-    const std::lock_guard lock(mutex_);
-    if (group_ != nullptr && aborted_ >= forming_ && group_->is_idle()) speak();
-  }
-  void on_abort(std::function<void(Generation)> handler) {
-    const std::lock_guard lock(mutex_);
-    handler_ = std::move(handler);
-  }
-  [[nodiscard]] bool aborted(Generation generation) {
-    const std::lock_guard lock(mutex_);
-    return aborted_ >= generation;
-  }
-
- private:
-  enum class Stand : std::uint8_t { kBusy, kWaits, kSpokenFor };
-
-  void speak() {
-    auto waits = Stand::kWaits;
-    if (stand_.compare_exchange_strong(waits, Stand::kSpokenFor)) speak_();
-  }
-
-  const std::function<void()> speak_;
-  std::atomic<Stand> stand_ = Stand::kBusy;
-  std::mutex mutex_;
-  Generation aborted_ = 0;
-  Generation forming_ = 0;
-  std::stop_source stop_;
-  Group* group_ = nullptr;
-  pid_t sums_thread_ = 0;
-  std::function<void(Generation)> handler_;
-};
 
 }  // namespace
 
@@ -124,19 +32,24 @@ struct Session::Parts {
         secrecy(s),
         regions(std::make_shared<collective::Regions>(identity.directory, identity.rank)) {}
 
-  [[nodiscard]] member::Holding holding() const { return {arena.version(), arena.staged()}; }
-  void say_parked();
-  Status agree();
-  Status mend(const wire::Repair& repair);
-  Result<bool> form();
-  void drop_group();
-  Outcome wait_for_sums();
-  template <class Wait>
-  void await(Wait wait);
+  // Tells the machine of a call and does what it says, until it goes back to the program.
+  trainer::Return call(const trainer::Event& event);
+  void do_work(const trainer::Repair& work);
+  void do_work(const trainer::Unstage&) { arena.unstage(); }
+  void do_work(const trainer::JoinGroup& work);
+  void do_work(const trainer::LeaveGroup&);
+  void do_work(const trainer::AwaitSums&);
+  void do_work(const trainer::Stage& work);
+  void do_work(const trainer::Arrive&);
+  void do_work(const trainer::Update&);
+
+  [[nodiscard]] Holding holding() const { return {arena.version(), arena.staged()}; }
+  [[nodiscard]] Error error_of(const trainer::Return& result);
   Outcome note(Outcome outcome);
-  Status recover();
-  void committed(double loss, std::uint64_t samples);
-  void trace_step(double loss, std::uint64_t samples);
+  void wait_for_sums();
+  void drop_group();
+  Group::Options group_options(Generation formed);
+  void trace_step();
 
   Worker& worker;
   Identity identity;
@@ -144,18 +57,16 @@ struct Session::Parts {
   Secrecy secrecy;
   std::shared_ptr<collective::Regions> regions;
   arena::Position begin_position;
-  Breaker breaker{[this] { say_parked(); }};
   std::shared_ptr<Group> group;
   Generation generation = 0;  // The newest that the machine said to go on in.
   pid_t owner = ::getpid();
-  Rank ended_rank = kNoRank;  // Its training has ended, so that this generation has no group.
-  bool joined = false;
+  Rank ended_rank = kNoRank;  // After Began::kTooLate.
   bool ended = false;
-  std::vector<collective::Ticket> sums;  // Of the step under way.
-  Outcome mark = Outcome::kDone;         // Of the step under way: what its body met.
-  Instant waits_since{};  // When the training thread last came to where it waits for others.
-  Generation told_generation = 0;  // Of the last Committed that was posted.
-  Instant told_at{};
+  std::vector<collective::Ticket> sums;     // Of the step under way.
+  Outcome mark = Outcome::kDone;            // Of the step under way: what its body met.
+  const arena::StagedStep* step = nullptr;  // While end_step() runs, as are the next two.
+  double loss = 0;
+  std::uint64_t samples = 0;
 };
 
 std::string arena_path(const Identity& identity, Rank rank) {
@@ -167,62 +78,35 @@ Status own_arena(Worker& worker, const Identity& identity) {
   if (worker.solo()) return {};
   // Its predecessor's threads mostly need a moment only, to get a processor to die on.
   const auto pause = [&worker, wait = Duration(100us)]() mutable -> Status {
-    const auto order = worker.next_order(wait);  // Before it has parked there is none.
-    wait = std::min<Duration>(2 * wait, 2ms);
-    return order ? Status{} : Status{order.error()};
+    return worker.pause(std::exchange(wait, std::min<Duration>(2 * wait, 2ms)));
   };
   return take_ownership(arena_path(identity, identity.rank), pause,
                         worker.settings().replacement_timeout);
 }
 
-// ---- Agreeing on a version ----------------------------------------------------------------------
+// ---- Work for the trainer machine ---------------------------------------------------------------
 
-// By the training thread, or by the control thread while that one waits.
-void Session::Parts::say_parked() {
-  worker.post(member::Parked{holding()});
-  worker.trace().event("parked", {{"rank", identity.rank},
-                                  {"generation", generation},
-                                  {"version", arena.version()},
-                                  {"waited_since_ns", waits_since.count()}});
+trainer::Outcome outcome_of(Outcome outcome) {
+  if (outcome == Outcome::kDone) return trainer::Outcome::kDone;
+  return outcome == Outcome::kAborted ? trainer::Outcome::kStopped : trainer::Outcome::kRefused;
 }
 
-// Parks until the machine says go: the arena then holds the version from which all ranks go on.
-Status Session::Parts::agree() {
-  if (worker.solo()) {
-    if (arena.fresh()) arena.begin_version0(begin_position);
-    ++generation;
-    return {};
-  }
-  if (!breaker.take_word()) say_parked();
+trainer::Return Session::Parts::call(const trainer::Event& event) {
+  worker.tell(event);
   for (;;) {
-    auto came = worker.next_order();
-    if (!came) return came.error();
-    const auto& order = *came;
-    HF_ASSERT(order.has_value());
-    if (const auto* wanted = std::get_if<member::Mend>(&*order)) {
-      if (auto mended = mend(wanted->repair); !mended) return mended.error();
-      worker.post(member::RepairDone{holding()});
-    } else if (const auto* go = std::get_if<member::Go>(&*order)) {
-      HF_ASSERT(go->version == arena.version());
-      worker.note_step(arena.version());
-      if (arena.staged() != arena.version()) arena.unstage();
-      generation = go->generation;
-      ended_rank = go->ended;
-      if (generation > 1 && !worker.settings().protect) {
-        return worker.fail(cat("no recovery from a fault after step ", arena.version(),
-                               ": HOLDFAST_PROTECT is 0, so no step is kept that could be gone ",
-                               "back to; start the job again without it"));
-      }
-      worker.trace().event(
-          "resume",
-          {{"rank", identity.rank}, {"generation", generation}, {"version", arena.version()}});
-      return {};
-    }
+    const trainer::Work work = worker.next_work();
+    if (const auto* result = std::get_if<trainer::Return>(&work)) return *result;
+    std::visit(
+        [&](const auto& w) {
+          if constexpr (!std::is_same_v<std::decay_t<decltype(w)>, trainer::Return>) do_work(w);
+        },
+        work);
   }
 }
 
-Status Session::Parts::mend(const wire::Repair& repair) {
-  Status mended;
+void Session::Parts::do_work(const trainer::Repair& work) {
+  const wire::Repair& repair = work.repair;
+  Status repaired;
   switch (repair.kind) {
     case wire::RepairKind::kBegin:
       if (arena.fresh()) arena.begin_version0(begin_position);
@@ -232,31 +116,27 @@ Status Session::Parts::mend(const wire::Repair& repair) {
       break;
     case wire::RepairKind::kReceive:
       if (secrecy == Secrecy::kOwn && repair.version != 0) {
-        mended = Error{Blame::kWorld, "its own private state is lost, and nobody else has it"};
+        repaired = Error{Blame::kWorld, "its own private state is lost, and nobody else has it"};
         break;
       }
-      mended = arena.copy_from(arena_path(identity, repair.source), repair.version,
-                               secrecy == Secrecy::kShared);
+      repaired = arena.copy_from(arena_path(identity, repair.source), repair.version,
+                                 secrecy == Secrecy::kShared);
       break;
   }
-  if (!mended || arena.version() != repair.version) {
-    return worker.fail(cat("rank ", identity.rank, " could not be brought to version ",
-                           repair.version, " (", name(repair.kind),
-                           "): ", mended ? "its arena holds another" : mended.error().what));
+  if (!worker.solo()) {
+    worker.trace().event("repair", {{"rank", identity.rank},
+                                    {"generation", repair.generation},
+                                    {"version", repair.version},
+                                    {"kind", name(repair.kind)},
+                                    {"source", repair.source}});
   }
-  worker.trace().event("repair", {{"rank", identity.rank},
-                                  {"generation", repair.generation},
-                                  {"version", repair.version},
-                                  {"kind", name(repair.kind)},
-                                  {"source", repair.source}});
-  return {};
+  worker.tell(trainer::Repaired{holding(), repaired ? "" : repaired.error().what});
 }
 
-// False: a fault came, agree() again.
-Result<bool> Session::Parts::form() {
+Group::Options Session::Parts::group_options(Generation formed) {
   Group::Options options{
       .directory = identity.directory,
-      .generation = generation,
+      .generation = formed,
       .run_id = identity.run_id,
       .rank = identity.rank,
       .world_size = identity.world_size,
@@ -264,69 +144,79 @@ Result<bool> Session::Parts::form() {
       .registered_bytes = arena.layout().gradients_bytes(),
       .registered_memory = reinterpret_cast<std::byte*>(arena.gradients().data()),
       .regions = regions,
-      .on_thread = [this] { breaker.begins_sums(); },
-      .on_failed = [this] { breaker.ended_sums(); }};
+      .on_thread = [this] { worker.abort_switch().begins_sums(); },
+      .on_failed = [this] { worker.tell(trainer::SumsIdle{}); }};
   options.join_timeout =
       std::chrono::duration_cast<std::chrono::milliseconds>(worker.settings().replacement_timeout);
   for (Rank rank = 0; rank < identity.world_size; ++rank) {
     options.registered_files.push_back(arena_path(identity, rank));
   }
+  return options;
+}
+
+void Session::Parts::do_work(const trainer::JoinGroup& work) {
+  generation = work.generation;
   const Instant began = io::Loop::now();
-  auto formed = Group::join(options, breaker.form(generation));
+  auto formed = Group::join(group_options(generation), worker.abort_switch().token());
   if (!formed) {
-    // Where a fault is the cause, the scheduler says so soon.
-    if (worker.solo()) return formed.error();
-    const bool mistaken = formed.error().blame == Blame::kUser;
-    if (!mistaken && worker.wait_for_abort(generation, kFaultPatience)) return false;
-    return worker.fail(formed.error().what);
+    const Error& error = formed.error();
+    return worker.tell(trainer::NotFormed{error.blame == Blame::kUser, error.what});
   }
   group = *std::move(formed);
-  breaker.formed(group.get());
+  worker.abort_switch().hold(group.get());
   const auto took = std::chrono::duration<double, std::milli>(io::Loop::now() - began).count();
   worker.trace().event("reform",
                        {{"rank", identity.rank}, {"generation", generation}, {"ms", took}});
-  return true;
+  worker.tell(trainer::Formed{group->aborted()});
+}
+
+void Session::Parts::do_work(const trainer::LeaveGroup&) {
+  drop_group();
+  worker.tell(trainer::LeftGroup{});
+}
+
+void Session::Parts::do_work(const trainer::AwaitSums&) {
+  wait_for_sums();
+  worker.tell(trainer::SumsDone{outcome_of(mark), mark == Outcome::kDone ? "" : group->why()});
+}
+
+void Session::Parts::do_work(const trainer::Stage& work) {
+  arena.stage(work.version, *step);
+  worker.tell(trainer::Staged{});
+}
+
+void Session::Parts::do_work(const trainer::Arrive&) {
+  note(group->barrier());
+  worker.tell(trainer::Arrived{outcome_of(mark), mark == Outcome::kDone ? "" : group->why()});
+}
+
+void Session::Parts::do_work(const trainer::Update&) {
+  arena.update(static_cast<std::size_t>(worker.settings().update_threads));
+  worker.note_step(arena.version());
+  trace_step();
+  worker.tell(trainer::Updated{});
 }
 
 void Session::Parts::drop_group() {
   if (!group) return;
-  breaker.formed(nullptr);
+  worker.abort_switch().hold(nullptr);
   group->abort();  // Leaving is for the end of the training: others must not take it for that.
   group.reset();
   sums.clear();
 }
-
-// ---- Steps --------------------------------------------------------------------------------------
 
 Outcome Session::Parts::note(Outcome outcome) {
   if (mark == Outcome::kDone) mark = outcome;
   return outcome;
 }
 
-Outcome Session::Parts::wait_for_sums() {
+void Session::Parts::wait_for_sums() {
   for (const auto ticket : sums) note(group->wait(ticket));
   sums.clear();
-  return mark;
 }
 
-// What only this step hangs on.
-template <class Wait>
-void Session::Parts::await(Wait wait) {
-  breaker.waits();
-  wait();
-  if (!breaker.returns()) note(Outcome::kAborted);
-}
-
-Status Session::Parts::recover() {
-  breaker.waits();  // For word of the fault that ended the group.
-  const auto stopped = worker.wait_for_abort(generation, worker.settings().replacement_timeout);
-  (void)breaker.returns();  // Where it was spoken for, agree() will see.
-  if (!stopped) return stopped.error();
-  drop_group();
-  return agree();
-}
-
-void Session::Parts::trace_step(double loss, std::uint64_t samples) {
+// By the thread that makes it, or that finds it made.
+void Session::Parts::trace_step() {
   worker.trace().event("step", {{"rank", identity.rank},
                                 {"step", arena.version()},
                                 {"generation", generation},
@@ -334,15 +224,13 @@ void Session::Parts::trace_step(double loss, std::uint64_t samples) {
                                 {"samples", samples}});
 }
 
-void Session::Parts::committed(double loss, std::uint64_t samples) {
-  worker.note_step(arena.version());
-  trace_step(loss, samples);
-  const Instant now = io::Loop::now();
-  if (told_generation == generation && now - told_at < kProgressEvery) return;
-  told_generation = generation;
-  told_at = now;
-  worker.post(member::Committed{arena.version(), loss});
+// What ends the whole job is told to the scheduler.
+Error Session::Parts::error_of(const trainer::Return& result) {
+  Error error = runtime::error_of(result, identity.rank);
+  return result.failure && !worker.solo() ? worker.fail(error.what) : error;
 }
+
+// ---- Calls of the program -----------------------------------------------------------------------
 
 Session::Session(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
@@ -351,7 +239,7 @@ Session::~Session() {
     (void)parts_.release();
     return;
   }
-  parts_->worker.on_abort(nullptr);
+  parts_->worker.abort_switch().on_stop(nullptr);
   parts_->drop_group();
 }
 
@@ -362,9 +250,9 @@ Result<std::unique_ptr<Session>> Session::open(Worker& worker, arena::Layout lay
   if (auto owned = own_arena(worker, *identity); !owned) return worker.fail(owned.error().what);
   auto arena = arena::Arena::open(arena_path(*identity, identity->rank), layout, identity->run_id);
   if (!arena) return worker.fail(arena.error().what);
-  auto parts = std::make_unique<Parts>(worker, *std::move(identity), *std::move(arena), secrecy);
-  worker.on_abort([breaker = &parts->breaker](Generation g) { breaker->abort(g); });
-  return std::unique_ptr<Session>(new Session(std::move(parts)));
+  worker.abort_switch().on_stop(nullptr);
+  return std::unique_ptr<Session>(new Session(
+      std::make_unique<Parts>(worker, *std::move(identity), *std::move(arena), secrecy)));
 }
 
 const Identity& Session::identity() const {
@@ -381,30 +269,31 @@ Generation Session::generation() const {
 }
 
 Status Session::join(const arena::Position& position) {
-  HF_ASSERT(!parts_->joined);
-  parts_->begin_position = position;
-  if (auto agreed = parts_->agree(); !agreed) return agreed.error();
-  parts_->joined = true;
+  Parts& p = *parts_;
+  p.begin_position = position;
+  const auto result = p.call(trainer::JoinCalled{p.holding()});
+  if (result.what != What::kJoined) return p.error_of(result);
+  p.generation = p.worker.generation();
   return {};
 }
 
 Result<Began> Session::begin_step() {
   Parts& p = *parts_;
-  HF_ASSERT(p.joined && !p.ended);
-  p.waits_since = io::Loop::now();
   if (p.group) p.wait_for_sums();  // Of a step that was begun and given up.
   p.mark = Outcome::kDone;
-  Began began = Began::kAtOnce;
-  while (!p.group || p.group->aborted()) {
-    if (p.group || (!p.worker.solo() && p.breaker.aborted(p.generation))) {
-      if (auto recovered = p.recover(); !recovered) return recovered.error();
-      began = Began::kReformed;
-    }
-    if (p.ended_rank != kNoRank) return Began::kTooLate;
-    const auto formed = p.form();
-    if (!formed) return formed.error();
+  const auto result = p.call(trainer::StepBegun{p.group && p.group->aborted()});
+  p.generation = p.worker.generation();
+  switch (result.what) {
+    case What::kBegun:
+      return Began::kAtOnce;
+    case What::kBegunAnew:
+      return Began::kReformed;
+    case What::kTooLate:
+      p.ended_rank = result.ended;
+      return Began::kTooLate;
+    default:
+      return p.error_of(result);
   }
-  return began;
 }
 
 std::string Session::why_too_late() const {
@@ -420,25 +309,22 @@ void Session::reduce(std::span<float> bucket) {
 Result<Ended> Session::end_step(const arena::StagedStep& step, double loss, std::uint64_t samples) {
   Parts& p = *parts_;
   HF_ASSERT(p.group != nullptr);
-  const Version n = p.arena.version() + 1;
-  p.waits_since = io::Loop::now();
-  p.await([&] { p.wait_for_sums(); });
-  if (p.mark == Outcome::kDone) {
-    p.arena.stage(n, step);
-    // Complete anywhere: every rank has staged n, so n can be finished from any arena.
-    if (p.worker.settings().protect) p.await([&] { p.note(p.group->barrier()); });
+  p.step = &step;
+  p.loss = loss;
+  p.samples = samples;
+  const auto result = p.call(trainer::StepEnded{loss});
+  p.generation = p.worker.generation();
+  switch (result.what) {
+    case What::kCommitted:
+      return Ended::kCommitted;
+    case What::kCommittedByPlan:
+      p.trace_step();
+      return Ended::kCommitted;
+    case What::kVoid:
+      return Ended::kVoid;
+    default:
+      return p.error_of(result);
   }
-  if (p.mark == Outcome::kDone) {
-    p.arena.update(static_cast<std::size_t>(p.worker.settings().update_threads));
-    p.committed(loss, samples);
-    return Ended::kCommitted;
-  }
-  if (p.mark != Outcome::kAborted) return p.worker.fail(p.group->why());
-  if (auto recovered = p.recover(); !recovered) return recovered.error();
-  // What all had staged may have been finished, by the plan.
-  if (p.arena.version() != n) return Ended::kVoid;
-  p.trace_step(loss, samples);
-  return Ended::kCommitted;
 }
 
 Outcome Session::barrier() {
@@ -458,7 +344,7 @@ const std::shared_ptr<collective::Regions>& Session::regions() const {
   return parts_->regions;
 }
 void Session::on_abort(std::function<void(Generation)> handler) {
-  parts_->breaker.on_abort(std::move(handler));
+  parts_->worker.abort_switch().on_stop(std::move(handler));
 }
 
 Status Session::end() {
@@ -466,7 +352,7 @@ Status Session::end() {
   if (std::exchange(p.ended, true)) return {};
   if (p.group) p.group->leave();
   p.worker.trace().event("end", {{"rank", p.identity.rank}, {"version", p.arena.version()}});
-  return p.worker.end(p.joined ? p.arena.version() : kNoVersion);
+  return p.worker.end();
 }
 
 }  // namespace holdfast::runtime

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -19,6 +18,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "core/member/machine.h"
 #include "io/connection.h"
 #include "io/loop.h"
 #include "os/errors.h"
@@ -29,6 +29,8 @@
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/solo_folder.h"
 #include "runtime/worker/lifeline_holder.h"
+#include "runtime/worker/promotion.h"
+#include "runtime/worker/wording.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -41,6 +43,9 @@ constexpr Duration kConnectLimit = 5s;
 constexpr Duration kAnswerLimit = 5s;  // A scheduler answers a Register at once.
 constexpr Duration kHeartbeat = AgentWatch::kEvery;
 constexpr Duration kFailLimit = 5s;
+constexpr Duration kFaultPatience =
+    20s;  // From a group that can not be formed to word of its cause.
+constexpr Duration kProgressInterval = 250ms;
 
 const Error kNoScheduler{Blame::kWorld,
                          "whoever listens there does not answer as a scheduler does"};
@@ -49,6 +54,10 @@ const Error kNoScheduler{Blame::kWorld,
 std::unique_ptr<LifelineHolder>& held_lifeline() {
   static std::unique_ptr<LifelineHolder> holder;
   return holder;
+}
+
+void tell_lifeline(Version version) {
+  if (held_lifeline()) held_lifeline()->note(version);
 }
 
 // From here on this process's end, however it comes, is no death that anyone must hear of at once.
@@ -64,56 +73,19 @@ SoloFolder& solo_folder() {
 // Whether a Worker lives; what is static here is its own.
 std::atomic<bool> taken = false;
 
-struct Promotion {
-  std::string node_id;
-  std::uint64_t attempt = 0;
-};
-
-// An agent names the place to a spare that is bound to one; its places' names are ranks.
-Rank rank_of_bound_spare(const config::Settings& settings) {
-  const std::string& name = settings.node_id;
-  Rank rank = kNoRank;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), rank);
-  const bool is_rank = error == std::errc{} && end == name.data() + name.size() && rank >= 0 &&
-                       rank < settings.worker_num;
-  return settings.spare_fd >= 0 && is_rank ? rank : kNoRank;
-}
-
-// Nothing: the pipe was closed, the job ends without this spare.
-Result<std::optional<Promotion>> wait_for_promotion(int fd) {
-  std::string line;
-  while (line.find('\n') == std::string::npos) {
-    char bytes[256];
-    const ssize_t got = ::read(fd, bytes, sizeof bytes);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      return io::system_error(cat("cannot read descriptor ", fd, " (HOLDFAST_SPARE_FD), through ",
-                                  "which msrun gives its spares a place; unset it elsewhere"),
-                              errno);
-    }
-    if (got == 0) return std::optional<Promotion>{};
-    line.append(bytes, static_cast<std::size_t>(got));
-  }
-  Promotion promotion;
-  const auto space = line.find(' ');
-  // How the predecessor ended comes after it.
-  const auto end = std::min(line.find('\n'), line.find(' ', space + 1));
-  promotion.node_id = line.substr(0, space);
-  if (space < end &&
-      std::from_chars(line.data() + space + 1, line.data() + end, promotion.attempt).ptr ==
-          line.data() + end) {
-    return std::optional(std::move(promotion));
-  }
-  return Error{Blame::kPeer,
-               cat("the agent sent a spare '", line.substr(0, end),
-                   "', but a node id and an attempt were expected; all processes of a job must be "
-                   "of the same release of Holdfast")};
+trainer::Options trainer_options(const config::Settings& settings) {
+  return {.solo = settings.role == config::Role::kNone,
+          .protect = settings.protect,
+          .replacement_timeout = settings.replacement_timeout,
+          .forming_patience = kFaultPatience,
+          .scheduler_timeout = settings.scheduler_timeout,
+          .progress_interval = kProgressInterval};
 }
 
 }  // namespace
 
 struct Worker::Control {
-  explicit Control(const config::Settings& s) : settings(s) {}
+  explicit Control(const config::Settings& s) : settings(s), trainer(trainer_options(s)) {}
   ~Control();
 
   const pid_t owner = ::getpid();
@@ -125,23 +97,39 @@ struct Worker::Control {
   void try_connect();
   void connected(std::shared_ptr<io::Connection> fresh);
   void no_connection(const Error& why);
+  void lose_scheduler(const Error& why);
   void received(wire::Message message);
   void beat();
   void step(const member::Event& event);
   void do_it(member::Send& a);
   void do_it(member::Place& a);
   void do_it(member::Abort& a);
-  void do_it(member::Mend& a) { give(a); }
+  void do_it(member::Mend& a) { tell(trainer::RepairOrdered{a.repair}); }
   void do_it(member::Go& a) {
     // In the steps to come all training threads are equal again.
-    if (trainer != 0) io::take_usual_slice(trainer);
+    if (training_thread != 0) io::take_usual_slice(training_thread);
     if (std::exchange(hurried, false)) io::take_usual_slice_of_others(lifeline_holder);
-    give(a);
+    tell(trainer::GoOrdered{a.generation, a.version, a.ended});
   }
-  void do_it(member::Released& a) { give(a); }
+  void do_it(member::Released&) { tell(trainer::Released{}); }
   void do_it(member::Say& a) { std::fprintf(stderr, "holdfast: %s\n", a.text.c_str()); }
   void do_it(member::GiveUp& a);
-  void give(Order order);
+
+  // In any thread.
+  void post(member::Event event);
+  void tell(const trainer::Event& event);
+  void carry_out(trainer::Do& a) { work.push_back(std::move(a.work)); }
+  void carry_out(trainer::SayParked& a) { post(member::Parked{a.holding}); }
+  void carry_out(trainer::SayRepaired& a) { post(member::RepairDone{a.holding}); }
+  void carry_out(trainer::SayCommitted& a) { post(member::Committed{a.version, a.loss}); }
+  void carry_out(trainer::SayEnded& a) { post(member::TrainingEnded{a.version}); }
+  void carry_out(trainer::ArmGroup&) { abort_switch.arm(); }
+  void carry_out(trainer::StopGroup& a);
+  void carry_out(trainer::NoteResumed& a) { tell_lifeline(a.version); }
+  void trace_event(const trainer::SayParked& a);
+  void trace_event(const trainer::NoteResumed& a);
+  template <class Other>
+  void trace_event(const Other&) {}
 
   // Waits in the training thread until `ready`: true, or false after `limit`; or why there is
   // nothing more to wait for.
@@ -175,16 +163,17 @@ struct Worker::Control {
   // Shared by both.
   std::mutex mutex;
   std::condition_variable changed;
-  std::deque<Order> orders;
+  trainer::Machine trainer;
+  std::deque<trainer::Event> events;  // Not empty: some thread brings them to the machine.
+  std::deque<trainer::Work> work;
   std::optional<Identity> place;  // Without its directory.
-  Generation aborted = 0;
   std::optional<Error> over;
   std::optional<Error> out_of_reach;  // While the scheduler has been gone for too long.
 
-  std::atomic<pid_t> trainer = 0;  // The training thread.
+  AbortSwitch abort_switch;
 
-  std::mutex handler_mutex;
-  std::function<void(Generation)> abort_handler;
+  std::atomic<pid_t> training_thread = 0;
+  std::atomic<Rank> rank = kNoRank;  // Once it is known.
 
   std::thread thread;  // Last: it uses all above.
 };
@@ -248,32 +237,43 @@ void Worker::Control::connected(std::shared_ptr<io::Connection> fresh) {
 void Worker::Control::received(wire::Message message) {
   if (!std::exchange(answered, true)) {
     delay = kFirstDelay;
-    const std::lock_guard lock(mutex);
-    out_of_reach.reset();
+    {
+      const std::lock_guard lock(mutex);
+      out_of_reach.reset();
+    }
+    tell(trainer::InReach{});
   }
   step(member::Received{std::move(message)});
 }
 
 void Worker::Control::no_connection(const Error& why) {
   if (stopping) return loop.stop();
-  const std::lock_guard lock(mutex);
-  if (over) return;
-  if (io::Loop::now() - alone_since >= settings.scheduler_timeout) {
-    char limit[32];
-    std::snprintf(limit, sizeof(limit), "%g",
-                  std::chrono::duration<double>(settings.scheduler_timeout).count());
-    out_of_reach =
-        Error{Blame::kWorld, cat("no scheduler answers at ", settings.sched_host, ":",
-                                 settings.sched_port, " within ", limit,
-                                 " s (MS_SCHED_HOST, MS_SCHED_PORT, HOLDFAST_SCHEDULER_TIMEOUT or "
-                                 "MS_TOPO_TIMEOUT): ",
-                                 why.what)};
-    changed.notify_all();
+  {
+    const std::lock_guard lock(mutex);
+    if (over) return;
   }
+  if (io::Loop::now() - alone_since >= settings.scheduler_timeout) lose_scheduler(why);
   const Duration left =
       std::max<Duration>(kFirstDelay, alone_since + settings.scheduler_timeout - io::Loop::now());
   loop.after(std::min(delay, left), [this] { try_connect(); });
   delay = std::min(kLastDelay, delay * 2);
+}
+
+void Worker::Control::lose_scheduler(const Error& why) {
+  char limit[32];
+  std::snprintf(limit, sizeof(limit), "%g",
+                std::chrono::duration<double>(settings.scheduler_timeout).count());
+  const Error error{Blame::kWorld, cat("no scheduler answers at ", settings.sched_host, ":",
+                                       settings.sched_port, " within ", limit,
+                                       " s (MS_SCHED_HOST, MS_SCHED_PORT, "
+                                       "HOLDFAST_SCHEDULER_TIMEOUT or MS_TOPO_TIMEOUT): ",
+                                       why.what)};
+  {
+    const std::lock_guard lock(mutex);
+    out_of_reach = error;
+    changed.notify_all();
+  }
+  tell(trainer::OutOfReach{error.what});
 }
 
 void Worker::Control::beat() {
@@ -295,39 +295,69 @@ void Worker::Control::do_it(member::Send& a) {
 void Worker::Control::do_it(member::Place& a) {
   const std::lock_guard lock(mutex);
   place = Identity{.rank = a.rank, .world_size = a.world_size, .run_id = a.run_id};
+  rank = a.rank;
   changed.notify_all();
 }
 
 void Worker::Control::do_it(member::Abort& a) {
-  Rank rank = kNoRank;
   // All ranks wait for the last one to stop: it shall not have to wait for a processor as well,
   // which spares and new processes keep busy now.
-  if (trainer != 0) (void)io::take_short_slice(trainer);
-  {
-    const std::lock_guard lock(mutex);
-    if (place) rank = place->rank;
-    aborted = std::max(aborted, a.generation);
-    changed.notify_all();
-  }
-  {
-    const std::lock_guard lock(handler_mutex);
-    if (abort_handler) abort_handler(a.generation);
-  }
+  if (training_thread != 0) (void)io::take_short_slice(training_thread);
+  tell(trainer::Stopped{a.generation});
   // Last: nobody waits for the file.
-  trace.event("stop", {{"rank", rank}, {"generation", a.generation}});
+  trace.event("stop", {{"rank", rank.load()}, {"generation", a.generation}});
 }
 
 void Worker::Control::do_it(member::GiveUp& a) {
-  const std::lock_guard lock(mutex);
-  over = Error{Blame::kWorld, a.reason};
-  if (a.success) orders.push_back(member::Released{});  // Nothing is left to be told.
-  changed.notify_all();
+  {
+    const std::lock_guard lock(mutex);
+    over = Error{Blame::kWorld, a.reason};
+    changed.notify_all();
+  }
+  tell(trainer::JobOver{a.success, a.reason});
 }
 
-void Worker::Control::give(Order order) {
-  const std::lock_guard lock(mutex);
-  orders.push_back(std::move(order));
-  changed.notify_all();
+// ---- Any thread ---------------------------------------------------------------------------------
+
+void Worker::Control::post(member::Event event) {
+  if (settings.role == config::Role::kNone) return;
+  loop.post([this, event = std::move(event)] { step(event); });
+}
+
+void Worker::Control::tell(const trainer::Event& event) {
+  trainer::Actions done;
+  {
+    const std::lock_guard lock(mutex);
+    events.push_back(event);
+    while (!events.empty()) {
+      auto actions = trainer.step(io::Loop::now(), events.front());
+      events.pop_front();
+      for (auto& action : actions) {
+        std::visit([&](auto& a) { carry_out(a); }, action);
+        done.push_back(std::move(action));
+      }
+    }
+    changed.notify_all();
+  }
+  for (const auto& action : done) std::visit([&](const auto& a) { trace_event(a); }, action);
+}
+
+// StopGroup is answered at once.
+void Worker::Control::carry_out(trainer::StopGroup& a) {
+  events.push_back(trainer::GroupStopped{abort_switch.stop(a.generation)});
+}
+
+// Outside of the lock: nobody waits for the file.
+void Worker::Control::trace_event(const trainer::SayParked& a) {
+  trace.event("parked", {{"rank", rank.load()},
+                         {"generation", a.generation},
+                         {"version", a.holding.version},
+                         {"waited_since_ns", a.called_at.count()}});
+}
+
+void Worker::Control::trace_event(const trainer::NoteResumed& a) {
+  trace.event("resume",
+              {{"rank", rank.load()}, {"generation", a.generation}, {"version", a.version}});
 }
 
 // ---- The training thread ------------------------------------------------------------------------
@@ -349,6 +379,7 @@ Result<Identity> Worker::Control::place_in_world() {
     auto directory = solo_folder().make(cat("solo-", ::getpid(), "-", settings.incarnation));
     if (!directory) return directory.error();
     identity.run_id = settings.incarnation;
+    rank = identity.rank;
     identity.directory = *std::move(directory);
     return identity;
   }
@@ -419,7 +450,7 @@ Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) 
 
 Result<Identity> Worker::identity() try {
   Control& c = *control_;
-  c.trainer = ::gettid();
+  c.training_thread = ::gettid();
   if (waits_spare()) {
     c.trace.event("waiting");
     auto promotion = wait_for_promotion(c.settings.spare_fd);
@@ -457,7 +488,7 @@ Rank Worker::bound_rank() const {
   return control_->bound_rank;
 }
 void Worker::note_step(Version version) const {
-  if (held_lifeline()) held_lifeline()->note(version);
+  tell_lifeline(version);
 }
 bool Worker::waits_spare() const {
   return !solo() && control_->settings.spare_fd >= 0 && !control_->promoted;
@@ -469,61 +500,78 @@ const io::Trace& Worker::trace() const {
   return control_->trace;
 }
 
-void Worker::post(member::Event event) {
-  if (solo()) return;
-  control_->loop.post(
-      [control = control_.get(), event = std::move(event)] { control->step(event); });
+void Worker::tell(const trainer::Event& event) {
+  control_->tell(event);
 }
 
-Result<std::optional<Worker::Order>> Worker::next_order(Duration limit) {
+trainer::Work Worker::next_work() {
   Control& c = *control_;
   std::unique_lock lock(c.mutex);
-  const auto come = c.wait(lock, limit, [&] { return !c.orders.empty(); });
-  if (!come) return come.error();
-  std::optional<Order> order;
-  if (*come) {
-    order = std::move(c.orders.front());
-    c.orders.pop_front();
+  for (;;) {
+    if (!c.work.empty()) {
+      trainer::Work work = std::move(c.work.front());
+      c.work.pop_front();
+      return work;
+    }
+    const auto deadline = c.trainer.deadline();
+    const Instant left = deadline ? *deadline - io::Loop::now() : Instant(config::kNever);
+    if (left > Duration{}) {
+      c.changed.wait_until(lock, std::chrono::steady_clock::now() + left);
+      continue;
+    }
+    lock.unlock();
+    c.tell(trainer::TimePassed{});
+    lock.lock();
   }
-  return order;
 }
 
-void Worker::on_abort(std::function<void(Generation)> handler) {
-  const std::lock_guard lock(control_->handler_mutex);
-  control_->abort_handler = std::move(handler);
+Generation Worker::generation() const {
+  const std::lock_guard lock(control_->mutex);
+  return control_->trainer.generation();
+}
+
+AbortSwitch& Worker::abort_switch() const {
+  return control_->abort_switch;
+}
+
+Status Worker::pause(Duration limit) {
+  Control& c = *control_;
+  std::unique_lock lock(c.mutex);
+  const auto waited = c.wait(lock, limit, [] { return false; });
+  return waited ? Status{} : Status{waited.error()};
 }
 
 Status Worker::wait_for_abort(Generation generation, Duration limit) {
   Control& c = *control_;
   std::unique_lock lock(c.mutex);
-  const auto said = c.wait(lock, limit, [&] { return c.aborted >= generation; });
+  const auto said = c.wait(lock, limit, [&] { return c.trainer.aborted() >= generation; });
   if (!said) return said.error();
   if (*said) return {};
   return Error{Blame::kWorld, "the collectives were ended, but the scheduler told of no fault"};
 }
 
-Status Worker::end(Version version) {
+Status Worker::end() {
   if (solo() || waits_spare()) return {};
-  post(member::TrainingEnded{version});
-  // Without the confirmation a scheduler that comes back would take the exit for a desertion.
-  const Instant until = io::Loop::now() + settings().scheduler_timeout;
-  for (;;) {
-    auto order = next_order(until - io::Loop::now());
-    if (!order) return order.error();
-    if (!*order) break;
-    if (!std::holds_alternative<member::Released>(**order)) continue;
-    let_go_of_lifeline();
-    return {};
+  tell(trainer::EndCalled{});
+  const trainer::Work work = next_work();
+  const auto& result = std::get<trainer::Return>(work);  // There is nothing else to do.
+  switch (result.what) {
+    case trainer::Return::What::kEnded:
+      let_go_of_lifeline();
+      return {};
+    case trainer::Return::What::kEndUnconfirmed:
+      std::fprintf(stderr,
+                   "holdfast: the scheduler has not confirmed the end of this training; the "
+                   "process ends all the same\n");
+      return {};
+    default:
+      return error_of(result, kNoRank);
   }
-  std::fprintf(stderr,
-               "holdfast: the scheduler has not confirmed the end of this training; the "
-               "process ends all the same\n");
-  return {};
 }
 
 Error Worker::fail(std::string reason) {
-  post(member::TrainingFailed{reason});
   Control& c = *control_;
+  c.post(member::TrainingFailed{reason});
   if (!solo()) {
     std::unique_lock lock(c.mutex);
     c.changed.wait_for(lock, kFailLimit, [&] { return c.over || c.out_of_reach; });

@@ -1,19 +1,18 @@
-// Worker: a trainer's link to its job. A thread of its own talks to the scheduler and hands the
-// member machine's wishes to the training thread, which never waits for it in a healthy step.
+// Worker: a trainer's link to its job. A thread of its own, the control thread, talks to the
+// scheduler. It carries out what the member machine says; the trainer machine stands between it and
+// the training thread, which never waits for it in a healthy step.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
-#include <variant>
 
 #include "base/ids.h"
 #include "base/result.h"
 #include "config/settings.h"
-#include "core/member/machine.h"
+#include "core/trainer/machine.h"
 #include "io/trace.h"
+#include "runtime/worker/abort_switch.h"
 
 namespace holdfast::runtime {
 
@@ -53,28 +52,27 @@ class Worker {
 
   // ---- For Session ------------------------------------------------------------------------------
 
-  // What the machine wants of the training thread.
-  using Order = std::variant<member::Mend, member::Go, member::Released>;
+  // Brings an event to the trainer machine. Any thread.
+  void tell(const trainer::Event& event);
+  // Waits for what the machine wants next of the training thread. Every program call that was told
+  // ends with trainer::Return.
+  [[nodiscard]] trainer::Work next_work();
+  [[nodiscard]] Generation generation() const;  // The newest that the machine said to train in.
+  // Carries out what the machine says of groups. Any thread.
+  [[nodiscard]] AbortSwitch& abort_switch() const;
 
-  // Hands an event to the machine. From any thread; nothing happens in a solo world.
-  void post(member::Event event);
-
-  // Waits for the machine's next order; nothing if `limit` has passed. Errors: the job is over
-  // (why); the scheduler has been gone for longer than HOLDFAST_SCHEDULER_TIMEOUT.
-  [[nodiscard]] Result<std::optional<Order>> next_order(Duration limit = config::kNever);
-
-  // Called in the control thread, which must not be blocked, when the collectives of a generation
-  // and of those before are to end. Null: no more; after the return the old one is not running.
-  void on_abort(std::function<void(Generation)> handler);
-  // Waits until the machine has said Abort for `generation` or a later one. Errors: those of
-  // next_order(); `limit` has passed.
+  // Waits for `limit`. Errors: the job is over (why); the scheduler has been gone for longer than
+  // HOLDFAST_SCHEDULER_TIMEOUT.
+  [[nodiscard]] Status pause(Duration limit);
+  // Waits until the collectives of `generation` or of a later one were ended. Errors: those of
+  // pause(); `limit` has passed.
   [[nodiscard]] Status wait_for_abort(Generation generation, Duration limit);
 
-  // Tells the scheduler that this rank's training has ended in good order, at this version
-  // (kNoVersion: it never trained), and waits until that is on record, at most for
+  // Tells the scheduler that this rank's training has ended in good order (where Session::join()
+  // never came back: without training), and waits until that is on record, at most for
   // settings().scheduler_timeout; then it warns.
   // Nothing to do for a world of its own and for a spare without a place.
-  [[nodiscard]] Status end(Version version);
+  [[nodiscard]] Status end();
 
   // Tells the scheduler that the job can not go on and waits until that is on record (5 s at most).
   // Returns the error that the caller shall give: `reason`, or why the job was over already.

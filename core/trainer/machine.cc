@@ -1,0 +1,407 @@
+#include "core/trainer/machine.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace holdfast::trainer {
+namespace {
+
+template <class E>
+constexpr std::size_t kEvent = event_index<Event, E>();
+
+using S = State;
+using Row = Transition<State>;
+
+constexpr Row kTransitions[] = {
+    {S::kOpened, kEvent<JoinCalled>, S::kParked},
+    {S::kOpened, kEvent<JoinCalled>, S::kRepairing},  // Solo, from here to the next remark.
+    {S::kOpened, kEvent<JoinCalled>, S::kGoing},
+    {S::kRepairing, kEvent<Repaired>, S::kGoing},
+    {S::kParked, kEvent<RepairOrdered>, S::kRepairing},  // After a fault, and at the start.
+    {S::kRepairing, kEvent<Repaired>, S::kParked},
+    {S::kParked, kEvent<GoOrdered>, S::kGoing},
+    {S::kParked, kEvent<GoOrdered>, S::kForming},  // It was called to begin a step.
+    {S::kGoing, kEvent<StepBegun>, S::kForming},
+    {S::kGoing, kEvent<StepBegun>, S::kLeaving},  // Its generation was aborted meanwhile.
+    {S::kForming, kEvent<Formed>, S::kStepping},
+    {S::kForming, kEvent<Formed>, S::kUncertain},
+    {S::kForming, kEvent<Formed>, S::kLeaving},
+    {S::kForming, kEvent<NotFormed>, S::kUncertain},
+    {S::kForming, kEvent<NotFormed>, S::kLeaving},
+    {S::kStepping, kEvent<StepBegun>, S::kUncertain},
+    {S::kStepping, kEvent<StepBegun>, S::kLeaving},
+    {S::kStepping, kEvent<StepEnded>, S::kSumming},
+    {S::kSumming, kEvent<SumsDone>, S::kStaging},
+    {S::kSumming, kEvent<SumsDone>, S::kUncertain},
+    {S::kSumming, kEvent<SumsDone>, S::kLeaving},
+    {S::kSumming, kEvent<GroupStopped>, S::kSpokenFor},
+    {S::kSumming, kEvent<SumsIdle>, S::kSpokenFor},
+    {S::kStaging, kEvent<Staged>, S::kArriving},
+    {S::kStaging, kEvent<Staged>, S::kUpdating},  // Unprotected: without a barrier.
+    {S::kArriving, kEvent<Arrived>, S::kUpdating},
+    {S::kArriving, kEvent<Arrived>, S::kUncertain},
+    {S::kArriving, kEvent<Arrived>, S::kLeaving},
+    {S::kArriving, kEvent<GroupStopped>, S::kSpokenFor},
+    {S::kArriving, kEvent<SumsIdle>, S::kSpokenFor},
+    {S::kUpdating, kEvent<Updated>, S::kStepping},
+    {S::kSpokenFor, kEvent<SumsDone>, S::kLeaving},
+    {S::kSpokenFor, kEvent<Arrived>, S::kLeaving},
+    {S::kUncertain, kEvent<GroupStopped>, S::kLeaving},
+    {S::kLeaving, kEvent<LeftGroup>, S::kParked},
+    {S::kLeaving, kEvent<LeftGroup>, S::kRepairing},  // The order had come before.
+    {S::kLeaving, kEvent<LeftGroup>, S::kGoing},
+    {S::kLeaving, kEvent<LeftGroup>, S::kForming},
+    {S::kOpened, kEvent<EndCalled>, S::kEnding},  // It never trained.
+    {S::kGoing, kEvent<EndCalled>, S::kEnding},
+    {S::kStepping, kEvent<EndCalled>, S::kEnding},
+    {S::kEnding, kEvent<Released>, S::kOver},
+};
+
+// From any state, and by any event that leads to the end of the job.
+constexpr bool is_end(State next) {
+  return next == State::kOver;
+}
+
+}  // namespace
+
+std::span<const Transition<State>> transitions() {
+  return kTransitions;
+}
+
+const char* name(State state) {
+  constexpr const char* kNames[kStates] = {"opened",   "parked",   "repairing",  "going",
+                                           "forming",  "stepping", "summing",    "staging",
+                                           "arriving", "updating", "spoken for", "uncertain",
+                                           "leaving",  "ending",   "over"};
+  return kNames[static_cast<std::size_t>(state)];
+}
+
+Actions Machine::step(Instant now, const Event& event) {
+  now_ = now;
+  event_ = event.index();
+  from_ = state_;
+  std::visit([&](const auto& e) { on(e); }, event);
+  return std::exchange(actions_, {});
+}
+
+void Machine::enter(State next) {
+  HF_ASSERT(is_end(next) || next == state_ || is_listed<State>(kTransitions, from_, event_, next));
+  state_ = next;
+}
+
+void Machine::back(Return::What what) {
+  back(Return{.what = what});
+}
+
+void Machine::back(Return result) {
+  call_ = Call::kNone;
+  deadline_.reset();
+  work(std::move(result));
+}
+
+// Nothing that follows can be answered in another way.
+void Machine::finish(Return result) {
+  enter(State::kOver);
+  final_ = result;
+  back(std::move(result));
+}
+
+void Machine::fail(Failure failure) {
+  if (over_) return finish(Return{.what = Return::What::kOver, .reason = over_->reason});
+  finish(Return{.what = Return::What::kFailed, .failure = std::move(failure)});
+}
+
+// ---- The program calls --------------------------------------------------------------------------
+
+void Machine::on(const JoinCalled& e) {
+  if (is_over()) return;
+  HF_ASSERT(state_ == State::kOpened);
+  call_ = Call::kJoin;
+  called_at_ = now_;
+  holding_ = e.holding;
+  if (!options_.solo) return park();
+  generation_ = 1;
+  if (holding_.version != kNoVersion) {
+    enter(State::kGoing);
+    return back(Return::What::kJoined);
+  }
+  repair_ = {.generation = 1, .version = 0, .kind = wire::RepairKind::kBegin};
+  enter(State::kRepairing);
+  work(Repair{repair_});
+}
+
+void Machine::on(const StepBegun& e) {
+  if (is_over()) return;
+  HF_ASSERT(state_ == State::kGoing || state_ == State::kStepping);
+  call_ = Call::kBeginStep;
+  called_at_ = now_;
+  reformed_ = false;
+  if (state_ == State::kStepping && !e.group_ended) return back(Return::What::kBegun);
+  if (state_ == State::kGoing && !stopped()) return form();
+  lose_group(options_.replacement_timeout);
+}
+
+void Machine::on(const StepEnded& e) {
+  if (is_over()) return;
+  HF_ASSERT(state_ == State::kStepping);
+  call_ = Call::kEndStep;
+  called_at_ = now_;
+  target_ = holding_.version + 1;
+  loss_ = e.loss;
+  enter(State::kSumming);
+  work(AwaitSums{});
+}
+
+void Machine::on(const EndCalled&) {
+  if (is_over()) return;
+  call_ = Call::kEnd;
+  if (options_.solo) return finish(Return{.what = Return::What::kEnded});
+  const bool trained = state_ != State::kOpened;
+  enter(State::kEnding);
+  deadline_ = now_ + options_.scheduler_timeout;
+  actions_.push_back(SayEnded{trained ? holding_.version : kNoVersion});
+  rest();
+}
+
+// A program that calls on after the end hears the same again.
+bool Machine::is_over() {
+  if (state_ != State::kOver) return false;
+  work(*final_);
+  return true;
+}
+
+// ---- Forming a group ----------------------------------------------------------------------------
+
+void Machine::form() {
+  if (ended_ != kNoRank) {
+    enter(State::kGoing);
+    return back(Return{.what = Return::What::kTooLate, .ended = ended_});
+  }
+  enter(State::kForming);
+  actions_.push_back(ArmGroup{});
+  work(JoinGroup{generation_});
+}
+
+void Machine::on(const Formed& e) {
+  if (e.ended || stopped()) return lose_group(options_.replacement_timeout);
+  enter(State::kStepping);
+  back(reformed_ ? Return::What::kBegunAnew : Return::What::kBegun);
+}
+
+// Where a fault is the cause, the scheduler says so soon.
+void Machine::on(const NotFormed& e) {
+  if (options_.solo || e.mistaken) {
+    return fail({.kind = Failure::Kind::kNotFormed, .detail = e.why});
+  }
+  not_formed_ = e.why;
+  lose_group(options_.forming_patience);
+}
+
+// ---- A step -------------------------------------------------------------------------------------
+
+void Machine::on(const SumsDone& e) {
+  if (state_ == State::kSpokenFor) return leave(true);
+  HF_ASSERT(state_ == State::kSumming);
+  if (e.outcome != Outcome::kDone) return met(e.outcome, e.why);
+  enter(State::kStaging);
+  work(Stage{target_});
+}
+
+void Machine::on(const Staged&) {
+  HF_ASSERT(state_ == State::kStaging);
+  holding_.staged = target_;
+  if (!options_.protect) return update();
+  enter(State::kArriving);
+  work(Arrive{});
+}
+
+// Complete anywhere: every rank has staged the step, so it can be finished from any arena.
+void Machine::on(const Arrived& e) {
+  if (state_ == State::kSpokenFor) return leave(true);  // The plan decides, complete or not.
+  HF_ASSERT(state_ == State::kArriving);
+  if (e.outcome != Outcome::kDone) return met(e.outcome, e.why);
+  update();
+}
+
+void Machine::update() {
+  enter(State::kUpdating);
+  work(Update{});
+}
+
+void Machine::on(const Updated&) {
+  HF_ASSERT(state_ == State::kUpdating);
+  holding_ = {target_, target_};
+  enter(State::kStepping);
+  if (told_generation_ != generation_ || now_ - told_at_ >= options_.progress_interval) {
+    told_generation_ = generation_;
+    told_at_ = now_;
+    actions_.push_back(SayCommitted{target_, loss_});
+  }
+  back(Return::What::kCommitted);
+}
+
+void Machine::met(Outcome outcome, const std::string& why) {
+  if (outcome == Outcome::kRefused) {
+    return fail({.kind = Failure::Kind::kRefused, .detail = why});
+  }
+  lose_group(options_.replacement_timeout);
+}
+
+// ---- A fault ------------------------------------------------------------------------------------
+
+// Its group has ended, or never was. Until the member machine has stopped this generation, nobody
+// knows why.
+void Machine::lose_group(Duration patience) {
+  reformed_ = true;
+  if (stopped()) return leave(false);
+  enter(State::kUncertain);
+  deadline_ = now_ + patience;
+  rest();
+}
+
+// `said`: that it has parked.
+void Machine::leave(bool said) {
+  said_ = said;
+  deadline_.reset();
+  not_formed_.clear();
+  enter(State::kLeaving);
+  work(LeaveGroup{});
+}
+
+void Machine::on(const LeftGroup&) {
+  HF_ASSERT(state_ == State::kLeaving);
+  if (!said_) return park();
+  enter(State::kParked);
+  rest();
+}
+
+void Machine::park() {
+  enter(State::kParked);
+  say_parked();
+  rest();
+}
+
+void Machine::on(const Stopped& e) {
+  aborted_ = std::max(aborted_, e.generation);
+  if (e.generation >= generation_) actions_.push_back(StopGroup{e.generation});
+}
+
+void Machine::on(const GroupStopped& e) {
+  if (!stopped()) return;
+  if (state_ == State::kUncertain) {
+    if (e.idle) say_parked();
+    return leave(e.idle);
+  }
+  if (e.idle) speak();
+}
+
+void Machine::on(const SumsIdle&) {
+  if (stopped()) speak();
+}
+
+// The training thread waits for what only this step hangs on, and touches nothing. All other ranks
+// would wait until it got a processor to say "Parked" itself.
+void Machine::speak() {
+  if (state_ != State::kSumming && state_ != State::kArriving) return;
+  enter(State::kSpokenFor);
+  say_parked();
+}
+
+void Machine::on(const RepairOrdered& e) {
+  if (state_ == State::kSpokenFor || state_ == State::kLeaving) {
+    order_ = e;
+  } else if (state_ == State::kParked) {
+    repair_ = e.repair;
+    enter(State::kRepairing);
+    work(Repair{repair_});
+  }
+}
+
+void Machine::on(const Repaired& e) {
+  HF_ASSERT(state_ == State::kRepairing);
+  holding_ = e.holding;
+  if (!e.error.empty() || holding_.version != repair_.version) {
+    return fail({.kind = Failure::Kind::kNotRepaired,
+                 .version = repair_.version,
+                 .repair = repair_.kind,
+                 .detail = e.error});
+  }
+  if (options_.solo) {
+    enter(State::kGoing);
+    return back(Return::What::kJoined);
+  }
+  enter(State::kParked);
+  actions_.push_back(SayRepaired{holding_});
+  rest();
+}
+
+void Machine::on(const GoOrdered& e) {
+  if (state_ == State::kSpokenFor || state_ == State::kLeaving) {
+    order_ = e;
+  } else if (state_ == State::kParked) {
+    go(e);
+  }
+}
+
+// The arena is at the version from which all ranks go on.
+void Machine::go(const GoOrdered& order) {
+  HF_ASSERT(order.version == holding_.version);
+  if (holding_.staged != holding_.version) work(Unstage{});
+  holding_.staged = holding_.version;
+  generation_ = order.generation;
+  ended_ = order.ended;
+  actions_.push_back(NoteResumed{generation_, holding_.version});
+  if (generation_ > 1 && !options_.protect) {
+    return fail({.kind = Failure::Kind::kUnprotected, .version = holding_.version});
+  }
+  if (call_ == Call::kBeginStep) return form();
+  enter(State::kGoing);
+  if (call_ == Call::kJoin) return back(Return::What::kJoined);
+  // What all had staged may have been finished, by the plan.
+  back(holding_.version == target_ ? Return::What::kCommittedByPlan : Return::What::kVoid);
+}
+
+// ---- Waits --------------------------------------------------------------------------------------
+
+// The training thread waits for others now: whatever has come before is heeded.
+void Machine::rest() {
+  const bool waits =
+      state_ == State::kParked || state_ == State::kUncertain || state_ == State::kEnding;
+  if (!waits) return;
+  if (over_) {
+    const bool ended = over_->success && state_ == State::kEnding;
+    return finish(ended ? Return{.what = Return::What::kEnded}
+                        : Return{.what = Return::What::kOver, .reason = over_->reason});
+  }
+  if (unreachable_) {
+    return finish(Return{.what = Return::What::kUnreachable, .reason = *unreachable_});
+  }
+  if (state_ != State::kParked || !order_) return;
+  const auto order = *std::exchange(order_, std::nullopt);
+  std::visit([&](const auto& e) { on(e); }, order);
+}
+
+void Machine::on(const Released&) {
+  if (state_ != State::kEnding) return;
+  finish(Return{.what = Return::What::kEnded});
+}
+
+void Machine::on(const JobOver& e) {
+  if (!over_) over_ = e;
+  rest();
+}
+
+void Machine::on(const OutOfReach& e) {
+  unreachable_ = e.why;
+  rest();
+}
+
+void Machine::on(const TimePassed&) {
+  if (!deadline_ || now_ < *deadline_) return;
+  if (state_ == State::kEnding) return finish(Return{.what = Return::What::kEndUnconfirmed});
+  if (!not_formed_.empty()) return fail({.kind = Failure::Kind::kNotFormed, .detail = not_formed_});
+  finish(Return{.what = Return::What::kNoCause});
+}
+
+}  // namespace holdfast::trainer

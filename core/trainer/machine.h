@@ -1,0 +1,312 @@
+// The fate of a step on one rank: the training thread's part of the protocol.
+//
+// It decides when the training thread parks, repairs its arena, joins a group, stages, commits and
+// updates, and what becomes of a step that a fault has met.
+//
+// Pure: no clock, no I/O, no threads. Two threads of a worker bring events, one at a time. The
+// training thread is in one call of the program at a time. It does the Work that it is given, in
+// order, tells how that went, and goes back to the program with Return. The control thread brings
+// what the member machine wants. Why it is right: docs/protocol/recovery.md.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/ids.h"
+#include "core/holding.h"
+#include "core/table.h"
+#include "wire/messages.h"
+
+namespace holdfast::trainer {
+
+struct Options {
+  bool solo = false;    // A world of its own: there is no scheduler.
+  bool protect = true;  // HOLDFAST_PROTECT. Without it no step is kept that one could go back to.
+  Duration replacement_timeout{};  // How long the cause of a fault is waited for.
+  Duration forming_patience{};     // The same, after a group that could not be formed.
+  Duration scheduler_timeout{};    // How long the confirmation of the end is waited for.
+  Duration progress_interval{};    // Between two words about committed steps.
+};
+
+enum class State : std::uint8_t {
+  kOpened,  // The arena is open; nothing is agreed.
+  kParked,  // "Parked" was said: the arena is at rest, and orders are waited for.
+  kRepairing,
+  kGoing,     // It shall train in a generation and has no group of it yet.
+  kForming,   // Joins the group.
+  kStepping,  // In the group. The program computes, or is between two steps.
+  kSumming,   // The step ends: waits for its sums.
+  kStaging,
+  kArriving,  // Waits at the commit barrier.
+  kUpdating,
+  kSpokenFor,  // The control thread has said "Parked"; the training thread has yet to come back.
+  kUncertain,  // Its group has ended; waits to hear of the fault.
+  kLeaving,    // Leaves its group.
+  kEnding,     // The training has ended; waits until that is on record.
+  kOver,       // Nothing more will be done.
+};
+inline constexpr std::size_t kStates = 15;
+[[nodiscard]] const char* name(State state);
+
+// How an operation of the group ended.
+enum class Outcome : std::uint8_t {
+  kDone,
+  kStopped,  // A fault came: somebody ended the group.
+  kRefused,  // The ranks do not do the same, or one will never come: no recovery mends that.
+};
+
+// ---- What may happen ----
+
+// The program calls, in the training thread.
+struct JoinCalled {
+  Holding holding;  // Of the arena, as its predecessor left it.
+};
+struct StepBegun {
+  bool group_ended = false;  // Where it is in a group: somebody has ended that.
+};
+struct StepEnded {
+  double loss = 0;
+};
+struct EndCalled {};
+
+// The training thread has done its Work.
+struct Repaired {
+  Holding holding;
+  std::string error;  // Empty: done.
+};
+struct Formed {
+  bool ended = false;  // Somebody has ended the group by now.
+};
+struct NotFormed {
+  bool mistaken = false;  // Its options are wrong: no fault is the cause.
+  std::string why;
+};
+struct LeftGroup {};
+struct SumsDone {
+  Outcome outcome = Outcome::kDone;
+  std::string why;  // Of kRefused.
+};
+struct Staged {};
+struct Arrived {
+  Outcome outcome = Outcome::kDone;
+  std::string why;
+};
+struct Updated {};
+
+// The control thread.
+struct Stopped {  // The member machine says: end the collectives of generations up to this one.
+  Generation generation = 0;
+};
+struct GroupStopped {  // That is done.
+  bool idle = false;   // None of the group's sums is under way.
+};
+struct SumsIdle {};  // No sum is under way any more, after one has failed. By the sums' thread.
+struct RepairOrdered {
+  wire::Repair repair;
+};
+struct GoOrdered {
+  Generation generation = 0;
+  Version version = 0;
+  Rank ended = kNoRank;  // Will never join (P33). kNoRank: all may.
+};
+struct Released {};  // The end of the training is on record.
+struct JobOver {
+  bool success = false;
+  std::string reason;
+};
+struct OutOfReach {  // The scheduler has been gone for too long.
+  std::string why;
+};
+struct InReach {};
+struct TimePassed {};
+
+using Event =
+    std::variant<JoinCalled, StepBegun, StepEnded, EndCalled, Repaired, Formed, NotFormed,
+                 LeftGroup, SumsDone, Staged, Arrived, Updated, Stopped, GroupStopped, SumsIdle,
+                 RepairOrdered, GoOrdered, Released, JobOver, OutOfReach, InReach, TimePassed>;
+
+// ---- What the training thread must do, in this order ----
+
+struct Repair {
+  wire::Repair repair;
+};
+struct Unstage {};  // The staged step is void.
+struct JoinGroup {  // Answered by Formed or NotFormed.
+  Generation generation = 0;
+};
+struct LeaveGroup {};  // If there is one; its sums have ended afterwards.
+struct AwaitSums {};
+struct Stage {
+  Version version = 0;
+};
+struct Arrive {};  // At the commit barrier.
+struct Update {};
+
+// Why the job can not go on. The shell words it and tells the scheduler.
+struct Failure {
+  enum class Kind : std::uint8_t {
+    kUnprotected,  // A fault came, and HOLDFAST_PROTECT is 0.
+    kNotRepaired,  // `version` could not be reached.
+    kNotFormed,    // The group could not be formed, without a fault.
+    kRefused,      // The ranks do not do the same.
+  };
+  Kind kind = Kind::kRefused;
+  Version version = 0;
+  wire::RepairKind repair = wire::RepairKind::kFinish;  // Of kNotRepaired.
+  std::string detail;
+};
+
+// Back to the program.
+struct Return {
+  enum class What : std::uint8_t {
+    kJoined,
+    kBegun,
+    kBegunAnew,  // The group was formed anew.
+    kTooLate,    // No step was begun: `ended` has ended its training.
+    kCommitted,
+    kCommittedByPlan,  // The step was made after a fault, since all had staged it.
+    kVoid,
+    kEnded,
+    kEndUnconfirmed,  // The scheduler has not answered.
+    kFailed,          // See `failure`.
+    kOver,            // The job is over, for `reason`.
+    kUnreachable,     // No scheduler answers: `reason`.
+    kNoCause,         // The group has ended, but nobody told of a fault.
+  };
+  What what = What::kOver;
+  Rank ended = kNoRank;
+  std::optional<Failure> failure = {};
+  std::string reason = {};
+};
+using Work =
+    std::variant<Repair, Unstage, JoinGroup, LeaveGroup, AwaitSums, Stage, Arrive, Update, Return>;
+
+// ---- What must be done at once, by whichever thread brought the event ----
+
+struct Do {  // Give it to the training thread.
+  Work work;
+};
+struct SayParked {  // To the member machine, as are the next three.
+  Holding holding;
+  Generation generation = 0;  // In which it trained.
+  Instant called_at{};        // When the program's call came in which it waits.
+};
+struct SayRepaired {
+  Holding holding;
+};
+struct SayCommitted {
+  Version version = 0;
+  double loss = 0;
+};
+struct SayEnded {
+  Version version = kNoVersion;
+};
+struct ArmGroup {};  // A JoinGroup follows: from here on StopGroup means that group.
+struct StopGroup {   // Ends the group and its forming; answered by GroupStopped. Never waits.
+  Generation generation = 0;
+};
+struct NoteResumed {  // For traces, and for the agent, which hears of it after this process's end.
+  Generation generation = 0;
+  Version version = 0;
+};
+using Action = std::variant<Do, SayParked, SayRepaired, SayCommitted, SayEnded, ArmGroup, StopGroup,
+                            NoteResumed>;
+using Actions = std::vector<Action>;
+
+// {state × event}; see core/table.h.
+[[nodiscard]] std::span<const Transition<State>> transitions();
+
+class Machine {
+ public:
+  explicit Machine(Options options) : options_(options) {}
+
+  [[nodiscard]] Actions step(Instant now, const Event& event);
+
+  // When the training thread, which waits for Work, must bring TimePassed. nullopt: no timer.
+  [[nodiscard]] std::optional<Instant> deadline() const { return deadline_; }
+
+  [[nodiscard]] State state() const { return state_; }
+  [[nodiscard]] const Holding& holding() const { return holding_; }
+  [[nodiscard]] Generation generation() const { return generation_; }
+  // The newest generation whose collectives were ended. The only place that knows it.
+  [[nodiscard]] Generation aborted() const { return aborted_; }
+
+ private:
+  enum class Call : std::uint8_t { kNone, kJoin, kBeginStep, kEndStep, kEnd };
+
+  void on(const JoinCalled& e);
+  void on(const StepBegun& e);
+  void on(const StepEnded& e);
+  void on(const EndCalled&);
+  void on(const Repaired& e);
+  void on(const Formed& e);
+  void on(const NotFormed& e);
+  void on(const LeftGroup&);
+  void on(const SumsDone& e);
+  void on(const Staged&);
+  void on(const Arrived& e);
+  void on(const Updated&);
+  void on(const Stopped& e);
+  void on(const GroupStopped& e);
+  void on(const SumsIdle&);
+  void on(const RepairOrdered& e);
+  void on(const GoOrdered& e);
+  void on(const Released&);
+  void on(const JobOver& e);
+  void on(const OutOfReach& e);
+  void on(const InReach&) { unreachable_.reset(); }
+  void on(const TimePassed&);
+
+  void enter(State next);
+  void work(Work work) { actions_.push_back(Do{std::move(work)}); }
+  void back(Return::What what);
+  void back(Return result);
+  void finish(Return result);
+  void fail(Failure failure);
+  [[nodiscard]] bool is_over();
+  void park();
+  void rest();
+  void form();
+  void lose_group(Duration patience);
+  void leave(bool said);
+  void met(Outcome outcome, const std::string& why);
+  void update();
+  void speak();
+  void say_parked() { actions_.push_back(SayParked{holding_, generation_, called_at_}); }
+  void go(const GoOrdered& order);
+  [[nodiscard]] bool stopped() const { return !options_.solo && aborted_ >= generation_; }
+
+  Options options_;
+  State state_ = State::kOpened;
+  Call call_ = Call::kNone;
+  Holding holding_;
+  Generation generation_ = 0;  // The newest that it was told to train in.
+  Generation aborted_ = 0;
+  Rank ended_ = kNoRank;    // Its training has ended, so that this generation has no group.
+  Version target_ = 0;      // That the step under way makes.
+  double loss_ = 0;         // Of that step.
+  Instant called_at_{};     // When the program's newest call came.
+  bool reformed_ = false;   // This call has lost a group.
+  bool said_ = false;       // While kLeaving: "Parked" was said already.
+  std::string not_formed_;  // While kUncertain: why the group could not be formed.
+  wire::Repair repair_;     // While kRepairing.
+  std::optional<std::variant<RepairOrdered, GoOrdered>> order_;  // Came before it was back.
+  std::optional<JobOver> over_;
+  std::optional<std::string> unreachable_;
+  std::optional<Return> final_;  // Once kOver, for calls that still come.
+  std::optional<Instant> deadline_;
+  Generation told_generation_ = 0;  // Of the last SayCommitted.
+  Instant told_at_{};
+  Instant now_{};
+  // What is being handled, and the state before that.
+  std::size_t event_ = 0;
+  State from_ = State::kOpened;
+  Actions actions_;
+};
+
+}  // namespace holdfast::trainer

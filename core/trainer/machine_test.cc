@@ -1,0 +1,259 @@
+// What the trainer machine decides, thread by thread.
+#include "core/trainer/machine.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace holdfast::trainer {
+namespace {
+
+using namespace std::chrono_literals;
+using What = Return::What;
+
+class TrainerTest : public ::testing::Test {
+ protected:
+  Actions bring(const Event& event) {
+    now_ += 1ms;
+    auto actions = machine_.step(now_, event);
+    for (const auto& action : actions) {
+      if (const auto* given = std::get_if<Do>(&action)) work_.push_back(given->work);
+    }
+    return actions;
+  }
+  // The training thread takes its next work, which must be of this kind.
+  template <class Kind>
+  Kind take() {
+    if (work_.empty() || !std::holds_alternative<Kind>(work_.front())) {
+      ADD_FAILURE() << "other work, or none";
+      return {};
+    }
+    Kind work = std::get<Kind>(work_.front());
+    work_.erase(work_.begin());
+    return work;
+  }
+  template <class Kind>
+  static bool has(const Actions& actions) {
+    for (const auto& action : actions) {
+      if (std::holds_alternative<Kind>(action)) return true;
+    }
+    return false;
+  }
+  // In the group of generation 1, between two steps, at version 4.
+  void stand() {
+    (void)bring(JoinCalled{{4, 4}});
+    (void)bring(GoOrdered{1, 4});
+    EXPECT_EQ(take<Return>().what, What::kJoined);
+    begin();
+  }
+  void begin() {
+    (void)bring(StepBegun{});
+    (void)take<JoinGroup>();
+    (void)bring(Formed{});
+    EXPECT_EQ(take<Return>().what, What::kBegun);
+  }
+  void arrive() {
+    (void)bring(StepEnded{});
+    (void)take<AwaitSums>();
+    (void)bring(SumsDone{});
+    (void)take<Stage>();
+    (void)bring(Staged{});
+    (void)take<Arrive>();
+  }
+  // A Stop of generation 2, as the member machine passes it on.
+  Actions stop(bool idle) {
+    EXPECT_TRUE(has<StopGroup>(bring(Stopped{1})));
+    return bring(GroupStopped{idle});
+  }
+
+  Options options_{.replacement_timeout = 60s,
+                   .forming_patience = 20s,
+                   .scheduler_timeout = 30s,
+                   .progress_interval = 250ms};
+  Machine machine_{options_};
+  std::vector<Work> work_;
+  Instant now_{};
+};
+
+TEST_F(TrainerTest, MakesAStep) {
+  stand();
+  arrive();
+  (void)bring(Arrived{});
+  (void)take<Update>();
+  EXPECT_TRUE(has<SayCommitted>(bring(Updated{})));
+  EXPECT_EQ(take<Return>().what, What::kCommitted);
+  EXPECT_EQ(machine_.holding(), (Holding{5, 5}));
+}
+
+TEST_F(TrainerTest, SaysOnlyTheFirstOfManyQuickSteps) {
+  stand();
+  for (int i = 0; i < 3; ++i) {
+    arrive();
+    (void)bring(Arrived{});
+    (void)take<Update>();
+    EXPECT_EQ(has<SayCommitted>(bring(Updated{})), i == 0);
+    (void)take<Return>();
+    (void)bring(StepBegun{});
+    EXPECT_EQ(take<Return>().what, What::kBegun);
+  }
+}
+
+TEST_F(TrainerTest, IsSpokenForWhileItWaitsAndLeavesTheStepToThePlan) {
+  stand();
+  arrive();
+  const auto actions = stop(true);
+  ASSERT_TRUE(has<SayParked>(actions));
+  // The plan may come before the thread has run again.
+  (void)bring(RepairOrdered{{2, 5, wire::RepairKind::kFinish}});
+  EXPECT_TRUE(work_.empty());
+  (void)bring(Arrived{Outcome::kDone});  // Complete or not: it is not its to decide any more.
+  (void)take<LeaveGroup>();
+  EXPECT_FALSE(has<SayParked>(bring(LeftGroup{})));
+  (void)take<Repair>();
+  EXPECT_TRUE(has<SayRepaired>(bring(Repaired{{5, 5}, ""})));
+  (void)bring(GoOrdered{2, 5});
+  EXPECT_EQ(take<Return>().what, What::kCommittedByPlan);
+}
+
+TEST_F(TrainerTest, IsNotSpokenForWhileASumIsUnderWay) {
+  stand();
+  (void)bring(StepEnded{});
+  EXPECT_FALSE(has<SayParked>(stop(false)));
+  EXPECT_TRUE(has<SayParked>(bring(SumsIdle{})));
+  (void)take<AwaitSums>();
+  (void)bring(SumsDone{Outcome::kStopped});
+  (void)take<LeaveGroup>();
+}
+
+TEST_F(TrainerTest, AStepThatThePlanDoesNotMakeIsVoid) {
+  stand();
+  arrive();
+  (void)bring(Arrived{Outcome::kStopped});  // A peer's word came before the scheduler's.
+  EXPECT_EQ(machine_.state(), State::kUncertain);
+  EXPECT_TRUE(has<SayParked>(stop(true)));
+  (void)take<LeaveGroup>();
+  (void)bring(LeftGroup{});
+  (void)bring(GoOrdered{2, 4});
+  (void)take<Unstage>();
+  EXPECT_EQ(take<Return>().what, What::kVoid);
+  EXPECT_EQ(machine_.holding(), (Holding{4, 4}));
+}
+
+TEST_F(TrainerTest, FormsAnewWhereAFaultCameBetweenTwoSteps) {
+  stand();
+  (void)stop(true);
+  EXPECT_TRUE(work_.empty());  // The program computes; nobody speaks for it.
+  (void)bring(StepBegun{true});
+  (void)take<LeaveGroup>();
+  EXPECT_TRUE(has<SayParked>(bring(LeftGroup{})));
+  (void)bring(GoOrdered{2, 4});
+  EXPECT_EQ(take<JoinGroup>().generation, 2U);
+  (void)bring(Formed{});
+  EXPECT_EQ(take<Return>().what, What::kBegunAnew);
+}
+
+TEST_F(TrainerTest, AStopOfAnOlderGenerationChangesNothing) {
+  stand();
+  EXPECT_FALSE(has<StopGroup>(bring(Stopped{0})));
+  EXPECT_EQ(machine_.aborted(), 0U);
+}
+
+TEST_F(TrainerTest, EndsWhereNobodyTellsOfAFault) {
+  stand();
+  arrive();
+  (void)bring(Arrived{Outcome::kStopped});
+  ASSERT_TRUE(machine_.deadline().has_value());
+  now_ = *machine_.deadline();
+  (void)bring(TimePassed{});
+  EXPECT_EQ(take<Return>().what, What::kNoCause);
+}
+
+TEST_F(TrainerTest, RanksThatDoNotDoTheSameFail) {
+  stand();
+  (void)bring(StepEnded{});
+  (void)take<AwaitSums>();
+  (void)bring(SumsDone{Outcome::kRefused, "rank 1 asked for a broadcast"});
+  const Return result = take<Return>();
+  ASSERT_TRUE(result.failure.has_value());
+  EXPECT_EQ(result.failure->kind, Failure::Kind::kRefused);
+  EXPECT_EQ(result.failure->detail, "rank 1 asked for a broadcast");
+}
+
+TEST_F(TrainerTest, AnUnprotectedTrainingEndsAtTheFirstFault) {
+  options_.protect = false;
+  machine_ = Machine(options_);
+  stand();
+  (void)bring(StepEnded{});
+  (void)take<AwaitSums>();
+  (void)bring(SumsDone{});
+  (void)take<Stage>();
+  (void)bring(Staged{});
+  (void)take<Update>();  // Without a barrier.
+  (void)bring(Updated{});
+  (void)take<Return>();
+  (void)stop(true);
+  (void)bring(StepBegun{true});
+  (void)take<LeaveGroup>();
+  (void)bring(LeftGroup{});
+  (void)bring(GoOrdered{2, 5});
+  const Return result = take<Return>();
+  ASSERT_TRUE(result.failure.has_value());
+  EXPECT_EQ(result.failure->kind, Failure::Kind::kUnprotected);
+}
+
+TEST_F(TrainerTest, ARepairThatEndsElsewhereFails) {
+  (void)bring(JoinCalled{{4, 4}});
+  (void)bring(RepairOrdered{{1, 5, wire::RepairKind::kReceive, 1}});
+  (void)take<Repair>();
+  (void)bring(Repaired{{kNoVersion, kNoVersion}, "the source is lost"});
+  EXPECT_EQ(take<Return>().failure->kind, Failure::Kind::kNotRepaired);
+}
+
+TEST_F(TrainerTest, IsTooLateWhereAnotherHasEnded) {
+  (void)bring(JoinCalled{{4, 4}});
+  (void)bring(GoOrdered{1, 4, 2});
+  EXPECT_EQ(take<Return>().what, What::kJoined);
+  (void)bring(StepBegun{});
+  const Return result = take<Return>();
+  EXPECT_EQ(result.what, What::kTooLate);
+  EXPECT_EQ(result.ended, 2);
+}
+
+TEST_F(TrainerTest, HearsTheEndOfTheJobWhereItWaits) {
+  stand();
+  (void)bring(JobOver{false, "rank 1 has failed"});
+  EXPECT_TRUE(work_.empty());  // The program computes.
+  arrive();
+  (void)bring(Arrived{Outcome::kStopped});
+  const Return result = take<Return>();
+  EXPECT_EQ(result.what, What::kOver);
+  EXPECT_EQ(result.reason, "rank 1 has failed");
+  (void)bring(StepBegun{});  // It hears the same again.
+  EXPECT_EQ(take<Return>().what, What::kOver);
+}
+
+TEST_F(TrainerTest, AWorldOfItsOwnNeedsNobody) {
+  options_.solo = true;
+  machine_ = Machine(options_);
+  (void)bring(JoinCalled{});
+  EXPECT_EQ(take<Repair>().repair.kind, wire::RepairKind::kBegin);
+  (void)bring(Repaired{{0, 0}, ""});
+  EXPECT_EQ(take<Return>().what, What::kJoined);
+  begin();
+  (void)bring(EndCalled{});
+  EXPECT_EQ(take<Return>().what, What::kEnded);
+}
+
+TEST(TrainerTable, NamesEveryStateAndLeadsFromTheFirstToEach) {
+  std::set<State> reached{State::kOpened, State::kOver};
+  for (std::size_t round = 0; round < kStates; ++round) {
+    for (const auto& row : transitions()) {
+      if (reached.contains(row.from)) reached.insert(row.to);
+    }
+  }
+  EXPECT_EQ(reached.size(), kStates);
+  for (const State state : reached) EXPECT_NE(std::string(name(state)), "");
+}
+
+}  // namespace
+}  // namespace holdfast::trainer
