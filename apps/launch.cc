@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "apps/python/launcher.h"
+#include "apps/terminal.h"
 #include "base/result.h"
 #include "base/text.h"
 #include "runtime/agent/agent.h"
@@ -109,6 +110,7 @@ Result<runtime::AgentOptions> finish(LaunchArguments arguments, std::vector<std:
   auto& agent = arguments.agent;
   const auto wrong = [](std::string what) { return Error{Blame::kUser, std::move(what)}; };
   agent.program = std::move(program);
+  agent.view = std::make_shared<Terminal>();
   agent.launcher = std::make_shared<PythonLauncher>(forked(arguments.forked));
   if (!agent.program.empty() && agent.program.front().starts_with('-')) {
     return wrong(cat("unknown option ", agent.program.front(), " (--help lists all)"));

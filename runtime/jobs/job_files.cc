@@ -13,9 +13,7 @@
 #include <thread>
 
 #include "base/text.h"
-#include "io/connection.h"
 #include "io/loop.h"
-#include "os/errors.h"
 #include "os/files.h"
 #include "os/host.h"
 #include "os/process.h"
@@ -275,35 +273,6 @@ std::vector<pid_t> end_orphans(const FoundJob& job) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   return left;
-}
-
-Result<std::string> query_status(const std::string& host, std::uint16_t port,
-                                 Duration timeout) try {
-  Result<std::string> answer =
-      Error{Blame::kWorld, cat("the scheduler at ", host, ":", port, " did not answer in time")};
-  std::shared_ptr<io::Connection> connection;
-  io::Loop loop;
-  const auto finish = [&](Result<std::string> result) {
-    answer = std::move(result);
-    loop.stop();
-  };
-  loop.after(timeout, [&] { loop.stop(); });
-  io::connect(loop, host, port, timeout, [&](Result<std::shared_ptr<io::Connection>> made) {
-    if (!made) return finish(made.error());
-    connection = *made;
-    connection->start({.on_message =
-                           [&](wire::Message message) {
-                             auto* reply = std::get_if<wire::StatusReply>(&message);
-                             if (reply != nullptr) finish(std::move(reply->json));
-                           },
-                       .on_closed = [&](Error why) { finish(std::move(why)); }});
-    connection->send(wire::StatusQuery{});
-  });
-  loop.run();
-  connection.reset();
-  return answer;
-} catch (const std::system_error& error) {  // A descriptor that can not be had.
-  return os::no_task("can not ask the scheduler", error.code().value());
 }
 
 }  // namespace holdfast::runtime

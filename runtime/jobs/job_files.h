@@ -75,7 +75,4 @@ std::vector<pid_t> end_orphans(const FoundJob& job);
 // it knows whether agents, schedulers and processes without a launcher live, and no users.
 std::vector<FoundJob> jobs_on_this_host();
 
-// Asks a scheduler for its status: the JSON of wire::StatusReply.
-Result<std::string> query_status(const std::string& host, std::uint16_t port, Duration timeout);
-
 }  // namespace holdfast::runtime
