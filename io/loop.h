@@ -10,11 +10,8 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "os/fd.h"
 
 namespace holdfast::io {
-
-using namespace os;  // Until agent, scheduler, session and worker say os:: themselves.
 
 class Loop {
  public:

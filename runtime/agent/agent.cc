@@ -93,7 +93,7 @@ const char* name(agent::Role role) {
 
 // By the scheduler's reports, which are whole once it has ended.
 std::size_t recoveries_of(const Launch& launch) {
-  const auto reports = io::read_file(cat(launch.job_directory, '/', kReports));
+  const auto reports = os::read_file(cat(launch.job_directory, '/', kReports));
   if (!reports) return 0;
   return static_cast<std::size_t>(std::count(reports->begin(), reports->end(), '\n'));
 }
@@ -105,8 +105,8 @@ std::string mark(const AgentOptions& options) {
 
 agent::Options machine_options(const AgentOptions& options, const Launch& launch) {
   agent::Options made{.job = launch.settings.job,
-                      .agent_id = cat(io::host_name(), '-', ::getpid()),
-                      .host = io::host_name(),
+                      .agent_id = cat(os::host_name(), '-', ::getpid()),
+                      .host = os::host_name(),
                       .workers = {},
                       .world_size = options.worker_num,
                       .seed = os::random_bits(),
@@ -164,7 +164,7 @@ int Agent::run() {
     look();
   });
   // What it hears of, a whole job waits for. The watchers' threads inherit it.
-  (void)io::take_short_slice();
+  (void)os::take_short_slice();
   loop_.run();
   link_.reset();
   return exit_->code;
@@ -280,16 +280,16 @@ void Agent::received(wire::Message message) {
 
 // A descriptor or a thread that can not be had.
 std::string without(const std::system_error& error) {
-  return io::no_task("can not run this job", error.code().value()).what;
+  return os::no_task("can not run this job", error.code().value()).what;
 }
 
 // The reports of the recoveries outlive the job's folder.
 void keep_reports(const Launch& launch, View& view) {
   const std::string kept = cat(launch.log_directory, '/', kReports);
   ::unlink(kept.c_str());
-  const auto reports = io::read_file(cat(launch.job_directory, '/', kReports));
+  const auto reports = os::read_file(cat(launch.job_directory, '/', kReports));
   if (!reports) return;
-  if (const auto written = io::write_file_atomically(kept, *reports, 0644); !written) {
+  if (const auto written = os::write_file_atomically(kept, *reports, 0644); !written) {
     view.say(written.error().what);
   }
 }
@@ -344,13 +344,13 @@ int run_in_background(const AgentOptions& options, const Launch& launch) {
     return 1;
   };
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-    return give_up(io::system_error("can not make a pipe to a background process", errno));
+    return give_up(os::system_error("can not make a pipe to a background process", errno));
   }
-  const io::Fd reading(ends[0]);
-  io::Fd writing(ends[1]);
+  const os::Fd reading(ends[0]);
+  os::Fd writing(ends[1]);
   std::fflush(nullptr);
   const pid_t pid = ::fork();
-  if (pid < 0) return give_up(io::no_task("can not start a background process", errno));
+  if (pid < 0) return give_up(os::no_task("can not start a background process", errno));
   if (pid > 0) {
     writing.reset();
     return wait_for_start(reading.get(), pid, launch, *options.view);
@@ -364,8 +364,8 @@ int run_in_background(const AgentOptions& options, const Launch& launch) {
     // From here on nobody reads the terminal.
     const std::string path = cat(launch.log_directory, "/msrun", options.node_rank == 0 ? "" : "_",
                                  options.node_rank == 0 ? "" : cat(options.node_rank), ".log");
-    const io::Fd log(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    const io::Fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+    const os::Fd log(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    const os::Fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
     ::dup2(null.get(), STDIN_FILENO);
     for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
       ::dup2(log ? log.get() : null.get(), stream);

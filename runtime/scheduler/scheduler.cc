@@ -89,7 +89,7 @@ Result<int> open_and_serve(const config::Settings& settings) {
   if (const auto usable = check_folder("MS_RECOVERY_PATH", settings.recovery_path); !usable) {
     return usable.error();
   }
-  auto directory = io::runtime_directory(settings.job);
+  auto directory = os::runtime_directory(settings.job);
   if (!directory) return directory.error();
   opened.directory = std::move(*directory);
   if (const auto ready = open_journal(opened); !ready) return ready.error();
@@ -111,7 +111,7 @@ int serve(const config::Settings& settings) try {
   return 1;
 } catch (const std::system_error& error) {  // A descriptor that can not be had.
   const auto what = cat("can not serve job ", settings.job);
-  log_line("scheduler", io::system_error(what, error.code()).what);
+  log_line("scheduler", os::system_error(what, error.code()).what);
   return 1;
 }
 

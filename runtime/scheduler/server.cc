@@ -72,7 +72,7 @@ int Server::run() {
     look_for_locals();
   });
   watch_agent();
-  (void)io::take_short_slice();  // In a recovery all wait for it.
+  (void)os::take_short_slice();  // In a recovery all wait for it.
   loop_.run();
   publish_late();
   links_.clear();
@@ -242,9 +242,9 @@ void Server::set_timer() {
 }
 
 void Server::remember_local(Link link, const wire::Register& who) {
-  if (who.attempt != 0 || who.memory != io::shared_memory_name() || who.pid <= 1) return;
+  if (who.attempt != 0 || who.memory != os::shared_memory_name() || who.pid <= 1) return;
   const auto pid = static_cast<pid_t>(who.pid);
-  const auto start_time = io::start_time(pid);
+  const auto start_time = os::start_time(pid);
   if (!start_time) return;
   locals_[link] = LocalWorker{who.node_id, who.incarnation, pid, *start_time};
   // Before the lease is on record: who takes that back has to know whose it is.
@@ -261,7 +261,7 @@ void Server::look_for_locals() {
 }
 
 void Server::prove_dead(const LocalWorker& local, Instant until, Duration next) {
-  if (io::is_exiting(local.pid) || !io::same_process_alive(local.pid, local.start_time)) {
+  if (os::is_exiting(local.pid) || !os::same_process_alive(local.pid, local.start_time)) {
     step(controller::ProvenDead{local.node_id, local.incarnation});
     if (const auto kept = by_hand_.remove(local.incarnation); !kept) say(kept.error().what);
   } else if (io::Loop::now() < until) {
@@ -279,7 +279,7 @@ void Server::read_reports() {
     ::unlink(reports_path().c_str());
     return;
   }
-  const auto text = io::read_file(reports_path());
+  const auto text = os::read_file(reports_path());
   if (!text) return;
   for (std::size_t start = 0; start < text->size();) {
     const std::size_t end = std::min(text->find('\n', start), text->size());
@@ -306,11 +306,11 @@ void Server::publish(const RecoveryReport& report) {
   say(in_words(report));
   reports_.push_back(to_json(report));
   while (reports_.size() > kReportsShown) reports_.pop_front();
-  const io::Fd file(
+  const os::Fd file(
       ::open(reports_path().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   const std::string line = reports_.back() + "\n";
   if (!file || ::write(file.get(), line.data(), line.size()) < 0) {
-    say(io::system_error(cat("cannot write ", reports_path()), errno).what);
+    say(os::system_error(cat("cannot write ", reports_path()), errno).what);
   }
 }
 

@@ -11,8 +11,8 @@
 #include "base/assert.h"
 #include "base/text.h"
 #include "io/loop.h"
+#include "runtime/jobs/wording.h"
 #include "runtime/worker/ownership.h"
-#include "runtime/worker/wording.h"
 
 namespace holdfast::runtime {
 namespace {

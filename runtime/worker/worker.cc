@@ -28,9 +28,9 @@
 #include "runtime/jobs/agent_watch.h"
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/solo_folder.h"
+#include "runtime/jobs/wording.h"
 #include "runtime/worker/lifeline_holder.h"
 #include "runtime/worker/promotion.h"
-#include "runtime/worker/wording.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -107,8 +107,8 @@ struct Worker::Control {
   void do_it(member::Mend& a) { tell(trainer::RepairOrdered{a.repair}); }
   void do_it(member::Go& a) {
     // In the steps to come all training threads are equal again.
-    if (training_thread != 0) io::take_usual_slice(training_thread);
-    if (std::exchange(hurried, false)) io::take_usual_slice_of_others(lifeline_holder);
+    if (training_thread != 0) os::take_usual_slice(training_thread);
+    if (std::exchange(hurried, false)) os::take_usual_slice_of_others(lifeline_holder);
     tell(trainer::GoOrdered{a.generation, a.version, a.ended});
   }
   void do_it(member::Released&) { tell(trainer::Released{}); }
@@ -185,14 +185,14 @@ void Worker::Control::begin() {
                                  .node_id = settings.node_id,
                                  .incarnation = settings.incarnation,
                                  .attempt = settings.attempt,
-                                 .host = io::host_name(),
+                                 .host = os::host_name(),
                                  .pid = ::getpid(),
-                                 .memory = io::shared_memory_name()});
+                                 .memory = os::shared_memory_name()});
   alone_since = io::Loop::now();
   loop.post([this] { try_connect(); });
   loop.after(kHeartbeat, [this] { beat(); });
   thread = std::thread([this] {
-    (void)io::take_short_slice();  // So that the training threads stop when they are to.
+    (void)os::take_short_slice();  // So that the training threads stop when they are to.
     loop.run();
   });
 }
@@ -302,7 +302,7 @@ void Worker::Control::do_it(member::Place& a) {
 void Worker::Control::do_it(member::Abort& a) {
   // All ranks wait for the last one to stop: it shall not have to wait for a processor as well,
   // which spares and new processes keep busy now.
-  if (training_thread != 0) (void)io::take_short_slice(training_thread);
+  if (training_thread != 0) (void)os::take_short_slice(training_thread);
   tell(trainer::Stopped{a.generation});
   // Last: nobody waits for the file.
   trace.event("stop", {{"rank", rank.load()}, {"generation", a.generation}});
@@ -389,7 +389,7 @@ Result<Identity> Worker::Control::place_in_world() {
     if (!placed) return placed.error();
     identity = *place;
   }
-  auto directory = io::runtime_directory(settings.job);
+  auto directory = os::runtime_directory(settings.job);
   if (!directory) return directory.error();
   identity.directory = *std::move(directory);
   return identity;
@@ -445,7 +445,7 @@ Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) 
   taken = true;
   return std::unique_ptr<Worker>(new Worker(std::move(control)));
 } catch (const std::system_error& error) {  // A thread or a descriptor that can not be had.
-  return io::no_task("this process can not take part in a job", error.code().value());
+  return os::no_task("this process can not take part in a job", error.code().value());
 }
 
 Result<Identity> Worker::identity() try {
@@ -478,7 +478,7 @@ Result<Identity> Worker::identity() try {
   if (identity) c.known = *identity;
   return identity;
 } catch (const std::system_error& error) {  // As in start(); of a spare that is given its place.
-  return io::no_task("this process can not take part in a job", error.code().value());
+  return os::no_task("this process can not take part in a job", error.code().value());
 }
 
 bool Worker::solo() const {

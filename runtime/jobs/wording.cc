@@ -1,4 +1,4 @@
-#include "runtime/worker/wording.h"
+#include "runtime/jobs/wording.h"
 
 #include "base/text.h"
 
