@@ -60,7 +60,7 @@ constexpr const char* kExitCodes =
 
 void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
   auto& agent = arguments.agent;
-  // Of one that is given twice the last counts: a script's caller appends what is to be otherwise.
+  // If an option is given twice, the last counts: so a caller can append to a script's options.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   agent.worker_num = 8;
   app.add_option("--worker_num", agent.worker_num, "Workers of the whole job (64 at most so far)")
@@ -147,7 +147,8 @@ Result<runtime::AgentOptions> finish(LaunchArguments arguments, std::vector<std:
   return std::move(agent);
 }
 
-// An option's value that is empty (`--log_dir=$UNSET`) must not make the next option its value.
+// The name of the first option with an empty value (`--log_dir=$UNSET`), which would take the next
+// option for its value; empty if there is none.
 std::string first_empty(const std::vector<std::string>& words) {
   for (std::size_t i = 0; i < words.size() && words[i].starts_with('-') && words[i] != "--"; ++i) {
     if (words[i].ends_with('=')) return words[i].substr(0, words[i].size() - 1);
@@ -156,8 +157,8 @@ std::string first_empty(const std::vector<std::string>& words) {
   return {};
 }
 
-// The program and its arguments: all after the first word that is no option. A "--" before the
-// program is not its own; one after it is.
+// The program and its arguments: all from the first word that is no option. A "--" before the
+// program does not belong to it; one after it does.
 std::vector<std::string> parse(CLI::App& app, const std::vector<std::string>& words) {
   const auto parse_part = [&](auto from, auto to) {
     std::vector<std::string> part(from, to);

@@ -1,9 +1,9 @@
 // Journal: one wire::Record on disk, replaced whole in one transaction; what the scheduler restarts
 // from.
 //
-// SQLite with a write-ahead log and synchronous=NORMAL: when store() has returned, the record
-// outlives the death of this process at any instant. A power loss or a kernel's death may lose the
-// newest records but never gives half of one: the file then holds an older record, whole.
+// It is SQLite with a write-ahead log and synchronous=NORMAL. When store() has returned, the record
+// outlives this process. A power loss or a crash of the kernel may lose the newest records. Then
+// the file holds an older record, and it is whole.
 #pragma once
 
 #include <memory>
@@ -15,13 +15,13 @@
 
 namespace holdfast::io {
 
-// For one thread at a time. One Journal per file: a second open(), by any process, waits some
-// seconds for the first to be gone and is then refused.
+// For one thread at a time. A file has one Journal at a time: a second open(), by any process,
+// waits some seconds for the first to go, and is then refused.
 class Journal {
  public:
-  // Opens, or makes (mode 0600), the journal of `job`; the folder must exist. Refused, with the
-  // path and a way to go on: the journal of another job, a file that is no SQLite database or no
-  // journal, a journal of a newer schema, a journal that another process holds.
+  // Opens the journal of `job`, or makes it (mode 0600). The folder must exist. Errors give the
+  // path and say how to go on: it is another job's journal, no journal, a journal of a newer
+  // schema, or held by another process.
   static Result<Journal> open(const std::string& path, const std::string& job);
 
   // The record that was stored last, if any. A record that is damaged is an error, never a guess.

@@ -1,8 +1,8 @@
 // Turns messages and the journal's record into bytes (protobuf; holdfast.proto) and back.
 //
-// Pure and thread-safe. Reading takes any bytes: the answer is a value or Error{kPeer}, in memory
-// that is bounded by a small multiple of the input. Unknown fields are skipped, absent ones are
-// zero or empty; whether strings are UTF-8 is not looked at.
+// Pure and thread-safe. Any bytes may be read. The answer is a value or Error{kPeer}, and takes at
+// most a small multiple of the input's memory. Unknown fields are skipped, and absent ones are zero
+// or empty. Strings need not be UTF-8.
 #pragma once
 
 #include <cstddef>

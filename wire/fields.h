@@ -1,6 +1,6 @@
-// Says once for every struct which field number each member has; codec.cc writes and reads by these
-// lists. Numbers are never given anew: a member that goes leaves its number reserved.
-// holdfast.proto says the same, and a test holds the two together.
+// Says once for every struct which field number each member has. codec.cc writes and reads by these
+// lists. A number is never used again: if a member goes, its number stays reserved. holdfast.proto
+// says the same, and a test compares the two.
 #pragma once
 
 #include <cstdint>

@@ -60,8 +60,8 @@ struct Slot {
   bool operator==(const Slot&) const = default;
 };
 
-// agent → scheduler: all its places, on connection and after every change. State, not event: the
-// newest one says all, so a lost one costs nothing.
+// agent → scheduler: all its places, on connection and after every change. It is state, not an
+// event: the newest message says all, so a lost one costs nothing.
 struct AgentState {
   std::string job;
   std::string agent_id;
@@ -133,8 +133,9 @@ struct Resume {
   bool operator==(const Resume&) const = default;
 };
 
-// worker → scheduler: a step was committed. After the first of a generation at once, then now and
-// then. For status and reports; nothing is decided by it but the end of a recovery.
+// worker → scheduler: a step was committed. Sent at once after the first step of a generation,
+// later now and then. It is for status and reports, and it ends a recovery. It decides nothing
+// else.
 struct Progress {
   Generation generation = 0;
   Version version = 0;
@@ -163,8 +164,8 @@ struct Farewell {
   bool operator==(const Farewell&) const = default;
 };
 
-// worker → scheduler: the job can not go on, for this reason (the user's error, or an error that no
-// recovery mends).
+// worker → scheduler: the job can not go on, for this reason: the user's error, or one that no
+// recovery can repair.
 struct Failed {
   std::string reason;
   bool operator==(const Failed&) const = default;

@@ -1,4 +1,4 @@
-// last_exception(): of which exception a Python program has ended, by what it has written.
+// last_exception(): the exception that ended a Python program, by what it has written.
 #pragma once
 
 #include <string>
@@ -6,9 +6,9 @@
 
 namespace holdfast::apps {
 
-// "ValueError: no data", of the last traceback in `words`; empty where there is none. Addresses in
-// it, which no two processes share, are left out. Of an exception that tells of another process's
-// end, which is no fault of this one's, nothing.
+// "ValueError: no data", from the last traceback in `words`. Addresses are left out, because they
+// differ between processes. Empty if there is no traceback, or if the exception tells of another
+// process's end.
 [[nodiscard]] std::string last_exception(std::string_view words);
 
 }  // namespace holdfast::apps

@@ -51,13 +51,13 @@ int usable_cores() {
 std::vector<std::string> environment_of(const AgentOptions& options,
                                         std::vector<std::string>& remarks) {
   std::vector<std::string> environment = options.environment;
-  // What an outer launcher may have left is not this job's.
+  // An outer launcher may have left these.
   for (const auto name : config::given_by_msrun()) unset(environment, name);
   set(environment, "MS_SCHED_HOST", options.master_addr);
   set(environment, "MS_SCHED_PORT", cat(options.master_port));
   set(environment, "MS_WORKER_NUM", cat(options.worker_num));
   set(environment, "HOLDFAST_RUN", cat(os::random_bits() | 1));
-  // Several agents of one job must agree on its name without a word.
+  // Several agents of one job can not tell one another a random name.
   const bool alone = options.local_worker_num == options.worker_num;
   if (alone && value_of(environment, "HOLDFAST_JOB").empty()) {
     set(environment, "HOLDFAST_JOB", random_name());
@@ -89,7 +89,7 @@ Status look_at_other_jobs(const std::string& job, std::vector<std::string>& rema
   std::size_t dead = 0;
   for (const auto& found : jobs_on_this_host()) {
     if (!found.alive()) ++dead;
-    // An agent of the same job that runs no scheduler may have been quicker.
+    // Another agent of the same job, without a scheduler, may have come first.
     if (found.name != job || !(found.master_alive || found.scheduler_alive)) continue;
     return Error{Blame::kUser,
                  cat("a job named '", job, "' already runs on this host: give this one ",
@@ -102,7 +102,7 @@ Status look_at_other_jobs(const std::string& job, std::vector<std::string>& rema
   return {};
 }
 
-// An address that is wrong is so with every port, and stays so.
+// A wrong address is wrong with every port, so that needs no waiting.
 Status wait_for_port(const AgentOptions& options, const std::function<void(std::string)>& say) {
   const Status first = probe_port(options, options.master_port);
   if (first) return first;
