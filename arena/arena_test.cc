@@ -190,7 +190,8 @@ TEST(Arena, FinishesAStagedVersionForADeadOwner) {
   EXPECT_EQ(arena.version(), 1);
 }
 
-// The death is a read of memory that cannot be read: stage() is sure to be in the midst of its work.
+// The death is a read of memory that cannot be read: stage() is sure to be in the midst of its
+// work.
 TEST(Arena, HasNothingStagedAfterADeathInTheMidstOfStaging) {
   const Directory directory;
   const std::string path = directory.file("a.arena");
