@@ -130,6 +130,7 @@ bit ward_lost[RANKS] = 0;   // and what the rank held for its ward.
 #define IS_PARKED(o) (phase[o] == parked && mine[o] == generation)
 #define REPAIRS (plan != NONE && resumed < generation && IS_PARKED(r))
 #define CAN_REACH(o) (version[o] == plan || staged[o] == plan || HOLDS(BUDDY(o), plan))
+#define GOES_NOT_BACK(o) (version[o] == NONE || version[o] <= plan)
 #define MAY_BE_LOST(o) (own_lost[o] && ward_lost[BUDDY(o)])
 #define IS_AT_PLAN(o) (version[o] == plan)
 #define IS_HELD_AT_PLAN(o) HOLDS(BUDDY(o), plan)
@@ -197,7 +198,9 @@ proctype Scheduler() {
       }
       o = 0;
       if
-      :: plan != NONE && ALL(CAN_REACH) -> assert(plan + 1 >= committed)  // A fault costs one step at most.
+      :: plan != NONE && ALL(CAN_REACH) ->
+        assert(ALL(GOES_NOT_BACK));
+        assert(plan + 1 >= committed)  // A fault costs one step at most.
       :: else -> lost = 1; assert(ANY(MAY_BE_LOST))  // Only with a rank and its buddy.
       fi }
   :: d_step { resumed < generation && plan != NONE && ALL(IS_PARKED) && ALL(IS_AT_PLAN) &&
