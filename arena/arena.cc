@@ -190,8 +190,8 @@ struct Arena::State {
   std::unique_ptr<Pool> pool;
 };
 
-// Finishes the update that a dead process began. Whoever dies in here leaves the next one the same
-// task: the slots say how far it got.
+// Finishes the update that a dead process began. Who dies in here leaves the same task to the next
+// process, and the slots say how far it got.
 Status Arena::State::recover() {
   const SlotLocks locks(slots(), kSlots);
   if (locks.last() == Locked::kNot) {
@@ -231,7 +231,7 @@ void Arena::State::work(std::size_t slot, Version n) {
     lock.emplace(slots() + slot, 1);
     HF_ASSERT(lock->all());
   }
-  // A thread of a process that dies under it may get here after a successor has finished its lines.
+  // A thread of a dying process may come here late, when a successor has finished its lines.
   if (load(header().version) + 1 != n) return;
   update_lines(layout.optimizer, record(n).arguments, streams, slots()[slot]);
 }

@@ -11,7 +11,7 @@
 // A process that dies in 1-3 leaves version n - 1, and staged() tells whether n can still be
 // finish()ed; one that dies in 4 leaves version n, for open() finishes what was begun.
 //
-// Covers the death of the process, not of the host (docs/ARCHITECTURE.md, "Arena").
+// Covers the death of the process, not of the host (docs/ARCHITECTURE.md, "Limits today").
 // Thread-safety: one thread at a time per Arena; version() and staged() from any thread.
 #pragma once
 

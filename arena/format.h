@@ -66,9 +66,8 @@ static_assert(sizeof(Slot) == 512);
 inline constexpr std::uint64_t kSlotsOffset = kPageBytes;
 inline constexpr std::uint64_t kLayoutOffset = kSlotsOffset + kSlots * sizeof(Slot);
 
-// Only the order of stores in one thread's program counts when SIGKILL cuts it: what retired is in
-// the page cache, what did not never happened. So it is the compiler alone that must keep the
-// order.
+// SIGKILL cuts a thread between two instructions. The stores of all instructions before are in the
+// page cache, and those of the others never happened. So only the compiler must keep the order.
 inline void keep_order() {
   asm volatile("" ::: "memory");
 }

@@ -89,15 +89,16 @@ HF_INLINE void compute(const Scalars& s, const float (&old)[kUndoLines][kLineFlo
   }
 }
 
-// Asks for a line that the walk comes to soon, which takes a fifth off an update whose arrays are
-// not in the second cache: the processor's own foresight is spread over three to five streams.
+// Asks for a line that the walk comes to soon. An update takes a fifth less time so, if its arrays
+// are not in the second-level cache: the processor's own prefetching is spread over three to five
+// streams.
 HF_INLINE void ask_for(const float* line) {
   __builtin_prefetch(line);
   __builtin_prefetch(line + kLineFloats / 2);
 }
 
-// For each line: its old contents to `undo`, the progress word, the new contents. The words are
-// published before the slot's undo is overwritten, hence two of them for each line.
+// For each line: its old contents go to `undo`, the progress word says so, then the new contents
+// are written. Another word before says that the line before is done, since `undo` is overwritten.
 template <Optimizer kOptimizer, bool kDecay>
 HF_INLINE void walk(Scalars s, Streams streams, Slot& slot) {
   constexpr std::size_t kLineBytes = kLineFloats * sizeof(float);
@@ -191,7 +192,7 @@ void restore_open_line(const Streams& streams, Slot& slot) {
 constexpr std::size_t kSums = 16;
 static_assert(kLineFloats % kSums == 0);
 
-// A product of two floats is exact in double, so that a fused multiply-add would change no bit.
+// A product of two floats is exact in double. So a fused multiply-add would change no bit.
 HF_CLONES double sum_of_squares(const float* numbers, std::size_t count) {
   double sums[kSums] = {};
   for (std::size_t at = 0; at < count; at += kSums) {

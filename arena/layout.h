@@ -31,7 +31,7 @@ struct Layout {
   Optimizer optimizer = Optimizer::kSgd;
   std::uint64_t private_bytes = 0;  // Size of what differs between ranks; kept twice.
 
-  // Differs (but for a chance of 2^-64) when anything above differs.
+  // If anything above differs, this differs, but for a chance of 2^-64.
   [[nodiscard]] std::uint64_t fingerprint() const;
 
   // Where parameter i begins within each region (parameters, each moment, gradients), in floats;

@@ -104,8 +104,8 @@ TEST(Codec, BlamesThePeerForMalformedBytes) {
       {kAccepted, bytes_of({0x08, 0xff, 0xff, 0xff, 0xff, 0x1f})},  // A rank of 33 bits and more.
       {kAccepted, std::string(1, '\x18') + std::string(11, '\xff')},  // A varint without an end.
       {kAccepted, bytes_of({0x00, 0x01})},                            // Field number 0.
-      {kAccepted, bytes_of({0x7b, 0x7c})},  // A group, which proto3 has not.
-      {kRepair, bytes_of({0x18, 4})},       // A kind of repair there is not.
+      {kAccepted, bytes_of({0x7b, 0x7c})},  // A group, which proto3 does not have.
+      {kRepair, bytes_of({0x18, 4})},       // An unknown kind of repair.
   }};
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const auto message = decode(cases.at(i).first, cases.at(i).second);
