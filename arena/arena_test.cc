@@ -4,10 +4,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -188,29 +185,6 @@ TEST(Arena, FinishesAStagedVersionForADeadOwner) {
   EXPECT_EQ(arena.digest(), whole.digest());
   arena.finish();
   EXPECT_EQ(arena.version(), 1);
-}
-
-// The death is a read of memory that cannot be read: stage() is sure to be in the midst of its
-// work.
-TEST(Arena, HasNothingStagedAfterADeathInTheMidstOfStaging) {
-  const Directory directory;
-  const std::string path = directory.file("a.arena");
-  Arena arena = must_open(path, small());
-  start(arena);
-  for (const bool staged_before : {false, true}) {
-    const pid_t child = fork();
-    if (child == 0) {
-      signal(SIGSEGV, SIG_DFL);
-      void* const nothing = mmap(nullptr, 24, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      if (staged_before) arena.stage(1, {bytes(1), {}, {}});
-      arena.stage(1, {{static_cast<const std::byte*>(nothing), 24}, {}, {}});
-      _exit(0);
-    }
-    int status = 0;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
-    ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV) << "status " << status;
-    EXPECT_EQ(arena.staged(), 0) << "staged before: " << staged_before;
-  }
 }
 
 TEST(Arena, IsMadeAnewForAnotherRunAndWhenItHasNoVersion) {
