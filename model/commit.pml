@@ -6,9 +6,9 @@
 //   arrive   the buddy has said that it holds this state, so the rank arrives at the commit barrier;
 //   commit   it has heard that all have arrived, so it makes the update.
 // The barrier is not atomic: a rank may be stopped before it hears of the last arrival, while another commits. After a
-// fault the scheduler raises the generation, all ranks park, and a successor takes the place of a dead one. When all are parked, the
-// scheduler plans: the greatest version that any rank has committed. Each rank gets there by its staged step, or by a copy
-// of what its buddy holds. Each buddy holds its ward's state again. Then all resume.
+// fault the scheduler raises the generation, all ranks park, and a successor takes the place of a dead one. When all are
+// parked, the scheduler plans the greatest version that any rank has committed. Each rank gets there by its staged step, or
+// by a copy of what its buddy holds. Each buddy holds its ward's state again. Then all resume.
 //
 // Faults. A process dies: its host keeps the state. A host dies: the state of its rank is lost, and so is what it holds for
 // its ward. All are stopped without a death: a false suspicion, or a scheduler that began anew.
