@@ -2,113 +2,14 @@
 #include <unistd.h>
 
 #include <array>
-#include <atomic>
-#include <cmath>
-#include <cstring>
-#include <limits>
+#include <string>
 #include <thread>
 #include <vector>
 
-#include "capi/fold.h"
-#include "capi/queue.h"
 #include "include/holdfast/c.h"
 
 namespace holdfast::capi {
 namespace {
-
-using namespace std::chrono_literals;
-
-template <class T>
-std::vector<T> folded(const std::vector<std::vector<T>>& rows, hf_dtype dtype, hf_op op) {
-  std::vector<T> memory;
-  for (const auto& row : rows) memory.insert(memory.end(), row.begin(), row.end());
-  std::vector<T> out(rows[0].size());
-  fold(out.data(), reinterpret_cast<const std::byte*>(memory.data()), out.size() * sizeof(T),
-       rows.size(), out.size(), dtype, op);
-  return out;
-}
-
-std::uint16_t half(double value) {  // By brute force: the nearest, ties to an even pattern.
-  std::uint16_t best = 0;
-  double least = std::numeric_limits<double>::infinity();
-  for (std::uint16_t bits = 0; bits < 0x7c00; ++bits) {
-    const int exponent = bits >> 10;
-    const double fraction = bits & 0x3ff;
-    const double x =
-        exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
-    const double away = std::fabs(x - std::fabs(value));
-    if (away < least || (away == least && bits % 2 == 0)) {
-      least = away;
-      best = bits;
-    }
-  }
-  return static_cast<std::uint16_t>(best | (value < 0 ? 0x8000 : 0));
-}
-
-TEST(Fold, KeepsEveryFloat16ThatItIsGivenAlone) {
-  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
-    const auto given = static_cast<std::uint16_t>(bits);
-    const bool nan = (given & 0x7c00) == 0x7c00 && (given & 0x3ff) != 0;
-    const auto got = folded<std::uint16_t>({{given}}, HF_FLOAT16, HF_SUM)[0];
-    if (nan) {
-      ASSERT_TRUE((got & 0x7c00) == 0x7c00 && (got & 0x3ff) != 0) << bits;
-    } else {
-      ASSERT_EQ(got, given);
-    }
-  }
-}
-
-TEST(Fold, RoundsASumOfFloat16ToTheNearest) {
-  for (const double a : {1.0, 0.1, -0.3, 2047.0, 6.1e-5, 3.0e-8, -1.0009765625}) {
-    for (const double b : {0.00048828125, 1.0, -0.7, 0.5, 3.0e-8, 2.9e-5}) {
-      const std::uint16_t x = half(a);
-      const std::uint16_t y = half(b);
-      const auto value = [](std::uint16_t bits) {
-        const int e = (bits >> 10) & 0x1f;
-        const double f = bits & 0x3ff;
-        const double m = e == 0 ? std::ldexp(f, -24) : std::ldexp(1024 + f, e - 25);
-        return (bits & 0x8000) != 0 ? -m : m;
-      };
-      const double exact = value(x) + value(y);
-      const auto got = folded<std::uint16_t>({{x}, {y}}, HF_FLOAT16, HF_SUM)[0];
-      ASSERT_EQ(got, half(exact)) << a << " + " << b;
-    }
-  }
-}
-
-TEST(Fold, RoundsOnceAndNotAfterEveryRank) {
-  // 2048 + 1 is 2048 in float16, twice; the sum of all three is 2050.
-  const auto got = folded<std::uint16_t>({{half(2048)}, {half(1)}, {half(1)}}, HF_FLOAT16, HF_SUM);
-  EXPECT_EQ(got[0], half(2050));
-}
-
-TEST(Fold, GivesInfinityBeyondTheGreatestFloat16) {
-  const std::uint16_t greatest = 0x7bff;
-  EXPECT_EQ(folded<std::uint16_t>({{greatest}, {greatest}}, HF_FLOAT16, HF_SUM)[0], 0x7c00);
-}
-
-TEST(Fold, AddsInRankOrder) {
-  const std::vector<std::vector<float>> rows{{1e8F}, {-1e8F}, {1.0F}};
-  EXPECT_EQ(folded(rows, HF_FLOAT32, HF_SUM)[0], 1.0F);
-  const std::vector<std::vector<float>> others{{1.0F}, {1e8F}, {-1e8F}};
-  EXPECT_EQ(folded(others, HF_FLOAT32, HF_SUM)[0], 0.0F);
-}
-
-TEST(Fold, WrapsWholeNumbersRound) {
-  EXPECT_EQ((folded<std::int8_t>({{127}, {1}}, HF_INT8, HF_SUM)[0]), -128);
-  EXPECT_EQ((folded<std::uint8_t>({{200}, {100}}, HF_UINT8, HF_SUM)[0]), 44);
-  EXPECT_EQ((folded<std::int16_t>({{300}, {300}}, HF_INT16, HF_PRODUCT)[0]), 24464);
-  const std::int64_t low = std::numeric_limits<std::int64_t>::min();
-  EXPECT_EQ((folded<std::int64_t>({{low}, {-1}}, HF_INT64, HF_PRODUCT)[0]), low);
-}
-
-TEST(Fold, LetsNotANumberWin) {
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  for (const hf_op op : {HF_MIN, HF_MAX, HF_SUM, HF_PRODUCT}) {
-    EXPECT_TRUE(std::isnan(folded<float>({{1.0F}, {nan}}, HF_FLOAT32, op)[0]));
-    EXPECT_TRUE(std::isnan(folded<float>({{nan}, {1.0F}}, HF_FLOAT32, op)[0]));
-  }
-}
 
 TEST(Copy, CopiesEveryByteAndNoOther) {
   constexpr std::size_t kRoom = 3 * 4096;
@@ -146,44 +47,6 @@ TEST(Digest, IsThatOfEachRangeAloneAndTellsOneBitApart) {
   bytes[999] = 1;
   hf_digest(3, data.data(), sizes.data(), digests.data());
   EXPECT_NE(digests[0], digests[2]);
-}
-
-TEST(Queue, RunsInTheOrderOfStartingAndTellsWhatIsNotYetDone) {
-  Queue queue;
-  std::atomic<bool> go{false};
-  std::vector<int> order;
-  const auto first = queue.start([&] {
-    go.wait(false);
-    order.push_back(1);
-    return Verdict{};
-  });
-  const auto second = queue.start([&] {
-    order.push_back(2);
-    return Verdict{HF_PEER, "no"};
-  });
-  EXPECT_EQ(first->wait(0ns).status, HF_PENDING);
-  EXPECT_FALSE(queue.is_idle());
-  go = true;
-  go.notify_all();
-  EXPECT_EQ(second->wait(-1ns).status, HF_PEER);
-  EXPECT_EQ(first->wait(0ns).status, HF_OK);
-  queue.drain();
-  EXPECT_TRUE(queue.is_idle());
-  EXPECT_EQ(order, (std::vector{1, 2}));
-}
-
-TEST(Queue, EndsWithWhatWasStarted) {
-  int ran = 0;
-  {
-    Queue queue;
-    for (int i = 0; i < 100; ++i) {
-      static_cast<void>(queue.start([&] {
-        ++ran;
-        return Verdict{};
-      }));
-    }
-  }
-  EXPECT_EQ(ran, 100);
 }
 
 // What hf_register() gives, takes and refuses.

@@ -15,8 +15,6 @@
 namespace holdfast::capi {
 namespace {
 
-constexpr Generation kOnly = 1;
-
 std::string mark_of(const runtime::Identity& identity) {
   return cat(identity.directory, "/early-over-", identity.run_id);
 }
@@ -39,9 +37,10 @@ Result<std::unique_ptr<Early>> Early::begin(const runtime::Identity& identity,
                                             Duration join_timeout) {
   std::unique_ptr<Early> early(new Early);
   early->mark_ = mark_of(identity);
-  early->era_ = std::make_shared<Era>(Era::Place{identity.directory, identity.run_id, join_timeout,
-                                                 [](Generation) { return false; }});
-  early->era_->turn(kOnly, nullptr);
+  using collective::CurrentGeneration;
+  early->current_ = std::make_shared<CurrentGeneration>(CurrentGeneration::Options{
+      identity.directory, identity.run_id, join_timeout, [](Generation) { return false; }});
+  (void)early->current_->begin(kOnly);
   early->changes_ = ::inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
   early->stop_ = ::eventfd(0, EFD_CLOEXEC);
   if (early->changes_ < 0 || early->stop_ < 0 ||
@@ -64,7 +63,7 @@ Early::~Early() {
 
 void Early::watch() {
   for (;;) {
-    if (::access(mark_.c_str(), F_OK) == 0) return era_->abort(kOnly);
+    if (::access(mark_.c_str(), F_OK) == 0) return end();
     std::array<pollfd, 2> files{{{changes_, POLLIN, 0}, {stop_, POLLIN, 0}}};
     if (::poll(files.data(), files.size(), -1) < 0 && errno != EINTR) return;
     if (files[1].revents != 0) return;

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "base/result.h"
-#include "capi/era.h"
+#include "collective/current_generation.h"
 #include "runtime/worker/worker.h"
 
 namespace holdfast::capi {
@@ -24,13 +24,17 @@ class Early {
   Early(const Early&) = delete;
   Early& operator=(const Early&) = delete;
 
-  [[nodiscard]] const std::shared_ptr<Era>& era() const { return era_; }
+  [[nodiscard]] const std::shared_ptr<collective::CurrentGeneration>& current() const {
+    return current_;
+  }
+  void end() { current_->abort(kOnly); }
 
  private:
   Early() = default;
   void watch();
 
-  std::shared_ptr<Era> era_;
+  static constexpr Generation kOnly = 1;
+  std::shared_ptr<collective::CurrentGeneration> current_;
   std::string mark_;  // The file by which a successor ends it.
   int changes_ = -1;  // inotify
   int stop_ = -1;     // eventfd

@@ -4,22 +4,18 @@
 #include <string>
 
 #include "base/result.h"
+#include "collective/outcome.h"
 #include "include/holdfast/c.h"
 
 namespace holdfast::capi {
 
-// What an operation came to.
-struct Verdict {
-  hf_status status = HF_OK;
-  std::string what;  // Unless HF_OK.
-};
-
-[[nodiscard]] Verdict verdict_of(const Error& error);
-[[nodiscard]] Verdict user_error(std::string what);
+[[nodiscard]] Error user_error(std::string what);
 
 // Keeps the sentence for this thread's hf_last_error() and gives the status.
-hf_status report(const Verdict& verdict);
+hf_status report(hf_status status, const std::string& what);
 hf_status report(const Error& error);
+hf_status report(const Status& status);
+hf_status report(const Result<collective::Verdict>& verdict);
 [[nodiscard]] const char* last_error();
 
 }  // namespace holdfast::capi

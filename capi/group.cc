@@ -1,95 +1,77 @@
 // The collectives' part of c.h.
 #include <algorithm>
-#include <cstring>
-#include <set>
+#include <chrono>
 #include <utility>
 
 #include "base/text.h"
-#include "capi/fold.h"
+#include "capi/error.h"
 #include "capi/handles.h"
-#include "capi/operations.h"
+#include "collective/operations.h"
 
 using namespace holdfast;
-using capi::Blocks;
-using capi::Elements;
 using capi::report;
-using capi::Team;
 using capi::user_error;
-using capi::Verdict;
-using capi::verdict_of;
-using collective::Group;
+using collective::Blocks;
+using collective::Element;
+using collective::Numbers;
+using collective::Op;
+using collective::Operation;
 
 namespace holdfast::capi {
-namespace {
 
-constexpr std::size_t kNameMax = 60;
-
-bool is_name(const char* name) {
-  if (name == nullptr || *name == '\0' || std::strlen(name) > kNameMax) return false;
-  return std::all_of(name, name + std::strlen(name), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-           c == '_' || c == '-';
-  });
-}
-
-}  // namespace
-
-Verdict make_group(std::shared_ptr<Era> era, const runtime::Identity& identity,
-                   const std::int32_t* ranks, std::uint64_t count, const char* name,
-                   const char* prefix, hf_group** group) {
-  if (!is_name(name)) {
-    return user_error(cat("a group's name is 1 to ", kNameMax,
-                          " letters, digits, '.', '_', '-', not '", name == nullptr ? "" : name,
-                          "'"));
-  }
-  Team::Members members{.ranks = {}, .me = -1, .name = cat(prefix, name)};
-  for (std::uint64_t i = 0; i < count; ++i) {
-    if (ranks[i] < 0 || ranks[i] >= identity.world_size) {
-      return user_error(cat("group ", name, ": there is no rank ", ranks[i], " in a world of ",
-                            identity.world_size));
-    }
-    if (ranks[i] == identity.rank) members.me = static_cast<int>(i);
-    members.ranks.push_back(ranks[i]);
-  }
-  if (std::set(members.ranks.begin(), members.ranks.end()).size() != count) {
-    return user_error(cat("group ", name, " names a rank twice"));
-  }
-  if (members.me < 0) {
-    return user_error(
-        cat("rank ", identity.rank, " is not in group ", name, "; only its members open it"));
-  }
-  *group = new hf_group{std::make_unique<Team>(std::move(era), std::move(members))};
-  return {};
+hf_status open_group(std::shared_ptr<collective::CurrentGeneration> current,
+                     const runtime::Identity& identity, const std::int32_t* ranks,
+                     std::uint64_t count, const char* name, const char* prefix, hf_group** group) {
+  auto team = collective::Team::open(std::move(current), identity.rank, identity.world_size,
+                                     {ranks, count}, name == nullptr ? "" : name, prefix);
+  if (!team) return report(team.error());
+  *group = new hf_group{*std::move(team)};
+  return HF_OK;
 }
 
 }  // namespace holdfast::capi
 
 namespace {
 
-// Does it now, or starts it.
-hf_status carry_out(Team& team, hf_work** work, Team::GroupOperation operation) {
-  if (work == nullptr) return report(team.run(operation));
-  *work = new hf_work{team.start(std::move(operation))};
+// Element and Op have the values of hf_dtype and hf_op.
+static_assert(static_cast<int>(Element::kFloat32) == HF_FLOAT32);
+static_assert(static_cast<int>(Element::kFloat64) == HF_FLOAT64);
+static_assert(static_cast<int>(Element::kInt32) == HF_INT32);
+static_assert(static_cast<int>(Element::kInt64) == HF_INT64);
+static_assert(static_cast<int>(Element::kFloat16) == HF_FLOAT16);
+static_assert(static_cast<int>(Element::kBfloat16) == HF_BFLOAT16);
+static_assert(static_cast<int>(Element::kInt8) == HF_INT8);
+static_assert(static_cast<int>(Element::kUint8) == HF_UINT8);
+static_assert(static_cast<int>(Element::kInt16) == HF_INT16);
+static_assert(static_cast<int>(Element::kBool) == HF_BOOL);
+static_assert(static_cast<int>(Op::kSum) == HF_SUM && static_cast<int>(Op::kProduct) == HF_PRODUCT);
+static_assert(static_cast<int>(Op::kMin) == HF_MIN && static_cast<int>(Op::kMax) == HF_MAX);
+static_assert(static_cast<int>(Op::kAnd) == HF_AND && static_cast<int>(Op::kOr) == HF_OR);
+static_assert(static_cast<int>(Op::kXor) == HF_XOR && static_cast<int>(Op::kAverage) == HF_AVERAGE);
+
+Status check_known(hf_dtype dtype, hf_op op) {
+  if (dtype >= HF_FLOAT32 && dtype <= HF_BOOL && op >= HF_SUM && op <= HF_AVERAGE) return {};
+  return user_error(cat("there is no hf_dtype ", static_cast<int>(dtype), " with an hf_op ",
+                        static_cast<int>(op)));
+}
+
+Numbers numbers_at(void* data, uint64_t count, hf_dtype dtype) {
+  return {data, count, static_cast<Element>(dtype)};
+}
+
+std::span<std::byte> bytes_at(void* data, uint64_t bytes) {
+  return {static_cast<std::byte*>(data), bytes};
+}
+std::span<const std::byte> bytes_at(const void* data, uint64_t bytes) {
+  return {static_cast<const std::byte*>(data), bytes};
+}
+
+// Now, or on the group's own thread if the caller wants a handle of it.
+hf_status carry_out(Result<Operation> operation, hf_work** work) {
+  if (!operation) return report(operation.error());
+  if (work == nullptr) return report((*std::move(operation)).run());
+  *work = new hf_work{(*std::move(operation)).start()};
   return HF_OK;
-}
-
-std::span<std::byte> bytes_at(const void* data, uint64_t bytes) {
-  return {static_cast<std::byte*>(const_cast<void*>(data)), bytes};
-}
-
-Verdict check_numbers(hf_dtype dtype, hf_op op) {
-  if (!capi::is_known(dtype, op)) {
-    return user_error(cat("there is no hf_dtype ", static_cast<int>(dtype), " with an hf_op ",
-                          static_cast<int>(op)));
-  }
-  const auto objection = capi::objection(dtype, op);
-  return objection ? user_error(*objection) : Verdict{};
-}
-
-Verdict check_peer(const Team& team, int32_t peer, const char* what) {
-  if (peer >= 0 && peer < team.size() && peer != team.rank()) return {};
-  return user_error(
-      cat(what, " rank ", peer, ": it must be another rank of the group, 0 to ", team.size() - 1));
 }
 
 std::vector<std::uint64_t> sizes(const uint64_t* bytes, uint64_t block, int n) {
@@ -115,37 +97,32 @@ int32_t hf_group_size(const hf_group* group) {
 }
 
 hf_status hf_wait(hf_work* work, int64_t milliseconds) {
-  return report(work->work->wait(std::chrono::milliseconds(std::min<int64_t>(
-      milliseconds,
-      std::chrono::duration_cast<std::chrono::milliseconds>(config::kNever).count()))));
+  if (milliseconds < 0) return report(work->work->wait());
+  const auto ended = work->work->wait_for(
+      std::min(std::chrono::milliseconds(milliseconds),
+               std::chrono::duration_cast<std::chrono::milliseconds>(config::kNever)));
+  return ended ? report(*ended) : HF_PENDING;
 }
 
 void hf_release(hf_work* work) {
   if (work == nullptr) return;
-  static_cast<void>(work->work->wait(Duration{-1}));
+  static_cast<void>(work->work->wait());
   delete work;
 }
 
 hf_status hf_barrier(hf_group* group, hf_work** work) {
-  return carry_out(*group->team, work, [](Group& g) { return verdict_of(g.barrier(), g); });
+  return carry_out(collective::barrier(*group->team), work);
 }
 
 hf_status hf_broadcast(hf_group* group, void* data, uint64_t bytes, int32_t root, hf_work** work) {
-  if (root < 0 || root >= group->team->size()) {
-    return report(user_error(cat("a broadcast from rank ", root, ": the group has ranks 0 to ",
-                                 group->team->size() - 1)));
-  }
-  return carry_out(*group->team, work, [=](Group& g) {
-    return verdict_of(g.broadcast(bytes_at(data, bytes), root), g);
-  });
+  return carry_out(collective::broadcast(*group->team, bytes_at(data, bytes), root), work);
 }
 
 hf_status hf_all_gather(hf_group* group, const void* mine, uint64_t bytes, void* all,
                         hf_work** work) {
-  return carry_out(*group->team, work, [=](Group& g) {
-    const auto n = static_cast<uint64_t>(g.world_size());
-    return verdict_of(g.all_gather(bytes_at(mine, bytes), bytes_at(all, n * bytes)), g);
-  });
+  return carry_out(
+      collective::all_gather(*group->team, bytes_at(mine, bytes), static_cast<std::byte*>(all)),
+      work);
 }
 
 hf_status hf_all_reduce(hf_group* group, void* data, uint64_t count, hf_dtype dtype, hf_op op,
@@ -155,19 +132,18 @@ hf_status hf_all_reduce(hf_group* group, void* data, uint64_t count, hf_dtype dt
 
 hf_status hf_all_reduce_into(hf_group* group, const void* from, void* to, uint64_t count,
                              hf_dtype dtype, hf_op op, hf_work** work) {
-  if (const Verdict v = check_numbers(dtype, op); v.status != HF_OK) return report(v);
-  return carry_out(*group->team, work, [=](Group& g) {
-    return capi::all_reduce(g, static_cast<const std::byte*>(from), Elements{to, count, dtype}, op);
-  });
+  if (const Status known = check_known(dtype, op); !known) return report(known);
+  return carry_out(
+      collective::all_reduce(*group->team, from, numbers_at(to, count, dtype), static_cast<Op>(op)),
+      work);
 }
 
 hf_status hf_reduce_scatter(hf_group* group, const void* all, void* mine, uint64_t count,
                             hf_dtype dtype, hf_op op, hf_work** work) {
-  if (const Verdict v = check_numbers(dtype, op); v.status != HF_OK) return report(v);
-  return carry_out(*group->team, work, [=](Group& g) {
-    return capi::reduce_scatter(g, static_cast<const std::byte*>(all), Elements{mine, count, dtype},
-                                op);
-  });
+  if (const Status known = check_known(dtype, op); !known) return report(known);
+  return carry_out(collective::reduce_scatter(*group->team, all, numbers_at(mine, count, dtype),
+                                              static_cast<Op>(op)),
+                   work);
 }
 
 hf_status hf_all_to_all(hf_group* group, const void* send, const uint64_t* send_bytes,
@@ -177,11 +153,12 @@ hf_status hf_all_to_all(hf_group* group, const void* send, const uint64_t* send_
     return report(user_error("hf_all_to_all() needs both arrays of sizes, or none"));
   }
   const int n = group->team->size();
-  const bool same = send_bytes == nullptr;
-  const Blocks out{bytes_at(send, 0).data(), sizes(send_bytes, block_bytes, n)};
-  const Blocks in{bytes_at(receive, 0).data(), sizes(receive_bytes, block_bytes, n)};
-  return carry_out(*group->team, work,
-                   [=](Group& g) { return capi::all_to_all(g, out, in, same); });
+  // What is sent is only read.
+  Blocks out{bytes_at(const_cast<void*>(send), 0).data(), sizes(send_bytes, block_bytes, n)};
+  Blocks in{bytes_at(receive, 0).data(), sizes(receive_bytes, block_bytes, n)};
+  return carry_out(
+      collective::all_to_all(*group->team, std::move(out), std::move(in), send_bytes == nullptr),
+      work);
 }
 
 hf_status hf_send(hf_group* group, const void* data, uint64_t bytes, int32_t to, hf_work** work) {
@@ -194,20 +171,13 @@ hf_status hf_receive(hf_group* group, void* data, uint64_t bytes, int32_t from, 
 
 hf_status hf_send_tagged(hf_group* group, const void* data, uint64_t bytes, int32_t to,
                          uint32_t tag, hf_work** work) {
-  Team& team = *group->team;
-  if (const Verdict v = check_peer(team, to, "a send to"); v.status != HF_OK) return report(v);
-  return carry_out(team.pair(team.rank(), to, tag % HF_TAGS), work,
-                   [=](Group& g) { return verdict_of(g.broadcast(bytes_at(data, bytes), 0), g); });
+  return carry_out(collective::send(*group->team, bytes_at(data, bytes), to, tag % HF_TAGS), work);
 }
 
 hf_status hf_receive_tagged(hf_group* group, void* data, uint64_t bytes, int32_t from, uint32_t tag,
                             hf_work** work) {
-  Team& team = *group->team;
-  if (const Verdict v = check_peer(team, from, "a receive from"); v.status != HF_OK) {
-    return report(v);
-  }
-  return carry_out(team.pair(from, team.rank(), tag % HF_TAGS), work,
-                   [=](Group& g) { return verdict_of(g.broadcast(bytes_at(data, bytes), 0), g); });
+  return carry_out(collective::receive(*group->team, bytes_at(data, bytes), from, tag % HF_TAGS),
+                   work);
 }
 
 }  // extern "C"

@@ -3,24 +3,24 @@
 
 #include <sys/types.h>
 
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "capi/early.h"
-#include "capi/era.h"
-#include "capi/queue.h"
-#include "capi/team.h"
+#include "collective/current_generation.h"
+#include "collective/queue.h"
+#include "collective/regions.h"
+#include "collective/team.h"
+#include "include/holdfast/c.h"
 #include "runtime/worker/session.h"
 #include "runtime/worker/worker.h"
 
 struct hf_group {
-  std::unique_ptr<holdfast::capi::Team> team;
+  std::unique_ptr<holdfast::collective::Team> team;
 };
 
 struct hf_work {
-  std::shared_ptr<holdfast::capi::Work> work;
+  std::shared_ptr<holdfast::collective::Work> work;
 };
 
 struct hf_memory {
@@ -40,7 +40,7 @@ struct hf_worker {
 struct hf_session {
   enum class Phase { kOpen, kJoined, kInStep, kEnded };
   hf_worker* worker = nullptr;
-  std::shared_ptr<holdfast::capi::Era> era;
+  std::shared_ptr<holdfast::collective::CurrentGeneration> current;
   std::unique_ptr<holdfast::runtime::Session> session;
   hf_group world;
   Phase phase = Phase::kOpen;
@@ -50,9 +50,9 @@ struct hf_session {
 
 namespace holdfast::capi {
 
-// Makes the handle of some ranks of a job: what is wrong with the arguments, or nothing.
-[[nodiscard]] Verdict make_group(std::shared_ptr<Era> era, const runtime::Identity& identity,
-                                 const std::int32_t* ranks, std::uint64_t count, const char* name,
-                                 const char* prefix, hf_group** group);
+// Makes the handle of some ranks of a job. `prefix`: see collective::Team::open().
+hf_status open_group(std::shared_ptr<collective::CurrentGeneration> current,
+                     const runtime::Identity& identity, const std::int32_t* ranks,
+                     std::uint64_t count, const char* name, const char* prefix, hf_group** group);
 
 }  // namespace holdfast::capi

@@ -14,7 +14,8 @@
 using namespace holdfast;
 using capi::report;
 using capi::user_error;
-using capi::Verdict;
+using collective::CurrentGeneration;
+using collective::Team;
 
 namespace {
 
@@ -23,7 +24,7 @@ using Phase = hf_session::Phase;
 // The one that is open: a process has one worker, and a worker one session.
 std::atomic<void*> open_session = nullptr;
 
-Verdict layout_of(const hf_layout* given, arena::Layout& layout) {
+Status layout_of(const hf_layout* given, arena::Layout& layout) {
   if (given == nullptr) return user_error("hf_open() needs a layout");
   if (given->optimizer > HF_ADAMW) {
     return user_error(cat("the layout's optimizer is ", given->optimizer,
@@ -51,11 +52,15 @@ arena::Position position_of(const hf_position* p) {
 }
 
 // The teams learn of the generation that the session is in now.
-void turn(hf_session* s) {
-  s->era->turn(s->session->generation(), s->session->group());
+void follow(hf_session* s) {
+  const auto now = s->current->now();
+  auto world = s->session->group();
+  if (now.generation == s->session->generation() && now.world == world) return;
+  (void)s->current->begin(s->session->generation());
+  s->current->formed(std::move(world));
 }
 
-Verdict expect(const hf_session* s, Phase phase, const char* what) {
+Status expect(const hf_session* s, Phase phase, const char* what) {
   if (s->phase == phase) return {};
   switch (s->phase) {
     case Phase::kOpen:
@@ -76,11 +81,10 @@ hf_status give(std::span<float> floats, float** data, uint64_t* count) {
   return HF_OK;
 }
 
-bool is_parameter(hf_session* s, uint64_t i, Verdict& wrong) {
+Status check_parameter(hf_session* s, uint64_t i) {
   const std::size_t n = s->session->arena().layout().parameters.size();
-  if (i < n) return true;
-  wrong = user_error(cat("there is no parameter ", i, "; the layout has ", n));
-  return false;
+  if (i < n) return {};
+  return user_error(cat("there is no parameter ", i, "; the layout has ", n));
 }
 
 }  // namespace
@@ -90,7 +94,7 @@ extern "C" {
 hf_status hf_open(hf_worker* worker, const hf_layout* layout, hf_session** session) {
   if (worker->opened) return report(user_error("this worker has its session already"));
   arena::Layout wanted;
-  if (const Verdict v = layout_of(layout, wanted); v.status != HF_OK) return report(v);
+  if (const Status good = layout_of(layout, wanted); !good) return report(good);
   const auto secrecy =
       (layout->flags & HF_PRIVATE_OWN) != 0 ? runtime::Secrecy::kOwn : runtime::Secrecy::kShared;
   if (const hf_status placed = hf_identity(worker, nullptr); placed != HF_OK) return placed;
@@ -102,18 +106,16 @@ hf_status hf_open(hf_worker* worker, const hf_layout* layout, hf_session** sessi
   made->session = *std::move(opened);
   const runtime::Identity& identity = made->session->identity();
   const config::Settings& settings = worker->worker->settings();
-  made->era = std::make_shared<capi::Era>(capi::Era::Place{
+  made->current = std::make_shared<CurrentGeneration>(CurrentGeneration::Options{
       identity.directory, identity.run_id, settings.replacement_timeout,
       [w = worker->worker.get(), limit = settings.node_timeout](Generation generation) {
         return !w->solo() && w->wait_for_abort(generation, limit).has_value();
       }});
-  capi::Team::Members all{.ranks = {}, .me = identity.rank, .name = ""};
-  for (Rank rank = 0; rank < identity.world_size; ++rank) all.ranks.push_back(rank);
-  made->world.team = std::make_unique<capi::Team>(made->era, std::move(all));
+  made->world.team = Team::of_world(made->current, identity.rank, identity.world_size);
   made->owner = ::getpid();
-  made->session->on_abort([era = made->era, worker](Generation generation) {
-    era->abort(generation);
-    if (worker->early) worker->early->era()->abort(1);
+  made->session->on_abort([current = made->current, worker](Generation generation) {
+    current->abort(generation);
+    if (worker->early) worker->early->end();
   });
   *session = made.release();
   open_session = *session;
@@ -124,7 +126,7 @@ void hf_close(hf_session* s) {
   if (s == nullptr) return;
   open_session = nullptr;
   s->world.team.reset();
-  s->era->turn(0, nullptr);
+  (void)s->current->begin(0);
   s->session.reset();
   delete s;
 }
@@ -146,25 +148,22 @@ hf_position hf_position_of(hf_session* s) {
 }
 
 int hf_marked(hf_session* s) {
-  const capi::Era::Now now = s->era->now();
+  const CurrentGeneration::Now now = s->current->now();
   return now.world == nullptr || now.aborted ? 1 : 0;
 }
 
 hf_status hf_parameter_of(hf_session* s, uint64_t i, float** data, uint64_t* count) {
-  Verdict wrong;
-  if (!is_parameter(s, i, wrong)) return report(wrong);
+  if (const Status known = check_parameter(s, i); !known) return report(known);
   return give(s->session->arena().parameter(i), data, count);
 }
 
 hf_status hf_gradient_of(hf_session* s, uint64_t i, float** data, uint64_t* count) {
-  Verdict wrong;
-  if (!is_parameter(s, i, wrong)) return report(wrong);
+  if (const Status known = check_parameter(s, i); !known) return report(known);
   return give(s->session->arena().gradient(i), data, count);
 }
 
 hf_status hf_moment_of(hf_session* s, uint32_t k, uint64_t i, float** data, uint64_t* count) {
-  Verdict wrong;
-  if (!is_parameter(s, i, wrong)) return report(wrong);
+  if (const Status known = check_parameter(s, i); !known) return report(known);
   const arena::Optimizer optimizer = s->session->arena().layout().optimizer;
   if (k >= arena::moment_count(optimizer)) {
     return report(user_error(cat("there is no moment ", k, "; ", arena::name(optimizer), " has ",
@@ -196,33 +195,31 @@ hf_status hf_private(hf_session* s, uint64_t version, void** data, uint64_t* byt
 
 hf_status hf_join(hf_session* s, const hf_position* position) {
   if (s->phase != Phase::kOpen) return report(user_error("hf_join() was called before"));
-  const Status joined = s->session->join(position_of(position));
-  if (!joined) return report(joined.error());
+  if (const Status joined = s->session->join(position_of(position)); !joined) {
+    return report(joined);
+  }
   s->phase = Phase::kJoined;
   return HF_OK;
 }
 
 hf_status hf_begin_step(hf_session* s, int* reformed) {
   const bool may_give_up = s->phase == Phase::kInStep && !s->reduced;
-  if (const Verdict v = expect(s, Phase::kJoined, "hf_begin_step()");
-      v.status != HF_OK && !may_give_up) {
-    return report(v);
+  if (const Status due = expect(s, Phase::kJoined, "hf_begin_step()"); !due && !may_give_up) {
+    return report(due);
   }
   s->world.team->drain();
   auto began = s->session->begin_step();
-  turn(s);
+  follow(s);
   if (!began) return report(began.error());
   const bool too_late = *began == runtime::Began::kTooLate;
   s->phase = too_late ? Phase::kJoined : Phase::kInStep;
-  if (too_late) return report(Verdict{HF_LEFT, s->session->why_too_late()});
+  if (too_late) return report(HF_LEFT, s->session->why_too_late());
   if (reformed != nullptr) *reformed = *began == runtime::Began::kReformed ? 1 : 0;
   return HF_OK;
 }
 
 hf_status hf_reduce(hf_session* s, uint64_t offset, uint64_t count) {
-  if (const Verdict v = expect(s, Phase::kInStep, "hf_reduce()"); v.status != HF_OK) {
-    return report(v);
-  }
+  if (const Status due = expect(s, Phase::kInStep, "hf_reduce()"); !due) return report(due);
   const auto gradients = s->session->arena().gradients();
   if (offset > gradients.size() || count > gradients.size() - offset) {
     return report(user_error(cat("hf_reduce() of ", count, " floats from ", offset,
@@ -235,9 +232,7 @@ hf_status hf_reduce(hf_session* s, uint64_t offset, uint64_t count) {
 }
 
 hf_status hf_end_step(hf_session* s, const hf_step* step, int* is_void) {
-  if (const Verdict v = expect(s, Phase::kInStep, "hf_end_step()"); v.status != HF_OK) {
-    return report(v);
-  }
+  if (const Status due = expect(s, Phase::kInStep, "hf_end_step()"); !due) return report(due);
   if (step == nullptr) return report(user_error("hf_end_step() needs the step's arguments"));
   s->world.team->drain();
   s->phase = Phase::kJoined;
@@ -253,7 +248,7 @@ hf_status hf_end_step(hf_session* s, const hf_step* step, int* is_void) {
                                                .update_count = step->update_count},
                                  .position = position_of(&step->position)};
   auto ended = s->session->end_step(staged, step->loss);
-  turn(s);
+  follow(s);
   if (!ended) return report(ended.error());
   if (is_void != nullptr) *is_void = *ended == runtime::Ended::kVoid ? 1 : 0;
   return HF_OK;
@@ -262,8 +257,7 @@ hf_status hf_end_step(hf_session* s, const hf_step* step, int* is_void) {
 hf_status hf_end(hf_session* s) {
   s->world.team->drain();
   s->phase = Phase::kEnded;
-  const Status ended = s->session->end();
-  return ended ? HF_OK : report(ended.error());
+  return report(s->session->end());
 }
 
 void hf_end_on_exit(int status, void* session) {
@@ -302,8 +296,7 @@ hf_group* hf_world(hf_session* s) {
 
 hf_status hf_group_open(hf_session* s, const int32_t* ranks, uint64_t count, const char* name,
                         hf_group** group) {
-  return report(
-      capi::make_group(s->era, s->session->identity(), ranks, count, name, "sub-", group));
+  return capi::open_group(s->current, s->session->identity(), ranks, count, name, "sub-", group);
 }
 
 }  // extern "C"

@@ -90,10 +90,9 @@ hf_status hf_early_group_open(hf_worker* worker, const int32_t* ranks, uint64_t 
     if (!early) return report(early.error());
     worker->early = *std::move(early);
     worker->worker->abort_switch().on_stop(
-        [era = worker->early->era()](Generation) { era->abort(1); });
+        [early = worker->early.get()](Generation) { early->end(); });
   }
-  return report(
-      capi::make_group(worker->early->era(), *identity, ranks, count, name, "early-", group));
+  return capi::open_group(worker->early->current(), *identity, ranks, count, name, "early-", group);
 }
 
 }  // extern "C"

@@ -32,11 +32,11 @@ void futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
 
 }  // namespace
 
-Courtesy Courtesy::among(int waiters) {
+WaitPolicy WaitPolicy::among(int waiters) {
   cpu_set_t cores;
   // Where that can not be told (more than 1024 cores), there are enough.
   const bool known = ::sched_getaffinity(0, sizeof cores, &cores) == 0;
-  return Courtesy(known && CPU_COUNT(&cores) < waiters);
+  return WaitPolicy(known && CPU_COUNT(&cores) < waiters);
 }
 
 Passage Gate::judge(std::uint64_t word, std::uint64_t target) {
@@ -60,28 +60,28 @@ Passage Gate::arrive(std::uint64_t target) {
   return passage;
 }
 
-Passage Gate::yield_until(std::uint64_t target, Courtesy& courtesy) const {
+Passage Gate::yield_until(std::uint64_t target, WaitPolicy& policy) const {
   Passage passage = look(target);
-  if (passage != Passage::kOpen || !courtesy.may_yield()) return passage;
+  if (passage != Passage::kOpen || !policy.may_yield()) return passage;
   auto before = std::chrono::steady_clock::now();
   for (int i = 0; i < kYields && passage == Passage::kOpen; ++i) {
     ::sched_yield();
     passage = look(target);
     const auto after = std::chrono::steady_clock::now();
-    if (!courtesy.goes_on(after - before)) break;
+    if (!policy.goes_on(after - before)) break;
     before = after;
   }
   return passage;
 }
 
-Passage Gate::pass(std::uint64_t target, Courtesy& courtesy) {
+Passage Gate::pass(std::uint64_t target, WaitPolicy& policy) {
   Passage passage = arrive(target);
-  const int spins = courtesy.may_spin() ? kSpins : 0;
+  const int spins = policy.may_spin() ? kSpins : 0;
   for (int i = 0; i < spins && passage == Passage::kOpen; ++i) {
     relax();
     passage = look(target);
   }
-  if (passage == Passage::kOpen) passage = yield_until(target, courtesy);
+  if (passage == Passage::kOpen) passage = yield_until(target, policy);
   if (passage != Passage::kOpen) return passage;
   // The sleeper is counted before the last look, and the word is written before the sleepers are
   // counted (ring): either we see the word or the other side sees us.

@@ -1,8 +1,9 @@
-// Gate: an abortable barrier in shared memory, whose completion is decided by one word alone.
+// Gate: a barrier in shared memory that can be aborted. One word alone decides whether it is
+// complete.
 //
-// The word holds the number of arrivals ever and two flags. An arrival is a compare-and-swap that
-// fails once a flag is set, so a flag freezes the count: barrier k of n ranks is complete exactly
-// if the count has reached (k + 1) * n, and everybody who looks agrees.
+// The word holds the number of all arrivals so far, and two flags. An arrival is a compare-and-swap
+// that fails once a flag is set, so a flag freezes the count. Barrier k of n ranks is complete
+// exactly if the count has reached (k + 1) * n, and everybody who looks agrees.
 #pragma once
 
 #include <atomic>
@@ -14,19 +15,23 @@ namespace holdfast::collective {
 
 enum class Passage : std::uint8_t { kOpen, kPassed, kAborted, kLeft };
 
-// Whether one that waits may yield its core. Where a peer shares the core that is the fastest way
-// to let it run. Where somebody else does who never waits, Linux takes a yield for the whole time
-// slice given up: each costs milliseconds, and a sleeper would have been woken in microseconds. So
-// one yield that took long is the sign to sleep at once for a while. Where there are more waiters
-// than cores, one of them is probably waiting for this one's: then it does not spin first, either.
-// Per waiter; one thread at a time.
-class Courtesy {
+// WaitPolicy: how one waiter waits at gates: whether it spins first, and whether it yields its
+// core.
+//
+// A yield is the fastest way to let a peer run that shares the core. But where a stranger shares it
+// who never waits, Linux takes a yield for the whole time slice given up. Then each yield costs
+// milliseconds, and a sleeper would have been woken in microseconds. So after one yield that took
+// long, the waiter sleeps at once for a while. Where there are more waiters than cores, another one
+// probably waits for this one's core, so this one does not spin first either.
+//
+// One thread at a time.
+class WaitPolicy {
  public:
-  explicit Courtesy(bool crowded = false) : crowded_(crowded) {}
+  explicit WaitPolicy(bool crowded = false) : crowded_(crowded) {}
   // For one of so many waiters, on the cores that this process may run on.
-  static Courtesy among(int waiters);
+  static WaitPolicy among(int waiters);
   [[nodiscard]] bool may_spin() const { return !crowded_; }
-  // To be asked once per wait.
+  // Ask it once per wait.
   [[nodiscard]] bool may_yield() { return rest_ == 0 || --rest_ == 0; }
   // Whether to yield once more, after one that took so long.
   [[nodiscard]] bool goes_on(std::chrono::nanoseconds yielded) {
@@ -45,15 +50,15 @@ class Courtesy {
 // Zero bytes are a fresh Gate. Lies in memory that several processes map.
 class Gate {
  public:
-  // Arrives and waits until `target` arrivals were counted or a flag is set. Never kOpen. Spins for
-  // a moment where there are cores enough, then yields if that is cheap, then sleeps: on one core
-  // the one waited for must get to run.
-  Passage pass(std::uint64_t target, Courtesy& courtesy);
+  // Arrives and waits until `target` arrivals were counted or a flag is set. Never kOpen. It spins
+  // for a moment where there are cores enough, then yields if that is cheap, then sleeps: on one
+  // core, the peer must get to run.
+  Passage pass(std::uint64_t target, WaitPolicy& policy);
   Passage pass(std::uint64_t target) {
-    Courtesy courtesy;
-    return pass(target, courtesy);
+    WaitPolicy policy;
+    return pass(target, policy);
   }
-  // The same, but gives up, by aborting, at `deadline` or on `cancel`; looks once more after that.
+  // The same, but at `deadline` or on `cancel` it aborts the gate and looks once more.
   Passage pass(std::uint64_t target, std::chrono::steady_clock::time_point deadline,
                const std::stop_token& cancel);
   void abort() { freeze(kAbortedFlag); }
@@ -77,7 +82,7 @@ class Gate {
   void freeze(std::uint64_t flag);
   void ring();
   void sleep(std::uint32_t heard, const timespec* limit);
-  [[nodiscard]] Passage yield_until(std::uint64_t target, Courtesy& courtesy) const;
+  [[nodiscard]] Passage yield_until(std::uint64_t target, WaitPolicy& policy) const;
 
   alignas(128) std::atomic<std::uint64_t> word_;
   alignas(128) std::atomic<std::uint32_t> bell_;  // The futex. Rung only if somebody sleeps.

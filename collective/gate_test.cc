@@ -23,26 +23,26 @@ TEST(Gate, PassesOneAloneWithoutWaiting) {
   for (std::uint64_t k = 1; k < 100; ++k) EXPECT_EQ(gate->pass(k), Passage::kPassed);
 }
 
-TEST(Courtesy, YieldsUntilOneTookLongAndThenRestsForAWhile) {
-  Courtesy courtesy;
+TEST(WaitPolicy, YieldsUntilOneTookLongAndThenRestsForAWhile) {
+  WaitPolicy policy;
   for (int wait = 0; wait < 3; ++wait) {
-    EXPECT_TRUE(courtesy.may_yield());
-    EXPECT_TRUE(courtesy.goes_on(Courtesy::kLong));
+    EXPECT_TRUE(policy.may_yield());
+    EXPECT_TRUE(policy.goes_on(WaitPolicy::kLong));
   }
   for (int again = 0; again < 2; ++again) {
-    EXPECT_FALSE(courtesy.goes_on(Courtesy::kLong + std::chrono::nanoseconds(1)));
-    for (std::uint32_t wait = 1; wait < Courtesy::kRest; ++wait) ASSERT_FALSE(courtesy.may_yield());
-    EXPECT_TRUE(courtesy.may_yield());
-    EXPECT_TRUE(courtesy.goes_on({}));
+    EXPECT_FALSE(policy.goes_on(WaitPolicy::kLong + std::chrono::nanoseconds(1)));
+    for (std::uint32_t wait = 1; wait < WaitPolicy::kRest; ++wait) ASSERT_FALSE(policy.may_yield());
+    EXPECT_TRUE(policy.may_yield());
+    EXPECT_TRUE(policy.goes_on({}));
   }
 }
 
-TEST(Courtesy, SpinsOnlyWhereThereAreCoresEnough) {
+TEST(WaitPolicy, SpinsOnlyWhereThereAreCoresEnough) {
   cpu_set_t before;
   ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);
   const int cores = CPU_COUNT(&before);
-  EXPECT_TRUE(Courtesy::among(cores).may_spin());
-  EXPECT_FALSE(Courtesy::among(cores + 1).may_spin());
+  EXPECT_TRUE(WaitPolicy::among(cores).may_spin());
+  EXPECT_FALSE(WaitPolicy::among(cores + 1).may_spin());
 }
 
 TEST(Gate, DoesNotCountWhoComesAfterAbort) {

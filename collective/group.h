@@ -1,8 +1,8 @@
-// Group: the ranks of one generation on one host, and what they do together over shared memory.
+// Group: the ranks of one generation, and what they do together.
 //
-// Every operation is called by every rank, in the same order. It returns an Outcome and never
-// throws; nothing in it waits for longer than the slowest member takes to come, or until abort().
-// There are no timeouts in operations: who finds a member dead or hung calls abort().
+// Every rank calls every operation, in the same order. An operation returns an Outcome and never
+// throws. It waits no longer than the slowest rank takes to come, or until abort(). Operations have
+// no timeouts: whoever finds a rank dead or hung calls abort().
 //
 // Commit rule, on which the recovery protocol rests. Arrivals and the abort flag are one word in
 // shared memory, and abort freezes it: no arrival counts after it. An operation is complete when
@@ -14,8 +14,8 @@
 // Every outcome but kDone is final: all later calls on this Group give it too (or kAborted, once
 // somebody aborts). The way on is a new Group of a higher generation; a generation forms once.
 //
-// Sums are always ((r0 + r1) + r2) + ... in rank order, for each element alike: the same bits in
-// all ranks, and whatever the size, the alignment, the path (registered, staged) or the timing.
+// A reduction is always ((r0 op r1) op r2) op ... in rank order, for each element alike. So its
+// bits are the same in all ranks, whatever the size, the alignment, the path and the timing.
 //
 // Threads: one thread at a time calls operations (asynchronous ones run on a thread of the Group's
 // own). abort(), aborted(), is_idle() and why() may be called by any thread at any time.
@@ -33,24 +33,17 @@
 
 #include "base/result.h"
 #include "collective/numbers.h"
+#include "collective/outcome.h"
 #include "collective/regions.h"
 
 namespace holdfast::collective {
-
-enum class Outcome : std::uint8_t {
-  kDone,
-  kAborted,   // Somebody called abort() before the operation was complete.
-  kLeft,      // A member ended its training in good order and will never come.
-  kMismatch,  // The ranks asked for different operations, or a rank has no room to show what it has
-              // in Options::directory. No data was exchanged.
-};
 
 // Names an operation that was started; only for the Group that gave it.
 enum class Ticket : std::uint64_t {};
 
 class Group {
  public:
-  static constexpr int kMaxRanks = 64;
+  static constexpr int kMaxRanks = 10'000;
 
   struct Options {
     std::string directory;         // The job's directory on a tmpfs; same in all ranks.
@@ -66,28 +59,29 @@ class Group {
     // Where this process has its own range mapped already (the arena's address of it). If null,
     // the Group maps it; registered() says where.
     std::byte* registered_memory = nullptr;
-    // Memory that comes and goes while the Group lives: what all_reduce_staged() is given in it is
-    // summed without copies where that is so on all ranks. May differ between ranks, or be null.
+    // Memory that comes and goes while the Group lives. all_reduce_anywhere() copies nothing where
+    // its numbers lie in such memory on all ranks. May differ between ranks, or be null.
     std::shared_ptr<const Regions> regions;
-    // Per rank; same in all; at least 16 KiB. Sums of two ranks use up to 256 KiB of it, so that
-    // all stay in the cores' second-level caches; others, broadcasts and gathers all of it.
-    std::size_t staging_bytes = std::size_t{1} << 20;
+    // Of each rank's window, through which it shows the others what lies in no memory of theirs.
+    // The same in all ranks; at least 16 KiB. Reductions of two ranks use up to 256 KiB of it, so
+    // that all stays in the cores' second-level caches. Everything else uses the whole window.
+    std::size_t window_bytes = std::size_t{1} << 20;
     std::chrono::milliseconds join_timeout{60'000};  // How long join() waits for the others.
-    // How long room in a full directory is waited for: what a killed process held comes back once
-    // the kernel has torn it down.
+    // How long to wait for room in a full directory. What a killed process held comes back once the
+    // kernel has torn it down.
     std::chrono::milliseconds room_timeout{1000};
-    // Called in the thread of started operations: first of all, once there is one; and whenever no
-    // started operation is under way any more, after one has failed. May be empty.
+    // Called in the thread of started operations: on_thread first of all; on_failed whenever no
+    // started operation is under way any more, once one has failed. May be empty.
     std::function<void()> on_thread;
     std::function<void()> on_failed;
   };
 
   // Makes or opens the segment file <directory>/group-<generation>-<run id> and waits until every
-  // rank has joined. The file is published whole, by one rank, and unlinked when all are there; a
-  // file of another run is never opened. Errors: wrong options (kUser), ranks that disagree about
-  // the options or a rank that joins twice (kPeer), a file that can not be mapped, `cancel`,
-  // another member's failure to join, and a timeout, which names the missing ranks (kWorld).
-  // A member that gives up ends the forming for all: come back with a higher generation.
+  // rank has joined. One rank publishes the file whole, and it is unlinked when all are there. A
+  // file of another run is never opened. Errors: wrong options (kUser); ranks that disagree about
+  // the options, or a rank that joins twice (kPeer); a file that can not be mapped, `cancel`,
+  // another rank's failure to join, and a timeout, which names the missing ranks (kWorld). A rank
+  // that gives up ends the forming for all: come back with a higher generation.
   static Result<std::unique_ptr<Group>> join(const Options& options, std::stop_token cancel = {});
 
   // Ends operations that are under way by abort(), then leaves.
@@ -100,25 +94,28 @@ class Group {
   // This rank's registered memory, at Options::registered_memory if that was given.
   [[nodiscard]] std::span<std::byte> registered() const;
 
-  // Sums in place over all ranks. `numbers` lies in registered(), at the same offset in all ranks.
-  // Three ranks and more make a sum of few bytes (48 KiB, all ranks' together) through the segment.
-  // Unless kDone, the contents of `numbers` are undefined, and other ranks may go on writing there
-  // until they have returned too: a step is replayed from inputs kept elsewhere, when the next
-  // generation has formed. Other memory is untouched.
-  Outcome all_reduce(Numbers numbers);
-  // The same for any memory. It is copied through the segment, piece by piece. Unless kDone, some
-  // pieces of `numbers` may hold the sum already, and the others what this rank put there.
+  // Reduces in place over all ranks. `numbers` lies in registered(), at the same offset in all
+  // ranks. Three and more ranks reduce a few bytes (48 KiB, all ranks' together) through their
+  // windows. Unless kDone, the contents of `numbers` are undefined, and other ranks may go on
+  // writing there until they have returned too: a step is replayed from inputs kept elsewhere, when
+  // the next generation has formed. Other memory is untouched.
+  Outcome all_reduce(Numbers numbers, Op op = Op::kSum);
+  // The same for any memory. It is copied through the ranks' windows, piece by piece. Unless kDone,
+  // some pieces of `numbers` may hold the result already, and the others what this rank put there.
   //
   // Nothing is copied if `numbers` lies in one of Options::regions on every rank, whichever and
-  // wherever. Then `numbers` is as in all_reduce(). The first sum that names a region maps it,
-  // which takes two more barriers. If a rank can not map it, sums of that region are copied. If a
-  // rank's memory is in no region, all copy, which takes one more barrier.
-  Outcome all_reduce_staged(Numbers numbers);
+  // wherever. Then `numbers` is as in all_reduce(). The first reduction that names a region maps
+  // it, which takes two more barriers. If a rank can not map it, reductions of that region are
+  // copied. If a rank's memory is in no region, all copy, which takes one more barrier.
+  Outcome all_reduce_anywhere(Numbers numbers, Op op = Op::kSum);
   // The same into `to`, out of as many numbers of that type at `from`, which stay as they are and
-  // do not overlap `to`: cheaper than a copy and a sum in place. From 4 MiB on `to` is written past
-  // the caches if it lies at a multiple of 16. Whether a sum is in place is each rank's own affair.
-  // Unless kDone, the contents of `to` are undefined.
-  Outcome all_reduce_staged(Numbers to, const std::byte* from);
+  // do not overlap `to`. This is cheaper than a copy and a reduction in place. From 4 MiB on, a sum
+  // is written past the caches if `to` lies at a multiple of 16. Each rank may choose for itself
+  // whether it reduces in place. Unless kDone, the contents of `to` are undefined.
+  Outcome all_reduce_anywhere(Numbers to, const std::byte* from, Op op = Op::kSum);
+  // all_reduce() if `to` lies in registered(), else all_reduce_anywhere(). `from` may be `to`'s
+  // data.
+  Outcome all_reduce_into(Numbers to, const std::byte* from, Op op = Op::kSum);
   // `bytes` of rank `root` appear in all ranks. Unless kDone, undefined in the other ranks.
   Outcome broadcast(std::span<std::byte> bytes, int root);
   // `all` becomes rank 0's `mine`, then rank 1's, ...; as many bytes from each; all.size() must be
@@ -127,9 +124,9 @@ class Group {
   // kDone: every rank has called it.
   Outcome barrier();
 
-  // Starts an all-reduce (registered if `numbers` lies in registered(), else staged) and returns at
-  // once; `numbers` belongs to the Group until wait(). Started operations run in the order of
-  // starting. A synchronous operation first waits until all started ones have ended.
+  // Starts the sum of `numbers`, wherever they lie, and returns at once. `numbers` belongs to the
+  // Group until wait(). Started operations run in the order of starting. A synchronous operation
+  // first waits until all started ones have ended.
   Ticket start_all_reduce(Numbers numbers);
   // Waits until that operation has ended; may be called again. Tickets need not be waited for.
   Outcome wait(Ticket ticket);

@@ -47,7 +47,7 @@ TEST(Group, RanksAgreeOnEveryOperationWhenAbortRaces) {
             o = group.barrier();
             break;
           default:
-            o = group.all_reduce_staged(std::span(own));
+            o = group.all_reduce_anywhere(std::span(own));
             break;
         }
         if (o == Outcome::kDone)
@@ -141,6 +141,38 @@ std::string mismatch_of(TestJob& job, const std::function<Outcome(Group&)>& body
   return *sentences.begin();
 }
 
+TEST(Mismatch, OfOpsAndOfTypesIsNamed) {
+  TestJob job(2);
+  std::vector<std::string> whys(2);
+  job.run([&](Group& group) {
+    std::vector<float> own(10);
+    const bool first = group.rank() == 0;
+    EXPECT_EQ(
+        group.all_reduce_into({own.data(), 10, first ? Element::kFloat32 : Element::kInt32},
+                              std::as_bytes(std::span(own)).data(), first ? Op::kMin : Op::kMax),
+        Outcome::kMismatch);
+    whys[static_cast<std::size_t>(group.rank())] = group.why();
+  });
+  EXPECT_EQ(whys[0],
+            "rank 0 asked for an all-reduce of 40 bytes (minimum of float32) anywhere in memory "
+            "(operation 1), rank 1 for an all-reduce of 40 bytes (maximum of int32) anywhere in "
+            "memory (operation 1); all ranks must call the same operations in the same order");
+  EXPECT_EQ(whys[1], whys[0]);
+}
+
+TEST(Mismatch, OfNumbersThatCanNotBeReducedIsNamed) {
+  TestJob job(2);
+  job.run([&](Group& group) {
+    std::vector<float> own(10);
+    EXPECT_EQ(
+        group.all_reduce_anywhere({own.data(), 10, Element::kFloat32, static_cast<Location>(9)}),
+        Outcome::kMismatch);
+    EXPECT_NE(group.why().find("which can not be reduced so or lies where nobody reaches it"),
+              std::string::npos)
+        << group.why();
+  });
+}
+
 TEST(Mismatch, OfSizesNamesTheRanksAndWhatEachAskedFor) {
   TestJob job(3, 4096);
   EXPECT_EQ(
@@ -154,8 +186,8 @@ TEST(Mismatch, OfSizesNamesTheRanksAndWhatEachAskedFor) {
                     EXPECT_TRUE(same_bits<float>(numbers, before));
                     return o;
                   }),
-      "ranks 0, 2 asked for an all-reduce of 40 bytes of float at byte 0 (operation 2), rank 1 "
-      "for an all-reduce of 80 bytes of float at byte 0 (operation 2); all ranks must call "
+      "ranks 0, 2 asked for an all-reduce of 40 bytes of float32 at byte 0 (operation 2), rank 1 "
+      "for an all-reduce of 80 bytes of float32 at byte 0 (operation 2); all ranks must call "
       "the same operations in the same order");
 }
 
@@ -164,14 +196,16 @@ TEST(Mismatch, OfKindsTypesOffsetsAndRootsIsSeen) {
   EXPECT_NE(mismatch_of(job,
                         [](Group& g) {
                           std::vector<float> own(10);
-                          return g.rank() == 0 ? g.barrier() : g.all_reduce_staged(std::span(own));
+                          return g.rank() == 0 ? g.barrier()
+                                               : g.all_reduce_anywhere(std::span(own));
                         })
                 .find("rank 0 asked for a barrier"),
             std::string::npos);
   mismatch_of(job, [](Group& g) {
     std::vector<float> f(10);
     std::vector<double> d(5);
-    return g.rank() == 0 ? g.all_reduce_staged(std::span(f)) : g.all_reduce_staged(std::span(d));
+    return g.rank() == 0 ? g.all_reduce_anywhere(std::span(f))
+                         : g.all_reduce_anywhere(std::span(d));
   });
   mismatch_of(job, [](Group& g) {
     return g.all_reduce(floats(g, 10).subspan(static_cast<std::size_t>(g.rank()), 5));
@@ -217,7 +251,7 @@ TEST(Group, WaitingForAMemberThatLeftSaysWhoLeft) {
     EXPECT_EQ(group.all_reduce(floats(group, 10)), Outcome::kLeft);
     EXPECT_EQ(group.why(),
               cat("rank 2 has ended training and will not come to what rank ", group.rank(),
-                  " asked for: an all-reduce of 40 bytes of float at "
+                  " asked for: an all-reduce of 40 bytes of float32 at "
                   "byte 0 (operation 2)"));
     EXPECT_EQ(group.barrier(), Outcome::kLeft);
     ++told;
@@ -250,7 +284,7 @@ TEST(Group, StartedOperationsRunInOrderAndMixWithOthers) {
       tickets.push_back(group.start_all_reduce(numbers));
     }
     std::vector<float> last = {1};
-    EXPECT_EQ(group.all_reduce_staged(std::span(last)), Outcome::kDone) << group.why();
+    EXPECT_EQ(group.all_reduce_anywhere(std::span(last)), Outcome::kDone) << group.why();
     EXPECT_EQ(last[0], 3);
     for (std::uint64_t i = 20; i-- > 0;) {
       EXPECT_EQ(group.wait(tickets[i]), Outcome::kDone) << group.why();

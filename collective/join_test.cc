@@ -25,7 +25,7 @@ TEST(Join, OfOneRankNeedsNobody) {
   TestJob job(1, 4096);
   job.run([](Group& group) {
     std::vector<float> own = {3, 4};
-    EXPECT_EQ(group.all_reduce_staged(std::span(own)), Outcome::kDone);
+    EXPECT_EQ(group.all_reduce_anywhere(std::span(own)), Outcome::kDone);
     EXPECT_EQ(own, (std::vector<float>{3, 4}));
     EXPECT_EQ(group.barrier(), Outcome::kDone);
   });
@@ -143,7 +143,7 @@ TEST(Join, RefusesRanksThatDisagree) {
   TestJob job(2);
   job.base().join_timeout = std::chrono::milliseconds(1);
   EXPECT_FALSE(Group::join(job.options(0)));
-  job.base().staging_bytes *= 2;
+  job.base().window_bytes *= 2;
   const auto group = Group::join(job.options(1));
   ASSERT_FALSE(group);
   EXPECT_EQ(group.error().blame, Blame::kPeer);
@@ -158,11 +158,11 @@ TEST(Join, RefusesImpossibleOptionsByName) {
   Group::Options o = job.options(2);
   EXPECT_EQ(error_of(o), "rank 2 is not within a world of 2 ranks");
   o = job.options(0);
-  o.world_size = 65;
-  EXPECT_EQ(error_of(o), "a group on one host has 1 to 64 ranks, not 65");
+  o.world_size = 10'001;
+  EXPECT_EQ(error_of(o), "a group has 1 to 10000 ranks, not 10001");
   o = job.options(0);
-  o.staging_bytes = 100;
-  EXPECT_EQ(error_of(o), "staging_bytes is 100; at least 16384 are needed");
+  o.window_bytes = 100;
+  EXPECT_EQ(error_of(o), "window_bytes is 100; at least 16384 are needed");
   o = job.options(0);
   o.registered_files.pop_back();
   EXPECT_EQ(error_of(o), "registered_files names 1 files for 2 ranks; one per rank is needed");
@@ -216,7 +216,7 @@ std::size_t pages_of(int world_size) {
   return pages;
 }
 
-// The control pages may lack room, or the staging. Nobody dies by SIGBUS, and nobody waits for a
+// The control pages may lack room, or the windows. Nobody dies by SIGBUS, and nobody waits for a
 // rank that found no room.
 TEST(Join, SaysThatThereIsNoRoom) {
   const std::size_t whole = pages_of(2);
@@ -254,7 +254,7 @@ TEST(Join, SaysThatThereIsNoRoomForWhatARankShows) {
   const std::vector<std::function<Outcome(Group&)>> operations = {
       [](Group& group) {
         std::vector<float> numbers(kCount, 1);
-        const Outcome o = group.all_reduce_staged(std::span(numbers));
+        const Outcome o = group.all_reduce_anywhere(std::span(numbers));
         return o == Outcome::kDone && numbers.back() != 3 ? Outcome::kLeft : o;
       },
       [](Group& group) {
@@ -302,8 +302,8 @@ TEST(Join, WaitsForRoomThatIsGivenBackInAMoment) {
       const std::string path = job.base().directory + "/held";
       std::jthread dying;
       {
-        const File file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-        if (take_memory(file, 0, held * 4096) != 0) return false;
+        const os::Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+        if (os::take_memory(file, 0, held * 4096) != 0) return false;
         dying = std::jthread([&] {
           std::this_thread::sleep_for(std::chrono::milliseconds(50));
           ::unlink(path.c_str());
@@ -312,7 +312,7 @@ TEST(Join, WaitsForRoomThatIsGivenBackInAMoment) {
       std::atomic<int> done = 0;
       job.run([&](Group& group) {
         std::vector<float> numbers(kCount, 1);
-        const Outcome o = group.all_reduce_staged(std::span(numbers));
+        const Outcome o = group.all_reduce_anywhere(std::span(numbers));
         if (o == Outcome::kDone && numbers.back() == 3) ++done;
       });
       return done == 3;

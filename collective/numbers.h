@@ -1,19 +1,56 @@
-// Numbers: a run of numbers of one of the types that a collective can add up.
+// Numbers: a run of numbers of one type in one place, and what can be made of several such runs.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
+#include "base/result.h"
+
 namespace holdfast::collective {
 
-// What the bytes of a sum are. A new type is one line here, one in Numbers and one in sum.cc.
-enum class Element : std::uint8_t { kBytes, kFloat, kDouble, kInt32, kInt64 };
+// What the bytes are. A new type is one line here, one in numbers.cc and one in reduce.cc.
+enum class Element : std::uint8_t {
+  kFloat32,
+  kFloat64,
+  kInt32,
+  kInt64,
+  kFloat16,
+  kBfloat16,
+  kInt8,
+  kUint8,
+  kInt16,
+  kBool,
+  kBytes,  // Carried as they are, never reduced.
+};
 
-// Whole numbers wrap round on overflow, as unsigned ones do.
+// How two numbers become one. Whole numbers wrap round on overflow. NaN wins, whichever rank has
+// it.
+enum class Op : std::uint8_t { kSum, kProduct, kMin, kMax, kAnd, kOr, kXor, kAverage };
+
+// Which memory the numbers lie in. What is not known is refused.
+enum class Location : std::uint8_t { kHost };
+
+[[nodiscard]] constexpr std::size_t size_of(Element element) {  // In bytes.
+  constexpr std::size_t kSizes[] = {4, 8, 4, 8, 2, 2, 1, 1, 2, 1, 1};
+  return kSizes[static_cast<std::size_t>(element)];
+}
+[[nodiscard]] constexpr bool is_float(Element e) {
+  return e == Element::kFloat32 || e == Element::kFloat64 || e == Element::kFloat16 ||
+         e == Element::kBfloat16;
+}
+[[nodiscard]] const char* name_of(Element element);
+[[nodiscard]] const char* name_of(Op op);
+
 struct Numbers {
-  Numbers(std::span<float> v) : Numbers(v, Element::kFloat) {}         // NOLINT: implicit
-  Numbers(std::span<double> v) : Numbers(v, Element::kDouble) {}       // NOLINT: implicit
+  Numbers(void* numbers, std::size_t n, Element e, Location where = Location::kHost)
+      : data(static_cast<std::byte*>(numbers)),
+        count(n),
+        bytes(n * size_of(e)),
+        element(e),
+        location(where) {}
+  Numbers(std::span<float> v) : Numbers(v, Element::kFloat32) {}       // NOLINT: implicit
+  Numbers(std::span<double> v) : Numbers(v, Element::kFloat64) {}      // NOLINT: implicit
   Numbers(std::span<std::int32_t> v) : Numbers(v, Element::kInt32) {}  // NOLINT: implicit
   Numbers(std::span<std::int64_t> v) : Numbers(v, Element::kInt64) {}  // NOLINT: implicit
 
@@ -21,14 +58,21 @@ struct Numbers {
   std::size_t count;  // Of elements.
   std::size_t bytes;
   Element element;
+  Location location;
 
  private:
   template <class T>
-  Numbers(std::span<T> v, Element e)
-      : data(reinterpret_cast<std::byte*>(v.data())),
-        count(v.size()),
-        bytes(v.size_bytes()),
-        element(e) {}
+  Numbers(std::span<T> v, Element e) : Numbers(v.data(), v.size(), e) {}
 };
+
+// Whether `op` means something for such numbers, and their memory can be reached.
+[[nodiscard]] constexpr bool fits(const Numbers& numbers, Op op) {
+  if (numbers.location != Location::kHost || numbers.element == Element::kBytes) return false;
+  if (op == Op::kAverage) return is_float(numbers.element);
+  const bool of_bits = op == Op::kAnd || op == Op::kOr || op == Op::kXor;
+  return !of_bits || !is_float(numbers.element);
+}
+// Errors (kUser): why they do not fit.
+[[nodiscard]] Status check(const Numbers& numbers, Op op);
 
 }  // namespace holdfast::collective

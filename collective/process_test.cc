@@ -40,7 +40,7 @@ class Memory {
     return {reinterpret_cast<float*>(bytes.data()), kCount};
   }
   [[nodiscard]] Outcome sum(Group& group) const {
-    return region_ ? group.all_reduce_staged(in(group)) : group.all_reduce(in(group));
+    return region_ ? group.all_reduce_anywhere(in(group)) : group.all_reduce(in(group));
   }
 
  private:

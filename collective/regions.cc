@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "os/errors.h"
 
 namespace holdfast::collective {
 namespace {
@@ -36,7 +37,7 @@ bool is_rank_of(RegionId id, int rank) {
 Result<RegionId> new_id(int rank) {
   RegionId random = 0;
   if (::getrandom(&random, sizeof random, 0) != sizeof random) {
-    return Error{Blame::kWorld, cat("no random bytes: ", last_system_error())};
+    return Error{Blame::kWorld, cat("no random bytes: ", os::last_system_error())};
   }
   return (random | RegionId{1} << kRankBits) >> kRankBits << kRankBits |
          static_cast<RegionId>(rank);
@@ -48,22 +49,22 @@ Error no_room(const std::string& path, std::size_t bytes) {
 }
 
 // With all its memory.
-Status take(const File& file, const std::string& path, std::size_t bytes) {
+Status take(const os::Fd& file, const std::string& path, std::size_t bytes) {
   struct statvfs system {};
-  const bool limited = ::fstatvfs(file.fd(), &system) == 0 && system.f_blocks > 0;
+  const bool limited = ::fstatvfs(file.get(), &system) == 0 && system.f_blocks > 0;
   if (limited && bytes / system.f_frsize >= system.f_bavail) return no_room(path, bytes);
-  const int error = take_memory(file, 0, bytes);
+  const int error = os::take_memory(file, 0, bytes);
   if (error == 0) return {};
   if (error == ENOSPC) return no_room(path, bytes);
   return Error{Blame::kWorld, cat("can not size ", path, ": ", std::strerror(error))};
 }
 
 // The file gets what the pages hold, and then their addresses.
-Status take_over(const File& file, const std::string& path, std::span<std::byte> pages) {
+Status take_over(const os::Fd& file, const std::string& path, std::span<std::byte> pages) {
   std::size_t done = 0;
   while (done < pages.size()) {
     const ssize_t n =
-        ::pwrite(file.fd(), pages.data() + done, pages.size() - done, static_cast<off_t>(done));
+        ::pwrite(file.get(), pages.data() + done, pages.size() - done, static_cast<off_t>(done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EFAULT) {
       return Error{Blame::kUser, cat("the ", pages.size(),
@@ -71,13 +72,13 @@ Status take_over(const File& file, const std::string& path, std::span<std::byte>
                                      "not all memory of this process that can be read")};
     }
     if (n <= 0) {
-      return Error{Blame::kWorld, cat("can not fill ", path, ": ", last_system_error())};
+      return Error{Blame::kWorld, cat("can not fill ", path, ": ", os::last_system_error())};
     }
     done += static_cast<std::size_t>(n);
   }
-  if (::mmap(pages.data(), pages.size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file.fd(),
+  if (::mmap(pages.data(), pages.size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file.get(),
              0) == MAP_FAILED) {
-    return Error{Blame::kWorld, cat("can not map ", path, ": ", last_system_error())};
+    return Error{Blame::kWorld, cat("can not map ", path, ": ", os::last_system_error())};
   }
   return {};
 }
@@ -103,7 +104,7 @@ Region::~Region() {
   // The other ranks have it mapped, for as long as the group lives. What one that was aborted may
   // still write there gets a page of its own.
   if (is_ours && mapping_) {
-    (void)::fallocate(file_->fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+    (void)::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
                       static_cast<off_t>(whole_pages(bytes_.size())));
   }
 }
@@ -128,14 +129,14 @@ Status Regions::make_file(Region& region, std::size_t bytes) const {
   const auto id = new_id(rank_);
   if (!id) return id.error();
   const std::string path = path_of(*id);
-  region.file_ = std::make_unique<File>(
-      ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!region.file_->is_open()) {
-    return Error{Blame::kWorld, cat("can not make ", path, ": ", last_system_error())};
+  region.file_ =
+      os::Fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!region.file_) {
+    return Error{Blame::kWorld, cat("can not make ", path, ": ", os::last_system_error())};
   }
   region.id_ = *id;
   region.path_ = path;
-  return take(*region.file_, path, whole_pages(bytes));
+  return take(region.file_, path, whole_pages(bytes));
 }
 
 Result<std::shared_ptr<Region>> Regions::add(std::byte* memory, std::size_t bytes) {
@@ -158,11 +159,11 @@ Result<std::shared_ptr<Region>> Regions::add(std::byte* memory, std::size_t byte
   std::shared_ptr<Region> region(new Region);
   if (const Status made = make_file(*region, bytes); !made) return made.error();
   if (memory != nullptr) {
-    const Status taken = take_over(*region->file_, region->path_, {memory, whole_pages(bytes)});
+    const Status taken = take_over(region->file_, region->path_, {memory, whole_pages(bytes)});
     if (!taken) return taken.error();
     region->bytes_ = {memory, bytes};
   } else {
-    auto mapping = Mapping::of(*region->file_, region->path_, 0, whole_pages(bytes));
+    auto mapping = SharedMapping::of(region->file_, region->path_, 0, whole_pages(bytes));
     if (!mapping) return mapping.error();
     region->mapping_ = *std::move(mapping);
     region->bytes_ = region->mapping_->bytes().first(bytes);
@@ -176,7 +177,7 @@ void Regions::remove(const Region& region) {
   std::erase_if(known_, [&](const Known& k) { return k.id == region.id(); });
 }
 
-Place Regions::place_of(const std::byte* data, std::size_t bytes) const {
+RegionAddress Regions::address_of(const std::byte* data, std::size_t bytes) const {
   const auto at = reinterpret_cast<std::uintptr_t>(data);
   const std::shared_lock lock(mutex_);
   for (const Known& k : known_) {
@@ -187,14 +188,14 @@ Place Regions::place_of(const std::byte* data, std::size_t bytes) const {
   return {};
 }
 
-Result<std::shared_ptr<Mapping>> Regions::open(RegionId id) const {
+Result<std::shared_ptr<SharedMapping>> Regions::open(RegionId id) const {
   const std::string path = path_of(id);
-  const File file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  const os::Fd file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   struct stat status {};
-  if (!file.is_open() || ::fstat(file.fd(), &status) != 0) {
-    return Error{Blame::kWorld, cat("can not open ", path, ": ", last_system_error())};
+  if (!file || ::fstat(file.get(), &status) != 0) {
+    return Error{Blame::kWorld, cat("can not open ", path, ": ", os::last_system_error())};
   }
-  return Mapping::of(file, path, 0, static_cast<std::uint64_t>(status.st_size));
+  return SharedMapping::of(file, path, 0, static_cast<std::uint64_t>(status.st_size));
 }
 
 }  // namespace holdfast::collective

@@ -1,5 +1,6 @@
-// Regions: memory of this rank that the others can map, so that sums are written straight into it.
-// It may come and go while groups live, and each rank has its own: there is no layout to agree on.
+// Regions: memory of this rank that the others can map, so that results are written straight into
+// it. It may come and go while groups live. Each rank has its own, so there is no layout to agree
+// on.
 #pragma once
 
 #include <sys/types.h>
@@ -14,15 +15,15 @@
 #include <vector>
 
 #include "base/result.h"
-#include "collective/mapping.h"
+#include "collective/shared_mapping.h"
 
 namespace holdfast::collective {
 
 // Of a region: no other of the run has it, before or after. 0: none.
 using RegionId = std::uint64_t;
 
-// Where numbers lie for the others. Lies in shared memory.
-struct Place {
+// Where numbers lie, said so that the other ranks find them. Itself it lies in shared memory.
+struct RegionAddress {
   RegionId region = 0;
   std::uint64_t offset = 0;
 };
@@ -30,14 +31,14 @@ struct Place {
 // A file of the job's directory as memory; it is removed with it.
 class Region {
  public:
-  // Memory that was given becomes private again, with what it holds, and stays the giver's. In a
-  // forked child: for the child alone.
+  // Memory that was given becomes private again. It keeps what it holds and stays the giver's. In a
+  // forked child this is so for the child alone.
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
   [[nodiscard]] RegionId id() const { return id_; }
   [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
-  [[nodiscard]] int fd() const { return file_->fd(); }
+  [[nodiscard]] int fd() const { return file_.get(); }
 
  private:
   friend class Regions;
@@ -45,29 +46,30 @@ class Region {
   pid_t owner_ = ::getpid();
   RegionId id_ = 0;
   std::string path_;
-  std::unique_ptr<File> file_;
+  os::Fd file_;
   std::span<std::byte> bytes_;
-  std::shared_ptr<Mapping> mapping_;  // Null: the memory was given.
+  std::shared_ptr<SharedMapping> mapping_;  // Null: the memory was given.
 };
 
-// Those of one rank. Any thread.
+// The regions of one rank. Any thread.
 class Regions {
  public:
-  // What a predecessor of this rank has left in the directory is removed: it must be dead.
+  // Removes what a predecessor of this rank has left in the directory. The predecessor must be
+  // dead.
   Regions(std::string directory, int rank);
 
-  // New memory of zeros; or the pages at `memory`, which keep their address and what they hold, and
-  // which nobody uses meanwhile. They are `memory`'s alone, up to the end of the last page.
+  // Null: new memory of zeros. Else the pages at `memory`, which keep their address and what they
+  // hold. Nobody uses them meanwhile, and up to the end of the last page nothing else lies there.
   // Errors: a size or an address that is impossible, memory that is registered (kUser); no room on
   // the file system (kWorld). Then nothing has changed.
   Result<std::shared_ptr<Region>> add(std::byte* memory, std::size_t bytes);
-  // No sum of it is under way.
+  // No operation on it is under way.
   void remove(const Region& region);
 
-  // Where these bytes lie, if within one region.
-  [[nodiscard]] Place place_of(const std::byte* data, std::size_t bytes) const;
+  // Where these bytes lie, if they lie within one region.
+  [[nodiscard]] RegionAddress address_of(const std::byte* data, std::size_t bytes) const;
   // A whole region of any rank.
-  [[nodiscard]] Result<std::shared_ptr<Mapping>> open(RegionId id) const;
+  [[nodiscard]] Result<std::shared_ptr<SharedMapping>> open(RegionId id) const;
 
  private:
   [[nodiscard]] std::string path_of(RegionId id) const;

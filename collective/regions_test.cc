@@ -1,4 +1,4 @@
-// Memory that ranks register for themselves, and what of it all_reduce_staged() makes.
+// Memory that ranks register for themselves, and what of it all_reduce_anywhere() makes.
 #include "collective/regions.h"
 
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ std::vector<std::string> region_files(const TestJob& job) {
   return found;
 }
 
-// Of the group's segment, in this process: what was staged is there, what was not takes no memory.
+// Of the group's segment, in this process: what was shown is there, what was not takes no memory.
 std::size_t segment_kilobytes(const TestJob& job) {
   std::ifstream maps("/proc/self/smaps");
   bool inside = false;
@@ -110,12 +110,12 @@ TEST(Regions, TakesGivenPagesOverInPlaceAndGivesThemBack) {
     EXPECT_EQ((*opened)->bytes()[1], std::byte{8});
     (*opened)->bytes()[2] = std::byte{9};
     EXPECT_EQ(given.data()[2], std::byte{9});
-    EXPECT_EQ(regions.place_of(given.data() + 5, 10).offset, 5U);
-    EXPECT_EQ(regions.place_of(given.data() + 3 * kPageSize, 5).region, (*region)->id());
-    EXPECT_EQ(regions.place_of(given.data() + 3 * kPageSize, 6).region, 0U);
-    EXPECT_EQ(regions.place_of(given.data() - 1, 2).region, 0U);
+    EXPECT_EQ(regions.address_of(given.data() + 5, 10).offset, 5U);
+    EXPECT_EQ(regions.address_of(given.data() + 3 * kPageSize, 5).region, (*region)->id());
+    EXPECT_EQ(regions.address_of(given.data() + 3 * kPageSize, 6).region, 0U);
+    EXPECT_EQ(regions.address_of(given.data() - 1, 2).region, 0U);
     regions.remove(**region);
-    EXPECT_EQ(regions.place_of(given.data(), 1).region, 0U);
+    EXPECT_EQ(regions.address_of(given.data(), 1).region, 0U);
   }
   EXPECT_TRUE(region_files(job).empty());
   EXPECT_EQ(given.data()[2], std::byte{9});
@@ -188,7 +188,7 @@ TEST(Regions, ASumInThemStagesNothingWhereverTheyLie) {
     TestJob job(ranks);
     const auto regions = regions_of_all(job, ranks);
     std::barrier together(ranks);
-    std::vector<std::size_t> staged(2);
+    std::vector<std::size_t> shown(2);
     run_ranks(job, regions, [&](Group& group, Regions& mine) {
       const auto me = static_cast<std::size_t>(group.rank());
       const auto small = mine.add(nullptr, 100);
@@ -201,31 +201,31 @@ TEST(Regions, ASumInThemStagesNothingWhereverTheyLie) {
         fill(std::span(from), group.rank(), 5);
         if (i != 0) fill(numbers, group.rank(), 5);
         const auto* source = reinterpret_cast<std::byte*>(i == 0 ? from.data() : numbers.data());
-        ASSERT_EQ(group.all_reduce_staged(numbers, source), Outcome::kDone);
+        ASSERT_EQ(group.all_reduce_anywhere(numbers, source), Outcome::kDone);
         EXPECT_TRUE(same_bits<float>(numbers, expect)) << i;
       }
       fill(numbers, group.rank(), 5);
       EXPECT_EQ(group.wait(group.start_all_reduce(numbers)), Outcome::kDone);
       EXPECT_TRUE(same_bits<float>(numbers, expect));
       together.arrive_and_wait();
-      if (me == 0) staged[0] = segment_kilobytes(job);
+      if (me == 0) shown[0] = segment_kilobytes(job);
       together.arrive_and_wait();
       if (me == 0) mine.remove(**region);
       fill(numbers, group.rank(), 5);
-      EXPECT_EQ(group.all_reduce_staged(numbers), Outcome::kDone);
+      EXPECT_EQ(group.all_reduce_anywhere(numbers), Outcome::kDone);
       EXPECT_TRUE(same_bits<float>(numbers, expect));
       together.arrive_and_wait();
-      if (me == 0) staged[1] = segment_kilobytes(job);
+      if (me == 0) shown[1] = segment_kilobytes(job);
       together.arrive_and_wait();
       mine.remove(**region);
       mine.remove(**small);
     });
-    EXPECT_LT(staged[0], 128U);
-    EXPECT_GT(staged[1], 256U) << "one rank had none: this should have been staged";
+    EXPECT_LT(shown[0], 128U);
+    EXPECT_GT(shown[1], 256U) << "one rank had none: this should have gone through the windows";
   }
 }
 
-TEST(Regions, ASumIsStagedWhereARankCanNotMapThoseOfAnother) {
+TEST(Regions, ASumGoesThroughTheWindowsWhereARankCanNotMapThoseOfAnother) {
   TestJob job(3);
   const auto regions = regions_of_all(job, 3);
   std::barrier together(3);
@@ -238,7 +238,7 @@ TEST(Regions, ASumIsStagedWhereARankCanNotMapThoseOfAnother) {
     together.arrive_and_wait();
     for (int i = 0; i < 3; ++i) {
       fill(numbers, group.rank(), 6);
-      ASSERT_EQ(group.all_reduce_staged(numbers), Outcome::kDone);
+      ASSERT_EQ(group.all_reduce_anywhere(numbers), Outcome::kDone);
       EXPECT_TRUE(same_bits<float>(numbers, reference_sum<float>(3, 10'000, 6)));
     }
     // Another region is as any other.
@@ -246,7 +246,7 @@ TEST(Regions, ASumIsStagedWhereARankCanNotMapThoseOfAnother) {
     ASSERT_TRUE(second);
     const auto others = view<float>((*second)->bytes(), 0, 10'000);
     fill(others, group.rank(), 6);
-    ASSERT_EQ(group.all_reduce_staged(others), Outcome::kDone);
+    ASSERT_EQ(group.all_reduce_anywhere(others), Outcome::kDone);
     EXPECT_TRUE(same_bits<float>(others, reference_sum<float>(3, 10'000, 6)));
     mine.remove(**region);
     mine.remove(**second);
@@ -260,8 +260,8 @@ TEST(Regions, RanksThatAskForDifferentSizesAreToldSo) {
     const auto region = mine.add(nullptr, 4000);
     ASSERT_TRUE(region);
     const auto numbers = view<float>((*region)->bytes(), 0, group.rank() == 0 ? 10 : 11);
-    EXPECT_EQ(group.all_reduce_staged(numbers), Outcome::kMismatch);
-    EXPECT_NE(group.why().find("rank 1 for a staged all-reduce of 44 bytes"), std::string::npos)
+    EXPECT_EQ(group.all_reduce_anywhere(numbers), Outcome::kMismatch);
+    EXPECT_NE(group.why().find("rank 1 for an all-reduce of 44 bytes"), std::string::npos)
         << group.why();
     mine.remove(**region);
   });
@@ -288,7 +288,7 @@ class Drawer {
     const bool apart = derive(seed, 5, rank_) % 2 == 0;
     if (!apart) std::copy(from.begin(), from.end(), numbers.begin());
     const auto* source = reinterpret_cast<std::byte*>(apart ? from.data() : numbers.data());
-    const Outcome o = group.all_reduce_staged(numbers, source);
+    const Outcome o = group.all_reduce_anywhere(numbers, source);
     right = o != Outcome::kDone ||
             same_bits<T>(numbers, reference_sum<T>(group.world_size(), count, seed));
     return o;
@@ -321,7 +321,7 @@ class Drawer {
 TEST(Regions, SumsAreRightWhateverEachRankHasRegisteredWhenAbortRaces) {
   for (const int ranks : {1, 2, 3, 5}) {
     TestJob job(ranks);
-    job.base().staging_bytes = std::size_t{64} << 10;
+    job.base().window_bytes = std::size_t{64} << 10;
     const auto regions = regions_of_all(job, ranks);
     for (std::uint64_t round = 0; round < 20; ++round) {
       std::vector<std::uint64_t> done(static_cast<std::size_t>(ranks));

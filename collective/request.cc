@@ -3,18 +3,19 @@
 #include <vector>
 
 #include "base/text.h"
-#include "collective/sum.h"
 
 namespace holdfast::collective {
 namespace {
 
 std::string describe_kind(const Request& r) {
-  const std::string amount = cat(r.bytes, " bytes of ", name_of(r.element));
+  const std::string amount =
+      r.op == Op::kSum ? cat(r.bytes, " bytes of ", name_of(r.element))
+                       : cat(r.bytes, " bytes (", name_of(r.op), " of ", name_of(r.element), ")");
   switch (r.kind) {
     case Kind::kAllReduce:
       return cat("an all-reduce of ", amount, " at byte ", r.offset);
-    case Kind::kStagedAllReduce:
-      return cat("a staged all-reduce of ", amount);
+    case Kind::kAnywhereAllReduce:
+      return cat("an all-reduce of ", amount, " anywhere in memory");
     case Kind::kBroadcast:
       return cat("a broadcast of ", r.bytes, " bytes from rank ", r.root);
     case Kind::kAllGather:
@@ -33,6 +34,8 @@ const char* describe_fault(Fault fault) {
       return "";
     case Fault::kOutside:
       return ", which lies outside of its registered memory";
+    case Fault::kUnfit:
+      return ", which can not be reduced so or lies where nobody reaches it";
     case Fault::kNoSuchRoot:
       return ", which is no rank of the group";
     case Fault::kWrongSize:

@@ -11,8 +11,8 @@
 namespace holdfast::collective {
 
 enum class Kind : std::uint8_t {
-  kAllReduce,
-  kStagedAllReduce,  // Of any memory; without copies where all ranks have said their place.
+  kAllReduce,          // Of registered memory.
+  kAnywhereAllReduce,  // Of any memory; without copies where it lies in a region on every rank.
   kBroadcast,
   kAllGather,
   kBarrier,
@@ -20,7 +20,7 @@ enum class Kind : std::uint8_t {
 };
 
 // What makes a request impossible whatever the others ask.
-enum class Fault : std::uint8_t { kNone, kOutside, kNoSuchRoot, kWrongSize, kNoRoom };
+enum class Fault : std::uint8_t { kNone, kOutside, kUnfit, kNoSuchRoot, kWrongSize, kNoRoom };
 
 // Lies in shared memory.
 struct Request {
@@ -30,17 +30,19 @@ struct Request {
   std::int32_t root = 0;
   Kind kind = Kind::kBarrier;
   Element element = Element::kBytes;
+  Op op = Op::kSum;
   Fault fault = Fault::kNone;
-  Place place;  // Each rank's own; in an introduction: region 1 if it has mapped them all.
+  RegionAddress
+      address;  // Each rank's own; in an introduction: region 1 if it has mapped them all.
   // Whether two ranks ask for the same.
   bool operator==(const Request& other) const {
     return sequence == other.sequence && bytes == other.bytes && offset == other.offset &&
-           root == other.root && kind == other.kind && element == other.element &&
+           root == other.root && kind == other.kind && element == other.element && op == other.op &&
            fault == other.fault;
   }
 };
 
-// "an all-reduce of 4096 bytes of float at byte 0 (operation 12)"
+// "an all-reduce of 4096 bytes of float32 at byte 0 (operation 12)"
 [[nodiscard]] std::string describe(const Request& request);
 
 // One sentence that says how the ranks' requests differ, so that they can not be served together.

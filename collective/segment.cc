@@ -15,11 +15,12 @@
 #include <thread>
 
 #include "base/text.h"
+#include "os/errors.h"
 
 namespace holdfast::collective {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x3330504f52474648;  // "HFGROP03"
+constexpr std::uint64_t kMagic = 0x3430504f52474648;  // "HFGROP04"
 constexpr std::size_t kHalfUnit = 4096;  // Halves are whole pages: aligned for every type.
 constexpr const char* kPrefix = "group-";
 
@@ -46,15 +47,14 @@ void remove_lower(const Group::Options& o) {
 Status check(const Group::Options& o) {
   const auto refuse = [](std::string what) { return Error{Blame::kUser, std::move(what)}; };
   if (o.world_size < 1 || o.world_size > Group::kMaxRanks) {
-    return refuse(
-        cat("a group on one host has 1 to ", Group::kMaxRanks, " ranks, not ", o.world_size));
+    return refuse(cat("a group has 1 to ", Group::kMaxRanks, " ranks, not ", o.world_size));
   }
   if (o.rank < 0 || o.rank >= o.world_size) {
     return refuse(cat("rank ", o.rank, " is not within a world of ", o.world_size, " ranks"));
   }
-  if (o.staging_bytes < 4 * kHalfUnit) {
+  if (o.window_bytes < 4 * kHalfUnit) {
     return refuse(
-        cat("staging_bytes is ", o.staging_bytes, "; at least ", 4 * kHalfUnit, " are needed"));
+        cat("window_bytes is ", o.window_bytes, "; at least ", 4 * kHalfUnit, " are needed"));
   }
   if (o.registered_bytes == 0) return {};
   if (o.registered_files.size() != static_cast<std::size_t>(o.world_size)) {
@@ -70,13 +70,13 @@ Status check(const Group::Options& o) {
   return {};
 }
 
-// take_memory(), again and again where there is no room, for at most `limit`.
+// os::take_memory(), again and again where there is no room, for at most `limit`.
 template <class GivenUp>
-int take_in_time(const File& file, std::uint64_t offset, std::uint64_t bytes,
+int take_in_time(const os::Fd& file, std::uint64_t offset, std::uint64_t bytes,
                  std::chrono::milliseconds limit, const GivenUp& given_up) {
   const auto end = std::chrono::steady_clock::now() + limit;
   while (true) {
-    const int error = take_memory(file, offset, bytes);
+    const int error = os::take_memory(file, offset, bytes);
     if (error != ENOSPC || given_up() || std::chrono::steady_clock::now() >= end) return error;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -84,14 +84,13 @@ int take_in_time(const File& file, std::uint64_t offset, std::uint64_t bytes,
 
 }  // namespace
 
-Segment::Segment(const Group::Options& options, std::unique_ptr<File> file,
-                 std::shared_ptr<Mapping> mapping)
+Segment::Segment(const Group::Options& options, os::Fd file, std::shared_ptr<SharedMapping> mapping)
     : file_(std::move(file)),
       mapping_(std::move(mapping)),
       directory_(options.directory),
       rank_(options.rank),
       world_size_(options.world_size),
-      half_bytes_(options.staging_bytes / 2 / kHalfUnit * kHalfUnit),
+      half_bytes_(options.window_bytes / 2 / kHalfUnit * kHalfUnit),
       room_timeout_(options.room_timeout) {}
 
 Segment::Identity Segment::identity_of(const Group::Options& o) {
@@ -101,21 +100,27 @@ Segment::Identity Segment::identity_of(const Group::Options& o) {
           .world_size = static_cast<std::uint64_t>(o.world_size),
           .registered_offset = o.registered_bytes == 0 ? 0 : o.registered_offset,
           .registered_bytes = o.registered_bytes,
-          .staging_bytes = o.staging_bytes};
+          .window_bytes = o.window_bytes};
+}
+
+std::size_t Segment::control_bytes(int world_size) {
+  const auto ranks = static_cast<std::size_t>(world_size);
+  return (sizeof(Control) + ranks * sizeof(RankState) + kHalfUnit - 1) / kHalfUnit * kHalfUnit;
 }
 
 std::size_t Segment::size_of(const Group::Options& o) {
-  return kControlBytes +
-         static_cast<std::size_t>(o.world_size) * 2 * (o.staging_bytes / 2 / kHalfUnit * kHalfUnit);
+  return control_bytes(o.world_size) +
+         static_cast<std::size_t>(o.world_size) * 2 * (o.window_bytes / 2 / kHalfUnit * kHalfUnit);
 }
 
-std::byte* Segment::staging(int rank, std::uint64_t piece) const {
-  return mapping_->bytes().data() + kControlBytes +
+std::byte* Segment::window(int rank, std::uint64_t piece) const {
+  return mapping_->bytes().data() + control_bytes(world_size_) +
          (static_cast<std::size_t>(rank) * 2 + piece % 2) * half_bytes_;
 }
 
 Error Segment::no_room(const Group::Options& o) {
-  const std::size_t first = kControlBytes + static_cast<std::size_t>(o.world_size) * 2 * kHalfUnit;
+  const std::size_t first =
+      control_bytes(o.world_size) + static_cast<std::size_t>(o.world_size) * 2 * kHalfUnit;
   return {Blame::kWorld, cat("no room in ", o.directory, " for the group's segment: ", first,
                              " bytes for ", o.world_size, " ranks, and up to ", size_of(o),
                              " once they exchange numbers; make room there")};
@@ -124,7 +129,7 @@ Error Segment::no_room(const Group::Options& o) {
 // A write to memory that a full tmpfs can not give is SIGBUS. So what every job uses is taken
 // before: the control pages, and of each half the first. To take all of it would cost each recovery
 // of four ranks a millisecond; what sums of private memory show is taken with the first of them.
-Status Segment::take_first(const File& file, std::size_t bytes, const Group::Options& o) {
+Status Segment::take_first(const os::Fd& file, std::size_t bytes, const Group::Options& o) {
   const int error = take_in_time(file, 0, bytes, o.room_timeout, [] { return false; });
   if (error == 0) return {};
   if (error == ENOSPC) return no_room(o);
@@ -132,13 +137,13 @@ Status Segment::take_first(const File& file, std::size_t bytes, const Group::Opt
                                   std::strerror(error), "; it must be on a tmpfs")};
 }
 
-bool Segment::take_staging(std::size_t bytes) {
+bool Segment::take_window(std::size_t bytes) {
   if (bytes <= taken_) [[likely]]
     return true;
   const std::size_t up_to = (bytes + kHalfUnit - 1) / kHalfUnit * kHalfUnit;
   for (std::uint64_t half = 0; half < 2; ++half) {
-    const auto begin = static_cast<std::size_t>(staging(rank_, half) - mapping_->bytes().data());
-    const int error = take_in_time(*file_, begin + taken_, up_to - taken_, room_timeout_,
+    const auto begin = static_cast<std::size_t>(window(rank_, half) - mapping_->bytes().data());
+    const int error = take_in_time(file_, begin + taken_, up_to - taken_, room_timeout_,
                                    [this] { return gate().frozen(); });
     if (error != 0) return false;
   }
@@ -152,15 +157,15 @@ bool Segment::take_staging(std::size_t bytes) {
 Status Segment::publish(const Group::Options& o, const std::string& path) {
   const auto failed = [&path](const char* what) {
     return Error{Blame::kWorld, cat("can not ", what, " the group's segment ", path, ": ",
-                                    last_system_error(), "; its directory must be on a tmpfs")};
+                                    os::last_system_error(), "; its directory must be on a tmpfs")};
   };
-  const File file(::open(o.directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-  if (!file.is_open()) return failed("make");
-  if (::ftruncate(file.fd(), static_cast<off_t>(size_of(o))) != 0) return failed("size");
+  const os::Fd file(::open(o.directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (!file) return failed("make");
+  if (::ftruncate(file.get(), static_cast<off_t>(size_of(o))) != 0) return failed("size");
   if (const Status taken = take_first(file, sizeof(Identity), o); !taken) return taken;
   const Identity identity = identity_of(o);  // The rest of Control starts as zero bytes.
-  if (::pwrite(file.fd(), &identity, sizeof identity, 0) != sizeof identity) return failed("fill");
-  const std::string unnamed = cat("/proc/self/fd/", file.fd());
+  if (::pwrite(file.get(), &identity, sizeof identity, 0) != sizeof identity) return failed("fill");
+  const std::string unnamed = cat("/proc/self/fd/", file.get());
   if (::linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0) {
     remove_lower(o);
     return {};
@@ -169,14 +174,13 @@ Status Segment::publish(const Group::Options& o, const std::string& path) {
   return failed("publish");
 }
 
-Result<std::unique_ptr<File>> Segment::open_or_publish(const Group::Options& o,
-                                                       const std::string& path) {
+Result<os::Fd> Segment::open_or_publish(const Group::Options& o, const std::string& path) {
   for (int attempt = 0; attempt < 3; ++attempt) {
-    auto file = std::make_unique<File>(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-    if (!file->is_open()) {
+    os::Fd file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+    if (!file) {
       if (errno != ENOENT) {
         return Error{Blame::kWorld,
-                     cat("can not open the group's segment ", path, ": ", last_system_error())};
+                     cat("can not open the group's segment ", path, ": ", os::last_system_error())};
       }
       const Status made = publish(o, path);
       // Another rank's may have taken the last room just now.
@@ -185,9 +189,9 @@ Result<std::unique_ptr<File>> Segment::open_or_publish(const Group::Options& o,
     }
     Identity found{};
     struct stat status {};
-    const bool whole = ::pread(file->fd(), &found, sizeof found, 0) == sizeof found &&
+    const bool whole = ::pread(file.get(), &found, sizeof found, 0) == sizeof found &&
                        found.magic == kMagic && found.run_id == o.run_id &&
-                       found.generation == o.generation && ::fstat(file->fd(), &status) == 0;
+                       found.generation == o.generation && ::fstat(file.get(), &status) == 0;
     if (!whole) {
       return Error{Blame::kWorld, cat(path, " is no segment of this run's generation ",
                                       o.generation, "; remove it")};
@@ -196,8 +200,8 @@ Result<std::unique_ptr<File>> Segment::open_or_publish(const Group::Options& o,
       return Error{
           Blame::kPeer,
           cat("rank ", o.rank, " wants a group of ", o.world_size, " ranks, ", o.registered_bytes,
-              " registered and ", o.staging_bytes, " staging bytes; another rank made it with ",
-              found.world_size, " ranks, ", found.registered_bytes, " and ", found.staging_bytes)};
+              " registered and ", o.window_bytes, " window bytes; another rank made it with ",
+              found.world_size, " ranks, ", found.registered_bytes, " and ", found.window_bytes)};
     }
     return file;
   }
@@ -206,8 +210,7 @@ Result<std::unique_ptr<File>> Segment::open_or_publish(const Group::Options& o,
 }
 
 Status Segment::meet(const Group::Options& o, const std::stop_token& cancel) {
-  MemberState* members = control().members;
-  if (members[o.rank].joined.exchange(1) != 0) {
+  if (state_of(o.rank).joined.exchange(1) != 0) {
     return Error{Blame::kPeer, cat("rank ", o.rank, " has joined generation ", o.generation,
                                    " already; a process that comes again needs a higher one")};
   }
@@ -219,7 +222,7 @@ Status Segment::meet(const Group::Options& o, const std::stop_token& cancel) {
   }
   std::vector<int> missing;
   for (int k = 0; k < o.world_size; ++k) {
-    if (members[k].joined.load() == 0) missing.push_back(k);
+    if (state_of(k).joined.load() == 0) missing.push_back(k);
   }
   const std::string who = missing.empty() ? "" : cat("; ", name_ranks(missing), " did not join");
   if (cancel.stop_requested()) {
@@ -237,24 +240,25 @@ Result<std::unique_ptr<Segment>> Segment::open(const Group::Options& options) {
   const std::string path = cat(options.directory, "/", file_name(options));
   auto file = open_or_publish(options, path);
   if (!file) return file.error();
-  if (auto taken = take_first(**file, kControlBytes, options); !taken) return taken.error();
-  auto mapping = Mapping::of(**file, path, 0, size_of(options));
+  if (auto taken = take_first(*file, control_bytes(options.world_size), options); !taken)
+    return taken.error();
+  auto mapping = SharedMapping::of(*file, path, 0, size_of(options));
   if (!mapping) return mapping.error();
   std::unique_ptr<Segment> segment(new Segment(options, *std::move(file), *std::move(mapping)));
-  if (segment->take_staging(kHalfUnit)) return segment;
+  if (segment->take_window(kHalfUnit)) return segment;
   segment->gate().abort();  // The others need not wait for a rank that can not come.
   return no_room(options);
 }
 
 void Segment::leave() {
-  control().members[rank_].left.store(1);
+  state_of(rank_).left.store(1);
   gate().leave();
 }
 
 std::vector<int> Segment::left() const {
   std::vector<int> ranks;
   for (int k = 0; k < world_size_; ++k) {
-    if (control().members[k].left.load() != 0) ranks.push_back(k);
+    if (state_of(k).left.load() != 0) ranks.push_back(k);
   }
   return ranks;
 }

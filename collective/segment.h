@@ -1,4 +1,5 @@
-// Segment: the shared memory of one generation of one group: its gate, requests and staging.
+// Segment: the shared memory of one generation of one group: its gate, the ranks' requests, and
+// their windows: through a rank's window the others see what it shows.
 #pragma once
 
 #include <atomic>
@@ -13,8 +14,8 @@
 #include "base/result.h"
 #include "collective/gate.h"
 #include "collective/group.h"
-#include "collective/mapping.h"
 #include "collective/request.h"
+#include "collective/shared_mapping.h"
 
 namespace holdfast::collective {
 
@@ -33,21 +34,19 @@ class Segment {
   // Rank's request of the given parity. Two are enough: a rank writes that of operation k + 2 only
   // after all have arrived at operation k + 1, so have read those of k.
   [[nodiscard]] Request& request(int rank, std::uint64_t sequence) const {
-    return control().members[rank].requests[sequence % 2].request;
+    return state_of(rank).requests[sequence % 2].request;
   }
-  // Rank's staging half. A half is written again only after all have arrived at a barrier that came
-  // after the last look at it: mostly the two are used in turn.
-  [[nodiscard]] std::byte* staging(int rank, std::uint64_t piece) const;
+  // A half of the rank's window. A half is written again only after all ranks have arrived at a
+  // barrier that came after the last look at it. Mostly the two are used in turn.
+  [[nodiscard]] std::byte* window(int rank, std::uint64_t piece) const;
   [[nodiscard]] std::size_t half_bytes() const { return half_bytes_; }
 
-  // Which blocks of the rank's slice of a sum have been taken; see Member::take().
-  [[nodiscard]] std::atomic<std::uint64_t>& taken(int rank) const {
-    return control().members[rank].taken;
-  }
+  // Which blocks of the rank's share have been taken; see HostPart::take().
+  [[nodiscard]] std::atomic<std::uint64_t>& taken(int rank) const { return state_of(rank).taken; }
 
   // Of both halves of this rank so many bytes, before the first is written to; false: no room, for
   // as long as Options::room_timeout, or until somebody has ended this generation.
-  [[nodiscard]] bool take_staging(std::size_t bytes);
+  [[nodiscard]] bool take_window(std::size_t bytes);
   [[nodiscard]] const std::string& directory() const { return directory_; }
 
   void leave();  // Tells the others; see Gate.
@@ -57,7 +56,7 @@ class Segment {
   struct alignas(64) Line {
     Request request;
   };
-  struct alignas(128) MemberState {
+  struct alignas(128) RankState {
     std::atomic<std::uint32_t> joined;
     std::atomic<std::uint32_t> left;
     Line requests[2];
@@ -70,31 +69,33 @@ class Segment {
     std::uint64_t world_size;
     std::uint64_t registered_offset;
     std::uint64_t registered_bytes;
-    std::uint64_t staging_bytes;
+    std::uint64_t window_bytes;
     bool operator==(const Identity&) const = default;
   };
+  // What the file begins with. Behind it come the ranks' states, and on new pages their windows.
   struct Control {
     Identity identity;
     Gate gate;
-    MemberState members[Group::kMaxRanks];
   };
-  static constexpr std::size_t kControlBytes = (sizeof(Control) + 4095) / 4096 * 4096;  // Pages.
+  static_assert(sizeof(Control) % alignof(RankState) == 0);
 
-  Segment(const Group::Options& options, std::unique_ptr<File> file,
-          std::shared_ptr<Mapping> mapping);
+  Segment(const Group::Options& options, os::Fd file, std::shared_ptr<SharedMapping> mapping);
   static Identity identity_of(const Group::Options& options);
+  static std::size_t control_bytes(int world_size);  // With the ranks' states; whole pages.
   static std::size_t size_of(const Group::Options& options);
-  static Result<std::unique_ptr<File>> open_or_publish(const Group::Options& options,
-                                                       const std::string& path);
+  static Result<os::Fd> open_or_publish(const Group::Options& options, const std::string& path);
   static Error no_room(const Group::Options& options);
-  static Status take_first(const File& file, std::size_t bytes, const Group::Options& options);
+  static Status take_first(const os::Fd& file, std::size_t bytes, const Group::Options& options);
   static Status publish(const Group::Options& options, const std::string& path);
   [[nodiscard]] Control& control() const {
     return *reinterpret_cast<Control*>(mapping_->bytes().data());
   }
+  [[nodiscard]] RankState& state_of(int rank) const {
+    return reinterpret_cast<RankState*>(&control() + 1)[rank];
+  }
 
-  std::unique_ptr<File> file_;
-  std::shared_ptr<Mapping> mapping_;
+  os::Fd file_;
+  std::shared_ptr<SharedMapping> mapping_;
   std::string directory_;
   int rank_;
   int world_size_;

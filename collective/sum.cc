@@ -31,8 +31,7 @@ namespace {
 // How far ahead lines are asked for: the hardware's own asking stops at each page's end.
 constexpr std::size_t kAhead = 2048;
 constexpr std::size_t kLine = 64;
-constexpr int kSecondLevel = 2;        // As __builtin_prefetch counts.
-constexpr std::size_t kStreamed = 16;  // Where and how much a store past the caches may be.
+constexpr int kSecondLevel = 2;  // As __builtin_prefetch counts.
 
 // What is added up, and where to. kRanks is the number of rows, or 0 if the compiler need not know
 // it; kOuts is kOne, or kPast: one that is written past the caches, at a multiple of 16; or kAll:
@@ -109,18 +108,18 @@ HF_INLINE void sum_of(const Sum& s, std::size_t bytes) {
 template <Outs kOuts>
 HF_INLINE void sum_elements(const Sum& s, std::size_t bytes, Element element) {
   switch (element) {
-    case Element::kFloat:
+    case Element::kFloat32:
       return sum_of<float, kOuts>(s, bytes);
-    case Element::kDouble:
+    case Element::kFloat64:
       return sum_of<double, kOuts>(s, bytes);
     case Element::kInt32:
       return sum_of<std::uint32_t, kOuts>(s, bytes);
     case Element::kInt64:
       return sum_of<std::uint64_t, kOuts>(s, bytes);
-    case Element::kBytes:
+    default:
       break;
   }
-  HF_ASSERT(false);  // Bytes are carried, never added.
+  HF_ASSERT(false);  // See is_summed().
 }
 
 HF_CLONES void sum_into_one(const Sum& s, std::size_t bytes, Element element) {
@@ -134,38 +133,6 @@ HF_CLONES void sum_into_all(const Sum& s, std::size_t bytes, Element element) {
 }
 
 }  // namespace
-
-std::size_t size_of(Element element) {
-  switch (element) {
-    case Element::kBytes:
-      return 1;
-    case Element::kFloat:
-      return sizeof(float);
-    case Element::kDouble:
-      return sizeof(double);
-    case Element::kInt32:
-      return sizeof(std::int32_t);
-    case Element::kInt64:
-      return sizeof(std::int64_t);
-  }
-  return 1;
-}
-
-const char* name_of(Element element) {
-  switch (element) {
-    case Element::kBytes:
-      return "bytes";
-    case Element::kFloat:
-      return "float";
-    case Element::kDouble:
-      return "double";
-    case Element::kInt32:
-      return "int32";
-    case Element::kInt64:
-      return "int64";
-  }
-  return "an unknown type";
-}
 
 void sum_rows(std::byte* out, std::span<const std::byte* const> rows, std::size_t count,
               Element element, const std::byte* soon) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "collective/reduce.h"
 #include "collective/test_job.h"
 
 namespace holdfast::collective {
@@ -28,7 +29,8 @@ void expect_sums(TestJob& job, const std::vector<std::size_t>& counts, bool regi
         const std::span<T> numbers =
             registered ? part<T>(group.registered(), skip, count) : std::span(own).subspan(skip);
         fill(numbers, group.rank(), count);
-        const Outcome o = registered ? group.all_reduce(numbers) : group.all_reduce_staged(numbers);
+        const Outcome o =
+            registered ? group.all_reduce(numbers) : group.all_reduce_anywhere(numbers);
         EXPECT_EQ(o, Outcome::kDone) << group.why();
         EXPECT_TRUE(same_bits<T>(numbers, want))
             << "rank " << group.rank() << " of " << group.world_size() << ", " << count
@@ -46,22 +48,22 @@ TEST_P(SumOfRanks, RegisteredEqualsTheRankOrderReference) {
   expect_sums<float>(job, kCounts, true);
 }
 
-TEST_P(SumOfRanks, StagedEqualsTheRankOrderReference) {
+TEST_P(SumOfRanks, AnywhereEqualsTheRankOrderReference) {
   TestJob job(GetParam());
   expect_sums<float>(job, kCounts, false);
 }
 
-TEST_P(SumOfRanks, StagedThroughLittleMemoryIsTheSame) {
+TEST_P(SumOfRanks, AnywhereThroughSmallWindowsIsTheSame) {
   TestJob job(GetParam());
-  job.base().staging_bytes = 16384;  // Halves of 8 KiB: smaller than the small path's 32 KiB.
+  job.base().window_bytes = 16384;  // Halves of 8 KiB: smaller than the small path's 32 KiB.
   expect_sums<float>(job, {1000, 2048, 2049, 50'001}, false);
 }
 
-// Whole pieces lie in one half of the staging, the rest and the next sum in the other: whoever is
+// Whole pieces lie in one half of the window, the rest and the next sum in the other: whoever is
 // ahead must not write where others still read.
-TEST_P(SumOfRanks, StagedOneAfterAnotherOfWholePiecesAndRestsAreTheSame) {
+TEST_P(SumOfRanks, AnywhereOneAfterAnotherOfWholePiecesAndRestsAreTheSame) {
   TestJob job(GetParam());
-  job.base().staging_bytes = 16384;  // Pieces of 2048 floats.
+  job.base().window_bytes = 16384;  // Pieces of 2048 floats.
   const std::vector<std::size_t> counts = {20'480, 20'481, 8192, 40'960, 20'479, 2049, 4096};
   std::vector<std::vector<float>> want;
   for (const std::size_t count : counts) {
@@ -72,15 +74,15 @@ TEST_P(SumOfRanks, StagedOneAfterAnotherOfWholePiecesAndRestsAreTheSame) {
       const std::size_t k = i % counts.size();
       std::vector<float> numbers(counts[k]);
       fill(std::span(numbers), group.rank(), counts[k]);
-      ASSERT_EQ(group.all_reduce_staged(std::span(numbers)), Outcome::kDone) << group.why();
+      ASSERT_EQ(group.all_reduce_anywhere(std::span(numbers)), Outcome::kDone) << group.why();
       ASSERT_TRUE(same_bits<float>(numbers, want[k])) << "rank " << group.rank() << ", sum " << i;
     }
   });
 }
 
-TEST_P(SumOfRanks, StagedOutOfOtherMemoryLeavesThatAsItWas) {
+TEST_P(SumOfRanks, AnywhereOutOfOtherMemoryLeavesThatAsItWas) {
   TestJob job(GetParam());
-  job.base().staging_bytes = 65'536;
+  job.base().window_bytes = 65'536;
   for (const std::size_t count : {std::size_t{0}, std::size_t{7}, std::size_t{50'001}}) {
     const std::vector<float> want = reference_sum<float>(GetParam(), count, count);
     job.run([&](Group& group) {
@@ -90,7 +92,7 @@ TEST_P(SumOfRanks, StagedOutOfOtherMemoryLeavesThatAsItWas) {
       std::vector<float> to(count, -1.0F);
       // Rank 0 alone sums in place: the ranks need not do alike.
       const std::span<float> sum(group.rank() == 0 ? from : to);
-      EXPECT_EQ(group.all_reduce_staged(sum, reinterpret_cast<const std::byte*>(from.data())),
+      EXPECT_EQ(group.all_reduce_anywhere(sum, reinterpret_cast<const std::byte*>(from.data())),
                 Outcome::kDone);
       EXPECT_TRUE(same_bits<float>(sum, want)) << "rank " << group.rank() << ", " << count;
       EXPECT_TRUE(group.rank() == 0 || same_bits<float>(from, before)) << "rank " << group.rank();
@@ -110,7 +112,7 @@ TEST_P(SumOfRanks, EveryTypeIsSummed) {
 // So much is written past the caches, where its memory allows that.
 TEST(Sum, MuchOutOfOtherMemoryIsTheSameWhereverItLies) {
   constexpr std::size_t kMuch = kBig + 5;
-  for (const int ranks : {2, 3}) {  // Those that sum all, and those that sum their slice.
+  for (const int ranks : {2, 3}) {  // Those that sum all, and those that sum their share.
     TestJob job(ranks);
     const std::vector<float> want = reference_sum<float>(ranks, kMuch, 3);
     job.run([&](Group& group) {
@@ -119,7 +121,7 @@ TEST(Sum, MuchOutOfOtherMemoryIsTheSameWhereverItLies) {
       for (const std::size_t skip : {0U, 1U, 4U}) {
         std::vector<float> to(skip + kMuch + 1, -1.0F);
         const std::span<float> sum = std::span(to).subspan(skip, kMuch);
-        EXPECT_EQ(group.all_reduce_staged(sum, reinterpret_cast<const std::byte*>(from.data())),
+        EXPECT_EQ(group.all_reduce_anywhere(sum, reinterpret_cast<const std::byte*>(from.data())),
                   Outcome::kDone);
         EXPECT_TRUE(same_bits<float>(sum, want)) << "rank " << group.rank() << ", from " << skip;
         EXPECT_EQ(to.back(), -1.0F);
@@ -142,7 +144,7 @@ TEST(Sum, TheTestsNumbersTellTheOrderOfSumming) {
 
 TEST(Sum, ManyInARowOfChangingSizeAndPathStayRight) {
   TestJob job(3, 1 << 20);
-  job.base().staging_bytes = 65'536;
+  job.base().window_bytes = 65'536;
   job.run([&](Group& group) {
     Prng prng(5);  // The same in all ranks.
     for (std::uint64_t i = 0; i < 150; ++i) {
@@ -152,7 +154,7 @@ TEST(Sum, ManyInARowOfChangingSizeAndPathStayRight) {
       const auto numbers =
           registered ? part<float>(group.registered(), prng.below(1000), count) : std::span(own);
       fill(numbers, group.rank(), i);
-      ASSERT_EQ(registered ? group.all_reduce(numbers) : group.all_reduce_staged(numbers),
+      ASSERT_EQ(registered ? group.all_reduce(numbers) : group.all_reduce_anywhere(numbers),
                 Outcome::kDone);
       ASSERT_TRUE(same_bits<float>(numbers, reference_sum<float>(3, count, i))) << i;
     }
@@ -186,9 +188,108 @@ TEST(Sum, WorksAtTheCallersOwnAddressesAndAtAnOddOffsetOfTheFile) {
   }
 }
 
+// More ranks than any constant of the library was made for: by every path that a reduction takes.
+TEST(Sum, OfTwoHundredRanksIsTheSameByEveryPath) {
+  constexpr int kRanks = 200;
+  constexpr std::size_t kCount = 5001;
+  TestJob job(kRanks, kCount * sizeof(float));
+  job.base().window_bytes = 16384;
+  const std::vector<float> small = reference_sum<float>(kRanks, 40, 1);
+  const std::vector<float> large = reference_sum<float>(kRanks, kCount, 2);
+  job.run([&](Group& group) {
+    const std::span<float> registered = part<float>(group.registered(), 0, kCount);
+    std::vector<float> own(kCount);
+    for (const bool is_registered : {true, false}) {
+      const std::span<float> memory = is_registered ? registered : std::span(own);
+      fill(memory.first(40), group.rank(), 1);
+      ASSERT_EQ(group.wait(group.start_all_reduce(memory.first(40))), Outcome::kDone);
+      EXPECT_TRUE(same_bits<float>(memory.first(40), small)) << "rank " << group.rank();
+      fill(memory, group.rank(), 2);
+      ASSERT_EQ(group.wait(group.start_all_reduce(memory)), Outcome::kDone);
+      EXPECT_TRUE(same_bits<float>(memory, large)) << "rank " << group.rank();
+    }
+    std::vector<std::int32_t> all(kRanks);
+    const std::int32_t mine = group.rank();
+    ASSERT_EQ(group.all_gather(std::as_bytes(std::span(&mine, 1)),
+                               std::as_writable_bytes(std::span(all))),
+              Outcome::kDone);
+    for (int k = 0; k < kRanks; ++k) EXPECT_EQ(all[static_cast<std::size_t>(k)], k);
+  });
+}
+
+// Every op and type, wherever the numbers lie, equals the reduction of all rows at once.
+template <class T>
+void expect_reduced_alike(Element element, Op op) {
+  constexpr int kRanks = 3;
+  constexpr std::size_t kCount = 30'001;
+  TestJob job(kRanks, kCount * sizeof(T));
+  job.base().window_bytes = 16384;
+  const auto row_of = [](int rank, std::size_t count) {
+    std::vector<T> row(count);
+    fill(std::span(row), rank, 8);
+    return row;
+  };
+  for (const std::size_t count : {std::size_t{5}, kCount}) {
+    std::vector<std::vector<T>> rows;
+    std::vector<const std::byte*> bytes;
+    for (int k = 0; k < kRanks; ++k) rows.push_back(row_of(k, count));
+    for (const auto& row : rows) bytes.push_back(std::as_bytes(std::span(row)).data());
+    std::vector<T> want(count);
+    reduce_rows(std::as_writable_bytes(std::span(want)).data(), bytes, count, {element, op});
+    job.run([&](Group& group) {
+      const std::vector<T> mine = row_of(group.rank(), count);
+      const std::byte* from = std::as_bytes(std::span(mine)).data();
+      std::vector<T> own(count);
+      for (const std::span<T>& to : {part<T>(group.registered(), 0, count), std::span<T>(own)}) {
+        ASSERT_EQ(group.all_reduce_into({to.data(), count, element}, from, op), Outcome::kDone);
+        EXPECT_TRUE(same_bits<T>(to, want))
+            << name_of(op) << " of " << count << " " << name_of(element);
+      }
+    });
+  }
+}
+
+TEST(Reduction, OfAGroupIsThatOfItsRows) {
+  expect_reduced_alike<float>(Element::kFloat32, Op::kAverage);
+  expect_reduced_alike<double>(Element::kFloat64, Op::kMin);
+  expect_reduced_alike<std::int32_t>(Element::kInt32, Op::kXor);
+  expect_reduced_alike<std::int16_t>(Element::kFloat16, Op::kSum);
+  expect_reduced_alike<std::int16_t>(Element::kBfloat16, Op::kAverage);
+  expect_reduced_alike<std::int8_t>(Element::kInt8, Op::kProduct);
+  expect_reduced_alike<std::int8_t>(Element::kBool, Op::kOr);
+}
+
+TEST(Reduction, OfNothingNeedsNoRegisteredMemory) {
+  TestJob job(3);
+  job.run([](Group& group) {
+    EXPECT_EQ(group.all_reduce_into({nullptr, 0, Element::kFloat32}, nullptr), Outcome::kDone);
+    EXPECT_EQ(group.wait(group.start_all_reduce(std::span<float>())), Outcome::kDone);
+  });
+  TestJob two(2);
+  two.run([](Group& group) {
+    EXPECT_EQ(group.all_reduce_into({nullptr, 0, Element::kInt8}, nullptr), Outcome::kDone);
+  });
+}
+
+TEST(Reduction, OfOneRankAloneIsThatOfItsRow) {
+  TestJob job(1, 4096);
+  job.run([](Group& group) {
+    for (const bool registered : {true, false}) {
+      std::vector<std::uint8_t> own = {0, 1, 2, 255};
+      const std::span<std::uint8_t> to =
+          registered ? part<std::uint8_t>(group.registered(), 0, 4) : std::span(own);
+      std::copy(own.begin(), own.end(), to.begin());
+      ASSERT_EQ(
+          group.all_reduce_into({to.data(), 4, Element::kBool}, std::as_bytes(to).data(), Op::kSum),
+          Outcome::kDone);
+      EXPECT_EQ(std::vector(to.begin(), to.end()), (std::vector<std::uint8_t>{0, 1, 1, 1}));
+    }
+  });
+}
+
 TEST(Broadcast, GivesEveryRankTheRootsBytes) {
   TestJob job(3);
-  job.base().staging_bytes = 16384;
+  job.base().window_bytes = 16384;
   job.run([&](Group& group) {
     for (const std::size_t size : {0UL, 1UL, 5000UL, 30'000UL}) {
       for (int root = 0; root < 3; ++root) {
@@ -205,7 +306,7 @@ TEST(Broadcast, GivesEveryRankTheRootsBytes) {
 
 TEST(AllGather, GivesEveryRankAllPartsInRankOrder) {
   TestJob job(3);
-  job.base().staging_bytes = 16384;
+  job.base().window_bytes = 16384;
   job.run([&](Group& group) {
     for (const std::size_t size : {0UL, 1UL, 5000UL, 30'000UL}) {
       std::vector<std::int32_t> mine(size);

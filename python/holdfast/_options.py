@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 USAGE_EXIT: Final = 2
-_MOST: Final = 10_000  # Far more than msrun takes; msrun itself reports its limit.
+_MOST: Final = 10_000  # As many as msrun takes.
 
 # torchrun's: how processes of several hosts find each other, or how its own agent works.
 _WITHOUT_EFFECT: Final = (

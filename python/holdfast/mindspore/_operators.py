@@ -35,7 +35,7 @@ def _load() -> c.CDLL:
 
 
 _lib: Final = _load()
-_slots: Final[dict[tuple[Any, ...], int]] = {}
+_indices: Final[dict[tuple[Any, ...], int]] = {}
 
 
 def most_groups() -> int:
@@ -131,15 +131,15 @@ def _slot(
     backward: bool = False,
 ) -> int:
     key = (kind, op, group, root, size, factor, training, number, place, backward)
-    if key not in _slots:
-        if len(_slots) == _lib.hfg_slots():
+    if key not in _indices:
+        if len(_indices) == _lib.hfg_operators():
             raise UserError(
-                f"this program has more than {len(_slots)} different collectives; use fewer "
+                f"this program has more than {len(_indices)} different collectives; use fewer "
                 "groups or roots"
             )
-        _slots[key] = len(_slots)
-        _lib.hfg_describe(_slots[key], *key)
-    return _slots[key]
+        _indices[key] = len(_indices)
+        _lib.hfg_describe(_indices[key], *key)
+    return _indices[key]
 
 
 _ordered = False

@@ -1,0 +1,399 @@
+#include "collective/host_part.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/text.h"
+#include "collective/reduce.h"
+
+namespace holdfast::collective {
+namespace {
+
+// Up to here, one barrier and a whole reduction in every rank are cheaper than two barriers. The
+// same holds for two ranks whatever the size: each reads the other's piece once, or half of it
+// twice.
+constexpr std::size_t kSmallBytes = std::size_t{32} << 10;
+constexpr int kFewRanks = 2;
+// Up to so many bytes, all ranks' together, every rank reduces registered numbers for itself.
+constexpr std::size_t kAloneBytes = std::size_t{48} << 10;
+// What goes through the windows at a time. With two ranks it is so little that both pieces and
+// their result stay in a second-level cache, next to what else runs on the core.
+constexpr std::size_t kPieceBytes = std::size_t{128} << 10;
+// Three and more ranks meet twice for each piece. Where they share cores, each needs a core in
+// between. So large pieces are faster, as long as a rank's share stays in its cache. With 3 and 4
+// ranks on 2 cores they were a quarter faster than pieces of 128 KiB.
+constexpr std::size_t kSharedPieceBytes = std::size_t{512} << 10;
+// A result of this size no longer fits into a second-level cache.
+constexpr std::size_t kPastCachesBytes = std::size_t{4} << 20;
+// What a rank reduces at a time. It looks for an abort in between.
+constexpr std::size_t kBlockBytes = std::size_t{64} << 10;
+// So many blocks are left to their owner, if it still runs: they are in its caches.
+constexpr std::uint64_t kLeftToOwner = 3;
+constexpr int kTakenBits = 24;  // Of blocks, a terabyte; the operation is above them.
+constexpr std::uint64_t kOutside = ~std::uint64_t{0};
+
+// The bytes of `total` that a rank reduces: whole cache lines, so that two ranks never write one.
+Range share_of(std::size_t total, int rank, int world_size) {
+  const auto n = static_cast<std::size_t>(world_size);
+  const std::size_t share = ((total + n - 1) / n + 63) / 64 * 64;
+  const std::size_t begin = std::min(total, share * static_cast<std::size_t>(rank));
+  return {begin, std::min(total, begin + share)};
+}
+
+Fault fault_of(const Numbers& numbers, Op op) {
+  return fits(numbers, op) ? Fault::kNone : Fault::kUnfit;
+}
+
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes != 0) std::memcpy(to, from, bytes);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<HostPart>> HostPart::join(const Group::Options& options,
+                                                 const std::stop_token& cancel) {
+  auto segment = Segment::open(options);
+  if (!segment) return segment.error();
+  std::unique_ptr<HostPart> part(new HostPart);
+  part->segment_ = *std::move(segment);
+  part->own_regions_ = options.regions;
+  const auto n = static_cast<std::size_t>(options.world_size);
+  part->introduced_.resize(n);
+  part->rows_.resize(n);
+  part->block_rows_.resize(n);
+  part->piece_rows_.resize(n);
+  part->addresses_.resize(n);
+  if (const Status mapped = part->map_regions(options); !mapped) {
+    part->abort();  // The others need not wait for a rank that can not come.
+    return mapped.error();
+  }
+  if (const Status met = part->segment_->meet(options, cancel); !met) return met.error();
+  part->wait_policy_ = WaitPolicy::among(options.world_size);
+  return part;
+}
+
+Status HostPart::map_regions(const Group::Options& o) {
+  if (o.registered_bytes == 0) return {};
+  for (int k = 0; k < o.world_size; ++k) {
+    if (k == o.rank && o.registered_memory != nullptr) {
+      regions_.push_back(o.registered_memory);
+      continue;
+    }
+    auto mapping = SharedMapping::of(o.registered_files[static_cast<std::size_t>(k)],
+                                     o.registered_offset, o.registered_bytes);
+    if (!mapping) return mapping.error();
+    regions_.push_back((*mapping)->bytes().data());
+    mappings_.push_back(*std::move(mapping));
+  }
+  registered_ = {regions_[static_cast<std::size_t>(o.rank)], o.registered_bytes};
+  return {};
+}
+
+// ---- barriers -----------------------------------------------------------------------------------
+
+Outcome HostPart::pass() {
+  const auto n = static_cast<std::uint64_t>(world_size());
+  const Passage passage = segment_->gate().pass((barriers_ + 1) * n, wait_policy_);
+  if (passage != Passage::kPassed) return fail(passage);
+  ++barriers_;
+  return Outcome::kDone;
+}
+
+Outcome HostPart::fail(Passage passage) {
+  if (passage == Passage::kAborted || aborted()) return final_ = Outcome::kAborted;
+  const std::vector<int> left = segment_->left();
+  const std::lock_guard lock(mutex_);
+  final_ = Outcome::kLeft;
+  why_ = cat(name_ranks(left), left.size() == 1 ? " has" : " have",
+             " ended training and will not come to what rank ", rank(),
+             " asked for: ", describe(current_));
+  return final_;
+}
+
+// The first barrier of every operation: the ranks show each other what they were asked for. After
+// a failure nothing is shown any more: slower ranks may still be reading what was shown before.
+Outcome HostPart::begin(Request request) {
+  if (final_ != Outcome::kDone) return aborted() ? Outcome::kAborted : final_;
+  request.sequence = ++operations_;
+  current_ = request;
+  segment_->request(rank(), operations_) = request;
+  if (const Outcome o = pass(); o != Outcome::kDone) return o;
+  bool same = request.fault == Fault::kNone;
+  for (int k = 0; k < world_size(); ++k) same &= segment_->request(k, operations_) == request;
+  if (same) [[likely]]
+    return Outcome::kDone;
+  std::vector<Request> by_rank;
+  for (int k = 0; k < world_size(); ++k) by_rank.push_back(segment_->request(k, operations_));
+  const std::lock_guard lock(mutex_);
+  final_ = Outcome::kMismatch;
+  why_ = describe_mismatch(by_rank, segment_->directory());
+  return final_;
+}
+
+Outcome HostPart::barrier() {
+  return begin({.kind = Kind::kBarrier});
+}
+
+// What a rank shows needs memory, which has to be there before it is written to.
+Fault HostPart::have_room(std::size_t bytes) {
+  return segment_->take_window(bytes) ? Fault::kNone : Fault::kNoRoom;
+}
+
+// ---- sums ---------------------------------------------------------------------------------------
+
+std::uint64_t HostPart::registered_offset(const std::byte* data, std::size_t bytes) const {
+  if (bytes == 0) return 0;
+  const auto at = reinterpret_cast<std::uintptr_t>(data);
+  const auto begin = reinterpret_cast<std::uintptr_t>(registered_.data());
+  if (at < begin || at - begin > registered_.size()) return kOutside;
+  return bytes <= registered_.size() - (at - begin) ? at - begin : kOutside;
+}
+
+Outcome HostPart::all_reduce_into(Numbers to, const std::byte* from, Op op) {
+  if (registered_offset(to.data, to.bytes) == kOutside) return all_reduce_anywhere(to, from, op);
+  if (from != to.data) copy_bytes(to.data, from, to.bytes);
+  return all_reduce(to, op);
+}
+
+Outcome HostPart::all_reduce(Numbers numbers, Op op) {
+  const std::uint64_t offset = registered_offset(numbers.data, numbers.bytes);
+  const bool outside = offset == kOutside;
+  // One barrier in place of two. Two ranks that have a core each need no more for two.
+  const Piece piece{numbers, numbers.data, op};
+  const auto n = static_cast<std::size_t>(world_size());
+  const bool alone = world_size() > kFewRanks && numbers.bytes * n <= kAloneBytes &&
+                     numbers.bytes <= segment_->half_bytes();
+  Fault fault = outside ? Fault::kOutside : fault_of(numbers, op);
+  if (alone && fault == Fault::kNone) fault = have_room(numbers.bytes);
+  if (alone && fault == Fault::kNone) show(piece, {0, 0});
+  const Outcome begun = begin({.bytes = numbers.bytes,
+                               .offset = outside ? 0 : offset,
+                               .kind = Kind::kAllReduce,
+                               .element = numbers.element,
+                               .op = op,
+                               .fault = fault});
+  if (begun != Outcome::kDone) return begun;
+  if (world_size() == 1) return reduce_own(piece);
+  if (alone) {
+    const Outcome summed = reduce_whole(piece);
+    ++pieces_;
+    return summed;
+  }
+  // Of no bytes, which may lie in no registered memory at all, there are no rows.
+  for (std::size_t k = 0; k < regions_.size(); ++k) rows_[k] = regions_[k] + offset;
+  return reduce_everywhere(numbers, op);
+}
+
+// Every rank reduces its share of all rows and writes it into all of them. Then it does what others
+// have not come to: a rank that has no core at the moment does not keep the rest waiting.
+Outcome HostPart::reduce_everywhere(const Numbers& numbers, Op op) {
+  for (int i = 0; i < world_size(); ++i) {
+    const int owner = (rank() + i) % world_size();
+    const Range share = share_of(numbers.bytes, owner, world_size());
+    for (Range block{}; take(owner, share, i == 0 ? 0 : kLeftToOwner, block);) {
+      if (segment_->gate().frozen()) return fail(Passage::kLeft);
+      for (std::size_t k = 0; k < rows_.size(); ++k) block_rows_[k] = rows_[k] + block.begin;
+      reduce_in_place(block_rows_, (block.end - block.begin) / size_of(numbers.element),
+                      {numbers.element, op});
+    }
+  }
+  return pass();
+}
+
+// Takes the next block of the owner's share, unless no more than `leave` are left. What an earlier
+// operation has taken counts for nothing: all ranks are past it, and none is past this one.
+bool HostPart::take(int owner, const Range& share, std::uint64_t leave, Range& block) {
+  const std::uint64_t blocks = (share.end - share.begin + kBlockBytes - 1) / kBlockBytes;
+  if (blocks <= leave) return false;
+  std::atomic<std::uint64_t>& word = segment_->taken(owner);
+  const std::uint64_t none = operations_ << kTakenBits;
+  std::uint64_t was = word.load(std::memory_order_relaxed);
+  std::uint64_t next = 0;
+  do {
+    next = was < none ? none : was;
+    if (next - none + leave >= blocks) return false;
+  } while (!word.compare_exchange_weak(was, next + 1, std::memory_order_relaxed));
+  block.begin = share.begin + (next - none) * kBlockBytes;
+  block.end = std::min(share.end, block.begin + kBlockBytes);
+  return true;
+}
+
+Outcome HostPart::all_reduce_anywhere(Numbers numbers, const std::byte* from, Op op) {
+  if (own_regions_) {
+    const RegionAddress address = own_regions_->address_of(numbers.data, numbers.bytes);
+    if (address.region != 0) return all_reduce_in_regions(numbers, from, op, address);
+  }
+  if (world_size() > 1) return reduce_by_windows(numbers, from, op, false);
+  const Outcome begun = begin({.bytes = numbers.bytes,
+                               .kind = Kind::kAnywhereAllReduce,
+                               .element = numbers.element,
+                               .op = op,
+                               .fault = fault_of(numbers, op)});
+  return begun == Outcome::kDone ? reduce_own({numbers, from, op}) : begun;
+}
+
+// The whole operation of a world of one rank.
+Outcome HostPart::reduce_own(const Piece& piece) {
+  const Reduction how{piece.to.element, piece.op};
+  if (!keeps_one_row(how)) {
+    reduce_rows(piece.to.data, {&piece.from, 1}, piece.to.count, how);
+  } else if (piece.from != piece.to.data) {
+    copy_bytes(piece.to.data, piece.from, piece.to.bytes);
+  }
+  return Outcome::kDone;
+}
+
+// `begun`: the ranks have met for this operation before, without showing a piece.
+Outcome HostPart::reduce_by_windows(const Numbers& numbers, const std::byte* from, Op op,
+                                    bool begun) {
+  const bool few = world_size() <= kFewRanks;
+  const std::size_t most = std::min(few ? kPieceBytes : kSharedPieceBytes, segment_->half_bytes());
+  const bool whole = few || numbers.bytes <= std::min(kSmallBytes, most);
+  const bool past = from != numbers.data && numbers.bytes >= kPastCachesBytes;
+  const Request request{.bytes = numbers.bytes,
+                        .kind = Kind::kAnywhereAllReduce,
+                        .element = numbers.element,
+                        .op = op,
+                        .fault = fault_of(numbers, op) != Fault::kNone
+                                     ? Fault::kUnfit
+                                     : have_room(std::min(most, numbers.bytes))};
+  std::size_t at = 0;
+  do {
+    Piece piece{numbers, from + at, op, past};
+    piece.to.data += at;
+    piece.to.bytes = std::min(most, numbers.bytes - at);
+    piece.to.count = piece.to.bytes / size_of(numbers.element);
+    const std::size_t left = numbers.bytes - at - piece.to.bytes;
+    if (whole && left >= most) piece.soon = piece.from + most;
+    if (request.fault == Fault::kNone) {
+      show(piece, whole ? Range{0, 0} : share_of(piece.to.bytes, rank(), world_size()));
+    }
+    Outcome o = at == 0 ? begin(request) : pass();
+    // A rank whose numbers lie in a region has not shown its piece. All ranks see that, and meet
+    // once more.
+    if (o == Outcome::kDone && at == 0 && !begun && is_any_in_region()) o = begin(request);
+    if (o != Outcome::kDone) return o;
+    o = whole ? reduce_whole(piece) : reduce_share(piece);
+    if (o != Outcome::kDone) return o;
+    at += piece.to.bytes;
+    // The next piece's shares lie where this one's do. Others may still read this rank's own share
+    // in its window, and that is the part which it does not show. So the same half will do, which
+    // is in the caches.
+    if (whole || left < most) ++pieces_;
+  } while (at < numbers.bytes);
+  return Outcome::kDone;
+}
+
+// Puts the piece where the others see it, but for the part that they do not read.
+void HostPart::show(const Piece& piece, Range unread) {
+  std::byte* window = segment_->window(rank(), pieces_);
+  copy_bytes(window, piece.from, unread.begin);
+  copy_bytes(window + unread.end, piece.from + unread.end, piece.to.bytes - unread.end);
+}
+
+// Takes this rank's own row from where it came: it is still in the caches there.
+void HostPart::reduce_range(const Piece& piece, Range range, std::byte* to, bool past_caches) {
+  for (int k = 0; k < world_size(); ++k) {
+    const std::byte* row = k == rank() ? piece.from : segment_->window(k, pieces_);
+    piece_rows_[static_cast<std::size_t>(k)] = row + range.begin;
+  }
+  const std::size_t count = (range.end - range.begin) / size_of(piece.to.element);
+  if (count == 0) return;
+  (past_caches ? reduce_past_caches : reduce_rows)(to, piece_rows_, count,
+                                                   {piece.to.element, piece.op}, piece.soon);
+}
+
+// Every rank reduces everything, so there is no second barrier.
+Outcome HostPart::reduce_whole(const Piece& piece) {
+  reduce_range(piece, {0, piece.to.bytes}, piece.to.data, piece.past_caches);
+  return Outcome::kDone;
+}
+
+// Copies the owner's share out of its window.
+void HostPart::fetch(const Piece& piece, int owner, Range range) {
+  const std::byte* const from = segment_->window(owner, pieces_) + range.begin;
+  const std::size_t bytes = range.end - range.begin;
+  if (!piece.past_caches) return copy_bytes(piece.to.data + range.begin, from, bytes);
+  copy_past_caches(piece.to.data + range.begin, from, bytes);
+}
+
+// Every rank reduces its share in its own window. All fetch it from there.
+Outcome HostPart::reduce_share(const Piece& piece) {
+  const Range share = share_of(piece.to.bytes, rank(), world_size());
+  for (std::size_t at = share.begin; at < share.end; at += kBlockBytes) {
+    if (segment_->gate().frozen()) return fail(Passage::kLeft);
+    const Range block{at, std::min(share.end, at + kBlockBytes)};
+    reduce_range(piece, block, segment_->window(rank(), pieces_) + at, false);
+    fetch(piece, rank(), block);
+  }
+  if (const Outcome o = pass(); o != Outcome::kDone) return o;
+  for (int k = 0; k < world_size(); ++k) {
+    if (k != rank()) fetch(piece, k, share_of(piece.to.bytes, k, world_size()));
+  }
+  return Outcome::kDone;
+}
+
+// ---- copies -------------------------------------------------------------------------------------
+// One barrier per piece. A half of the window is written again only after all ranks have arrived at
+// the barrier of another piece, in the other half.
+
+Outcome HostPart::broadcast(std::span<std::byte> bytes, int root) {
+  const bool known = root >= 0 && root < world_size();
+  const std::size_t half = segment_->half_bytes();
+  const Request request{.bytes = bytes.size(),
+                        .root = root,
+                        .kind = Kind::kBroadcast,
+                        .fault = !known           ? Fault::kNoSuchRoot
+                                 : rank() == root ? have_room(std::min(half, bytes.size()))
+                                                  : Fault::kNone};
+  std::size_t at = 0;
+  do {
+    const std::span piece = bytes.subspan(at, std::min(half, bytes.size() - at));
+    std::byte* window = segment_->window(known ? root : 0, pieces_);
+    if (rank() == root && request.fault == Fault::kNone) {
+      copy_bytes(window, piece.data(), piece.size());
+    }
+    if (const Outcome o = at == 0 ? begin(request) : pass(); o != Outcome::kDone) return o;
+    if (rank() != root) copy_bytes(piece.data(), window, piece.size());
+    ++pieces_;
+    at += piece.size();
+  } while (at < bytes.size());
+  return Outcome::kDone;
+}
+
+Outcome HostPart::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
+  const auto n = static_cast<std::size_t>(world_size());
+  const std::size_t half = segment_->half_bytes();
+  const bool fits = all.size() == mine.size() * n;
+  const Request request{.bytes = mine.size(),
+                        .kind = Kind::kAllGather,
+                        .fault = fits ? have_room(std::min(half, mine.size())) : Fault::kWrongSize};
+  std::size_t at = 0;
+  do {
+    const std::size_t bytes = std::min(half, mine.size() - at);
+    if (request.fault == Fault::kNone) {
+      copy_bytes(segment_->window(rank(), pieces_), mine.data() + at, bytes);
+    }
+    if (const Outcome o = at == 0 ? begin(request) : pass(); o != Outcome::kDone) return o;
+    for (std::size_t k = 0; k < n; ++k) {
+      copy_bytes(all.data() + k * mine.size() + at, segment_->window(static_cast<int>(k), pieces_),
+                 bytes);
+    }
+    ++pieces_;
+    at += bytes;
+  } while (at < mine.size());
+  return Outcome::kDone;
+}
+
+// ---- the end ------------------------------------------------------------------------------------
+
+void HostPart::leave() {
+  segment_->leave();
+}
+
+std::string HostPart::why() const {
+  const std::lock_guard lock(mutex_);
+  return why_;
+}
+
+}  // namespace holdfast::collective

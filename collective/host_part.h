@@ -1,0 +1,112 @@
+// HostPart: what a Group does within one host, over shared memory. It is one rank's side of the
+// operations, each done in the caller's thread.
+//
+// Group is the seam for further parts (links between hosts, devices): it knows HostPart by the
+// methods below and nothing of the memory beneath.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "collective/group.h"
+#include "collective/request.h"
+#include "collective/segment.h"
+#include "collective/shared_mapping.h"
+
+namespace holdfast::collective {
+
+// Bytes [begin, end).
+struct Range {
+  std::size_t begin;
+  std::size_t end;
+};
+
+// One thread at a time, but for abort(), aborted() and why(). Contracts: Group.
+class HostPart {
+ public:
+  static Result<std::unique_ptr<HostPart>> join(const Group::Options& options,
+                                                const std::stop_token& cancel);
+
+  Outcome all_reduce(Numbers numbers, Op op);
+  Outcome all_reduce_anywhere(Numbers to, const std::byte* from, Op op);
+  Outcome all_reduce_into(Numbers to, const std::byte* from, Op op);
+  Outcome broadcast(std::span<std::byte> bytes, int root);
+  Outcome all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
+  Outcome barrier();
+  void abort() { segment_->gate().abort(); }
+  [[nodiscard]] bool aborted() const { return segment_->gate().aborted(); }
+  void leave();
+  [[nodiscard]] std::string why() const;
+
+  [[nodiscard]] int rank() const { return segment_->rank(); }
+  [[nodiscard]] int world_size() const { return segment_->world_size(); }
+  [[nodiscard]] std::span<std::byte> registered() const { return registered_; }
+
+ private:
+  // What is reduced through the windows at a time: from where, to where, and how. `soon`: what
+  // this rank will show next, if it reduces all of the piece; else null.
+  struct Piece {
+    Numbers to;
+    const std::byte* from;
+    Op op = Op::kSum;
+    bool past_caches = false;
+    const std::byte* soon = nullptr;
+  };
+  HostPart() = default;
+  Status map_regions(const Group::Options& options);
+  Outcome begin(Request request);
+  Outcome pass();
+  Fault have_room(std::size_t bytes);
+  Outcome fail(Passage passage);
+  bool take(int owner, const Range& share, std::uint64_t leave, Range& block);
+  void show(const Piece& piece, Range unread);
+  void reduce_range(const Piece& piece, Range range, std::byte* to, bool past_caches);
+  void fetch(const Piece& piece, int owner, Range range);
+  Outcome reduce_own(const Piece& piece);
+  Outcome reduce_whole(const Piece& piece);
+  Outcome reduce_share(const Piece& piece);
+  Outcome reduce_by_windows(const Numbers& to, const std::byte* from, Op op, bool begun);
+  Outcome reduce_everywhere(const Numbers& numbers, Op op);
+  // What follows is in host_part_regions.cc: reductions in memory that each rank has registered
+  // for itself.
+  struct Introduced {  // A region of some rank, as all ranks know it.
+    RegionId id = 0;
+    bool usable = false;                     // All ranks have mapped it.
+    std::shared_ptr<SharedMapping> mapping;  // Null for this rank's own.
+  };
+  Outcome all_reduce_in_regions(const Numbers& to, const std::byte* from, Op op,
+                                RegionAddress address);
+  Outcome introduce();
+  [[nodiscard]] const Introduced* introduced(int rank, RegionId id) const;
+  [[nodiscard]] bool is_any_in_region() const;
+  [[nodiscard]] std::uint64_t registered_offset(const std::byte* data, std::size_t bytes) const;
+
+  std::unique_ptr<Segment> segment_;
+  std::shared_ptr<const Regions> own_regions_;
+  std::vector<std::vector<Introduced>> introduced_;  // By rank; the same regions on all ranks.
+  std::vector<std::shared_ptr<SharedMapping>> mappings_;
+  std::vector<std::byte*> regions_;  // Every rank's registered memory.
+  // One entry per rank, for the operation that is under way.
+  std::vector<std::byte*> rows_;
+  std::vector<std::byte*> block_rows_;
+  std::vector<const std::byte*> piece_rows_;
+  std::vector<RegionAddress> addresses_;
+  std::span<std::byte> registered_;
+  std::uint64_t barriers_ = 1;  // Passed so far, the joining among them.
+  WaitPolicy wait_policy_;
+  std::uint64_t operations_ = 0;  // Begun so far.
+  std::uint64_t pieces_ = 0;      // How often the half of the window was changed.
+  Request current_;
+  Outcome final_ = Outcome::kDone;  // The first other outcome, once it has come.
+  mutable std::mutex mutex_;        // Of why_.
+  std::string why_;
+};
+
+}  // namespace holdfast::collective

@@ -1,0 +1,22 @@
+// Outcome and Verdict: what an operation came to, for the protocol and in words.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace holdfast::collective {
+
+enum class Outcome : std::uint8_t {
+  kDone,
+  kAborted,   // Somebody called abort() before the operation was complete.
+  kLeft,      // A rank ended its training in good order and will never come.
+  kMismatch,  // The ranks asked for different operations, or a rank has no room to show what it has
+              // in Options::directory. No data was exchanged.
+};
+
+struct Verdict {
+  Outcome outcome = Outcome::kDone;
+  std::string why;  // One sentence, unless kDone.
+};
+
+}  // namespace holdfast::collective

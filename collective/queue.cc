@@ -1,0 +1,83 @@
+#include "collective/queue.h"
+
+namespace holdfast::collective {
+
+Result<Verdict> Work::wait() {
+  std::unique_lock lock(mutex_);
+  ended_.wait(lock, [&] { return result_.has_value(); });
+  return *result_;
+}
+
+std::optional<Result<Verdict>> Work::wait_for(Duration limit) {
+  std::unique_lock lock(mutex_);
+  ended_.wait_for(lock, limit, [&] { return result_.has_value(); });
+  return result_;
+}
+
+void Work::end(Result<Verdict> result) {
+  const std::lock_guard lock(mutex_);
+  result_ = std::move(result);
+  ended_.notify_all();
+}
+
+Queue::~Queue() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  started_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+std::shared_ptr<Work> Queue::start(Work::Body body) {
+  auto work = std::make_shared<Work>(std::move(body));
+  const std::lock_guard lock(mutex_);
+  used_ = true;
+  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+  waiting_.push_back(work);
+  started_.notify_one();
+  return work;
+}
+
+void Queue::wait(std::uint64_t ended) {
+  std::unique_lock lock(mutex_);
+  progress_.wait(lock, [&] { return ended_ >= ended; });
+}
+
+void Queue::drain() {
+  if (!used_) return;
+  std::unique_lock lock(mutex_);
+  progress_.wait(lock, [&] { return waiting_.empty() && !busy_; });
+}
+
+bool Queue::is_idle() const {
+  const std::lock_guard lock(mutex_);
+  return waiting_.empty() && !busy_;
+}
+
+// What was started is run, also when stopping.
+void Queue::run() {
+  if (on_thread_) on_thread_();
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    started_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
+    if (waiting_.empty()) return;
+    const std::shared_ptr<Work> work = std::move(waiting_.front());
+    waiting_.pop_front();
+    busy_ = true;
+    lock.unlock();
+    Result<Verdict> result = work->body_();
+    lock.lock();
+    busy_ = false;
+    ++ended_;
+    failed_ = failed_ || !result || result->outcome != Outcome::kDone;
+    work->end(std::move(result));
+    progress_.notify_all();
+    if (!waiting_.empty() || !failed_ || !on_failed_) continue;
+    lock.unlock();
+    on_failed_();
+    lock.lock();
+  }
+}
+
+}  // namespace holdfast::collective

@@ -1,0 +1,43 @@
+// The one reduction: several rows of numbers, one per rank, become one, always in rank order.
+//
+// out[i] = ((rows[0][i] op rows[1][i]) op rows[2][i]) op ... for i < count: the same bits on every
+// machine, whatever the size and the alignment. Op::kAverage divides the sum by the number of rows.
+// Small floats are reduced as float and rounded once. The element and the op fit together (see
+// check()).
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "collective/numbers.h"
+
+namespace holdfast::collective {
+
+// What is reduced, and how.
+struct Reduction {
+  Element element;
+  Op op;
+};
+
+// `out` may be one of the rows. Otherwise nothing overlaps. `soon` is null, or as much memory that
+// is read next: it is asked for on the way, and is in the second-level cache then.
+void reduce_rows(std::byte* out, std::span<const std::byte* const> rows, std::size_t count,
+                 Reduction how, const std::byte* soon = nullptr);
+
+// The same for an `out` that is none of the rows and that nobody reads soon. A sum is written past
+// the caches, so that the processor need not read `out` first.
+void reduce_past_caches(std::byte* out, std::span<const std::byte* const> rows, std::size_t count,
+                        Reduction how, const std::byte* soon = nullptr);
+
+// The same as reduce_rows, but every row becomes the result. For a sum that is one pass over memory
+// instead of two.
+void reduce_in_place(std::span<std::byte* const> rows, std::size_t count, Reduction how);
+
+// Whether one row alone is its own result, bit for bit. It is not where NaN or true has many forms
+// that become one.
+[[nodiscard]] bool keeps_one_row(Reduction how);
+
+// Copies what nobody reads soon, past the caches where that is faster.
+void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes);
+
+}  // namespace holdfast::collective

@@ -1,0 +1,173 @@
+#include "collective/team.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "base/text.h"
+#include "collective/current_generation.h"
+
+namespace holdfast::collective {
+namespace {
+
+constexpr std::size_t kNameMax = 60;
+
+bool is_name(std::string_view name) {
+  return !name.empty() && name.size() <= kNameMax &&
+         std::all_of(name.begin(), name.end(), [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                  c == '.' || c == '_' || c == '-';
+         });
+}
+
+Verdict no_generation() {
+  return {Outcome::kAborted,
+          "there is no whole generation of this group now: collectives come between the begin of a "
+          "step and its end, and after a fault the step is void"};
+}
+
+Status make_folder(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directory(path, error);  // The job's directory above is 0700.
+  if (!error) return {};
+  return Error{Blame::kWorld, cat("cannot make ", path, ": ", error.message())};
+}
+
+}  // namespace
+
+std::unique_ptr<Team> Team::of_world(std::shared_ptr<CurrentGeneration> current, Rank me,
+                                     int world_size) {
+  Members members{.ranks = {}, .me = me, .name = ""};
+  for (Rank rank = 0; rank < world_size; ++rank) members.ranks.push_back(rank);
+  return std::unique_ptr<Team>(new Team(std::move(current), std::move(members)));
+}
+
+Result<std::unique_ptr<Team>> Team::open(std::shared_ptr<CurrentGeneration> current, Rank me,
+                                         int world_size, std::span<const Rank> ranks,
+                                         std::string_view name, std::string_view prefix) {
+  const auto refuse = [](std::string what) { return Error{Blame::kUser, std::move(what)}; };
+  if (!is_name(name)) {
+    return refuse(cat("a group's name is 1 to ", kNameMax, " letters, digits, '.', '_', '-', not '",
+                      name, "'"));
+  }
+  for (const Rank rank : ranks) {
+    if (rank >= 0 && rank < world_size) continue;
+    return refuse(cat("group ", name, ": there is no rank ", rank, " in a world of ", world_size));
+  }
+  if (std::set(ranks.begin(), ranks.end()).size() != ranks.size()) {
+    return refuse(cat("group ", name, " names a rank twice"));
+  }
+  const auto mine = std::find(ranks.begin(), ranks.end(), me);
+  if (mine == ranks.end()) {
+    return refuse(cat("rank ", me, " is not in group ", name, "; only its members open it"));
+  }
+  Members members{.ranks = {ranks.begin(), ranks.end()},
+                  .me = static_cast<int>(mine - ranks.begin()),
+                  .name = cat(prefix, name)};
+  return std::unique_ptr<Team>(new Team(std::move(current), std::move(members)));
+}
+
+Team::Team(std::shared_ptr<CurrentGeneration> current, Members members)
+    : current_(std::move(current)), members_(std::move(members)) {
+  current_->enlist(*this);
+}
+
+Team::~Team() {
+  current_->dismiss(*this);
+  const bool idle = queue_.is_idle();
+  std::shared_ptr<Group> group = members_.name.empty() ? current_->now().world : nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+    stop_.request_stop();
+    if (formed_.group) group = formed_.group;
+  }
+  if (!idle && group) group->abort();
+}
+
+Result<Verdict> Team::run(const Body& body) {
+  queue_.drain();
+  return perform(body);
+}
+
+std::shared_ptr<Work> Team::start(Body body) {
+  return queue_.start([this, body = std::move(body)] { return perform(body); });
+}
+
+Result<Verdict> Team::perform(const Body& body) {
+  const std::lock_guard turn(turn_);
+  const auto group = enter();
+  if (!group) return group.error();
+  return *group ? body(**group) : no_generation();
+}
+
+Result<std::shared_ptr<Group>> Team::enter() {
+  const CurrentGeneration::Now now = current_->now();
+  if (members_.name.empty()) return now.world;
+  {
+    const std::lock_guard lock(mutex_);
+    if (closing_) return std::shared_ptr<Group>();
+    if (formed_.group && formed_.generation == now.generation) return formed_.group;
+  }
+  if (now.generation == 0 || now.aborted) return std::shared_ptr<Group>();
+  return form(now.generation);
+}
+
+Result<std::shared_ptr<Group>> Team::form(Generation generation) {
+  std::stop_token cancel;
+  std::shared_ptr<Group> old;  // Aborted before; ends outside of the lock.
+  {
+    const std::lock_guard lock(mutex_);
+    if (closing_) return std::shared_ptr<Group>();
+    old = std::move(formed_.group);
+    forming_ = generation;
+    stop_ = std::stop_source{};
+    cancel = stop_.get_token();
+  }
+  if (old) old->abort();
+  if (current_->now().aborted)
+    return std::shared_ptr<Group>();  // It came before there was something to stop.
+  const CurrentGeneration::Options& job = current_->options();
+  Group::Options options{.directory = cat(job.directory, "/", members_.name),
+                         .generation = generation,
+                         .run_id = job.run_id,
+                         .rank = members_.me,
+                         .world_size = size()};
+  options.join_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(job.join_timeout);
+  if (const Status made = make_folder(options.directory); !made) return made.error();
+  auto joined = Group::join(options, cancel);
+  if (!joined) {
+    if (cancel.stop_requested() || job.wait_for_abort(generation)) return std::shared_ptr<Group>();
+    return joined.error();
+  }
+  const std::lock_guard lock(mutex_);
+  formed_ = {*std::move(joined), generation};
+  if (cancel.stop_requested()) formed_.group->abort();
+  return formed_.group;
+}
+
+Team& Team::pair(int from, int to, unsigned tag) {
+  const std::lock_guard lock(pairs_mutex_);
+  auto& team = pairs_[{from, to, tag}];
+  if (!team) {
+    const auto global = [&](int k) { return members_.ranks[static_cast<std::size_t>(k)]; };
+    team.reset(new Team(
+        current_, Members{.ranks = {global(from), global(to)},
+                          .me = members_.me == from ? 0 : 1,
+                          .name = cat(members_.name.empty() ? "world" : members_.name, ".pair-",
+                                      from, "-", to, tag == 0 ? "" : cat(".", tag))}));
+  }
+  return *team;
+}
+
+void Team::abort(Generation generation) {
+  const std::lock_guard lock(mutex_);
+  if (forming_ > generation) return;
+  stop_.request_stop();
+  if (formed_.group) formed_.group->abort();
+}
+
+}  // namespace holdfast::collective

@@ -1,0 +1,266 @@
+// Teams: their operations, who may be in one, and how an abort of the current generation ends all.
+#include "collective/team.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "collective/current_generation.h"
+#include "collective/operations.h"
+#include "collective/test_job.h"
+
+namespace holdfast::collective {
+namespace {
+
+using namespace std::chrono_literals;
+using Current = std::shared_ptr<CurrentGeneration>;
+
+Current current_of(const TestJob& job) {
+  const Group::Options options = job.options(0);
+  return std::make_shared<CurrentGeneration>(
+      CurrentGeneration::Options{.directory = options.directory,
+                                 .run_id = options.run_id,
+                                 .join_timeout = 1min,
+                                 .wait_for_abort = [](Generation) { return false; }});
+}
+
+// Each of `members` opens the team, in a thread of its own and in generation 1, and does `body`.
+void run(const TestJob& job, const std::vector<Rank>& members,
+         const std::function<void(Team&, CurrentGeneration&)>& body) {
+  std::vector<std::jthread> threads;
+  for (const Rank rank : members) {
+    threads.emplace_back([&, rank] {
+      const Current current = current_of(job);
+      (void)current->begin(1);
+      auto team = Team::open(current, rank, 3, members, "some", "test-");
+      ASSERT_TRUE(team) << team.error().what;
+      body(**team, *current);
+    });
+  }
+}
+
+void expect_done(Result<Operation> operation) {
+  ASSERT_TRUE(operation) << operation.error().what;
+  const auto verdict = (*std::move(operation)).run();
+  ASSERT_TRUE(verdict) << verdict.error().what;
+  EXPECT_EQ(verdict->outcome, Outcome::kDone) << verdict->why;
+}
+
+std::string error_of(const Result<Operation>& operation) {
+  return operation ? "none" : operation.error().what;
+}
+
+template <class T>
+std::span<std::byte> bytes_of(std::vector<T>& v) {
+  return std::as_writable_bytes(std::span(v));
+}
+
+TEST(Team, ReducesBroadcastsAndGathersInTheOrderOfItsRanks) {
+  TestJob job(3);
+  run(job, {2, 0}, [](Team& team, CurrentGeneration&) {
+    const std::int32_t me = team.rank();
+    expect_done(barrier(team));
+    std::vector<std::int32_t> one = {10 + me};
+    expect_done(broadcast(team, bytes_of(one), 1));
+    EXPECT_EQ(one[0], 11);
+    std::vector<std::int32_t> mine = {me, me + 1};
+    std::vector<std::int32_t> all(4);
+    expect_done(all_gather(team, bytes_of(mine), bytes_of(all).data()));
+    EXPECT_EQ(all, (std::vector{0, 1, 1, 2}));
+    std::vector<std::int32_t> sum(2);
+    expect_done(all_reduce(team, mine.data(), std::span(sum), Op::kSum));
+    EXPECT_EQ(sum, (std::vector{1, 3}));
+    std::vector<std::int32_t> greatest(1);
+    expect_done(reduce_scatter(team, mine.data(), std::span(greatest), Op::kMax));
+    EXPECT_EQ(greatest[0], 1 + me);
+  });
+}
+
+TEST(Team, ExchangesBlocksOfAnySize) {
+  TestJob job(3);
+  run(job, {0, 1, 2}, [](Team& team, CurrentGeneration&) {
+    const auto me = static_cast<std::uint8_t>(team.rank());
+    // Rank r sends r + k bytes to rank k.
+    Blocks out;
+    Blocks in;
+    std::vector<std::uint8_t> want;
+    for (std::uint8_t k = 0; k < 3; ++k) {
+      out.bytes.push_back(me + k);
+      in.bytes.push_back(k + me);
+      want.insert(want.end(), k + me, k);
+    }
+    std::vector<std::uint8_t> sent(3U * me + 3, me);
+    std::vector<std::uint8_t> got(want.size());
+    out.data = bytes_of(sent).data();
+    in.data = bytes_of(got).data();
+    expect_done(all_to_all(team, out, in, false));
+    EXPECT_EQ(got, want);
+    if (me == 1) ++in.bytes[2];
+    const auto verdict = all_to_all(team, out, in, false).run();
+    ASSERT_TRUE(verdict);
+    EXPECT_EQ(verdict->outcome, Outcome::kMismatch);
+    EXPECT_EQ(verdict->why,
+              "rank 2 sends 3 bytes to rank 1, which expects 4 (an all-to-all); the sizes of both "
+              "must be equal");
+  });
+}
+
+TEST(Team, SendsAndReceivesByTagWhateverElseIsUnderWay) {
+  TestJob job(3);
+  run(job, {0, 1}, [](Team& team, CurrentGeneration&) {
+    std::vector<std::int32_t> a = {1};
+    std::vector<std::int32_t> b = {2};
+    if (team.rank() == 0) {
+      expect_done(send(team, bytes_of(b), 1, 7));
+      expect_done(send(team, bytes_of(a), 1, 0));
+      return;
+    }
+    std::vector<std::int32_t> first(1);
+    std::vector<std::int32_t> second(1);
+    const auto work = (*receive(team, bytes_of(first), 0, 0)).start();
+    expect_done(receive(team, bytes_of(second), 0, 7));
+    EXPECT_EQ(work->wait()->outcome, Outcome::kDone);
+    EXPECT_EQ(first, a);
+    EXPECT_EQ(second, b);
+  });
+}
+
+TEST(Team, RefusesWhatNoRankCouldServe) {
+  TestJob job(3);
+  run(job, {0, 1}, [](Team& team, CurrentGeneration&) {
+    std::vector<float> own(2);
+    EXPECT_EQ(error_of(broadcast(team, bytes_of(own), 2)),
+              "a broadcast from rank 2: the group has ranks 0 to 1");
+    EXPECT_EQ(
+        error_of(send(team, bytes_of(own), team.rank(), 0)),
+        cat("a send to rank ", team.rank(), ": it must be another rank of the group, 0 to 1"));
+    EXPECT_EQ(error_of(receive(team, bytes_of(own), 2, 0)),
+              "a receive from rank 2: it must be another rank of the group, 0 to 1");
+    EXPECT_EQ(error_of(all_reduce(team, own.data(), std::span(own), Op::kXor)),
+              "there is no bitwise xor of float32; use whole numbers or bool");
+  });
+}
+
+TEST(Team, OpensForItsMembersAlone) {
+  TestJob job(3);
+  const auto error_of_open = [&](const std::vector<Rank>& ranks, std::string_view name) {
+    const auto team = Team::open(current_of(job), 0, 3, ranks, name, "test-");
+    return team ? "none" : team.error().what;
+  };
+  EXPECT_EQ(error_of_open({0, 1}, "a-b.c_9"), "none");
+  EXPECT_EQ(error_of_open({0}, "a/b"),
+            "a group's name is 1 to 60 letters, digits, '.', '_', '-', not 'a/b'");
+  EXPECT_NE(error_of_open({0}, std::string(61, 'a')), "none");
+  EXPECT_EQ(error_of_open({0, 3}, "a"), "group a: there is no rank 3 in a world of 3");
+  EXPECT_EQ(error_of_open({0, 1, 1}, "a"), "group a names a rank twice");
+  EXPECT_EQ(error_of_open({1, 2}, "a"), "rank 0 is not in group a; only its members open it");
+}
+
+TEST(Team, IsOfNoUseWithoutAGeneration) {
+  TestJob job(3);
+  const auto all = Team::of_world(current_of(job), 0, 3);
+  const auto verdict = barrier(*all).run();
+  ASSERT_TRUE(verdict);
+  EXPECT_EQ(verdict->outcome, Outcome::kAborted);
+  EXPECT_NE(verdict->why.find("there is no whole generation of this group now"), std::string::npos);
+}
+
+TEST(Team, SaysWhyItsGroupCouldNotForm) {
+  TestJob job(3);
+  const Current current = current_of(job);
+  (void)current->begin(1);
+  std::filesystem::remove_all(job.base().directory);
+  auto team = *Team::open(current, 0, 3, std::vector<Rank>{0, 1}, "some", "test-");
+  const auto verdict = barrier(*team).run();
+  ASSERT_FALSE(verdict);
+  EXPECT_EQ(verdict.error().what.find("cannot make"), 0U);
+}
+
+// ---- Abort --------------------------------------------------------------------------------------
+
+TEST(CurrentGeneration, EndsWhatWaitsInATeamAndTheNextGenerationWorksAgain) {
+  TestJob job(3);
+  std::atomic<bool> waits{false};
+  std::atomic<int> works_again{0};
+  run(job, {0, 1}, [&](Team& team, CurrentGeneration& current) {
+    expect_done(barrier(team));
+    if (team.rank() == 0) {
+      const auto work = barrier(team).start();  // For rank 1, which does not come.
+      EXPECT_FALSE(work->wait_for(0ns));
+      waits = true;
+      waits.notify_all();
+      EXPECT_EQ(work->wait()->outcome, Outcome::kAborted);
+    }
+    waits.wait(false);
+    current.abort(1);
+    EXPECT_TRUE(current.now().aborted);
+    EXPECT_EQ(barrier(team).run()->outcome, Outcome::kAborted);
+    (void)current.begin(2);
+    EXPECT_FALSE(current.now().aborted);
+    expect_done(barrier(team));
+    ++works_again;
+  });
+  EXPECT_EQ(works_again, 2);
+}
+
+TEST(CurrentGeneration, EndsATeamThatIsBeingFormed) {
+  TestJob job(3);
+  const Current current = current_of(job);
+  (void)current->begin(1);
+  auto team = *Team::open(current, 0, 3, std::vector<Rank>{0, 1}, "some", "test-");
+  const auto work = barrier(*team).start();
+  const std::string folder = cat(job.base().directory, "/test-some");
+  while (!std::filesystem::exists(folder) || std::filesystem::is_empty(folder)) {
+    std::this_thread::yield();  // For its file: then it waits for rank 1.
+  }
+  current->abort(1);
+  const auto verdict = work->wait();
+  ASSERT_TRUE(verdict) << verdict.error().what;
+  EXPECT_EQ(verdict->outcome, Outcome::kAborted);
+}
+
+TEST(CurrentGeneration, EndsTheFormingOfTheWorldsGroupAndTheGroup) {
+  TestJob job(1);
+  const Current current = current_of(job);
+  const std::stop_token first = current->begin(1);
+  EXPECT_FALSE(first.stop_requested());
+  EXPECT_TRUE(current->abort(1));
+  EXPECT_TRUE(first.stop_requested());
+  const std::shared_ptr<Group> late = job.join(0);
+  current->formed(late);
+  EXPECT_TRUE(late->aborted());
+  current->abort(3);  // Word of a generation that this process does not know yet.
+  EXPECT_TRUE(current->begin(2).stop_requested());
+  EXPECT_EQ(current->now().world, nullptr);
+  EXPECT_FALSE(current->begin(4).stop_requested());
+  job.base().generation = 4;
+  const std::shared_ptr<Group> group = job.join(0);
+  current->formed(group);
+  current->abort(3);
+  EXPECT_FALSE(group->aborted());
+  current->abort(4);
+  EXPECT_TRUE(group->aborted());
+}
+
+TEST(CurrentGeneration, TellsWhetherAnOperationIsUnderWay) {
+  TestJob job(1);
+  std::atomic<bool> may_begin{false};
+  job.base().on_thread = [&] { may_begin.wait(false); };
+  const Current current = current_of(job);
+  (void)current->begin(1);
+  const std::shared_ptr<Group> group = job.join(0);
+  current->formed(group);
+  std::vector<float> own(4);
+  const Ticket sum = group->start_all_reduce(std::span(own));
+  EXPECT_FALSE(current->abort(1));
+  may_begin = true;
+  may_begin.notify_all();
+  EXPECT_EQ(group->wait(sum), Outcome::kAborted);
+  EXPECT_TRUE(current->abort(1));
+}
+
+}  // namespace
+}  // namespace holdfast::collective
