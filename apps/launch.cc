@@ -4,10 +4,13 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "apps/python/launcher.h"
+#include "apps/terminal.h"
 #include "base/result.h"
 #include "base/text.h"
 #include "runtime/agent/agent.h"
@@ -20,6 +23,7 @@ struct LaunchArguments {
   runtime::AgentOptions agent;
   std::string join = "False";
   std::string spares = "0";
+  std::string forked = "none";
   int node_rank = -1;
   int local_worker_num = 0;  // 0: all.
 };
@@ -44,6 +48,7 @@ std::optional<std::int32_t> number_of_spares(const std::string& text) {
   return whole && number >= 0 && number <= kMostSpares ? std::optional(number) : std::nullopt;
 }
 
+const std::vector<std::string> kForked = {"none", "all", "first"};
 constexpr const char* kExitCodes =
     "Exit codes: 0 all workers ended well (with --join False: all were started); 2 the command "
     "line\n"
@@ -55,7 +60,7 @@ constexpr const char* kExitCodes =
 
 void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
   auto& agent = arguments.agent;
-  // Of one that is given twice the last counts: a script's caller appends what is to be otherwise.
+  // If an option is given twice, the last counts: so a caller can append to a script's options.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   agent.worker_num = 8;
   app.add_option("--worker_num", agent.worker_num, "Workers of the whole job (10000 at most)")
@@ -90,8 +95,14 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
                  "them for any place, or all: one for each")
       ->capture_default_str();
   app.add_flag("--as_torchrun", agent.as_torchrun)->group("");  // Of Python's `holdfast run`.
+  // Of Python's msrun, which knows whether the program imports MindSpore.
+  app.add_option("--forked", arguments.forked)->group("")->check(CLI::IsMember(kForked));
   app.prefix_command();
   app.footer(kExitCodes);
+}
+
+Forked forked(const std::string& word) {
+  return word == "all" ? Forked::kAll : word == "first" ? Forked::kFirst : Forked::kNone;
 }
 
 // After the parsing: the agent's options, or what is wrong.
@@ -99,6 +110,8 @@ Result<runtime::AgentOptions> finish(LaunchArguments arguments, std::vector<std:
   auto& agent = arguments.agent;
   const auto wrong = [](std::string what) { return Error{Blame::kUser, std::move(what)}; };
   agent.program = std::move(program);
+  agent.view = std::make_shared<Terminal>();
+  agent.launcher = std::make_shared<PythonLauncher>(forked(arguments.forked));
   if (!agent.program.empty() && agent.program.front().starts_with('-')) {
     return wrong(cat("unknown option ", agent.program.front(), " (--help lists all)"));
   }
@@ -134,7 +147,8 @@ Result<runtime::AgentOptions> finish(LaunchArguments arguments, std::vector<std:
   return std::move(agent);
 }
 
-// An option's value that is empty (`--log_dir=$UNSET`) must not make the next option its value.
+// The name of the first option with an empty value (`--log_dir=$UNSET`), which would take the next
+// option for its value; empty if there is none.
 std::string first_empty(const std::vector<std::string>& words) {
   for (std::size_t i = 0; i < words.size() && words[i].starts_with('-') && words[i] != "--"; ++i) {
     if (words[i].ends_with('=')) return words[i].substr(0, words[i].size() - 1);
@@ -143,8 +157,8 @@ std::string first_empty(const std::vector<std::string>& words) {
   return {};
 }
 
-// The program and its arguments: all after the first word that is no option. A "--" before the
-// program is not its own; one after it is.
+// The program and its arguments: all from the first word that is no option. A "--" before the
+// program does not belong to it; one after it does.
 std::vector<std::string> parse(CLI::App& app, const std::vector<std::string>& words) {
   const auto parse_part = [&](auto from, auto to) {
     std::vector<std::string> part(from, to);

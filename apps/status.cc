@@ -1,9 +1,17 @@
 #include "apps/status.h"
 
 #include <cstdio>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
+#include <variant>
 #include <vector>
 
+#include "base/text.h"
+#include "io/connection.h"
+#include "io/loop.h"
+#include "os/errors.h"
 #include "runtime/jobs/job_files.h"
 
 namespace holdfast::apps {
@@ -55,6 +63,35 @@ void print(const Json& json) {
 
 }  // namespace
 
+Result<std::string> query_status(const std::string& host, std::uint16_t port,
+                                 Duration timeout) try {
+  Result<std::string> answer =
+      Error{Blame::kWorld, cat("the scheduler at ", host, ":", port, " did not answer in time")};
+  std::shared_ptr<io::Connection> connection;
+  io::Loop loop;
+  const auto finish = [&](Result<std::string> result) {
+    answer = std::move(result);
+    loop.stop();
+  };
+  loop.after(timeout, [&] { loop.stop(); });
+  io::connect(loop, host, port, timeout, [&](Result<std::shared_ptr<io::Connection>> made) {
+    if (!made) return finish(made.error());
+    connection = *made;
+    connection->start({.on_message =
+                           [&](wire::Message message) {
+                             auto* reply = std::get_if<wire::StatusReply>(&message);
+                             if (reply != nullptr) finish(std::move(reply->json));
+                           },
+                       .on_closed = [&](Error why) { finish(std::move(why)); }});
+    connection->send(wire::StatusQuery{});
+  });
+  loop.run();
+  connection.reset();
+  return answer;
+} catch (const std::system_error& error) {  // A descriptor that can not be had.
+  return os::no_task("can not ask the scheduler", error.code().value());
+}
+
 int status(const std::string& job, bool json) {
   std::vector<std::string> names;
   // Who reads JSON finds JSON.
@@ -90,7 +127,7 @@ int status(const std::string& job, bool json) {
                     1);
   }
   const auto answer =
-      runtime::query_status(found.scheduler->host, found.scheduler->port, std::chrono::seconds(5));
+      query_status(found.scheduler->host, found.scheduler->port, std::chrono::seconds(5));
   if (!answer) return complain(answer.error().what, 1);
   if (json) {
     std::printf("%s\n", answer->c_str());

@@ -60,7 +60,7 @@ Status check_words(const Header& header, const std::string& path) {
   return {};
 }
 
-// What is different about an arena's layout, in a clause; empty if nothing is.
+// How an arena's layout differs, in a clause; empty if it does not.
 Result<std::string> layout_difference(const os::Found& found, const Fixed& fixed,
                                       const Layout& layout, const std::string& path) {
   if (fixed.fingerprint == layout.fingerprint() && fixed.file_bytes == layout.file_bytes()) {
@@ -194,8 +194,8 @@ struct Arena::State {
   std::unique_ptr<Pool> pool;
 };
 
-// Finishes the update that a dead process began. Whoever dies in here leaves the next one the same
-// task: the slots say how far it got.
+// Finishes the update that a dead process began. If this process dies in here, the next one goes
+// on, because the slots say how far the update got.
 Status Arena::State::recover() {
   const SlotLocks locks(slots(), kSlots);
   if (locks.last() == os::Locked::kNot) {
@@ -219,7 +219,8 @@ Status Arena::State::recover() {
   return {};
 }
 
-// Says which slot does which lines. In the file, so that a successor need not split alike.
+// Writes into the file which slot updates which lines. So a successor need not split them in the
+// same way.
 void Arena::State::split(std::size_t threads) {
   const std::uint64_t lines = floats / kLineFloats;
   for (std::size_t i = 0; i < threads; ++i) {
@@ -235,7 +236,7 @@ void Arena::State::work(std::size_t slot, Version n) {
     lock.emplace(slots() + slot, 1);
     HF_ASSERT(lock->all());
   }
-  // A thread of a process that dies under it may get here after a successor has finished its lines.
+  // A thread of a dying process may get here after a successor has finished its lines.
   if (load(header().version) + 1 != n) return;
   update_lines(layout.optimizer, record(n).arguments, streams, slots()[slot]);
 }

@@ -7,11 +7,11 @@
 //   2. stage(n, ...): what update n needs is laid down; the last store makes staged() n.
 //   3. Outside: a barrier. If it completes anywhere, every rank has staged n.
 //   4. update(threads): all parameters and moments, in place, with line undo; then version() is n.
-// A void step is unstage()d: private_bytes(version()) is untouched, so a replay starts from there.
+// A void step is unstage()d. private_bytes(version()) is untouched, so a replay starts from there.
 // A process that dies in 1-3 leaves version n - 1, and staged() tells whether n can still be
-// finish()ed; one that dies in 4 leaves version n, for open() finishes what was begun.
+// finish()ed. A process that dies in 4 leaves version n, because open() finishes the update.
 //
-// Covers the death of the process, not of the host (docs/ARCHITECTURE.md, "Arena").
+// Covers the death of the process, not of the host (docs/ARCHITECTURE.md, "Limits today").
 // Thread-safety: one thread at a time per Arena; version() and staged() from any thread.
 #pragma once
 
@@ -75,16 +75,15 @@ struct Peek {
 
 class Arena {
  public:
-  // Does: maps the file at `path`, creating it (0600) and missing directories (0700) if needed, and
-  // recovers it. A file of another run is stale and is replaced by a new one, and so is one without
-  // a version (all zeros again). A new file is a new inode: peers must map it anew. Making one
-  // takes 1-5 s a GB (huge pages, taken in advance); opening an existing one, below 1 ms.
-  // Requires: the process that had it open before is dead or will never call update() again.
-  // Threads of a dying process may run on for microseconds: open() waits, up to 5 s, for those that
-  // update.
-  // Errors: kUser for another layout within the same run (names the first difference), kWorld for
-  // a file that is truncated or corrupt, for no room in the file system (names the directory and
-  // the bytes), for a previous process that is still alive in the midst of an update.
+  // Maps the file at `path` and recovers it. Makes the file (0600) and missing directories (0700).
+  // A file of another run, or one without a version, is replaced by a new file of zeros. A new file
+  // is a new inode, so peers must map it anew. To make one takes 1-5 s a GB (huge pages, taken in
+  // advance). To open an existing one takes less than 1 ms.
+  // Requires: the process that had it open is dead or will never call update() again. Threads of a
+  // dying process may run on for microseconds. open() waits up to 5 s for those that update.
+  // Errors: kUser if the layout differs within the same run (names the first difference). kWorld if
+  // the file is truncated or corrupt, if the file system has no room (names the directory and the
+  // bytes), or if the former process still lives in the midst of an update.
   [[nodiscard]] static Result<Arena> open(const std::string& path, const Layout& layout,
                                           std::uint64_t run_id);
   // Without side effects; the process that owns the arena may be alive, dying or dead.
@@ -102,8 +101,8 @@ class Arena {
   [[nodiscard]] Version staged() const;     // version() or version() + 1; kNoVersion if fresh.
   [[nodiscard]] Position position() const;  // Of version(). Requires: not fresh.
 
-  // Views into the file; valid as long as this Arena, or as somebody holds memory(). 128-byte
-  // aligned.
+  // Views into the file, 128-byte aligned. They are valid as long as this Arena, or as long as
+  // somebody holds memory().
   [[nodiscard]] std::span<float> parameter(std::size_t i);
   [[nodiscard]] std::span<float> moment(std::size_t k,
                                         std::size_t i);  // k < moment_count(optimizer)
@@ -113,20 +112,20 @@ class Arena {
   [[nodiscard]] std::span<float> moments(std::size_t k);
   [[nodiscard]] std::span<float> gradients();
   [[nodiscard]] std::shared_ptr<const void> memory() const;
-  // The slot of version v (v % 2): of version() it is what was committed, of version() + 1 it is
-  // free to be filled before stage().
+  // The private bytes of version v (place v % 2). Those of version() are committed. Those of
+  // version() + 1 may be filled before stage().
   [[nodiscard]] std::span<std::byte> private_bytes(Version v);
 
-  // Commits version v (0, or that of a checkpoint) after the caller filled parameters, moments and
-  // private_bytes(v). Requires: fresh. Moments of an arena just created are zero.
+  // Commits version v: 0, or that of a checkpoint. The caller has filled parameters, moments and
+  // private_bytes(v). Requires: fresh. In a new arena the moments are zero.
   void begin(Version v, const Position& position);
   void begin_version0(const Position& position) { begin(0, position); }
-  // Makes the arena fresh so that all of it may be overwritten (a checkpoint loaded, state received
-  // from afar) and then begin() again. The bytes stay; until begin() a successor sees no version.
+  // Makes the arena fresh, so that all of it may be overwritten (by a checkpoint, or by state from
+  // afar). Then call begin(). The bytes stay, but until begin() a successor sees no version.
   void invalidate();
 
-  // Requires: n == version() + 1, gradients complete. May be called again for the same n; a death
-  // within leaves n unstaged.
+  // Requires: n == version() + 1, and the gradients are complete. May be called again for the same
+  // n. A death within leaves n unstaged.
   void stage(Version n, const StagedStep& step);
   void unstage();  // Afterwards staged() == version().
 
@@ -137,10 +136,10 @@ class Arena {
   // For a staged version that a plan declares committed: update(1) if one is staged, else nothing.
   void finish();
 
-  // Does: makes this arena a copy of another rank's, which must stand still at `expected` of the
-  // same run and layout; with_private copies its private bytes too, otherwise
-  // private_bytes(expected) keeps what it held. Copies, then compares the digests of both. From the
-  // first byte on this arena is fresh, and stays so on error or death. Ends with version() ==
+  // Makes this arena a copy of another rank's, which must stand still at `expected`, of the same
+  // run and layout. With with_private its private bytes are copied too; otherwise
+  // private_bytes(expected) stays as it is. Compares the digests of both at the end. From the first
+  // byte on this arena is fresh, and after an error or a death it stays so. At the end version() ==
   // staged() == expected.
   [[nodiscard]] Status copy_from(const std::string& path, Version expected, bool with_private);
 

@@ -301,6 +301,25 @@ TEST(CrashControl, TearsAnUpdateWithoutUndo) {
   EXPECT_TRUE(torn);
 }
 
+TEST(CrashInStage, LeavesNothingStaged) {
+  const Directory directory;
+  const Script script(Optimizer::kSgd);
+  Arena arena = script.open(directory.file("a.arena"));
+  script.start(arena);
+  const std::size_t bytes = script.layout().private_bytes;
+  for (const bool staged_before : {false, true}) {
+    ASSERT_TRUE(killed_in([&] {
+      // It reads memory that cannot be read, so the death is sure to come in the midst of stage().
+      signal(SIGSEGV, [](int) { raise(SIGKILL); });
+      void* const nothing = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (staged_before) script.stage(arena);
+      const std::span unreadable(static_cast<const std::byte*>(nothing), bytes);
+      arena.stage(1, {unreadable, script.arguments(1), script.position(1)});
+    }));
+    EXPECT_EQ(arena.staged(), 0) << "staged before: " << staged_before;
+  }
+}
+
 TEST(CrashInCopy, NeverLooksClean) {
   const Directory directory;
   const Script script(Optimizer::kAdam);

@@ -1,7 +1,7 @@
 // The bytes of an arena file: header, one slot for each thread of an update, layout text, regions.
 //
-// Words that change while others may read are read and written through std::atomic_ref. Numbers are
-// in the host's order: the file never leaves its host.
+// Words that change while others may read them are read and written through std::atomic_ref.
+// Numbers are in the host's byte order, because the file never leaves its host.
 //
 //   0       Header
 //   4096    Slot[kSlots]
@@ -43,8 +43,8 @@ struct Record {
 
 struct Header {
   Fixed fixed;
-  // An update is begun, and must be finished by whoever opens the file, exactly if
-  // updating == version + 1. It is not reset: the store of `version` ends the update.
+  // If updating == version + 1, an update has begun, and whoever opens the file must finish it.
+  // `updating` is not reset, because the store of `version` ends the update.
   std::uint64_t version;  // kNoVersion: nothing below means anything.
   std::uint64_t staged;   // version or version + 1
   std::uint64_t updating;
@@ -53,8 +53,8 @@ struct Header {
 };
 static_assert(sizeof(Header) <= kPageBytes);
 
-// One thread's part of an update: the lines [progress / 2, end), the first one open if progress is
-// odd: then `undo` holds that line's old contents.
+// One thread's part of an update: the lines [progress / 2, end). If progress is odd, the first of
+// them is open, and `undo` holds its old contents.
 struct Slot {
   alignas(128) std::uint64_t progress;
   std::uint64_t end;
@@ -66,9 +66,8 @@ static_assert(sizeof(Slot) == 512);
 inline constexpr std::uint64_t kSlotsOffset = kPageBytes;
 inline constexpr std::uint64_t kLayoutOffset = kSlotsOffset + kSlots * sizeof(Slot);
 
-// Only the order of stores in one thread's program counts when SIGKILL cuts it: what retired is in
-// the page cache, what did not never happened. So it is the compiler alone that must keep the
-// order.
+// When SIGKILL ends a thread, only the order of its stores counts. Those that retired are in the
+// page cache, and the others never happened. So only the compiler has to keep the order.
 inline void keep_order() {
   asm volatile("" ::: "memory");
 }
@@ -78,7 +77,7 @@ inline std::uint64_t load(const std::uint64_t& word) {
   return std::atomic_ref(const_cast<std::uint64_t&>(word)).load(std::memory_order_acquire);
 }
 
-// Everything before is in the file when `word` changes, and nothing after.
+// When `word` changes, all earlier stores are in the file, and no later ones.
 inline void publish(std::uint64_t& word, std::uint64_t value) {
   keep_order();
   std::atomic_ref(word).store(value, std::memory_order_release);

@@ -38,7 +38,7 @@ struct Scalars {
   float keep;  // kAdamW: what decay leaves of a parameter.
 };
 
-// Not inlined, so that the caller's floating-point mode is the default one by the time it runs.
+// Not inlined, so that it runs after the caller has set the default floating-point mode.
 __attribute__((noinline)) Scalars scalars(const UpdateArguments& a) {
   const auto count = static_cast<double>(a.update_count);
   const double correction1 = 1 - std::pow(a.beta1, count);
@@ -89,15 +89,16 @@ HF_INLINE void compute(const Scalars& s, const float (&old)[kUndoLines][kLineFlo
   }
 }
 
-// Asks for a line that the walk comes to soon, which takes a fifth off an update whose arrays are
-// not in the second cache: the processor's own foresight is spread over three to five streams.
+// Prefetches a line that is needed soon. The processor's own prefetching is spread over three to
+// five streams. If the arrays are not in the second-level cache, this saves a fifth of an update.
 HF_INLINE void ask_for(const float* line) {
   __builtin_prefetch(line);
   __builtin_prefetch(line + kLineFloats / 2);
 }
 
-// For each line: its old contents to `undo`, the progress word, the new contents. The words are
-// published before the slot's undo is overwritten, hence two of them for each line.
+// For each line: its old contents go to `undo`, then the progress word changes, then the new
+// contents are written. Progress also changes after each line, before `undo` is overwritten, so
+// there are two values for each line.
 template <Optimizer kOptimizer, bool kDecay>
 HF_INLINE void walk(Scalars s, Streams streams, Slot& slot) {
   constexpr std::size_t kLineBytes = kLineFloats * sizeof(float);
@@ -164,7 +165,8 @@ Walk choose(Optimizer optimizer, bool decay) {
   return nullptr;
 }
 
-// Rounding to nearest, denormals kept: bits must not depend on what the trainer set in its thread.
+// Rounds to nearest and keeps denormals, so that the bits do not depend on what the trainer has
+// set.
 class DefaultFloatMode {
  public:
   DefaultFloatMode() {
@@ -191,7 +193,7 @@ void restore_open_line(const Streams& streams, Slot& slot) {
 constexpr std::size_t kSums = 16;
 static_assert(kLineFloats % kSums == 0);
 
-// A product of two floats is exact in double, so that a fused multiply-add would change no bit.
+// A product of two floats is exact in double, so a fused multiply-add changes no bit.
 HF_CLONES double sum_of_squares(const float* numbers, std::size_t count) {
   double sums[kSums] = {};
   for (std::size_t at = 0; at < count; at += kSums) {

@@ -11,9 +11,9 @@
 //              w = w + ((-step_size)·m) / (sqrt(v) / correction + epsilon)
 //              step_size = learning_rate / (1 - beta1^count), correction = sqrt(1 - beta2^count)
 //
-// Scalars are computed in double and rounded to float once, as PyTorch does. This is the order of
-// PyTorch's single-tensor path, but for two things: its vectorised kernels fuse some multiply-adds,
-// and for beta1 <= 0.5 its lerp takes another form. A difference in the last bit is possible.
+// Scalars are computed in double and rounded to float once, as PyTorch does. The order is that of
+// PyTorch's single-tensor path. But PyTorch's vectorised kernels fuse some multiply-adds, and its
+// lerp has another form for beta1 <= 0.5. So the last bit may differ.
 #pragma once
 
 #include <span>
@@ -36,8 +36,8 @@ struct Streams {
 // to sum i mod 16, then these in order; so the bits are the same on every machine.
 [[nodiscard]] double gradient_scale(double clip_norm, std::span<const float> gradients);
 
-// Carries out the slot's lines from slot.progress to slot.end. A line left open by a dead thread is
-// restored first. May be cut by SIGKILL anywhere and called again.
+// Updates the slot's lines from slot.progress to slot.end. First it restores a line that a dead
+// thread left open. SIGKILL may end it anywhere; then it is called again.
 void update_lines(Optimizer optimizer, const UpdateArguments& arguments, const Streams& streams,
                   Slot& slot);
 

@@ -14,7 +14,7 @@ namespace holdfast::arena {
 namespace {
 
 constexpr std::string_view kTitle = "holdfast arena layout";
-// Streams that begin at equal offsets within a page slow one another down (4 KiB aliasing), so each
+// Streams that begin at equal offsets within a page slow one another down (4 KiB aliasing). So each
 // region begins five lines further into its page than the one before.
 constexpr std::uint64_t kStagger = 5 * kLineFloats * sizeof(float);
 

@@ -31,7 +31,7 @@ struct Layout {
   Optimizer optimizer = Optimizer::kSgd;
   std::uint64_t private_bytes = 0;  // Size of what differs between ranks; kept twice.
 
-  // Differs (but for a chance of 2^-64) when anything above differs.
+  // If anything above differs, this differs, but for a chance of 2^-64.
   [[nodiscard]] std::uint64_t fingerprint() const;
 
   // Where parameter i begins within each region (parameters, each moment, gradients), in floats;
@@ -48,14 +48,14 @@ struct Layout {
   [[nodiscard]] std::uint64_t private_offset(std::size_t slot) const;  // slot 0 or 1
   [[nodiscard]] std::uint64_t file_bytes() const;
 
-  // The layout as it stands in the file, and back; from_text gives false for bytes it did not
-  // write.
+  // The layout as text, as it stands in the file, and back. from_text gives false for bytes that
+  // to_text did not write.
   [[nodiscard]] std::string to_text() const;
   [[nodiscard]] static bool from_text(const std::string& text, Layout& out);
 };
 
-// One clause that names the first difference ("parameter 3 is fc.bias (10) there and fc.bias (20)
-// here"); empty if the layouts are equal.
+// Names the first difference in one clause: "parameter 3 is fc.bias (10) there and fc.bias (20)
+// here". Empty if the layouts are equal.
 [[nodiscard]] std::string difference(const Layout& there, const Layout& here);
 
 }  // namespace holdfast::arena

@@ -8,8 +8,8 @@
 namespace holdfast::arena {
 
 Pool::Pool(std::size_t threads) {
-  // The trainer's signals are for the trainer's threads; a memory error is for the one that meets
-  // it.
+  // The trainer's signals are for the trainer's threads. A memory error is for the thread that
+  // meets it.
   sigset_t asynchronous;
   sigset_t before;
   sigfillset(&asynchronous);

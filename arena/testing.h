@@ -17,8 +17,8 @@ struct Directory : os::TemporaryFolder {
   [[nodiscard]] std::string file(const std::string& name) const { return *this / name; }
 };
 
-// The state of an arena in private memory, advanced by the order of operations that kernels.h
-// promises, written once more: no lines, no undo, no threads.
+// The state of an arena in private memory. Its update is that of kernels.h, written once more
+// without lines, undo or threads.
 struct Reference {
   Optimizer optimizer = Optimizer::kSgd;
   std::vector<float> w, m, v;

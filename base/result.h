@@ -1,6 +1,6 @@
 // What may fail returns a Result: a value, or an Error whose one sentence a person can act on.
 //
-// The names are those of std::expected, so that the day GCC 12 is gone the change is one `using`.
+// The names are those of std::expected, which GCC 12 does not have: one `using` will replace this.
 #pragma once
 
 #include <cstdint>

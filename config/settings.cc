@@ -21,7 +21,7 @@ constexpr Row kTable[] = {
 #undef HF_ROW
 };
 
-// Of the build, the tests and the Python faces: each of these names, and what goes on with "_".
+// Names that the build, the tests and the Python faces use, also with "_" and more behind them.
 constexpr std::array<std::string_view, 7> kNotOurs = {
     "HOLDFAST_TORCH", "HOLDFAST_PYTHON", "HOLDFAST_MINDSPORE", "HOLDFAST_TEST",
     "HOLDFAST_SEEDS", "HOLDFAST_CI",     "HOLDFAST_BENCH"};
@@ -112,7 +112,7 @@ std::uint64_t random_bits() {
   return std::uint64_t{device()} << 32 | device();
 }
 
-// Defaults that follow from other settings, and what only holds of several together.
+// Sets defaults that follow from other settings, and checks settings against one another.
 Status complete(Settings& settings, const std::array<bool, std::size(kTable)>& given) {
   const auto is_given = [&](std::string_view field) {
     const auto row = std::find_if(std::begin(kTable), std::end(kTable),
@@ -161,7 +161,7 @@ Status check_known(std::string_view name) {
                                  nearest->variable, " (`holdfast settings` lists all)")};
 }
 
-// One variable of the environment. Not ours, or empty: nothing.
+// Reads one variable of the environment. Ignores it if it is empty or not ours.
 Status take(std::string_view name, std::string_view value, Settings& settings,
             std::array<bool, std::size(kTable)>& given) {
   std::size_t index = 0;
@@ -177,7 +177,7 @@ Status take(std::string_view name, std::string_view value, Settings& settings,
   return check_known(name);
 }
 
-// Of mpirun: how many processes it has started.
+// How many processes mpirun has started.
 constexpr std::array<std::string_view, 3> kSizesOfOthers = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
                                                             "MV2_COMM_WORLD_SIZE"};
 

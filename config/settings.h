@@ -98,8 +98,8 @@ struct Settings {
 #define HF_FIELD(field, type, ...) type field{};
   HF_SETTINGS(HF_FIELD)
 #undef HF_FIELD
-  // Of another launcher, where that gave this process a rank: "OMPI_COMM_WORLD_SIZE=2". No setting
-  // of ours.
+  // What another launcher set, if it gave this process a rank: "OMPI_COMM_WORLD_SIZE=2". It is no
+  // setting of ours.
   std::string other_launcher;
   std::int32_t other_size = 1;
 };
@@ -116,19 +116,19 @@ struct Row {
 };
 std::span<const Row> table();
 
-// What HOLDFAST_AGENT names: one process for good, among those of its PID namespace.
+// What HOLDFAST_AGENT names: one process of its PID namespace, for good.
 struct ProcessName {
   std::int32_t pid = 0;
   std::uint64_t start_time = 0;
   std::uint64_t pid_namespace = 0;
 };
-// Of "PID:START_TIME:NAMESPACE"; nothing where the text is no such name.
+// Reads "PID:START_TIME:NAMESPACE"; nothing if the text is no such name.
 std::optional<ProcessName> process_name(std::string_view text);
 
-// The variables that msrun gives each of its processes, whatever its own environment says.
+// The variables that msrun sets for each of its processes, whatever its own environment says.
 std::span<const std::string_view> given_by_msrun();
 
-// What `row` may be, in words: "a whole number from 1 to 65535".
+// The allowed values of `row`, in words: "a whole number from 1 to 65535".
 std::string allowed(const Row& row);
 
 // docs/settings.md.

@@ -8,9 +8,9 @@
 
 namespace holdfast::io {
 
-// Calls `on_exit` once, in the loop, when the child has ended, and reaps it. Copies the descriptor.
-// From the loop's thread, or while no thread runs the loop. Throws std::system_error where no
-// descriptor can be had.
+// Reaps the child when it has ended, and calls `on_exit` once, in the loop. Copies the descriptor.
+// Call it in the loop's thread, or while no thread runs the loop. Throws std::system_error if no
+// descriptor is free.
 void watch(Loop& loop, int pidfd, std::function<void(os::Exit)> on_exit);
 
 }  // namespace holdfast::io

@@ -1,5 +1,5 @@
-// listen() and connect(): how Connections come to be. The sockets are made here and not by asio,
-// which would make them without CLOEXEC and outside the fork guard.
+// listen() and connect(). They make the sockets themselves, because asio would make them without
+// CLOEXEC and outside the fork guard.
 #include <netdb.h>
 #include <sys/socket.h>
 
@@ -21,7 +21,7 @@ namespace {
 using Tcp = asio::ip::tcp;
 using Answer = std::function<void(Result<std::shared_ptr<Connection>>)>;
 
-// When this process has no descriptor left, accept() fails at once for as long as that lasts.
+// How long to wait when accept() fails because this process has no free descriptor.
 constexpr Duration kPauseWithoutDescriptors = std::chrono::milliseconds(100);
 
 int guarded_socket(int family) {
@@ -77,7 +77,7 @@ class ListenerImpl : public Listener {
             if (const auto self = weak.lock()) self->accept_all();
           });
           return;
-        }  // Else that one connection failed before it was accepted: on to the next.
+        }  // Otherwise that connection failed before it was accepted: take the next.
       }
     }
 
@@ -212,8 +212,8 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
   }
 
   void finish() {
-    // Where nobody listens on a port of the ephemeral range of this host, a socket can get that
-    // very port and connect to itself.
+    // If nobody listens on an ephemeral port of this host, a socket may get that very port and
+    // connect to itself.
     asio::error_code error;
     if (socket_.local_endpoint(error) == socket_.remote_endpoint(error)) {
       return next_after(std::error_code(ECONNREFUSED, std::system_category()));

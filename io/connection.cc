@@ -23,7 +23,7 @@ using Tcp = asio::ip::tcp;
 constexpr Duration kLinger = std::chrono::seconds(2);
 
 void set_option(int fd, int level, int name, int value) {
-  // A kernel that lacks one of these serves us less well, but serves us.
+  // A kernel that lacks one of these still serves.
   (void)::setsockopt(fd, level, name, &value, sizeof(value));
 }
 
@@ -134,8 +134,8 @@ void Connection::Impl::write() {
                     [self = shared_from_this()](const std::error_code& error, std::size_t) {
                       if (self->why) return;
                       self->outgoing.clear();
-                      // Not the end yet: what the peer said last, before it broke off, can still be
-                      // read, and then the reading fails too.
+                      // This is not the end yet. The peer's last words can still be read; then
+                      // reading fails too.
                       if (error) self->write_error = error;
                       self->write();
                     });
@@ -152,8 +152,8 @@ void Connection::Impl::close() {
   if (outgoing.empty()) write();
 }
 
-// A socket that is closed with unread bytes resets the connection, and the peer may lose what we
-// sent last. So only our sending side is closed here; read() goes on until the peer closes his.
+// If a socket is closed with unread bytes, the connection is reset and the peer may lose our last
+// bytes. So only our sending side is closed here, and read() goes on until the peer closes its own.
 void Connection::Impl::say_goodbye() {
   asio::error_code ignored;
   socket.shutdown(Tcp::socket::shutdown_send, ignored);
@@ -172,7 +172,7 @@ void Connection::Impl::finish(Error reason) {
 void Connection::Impl::report_end() {
   loop.post([self = shared_from_this()] {
     const auto on_closed = std::move(self->handlers.on_closed);
-    self->handlers = {};  // They may hold the Connection, which would hold itself for ever.
+    self->handlers = {};  // They may hold the Connection, which would then never be freed.
     if (on_closed) on_closed(*self->why);
   });
 }

@@ -1,9 +1,9 @@
 // Connection: messages to and from one peer over TCP; listen() and connect() make them.
 //
 // Everything here belongs to the loop's thread: call it from callbacks of the loop, or while no
-// thread runs the loop. Sockets are CLOEXEC, TCP_NODELAY, and watched by keepalive and
-// TCP_USER_TIMEOUT; they never raise SIGPIPE; a fork()ed child loses them (os/fork_guard.h), so
-// that it can not keep a dead parent's connections open.
+// thread runs the loop. Sockets are CLOEXEC and TCP_NODELAY, are watched by keepalive and
+// TCP_USER_TIMEOUT, and never raise SIGPIPE. A forked child loses them (os/fork_guard.h), so it can
+// not keep a dead parent's connections open.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +20,10 @@
 namespace holdfast::io {
 
 struct ConnectionOptions {
-  // A peer whose host acknowledges nothing for this long is lost (TCP_USER_TIMEOUT, and keepalive
-  // probes where nothing is being sent). A stopped process is not lost: its kernel acknowledges.
+  // A peer is lost if its host acknowledges nothing for this long (TCP_USER_TIMEOUT, and keepalive
+  // probes while nothing is sent). A stopped process is not lost, because its kernel acknowledges.
   Duration silence_limit = std::chrono::seconds(15);
-  // More bytes than this waiting to be sent close the connection with an error.
+  // If more bytes than this wait to be sent, the connection is closed with an error.
   std::size_t queue_limit_bytes = std::size_t{64} << 20;
 };
 
@@ -32,20 +32,21 @@ class Connection {
  public:
   struct Handlers {
     std::function<void(wire::Message)> on_message;
-    // Exactly once, last, also after close(). `why`: kPeer where the peer sent nonsense.
+    // The last call, exactly once, also after close(). The blame is kPeer if the peer sent
+    // nonsense.
     std::function<void(Error why)> on_closed;
   };
 
-  // Begins to read. Once, as the first call; until then nothing is read and nothing is reported.
+  // Begins to read. Call it first, and once. Before, nothing is read or reported.
   void start(Handlers handlers);
 
-  // Queues a message. After close(), or once the peer is gone, it is dropped.
+  // Queues a message; drops it after close() or when the peer is gone.
   void send(const wire::Message& message);
 
-  // Reads no more: on_message will not be called again. What is queued is still sent, for at most
-  // two seconds; then the socket is closed and on_closed runs.
+  // Reads no more, so on_message is not called again. Sends what is queued, for at most two
+  // seconds. Then the socket is closed and on_closed runs.
   void close();
-  // The same without sending what is queued, and with a reason that on_closed is given.
+  // Closes at once, and sends nothing more. on_closed gets the reason.
   void abort(Error why);
 
   [[nodiscard]] bool is_open() const;             // Not closed by either side so far.
@@ -70,15 +71,15 @@ class Listener {
   [[nodiscard]] virtual std::uint16_t port() const = 0;
 };
 
-// Listens on host:port (0: any free port; see Listener::port). `on_accept` is given each connection
-// and starts it. Host: a name or a numeric address; a name is looked up here, at once. Errors: the
-// port is taken, the address is not of this host; the sentence names host:port.
+// Listens on host:port. Port 0 is any free port (see Listener::port). `on_accept` gets each
+// connection and starts it. The host is a numeric address or a name, which is looked up at once.
+// Errors name host:port: the port is taken, or the address is not this host's.
 Result<std::unique_ptr<Listener>> listen(Loop& loop, const std::string& host, std::uint16_t port,
                                          std::function<void(std::shared_ptr<Connection>)> on_accept,
                                          ConnectionOptions options = {});
 
-// Connects to host:port, trying every address of the name in turn. Within `timeout`, calls
-// `on_result` exactly once: with a connection that has to be started, or with why there is none.
+// Connects to host:port, and tries every address of the name in turn. Calls `on_result` exactly
+// once within `timeout`: with a connection, which has to be started, or with an error.
 void connect(Loop& loop, const std::string& host, std::uint16_t port, Duration timeout,
              std::function<void(Result<std::shared_ptr<Connection>>)> on_result,
              ConnectionOptions options = {});

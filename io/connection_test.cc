@@ -209,10 +209,10 @@ TEST_F(ConnectionTest, SendsWhatIsQueuedBeforeItCloses) {
   here.start();
   there.start();
   const std::string text(100'000, 'x');
-  for (int i = 0; i < 50; ++i) there.connection->send(wire::Failed{text});
+  for (int i = 0; i < 50; ++i) there.connection->send(wire::StatusReply{text});
   here.connection->send(wire::Heartbeat{});  // Lies unread when the other end closes.
   there.connection->close();
-  there.connection->send(wire::Failed{"too late"});
+  there.connection->send(wire::StatusReply{"too late"});
   run_to_stop(loop);
   EXPECT_EQ(here.messages.size(), 50U);
   EXPECT_EQ(here.closed.size(), 1U);
@@ -225,8 +225,8 @@ TEST_F(ConnectionTest, SendsWhatIsQueuedBeforeItCloses) {
 TEST_F(ConnectionTest, LosesNothingThatItSentWhenThePeerStillSpeaks) {
   make_raw_pair();
   here.start();
-  const std::string sent = wire::frame(wire::Failed{std::string(100'000, 'x')});
-  here.connection->send(wire::Failed{std::string(100'000, 'x')});
+  const std::string sent = wire::frame(wire::StatusReply{std::string(100'000, 'x')});
+  here.connection->send(wire::StatusReply{std::string(100'000, 'x')});
   here.connection->close();
   std::function<void()> until_sent = [&] {
     if (here.connection->queued_bytes() == 0) return loop.stop();
@@ -249,7 +249,8 @@ TEST_F(ConnectionTest, ClosesEvenIfThePeerNeverDoes) {
   make_raw_pair();
   here.after_closed = [&] { loop.stop(); };
   here.start();
-  here.connection->send(wire::Failed{std::string(8'000'000, 'x')});  // More than the kernel takes.
+  here.connection->send(
+      wire::StatusReply{std::string(8'000'000, 'x')});  // More than the kernel takes.
   here.connection->close();
   run_to_stop(loop);
   EXPECT_EQ(here.closed.size(), 1U);
@@ -302,7 +303,7 @@ TEST_F(ConnectionTest, ClosesWhenThePeerTakesNoData) {
   std::size_t sent = 0;
   // A run of the loop between the sends, so that the kernel takes what it will.
   std::function<void()> more = [&] {
-    here.connection->send(wire::Failed{std::string(100'000, 'x')});
+    here.connection->send(wire::StatusReply{std::string(100'000, 'x')});
     if (!here.connection->is_open()) return;
     EXPECT_LE(here.connection->queued_bytes(), 1'000'000U);
     ++sent;
@@ -320,7 +321,7 @@ TEST_F(ConnectionTest, LosesAPeerWhoseHostTakesNothingForTheLimit) {
   here.after_closed = [&] { loop.stop(); };
   here.start();
   const Instant start = Loop::now();
-  here.connection->send(wire::Failed{std::string(12'000'000, 'x')});
+  here.connection->send(wire::StatusReply{std::string(12'000'000, 'x')});
   run_to_stop(loop);
   EXPECT_EQ(here.closed.size(), 1U);
   EXPECT_GE(Loop::now() - start, milliseconds(700));
@@ -331,7 +332,7 @@ TEST_F(ConnectionTest, SurvivesWritingToAPeerThatHasReset) {
   here.after_closed = [&] { loop.stop(); };
   here.start();
   std::function<void()> more = [&] {  // SIGPIPE would end this test with its default action.
-    here.connection->send(wire::Failed{std::string(10'000, 'x')});
+    here.connection->send(wire::StatusReply{std::string(10'000, 'x')});
     if (here.connection->is_open()) loop.post(more);
   };
   loop.post(more);

@@ -19,7 +19,7 @@ namespace holdfast::io {
 namespace {
 
 constexpr int kApplication = 0x48464a31;  // "HFJ1": what `file` and we know a journal by.
-constexpr int kSchema = 1;
+constexpr int kSchema = 2;
 constexpr int kBusyMilliseconds = 2000;  // Long enough for a killed scheduler to be gone.
 
 constexpr const char* kCreate =
@@ -104,12 +104,12 @@ struct Journal::Impl {
                        " is an SQLite database of another program; name another file for "
                        "the journal")};
     }
-    if (*schema > kSchema) {
-      return Error{Blame::kUser,
-                   cat("the journal ", path, " was written by a newer Holdfast (schema ", *schema,
-                       ", this one knows ", kSchema,
-                       "); use that one, or move the file away "
-                       "to begin anew")};
+    if (*schema != kSchema) {
+      return Error{Blame::kUser, cat("the journal ", path, " was written by ",
+                                     *schema > kSchema ? "a newer" : "an older",
+                                     " Holdfast (schema ", *schema, ", this one knows ", kSchema,
+                                     "); use that one, or move the file away "
+                                     "to begin anew")};
     }
     return *tables != 0;
   }
@@ -182,25 +182,25 @@ Result<Journal> Journal::open(const std::string& path, const std::string& job) {
   return journal;
 }
 
-Result<std::optional<wire::Record>> Journal::load() {
+Result<std::optional<wire::Formation>> Journal::load() {
   Impl::Statement query;
   const char* sql = "SELECT record, digest FROM journal WHERE id = 1";
   if (sqlite3_prepare_v2(impl_->db, sql, -1, &query.handle, nullptr) != SQLITE_OK ||
       sqlite3_step(query.handle) != SQLITE_ROW) {
     return impl_->failure("read");
   }
-  if (sqlite3_column_type(query.handle, 0) == SQLITE_NULL) return std::optional<wire::Record>();
+  if (sqlite3_column_type(query.handle, 0) == SQLITE_NULL) return std::optional<wire::Formation>();
   const std::string bytes = Impl::text(query, 0);
-  auto record = wire::decode_record(bytes);
-  if (!record || sqlite3_column_int64(query.handle, 1) != digest_of(bytes)) {
-    return Error{Blame::kWorld, cat("the record in the journal ", impl_->path,
+  auto formation = wire::decode_formation(bytes);
+  if (!formation || sqlite3_column_int64(query.handle, 1) != digest_of(bytes)) {
+    return Error{Blame::kWorld, cat("the formation in the journal ", impl_->path,
                                     " is damaged; move the file away to begin the job anew")};
   }
-  return std::optional(std::move(*record));
+  return std::optional(std::move(*formation));
 }
 
-Status Journal::store(const wire::Record& record) {
-  const std::string bytes = wire::encode(record);
+Status Journal::store(const wire::Formation& formation) {
+  const std::string bytes = wire::encode(formation);
   Impl::Statement update;
   const char* sql = "UPDATE journal SET record = ?, digest = ? WHERE id = 1";
   if (sqlite3_prepare_v2(impl_->db, sql, -1, &update.handle, nullptr) != SQLITE_OK ||

@@ -1,9 +1,9 @@
-// Journal: one wire::Record on disk, replaced whole in one transaction; what the scheduler restarts
-// from.
+// Journal: one wire::Formation on disk, replaced whole in one transaction. The scheduler restarts
+// from it.
 //
-// SQLite with a write-ahead log and synchronous=NORMAL: when store() has returned, the record
-// outlives the death of this process at any instant. A power loss or a kernel's death may lose the
-// newest records but never gives half of one: the file then holds an older record, whole.
+// It is SQLite with a write-ahead log and synchronous=NORMAL. When store() has returned, the
+// formation outlives this process. A power loss or a crash of the kernel may lose the newest ones.
+// Then the file holds an older formation, and it is whole.
 #pragma once
 
 #include <memory>
@@ -11,24 +11,24 @@
 #include <string>
 
 #include "base/result.h"
-#include "wire/record.h"
+#include "wire/formation.h"
 
 namespace holdfast::io {
 
-// For one thread at a time. One Journal per file: a second open(), by any process, waits some
-// seconds for the first to be gone and is then refused.
+// For one thread at a time. A file has one Journal at a time: a second open(), by any process,
+// waits some seconds for the first to go, and is then refused.
 class Journal {
  public:
-  // Opens, or makes (mode 0600), the journal of `job`; the folder must exist. Refused, with the
-  // path and a way to go on: the journal of another job, a file that is no SQLite database or no
-  // journal, a journal of a newer schema, a journal that another process holds.
+  // Opens the journal of `job`, or makes it (mode 0600). The folder must exist. Errors give the
+  // path and say how to go on: it is another job's journal, no journal, a journal of another
+  // schema, or held by another process.
   static Result<Journal> open(const std::string& path, const std::string& job);
 
-  // The record that was stored last, if any. A record that is damaged is an error, never a guess.
-  Result<std::optional<wire::Record>> load();
+  // The formation that was stored last, if any. One that is damaged is an error, never a guess.
+  Result<std::optional<wire::Formation>> load();
 
-  // Replaces the record. On an error the old one is still there.
-  Status store(const wire::Record& record);
+  // Replaces the formation. On an error the old one is still there.
+  Status store(const wire::Formation& formation);
 
   Journal(Journal&&) noexcept;
   Journal& operator=(Journal&&) noexcept;

@@ -19,12 +19,13 @@ namespace holdfast::io {
 namespace {
 
 // A record of many bytes that is whole only if all of it comes from one store().
-wire::Record numbered(std::uint64_t number) {
-  wire::Record record;
+wire::Formation numbered(std::uint64_t number) {
+  wire::Formation record;
   record.job = "job";
   record.generation = number;
-  record.ranks.resize(50 + number % 200);
-  for (auto& lease : record.ranks) lease = {"node", number, number, false, number};
+  record.roster.resize(50 + number % 200);
+  for (auto& seat : record.roster)
+    seat = {.node_id = "node", .incarnation = number, .version = number};
   return record;
 }
 
@@ -98,18 +99,20 @@ TEST(Journal, RefusesADatabaseOfAnotherProgramAndLeavesItAlone) {
   EXPECT_EQ(*os::read_file(folder / "other"), before);
 }
 
-TEST(Journal, RefusesANewerSchema) {
+TEST(Journal, RefusesAnotherSchemaByName) {
   const TemporaryFolder folder;
   ASSERT_TRUE(Journal::open(folder / "j", "job"));
-  run_sql(folder / "j", "PRAGMA user_version=2");
+  run_sql(folder / "j", "PRAGMA user_version=3");
   EXPECT_NE(error_of(folder / "j", "job").find("newer Holdfast"), std::string::npos);
+  run_sql(folder / "j", "PRAGMA user_version=1");
+  EXPECT_NE(error_of(folder / "j", "job").find("older Holdfast (schema 1"), std::string::npos);
 }
 
-TEST(Journal, TellsADamagedRecord) {
+TEST(Journal, TellsADamagedFormation) {
   const TemporaryFolder folder;
   {
     auto journal = Journal::open(folder / "j", "job");
-    ASSERT_TRUE(journal && journal->store(wire::Record{}));
+    ASSERT_TRUE(journal && journal->store(wire::Formation{}));
   }
   run_sql(folder / "j",
           "UPDATE journal SET record = x'7a00'");  // A valid record, but not what was stored.

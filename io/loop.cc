@@ -65,7 +65,7 @@ void Loop::Impl::set_alarm() {
     alarm.cancel();
     return;
   }
-  // At most an hour, since asio must not be trusted with sums near the end of time.
+  // At most an hour: asio's sums could overflow near the end of time.
   const Instant latest = Loop::now() + std::chrono::hours(1);
   alarm.expires_at(Clock::time_point(std::min(queue.begin()->first.first, latest)));
   alarm.async_wait([this](const std::error_code& error) {
@@ -107,7 +107,8 @@ void Loop::post(Task task) {
     const std::lock_guard lock(impl_->posted_mutex);
     impl_->posted.push_back(std::move(task));
   }
-  impl_->ring();  // Each time: who was to ring for the one before may have lost its processor.
+  impl_->ring();  // Every time, because the poster before may be waiting for a processor before it
+                  // rings.
 }
 
 Loop::TimerId Loop::at(Instant when, Task task) {
@@ -152,7 +153,7 @@ Instant Loop::now() {
 
 void Loop::run() {
   HF_ASSERT(impl_->runner.exchange(std::this_thread::get_id()) == std::thread::id());
-  // Also where a task throws for want of a descriptor: who catches it lets the loop go.
+  // Also if a task throws because no descriptor is free. Whoever catches that gives up the loop.
   const std::unique_ptr<Impl, void (*)(Impl*)> over(impl_.get(), [](Impl* impl) {
     impl->context.restart();
     impl->runner = std::thread::id();

@@ -10,11 +10,8 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "os/fd.h"
 
 namespace holdfast::io {
-
-using namespace os;  // Until agent, scheduler, session and worker say os:: themselves.
 
 class Loop {
  public:
@@ -22,9 +19,8 @@ class Loop {
   enum class TimerId : std::uint64_t { kNone = 0 };  // Never given twice by one Loop.
 
   Loop();
-  // Requires that no thread is inside run(). Drops tasks and callbacks that have not run; whoever
-  // holds a Connection or a Listener of this loop lets go of it before. Waits for a lookup of a
-  // name that connect() has begun.
+  // Requires: no thread is inside run(), and nobody holds a Connection or a Listener of this loop.
+  // Drops tasks and callbacks that have not run. Waits for a name lookup that connect() has begun.
   ~Loop();
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
@@ -32,15 +28,16 @@ class Loop {
   // Runs `task` in the loop's thread, in order of posting. From any thread.
   void post(Task task);
 
-  // Runs `task` once, not before `when` (the past counts as now); due timers run in order of (when,
-  // id). From the loop's thread, or while no thread runs the loop.
+  // Runs `task` once, at `when` or later. A time in the past counts as now. Due timers run in order
+  // of (when, id). Call it in the loop's thread, or while no thread runs the loop.
   TimerId at(Instant when, Task task);
   TimerId after(Duration delay, Task task);
-  // After this the timer's task will not run. Unknown and past ids are ignored. As at().
+  // The timer's task will not run. Unknown and past ids are ignored. Call it where at() may be
+  // called.
   void cancel(TimerId id);
 
-  // Calls `handler` in the loop with the number of each of these signals that comes to the process,
-  // in place of the signal's default action, for as long as the loop lives. As at().
+  // While the loop lives, each of these signals calls `handler` in the loop with its number, in
+  // place of its default action. Call it where at() may be called.
   void on_signals(const std::vector<int>& signals, std::function<void(int)> handler);
 
   // CLOCK_MONOTONIC. From any thread.
@@ -48,8 +45,8 @@ class Loop {
 
   // Runs callbacks until stop(). May be called again after it has returned.
   void run();
-  // Makes run() return after the callback that it is in; if no run() is under way, the next one
-  // returns at once. From any thread.
+  // Makes run() return after its current callback. If no run() is under way, the next one returns
+  // at once. From any thread.
   void stop();
 
   // What only io/ sees.

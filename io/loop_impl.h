@@ -20,8 +20,8 @@
 namespace holdfast::io {
 
 struct Loop::Impl {
-  // Our own queue over one asio timer: ties run in order, and what was cancelled never runs, which
-  // asio's timers do not promise.
+  // Our own queue over one asio timer. It runs ties in order, and never runs what was cancelled.
+  // Asio's timers promise neither.
   using Due = std::pair<Instant, std::uint64_t>;
   std::map<Due, Task> queue;
   std::map<std::uint64_t, Instant> when_of;
@@ -33,8 +33,8 @@ struct Loop::Impl {
   std::vector<std::unique_ptr<asio::signal_set>> signals;
   std::atomic<std::thread::id> runner;
 
-  // What was posted. Not asio's own queue: that one wakes the loop up while it holds its lock, and
-  // a loop that gets the processor at once runs into the lock and has to wait for the poster again.
+  // What was posted. Asio's own queue wakes the loop while it holds a lock. A loop that runs at
+  // once would meet the lock and wait for the poster again.
   std::mutex posted_mutex;
   std::deque<Task> posted;
   asio::posix::stream_descriptor bell{context};  // An eventfd.

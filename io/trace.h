@@ -15,8 +15,8 @@
 
 namespace holdfast::io {
 
-// Copies share the file. Thread-safe: a line is one write(2) to a file opened for appending. A line
-// that can not be written (a full disk) is dropped: a trace never disturbs what it traces.
+// Copies share the file. Thread-safe: a line is one write(2) in append mode. A line that can not be
+// written (a full disk) is dropped, because a trace must not disturb what it traces.
 class Trace {
  public:
   struct Field {
@@ -47,8 +47,8 @@ class Trace {
 
   Trace() = default;  // Off.
 
-  // Appends to <directory>/<role>-<pid>.jsonl (mode 0600), making the directory if it is missing;
-  // an empty one gives a trace that is off.
+  // Appends to <directory>/<role>-<pid>.jsonl (mode 0600). Makes a missing directory. If
+  // `directory` is empty, the trace is off.
   static Result<Trace> open_from(const std::string& directory, const std::string& role);
 
   [[nodiscard]] bool on() const { return file_ != nullptr; }

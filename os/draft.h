@@ -14,8 +14,8 @@ namespace holdfast::os {
 // without a name, it leaves the draft, beside `path`.
 class [[nodiscard]] Draft {
  public:
-  // Makes an empty file; open() with `mode`, so the umask counts. get() is below 0 where that can
-  // not be; errno says why.
+  // Makes an empty file, with `mode` less the umask. If that fails, get() is below 0 and errno says
+  // why.
   Draft(std::string path, mode_t mode);
   ~Draft();
   Draft(const Draft&) = delete;

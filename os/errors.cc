@@ -8,8 +8,8 @@
 namespace holdfast::os {
 namespace {
 
-// What to do where the system refuses for want of something; it follows the system's own words.
-// Empty where those say all.
+// What to do if the system lacks something. It follows the system's own words. Empty if those say
+// enough.
 std::string_view error_hint(int error_number) {
   switch (error_number) {
     case EMFILE:
@@ -24,7 +24,7 @@ std::string_view error_hint(int error_number) {
   }
 }
 
-// The same where a process or a thread was to be made: there EAGAIN is a limit too.
+// The same for a new process or thread. There EAGAIN is a limit too.
 std::string_view hint_without_task(int error_number) {
   if (error_number != EAGAIN) return error_hint(error_number);
   return "; raise the limit of processes and threads: of this user (`ulimit -u`), of the container "

@@ -10,7 +10,7 @@
 namespace holdfast::os {
 
 // "<what failed>: <the system's words>", e.g. "cannot open /x: Permission denied". `what` names the
-// thing. A limit that was met is followed by how to raise it. Blame is the world's.
+// thing. If a limit was met, the error says how to raise it. The blame is the world's.
 Error system_error(std::string_view what, int error_number);
 Error system_error(std::string_view what, const std::error_code& code);
 

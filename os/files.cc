@@ -39,7 +39,7 @@ Result<Fd> put_in_place(const std::string& path, std::string_view bytes, mode_t 
   const auto failed = [&](const char* doing) { return system_error(cat(doing, path), errno); };
   Draft draft(path, mode);
   if (draft.get() < 0) return failed("cannot write ");
-  // Before it can be found.
+  // It has no name yet, so nobody finds it unlocked.
   if (locked) (void)::flock(draft.get(), LOCK_EX | LOCK_NB);
   if (::fchmod(draft.get(), mode) != 0) return failed("cannot write ");  // Whatever the umask.
   if (const auto wrote = write_all(draft.get(), bytes, path); !wrote) return wrote.error();
@@ -60,7 +60,7 @@ Status make_directories(const std::string& path, mode_t mode) {
   for (std::size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
     const std::string folder = path.substr(0, end);
     struct stat about {};
-    // Why it can not be made, not that it is not there: that was the reason to make it.
+    // The error of mkdir() counts: that stat() finds no folder is no news.
     const int error_number = ::mkdir(folder.c_str(), mode) == 0 ? 0 : errno;
     const bool there =
         error_number == 0 || (::stat(folder.c_str(), &about) == 0 && S_ISDIR(about.st_mode));
@@ -77,7 +77,7 @@ Status remove_tree(const std::string& path, const std::string& prefix) {
   const Error refusal{Blame::kUser, cat("will not remove ", path, ": it is not beneath ", prefix)};
   if (!beneath) return refusal;
   std::error_code error;
-  // A link on the way could lead out; the last component may be one, and is then itself removed.
+  // A link on the way could lead out. If the last component is a link, the link itself is removed.
   const auto real_folder = std::filesystem::canonical(target.parent_path(), error);
   if (error == std::errc::no_such_file_or_directory) return {};
   const auto real_limit = error ? limit : std::filesystem::canonical(limit, error);
@@ -127,7 +127,7 @@ Fd lock_folder(const std::string& path) {
 
 bool is_locked(const std::string& path) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  // Shared: two that look at the same time do not take each other for its holder.
+  // A shared lock: two processes that look at once do not take each other for the holder.
   return file && ::flock(file.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 

@@ -14,49 +14,45 @@
 
 namespace holdfast::os {
 
-// The folder that a path names something in; "." for a bare name.
+// The folder part of a path; "." if it has none.
 std::string folder_of(const std::string& path);
 
-// Makes the folder and those above it that are missing, these with `mode` too. One that is there is
-// left as it is.
+// Makes the folder and all missing folders above it, with `mode`. Leaves a folder that exists as it
+// is.
 Status make_directories(const std::string& path, mode_t mode = 0700);
 
-// Removes the file or folder `path` with all beneath. Requires that `path` lies strictly beneath
-// `prefix`, both absolute and without "." or ".."; else nothing is removed. Never follows a link
-// out. Nothing there is no error.
+// Removes the file or folder `path` with all in it. Removes nothing unless `path` lies strictly
+// beneath `prefix`, and both are absolute and without "." or "..". Never follows a link out of
+// `prefix`. It is no error if nothing is there.
 Status remove_tree(const std::string& path, const std::string& prefix);
 
 Result<std::string> read_file(const std::string& path);
 
-// A reader finds the old bytes or the new ones, never a part; so does one after this process's
-// death. Durable against power loss too: the file and its folder are synced.
+// A reader finds the old bytes or the new ones, never a part of them, even if this process dies
+// meanwhile. The file and its folder are synced, so a power loss changes nothing either.
 Status write_file_atomically(const std::string& path, std::string_view bytes, mode_t mode = 0600);
 
-// Does that with a file that is locked, as by lock_file(), before it can be found at `path`: nobody
-// finds it free. What is returned holds the lock, where there can be one.
+// The same for a file that is locked, as by lock_file(), before it gets its name. So nobody finds
+// it unlocked. The descriptor holds the lock, if the file system has locks.
 Result<Fd> write_locked_file(const std::string& path, std::string_view bytes, mode_t mode = 0600);
 
-// Locks a file, until what is returned is closed or this process has ended, however that comes.
-// Empty where that can not be, or another process has it locked.
+// Locks a file until the descriptor is closed or this process has ended. Empty if another process
+// holds the lock, or if there can be none.
 Fd lock_file(const std::string& path);
 
-// Waits until no other process has the folder locked, and locks it likewise. Empty where that can
-// not be.
+// Waits until no other process holds the folder's lock, and takes it. Empty if there can be none.
 Fd lock_folder(const std::string& path);
 
-// Whether a process has it locked: also one of another PID namespace, of which nothing else can be
-// known.
+// Whether any process holds the file's lock. This tells of processes in other PID namespaces too.
 bool is_locked(const std::string& path);
 
-// What stands in a file from byte `from` on (its last 64 KiB at most); empty where it can not be
-// read.
+// The bytes of a file from byte `from` on, at most its last 64 KiB. Empty if it can not be read.
 std::string end_of(const std::string& path, std::uint64_t from);
 
-// The last `lines` lines of a file, or fewer (at most 64 KiB are looked at); empty where it can not
-// be read. For "the last words of its log are".
+// The last `lines` lines of a file, at most 64 KiB. Empty if it can not be read.
 std::string tail(const std::string& path, std::size_t lines);
 
-// The names of what is in a folder, in their order; empty where it can not be read.
+// The sorted names of all that is in a folder. Empty if it can not be read.
 std::vector<std::string> names_in(const std::string& folder);
 
 }  // namespace holdfast::os

@@ -1,5 +1,6 @@
 #include "os/files.h"
 
+#include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>

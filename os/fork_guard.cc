@@ -13,8 +13,8 @@
 namespace holdfast::os {
 namespace {
 
-// One bit per descriptor. Plain static memory, since only async-signal-safe calls are allowed in
-// the child. 2^20 is the kernel's own default limit (fs.nr_open).
+// One bit per descriptor, in plain static memory, because the child may make only async-signal-safe
+// calls. 2^20 is the kernel's own default limit (fs.nr_open).
 constexpr std::size_t kMostDescriptors = std::size_t{1} << 20;
 std::array<std::uint64_t, kMostDescriptors / 64> guarded{};
 

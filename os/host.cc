@@ -24,8 +24,8 @@ bool is_job_name(const std::string& job) {
          std::all_of(job.begin(), job.end(), fits);
 }
 
-// Makes a folder that nobody else can reach, or makes sure that it is such a one: the places where
-// these lie can be written by everybody.
+// Makes a folder that no other user can reach, or checks that an existing one is so. Everybody can
+// write to the places where these folders lie.
 Status make_private_folder(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) == 0) return {};
   if (errno != EEXIST) return system_error(cat("cannot make the folder ", path), errno);
@@ -56,7 +56,7 @@ Result<std::string> runtime_directory(const std::string& job) {
     auto made = make_private_folder(mine);
     if (made) made = make_private_folder(folder);
     if (made) return folder;
-    // A job that ends just now, as this user's last, takes the folder of all with it.
+    // The user's last other job may end now and remove the folder of all jobs.
     if (tries == kTries) return made.error();
   }
 }

@@ -7,19 +7,18 @@
 
 namespace holdfast::os {
 
-// The folder for what a job keeps on this host while it runs: /dev/shm/holdfast-<uid>/<job>, or
-// beneath /tmp where /dev/shm is absent. Made with mode 0700 if missing; refused where someone else
-// could have put it there. A job's name is letters, digits, '.', '_' and '-', at most 100, and
-// starts with no '.'.
+// The folder for what a job keeps on this host while it runs: /dev/shm/holdfast-<uid>/<job>, or the
+// same beneath /tmp if there is no /dev/shm. It is made with mode 0700 if it is missing, and
+// refused if another user could have made it. A job's name has at most 100 letters, digits, '.',
+// '_' and '-', and does not start with '.'.
 Result<std::string> runtime_directory(const std::string& job);
 
-// This host's name; "localhost" where it has none. For people: two hosts may have the same, and it
-// may change.
+// This host's name for people, or "localhost". Two hosts may have the same name, and it may change.
 std::string host_name();
 
-// Names what the processes of a job must share to meet in memory: this boot of the kernel, the file
+// Names what processes must share in order to meet in memory: this boot of the kernel, the file
 // system behind runtime_directory(), and the numbers of processes. Two containers have the same
-// where they share /dev/shm and the process namespace (docker's --ipc and --pid), and only there.
+// name only if they share /dev/shm and the PID namespace (docker's --ipc and --pid).
 std::string shared_memory_name();
 
 }  // namespace holdfast::os

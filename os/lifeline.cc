@@ -19,30 +19,30 @@ namespace {
 
 constexpr std::uint64_t kMagic = 0x21656e696c66694c;  // "Lifline!" in memory
 constexpr std::uint64_t kBytes = 4096;
-constexpr Duration kSlice = std::chrono::milliseconds(200);
+constexpr Duration kLongestWait = std::chrono::milliseconds(200);
 
-enum Progress : std::uint32_t { kUnheld, kHeld, kReleased };
+enum Phase : std::uint32_t { kUnheld, kHeld, kReleased };
 
 struct Page {
   std::uint64_t magic;
-  std::uint32_t progress;  // A futex: watchers wait here until it leaves kUnheld.
-  std::int32_t holder;     // Its process; written before `progress` becomes kHeld.
-  Version version;         // The last step that it has noted.
-  pthread_mutex_t alive;   // Robust; locked before `progress` becomes kHeld.
+  std::uint32_t phase;    // A futex: watchers wait here until it leaves kUnheld.
+  std::int32_t holder;    // Its process; written before `phase` becomes kHeld.
+  Version version;        // The last step that it has noted.
+  pthread_mutex_t alive;  // Robust; locked before `phase` becomes kHeld.
 };
 
-std::uint32_t progress_of(Page& page) {
-  return std::atomic_ref(page.progress).load(std::memory_order_acquire);
+std::uint32_t phase_of(Page& page) {
+  return std::atomic_ref(page.phase).load(std::memory_order_acquire);
 }
 
-void set_progress(Page& page, Progress progress) {
-  std::atomic_ref(page.progress).store(progress, std::memory_order_release);
-  syscall(SYS_futex, &page.progress, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+void set_phase(Page& page, Phase phase) {
+  std::atomic_ref(page.phase).store(phase, std::memory_order_release);
+  syscall(SYS_futex, &page.phase, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 void await_holder(Page& page) {
-  const timespec slice{0, kSlice.count()};
-  syscall(SYS_futex, &page.progress, FUTEX_WAIT, kUnheld, &slice, nullptr, 0);
+  const timespec limit{0, kLongestWait.count()};
+  syscall(SYS_futex, &page.phase, FUTEX_WAIT, kUnheld, &limit, nullptr, 0);
 }
 
 // Unheld, and without its name yet.
@@ -88,9 +88,9 @@ Result<Lifeline> Lifeline::hold(const std::string& path) {
     Page& page = *prepared->as<Page>(0);
     const Locked locked = lock_robust(page.alive, Duration(0));
     if (locked == Locked::kFree || locked == Locked::kOrphaned) {
-      if (progress_of(page) == kUnheld) {
+      if (phase_of(page) == kUnheld) {
         page.holder = ::getpid();
-        set_progress(page, kHeld);
+        set_phase(page, kHeld);
         return Lifeline(std::make_unique<State>(State{std::move(*prepared)}));
       }
       unlock_robust(page.alive);
@@ -99,9 +99,9 @@ Result<Lifeline> Lifeline::hold(const std::string& path) {
   Result<Mapping> fresh = make_page(path);
   if (!fresh) return fresh.error();
   Page& page = *fresh->as<Page>(0);
-  HF_ASSERT(lock_robust(page.alive, kSlice) == Locked::kFree);
+  HF_ASSERT(lock_robust(page.alive, kLongestWait) == Locked::kFree);
   page.holder = ::getpid();
-  set_progress(page, kHeld);
+  set_phase(page, kHeld);
   Lifeline lifeline(std::make_unique<State>(State{std::move(*fresh)}));
   if (Status named = give_name(path); !named) return named.error();
   return lifeline;
@@ -117,10 +117,10 @@ Lifeline& Lifeline::operator=(Lifeline&& other) noexcept {
 
 Lifeline::~Lifeline() {
   if (!state_ || state_->process != ::getpid()) return;  // A forked child holds nothing.
-  set_progress(state_->page(), kReleased);
+  set_phase(state_->page(), kReleased);
   if (state_->holder == std::this_thread::get_id()) {
     unlock_robust(state_->page().alive);
-  } else {  // The mutex stays locked, and in that thread's list: its page must not go.
+  } else {  // The mutex stays in that thread's list, so its page must stay mapped.
     state_->mapping.keep_mapped();
   }
 }
@@ -137,7 +137,7 @@ Version lifeline_version(const std::string& path) {
 
 std::int32_t lifeline_holder(const std::string& path) {
   const Result<Mapping> mapping = find_page(path);
-  if (!mapping || progress_of(*mapping->as<Page>(0)) == kUnheld) return 0;
+  if (!mapping || phase_of(*mapping->as<Page>(0)) == kUnheld) return 0;
   return mapping->as<Page>(0)->holder;
 }
 
@@ -146,19 +146,19 @@ Result<Ending> wait_for_death(const std::string& path, const std::atomic<bool>& 
   if (!mapping) return mapping.error();
   Page& page = *mapping->as<Page>(0);
   while (!cancel.load(std::memory_order_relaxed)) {
-    const std::uint32_t progress = progress_of(page);
-    if (progress == kReleased) return Ending::kReleased;
-    if (progress == kUnheld) {
+    const std::uint32_t phase = phase_of(page);
+    if (phase == kReleased) return Ending::kReleased;
+    if (phase == kUnheld) {
       await_holder(page);
       continue;
     }
-    const Locked locked = lock_robust(page.alive, kSlice);
+    const Locked locked = lock_robust(page.alive, kLongestWait);
     if (locked == Locked::kNot) continue;
     if (locked == Locked::kUnusable) {
       return Error{Blame::kWorld, cat("The lifeline ", path, " is corrupt.")};
     }
-    // Free as well as orphaned: another watcher may have been the first to find it.
-    const bool released = progress_of(page) == kReleased;
+    // It may be free by now, since another watcher may have been first.
+    const bool released = phase_of(page) == kReleased;
     unlock_robust(page.alive);
     return released ? Ending::kReleased : Ending::kDied;
   }

@@ -1,8 +1,9 @@
-// Tells of a process's death within a tenth of a millisecond, however large its memory: a robust
-// mutex in a small shared file, which the process holds for life and a watcher waits for.
+// Tells of a process's death within a tenth of a millisecond, however large its memory is. A
+// lifeline is a robust mutex in a small shared file. The process holds it for life, and a watcher
+// waits for it.
 //
-// (The kernel releases robust mutexes before it tears down the memory; a closed connection and a
-// pidfd speak only afterwards, 28 ms per GB later.)
+// The kernel releases robust mutexes before it frees the process's memory. A closed connection or a
+// pidfd tells only afterwards, 28 ms per GB later.
 //
 // A lifeline's states, each final but the first two:
 //   unheld    prepared, nobody holds it yet      → the watcher waits on
@@ -22,17 +23,16 @@
 
 namespace holdfast::os {
 
-// Puts an unheld lifeline at `path` (0600), in place of what was there. The agent's part, before
-// it starts the worker, so that the watcher can not mistake a predecessor's lifeline for the new
-// one.
+// Puts an unheld lifeline at `path` (0600), in place of what was there. The agent does so before it
+// starts the worker. So its watcher can not take a predecessor's lifeline for the new one.
 [[nodiscard]] Status prepare_lifeline(const std::string& path);
 
 class Lifeline {
  public:
-  // Holds the lifeline at `path`: the prepared one, or a new one where there is none or a used one.
-  // Call it in a thread that lives as long as the process: that thread's end is the death that is
-  // reported. One that sleeps dies soonest; one that waits for a processor has to get it first. A
-  // child made by fork does not hold it.
+  // Holds the lifeline at `path`: the prepared one, or a new one if that is missing or used. Call
+  // it in a thread that lives as long as the process, because the end of that thread is the death
+  // that is reported. A thread that sleeps dies soonest: one that waits for a processor has to get
+  // it first. A forked child does not hold the lifeline.
   [[nodiscard]] static Result<Lifeline> hold(const std::string& path);
   Lifeline(Lifeline&&) noexcept;
   Lifeline& operator=(Lifeline&&) noexcept;
@@ -46,19 +46,19 @@ class Lifeline {
   std::unique_ptr<State> state_;
 };
 
-// The process that holds the lifeline at `path`, by its number in its own PID namespace; 0: nobody
-// yet, or no lifeline there. Of one that died it stays the number.
+// The process that holds the lifeline at `path`, by its number in its own PID namespace. The number
+// stays when the process dies. 0: nobody has held it yet, or there is no lifeline.
 [[nodiscard]] std::int32_t lifeline_holder(const std::string& path);
 
-// The last step that its holder has noted; kNoVersion: none, or no lifeline there.
+// The last step that its holder has noted. kNoVersion: none, or there is no lifeline.
 [[nodiscard]] Version lifeline_version(const std::string& path);
 
 enum class Ending : std::uint8_t { kDied, kReleased, kCancelled };
 
 // Blocks until the lifeline that is at `path` now ends, or for at most 200 ms after `cancel` is
-// true. Any number of watchers, in any process. Errors: no lifeline at `path`, or not a lifeline.
-// A holder that dies before it holds is not seen: the watcher's owner learns of it otherwise
-// (pidfd) and cancels.
+// true. There may be any number of watchers, in any process. Errors: there is no lifeline at
+// `path`, or it is none. A process that dies before it holds its lifeline is not seen here. The
+// watcher's owner learns of it by its pidfd, and cancels.
 [[nodiscard]] Result<Ending> wait_for_death(const std::string& path,
                                             const std::atomic<bool>& cancel);
 

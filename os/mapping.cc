@@ -52,7 +52,7 @@ Mapping::~Mapping() {
   ::munmap(bytes_.data() - before, before + bytes_.size());
 }
 
-// Step by step: before Linux 6.10 any signal undoes the step that it comes into.
+// In steps, because before Linux 6.10 a signal undoes the step that it interrupts.
 int take_memory(const Fd& file, std::uint64_t offset, std::uint64_t bytes) {
   for (std::uint64_t at = 0; at < bytes;) {
     const std::uint64_t step = std::min(kHugePage, bytes - at);

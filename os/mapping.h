@@ -18,8 +18,8 @@ class [[nodiscard]] Mapping {
  public:
   Mapping() = default;
   // Bytes [offset, offset + bytes) of the file. An address in it has the same remainder by 2 MiB as
-  // its offset, so that huge pages of the file are huge here, too. Empty where the kernel does not
-  // map them; errno says why.
+  // its offset, so the file's huge pages are huge here too. Empty if the kernel does not map them;
+  // errno says why.
   static Mapping of(const Fd& file, std::uint64_t offset, std::uint64_t bytes, Access access);
   Mapping(Mapping&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
   Mapping& operator=(Mapping&& other) noexcept {
@@ -42,9 +42,8 @@ class [[nodiscard]] Mapping {
   std::span<std::byte> bytes_;
 };
 
-// Takes the memory for bytes [offset, offset + bytes) of a file on a tmpfs. Without it, a write to
-// its mapping may be SIGBUS. 0; or ENOSPC, where a quota is the reason too; or another error
-// number.
+// Takes the memory for bytes [offset, offset + bytes) of a file on a tmpfs. Otherwise a write to
+// its mapping may raise SIGBUS. Returns 0 or an error number: ENOSPC for a quota too.
 [[nodiscard]] int take_memory(const Fd& file, std::uint64_t offset, std::uint64_t bytes);
 
 }  // namespace holdfast::os

@@ -36,8 +36,8 @@ bool says_gone(int error_number) {
 }
 
 std::optional<Stat> parse(std::string_view text) {
-  // The name, field 2, stands in brackets and may hold anything: what follows the last bracket is
-  // safe.
+  // Field 2, the name, stands in brackets and may hold anything. So the fields are read after the
+  // last bracket.
   const std::size_t bracket = text.rfind(')');
   if (bracket == std::string_view::npos || bracket + 2 >= text.size()) return std::nullopt;
   Stat stat;
@@ -94,7 +94,8 @@ bool is_exiting(pid_t pid) {
   const std::string tasks = cat("/proc/", pid, "/task");
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(tasks.c_str()), &::closedir);
   if (!folder) return says_gone(errno);
-  // A thread that is not exiting could make another; so one of them settles it. New ones come last.
+  // One thread that is not exiting settles it, since it could start others. New threads come last
+  // in the list.
   while (const dirent* entry = ::readdir(folder.get())) {
     if (entry->d_name[0] == '.') continue;
     const auto [gone, stat] = look_at(cat(tasks, '/', entry->d_name, "/stat"));

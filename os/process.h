@@ -13,41 +13,41 @@
 
 namespace holdfast::os {
 
-// A descriptor that stands for the process, whoever gets its number later. Empty: there is no such
-// process, or no descriptor.
+// A descriptor of the process, which never means another process that gets its number later. Empty
+// if there is no such process or no descriptor.
 Fd open_process(pid_t pid);
 
 // Sends a signal to the child, or to its whole process group. A process that is gone is no error.
 Status send_signal(int pidfd, int signal);
 Status signal_group(pid_t leader, int signal);
 
-// True where none of the process's threads can write memory any more: each is on its way out of the
-// kernel's door (PF_EXITING) or gone. With 30 GB that is most of a second before pidfd and EOF
-// tell. Of one that can not be looked at (no free descriptor) nothing is claimed: false.
+// True if no thread of the process can write to memory any more: each is exiting (PF_EXITING) or
+// gone. With 30 GB of memory, that is most of a second before pidfd and EOF tell. False if the
+// process can not be looked at (no free descriptor).
 bool is_exiting(pid_t pid);
 
-// The entries of a folder of /proc whose names are numbers: the processes in "/proc", the threads
-// of one in "/proc/<pid>/task". What appears or ends meanwhile may be missing or not.
+// The entries of a folder of /proc that are numbers: the processes in "/proc", or the threads in
+// "/proc/<pid>/task". Those that begin or end meanwhile may be missing.
 std::vector<pid_t> numbers_in(const std::string& folder);
 
-// True where a signal has stopped the process as a whole (SIGSTOP): it does nothing until another
-// signal lets it go on. Slowness never looks like this, nor does a debugger's hold.
+// True if a signal (SIGSTOP) has stopped the whole process until another signal lets it go on. A
+// slow process never looks like this, nor does one in a debugger.
 bool is_stopped(pid_t pid);
 
-// The processor time, in ns, that a stopped process had used; nothing where it is not stopped. If
-// two looks find the same, it has not run between them: not even long enough to be stopped again.
+// The processor time, in ns, that a stopped process has used; nothing if it is not stopped. If two
+// looks find the same time, the process has not run between them.
 std::optional<std::uint64_t> stopped_at(pid_t pid);
 
-// When the process was started, in clock ticks since boot: with the pid it names one process for
-// good. Nothing where there is no such process.
+// When the process was started, in clock ticks since boot. With the pid, it names one process for
+// good. Nothing if there is no such process.
 std::optional<std::uint64_t> start_time(pid_t pid);
 
-// True where that very process is there and not yet dead (a zombie is dead), or can not be looked
-// at.
+// True if that very process lives, or if it can not be looked at. A zombie is dead.
 bool same_process_alive(pid_t pid, std::uint64_t start_time);
 
-// The PID namespace of a process, of our own for 0: numbers of processes mean the same to all that
-// are in one. Nothing where it can not be told, or where /proc shows the processes of another.
+// The PID namespace of a process; of this process for 0. Numbers of processes mean the same to all
+// processes in one namespace. Nothing if /proc does not tell, or shows the processes of another
+// namespace.
 std::optional<std::uint64_t> pid_namespace(pid_t pid = 0);
 
 }  // namespace holdfast::os

@@ -16,7 +16,7 @@ bool is_folder(const std::string& path) {
   return ::stat(path.c_str(), &about) == 0 && S_ISDIR(about.st_mode);
 }
 
-// The kernel says of a script whose interpreter is not there that the script itself is not.
+// If the interpreter of a script is missing, the kernel says that the script is missing.
 Result<std::string> with_interpreter(const std::string& script) {
   std::ifstream file(script);
   std::string line;

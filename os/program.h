@@ -8,8 +8,8 @@
 
 namespace holdfast::os {
 
-// The path of a program: `name` itself where it has a slash, else the first match in `path` (as the
-// variable PATH: folders with ':' between). Errors say which: not found, not executable, a folder.
+// The path of a program: `name` itself if it has a slash, else the first match in `path`, which is
+// like the variable PATH. An error says whether it is not found, not executable or a folder.
 Result<std::string> find_program(const std::string& name, std::string_view path);
 
 }  // namespace holdfast::os

@@ -26,7 +26,7 @@ Error no_room(std::uint64_t bytes, const std::string& path) {
                              " bytes; enlarge that file system or name another.")};
 }
 
-// Before a whole file system is filled to learn the same.
+// Asks first, rather than fill a whole file system to learn the same.
 Status check_room(const Fd& file, std::uint64_t bytes, const std::string& path) {
   struct statvfs system {};
   const bool limited = fstatvfs(file.get(), &system) == 0 && system.f_blocks > 0;
@@ -34,9 +34,9 @@ Status check_room(const Fd& file, std::uint64_t bytes, const std::string& path) 
   return {};
 }
 
-// The kernel makes a huge page of one small page and a hole in a third less time than of 512 small
-// ones, so the memory is taken in this order. Huge pages are for speed: the kernel may say no. They
-// belong to the file, a successor's mapping has them at once.
+// The kernel makes a huge page from one small page and a hole in a third less time than from 512
+// small pages. So the memory is taken in this order. The kernel may refuse huge pages, which are
+// only for speed. They belong to the file, so a successor's mapping has them at once.
 Result<Mapping> fill(const Fd& file, std::uint64_t bytes, const std::string& path) {
   if (Status room = check_room(file, bytes, path); !room) return room.error();
   if (ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) return failed("size", path);

@@ -12,8 +12,8 @@
 
 namespace holdfast::os {
 
-// An existing file and its size. An empty descriptor: there is none. Refuses what is not a plain
-// file of this user.
+// An existing file and its size. The descriptor is empty if there is none. Only a plain file of
+// this user is accepted.
 struct Found {
   Fd file;
   std::uint64_t bytes = 0;
@@ -22,13 +22,13 @@ struct Found {
 // The whole of it.
 [[nodiscard]] Result<Mapping> map_file(const Found& found, Access access, const std::string& path);
 
-// A new file of zeros with all its memory taken (in huge pages where the kernel can), still under
-// path + ".new"; missing directories are made. give_name() moves it to `path`, in place of what was
+// Makes a file of zeros at path + ".new", with all its memory taken, in huge pages if the kernel
+// can. Makes missing folders. give_name() then moves the file to `path`, in place of what was
 // there.
 [[nodiscard]] Result<Mapping> make_file(const std::string& path, std::uint64_t bytes);
 [[nodiscard]] Status give_name(const std::string& path);
 
-// Reads as much of `into` as the file has; returns the number of bytes.
+// Fills `into` as far as the file has bytes. Returns their number.
 [[nodiscard]] std::size_t read_at(const Fd& file, std::uint64_t offset, std::span<std::byte> into);
 
 }  // namespace holdfast::os

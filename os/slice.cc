@@ -15,8 +15,8 @@ namespace {
 constexpr std::uint64_t kShort = 100'000;  // ns; the shortest that the kernel gives.
 constexpr std::uint64_t kUsual = 0;
 
-// The kernel's struct sched_attr, in its first version (linux/sched/types.h), which all accept; its
-// own header can not be included beside <sched.h> everywhere.
+// The kernel's struct sched_attr in its first version, which all kernels accept. Its own header
+// (linux/sched/types.h) can not be included beside <sched.h> everywhere.
 struct Attributes {
   std::uint32_t size;
   std::uint32_t policy;
@@ -34,8 +34,8 @@ bool read(pid_t thread, Attributes& attributes) {
          attributes.policy == SCHED_OTHER;
 }
 
-// All else stays as it is, the nice value above all. It is read a moment before: whoever changes it
-// meanwhile, which nobody does to threads like these, would find it undone.
+// All else stays as it was read a moment before, above all the nice value. A change in between
+// would be undone, but nobody changes threads like these.
 bool write(pid_t thread, Attributes attributes, std::uint64_t slice) {
   attributes.size = sizeof(attributes);
   attributes.runtime = slice;

@@ -32,8 +32,8 @@ struct Trouble {
   int error_number = 0;
 };
 
-// All that the child needs, made before it exists: between vfork() and exec it shares our memory,
-// and only async-signal-safe calls that change none of it are allowed.
+// All that the child needs. It is made before the child, which shares our memory between vfork()
+// and exec. There only async-signal-safe calls that change no memory are allowed.
 struct Plan {
   const SpawnOptions& options;
   std::vector<char*> argv;
@@ -68,9 +68,9 @@ void default_signals() {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-// The numbers that the child shall have; everything else is closed by exec.
+// Gives the child its descriptors. Exec closes all others.
 bool place_descriptors(const Plan& plan) {
-  // An old kernel lacks this; ours are CLOEXEC anyway, it is for what we ourselves were given.
+  // For descriptors that we were given ourselves: our own are CLOEXEC. Old kernels lack this call.
   (void)::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
   if (::dup2(plan.null, STDIN_FILENO) < 0) return false;
   if (plan.output >= 0) {
@@ -88,7 +88,7 @@ bool set_nice(const SpawnOptions& options) {
 }
 
 // Call it when the child has become its program. We wait for that, and an idle child would get
-// there only when nobody else wants the processor.
+// there only on a free processor.
 bool set_idle(pid_t child) {
   const sched_param parameters{};
   return ::sched_setscheduler(child, SCHED_IDLE, &parameters) == 0 || errno == ESRCH;
@@ -97,12 +97,12 @@ bool set_idle(pid_t child) {
 [[noreturn]] void be_the_child(const Plan& plan) {
   if (plan.options.die_with_parent) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    // Had the parent died before that call, no signal would ever come.
+    // If the parent died before that call, the signal would never come.
     if (::getppid() != plan.parent) ::_exit(127);
   }
   ::setpgid(0, 0);
   default_signals();
-  take_usual_slice();  // That of the thread that called us is none of the program's.
+  take_usual_slice();  // The program does not inherit our short slice.
   if (!plan.options.working_directory.empty() &&
       ::chdir(plan.options.working_directory.c_str()) != 0) {
     give_up(plan, Stage::kFolder);
@@ -113,8 +113,9 @@ bool set_idle(pid_t child) {
   give_up(plan, Stage::kProgram);
 }
 
-// vfork: the cost does not grow with our memory. No signal handler may run in the child, in our
-// memory. Not inlined, so that no variable of the caller is kept where the child could change it.
+// vfork() costs the same however large our memory is. No signal handler may run in the child, since
+// it would run in our memory. The function is not inlined, so that the child can change no variable
+// of the caller.
 [[gnu::noinline]] pid_t start(const Plan& plan) {
   sigset_t all;
   sigset_t before;
@@ -128,8 +129,8 @@ bool set_idle(pid_t child) {
   return pid;
 }
 
-// Nothing once the child has become its program, which closes the pipe. A signal that comes
-// meanwhile, as one that ends us does, is no answer.
+// Nothing once the child has become its program, because exec closes the pipe. A signal that
+// interrupts the read is no answer.
 std::optional<Trouble> trouble_from(int fd) {
   Trouble trouble;
   ssize_t got = 0;
@@ -162,7 +163,7 @@ Result<Fd> copy_above(int fd, int lowest) {
   return copy;
 }
 
-// Where the shell that started us ignored SIGCHLD, the kernel would forget how our children ended.
+// If our shell ignored SIGCHLD, so do we, and the kernel would forget how our children ended.
 void stop_ignoring_children() {
   struct sigaction action {};
   if (::sigaction(SIGCHLD, nullptr, &action) != 0 || action.sa_handler != SIG_IGN) return;
@@ -170,7 +171,7 @@ void stop_ignoring_children() {
   ::sigaction(SIGCHLD, &action, nullptr);
 }
 
-// Where someone else has reaped the child, nobody knows any more.
+// For a child that someone else has reaped.
 constexpr Exit kUnknown{255, 0};
 
 // Nothing while it still runs, unless `flags` say to wait.
@@ -249,7 +250,7 @@ std::string describe(const Exit& exit) {
   if (exit.signal == 0) return cat("exited with code ", exit.code);
   const char* name = ::sigabbrev_np(exit.signal);
   if (name == nullptr) return cat("was killed by signal ", exit.signal);
-  // A limit that the user has met ends a process without a word of its own.
+  // A process that meets such a limit ends without a word.
   const char* why = exit.signal == SIGXFSZ   ? ": a file grew beyond the limit of `ulimit -f`"
                     : exit.signal == SIGXCPU ? ": its processor time met the limit of `ulimit -t`"
                                              : "";

@@ -34,11 +34,11 @@ struct Child {
   Fd pidfd;
 };
 
-// Starts a process. It has its stdin from /dev/null, stdout and stderr as asked, the inherited
-// descriptors and no others; default signal actions and an empty signal mask. It is the leader of
-// its own process group, so that a Ctrl-C reaches only the parent, which passes it on with
-// signal_group() when and as it sees fit. Errors name the program; a program that can not be
-// executed is an error here, not a child that exits. Thread-safe.
+// Starts a process. Its stdin is /dev/null, and stdout and stderr are as asked. It has the
+// inherited descriptors and no others, default signal actions and an empty signal mask. It leads
+// its own process group. So a Ctrl-C reaches only the parent, which may pass it on with
+// signal_group(). Errors name the program. A program that can not be executed is an error here, not
+// a child that exits. Thread-safe.
 Result<Child> spawn(const SpawnOptions& options);
 
 // How a process ended.
@@ -50,14 +50,14 @@ struct Exit {
   bool operator==(const Exit&) const = default;
 };
 
-// In words that follow a name: "was killed by signal 9 (SIGKILL)", "exited with code 3".
-// Of a signal that a limit sends it names the limit.
+// In words that follow a name: "was killed by signal 9 (SIGKILL)", "exited with code 3". If a limit
+// sent the signal, the words name the limit.
 std::string describe(const Exit& exit);
 
-// How the child ended, which is then reaped. Nothing while it still runs.
+// Reaps a child that has ended, and tells how. Nothing while it still runs.
 std::optional<Exit> ended(int pidfd);
 
-// Waits for the child's end and reaps it; for programs without a Loop, and tests.
+// Waits for the child's end, and reaps it.
 Result<Exit> wait_for(int pidfd);
 
 }  // namespace holdfast::os

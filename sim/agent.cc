@@ -2,10 +2,12 @@
 #include <algorithm>
 
 #include "base/text.h"
-#include "sim/words.h"
 #include "sim/world.h"
+#include "wording/machines.h"
 
 namespace holdfast::sim {
+
+using wording::to_words;
 namespace {
 
 constexpr Duration kGrace = std::chrono::seconds(3);
@@ -135,10 +137,11 @@ void World::check_stopped_are_ended() {
 }
 
 void World::agent_hears_of_death(agent::Process process, std::int32_t code, bool lifeline) {
-  if (lifeline) deaths_.push_back({process, std::nullopt, "died", 1});
-  std::string how = code > 128 ? "was killed by signal " : "ended with exit code ";
-  append(how, code > 128 ? code - 128 : code);
-  deaths_.push_back({process, code, std::move(how), 1});
+  using End = wire::Ending::Kind;
+  if (lifeline) deaths_.push_back({process, {}, 1});
+  const bool signalled = code > 128;
+  deaths_.push_back(
+      {process, {signalled ? End::kSignalled : End::kExited, signalled ? code - 128 : code}, 1});
 }
 
 void World::promote(Index which) {

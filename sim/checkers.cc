@@ -32,33 +32,35 @@ void Checkers::violate(std::string what) {
 }
 
 void Checkers::said(const wire::Message& message, Rank rank, Incarnation incarnation,
-                    const std::optional<wire::Record>& durable) {
+                    const std::optional<wire::Formation>& durable) {
   const auto is_durable = [&](bool condition) {
     if (!durable || !condition) violate("P1: the scheduler said what a crash could make it forget");
   };
   const bool placed =
-      durable && rank >= 0 && static_cast<std::size_t>(rank) < durable->ranks.size();
-  const auto* lease = placed ? &durable->ranks[static_cast<std::size_t>(rank)] : nullptr;
-  if (const auto* stop = std::get_if<wire::Stop>(&message)) {
-    is_durable(durable && durable->generation == stop->generation);
-    announced_.insert(stop->generation);
-  } else if (const auto* resume = std::get_if<wire::Resume>(&message)) {
-    is_durable(durable && durable->generation == resume->generation && durable->resumed &&
-               durable->version == resume->version);
-    if (resume->ended != kNoRank) {
-      is_durable(durable && durable->ranks.at(static_cast<std::size_t>(resume->ended)).finished);
-    }
-    const auto [found, is_new] = resumed_.emplace(resume->generation, resume->version);
-    if (!is_new && found->second != resume->version) {
-      violate(cat("S1: generation ", resume->generation, " goes on from version ", found->second,
-                  " and from ", resume->version));
-    }
-  } else if (std::holds_alternative<wire::Accepted>(message)) {
-    is_durable(lease && lease->incarnation == incarnation);
+      durable && rank >= 0 && static_cast<std::size_t>(rank) < durable->roster.size();
+  const auto* seat = placed ? &durable->roster[static_cast<std::size_t>(rank)] : nullptr;
+  if (const auto* part = std::get_if<wire::Assignment>(&message)) {
+    is_durable(seat && seat->incarnation == incarnation && durable->generation == part->generation);
+    if (part->stage == wire::Stage::kStopping) announced_.insert(part->generation);
+    if (part->stage == wire::Stage::kRunning) said_to_run(*part, durable);
   } else if (std::holds_alternative<wire::Farewell>(message)) {
-    is_durable(lease && lease->finished);
+    is_durable(seat && seat->finished);
   } else if (std::holds_alternative<wire::JobEnded>(message)) {
-    is_durable(durable && durable->ended);
+    is_durable(durable && durable->stage == wire::Stage::kEnded);
+  }
+}
+
+void Checkers::said_to_run(const wire::Assignment& part,
+                           const std::optional<wire::Formation>& durable) {
+  const bool known =
+      durable && durable->stage == wire::Stage::kRunning && durable->version == part.version;
+  const bool ended = part.ended == kNoRank ||
+                     (durable && durable->roster.at(static_cast<std::size_t>(part.ended)).finished);
+  if (!known || !ended) violate("P1: the scheduler said what a crash could make it forget");
+  const auto [found, is_new] = resumed_.emplace(part.generation, part.version);
+  if (!is_new && found->second != part.version) {
+    violate(cat("S1: generation ", part.generation, " goes on from version ", found->second,
+                " and from ", part.version));
   }
 }
 

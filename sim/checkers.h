@@ -11,7 +11,6 @@
 
 #include "base/ids.h"
 #include "wire/messages.h"
-#include "wire/record.h"
 
 namespace holdfast::sim {
 
@@ -39,7 +38,7 @@ class Checkers {
   // The scheduler says `message` to the holder of `rank` (kNoRank: not a worker, or not yet one)
   // whose incarnation is `incarnation`; `durable` is what a crash right now would leave.
   void said(const wire::Message& message, Rank rank, Incarnation incarnation,
-            const std::optional<wire::Record>& durable);
+            const std::optional<wire::Formation>& durable);
   void began(Generation generation);  // The scheduler has begun to form it.
   void went(Rank rank, Generation generation, Version version, const std::vector<Arena>& arenas);
   void gathered(Generation generation);  // An operation of its group is complete.
@@ -53,6 +52,8 @@ class Checkers {
   [[nodiscard]] const std::string& violation() const { return violation_; }
 
  private:
+  void said_to_run(const wire::Assignment& part, const std::optional<wire::Formation>& durable);
+
   struct Formed {
     Version version = 0;
     std::uint64_t content = 0;

@@ -1,9 +1,11 @@
 // What a transition of the world is, in words.
 #include "base/text.h"
-#include "sim/words.h"
 #include "sim/world.h"
+#include "wording/machines.h"
 
 namespace holdfast::sim {
+
+using wording::to_words;
 
 // What the training thread does next.
 std::string World::what_is_next(const Worker& worker) {
@@ -56,8 +58,9 @@ std::string World::describe(const Transition& t) const {
     case Kind::kPromote:
       return "the spare hears of its promotion";
     case Kind::kDied:
-      return cat("the agent hears that process ", deaths_[t.index].process, " ",
-                 deaths_[t.index].exit_code ? "has ended" : "is dying");
+      return cat(
+          "the agent hears that process ", deaths_[t.index].process, " ",
+          deaths_[t.index].ending.kind == wire::Ending::Kind::kUnknown ? "is dying" : "has ended");
     case Kind::kSpawnFailed:
       return cat("the agent hears that process ", not_spawned_.front(), " could not be started");
     case Kind::kLook:

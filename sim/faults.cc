@@ -18,7 +18,7 @@ constexpr std::uint32_t kBurstRarity = 6;
 
 bool World::finished(Rank rank) const {
   const auto at = static_cast<std::size_t>(rank);
-  return durable_ && at < durable_->ranks.size() && durable_->ranks[at].finished;
+  return durable_ && at < durable_->roster.size() && durable_->roster[at].finished;
 }
 
 void World::list_faults() {
@@ -142,7 +142,7 @@ void World::strike(const Mishap& mishap) {
       return;
     case Fault::kUserError:
       told(cat("the training of ", workers_[i].node_id, " fails"));
-      return fail_training(i, "the user's error");
+      return fail_training(i, {.kind = wire::Reason::Kind::kProgram});
     case Fault::kEarlyExit:
       told(cat("process ", workers_[i].process, " exits with code 0"));
       return die(i, 0, false, false);
@@ -167,8 +167,8 @@ void World::stand_still() {
 
 bool World::is_on_last_call(const Worker& worker) const {
   if (!scheduler_.machine) return false;
-  const auto member = scheduler_.machine->members().find(worker.node_id);
-  return member != scheduler_.machine->members().end() && member->second.called;
+  const auto* member = scheduler_.machine->find(worker.node_id);
+  return member != nullptr && member->called;
 }
 
 // It can not be heard, or not in time, until then.
@@ -197,24 +197,30 @@ void World::kill_workers(bool wipe, Index only) {
 }
 
 // Whether a job may end badly for this reason, after what has happened to it.
-bool World::is_legitimate(const std::string& reason) const {
-  const auto says = [&](const char* text) { return reason.find(text) != std::string::npos; };
+bool World::is_legitimate(const wire::Reason& reason) const {
+  using Why = wire::Reason::Kind;
   const auto had = [&](Fault fault) { return (struck_ & bit(fault)) != 0; };
-  if (had(Fault::kInterrupt) && says("interrupted by signal")) return true;
-  if (had(Fault::kUserError) && says("the user's error")) return true;
-  if (setup_.max_restarts < 100 && says("--max_restarts")) return true;
   // The agent may see its workers give up before it hears that, and why, the job has ended.
-  const bool failed = durable_ && durable_->ended && !durable_->success;
-  if (failed && says("--max_restarts") && reason != durable_->reason) {
-    return is_legitimate(durable_->reason);
+  const bool failed = durable_ && durable_->stage == wire::Stage::kEnded && !durable_->success;
+  switch (reason.kind) {
+    case Why::kInterrupted:
+      return had(Fault::kInterrupt);
+    case Why::kProgram:
+      return had(Fault::kUserError);
+    case Why::kTooOften:
+      return setup_.max_restarts < 100 ||
+             (failed && durable_->end != reason && is_legitimate(durable_->end));
+    case Why::kTooFewCame:
+    case Why::kNotFormedInTime:
+      return had(Fault::kEarlyExit) || !setup_.replaced;
+    case Why::kEndedEarly:
+    case Why::kEndedWithoutTraining:
+      return had(Fault::kEarlyExit);
+    case Why::kNotRepaired:
+      return source_lost_;
+    default:
+      return false;
   }
-  const bool timeout = says("within the time limit");
-  if (had(Fault::kEarlyExit) &&
-      (timeout || says("without ending its training") || says("has ended without training"))) {
-    return true;
-  }
-  if (!setup_.replaced && timeout) return true;
-  return source_lost_ && says("the source's arena is lost");
 }
 
 }  // namespace holdfast::sim

@@ -13,6 +13,7 @@
 
 #include "base/text.h"
 #include "sim/world.h"
+#include "wording/reasons.h"
 
 namespace holdfast::sim {
 namespace {
@@ -101,7 +102,7 @@ class Driver {
     ++runs_;
     transitions_ += outcome.transitions;
     faults_ += outcome.faults;
-    std::string reason = outcome.success ? "well" : outcome.reason;
+    std::string reason = outcome.success ? "well" : wording::in_words(outcome.reason);
     for (auto& c : reason) {
       if (c >= '0' && c <= '9') c = '#';
     }
@@ -191,7 +192,7 @@ class Driver {
     const Outcome outcome = simulate(a_.world, choices, &log);
     for (const auto& line : log) std::printf("%s\n", line.c_str());
     std::printf("=> %s%s; hash %016llx\n", outcome.violation.c_str(),
-                outcome.success ? "ended well" : outcome.reason.c_str(),
+                outcome.success ? "ended well" : wording::in_words(outcome.reason).c_str(),
                 static_cast<unsigned long long>(outcome.hash));
   }
 

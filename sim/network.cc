@@ -1,9 +1,13 @@
 // Connections: ordered within one, unordered between them, and broken at any moment.
 #include "base/text.h"
-#include "sim/words.h"
 #include "sim/world.h"
 
 namespace holdfast::sim {
+namespace {
+
+constexpr Duration kAgentRetry = std::chrono::milliseconds(50);
+
+}  // namespace
 
 World::Index World::connect(Index worker) {
   links_.emplace_back();
@@ -53,6 +57,7 @@ void World::client_hears(Index link) {
   links_[link].client_open = false;
   if (links_[link].worker == kAgentEnd) {
     agent_link_ = kNone;
+    agent_connects_at_ = now_ + kAgentRetry;
     tell_agent(agent::LinkDown{});
     return;
   }

@@ -2,15 +2,33 @@
 #include <set>
 
 #include "base/text.h"
-#include "sim/words.h"
 #include "sim/world.h"
+#include "wording/machines.h"
 
 namespace holdfast::sim {
+
+using wording::to_words;
 namespace {
 
+constexpr Duration kAgentPatience = std::chrono::seconds(10);
 constexpr Duration kLinger = std::chrono::seconds(2);  // After the end, for those who come back.
 
+// Taken for dead since it was silent, whether its training has ended or not.
+bool is_lost(const controller::Member& member) {
+  return member.ending.kind == wire::Ending::Kind::kNotHeard &&
+         (member.state == controller::SeatState::kSilent ||
+          member.state == controller::SeatState::kLeft);
+}
+
 }  // namespace
+
+Rank World::rank_in_roster(const std::string& node_id) const {
+  const auto& members = scheduler_.machine->members();
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    if (members[i].seat.node_id == node_id) return static_cast<Rank>(i);
+  }
+  return kNoRank;
+}
 
 void World::start_scheduler() {
   scheduler_.starting = false;
@@ -23,7 +41,9 @@ void World::start_scheduler() {
                                                  .topology_timeout = kTopologyTimeout,
                                                  .lease = kLease,
                                                  .replacement_timeout = kReplacementTimeout,
-                                                 .one_host = true},
+                                                 .one_host = true,
+                                                 .by_agent = setup_.agent,
+                                                 .agent_patience = kAgentPatience},
                              durable_);
   agent_disturbed_ = std::max(agent_disturbed_, now_);
   for (auto& worker : workers_) worker.disturbed = std::max(worker.disturbed, now_);
@@ -69,12 +89,11 @@ void World::store_done() {
 
 // What of the record and the phase a message may change.
 std::uint64_t World::record_print() const {
-  const auto& record = scheduler_.machine->record();
-  std::uint64_t print =
-      derive(record.generation, record.resumed, record.version, record.ended,
-             static_cast<std::uint64_t>(scheduler_.machine->phase()), record.recoveries);
-  for (const auto& lease : record.ranks) {
-    print = derive(print, lease.incarnation, lease.finished, lease.version);
+  const wire::Formation formation = scheduler_.machine->formation();
+  std::uint64_t print = derive(formation.generation, formation.version,
+                               static_cast<std::uint64_t>(formation.stage), formation.recoveries);
+  for (const auto& seat : formation.roster) {
+    print = derive(print, seat.incarnation, seat.finished, seat.version);
   }
   return print;
 }
@@ -83,9 +102,9 @@ void World::hear(Index link, wire::Message message) {
   bool fenced = false;
   if (links_[link].worker != kAgentEnd && !std::holds_alternative<wire::Register>(message)) {
     const Worker& worker = workers_[links_[link].worker];
-    for (const auto& lease : scheduler_.machine->record().ranks) {
-      if (lease.node_id == worker.node_id) fenced = lease.incarnation != worker.incarnation;
-    }
+    const auto* member = scheduler_.machine->find(worker.node_id);
+    fenced = scheduler_.machine->assembled() && member != nullptr &&
+             member->seat.incarnation != worker.incarnation;
   }
   const std::uint64_t before = fenced ? record_print() : 0;
   tell_controller(controller::Received{link + 1, std::move(message)});
@@ -98,7 +117,7 @@ void World::carry_out(const controller::Action& action) {
   if (log_) tell(cat("    scheduler: ", to_words(action)));
   fold(action.index());
   if (const auto* store = std::get_if<controller::Store>(&action)) {
-    scheduler_.stores.push_back(store->record);
+    scheduler_.stores.push_back(store->formation);
   } else if (const auto* send = std::get_if<controller::Send>(&action)) {
     const Index link = static_cast<Index>(send->link) - 1;
     Rank rank = kNoRank;
@@ -106,10 +125,9 @@ void World::carry_out(const controller::Action& action) {
     if (links_[link].worker != kAgentEnd) {
       const Worker& worker = workers_[links_[link].worker];
       incarnation = worker.incarnation;
-      const auto member = scheduler_.machine->members().find(worker.node_id);
-      if (member != scheduler_.machine->members().end()) rank = member->second.rank;
+      rank = rank_in_roster(worker.node_id);
     }
-    fold(print_of(send->message) ^ send->link);
+    fold(wording::print_of(send->message) ^ send->link);
     checkers_.said(send->message, rank, incarnation, durable_);
     send_down(link, send->message);
   } else if (const auto* close = std::get_if<controller::Close>(&action)) {
@@ -119,14 +137,15 @@ void World::carry_out(const controller::Action& action) {
     if (note->kind == controller::Note::Kind::kStop) checkers_.began(note->generation);
   } else if (const auto* end = std::get_if<controller::End>(&action)) {
     scheduler_.success = end->success;
+  } else if (std::holds_alternative<controller::Leave>(action)) {
     scheduler_.exits_at = now_ + kLinger;
   }
 }
 
 void World::controller_timer() {
   std::set<std::string> lost_before;
-  for (const auto& [node_id, member] : scheduler_.machine->members()) {
-    if (member.lost) lost_before.insert(node_id);
+  for (const auto& member : scheduler_.machine->members()) {
+    if (is_lost(member)) lost_before.insert(member.seat.node_id);
   }
   tell_controller(controller::TimePassed{});
   if (scheduler_.deadline && *scheduler_.deadline <= now_) {
@@ -137,12 +156,11 @@ void World::controller_timer() {
 
 void World::check_evictions(const std::set<std::string>& lost_before) {
   for (const Worker& worker : workers_) {
-    const auto found = scheduler_.machine->members().find(worker.node_id);
-    if (found == scheduler_.machine->members().end()) continue;
-    const auto& member = found->second;
-    if (!member.lost || lost_before.contains(worker.node_id) || member.dead ||
-        member.incarnation != worker.incarnation)
+    const auto* member = scheduler_.machine->find(worker.node_id);
+    if (member == nullptr || !is_lost(*member) || lost_before.contains(worker.node_id) ||
+        member->seat.incarnation != worker.incarnation) {
       continue;
+    }
     if (worker.alive && now_ > worker.disturbed + kLease) {
       checkers_.violate(cat("L2: rank ", worker.rank, " was evicted but lives and was heard"));
     }

@@ -110,17 +110,20 @@ class CheckersTest : public ::testing::Test {
 };
 
 TEST_F(CheckersTest, SeeTwoVersionsInOneGeneration) {
-  wire::Record record;
-  record.generation = 1;
-  record.resumed = true;
-  checkers_.said(wire::Resume{1, 0}, 0, 1, record);
-  record.version = 1;
-  checkers_.said(wire::Resume{1, 1}, 1, 1, record);
+  wire::Formation formation;
+  formation.generation = 1;
+  formation.stage = wire::Stage::kRunning;
+  formation.roster = {{.node_id = "w0", .incarnation = 1}, {.node_id = "w1", .incarnation = 1}};
+  wire::Assignment part{.rank = 0, .world_size = 2, .generation = 1};
+  part.stage = wire::Stage::kRunning;
+  checkers_.said(part, 0, 1, formation);
+  part.version = formation.version = 1;
+  checkers_.said(part, 1, 1, formation);
   expect("S1");
 }
 
 TEST_F(CheckersTest, SeeAWordThatIsNotDurable) {
-  checkers_.said(wire::Stop{1, ""}, 0, 1, std::nullopt);
+  checkers_.said(wire::Assignment{.rank = 0, .generation = 1}, 0, 1, std::nullopt);
   expect("P1");
 }
 

@@ -2,14 +2,17 @@
 #include <algorithm>
 
 #include "base/text.h"
-#include "sim/words.h"
 #include "sim/world.h"
+#include "wording/machines.h"
 
 namespace holdfast::sim {
+
+using wording::to_words;
 namespace {
 
 // Longer than any run: an end that is never confirmed is found.
 constexpr Duration kConfirmationTimeout = std::chrono::hours(1);
+constexpr const char* kSourceLost = "the source's arena is lost";
 constexpr std::uint64_t kGarbage = 0xbad;  // Gradients that peers have half written.
 
 template <class Kind>
@@ -131,20 +134,22 @@ bool World::begin(Index index, const trainer::Repair& work) {
   Worker& worker = workers_[index];
   Arena& own = arena(worker);
   checkers_.wrote(own, worker.process);
-  switch (work.repair.kind) {
-    case wire::RepairKind::kBegin:
+  switch (work.order.act) {
+    case wire::Act::kKeep:
+      return false;
+    case wire::Act::kBegin:
       if (own.version != kNoVersion) {
         checkers_.violate("S3: an arena that holds a version is to begin at version 0");
       }
       return true;
-    case wire::RepairKind::kFinish:
-      if (own.version == work.repair.version) return false;
-      if (own.version + 1 != work.repair.version || own.staged != work.repair.version) {
+    case wire::Act::kFinish:
+      if (own.version == work.version) return false;
+      if (own.version + 1 != work.version || own.staged != work.version) {
         checkers_.violate("S7: a rank is to finish a step that it has not staged");
       }
       own.updating = true;
       return true;
-    case wire::RepairKind::kReceive:
+    case wire::Act::kReceive:
       own.version = own.staged = kNoVersion;  // Half a copy is nothing.
       own.content = kGarbage;
       return true;
@@ -195,18 +200,18 @@ void World::end(Index index, const trainer::Repair& work) {
   Arena& own = arena(worker);
   checkers_.wrote(own, worker.process);
   std::string error;
-  if (work.repair.kind == wire::RepairKind::kFinish) {
+  if (work.order.act == wire::Act::kFinish) {
     if (own.updating) finish_update(own);
-  } else if (work.repair.kind == wire::RepairKind::kBegin) {
+  } else if (work.order.act == wire::Act::kBegin) {
     own.version = own.staged = 0;
     own.content = kInitialContent;
   } else {
-    const Arena& source = arenas_[static_cast<std::size_t>(work.repair.source)];
+    const Arena& source = arenas_[static_cast<std::size_t>(work.order.source.holder)];
     if (source.version == kNoVersion && (struck_ & bit(Fault::kWipe)) != 0) {
       source_lost_ = true;
-      error = "the source's arena is lost";
+      error = kSourceLost;
     } else {
-      checkers_.copies(source, work.repair.version);
+      checkers_.copies(source, work.version);
       own.version = own.staged = source.version;
       own.content = source.content;
     }
@@ -291,22 +296,20 @@ void World::end(Index index, const trainer::Return& result) {
     case What::kTooLate:
       return checkers_.violate("P33: a rank has a step to make, but another has ended");
     case What::kFailed:
-      return fail_training(index, result.failure->detail);
+      return fail_training(index, result.reason);
     case What::kEnded:
     case What::kEndUnconfirmed:
       worker.program = Program::kEnded;
       worker.leaving = 0;
       return;
     case What::kOver:
-    case What::kUnreachable:
-    case What::kNoCause:
       worker.program = Program::kEnded;
       if (!worker.leaving) worker.leaving = 1;
       return;
   }
 }
 
-void World::fail_training(Index index, const std::string& reason) {
+void World::fail_training(Index index, const wire::Reason& reason) {
   workers_[index].program = Program::kFailed;
   workers_[index].work.clear();
   if (workers_[index].over) workers_[index].leaving = 1;  // Nobody needs to hear of it.

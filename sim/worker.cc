@@ -3,10 +3,12 @@
 #include <utility>
 
 #include "base/text.h"
-#include "sim/words.h"
 #include "sim/world.h"
+#include "wording/machines.h"
 
 namespace holdfast::sim {
+
+using wording::to_words;
 namespace {
 
 constexpr Duration kPersonTakes = std::chrono::seconds(1);
@@ -71,7 +73,7 @@ void World::carry_out(Index index, const member::Action& action) {
     tell(cat("    ", worker.node_id, " (process ", worker.process, "): ", to_words(action)));
   fold(action.index());
   if (const auto* send = std::get_if<member::Send>(&action)) {
-    fold(print_of(send->message));
+    fold(wording::print_of(send->message));
     if (worker.link != kNone) send_up(worker.link, send->message);
   } else if (const auto* placed = std::get_if<member::Place>(&action)) {
     if (worker.rank != kNoRank && worker.rank != placed->rank) {
@@ -81,8 +83,8 @@ void World::carry_out(Index index, const member::Action& action) {
     if (worker.program == Program::kUnplaced) worker.program = Program::kOpening;
   } else if (const auto* abort = std::get_if<member::Abort>(&action)) {
     tell_trainer(index, trainer::Stopped{abort->generation});
-  } else if (const auto* repair = std::get_if<member::Mend>(&action)) {
-    tell_trainer(index, trainer::RepairOrdered{repair->repair});
+  } else if (const auto* repair = std::get_if<member::Repair>(&action)) {
+    tell_trainer(index, trainer::RepairOrdered{repair->generation, repair->version, repair->order});
   } else if (const auto* go_on = std::get_if<member::Go>(&action)) {
     tell_trainer(index, trainer::GoOrdered{go_on->generation, go_on->version, go_on->ended});
   } else if (std::holds_alternative<member::Released>(action)) {
@@ -110,7 +112,7 @@ void World::die(Index index, std::int32_t code, bool lifeline, bool loses) {
   const bool another = std::any_of(workers_.begin(), workers_.end(), [&](const Worker& other) {
     return other.alive && other.node_id == worker.node_id;
   });
-  const bool ended = durable_ && durable_->ended;
+  const bool ended = durable_ && durable_->stage == wire::Stage::kEnded;
   if (code == 0 || another || ended || !setup_.replaced || person_.left == 0) return;
   --person_.left;
   person_.workers.push_back({worker.node_id, now_ + kPersonTakes});

@@ -5,7 +5,7 @@
 
 #include "base/assert.h"
 #include "base/text.h"
-#include "sim/words.h"
+#include "wording/reasons.h"
 
 namespace holdfast::sim {
 namespace {
@@ -73,9 +73,9 @@ Outcome World::run() {
     perform(next);
   }
   if (checkers_.violation().empty()) check_end();
-  const bool ended = durable_ && durable_->ended;
+  const bool ended = durable_ && durable_->stage == wire::Stage::kEnded;
   return {checkers_.violation(),
-          exited_ && exited_->code != 0 ? exited_->reason : (ended ? durable_->reason : ""),
+          why_ended(),
           setup_.agent ? exited_ && exited_->code == 0 : ended && durable_->success,
           hash_,
           transitions_,
@@ -132,7 +132,8 @@ void World::list_processes() {
     add(worker.signal == 9, Kind::kSignal, i);
     if (worker.paused_until > now_) continue;
     add(worker.signal == 15, Kind::kSignal, i);
-    add(serves && worker.machine && worker.link == kNone && !worker.leaving, Kind::kConnect, i);
+    add(serves && worker.machine && worker.link == kNone && !worker.leaving && !worker.over,
+        Kind::kConnect, i);
     add(can_train(worker), Kind::kTrain, i);
     add(worker.sums_busy, Kind::kSumsIdle, i);
     add(worker.leaving.has_value(), Kind::kExit, i);
@@ -141,7 +142,7 @@ void World::list_processes() {
         i);
   }
   if (agent_ && !exited_) {
-    add(serves && agent_link_ == kNone, Kind::kAgentConnect, 0);
+    add(serves && agent_link_ == kNone && agent_connects_at_ <= now_, Kind::kAgentConnect, 0);
     for (Index i = 0; i < promotions_.size(); ++i) possible_.push_back({Kind::kPromote, i});
     for (Index i = 0; i < deaths_.size(); ++i) {
       const auto same = [&](const agent::Died& d) { return d.process == deaths_[i].process; };
@@ -282,6 +283,7 @@ std::optional<Instant> World::next_time() const {
   for (const Instant at : graces_) consider(at);
   for (const auto& pause : pauses_) consider(pause.until);
   if (next_look_) consider(*next_look_);
+  if (agent_ && agent_link_ == kNone) consider(agent_connects_at_);
   for (const auto& errand : person_.workers) consider(errand.at);
   return next;
 }
@@ -311,32 +313,34 @@ void World::check_end() {
   for (const Worker& worker : workers_) {
     if (worker.alive) checkers_.violate("L1: all is over but a process runs on");
   }
-  const bool ended = durable_ && durable_->ended;
+  const bool ended = durable_ && durable_->stage == wire::Stage::kEnded;
   const bool success = setup_.agent ? exited_->code == 0 : ended && durable_->success;
   if (success) {
     // A program that ends of its own will, with exit code 0, has ended well by its own word.
     if ((struck_ & bit(Fault::kEarlyExit)) == 0) checkers_.ended_well(arenas_);
     return;
   }
-  const std::string reason =
-      setup_.agent ? exited_->reason : (ended ? durable_->reason : std::string());
-  if (!is_legitimate(reason)) {
-    checkers_.violate(cat("L1: the job failed without need: ", reason));
+  if (!is_legitimate(why_ended())) {
+    checkers_.violate(cat("L1: the job failed without need: ", wording::in_words(why_ended())));
   }
+}
+
+wire::Reason World::why_ended() const {
+  if (exited_ && exited_->code != 0) return exited_->reason;
+  return durable_ && durable_->stage == wire::Stage::kEnded ? durable_->end : wire::Reason{};
 }
 
 // A death must be known once its lease has run out at the latest, whoever else has told of it.
 void World::check_deaths_are_known() {
-  if (!scheduler_.machine || scheduler_.machine->phase() == controller::Phase::kEnded) return;
-  if (scheduler_.machine->record().ranks.empty()) return;
+  if (!scheduler_.machine || scheduler_.machine->stage() == wire::Stage::kEnded) return;
+  if (!scheduler_.machine->assembled()) return;
   for (const Worker& worker : workers_) {
     if (worker.alive) continue;
-    const auto found = scheduler_.machine->members().find(worker.node_id);
-    if (found == scheduler_.machine->members().end()) continue;
-    const auto& member = found->second;
-    if (member.incarnation != worker.incarnation || member.dead || member.lost || member.left) {
-      continue;
-    }
+    const auto* member = scheduler_.machine->find(worker.node_id);
+    if (member == nullptr || member->seat.incarnation != worker.incarnation) continue;
+    const bool believed = member->state == controller::SeatState::kHeld ||
+                          member->state == controller::SeatState::kFinished;
+    if (!believed) continue;
     const Instant since = std::max({worker.died_at, scheduler_.since, last_fault_});
     if (now_ > since + kLease + 2 * kBeat) {
       checkers_.violate(cat("L2: nobody knows that rank ", worker.rank, " is dead"));

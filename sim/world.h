@@ -30,7 +30,7 @@ inline constexpr Duration kReplacementTimeout = std::chrono::seconds(60);
 
 struct Outcome {
   std::string violation;  // Empty: none.
-  std::string reason;     // Why the job ended.
+  wire::Reason reason;    // Why the job ended.
   bool success = false;
   std::uint64_t hash = 0;  // Of all that happened.
   std::uint32_t transitions = 0;
@@ -101,7 +101,7 @@ class World {
     agent::Process process = 0;
     bool starting = false;
     std::optional<controller::Machine> machine;
-    std::deque<wire::Record> stores;  // Handed out, not answered.
+    std::deque<wire::Formation> stores;  // Handed out, not answered.
     std::optional<Instant> deadline;
     std::optional<Instant> exits_at;  // After End.
     std::int32_t signal = 0;
@@ -168,6 +168,7 @@ class World {
   [[nodiscard]] std::optional<Instant> next_time() const;
   [[nodiscard]] bool over() const;
   void check_end();
+  [[nodiscard]] wire::Reason why_ended() const;
   void check_deaths_are_known();
 
   // faults.cc
@@ -180,7 +181,7 @@ class World {
   [[nodiscard]] bool is_on_last_call(const Worker& worker) const;
   void disturb(Worker& worker, Instant until);
   void disturb(const Connection& link, Instant until);
-  [[nodiscard]] bool is_legitimate(const std::string& reason) const;
+  [[nodiscard]] bool is_legitimate(const wire::Reason& reason) const;
 
   // network.cc
   Index connect(Index worker);
@@ -201,6 +202,7 @@ class World {
   void carry_out(const controller::Action& action);
   void send_down(Index link, const wire::Message& message);
   void controller_timer();
+  [[nodiscard]] Rank rank_in_roster(const std::string& node_id) const;
   void check_evictions(const std::set<std::string>& lost_before);
   [[nodiscard]] std::uint64_t record_print() const;
 
@@ -242,7 +244,7 @@ class World {
   void end(Index worker, const trainer::Update&);
   void end(Index worker, const trainer::Return& result);
   bool arrive(Worker& worker);
-  void fail_training(Index worker, const std::string& reason);
+  void fail_training(Index worker, const wire::Reason& reason);
   void finish_update(Arena& arena);
   [[nodiscard]] bool owner_lives(const Arena& arena, const Worker& opener) const;
   [[nodiscard]] bool complete(const Worker& worker) const;
@@ -293,12 +295,13 @@ class World {
   std::deque<Connection> links_;  // The Link of a Connection is its index + 1.
   Index first_link_ = 0;          // Those before it are closed on both sides.
   Scheduler scheduler_;
-  std::optional<wire::Record> durable_;
+  std::optional<wire::Formation> durable_;
   Person person_;
   std::vector<controller::ProvenDead> proofs_;
 
   std::optional<agent::Machine> agent_;
   Index agent_link_ = kNone;
+  Instant agent_connects_at_{};             // At the earliest.
   Instant agent_disturbed_{};               // When it was last kept from being heard.
   std::vector<agent::Died> deaths_;         // The agent has not been told yet.
   std::vector<agent::Promote> promotions_;  // On their way to the spare.

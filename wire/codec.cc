@@ -38,8 +38,18 @@ template <std::unsigned_integral T>  // bool too
 void write(pbf_writer& out, std::uint32_t number, T value) {
   if (value != 0) out.add_uint64(number, value);
 }
-void write(pbf_writer& out, std::uint32_t number, RepairKind value) {
+template <class T>
+requires std::is_enum_v<T>
+void write(pbf_writer& out, std::uint32_t number, T value) {
   write(out, number, static_cast<std::uint8_t>(value));
+}
+template <class T>
+requires requires {
+  Fields<T>::kList;
+}
+void write(pbf_writer& out, std::uint32_t number, const T& value) {
+  const std::string bytes = encode_struct(value);
+  if (!bytes.empty()) out.add_message(number, bytes);
 }
 template <class T>
 void write(pbf_writer& out, std::uint32_t number, const std::vector<T>& list) {
@@ -89,11 +99,21 @@ bool read(pbf_reader& in, T& value) {
     return std::in_range<T>(wide);
   }
 }
-bool read(pbf_reader& in, RepairKind& value) {
+template <class T>
+requires std::is_enum_v<T>
+bool read(pbf_reader& in, T& value) {
   std::uint8_t number = 0;
   if (!read(in, number)) return false;
-  value = static_cast<RepairKind>(number);
+  value = static_cast<T>(number);
   return true;
+}
+template <class T>
+requires requires {
+  Fields<T>::kList;
+}
+bool read(pbf_reader& in, T& value) {
+  if (!in.has_wire_type(pbf_wire_type::length_delimited)) return false;
+  return read_struct(in.get_message(), value);
 }
 template <class T>
 bool read(pbf_reader& in, std::vector<T>& list) {
@@ -102,19 +122,27 @@ bool read(pbf_reader& in, std::vector<T>& list) {
   return read_struct(in.get_message(), list.emplace_back());
 }
 
-// What may stand in a member once the whole struct is read; a kind may not be absent.
+// What may stand in a member once the whole struct is read.
 template <class T>
-bool is_valid(const T&) {
+bool is_valid(const T& value) {
+  if constexpr (std::is_enum_v<T>) return is_known(value);
   return true;
 }
-bool is_valid(const RepairKind& kind) {
-  return kind >= RepairKind::kFinish && kind <= RepairKind::kBegin;
+
+// Of a struct that is absent, too.
+template <class T>
+void clear(T& value) {
+  if constexpr (requires { Fields<T>::kList; }) {
+    std::apply([&](const auto&... field) { (clear(value.*field.member), ...); }, Fields<T>::kList);
+  } else {
+    value = {};
+  }
 }
 
 template <class T>
 bool read_struct(pbf_reader in, T& value) {
   // proto3: an absent field is zero, whatever the struct's own initialiser says.
-  std::apply([&](const auto&... field) { ((value.*field.member = {}), ...); }, Fields<T>::kList);
+  std::apply([&](const auto&... field) { (clear(value.*field.member), ...); }, Fields<T>::kList);
   while (in.next()) {
     bool known = false;
     bool good = true;
@@ -143,9 +171,9 @@ bool decode_struct(std::string_view bytes, T& value) {
 
 constexpr std::size_t kKinds = std::variant_size_v<Message>;
 constexpr std::array<std::string_view, kKinds> kNames = {
-    "Register", "Accepted", "Refused",  "Waiting",     "AgentState",  "Evict",       "Stop",
-    "Report",   "Repair",   "Repaired", "Resume",      "Progress",    "JobProgress", "Finished",
-    "Farewell", "Failed",   "JobEnded", "StatusQuery", "StatusReply", "Heartbeat"};
+    "Register", "Assignment", "Refused",     "Waiting",     "AgentState", "Evict",
+    "Report",   "Repaired",   "Progress",    "JobProgress", "Finished",   "Farewell",
+    "Failed",   "JobEnded",   "StatusQuery", "StatusReply", "Heartbeat"};
 
 template <std::size_t kIndex>
 bool decode_kind(std::string_view body, Message& message) {
@@ -185,16 +213,16 @@ Result<Message> decode(std::uint8_t kind, std::string_view body) {
   return message;
 }
 
-std::string encode(const Record& record) {
-  return encode_struct(record);
+std::string encode(const Formation& formation) {
+  return encode_struct(formation);
 }
 
-Result<Record> decode_record(std::string_view bytes) {
-  Record record;
-  if (!decode_struct(bytes, record)) {
-    return Error{Blame::kPeer, "the journal's record is malformed"};
+Result<Formation> decode_formation(std::string_view bytes) {
+  Formation formation;
+  if (!decode_struct(bytes, formation)) {
+    return Error{Blame::kPeer, "the journal's formation is malformed"};
   }
-  return record;
+  return formation;
 }
 
 }  // namespace holdfast::wire

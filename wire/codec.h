@@ -1,8 +1,8 @@
 // Turns messages and the journal's record into bytes (protobuf; holdfast.proto) and back.
 //
-// Pure and thread-safe. Reading takes any bytes: the answer is a value or Error{kPeer}, in memory
-// that is bounded by a small multiple of the input. Unknown fields are skipped, absent ones are
-// zero or empty; whether strings are UTF-8 is not looked at.
+// Pure and thread-safe. Any bytes may be read. The answer is a value or Error{kPeer}, and takes at
+// most a small multiple of the input's memory. Unknown fields are skipped, and absent ones are zero
+// or empty. Strings need not be UTF-8.
 #pragma once
 
 #include <cstddef>
@@ -11,24 +11,24 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "wire/formation.h"
 #include "wire/messages.h"
-#include "wire/record.h"
 
 namespace holdfast::wire {
 
-// A list (Slots, Leases) with more entries than this is refused by decode().
+// A list (Slots, Seats) with more entries than this is refused by decode().
 inline constexpr std::size_t kMaxListLength = 65536;
 
-// The message's number on the wire: 1 for Register, 2 for Accepted, ...
+// The message's number on the wire: 1 for Register, 2 for Assignment, ...
 std::uint8_t kind_of(const Message& message);
 
-// "Register", "Accepted", ...; for logs and traces. "unknown" where there is no such kind.
+// "Register", "Assignment", ...; for logs and traces. "unknown" where there is no such kind.
 std::string_view kind_name(std::uint8_t kind);
 
 std::string encode(const Message& message);
 Result<Message> decode(std::uint8_t kind, std::string_view body);
 
-std::string encode(const Record& record);
-Result<Record> decode_record(std::string_view bytes);
+std::string encode(const Formation& formation);
+Result<Formation> decode_formation(std::string_view bytes);
 
 }  // namespace holdfast::wire

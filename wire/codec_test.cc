@@ -21,10 +21,9 @@ std::string bytes_of(std::initializer_list<int> values) {
 }
 
 constexpr std::uint8_t kRegister = 1;
-constexpr std::uint8_t kAccepted = 2;
+constexpr std::uint8_t kAssignment = 2;
 constexpr std::uint8_t kAgentState = 5;
-constexpr std::uint8_t kRepair = 9;
-constexpr std::uint8_t kHeartbeat = 20;
+constexpr std::uint8_t kHeartbeat = 17;
 
 // A message of every kind as its struct's initialisers make it.
 template <std::size_t... kIndex>
@@ -48,11 +47,11 @@ TEST(Codec, ReadsBackEveryMessageItWrote) {
   EXPECT_EQ(kinds.size(), std::variant_size_v<Message>);
 }
 
-TEST(Codec, ReadsBackTheRecordItWrote) {
-  for (const Record& record : {Record{}, extreme_record()}) {
-    const auto back = decode_record(encode(record));
+TEST(Codec, ReadsBackTheFormationItWrote) {
+  for (const Formation& formation : {Formation{}, extreme_formation()}) {
+    const auto back = decode_formation(encode(formation));
     ASSERT_TRUE(back);
-    EXPECT_EQ(*back, record);
+    EXPECT_EQ(*back, formation);
   }
 }
 
@@ -76,46 +75,45 @@ TEST(Codec, KeepsTheBitsOfALoss) {
 }
 
 TEST(Codec, TakesAnAbsentFieldForZero) {
-  const auto accepted = decode(kAccepted, "");
+  const auto accepted = decode(kAssignment, "");
   ASSERT_TRUE(accepted);
-  EXPECT_EQ(std::get<Accepted>(*accepted).rank, 0);  // The struct's own initial value is -1.
+  EXPECT_EQ(std::get<Assignment>(*accepted).rank, 0);  // The struct's own initial value is -1.
   const auto registration = decode(kRegister, "");
   ASSERT_TRUE(registration);
   EXPECT_EQ(std::get<Register>(*registration).protocol, 0U);
 }
 
 TEST(Codec, SkipsUnknownFields) {
-  const std::string known = encode(Accepted{3, 4, 5});
+  const std::string known = encode(Assignment{3, 4, 5});
   // Number 15 as varint, as 8 bytes, as a string, as 4 bytes.
   const std::string unknown = bytes_of({0x78, 0x01}) + bytes_of({0x79, 1, 2, 3, 4, 5, 6, 7, 8}) +
                               bytes_of({0x7a, 2, 'h', 'i'}) + bytes_of({0x7d, 1, 2, 3, 4});
-  const auto message = decode(kAccepted, unknown + known + unknown);
+  const auto message = decode(kAssignment, unknown + known + unknown);
   ASSERT_TRUE(message);
-  EXPECT_EQ(std::get<Accepted>(*message), (Accepted{3, 4, 5}));
+  EXPECT_EQ(std::get<Assignment>(*message), (Assignment{3, 4, 5}));
 }
 
 TEST(Codec, BlamesThePeerForMalformedBytes) {
   const std::string text = bytes_of({0x0a, 3, 'j', 'o', 'b'});  // Field 1 as a string.
   const std::array<std::pair<std::uint8_t, std::string>, 9> cases = {{
-      {kAccepted, text},                                            // A number that is a string.
-      {kRegister, bytes_of({0x08, 1})},                             // A string that is a number.
-      {kRegister, text.substr(0, 4)},                               // Shorter than it says.
-      {kAccepted, bytes_of({0x08})},                                // Ends in the midst of a field.
-      {kAccepted, bytes_of({0x08, 0xff, 0xff, 0xff, 0xff, 0x1f})},  // A rank of 33 bits and more.
-      {kAccepted, std::string(1, '\x18') + std::string(11, '\xff')},  // A varint without an end.
-      {kAccepted, bytes_of({0x00, 0x01})},                            // Field number 0.
-      {kAccepted, bytes_of({0x7b, 0x7c})},  // A group, which proto3 has not.
-      {kRepair, bytes_of({0x18, 4})},       // A kind of repair there is not.
+      {kAssignment, text},               // A number that is a string.
+      {kRegister, bytes_of({0x08, 1})},  // A string that is a number.
+      {kRegister, text.substr(0, 4)},    // Shorter than it says.
+      {kAssignment, bytes_of({0x08})},   // Ends in the midst of a field.
+      {kAssignment, bytes_of({0x08, 0xff, 0xff, 0xff, 0xff, 0x1f})},  // A rank of 33 bits and more.
+      {kAssignment, std::string(1, '\x18') + std::string(11, '\xff')},  // A varint without an end.
+      {kAssignment, bytes_of({0x00, 0x01})},                            // Field number 0.
+      {kAssignment, bytes_of({0x7b, 0x7c})},  // A group, which proto3 has not.
+      {kAssignment, bytes_of({0x28, 9})},     // A stage there is not.
   }};
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const auto message = decode(cases.at(i).first, cases.at(i).second);
     ASSERT_FALSE(message) << "case " << i;
     EXPECT_EQ(message.error().blame, Blame::kPeer);
   }
-  EXPECT_FALSE(decode(kRepair, ""));  // A repair must say which.
   EXPECT_FALSE(decode(0, ""));
   EXPECT_FALSE(decode(21, ""));
-  EXPECT_FALSE(decode_record(bytes_of({0x08, 1})));
+  EXPECT_FALSE(decode_formation(bytes_of({0x08, 1})));
 }
 
 TEST(Codec, RefusesAListThatWouldNeedMuchMoreMemoryThanItsBytes) {

@@ -1,13 +1,12 @@
-// Says once for every struct which field number each member has; codec.cc writes and reads by these
-// lists. Numbers are never given anew: a member that goes leaves its number reserved.
-// holdfast.proto says the same, and a test holds the two together.
+// Says once for every struct which field number each member has. codec.cc writes and reads by these
+// lists. A number is never used again: if a member goes, its number stays reserved. holdfast.proto
+// says the same, and a test compares the two.
 #pragma once
 
 #include <cstdint>
 #include <tuple>
 
 #include "wire/messages.h"
-#include "wire/record.h"
 
 namespace holdfast::wire {
 
@@ -34,52 +33,78 @@ struct Fields<Register> {
                &Register::memory);
 };
 template <>
-struct Fields<Accepted> {
-  static constexpr auto kList = in_order(&Accepted::rank, &Accepted::world_size, &Accepted::run_id);
+struct Fields<Ending> {
+  static constexpr auto kList = in_order(&Ending::kind, &Ending::code);
+};
+template <>
+struct Fields<Awaited> {
+  static constexpr auto kList =
+      in_order(&Awaited::kind, &Awaited::rank, &Awaited::node_id, &Awaited::pid, &Awaited::ending);
+};
+template <>
+struct Fields<Reason> {
+  static constexpr auto kList =
+      in_order(&Reason::kind, &Reason::rank, &Reason::pid, &Reason::ending, &Reason::count,
+               &Reason::total, &Reason::version, &Reason::node_id, &Reason::host, &Reason::other,
+               &Reason::other_host, &Reason::detail, &Reason::awaited);
+};
+template <>
+struct Fields<Seat> {
+  static constexpr auto kList =
+      in_order(&Seat::node_id, &Seat::role, &Seat::incarnation, &Seat::attempt, &Seat::pid,
+               &Seat::host, &Seat::domain, &Seat::endpoint, &Seat::finished, &Seat::version);
+};
+template <>
+struct Fields<Location> {
+  static constexpr auto kList = in_order(&Location::holder, &Location::host, &Location::endpoint);
+};
+template <>
+struct Fields<Order> {
+  static constexpr auto kList = in_order(&Order::act, &Order::source);
+};
+template <>
+struct Fields<Formation> {
+  static constexpr auto kList =
+      in_order(&Formation::job, &Formation::run_id, &Formation::generation, &Formation::stage,
+               &Formation::version, &Formation::recoveries, &Formation::roster, &Formation::orders,
+               &Formation::cause, &Formation::success, &Formation::end);
+};
+template <>
+struct Fields<Assignment> {
+  static constexpr auto kList =
+      in_order(&Assignment::rank, &Assignment::world_size, &Assignment::run_id,
+               &Assignment::generation, &Assignment::stage, &Assignment::version,
+               &Assignment::order, &Assignment::ended, &Assignment::cause);
 };
 template <>
 struct Fields<Refused> {
-  static constexpr auto kList = in_order(&Refused::reason);
+  static constexpr auto kList = in_order(&Refused::sentence, &Refused::reason);
+};
+template <>
+struct Fields<Slot> {
+  static constexpr auto kList = in_order(&Slot::node_id, &Slot::incarnation, &Slot::attempt,
+                                         &Slot::alive, &Slot::ending, &Slot::detected_ns);
+};
+template <>
+struct Fields<AgentState> {
+  static constexpr auto kList = in_order(&AgentState::job, &AgentState::agent_id, &AgentState::host,
+                                         &AgentState::slots, &AgentState::protocol);
 };
 template <>
 struct Fields<Waiting> {
   static constexpr auto kList = in_order(&Waiting::reason);
 };
 template <>
-struct Fields<Slot> {
-  static constexpr auto kList =
-      in_order(&Slot::node_id, &Slot::incarnation, &Slot::attempt, &Slot::alive, &Slot::exit_code,
-               &Slot::last_words, &Slot::detected_ns);
-};
-template <>
-struct Fields<AgentState> {
-  static constexpr auto kList =
-      in_order(&AgentState::job, &AgentState::agent_id, &AgentState::host, &AgentState::slots);
-};
-template <>
 struct Fields<Evict> {
   static constexpr auto kList = in_order(&Evict::node_id, &Evict::incarnation);
-};
-template <>
-struct Fields<Stop> {
-  static constexpr auto kList = in_order(&Stop::generation, &Stop::cause);
 };
 template <>
 struct Fields<Report> {
   static constexpr auto kList = in_order(&Report::generation, &Report::version, &Report::staged);
 };
 template <>
-struct Fields<Repair> {
-  static constexpr auto kList =
-      in_order(&Repair::generation, &Repair::version, &Repair::kind, &Repair::source);
-};
-template <>
 struct Fields<Repaired> {
   static constexpr auto kList = in_order(&Repaired::generation);
-};
-template <>
-struct Fields<Resume> {
-  static constexpr auto kList = in_order(&Resume::generation, &Resume::version, &Resume::ended);
 };
 template <>
 struct Fields<Progress> {
@@ -118,17 +143,6 @@ struct Fields<StatusReply> {
 template <>
 struct Fields<Heartbeat> {
   static constexpr auto kList = std::tuple{};
-};
-template <>
-struct Fields<Lease> {
-  static constexpr auto kList = in_order(&Lease::node_id, &Lease::incarnation, &Lease::attempt,
-                                         &Lease::finished, &Lease::version, &Lease::pid);
-};
-template <>
-struct Fields<Record> {
-  static constexpr auto kList = in_order(
-      &Record::job, &Record::run_id, &Record::ranks, &Record::generation, &Record::resumed,
-      &Record::version, &Record::recoveries, &Record::ended, &Record::success, &Record::reason);
 };
 
 }  // namespace holdfast::wire

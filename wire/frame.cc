@@ -50,7 +50,8 @@ std::string frame(const Message& message) {
 
 void FrameReader::feed(std::string_view bytes) {
   if (error_) return;
-  // Moves the rest to the front only when most of the buffer was given out: linear in all.
+  // The rest moves to the front only when most of the buffer was given out. So each byte moves a
+  // few times at most.
   if (start_ > buffer_.size() / 2) {
     buffer_.erase(0, start_);
     start_ = 0;

@@ -21,14 +21,15 @@ std::string frame(const Message& message);
 
 // Cuts a stream of bytes into messages, however the bytes come in. For one thread at a time.
 //
-// After every feed() call next() until it gives nothing: the reader then holds less than one frame.
-// An error is final, since the place of the next frame is unknown: every next() gives it again.
+// After every feed(), call next() until it gives nothing. Then the reader holds less than one
+// frame. An error is final, because nobody knows where the next frame begins. Every next() gives it
+// again.
 class FrameReader {
  public:
   void feed(std::string_view bytes);
 
-  // The next whole message; nothing where more bytes are needed; Error{kPeer} where the bytes are
-  // no frame of ours, damaged, too long, or carry a malformed message.
+  // The next whole message, or nothing if more bytes are needed. Error{kPeer} if the bytes are no
+  // frame of ours, are damaged or too long, or hold a malformed message.
   Result<std::optional<Message>> next();
 
   [[nodiscard]] std::size_t buffered_bytes() const { return buffer_.size() - start_; }

@@ -46,6 +46,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   HF_ASSERT(read(bytes, 1 + data[0] % 64U) == read(bytes, bytes.size() + 1));
   decode_and_return(data[0], bytes);
-  (void)holdfast::wire::decode_record(bytes);
+  (void)holdfast::wire::decode_formation(bytes);
   return 0;
 }

@@ -8,10 +8,12 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "wire/formation.h"
+#include "wire/reason.h"
 
 namespace holdfast::wire {
 
-inline constexpr std::uint32_t kProtocol = 2;  // Raised when an older peer could misunderstand us.
+inline constexpr std::uint32_t kProtocol = 3;  // Raised when an older peer could misunderstand us.
 
 // worker → scheduler, first on every connection; again after every reconnection.
 struct Register {
@@ -27,24 +29,36 @@ struct Register {
   bool operator==(const Register&) const = default;
 };
 
-// scheduler → worker: the place is leased to this incarnation. Sent when all ranks are known.
-struct Accepted {
+// scheduler → worker: this rank's part of the formation. It is state, not an event: the newest one
+// says all, so a lost one costs nothing. Sent when all ranks are known, on every new connection and
+// after every change that concerns this rank.
+struct Assignment {
   Rank rank = kNoRank;
   std::int32_t world_size = 0;
   std::uint64_t run_id = 0;  // Tells this run's files from those of an earlier one.
-  bool operator==(const Accepted&) const = default;
+  Generation generation = 0;
+  // kStopping: leave the collectives, finish a started update, park, and report.
+  // kRepairing: carry out `order`, if it is none to keep, and answer Repaired.
+  // kRunning: form the group and go on after `version`.
+  Stage stage = Stage::kStopping;
+  Version version = 0;
+  Order order;
+  Rank ended = kNoRank;  // One whose training has ended: it never joins. kNoRank: all may.
+  Reason cause;          // Of the generation.
+  bool operator==(const Assignment&) const = default;
 };
 
 // scheduler → worker or agent: never, for this reason.
 struct Refused {
-  std::string reason;
+  std::string sentence;  // Only for a process that speaks a former protocol, and from one.
+  Reason reason;
   bool operator==(const Refused&) const = default;
 };
 
 // scheduler → worker: not yet, for this reason (too few processes so far; the old incarnation's
 // lease still runs). Said once per reason; the worker keeps the connection and waits.
 struct Waiting {
-  std::string reason;
+  Reason reason;
   bool operator==(const Waiting&) const = default;
 };
 
@@ -54,19 +68,19 @@ struct Slot {
   Incarnation incarnation = 0;  // Of the newest process that the place was given to.
   std::uint64_t attempt = 0;
   bool alive = false;
-  std::int32_t exit_code = 0;     // Of the newest one that died: 0..255, or 128 + signal.
-  std::string last_words;         // How it died, in words: "was killed by signal 9 (SIGKILL)".
+  Ending ending;                  // Of the newest one that died.
   std::uint64_t detected_ns = 0;  // When the agent knew of the last death (CLOCK_MONOTONIC).
   bool operator==(const Slot&) const = default;
 };
 
-// agent → scheduler: all its places, on connection and after every change. State, not event: the
-// newest one says all, so a lost one costs nothing.
+// agent → scheduler: all its places, on connection and after every change. It is state, not an
+// event: the newest message says all, so a lost one costs nothing.
 struct AgentState {
   std::string job;
   std::string agent_id;
   std::string host;
   std::vector<Slot> slots;
+  std::uint32_t protocol = kProtocol;
   bool operator==(const AgentState&) const = default;
 };
 
@@ -77,13 +91,6 @@ struct Evict {
   bool operator==(const Evict&) const = default;
 };
 
-// scheduler → worker: leave the collectives, finish a started update, park, and report.
-struct Stop {
-  Generation generation = 0;  // The one that is being formed.
-  std::string cause;
-  bool operator==(const Stop&) const = default;
-};
-
 // worker → scheduler: parked for this generation; what my arena holds.
 struct Report {
   Generation generation = 0;
@@ -92,49 +99,15 @@ struct Report {
   bool operator==(const Report&) const = default;
 };
 
-enum class RepairKind : std::uint8_t {
-  kFinish = 1,   // Make the staged update: it was committed elsewhere.
-  kReceive = 2,  // Copy everything from the arena of `source`.
-  kBegin = 3,    // Commit version 0 from what the program initialised.
-};
-
-constexpr const char* name(RepairKind kind) {
-  switch (kind) {
-    case RepairKind::kFinish:
-      return "finish";
-    case RepairKind::kReceive:
-      return "receive";
-    case RepairKind::kBegin:
-      return "begin";
-  }
-  return "?";
-}
-
-// scheduler → worker: bring your arena to `version`.
-struct Repair {
-  Generation generation = 0;
-  Version version = 0;
-  RepairKind kind = RepairKind::kFinish;
-  Rank source = kNoRank;
-  bool operator==(const Repair&) const = default;
-};
-
 // worker → scheduler: done.
 struct Repaired {
   Generation generation = 0;
   bool operator==(const Repaired&) const = default;
 };
 
-// scheduler → worker: form the group of this generation and go on after `version`.
-struct Resume {
-  Generation generation = 0;
-  Version version = 0;
-  Rank ended = kNoRank;  // One whose training has ended: it never joins. kNoRank: all may.
-  bool operator==(const Resume&) const = default;
-};
-
-// worker → scheduler: a step was committed. After the first of a generation at once, then now and
-// then. For status and reports; nothing is decided by it but the end of a recovery.
+// worker → scheduler: a step was committed. Sent at once after the first step of a generation,
+// later now and then. It is for status and reports, and it ends a recovery. It decides nothing
+// else.
 struct Progress {
   Generation generation = 0;
   Version version = 0;
@@ -163,17 +136,17 @@ struct Farewell {
   bool operator==(const Farewell&) const = default;
 };
 
-// worker → scheduler: the job can not go on, for this reason (the user's error, or an error that no
-// recovery mends).
+// worker → scheduler: the job can not go on, for this reason: the user's error, or one that no
+// recovery can repair.
 struct Failed {
-  std::string reason;
+  Reason reason;
   bool operator==(const Failed&) const = default;
 };
 
 // scheduler → all: the job is over.
 struct JobEnded {
   bool success = false;
-  std::string reason;
+  Reason reason;
   bool operator==(const JobEnded&) const = default;
 };
 
@@ -191,9 +164,10 @@ struct Heartbeat {
   bool operator==(const Heartbeat&) const = default;
 };
 
-// The order is the kind number on the wire (1-based): append only.
-using Message = std::variant<Register, Accepted, Refused, Waiting, AgentState, Evict, Stop, Report,
-                             Repair, Repaired, Resume, Progress, JobProgress, Finished, Farewell,
-                             Failed, JobEnded, StatusQuery, StatusReply, Heartbeat>;
+// The order is the kind number on the wire (1-based). Register and Refused keep theirs and the
+// numbers of their members for ever: by them a process of another protocol is refused by name.
+using Message = std::variant<Register, Assignment, Refused, Waiting, AgentState, Evict, Report,
+                             Repaired, Progress, JobProgress, Finished, Farewell, Failed, JobEnded,
+                             StatusQuery, StatusReply, Heartbeat>;
 
 }  // namespace holdfast::wire

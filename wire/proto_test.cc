@@ -41,27 +41,39 @@ const std::vector<std::string> kTexts = {
     "job: \"job\"\nnode_id: \"n\\303\\266de\"\nincarnation: 18446744073709551615\n"
     "attempt: 18446744073709551615\nhost: \"host\"\npid: -9223372036854775808\n"
     "protocol: 4294967295\ngeneration: 18446744073709551615\nmemory: \"memory\"\n",
-    "rank: -2147483648\nworld_size: 2147483647\nrun_id: 18446744073709551615\n",
-    "reason: \"no \\\"room\\\"\\n\"\n",
-    "reason: \"too few\"\n",
-    "job: \"job\"\nagent_id: \"agent\"\nhost: \"host\"\n"
-    "slots {\n  node_id: \"a\"\n  incarnation: 18446744073709551615\n  attempt: 1\n  alive: true\n"
-    "  exit_code: -2147483648\n  last_words: \"was killed\"\n"
-    "  detected_ns: 18446744073709551615\n}\nslots {\n}\n",
+    "rank: -2147483648\nworld_size: 2147483647\nrun_id: 18446744073709551615\n"
+    "generation: 18446744073709551615\nstage: STAGE_ENDED\nversion: 18446744073709551615\n"
+    "order {\n  act: ACT_BEGIN\n  source {\n    holder: 2147483647\n    host: \"host\"\n"
+    "    endpoint: \"endpoint\"\n  }\n}\nended: -2147483648\ncause {\n"
+    "  kind: REASON_SPARE_NOT_STARTED\n  rank: -2147483648\n  pid: -9223372036854775808\n"
+    "  ending {\n    kind: ENDING_NOT_HEARD\n    code: -2147483648\n  }\n"
+    "  count: -9223372036854775808\n  total: 1\n  version: 18446744073709551615\n"
+    "  node_id: \"a\"\n  host: \"b\"\n  other: \"c\"\n  other_host: \"d\"\n"
+    "  detail: \"no \\\"room\\\"\\n\"\n  awaited {\n    kind: AWAITED_NOT_REPAIRED\n"
+    "    rank: 2147483647\n    node_id: \"a\"\n    pid: -9223372036854775808\n  }\n"
+    "  awaited {\n    rank: -1\n  }\n}\n",
+    "sentence: \"no\"\nreason {\n  kind: REASON_SPARE_NOT_STARTED\n  rank: -2147483648\n"
+    "  pid: -9223372036854775808\n  ending {\n    kind: ENDING_NOT_HEARD\n"
+    "    code: -2147483648\n  }\n  count: -9223372036854775808\n  total: 1\n"
+    "  version: 18446744073709551615\n  node_id: \"a\"\n  host: \"b\"\n  other: \"c\"\n"
+    "  other_host: \"d\"\n  detail: \"no \\\"room\\\"\\n\"\n  awaited {\n"
+    "    kind: AWAITED_NOT_REPAIRED\n    rank: 2147483647\n    node_id: \"a\"\n"
+    "    pid: -9223372036854775808\n  }\n  awaited {\n    rank: -1\n  }\n}\n",
+    "reason {\n  kind: REASON_ASSEMBLING\n  rank: -1\n  count: 1\n  total: 2\n}\n",
+    "job: \"job\"\nagent_id: \"agent\"\nhost: \"host\"\nslots {\n  node_id: \"a\"\n"
+    "  incarnation: 18446744073709551615\n  attempt: 1\n  alive: true\n  ending {\n"
+    "    kind: ENDING_SIGNALLED\n    code: 9\n  }\n  detected_ns: 18446744073709551615\n}\n"
+    "slots {\n}\nprotocol: 4294967295\n",
     "node_id: \"a\"\nincarnation: 18446744073709551615\n",
-    "generation: 18446744073709551615\ncause: \"rank 3 died\"\n",
     "generation: 1\nversion: 18446744073709551615\nstaged: 18446744073709551615\n",
-    "generation: 18446744073709551615\nversion: 18446744073709551615\nkind: REPAIR_KIND_BEGIN\n"
-    "source: 2147483647\n",
     "generation: 18446744073709551615\n",
-    "generation: 18446744073709551615\nended: -2147483648\n",
     "generation: 2\nversion: 3\nloss: -inf\n",
     "generation: 18446744073709551615\nversion: 18446744073709551615\n"
     "loss: 4.94065645841247e-324\nrecoveries: 18446744073709551615\n",
     "generation: 18446744073709551615\nversion: 1\n",
     "",
-    "reason: \"the loss is NaN\"\n",
-    "success: true\nreason: \"done\"\n",
+    "reason {\n  kind: REASON_PROGRAM\n  rank: -1\n  detail: \"the loss is NaN\"\n}\n",
+    "success: true\nreason {\n  kind: REASON_ALL_ENDED\n  rank: -1\n  total: 2\n}\n",
     "",
     "json: \"{}\"\n",
     "",
@@ -84,17 +96,32 @@ TEST(Proto, ProtocWritesTheSameBytes) {
   }
 }
 
-TEST(Proto, ProtocReadsAndWritesTheRecord) {
+TEST(Proto, ProtocReadsAndWritesTheFormation) {
   const std::string text =
-      "job: \"job\"\nrun_id: 18446744073709551615\n"
-      "ranks {\n  node_id: \"a\"\n  incarnation: 18446744073709551615\n"
-      "  attempt: 18446744073709551615\n  finished: true\n  version: 18446744073709551615\n"
-      "  pid: -5\n}\n"
-      "ranks {\n}\ngeneration: 18446744073709551615\nresumed: true\n"
-      "version: 18446744073709551615\nrecoveries: 18446744073709551615\nended: true\n"
-      "success: true\nreason: \"all good\"\n";
-  EXPECT_EQ(protoc("decode", "Record", encode(extreme_record())), text);
-  EXPECT_EQ(protoc("encode", "Record", text), encode(extreme_record()));
+      "job: \"job\"\nrun_id: 18446744073709551615\ngeneration: 18446744073709551615\n"
+      "stage: STAGE_ENDED\nversion: 18446744073709551615\nrecoveries: 18446744073709551615\n"
+      "roster {\n  node_id: \"a\"\n  role: ROLE_SPARE_HOST\n"
+      "  incarnation: 18446744073709551615\n  attempt: 18446744073709551615\n  pid: -5\n"
+      "  host: \"h\"\n  domain: \"d\"\n  endpoint: \"e\"\n  finished: true\n"
+      "  version: 18446744073709551615\n}\nroster {\n}\norders {\n  act: ACT_RECEIVE\n"
+      "  source {\n    holder: 2147483647\n    host: \"host\"\n    endpoint: \"endpoint\"\n"
+      "  }\n}\norders {\n  source {\n    holder: -1\n  }\n}\ncause {\n"
+      "  kind: REASON_SPARE_NOT_STARTED\n  rank: -2147483648\n  pid: -9223372036854775808\n"
+      "  ending {\n    kind: ENDING_NOT_HEARD\n    code: -2147483648\n  }\n"
+      "  count: -9223372036854775808\n  total: 1\n  version: 18446744073709551615\n"
+      "  node_id: \"a\"\n  host: \"b\"\n  other: \"c\"\n  other_host: \"d\"\n"
+      "  detail: \"no \\\"room\\\"\\n\"\n  awaited {\n    kind: AWAITED_NOT_REPAIRED\n"
+      "    rank: 2147483647\n    node_id: \"a\"\n    pid: -9223372036854775808\n  }\n"
+      "  awaited {\n    rank: -1\n  }\n}\nsuccess: true\nend {\n"
+      "  kind: REASON_SPARE_NOT_STARTED\n  rank: -2147483648\n  pid: -9223372036854775808\n"
+      "  ending {\n    kind: ENDING_NOT_HEARD\n    code: -2147483648\n  }\n"
+      "  count: -9223372036854775808\n  total: 1\n  version: 18446744073709551615\n"
+      "  node_id: \"a\"\n  host: \"b\"\n  other: \"c\"\n  other_host: \"d\"\n"
+      "  detail: \"no \\\"room\\\"\\n\"\n  awaited {\n    kind: AWAITED_NOT_REPAIRED\n"
+      "    rank: 2147483647\n    node_id: \"a\"\n    pid: -9223372036854775808\n  }\n"
+      "  awaited {\n    rank: -1\n  }\n}\n";
+  EXPECT_EQ(protoc("decode", "Formation", encode(extreme_formation())), text);
+  EXPECT_EQ(protoc("encode", "Formation", text), encode(extreme_formation()));
 }
 
 }  // namespace

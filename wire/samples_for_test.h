@@ -8,7 +8,6 @@
 
 #include "base/prng.h"
 #include "wire/messages.h"
-#include "wire/record.h"
 
 namespace holdfast::wire {
 
@@ -17,37 +16,68 @@ inline constexpr auto kLeast32 = std::numeric_limits<std::int32_t>::min();
 inline constexpr auto kMost32 = std::numeric_limits<std::int32_t>::max();
 inline constexpr auto kLeast64 = std::numeric_limits<std::int64_t>::min();
 
+inline Reason extreme_reason() {
+  return {.kind = Reason::Kind::kSpareNotStarted,
+          .rank = kLeast32,
+          .pid = kLeast64,
+          .ending = {Ending::Kind::kNotHeard, kLeast32},
+          .count = kLeast64,
+          .total = 1,
+          .version = kMost,
+          .node_id = "a",
+          .host = "b",
+          .other = "c",
+          .other_host = "d",
+          .detail = "no \"room\"\n",
+          .awaited = {{Awaited::Kind::kNotRepaired, kMost32, "a", kLeast64, {}}, {}}};
+}
+
 inline std::vector<Message> extreme_messages() {
   return {
       Register{"job", "nöde", kMost, kMost, "host", kLeast64, 4294967295U, kMost, "memory"},
-      Accepted{kLeast32, kMost32, kMost},
-      Refused{"no \"room\"\n"},
-      Waiting{"too few"},
-      AgentState{
-          "job", "agent", "host", {{"a", kMost, 1, true, kLeast32, "was killed", kMost}, {}}},
+      Assignment{kLeast32,
+                 kMost32,
+                 kMost,
+                 kMost,
+                 Stage::kEnded,
+                 kMost,
+                 {Act::kBegin, {kMost32, "host", "endpoint"}},
+                 kLeast32,
+                 extreme_reason()},
+      Refused{"no", extreme_reason()},
+      Waiting{{.kind = Reason::Kind::kAssembling, .count = 1, .total = 2}},
+      AgentState{"job",
+                 "agent",
+                 "host",
+                 {{"a", kMost, 1, true, {Ending::Kind::kSignalled, 9}, kMost}, {}},
+                 4294967295U},
       Evict{"a", kMost},
-      Stop{kMost, "rank 3 died"},
       Report{1, kNoVersion, kNoVersion},
-      Repair{kMost, kMost, RepairKind::kBegin, kMost32},
       Repaired{kMost},
-      Resume{kMost, 0, kLeast32},
       Progress{2, 3, -std::numeric_limits<double>::infinity()},
       JobProgress{kMost, kMost, std::numeric_limits<double>::denorm_min(), kMost},
       Finished{kMost, 1},
       Farewell{},
-      Failed{"the loss is NaN"},
-      JobEnded{true, "done"},
+      Failed{{.kind = Reason::Kind::kProgram, .detail = "the loss is NaN"}},
+      JobEnded{true, {.kind = Reason::Kind::kAllEnded, .total = 2}},
       StatusQuery{},
       StatusReply{"{}"},
       Heartbeat{},
   };
 }
 
-inline Record extreme_record() {
-  return {"job",     kMost, {{"a", kMost, kMost, true, kMost, -5}, {}},
-          kMost,     true,  kNoVersion,
-          kMost,     true,  true,
-          "all good"};
+inline Formation extreme_formation() {
+  return {.job = "job",
+          .run_id = kMost,
+          .generation = kMost,
+          .stage = Stage::kEnded,
+          .version = kNoVersion,
+          .recoveries = kMost,
+          .roster = {{"a", Role::kSpareHost, kMost, kMost, -5, "h", "d", "e", true, kMost}, {}},
+          .orders = {{Act::kReceive, {kMost32, "host", "endpoint"}}, {}},
+          .cause = extreme_reason(),
+          .success = true,
+          .end = extreme_reason()};
 }
 
 // Flips, cuts, doubles and overwrites.

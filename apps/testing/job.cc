@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "apps/status.h"
 #include "base/assert.h"
 #include "base/text.h"
 #include "io/loop.h"
@@ -189,7 +190,7 @@ bool Job::kill(const std::string& variable, int number) const {
 }
 
 double Job::status(const char* key) const {
-  const auto text = runtime::query_status("127.0.0.1", port, std::chrono::seconds(2));
+  const auto text = query_status("127.0.0.1", port, std::chrono::seconds(2));
   if (!text) return -1;
   const auto json = nlohmann::json::parse(*text, nullptr, false);
   return json.is_object() && json.contains(key) ? json[key].get<double>() : -1;

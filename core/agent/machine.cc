@@ -1,30 +1,83 @@
 #include "core/agent/machine.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
-#include "base/text.h"
+#include "base/assert.h"
 
 namespace holdfast::agent {
+
+using wire::Reason;
+
 namespace {
 
 constexpr Duration kFirstPause = std::chrono::milliseconds(100);
 constexpr Duration kLastPause = std::chrono::seconds(2);
 constexpr Generation kForNoStep = std::numeric_limits<Generation>::max();
-constexpr const char* kWasStopped = "was stopped by a signal and ended by its agent";
-constexpr const char* kWasSilent =
-    "was ended by its agent: nothing was heard from it for longer than its lease "
-    "(MS_NODE_TIMEOUT)";
+// Whom its agent ended has not failed by itself.
+constexpr std::int32_t kKilled = 128 + 9;
 
-std::string name_of(const std::string& node_id) {
-  return node_id == kSchedulerNode ? "the scheduler" : cat("worker ", node_id);
+// As a shell says it: 0..255, or 128 + signal.
+std::int32_t exit_code(const wire::Ending& ending) {
+  switch (ending.kind) {
+    case wire::Ending::Kind::kExited:
+      return ending.code;
+    case wire::Ending::Kind::kSignalled:
+      return 128 + ending.code;
+    case wire::Ending::Kind::kWasStopped:
+    case wire::Ending::Kind::kWasSilent:
+      return kKilled;
+    default:
+      return 255;
+  }
 }
 
-std::string words_of(const Died& e) {
-  return cat(e.how, e.error.empty() ? "" : cat(" (", e.error, ")"));
+bool is_told(const Died& e) {
+  return e.ending.kind != wire::Ending::Kind::kUnknown;
 }
+
+bool ended_well(const wire::Ending& ending) {
+  return ending == wire::Ending{wire::Ending::Kind::kExited, 0};
+}
+
+template <class E>
+constexpr std::size_t kEvent = event_index<Event, E>();
+
+using S = State;
+constexpr Transition<State> kTransitions[] = {
+    {S::kRunning, kEvent<Received>, S::kDone},    // The scheduler has said that all is well.
+    {S::kRunning, kEvent<Died>, S::kDone},        // Its process has ended well.
+    {S::kRunning, kEvent<Received>, S::kEnding},  // It has said that the job has failed.
+    {S::kRunning, kEvent<Died>, S::kEnding},      // Too often, or twice by the same exception.
+    {S::kRunning, kEvent<SpawnFailed>, S::kEnding}, {S::kRunning, kEvent<Interrupted>, S::kEnding},
+    {S::kRunning, kEvent<GraceOver>, S::kEnding},   {S::kDone, kEvent<Received>, S::kEnding},
+    {S::kDone, kEvent<Died>, S::kEnding},           {S::kDone, kEvent<SpawnFailed>, S::kEnding},
+    {S::kDone, kEvent<Interrupted>, S::kEnding},    {S::kDone, kEvent<GraceOver>, S::kEnding},
+    {S::kRunning, kEvent<Started>, S::kExited},  // It has no places.
+    {S::kRunning, kEvent<Died>, S::kExited},     // All its workers had ended well.
+    {S::kRunning, kEvent<SpawnFailed>, S::kExited}, {S::kRunning, kEvent<GraceOver>, S::kExited},
+    {S::kDone, kEvent<Died>, S::kExited},           {S::kDone, kEvent<SpawnFailed>, S::kExited},
+    {S::kDone, kEvent<GraceOver>, S::kExited},      {S::kEnding, kEvent<Died>, S::kExited},
+    {S::kEnding, kEvent<SpawnFailed>, S::kExited},  {S::kEnding, kEvent<Interrupted>, S::kExited},
+    {S::kEnding, kEvent<GraceOver>, S::kExited},
+};
 
 }  // namespace
+
+std::span<const Transition<State>> transitions() {
+  return kTransitions;
+}
+
+const char* name(State state) {
+  constexpr std::array<const char*, kStates> kNames = {"running", "done", "ending", "exited"};
+  return kNames[static_cast<std::size_t>(state)];
+}
+
+void Machine::enter(State next) {
+  HF_ASSERT(is_listed<State>(kTransitions, state_, event_, next));
+  state_ = next;
+}
 
 Machine::Machine(Options options) : options_(std::move(options)), prng_(options_.seed) {
   if (options_.runs_scheduler) {
@@ -34,7 +87,11 @@ Machine::Machine(Options options) : options_(std::move(options)), prng_(options_
 }
 
 Actions Machine::step(const Event& event) {
-  if (!exited_) std::visit([&](const auto& e) { on(e); }, event);
+  event_ = event.index();
+  if (state_ != State::kExited) std::visit([&](const auto& e) { on(e); }, event);
+  // What is to be told goes first: to start a process takes milliseconds, and the others wait.
+  std::stable_partition(actions_.begin(), actions_.end(),
+                        [](const Action& action) { return std::holds_alternative<Send>(action); });
   return std::exchange(actions_, {});
 }
 
@@ -96,7 +153,7 @@ void Machine::start_owed(const std::function<bool(const Owed&)>& due) {
     start.push_back(owed.node_id);
     return true;
   });
-  if (ending_ || job_done_) return;
+  if (state_ != State::kRunning) return;
   for (const auto& node_id : start) {
     if (is_needed(node_id)) add_spare(node_id);
   }
@@ -121,7 +178,7 @@ std::uint64_t Machine::pause(std::int32_t times) {
 }
 
 void Machine::on(const PauseOver& e) {
-  if (ending_ || job_done_) return;
+  if (state_ != State::kRunning) return;
   start_owed([&](const Owed& owed) { return owed.pause == e.pause; });
   for (auto& place : places_) {
     if (place.pause != e.pause) continue;
@@ -140,7 +197,8 @@ void Machine::on(const Looked& e) {
     // What stopped us as well was no fault of theirs: count anew.
     const int looks = 1 + (e.on_time ? stopped_[process] : 0);
     counts[process] = looks;
-    if (looks < kStoppedLooks || !ended_.emplace(process, kWasStopped).second) continue;
+    if (looks < kStoppedLooks || !ended_.emplace(process, wire::Ending::Kind::kWasStopped).second)
+      continue;
     actions_.push_back(Kill{process, false});
   }
   stopped_ = std::move(counts);
@@ -148,8 +206,10 @@ void Machine::on(const Looked& e) {
 
 void Machine::on(const Died& died) {
   Died e = died;
-  if (const auto ended = ended_.find(e.process); ended != ended_.end()) e.how = ended->second;
-  if (e.exit_code) {
+  if (const auto ended = ended_.find(e.process); ended != ended_.end() && is_told(e)) {
+    e.ending.kind = ended->second;
+  }
+  if (is_told(e)) {
     running_.erase(e.process);
     ended_.erase(e.process);
   }
@@ -163,10 +223,9 @@ void Machine::on(const Died& died) {
   } else if (const auto former =
                  std::find_if(places_.begin(), places_.end(),
                               [&](const Place& p) { return p.previous == e.process; });
-             former != places_.end() && e.exit_code) {
+             former != places_.end() && is_told(e)) {
     // The lifeline told of the death at once; now that its memory is gone the kernel says why.
-    former->exit_code = *e.exit_code;
-    former->last_words = e.how;
+    former->ending = e.ending;
     say_end(*former, e);
     if (e.process == blamed_) result_ = too_often(*former);
     tell_state();
@@ -177,13 +236,14 @@ void Machine::on(const Died& died) {
 
 void Machine::place_died(Place& place, const Died& e) {
   place.previous = std::exchange(place.process, 0);
-  place.exit_code = e.exit_code.value_or(255);
-  place.last_words = e.how;
-  place.predecessor = words_of(e);
+  place.ending = e.ending;
+  place.predecessor = {e.ending, e.error, true};
   place.detected_ns = e.detected_ns;
   place.not_started = 0;
-  if (place.role == Role::kScheduler && e.exit_code == 0 && met_) job_done_ = true;
-  if (e.exit_code == 0 || job_done_) {
+  if (place.role == Role::kScheduler && ended_well(e.ending) && link_ != Link::kNever) {
+    if (state_ == State::kRunning) enter(State::kDone);
+  }
+  if (ended_well(e.ending) || state_ == State::kDone) {
     place.done = true;
     tell_state();
     end_spares();
@@ -191,8 +251,8 @@ void Machine::place_died(Place& place, const Died& e) {
     if (place.role == Role::kScheduler || workers_done()) actions_.push_back(WantGrace{});
     return;
   }
-  if (ending_) return;
-  if (e.exit_code) say_end(place, e);
+  if (is_ending()) return;
+  if (is_told(e)) say_end(place, e);
   const bool repeats = repeats_its_error(place, e);
   if (++place.failures > options_.max_restarts) {
     blamed_ = e.process;
@@ -210,14 +270,17 @@ void Machine::place_died(Place& place, const Died& e) {
 
 // Only now it is known how.
 void Machine::say_end(const Place& place, const Died& e) {
-  if (ending_ || e.exit_code == 0) return;
-  actions_.push_back(Say{cat(name_of(place.node_id), " ", words_of(e))});
+  if (is_ending() || ended_well(e.ending)) return;
+  actions_.push_back(Say{{.kind = Reason::Kind::kProcessEnded,
+                          .ending = e.ending,
+                          .node_id = place.node_id,
+                          .detail = e.error}});
 }
 
 // An exception that comes again at the same step comes from the program or its data: no further
 // process would fare better.
 bool Machine::repeats_its_error(Place& place, const Died& e) {
-  if (e.error.empty() || ending_) return false;
+  if (e.error.empty() || is_ending()) return false;
   const bool repeats = e.error == place.error && e.version == place.error_version;
   place.error = e.error;
   place.error_version = e.version;
@@ -229,11 +292,10 @@ void Machine::spare_died(const Died& e) {
                                   [&](const Spare& s) { return s.process == e.process; });
   const std::string node_id = spare->node_id;
   spares_.erase(spare);
-  if (ending_ || !is_needed(node_id)) return;
+  if (is_ending() || !is_needed(node_id)) return;
   if (++spare_failures_ > options_.max_restarts) {
-    actions_.push_back(Say{cat("a spare ", e.how, " for the ",
-                               ordinal(static_cast<std::uint64_t>(spare_failures_)),
-                               " time; no further one is started")});
+    actions_.push_back(
+        Say{{.kind = Reason::Kind::kSparesGivenUp, .ending = e.ending, .count = spare_failures_}});
     return;
   }
   add_spare(node_id);
@@ -244,7 +306,7 @@ void Machine::on(const SpawnFailed& e) {
   const auto spare = std::find_if(spares_.begin(), spares_.end(),
                                   [&](const Spare& s) { return s.process == e.process; });
   if (spare != spares_.end()) {
-    actions_.push_back(Say{cat("a spare could not be started: ", e.why)});
+    actions_.push_back(Say{{.kind = Reason::Kind::kSpareNotStarted, .detail = e.why}});
     if (++spare_failures_ <= options_.max_restarts) {
       owed_.push_back({pause(spare_failures_ - 1), kForNoStep, spare->node_id});
     }
@@ -256,31 +318,32 @@ void Machine::on(const SpawnFailed& e) {
   if (place != places_.end()) {
     place->process = 0;
     // The first of a place can not be started for a reason that stays; a later one may be.
-    if (!ending_ && place->attempt > 1 && ++place->not_started < kSpawnTries) {
+    if (!is_ending() && place->attempt > 1 && ++place->not_started < kSpawnTries) {
       place->pause = pause(place->not_started - 1);
       return tell_state();
     }
   }
-  const bool tried = place != places_.end() && place->not_started > 1;
-  fail({127, tried ? cat(e.why, " (", place->not_started, " times on end)") : e.why, ""});
+  const std::int32_t tries = place != places_.end() ? place->not_started : 0;
+  fail({127, {.kind = Reason::Kind::kNotStarted, .count = tries, .detail = e.why}, ""});
   maybe_exit();
 }
 
 void Machine::on(const LinkUp&) {
-  linked_ = met_ = true;
+  link_ = Link::kUp;
   tell_state();
 }
 
 void Machine::send(wire::Message message) {
-  if (linked_) actions_.push_back(Send{std::move(message)});
+  if (link_ == Link::kUp) actions_.push_back(Send{std::move(message)});
 }
 
 void Machine::tell_state() {
-  wire::AgentState state{options_.job, options_.agent_id, options_.host, {}};
+  wire::AgentState state{
+      .job = options_.job, .agent_id = options_.agent_id, .host = options_.host, .slots = {}};
   for (const auto& place : places_) {
     if (place.role == Role::kScheduler) continue;
     state.slots.push_back({place.node_id, place.incarnation, place.attempt, place.process != 0,
-                           place.exit_code, place.last_words, place.detected_ns});
+                           place.ending, place.detected_ns});
   }
   send(std::move(state));
 }
@@ -296,58 +359,64 @@ void Machine::receive(const wire::JobProgress& m) {
 }
 
 void Machine::receive(const wire::JobEnded& m) {
-  if (ending_) return;
+  if (is_ending()) return;
   if (m.success) {  // Who has ended in good order needs no help; who hangs has its grace.
-    if (!std::exchange(job_done_, true)) actions_.push_back(WantGrace{});
+    if (state_ == State::kDone) return;
+    enter(State::kDone);
+    actions_.push_back(WantGrace{});
     return;
   }
   const auto failed = std::find_if(places_.begin(), places_.end(), [](const Place& p) {
-    return p.role == Role::kWorker && p.exit_code != 0;
+    return p.role == Role::kWorker && p.previous != 0 && !ended_well(p.ending);
   });
   const bool known = failed != places_.end();
-  fail({known ? failed->exit_code : 1, m.reason, known ? failed->node_id : ""});
+  fail({known ? exit_code(failed->ending) : 1, m.reason, known ? failed->node_id : ""});
 }
 
 void Machine::receive(const wire::Evict& m) {
   for (const auto& place : places_) {
     if (place.node_id == m.node_id && place.incarnation == m.incarnation && place.process != 0) {
-      ended_.emplace(place.process, kWasSilent);
+      ended_.emplace(place.process, wire::Ending::Kind::kWasSilent);
       actions_.push_back(Kill{place.process, false});
     }
   }
 }
 
 void Machine::on(const Interrupted& e) {
-  if (ending_) {
+  if (is_ending()) {
     end_all(false);
   } else {
-    fail({128 + e.signal, cat("interrupted by signal ", e.signal), ""});
+    fail({128 + e.signal, {.kind = Reason::Kind::kInterrupted, .count = e.signal}, ""});
   }
   maybe_exit();
 }
 
 // What the job fails of: a place whose processes fail each time; with code 0, too, in mid-training.
 Exit Machine::too_often(const Place& place) const {
-  return {place.exit_code != 0 ? place.exit_code : 1,
-          cat(name_of(place.node_id), " ", place.last_words, " for the ",
-              ordinal(static_cast<std::uint64_t>(place.failures)),
-              " time without a step made in between (", options_.max_restarts_option, "=",
-              options_.max_restarts, ")"),
+  const std::int32_t code = exit_code(place.ending);
+  return {code != 0 ? code : 1,
+          {.kind = Reason::Kind::kTooOften,
+           .ending = place.ending,
+           .total = options_.max_restarts,
+           .version = static_cast<Version>(place.failures),
+           .node_id = place.node_id,
+           .detail = options_.max_restarts_option},
           place.node_id};
 }
 
 Exit Machine::twice(const Place& place) const {
-  const std::string where = place.error_version == kNoVersion || place.error_version == 0
-                                ? "before its first step"
-                                : cat("after step ", place.error_version);
-  return {place.exit_code,
-          cat(name_of(place.node_id), " ", place.last_words, " twice ", where,
-              " with the same exception: ", place.error),
+  return {exit_code(place.ending),
+          {.kind = Reason::Kind::kTwice,
+           .ending = place.ending,
+           .version = place.error_version,
+           .node_id = place.node_id,
+           .detail = place.error},
           place.node_id};
 }
 
 void Machine::fail(Exit result) {
-  if (std::exchange(ending_, true)) return;
+  if (is_ending()) return;
+  enter(State::kEnding);
   result_ = std::move(result);
   send(wire::Failed{result_.reason});
   end_all(true);
@@ -360,19 +429,16 @@ void Machine::end_all(bool gently) {
 
 void Machine::on(const GraceOver&) {
   const bool local = options_.workers.size() == static_cast<std::size_t>(options_.world_size);
-  if (ending_) {
+  if (is_ending()) {
     end_all(false);
-  } else if (job_done_) {
-    ending_ = true;
+  } else if (state_ == State::kDone) {
+    enter(State::kEnding);
     end_all(false);
   } else if (!workers_done() && !scheduler_runs() && options_.runs_scheduler) {
-    fail({1,
-          "the scheduler's process ended with exit code 0 but workers still run: does the program "
-          "call holdfast::init() before anything else?",
-          kSchedulerNode});
+    fail({1, {.kind = Reason::Kind::kSchedulerLeft}, kSchedulerNode});
   } else if (workers_done() && local) {
     // Workers that never asked for their rank are unknown to the scheduler: it would wait on.
-    ending_ = true;
+    enter(State::kEnding);
     end_all(false);
   }
   maybe_exit();
@@ -389,9 +455,9 @@ bool Machine::scheduler_runs() const {
 }
 
 void Machine::maybe_exit() {
-  if (exited_ || !running_.empty()) return;
-  if (!ending_ && !workers_done()) return;
-  exited_ = true;
+  if (state_ == State::kExited || !running_.empty()) return;
+  if (!is_ending() && !workers_done()) return;
+  enter(State::kExited);
   actions_.push_back(result_);
 }
 

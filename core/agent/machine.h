@@ -11,6 +11,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -18,6 +19,7 @@
 
 #include "base/ids.h"
 #include "base/prng.h"
+#include "core/table.h"
 #include "wire/messages.h"
 
 namespace holdfast::agent {
@@ -57,8 +59,7 @@ inline constexpr Duration kSparePatience = std::chrono::seconds(1);
 struct Started {};
 struct Died {  // Seen first by its lifeline (no exit code yet) or by its end itself.
   Process process = 0;
-  std::optional<std::int32_t> exit_code;  // 0..255, or 128 + signal.
-  std::string how;                        // In words.
+  wire::Ending ending;  // kUnknown: it is dying; a second Died tells how.
   std::uint64_t detected_ns = 0;
   std::string error = {};        // The exception that ended it, in its own words; empty: none did.
   Version version = kNoVersion;  // The last step that it has made; kNoVersion: none is known of.
@@ -88,19 +89,24 @@ using Event = std::variant<Started, Died, SpawnFailed, PauseOver, Looked, LinkUp
 
 // What must be done.
 enum class Role : std::uint8_t { kScheduler, kWorker, kSpare };
+struct Predecessor {  // How the last process of a place ended. kUnknown: there was none, or so.
+  wire::Ending ending;
+  std::string error;  // The exception that ended it; empty: none did.
+  bool there_was = false;
+};
 struct Spawn {
   Process process = 0;
   Role role = Role::kWorker;
   std::string node_id;  // Empty for a spare of any place.
   std::uint64_t attempt = 0;
   Incarnation incarnation = 0;
-  std::string predecessor = {};  // How the last process of the place ended, in words.
+  Predecessor predecessor = {};
 };
 struct Promote {  // This waiting spare becomes `node_id`.
   Process process = 0;
   std::string node_id;
   std::uint64_t attempt = 0;
-  std::string predecessor = {};  // As of Spawn.
+  Predecessor predecessor = {};
 };
 struct Send {
   wire::Message message;
@@ -115,15 +121,46 @@ struct WantPause {    // Deliver PauseOver once, so much later.
   Duration how_long{};
 };
 struct Say {
-  std::string text;
+  wire::Reason reason;
 };
 struct Exit {  // Nothing of ours runs any more.
   std::int32_t code = 0;
-  std::string reason;       // Of a failure: the first that was not recovered from.
+  wire::Reason reason;      // Of a failure: the first that was not recovered from.
   std::string failed_node;  // Whose log tells more; may be empty.
 };
 using Action = std::variant<Spawn, Promote, Send, Kill, WantGrace, WantPause, Say, Exit>;
 using Actions = std::vector<Action>;
+
+// How far the agent is. Each leads only to those after it.
+enum class State : std::uint8_t {
+  kRunning,  // Whoever dies is replaced.
+  kDone,     // The job has ended in good order: who is gone is not missed.
+  kEnding,   // Nothing is replaced any more, and all are ended.
+  kExited,
+};
+inline constexpr std::size_t kStates = 4;
+[[nodiscard]] const char* name(State state);
+// {state × event}; see core/table.h.
+[[nodiscard]] std::span<const Transition<State>> transitions();
+
+// One place of the job as its agent holds it.
+struct Place {
+  std::string node_id;
+  Role role = Role::kWorker;
+  Process process = 0;   // 0: none.
+  Process previous = 0;  // The one that died last.
+  Incarnation incarnation = 0;
+  std::uint64_t attempt = 0;
+  bool done = false;             // Its process ended with exit code 0.
+  std::int32_t failures = 0;     // Since the last step was made.
+  std::uint64_t pause = 0;       // Its next process waits for the end of this one; 0: for none.
+  std::int32_t not_started = 0;  // How often on end its process could not be.
+  wire::Ending ending;           // Of `previous`, as is the next.
+  Predecessor predecessor;       // For its successor.
+  std::uint64_t detected_ns = 0;
+  std::string error;  // The newest exception that ended a process of it, and after which step.
+  Version error_version = kNoVersion;
+};
 
 class Machine {
  public:
@@ -131,25 +168,11 @@ class Machine {
 
   [[nodiscard]] Actions step(const Event& event);
 
+  [[nodiscard]] State state() const { return state_; }
+  [[nodiscard]] const std::vector<Place>& places() const { return places_; }
+
  private:
-  struct Place {
-    std::string node_id;
-    Role role = Role::kWorker;
-    Process process = 0;   // 0: none.
-    Process previous = 0;  // The one that died last.
-    Incarnation incarnation = 0;
-    std::uint64_t attempt = 0;
-    bool done = false;             // Its process ended with exit code 0.
-    std::int32_t failures = 0;     // Since the last step was made.
-    std::uint64_t pause = 0;       // Its next process waits for the end of this one; 0: for none.
-    std::int32_t not_started = 0;  // How often on end its process could not be.
-    std::int32_t exit_code = 0;    // Of `previous`, as are the next two.
-    std::string last_words;
-    std::string predecessor;  // The same for its successor: with the exception, if one ended it.
-    std::uint64_t detected_ns = 0;
-    std::string error;  // The newest exception that ended a process of it, and after which step.
-    Version error_version = kNoVersion;
-  };
+  enum class Link : std::uint8_t { kNever, kUp, kDown };
   struct Spare {
     Process process = 0;
     Incarnation incarnation = 0;
@@ -167,7 +190,7 @@ class Machine {
   void on(const PauseOver& e);
   void on(const Looked& e);
   void on(const LinkUp&);
-  void on(const LinkDown&) { linked_ = false; }
+  void on(const LinkDown&) { link_ = Link::kDown; }
   void on(const Received& e) {
     std::visit([&](const auto& message) { receive(message); }, e.message);
   }
@@ -200,27 +223,27 @@ class Machine {
   void fail(Exit result);
   void end_all(bool gently);
   void maybe_exit();
+  void enter(State next);
+  [[nodiscard]] bool is_ending() const { return state_ >= State::kEnding; }
   [[nodiscard]] bool workers_done() const;
   [[nodiscard]] bool scheduler_runs() const;
 
   Options options_;
   Prng prng_;
-  std::vector<Place> places_;             // The scheduler's first, where it runs here.
-  std::deque<Spare> spares_;              // Oldest first: the one that waits longest is warm.
-  std::set<Process> running_;             // Spawned and not known to have ended altogether.
-  std::map<Process, int> stopped_;        // In how many looks on end.
-  std::map<Process, const char*> ended_;  // By us, and in words why: no fault of their own.
-  std::vector<Owed> owed_;                // Spares.
+  std::vector<Place> places_;       // The scheduler's first, where it runs here.
+  std::deque<Spare> spares_;        // Oldest first: the one that waits longest is warm.
+  std::set<Process> running_;       // Spawned and not known to have ended altogether.
+  std::map<Process, int> stopped_;  // In how many looks on end.
+  std::map<Process, wire::Ending::Kind> ended_;  // By us, and why: no fault of their own.
+  std::vector<Owed> owed_;                       // Spares.
   std::uint64_t next_pause_ = 1;
   Process next_process_ = 1;
   std::int32_t spare_failures_ = 0;
   Version version_ = 0;
   Generation generation_ = 0;  // In which version_ was made.
-  bool linked_ = false;
-  bool met_ = false;       // Was connected to the scheduler at some time.
-  bool job_done_ = false;  // The job has ended in good order: who is gone is not missed.
-  bool ending_ = false;    // Nothing is replaced any more.
-  bool exited_ = false;
+  Link link_ = Link::kNever;   // To the scheduler.
+  State state_ = State::kRunning;
+  std::size_t event_ = 0;  // That is being handled.
   Exit result_;
   Process blamed_ = 0;  // Whose death, one too many, result_ tells of.
   Actions actions_;

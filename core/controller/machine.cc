@@ -1,19 +1,22 @@
 #include "core/controller/machine.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/assert.h"
-#include "base/text.h"
 
 namespace holdfast::controller {
 
-Machine::Machine(Options options, std::optional<wire::Record> stored)
+using wire::Reason;
+using wire::Stage;
+
+Machine::Machine(Options options, std::optional<wire::Formation> stored)
     : options_(std::move(options)) {
   if (stored) {
-    record_ = std::move(*stored);
+    formation_ = std::move(*stored);
   } else {
-    record_.job = options_.job;
-    record_.run_id = options_.run_id;
+    formation_.job = options_.job;
+    formation_.run_id = options_.run_id;
   }
 }
 
@@ -21,6 +24,14 @@ Actions Machine::step(Instant now, const Event& event) {
   now_ = now;
   std::visit([&](const auto& e) { on(e); }, event);
   return std::exchange(actions_, {});
+}
+
+wire::Formation Machine::formation() const {
+  wire::Formation whole = formation_;
+  if (members_.empty()) return whole;
+  whole.roster.clear();
+  for (const auto& member : members_) whole.roster.push_back(member.seat);
+  return whole;
 }
 
 void Machine::emit(Action action) {
@@ -43,6 +54,10 @@ void Machine::on(const Stored&) {
   }
 }
 
+void Machine::note(Note::Kind kind, Rank rank, const Reason& reason, std::uint64_t detected_ns) {
+  emit(Note{kind, formation_.generation, formation_.version, rank, reason, detected_ns});
+}
+
 void Machine::send(Link link, wire::Message message) {
   if (link != 0) emit(Send{link, std::move(message)});
 }
@@ -54,38 +69,36 @@ void Machine::tell_agents(const wire::Message& message) {
 void Machine::on(const Started&) {
   started_ = now_;
   waiting_since_ = now_;
-  if (record_.ended) {
-    phase_ = Phase::kEnded;
-    emit(End{record_.success, record_.reason});
-    return;
+  for (auto& seat : std::exchange(formation_.roster, {})) {
+    const bool resumed = formation_.stage == Stage::kRunning;
+    const auto rank = static_cast<Rank>(members_.size());
+    ranks_[seat.node_id] = rank;
+    members_.push_back({.seat = seat,
+                        .state = seat.finished ? SeatState::kFinished : SeatState::kHeld,
+                        .joined = resumed,
+                        .heard = now_,
+                        .version = seat.finished ? seat.version : formation_.version});
+    ++seats_[static_cast<std::size_t>(members_.back().state)];
   }
-  if (record_.ranks.empty()) return;
-  for (Rank rank = 0; rank < world_size(); ++rank) {
-    const auto& held = lease(rank);
-    members_[held.node_id] = Member{.rank = rank,
-                                    .pid = held.pid,
-                                    .incarnation = held.incarnation,
-                                    .attempt = held.attempt,
-                                    .joined = record_.resumed,
-                                    .heard = now_,
-                                    .version = held.finished ? held.version : record_.version};
-  }
-  if (record_.resumed) {
-    phase_ = Phase::kRunning;
-  } else {
+  ended_ = ended_rank();
+  if (formation_.stage == Stage::kEnded) {
+    emit(End{formation_.success, formation_.end});
+    wait_for_agent();
+    if (!leaves_at_) leave();
+  } else if (!members_.empty() && formation_.stage != Stage::kRunning) {
     // An order of the unfinished generation may have been carried out: ask anew, under a new
     // number.
-    begin("the scheduler was started again in mid-recovery");
+    begin({.kind = Reason::Kind::kSchedulerRestarted});
   }
 }
 
 void Machine::on(const Received& e) {
-  if (const auto node = nodes_.find(e.link); node != nodes_.end()) {
-    Member& member = members_.at(node->second);
-    hear(member);  // Also while others are still to come: its lease runs from then on.
+  if (Member* member = member_on(e.link)) {
+    hear(*member);  // Also while others are still to come: its lease runs from then on.
     // It lives after all. What it reported was struck out when it was lost: ask again.
-    if (std::exchange(member.lost, false) && phase_ == Phase::kStopping) {
-      send(e.link, wire::Stop{record_.generation, cause_});
+    if (member->state == SeatState::kSilent) {
+      advance(*member, SeatEvent::kHeard);
+      if (formation_.stage == Stage::kStopping) assign(rank_at(e.link));
     }
   }
   std::visit([&](const auto& message) { receive(e.link, message); }, e.message);
@@ -93,56 +106,103 @@ void Machine::on(const Received& e) {
 
 void Machine::on(const Closed& e) {
   agents_.erase(e.link);
-  knocks_.erase(e.link);
+  pending_.erase(e.link);
+  untold_.erase(e.link);
   const auto node = nodes_.find(e.link);
   if (node == nodes_.end()) return;
   const std::string node_id = node->second;
   nodes_.erase(node);
-  Member& member = members_.at(node_id);
-  if (member.rank == kNoRank) {  // Before the ranks are given it just makes room.
-    members_.erase(node_id);
-    return;
-  }
+  if (arrivals_.erase(node_id) != 0) return;  // Before the ranks are given it just makes room.
+  Member& member = at(rank_of(node_id));
   member.link = 0;
   hear(member);
   // Without an agent nobody tells its exit code: a finished process that hung up has left.
-  if (lease(member.rank).finished && member.attempt == 0) member.left = true;
+  if (member.seat.attempt == 0) advance(member, SeatEvent::kHungUp);
   maybe_all_left();
 }
 
 void Machine::on(const ProvenDead& e) {
-  const auto found = members_.find(e.node_id);
-  if (found == members_.end() || found->second.incarnation != e.incarnation) return;
+  const wire::Ending gone{.kind = wire::Ending::Kind::kGone};
+  if (const auto early = arrivals_.find(e.node_id); early != arrivals_.end()) {
+    if (early->second.seat.incarnation == e.incarnation) died(early->second, gone, false, 0);
+    return;
+  }
   const Rank rank = rank_of(e.node_id);
-  const bool finished = rank != kNoRank && lease(rank).finished;
-  died(e.node_id, "is gone from its host", finished, 0);
+  if (rank == kNoRank || at(rank).seat.incarnation != e.incarnation) return;
+  died(at(rank), gone, at(rank).seat.finished, 0);
 }
 
 void Machine::on(const TimePassed&) {
-  if (phase_ == Phase::kEnded) return;
-  if (phase_ == Phase::kAssembling) {
+  if (formation_.stage == Stage::kEnded) {
+    if (leaves_at_ && now_ >= *leaves_at_) leave();
+    return;
+  }
+  if (formation_.stage == Stage::kAssembling) {
     if (now_ >= started_ + options_.topology_timeout) {
-      end(false, cat("only ", members_.size(), " of ", options_.world_size,
-                     " workers came within the time limit (MS_TOPO_TIMEOUT): ", missing()));
+      end(false, {.kind = Reason::Kind::kTooFewCame,
+                  .count = static_cast<std::int64_t>(arrivals_.size()),
+                  .total = options_.world_size,
+                  .awaited = awaited()});
     }
     return;
   }
   check_leases();
   if (waits_for_replacement() && now_ >= waiting_since_ + options_.replacement_timeout) {
-    end(false, cat("the group could not be formed again within the time limit: ", missing()));
+    end(false, {.kind = Reason::Kind::kNotFormedInTime, .awaited = awaited()});
   }
 }
 
 std::optional<Instant> Machine::deadline() const {
-  if (phase_ == Phase::kEnded) return std::nullopt;
-  if (phase_ == Phase::kAssembling) return started_ + options_.topology_timeout;
+  if (formation_.stage == Stage::kEnded) return left_ ? std::nullopt : leaves_at_;
+  if (formation_.stage == Stage::kAssembling) return started_ + options_.topology_timeout;
   std::optional<Instant> next;
-  const auto consider = [&](Instant at) { next = next ? std::min(*next, at) : at; };
+  const auto consider = [&](Instant instant) { next = next ? std::min(*next, instant) : instant; };
   if (waits_for_replacement()) consider(waiting_since_ + options_.replacement_timeout);
-  for (const auto& [node_id, member] : members_) {
+  for (const auto& member : members_) {
     if (lease_runs(member)) consider(silent_at(member));
   }
   return next;
+}
+
+// ---- Seats --------------------------------------------------------------------------------------
+
+std::optional<SeatState> after(SeatState state, SeatEvent event) {
+  using S = SeatState;
+  using Row = std::array<std::optional<S>, kSeatEvents>;
+  constexpr std::nullopt_t kSame = std::nullopt;
+  static constexpr std::array<Row, kSeatStates> kTable{{
+      // taken over, training ended, died, ended well, lease over, heard, hung up
+      /* held     */ {S::kHeld, S::kFinished, S::kDead, S::kDeserted, S::kSilent, kSame, kSame},
+      /* silent   */ {S::kHeld, S::kFinished, S::kDead, S::kDeserted, kSame, S::kHeld, kSame},
+      /* dead     */ {S::kHeld, kSame, kSame, kSame, kSame, kSame, kSame},
+      /* finished */ {S::kHeld, kSame, S::kOrphaned, S::kLeft, S::kLeft, kSame, S::kLeft},
+      /* orphaned */ {S::kHeld, kSame, kSame, kSame, kSame, kSame, kSame},
+      /* left     */ {S::kHeld, kSame, kSame, kSame, kSame, kSame, kSame},
+      /* deserted */ {S::kHeld, kSame, kSame, kSame, kSame, kSame, kSame},
+  }};
+  return kTable[static_cast<std::size_t>(state)][static_cast<std::size_t>(event)];
+}
+
+const char* name(SeatState state) {
+  constexpr std::array<const char*, kSeatStates> kNames = {
+      "held", "silent", "dead", "finished", "orphaned", "left", "deserted"};
+  return kNames[static_cast<std::size_t>(state)];
+}
+
+const char* name(SeatEvent event) {
+  constexpr std::array<const char*, kSeatEvents> kNames = {
+      "taken over", "training ended", "died", "ended well", "lease over", "heard", "hung up"};
+  return kNames[static_cast<std::size_t>(event)];
+}
+
+void Machine::advance(Member& member, SeatEvent event) {
+  const auto next = after(member.state, event);
+  if (!next) return;
+  if (rank_of(member.seat.node_id) != kNoRank) {
+    --seats_[static_cast<std::size_t>(member.state)];
+    ++seats_[static_cast<std::size_t>(*next)];
+  }
+  member.state = *next;
 }
 
 }  // namespace holdfast::controller

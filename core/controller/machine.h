@@ -6,6 +6,7 @@
 // Why it is right: docs/protocol/recovery.md.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -18,8 +19,8 @@
 
 #include "base/ids.h"
 #include "core/planner/planner.h"
+#include "wire/formation.h"
 #include "wire/messages.h"
-#include "wire/record.h"
 
 namespace holdfast::controller {
 
@@ -33,6 +34,8 @@ struct Options {
   Duration lease{};                // Silence after which a process counts as lost.
   Duration replacement_timeout{};  // How long a lost rank is waited for.
   bool one_host = false;           // Arenas and collectives are memory of one host: no second one.
+  bool by_agent = false;           // An agent has started this scheduler, and would start another.
+  Duration agent_patience{};       // How long that agent is waited for, after the end.
 };
 
 // What may happen.
@@ -52,12 +55,9 @@ struct Stored {};  // The oldest unanswered Store is durable.
 struct TimePassed {};
 using Event = std::variant<Started, Received, Closed, ProvenDead, Stored, TimePassed>;
 
-// The phases of a recovery, as named in traces, reports and docs.
-enum class Phase : std::uint8_t { kAssembling, kStopping, kRepairing, kRunning, kEnded };
-
 // What must be done, in this order.
 struct Store {
-  wire::Record record;
+  wire::Formation formation;
 };
 struct Send {
   Link link = 0;
@@ -67,37 +67,62 @@ struct Close {
   Link link = 0;
 };
 struct Note {  // For traces and reports; decides nothing.
-  enum class Kind : std::uint8_t { kFault, kStop, kPlan, kReform, kResume, kRecovered, kHow };
+  enum class Kind : std::uint8_t { kFault, kStop, kPlan, kRepaired, kResume, kRecovered, kHow };
   Kind kind = Kind::kFault;
   Generation generation = 0;
   Version version = 0;
-  Rank rank = kNoRank;  // kFault: whose. kHow: of whose death it is known by now how it came.
-  std::string text;
+  Rank rank = kNoRank;  // kFault: the lost rank. kHow: the rank whose death is explained by now.
+  wire::Reason reason = {};
   std::uint64_t detected_ns = 0;  // kFault: when its agent knew; 0: not known.
 };
 struct End {
   bool success = false;
-  std::string reason;
+  wire::Reason reason;
 };
-using Action = std::variant<Store, Send, Close, Note, End>;
+// All who are here have heard of the end: close their connections, and exit once nobody is here.
+struct Leave {
+  bool lingers = false;  // Somebody who has not heard of it looks for us: stay for a while.
+};
+using Action = std::variant<Store, Send, Close, Note, End, Leave>;
 using Actions = std::vector<Action>;
 
-// What is known of one place of the job beside its lease. For status.
+// What a seat is: whether a process holds it, and whether its training has ended.
+enum class SeatState : std::uint8_t {
+  kHeld,      // By a process that trains, or starts to.
+  kSilent,    // By a process whose lease has run out; it may live.
+  kDead,      // Its process is dead.
+  kFinished,  // Its training has ended in good order; the process is still here.
+  kOrphaned,  // Its training has ended, but its process died before it was told that all is well.
+  kLeft,      // Its training has ended, and its process has left.
+  kDeserted,  // Its process has ended with exit code 0 without ending its training.
+};
+inline constexpr std::size_t kSeatStates = 7;
+enum class SeatEvent : std::uint8_t {
+  kTakenOver,  // Another process holds it from now on.
+  kTrainingEnded,
+  kDied,       // Not in good order.
+  kEndedWell,  // Exit code 0, or a finished process that is gone.
+  kLeaseOver,
+  kHeard,
+  kHungUp,  // A finished process without an agent has closed its connection.
+};
+inline constexpr std::size_t kSeatEvents = 7;
+[[nodiscard]] const char* name(SeatState state);
+[[nodiscard]] const char* name(SeatEvent event);
+// The table {state × event}. Nothing: the event leaves the state as it is.
+[[nodiscard]] std::optional<SeatState> after(SeatState state, SeatEvent event);
+
+// A seat, the process that holds it, and what is known of that. Before the ranks are given, a
+// process that has registered.
 struct Member {
-  Rank rank = kNoRank;  // kNoRank: the ranks are not given yet.
+  wire::Seat seat;
+  SeatState state = SeatState::kHeld;
   Link link = 0;
-  std::string host;
-  std::string memory;
-  std::int64_t pid = 0;
-  Incarnation incarnation = 0;
-  std::uint64_t attempt = 0;
-  bool dead = false;              // Proven, for this incarnation.
-  bool lost = false;              // Silent for longer than its lease.
-  bool left = false;              // Ended with exit code 0, or finished and gone.
-  bool joined = false;            // This incarnation has reported at least once.
-  std::string how;                // How the last incarnation ended.
-  std::int64_t dead_pid = 0;      // Of that one.
-  std::uint64_t detected_ns = 0;  // When its agent knew of that end.
+  std::string memory;             // As of Register.
+  bool joined = false;            // It has reported once.
+  wire::Ending ending;            // Of the newest process of the seat that has ended,
+  std::int64_t ended_pid = 0;     // with its number,
+  std::uint64_t detected_ns = 0;  // and when its agent knew.
   Instant heard{};
   std::optional<Instant> called{};  // When its silence was first noticed: it has its last call.
   Version version = 0;              // By its own Progress.
@@ -106,17 +131,22 @@ struct Member {
 
 class Machine {
  public:
-  Machine(Options options, std::optional<wire::Record> stored);
+  Machine(Options options, std::optional<wire::Formation> stored);
 
   [[nodiscard]] Actions step(Instant now, const Event& event);
 
   // When TimePassed is wanted at the latest.
   [[nodiscard]] std::optional<Instant> deadline() const;
 
-  [[nodiscard]] const wire::Record& record() const { return record_; }
-  [[nodiscard]] Phase phase() const { return phase_; }
-  [[nodiscard]] const std::map<std::string, Member>& members() const { return members_; }
-  [[nodiscard]] const std::string& cause() const { return cause_; }
+  [[nodiscard]] wire::Formation formation() const;
+  [[nodiscard]] wire::Stage stage() const { return formation_.stage; }
+  [[nodiscard]] Generation generation() const { return formation_.generation; }
+  [[nodiscard]] const wire::Formation& head() const { return formation_; }  // Without its roster.
+  [[nodiscard]] bool assembled() const { return !members_.empty(); }
+  [[nodiscard]] const std::vector<Member>& members() const { return members_; }  // By rank.
+  [[nodiscard]] const Member* find(const std::string& node_id) const;
+  // Who is here before the ranks are given, by node id.
+  [[nodiscard]] const std::map<std::string, Member>& arrivals() const { return arrivals_; }
 
  private:
   void on(const Started&);
@@ -146,58 +176,69 @@ class Machine {
   void heed(const wire::Slot& slot);
   void tell_how(Member& member, const wire::Slot& slot);
   void heed_agents(const std::string& node_id);
-  void died(const std::string& node_id, const std::string& how, bool in_good_order,
+  void died(Member& member, const wire::Ending& ending, bool in_good_order,
             std::uint64_t detected_ns);
-  void answer_knock(const std::string& node_id);
-  void refuse(Link link, std::string reason);
-  [[nodiscard]] std::string elsewhere(const wire::Register& m) const;
+  void answer_pending(Rank rank);
+  void refuse(Link link, wire::Reason reason);
+  [[nodiscard]] std::optional<wire::Reason> elsewhere(const wire::Register& m) const;
   void check_leases();
+  void lose(Member& member);
   void hear(Member& member);
+  void advance(Member& member, SeatEvent event);
   [[nodiscard]] Instant silent_at(const Member& member) const;
   [[nodiscard]] bool lease_runs(const Member& member) const;
-  [[nodiscard]] std::string missing() const;
+  [[nodiscard]] std::vector<wire::Awaited> awaited() const;
   [[nodiscard]] bool waits_for_replacement() const;
   [[nodiscard]] Rank rank_of(const std::string& node_id) const;
   [[nodiscard]] Rank rank_at(Link link) const;
-  [[nodiscard]] Member* member_at(Rank rank);
+  [[nodiscard]] Member* member_on(Link link);
+  [[nodiscard]] Member& at(Rank rank) { return members_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] const Member& at(Rank rank) const {
+    return members_[static_cast<std::size_t>(rank)];
+  }
   void attach(Member& member, Link link, const wire::Register& m);
 
   // Recovery (recovery.cc)
-  void begin(std::string cause);
-  void rank_lost(Rank rank, const std::string& cause, std::uint64_t detected_ns);
+  void begin(wire::Reason cause);
+  void rank_lost(Rank rank, const wire::Reason& cause, std::uint64_t detected_ns);
   void maybe_plan();
   void next_round();
   void resume();
-  void send_repair(Rank rank);
+  void assign(Rank rank);
   void proven(Rank rank, Version version);
   void maybe_all_left();
   void maybe_nobody_came();
-  void end(bool success, std::string reason);
-  [[nodiscard]] wire::Lease& lease(Rank rank) {
-    return record_.ranks[static_cast<std::size_t>(rank)];
-  }
+  void end(bool success, wire::Reason reason);
+  void wait_for_agent();
+  void tell_end(Link link);
+  void leave();
   [[nodiscard]] Rank ended_rank() const;
-  [[nodiscard]] Rank world_size() const { return static_cast<Rank>(record_.ranks.size()); }
+  [[nodiscard]] Rank world_size() const { return static_cast<Rank>(members_.size()); }
 
   void emit(Action action);
-  void store() { emit(Store{record_}); }
+  void note(Note::Kind kind, Rank rank, const wire::Reason& reason, std::uint64_t detected_ns = 0);
+  void store() { emit(Store{formation()}); }
   void send(Link link, wire::Message message);
   void tell_agents(const wire::Message& message);
 
   Options options_;
-  wire::Record record_;
-  Phase phase_ = Phase::kAssembling;
-  std::map<std::string, Member> members_;  // By node id.
-  std::map<Link, std::string> nodes_;      // Node id by connection.
+  wire::Formation formation_;                     // But for its roster, which is in members_.
+  std::vector<Member> members_;                   // By rank; empty until all processes have come.
+  std::array<std::size_t, kSeatStates> seats_{};  // How many of members_ are in each state.
+  std::map<std::string, Rank> ranks_;             // By node id.
+  std::map<std::string, Member> arrivals_;        // By node id, until then.
+  std::map<Link, std::string> nodes_;             // Node id by connection.
   // Processes that ask for a place which another incarnation still holds; there may be several.
-  std::map<Link, wire::Register> knocks_;
+  std::map<Link, wire::Register> pending_;
   std::map<Link, wire::AgentState> agents_;
   std::map<Rank, wire::Report> reports_;  // Of the generation being formed.
-  planner::Plan plan_;
-  int round_ = 0;            // Of the plan: 1 for each its own arena, 2 copies from others.
-  std::set<Rank> mending_;   // Of this round, not yet repaired.
-  std::set<Rank> unproven_;  // Have made no step yet in the running generation.
-  std::string cause_;
+  int round_ = 0;             // Of the orders: 1 for each its own arena, 2 copies from others.
+  std::set<Rank> repairing_;  // Of this round, not yet repaired.
+  std::set<Rank> unproven_;   // Have made no step yet in the running generation.
+  Rank ended_ = kNoRank;      // As of wire::Assignment, for the running generation.
+  std::set<Link> untold_;     // Of the end, since no agent knows it yet (P32).
+  std::optional<Instant> leaves_at_;  // At the latest, where an agent is waited for.
+  bool left_ = false;
   Instant now_{};
   Instant started_{};
   Instant waiting_since_{};  // Since when ranks are stopped.

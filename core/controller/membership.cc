@@ -2,11 +2,13 @@
 #include <algorithm>
 #include <charconv>
 
-#include "base/assert.h"
-#include "base/text.h"
 #include "core/controller/machine.h"
 
 namespace holdfast::controller {
+
+using wire::Reason;
+using wire::Stage;
+
 namespace {
 
 std::optional<std::int32_t> whole_number(const std::string& text) {
@@ -63,7 +65,7 @@ std::vector<std::string> in_rank_order(const std::map<std::string, Member>& memb
   }
   if (numbered) return by_number;
   std::vector<std::pair<std::string, std::string>> nodes;
-  for (const auto& [node_id, member] : members) nodes.emplace_back(member.host, node_id);
+  for (const auto& [node_id, member] : members) nodes.emplace_back(member.seat.host, node_id);
   std::sort(nodes.begin(), nodes.end(), [](const auto& a, const auto& b) {
     return a.first != b.first ? a.first < b.first : naturally_before(a.second, b.second);
   });
@@ -75,8 +77,8 @@ std::vector<std::string> in_rank_order(const std::map<std::string, Member>& memb
 }  // namespace
 
 Rank Machine::rank_of(const std::string& node_id) const {
-  const auto found = members_.find(node_id);
-  return found == members_.end() ? kNoRank : found->second.rank;
+  const auto found = ranks_.find(node_id);
+  return found == ranks_.end() ? kNoRank : found->second;
 }
 
 Rank Machine::rank_at(Link link) const {
@@ -84,23 +86,32 @@ Rank Machine::rank_at(Link link) const {
   return found == nodes_.end() ? kNoRank : rank_of(found->second);
 }
 
-Member* Machine::member_at(Rank rank) {
-  return &members_.at(lease(rank).node_id);
+Member* Machine::member_on(Link link) {
+  const auto node = nodes_.find(link);
+  if (node == nodes_.end()) return nullptr;
+  const auto early = arrivals_.find(node->second);
+  return early != arrivals_.end() ? &early->second : &at(rank_of(node->second));
+}
+
+const Member* Machine::find(const std::string& node_id) const {
+  const Rank rank = rank_of(node_id);
+  if (rank != kNoRank) return &at(rank);
+  const auto early = arrivals_.find(node_id);
+  return early == arrivals_.end() ? nullptr : &early->second;
 }
 
 bool Machine::lease_runs(const Member& member) const {
-  return !member.dead && !member.lost && !member.left;
+  return member.state == SeatState::kHeld || member.state == SeatState::kFinished;
 }
 
 // A process that lives and has joined before may take its time between two steps (an evaluation);
 // one that is gone, or a successor that never joins, may not.
 bool Machine::waits_for_replacement() const {
-  if (phase_ != Phase::kStopping && phase_ != Phase::kRepairing) return false;
-  const bool starts = record_.generation <= 1;  // User code may prepare for long.
-  return std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
-    const Member& member = entry.second;
-    if (record_.ranks[static_cast<std::size_t>(member.rank)].finished) return false;
-    return member.dead || member.lost || (!member.joined && !starts);
+  if (formation_.stage != Stage::kStopping && formation_.stage != Stage::kRepairing) return false;
+  const bool starts = formation_.generation <= 1;  // User code may prepare for long.
+  return std::any_of(members_.begin(), members_.end(), [&](const Member& member) {
+    if (member.seat.finished) return false;
+    return member.state != SeatState::kHeld || (!member.joined && !starts);
   });
 }
 
@@ -111,175 +122,160 @@ void Machine::attach(Member& member, Link link, const wire::Register& m) {
   }
   nodes_[link] = m.node_id;
   member.link = link;
-  member.host = m.host;
   member.memory = m.memory;
-  member.pid = m.pid;
-  member.incarnation = m.incarnation;
-  member.attempt = m.attempt;
+  member.seat.node_id = m.node_id;
+  member.seat.host = m.host;
+  member.seat.domain = m.host;
+  member.seat.pid = m.pid;
+  member.seat.incarnation = m.incarnation;
+  member.seat.attempt = m.attempt;
   hear(member);
-  member.lost = false;
+  advance(member, SeatEvent::kHeard);
 }
 
-void Machine::refuse(Link link, std::string reason) {
-  send(link, wire::Refused{std::move(reason)});
+void Machine::refuse(Link link, Reason reason) {
+  send(link, wire::Refused{{}, std::move(reason)});
   emit(Close{link});
 }
 
-// Why this process can not take part: a process of the job is on a host with other memory. Empty:
-// it can.
-std::string Machine::elsewhere(const wire::Register& m) const {
-  if (!options_.one_host) return {};
-  const auto other = std::find_if(members_.begin(), members_.end(), [&](const auto& entry) {
-    return !entry.second.memory.empty() && entry.second.memory != m.memory;
-  });
-  if (other == members_.end()) return {};
-  const bool same_name = other->second.host == m.host;
-  return cat("node '", m.node_id, "' is on host ", m.host, ", but node '", other->first,
-             "' is or was on ", same_name ? "another host or container of that name" : "host ",
-             same_name ? "" : other->second.host,
-             ": so far all workers of a job share one host's memory; start them all on one host, "
-             "with one /dev/shm and one process namespace (docker: --ipc and --pid)");
+// Why this process can not take part, if a process of the job is on a host with other memory.
+std::optional<Reason> Machine::elsewhere(const wire::Register& m) const {
+  if (!options_.one_host) return std::nullopt;
+  // All who were let in share one memory, so one of them speaks for all.
+  const Member* other = nullptr;
+  if (!arrivals_.empty()) other = &arrivals_.begin()->second;
+  const auto known = std::find_if(members_.begin(), members_.end(),
+                                  [](const Member& member) { return !member.memory.empty(); });
+  if (known != members_.end()) other = &*known;
+  if (other == nullptr || other->memory == m.memory) return std::nullopt;
+  return Reason{.kind = Reason::Kind::kOtherHost,
+                .node_id = m.node_id,
+                .host = m.host,
+                .other = other->seat.node_id,
+                .other_host = other->seat.host};
 }
 
 void Machine::receive(Link link, const wire::Register& m) {
-  if (phase_ == Phase::kEnded) {
-    send(link, wire::JobEnded{record_.success, record_.reason});
-  } else if (m.protocol != wire::kProtocol) {
-    refuse(link, cat("this process speaks protocol ", m.protocol, " and the scheduler ",
-                     wire::kProtocol, ": start all processes with the same release of Holdfast"));
-  } else if (m.job != record_.job) {
-    refuse(link, cat("the scheduler at this address serves job '", record_.job, "', not '", m.job,
-                     "': give every job its own port"));
-  } else if (record_.ranks.empty()) {
+  if (m.protocol != wire::kProtocol) {
+    refuse(link,
+           {.kind = Reason::Kind::kOtherProtocol, .count = m.protocol, .total = wire::kProtocol});
+  } else if (formation_.stage == Stage::kEnded) {
+    tell_end(link);
+  } else if (m.job != formation_.job) {
+    refuse(link, {.kind = Reason::Kind::kOtherJob, .other = m.job, .detail = formation_.job});
+  } else if (!assembled()) {
     admit_early(link, m);
   } else if (const Rank rank = rank_of(m.node_id); rank == kNoRank) {
-    refuse(link,
-           cat("all ", record_.ranks.size(), " places of the job are taken and none is called '",
-               m.node_id, "': this worker is one too many (see MS_WORKER_NUM, MS_NODE_ID)"));
+    refuse(link, {.kind = Reason::Kind::kPlacesTaken, .total = world_size(), .node_id = m.node_id});
   } else {
     admit(link, rank, m);
   }
 }
 
 void Machine::admit_early(Link link, const wire::Register& m) {
-  const auto found = members_.find(m.node_id);
-  if (found != members_.end() && found->second.incarnation != m.incarnation &&
-      found->second.attempt >= m.attempt) {
-    refuse(link, cat("another living process is registered as node '", m.node_id,
-                     "': give every worker its own MS_NODE_ID"));
-    return;
+  const auto found = arrivals_.find(m.node_id);
+  if (found != arrivals_.end() && found->second.seat.incarnation != m.incarnation &&
+      found->second.seat.attempt >= m.attempt) {
+    return refuse(link, {.kind = Reason::Kind::kNodeTaken, .node_id = m.node_id});
   }
-  if (const std::string why = elsewhere(m); !why.empty()) {
-    end(false, why);
-    send(link, wire::JobEnded{false, why});
-    return;
+  if (const auto why = elsewhere(m)) {
+    end(false, *why);
+    return tell_end(link);
   }
-  attach(members_[m.node_id], link, m);
-  if (members_.size() == static_cast<std::size_t>(options_.world_size)) {
-    assemble();
-  } else {
-    send(link,
-         wire::Waiting{cat(members_.size(), " of ", options_.world_size, " workers are here")});
-  }
+  attach(arrivals_[m.node_id], link, m);
+  if (arrivals_.size() == static_cast<std::size_t>(options_.world_size)) return assemble();
+  send(link, wire::Waiting{{.kind = Reason::Kind::kAssembling,
+                            .count = static_cast<std::int64_t>(arrivals_.size()),
+                            .total = options_.world_size}});
 }
 
 void Machine::assemble() {
-  for (const auto& node_id : in_rank_order(members_)) {
-    Member& member = members_.at(node_id);
-    member.rank = world_size();
-    record_.ranks.push_back({node_id, member.incarnation, member.attempt, false, 0, member.pid});
+  for (const auto& node_id : in_rank_order(arrivals_)) {
+    ranks_[node_id] = world_size();
+    members_.push_back(std::move(arrivals_.at(node_id)));
+    ++seats_[static_cast<std::size_t>(members_.back().state)];
   }
-  begin("the job starts");
-  for (Rank rank = 0; rank < world_size(); ++rank) welcome(rank);
-  for (const auto& held : std::vector<wire::Lease>(record_.ranks)) heed_agents(held.node_id);
+  arrivals_.clear();
+  begin({.kind = Reason::Kind::kJobStarts});
+  for (Rank rank = 0; rank < world_size(); ++rank) heed_agents(at(rank).seat.node_id);
 }
 
 void Machine::admit(Link link, Rank rank, const wire::Register& m) {
-  Member& member = *member_at(rank);
-  if (m.incarnation == lease(rank).incarnation) {
+  Member& member = at(rank);
+  if (m.incarnation == member.seat.incarnation) {
     attach(member, link, m);
-    welcome(rank);
-    return;
+    return welcome(rank);
   }
-  if (const std::string why = elsewhere(m); !why.empty()) return refuse(link, why);
+  if (const auto why = elsewhere(m)) return refuse(link, *why);
   // An agent gives a place to one process at a time: a later one proves that the former is dead.
-  const bool succeeds = m.attempt > lease(rank).attempt;
+  const bool succeeds = m.attempt > member.seat.attempt;
   // Of a rank that has ended and left nobody has to take the place: the job's end is waited for.
-  const bool has_ended = member.left && lease(rank).finished;
-  if (m.attempt < lease(rank).attempt) {
-    refuse(link, cat("rank ", rank, " has been given to a newer process"));
-  } else if (succeeds || (!has_ended && (member.dead || member.lost))) {
+  const bool has_left = member.state == SeatState::kLeft;
+  if (m.attempt < member.seat.attempt) {
+    refuse(link, {.kind = Reason::Kind::kNewerProcess, .rank = rank});
+  } else if (succeeds || (!has_left && !lease_runs(member))) {
     take_over(rank, link, m);
-  } else if (has_ended) {
-    knocks_[link] = m;
-    send(link, wire::Waiting{cat("rank ", rank, " has ended its training already")});
+  } else if (has_left) {
+    pending_[link] = m;
+    send(link, wire::Waiting{{.kind = Reason::Kind::kRankHasEnded, .rank = rank}});
   } else {
-    knocks_[link] = m;
+    pending_[link] = m;
     const auto left = std::chrono::ceil<std::chrono::seconds>(member.heard + options_.lease - now_);
-    send(link,
-         wire::Waiting{cat("rank ", rank, " is leased to process ", member.pid,
-                           member.host.empty() ? "" : " on ", member.host, " for ", left.count(),
-                           " s more unless it is seen to be dead before (MS_NODE_TIMEOUT)")});
+    send(link, wire::Waiting{{.kind = Reason::Kind::kLeased,
+                              .rank = rank,
+                              .pid = member.seat.pid,
+                              .count = left.count(),
+                              .host = member.seat.host}});
   }
 }
 
 void Machine::take_over(Rank rank, Link link, const wire::Register& m) {
-  const bool was_known_dead = member_at(rank)->dead || member_at(rank)->lost;
-  if (!was_known_dead) died(m.node_id, "was replaced", false, 0);
-  if (phase_ == Phase::kEnded) {
-    send(link, wire::JobEnded{record_.success, record_.reason});
-    return;
-  }
-  knocks_.erase(link);
-  lease(rank).pid = m.pid;
-  lease(rank).incarnation = m.incarnation;
-  lease(rank).attempt = m.attempt;
-  lease(rank).finished = false;  // Its successor has to end in good order itself.
-  Member& member = *member_at(rank);
-  member.dead = member.left = member.joined = false;
+  Member& member = at(rank);
+  if (lease_runs(member)) died(member, {.kind = wire::Ending::Kind::kReplaced}, false, 0);
+  if (formation_.stage == Stage::kEnded) return tell_end(link);
+  pending_.erase(link);
+  member.seat.finished = false;  // Its successor has to end in good order itself.
+  member.joined = false;
+  advance(member, SeatEvent::kTakenOver);
   attach(member, link, m);
-  if (phase_ == Phase::kStopping) {
+  if (formation_.stage == Stage::kStopping) {
     store();
+    welcome(rank);
   } else {
     // A finished rank's death stopped nobody; its successor still has to be told where to go on.
     // One store for both: a new lease within a generation that is running must never be on record.
-    begin(cat("rank ", rank, " came back"));
+    begin({.kind = Reason::Kind::kRankCameBack, .rank = rank});
   }
-  welcome(rank);
   heed_agents(m.node_id);
 }
 
 // Tells a process all that it may have missed.
 void Machine::welcome(Rank rank) {
-  const Link link = member_at(rank)->link;
-  send(link, wire::Accepted{rank, world_size(), record_.run_id});
-  if (lease(rank).finished) {
-    send(link, wire::Farewell{});
-  } else if (phase_ == Phase::kRunning) {
-    send(link, wire::Stop{record_.generation, cause_});
-    send(link, wire::Resume{record_.generation, record_.version, ended_rank()});
-  } else {
-    send(link, wire::Stop{record_.generation, cause_});
-    if (phase_ == Phase::kRepairing && mending_.contains(rank)) send_repair(rank);
-  }
+  assign(rank);
+  if (at(rank).seat.finished) send(at(rank).link, wire::Farewell{});
 }
 
 void Machine::receive(Link link, const wire::AgentState& m) {
-  if (phase_ == Phase::kEnded) {
-    send(link, wire::JobEnded{record_.success, record_.reason});
-    return;
+  if (m.protocol != wire::kProtocol) {
+    return refuse(
+        link,
+        {.kind = Reason::Kind::kOtherProtocol, .count = m.protocol, .total = wire::kProtocol});
   }
-  if (m.job != record_.job) {
-    refuse(link, cat("the scheduler at this address serves job '", record_.job, "', not '", m.job,
-                     "': give every job its own port"));
-    return;
+  if (formation_.stage == Stage::kEnded) {
+    leaves_at_.reset();
+    tell_end(link);
+    return leave();
+  }
+  if (m.job != formation_.job) {
+    return refuse(link,
+                  {.kind = Reason::Kind::kOtherJob, .other = m.job, .detail = formation_.job});
   }
   agents_[link] = m;
   for (const auto& slot : m.slots) {
     heed(slot);
-    const auto member = members_.find(slot.node_id);
-    if (member == members_.end() || !member->second.lost) continue;
-    if (member->second.incarnation == slot.incarnation && slot.alive) {
+    const Member* member = find(slot.node_id);
+    if (member == nullptr || member->ending.kind != wire::Ending::Kind::kNotHeard) continue;
+    if (member->seat.incarnation == slot.incarnation && slot.alive && !lease_runs(*member)) {
       send(link, wire::Evict{slot.node_id, slot.incarnation});  // It may have missed the first.
     }
   }
@@ -296,70 +292,72 @@ void Machine::heed_agents(const std::string& node_id) {
 }
 
 void Machine::heed(const wire::Slot& slot) {
-  const auto found = members_.find(slot.node_id);
-  if (found == members_.end()) return;
-  tell_how(found->second, slot);
-  const Member& member = found->second;
-  const bool same = slot.attempt == member.attempt && slot.incarnation == member.incarnation;
-  const bool replaced = member.attempt != 0 && slot.attempt > member.attempt;
+  const Rank rank = rank_of(slot.node_id);
+  const auto early = arrivals_.find(slot.node_id);
+  if (rank == kNoRank && early == arrivals_.end()) return;
+  Member& member = rank != kNoRank ? at(rank) : early->second;
+  tell_how(member, slot);
+  const wire::Seat& seat = member.seat;
+  const bool same = slot.attempt == seat.attempt && slot.incarnation == seat.incarnation;
+  const bool replaced = seat.attempt != 0 && slot.attempt > seat.attempt;
   if (same && slot.alive) return;
   if (!same && !replaced) return;  // Said before this incarnation was accepted.
-  const bool in_good_order = same && slot.exit_code == 0;
-  died(slot.node_id, slot.last_words.empty() ? "died" : slot.last_words, in_good_order,
-       slot.detected_ns);
+  const bool in_good_order = same && slot.ending == wire::Ending{wire::Ending::Kind::kExited, 0};
+  died(member, slot.ending, in_good_order, slot.detected_ns);
 }
 
 // A death is told at once; how it came, its agent learns when the memory is gone.
 void Machine::tell_how(Member& member, const wire::Slot& slot) {
   if (slot.detected_ns == 0 || slot.detected_ns != member.detected_ns) return;
-  if (slot.last_words == member.how || member.rank == kNoRank) return;
-  member.how = slot.last_words;
-  emit(Note{Note::Kind::kHow, record_.generation, record_.version, member.rank,
-            cat("rank ", member.rank, " (process ", member.dead_pid, ") ", member.how), 0});
+  const Rank rank = rank_of(slot.node_id);
+  if (slot.ending == member.ending || rank == kNoRank) return;
+  member.ending = slot.ending;
+  note(Note::Kind::kHow, rank,
+       {.kind = Reason::Kind::kRankLost,
+        .rank = rank,
+        .pid = member.ended_pid,
+        .ending = member.ending});
 }
 
-void Machine::died(const std::string& node_id, const std::string& how, bool in_good_order,
+void Machine::died(Member& member, const wire::Ending& ending, bool in_good_order,
                    std::uint64_t detected_ns) {
-  Member& member = members_.at(node_id);
-  if (member.dead || member.left) return;
-  member.how = how;
-  member.dead_pid = member.pid;
-  member.detected_ns = detected_ns;
+  const std::string node_id = member.seat.node_id;
   const Rank rank = rank_of(node_id);
   if (rank == kNoRank) {  // Before the ranks are given it just makes room.
     nodes_.erase(member.link);
-    members_.erase(node_id);
+    arrivals_.erase(node_id);
     return;
   }
-  member.dead = true;
-  member.left = in_good_order;
+  if (!lease_runs(member) && member.state != SeatState::kSilent) return;
+  member.ending = ending;
+  member.ended_pid = member.seat.pid;
+  member.detected_ns = detected_ns;
+  advance(member, in_good_order ? SeatEvent::kEndedWell : SeatEvent::kDied);
   if (!in_good_order) {  // What it said before may still be under way: it is no longer heard.
     nodes_.erase(member.link);
     member.link = 0;
-  }
-  if (in_good_order && lease(rank).finished) {
-    maybe_all_left();
-  } else if (in_good_order && member.joined && phase_ != Phase::kEnded) {
-    end(false, cat("rank ", rank, " ended (exit code 0) after step ", member.version,
-                   " without ending its training"));
-  } else if (in_good_order) {
+    rank_lost(
+        rank,
+        {.kind = Reason::Kind::kRankLost, .rank = rank, .pid = member.seat.pid, .ending = ending},
+        detected_ns);
+  } else if (member.state == SeatState::kDeserted && member.joined &&
+             formation_.stage != Stage::kEnded) {
+    end(false, {.kind = Reason::Kind::kEndedEarly, .rank = rank, .version = member.version});
+  } else {
     maybe_all_left();
     maybe_plan();  // Who wants to train with it must hear that it will not.
-  } else {
-    rank_lost(rank, cat("rank ", rank, " (process ", member.pid, ") ", how), detected_ns);
   }
-  answer_knock(node_id);
+  answer_pending(rank);
 }
 
 // The newest one gets the place: of an older one the end may not have been heard yet.
-void Machine::answer_knock(const std::string& node_id) {
-  const Rank rank = rank_of(node_id);
-  const auto knock = std::find_if(knocks_.rbegin(), knocks_.rend(), [&](const auto& entry) {
-    return entry.second.node_id == node_id;
+void Machine::answer_pending(Rank rank) {
+  const auto pending = std::find_if(pending_.rbegin(), pending_.rend(), [&](const auto& entry) {
+    return entry.second.node_id == at(rank).seat.node_id;
   });
-  if (knock == knocks_.rend() || rank == kNoRank || phase_ == Phase::kEnded) return;
-  if (member_at(rank)->left && lease(rank).finished) return;  // Nobody is needed there.
-  const auto [link, who] = *knock;
+  if (pending == pending_.rend() || formation_.stage == Stage::kEnded) return;
+  if (at(rank).state == SeatState::kLeft) return;  // Nobody is needed there.
+  const auto [link, who] = *pending;
   take_over(rank, link, who);
 }
 
@@ -377,50 +375,53 @@ Instant Machine::silent_at(const Member& member) const {
 }
 
 void Machine::check_leases() {
-  std::vector<std::string> silent;
-  for (auto& [node_id, member] : members_) {
+  std::vector<Rank> silent;
+  for (Rank rank = 0; rank < world_size(); ++rank) {
+    Member& member = at(rank);
     if (!lease_runs(member) || now_ < silent_at(member)) continue;
     if (member.called) {
-      silent.push_back(node_id);
+      silent.push_back(rank);
     } else {
       member.called = now_;
     }
   }
-  for (const auto& node_id : silent) {
-    Member& member = members_.at(node_id);
-    member.lost = true;
-    member.how = "was not heard of for longer than its lease";
-    tell_agents(wire::Evict{node_id, member.incarnation});
-    const Rank rank = rank_of(node_id);
-    if (lease(rank).finished) {
-      member.left = true;
-    } else {
-      rank_lost(rank, cat("rank ", rank, " (process ", member.pid, ") ", member.how), 0);
-    }
-    answer_knock(node_id);
-  }
+  for (const Rank rank : silent) lose(at(rank));
   maybe_all_left();
 }
 
-std::string Machine::missing() const {
-  std::string text;
-  const auto add = [&](const std::string& what) { text += (text.empty() ? "" : "; ") + what; };
-  if (record_.ranks.empty()) {
-    for (const auto& [node_id, member] : members_) add(cat("node '", node_id, "' is here"));
-    return text.empty() ? "none is here" : text + "; the others never registered";
+// Its lease has run out.
+void Machine::lose(Member& member) {
+  const Rank rank = rank_of(member.seat.node_id);
+  advance(member, SeatEvent::kLeaseOver);
+  member.ending = {.kind = wire::Ending::Kind::kNotHeard};
+  tell_agents(wire::Evict{member.seat.node_id, member.seat.incarnation});
+  if (!member.seat.finished) {
+    rank_lost(rank,
+              {.kind = Reason::Kind::kRankLost,
+               .rank = rank,
+               .pid = member.seat.pid,
+               .ending = member.ending},
+              0);
   }
+  answer_pending(rank);
+}
+
+std::vector<wire::Awaited> Machine::awaited() const {
+  using Kind = wire::Awaited::Kind;
+  std::vector<wire::Awaited> all;
+  for (const auto& [node_id, member] : arrivals_) all.push_back({.node_id = node_id});
   for (Rank rank = 0; rank < world_size(); ++rank) {
-    const Member& member = members_.at(record_.ranks[static_cast<std::size_t>(rank)].node_id);
-    if (member.dead || member.lost) {
-      add(cat("rank ", rank, " ", member.how, " and no process has taken its place"));
-    } else if (phase_ == Phase::kStopping && !reports_.contains(rank) &&
-               !record_.ranks[static_cast<std::size_t>(rank)].finished) {
-      add(cat("rank ", rank, " (process ", member.pid, ") lives but has not reported"));
-    } else if (mending_.contains(rank)) {
-      add(cat("rank ", rank, " (process ", member.pid, ") has not repaired its state"));
+    const Member& member = at(rank);
+    if (member.seat.finished) continue;
+    if (member.state != SeatState::kHeld) {
+      all.push_back({.kind = Kind::kNotReplaced, .rank = rank, .ending = member.ending});
+    } else if (formation_.stage == Stage::kStopping && !reports_.contains(rank)) {
+      all.push_back({.kind = Kind::kNotReported, .rank = rank, .pid = member.seat.pid});
+    } else if (repairing_.contains(rank)) {
+      all.push_back({.kind = Kind::kNotRepaired, .rank = rank, .pid = member.seat.pid});
     }
   }
-  return text;
+  return all;
 }
 
 }  // namespace holdfast::controller

@@ -2,35 +2,52 @@
 #include <algorithm>
 
 #include "base/assert.h"
-#include "base/text.h"
 #include "core/controller/machine.h"
 
 namespace holdfast::controller {
 
-void Machine::begin(std::string cause) {
-  if (phase_ != Phase::kStopping && phase_ != Phase::kRepairing) waiting_since_ = now_;
-  phase_ = Phase::kStopping;
-  cause_ = std::move(cause);
+using wire::Reason;
+using wire::Stage;
+
+void Machine::begin(Reason cause) {
+  if (formation_.stage != Stage::kStopping && formation_.stage != Stage::kRepairing) {
+    waiting_since_ = now_;
+  }
+  formation_.stage = Stage::kStopping;
+  formation_.cause = std::move(cause);
+  formation_.orders.clear();
   reports_.clear();
-  mending_.clear();
+  repairing_.clear();
   unproven_.clear();
-  ++record_.generation;
-  record_.resumed = false;
+  ++formation_.generation;
   // The number must be durable before anyone sees it: after a crash it could be given twice.
   store();
-  emit(Note{Note::Kind::kStop, record_.generation, record_.version, kNoRank, cause_, 0});
+  note(Note::Kind::kStop, kNoRank, formation_.cause);
   for (Rank rank = 0; rank < world_size(); ++rank) {
-    if (!lease(rank).finished) {
-      send(member_at(rank)->link, wire::Stop{record_.generation, cause_});
-    }
+    if (!at(rank).seat.finished) assign(rank);
   }
 }
 
-void Machine::rank_lost(Rank rank, const std::string& cause, std::uint64_t detected_ns) {
-  if (phase_ == Phase::kEnded) return;
-  emit(Note{Note::Kind::kFault, record_.generation, record_.version, rank, cause, detected_ns});
-  if (lease(rank).finished) return;  // Nobody waits for it; begin() comes with its successor.
-  if (phase_ == Phase::kStopping) {
+// This rank's part of the formation, as it is now.
+void Machine::assign(Rank rank) {
+  wire::Assignment part{.rank = rank,
+                        .world_size = world_size(),
+                        .run_id = formation_.run_id,
+                        .generation = formation_.generation,
+                        .stage = formation_.stage,
+                        .version = formation_.version,
+                        .order = {},
+                        .ended = formation_.stage == Stage::kRunning ? ended_ : kNoRank,
+                        .cause = formation_.cause};
+  if (repairing_.contains(rank)) part.order = formation_.orders[static_cast<std::size_t>(rank)];
+  send(at(rank).link, std::move(part));
+}
+
+void Machine::rank_lost(Rank rank, const Reason& cause, std::uint64_t detected_ns) {
+  if (formation_.stage == Stage::kEnded) return;
+  note(Note::Kind::kFault, rank, cause, detected_ns);
+  if (at(rank).seat.finished) return;  // Nobody waits for it; begin() comes with its successor.
+  if (formation_.stage == Stage::kStopping) {
     reports_.erase(rank);
     waiting_since_ = now_;
   } else {
@@ -40,38 +57,54 @@ void Machine::rank_lost(Rank rank, const std::string& cause, std::uint64_t detec
 
 void Machine::receive(Link link, const wire::Report& m) {
   const Rank rank = rank_at(link);
-  if (rank == kNoRank || phase_ != Phase::kStopping || m.generation != record_.generation) return;
-  if (lease(rank).finished) return;
-  member_at(rank)->joined = true;
+  if (rank == kNoRank || formation_.stage != Stage::kStopping) return;
+  if (m.generation != formation_.generation || at(rank).seat.finished) return;
+  at(rank).joined = true;
   reports_[rank] = m;
   maybe_plan();
 }
 
 void Machine::maybe_plan() {
-  if (phase_ != Phase::kStopping || reports_.empty()) return;
+  if (formation_.stage != Stage::kStopping || reports_.empty()) return;
+  // Who can not go on together shall hear it at once; else all reports are waited for.
+  const auto in_state = [&](SeatState state) { return seats_[static_cast<std::size_t>(state)]; };
+  const std::size_t out =
+      in_state(SeatState::kFinished) + in_state(SeatState::kOrphaned) + in_state(SeatState::kLeft);
+  if (reports_.size() + out < members_.size() && in_state(SeatState::kDeserted) == 0) return;
   std::vector<planner::Holding> holdings;
   for (Rank rank = 0; rank < world_size(); ++rank) {
-    const bool never_trained = lease(rank).finished && lease(rank).version == kNoVersion;
-    if (never_trained || (member_at(rank)->left && !lease(rank).finished)) {
-      end(false,
-          cat("rank ", rank, " has ended without training, but others want to train with it"));
-      return;
+    const Member& member = at(rank);
+    const bool never_trained = member.seat.finished && member.seat.version == kNoVersion;
+    if (never_trained || member.state == SeatState::kDeserted) {
+      return end(false, {.kind = Reason::Kind::kEndedWithoutTraining, .rank = rank});
     }
-    if (lease(rank).finished) {
-      holdings.push_back({lease(rank).version, lease(rank).version, false});
+    if (member.seat.finished) {
+      holdings.push_back({member.seat.version, member.seat.version, false});
     } else if (const auto report = reports_.find(rank); report != reports_.end()) {
       holdings.push_back({report->second.version, report->second.staged, true});
     } else {
       return;
     }
   }
-  plan_ = planner::plan(holdings, planner::replicated(world_size()));
-  if (!plan_.possible) {
-    end(false, cat("the state can not be recovered: ", plan_.why));
-    return;
+  const auto plan = planner::plan(holdings, planner::replicated(world_size()));
+  if (!plan.possible) {
+    return end(false,
+               {.kind = Reason::Kind::kNoPlan, .rank = plan.lacking, .version = plan.version});
   }
-  emit(Note{Note::Kind::kPlan, record_.generation, plan_.version, kNoRank, plan_.why, 0});
-  phase_ = Phase::kRepairing;
+  formation_.stage = Stage::kRepairing;
+  formation_.version = plan.version;
+  for (const auto& order : plan.orders) {
+    wire::Location source{.holder = order.source, .host = {}, .endpoint = {}};
+    if (order.source != kNoRank) {
+      source.host = at(order.source).seat.host;
+      source.endpoint = at(order.source).seat.endpoint;
+    }
+    formation_.orders.push_back({order.act, std::move(source)});
+  }
+  const bool first = std::any_of(plan.orders.begin(), plan.orders.end(),
+                                 [](const auto& order) { return order.act == wire::Act::kBegin; });
+  note(Note::Kind::kPlan, kNoRank,
+       {.kind = first ? Reason::Kind::kBeginAtZero : Reason::Kind::kGoOn, .version = plan.version});
   round_ = 0;
   next_round();
 }
@@ -79,80 +112,74 @@ void Machine::maybe_plan() {
 // First what each rank does with its own arena, then the copies: a source must be whole before.
 // A member carries out one order a generation; a rank has one, so the rounds never meet in it.
 void Machine::next_round() {
-  while (mending_.empty()) {
+  while (repairing_.empty()) {
     if (++round_ > 2) return resume();
     for (Rank rank = 0; rank < world_size(); ++rank) {
-      const auto act = plan_.orders[static_cast<std::size_t>(rank)].act;
-      const bool own = act == planner::Act::kFinish || act == planner::Act::kBegin;
-      if (round_ == 1 ? own : act == planner::Act::kReceive) mending_.insert(rank);
+      const auto act = formation_.orders[static_cast<std::size_t>(rank)].act;
+      const bool own = act == wire::Act::kFinish || act == wire::Act::kBegin;
+      if (round_ == 1 ? own : act == wire::Act::kReceive) repairing_.insert(rank);
     }
   }
-  for (const Rank rank : mending_) send_repair(rank);
-}
-
-void Machine::send_repair(Rank rank) {
-  const auto& order = plan_.orders[static_cast<std::size_t>(rank)];
-  auto kind = wire::RepairKind::kReceive;
-  if (order.act == planner::Act::kFinish) kind = wire::RepairKind::kFinish;
-  if (order.act == planner::Act::kBegin) kind = wire::RepairKind::kBegin;
-  send(member_at(rank)->link, wire::Repair{record_.generation, plan_.version, kind, order.source});
+  for (const Rank rank : repairing_) assign(rank);
 }
 
 void Machine::receive(Link link, const wire::Repaired& m) {
   const Rank rank = rank_at(link);
-  if (phase_ != Phase::kRepairing || m.generation != record_.generation) return;
-  if (mending_.erase(rank) == 1 && mending_.empty()) next_round();
+  if (formation_.stage != Stage::kRepairing || m.generation != formation_.generation) return;
+  if (repairing_.erase(rank) == 1 && repairing_.empty()) next_round();
 }
 
 void Machine::resume() {
-  phase_ = Phase::kRunning;
-  record_.resumed = true;
-  record_.version = plan_.version;
-  if (record_.generation > 1) ++record_.recoveries;
+  note(Note::Kind::kRepaired, kNoRank, formation_.cause);
+  formation_.stage = Stage::kRunning;
+  if (formation_.generation > 1) ++formation_.recoveries;
+  ended_ = ended_rank();
   store();
-  emit(Note{Note::Kind::kResume, record_.generation, plan_.version, kNoRank, cause_, 0});
+  note(Note::Kind::kResume, kNoRank, formation_.cause);
   for (Rank rank = 0; rank < world_size(); ++rank) {
-    if (lease(rank).finished) continue;
+    if (at(rank).seat.finished) continue;
     unproven_.insert(rank);
-    member_at(rank)->version = plan_.version;
-    send(member_at(rank)->link, wire::Resume{record_.generation, plan_.version, ended_rank()});
+    at(rank).version = formation_.version;
+    assign(rank);
   }
 }
 
 // One that will not join the others' group any more, if there is such (P33).
 Rank Machine::ended_rank() const {
-  const auto found = std::find_if(record_.ranks.begin(), record_.ranks.end(),
-                                  [](const wire::Lease& lease) { return lease.finished; });
-  if (found == record_.ranks.end()) return kNoRank;
-  return static_cast<Rank>(found - record_.ranks.begin());
+  const auto found = std::find_if(members_.begin(), members_.end(),
+                                  [](const Member& member) { return member.seat.finished; });
+  return found == members_.end() ? kNoRank : static_cast<Rank>(found - members_.begin());
 }
 
 // It has made a step in the running generation; who is last to do so ends the recovery.
 void Machine::proven(Rank rank, Version version) {
   if (unproven_.erase(rank) == 0 || !unproven_.empty()) return;
-  emit(Note{Note::Kind::kRecovered, record_.generation, version, kNoRank, cause_, 0});
+  emit(Note{Note::Kind::kRecovered, formation_.generation, version, kNoRank, formation_.cause, 0});
 }
 
 void Machine::receive(Link link, const wire::Progress& m) {
   const Rank rank = rank_at(link);
-  if (rank == kNoRank || phase_ != Phase::kRunning || m.generation != record_.generation) return;
-  member_at(rank)->version = m.version;
-  member_at(rank)->loss = m.loss;
+  if (rank == kNoRank || formation_.stage != Stage::kRunning) return;
+  if (m.generation != formation_.generation) return;
+  at(rank).version = m.version;
+  at(rank).loss = m.loss;
   proven(rank, m.version);
   Version least = m.version;
-  for (const auto& [node_id, member] : members_) least = std::min(least, member.version);
-  tell_agents(wire::JobProgress{record_.generation, least, m.loss, record_.recoveries});
+  for (const auto& member : members_) least = std::min(least, member.version);
+  tell_agents(wire::JobProgress{formation_.generation, least, m.loss, formation_.recoveries});
 }
 
 void Machine::receive(Link link, const wire::Finished& m) {
   const Rank rank = rank_at(link);
-  if (rank == kNoRank || phase_ == Phase::kEnded) return;
-  Member& member = *member_at(rank);
+  if (rank == kNoRank || formation_.stage == Stage::kEnded) return;
+  Member& member = at(rank);
   reports_.erase(rank);
-  if (!lease(rank).finished) {
-    lease(rank).finished = true;
-    lease(rank).version = m.version;
+  if (!member.seat.finished) {
+    member.seat.finished = true;
+    member.seat.version = m.version;
     member.version = m.version;
+    advance(member, SeatEvent::kTrainingEnded);
+    if (ended_ == kNoRank) ended_ = rank;
     store();
     proven(rank, m.version);
   }
@@ -161,44 +188,74 @@ void Machine::receive(Link link, const wire::Finished& m) {
 }
 
 void Machine::receive(Link link, const wire::Failed& m) {
-  if (phase_ == Phase::kEnded) return;
+  if (formation_.stage == Stage::kEnded) return;
   const Rank rank = rank_at(link);
   if (rank == kNoRank && !agents_.contains(link)) return;
-  end(false, rank == kNoRank ? m.reason : cat("rank ", rank, ": ", m.reason));
+  Reason reason = m.reason;
+  reason.rank = rank;
+  end(false, std::move(reason));
 }
 
 void Machine::maybe_all_left() {
-  if (phase_ == Phase::kEnded || record_.ranks.empty()) return;
-  const bool all = std::all_of(members_.begin(), members_.end(),
-                               [](const auto& entry) { return entry.second.left; });
-  if (all) end(true, cat("all ", world_size(), " ranks have ended in good order"));
+  if (formation_.stage == Stage::kEnded || !assembled()) return;
+  const bool all = std::all_of(members_.begin(), members_.end(), [](const Member& member) {
+    return member.state == SeatState::kLeft || member.state == SeatState::kDeserted;
+  });
+  if (all) end(true, {.kind = Reason::Kind::kAllEnded, .total = world_size()});
 }
 
 // All processes of the job have ended in good order, and none has ever asked for a rank.
 void Machine::maybe_nobody_came() {
-  if (!record_.ranks.empty() || !members_.empty()) return;
+  if (assembled() || !arrivals_.empty()) return;
   std::set<std::string> ended;  // By name: an agent that came back is here twice for a moment.
   for (const auto& [link, state] : agents_) {
     for (const auto& slot : state.slots) {
-      if (slot.attempt > 0 && !slot.alive && slot.exit_code == 0) ended.insert(slot.node_id);
+      const bool well = slot.ending == wire::Ending{wire::Ending::Kind::kExited, 0};
+      if (slot.attempt > 0 && !slot.alive && well) ended.insert(slot.node_id);
     }
   }
   if (ended.size() < static_cast<std::size_t>(options_.world_size)) return;
-  end(true,
-      cat("all ", ended.size(), " workers have ended (exit code 0) and none has asked for a rank"));
+  end(true, {.kind = Reason::Kind::kNobodyAsked, .total = static_cast<std::int64_t>(ended.size())});
 }
 
-void Machine::end(bool success, std::string reason) {
-  phase_ = Phase::kEnded;
-  record_.ended = true;
-  record_.success = success;
-  record_.reason = std::move(reason);
+void Machine::end(bool success, Reason reason) {
+  formation_.stage = Stage::kEnded;
+  formation_.success = success;
+  formation_.end = std::move(reason);
   store();
-  const wire::JobEnded message{success, record_.reason};
-  for (const auto& [node_id, member] : members_) send(member.link, message);
-  for (const auto& [link, who] : knocks_) send(link, message);
-  tell_agents(message);
-  emit(End{success, record_.reason});
+  emit(End{success, formation_.end});
+  wait_for_agent();
+  for (const auto& [node_id, member] : arrivals_) tell_end(member.link);
+  for (const auto& member : members_) tell_end(member.link);
+  for (const auto& [link, who] : pending_) tell_end(link);
+  for (const auto& [link, state] : agents_) tell_end(link);
+  if (!leaves_at_) leave();
+}
+
+// An agent that has not heard of the job's end takes the exit of a worker or of the scheduler for a
+// death. It would start them again and blame them. So it hears of the end before they go.
+void Machine::wait_for_agent() {
+  if (options_.by_agent && agents_.empty()) leaves_at_ = now_ + options_.agent_patience;
+}
+
+void Machine::tell_end(Link link) {
+  if (link == 0) return;
+  if (leaves_at_ && !left_) {
+    untold_.insert(link);
+    return;
+  }
+  send(link, wire::JobEnded{formation_.success, formation_.end});
+  emit(Close{link});
+}
+
+void Machine::leave() {
+  if (std::exchange(left_, true)) return;
+  for (const Link link : std::exchange(untold_, {})) tell_end(link);
+  // Who is cut off just now looks for us, and after a restart all do: they deserve to hear it.
+  const bool unheard = std::any_of(members_.begin(), members_.end(), [&](const Member& member) {
+    return member.link == 0 && (lease_runs(member) || member.state == SeatState::kSilent);
+  });
+  emit(Leave{unheard});
 }
 
 }  // namespace holdfast::controller

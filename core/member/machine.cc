@@ -1,8 +1,45 @@
 #include "core/member/machine.h"
 
-#include "base/text.h"
+#include <algorithm>
+#include <array>
+
+#include "base/assert.h"
 
 namespace holdfast::member {
+namespace {
+
+template <class E>
+constexpr std::size_t kEvent = event_index<Event, E>();
+
+using S = State;
+constexpr Transition<State> kTransitions[] = {
+    {S::kStarting, kEvent<Parked>, S::kParked},
+    {S::kParked, kEvent<Received>, S::kRepairing},  // An order to repair.
+    {S::kParked, kEvent<Received>, S::kTraining},   // Its generation is running.
+    {S::kRepairing, kEvent<RepairDone>, S::kParked},
+    {S::kTraining, kEvent<Parked>, S::kParked},
+    {S::kTraining, kEvent<TrainingEnded>, S::kEnded},
+    {S::kStarting, kEvent<TrainingEnded>, S::kEnded},  // It never trained.
+    {S::kParked, kEvent<TrainingEnded>, S::kEnded},
+    {S::kRepairing, kEvent<TrainingEnded>, S::kEnded},
+};
+
+}  // namespace
+
+std::span<const Transition<State>> transitions() {
+  return kTransitions;
+}
+
+const char* name(State state) {
+  constexpr std::array<const char*, kStates> kNames = {"starting", "parked", "repairing",
+                                                       "training", "ended"};
+  return kNames[static_cast<std::size_t>(state)];
+}
+
+void Machine::enter(State next) {
+  HF_ASSERT(next == state_ || is_listed<State>(kTransitions, state_, event_, next));
+  state_ = next;
+}
 
 void Machine::send(wire::Message message) {
   // What is said while there is no connection is lost: after Register the scheduler asks again.
@@ -11,15 +48,30 @@ void Machine::send(wire::Message message) {
 
 void Machine::on(const Connected&) {
   connected_ = true;
+  greeted_ = false;
   self_.generation = std::max(stopped_for_, running_);
   send(self_);
 }
 
-void Machine::on(const wire::Accepted& m) {
+void Machine::on(const wire::Assignment& m) {
+  if (!std::exchange(greeted_, true)) greet(m);
+  // Whoever has missed the stop of a newer generation makes up for it first.
+  if (m.stage == wire::Stage::kStopping || m.generation > stopped_for_) stop(m.generation);
+  if (m.stage == wire::Stage::kRepairing && m.order.act != wire::Act::kKeep) repair(m);
+  if (m.stage == wire::Stage::kRunning) resume(m);
+}
+
+// What was said on an older connection may be lost.
+void Machine::greet(const wire::Assignment& m) {
   placed_ = true;
   actions_.push_back(Place{m.rank, m.world_size, m.run_id});
-  if (!failure_.empty()) send(wire::Failed{failure_});
-  if (phase_ == Phase::kEnded) send(wire::Finished{running_, ended_at_});
+  if (failure_) send(wire::Failed{*failure_});
+  if (state_ == State::kEnded) send(wire::Finished{running_, ended_at_});
+}
+
+void Machine::on(const wire::Refused& m) {
+  if (m.reason.kind != wire::Reason::Kind::kNone) return give_up(false, m.reason);
+  give_up(false, {.kind = wire::Reason::Kind::kRefusedAsBefore, .detail = m.sentence});
 }
 
 void Machine::on(const wire::Waiting& m) {
@@ -28,19 +80,20 @@ void Machine::on(const wire::Waiting& m) {
     return;
   }
   // Its place was given away while it was silent. The successor needs the arena: make room.
-  give_up(false, cat("this process was silent for longer than its lease and has been replaced: ",
-                     m.reason));
+  wire::Reason reason = m.reason;
+  reason.kind = wire::Reason::Kind::kReplacedSilent;
+  give_up(false, std::move(reason));
 }
 
-void Machine::on(const wire::Stop& m) {
-  if (m.generation < stopped_for_ || m.generation <= running_) return;  // Of an older life.
-  stopped_for_ = m.generation;
-  if (phase_ == Phase::kTraining) actions_.push_back(Abort{running_});
-  if (phase_ == Phase::kParked) report();
+void Machine::stop(Generation generation) {
+  if (generation < stopped_for_ || generation <= running_) return;  // Of an older life.
+  stopped_for_ = generation;
+  if (state_ == State::kTraining) actions_.push_back(Abort{running_});
+  if (state_ == State::kParked) report();
 }
 
 void Machine::on(const Parked& e) {
-  phase_ = Phase::kParked;
+  enter(State::kParked);
   holding_ = e.holding;
   if (stopped_for_ > running_) report();
 }
@@ -49,40 +102,40 @@ void Machine::report() {
   send(wire::Report{stopped_for_, holding_.version, holding_.staged});
 }
 
-void Machine::on(const wire::Repair& m) {
-  if (m.generation != stopped_for_ || phase_ != Phase::kParked) return;
+void Machine::repair(const wire::Assignment& m) {
+  if (m.generation != stopped_for_ || state_ != State::kParked) return;
   if (m.generation <= running_) return;
   if (repaired_for_ == m.generation) {  // The answer was lost with the connection.
     send(wire::Repaired{m.generation});
     return;
   }
-  phase_ = Phase::kMending;
-  mending_for_ = m.generation;
-  actions_.push_back(Mend{m});
+  enter(State::kRepairing);
+  repairing_for_ = m.generation;
+  actions_.push_back(Repair{m.generation, m.version, m.order});
 }
 
 void Machine::on(const RepairDone& e) {
-  phase_ = Phase::kParked;
+  enter(State::kParked);
   holding_ = e.holding;
-  repaired_for_ = mending_for_;
-  if (mending_for_ == stopped_for_) {
+  repaired_for_ = repairing_for_;
+  if (repairing_for_ == stopped_for_) {
     send(wire::Repaired{repaired_for_});
   } else {
     report();
   }
 }
 
-void Machine::on(const wire::Resume& m) {
-  if (phase_ != Phase::kParked || m.generation != stopped_for_ || m.generation <= running_) return;
+void Machine::resume(const wire::Assignment& m) {
+  if (state_ != State::kParked || m.generation != stopped_for_ || m.generation <= running_) return;
   if (m.version != holding_.version) {
     // It must never train from another version than the others: better no job than wrong bits.
-    on(TrainingFailed{cat("this rank holds version ", holding_.version,
-                          " but was told to go on from ", m.version,
-                          "; this is an error in Holdfast")});
+    on(TrainingFailed{{.kind = wire::Reason::Kind::kWrongVersion,
+                       .count = static_cast<std::int64_t>(m.version),
+                       .version = holding_.version}});
     return;
   }
   running_ = m.generation;
-  phase_ = Phase::kTraining;
+  enter(State::kTraining);
   actions_.push_back(Go{m.generation, m.version, m.ended});
 }
 
@@ -91,21 +144,21 @@ void Machine::on(const Committed& e) {
 }
 
 void Machine::on(const TrainingEnded& e) {
-  phase_ = Phase::kEnded;
+  enter(State::kEnded);
   ended_at_ = e.version;
   send(wire::Finished{running_, ended_at_});
 }
 
 void Machine::on(const TrainingFailed& e) {
   failure_ = e.reason;
-  send(wire::Failed{failure_});
+  send(wire::Failed{*failure_});
 }
 
 void Machine::on(const wire::Farewell&) {
-  if (phase_ == Phase::kEnded) actions_.push_back(Released{});
+  if (state_ == State::kEnded) actions_.push_back(Released{});
 }
 
-void Machine::give_up(bool success, std::string reason) {
+void Machine::give_up(bool success, wire::Reason reason) {
   if (std::exchange(over_, true)) return;
   actions_.push_back(Abort{std::max(stopped_for_, running_)});
   actions_.push_back(GiveUp{success, std::move(reason)});

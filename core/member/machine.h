@@ -6,13 +6,15 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <optional>
+#include <span>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "base/ids.h"
 #include "core/holding.h"
+#include "core/table.h"
 #include "wire/messages.h"
 
 namespace holdfast::member {
@@ -37,7 +39,7 @@ struct TrainingEnded {
   Version version = 0;
 };
 struct TrainingFailed {
-  std::string reason;
+  wire::Reason reason;
 };
 using Event = std::variant<Connected, Disconnected, Received, Parked, RepairDone, Committed,
                            TrainingEnded, TrainingFailed>;
@@ -54,8 +56,10 @@ struct Place {  // The rank is known.
 struct Abort {  // Make the collectives of this generation, or the wait for its peers, end at once.
   Generation generation = 0;
 };
-struct Mend {  // For the parked training thread; answered by RepairDone.
-  wire::Repair repair;
+struct Repair {  // For the parked training thread; answered by RepairDone.
+  Generation generation = 0;
+  Version version = 0;
+  wire::Order order;
 };
 struct Go {  // For the parked training thread: join the group of this generation and train.
   Generation generation = 0;
@@ -64,26 +68,41 @@ struct Go {  // For the parked training thread: join the group of this generatio
 };
 struct Released {};  // The end of the training is on record; the process may end.
 struct Say {         // For the user, once.
-  std::string text;
+  wire::Reason reason;
 };
 struct GiveUp {  // The job is over or this process has no place in it.
   bool success = false;
-  std::string reason;
+  wire::Reason reason;
 };
-using Action = std::variant<Send, Place, Abort, Mend, Go, Released, Say, GiveUp>;
+using Action = std::variant<Send, Place, Abort, Repair, Go, Released, Say, GiveUp>;
 using Actions = std::vector<Action>;
+
+enum class State : std::uint8_t {
+  kStarting,  // The training thread has not parked yet.
+  kParked,
+  kRepairing,
+  kTraining,
+  kEnded,  // The training has ended; its Finished is on record, or will be.
+};
+inline constexpr std::size_t kStates = 5;
+[[nodiscard]] const char* name(State state);
+// {state × event}; see core/table.h.
+[[nodiscard]] std::span<const Transition<State>> transitions();
 
 class Machine {
  public:
   explicit Machine(wire::Register self) : self_(std::move(self)) {}
 
   [[nodiscard]] Actions step(const Event& event) {
+    event_ = event.index();
     std::visit([&](const auto& e) { on(e); }, event);
     return std::exchange(actions_, {});
   }
 
+  [[nodiscard]] State state() const { return state_; }
+
  private:
-  enum class Phase : std::uint8_t { kStarting, kParked, kMending, kTraining, kEnded };
+  void enter(State next);
 
   void on(const Connected&);
   void on(const Disconnected&) { connected_ = false; }
@@ -96,33 +115,36 @@ class Machine {
   void on(const TrainingEnded& e);
   void on(const TrainingFailed& e);
 
-  void on(const wire::Accepted& m);
-  void on(const wire::Refused& m) { give_up(false, m.reason); }
+  void on(const wire::Assignment& m);
+  void on(const wire::Refused& m);
   void on(const wire::Waiting& m);
-  void on(const wire::Stop& m);
-  void on(const wire::Repair& m);
-  void on(const wire::Resume& m);
   void on(const wire::Farewell&);
   void on(const wire::JobEnded& m) { give_up(m.success, m.reason); }
   template <class Other>
   void on(const Other&) {}  // Not for a worker: a peer's nonsense changes nothing.
 
   void send(wire::Message message);
+  void greet(const wire::Assignment& m);
+  void stop(Generation generation);
+  void repair(const wire::Assignment& m);
+  void resume(const wire::Assignment& m);
   void report();
-  void give_up(bool success, std::string reason);
+  void give_up(bool success, wire::Reason reason);
 
   wire::Register self_;
-  Phase phase_ = Phase::kStarting;
+  State state_ = State::kStarting;
+  std::size_t event_ = 0;  // That is being handled.
   bool connected_ = false;
-  bool placed_ = false;  // Had been accepted.
+  bool placed_ = false;   // It has been given its rank at some time.
+  bool greeted_ = false;  // It has been, on this connection.
   bool over_ = false;
-  Generation stopped_for_ = 0;   // The newest Stop.
+  Generation stopped_for_ = 0;   // The newest that it has stopped for.
   Generation running_ = 0;       // The newest generation that it was told to train in.
-  Generation repaired_for_ = 0;  // The newest whose Repair is done.
-  Generation mending_for_ = 0;
+  Generation repaired_for_ = 0;  // The newest whose order is carried out.
+  Generation repairing_for_ = 0;
   Holding holding_;
   Version ended_at_ = 0;
-  std::string failure_;
+  std::optional<wire::Reason> failure_;
   Actions actions_;
 };
 

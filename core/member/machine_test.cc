@@ -6,6 +6,24 @@
 namespace holdfast::member {
 namespace {
 
+using wire::Stage;
+
+constexpr auto kFinish = wire::Act::kFinish;
+
+// This rank's part of a formation.
+wire::Assignment part(Stage stage, Generation generation, Version version = 0,
+                      const wire::Order& order = {}, Rank ended = kNoRank) {
+  return {.rank = 0,
+          .world_size = 1,
+          .run_id = 7,
+          .generation = generation,
+          .stage = stage,
+          .version = version,
+          .order = order,
+          .ended = ended,
+          .cause = {}};
+}
+
 class MemberTest : public ::testing::Test {
  protected:
   Actions hear(wire::Message message) { return machine_.step(Received{std::move(message)}); }
@@ -13,8 +31,7 @@ class MemberTest : public ::testing::Test {
   // Accepted, parked at `version` and stopped for `generation`.
   void park(Generation generation, Version version) {
     (void)machine_.step(Connected{});
-    (void)hear(wire::Accepted{0, 1, 7});
-    (void)hear(wire::Stop{generation, "why"});
+    (void)hear(part(Stage::kStopping, generation));
     (void)machine_.step(Parked{{version, version}});
   }
 
@@ -41,8 +58,7 @@ class MemberTest : public ::testing::Test {
 
 TEST_F(MemberTest, ReportsOnceItIsParkedAndStopped) {
   (void)machine_.step(Connected{});
-  (void)hear(wire::Accepted{0, 1, 7});
-  EXPECT_EQ(said<wire::Report>(hear(wire::Stop{1, ""})), nullptr);
+  EXPECT_EQ(said<wire::Report>(hear(part(Stage::kStopping, 1))), nullptr);
   const auto actions = machine_.step(Parked{{5, 6}});
   const auto* report = said<wire::Report>(actions);
   ASSERT_NE(report, nullptr);
@@ -52,12 +68,12 @@ TEST_F(MemberTest, ReportsOnceItIsParkedAndStopped) {
 TEST_F(MemberTest, SaysNothingWithoutAConnection) {
   park(1, 5);
   (void)machine_.step(Disconnected{});
-  EXPECT_EQ(find<Send>(hear(wire::Stop{2, ""})), nullptr);
+  EXPECT_EQ(find<Send>(hear(part(Stage::kStopping, 2))), nullptr);
 }
 
 TEST_F(MemberTest, HearsWhoWillNeverJoin) {
   park(1, 5);
-  const auto actions = hear(wire::Resume{1, 5, 2});
+  const auto actions = hear(part(Stage::kRunning, 1, 5, {}, 2));
   const auto* go = find<Go>(actions);
   ASSERT_NE(go, nullptr);
   EXPECT_EQ(go->ended, 2);
@@ -65,31 +81,32 @@ TEST_F(MemberTest, HearsWhoWillNeverJoin) {
 
 TEST_F(MemberTest, IgnoresAResumeOfAGenerationThatWasGivenUp) {
   park(1, 5);
-  (void)hear(wire::Stop{2, ""});
-  EXPECT_EQ(find<Go>(hear(wire::Resume{1, 5})), nullptr);
-  EXPECT_NE(find<Go>(hear(wire::Resume{2, 5})), nullptr);
+  (void)hear(part(Stage::kStopping, 2));
+  EXPECT_EQ(find<Go>(hear(part(Stage::kRunning, 1, 5))), nullptr);
+  EXPECT_NE(find<Go>(hear(part(Stage::kRunning, 2, 5))), nullptr);
 }
 
 TEST_F(MemberTest, IgnoresARepairOfAGenerationThatWasGivenUp) {
   park(1, 5);
-  (void)hear(wire::Stop{2, ""});
-  EXPECT_EQ(find<Mend>(hear(wire::Repair{1, 6, wire::RepairKind::kFinish, kNoRank})), nullptr);
+  (void)hear(part(Stage::kStopping, 2));
+  EXPECT_EQ(find<Repair>(hear(part(Stage::kRepairing, 1, 6, {kFinish, {}}))), nullptr);
 }
 
-TEST_F(MemberTest, MendsOnceAndAnswersEveryTime) {
+TEST_F(MemberTest, RepairsOnceAndAnswersEveryTime) {
   park(1, 5);
-  const wire::Repair repair{1, 6, wire::RepairKind::kFinish, kNoRank};
-  EXPECT_NE(find<Mend>(hear(repair)), nullptr);
+  const auto repair = part(Stage::kRepairing, 1, 6, {kFinish, {}});
+  EXPECT_NE(find<Repair>(hear(repair)), nullptr);
   EXPECT_NE(said<wire::Repaired>(machine_.step(RepairDone{{6, 6}})), nullptr);
   const auto again = hear(repair);
-  EXPECT_EQ(find<Mend>(again), nullptr);
+  EXPECT_EQ(find<Repair>(again), nullptr);
   EXPECT_NE(said<wire::Repaired>(again), nullptr);
 }
 
-TEST_F(MemberTest, ReportsWhatItHoldsWhenItWasStoppedWhileMending) {
+TEST_F(MemberTest, ReportsWhatItHoldsWhenItWasStoppedWhileRepairing) {
   park(1, kNoVersion);
-  (void)hear(wire::Repair{1, 5, wire::RepairKind::kReceive, 1});
-  EXPECT_EQ(said<wire::Report>(hear(wire::Stop{2, ""})), nullptr);
+  (void)hear(part(Stage::kRepairing, 1, 5,
+                  {wire::Act::kReceive, {.holder = 1, .host = {}, .endpoint = {}}}));
+  EXPECT_EQ(said<wire::Report>(hear(part(Stage::kStopping, 2))), nullptr);
   const auto actions = machine_.step(RepairDone{{5, 5}});
   EXPECT_EQ(said<wire::Repaired>(actions), nullptr);
   ASSERT_NE(said<wire::Report>(actions), nullptr);
@@ -98,32 +115,32 @@ TEST_F(MemberTest, ReportsWhatItHoldsWhenItWasStoppedWhileMending) {
 
 TEST_F(MemberTest, WouldRatherFailThanTrainFromAnotherVersion) {
   park(1, 5);
-  const auto actions = hear(wire::Resume{1, 6});
+  const auto actions = hear(part(Stage::kRunning, 1, 6));
   EXPECT_EQ(find<Go>(actions), nullptr);
   EXPECT_NE(said<wire::Failed>(actions), nullptr);
 }
 
 TEST_F(MemberTest, AStopInTrainingEndsTheCollectivesOfThatGeneration) {
   park(1, 5);
-  (void)hear(wire::Resume{1, 5});
-  const auto actions = hear(wire::Stop{2, ""});
+  (void)hear(part(Stage::kRunning, 1, 5));
+  const auto actions = hear(part(Stage::kStopping, 2));
   ASSERT_NE(find<Abort>(actions), nullptr);
   EXPECT_EQ(find<Abort>(actions)->generation, 1U);
 }
 
 TEST_F(MemberTest, AStopOfTheGenerationItTrainsInIsOld) {
   park(1, 5);
-  (void)hear(wire::Resume{1, 5});
-  EXPECT_TRUE(hear(wire::Stop{1, ""}).empty());
+  (void)hear(part(Stage::kRunning, 1, 5));
+  EXPECT_TRUE(hear(part(Stage::kStopping, 1)).empty());
 }
 
 TEST_F(MemberTest, SaysItsEndAgainAfterAReconnection) {
   park(1, 5);
-  (void)hear(wire::Resume{1, 5});
+  (void)hear(part(Stage::kRunning, 1, 5));
   (void)machine_.step(TrainingEnded{9});
   (void)machine_.step(Disconnected{});
   (void)machine_.step(Connected{});
-  const auto actions = hear(wire::Accepted{0, 1, 7});
+  const auto actions = hear(part(Stage::kStopping, 1));
   ASSERT_NE(said<wire::Finished>(actions), nullptr);
   EXPECT_EQ(said<wire::Finished>(actions)->version, 9U);
   EXPECT_NE(find<Released>(hear(wire::Farewell{})), nullptr);
@@ -136,7 +153,7 @@ TEST_F(MemberTest, AFarewellIsNothingToWhoStillTrains) {
 
 TEST_F(MemberTest, WaitsAsLongAsItIsNew) {
   (void)machine_.step(Connected{});
-  const auto actions = hear(wire::Waiting{"1 of 2 workers are here"});
+  const auto actions = hear(wire::Waiting{{.kind = wire::Reason::Kind::kAssembling}});
   EXPECT_NE(find<Say>(actions), nullptr);
   EXPECT_EQ(find<GiveUp>(actions), nullptr);
 }
@@ -145,15 +162,15 @@ TEST_F(MemberTest, EndsWhenItsPlaceWasGivenAway) {
   park(1, 5);
   (void)machine_.step(Disconnected{});
   (void)machine_.step(Connected{});
-  const auto actions = hear(wire::Waiting{"rank 0 is leased to another"});
+  const auto actions = hear(wire::Waiting{{.kind = wire::Reason::Kind::kLeased}});
   ASSERT_NE(find<GiveUp>(actions), nullptr);
   EXPECT_FALSE(find<GiveUp>(actions)->success);
 }
 
 TEST_F(MemberTest, GivesUpOnceOnly) {
   park(1, 5);
-  EXPECT_NE(find<GiveUp>(hear(wire::JobEnded{true, "done"})), nullptr);
-  EXPECT_TRUE(hear(wire::JobEnded{true, "done"}).empty());
+  EXPECT_NE(find<GiveUp>(hear(wire::JobEnded{true, {}})), nullptr);
+  EXPECT_TRUE(hear(wire::JobEnded{true, {}}).empty());
 }
 
 }  // namespace

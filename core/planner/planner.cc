@@ -5,7 +5,6 @@
 #include <set>
 
 #include "base/assert.h"
-#include "base/text.h"
 
 namespace holdfast::planner {
 namespace {
@@ -42,7 +41,7 @@ std::vector<Rank> sources_for(Rank rank, Version version, const std::vector<Hold
 // Orders that bring all to `version`, or the reason why not.
 Plan reach(Version version, const std::vector<Holding>& holdings,
            const std::vector<Shard>& shards) {
-  Plan plan{true, version, std::vector<Order>(holdings.size()), {}};
+  Plan plan{.possible = true, .version = version, .orders = std::vector<Order>(holdings.size())};
   std::size_t turn = 0;
   for (std::size_t i = 0; i < holdings.size(); ++i) {
     const auto rank = static_cast<Rank>(i);
@@ -53,22 +52,18 @@ Plan reach(Version version, const std::vector<Holding>& holdings,
     }
     const auto sources = sources_for(rank, version, holdings, shards);
     if (sources.empty() || !holdings[i].present) {
-      return {false,
-              version,
-              {},
-              cat("rank ", rank, " can not reach version ", version,
-                  ": no copy of its shards at that version is left")};
+      return {.possible = false, .version = version, .orders = {}, .lacking = rank};
     }
     plan.orders[i] = {Act::kReceive, sources[turn++ % sources.size()]};
   }
-  plan.why = cat("all ranks go on from version ", version);
   return plan;
 }
 
 Plan begin(const std::vector<Holding>& holdings) {
-  Plan plan{true, 0, std::vector<Order>(holdings.size(), Order{Act::kReceive, 0}), {}};
+  Plan plan{.possible = true,
+            .version = 0,
+            .orders = std::vector<Order>(holdings.size(), Order{Act::kReceive, 0})};
   plan.orders[0] = {Act::kBegin, kNoRank};
-  plan.why = "no rank holds a version yet: rank 0's initial state is version 0";
   return plan;
 }
 
@@ -85,7 +80,7 @@ Plan plan(const std::vector<Holding>& holdings, const std::vector<Shard>& shards
   for (const Version version : versions) {
     Plan candidate = reach(version, holdings, shards);
     if (candidate.possible) return candidate;
-    if (best.why.empty()) best = std::move(candidate);
+    if (best.lacking == kNoRank) best = std::move(candidate);
   }
   return best;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "wire/formation.h"
 
 namespace holdfast::planner {
 
@@ -24,7 +25,7 @@ struct Shard {
   std::vector<Rank> holders;
 };
 
-enum class Act : std::uint8_t { kKeep, kFinish, kReceive, kBegin };
+using wire::Act;
 
 struct Order {
   Act act = Act::kKeep;
@@ -35,7 +36,7 @@ struct Plan {
   bool possible = false;
   Version version = 0;
   std::vector<Order> orders;  // By rank.
-  std::string why;            // One sentence; where impossible, what is missing.
+  Rank lacking = kNoRank;     // Where impossible: the rank that can not reach the version.
 };
 
 // The greatest version v that some rank holds and every rank can reach: it holds v already, or

@@ -5,6 +5,9 @@
 #include "base/assert.h"
 
 namespace holdfast::trainer {
+
+using wire::Reason;
+
 namespace {
 
 template <class E>
@@ -107,9 +110,13 @@ void Machine::finish(Return result) {
   back(std::move(result));
 }
 
-void Machine::fail(Failure failure) {
-  if (over_) return finish(Return{.what = Return::What::kOver, .reason = over_->reason});
-  finish(Return{.what = Return::What::kFailed, .failure = std::move(failure)});
+void Machine::fail(Reason reason) {
+  if (over_) return end_over(over_->reason);
+  finish(Return{.what = Return::What::kFailed, .reason = std::move(reason)});
+}
+
+void Machine::end_over(Reason reason) {
+  finish(Return{.what = Return::What::kOver, .reason = std::move(reason)});
 }
 
 // ---- The program calls --------------------------------------------------------------------------
@@ -126,9 +133,9 @@ void Machine::on(const JoinCalled& e) {
     enter(State::kGoing);
     return back(Return::What::kJoined);
   }
-  repair_ = {.generation = 1, .version = 0, .kind = wire::RepairKind::kBegin};
+  repair_ = {.generation = 1, .version = 0, .order = {.act = wire::Act::kBegin, .source = {}}};
   enter(State::kRepairing);
-  work(Repair{repair_});
+  work(repair_);
 }
 
 void Machine::on(const StepBegun& e) {
@@ -192,7 +199,7 @@ void Machine::on(const Formed& e) {
 // Where a fault is the cause, the scheduler says so soon.
 void Machine::on(const NotFormed& e) {
   if (options_.solo || e.mistaken) {
-    return fail({.kind = Failure::Kind::kNotFormed, .detail = e.why});
+    return fail({.kind = Reason::Kind::kNotFormed, .detail = e.why});
   }
   not_formed_ = e.why;
   lose_group(options_.forming_patience);
@@ -243,7 +250,7 @@ void Machine::on(const Updated&) {
 
 void Machine::met(Outcome outcome, const std::string& why) {
   if (outcome == Outcome::kRefused) {
-    return fail({.kind = Failure::Kind::kRefused, .detail = why});
+    return fail({.kind = Reason::Kind::kNotTheSame, .detail = why});
   }
   lose_group(options_.replacement_timeout);
 }
@@ -312,9 +319,9 @@ void Machine::on(const RepairOrdered& e) {
   if (state_ == State::kSpokenFor || state_ == State::kLeaving) {
     order_ = e;
   } else if (state_ == State::kParked) {
-    repair_ = e.repair;
+    repair_ = {e.generation, e.version, e.order};
     enter(State::kRepairing);
-    work(Repair{repair_});
+    work(repair_);
   }
 }
 
@@ -322,9 +329,9 @@ void Machine::on(const Repaired& e) {
   HF_ASSERT(state_ == State::kRepairing);
   holding_ = e.holding;
   if (!e.error.empty() || holding_.version != repair_.version) {
-    return fail({.kind = Failure::Kind::kNotRepaired,
+    return fail({.kind = Reason::Kind::kNotRepaired,
+                 .count = static_cast<std::int64_t>(repair_.order.act),
                  .version = repair_.version,
-                 .repair = repair_.kind,
                  .detail = e.error});
   }
   if (options_.solo) {
@@ -353,7 +360,7 @@ void Machine::go(const GoOrdered& order) {
   ended_ = order.ended;
   actions_.push_back(NoteResumed{generation_, holding_.version});
   if (generation_ > 1 && !options_.protect) {
-    return fail({.kind = Failure::Kind::kUnprotected, .version = holding_.version});
+    return fail({.kind = Reason::Kind::kUnprotected, .version = holding_.version});
   }
   if (call_ == Call::kBeginStep) return form();
   enter(State::kGoing);
@@ -371,12 +378,9 @@ void Machine::rest() {
   if (!waits) return;
   if (over_) {
     const bool ended = over_->success && state_ == State::kEnding;
-    return finish(ended ? Return{.what = Return::What::kEnded}
-                        : Return{.what = Return::What::kOver, .reason = over_->reason});
+    return ended ? finish(Return{.what = Return::What::kEnded}) : end_over(over_->reason);
   }
-  if (unreachable_) {
-    return finish(Return{.what = Return::What::kUnreachable, .reason = *unreachable_});
-  }
+  if (unreachable_) return end_over(*unreachable_);
   if (state_ != State::kParked || !order_) return;
   const auto order = *std::exchange(order_, std::nullopt);
   std::visit([&](const auto& e) { on(e); }, order);
@@ -393,15 +397,15 @@ void Machine::on(const JobOver& e) {
 }
 
 void Machine::on(const OutOfReach& e) {
-  unreachable_ = e.why;
+  unreachable_ = e.reason;
   rest();
 }
 
 void Machine::on(const TimePassed&) {
   if (!deadline_ || now_ < *deadline_) return;
   if (state_ == State::kEnding) return finish(Return{.what = Return::What::kEndUnconfirmed});
-  if (!not_formed_.empty()) return fail({.kind = Failure::Kind::kNotFormed, .detail = not_formed_});
-  finish(Return{.what = Return::What::kNoCause});
+  if (!not_formed_.empty()) return fail({.kind = Reason::Kind::kNotFormed, .detail = not_formed_});
+  end_over({.kind = Reason::Kind::kNoCause});
 }
 
 }  // namespace holdfast::trainer

@@ -107,7 +107,9 @@ struct GroupStopped {  // That is done.
 };
 struct SumsIdle {};  // No sum is under way any more, after one has failed. By the sums' thread.
 struct RepairOrdered {
-  wire::Repair repair;
+  Generation generation = 0;
+  Version version = 0;
+  wire::Order order;
 };
 struct GoOrdered {
   Generation generation = 0;
@@ -117,10 +119,10 @@ struct GoOrdered {
 struct Released {};  // The end of the training is on record.
 struct JobOver {
   bool success = false;
-  std::string reason;
+  wire::Reason reason;
 };
 struct OutOfReach {  // The scheduler has been gone for too long.
-  std::string why;
+  wire::Reason reason;
 };
 struct InReach {};
 struct TimePassed {};
@@ -133,7 +135,9 @@ using Event =
 // ---- What the training thread must do, in this order ----
 
 struct Repair {
-  wire::Repair repair;
+  Generation generation = 0;
+  Version version = 0;
+  wire::Order order;
 };
 struct Unstage {};  // The staged step is void.
 struct JoinGroup {  // Answered by Formed or NotFormed.
@@ -147,20 +151,6 @@ struct Stage {
 struct Arrive {};  // At the commit barrier.
 struct Update {};
 
-// Why the job can not go on. The shell words it and tells the scheduler.
-struct Failure {
-  enum class Kind : std::uint8_t {
-    kUnprotected,  // A fault came, and HOLDFAST_PROTECT is 0.
-    kNotRepaired,  // `version` could not be reached.
-    kNotFormed,    // The group could not be formed, without a fault.
-    kRefused,      // The ranks do not do the same.
-  };
-  Kind kind = Kind::kRefused;
-  Version version = 0;
-  wire::RepairKind repair = wire::RepairKind::kFinish;  // Of kNotRepaired.
-  std::string detail;
-};
-
 // Back to the program.
 struct Return {
   enum class What : std::uint8_t {
@@ -173,15 +163,12 @@ struct Return {
     kVoid,
     kEnded,
     kEndUnconfirmed,  // The scheduler has not answered.
-    kFailed,          // See `failure`.
-    kOver,            // The job is over, for `reason`.
-    kUnreachable,     // No scheduler answers: `reason`.
-    kNoCause,         // The group has ended, but nobody told of a fault.
+    kFailed,          // The job can not go on, for `reason`: tell the scheduler.
+    kOver,            // For `reason`, which the scheduler knows or can not be told.
   };
   What what = What::kOver;
   Rank ended = kNoRank;
-  std::optional<Failure> failure = {};
-  std::string reason = {};
+  wire::Reason reason = {};
 };
 using Work =
     std::variant<Repair, Unstage, JoinGroup, LeaveGroup, AwaitSums, Stage, Arrive, Update, Return>;
@@ -267,7 +254,8 @@ class Machine {
   void back(Return::What what);
   void back(Return result);
   void finish(Return result);
-  void fail(Failure failure);
+  void fail(wire::Reason reason);
+  void end_over(wire::Reason reason);
   [[nodiscard]] bool is_over();
   void park();
   void rest();
@@ -294,10 +282,10 @@ class Machine {
   bool reformed_ = false;   // This call has lost a group.
   bool said_ = false;       // While kLeaving: "Parked" was said already.
   std::string not_formed_;  // While kUncertain: why the group could not be formed.
-  wire::Repair repair_;     // While kRepairing.
+  Repair repair_;           // While kRepairing.
   std::optional<std::variant<RepairOrdered, GoOrdered>> order_;  // Came before it was back.
   std::optional<JobOver> over_;
-  std::optional<std::string> unreachable_;
+  std::optional<wire::Reason> unreachable_;
   std::optional<Return> final_;  // Once kOver, for calls that still come.
   std::optional<Instant> deadline_;
   Generation told_generation_ = 0;  // Of the last SayCommitted.

@@ -104,7 +104,7 @@ TEST_F(TrainerTest, IsSpokenForWhileItWaitsAndLeavesTheStepToThePlan) {
   const auto actions = stop(true);
   ASSERT_TRUE(has<SayParked>(actions));
   // The plan may come before the thread has run again.
-  (void)bring(RepairOrdered{{2, 5, wire::RepairKind::kFinish}});
+  (void)bring(RepairOrdered{2, 5, {wire::Act::kFinish, {}}});
   EXPECT_TRUE(work_.empty());
   (void)bring(Arrived{Outcome::kDone});  // Complete or not: it is not its to decide any more.
   (void)take<LeaveGroup>();
@@ -165,7 +165,7 @@ TEST_F(TrainerTest, EndsWhereNobodyTellsOfAFault) {
   ASSERT_TRUE(machine_.deadline().has_value());
   now_ = *machine_.deadline();
   (void)bring(TimePassed{});
-  EXPECT_EQ(take<Return>().what, What::kNoCause);
+  EXPECT_EQ(take<Return>().reason.kind, wire::Reason::Kind::kNoCause);
 }
 
 TEST_F(TrainerTest, RanksThatDoNotDoTheSameFail) {
@@ -174,9 +174,9 @@ TEST_F(TrainerTest, RanksThatDoNotDoTheSameFail) {
   (void)take<AwaitSums>();
   (void)bring(SumsDone{Outcome::kRefused, "rank 1 asked for a broadcast"});
   const Return result = take<Return>();
-  ASSERT_TRUE(result.failure.has_value());
-  EXPECT_EQ(result.failure->kind, Failure::Kind::kRefused);
-  EXPECT_EQ(result.failure->detail, "rank 1 asked for a broadcast");
+  EXPECT_EQ(result.what, What::kFailed);
+  EXPECT_EQ(result.reason.kind, wire::Reason::Kind::kNotTheSame);
+  EXPECT_EQ(result.reason.detail, "rank 1 asked for a broadcast");
 }
 
 TEST_F(TrainerTest, AnUnprotectedTrainingEndsAtTheFirstFault) {
@@ -197,16 +197,16 @@ TEST_F(TrainerTest, AnUnprotectedTrainingEndsAtTheFirstFault) {
   (void)bring(LeftGroup{});
   (void)bring(GoOrdered{2, 5});
   const Return result = take<Return>();
-  ASSERT_TRUE(result.failure.has_value());
-  EXPECT_EQ(result.failure->kind, Failure::Kind::kUnprotected);
+  EXPECT_EQ(result.what, What::kFailed);
+  EXPECT_EQ(result.reason.kind, wire::Reason::Kind::kUnprotected);
 }
 
 TEST_F(TrainerTest, ARepairThatEndsElsewhereFails) {
   (void)bring(JoinCalled{{4, 4}});
-  (void)bring(RepairOrdered{{1, 5, wire::RepairKind::kReceive, 1}});
+  (void)bring(RepairOrdered{1, 5, {wire::Act::kReceive, {}}});
   (void)take<Repair>();
   (void)bring(Repaired{{kNoVersion, kNoVersion}, "the source is lost"});
-  EXPECT_EQ(take<Return>().failure->kind, Failure::Kind::kNotRepaired);
+  EXPECT_EQ(take<Return>().reason.kind, wire::Reason::Kind::kNotRepaired);
 }
 
 TEST_F(TrainerTest, IsTooLateWhereAnotherHasEnded) {
@@ -221,13 +221,13 @@ TEST_F(TrainerTest, IsTooLateWhereAnotherHasEnded) {
 
 TEST_F(TrainerTest, HearsTheEndOfTheJobWhereItWaits) {
   stand();
-  (void)bring(JobOver{false, "rank 1 has failed"});
+  (void)bring(JobOver{false, {.kind = wire::Reason::Kind::kProgram, .rank = 1}});
   EXPECT_TRUE(work_.empty());  // The program computes.
   arrive();
   (void)bring(Arrived{Outcome::kStopped});
   const Return result = take<Return>();
   EXPECT_EQ(result.what, What::kOver);
-  EXPECT_EQ(result.reason, "rank 1 has failed");
+  EXPECT_EQ(result.reason.rank, 1);
   (void)bring(StepBegun{});  // It hears the same again.
   EXPECT_EQ(take<Return>().what, What::kOver);
 }
@@ -236,7 +236,7 @@ TEST_F(TrainerTest, AWorldOfItsOwnNeedsNobody) {
   options_.solo = true;
   machine_ = Machine(options_);
   (void)bring(JoinCalled{});
-  EXPECT_EQ(take<Repair>().repair.kind, wire::RepairKind::kBegin);
+  EXPECT_EQ(take<Repair>().order.act, wire::Act::kBegin);
   (void)bring(Repaired{{0, 0}, ""});
   EXPECT_EQ(take<Return>().what, What::kJoined);
   begin();

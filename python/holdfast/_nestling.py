@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 from holdfast._nursery_request import Request
 from holdfast.job import exit_code_of
 
-_ANSWER: Final = struct.Struct("<Ii")  # As in apps/nursling.cc.
+_ANSWER: Final = struct.Struct("<Ii")  # As in apps/python/nursling.cc.
 _LEAVING: Final = 3
 
 

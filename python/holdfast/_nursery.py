@@ -1,6 +1,6 @@
 """Import once what all processes of a job on this host need, and fork each of them from here.
 
-For every process of the job, msrun starts a `nursling` (apps/nursling.cc). The first nursling
+For every process of the job, msrun starts a `nursling` (apps/python/nursling.cc). The first nursling
 starts this process. Each nursling asks here for a fork with its environment, folder and
 descriptors, and ends as the fork ends. A fork does nothing until its nursling tells it to, since
 the nursling may have lost patience. A request that does not fit is refused. Then that process
@@ -27,9 +27,9 @@ from typing import Final, NamedTuple
 
 from holdfast._nursery_request import Request, read
 
-_ANSWER: Final = struct.Struct("<Ii")  # As in apps/nursling.cc.
+_ANSWER: Final = struct.Struct("<Ii")  # As in apps/python/nursling.cc.
 _REFUSED, _STARTED, _ENDED = range(3)
-_GROWN: Final = b"+"  # As in apps/nursling.cc: names a socket whose listener can fork.
+_GROWN: Final = b"+"  # As in apps/python/nursling.cc: names a socket whose listener can fork.
 _SPARE_FD: Final = 3
 _OWN_FDS: Final = 10  # Ours are above. A forked process has its own below.
 

@@ -30,6 +30,7 @@
 #include "runtime/agent/log_folder.h"
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/job_files.h"
+#include "wording/reasons.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -38,7 +39,6 @@ constexpr Duration kGrace = std::chrono::seconds(5);
 constexpr Duration kConnectTimeout = std::chrono::seconds(2);
 constexpr Duration kFirstRetry = std::chrono::milliseconds(50);
 constexpr Duration kLastRetry = std::chrono::seconds(1);
-constexpr std::size_t kTailLines = 20;
 constexpr const char* kReports = "recoveries.jsonl";  // A line for each.
 
 // Carries out what the agent machine decides, and tells it what happens.
@@ -55,14 +55,12 @@ class Agent {
   void carry_out(const agent::Kill& action) { children_.kill(action.process, action.gently); }
   void carry_out(const agent::WantGrace& action);
   void carry_out(const agent::WantPause& action);
-  void carry_out(const agent::Say& action) { say(action.text); }
+  void carry_out(const agent::Say& action) { options_.view->say(wording::in_words(action.reason)); }
   void carry_out(const agent::Exit& action);
   void look();
   void connect();
   void retry();
   void received(wire::Message message);
-  void show(const wire::JobProgress& progress);
-  void say(const std::string& text);
 
   const AgentOptions& options_;
   const Launch& launch_;
@@ -79,7 +77,6 @@ class Agent {
   bool stepping_ = false;
   bool spawn_failed_ = false;
   std::size_t alive_ = 0;
-  bool line_shown_ = false;
   std::optional<agent::Exit> exit_;
 };
 
@@ -95,10 +92,17 @@ const char* name(agent::Role role) {
   return "?";
 }
 
+// 0..255, or 128 + signal; -1: not known yet.
+std::int32_t shell_code(const wire::Ending& ending) {
+  if (ending.kind == wire::Ending::Kind::kUnknown) return -1;
+  return ending.kind == wire::Ending::Kind::kSignalled ? 128 + ending.code : ending.code;
+}
+
 // By the scheduler's reports, which are whole once it has ended.
-std::ptrdiff_t recoveries_of(const Launch& launch) {
-  const auto reports = io::read_file(cat(launch.job_directory, '/', kReports));
-  return reports ? std::count(reports->begin(), reports->end(), '\n') : 0;
+std::size_t recoveries_of(const Launch& launch) {
+  const auto reports = os::read_file(cat(launch.job_directory, '/', kReports));
+  if (!reports) return 0;
+  return static_cast<std::size_t>(std::count(reports->begin(), reports->end(), '\n'));
 }
 
 // In the names of logs that every agent of the job has: they may share a folder.
@@ -108,8 +112,8 @@ std::string mark(const AgentOptions& options) {
 
 agent::Options machine_options(const AgentOptions& options, const Launch& launch) {
   agent::Options made{.job = launch.settings.job,
-                      .agent_id = cat(io::host_name(), '-', ::getpid()),
-                      .host = io::host_name(),
+                      .agent_id = cat(os::host_name(), '-', ::getpid()),
+                      .host = os::host_name(),
                       .workers = {},
                       .world_size = options.worker_num,
                       .seed = os::random_bits(),
@@ -130,19 +134,21 @@ Agent::Agent(const AgentOptions& options, const Launch& launch, std::function<vo
       launch_(launch),
       on_started_(std::move(on_started)),
       machine_(machine_options(options, launch)),
-      logs_(
-          launch.log_directory,
-          [this](std::string text) { loop_.post([this, text = std::move(text)] { say(text); }); }),
+      logs_(launch.log_directory,
+            [this](std::string text) {
+              loop_.post([this, text = std::move(text)] { options_.view->say(text); });
+            }),
       children_(loop_,
                 {.argv = launch.argv,
                  .environment = launch.environment,
                  .job_directory = launch.job_directory,
+                 .launcher = options.launcher,
                  .mark = mark(options),
                  .logs = &logs_},
                 [this](agent::Died died) {
                   trace_.event("died", {{"process", died.process},
-                                        {"exit_code", died.exit_code.value_or(-1)},
-                                        {"how", died.how},
+                                        {"exit_code", shell_code(died.ending)},
+                                        {"how", wording::in_words(died.ending)},
                                         {"detected_ns", died.detected_ns}});
                   step(std::move(died));
                 }) {
@@ -165,7 +171,7 @@ int Agent::run() {
     look();
   });
   // What it hears of, a whole job waits for. The watchers' threads inherit it.
-  (void)io::take_short_slice();
+  (void)os::take_short_slice();
   loop_.run();
   link_.reset();
   return exit_->code;
@@ -177,12 +183,8 @@ void Agent::step(agent::Event event) {
   while (!events_.empty()) {
     const auto actions = machine_.step(events_.front());
     events_.pop_front();
-    // What is to be told goes first: to start a process takes milliseconds, and the others wait.
-    for (const bool sends : {true, false}) {
-      for (const auto& action : actions) {
-        if (std::holds_alternative<agent::Send>(action) != sends) continue;
-        std::visit([&](const auto& a) { carry_out(a); }, action);
-      }
+    for (const auto& action : actions) {
+      std::visit([&](const auto& a) { carry_out(a); }, action);
     }
   }
   stepping_ = false;
@@ -237,32 +239,16 @@ void Agent::look() {
 void Agent::carry_out(const agent::Exit& action) {
   exit_ = action;
   trace_.event("end", {{"success", action.code == 0},
-                       {"reason", action.reason},
+                       {"reason", wording::in_words(action.reason)},
                        {"exit_code", action.code},
                        {"node", action.failed_node}});
   loop_.stop();
-  const auto recoveries = recoveries_of(launch_);
-  if (recoveries != 0 && options_.runs_scheduler) {
-    say(cat(recoveries, recoveries == 1 ? " recovery: " : " recoveries: ", launch_.log_directory,
-            '/', kReports, recoveries == 1 ? " tells of it" : " tells of each"));
-  }
-  if (action.code == 0) {
-    say(cat("the job has ended in good order; logs are in ", launch_.log_directory));
-    return;
-  }
-  say(cat("the job has failed: ", action.reason));
-  const std::string log = children_.log_of(action.failed_node);
-  if (log.empty()) {
-    say(cat("logs are in ", launch_.log_directory));
-    return;
-  }
-  const std::string words = io::tail(log, kTailLines);
-  if (words.empty()) {
-    say(cat("its log, ", log, ", is empty"));
-    return;
-  }
-  say(cat("the last lines of ", log, ":"));
-  std::fprintf(stderr, "%s%s", words.c_str(), words.ends_with('\n') ? "" : "\n");
+  options_.view->show({.exit_code = action.code,
+                       .reason = wording::in_words(action.reason),
+                       .log_directory = launch_.log_directory,
+                       .failed_log = children_.log_of(action.failed_node),
+                       .recoveries = options_.runs_scheduler ? recoveries_of(launch_) : 0,
+                       .reports = cat(launch_.log_directory, '/', kReports)});
 }
 
 void Agent::connect() {
@@ -289,44 +275,25 @@ void Agent::retry() {
 }
 
 void Agent::received(wire::Message message) {
-  if (const auto* progress = std::get_if<wire::JobProgress>(&message)) show(*progress);
+  if (const auto* progress = std::get_if<wire::JobProgress>(&message)) {
+    options_.view->show(*progress, alive_, options_.local_worker_num);
+  }
   step(agent::Received{std::move(message)});
-}
-
-void Agent::show(const wire::JobProgress& progress) {
-  if (::isatty(STDOUT_FILENO) != 1) return;
-  std::printf("\r\033[Kstep %llu  loss %.4g  generation %llu  %zu/%d ranks  %llu %s",
-              static_cast<unsigned long long>(progress.version), progress.loss,
-              static_cast<unsigned long long>(progress.generation), alive_,
-              options_.local_worker_num, static_cast<unsigned long long>(progress.recoveries),
-              progress.recoveries == 1 ? "recovery" : "recoveries");
-  std::fflush(stdout);
-  line_shown_ = true;
-}
-
-void Agent::say(const std::string& text) {
-  if (std::exchange(line_shown_, false)) std::printf("\n");
-  std::fflush(stdout);
-  std::fprintf(stderr, "msrun: %s\n", text.c_str());
-}
-
-void complain(const std::string& text) {
-  std::fprintf(stderr, "msrun: %s\n", text.c_str());
 }
 
 // A descriptor or a thread that can not be had.
 std::string without(const std::system_error& error) {
-  return io::no_task("can not run this job", error.code().value()).what;
+  return os::no_task("can not run this job", error.code().value()).what;
 }
 
 // The reports of the recoveries outlive the job's folder.
-void keep_reports(const Launch& launch) {
+void keep_reports(const Launch& launch, View& view) {
   const std::string kept = cat(launch.log_directory, '/', kReports);
   ::unlink(kept.c_str());
-  const auto reports = io::read_file(cat(launch.job_directory, '/', kReports));
+  const auto reports = os::read_file(cat(launch.job_directory, '/', kReports));
   if (!reports) return;
-  if (const auto written = io::write_file_atomically(kept, *reports, 0644); !written) {
-    complain(written.error().what);
+  if (const auto written = os::write_file_atomically(kept, *reports, 0644); !written) {
+    view.say(written.error().what);
   }
 }
 
@@ -340,59 +307,56 @@ int run_job(const AgentOptions& options, const Launch& launch, std::function<voi
                                                                .log_dir = launch.log_directory,
                                                                .node_rank = options.node_rank});
   if (!written) {
-    complain(written.error().what);
+    options.view->say(written.error().what);
     remove_unused(launch.job_directory);
     return kExitUsage;
   }
-  for (const auto& remark : launch.remarks) complain(remark);
+  for (const auto& remark : launch.remarks) options.view->say(remark);
   int code = 1;
   try {
     code = Agent(options, launch, std::move(on_started)).run();
   } catch (const std::system_error& error) {  // Its destructor has ended all processes.
-    complain(without(error));
+    options.view->say(without(error));
   }
-  if (options.runs_scheduler) keep_reports(launch);
+  if (options.runs_scheduler) keep_reports(launch, *options.view);
   if (const auto removed = remove_job_files(launch.job_directory); !removed) {
-    complain(removed.error().what);
+    options.view->say(removed.error().what);
   }
   return code;
 }
 
 // The parent's part of a launch into the background. Waits until the child says that all runs, or
 // until it has ended.
-int wait_for_start(int reading, pid_t pid, const Launch& launch) {
+int wait_for_start(int reading, pid_t pid, const Launch& launch, View& view) {
   int code = 1;
   const ssize_t got = ::read(reading, &code, sizeof(code));
   if (got != sizeof(code)) {
-    complain("the background process ended before it had started the job");
+    view.say("the background process ended before it had started the job");
     return 1;
   }
   if (code != 0) return code;
-  std::printf(
-      "msrun: job %s runs in the background as process %d (SIGTERM ends it); logs are in %s; "
-      "`holdfast status` tells how it goes\n",
-      launch.settings.job.c_str(), pid, launch.log_directory.c_str());
+  view.show_background(launch.settings.job, pid, launch.log_directory);
   return 0;
 }
 
 int run_in_background(const AgentOptions& options, const Launch& launch) {
   std::array<int, 2> ends{};
   const auto give_up = [&](const Error& error) {
-    complain(cat(error.what, "; or try --join True"));
+    options.view->say(cat(error.what, "; or try --join True"));
     remove_unused(launch.job_directory);
     return 1;
   };
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-    return give_up(io::system_error("can not make a pipe to a background process", errno));
+    return give_up(os::system_error("can not make a pipe to a background process", errno));
   }
-  const io::Fd reading(ends[0]);
-  io::Fd writing(ends[1]);
+  const os::Fd reading(ends[0]);
+  os::Fd writing(ends[1]);
   std::fflush(nullptr);
   const pid_t pid = ::fork();
-  if (pid < 0) return give_up(io::no_task("can not start a background process", errno));
+  if (pid < 0) return give_up(os::no_task("can not start a background process", errno));
   if (pid > 0) {
     writing.reset();
-    return wait_for_start(reading.get(), pid, launch);
+    return wait_for_start(reading.get(), pid, launch, *options.view);
   }
   ::setsid();
   const auto tell = [&](int code) {
@@ -403,14 +367,14 @@ int run_in_background(const AgentOptions& options, const Launch& launch) {
     // From here on nobody reads the terminal.
     const std::string path = cat(launch.log_directory, "/msrun", options.node_rank == 0 ? "" : "_",
                                  options.node_rank == 0 ? "" : cat(options.node_rank), ".log");
-    const io::Fd log(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    const io::Fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+    const os::Fd log(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    const os::Fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
     ::dup2(null.get(), STDIN_FILENO);
     for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
       ::dup2(log ? log.get() : null.get(), stream);
     }
     // Whatever is said later finds its place in the file, also where the disk is full by then.
-    complain(cat("job ", launch.settings.job, " runs as process ", ::getpid()));
+    options.view->say(cat("job ", launch.settings.job, " runs as process ", ::getpid()));
     tell(0);
   });
   std::fflush(nullptr);
@@ -421,16 +385,16 @@ int run_in_background(const AgentOptions& options, const Launch& launch) {
 }  // namespace
 
 int run_agent(const AgentOptions& options) try {
-  const auto prepared = prepare(options, complain);
+  const auto prepared = prepare(options, [&](const std::string& text) { options.view->say(text); });
   if (const auto* wrong = std::get_if<Unlaunchable>(&prepared)) {
-    complain(wrong->error.what);
+    options.view->say(wrong->error.what);
     return wrong->exit_code;
   }
   const Launch& launch = std::get<Launch>(prepared);
   if (!options.join) return run_in_background(options, launch);
   return run_job(options, launch, [] {});
 } catch (const std::system_error& error) {
-  complain(without(error));
+  options.view->say(without(error));
   return 1;
 }
 

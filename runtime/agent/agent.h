@@ -2,22 +2,27 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/ids.h"
+#include "runtime/agent/launcher.h"
+#include "runtime/agent/view.h"
 
 namespace holdfast::runtime {
 
 struct AgentOptions {
-  std::vector<std::string> program;      // With its arguments; a .py file is run by python3.
+  std::vector<std::string> program;                                         // With its arguments.
+  std::shared_ptr<const Launcher> launcher = std::make_shared<Launcher>();  // Starts it.
   std::vector<std::string> environment;  // Of msrun itself, as NAME=value.
   std::int32_t worker_num = 1;           // Of the whole job.
   std::int32_t local_worker_num = 1;     // Of this host.
   std::int32_t node_rank = 0;            // Of this host; its node ids begin at
                                          // node_rank * local_worker_num.
   bool runs_scheduler = true;            // This host is master_addr's.
+  std::shared_ptr<View> view;            // There.
   std::string master_addr = "127.0.0.1";
   std::uint16_t master_port = 8118;
   std::string log_dir = ".";
@@ -39,8 +44,8 @@ inline constexpr int kExitNoProgram = 127;  // The program can not be started.
 //
 // Requires: called in the main thread while there is no other (it forks; and the children die with
 // the thread that started them). Returns the exit code: 0, the failed worker's own or 1,
-// kExitUsage, kExitNoProgram, 128 + signal where interrupted. Says all that a user has to know on
-// stdout and stderr. At the end no process of the job runs on this host and its runtime folder is
+// kExitUsage, kExitNoProgram, 128 + signal where interrupted. The view hears all that a user has to
+// know. At the end no process of the job runs on this host and its runtime folder is
 // gone; the recovery reports are then in <log_dir>/recoveries.jsonl.
 [[nodiscard]] int run_agent(const AgentOptions& options);
 

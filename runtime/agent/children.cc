@@ -18,8 +18,8 @@
 #include "os/lifeline.h"
 #include "os/slice.h"
 #include "runtime/agent/idle.h"
-#include "runtime/agent/last_exception.h"
 #include "runtime/jobs/agent_watch.h"
+#include "wording/reasons.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -27,27 +27,20 @@ namespace {
 constexpr int kSpareFd = 3;  // The pipe's number in a spare.
 constexpr Duration kGroupPatience = std::chrono::milliseconds(100);
 
-// Whether the process is stopped, and was not running since the last look if that found it so too.
+// Whether the process is stopped and, if the last look found it stopped too, did not run in
+// between.
 bool is_held(pid_t pid, std::optional<std::uint64_t>& last) {
   const auto now = pid > 0 ? os::stopped_at(pid) : std::nullopt;
   const auto before = std::exchange(last, now);
   return now && (!before || *before == *now);
 }
 
-// Who holds the lifeline, where it is of the child's group: one of another PID namespace has a
-// number that means somebody else here; so has, some time after its end, one whose wrapper lives
-// on. 0: nobody.
+// The process that holds the lifeline, if it is in the child's group; 0 if there is none. The group
+// is checked because the number may mean another process here: if the holder is in another PID
+// namespace, or if it ended some time ago and its wrapper lives on.
 pid_t trainer_of(const std::string& lifeline, pid_t group) {
   const pid_t holder = os::lifeline_holder(lifeline);
   return holder > 0 && ::getpgid(holder) == group ? holder : 0;
-}
-
-// Tells a Python process which of its outputs is the log (holdfast/_output.py). It names the file
-// itself, since another file may get the log's name later. Empty: there is no log.
-std::string identity_of(const std::string& log) {
-  struct stat about {};
-  if (::stat(log.c_str(), &about) != 0) return {};
-  return cat(about.st_dev, ':', about.st_ino);
 }
 
 std::uint64_t size_of(const std::string& log) {
@@ -59,6 +52,12 @@ const char* role_name(agent::Role role) {
   return role == agent::Role::kScheduler ? "MS_SCHED" : "MS_WORKER";
 }
 
+std::string in_words(const agent::Predecessor& predecessor) {
+  if (!predecessor.there_was) return {};
+  return cat(wording::in_words(predecessor.ending),
+             predecessor.error.empty() ? "" : cat(" (", predecessor.error, ")"));
+}
+
 }  // namespace
 
 Children::Children(io::Loop& loop, ChildrenOptions options,
@@ -66,7 +65,6 @@ Children::Children(io::Loop& loop, ChildrenOptions options,
     : loop_(loop),
       options_(std::move(options)),
       on_died_(std::move(on_died)),
-      stand_ins_(options_.argv.front().ends_with("/nursling")),
       idle_spares_(may_undo_idle()) {}
 
 Children::~Children() {
@@ -84,7 +82,7 @@ std::string Children::new_log(const agent::Spawn& what) {
   if (what.role == agent::Role::kScheduler) name = "scheduler.log";
   if (what.role == agent::Role::kSpare) name = cat("spare_", options_.mark, spares_++, ".log");
   std::string path = cat(options_.logs->path(), '/', name);
-  // The first process of a place begins the log anew, its successors go on with it.
+  // The first process of a place begins a new log. Its successors go on with it.
   if (what.attempt <= 1) ::unlink(path.c_str());
   if (what.role != agent::Role::kSpare) logs_[what.node_id] = path;
   return path;
@@ -105,8 +103,7 @@ Status Children::spawn(const agent::Spawn& what) {
   environment.push_back(cat("HOLDFAST_ATTEMPT=", what.attempt));
   environment.push_back(cat("HOLDFAST_LIFELINE=", running.lifeline));
   environment.push_back(cat("HOLDFAST_AGENT=", AgentWatch::words_for_this_process()));
-  environment.push_back(cat("HOLDFAST_PYTHON_LOG=", identity_of(options.output)));
-  environment.push_back(cat("HOLDFAST_PYTHON_PREDECESSOR=", what.predecessor));
+  options_.launcher->tell(environment, {options.output, in_words(what.predecessor)});
   if (what.role != agent::Role::kScheduler && !what.node_id.empty()) {
     environment.push_back(cat("MS_NODE_ID=", what.node_id));
   }
@@ -123,14 +120,14 @@ Status Children::spawn(const agent::Spawn& what) {
   }
   auto child = os::spawn(options);
   if (!child) return child.error();
-  // A wrapper may have started its program before it was idle itself.
+  // A wrapper may have started its program before it became idle.
   if (running.idle) make_group_idle(child->pid);
   running.child = std::move(*child);
   running_[what.process] = std::move(running);
   try {
     watch(what.process);
   } catch (const std::system_error& error) {
-    // A thread more, or a descriptor, is more than may be had.
+    // There is no thread or no descriptor to be had.
     Running& unwatched = running_.at(what.process);
     (void)os::signal_group(unwatched.child.pid, SIGKILL);
     (void)os::wait_for(unwatched.child.pidfd.get());
@@ -149,13 +146,13 @@ void Children::watch(agent::Process process) {
                                          pid = running.child.pid, path = running.lifeline] {
     const auto ending = os::wait_for_death(path, watcher->cancel);
     const Instant when = io::Loop::now();
-    // How a process ends that let go of its lifeline, or never held it, the pidfd tells.
+    // If the process let go of its lifeline, or never held it, its pidfd tells of its end.
     const bool died = ending && *ending == os::Ending::kDied;
-    // Its other threads may still wait for a processor to die on. Nobody waits for them here: all
-    // others can stop meanwhile, and a successor sees to it that they are gone (P23). Any wrapper
-    // but a stand-in may go on with something else; so its end is waited for.
+    // Its other threads may still wait for a processor to die on. Nobody waits for them here: the
+    // other ranks can stop meanwhile, and a successor makes sure that they are gone (P23). A
+    // wrapper may go on with something else, so its end is waited for. A stand-in may not.
     const pid_t trainer = trainer_of(path, pid);
-    const bool doomed = trainer != 0 && (trainer == pid || stand_ins_);
+    const bool doomed = trainer != 0 && (trainer == pid || options_.launcher->stands_in());
     if (died && (doomed || wait_until_exiting(pid, watcher->cancel))) {
       loop_.post([this, process, when] { lifeline_ended(process, when); });
       if (doomed && idle_spares_) make_dead_give_way(trainer, watcher->cancel);
@@ -166,7 +163,7 @@ void Children::watch(agent::Process process) {
             [this, process](const os::Exit& exit) { exited(process, exit); });
 }
 
-// Joins those threads that have ended; a cancelled one may take 200 ms to.
+// Joins the threads that have ended. A cancelled one may take 200 ms.
 void Children::retire(std::unique_ptr<Watcher> watcher) {
   watcher->cancel = true;
   retired_.push_back(std::move(watcher));
@@ -179,20 +176,18 @@ void Children::retire(std::unique_ptr<Watcher> watcher) {
 
 void Children::lifeline_ended(agent::Process process, Instant when) {
   const auto found = running_.find(process);
-  if (found == running_.end()) return;  // Its end was quicker.
-  // What it forked must not outlive it, nor it its lifeline: it may have become another program
-  // (exec). It is not reaped yet, so the number is still its own. A stand-in is left to tell how
-  // its process ended; exited() does the same a moment later.
+  if (found == running_.end()) return;  // It has ended already.
+  // The whole group ends: what the process forked, and the process itself, which may have become
+  // another program (exec). It is not reaped yet, so its number is still its own. A stand-in lives
+  // on, to tell how its process ended. Then exited() ends the group.
   const pid_t group = found->second.child.pid;
-  if (!stand_ins_) {
+  if (!options_.launcher->stands_in()) {
     (void)os::signal_group(group, SIGKILL);
   } else if (const pid_t trainer = trainer_of(found->second.lifeline, group); trainer != 0) {
     ::kill(trainer, SIGKILL);
   }
-  on_died_({.process = process,
-            .exit_code = std::nullopt,
-            .how = "died",
-            .detected_ns = static_cast<std::uint64_t>(when.count())});
+  on_died_(
+      {.process = process, .ending = {}, .detected_ns = static_cast<std::uint64_t>(when.count())});
 }
 
 void Children::exited(agent::Process process, const os::Exit& exit) {
@@ -202,16 +197,17 @@ void Children::exited(agent::Process process, const os::Exit& exit) {
   const pid_t group = found->second.child.pid;
   const pid_t trainer = trainer_of(found->second.lifeline, group);
   (void)os::signal_group(group, SIGKILL);  // What it forked.
-  // Nobody is told of an end while a wrapper's process still runs.
+  // The end is not told while a wrapper's process still runs.
   if (trainer != 0) (void)wait_until_exiting(trainer, false, kGroupPatience);
   retire(std::move(found->second.watcher));
   agent::Died died{.process = process,
-                   .exit_code = exit.shell_code(),
-                   .how = os::describe(exit),
+                   .ending = exit.signal != 0
+                                 ? wire::Ending{wire::Ending::Kind::kSignalled, exit.signal}
+                                 : wire::Ending{wire::Ending::Kind::kExited, exit.code},
                    .detected_ns = static_cast<std::uint64_t>(when.count()),
                    .version = os::lifeline_version(found->second.lifeline)};
   if (exit.signal == 0 && exit.code != 0) {
-    died.error = last_exception(os::end_of(found->second.log, found->second.log_begin));
+    died.error = options_.launcher->reason(os::end_of(found->second.log, found->second.log_begin));
   }
   ::unlink(found->second.lifeline.c_str());
   running_.erase(found);
@@ -224,14 +220,16 @@ void Children::promote(const agent::Promote& what) {
   Running& running = found->second;
   const pid_t group = running.child.pid;
   const pid_t trainer = trainer_of(running.lifeline, group);
-  if (trainer != 0) {  // The one that is waited for.
+  if (trainer != 0) {  // The others wait for this process.
     if (running.idle) make_process_ordinary(trainer);
-    // It wakes up beside trainers that compute, and goes on as one of them (Worker, at Go). All its
-    // threads: which of them waits is not known here; in Python it is not the first.
+    // It wakes up beside trainers that compute, until it goes on as one of them (Worker, at Go).
+    // All its threads get the short slice, since nobody here knows which of them waits.
     os::take_short_slice_of_all(trainer);
   }
-  const std::string place = cat(what.node_id, ' ', what.attempt, ' ', what.predecessor, '\n');
-  // Shorter than a pipe's capacity; a spare that is gone makes it fail, and its end is on its way.
+  const std::string place =
+      cat(what.node_id, ' ', what.attempt, ' ', in_words(what.predecessor), '\n');
+  // It fits into the pipe. It fails only if the spare is gone, and then the news of its end is on
+  // its way.
   (void)!::write(running.pipe.get(), place.data(), place.size());
   running.pipe.reset();
   if (std::exchange(running.idle, false)) make_group_ordinary(group);
@@ -247,7 +245,7 @@ void Children::kill(agent::Process process, bool gently) {
   const auto found = running_.find(process);
   if (found == running_.end()) return;
   Running& running = found->second;
-  // An idle process would take its time even to die.
+  // An idle process would take long to die.
   if (running.idle) make_group_ordinary(running.child.pid);
   (void)os::signal_group(running.child.pid, gently ? SIGTERM : SIGKILL);
 }
@@ -265,7 +263,7 @@ std::set<agent::Process> Children::stopped() {
       running.trainer = trainer_of(running.lifeline, group);
       running.trainer_stopped_at.reset();
     }
-    // A stopped wrapper would never end with its trainer.
+    // A stopped wrapper counts, because it would not end with its trainer.
     const bool child = is_held(running.child.pid, running.child_stopped_at);
     const bool trainer = is_held(running.trainer, running.trainer_stopped_at);
     if (child || trainer) found.insert(process);

@@ -1,8 +1,8 @@
-// Children: the processes of an agent, from their start to the last that is known of them.
+// Children: the processes of an agent, from their start until it is known how they ended.
 //
-// Each has a log, a lifeline whose watcher tells of its death at once, and a pidfd that tells how
-// it ended. Decides nothing. All calls in the loop's thread, which is also the thread that the
-// children die with.
+// Each has a log. Its lifeline's watcher tells of its death at once, and its pidfd tells how it
+// ended. Children decides nothing. Call it in the loop's thread only: the children die with the
+// thread that started them.
 #pragma once
 
 #include <sys/types.h>
@@ -25,6 +25,7 @@
 #include "os/fd.h"
 #include "os/process.h"
 #include "os/spawn.h"
+#include "runtime/agent/launcher.h"
 #include "runtime/agent/log_folder.h"
 
 namespace holdfast::runtime {
@@ -33,7 +34,8 @@ struct ChildrenOptions {
   std::vector<std::string> argv;         // argv[0] is the program's path.
   std::vector<std::string> environment;  // What all have in common.
   std::string job_directory;             // For lifelines; there.
-  std::string mark;                      // In the names of spares' logs: spare_<mark><n>.log.
+  std::shared_ptr<const Launcher> launcher = std::make_shared<Launcher>();  // Made argv.
+  std::string mark;  // In the names of spares' logs: spare_<mark><n>.log.
   LogFolder* logs = nullptr;
 };
 
@@ -45,16 +47,16 @@ class Children {
   Children& operator=(const Children&) = delete;
 
   Status spawn(const agent::Spawn& what);
-  // Gives a waiting spare its place. One that is gone by now is reported through on_died anyway.
+  // Gives a waiting spare its place. If the spare is gone by now, on_died tells.
   void promote(const agent::Promote& what);
   // SIGTERM or SIGKILL, to its whole process group.
   void kill(agent::Process process, bool gently);
 
-  // The newest log of a place ("scheduler", or a node id); empty where there is none.
+  // The newest log of a place ("scheduler", or a node id); empty if there is none.
   [[nodiscard]] std::string log_of(const std::string& node_id) const;
   [[nodiscard]] pid_t pid_of(agent::Process process) const;  // 0: not running.
-  // Whom a signal has stopped (SIGSTOP) just now. One in a debugger's hands is none of them, nor
-  // one that ran since the last look, which found it stopped too (cpulimit).
+  // The processes that a signal (SIGSTOP) has stopped. Processes in a debugger do not count. Nor do
+  // those that were stopped at the last look too but ran in between (cpulimit).
   [[nodiscard]] std::set<agent::Process> stopped();
   [[nodiscard]] std::size_t running() const { return running_.size(); }
 
@@ -69,11 +71,12 @@ class Children {
     os::Child child;
     std::string lifeline;
     std::string log;
-    std::uint64_t log_begin = 0;  // Where in it this process's own words begin.
-    pid_t trainer = 0;  // Who holds the lifeline: the child, or one that a wrapper started.
+    std::uint64_t log_begin = 0;  // Where in the log this process's output begins.
+    pid_t trainer =
+        0;  // The process that holds the lifeline: the child, or one that a wrapper started.
     std::optional<std::uint64_t> child_stopped_at;    // At the last look, as os::stopped_at().
     std::optional<std::uint64_t> trainer_stopped_at;  // The same.
-    os::Fd pipe;                                      // A spare's: its place is written here.
+    os::Fd pipe;                                      // To a spare, to tell it its place.
     bool idle = false;
     std::unique_ptr<Watcher> watcher;
   };
@@ -87,7 +90,6 @@ class Children {
   io::Loop& loop_;
   ChildrenOptions options_;
   std::function<void(agent::Died)> on_died_;
-  bool stand_ins_ = false;  // Each child stands for one that the nursery forked (apps/nursling.cc).
   bool idle_spares_ = false;
   std::uint64_t spares_ = 0;
   std::map<agent::Process, Running> running_;

@@ -13,12 +13,12 @@
 namespace holdfast::runtime {
 namespace {
 
-// All threads of the process from one policy to another. A thread that is made meanwhile has its
-// maker's policy: look again until nothing was left to do.
+// Moves all threads of the process from one policy to another. A new thread has its maker's policy.
+// So this looks again until there is nothing left to do.
 void set_process(pid_t pid, int from, int to) {
   const sched_param parameters{};
   bool changed = true;
-  for (int pass = 0; changed && pass < 10; ++pass) {
+  for (int round = 0; changed && round < 10; ++round) {
     changed = false;
     for (const pid_t thread : os::numbers_in(cat("/proc/", pid, "/task"))) {
       if (::sched_getscheduler(thread) != from) continue;
@@ -27,7 +27,7 @@ void set_process(pid_t pid, int from, int to) {
   }
 }
 
-// All processes of the group: what a wrapper has started.
+// The same for all processes of the group, which a wrapper may have started.
 void set_group(pid_t group, int from, int to) {
   set_process(group, from, to);
   for (const pid_t pid : os::numbers_in("/proc")) {

@@ -1,7 +1,6 @@
 #include "runtime/agent/launch.h"
 
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -15,8 +14,8 @@
 #include "io/loop.h"
 #include "os/files.h"
 #include "os/host.h"
-#include "os/program.h"
 #include "os/random_bits.h"
+#include "runtime/agent/environment.h"
 #include "runtime/agent/retry.h"
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/job_files.h"
@@ -27,26 +26,7 @@ static_assert(config::kMostWorkers == collective::Group::kMaxRanks);
 
 namespace {
 
-std::string value_of(const std::vector<std::string>& environment, std::string_view name) {
-  for (const auto& entry : environment) {
-    if (entry.starts_with(name) && entry.size() > name.size() && entry[name.size()] == '=') {
-      return entry.substr(name.size() + 1);
-    }
-  }
-  return {};
-}
-
-void unset(std::vector<std::string>& environment, std::string_view name) {
-  const std::string beginning = cat(name, '=');
-  std::erase_if(environment, [&](const auto& entry) { return entry.starts_with(beginning); });
-}
-
-void set(std::vector<std::string>& environment, std::string_view name, std::string_view value) {
-  unset(environment, name);
-  environment.push_back(cat(name, '=', value));
-}
-
-// The same of `holdfast run`, where it differs.
+// How the user of `holdfast run` spells an option of msrun, where it differs.
 constexpr std::pair<std::string_view, std::string_view> kAsTorchrun[] = {
     {"--worker_num", "--nproc-per-node"},
     {"--master_port", "--sched-port"},
@@ -68,38 +48,16 @@ int usable_cores() {
   return CPU_COUNT(&set);
 }
 
-Result<std::vector<std::string>> program_of(const AgentOptions& options) {
-  const std::string path = value_of(options.environment, "PATH");
-  std::vector<std::string> argv = options.program;
-  if (argv.front().ends_with(".py")) {
-    if (::access(argv.front().c_str(), R_OK) != 0) {
-      return Error{Blame::kUser, cat("there is no readable program ", argv.front())};
-    }
-    const auto python = os::find_program("python3", path);
-    if (!python) return python.error();
-    // -u: what it printed is in its log when it is killed.
-    argv.insert(argv.begin(), {*python, "-u"});
-    return argv;
-  }
-  auto program = os::find_program(argv.front(), path);
-  if (!program) return program.error();
-  argv.front() = *program;
-  return argv;
-}
-
 std::vector<std::string> environment_of(const AgentOptions& options,
                                         std::vector<std::string>& remarks) {
   std::vector<std::string> environment = options.environment;
-  // What an outer launcher may have left is not this job's.
+  // An outer launcher may have left these.
   for (const auto name : config::given_by_msrun()) unset(environment, name);
-  for (const char* name : {"HOLDFAST_PYTHON_LOG", "HOLDFAST_PYTHON_PREDECESSOR"}) {
-    unset(environment, name);
-  }
   set(environment, "MS_SCHED_HOST", options.master_addr);
   set(environment, "MS_SCHED_PORT", cat(options.master_port));
   set(environment, "MS_WORKER_NUM", cat(options.worker_num));
   set(environment, "HOLDFAST_RUN", cat(os::random_bits() | 1));
-  // Several agents of one job must agree on its name without a word.
+  // Several agents of one job can not tell one another a random name.
   const bool alone = options.local_worker_num == options.worker_num;
   if (alone && value_of(environment, "HOLDFAST_JOB").empty()) {
     set(environment, "HOLDFAST_JOB", random_name());
@@ -131,7 +89,7 @@ Status look_at_other_jobs(const std::string& job, std::vector<std::string>& rema
   std::size_t dead = 0;
   for (const auto& found : jobs_on_this_host()) {
     if (!found.alive()) ++dead;
-    // An agent of the same job that runs no scheduler may have been quicker.
+    // Another agent of the same job, without a scheduler, may have come first.
     if (found.name != job || !(found.master_alive || found.scheduler_alive)) continue;
     return Error{Blame::kUser,
                  cat("a job named '", job, "' already runs on this host: give this one ",
@@ -144,7 +102,7 @@ Status look_at_other_jobs(const std::string& job, std::vector<std::string>& rema
   return {};
 }
 
-// An address that is wrong is so with every port, and stays so.
+// A wrong address is wrong with every port, so that needs no waiting.
 Status wait_for_port(const AgentOptions& options, const std::function<void(std::string)>& say) {
   const Status first = probe_port(options, options.master_port);
   if (first) return first;
@@ -176,7 +134,7 @@ std::string spelled(const AgentOptions& options, std::string_view option) {
 std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options,
                                            const std::function<void(std::string)>& say) {
   Launch launch;
-  auto argv = program_of(options);
+  auto argv = options.launcher->command(options.program, value_of(options.environment, "PATH"));
   if (!argv) return Unlaunchable{argv.error(), kExitNoProgram};
   launch.argv = std::move(*argv);
   launch.environment = environment_of(options, launch.remarks);

@@ -1,4 +1,4 @@
-// prepare(): everything about a launch that can be wrong, found out before anything is started.
+// prepare(): finds out all that can be wrong with a launch before anything is started.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@
 namespace holdfast::runtime {
 
 struct Launch {
-  std::vector<std::string> argv;         // argv[0]: the path of the program, or of python3.
+  std::vector<std::string> argv;         // argv[0]: the path of the program.
   std::vector<std::string> environment;  // What all processes of the job have in common.
   config::Settings settings;             // As those processes will read them.
   std::string log_directory;             // Absolute; there.
@@ -28,7 +28,7 @@ struct Unlaunchable {
 };
 
 // Looks for the program, composes the environment, reads the settings as the processes will, probes
-// the port, and makes the folders (last). Leaves no thread behind. `say` hears what is waited for.
+// the port, and at last makes the folders. Leaves no thread behind. `say` hears what it waits for.
 std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options,
                                            const std::function<void(std::string)>& say);
 

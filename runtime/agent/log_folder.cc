@@ -26,7 +26,7 @@ os::Fd open_here(const std::string& path, int flags) {
   }
 }
 
-// A file that nobody sees, where the file system has such.
+// A file without a name, if the file system has such.
 os::Fd trial_file(const std::string& folder) {
   os::Fd file = open_here(folder, O_TMPFILE);
   if (file || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return file;
@@ -38,7 +38,7 @@ os::Fd trial_file(const std::string& folder) {
   return file;
 }
 
-// Tried: what a quota leaves, no question to the file system answers. 0, or the error.
+// By a trial, because no call tells what a quota leaves. Returns 0 or the error.
 int try_to_write(const std::string& folder) {
   const os::Fd file = trial_file(folder);
   if (!file) return errno;
@@ -58,7 +58,7 @@ const char* hint(int error_number) {
   return "see to it that this user can write there";
 }
 
-// Of what this process or this host lacks at the moment, the folder knows nothing.
+// Whether the error tells of the folder, and not of what this process or host lacks at the moment.
 bool is_the_folders(int error_number) {
   return error_number != 0 && error_number != EMFILE && error_number != ENFILE &&
          error_number != ENOMEM;
@@ -86,7 +86,7 @@ LogFolder::~LogFolder() {
   if (!thread_.joinable()) return;
   const bool ends = watch_->changed.wait_for(lock, kPatience, [this] { return !watch_->trying; });
   lock.unlock();
-  // One that a server of files keeps says nothing any more, and what it uses is its own.
+  // A thread that a file server holds says nothing any more, and uses only what it owns.
   ends ? thread_.join() : thread_.detach();
 }
 
@@ -117,7 +117,8 @@ std::string LogFolder::output_for(const std::string& log) {
   const auto try_to_open = [&log] { return open_here(log, O_CREAT | O_APPEND); };
   if (try_to_open()) return log;
   const int error_number = errno;
-  if (!is_the_folders(error_number)) return log;  // What starts the process says so, or finds one.
+  if (!is_the_folders(error_number))
+    return log;  // Whoever starts the process says so, or finds one.
   tell(*watch_, error_number);
   if (error_number == ENOENT && os::make_directories(path_, 0755) && try_to_open()) return log;
   return "/dev/null";

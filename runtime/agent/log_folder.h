@@ -1,5 +1,6 @@
-// LogFolder: where the processes of an agent write, watched. A disk that is full, or a folder that
-// somebody has removed, would end the logs without a word; the training does not need them.
+// LogFolder: watches the folder where the processes of an agent write. If the disk is full, or
+// somebody has removed the folder, the logs would end without a word, because training goes on
+// without them.
 #pragma once
 
 #include <atomic>
@@ -21,22 +22,22 @@ class LogFolder {
   // Tries to write in the folder: 0, or the error.
   using Trial = std::function<int(const std::string& folder)>;
 
-  // Requires: `path` is there. `say` is called at most once, in any thread, with what is wrong and
-  // what to do. Tests give another trial than the true one.
+  // Requires: `path` is there. `say` is called at most once, in any thread, and says what is wrong
+  // and what to do. Tests give a trial of their own.
   LogFolder(std::string path, std::function<void(std::string)> say, Duration every = kLookEvery,
             Trial trial = {});
-  ~LogFolder();  // Waits a second at most for a trial that hangs, and nothing is said afterwards.
+  ~LogFolder();  // Waits a second at most for a trial that hangs. Afterwards nothing is said.
   LogFolder(const LogFolder&) = delete;
   LogFolder& operator=(const LogFolder&) = delete;
 
   [[nodiscard]] const std::string& path() const { return path_; }
 
-  // Where a process whose log is to be `log`, in the folder, can write: there, the folder being
-  // made anew if it went away, or /dev/null.
+  // Where a process can write its log: to `log`, or to /dev/null. Makes the folder anew if it is
+  // gone.
   [[nodiscard]] std::string output_for(const std::string& log);
 
  private:
-  // What the thread uses. It has a share in it: one that hangs outlives the LogFolder.
+  // What the thread uses, and owns too: a thread that hangs outlives the LogFolder.
   struct Watch {
     std::string path;
     std::function<void(std::string)> say;
@@ -53,8 +54,8 @@ class LogFolder {
 
   const std::string path_;
   const std::shared_ptr<Watch> watch_;
-  // Of its own: where the folder is another host's, a look may take long, and the agent's loop must
-  // not wait for it.
+  // A thread of its own, because a look at a folder on another host may take long, and the agent's
+  // loop must not wait.
   std::thread thread_;
 };
 

@@ -1,5 +1,5 @@
-// AgentWatch: whether the agent that started this process is gone, for processes that do not die
-// with it because a wrapper (bash train.sh) stands between.
+// AgentWatch: tells whether the agent of this process is gone. A process does not die with its
+// agent if a wrapper (bash train.sh) stands between them.
 #pragma once
 
 #include <sys/types.h>
@@ -17,17 +17,18 @@ class AgentWatch {
  public:
   static constexpr Duration kEvery = std::chrono::seconds(1);  // How often to ask.
 
-  // This process, as an agent, in the words of HOLDFAST_AGENT; empty where /proc does not tell.
+  // Names this process, which is an agent, for HOLDFAST_AGENT. Empty if /proc does not tell.
   [[nodiscard]] static std::string words_for_this_process();
 
   explicit AgentWatch(const config::Settings& settings);
 
-  // Also of one that was gone before this process began. False without an agent, and where its
-  // number means somebody else (another PID namespace).
+  // True also if the agent was gone before this process began. False without an agent, or if its
+  // number means another process here (another PID namespace).
   [[nodiscard]] bool gone() const {
     return agent_ > 0 && !os::same_process_alive(agent_, start_time_);
   }
-  // Ends this process and all that it or its wrapper started in its group, as its agent would have.
+  // Ends this process's group, as its agent would: this process, its wrapper, and what they
+  // started.
   [[noreturn]] void follow() const;
 
  private:

@@ -26,7 +26,7 @@ Status check_folder(std::string_view setting, const std::string& folder, mode_t 
   if (const auto made = os::make_directories(folder, mode); !made) {
     return unusable(setting, folder, made.error());
   }
-  // Tried, not asked: access(2) tells root that it may write where nobody can.
+  // By a trial: access(2) tells root that it may write even where nobody can.
   const std::string trial = cat(folder, "/.holdfast-", ::getpid());
   const os::Fd file(::open(trial.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   if (!file) {

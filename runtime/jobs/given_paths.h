@@ -12,7 +12,7 @@
 
 namespace holdfast::runtime {
 
-// Whether files can be made in `folder`, the value of `setting`. Does: makes it if it is missing.
+// Checks that files can be made in `folder`, the value of `setting`. Makes a missing folder.
 [[nodiscard]] Status check_folder(std::string_view setting, const std::string& folder,
                                   mode_t mode = 0700);
 

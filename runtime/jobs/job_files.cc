@@ -13,9 +13,7 @@
 #include <thread>
 
 #include "base/text.h"
-#include "io/connection.h"
 #include "io/loop.h"
-#include "os/errors.h"
 #include "os/files.h"
 #include "os/host.h"
 #include "os/process.h"
@@ -72,18 +70,19 @@ std::optional<Keeper> read_keeper(const std::string& path) {
                 .start_time = number("start_time")};
 }
 
-// By the lock also one of another PID namespace, whose number means somebody else here.
+// The lock also tells of a process in another PID namespace, whose number means another process
+// here.
 bool alive(const std::string& path, const Keeper& keeper) {
   return (keeper.pid > 0 && os::same_process_alive(keeper.pid, keeper.start_time)) ||
          os::is_locked(path);
 }
 
-// The first process of another container has the number of that of ours.
+// Both are compared, because processes in two containers may have the same number.
 bool is_this_process(const Keeper& keeper) {
   return keeper.pid == ::getpid() && keeper.start_time == os::start_time(keeper.pid);
 }
 
-// A job that begins just now has a folder before it has anything else.
+// A job that is just beginning has only a folder.
 bool is_starting(const std::string& directory) {
   for (const auto& name : os::names_in(directory)) {
     if (name == kSchedulerFile || name.starts_with(kAgentPrefix)) return false;
@@ -93,7 +92,7 @@ bool is_starting(const std::string& directory) {
   return !error && fs::file_time_type::clock::now() - changed < std::chrono::minutes(1);
 }
 
-// The agents of the job that live, but for this process.
+// The living agents of the job, without this process.
 std::vector<Keeper> other_agents(const std::string& directory) {
   std::vector<Keeper> agents;
   for (const auto& name : os::names_in(directory)) {
@@ -115,8 +114,8 @@ std::vector<std::string> job_directories() {
   return directories;
 }
 
-// A folder is known by these and not by its name: a link may lead to it, and where containers share
-// /dev/shm each has a folder of that name.
+// These numbers identify a folder. Its name does not, because a link may lead to it, and containers
+// that share /dev/shm may each have a folder of that name.
 void fill_in_log_folder(Keeper& keeper) {
   struct stat folder {};
   if (::stat(keeper.log_dir.c_str(), &folder) != 0) return;
@@ -124,7 +123,7 @@ void fill_in_log_folder(Keeper& keeper) {
   keeper.log_inode = folder.st_ino;
 }
 
-// An agent of this user's whose logs those of `mine` would replace.
+// Another agent of this user whose logs `mine` would replace.
 std::optional<Keeper> agent_with_logs_of(const Keeper& mine) {
   if (mine.log_inode == 0) return std::nullopt;
   for (const auto& directory : job_directories()) {
@@ -167,7 +166,7 @@ std::set<std::string> files_of(const std::string& process) {
   return files;
 }
 
-// Whether an agent of the job with this folder started the process, or one that started it: only an
+// Whether an agent of the job with this folder started the process or one of its ancestors. Only an
 // agent gives out lifelines.
 bool was_started_for(const std::string& directory, const std::string& process) {
   const auto environment = os::read_file(process + "/environ");
@@ -177,8 +176,8 @@ bool was_started_for(const std::string& directory, const std::string& process) {
          environment->find(std::string(1, '\0') + mark) != std::string::npos;
 }
 
-// One of another PID namespace (a container) has an agent whose number means somebody else here, or
-// nobody.
+// Whether the process is in our PID namespace. If not, its agent's number means another process
+// here, or none.
 bool has_our_numbers(pid_t pid) {
   const auto theirs = os::pid_namespace(pid);
   return theirs && theirs == os::pid_namespace();
@@ -231,7 +230,7 @@ Status check_log_folder(Keeper keeper) {
 }
 
 Status write_agent_file(const std::string& directory, Keeper keeper) {
-  // Of two that come at once one sees the other.
+  // So, if two agents come at once, one sees the other.
   const os::Fd turn = os::lock_folder(fs::path(directory).parent_path());
   fill_in_log_folder(keeper);
   if (auto alone = check_alone(keeper); !alone) return alone;
@@ -247,7 +246,7 @@ Result<bool> remove_job_files(const std::string& directory) {
   if (!other_agents(directory).empty()) return false;
   const auto removed = os::remove_tree(directory, fs::path(directory).parent_path());
   if (!removed) return removed.error();
-  // The user's folder, if that was its last job; of use to nobody else.
+  // The user's folder goes with its last job.
   ::rmdir(fs::path(directory).parent_path().c_str());
   return true;
 }
@@ -264,7 +263,7 @@ std::vector<FoundJob> jobs_on_this_host() {
 std::vector<pid_t> end_orphans(const FoundJob& job) {
   std::vector<pid_t> left = job.orphans;
   for (const pid_t pid : left) {
-    // By a descriptor: the number could be another's by now.
+    // By a descriptor, because the number could be another process's by now.
     const os::Fd pidfd = os::open_process(pid);
     if (pidfd && was_started_for(job.directory, cat("/proc/", pid))) {
       (void)os::send_signal(pidfd.get(), SIGKILL);
@@ -275,35 +274,6 @@ std::vector<pid_t> end_orphans(const FoundJob& job) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   return left;
-}
-
-Result<std::string> query_status(const std::string& host, std::uint16_t port,
-                                 Duration timeout) try {
-  Result<std::string> answer =
-      Error{Blame::kWorld, cat("the scheduler at ", host, ":", port, " did not answer in time")};
-  std::shared_ptr<io::Connection> connection;
-  io::Loop loop;
-  const auto finish = [&](Result<std::string> result) {
-    answer = std::move(result);
-    loop.stop();
-  };
-  loop.after(timeout, [&] { loop.stop(); });
-  io::connect(loop, host, port, timeout, [&](Result<std::shared_ptr<io::Connection>> made) {
-    if (!made) return finish(made.error());
-    connection = *made;
-    connection->start({.on_message =
-                           [&](wire::Message message) {
-                             auto* reply = std::get_if<wire::StatusReply>(&message);
-                             if (reply != nullptr) finish(std::move(reply->json));
-                           },
-                       .on_closed = [&](Error why) { finish(std::move(why)); }});
-    connection->send(wire::StatusQuery{});
-  });
-  loop.run();
-  connection.reset();
-  return answer;
-} catch (const std::system_error& error) {  // A descriptor that can not be had.
-  return os::no_task("can not ask the scheduler", error.code().value());
 }
 
 }  // namespace holdfast::runtime

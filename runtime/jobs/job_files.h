@@ -1,5 +1,5 @@
-// What the processes of a job leave in its runtime folder so that `holdfast status` and `holdfast
-// clean` find them; and which jobs are on this host.
+// What the processes of a job write into its runtime folder, and which jobs are on this host.
+// `holdfast status` and `holdfast clean` find jobs by it.
 #pragma once
 
 #include <sys/types.h>
@@ -18,31 +18,31 @@ namespace holdfast::runtime {
 struct Keeper {
   std::string job;
   std::string host;            // The scheduler's: where it listens.
-  std::uint16_t port = 0;      // The same; of an agent: its scheduler's, 0 if it runs none.
+  std::uint16_t port = 0;      // The scheduler's port; an agent's is 0 if it runs no scheduler.
   std::string log_dir;         // An agent's.
   std::int32_t node_rank = 0;  // An agent's.
-  // Its log folder, whatever the name by which another mount namespace (container) knows that.
+  // Identify its log folder, which may have another name in another mount namespace (container).
   std::uint64_t log_device = 0;
   std::uint64_t log_inode = 0;
   pid_t pid = 0;
   std::uint64_t start_time = 0;  // With the pid it names one process (os/process.h).
 };
 
-// Fails if another agent uses this log folder, and names it. Agents of the same job with other node
-// ranks may share the folder: their logs have other names.
+// Fails if another agent uses this log folder, and names that agent. Agents of one job with
+// different node ranks may share a folder, because their logs have different names.
 Status check_log_folder(Keeper keeper);
 
-// Writes this process down as the job's scheduler, or as one of its agents; pid, start time and the
-// log folder's numbers are filled in. The file stays locked until the process has ended. An agent
-// that is not alone with its log folder is refused, as by check_log_folder().
+// Writes this process down as the job's scheduler or as one of its agents. Fills in its pid, its
+// start time, and the log folder's numbers. The file stays locked until the process has ended. An
+// agent that has to share its log folder is refused, as by check_log_folder().
 Status write_scheduler_file(const std::string& directory, Keeper keeper);
 Status write_agent_file(const std::string& directory, Keeper keeper);
 
-// Removes the folder where nothing has been put into it: for an agent that does not start its job.
+// Removes the folder if it is empty. For an agent that does not start its job.
 void remove_unused(const std::string& directory);
 
-// Removes the folder with all that is in it, unless another agent of the job still runs on this
-// host. Returns whether it was removed.
+// Removes the folder with all in it, unless another agent of the job runs on this host. Returns
+// whether it was removed.
 Result<bool> remove_job_files(const std::string& directory);
 
 // A job's runtime folder as it is found.
@@ -54,12 +54,12 @@ struct FoundJob {
   bool agent_alive = false;
   std::string log_dir;        // Of a living agent; empty: there is none.
   bool master_alive = false;  // The agent that runs the scheduler.
-  bool starting = false;      // Made within the last minute, and nobody has written himself down.
+  bool starting = false;      // Made within the last minute, and nobody is written down yet.
   bool solo_alive = false;    // The process that is a world of its own.
-  // Living processes that have a file of the folder open or mapped; and those that an agent in
-  // another PID namespace started, of whose end nothing can be known here.
+  // Living processes that have a file of the folder open or mapped. Also those that an agent in
+  // another PID namespace started, because nobody here can know whether that agent lives.
   std::vector<pid_t> users;
-  // Living processes that an agent of the job started, where no agent of the job lives any more: a
+  // Living processes that an agent of the job started, if no agent of the job lives any more. Their
   // wrapper outlived it (bash train.sh). They are not among the users.
   std::vector<pid_t> orphans;
   // Whether any process still needs the folder.
@@ -68,14 +68,11 @@ struct FoundJob {
   }
 };
 
-// Ends the job's orphans and waits until they are gone, 5 s at most. Returns those that are not.
+// Ends the job's orphans, and waits 5 s at most until they are gone. Returns those that are left.
 std::vector<pid_t> end_orphans(const FoundJob& job);
 
-// All job folders of this user, by name. Of other PID namespaces (containers that share /dev/shm)
-// it knows whether agents, schedulers and processes without a launcher live, and no users.
+// All job folders of this user, by name. In other PID namespaces (containers that share /dev/shm),
+// it sees whether agents, schedulers and processes without a launcher live, but no users.
 std::vector<FoundJob> jobs_on_this_host();
-
-// Asks a scheduler for its status: the JSON of wire::StatusReply.
-Result<std::string> query_status(const std::string& host, std::uint16_t port, Duration timeout);
 
 }  // namespace holdfast::runtime

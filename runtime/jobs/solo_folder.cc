@@ -25,13 +25,13 @@ void remove_dead(const std::string& folder) {
   for (const auto& name : os::names_in(folder)) {
     if (!name.starts_with(kPrefix)) continue;
     const std::string path = cat(folder, '/', name);
-    // What can not be removed now, `holdfast clean` names.
+    // If it can not be removed now, `holdfast clean` will name it.
     if (const os::Fd lock = os::lock_file(path + kLock)) (void)os::remove_tree(path, folder);
   }
 }
 
-// The lock file gets its name once the lock is held, so that nobody finds it free. Empty where no
-// lock can be had: then only `holdfast clean` removes what is left.
+// The lock file gets its name when it is locked, so nobody finds it unlocked. Empty if there can be
+// no lock: then only `holdfast clean` removes the folder.
 os::Fd hold(const std::string& path) {
   os::Draft file(path + kLock, 0600);
   const bool held = ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 && file.publish();

@@ -1,8 +1,8 @@
-// SoloFolder: the runtime folder of a process that is a world of its own, without a launcher.
+// SoloFolder: the runtime folder of a process that trains alone, without a launcher.
 //
-// It goes with the process. One that was killed, or ends by _exit(), leaves it: then the next such
-// process of the user removes it, which sees by a lock that the kernel lets go of that nobody uses
-// it any more.
+// The process removes it at its end. A process that is killed, or that ends by _exit(), leaves it.
+// Then the user's next such process removes it. It knows by the folder's lock, which the kernel
+// releases, that nobody uses it any more.
 #pragma once
 
 #include <sys/types.h>
@@ -14,7 +14,7 @@
 
 namespace holdfast::runtime {
 
-// Whether that of a process that lives; `path` is a folder's.
+// Whether the process of the folder `path` lives.
 bool is_solo_folder_in_use(const std::string& path);
 
 class SoloFolder {
@@ -24,10 +24,10 @@ class SoloFolder {
   SoloFolder(const SoloFolder&) = delete;
   SoloFolder& operator=(const SoloFolder&) = delete;
 
-  // Removes those of dead processes, and makes one with this name, which begins with "solo-".
-  // Returns its path.
+  // Removes the folders of dead processes. Makes one with this name, which begins with "solo-", and
+  // returns its path.
   [[nodiscard]] Result<std::string> make(const std::string& name);
-  // Nothing in a forked child: it is its parent's.
+  // Does nothing in a forked child, since the folder is its parent's.
   void remove();
 
  private:

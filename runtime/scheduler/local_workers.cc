@@ -1,4 +1,4 @@
-// The file: a line that says whose process numbers they are, then a line for each worker.
+// The file has a line that says whose process numbers they are, then a line for each worker.
 #include "runtime/scheduler/local_workers.h"
 
 #include <sstream>

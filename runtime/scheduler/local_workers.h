@@ -1,5 +1,6 @@
-// Workers that were started by hand on the scheduler's host, as the job's folder keeps them: the
-// scheduler alone can prove their death, also that of one that was killed together with it.
+// Workers that were started by hand on the scheduler's host. They are written down in the job's
+// folder, because only the scheduler can prove their death, even if a worker was killed together
+// with a former scheduler.
 #pragma once
 
 #include <sys/types.h>
@@ -25,12 +26,12 @@ class LocalWorkers {
  public:
   explicit LocalWorkers(const std::string& directory);
 
-  // Takes back what a predecessor has written, and returns it. Nothing, where there is no file, or
-  // where its numbers are of another boot or PID namespace.
+  // Takes back what a predecessor has written, and returns it. Returns nothing if there is no file,
+  // or if its numbers are of another boot or PID namespace.
   std::vector<LocalWorker> load();
 
-  // Writes a worker down, if it is not there yet; takes out one that was proven dead. Errors: the
-  // file can not be written; then a successor waits for the lease.
+  // add() writes a worker down if it is new. remove() takes out one that was proven dead. Errors:
+  // the file can not be written. Then a successor has to wait for the lease.
   Status add(const LocalWorker& worker);
   Status remove(Incarnation incarnation);
 

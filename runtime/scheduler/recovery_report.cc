@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "wording/reasons.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -37,7 +38,7 @@ std::string phase(const char* name, const RecoveryReport& report,
 std::string to_json(const RecoveryReport& report) {
   const nlohmann::ordered_json json = {{"recovery", report.number},
                                        {"generation", report.generation},
-                                       {"cause", report.cause},
+                                       {"cause", wording::in_words(report.cause)},
                                        {"ranks", report.ranks},
                                        {"version", report.version},
                                        {"steps_lost", report.steps_lost},
@@ -60,17 +61,19 @@ std::string in_words(const RecoveryReport& report) {
       report.resume ? cat("training went on after step ", report.version, " as generation ",
                           report.generation, "; steps lost: ", report.steps_lost)
                     : "it was not completed";
-  return cat("recovery ", report.number, ": ", report.cause, "; ", outcome, phases);
+  return cat("recovery ", report.number, ": ", wording::in_words(report.cause), "; ", outcome,
+             phases);
 }
 
 bool lacks_how(const RecoveryReport& report) {
-  return report.cause.ends_with(") died");
+  return report.cause.kind == wire::Reason::Kind::kRankLost &&
+         report.cause.ending.kind == wire::Ending::Kind::kUnknown;
 }
 
 bool complete(RecoveryReport& report, const controller::Note& how) {
-  const auto whom = [](const std::string& text) { return text.substr(0, text.find(')')); };
-  if (!lacks_how(report) || whom(report.cause) != whom(how.text)) return false;
-  report.cause = how.text;
+  const bool same = report.cause.rank == how.reason.rank && report.cause.pid == how.reason.pid;
+  if (!lacks_how(report) || !same) return false;
+  report.cause = how.reason;
   return true;
 }
 
@@ -79,7 +82,7 @@ void RecoveryLog::begin(Instant now, const controller::Note& note) {
   const bool believable = note.detected_ns != 0 && told <= now && now - told < kBelievable;
   current_ = RecoveryReport{.number = ++number_,
                             .generation = note.generation,
-                            .cause = note.text,
+                            .cause = note.reason,
                             .version = note.version,
                             .detected = believable ? told : now};
 }
@@ -105,7 +108,8 @@ std::optional<RecoveryReport> RecoveryLog::note(Instant now, const controller::N
     case Kind::kPlan:
       if (current_) current_->plan = now;
       break;
-    case Kind::kReform:
+    case Kind::kRepaired:
+      if (current_) current_->repair = now;
       break;
     case Kind::kHow:
       if (current_) complete(*current_, note);
@@ -122,10 +126,6 @@ std::optional<RecoveryReport> RecoveryLog::note(Instant now, const controller::N
       break;
   }
   return finished;
-}
-
-void RecoveryLog::repaired(Instant now) {
-  if (current_ && current_->plan && !current_->resume) current_->repair = now;
 }
 
 void RecoveryLog::compare_with(Version newest) {

@@ -8,6 +8,7 @@
 
 #include "base/ids.h"
 #include "core/controller/machine.h"
+#include "wire/reason.h"
 
 namespace holdfast::runtime {
 
@@ -15,7 +16,7 @@ namespace holdfast::runtime {
 struct RecoveryReport {
   std::uint64_t number = 0;       // Counts the recoveries of the job, from 1.
   Generation generation = 0;      // That was formed.
-  std::string cause;              // Of the first fault.
+  wire::Reason cause;             // Of the first fault.
   std::vector<Rank> ranks;        // Lost in it; empty where none was.
   Version version = 0;            // After which training went on.
   std::uint64_t steps_lost = 0;   // Committed before the fault and not any more; always 0.
@@ -49,8 +50,6 @@ class RecoveryLog {
   // What a note adds. Returns the report that it finished, if any: one whose ranks have all made a
   // new step, or one that the next fault cut short.
   std::optional<RecoveryReport> note(Instant now, const controller::Note& note);
-  // All ranks hold the planned version. Said again once training goes on, it means nothing.
-  void repaired(Instant now);
   // Before the fault, a rank was known to have committed `newest`.
   void compare_with(Version newest);
   // The job has ended; what of its last recovery is known.

@@ -13,45 +13,52 @@ constexpr Instant at(int milliseconds) {
   return std::chrono::milliseconds(milliseconds);
 }
 
-Note fault(Rank rank, const char* text, std::uint64_t detected_ns = 0) {
-  return {Kind::kFault, 1, 7, rank, text, detected_ns};
+wire::Reason lost(Rank rank, std::int64_t pid = 5, const wire::Ending& ending = {}) {
+  return {.kind = wire::Reason::Kind::kRankLost, .rank = rank, .pid = pid, .ending = ending};
+}
+
+Note fault(Rank rank, std::uint64_t detected_ns = 0) {
+  return {Kind::kFault, 1, 7, rank, lost(rank), detected_ns};
 }
 
 Note note(Kind kind, Generation generation, Version version) {
-  return {kind, generation, version, kNoRank, "a cause", 0};
+  return {kind, generation, version, kNoRank, lost(9), 0};
 }
 
 TEST(RecoveryReport, CountsThePhasesFromTheAgentsDetection) {
   RecoveryLog log(0);
-  EXPECT_FALSE(log.note(at(1002), fault(1, "rank 1 died", 1'000'000'000)));
+  EXPECT_FALSE(log.note(at(1002), fault(1, 1'000'000'000)));
   EXPECT_FALSE(log.note(at(1003), note(Kind::kStop, 2, 7)));
   EXPECT_FALSE(log.note(at(1005), note(Kind::kPlan, 2, 9)));
-  log.repaired(at(1006));
+  EXPECT_FALSE(log.note(at(1006), note(Kind::kRepaired, 2, 9)));
   EXPECT_FALSE(log.note(at(1007), note(Kind::kResume, 2, 9)));
   log.compare_with(9);
-  log.repaired(at(1009));  // A finished rank is put on record: no repair.
   const auto report = log.note(at(1010), note(Kind::kRecovered, 2, 10));
   ASSERT_TRUE(report);
-  EXPECT_EQ(to_json(*report),
-            R"({"recovery":1,"generation":2,"cause":"rank 1 died","ranks":[1],"version":9,)"
-            R"("steps_lost":0,"detected_ns":1000000000,"stop_ms":3.0,"plan_ms":5.0,)"
-            R"("repair_ms":6.0,"resume_ms":7.0,"first_step_ms":10.0})");
+  EXPECT_EQ(
+      to_json(*report),
+      R"({"recovery":1,"generation":2,"cause":"rank 1 (process 5) died","ranks":[1],"version":9,)"
+      R"("steps_lost":0,"detected_ns":1000000000,"stop_ms":3.0,"plan_ms":5.0,)"
+      R"("repair_ms":6.0,"resume_ms":7.0,"first_step_ms":10.0})");
   EXPECT_EQ(in_words(*report),
-            "recovery 1: rank 1 died; training went on after step 9 as generation 2; steps lost: 0 "
+            "recovery 1: rank 1 (process 5) died; training went on after step 9 as generation 2; "
+            "steps lost: 0 "
             "(ms after the fault: stop 3.0, plan 5.0, repair 6.0, resume 7.0, first step 10.0)");
 }
 
 TEST(RecoveryReport, SaysHowTheDeathCameOnceThatIsKnown) {
-  const auto how = [](const char* text) { return Note{Kind::kHow, 2, 7, 1, text, 0}; };
+  const auto how = [](std::int64_t pid) {
+    return Note{Kind::kHow, 2, 7, 1, lost(1, pid, {wire::Ending::Kind::kSignalled, 9}), 0};
+  };
   RecoveryLog log(0);
-  (void)log.note(at(10), fault(1, "rank 1 (process 5) died"));
+  (void)log.note(at(10), fault(1));
   (void)log.note(at(12), note(Kind::kResume, 2, 7));
-  (void)log.note(at(13), how("rank 1 (process 55) was killed by signal 9 (SIGKILL)"));
+  (void)log.note(at(13), how(55));
   auto report = log.finish();
   ASSERT_TRUE(report && lacks_how(*report));
-  EXPECT_TRUE(complete(*report, how("rank 1 (process 5) was killed by signal 9 (SIGKILL)")));
+  EXPECT_TRUE(complete(*report, how(5)));
   EXPECT_FALSE(lacks_how(*report));
-  EXPECT_EQ(report->cause, "rank 1 (process 5) was killed by signal 9 (SIGKILL)");
+  EXPECT_EQ(report->cause.ending.kind, wire::Ending::Kind::kSignalled);
 }
 
 TEST(RecoveryReport, TakesTheJobsStartForNoRecovery) {
@@ -65,10 +72,10 @@ TEST(RecoveryReport, TakesTheJobsStartForNoRecovery) {
 
 TEST(RecoveryReport, JoinsFaultsThatComeInOneRecovery) {
   RecoveryLog log(4);
-  (void)log.note(at(10), fault(1, "rank 1 died"));
+  (void)log.note(at(10), fault(1));
   (void)log.note(at(10), note(Kind::kStop, 2, 7));
-  (void)log.note(at(12), fault(0, "rank 0 died"));
-  (void)log.note(at(13), fault(1, "rank 1 died again"));
+  (void)log.note(at(12), fault(0));
+  (void)log.note(at(13), fault(1));
   (void)log.note(at(14), note(Kind::kPlan, 2, 7));
   (void)log.note(at(15), note(Kind::kStop, 3, 7));
   (void)log.note(at(16), note(Kind::kPlan, 3, 7));
@@ -77,20 +84,20 @@ TEST(RecoveryReport, JoinsFaultsThatComeInOneRecovery) {
   ASSERT_TRUE(report);
   EXPECT_EQ(report->number, 5U);
   EXPECT_EQ(report->generation, 3U);
-  EXPECT_EQ(report->cause, "rank 1 died");
+  EXPECT_EQ(report->cause, lost(1));
   EXPECT_EQ(report->ranks, (std::vector<Rank>{1, 0}));
   EXPECT_EQ(report->stop, at(10));
 }
 
 TEST(RecoveryReport, EndsWithTheNextFaultWhereNoStepWasMadeMeanwhile) {
   RecoveryLog log(0);
-  (void)log.note(at(10), fault(1, "rank 1 died"));
+  (void)log.note(at(10), fault(1));
   (void)log.note(at(10), note(Kind::kStop, 2, 7));
   (void)log.note(at(11), note(Kind::kPlan, 2, 7));
   (void)log.note(at(12), note(Kind::kResume, 2, 7));
-  const auto cut = log.note(at(13), fault(0, "rank 0 died"));
+  const auto cut = log.note(at(13), fault(0));
   ASSERT_TRUE(cut);
-  EXPECT_EQ(cut->cause, "rank 1 died");
+  EXPECT_EQ(cut->cause, lost(1));
   EXPECT_FALSE(cut->first_step);
   const auto open = log.finish();
   ASSERT_TRUE(open);
@@ -100,15 +107,15 @@ TEST(RecoveryReport, EndsWithTheNextFaultWhereNoStepWasMadeMeanwhile) {
 
 TEST(RecoveryReport, DoesNotBelieveAnotherHostsClock) {
   RecoveryLog log(0);
-  (void)log.note(at(1000), fault(1, "rank 1 died", 999'000'000'000));
+  (void)log.note(at(1000), fault(1, 999'000'000'000));
   EXPECT_EQ(log.finish()->detected, at(1000));
-  (void)log.note(std::chrono::hours(2), fault(1, "rank 1 died", 5));
+  (void)log.note(std::chrono::hours(2), fault(1, 5));
   EXPECT_EQ(log.finish()->detected, std::chrono::hours(2));
 }
 
 TEST(RecoveryReport, OwnsUpToStepsThatWereLost) {
   RecoveryLog log(0);
-  (void)log.note(at(10), fault(1, "rank 1 died"));
+  (void)log.note(at(10), fault(1));
   (void)log.note(at(12), note(Kind::kResume, 2, 7));
   log.compare_with(9);
   EXPECT_EQ(log.finish()->steps_lost, 2U);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "core/controller/takeover.h"
 #include "os/errors.h"
 #include "os/files.h"
 #include "os/host.h"
@@ -22,16 +23,19 @@ namespace {
 
 constexpr Duration kTakeoverPatience = std::chrono::seconds(5);  // For a dying predecessor's port.
 
-// A first attempt is of a new agent, whose processes are all new: there is nobody to be found
-// again.
-bool takes_back(const config::Settings& settings) {
-  return settings.attempt > 1 || (settings.attempt == 0 && settings.enable_recovery);
+controller::Claim claim_of(const config::Settings& settings) {
+  return {.attempt = settings.attempt,
+          .by_hand_again = settings.enable_recovery,
+          .run = settings.run,
+          .world_size = settings.worker_num};
 }
 
 template <class OnAccept>
 Result<std::unique_ptr<io::Listener>> listen(io::Loop& loop, const config::Settings& settings,
                                              OnAccept on_accept) {
-  const Instant until = io::Loop::now() + (takes_back(settings) ? kTakeoverPatience : Duration{});
+  const Instant until =
+      io::Loop::now() +
+      (controller::may_succeed(claim_of(settings)) ? kTakeoverPatience : Duration{});
   while (true) {
     auto listener = io::listen(loop, settings.sched_host, settings.sched_port, on_accept);
     if (listener || io::Loop::now() >= until) return listener;
@@ -40,7 +44,7 @@ Result<std::unique_ptr<io::Listener>> listen(io::Loop& loop, const config::Setti
   }
 }
 
-// Opens the journal and takes its record back, or begins a new one.
+// Opens the journal and goes on with its formation, or begins a new one.
 Status open_journal(Opened& opened) {
   const config::Settings& settings = opened.settings;
   const std::string& folder =
@@ -49,27 +53,29 @@ Status open_journal(Opened& opened) {
   auto journal = io::Journal::open(opened.journal_path, settings.job);
   if (!journal) return journal.error();
   opened.journal = std::move(*journal);
-  if (takes_back(settings)) {
-    auto record = opened.journal->load();
-    if (!record) return record.error();
-    // A predecessor of ours may have died before it had stored anything: then this is an older
-    // job's of the same name.
-    const bool ours = *record && (settings.run == 0 || (*record)->run_id == settings.run);
-    if (ours) opened.record = std::move(**record);
+  std::optional<wire::Formation> stored;
+  const controller::Claim claim = claim_of(settings);
+  if (controller::may_succeed(claim)) {
+    auto loaded = opened.journal->load();
+    if (!loaded) return loaded.error();
+    stored = std::move(*loaded);
   }
-  if (opened.record.job.empty()) {
-    // Stored at once: an older job's record must not be found by our own successor.
-    opened.record = wire::Record{.job = settings.job,
-                                 .run_id = settings.run != 0 ? settings.run : os::random_bits()};
-    return opened.journal->store(opened.record);
+  switch (controller::judge(claim, stored)) {
+    case controller::Takeover::kGoOn:
+      opened.formation = std::move(*stored);
+      return {};
+    case controller::Takeover::kOtherSize:
+      return Error{Blame::kUser, cat("the journal ", opened.journal_path, " is of a job with ",
+                                     stored->roster.size(), " workers, but MS_WORKER_NUM is ",
+                                     settings.worker_num,
+                                     ": set it to that, or remove the journal to start anew")};
+    case controller::Takeover::kBegin:
+      break;
   }
-  if (const auto ranks = opened.record.ranks.size();
-      ranks != 0 && ranks != static_cast<std::size_t>(settings.worker_num)) {
-    return Error{Blame::kUser, cat("the journal ", opened.journal_path, " is of a job with ", ranks,
-                                   " workers, but MS_WORKER_NUM is ", settings.worker_num,
-                                   ": set it to that, or remove the journal to start anew")};
-  }
-  return {};
+  // Stored at once: an older job's formation must not be found by our own successor.
+  opened.formation = wire::Formation{
+      .job = settings.job, .run_id = settings.run != 0 ? settings.run : os::random_bits()};
+  return opened.journal->store(opened.formation);
 }
 
 Result<int> open_and_serve(const config::Settings& settings) {
@@ -89,7 +95,7 @@ Result<int> open_and_serve(const config::Settings& settings) {
   if (const auto usable = check_folder("MS_RECOVERY_PATH", settings.recovery_path); !usable) {
     return usable.error();
   }
-  auto directory = io::runtime_directory(settings.job);
+  auto directory = os::runtime_directory(settings.job);
   if (!directory) return directory.error();
   opened.directory = std::move(*directory);
   if (const auto ready = open_journal(opened); !ready) return ready.error();
@@ -111,7 +117,7 @@ int serve(const config::Settings& settings) try {
   return 1;
 } catch (const std::system_error& error) {  // A descriptor that can not be had.
   const auto what = cat("can not serve job ", settings.job);
-  log_line("scheduler", io::system_error(what, error.code()).what);
+  log_line("scheduler", os::system_error(what, error.code()).what);
   return 1;
 }
 

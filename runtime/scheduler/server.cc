@@ -20,6 +20,7 @@
 #include "runtime/jobs/job_files.h"
 #include "runtime/scheduler/log.h"
 #include "runtime/scheduler/status.h"
+#include "wording/reasons.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -44,7 +45,9 @@ controller::Options machine_options(const config::Settings& settings) {
           .topology_timeout = settings.topo_timeout,
           .lease = settings.node_timeout,
           .replacement_timeout = settings.replacement_timeout,
-          .one_host = true};
+          .one_host = true,
+          .by_agent = settings.attempt != 0,
+          .agent_patience = kAgentPatience};
 }
 
 }  // namespace
@@ -52,14 +55,14 @@ controller::Options machine_options(const config::Settings& settings) {
 Server::Server(io::Loop& loop, Opened opened)
     : loop_(loop),
       opened_(std::move(opened)),
-      machine_(machine_options(settings_), opened_.record),
-      log_(opened_.record.recoveries) {}
+      machine_(machine_options(settings_), opened_.formation),
+      log_(opened_.formation.recoveries) {}
 
 int Server::run() {
-  const bool again = opened_.record.generation != 0;
+  const bool again = opened_.formation.generation != 0;
   say(cat(again ? "serves again job " : "serves job ", settings_.job, " at ", settings_.sched_host,
           ":", settings_.sched_port, ", process ", ::getpid(),
-          again ? cat(", from generation ", opened_.record.generation, " of its journal") : ""));
+          again ? cat(", from generation ", opened_.formation.generation, " of its journal") : ""));
   read_reports();
   opened_.trace.event("start", {{"role", "scheduler"},
                                 {"job", settings_.job},
@@ -72,12 +75,12 @@ int Server::run() {
     look_for_locals();
   });
   watch_agent();
-  (void)io::take_short_slice();  // In a recovery all wait for it.
+  (void)os::take_short_slice();  // In a recovery all wait for it.
   loop_.run();
   publish_late();
   links_.clear();
   if (ended_) clean_up();
-  return exit_code_.value_or(machine_.record().success ? 0 : 1);
+  return exit_code_.value_or(machine_.head().success ? 0 : 1);
 }
 
 void Server::accept(std::shared_ptr<io::Connection> connection) {
@@ -95,15 +98,11 @@ void Server::received(Link link, wire::Message message) {
     return;
   }
   if (const auto* who = std::get_if<wire::Register>(&message)) remember_local(link, *who);
-  const bool is_agent = std::holds_alternative<wire::AgentState>(message);
-  if (is_agent) agents_.insert(link);
   step(controller::Received{link, std::move(message)});
-  if (is_agent) tell_untold();
 }
 
 void Server::closed(Link link) {
   links_.erase(link);
-  agents_.erase(link);
   step(controller::Closed{link});
   if (const auto local = locals_.extract(link); !local.empty()) {
     prove_dead(local.mapped(), io::Loop::now() + kProofPatience, std::chrono::milliseconds(1));
@@ -126,10 +125,8 @@ void Server::step(controller::Event event) {
 }
 
 bool Server::carry_out(const controller::Store& action) {
-  // A generation that is running again is stored when the last rank has been repaired.
-  if (action.record.resumed) log_.repaired(io::Loop::now());
-  if (const auto stored = opened_.journal->store(action.record); !stored) {
-    // What can not remember must not speak: the next scheduler starts from the last record.
+  if (const auto stored = opened_.journal->store(action.formation); !stored) {
+    // What can not remember must not speak: the next scheduler starts from the last one.
     say(cat("the journal can not be written, so this process ends: ", stored.error().what));
     std::_Exit(1);
   }
@@ -139,18 +136,20 @@ bool Server::carry_out(const controller::Store& action) {
 bool Server::carry_out(const controller::Send& action) {
   const auto found = links_.find(action.link);
   if (found == links_.end()) return false;
-  if (std::holds_alternative<wire::JobEnded>(action.message) && awaits_agent()) {
-    untold_.push_back(action);
+  const auto* part = std::get_if<wire::Assignment>(&action.message);
+  if (part != nullptr && part->order.act != wire::Act::kKeep) {
+    opened_.trace.event("repair", {{"generation", part->generation},
+                                   {"version", part->version},
+                                   {"kind", name(part->order.act)},
+                                   {"source", part->order.source.holder}});
+  }
+  if (const auto* refused = std::get_if<wire::Refused>(&action.message);
+      refused != nullptr && refused->reason.kind == wire::Reason::Kind::kOtherProtocol) {
+    // A process of a former protocol knows no reasons, only sentences.
+    found->second->send(wire::Refused{wording::in_words(refused->reason), refused->reason});
     return false;
   }
-  if (const auto* repair = std::get_if<wire::Repair>(&action.message)) {
-    opened_.trace.event("repair", {{"generation", repair->generation},
-                                   {"version", repair->version},
-                                   {"kind", name(repair->kind)},
-                                   {"source", repair->source}});
-  }
   found->second->send(action.message);
-  if (std::holds_alternative<wire::JobEnded>(action.message)) found->second->close();
   return false;
 }
 
@@ -164,17 +163,16 @@ bool Server::carry_out(const Note& action) {
   if (action.kind == Note::Kind::kStop && action.generation == 1) {
     say(cat("all ", settings_.worker_num, " workers are here"));
   }
-  if (action.kind == Note::Kind::kFault) say(cat("fault: ", action.text));
+  const std::string text = wording::in_words(action.reason);
+  if (action.kind == Note::Kind::kFault) say(cat("fault: ", text));
   if (action.kind == Note::Kind::kHow) {
-    say(cat("by now it is known that ", action.text));
+    say(cat("by now it is known that ", text));
     if (late_ && complete(*late_, action)) publish_late();
   }
   report(log_.note(io::Loop::now(), action));
   if (action.kind == Note::Kind::kResume) {
     Version newest = 0;
-    for (const auto& [node_id, member] : machine_.members()) {
-      newest = std::max(newest, member.version);
-    }
+    for (const auto& member : machine_.members()) newest = std::max(newest, member.version);
     log_.compare_with(newest);
   }
   return false;
@@ -183,41 +181,19 @@ bool Server::carry_out(const Note& action) {
 bool Server::carry_out(const controller::End& action) {
   report(log_.finish());
   publish_late();
-  say(cat("the job has ", action.success ? "ended" : "failed", ": ", action.reason));
-  opened_.trace.event("end", {{"success", action.success}, {"reason", action.reason}});
+  const std::string reason = wording::in_words(action.reason);
+  say(cat("the job has ", action.success ? "ended" : "failed", ": ", reason));
+  opened_.trace.event("end", {{"success", action.success}, {"reason", reason}});
   ended_ = true;
-  // Taken back from the journal, it knows of nobody, but some may not have heard of the end yet.
-  lingers_ = machine_.members().empty() && !machine_.record().ranks.empty();
-  for (const auto& [node_id, member] : machine_.members()) {
-    // Whoever is cut off just now looks for us: it deserves to hear it.
-    lingers_ = lingers_ || (member.link == 0 && !member.dead && !member.left);
-  }
-  if (awaits_agent()) {
-    loop_.after(kAgentPatience, [this] { tell_untold(); });
-    return false;
-  }
-  close_all();
   return false;
 }
 
-// An agent that has not heard of the job's end takes the exit of a worker or of the scheduler for a
-// death. It would start them again and blame them. So it hears of the end before they go.
-bool Server::awaits_agent() const {
-  return settings_.attempt != 0 && agents_.empty() && !told_;
-}
-
-void Server::tell_untold() {
-  if (!ended_ || told_) return;
-  told_ = true;
-  for (const auto& end : std::exchange(untold_, {})) (void)carry_out(end);
-  close_all();
-}
-
-void Server::close_all() {
-  told_ = true;
+bool Server::carry_out(const controller::Leave& action) {
+  leaves_ = !action.lingers;
   for (const auto& [link, connection] : links_) connection->close();
   loop_.after(kLinger, [this] { loop_.stop(); });
   stop_if_alone();
+  return false;
 }
 
 void Server::watch_agent() {
@@ -226,7 +202,7 @@ void Server::watch_agent() {
 }
 
 void Server::stop_if_alone() {
-  if (ended_ && !lingers_ && links_.empty() && !awaits_agent()) loop_.stop();
+  if (leaves_ && links_.empty()) loop_.stop();
 }
 
 void Server::set_timer() {
@@ -242,9 +218,9 @@ void Server::set_timer() {
 }
 
 void Server::remember_local(Link link, const wire::Register& who) {
-  if (who.attempt != 0 || who.memory != io::shared_memory_name() || who.pid <= 1) return;
+  if (who.attempt != 0 || who.memory != os::shared_memory_name() || who.pid <= 1) return;
   const auto pid = static_cast<pid_t>(who.pid);
-  const auto start_time = io::start_time(pid);
+  const auto start_time = os::start_time(pid);
   if (!start_time) return;
   locals_[link] = LocalWorker{who.node_id, who.incarnation, pid, *start_time};
   // Before the lease is on record: who takes that back has to know whose it is.
@@ -254,14 +230,14 @@ void Server::remember_local(Link link, const wire::Register& who) {
 // Workers that were here when the scheduler's predecessor died may have died with it. Those that
 // live come back, and their end is seen as usual.
 void Server::look_for_locals() {
-  if (opened_.record.generation == 0) return;
+  if (opened_.formation.generation == 0) return;
   for (const auto& local : by_hand_.load()) {
     prove_dead(local, io::Loop::now() + kProofPatience, std::chrono::milliseconds(1));
   }
 }
 
 void Server::prove_dead(const LocalWorker& local, Instant until, Duration next) {
-  if (io::is_exiting(local.pid) || !io::same_process_alive(local.pid, local.start_time)) {
+  if (os::is_exiting(local.pid) || !os::same_process_alive(local.pid, local.start_time)) {
     step(controller::ProvenDead{local.node_id, local.incarnation});
     if (const auto kept = by_hand_.remove(local.incarnation); !kept) say(kept.error().what);
   } else if (io::Loop::now() < until) {
@@ -275,11 +251,11 @@ std::string Server::reports_path() const {
 
 // Those of a predecessor, and not of a dead job that had the same name.
 void Server::read_reports() {
-  if (opened_.record.generation == 0) {
+  if (opened_.formation.generation == 0) {
     ::unlink(reports_path().c_str());
     return;
   }
-  const auto text = io::read_file(reports_path());
+  const auto text = os::read_file(reports_path());
   if (!text) return;
   for (std::size_t start = 0; start < text->size();) {
     const std::size_t end = std::min(text->find('\n', start), text->size());
@@ -306,11 +282,11 @@ void Server::publish(const RecoveryReport& report) {
   say(in_words(report));
   reports_.push_back(to_json(report));
   while (reports_.size() > kReportsShown) reports_.pop_front();
-  const io::Fd file(
+  const os::Fd file(
       ::open(reports_path().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   const std::string line = reports_.back() + "\n";
   if (!file || ::write(file.get(), line.data(), line.size()) < 0) {
-    say(io::system_error(cat("cannot write ", reports_path()), errno).what);
+    say(os::system_error(cat("cannot write ", reports_path()), errno).what);
   }
 }
 
@@ -320,7 +296,7 @@ void Server::note_in_trace(const Note& note) {
                                {"version", note.version},
                                {"rank", note.rank},
                                {"detected_ns", note.detected_ns},
-                               {"text", note.text}});
+                               {"text", wording::in_words(note.reason)}});
   };
   switch (note.kind) {
     case Note::Kind::kFault:
@@ -329,8 +305,8 @@ void Server::note_in_trace(const Note& note) {
       return event("stop");
     case Note::Kind::kPlan:
       return event("plan");
-    case Note::Kind::kReform:
-      return event("reform");
+    case Note::Kind::kRepaired:
+      return;  // The ranks trace their repairs themselves.
     case Note::Kind::kResume:
       return event("resume");
     case Note::Kind::kRecovered:
@@ -346,11 +322,11 @@ void Server::interrupted(int signal) {
   if (settings_.attempt == 0 && !settings_.enable_recovery && !ended_) {
     // Nobody could take this journal back: those who wait for a successor would wait in vain.
     for (const auto& [link, connection] : links_) {
-      connection->send(
-          wire::JobEnded{false, cat("the scheduler was interrupted by signal ", signal)});
+      connection->send(wire::JobEnded{
+          false, {.kind = wire::Reason::Kind::kSchedulerInterrupted, .count = signal}});
       connection->close();
     }
-    ended_ = true;
+    ended_ = leaves_ = true;
     loop_.after(kLinger, [this] { loop_.stop(); });
     stop_if_alone();
     return;
@@ -364,7 +340,7 @@ void Server::clean_up() {
   for (const char* suffix : {"", "-wal", "-shm"}) {
     ::unlink(cat(opened_.journal_path, suffix).c_str());
   }
-  const bool stays = settings_.enable_recovery && !machine_.record().success;
+  const bool stays = settings_.enable_recovery && !machine_.head().success;
   if (settings_.attempt > 0 || stays) return;
   if (const auto removed = remove_job_files(opened_.directory); !removed) {
     say(removed.error().what);

@@ -32,7 +32,7 @@ struct Opened {
   std::string directory;  // The job's runtime folder.
   std::string journal_path;
   std::optional<io::Journal> journal;  // There; gone once the job has ended.
-  wire::Record record;                 // Taken back from it, or new.
+  wire::Formation formation;           // Taken back from it, or new.
   io::Trace trace;
 };
 
@@ -54,6 +54,7 @@ class Server {
   bool carry_out(const controller::Close& action);
   bool carry_out(const controller::Note& action);
   bool carry_out(const controller::End& action);
+  bool carry_out(const controller::Leave& action);
   void set_timer();
   void remember_local(controller::Link link, const wire::Register& who);
   void look_for_locals();
@@ -65,9 +66,6 @@ class Server {
   [[nodiscard]] std::string reports_path() const;
   void read_reports();
   void note_in_trace(const controller::Note& note);
-  [[nodiscard]] bool awaits_agent() const;
-  void tell_untold();
-  void close_all();
   void stop_if_alone();
   void interrupted(int signal);
   void clean_up();
@@ -83,14 +81,11 @@ class Server {
   std::map<controller::Link, std::shared_ptr<io::Connection>> links_;
   LocalWorkers by_hand_{opened_.directory};
   std::map<controller::Link, LocalWorker> locals_;
-  std::set<controller::Link> agents_;     // Who told of its places.
-  std::vector<controller::Send> untold_;  // The end, kept back until an agent knows it.
-  bool told_ = false;                     // The end, to all who are here.
   controller::Link newest_link_ = 0;
   io::Loop::TimerId timer_ = io::Loop::TimerId::kNone;
   std::optional<Instant> timer_at_;
   bool ended_ = false;
-  bool lingers_ = false;
+  bool leaves_ = false;  // Once nobody is here.
   std::optional<int> exit_code_;
 };
 

@@ -4,71 +4,88 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "wording/reasons.h"
+
 namespace holdfast::runtime {
 namespace {
 
-using controller::Phase;
+using controller::SeatState;
+using wire::Stage;
 
-const char* in_words(Phase phase) {
-  switch (phase) {
-    case Phase::kAssembling:
+const char* in_words(Stage stage) {
+  switch (stage) {
+    case Stage::kAssembling:
       return "waiting for workers";
-    case Phase::kStopping:
+    case Stage::kStopping:
       return "stopping for a recovery";
-    case Phase::kRepairing:
+    case Stage::kRepairing:
       return "repairing";
-    case Phase::kRunning:
+    case Stage::kRunning:
       return "running";
-    case Phase::kEnded:
+    case Stage::kEnded:
       return "ended";
   }
   return "unknown";
 }
 
-const char* state_of(const controller::Member& member, bool finished, Phase phase) {
-  if (finished) return member.left ? "finished" : "finishing";
-  if (member.dead) return "dead, waiting for its successor";
-  if (member.lost) return "lost, waiting for its successor";
+const char* state_of(const controller::Member& member, Stage stage) {
+  switch (member.state) {
+    case SeatState::kFinished:
+    case SeatState::kOrphaned:
+      return "finishing";
+    case SeatState::kLeft:
+      return "finished";
+    case SeatState::kDead:
+    case SeatState::kDeserted:
+      return "dead, waiting for its successor";
+    case SeatState::kSilent:
+      return "lost, waiting for its successor";
+    case SeatState::kHeld:
+      break;
+  }
   if (member.link == 0) return "not connected";
-  if (phase == Phase::kRunning) return "training";
+  if (stage == Stage::kRunning) return "training";
   return member.joined ? "stopped" : "preparing";
+}
+
+nlohmann::ordered_json describe(const controller::Member& member, Rank rank, Stage stage) {
+  return {{"rank", rank == kNoRank ? nullptr : nlohmann::ordered_json(rank)},
+          {"node_id", member.seat.node_id},
+          {"pid", member.seat.pid},
+          {"host", member.seat.host},
+          {"state", state_of(member, stage)},
+          {"version", member.version},
+          {"loss", std::isfinite(member.loss) ? nlohmann::ordered_json(member.loss) : nullptr}};
 }
 
 }  // namespace
 
 std::string status_json(const controller::Machine& machine, std::int32_t world_size,
                         const std::deque<std::string>& reports) {
-  const wire::Record& record = machine.record();
+  const wire::Formation& head = machine.head();
   auto ranks = nlohmann::ordered_json::array();
   Version least = kNoVersion;
-  for (const auto& [node_id, member] : machine.members()) {
-    const bool ranked = member.rank != kNoRank;
-    const bool finished = ranked && record.ranks[static_cast<std::size_t>(member.rank)].finished;
-    least = std::min(least, member.version);
-    ranks.push_back(
-        {{"rank", ranked ? nlohmann::ordered_json(member.rank) : nullptr},
-         {"node_id", node_id},
-         {"pid", member.pid},
-         {"host", member.host},
-         {"state", state_of(member, finished, machine.phase())},
-         {"version", member.version},
-         {"loss", std::isfinite(member.loss) ? nlohmann::ordered_json(member.loss) : nullptr}});
+  for (const auto& [node_id, member] : machine.arrivals()) {
+    least = 0;
+    ranks.push_back(describe(member, kNoRank, head.stage));
   }
-  std::sort(ranks.begin(), ranks.end(),
-            [](const auto& a, const auto& b) { return a["rank"] < b["rank"]; });
+  for (const auto& member : machine.members()) {
+    least = std::min(least, member.version);
+    ranks.push_back(describe(member, static_cast<Rank>(ranks.size()), head.stage));
+  }
   auto recoveries = nlohmann::ordered_json::array();
   for (const auto& report : reports) {
     auto json = nlohmann::ordered_json::parse(report, nullptr, false);
     if (json.is_object()) recoveries.push_back(std::move(json));
   }
-  const nlohmann::ordered_json json = {{"job", record.job},
-                                       {"state", in_words(machine.phase())},
-                                       {"generation", record.generation},
+  const nlohmann::ordered_json json = {{"job", head.job},
+                                       {"state", in_words(head.stage)},
+                                       {"generation", head.generation},
                                        {"version", least == kNoVersion ? 0 : least},
                                        {"world_size", world_size},
-                                       {"recoveries", record.recoveries},
-                                       {"cause", machine.cause()},
-                                       {"reason", record.reason},
+                                       {"recoveries", head.recoveries},
+                                       {"cause", wording::in_words(head.cause)},
+                                       {"reason", wording::in_words(head.end)},
                                        {"ranks", ranks},
                                        {"recovery_reports", recoveries}};
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

@@ -16,7 +16,7 @@ Result<std::unique_ptr<LifelineHolder>> LifelineHolder::start(const config::Sett
   if (settings.lifeline.empty()) return std::unique_ptr<LifelineHolder>();
   std::unique_ptr<LifelineHolder> holder(new LifelineHolder);
   holder->owner_ = ::getpid();
-  // A signal that means the program must not be taken by this thread.
+  // Signals are for the program's threads, not for this one.
   sigset_t all;
   sigset_t before;
   ::sigfillset(&all);
@@ -56,8 +56,8 @@ void LifelineHolder::take_short_slice() const {
 
 LifelineHolder::~LifelineHolder() {
   if (owner_ != ::getpid()) {
-    // The thread is not there, and where its stack was may be nothing by now: the child's own
-    // threads come and go in such places. So its handle is left alone, for ever.
+    // The child does not have this thread, and its stack may be gone: the child's own threads may
+    // use that place. So its handle is never freed.
     (void)new std::thread(std::move(thread_));
     return;
   }

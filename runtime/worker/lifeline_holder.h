@@ -24,13 +24,13 @@ class LifelineHolder {
   // Holds HOLDFAST_LIFELINE; null where that is unset. Errors: those of hold_lifeline().
   [[nodiscard]] static Result<std::unique_ptr<LifelineHolder>> start(
       const config::Settings& settings);
-  // Takes the short slice, which an idle process (a spare) could not have: it is to be called when
-  // that is idle no more.
+  // Takes the short slice. An idle process (a spare) can not have it, so call this again when it is
+  // no longer idle.
   void take_short_slice() const;
   // This process has made the step: its agent reads so after its end.
   void note(Version version) const;
   [[nodiscard]] pid_t thread_id() const { return thread_id_; }
-  ~LifelineHolder();  // Lets go, at once. In a forked child, which holds nothing, it does nothing.
+  ~LifelineHolder();  // Lets go at once. Does nothing in a forked child, which holds nothing.
   LifelineHolder(const LifelineHolder&) = delete;
   LifelineHolder& operator=(const LifelineHolder&) = delete;
 
@@ -44,7 +44,7 @@ class LifelineHolder {
   Status held_;
   pid_t thread_id_ = 0;
   const os::Lifeline* lifeline_ = nullptr;  // There until kOver.
-  // No condition variable: in a forked child its destructor would wait for the thread for ever.
+  // No condition variable, because in a forked child its destructor would wait for ever.
   std::atomic<Phase> phase_ = Phase::kStarting;
   std::thread thread_;
 };

@@ -45,7 +45,7 @@ Status write_owner(int fd, const std::string& path) {
   return os::system_error(cat("cannot write ", path), errno);
 }
 
-// By a descriptor: the number could be another's by now.
+// By a descriptor, because the number could be another process's by now.
 void end_if_stopped(const Owner& owner) {
   const os::Fd pidfd = os::open_process(owner.pid);
   if (!pidfd || !owner.may_write() || !os::is_stopped(owner.pid)) return;
@@ -70,7 +70,7 @@ Status take_ownership(const std::string& path, const std::function<Status()>& pa
   if (!fd) return os::system_error(cat("cannot open ", file), errno);
   const Instant until = io::Loop::now() + patience;
   for (;;) {
-    // Held for a look and a write only, but its holder may be stopped just then.
+    // The lock is held only for a look and a write, but its holder may be stopped meanwhile.
     const bool locked = ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
     if (!locked && errno != EWOULDBLOCK && errno != EINTR) {
       return os::system_error(cat("cannot lock ", file), errno);

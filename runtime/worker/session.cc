@@ -11,8 +11,8 @@
 #include "base/assert.h"
 #include "base/text.h"
 #include "io/loop.h"
-#include "runtime/jobs/wording.h"
 #include "runtime/worker/ownership.h"
+#include "wording/reasons.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -105,30 +105,31 @@ trainer::Return Session::Parts::call(const trainer::Event& event) {
 }
 
 void Session::Parts::do_work(const trainer::Repair& work) {
-  const wire::Repair& repair = work.repair;
   Status repaired;
-  switch (repair.kind) {
-    case wire::RepairKind::kBegin:
+  switch (work.order.act) {
+    case wire::Act::kKeep:
+      break;
+    case wire::Act::kBegin:
       if (arena.fresh()) arena.begin_version0(begin_position);
       break;
-    case wire::RepairKind::kFinish:
+    case wire::Act::kFinish:
       arena.finish();
       break;
-    case wire::RepairKind::kReceive:
-      if (secrecy == Secrecy::kOwn && repair.version != 0) {
+    case wire::Act::kReceive:
+      if (secrecy == Secrecy::kOwn && work.version != 0) {
         repaired = Error{Blame::kWorld, "its own private state is lost, and nobody else has it"};
         break;
       }
-      repaired = arena.copy_from(arena_path(identity, repair.source), repair.version,
+      repaired = arena.copy_from(arena_path(identity, work.order.source.holder), work.version,
                                  secrecy == Secrecy::kShared);
       break;
   }
   if (!worker.solo()) {
     worker.trace().event("repair", {{"rank", identity.rank},
-                                    {"generation", repair.generation},
-                                    {"version", repair.version},
-                                    {"kind", name(repair.kind)},
-                                    {"source", repair.source}});
+                                    {"generation", work.generation},
+                                    {"version", work.version},
+                                    {"kind", name(work.order.act)},
+                                    {"source", work.order.source.holder}});
   }
   worker.tell(trainer::Repaired{holding(), repaired ? "" : repaired.error().what});
 }
@@ -226,8 +227,12 @@ void Session::Parts::trace_step() {
 
 // What ends the whole job is told to the scheduler.
 Error Session::Parts::error_of(const trainer::Return& result) {
-  Error error = runtime::error_of(result, identity.rank);
-  return result.failure && !worker.solo() ? worker.fail(error.what) : error;
+  wire::Reason reason = result.reason;
+  if (reason.rank == kNoRank && reason.kind == wire::Reason::Kind::kNotRepaired) {
+    reason.rank = identity.rank;
+  }
+  const bool tells = result.what == What::kFailed && !worker.solo();
+  return tells ? worker.fail(reason) : Error{Blame::kWorld, wording::in_words(reason)};
 }
 
 // ---- Calls of the program -----------------------------------------------------------------------

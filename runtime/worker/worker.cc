@@ -28,9 +28,9 @@
 #include "runtime/jobs/agent_watch.h"
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/solo_folder.h"
-#include "runtime/jobs/wording.h"
 #include "runtime/worker/lifeline_holder.h"
 #include "runtime/worker/promotion.h"
+#include "wording/reasons.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -104,7 +104,7 @@ struct Worker::Control {
   void do_it(member::Send& a);
   void do_it(member::Place& a);
   void do_it(member::Abort& a);
-  void do_it(member::Mend& a) { tell(trainer::RepairOrdered{a.repair}); }
+  void do_it(member::Repair& a) { tell(trainer::RepairOrdered{a.generation, a.version, a.order}); }
   void do_it(member::Go& a) {
     // In the steps to come all training threads are equal again.
     if (training_thread != 0) os::take_usual_slice(training_thread);
@@ -112,7 +112,9 @@ struct Worker::Control {
     tell(trainer::GoOrdered{a.generation, a.version, a.ended});
   }
   void do_it(member::Released&) { tell(trainer::Released{}); }
-  void do_it(member::Say& a) { std::fprintf(stderr, "holdfast: %s\n", a.text.c_str()); }
+  void do_it(member::Say& a) {
+    std::fprintf(stderr, "holdfast: %s\n", wording::in_words(a.reason).c_str());
+  }
   void do_it(member::GiveUp& a);
 
   // In any thread.
@@ -273,7 +275,7 @@ void Worker::Control::lose_scheduler(const Error& why) {
     out_of_reach = error;
     changed.notify_all();
   }
-  tell(trainer::OutOfReach{error.what});
+  tell(trainer::OutOfReach{{.kind = wire::Reason::Kind::kOutOfReach, .detail = error.what}});
 }
 
 void Worker::Control::beat() {
@@ -311,7 +313,7 @@ void Worker::Control::do_it(member::Abort& a) {
 void Worker::Control::do_it(member::GiveUp& a) {
   {
     const std::lock_guard lock(mutex);
-    over = Error{Blame::kWorld, a.reason};
+    over = Error{Blame::kWorld, wording::in_words(a.reason)};
     changed.notify_all();
   }
   tell(trainer::JobOver{a.success, a.reason});
@@ -565,18 +567,22 @@ Status Worker::end() {
                    "process ends all the same\n");
       return {};
     default:
-      return error_of(result, kNoRank);
+      return Error{Blame::kWorld, wording::in_words(result.reason)};
   }
 }
 
-Error Worker::fail(std::string reason) {
+Error Worker::fail(const wire::Reason& reason) {
   Control& c = *control_;
   c.post(member::TrainingFailed{reason});
   if (!solo()) {
     std::unique_lock lock(c.mutex);
     c.changed.wait_for(lock, kFailLimit, [&] { return c.over || c.out_of_reach; });
   }
-  return Error{Blame::kWorld, std::move(reason)};
+  return Error{Blame::kWorld, wording::in_words(reason)};
+}
+
+Error Worker::fail(std::string words) {
+  return fail({.kind = wire::Reason::Kind::kProgram, .detail = std::move(words)});
 }
 
 }  // namespace holdfast::runtime

@@ -75,8 +75,9 @@ class Worker {
   [[nodiscard]] Status end();
 
   // Tells the scheduler that the job can not go on and waits until that is on record (5 s at most).
-  // Returns the error that the caller shall give: `reason`, or why the job was over already.
-  [[nodiscard]] Error fail(std::string reason);
+  // Returns the error that the caller shall give.
+  [[nodiscard]] Error fail(const wire::Reason& reason);
+  [[nodiscard]] Error fail(std::string words);  // The program's own.
 
  private:
   struct Control;

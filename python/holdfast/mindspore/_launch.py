@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -107,7 +106,7 @@ def msrun(words: Sequence[str]) -> NoReturn:
         print(f"holdfast: there is no script '{script}' in {os.getcwd()}", file=sys.stderr)
         raise SystemExit(2)
     if variables.get("HOLDFAST_NURSERY") != "0":
-        arguments[at:] = _nursed(arguments[at:], variables)
+        arguments[:0] = _forked(script, variables)
     sys.stdout.flush()
     os.execve(native, ["msrun", *arguments], variables)
 
@@ -120,15 +119,13 @@ def _script(command: list[str]) -> str | None:
 # ---- The nursery ---------------------------------------------------------------------------------
 
 
-def _nursed(command: list[str], variables: dict[str, str]) -> list[str]:
-    """Return the command that asks (and first starts) a nursery, if that can run this command."""
+def _forked(script: str | None, variables: dict[str, str]) -> list[str]:
+    """Return the option with which msrun asks a nursery for its processes, if that can run them."""
     nursling = _PACKAGE.parent / "bin" / "nursling"
-    script = _script(command)
     if not (script and nursling.exists() and fits_nursery(Path(script))):
-        return command
+        return []
     # After a last checkpoint is asked for, successors import no MindSpore.
-    which = "first" if _switches.gasp(variables) else "all"
-    return [str(nursling), f"holdfast-nursery-{secrets.token_hex(16)}", which, *command]
+    return ["--forked=first" if _switches.gasp(variables) else "--forked=all"]
 
 
 def fits_nursery(script: Path) -> bool:

@@ -1,0 +1,62 @@
+#include "apps/python/launcher.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "apps/python/last_exception.h"
+#include "base/text.h"
+#include "os/program.h"
+#include "os/random_bits.h"
+#include "runtime/agent/environment.h"
+
+namespace holdfast::apps {
+namespace {
+
+// Tells a process which of its outputs is the log (holdfast/_output.py). It names the file itself,
+// since another file may get the log's name later. Empty: there is no log.
+std::string identity_of(const std::string& log) {
+  struct stat about {};
+  if (::stat(log.c_str(), &about) != 0) return {};
+  return cat(about.st_dev, ':', about.st_ino);
+}
+
+// The program that asks the fork server; it lies beside this one.
+std::string nursling() {
+  std::error_code none;
+  return std::filesystem::read_symlink("/proc/self/exe", none).parent_path() / "nursling";
+}
+
+}  // namespace
+
+PythonLauncher::PythonLauncher(Forked forked) : forked_(forked) {}
+
+Result<runtime::Words> PythonLauncher::command(runtime::Words program,
+                                               const std::string& path) const {
+  if (program.front().ends_with(".py")) {
+    if (::access(program.front().c_str(), R_OK) != 0) {
+      return Error{Blame::kUser, cat("there is no readable program ", program.front())};
+    }
+    // -u: what it printed is in its log when it is killed.
+    program.insert(program.begin(), {"python3", "-u"});
+  }
+  auto found = Launcher::command(std::move(program), path);
+  if (!found || forked_ == Forked::kNone) return found;
+  const std::string address = cat("holdfast-nursery-", os::random_bits(), '-', os::random_bits());
+  found->insert(found->begin(), {nursling(), address, forked_ == Forked::kAll ? "all" : "first"});
+  return Launcher::command(std::move(*found), path);
+}
+
+void PythonLauncher::tell(runtime::Words& environment, const runtime::Start& start) const {
+  runtime::set(environment, "HOLDFAST_PYTHON_LOG", identity_of(start.output));
+  runtime::set(environment, "HOLDFAST_PYTHON_PREDECESSOR", start.predecessor);
+}
+
+std::string PythonLauncher::reason(std::string_view words) const {
+  return last_exception(words);
+}
+
+}  // namespace holdfast::apps

@@ -1,0 +1,32 @@
+// PythonLauncher: all that the launcher of a job knows of Python.
+//
+// A script (.py) is run by python3. A process is told which of its outputs is its log, and whom it
+// follows. The reason of its end is its last exception. With a fork server, a process is forked
+// from one that has imported the framework already (apps/python/nursling.cc).
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "runtime/agent/launcher.h"
+
+namespace holdfast::apps {
+
+// Which workers are forked; the others are started as if there were no fork server.
+enum class Forked { kNone, kAll, kFirst };  // kFirst: those that follow nobody.
+
+class PythonLauncher final : public runtime::Launcher {
+ public:
+  explicit PythonLauncher(Forked forked);
+
+  [[nodiscard]] Result<runtime::Words> command(runtime::Words program,
+                                               const std::string& path) const override;
+  void tell(runtime::Words& environment, const runtime::Start& start) const override;
+  [[nodiscard]] bool stands_in() const override { return forked_ != Forked::kNone; }
+  [[nodiscard]] std::string reason(std::string_view words) const override;
+
+ private:
+  const Forked forked_;
+};
+
+}  // namespace holdfast::apps

@@ -1,0 +1,32 @@
+// Whether a scheduler that starts goes on with the formation in its journal (P30).
+//
+// Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "wire/formation.h"
+
+namespace holdfast::controller {
+
+// What a scheduler knows of itself when it starts.
+struct Claim {
+  std::uint64_t attempt = 0;   // As of wire::Register; 0: no agent has started it.
+  bool by_hand_again = false;  // MS_ENABLE_RECOVERY: the user says that it is the same run.
+  std::uint64_t run = 0;       // HOLDFAST_RUN, drawn by the agent for the run; 0: none.
+  std::int32_t world_size = 0;
+};
+
+// Whether a predecessor of this run may have left a journal, and may still be dying. A first
+// attempt is of a new agent, whose processes are all new.
+[[nodiscard]] bool may_succeed(const Claim& claim);
+
+enum class Takeover : std::uint8_t {
+  kBegin,      // The journal is empty, or of another run: begin a new formation.
+  kGoOn,       // With the one in the journal.
+  kOtherSize,  // Its world has another size than the claim's: refuse.
+};
+[[nodiscard]] Takeover judge(const Claim& claim, const std::optional<wire::Formation>& stored);
+
+}  // namespace holdfast::controller

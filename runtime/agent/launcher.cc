@@ -1,0 +1,20 @@
+#include "runtime/agent/launcher.h"
+
+#include "os/program.h"
+
+namespace holdfast::runtime {
+
+Result<Words> Launcher::command(Words program, const std::string& path) const {
+  auto found = os::find_program(program.front(), path);
+  if (!found) return found.error();
+  program.front() = std::move(*found);
+  return program;
+}
+
+void Launcher::tell(Words&, const Start&) const {}
+
+std::string Launcher::reason(std::string_view) const {
+  return {};
+}
+
+}  // namespace holdfast::runtime

@@ -1,0 +1,193 @@
+// The scheduler's machine. Its links are numbers; its stores become durable by "stored".
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <sstream>
+
+#include "base/text.h"
+#include "core/controller/machine.h"
+#include "tests/transcripts/players.h"
+#include "wording/machines.h"
+
+namespace holdfast::transcripts {
+namespace {
+
+using wire::Reason;
+
+class ControllerPlayer : public Player {
+ public:
+  std::vector<std::string> play(const std::string& line) override {
+    std::istringstream in(line);
+    std::string verb;
+    in >> verb;
+    if (verb == "start") {
+      in >> options_.world_size;
+      return restart(false);
+    }
+    if (verb == "group") return group(in);
+    if (verb == "restart") return restart(false);
+    if (verb == "restart-with-the-store") return restart(true);
+    if (verb == "stored") {
+      if (open_stores_ == 0) return {"(there is nothing to store)"};
+      --open_stores_;
+      durable_ = stores_;
+      return step(controller::Stored{});
+    }
+    if (verb == "time") return time(in);
+    controller::Link link = 0;
+    in >> link;
+    if (verb == "closed") return step(controller::Closed{link});
+    const auto message = read(verb, in);
+    EXPECT_TRUE(message.has_value()) << "no such line: " << line;
+    return message ? step(controller::Received{link, *message}) : std::vector<std::string>{};
+  }
+
+  std::string state() const override {
+    const auto& head = machine_->head();
+    std::string text = cat("generation ", head.generation, " ", wording::name(head.stage), " at ",
+                           version_text(head.version), ",");
+    for (const auto& [node_id, member] : machine_->arrivals()) text += cat(" ", node_id, " here");
+    for (const auto& member : machine_->members()) {
+      text += cat(" ", member.seat.node_id, "#", member.seat.attempt, " ", name(member.state));
+    }
+    return text;
+  }
+
+ private:
+  static std::optional<wire::Message> read(const std::string& verb, std::istream& in) {
+    if (verb == "register") {
+      wire::Register m{.job = "job", .host = "host", .pid = 0};
+      in >> m.node_id >> m.incarnation >> m.attempt;
+      m.pid = static_cast<std::int64_t>(m.incarnation);
+      return m;
+    }
+    if (verb == "agent") return agent_state(in);
+    if (verb == "heartbeat") return wire::Heartbeat{};
+    if (verb == "failed") {
+      return wire::Failed{{.kind = Reason::Kind::kProgram, .detail = "the loss is NaN"}};
+    }
+    Generation generation = 0;
+    in >> generation;
+    if (verb == "report") {
+      const Version version = version_in(in);
+      return wire::Report{generation, version, version_in(in)};
+    }
+    if (verb == "repaired") return wire::Repaired{generation};
+    if (verb == "progress") return wire::Progress{generation, version_in(in), 0};
+    if (verb == "finished") return wire::Finished{generation, version_in(in)};
+    return std::nullopt;
+  }
+
+  // node:incarnation:attempt:alive, or the exit code in place of "alive"; "?": not known yet.
+  static wire::Message agent_state(std::istream& in) {
+    wire::AgentState state{.job = "job", .agent_id = "agent", .host = "host", .slots = {}};
+    std::string word;
+    while (in >> word) {
+      for (auto& c : word) c = c == ':' ? ' ' : c;
+      std::istringstream parts(word);
+      wire::Slot slot;
+      std::string end;
+      parts >> slot.node_id >> slot.incarnation >> slot.attempt >> end;
+      slot.alive = end == "alive";
+      if (!slot.alive && end != "?") {
+        const int code = std::stoi(end);
+        slot.ending = code > 128 ? wire::Ending{wire::Ending::Kind::kSignalled, code - 128}
+                                 : wire::Ending{wire::Ending::Kind::kExited, code};
+      }
+      state.slots.push_back(slot);
+    }
+    return state;
+  }
+
+  // A standing group: N ranks, w0 to wN-1, with attempt 1 on links 1 to N, and their agent on link
+  // 99. All train in generation 1 from a version.
+  std::vector<std::string> group(std::istream& in) {
+    in >> options_.world_size;
+    const Version version = version_in(in);
+    (void)restart(false);
+    const auto all = [&](const auto& say) {
+      for (Rank rank = 0; rank < options_.world_size; ++rank) {
+        (void)step(controller::Received{static_cast<controller::Link>(rank) + 1, say(rank)});
+        while (open_stores_ > 0) (void)play("stored");
+      }
+    };
+    std::string slots;
+    for (Rank rank = 0; rank < options_.world_size; ++rank) {
+      slots += cat(" w", rank, ":", 10 * (rank + 1) + 1, ":1:alive");
+    }
+    (void)play(cat("agent 99", slots));
+    all([](Rank rank) {
+      const auto incarnation = static_cast<Incarnation>(10 * (rank + 1) + 1);
+      return wire::Register{.job = "job",
+                            .node_id = cat("w", rank),
+                            .incarnation = incarnation,
+                            .attempt = 1,
+                            .host = "host",
+                            .pid = static_cast<std::int64_t>(incarnation)};
+    });
+    all([&](Rank) { return wire::Report{1, version, version}; });
+    return {};
+  }
+
+  std::vector<std::string> restart(bool with_store) {
+    if (with_store) durable_ = stores_;
+    open_stores_ = 0;
+    machine_.emplace(options_, durable_);
+    return step(controller::Started{});
+  }
+
+  std::vector<std::string> time(std::istream& in) {
+    std::int64_t seconds = 0;
+    in >> seconds;
+    const Instant end = std::chrono::seconds(seconds);
+    std::vector<std::string> all;
+    for (auto at = machine_->deadline(); at && *at <= end; at = machine_->deadline()) {
+      now_ = std::max(now_, *at);
+      for (auto& action : step(controller::TimePassed{})) all.push_back(std::move(action));
+    }
+    now_ = end;
+    return all;
+  }
+
+  std::vector<std::string> step(const controller::Event& event) {
+    std::vector<std::string> all;
+    for (const auto& action : machine_->step(now_, event)) {
+      if (const auto* store = std::get_if<controller::Store>(&action)) {
+        stores_ = store->formation;
+        ++open_stores_;
+      }
+      all.push_back(wording::to_words(action));
+    }
+    return all;
+  }
+
+  controller::Options options_{.job = "job",
+                               .run_id = 7,
+                               .world_size = 2,
+                               .topology_timeout = std::chrono::seconds(60),
+                               .lease = std::chrono::seconds(30),
+                               .replacement_timeout = std::chrono::seconds(120)};
+  std::optional<controller::Machine> machine_;
+  std::optional<wire::Formation> stores_;  // The newest that was handed out.
+  std::optional<wire::Formation> durable_;
+  int open_stores_ = 0;  // Handed out, not answered.
+  Instant now_{};
+};
+
+}  // namespace
+
+std::unique_ptr<Player> controller_player() {
+  return std::make_unique<ControllerPlayer>();
+}
+
+Version version_in(std::istream& in) {
+  std::string word;
+  in >> word;
+  return word == "nothing" ? kNoVersion : std::stoull(word);
+}
+
+std::string version_text(Version version) {
+  return version == kNoVersion ? "nothing" : cat(version);
+}
+
+}  // namespace holdfast::transcripts

@@ -1,0 +1,92 @@
+// The formation: the one durable value that says who trains, from which version, and what each rank
+// has to do before it goes on. The scheduler's journal holds exactly one, replaced whole.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "wire/reason.h"
+
+namespace holdfast::wire {
+
+enum class Role : std::uint8_t { kWorker, kServer, kSpareHost };
+[[nodiscard]] constexpr bool is_known(Role role) {
+  return role <= Role::kSpareHost;
+}
+
+// One rank of the roster, and the process that holds it.
+struct Seat {
+  std::string node_id;
+  Role role = Role::kWorker;
+  Incarnation incarnation = 0;
+  std::uint64_t attempt = 0;
+  std::int64_t pid = 0;
+  std::string host;
+  std::string domain;     // What fails together with it; by default its host.
+  std::string endpoint;   // Where other hosts reach it. Empty: only through its host's memory.
+  bool finished = false;  // Its training has ended in good order, at `version`.
+  Version version = 0;    // Only where finished.
+  bool operator==(const Seat&) const = default;
+};
+
+// Where a copy of a rank's state lies.
+struct Location {
+  Rank holder = kNoRank;
+  std::string host;
+  std::string endpoint;
+  bool operator==(const Location&) const = default;
+};
+
+enum class Act : std::uint8_t {
+  kKeep,     // It holds the version already.
+  kFinish,   // Make the staged update: it was committed elsewhere.
+  kReceive,  // Copy everything from `source`.
+  kBegin,    // Commit version 0 from what the program initialised.
+};
+[[nodiscard]] constexpr bool is_known(Act act) {
+  return act <= Act::kBegin;
+}
+constexpr const char* name(Act act) {
+  switch (act) {
+    case Act::kKeep:
+      return "keep";
+    case Act::kFinish:
+      return "finish";
+    case Act::kReceive:
+      return "receive";
+    case Act::kBegin:
+      return "begin";
+  }
+  return "?";
+}
+
+struct Order {
+  Act act = Act::kKeep;
+  Location source;  // Of kReceive.
+  bool operator==(const Order&) const = default;
+};
+
+// The phases of a job, as named in traces, reports and docs.
+enum class Stage : std::uint8_t { kAssembling, kStopping, kRepairing, kRunning, kEnded };
+[[nodiscard]] constexpr bool is_known(Stage stage) {
+  return stage <= Stage::kEnded;
+}
+
+struct Formation {
+  std::string job;
+  std::uint64_t run_id = 0;   // Tells this run's files from those of an earlier one.
+  Generation generation = 0;  // The newest number in use; 0: none yet.
+  Stage stage = Stage::kAssembling;
+  Version version = 0;  // From which the generation goes on, once it is repaired.
+  std::uint64_t recoveries = 0;
+  std::vector<Seat> roster;   // By rank; empty until all processes have come.
+  std::vector<Order> orders;  // By rank, while kRepairing; else empty.
+  Reason cause;               // Of the generation.
+  bool success = false;       // Once kEnded, as is the next.
+  Reason end;
+  bool operator==(const Formation&) const = default;
+};
+
+}  // namespace holdfast::wire

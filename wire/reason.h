@@ -1,0 +1,124 @@
+// Why something happened or was decided. Machines and messages carry reasons as values; wording/
+// says them in sentences, and nothing reads a sentence.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace holdfast::wire {
+
+// How a process ended, as far as it is known.
+struct Ending {
+  enum class Kind : std::uint8_t {
+    kUnknown,     // It is dead; its agent learns how a moment later.
+    kExited,      // By itself, with exit code `code`.
+    kSignalled,   // By signal `code`.
+    kWasStopped,  // A signal had stopped it, so its agent ended it.
+    kWasSilent,   // Its lease had run out, so its agent ended it.
+    kGone,        // It is not among its host's processes any more.
+    kReplaced,    // Its agent has given its place to another process.
+    kNotHeard,    // It may live, but its lease has run out.
+  };
+  Kind kind = Kind::kUnknown;
+  std::int32_t code = 0;
+  bool operator==(const Ending&) const = default;
+};
+[[nodiscard]] constexpr bool is_known(Ending::Kind kind) {
+  return kind <= Ending::Kind::kNotHeard;
+}
+
+// Whom a forming group waits for, or who is here already while the job assembles.
+struct Awaited {
+  enum class Kind : std::uint8_t {
+    kIsHere,       // Only `node_id` is set.
+    kNotReplaced,  // `ending` tells how its last process ended.
+    kNotReported,
+    kNotRepaired,
+  };
+  Kind kind = Kind::kIsHere;
+  Rank rank = kNoRank;
+  std::string node_id;
+  std::int64_t pid = 0;
+  Ending ending;
+  bool operator==(const Awaited&) const = default;
+};
+[[nodiscard]] constexpr bool is_known(Awaited::Kind kind) {
+  return kind <= Awaited::Kind::kNotRepaired;
+}
+
+// The comment at each kind names the members that it sets.
+struct Reason {
+  enum class Kind : std::uint8_t {
+    kNone,
+    // Why a generation is formed.
+    kJobStarts,
+    kSchedulerRestarted,  // In the midst of a recovery.
+    kRankLost,            // rank, pid, ending
+    kRankCameBack,        // rank
+    // What was planned.
+    kGoOn,         // version
+    kBeginAtZero,  // No rank holds a version yet.
+    // Why a process is refused.
+    kOtherProtocol,    // count: its protocol; total: the scheduler's
+    kOtherJob,         // detail: the scheduler's job; other: the process's
+    kPlacesTaken,      // node_id; total: places
+    kNodeTaken,        // node_id
+    kOtherHost,        // node_id, host; other, other_host: of a process of the job
+    kNewerProcess,     // rank
+    kRefusedAsBefore,  // detail: the sentence of a scheduler with a former protocol
+    // Why a process waits.
+    kAssembling,    // count of total are here
+    kRankHasEnded,  // rank
+    kLeased,        // rank, pid, host; count: seconds
+    // Why the job has ended.
+    kAllEnded,              // total
+    kNobodyAsked,           // total: workers have ended without asking for a rank
+    kTooFewCame,            // count of total; awaited
+    kNotFormedInTime,       // awaited
+    kEndedWithoutTraining,  // rank
+    kEndedEarly,            // rank, version
+    kNoPlan,                // rank, version: that it can not reach
+    kSchedulerInterrupted,  // count: signal
+    // Why a rank's training or an agent's part can not go on. `rank`: said by that rank.
+    kProgram,         // detail: the program's own words
+    kUnprotected,     // version
+    kNotRepaired,     // version; count: the wire::Act; detail
+    kNotFormed,       // detail
+    kNotTheSame,      // detail: the ranks' requests differ, or one will never come
+    kWrongVersion,    // version: held; count: that was to be gone on from
+    kReplacedSilent,  // The members of kLeased, or only `rank`: it was silent and has been replaced
+    kNoCause,
+    kOutOfReach,   // detail
+    kTooOften,     // node_id, ending, version: times; total: allowed; detail: the option's name
+    kTwice,        // node_id, ending, version; detail: the exception
+    kInterrupted,  // count: signal
+    kNotStarted,   // detail; count: tries on end
+    kSchedulerLeft,
+    // What an agent tells its user.
+    kProcessEnded,     // node_id, ending; detail: the exception that ended it
+    kSparesGivenUp,    // ending; count: times
+    kSpareNotStarted,  // detail
+  };
+  Kind kind = Kind::kNone;
+  Rank rank = kNoRank;
+  std::int64_t pid = 0;
+  Ending ending;
+  std::int64_t count = 0;
+  std::int64_t total = 0;
+  Version version = 0;
+  std::string node_id;
+  std::string host;
+  std::string other;
+  std::string other_host;
+  std::string detail;
+  std::vector<Awaited> awaited;
+  bool operator==(const Reason&) const = default;
+};
+[[nodiscard]] constexpr bool is_known(Reason::Kind kind) {
+  return kind <= Reason::Kind::kSpareNotStarted;
+}
+
+}  // namespace holdfast::wire

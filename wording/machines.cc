@@ -1,0 +1,291 @@
+// Says in words what the machines say in structs.
+#include "wording/machines.h"
+
+#include "base/prng.h"
+#include "base/text.h"
+#include "wording/reasons.h"
+
+namespace holdfast::wording {
+namespace {
+
+template <class... Cases>
+struct Match : Cases... {
+  using Cases::operator()...;
+};
+template <class... Cases>
+Match(Cases...) -> Match<Cases...>;
+
+std::string version(Version version) {
+  return version == kNoVersion ? "nothing" : cat("version ", version);
+}
+
+std::string slots(const wire::AgentState& state) {
+  std::string text;
+  for (const auto& slot : state.slots) {
+    text += cat(" [", slot.node_id, " attempt ", slot.attempt,
+                slot.alive ? " alive" : cat(" ", in_words(slot.ending)), "]");
+  }
+  return text;
+}
+
+std::string note_kind(controller::Note::Kind kind) {
+  switch (kind) {
+    case controller::Note::Kind::kFault:
+      return "fault";
+    case controller::Note::Kind::kStop:
+      return "stop";
+    case controller::Note::Kind::kPlan:
+      return "plan";
+    case controller::Note::Kind::kRepaired:
+      return "repaired";
+    case controller::Note::Kind::kResume:
+      return "resume";
+    case controller::Note::Kind::kRecovered:
+      return "recovered";
+    case controller::Note::Kind::kHow:
+      return "how";
+  }
+  return "?";
+}
+
+std::string order(const wire::Order& order) {
+  const bool copies = order.act == wire::Act::kReceive;
+  return cat(wire::name(order.act), copies ? cat(" from rank ", order.source.holder) : "",
+             copies && !order.source.host.empty() ? cat(" on ", order.source.host) : "");
+}
+
+std::string role(agent::Role role) {
+  if (role == agent::Role::kScheduler) return "scheduler";
+  return role == agent::Role::kWorker ? "worker" : "spare";
+}
+
+}  // namespace
+
+const char* name(wire::Stage stage) {
+  switch (stage) {
+    case wire::Stage::kAssembling:
+      return "assembling";
+    case wire::Stage::kStopping:
+      return "stopping";
+    case wire::Stage::kRepairing:
+      return "repairing";
+    case wire::Stage::kRunning:
+      return "running";
+    case wire::Stage::kEnded:
+      return "ended";
+  }
+  return "?";
+}
+
+std::string to_words(const wire::Formation& formation) {
+  std::string text = cat("generation ", formation.generation, " ", name(formation.stage));
+  if (formation.stage == wire::Stage::kRunning) text += cat(" at ", version(formation.version));
+  for (const auto& seat : formation.roster) {
+    text += cat(" ", seat.node_id, "#", seat.attempt,
+                seat.finished ? cat(" finished at ", version(seat.version)) : "");
+  }
+  return text;
+}
+
+std::string to_words(const wire::Message& message) {
+  return std::visit(
+      Match{
+          [](const wire::Register& m) {
+            return cat("Register ", m.node_id, " attempt ", m.attempt, " generation ",
+                       m.generation);
+          },
+          [](const wire::Assignment& m) {
+            const bool acts = m.order.act != wire::Act::kKeep;
+            return cat(
+                "Assignment rank ", m.rank, " of ", m.world_size, ": generation ", m.generation,
+                " ", name(m.stage),
+                m.stage == wire::Stage::kRunning || acts ? cat(" at ", version(m.version)) : "",
+                acts ? cat(", ", order(m.order)) : "",
+                m.ended == kNoRank ? "" : cat(" without rank ", m.ended), ": ", in_words(m.cause));
+          },
+          [](const wire::Refused& m) { return cat("Refused: ", in_words(m.reason)); },
+          [](const wire::Waiting& m) { return cat("Waiting: ", in_words(m.reason)); },
+          [](const wire::AgentState& m) { return cat("AgentState", slots(m)); },
+          [](const wire::Evict& m) { return cat("Evict ", m.node_id); },
+          [](const wire::Report& m) {
+            return cat("Report generation ", m.generation, " ", version(m.version), " staged ",
+                       version(m.staged));
+          },
+          [](const wire::Repaired& m) { return cat("Repaired generation ", m.generation); },
+          [](const wire::Progress& m) {
+            return cat("Progress generation ", m.generation, " ", version(m.version));
+          },
+          [](const wire::JobProgress& m) { return cat("JobProgress ", version(m.version)); },
+          [](const wire::Finished& m) { return cat("Finished ", version(m.version)); },
+          [](const wire::Farewell&) { return std::string("Farewell"); },
+          [](const wire::Failed& m) { return cat("Failed: ", in_words(m.reason)); },
+          [](const wire::JobEnded& m) {
+            return cat("JobEnded ", m.success ? "well" : "badly", ": ", in_words(m.reason));
+          },
+          [](const wire::StatusQuery&) { return std::string("StatusQuery"); },
+          [](const wire::StatusReply&) { return std::string("StatusReply"); },
+          [](const wire::Heartbeat&) { return std::string("Heartbeat"); },
+      },
+      message);
+}
+
+std::string to_words(const controller::Action& action) {
+  return std::visit(
+      Match{
+          [](const controller::Store& a) { return cat("store ", to_words(a.formation)); },
+          [](const controller::Send& a) {
+            return cat("to connection ", a.link, ": ", to_words(a.message));
+          },
+          [](const controller::Close& a) { return cat("close connection ", a.link); },
+          [](const controller::Note& a) {
+            return cat("note ", note_kind(a.kind), " generation ", a.generation, ": ",
+                       in_words(a.reason));
+          },
+          [](const controller::End& a) {
+            return cat("end ", a.success ? "well" : "badly", ": ", in_words(a.reason));
+          },
+          [](const controller::Leave& a) {
+            return std::string(a.lingers ? "leave, for latecomers a little later" : "leave");
+          },
+      },
+      action);
+}
+
+std::string to_words(const member::Action& action) {
+  return std::visit(
+      Match{
+          [](const member::Send& a) { return cat("says ", to_words(a.message)); },
+          [](const member::Place& a) { return cat("is rank ", a.rank, " of ", a.world_size); },
+          [](const member::Abort& a) { return cat("abort generation ", a.generation); },
+          [](const member::Repair& a) {
+            return cat("repair in generation ", a.generation, " to ", version(a.version), ": ",
+                       order(a.order));
+          },
+          [](const member::Go& a) {
+            return cat("go in generation ", a.generation, " from ", version(a.version));
+          },
+          [](const member::Released&) { return std::string("released"); },
+          [](const member::Say& a) { return cat("to the user: ", in_words(a.reason)); },
+          [](const member::GiveUp& a) {
+            return cat("give up ", a.success ? "well" : "badly", ": ", in_words(a.reason));
+          },
+      },
+      action);
+}
+
+std::string to_words(const trainer::Return& result) {
+  using What = trainer::Return::What;
+  switch (result.what) {
+    case What::kJoined:
+      return "return: joined";
+    case What::kBegun:
+      return "return: begun";
+    case What::kBegunAnew:
+      return "return: begun in a new group";
+    case What::kTooLate:
+      return cat("return: too late, rank ", result.ended, " has ended");
+    case What::kCommitted:
+      return "return: committed";
+    case What::kCommittedByPlan:
+      return "return: committed by the plan";
+    case What::kVoid:
+      return "return: void";
+    case What::kEnded:
+      return "return: ended";
+    case What::kEndUnconfirmed:
+      return "return: ended, not confirmed";
+    case What::kFailed:
+      return cat("return: failed: ", in_words(result.reason));
+    case What::kOver:
+      return cat("return: the job is over: ", in_words(result.reason));
+  }
+  return "?";
+}
+
+std::string to_words(const trainer::Work& work) {
+  return std::visit(
+      Match{
+          [](const trainer::Repair& w) {
+            return cat("repair to ", version(w.version), ": ", order(w.order));
+          },
+          [](const trainer::Unstage&) { return std::string("unstage"); },
+          [](const trainer::JoinGroup& w) { return cat("join the group of ", w.generation); },
+          [](const trainer::LeaveGroup&) { return std::string("leave the group"); },
+          [](const trainer::AwaitSums&) { return std::string("await the sums"); },
+          [](const trainer::Stage& w) { return cat("stage ", version(w.version)); },
+          [](const trainer::Arrive&) { return std::string("arrive at the commit barrier"); },
+          [](const trainer::Update&) { return std::string("update"); },
+          [](const trainer::Return& w) { return to_words(w); },
+      },
+      work);
+}
+
+std::string to_words(const trainer::Action& action) {
+  const auto held = [](const Holding& holding) {
+    return cat(version(holding.version), " staged ", version(holding.staged));
+  };
+  return std::visit(
+      Match{
+          [](const trainer::Do& a) { return cat("do: ", to_words(a.work)); },
+          [&](const trainer::SayParked& a) { return cat("parked with ", held(a.holding)); },
+          [&](const trainer::SayRepaired& a) { return cat("repaired: ", held(a.holding)); },
+          [](const trainer::SayCommitted& a) { return cat("committed ", version(a.version)); },
+          [](const trainer::SayEnded& a) { return cat("ended at ", version(a.version)); },
+          [](const trainer::ArmGroup&) { return std::string("arm the group"); },
+          [](const trainer::StopGroup& a) { return cat("stop the group of ", a.generation); },
+          [](const trainer::NoteResumed& a) {
+            return cat("resumed in generation ", a.generation, " at ", version(a.version));
+          },
+      },
+      action);
+}
+
+std::string to_words(const agent::Action& action) {
+  return std::visit(
+      Match{
+          [](const agent::Spawn& a) {
+            return cat("spawn process ", a.process, " as ", role(a.role), " ", a.node_id,
+                       " attempt ", a.attempt);
+          },
+          [](const agent::Promote& a) {
+            return cat("promote process ", a.process, " to ", a.node_id, " attempt ", a.attempt);
+          },
+          [](const agent::Send& a) { return cat("says ", to_words(a.message)); },
+          [](const agent::Kill& a) {
+            return cat("kill process ", a.process, a.gently ? " gently" : "");
+          },
+          [](const agent::WantGrace&) { return std::string("want grace"); },
+          [](const agent::WantPause& a) {
+            return cat("want a pause of ", a.how_long.count() / 1'000'000, " ms");
+          },
+          [](const agent::Say& a) { return cat("to the user: ", in_words(a.reason)); },
+          [](const agent::Exit& a) {
+            return cat("exit with code ", a.code, ": ", in_words(a.reason));
+          },
+      },
+      action);
+}
+
+std::uint64_t print_of(const wire::Message& message) {
+  const auto kind = static_cast<std::uint64_t>(message.index());
+  return std::visit(
+      Match{
+          [&](const wire::Register& m) {
+            return derive(kind, m.incarnation, m.attempt, m.generation);
+          },
+          [&](const wire::Assignment& m) {
+            return derive(kind, m.rank, m.generation, m.version,
+                          static_cast<std::uint64_t>(m.stage),
+                          static_cast<std::uint64_t>(m.order.act), m.order.source.holder, m.ended,
+                          static_cast<std::uint64_t>(m.cause.kind));
+          },
+          [&](const wire::Report& m) { return derive(kind, m.generation, m.version, m.staged); },
+          [&](const wire::Repaired& m) { return derive(kind, m.generation); },
+          [&](const wire::Progress& m) { return derive(kind, m.generation, m.version); },
+          [&](const wire::Finished& m) { return derive(kind, m.generation, m.version); },
+          [&](const auto&) { return derive(kind); },
+      },
+      message);
+}
+
+}  // namespace holdfast::wording

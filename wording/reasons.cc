@@ -1,0 +1,239 @@
+#include "wording/reasons.h"
+
+#include "base/text.h"
+#include "os/spawn.h"
+#include "wire/formation.h"
+
+namespace holdfast::wording {
+namespace {
+
+using wire::Awaited;
+using wire::Ending;
+using wire::Reason;
+using Kind = Reason::Kind;
+
+std::string process(const std::string& node_id) {
+  return node_id == "scheduler" ? "the scheduler" : cat("worker ", node_id);
+}
+
+std::string rank_lost(const Reason& r) {
+  return cat("rank ", r.rank, " (process ", r.pid, ") ", in_words(r.ending));
+}
+
+std::string name_awaited(const Awaited& a) {
+  switch (a.kind) {
+    case Awaited::Kind::kIsHere:
+      return cat("node '", a.node_id, "' is here");
+    case Awaited::Kind::kNotReplaced:
+      return cat("rank ", a.rank, " ", in_words(a.ending), " and no process has taken its place");
+    case Awaited::Kind::kNotReported:
+      return cat("rank ", a.rank, " (process ", a.pid, ") lives but has not reported");
+    case Awaited::Kind::kNotRepaired:
+      return cat("rank ", a.rank, " (process ", a.pid, ") has not repaired its state");
+  }
+  return "?";
+}
+
+std::string awaited(const Reason& r) {
+  std::string text;
+  for (const auto& a : r.awaited) text += (text.empty() ? "" : "; ") + name_awaited(a);
+  return text;
+}
+
+std::string too_few_came(const Reason& r) {
+  return cat("only ", r.count, " of ", r.total,
+             " workers came within the time limit (MS_TOPO_TIMEOUT): ",
+             r.awaited.empty() ? "none is here" : awaited(r) + "; the others never registered");
+}
+
+std::string other_host(const Reason& r) {
+  const bool same_name = r.other_host == r.host;
+  return cat("node '", r.node_id, "' is on host ", r.host, ", but node '", r.other,
+             "' is or was on ", same_name ? "another host or container of that name" : "host ",
+             same_name ? "" : r.other_host,
+             ": so far all workers of a job share one host's memory; start them all on one host, "
+             "with one /dev/shm and one process namespace (docker: --ipc and --pid)");
+}
+
+std::string leased(const Reason& r) {
+  return cat("rank ", r.rank, " is leased to process ", r.pid, r.host.empty() ? "" : " on ", r.host,
+             " for ", r.count, " s more unless it is seen to be dead before (MS_NODE_TIMEOUT)");
+}
+
+std::string has_ended(Rank rank) {
+  return cat("rank ", rank, " has ended its training already");
+}
+
+std::string too_often(const Reason& r) {
+  return cat(process(r.node_id), " ", in_words(r.ending), " for the ", ordinal(r.version),
+             " time without a step made in between (", r.detail, "=", r.total, ")");
+}
+
+std::string twice(const Reason& r) {
+  const std::string where = r.version == kNoVersion || r.version == 0
+                                ? "before its first step"
+                                : cat("after step ", r.version);
+  return cat(process(r.node_id), " ", in_words(r.ending), " twice ", where,
+             " with the same exception: ", r.detail);
+}
+
+std::string of_formation(const Reason& r) {
+  switch (r.kind) {
+    case Kind::kJobStarts:
+      return "the job starts";
+    case Kind::kSchedulerRestarted:
+      return "the scheduler was started again in mid-recovery";
+    case Kind::kRankLost:
+      return rank_lost(r);
+    case Kind::kRankCameBack:
+      return cat("rank ", r.rank, " came back");
+    case Kind::kGoOn:
+      return cat("all ranks go on from version ", r.version);
+    case Kind::kBeginAtZero:
+      return "no rank holds a version yet: rank 0's initial state is version 0";
+    case Kind::kAssembling:
+      return cat(r.count, " of ", r.total, " workers are here");
+    case Kind::kRankHasEnded:
+      return has_ended(r.rank);
+    case Kind::kLeased:
+      return leased(r);
+    default:
+      return {};
+  }
+}
+
+std::string of_refusal(const Reason& r) {
+  switch (r.kind) {
+    case Kind::kOtherProtocol:
+      return cat("this process speaks protocol ", r.count, " and the scheduler ", r.total,
+                 ": start all processes with the same release of Holdfast");
+    case Kind::kOtherJob:
+      return cat("the scheduler at this address serves job '", r.detail, "', not '", r.other,
+                 "': give every job its own port");
+    case Kind::kPlacesTaken:
+      return cat("all ", r.total, " places of the job are taken and none is called '", r.node_id,
+                 "': this worker is one too many (see MS_WORKER_NUM, MS_NODE_ID)");
+    case Kind::kNodeTaken:
+      return cat("another living process is registered as node '", r.node_id,
+                 "': give every worker its own MS_NODE_ID");
+    case Kind::kOtherHost:
+      return other_host(r);
+    case Kind::kNewerProcess:
+      return cat("rank ", r.rank, " has been given to a newer process");
+    case Kind::kRefusedAsBefore:
+      return r.detail;
+    case Kind::kReplacedSilent:
+      return cat("this process was silent for longer than its lease and has been replaced: ",
+                 r.pid != 0 ? leased(r) : has_ended(r.rank));
+    default:
+      return {};
+  }
+}
+
+std::string of_end(const Reason& r) {
+  switch (r.kind) {
+    case Kind::kAllEnded:
+      return cat("all ", r.total, " ranks have ended in good order");
+    case Kind::kNobodyAsked:
+      return cat("all ", r.total,
+                 " workers have ended (exit code 0) and none has asked for a rank");
+    case Kind::kTooFewCame:
+      return too_few_came(r);
+    case Kind::kNotFormedInTime:
+      return cat("the group could not be formed again within the time limit: ", awaited(r));
+    case Kind::kEndedWithoutTraining:
+      return cat("rank ", r.rank, " has ended without training, but others want to train with it");
+    case Kind::kEndedEarly:
+      return cat("rank ", r.rank, " ended (exit code 0) after step ", r.version,
+                 " without ending its training");
+    case Kind::kNoPlan:
+      return cat("the state can not be recovered: rank ", r.rank, " can not reach version ",
+                 r.version, ": no copy of its shards at that version is left");
+    case Kind::kSchedulerInterrupted:
+      return cat("the scheduler was interrupted by signal ", r.count);
+    case Kind::kTooOften:
+      return too_often(r);
+    case Kind::kTwice:
+      return twice(r);
+    case Kind::kInterrupted:
+      return cat("interrupted by signal ", r.count);
+    case Kind::kNotStarted:
+      return r.count > 1 ? cat(r.detail, " (", r.count, " times on end)") : r.detail;
+    case Kind::kProcessEnded:
+      return cat(process(r.node_id), " ", in_words(r.ending),
+                 r.detail.empty() ? "" : cat(" (", r.detail, ")"));
+    case Kind::kSparesGivenUp:
+      return cat("a spare ", in_words(r.ending), " for the ",
+                 ordinal(static_cast<std::uint64_t>(r.count)), " time; no further one is started");
+    case Kind::kSpareNotStarted:
+      return cat("a spare could not be started: ", r.detail);
+    case Kind::kSchedulerLeft:
+      return "the scheduler's process ended with exit code 0 but workers still run: does the "
+             "program call holdfast::init() before anything else?";
+    default:
+      return {};
+  }
+}
+
+std::string of_training(const Reason& r) {
+  switch (r.kind) {
+    case Kind::kUnprotected:
+      return cat("no recovery from a fault after step ", r.version,
+                 ": HOLDFAST_PROTECT is 0, so no step is kept that could be gone back to; start ",
+                 "the job again without it");
+    case Kind::kNotRepaired:
+      return cat("rank ", r.rank, " could not be brought to version ", r.version, " (",
+                 wire::name(static_cast<wire::Act>(r.count)),
+                 "): ", r.detail.empty() ? "its arena holds another" : r.detail);
+    case Kind::kWrongVersion:
+      return cat("this rank holds version ", r.version, " but was told to go on from ", r.count,
+                 "; this is an error in Holdfast");
+    case Kind::kNoCause:
+      return "the collectives were ended, but the scheduler told of no fault";
+    case Kind::kProgram:
+    case Kind::kNotFormed:
+    case Kind::kNotTheSame:
+    case Kind::kOutOfReach:
+      return r.detail;
+    default:
+      return {};
+  }
+}
+
+}  // namespace
+
+std::string in_words(const Ending& ending) {
+  switch (ending.kind) {
+    case Ending::Kind::kUnknown:
+      return "died";
+    case Ending::Kind::kExited:
+      return os::describe({.code = ending.code, .signal = 0});
+    case Ending::Kind::kSignalled:
+      return os::describe({.code = 0, .signal = ending.code});
+    case Ending::Kind::kWasStopped:
+      return "was stopped by a signal and ended by its agent";
+    case Ending::Kind::kWasSilent:
+      return "was ended by its agent: nothing was heard from it for longer than its lease "
+             "(MS_NODE_TIMEOUT)";
+    case Ending::Kind::kGone:
+      return "is gone from its host";
+    case Ending::Kind::kReplaced:
+      return "was replaced";
+    case Ending::Kind::kNotHeard:
+      return "was not heard of for longer than its lease";
+  }
+  return "?";
+}
+
+std::string in_words(const Reason& reason) {
+  // Each kind is worded by one of these.
+  std::string text = of_formation(reason);
+  if (text.empty()) text = of_refusal(reason);
+  if (text.empty()) text = of_end(reason);
+  if (!text.empty()) return text;
+  text = of_training(reason);
+  const bool named = reason.kind == Kind::kNotRepaired;  // It begins with the rank.
+  return reason.rank == kNoRank || named ? text : cat("rank ", reason.rank, ": ", text);
+}
+
+}  // namespace holdfast::wording

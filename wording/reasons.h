@@ -1,0 +1,16 @@
+// Says for people why something happened: the only place where a reason becomes a sentence.
+#pragma once
+
+#include <string>
+
+#include "wire/reason.h"
+
+namespace holdfast::wording {
+
+// What follows the name of a process: "was killed by signal 9 (SIGKILL)".
+[[nodiscard]] std::string in_words(const wire::Ending& ending);
+
+// One sentence without a full stop: "rank 1 (process 4711) died". kNone: empty.
+[[nodiscard]] std::string in_words(const wire::Reason& reason);
+
+}  // namespace holdfast::wording

@@ -1,0 +1,56 @@
+// Every reason has its sentence.
+#include "wording/reasons.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "base/text.h"
+
+namespace holdfast::wording {
+namespace {
+
+using wire::Ending;
+using wire::Reason;
+
+TEST(Reasons, AllKindsButNoneAreWordedAndEachInItsOwnWay) {
+  std::set<std::string> sentences;
+  std::uint8_t kind = 1;
+  for (; wire::is_known(static_cast<Reason::Kind>(kind)); ++kind) {
+    const Reason reason{.kind = static_cast<Reason::Kind>(kind), .detail = cat("detail ", kind)};
+    const std::string text = in_words(reason);
+    EXPECT_NE(text, "") << int{kind};
+    EXPECT_TRUE(sentences.insert(text).second) << text;
+  }
+  EXPECT_GT(kind, 40);
+  EXPECT_EQ(in_words(Reason{}), "");
+}
+
+TEST(Reasons, AllEndingsAreWorded) {
+  std::set<std::string> sentences;
+  for (std::uint8_t kind = 0; wire::is_known(static_cast<Ending::Kind>(kind)); ++kind) {
+    sentences.insert(in_words(Ending{static_cast<Ending::Kind>(kind), 9}));
+  }
+  EXPECT_EQ(sentences.size(), 8U);
+  EXPECT_FALSE(sentences.contains("?"));
+}
+
+TEST(Reasons, NameTheRankThatSpeaks) {
+  EXPECT_EQ(
+      in_words(Reason{.kind = Reason::Kind::kProgram, .rank = 2, .detail = "the loss is NaN"}),
+      "rank 2: the loss is NaN");
+  EXPECT_EQ(in_words(Reason{.kind = Reason::Kind::kProgram, .detail = "the loss is NaN"}),
+            "the loss is NaN");
+}
+
+TEST(Reasons, NameWhomAGroupWaitsFor) {
+  const Reason reason{.kind = Reason::Kind::kNotFormedInTime,
+                      .awaited = {{wire::Awaited::Kind::kNotReplaced, 1, "", 7, {}},
+                                  {wire::Awaited::Kind::kNotReported, 2, "", 8, {}}}};
+  EXPECT_EQ(in_words(reason),
+            "the group could not be formed again within the time limit: rank 1 died and no process "
+            "has taken its place; rank 2 (process 8) lives but has not reported");
+}
+
+}  // namespace
+}  // namespace holdfast::wording
