@@ -61,7 +61,7 @@ class World {
     Program program = Program::kUnplaced;
     std::deque<trainer::Work> work;  // Of the training thread.
     bool half = false;               // The first half of the oldest work is done.
-    bool stop_requested = false;     // Since the group was armed.
+    Generation stopped_up_to = 0;    // It joins no group of these any more.
     bool sums_busy = false;          // It was stopped in the midst of a sum.
     bool alive = true;
     bool over = false;  // It was told that the job is over, or that it has no place.
