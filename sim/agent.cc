@@ -1,4 +1,4 @@
-// The agent's process: plays its machine, starts the others and hears of their deaths.
+// Agents as processes: each plays its machine, starts the others and hears of their deaths.
 #include <algorithm>
 
 #include "base/text.h"
@@ -12,27 +12,115 @@ namespace {
 
 constexpr Duration kGrace = std::chrono::seconds(3);
 constexpr Duration kStoppedBound = std::chrono::milliseconds(1500);
+constexpr agent::Process kNumbers = 100'000;  // Of the processes of one agent.
+
+// Each agent counts its processes from 1; in the world they are told apart.
+agent::Process global(std::size_t agent, agent::Process local) {
+  return local + agent * kNumbers;
+}
+agent::Process local(agent::Process global) {
+  return global % kNumbers;
+}
+
+template <class T>
+T take(std::vector<T>& from, std::size_t which) {
+  T taken = std::move(from[which]);
+  from.erase(from.begin() + static_cast<std::ptrdiff_t>(which));
+  return taken;
+}
 
 }  // namespace
 
-void World::start_agent() {
-  agent::Options options;
-  options.job = "job";
-  options.agent_id = "agent";
-  options.host = "host";
-  for (Rank rank = 0; rank < setup_.ranks; ++rank) options.workers.push_back(cat("w", rank));
-  options.world_size = setup_.ranks;
-  options.seed = 1;
-  options.runs_scheduler = true;
-  options.spares = setup_.spares;
-  options.bound_spares = setup_.bound_spares;
-  options.max_restarts = setup_.max_restarts;
-  agent_.emplace(std::move(options));
-  tell_agent(agent::Started{});
+// The ranks are dealt out in turn.
+void World::start_agents() {
+  const auto count = static_cast<Index>(setup_.agents);
+  for (Index i = 0; i < count; ++i) {
+    agent::Options options;
+    options.job = "job";
+    options.agent_id = cat("agent-", i);
+    options.host = "host";
+    for (auto rank = static_cast<Rank>(i); rank < setup_.ranks; rank += setup_.agents) {
+      options.workers.push_back(cat("w", rank));
+    }
+    options.world_size = setup_.ranks;
+    options.seed = i + 1;
+    options.runs_scheduler = i == 0;
+    options.spares = setup_.spares;
+    options.bound_spares = setup_.bound_spares;
+    options.max_restarts = setup_.max_restarts;
+    agents_.push_back({.machine = agent::Machine(std::move(options))});
+  }
+  for (Index i = 0; i < count; ++i) tell_agent(i, agent::Started{});
 }
 
-void World::tell_agent(const agent::Event& event) {
-  for (const auto& action : agent_->step(event)) carry_out(action);
+bool World::agents_have_exited() const {
+  return std::none_of(agents_.begin(), agents_.end(),
+                      [](const AgentProcess& agent) { return agent.runs(); }) &&
+         std::none_of(workers_.begin(), workers_.end(),  // Of an agent that was killed.
+                      [](const Worker& worker) { return worker.alive && worker.signal == 9; });
+}
+
+World::Index World::agent_of(agent::Process process) const {
+  return static_cast<Index>(process / kNumbers);
+}
+
+void World::list_agents() {
+  for (Index a = 0; a < agents_.size(); ++a) {
+    const AgentProcess& agent = agents_[a];
+    if (!agent.runs()) continue;
+    const auto add = [&](bool condition, Kind kind, Index index) {
+      if (condition) possible_.push_back({kind, index, a});
+    };
+    const bool serves = scheduler_.machine.has_value();
+    add(serves && agent.link == kNone && agent.connects_at <= now_, Kind::kAgentConnect, 0);
+    for (Index i = 0; i < agent.promotions.size(); ++i) add(true, Kind::kPromote, i);
+    for (Index i = 0; i < agent.deaths.size(); ++i) {
+      const auto same = [&](const agent::Died& d) { return d.process == agent.deaths[i].process; };
+      const auto before = agent.deaths.begin() + static_cast<std::ptrdiff_t>(i);
+      add(std::none_of(agent.deaths.begin(), before, same), Kind::kDied, i);
+    }
+    add(!agent.not_spawned.empty(), Kind::kSpawnFailed, 0);
+    add(agent.next_look && *agent.next_look <= now_, Kind::kLook, 0);
+    for (Index i = 0; i < agent.pauses.size(); ++i) {
+      add(agent.pauses[i].until <= now_, Kind::kPauseOver, i);
+    }
+    for (Index i = 0; i < agent.graces.size(); ++i) add(agent.graces[i] <= now_, Kind::kGrace, i);
+    add(agent.interrupted_at && *agent.interrupted_at <= now_, Kind::kPersonInterrupts, 0);
+  }
+}
+
+void World::perform_for_agent(const Transition& t) {
+  AgentProcess& agent = agents_[t.agent];
+  switch (t.kind) {
+    case Kind::kAgentConnect:
+      agent.link = connect(kNone, t.agent);
+      return tell_agent(t.agent, agent::LinkUp{});
+    case Kind::kPromote:
+      return promote(t.agent, t.index);
+    case Kind::kDied:
+      return tell_agent(t.agent, take(agent.deaths, t.index));
+    case Kind::kSpawnFailed: {
+      const agent::Process process = agent.not_spawned.front();
+      agent.not_spawned.pop_front();
+      return tell_agent(t.agent, agent::SpawnFailed{process, "no memory for another process"});
+    }
+    case Kind::kLook:
+      return look(t.agent);
+    case Kind::kPauseOver:
+      return tell_agent(t.agent, agent::PauseOver{take(agent.pauses, t.index).pause});
+    case Kind::kPersonInterrupts:
+      agent.interrupted_at.reset();
+      return tell_agent(t.agent, agent::Interrupted{2});
+    case Kind::kGrace:
+      (void)take(agent.graces, t.index);
+      return tell_agent(t.agent, agent::GraceOver{});
+    default:
+      return;
+  }
+}
+
+void World::tell_agent(Index agent, const agent::Event& event) {
+  for (const auto& action : agents_[agent].machine.step(event)) carry_out(agent, action);
 }
 
 World::Index World::worker_of(agent::Process process) const {
@@ -42,95 +130,108 @@ World::Index World::worker_of(agent::Process process) const {
   return kNone;
 }
 
-void World::carry_out(const agent::Action& action) {
-  if (log_) tell(cat("    agent: ", to_words(action)));
+void World::carry_out(Index index, const agent::Action& action) {
+  AgentProcess& agent = agents_[index];
+  if (log_) tell(cat("    agent ", index, ": ", to_words(action)));
   fold(action.index());
   if (const auto* spawned = std::get_if<agent::Spawn>(&action)) {
-    spawn(*spawned);
+    spawn(index, *spawned);
   } else if (const auto* promotion = std::get_if<agent::Promote>(&action)) {
-    promotions_.push_back(*promotion);
+    agent.promotions.push_back(*promotion);
   } else if (const auto* send = std::get_if<agent::Send>(&action)) {
-    if (agent_link_ != kNone) send_up(agent_link_, send->message);
+    if (agent.link != kNone) send_up(agent.link, send->message);
   } else if (const auto* kill = std::get_if<agent::Kill>(&action)) {
-    const std::int32_t signal = kill->gently ? 15 : 9;
-    if (const Index i = worker_of(kill->process); i != kNone) {
-      if (workers_[i].signal != 9) workers_[i].signal = signal;
-    } else if (kill->process == scheduler_.process && scheduler_.machine) {
-      if (scheduler_.signal != 9) scheduler_.signal = signal;
-    } else if (kill->process == scheduler_.process && scheduler_.starting) {
-      scheduler_.starting = false;
-      agent_hears_of_death(scheduler_.process, 128 + signal, false);
-    }
+    kill_child(index, *kill);
   } else if (const auto* pause = std::get_if<agent::WantPause>(&action)) {
-    pauses_.push_back({now_ + pause->how_long, pause->pause});
+    agent.pauses.push_back({now_ + pause->how_long, pause->pause});
   } else if (std::holds_alternative<agent::WantGrace>(action)) {
-    graces_.push_back(now_ + kGrace);
+    agent.graces.push_back(now_ + kGrace);
   } else if (const auto* exit = std::get_if<agent::Exit>(&action)) {
-    exited_ = *exit;
+    agent.exited = *exit;
+    if (index == 0) {
+      for (auto& other : agents_) other.interrupted_at = now_ + kAlonePatience;
+    }
+    if (agent.link != kNone) client_is_gone(agent.link, false);
+    agent.link = kNone;
   }
 }
 
-void World::spawn(const agent::Spawn& what) {
+void World::kill_child(Index agent, const agent::Kill& kill) {
+  const std::int32_t signal = kill.gently ? 15 : 9;
+  const agent::Process process = global(agent, kill.process);
+  if (const Index i = worker_of(process); i != kNone) {
+    if (workers_[i].signal != 9) workers_[i].signal = signal;
+  } else if (process == scheduler_.process && scheduler_.machine) {
+    if (scheduler_.signal != 9) scheduler_.signal = signal;
+  } else if (process == scheduler_.process && scheduler_.starting) {
+    scheduler_.starting = false;
+    agent_hears_of_death(agent, scheduler_.process, 128 + signal, false);
+  }
+}
+
+void World::spawn(Index agent, const agent::Spawn& what) {
   if (spawns_fail_ > 0) {
     --spawns_fail_;
-    not_spawned_.push_back(what.process);
+    agents_[agent].not_spawned.push_back(what.process);
   } else if (what.role == agent::Role::kScheduler) {
-    scheduler_.process = what.process;
+    scheduler_.process = global(agent, what.process);
     scheduler_.starting = true;
   } else {
-    add_worker(what.process, what.node_id, what.incarnation, what.attempt,
-               what.role == agent::Role::kSpare);
+    add_worker(global(agent, what.process), what.node_id, what.incarnation, what.attempt,
+               what.role == agent::Role::kSpare, agent);
   }
 }
 
-void World::hear_not_spawned() {
-  const agent::Process process = not_spawned_.front();
-  not_spawned_.pop_front();
-  tell_agent(agent::SpawnFailed{process, "no memory for another process"});
-}
-
-void World::end_pause(Index which) {
-  const std::uint64_t pause = pauses_[which].pause;
-  pauses_.erase(pauses_.begin() + static_cast<std::ptrdiff_t>(which));
-  tell_agent(agent::PauseOver{pause});
+// An agent's death takes its processes along: they watch it.
+void World::kill_agent(Index index) {
+  AgentProcess& agent = agents_[index];
+  agent.alive = false;
+  if (agent.link != kNone) client_is_gone(agent.link, choices_.pick(2) == 0);
+  agent.link = kNone;
+  for (auto& worker : workers_) {
+    if (worker.alive && worker.agent == index) worker.signal = 9;
+  }
 }
 
 void World::stop(Worker& worker) {
   if (!worker.stopped) worker.stopped = now_;  // Else nobody could see that it ran meanwhile.
-  begin_looking();
+  if (worker.agent != kNone) begin_looking(worker.agent);
 }
 
 void World::stop_scheduler() {
   if (!scheduler_.stopped) scheduler_.stopped = now_;
-  begin_looking();
+  if (!agents_.empty()) begin_looking(0);
 }
 
-void World::begin_looking() {
-  if (!agent_ || next_look_) return;
-  last_look_ = now_;
-  next_look_ = now_ + agent::kLookEvery;
+void World::begin_looking(Index index) {
+  AgentProcess& agent = agents_[index];
+  if (agent.next_look) return;
+  agent.last_look = now_;
+  agent.next_look = now_ + agent::kLookEvery;
 }
 
 // The agent looks for stopped processes; while there is none, nothing depends on it.
-void World::look() {
-  agent::Looked seen{.stopped = {}, .on_time = now_ <= last_look_ + 2 * agent::kLookEvery};
+void World::look(Index index) {
+  AgentProcess& agent = agents_[index];
+  agent::Looked seen{.stopped = {}, .on_time = now_ <= agent.last_look + 2 * agent::kLookEvery};
   std::set<Index> signalled;
   for (Index i = 0; i < workers_.size(); ++i) {
     Worker& worker = workers_[i];
-    if (worker.paused_until <= now_) worker.stopped.reset();
-    if (worker.alive && !worker.foreign && worker.stopped) seen.stopped.insert(worker.process);
     if (worker.signal != 0) signalled.insert(i);
+    if (worker.agent != index) continue;
+    if (worker.paused_until <= now_) worker.stopped.reset();
+    if (worker.alive && worker.stopped) seen.stopped.insert(local(worker.process));
   }
   if (scheduler_.paused_until <= now_ || !scheduler_.machine) scheduler_.stopped.reset();
-  if (scheduler_.stopped) seen.stopped.insert(scheduler_.process);
-  last_look_ = now_;
-  next_look_ = now_ + agent::kLookEvery;
-  tell_agent(seen);
-  if (seen.stopped.empty()) next_look_.reset();
+  if (index == 0 && scheduler_.stopped) seen.stopped.insert(local(scheduler_.process));
+  agent.last_look = now_;
+  agent.next_look = now_ + agent::kLookEvery;
+  tell_agent(index, seen);
+  if (seen.stopped.empty()) agents_[index].next_look.reset();
   for (Index i = 0; i < workers_.size(); ++i) {
     const Worker& worker = workers_[i];
     if (worker.signal == 0 || signalled.contains(i)) continue;
-    const Instant since = std::max(worker.stopped.value_or(now_), stood_still_);
+    const Instant since = std::max(worker.stopped.value_or(now_), agents_[index].stood_still);
     if (now_ < since + (agent::kStoppedLooks - 1) * agent::kLookEvery) {
       checkers_.violate("L5: an agent ended a process that had hardly been stopped");
     }
@@ -138,31 +239,37 @@ void World::look() {
 }
 
 void World::check_stopped_are_ended() {
-  if (!agent_ || exited_) return;
-  if (scheduler_.machine && scheduler_.stopped && scheduler_.paused_until > now_ &&
-      now_ > std::max(*scheduler_.stopped, stood_still_) + kStoppedBound) {
+  const auto too_long = [&](const std::optional<Instant>& stopped, Instant until, Index agent) {
+    return stopped && until > now_ &&
+           now_ > std::max(*stopped, agents_[agent].stood_still) + kStoppedBound;
+  };
+  const bool watched = !agents_.empty() && agents_[0].runs() && scheduler_.machine;
+  if (watched && too_long(scheduler_.stopped, scheduler_.paused_until, 0)) {
     checkers_.violate("L5: nobody ended a scheduler that is stopped");
   }
   for (const Worker& worker : workers_) {
-    if (!worker.alive || worker.foreign || !worker.stopped || worker.paused_until <= now_) continue;
-    if (now_ > std::max(*worker.stopped, stood_still_) + kStoppedBound) {
+    if (!worker.alive || worker.agent == kNone || !agents_[worker.agent].runs()) continue;
+    if (too_long(worker.stopped, worker.paused_until, worker.agent)) {
       checkers_.violate("L5: nobody ended a process that is stopped");
     }
   }
 }
 
-void World::agent_hears_of_death(agent::Process process, std::int32_t code, bool lifeline) {
+void World::agent_hears_of_death(Index agent, agent::Process process, std::int32_t code,
+                                 bool lifeline) {
   using End = wire::Ending::Kind;
-  if (lifeline) deaths_.push_back({process, {}, 1});
+  if (!agents_[agent].alive) return;
+  auto& deaths = agents_[agent].deaths;
+  const agent::Process known = local(process);
+  if (lifeline) deaths.push_back({known, {}, 1});
   const bool signalled = code > 128;
-  deaths_.push_back(
-      {process, {signalled ? End::kSignalled : End::kExited, signalled ? code - 128 : code}, 1});
+  deaths.push_back(
+      {known, {signalled ? End::kSignalled : End::kExited, signalled ? code - 128 : code}, 1});
 }
 
-void World::promote(Index which) {
-  const agent::Promote promotion = promotions_[which];
-  promotions_.erase(promotions_.begin() + static_cast<std::ptrdiff_t>(which));
-  const Index i = worker_of(promotion.process);
+void World::promote(Index agent, Index which) {
+  const agent::Promote promotion = take(agents_[agent].promotions, which);
+  const Index i = worker_of(global(agent, promotion.process));
   if (i == kNone || !workers_[i].alive) return;  // It has died meanwhile: nobody reads this.
   // It knows its place from its start: what it did since then is of no use in another.
   if (setup_.bound_spares && workers_[i].node_id != promotion.node_id) {

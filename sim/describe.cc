@@ -19,7 +19,8 @@ std::string World::describe(const Transition& t) const {
     return cat(workers_[i].node_id, " (process ", workers_[i].process, ")");
   };
   const auto far_end = [&](Index link) {
-    return cat(links_[link].worker == kAgentEnd ? "the agent" : worker(links_[link].worker),
+    return cat(links_[link].worker == kNone ? cat("agent ", links_[link].agent)
+                                            : worker(links_[link].worker),
                " on connection ", link + 1);
   };
   switch (t.kind) {
@@ -58,15 +59,19 @@ std::string World::describe(const Transition& t) const {
     case Kind::kPromote:
       return "the spare hears of its promotion";
     case Kind::kDied:
-      return cat(
-          "the agent hears that process ", deaths_[t.index].process, " ",
-          deaths_[t.index].ending.kind == wire::Ending::Kind::kUnknown ? "is dying" : "has ended");
+      return cat("the agent hears that process ", agents_[t.agent].deaths[t.index].process, " ",
+                 agents_[t.agent].deaths[t.index].ending.kind == wire::Ending::Kind::kUnknown
+                     ? "is dying"
+                     : "has ended");
     case Kind::kSpawnFailed:
-      return cat("the agent hears that process ", not_spawned_.front(), " could not be started");
+      return cat("the agent hears that process ", agents_[t.agent].not_spawned.front(),
+                 " could not be started");
     case Kind::kLook:
       return "the agent looks for stopped processes";
     case Kind::kPauseOver:
       return "the agent's pause is over";
+    case Kind::kPersonInterrupts:
+      return cat("agent ", t.agent, " is interrupted: the scheduler's has exited");
     case Kind::kGrace:
       return "the agent's grace is over";
     case Kind::kPersonWorker:

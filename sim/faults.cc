@@ -61,7 +61,10 @@ void World::list_faults() {
   }
   add(next_time().has_value(), Fault::kHiccup, 0);
   add(setup_.agent && spawns_failed_ + 1 < agent::kSpawnTries, Fault::kSpawnFails, 0);
-  add(setup_.agent && !exited_, Fault::kInterrupt, 0);
+  for (Index i = 0; i < agents_.size(); ++i) {
+    add(agents_[i].runs(), Fault::kInterrupt, i);
+    add(i > 0 && agents_[i].runs(), Fault::kKillAgent, i);
+  }
 }
 
 bool World::maybe_fault() {
@@ -157,8 +160,11 @@ void World::strike(const Mishap& mishap) {
       told(cat("process ", workers_[i].process, " exits with code 0"));
       return die(i, 0, false, false);
     case Fault::kInterrupt:
-      told("the agent is interrupted");
-      return tell_agent(agent::Interrupted{2});
+      told(cat("agent ", i, " is interrupted"));
+      return tell_agent(i, agent::Interrupted{2});
+    case Fault::kKillAgent:
+      told(cat("agent ", i, " is killed"));
+      return kill_agent(i);
   }
 }
 
@@ -168,8 +174,10 @@ void World::stand_still() {
   now_ = longer ? now_ + kHiccup : std::min(*next_time(), now_ + kHiccup);
   last_fault_ = std::max(last_fault_, now_);
   // The agent has missed a look and counts anew.
-  if (next_look_ && now_ > last_look_ + 2 * agent::kLookEvery) stood_still_ = now_;
-  agent_disturbed_ = std::max(agent_disturbed_, now_);
+  for (auto& agent : agents_) {
+    if (agent.next_look && now_ > agent.last_look + 2 * agent::kLookEvery) agent.stood_still = now_;
+    agent.disturbed = std::max(agent.disturbed, now_);
+  }
   excuse_last_calls(now_);
 }
 
@@ -199,8 +207,9 @@ void World::disturb(Worker& worker, Instant until) {
 }
 
 void World::disturb(const Connection& link, Instant until) {
-  if (link.worker != kAgentEnd) return disturb(workers_[link.worker], until);
-  agent_disturbed_ = std::max(agent_disturbed_, until);
+  if (link.worker != kNone) return disturb(workers_[link.worker], until);
+  AgentProcess& agent = agents_[link.agent];
+  agent.disturbed = std::max(agent.disturbed, until);
   last_fault_ = std::max(last_fault_, until);
 }
 
@@ -223,9 +232,17 @@ bool World::is_legitimate(const wire::Reason& reason) const {
   const auto had = [&](Fault fault) { return (struck_ & bit(fault)) != 0; };
   // The agent may see its workers give up before it hears that, and why, the job has ended.
   const bool failed = durable_ && durable_->stage == wire::Stage::kEnded && !durable_->success;
+  // What an agent said before it left may have been lost: then the scheduler waits in vain.
+  const auto has_left = [&](const AgentProcess& agent) {
+    if (!agent.exited || agent.exited->code == 0) return false;
+    const Why why = agent.exited->reason.kind;
+    return why == Why::kTooOften || why == Why::kInterrupted || why == Why::kProgram;
+  };
+  const bool an_agent_left = std::any_of(agents_.begin(), agents_.end(), has_left);
   switch (reason.kind) {
     case Why::kInterrupted:
-      return had(Fault::kInterrupt);
+      // A person ends an agent that has not heard of the job's end.
+      return had(Fault::kInterrupt) || (struck_ != 0 && agents_.size() > 1 && agents_[0].exited);
     case Why::kProgram:
       return had(Fault::kUserError);
     case Why::kTooOften:
@@ -233,7 +250,7 @@ bool World::is_legitimate(const wire::Reason& reason) const {
              (failed && durable_->end != reason && is_legitimate(durable_->end));
     case Why::kTooFewCame:
     case Why::kNotFormedInTime:
-      return had(Fault::kEarlyExit) || !setup_.replaced;
+      return had(Fault::kEarlyExit) || had(Fault::kKillAgent) || an_agent_left || !setup_.replaced;
     case Why::kEndedEarly:
     case Why::kEndedWithoutTraining:
       return had(Fault::kEarlyExit);

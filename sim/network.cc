@@ -9,9 +9,10 @@ constexpr Duration kAgentRetry = std::chrono::milliseconds(50);
 
 }  // namespace
 
-World::Index World::connect(Index worker) {
+World::Index World::connect(Index worker, Index agent) {
   links_.emplace_back();
   links_.back().worker = worker;
+  links_.back().agent = agent;
   return links_.size() - 1;
 }
 
@@ -36,8 +37,8 @@ void World::deliver_up(Index link) {
 void World::deliver_down(Index link) {
   wire::Message message = std::move(links_[link].down.front());
   links_[link].down.pop_front();
-  if (links_[link].worker == kAgentEnd) {
-    tell_agent(agent::Received{std::move(message)});
+  if (links_[link].worker == kNone) {
+    tell_agent(links_[link].agent, agent::Received{std::move(message)});
   } else {
     tell_member(links_[link].worker, member::Received{std::move(message)});
   }
@@ -48,17 +49,17 @@ void World::scheduler_hears(Index link) {
   from.scheduler_open = false;
   from.up.clear();
   tell_controller(controller::Closed{link + 1});
-  if (from.worker == kAgentEnd || !setup_.proof) return;
+  if (from.worker == kNone || !setup_.proof) return;
   const Worker& worker = workers_[from.worker];
   if (!worker.alive) proofs_.push_back({worker.node_id, worker.incarnation});
 }
 
 void World::client_hears(Index link) {
   links_[link].client_open = false;
-  if (links_[link].worker == kAgentEnd) {
-    agent_link_ = kNone;
-    agent_connects_at_ = now_ + kAgentRetry;
-    tell_agent(agent::LinkDown{});
+  if (const Index index = links_[link].agent; links_[link].worker == kNone) {
+    agents_[index].link = kNone;
+    agents_[index].connects_at = now_ + kAgentRetry;
+    tell_agent(index, agent::LinkDown{});
     return;
   }
   Worker& worker = workers_[links_[link].worker];

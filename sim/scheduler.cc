@@ -47,7 +47,7 @@ void World::start_scheduler() {
                                                  .by_agent = setup_.agent,
                                                  .agent_patience = kAgentPatience},
                              durable_);
-  agent_disturbed_ = std::max(agent_disturbed_, now_);
+  for (auto& agent : agents_) agent.disturbed = std::max(agent.disturbed, now_);
   for (auto& worker : workers_) worker.disturbed = std::max(worker.disturbed, now_);
   tell_controller(controller::Started{});
 }
@@ -72,7 +72,7 @@ void World::kill_scheduler(std::int32_t code, bool store_survives) {
     if (loses) link.down.clear();
   }
   if (setup_.agent) {
-    agent_hears_of_death(scheduler_.process, code, false);
+    agent_hears_of_death(0, scheduler_.process, code, false);
   } else {
     person_.scheduler = !by_itself;
   }
@@ -102,7 +102,7 @@ std::uint64_t World::record_print() const {
 
 void World::hear(Index link, wire::Message message) {
   bool fenced = false;
-  if (links_[link].worker != kAgentEnd && !std::holds_alternative<wire::Register>(message)) {
+  if (links_[link].worker != kNone && !std::holds_alternative<wire::Register>(message)) {
     const Worker& worker = workers_[links_[link].worker];
     const auto* member = scheduler_.machine->find(worker.node_id);
     fenced = scheduler_.machine->assembled() && member != nullptr &&
@@ -124,7 +124,7 @@ void World::carry_out(const controller::Action& action) {
     const Index link = static_cast<Index>(send->link) - 1;
     Rank rank = kNoRank;
     Incarnation incarnation = 0;
-    if (links_[link].worker != kAgentEnd) {
+    if (links_[link].worker != kNone) {
       const Worker& worker = workers_[links_[link].worker];
       incarnation = worker.incarnation;
       rank = rank_in_roster(worker.node_id);
@@ -166,7 +166,8 @@ void World::check_evictions(const std::set<std::string>& lost_before) {
     if (worker.alive && now_ > worker.disturbed + kLease) {
       checkers_.violate(cat("L2: rank ", worker.rank, " was evicted but lives and was heard"));
     }
-    const bool was_told = setup_.agent && now_ > agent_disturbed_ + kLease;
+    const bool was_told = worker.agent != kNone && agents_[worker.agent].runs() &&
+                          now_ > agents_[worker.agent].disturbed + kLease;
     if (!worker.alive && was_told && now_ > worker.died_at + kLease / 2) {
       checkers_.violate(cat("L2: the agent had told that rank ", worker.rank,
                             " is dead, but only its silence was noticed"));

@@ -11,7 +11,7 @@ namespace {
 // Many kinds hide each other: in half of the runs there are but two.
 void draw_kinds(Setup& setup, Choices& choices) {
   if (choices.pick(2) == 1) {
-    for (int i = 0; i < 2; ++i) setup.kinds |= std::uint32_t{1} << choices.pick(kFaults - 3);
+    for (int i = 0; i < 2; ++i) setup.kinds |= std::uint32_t{1} << choices.pick(kFaults - 4);
     return;
   }
   for (std::uint32_t fault = 0; fault < kFaults; ++fault) {
@@ -26,6 +26,7 @@ Setup swarm(Choices& choices) {
   setup.steps = 3 + choices.pick(3);
   setup.agent = choices.pick(3) != 2;
   if (setup.agent) {
+    if (setup.ranks > 1) setup.agents = 1 + static_cast<std::int32_t>(choices.pick(2));
     setup.spares = static_cast<std::int32_t>(choices.pick(4));
     setup.bound_spares = setup.spares == 3;
     constexpr std::array kRestarts = {100, 100, 1, 0};
@@ -65,7 +66,8 @@ std::optional<Setup> draw_setup(const std::string& world, Choices& choices) {
 std::string to_text(const Setup& setup) {
   std::string text =
       cat(setup.ranks, " ranks, ", setup.steps, " steps, ",
-          setup.agent ? cat("an agent with ", setup.bound_spares ? "bound" : cat(setup.spares),
+          setup.agent ? cat(setup.agents == 1 ? "an agent" : "two agents", " with ",
+                            setup.bound_spares ? "bound" : cat(setup.spares),
                             " spares, max_restarts ", setup.max_restarts)
                       : cat("started by hand", setup.proof ? ", deaths are proven" : "",
                             setup.replaced ? "" : ", nobody is replaced"));

@@ -29,14 +29,15 @@ enum class Fault : std::uint8_t {
   // What follows ends the job, with a reason.
   kUserError,  // The training says that it can not go on.
   kEarlyExit,  // The program ends with exit code 0 in the midst of its training.
-  kInterrupt,  // The user interrupts the agent.
+  kInterrupt,  // The user interrupts an agent.
+  kKillAgent,  // An agent dies, not the scheduler's, and its processes with it.
 };
-inline constexpr std::uint32_t kFaults = 18;
+inline constexpr std::uint32_t kFaults = 19;
 [[nodiscard]] constexpr std::uint32_t bit(Fault fault) {
   return std::uint32_t{1} << static_cast<std::uint32_t>(fault);
 }
-inline constexpr std::uint32_t kDoom =
-    bit(Fault::kUserError) | bit(Fault::kEarlyExit) | bit(Fault::kInterrupt);
+inline constexpr std::uint32_t kDoom = bit(Fault::kUserError) | bit(Fault::kEarlyExit) |
+                                       bit(Fault::kInterrupt) | bit(Fault::kKillAgent);
 
 // In which order is done what could be done next, unless a choice says otherwise.
 enum class Order : std::uint8_t { kMessagesFirst, kTrainersFirst, kInTurn, kNewestFirst };
@@ -45,7 +46,8 @@ inline constexpr std::uint32_t kOrders = 4;
 struct Setup {
   Rank ranks = 2;
   Version steps = 3;
-  bool agent = true;     // Else processes are started by hand, attempt 0.
+  bool agent = true;  // Else processes are started by hand, attempt 0.
+  std::int32_t agents = 1;
   bool proof = false;    // By hand: the scheduler's shell sees deaths of its own host.
   bool replaced = true;  // By hand: somebody starts the dead anew.
   std::int32_t spares = 0;

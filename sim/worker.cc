@@ -17,9 +17,10 @@ constexpr Duration kPersonTakes = std::chrono::seconds(1);
 }  // namespace
 
 World::Index World::add_worker(agent::Process process, std::string node_id, Incarnation incarnation,
-                               std::uint64_t attempt, bool spare) {
+                               std::uint64_t attempt, bool spare, Index agent) {
   Worker& worker = workers_.emplace_back();
   worker.process = process;
+  worker.agent = agent;
   worker.node_id = std::move(node_id);
   worker.incarnation = incarnation;
   worker.attempt = attempt;
@@ -121,7 +122,7 @@ void World::die(Index index, std::int32_t code, bool lifeline, bool loses) {
   fold(static_cast<std::uint64_t>(code) + worker.process * 1000);
   if (worker.foreign) return;  // Nobody here is its parent.
   if (setup_.agent) {
-    agent_hears_of_death(worker.process, code, lifeline);
+    agent_hears_of_death(worker.agent, worker.process, code, lifeline);
     return;
   }
   const bool another = std::any_of(workers_.begin(), workers_.end(), [&](const Worker& other) {

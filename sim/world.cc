@@ -14,7 +14,6 @@ constexpr Duration kTick = std::chrono::microseconds(100);  // That one transiti
 constexpr Duration kBeat = std::chrono::seconds(1);
 constexpr Duration kSilenceBound = std::chrono::seconds(300);  // After the last fault.
 constexpr std::uint32_t kTransitionsBound = 20'000;
-constexpr Duration kUnreachable = std::chrono::seconds(60);
 
 }  // namespace
 
@@ -39,7 +38,7 @@ void World::tell(const Transition& transition) {
 void World::start() {
   next_beat_ = kBeat;
   if (setup_.agent) {
-    start_agent();
+    start_agents();
     return;
   }
   scheduler_.starting = true;
@@ -68,7 +67,7 @@ Outcome World::run() {
         setup_.order_rarity == 0 ? 0 : choices_.pick(n, setup_.order_rarity);
     const Transition next = possible_[which];
     now_ += kTick;
-    fold(static_cast<std::uint64_t>(next.kind) << 32 | next.index);
+    fold(static_cast<std::uint64_t>(next.kind) << 32 | next.agent << 24 | next.index);
     if (log_) tell(next);
     perform(next);
   }
@@ -76,7 +75,7 @@ Outcome World::run() {
   const bool ended = durable_ && durable_->stage == wire::Stage::kEnded;
   return {checkers_.violation(),
           why_ended(),
-          setup_.agent ? exited_ && exited_->code == 0 : ended && durable_->success,
+          setup_.agent ? why_ended_by_agents() == nullptr : ended && durable_->success,
           hash_,
           transitions_,
           setup_.faults - faults_left_,
@@ -84,7 +83,7 @@ Outcome World::run() {
 }
 
 bool World::over() const {
-  if (setup_.agent) return exited_.has_value();
+  if (setup_.agent) return agents_have_exited();
   if (scheduler_.machine || scheduler_.starting || person_.scheduler || !person_.workers.empty()) {
     return false;
   }
@@ -107,7 +106,8 @@ void World::list_network() {
       }
     }
     if (!link.client_open) continue;
-    if (link.worker == kAgentEnd ? exited_.has_value() : !awake(workers_[link.worker])) continue;
+    if (link.worker == kNone ? !agents_[link.agent].runs() : !awake(workers_[link.worker]))
+      continue;
     if (!link.down.empty()) {
       possible_.push_back({Kind::kDown, i});
     } else if (link.scheduler_gone) {
@@ -140,22 +140,10 @@ void World::list_processes() {
     add(worker.sums_busy, Kind::kSumsIdle, i);
     add(worker.leaving.has_value(), Kind::kExit, i);
     const bool alone = !setup_.agent && worker.link == kNone && worker.machine && !serves;
-    add(alone && !worker.leaving && worker.alone_since + kUnreachable <= now_, Kind::kUnreachable,
+    add(alone && !worker.leaving && worker.alone_since + kAlonePatience <= now_, Kind::kUnreachable,
         i);
   }
-  if (agent_ && !exited_) {
-    add(serves && agent_link_ == kNone && agent_connects_at_ <= now_, Kind::kAgentConnect, 0);
-    for (Index i = 0; i < promotions_.size(); ++i) possible_.push_back({Kind::kPromote, i});
-    for (Index i = 0; i < deaths_.size(); ++i) {
-      const auto same = [&](const agent::Died& d) { return d.process == deaths_[i].process; };
-      const auto before = deaths_.begin() + static_cast<std::ptrdiff_t>(i);
-      add(std::none_of(deaths_.begin(), before, same), Kind::kDied, i);
-    }
-    add(!not_spawned_.empty(), Kind::kSpawnFailed, 0);
-    add(next_look_ && *next_look_ <= now_, Kind::kLook, 0);
-    for (Index i = 0; i < pauses_.size(); ++i) add(pauses_[i].until <= now_, Kind::kPauseOver, i);
-    for (Index i = 0; i < graces_.size(); ++i) add(graces_[i] <= now_, Kind::kGrace, i);
-  }
+  list_agents();
   for (Index i = 0; i < person_.workers.size(); ++i) {
     add(person_.workers[i].at <= now_, Kind::kPersonWorker, i);
   }
@@ -215,11 +203,8 @@ void World::perform(const Transition& t) {
     case Kind::kSchedulerSignal:
       return kill_scheduler(128 + scheduler_.signal, false);
     case Kind::kConnect:
-      workers_[t.index].link = connect(t.index);
+      workers_[t.index].link = connect(t.index, kNone);
       return tell_member(t.index, member::Connected{});
-    case Kind::kAgentConnect:
-      agent_link_ = connect(kAgentEnd);
-      return tell_agent(agent::LinkUp{});
     case Kind::kTrain:
       return train(t.index);
     case Kind::kSumsIdle:
@@ -231,22 +216,6 @@ void World::perform(const Transition& t) {
     case Kind::kUnreachable:
       workers_[t.index].leaving = 1;
       return;
-    case Kind::kPromote:
-      return promote(t.index);
-    case Kind::kDied: {
-      const agent::Died died = deaths_[t.index];
-      deaths_.erase(deaths_.begin() + static_cast<std::ptrdiff_t>(t.index));
-      return tell_agent(died);
-    }
-    case Kind::kSpawnFailed:
-      return hear_not_spawned();
-    case Kind::kLook:
-      return look();
-    case Kind::kPauseOver:
-      return end_pause(t.index);
-    case Kind::kGrace:
-      graces_.erase(graces_.begin() + static_cast<std::ptrdiff_t>(t.index));
-      return tell_agent(agent::GraceOver{});
     case Kind::kPersonWorker: {
       const std::string node_id = person_.workers[t.index].node_id;
       person_.workers.erase(person_.workers.begin() + static_cast<std::ptrdiff_t>(t.index));
@@ -262,6 +231,15 @@ void World::perform(const Transition& t) {
       proofs_.erase(proofs_.begin() + static_cast<std::ptrdiff_t>(t.index));
       return tell_controller(proof);
     }
+    case Kind::kAgentConnect:
+    case Kind::kPromote:
+    case Kind::kDied:
+    case Kind::kSpawnFailed:
+    case Kind::kLook:
+    case Kind::kPauseOver:
+    case Kind::kGrace:
+    case Kind::kPersonInterrupts:
+      return perform_for_agent(t);
   }
 }
 
@@ -280,13 +258,17 @@ std::optional<Instant> World::next_time() const {
     if (!worker.alive) continue;
     consider(worker.paused_until);
     if (worker.trainer && worker.trainer->deadline()) consider(*worker.trainer->deadline());
-    if (!setup_.agent && worker.link == kNone) consider(worker.alone_since + kUnreachable);
+    if (!setup_.agent && worker.link == kNone) consider(worker.alone_since + kAlonePatience);
   }
   for (Index i = first_link_; i < links_.size(); ++i) consider(links_[i].stalled_until);
-  for (const Instant at : graces_) consider(at);
-  for (const auto& pause : pauses_) consider(pause.until);
-  if (next_look_) consider(*next_look_);
-  if (agent_ && agent_link_ == kNone) consider(agent_connects_at_);
+  for (const auto& agent : agents_) {
+    if (!agent.runs()) continue;
+    for (const Instant at : agent.graces) consider(at);
+    if (agent.interrupted_at) consider(*agent.interrupted_at);
+    for (const auto& pause : agent.pauses) consider(pause.until);
+    if (agent.next_look) consider(*agent.next_look);
+    if (agent.link == kNone) consider(agent.connects_at);
+  }
   for (const auto& errand : person_.workers) consider(errand.at);
   return next;
 }
@@ -306,7 +288,7 @@ void World::beat() {
   while (next_beat_ <= now_) next_beat_ += kBeat;
   for (Index i = first_link_; i < links_.size(); ++i) {
     const auto& link = links_[i];
-    if (!link.client_open || (link.worker != kAgentEnd && !awake(workers_[link.worker]))) continue;
+    if (!link.client_open || (link.worker != kNone && !awake(workers_[link.worker]))) continue;
     send_up(i, wire::Heartbeat{});
   }
 }
@@ -319,7 +301,7 @@ void World::check_end() {
     }
   }
   const bool ended = durable_ && durable_->stage == wire::Stage::kEnded;
-  const bool success = setup_.agent ? exited_->code == 0 : ended && durable_->success;
+  const bool success = setup_.agent ? why_ended_by_agents() == nullptr : ended && durable_->success;
   if (success) {
     // A program that ends of its own will, with exit code 0, has ended well by its own word.
     if ((struck_ & bit(Fault::kEarlyExit)) == 0) checkers_.ended_well(arenas_);
@@ -330,8 +312,16 @@ void World::check_end() {
   }
 }
 
+// Null: all agents that live have exited with code 0, or there is none.
+const wire::Reason* World::why_ended_by_agents() const {
+  for (const auto& agent : agents_) {
+    if (agent.exited && agent.exited->code != 0) return &agent.exited->reason;
+  }
+  return nullptr;
+}
+
 wire::Reason World::why_ended() const {
-  if (exited_ && exited_->code != 0) return exited_->reason;
+  if (const auto* reason = why_ended_by_agents()) return *reason;
   return durable_ && durable_->stage == wire::Stage::kEnded ? durable_->end : wire::Reason{};
 }
 

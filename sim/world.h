@@ -23,9 +23,11 @@
 
 namespace holdfast::sim {
 
-// Short against the bounds of the checkers; the last two longer than all faults of a run together.
+// Short against the bounds of the checkers; the timeouts longer than all faults of a run together.
 inline constexpr Duration kLease = std::chrono::seconds(3);
 inline constexpr Duration kTopologyTimeout = std::chrono::seconds(60);
+// After which who finds no scheduler gives up.
+inline constexpr Duration kAlonePatience = std::chrono::seconds(60);
 inline constexpr Duration kReplacementTimeout = std::chrono::seconds(60);
 
 struct Outcome {
@@ -47,12 +49,12 @@ class World {
  private:
   using Index = std::size_t;
   static constexpr Index kNone = ~Index{0};
-  static constexpr Index kAgentEnd = kNone - 1;
 
   // Where the program is.
   enum class Program : std::uint8_t { kSpare, kUnplaced, kOpening, kTraining, kEnded, kFailed };
   struct Worker {
     agent::Process process = 0;
+    Index agent = kNone;  // Who has started it; kNone: a person, or somebody on another host.
     std::string node_id;
     Incarnation incarnation = 0;
     std::uint64_t attempt = 0;
@@ -79,7 +81,8 @@ class World {
     Instant disturbed{};    // When it was last kept from being heard.
   };
   struct Connection {
-    Index worker = kNone;  // Or kAgentEnd.
+    Index worker = kNone;  // kNone: an agent's.
+    Index agent = kNone;
     std::deque<wire::Message> up, down;
     bool scheduler_open = true;  // The scheduler's shell has not been told of its end.
     bool client_open = true;
@@ -110,6 +113,28 @@ class World {
     Instant since{};
     Instant paused_until{};
     std::optional<Instant> stopped;  // Since when, while its agent can see it.
+  };
+  struct Pause {
+    Instant until{};
+    std::uint64_t pause = 0;
+  };
+  struct AgentProcess {
+    agent::Machine machine;
+    bool alive = true;
+    Index link = kNone;
+    Instant connects_at{};            // At the earliest.
+    Instant disturbed{};              // When it was last kept from being heard.
+    std::vector<agent::Died> deaths;  // It has not been told yet, as of the next.
+    std::deque<agent::Process> not_spawned;
+    std::vector<agent::Promote> promotions;  // On their way to the spare.
+    std::vector<Instant> graces;
+    std::vector<Pause> pauses;
+    std::optional<Instant> next_look;  // There while a process is stopped.
+    Instant last_look{};
+    Instant stood_still{};                  // It did, until then.
+    std::optional<Instant> interrupted_at;  // By a person, since the scheduler's agent has exited.
+    std::optional<agent::Exit> exited;
+    [[nodiscard]] bool runs() const { return alive && !exited; }
   };
   struct Person {  // Starts by hand what has died.
     struct Errand {
@@ -144,6 +169,7 @@ class World {
     kLook,
     kPauseOver,
     kGrace,
+    kPersonInterrupts,
     kPersonWorker,
     kPersonScheduler,
     kProof
@@ -151,6 +177,7 @@ class World {
   struct Transition {
     Kind kind;
     Index index;
+    Index agent = 0;  // Whose; for what happens to agents.
   };
   struct Mishap {
     Fault fault;
@@ -172,6 +199,7 @@ class World {
   [[nodiscard]] bool over() const;
   void check_end();
   [[nodiscard]] wire::Reason why_ended() const;
+  [[nodiscard]] const wire::Reason* why_ended_by_agents() const;
   void check_deaths_are_known();
 
   // faults.cc
@@ -189,7 +217,7 @@ class World {
   [[nodiscard]] bool is_legitimate(const wire::Reason& reason) const;
 
   // network.cc
-  Index connect(Index worker);
+  Index connect(Index worker, Index agent);
   void deliver_up(Index link);
   void deliver_down(Index link);
   void scheduler_hears(Index link);
@@ -213,7 +241,8 @@ class World {
 
   // worker.cc
   Index add_worker(agent::Process process, std::string node_id, Incarnation incarnation,
-                   std::uint64_t attempt, bool spare);
+                   std::uint64_t attempt, bool spare, Index agent = kNone);
+  void add_foreign(Index worker);
   void place(Worker& worker);
   void tell_member(Index worker, const member::Event& event);
   void tell_trainer(Index worker, const trainer::Event& event);
@@ -259,21 +288,24 @@ class World {
   }
 
   // agent.cc
-  void start_agent();
-  void tell_agent(const agent::Event& event);
-  void carry_out(const agent::Action& action);
-  void agent_hears_of_death(agent::Process process, std::int32_t code, bool lifeline);
-  void spawn(const agent::Spawn& what);
-  void look();
+  void start_agents();
+  void list_agents();
+  void perform_for_agent(const Transition& transition);
+  void tell_agent(Index agent, const agent::Event& event);
+  void carry_out(Index agent, const agent::Action& action);
+  void kill_child(Index agent, const agent::Kill& kill);
+  void kill_agent(Index agent);
+  void agent_hears_of_death(Index agent, agent::Process process, std::int32_t code, bool lifeline);
+  void spawn(Index agent, const agent::Spawn& what);
+  void look(Index agent);
   void stop(Worker& worker);
   void stop_scheduler();
-  void add_foreign(Index worker);
-  void begin_looking();
-  void hear_not_spawned();
-  void end_pause(Index which);
+  void begin_looking(Index agent);
   void check_stopped_are_ended();
-  void promote(Index which);
+  void promote(Index agent, Index which);
   [[nodiscard]] Index worker_of(agent::Process process) const;
+  [[nodiscard]] bool agents_have_exited() const;
+  [[nodiscard]] Index agent_of(agent::Process process) const;
 
   [[nodiscard]] bool scheduler_runs() const {
     return scheduler_.machine && scheduler_.paused_until <= now_;
@@ -310,25 +342,10 @@ class World {
   Person person_;
   std::vector<controller::ProvenDead> proofs_;
 
-  std::optional<agent::Machine> agent_;
-  Index agent_link_ = kNone;
-  Instant agent_connects_at_{};             // At the earliest.
-  Instant agent_disturbed_{};               // When it was last kept from being heard.
-  std::vector<agent::Died> deaths_;         // The agent has not been told yet.
-  std::vector<agent::Promote> promotions_;  // On their way to the spare.
-  std::vector<Instant> graces_;
-  struct Pause {
-    Instant until{};
-    std::uint64_t pause = 0;
-  };
-  std::vector<Pause> pauses_;
-  std::uint32_t spawns_fail_ = 0;           // So many of the next.
-  std::int32_t spawns_failed_ = 0;          // In all; fewer than an agent tries.
-  std::deque<agent::Process> not_spawned_;  // The agent has not been told yet.
-  std::optional<Instant> next_look_;        // There while a process is stopped.
-  Instant last_look_{};
-  Instant stood_still_{};  // Everything did, until then.
-  std::optional<agent::Exit> exited_;
+  std::vector<AgentProcess>
+      agents_;                      // The first runs the scheduler; empty: all is started by hand.
+  std::uint32_t spawns_fail_ = 0;   // So many of the next.
+  std::int32_t spawns_failed_ = 0;  // In all; fewer than an agent tries.
   agent::Process next_process_ = 1'000'000;  // Of those started by hand.
 
   // For a machine of a worker; brought one after another, as its threads do.

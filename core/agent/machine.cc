@@ -57,6 +57,7 @@ constexpr Transition<State> kTransitions[] = {
     {S::kRunning, kEvent<Started>, S::kExited},  // It has no places.
     {S::kRunning, kEvent<Died>, S::kExited},     // All its workers had ended well.
     {S::kRunning, kEvent<SpawnFailed>, S::kExited}, {S::kRunning, kEvent<GraceOver>, S::kExited},
+    {S::kRunning, kEvent<LinkUp>, S::kExited},  // The scheduler has heard of their ends.
     {S::kDone, kEvent<Died>, S::kExited},           {S::kDone, kEvent<SpawnFailed>, S::kExited},
     {S::kDone, kEvent<GraceOver>, S::kExited},      {S::kEnding, kEvent<Died>, S::kExited},
     {S::kEnding, kEvent<SpawnFailed>, S::kExited},  {S::kEnding, kEvent<Interrupted>, S::kExited},
@@ -331,6 +332,8 @@ void Machine::on(const SpawnFailed& e) {
 void Machine::on(const LinkUp&) {
   link_ = Link::kUp;
   tell_state();
+  if (result_.code != 0) send(wire::Failed{result_.reason});  // It may not have been told yet.
+  maybe_exit();
 }
 
 void Machine::send(wire::Message message) {
@@ -345,6 +348,7 @@ void Machine::tell_state() {
     state.slots.push_back({place.node_id, place.incarnation, place.attempt, place.process != 0,
                            place.ending, place.detected_ns});
   }
+  told_ = link_ == Link::kUp;
   send(std::move(state));
 }
 
@@ -428,7 +432,7 @@ void Machine::end_all(bool gently) {
 }
 
 void Machine::on(const GraceOver&) {
-  const bool local = options_.workers.size() == static_cast<std::size_t>(options_.world_size);
+  grace_over_ = true;
   if (is_ending()) {
     end_all(false);
   } else if (state_ == State::kDone) {
@@ -436,7 +440,7 @@ void Machine::on(const GraceOver&) {
     end_all(false);
   } else if (!workers_done() && !scheduler_runs() && options_.runs_scheduler) {
     fail({1, {.kind = Reason::Kind::kSchedulerLeft}, kSchedulerNode});
-  } else if (workers_done() && local) {
+  } else if (workers_done() && is_local()) {
     // Workers that never asked for their rank are unknown to the scheduler: it would wait on.
     enter(State::kEnding);
     end_all(false);
@@ -454,9 +458,17 @@ bool Machine::scheduler_runs() const {
                      [](const Place& p) { return p.role == Role::kScheduler && p.process != 0; });
 }
 
+// The scheduler would await its workers until their leases have run out, or workers of other agents
+// await a scheduler that is not there at the moment.
+bool Machine::is_awaited_elsewhere() const {
+  if (!options_.runs_scheduler) return !told_ && !grace_over_;
+  return !is_local() && !places_.front().done;
+}
+
 void Machine::maybe_exit() {
   if (state_ == State::kExited || !running_.empty()) return;
   if (!is_ending() && !workers_done()) return;
+  if (state_ == State::kRunning && is_awaited_elsewhere()) return;
   enter(State::kExited);
   actions_.push_back(result_);
 }

@@ -225,6 +225,10 @@ class Machine {
   void maybe_exit();
   void enter(State next);
   [[nodiscard]] bool is_ending() const { return state_ >= State::kEnding; }
+  [[nodiscard]] bool is_local() const {  // All ranks run here.
+    return options_.workers.size() == static_cast<std::size_t>(options_.world_size);
+  }
+  [[nodiscard]] bool is_awaited_elsewhere() const;
   [[nodiscard]] bool workers_done() const;
   [[nodiscard]] bool scheduler_runs() const;
 
@@ -242,6 +246,8 @@ class Machine {
   Version version_ = 0;
   Generation generation_ = 0;  // In which version_ was made.
   Link link_ = Link::kNever;   // To the scheduler.
+  bool told_ = false;          // Its newest state was said to a scheduler.
+  bool grace_over_ = false;    // Some grace is over.
   State state_ = State::kRunning;
   std::size_t event_ = 0;  // That is being handled.
   Exit result_;

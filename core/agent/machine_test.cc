@@ -25,13 +25,14 @@ class AgentTest : public ::testing::Test {
  protected:
   static constexpr std::int32_t kBound = -1;  // For `spares`: one for each place.
 
-  void start(std::int32_t spares = 0, std::int32_t max_restarts = 1, bool scheduler = true) {
+  void start(std::int32_t spares = 0, std::int32_t max_restarts = 1, bool scheduler = true,
+             std::int32_t world_size = 2) {
     Options options;
     options.job = "job";
     options.agent_id = "agent";
     options.host = "host";
     options.workers = {"w0", "w1"};
-    options.world_size = 2;
+    options.world_size = world_size;
     options.runs_scheduler = scheduler;
     options.spares = spares;
     options.bound_spares = spares == kBound;
@@ -118,6 +119,48 @@ TEST_F(AgentTest, ExitsWithCodeZeroWhenAllHaveEndedInGoodOrder) {
   dies(at(kSchedulerNode), 0);
   ASSERT_TRUE(exit_.has_value());
   EXPECT_EQ(exit_->code, 0);
+}
+
+TEST_F(AgentTest, WithoutTheSchedulerItStaysUntilItHasToldThatAllHaveEnded) {
+  start(0, 1, false, 4);
+  dies(at("w0"), 0);
+  dies(at("w1"), 0);
+  EXPECT_FALSE(exit_.has_value());
+  step(LinkUp{});
+  EXPECT_TRUE(std::holds_alternative<wire::AgentState>(said_.back()));
+  ASSERT_TRUE(exit_.has_value());
+  EXPECT_EQ(exit_->code, 0);
+}
+
+TEST_F(AgentTest, WithoutTheSchedulerItStaysForAGraceAtMost) {
+  start(0, 1, false, 4);
+  dies(at("w0"), 0);
+  dies(at("w1"), 0);
+  EXPECT_EQ(graces_, 1);
+  step(GraceOver{});
+  ASSERT_TRUE(exit_.has_value());
+  EXPECT_EQ(exit_->code, 0);
+}
+
+TEST_F(AgentTest, TheSchedulersAgentStaysWhileRanksOfOtherAgentsNeedIt) {
+  start(0, 3, true, 4);
+  step(LinkUp{});
+  dies(at(kSchedulerNode), 137);
+  dies(at(kSchedulerNode), 137);  // Its successor comes after a pause.
+  dies(at("w0"), 0);
+  dies(at("w1"), 0);
+  EXPECT_FALSE(exit_.has_value());
+  step(PauseOver{pauses_.back().pause});
+  EXPECT_EQ(places_.at(kSchedulerNode).attempt, 3U);
+  dies(at(kSchedulerNode), 0);
+  EXPECT_TRUE(exit_.has_value());
+}
+
+TEST_F(AgentTest, WhyItEndsTheJobIsToldOnALaterConnectionToo) {
+  start(0, 0);
+  dies(at("w0"), 3);
+  step(LinkUp{});
+  EXPECT_TRUE(std::holds_alternative<wire::Failed>(said_.back()));
 }
 
 TEST_F(AgentTest, GivesUpAfterMaxRestartsWithTheWorkersCodeAndAReason) {
