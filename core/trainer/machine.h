@@ -58,7 +58,7 @@ inline constexpr std::size_t kStates = 15;
 enum class Outcome : std::uint8_t {
   kDone,
   kStopped,  // A fault came: somebody ended the group.
-  kRefused,  // The ranks do not do the same, or one will never come: no recovery mends that.
+  kRefused,  // The ranks do not do the same, or one will never come: no recovery helps.
 };
 
 // ---- What may happen ----
