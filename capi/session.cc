@@ -51,15 +51,6 @@ arena::Position position_of(const hf_position* p) {
   return {.epoch = p->epoch, .index = p->index, .samples = p->samples};
 }
 
-// The teams learn of the generation that the session is in now.
-void follow(hf_session* s) {
-  const auto now = s->current->now();
-  auto world = s->session->group();
-  if (now.generation == s->session->generation() && now.world == world) return;
-  (void)s->current->begin(s->session->generation());
-  s->current->formed(std::move(world));
-}
-
 Status expect(const hf_session* s, Phase phase, const char* what) {
   if (s->phase == phase) return {};
   switch (s->phase) {
@@ -105,16 +96,10 @@ hf_status hf_open(hf_worker* worker, const hf_layout* layout, hf_session** sessi
   made->worker = worker;
   made->session = *std::move(opened);
   const runtime::Identity& identity = made->session->identity();
-  const config::Settings& settings = worker->worker->settings();
-  made->current = std::make_shared<CurrentGeneration>(CurrentGeneration::Options{
-      identity.directory, identity.run_id, settings.replacement_timeout,
-      [w = worker->worker.get(), limit = settings.node_timeout](Generation generation) {
-        return !w->solo() && w->wait_for_abort(generation, limit).has_value();
-      }});
+  made->current = made->session->current();
   made->world.team = Team::of_world(made->current, identity.rank, identity.world_size);
   made->owner = ::getpid();
-  made->session->on_abort([current = made->current, worker](Generation generation) {
-    current->abort(generation);
+  made->session->on_abort([worker](Generation) {
     if (worker->early) worker->early->end();
   });
   *session = made.release();
@@ -126,7 +111,6 @@ void hf_close(hf_session* s) {
   if (s == nullptr) return;
   open_session = nullptr;
   s->world.team.reset();
-  (void)s->current->begin(0);
   s->session.reset();
   delete s;
 }
@@ -209,7 +193,6 @@ hf_status hf_begin_step(hf_session* s, int* reformed) {
   }
   s->world.team->drain();
   auto began = s->session->begin_step();
-  follow(s);
   if (!began) return report(began.error());
   const bool too_late = *began == runtime::Began::kTooLate;
   s->phase = too_late ? Phase::kJoined : Phase::kInStep;
@@ -248,7 +231,6 @@ hf_status hf_end_step(hf_session* s, const hf_step* step, int* is_void) {
                                                .update_count = step->update_count},
                                  .position = position_of(&step->position)};
   auto ended = s->session->end_step(staged, step->loss);
-  follow(s);
   if (!ended) return report(ended.error());
   if (is_void != nullptr) *is_void = *ended == runtime::Ended::kVoid ? 1 : 0;
   return HF_OK;

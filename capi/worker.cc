@@ -89,8 +89,10 @@ hf_status hf_early_group_open(hf_worker* worker, const int32_t* ranks, uint64_t 
     auto early = capi::Early::begin(*identity, worker->worker->settings().topo_timeout);
     if (!early) return report(early.error());
     worker->early = *std::move(early);
-    worker->worker->abort_switch().on_stop(
-        [early = worker->early.get()](Generation) { early->end(); });
+    worker->worker->on_stop([early = worker->early.get()](Generation) {
+      early->end();
+      return true;
+    });
   }
   return capi::open_group(worker->early->current(), *identity, ranks, count, name, "early-", group);
 }

@@ -79,9 +79,18 @@ HF_INLINE void sum_at(const Sum& s, std::size_t at) {
 }
 
 template <class T, std::size_t kRanks, Outs kOuts>
-HF_INLINE void sum_bytes(const Sum& s, std::size_t bytes) {
+HF_INLINE void sum_bytes(const Sum& given, std::size_t bytes) {
   using Lanes [[gnu::vector_size(32)]] = T;
-  const std::size_t ranks = kRanks != 0 ? kRanks : s.ranks;
+  const std::size_t ranks = kRanks != 0 ? kRanks : given.ranks;
+  Sum s = given;
+  // Of few ranks the addresses stay in registers. In memory, each store of a sum might change them.
+  // Where one sum is written and what is read next comes from far (`soon`), that was no faster.
+  std::byte* rows[kRanks + 1];
+  if (kRanks != 0 && kOuts == Outs::kAll) {
+    for (std::size_t k = 0; k < kRanks; ++k) rows[k] = given.outs[k];
+    s.rows = rows;
+    s.outs = rows;
+  }
   std::size_t at = 0;
   // Never beyond the end: there another rank may be writing.
   for (; at + kAhead + kLine <= bytes; at += kLine) {

@@ -56,7 +56,7 @@ void World::carry_out(const agent::Action& action) {
     if (const Index i = worker_of(kill->process); i != kNone) {
       if (workers_[i].signal != 9) workers_[i].signal = signal;
     } else if (kill->process == scheduler_.process && scheduler_.machine) {
-      scheduler_.signal = signal;
+      if (scheduler_.signal != 9) scheduler_.signal = signal;
     } else if (kill->process == scheduler_.process && scheduler_.starting) {
       scheduler_.starting = false;
       agent_hears_of_death(scheduler_.process, 128 + signal, false);
@@ -97,6 +97,15 @@ void World::end_pause(Index which) {
 
 void World::stop(Worker& worker) {
   if (!worker.stopped) worker.stopped = now_;  // Else nobody could see that it ran meanwhile.
+  begin_looking();
+}
+
+void World::stop_scheduler() {
+  if (!scheduler_.stopped) scheduler_.stopped = now_;
+  begin_looking();
+}
+
+void World::begin_looking() {
   if (!agent_ || next_look_) return;
   last_look_ = now_;
   next_look_ = now_ + agent::kLookEvery;
@@ -109,9 +118,11 @@ void World::look() {
   for (Index i = 0; i < workers_.size(); ++i) {
     Worker& worker = workers_[i];
     if (worker.paused_until <= now_) worker.stopped.reset();
-    if (worker.alive && worker.stopped) seen.stopped.insert(worker.process);
+    if (worker.alive && !worker.foreign && worker.stopped) seen.stopped.insert(worker.process);
     if (worker.signal != 0) signalled.insert(i);
   }
+  if (scheduler_.paused_until <= now_ || !scheduler_.machine) scheduler_.stopped.reset();
+  if (scheduler_.stopped) seen.stopped.insert(scheduler_.process);
   last_look_ = now_;
   next_look_ = now_ + agent::kLookEvery;
   tell_agent(seen);
@@ -128,8 +139,12 @@ void World::look() {
 
 void World::check_stopped_are_ended() {
   if (!agent_ || exited_) return;
+  if (scheduler_.machine && scheduler_.stopped && scheduler_.paused_until > now_ &&
+      now_ > std::max(*scheduler_.stopped, stood_still_) + kStoppedBound) {
+    checkers_.violate("L5: nobody ended a scheduler that is stopped");
+  }
   for (const Worker& worker : workers_) {
-    if (!worker.alive || !worker.stopped || worker.paused_until <= now_) continue;
+    if (!worker.alive || worker.foreign || !worker.stopped || worker.paused_until <= now_) continue;
     if (now_ > std::max(*worker.stopped, stood_still_) + kStoppedBound) {
       checkers_.violate("L5: nobody ended a process that is stopped");
     }

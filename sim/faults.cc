@@ -38,6 +38,7 @@ void World::list_faults() {
                        (worker.trainer && worker.trainer->state() == trainer::State::kEnding);
     add(owns && !ended, Fault::kWipe, i);
     add(placed && !setup_.agent, Fault::kDouble, i);
+    add(placed && !worker.foreign && has_durable_roster(), Fault::kForeign, i);
     // In the program's own code, in a step.
     const bool trains = worker.program == Program::kTraining && !worker.work.empty() &&
                         std::holds_alternative<trainer::Return>(worker.work.front()) &&
@@ -50,6 +51,7 @@ void World::list_faults() {
     add(true, Fault::kKillScheduler, 0);
     add(!scheduler_.stores.empty(), Fault::kStoreCrash, 0);
     add(!scheduler_.stores.empty(), Fault::kStoreFails, 0);
+    add(scheduler_.paused_until <= now_, Fault::kStopScheduler, 0);
   }
   for (Index i = first_link_; i < links_.size(); ++i) {
     const auto& link = links_[i];
@@ -123,6 +125,14 @@ void World::strike(const Mishap& mishap) {
       workers_[i].paused_until = now_ + (choices_.pick(2) == 0 ? kLongPause : kMoment);
       stop(workers_[i]);
       return disturb(workers_[i], workers_[i].paused_until);
+    case Fault::kStopScheduler:
+      told("the scheduler is stopped (SIGSTOP)");
+      scheduler_.paused_until = now_ + (choices_.pick(2) == 0 ? kLongPause : kMoment);
+      stop_scheduler();
+      return excuse_last_calls(scheduler_.paused_until);
+    case Fault::kForeign:
+      told(cat("a process of another host asks for the place of ", workers_[i].node_id));
+      return add_foreign(i);
     case Fault::kSpawnFails: {
       const auto left = static_cast<std::uint32_t>(agent::kSpawnTries - 1 - spawns_failed_);
       spawns_fail_ = 1 + choices_.pick(std::min<std::uint32_t>(3, left));
@@ -160,9 +170,20 @@ void World::stand_still() {
   // The agent has missed a look and counts anew.
   if (next_look_ && now_ > last_look_ + 2 * agent::kLookEvery) stood_still_ = now_;
   agent_disturbed_ = std::max(agent_disturbed_, now_);
+  excuse_last_calls(now_);
+}
+
+// Nothing is heard until then. That is an excuse for those only who are on their last call.
+void World::excuse_last_calls(Instant until) {
+  last_fault_ = std::max(last_fault_, until);
   for (auto& worker : workers_) {
-    if (is_on_last_call(worker)) disturb(worker, now_);
+    if (is_on_last_call(worker)) disturb(worker, until);
   }
+}
+
+// Before that, whoever comes first says which host is meant.
+bool World::has_durable_roster() const {
+  return durable_ && !durable_->roster.empty();
 }
 
 bool World::is_on_last_call(const Worker& worker) const {

@@ -35,6 +35,8 @@ void World::start_scheduler() {
   scheduler_.stores.clear();
   scheduler_.exits_at.reset();
   scheduler_.since = now_;
+  scheduler_.paused_until = {};
+  scheduler_.stopped.reset();
   scheduler_.machine.emplace(controller::Options{.job = "job",
                                                  .run_id = 7,
                                                  .world_size = setup_.ranks,

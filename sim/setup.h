@@ -24,12 +24,14 @@ enum class Fault : std::uint8_t {
   kStoreFails,     // The journal can not be written: the scheduler ends itself.
   kStop,           // A worker is stopped as its agent can see (SIGSTOP), shortly or for long.
   kSpawnFails,     // The agent's next processes, up to three, can not be started.
+  kStopScheduler,  // The scheduler is stopped (SIGSTOP), shortly or for long.
+  kForeign,        // A process of another host asks for a place of the job (P31).
   // What follows ends the job, with a reason.
   kUserError,  // The training says that it can not go on.
   kEarlyExit,  // The program ends with exit code 0 in the midst of its training.
   kInterrupt,  // The user interrupts the agent.
 };
-inline constexpr std::uint32_t kFaults = 16;
+inline constexpr std::uint32_t kFaults = 18;
 [[nodiscard]] constexpr std::uint32_t bit(Fault fault) {
   return std::uint32_t{1} << static_cast<std::uint32_t>(fault);
 }

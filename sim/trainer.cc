@@ -104,9 +104,8 @@ void World::carry_out(Index index, const trainer::Action& action) {
     tell_member(index, member::Committed{committed->version, committed->loss});
   } else if (const auto* ended = std::get_if<trainer::SayEnded>(&action)) {
     tell_member(index, member::TrainingEnded{ended->version});
-  } else if (std::holds_alternative<trainer::ArmGroup>(action)) {
-    worker.stop_requested = false;
-  } else if (std::holds_alternative<trainer::StopGroup>(action)) {
+  } else if (const auto* stop = std::get_if<trainer::StopGroup>(&action)) {
+    worker.stopped_up_to = std::max(worker.stopped_up_to, stop->generation);
     stop_group(index);
   } else if (const auto* resumed = std::get_if<trainer::NoteResumed>(&action)) {
     checkers_.went(worker.rank, resumed->generation, resumed->version, arenas_);
@@ -115,7 +114,6 @@ void World::carry_out(Index index, const trainer::Action& action) {
 
 void World::stop_group(Index index) {
   Worker& worker = workers_[index];
-  worker.stop_requested = true;
   if (worker.joined != 0) groups_[worker.joined].aborted = true;
   const bool sums =
       !worker.work.empty() && is<trainer::AwaitSums>(worker.work.front()) && !complete(worker);
@@ -160,7 +158,8 @@ bool World::begin(Index index, const trainer::Repair& work) {
 bool World::begin(Index index, const trainer::JoinGroup& work) {
   Worker& worker = workers_[index];
   worker.operation = 0;
-  if (worker.stop_requested || groups_[work.generation].aborted) return false;
+  if (worker.stopped_up_to >= work.generation) return false;
+  if (groups_[work.generation].aborted) return false;
   worker.joined = work.generation;
   groups_[work.generation].joined |= std::uint32_t{1} << worker.rank;
   return true;

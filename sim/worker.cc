@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/prng.h"
 #include "base/text.h"
 #include "sim/world.h"
 #include "wording/machines.h"
@@ -28,6 +29,17 @@ World::Index World::add_worker(agent::Process process, std::string node_id, Inca
   return workers_.size() - 1;
 }
 
+void World::add_foreign(Index worker) {
+  const Worker& here = workers_[worker];
+  const std::uint64_t attempt = here.attempt == 0 ? 0 : here.attempt + 1;
+  const Index index =
+      add_worker(next_process_, here.node_id, derive(next_process_, 77U), attempt, /*spare=*/true);
+  ++next_process_;
+  workers_[index].attempt = attempt;
+  workers_[index].foreign = true;
+  place(workers_[index]);
+}
+
 // It knows which place it has and begins to ask for its rank.
 void World::place(Worker& worker) {
   worker.program = Program::kUnplaced;
@@ -38,7 +50,8 @@ void World::place(Worker& worker) {
                                         .incarnation = worker.incarnation,
                                         .attempt = worker.attempt,
                                         .host = "host",
-                                        .pid = static_cast<std::int64_t>(worker.process)});
+                                        .pid = static_cast<std::int64_t>(worker.process),
+                                        .memory = worker.foreign ? "elsewhere" : "here"});
 }
 
 void World::tell_member(Index worker, const member::Event& event) {
@@ -76,6 +89,7 @@ void World::carry_out(Index index, const member::Action& action) {
     fold(wording::print_of(send->message));
     if (worker.link != kNone) send_up(worker.link, send->message);
   } else if (const auto* placed = std::get_if<member::Place>(&action)) {
+    if (worker.foreign) checkers_.violate("P31: a process of another host was given a rank");
     if (worker.rank != kNoRank && worker.rank != placed->rank) {
       checkers_.violate("S1: a process was given another rank");
     }
@@ -105,12 +119,13 @@ void World::die(Index index, std::int32_t code, bool lifeline, bool loses) {
   if (worker.link != kNone) client_is_gone(worker.link, loses);
   worker.link = kNone;
   fold(static_cast<std::uint64_t>(code) + worker.process * 1000);
+  if (worker.foreign) return;  // Nobody here is its parent.
   if (setup_.agent) {
     agent_hears_of_death(worker.process, code, lifeline);
     return;
   }
   const bool another = std::any_of(workers_.begin(), workers_.end(), [&](const Worker& other) {
-    return other.alive && other.node_id == worker.node_id;
+    return other.alive && !other.foreign && other.node_id == worker.node_id;
   });
   const bool ended = durable_ && durable_->stage == wire::Stage::kEnded;
   if (code == 0 || another || ended || !setup_.replaced || person_.left == 0) return;

@@ -99,7 +99,7 @@ void World::list_network() {
   for (Index i = first_link_; i < links_.size(); ++i) {
     const auto& link = links_[i];
     if (!flows(link)) continue;
-    if (link.scheduler_open && scheduler_.machine) {
+    if (link.scheduler_open && scheduler_runs()) {
       if (!link.up.empty() && !link.closed_by_scheduler) {
         possible_.push_back({Kind::kUp, i});
       } else if (link.client_gone || link.closed_by_scheduler) {
@@ -121,11 +121,13 @@ void World::list_processes() {
     if (condition) possible_.push_back({kind, index});
   };
   const bool serves = scheduler_.machine.has_value();
-  add(serves && !scheduler_.stores.empty(), Kind::kStoreDone, 0);
-  add(serves && scheduler_.deadline && *scheduler_.deadline <= now_, Kind::kControllerTimer, 0);
+  const bool runs = scheduler_runs();
+  add(runs && !scheduler_.stores.empty(), Kind::kStoreDone, 0);
+  add(runs && scheduler_.deadline && *scheduler_.deadline <= now_, Kind::kControllerTimer, 0);
   add(scheduler_.starting, Kind::kSchedulerStart, 0);
-  add(serves && scheduler_.exits_at && *scheduler_.exits_at <= now_, Kind::kSchedulerExit, 0);
-  add(serves && scheduler_.signal != 0, Kind::kSchedulerSignal, 0);
+  add(runs && scheduler_.exits_at && *scheduler_.exits_at <= now_, Kind::kSchedulerExit, 0);
+  add(serves && (scheduler_.signal == 9 || (runs && scheduler_.signal != 0)),
+      Kind::kSchedulerSignal, 0);
   for (Index i = 0; i < workers_.size(); ++i) {
     const Worker& worker = workers_[i];
     if (!worker.alive) continue;
@@ -158,7 +160,7 @@ void World::list_processes() {
     add(person_.workers[i].at <= now_, Kind::kPersonWorker, i);
   }
   add(person_.scheduler, Kind::kPersonScheduler, 0);
-  for (Index i = 0; serves && i < proofs_.size(); ++i) possible_.push_back({Kind::kProof, i});
+  for (Index i = 0; runs && i < proofs_.size(); ++i) possible_.push_back({Kind::kProof, i});
 }
 
 void World::list_transitions() {
@@ -272,6 +274,7 @@ std::optional<Instant> World::next_time() const {
     consider(next_beat_);
     if (scheduler_.deadline) consider(*scheduler_.deadline);
     if (scheduler_.exits_at) consider(*scheduler_.exits_at);
+    consider(scheduler_.paused_until);
   }
   for (const Worker& worker : workers_) {
     if (!worker.alive) continue;
@@ -311,7 +314,9 @@ void World::beat() {
 void World::check_end() {
   if (scheduler_.machine) checkers_.violate("L1: all is over but the scheduler runs on");
   for (const Worker& worker : workers_) {
-    if (worker.alive) checkers_.violate("L1: all is over but a process runs on");
+    if (worker.alive && !worker.foreign) {
+      checkers_.violate("L1: all is over but a process runs on");
+    }
   }
   const bool ended = durable_ && durable_->stage == wire::Stage::kEnded;
   const bool success = setup_.agent ? exited_->code == 0 : ended && durable_->success;

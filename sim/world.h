@@ -61,10 +61,11 @@ class World {
     Program program = Program::kUnplaced;
     std::deque<trainer::Work> work;  // Of the training thread.
     bool half = false;               // The first half of the oldest work is done.
-    bool stop_requested = false;     // Since the group was armed.
+    Generation stopped_up_to = 0;    // It joins no group of these any more.
     bool sums_busy = false;          // It was stopped in the midst of a sum.
     bool alive = true;
-    bool over = false;  // It was told that the job is over, or that it has no place.
+    bool foreign = false;  // On another host.
+    bool over = false;     // It was told that the job is over, or that it has no place.
     std::optional<std::int32_t> leaving;  // It will exit with this code.
     std::int32_t signal = 0;              // Sent to it and not yet delivered.
     Index link = kNone;
@@ -107,6 +108,8 @@ class World {
     std::int32_t signal = 0;
     bool success = false;
     Instant since{};
+    Instant paused_until{};
+    std::optional<Instant> stopped;  // Since when, while its agent can see it.
   };
   struct Person {  // Starts by hand what has died.
     struct Errand {
@@ -178,6 +181,8 @@ class World {
   void strike(const Mishap& mishap);
   void kill_workers(bool wipe, Index only);
   void stand_still();
+  void excuse_last_calls(Instant until);
+  [[nodiscard]] bool has_durable_roster() const;
   [[nodiscard]] bool is_on_last_call(const Worker& worker) const;
   void disturb(Worker& worker, Instant until);
   void disturb(const Connection& link, Instant until);
@@ -261,12 +266,18 @@ class World {
   void spawn(const agent::Spawn& what);
   void look();
   void stop(Worker& worker);
+  void stop_scheduler();
+  void add_foreign(Index worker);
+  void begin_looking();
   void hear_not_spawned();
   void end_pause(Index which);
   void check_stopped_are_ended();
   void promote(Index which);
   [[nodiscard]] Index worker_of(agent::Process process) const;
 
+  [[nodiscard]] bool scheduler_runs() const {
+    return scheduler_.machine && scheduler_.paused_until <= now_;
+  }
   [[nodiscard]] bool awake(const Worker& worker) const {
     return worker.alive && worker.paused_until <= now_;
   }

@@ -50,9 +50,9 @@ struct Fields<Reason> {
 };
 template <>
 struct Fields<Seat> {
-  static constexpr auto kList =
-      in_order(&Seat::node_id, &Seat::role, &Seat::incarnation, &Seat::attempt, &Seat::pid,
-               &Seat::host, &Seat::domain, &Seat::endpoint, &Seat::finished, &Seat::version);
+  static constexpr auto kList = in_order(
+      &Seat::node_id, &Seat::role, &Seat::incarnation, &Seat::attempt, &Seat::pid, &Seat::host,
+      &Seat::domain, &Seat::endpoint, &Seat::finished, &Seat::version, &Seat::memory);
 };
 template <>
 struct Fields<Location> {

@@ -26,6 +26,7 @@ struct Seat {
   std::string host;
   std::string domain;     // What fails together with it; by default its host.
   std::string endpoint;   // Where other hosts reach it. Empty: only through its host's memory.
+  std::string memory;     // As of Register: names the memory that it can share.
   bool finished = false;  // Its training has ended in good order, at `version`.
   Version version = 0;    // Only where finished.
   bool operator==(const Seat&) const = default;

@@ -67,17 +67,18 @@ inline std::vector<Message> extreme_messages() {
 }
 
 inline Formation extreme_formation() {
-  return {.job = "job",
-          .run_id = kMost,
-          .generation = kMost,
-          .stage = Stage::kEnded,
-          .version = kNoVersion,
-          .recoveries = kMost,
-          .roster = {{"a", Role::kSpareHost, kMost, kMost, -5, "h", "d", "e", true, kMost}, {}},
-          .orders = {{Act::kReceive, {kMost32, "host", "endpoint"}}, {}},
-          .cause = extreme_reason(),
-          .success = true,
-          .end = extreme_reason()};
+  return {
+      .job = "job",
+      .run_id = kMost,
+      .generation = kMost,
+      .stage = Stage::kEnded,
+      .version = kNoVersion,
+      .recoveries = kMost,
+      .roster = {{"a", Role::kSpareHost, kMost, kMost, -5, "h", "d", "e", "m", true, kMost}, {}},
+      .orders = {{Act::kReceive, {kMost32, "host", "endpoint"}}, {}},
+      .cause = extreme_reason(),
+      .success = true,
+      .end = extreme_reason()};
 }
 
 // Flips, cuts, doubles and overwrites.

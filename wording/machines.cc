@@ -231,7 +231,6 @@ std::string to_words(const trainer::Action& action) {
           [&](const trainer::SayRepaired& a) { return cat("repaired: ", held(a.holding)); },
           [](const trainer::SayCommitted& a) { return cat("committed ", version(a.version)); },
           [](const trainer::SayEnded& a) { return cat("ended at ", version(a.version)); },
-          [](const trainer::ArmGroup&) { return std::string("arm the group"); },
           [](const trainer::StopGroup& a) { return cat("stop the group of ", a.generation); },
           [](const trainer::NoteResumed& a) {
             return cat("resumed in generation ", a.generation, " at ", version(a.version));

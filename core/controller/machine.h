@@ -131,7 +131,6 @@ struct Member {
   wire::Seat seat;
   SeatState state = SeatState::kHeld;
   Link link = 0;
-  std::string memory;             // As of Register.
   bool joined = false;            // It has reported once.
   wire::Ending ending;            // Of the newest process of the seat that has ended,
   std::int64_t ended_pid = 0;     // with its number,

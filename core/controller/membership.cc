@@ -122,7 +122,7 @@ void Machine::attach(Member& member, Link link, const wire::Register& m) {
   }
   nodes_[link] = m.node_id;
   member.link = link;
-  member.memory = m.memory;
+  member.seat.memory = m.memory;
   member.seat.node_id = m.node_id;
   member.seat.host = m.host;
   member.seat.domain = m.host;
@@ -145,9 +145,9 @@ std::optional<Reason> Machine::elsewhere(const wire::Register& m) const {
   const Member* other = nullptr;
   if (!arrivals_.empty()) other = &arrivals_.begin()->second;
   const auto known = std::find_if(members_.begin(), members_.end(),
-                                  [](const Member& member) { return !member.memory.empty(); });
+                                  [](const Member& member) { return !member.seat.memory.empty(); });
   if (known != members_.end()) other = &*known;
-  if (other == nullptr || other->memory == m.memory) return std::nullopt;
+  if (other == nullptr || other->seat.memory == m.memory) return std::nullopt;
   return Reason{.kind = Reason::Kind::kOtherHost,
                 .node_id = m.node_id,
                 .host = m.host,

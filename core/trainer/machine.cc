@@ -186,7 +186,6 @@ void Machine::form() {
     return back(Return{.what = Return::What::kTooLate, .ended = ended_});
   }
   enter(State::kForming);
-  actions_.push_back(ArmGroup{});
   work(JoinGroup{generation_});
 }
 

@@ -200,16 +200,16 @@ struct SayCommitted {
 struct SayEnded {
   Version version = kNoVersion;
 };
-struct ArmGroup {};  // A JoinGroup follows: from here on StopGroup means that group.
-struct StopGroup {   // Ends the group and its forming; answered by GroupStopped. Never waits.
+struct StopGroup {  // Ends the groups of generations up to this one, and their forming. Never
+                    // waits.
   Generation generation = 0;
 };
 struct NoteResumed {  // For traces, and for the agent, which hears of it after this process's end.
   Generation generation = 0;
   Version version = 0;
 };
-using Action = std::variant<Do, SayParked, SayRepaired, SayCommitted, SayEnded, ArmGroup, StopGroup,
-                            NoteResumed>;
+using Action =
+    std::variant<Do, SayParked, SayRepaired, SayCommitted, SayEnded, StopGroup, NoteResumed>;
 using Actions = std::vector<Action>;
 
 // {state × event}; see core/table.h.

@@ -4,13 +4,16 @@
 
 #include <algorithm>
 #include <chrono>
+#include <mutex>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "base/assert.h"
 #include "base/text.h"
+#include "collective/current_generation.h"
 #include "io/loop.h"
+#include "os/slice.h"
 #include "runtime/worker/ownership.h"
 #include "wording/reasons.h"
 
@@ -22,6 +25,16 @@ using collective::Outcome;
 using What = trainer::Return::What;
 using namespace std::chrono_literals;
 
+collective::CurrentGeneration::Options current_options(Worker& worker, const Identity& identity) {
+  return {.directory = identity.directory,
+          .run_id = identity.run_id,
+          .join_timeout = worker.settings().replacement_timeout,
+          .wait_for_abort = [&worker](Generation generation) {
+            const Duration limit = worker.settings().node_timeout;
+            return !worker.solo() && worker.wait_for_abort(generation, limit).has_value();
+          }};
+}
+
 }  // namespace
 
 struct Session::Parts {
@@ -30,7 +43,8 @@ struct Session::Parts {
         identity(std::move(i)),
         arena(std::move(a)),
         secrecy(s),
-        regions(std::make_shared<collective::Regions>(identity.directory, identity.rank)) {}
+        regions(std::make_shared<collective::Regions>(identity.directory, identity.rank)),
+        current(std::make_shared<collective::CurrentGeneration>(current_options(w, identity))) {}
 
   // Tells the machine of a call and does what it says, until it goes back to the program.
   trainer::Return call(const trainer::Event& event);
@@ -50,12 +64,18 @@ struct Session::Parts {
   void drop_group();
   Group::Options group_options(Generation formed);
   void trace_step();
+  bool stop(Generation stopped);
+  void note_sums_thread(pid_t thread);
 
   Worker& worker;
   Identity identity;
   arena::Arena arena;
   Secrecy secrecy;
   std::shared_ptr<collective::Regions> regions;
+  std::shared_ptr<collective::CurrentGeneration> current;
+  std::function<void(Generation)> on_stop;
+  std::mutex sums_mutex;
+  pid_t sums_thread = 0;  // In which the group makes its sums; 0: there is none.
   arena::Position begin_position;
   std::shared_ptr<Group> group;
   Generation generation = 0;  // The newest that the machine said to go on in.
@@ -145,7 +165,7 @@ Group::Options Session::Parts::group_options(Generation formed) {
       .registered_bytes = arena.layout().gradients_bytes(),
       .registered_memory = reinterpret_cast<std::byte*>(arena.gradients().data()),
       .regions = regions,
-      .on_thread = [this] { worker.abort_switch().begins_sums(); },
+      .on_thread = [this] { note_sums_thread(::gettid()); },
       .on_failed = [this] { worker.tell(trainer::SumsIdle{}); }};
   options.join_timeout =
       std::chrono::duration_cast<std::chrono::milliseconds>(worker.settings().replacement_timeout);
@@ -158,13 +178,13 @@ Group::Options Session::Parts::group_options(Generation formed) {
 void Session::Parts::do_work(const trainer::JoinGroup& work) {
   generation = work.generation;
   const Instant began = io::Loop::now();
-  auto formed = Group::join(group_options(generation), worker.abort_switch().token());
+  auto formed = Group::join(group_options(generation), current->begin(generation));
   if (!formed) {
     const Error& error = formed.error();
     return worker.tell(trainer::NotFormed{error.blame == Blame::kUser, error.what});
   }
   group = *std::move(formed);
-  worker.abort_switch().hold(group.get());
+  current->formed(group);
   const auto took = std::chrono::duration<double, std::milli>(io::Loop::now() - began).count();
   worker.trace().event("reform",
                        {{"rank", identity.rank}, {"generation", generation}, {"ms", took}});
@@ -200,10 +220,26 @@ void Session::Parts::do_work(const trainer::Update&) {
 
 void Session::Parts::drop_group() {
   if (!group) return;
-  worker.abort_switch().hold(nullptr);
+  note_sums_thread(0);
   group->abort();  // Leaving is for the end of the training: others must not take it for that.
+  current->formed(nullptr);
   group.reset();
   sums.clear();
+}
+
+void Session::Parts::note_sums_thread(pid_t thread) {
+  const std::lock_guard lock(sums_mutex);
+  sums_thread = thread;
+}
+
+// The control thread: never blocks for longer than these lines.
+bool Session::Parts::stop(Generation stopped) {
+  if (on_stop) on_stop(stopped);
+  const bool idle = current->abort(stopped);
+  const std::lock_guard lock(sums_mutex);
+  // The training thread waits for this one.
+  if (sums_thread != 0) (void)os::take_short_slice(sums_thread);
+  return idle;
 }
 
 Outcome Session::Parts::note(Outcome outcome) {
@@ -244,8 +280,9 @@ Session::~Session() {
     (void)parts_.release();
     return;
   }
-  parts_->worker.abort_switch().on_stop(nullptr);
+  parts_->worker.on_stop(nullptr);
   parts_->drop_group();
+  (void)parts_->current->begin(0);
 }
 
 Result<std::unique_ptr<Session>> Session::open(Worker& worker, arena::Layout layout,
@@ -255,9 +292,9 @@ Result<std::unique_ptr<Session>> Session::open(Worker& worker, arena::Layout lay
   if (auto owned = own_arena(worker, *identity); !owned) return worker.fail(owned.error().what);
   auto arena = arena::Arena::open(arena_path(*identity, identity->rank), layout, identity->run_id);
   if (!arena) return worker.fail(arena.error().what);
-  worker.abort_switch().on_stop(nullptr);
-  return std::unique_ptr<Session>(new Session(
-      std::make_unique<Parts>(worker, *std::move(identity), *std::move(arena), secrecy)));
+  auto parts = std::make_unique<Parts>(worker, *std::move(identity), *std::move(arena), secrecy);
+  worker.on_stop([raw = parts.get()](Generation g) { return raw->stop(g); });
+  return std::unique_ptr<Session>(new Session(std::move(parts)));
 }
 
 const Identity& Session::identity() const {
@@ -345,11 +382,17 @@ Outcome Session::all_gather(std::span<const std::byte> mine, std::span<std::byte
 std::shared_ptr<Group> Session::group() const {
   return parts_->group;
 }
+const std::shared_ptr<collective::CurrentGeneration>& Session::current() const {
+  return parts_->current;
+}
 const std::shared_ptr<collective::Regions>& Session::regions() const {
   return parts_->regions;
 }
 void Session::on_abort(std::function<void(Generation)> handler) {
-  parts_->worker.abort_switch().on_stop(std::move(handler));
+  Parts& p = *parts_;
+  p.worker.on_stop(nullptr);  // Nobody calls the old one while it changes.
+  p.on_stop = std::move(handler);
+  p.worker.on_stop([&p](Generation g) { return p.stop(g); });
 }
 
 Status Session::end() {

@@ -31,6 +31,7 @@
 #include "arena/arena.h"
 #include "base/ids.h"
 #include "base/result.h"
+#include "collective/current_generation.h"
 #include "collective/group.h"
 #include "collective/regions.h"
 #include "runtime/worker/worker.h"
@@ -104,6 +105,8 @@ class Session {
   // end_step(), and have ended before either is called: the latter's wait may be taken for a
   // standstill. To be let go of before the Session ends: the group's thread calls it.
   [[nodiscard]] std::shared_ptr<collective::Group> group() const;
+  // The same as the teams of some ranks see it; they end with it when a generation is aborted.
+  [[nodiscard]] const std::shared_ptr<collective::CurrentGeneration>& current() const;
   // Memory of this rank that the group's sums of any memory write into without copies; it may come
   // and go at any time, and outlives the Session. Any thread.
   [[nodiscard]] const std::shared_ptr<collective::Regions>& regions() const;

@@ -125,7 +125,6 @@ struct Worker::Control {
   void carry_out(trainer::SayRepaired& a) { post(member::RepairDone{a.holding}); }
   void carry_out(trainer::SayCommitted& a) { post(member::Committed{a.version, a.loss}); }
   void carry_out(trainer::SayEnded& a) { post(member::TrainingEnded{a.version}); }
-  void carry_out(trainer::ArmGroup&) { abort_switch.arm(); }
   void carry_out(trainer::StopGroup& a);
   void carry_out(trainer::NoteResumed& a) { tell_lifeline(a.version); }
   void trace_event(const trainer::SayParked& a);
@@ -172,7 +171,7 @@ struct Worker::Control {
   std::optional<Error> over;
   std::optional<Error> out_of_reach;  // While the scheduler has been gone for too long.
 
-  AbortSwitch abort_switch;
+  std::function<bool(Generation)> stop_groups;
 
   std::atomic<pid_t> training_thread = 0;
   std::atomic<Rank> rank = kNoRank;  // Once it is known.
@@ -346,7 +345,7 @@ void Worker::Control::tell(const trainer::Event& event) {
 
 // StopGroup is answered at once.
 void Worker::Control::carry_out(trainer::StopGroup& a) {
-  events.push_back(trainer::GroupStopped{abort_switch.stop(a.generation)});
+  events.push_back(trainer::GroupStopped{!stop_groups || stop_groups(a.generation)});
 }
 
 // Outside of the lock: nobody waits for the file.
@@ -532,8 +531,9 @@ Generation Worker::generation() const {
   return control_->trainer.generation();
 }
 
-AbortSwitch& Worker::abort_switch() const {
-  return control_->abort_switch;
+void Worker::on_stop(std::function<bool(Generation)> handler) {
+  const std::lock_guard lock(control_->mutex);
+  control_->stop_groups = std::move(handler);
 }
 
 Status Worker::pause(Duration limit) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -12,7 +13,6 @@
 #include "config/settings.h"
 #include "core/trainer/machine.h"
 #include "io/trace.h"
-#include "runtime/worker/abort_switch.h"
 
 namespace holdfast::runtime {
 
@@ -58,8 +58,10 @@ class Worker {
   // ends with trainer::Return.
   [[nodiscard]] trainer::Work next_work();
   [[nodiscard]] Generation generation() const;  // The newest that the machine said to train in.
-  // Carries out what the machine says of groups. Any thread.
-  [[nodiscard]] AbortSwitch& abort_switch() const;
+  // Called when the groups of a generation and of those before are to end. It must not block, and
+  // returns whether no sum is under way. Null: no more; after the return the old one is not
+  // running.
+  void on_stop(std::function<bool(Generation)> handler);
 
   // Waits for `limit`. Errors: the job is over (why); the scheduler has been gone for longer than
   // HOLDFAST_SCHEDULER_TIMEOUT.
