@@ -1,7 +1,8 @@
 // The states of a machine as a table {state × event}: what may follow what.
 //
-// A machine enters a state through its table only, so that the diagram in docs/protocol/, which is
-// made from the same table, is true. An event that is not listed for a state leaves it as it is.
+// A machine enters a state through its table only. So the diagrams of docs/protocol/states.md,
+// which are made from the tables, are true. An event that is not listed for a state leaves it as it
+// is.
 #pragma once
 
 #include <algorithm>
@@ -30,6 +31,7 @@ struct Transition {
   State from;
   std::size_t event;
   State to;
+  const char* remark = "";  // When, or why. For readers.
 };
 
 template <class State>

@@ -46,21 +46,29 @@ constexpr std::size_t kEvent = event_index<Event, E>();
 
 using S = State;
 constexpr Transition<State> kTransitions[] = {
-    {S::kRunning, kEvent<Received>, S::kDone},    // The scheduler has said that all is well.
-    {S::kRunning, kEvent<Died>, S::kDone},        // Its process has ended well.
-    {S::kRunning, kEvent<Received>, S::kEnding},  // It has said that the job has failed.
-    {S::kRunning, kEvent<Died>, S::kEnding},      // Too often, or twice by the same exception.
-    {S::kRunning, kEvent<SpawnFailed>, S::kEnding}, {S::kRunning, kEvent<Interrupted>, S::kEnding},
-    {S::kRunning, kEvent<GraceOver>, S::kEnding},   {S::kDone, kEvent<Received>, S::kEnding},
-    {S::kDone, kEvent<Died>, S::kEnding},           {S::kDone, kEvent<SpawnFailed>, S::kEnding},
-    {S::kDone, kEvent<Interrupted>, S::kEnding},    {S::kDone, kEvent<GraceOver>, S::kEnding},
-    {S::kRunning, kEvent<Started>, S::kExited},  // It has no places.
-    {S::kRunning, kEvent<Died>, S::kExited},     // All its workers had ended well.
-    {S::kRunning, kEvent<SpawnFailed>, S::kExited}, {S::kRunning, kEvent<GraceOver>, S::kExited},
-    {S::kRunning, kEvent<LinkUp>, S::kExited},  // The scheduler has heard of their ends.
-    {S::kDone, kEvent<Died>, S::kExited},           {S::kDone, kEvent<SpawnFailed>, S::kExited},
-    {S::kDone, kEvent<GraceOver>, S::kExited},      {S::kEnding, kEvent<Died>, S::kExited},
-    {S::kEnding, kEvent<SpawnFailed>, S::kExited},  {S::kEnding, kEvent<Interrupted>, S::kExited},
+    {S::kRunning, kEvent<Received>, S::kDone, "JobEnded: all is well"},
+    {S::kRunning, kEvent<Received>, S::kEnding, "JobEnded: the job has failed; or Refused"},
+    {S::kRunning, kEvent<Died>, S::kDone, "the scheduler, and it has ended well"},
+    {S::kRunning, kEvent<Died>, S::kEnding, "too often, or twice by the same exception"},
+    {S::kRunning, kEvent<Died>, S::kExited, "the last one; all workers had ended well"},
+    {S::kRunning, kEvent<SpawnFailed>, S::kEnding},
+    {S::kRunning, kEvent<SpawnFailed>, S::kExited, "of a spare; all workers had ended well"},
+    {S::kRunning, kEvent<Interrupted>, S::kEnding},
+    {S::kRunning, kEvent<GraceOver>, S::kEnding, "workers or scheduler have ended, the others not"},
+    {S::kRunning, kEvent<GraceOver>, S::kExited},
+    {S::kRunning, kEvent<Started>, S::kExited, "it has no places"},
+    {S::kRunning, kEvent<LinkUp>, S::kExited, "the scheduler has heard that all have ended well"},
+    {S::kDone, kEvent<Received>, S::kEnding, "JobEnded: the job has failed; or Refused"},
+    {S::kDone, kEvent<Died>, S::kEnding, "twice by the same exception, as is known late"},
+    {S::kDone, kEvent<Died>, S::kExited, "the last one"},
+    {S::kDone, kEvent<SpawnFailed>, S::kEnding},
+    {S::kDone, kEvent<SpawnFailed>, S::kExited, "of a spare; nothing else ran"},
+    {S::kDone, kEvent<Interrupted>, S::kEnding},
+    {S::kDone, kEvent<GraceOver>, S::kEnding},
+    {S::kDone, kEvent<GraceOver>, S::kExited},
+    {S::kEnding, kEvent<Died>, S::kExited, "the last one"},
+    {S::kEnding, kEvent<SpawnFailed>, S::kExited, "nothing else ran"},
+    {S::kEnding, kEvent<Interrupted>, S::kExited},
     {S::kEnding, kEvent<GraceOver>, S::kExited},
 };
 

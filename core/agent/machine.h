@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -86,6 +87,10 @@ struct Interrupted {  // The user, or what started us, wants the job to end.
 struct GraceOver {};  // Who was asked to end had its time.
 using Event = std::variant<Started, Died, SpawnFailed, PauseOver, Looked, LinkUp, LinkDown,
                            Received, Interrupted, GraceOver>;
+inline constexpr const char* kEventNames[] = {
+    "started", "died",      "spawn failed", "pause over",  "looked",
+    "link up", "link down", "received",     "interrupted", "grace over"};
+static_assert(std::size(kEventNames) == std::variant_size_v<Event>);
 
 // What must be done.
 enum class Role : std::uint8_t { kScheduler, kWorker, kSpare };

@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -19,6 +20,7 @@
 
 #include "base/ids.h"
 #include "core/planner/planner.h"
+#include "core/table.h"
 #include "wire/formation.h"
 #include "wire/messages.h"
 
@@ -112,6 +114,17 @@ inline constexpr std::size_t kSeatEvents = 7;
 // The table {state × event}. Nothing: the event leaves the state as it is.
 [[nodiscard]] std::optional<SeatState> after(SeatState state, SeatEvent event);
 
+// What leads a job from one wire::Stage to the next.
+enum class StageEvent : std::uint8_t {
+  kBegun,     // A new generation.
+  kPlanned,   // All have reported: it is known from which version all go on.
+  kRepaired,  // All hold that version.
+  kOver,      // The job has ended, well or not.
+};
+[[nodiscard]] const char* name(StageEvent event);
+// {stage × event}; see core/table.h.
+[[nodiscard]] std::span<const Transition<wire::Stage>> stage_transitions();
+
 // A seat, the process that holds it, and what is known of that. Before the ranks are given, a
 // process that has registered.
 struct Member {
@@ -198,6 +211,7 @@ class Machine {
   void attach(Member& member, Link link, const wire::Register& m);
 
   // Recovery (recovery.cc)
+  void enter(StageEvent event);
   void begin(wire::Reason cause);
   void rank_lost(Rank rank, const wire::Reason& cause, std::uint64_t detected_ns);
   void maybe_plan();

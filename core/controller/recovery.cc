@@ -1,5 +1,6 @@
 // From a fault to the next step: STOP, PLAN, REPAIR, REFORM, RESUME.
 #include <algorithm>
+#include <iterator>
 
 #include "base/assert.h"
 #include "core/controller/machine.h"
@@ -9,11 +10,50 @@ namespace holdfast::controller {
 using wire::Reason;
 using wire::Stage;
 
+namespace {
+
+constexpr std::size_t index(StageEvent event) {
+  return static_cast<std::size_t>(event);
+}
+
+constexpr Transition<Stage> kStageTransitions[] = {
+    {Stage::kAssembling, index(StageEvent::kBegun), Stage::kStopping, "all processes have come"},
+    {Stage::kStopping, index(StageEvent::kBegun), Stage::kStopping, "another scheduler goes on"},
+    {Stage::kStopping, index(StageEvent::kPlanned), Stage::kRepairing},
+    {Stage::kRepairing, index(StageEvent::kBegun), Stage::kStopping,
+     "a rank is lost or came back, or another scheduler goes on"},
+    {Stage::kRepairing, index(StageEvent::kRepaired), Stage::kRunning},
+    {Stage::kRunning, index(StageEvent::kBegun), Stage::kStopping, "a rank is lost or came back"},
+    {Stage::kAssembling, index(StageEvent::kOver), Stage::kEnded},
+    {Stage::kStopping, index(StageEvent::kOver), Stage::kEnded},
+    {Stage::kRepairing, index(StageEvent::kOver), Stage::kEnded},
+    {Stage::kRunning, index(StageEvent::kOver), Stage::kEnded},
+};
+
+}  // namespace
+
+std::span<const Transition<Stage>> stage_transitions() {
+  return kStageTransitions;
+}
+
+const char* name(StageEvent event) {
+  constexpr const char* kNames[] = {"generation begun", "planned", "repaired", "over"};
+  return kNames[index(event)];
+}
+
+void Machine::enter(StageEvent event) {
+  const auto* row = std::find_if(
+      std::begin(kStageTransitions), std::end(kStageTransitions),
+      [&](const auto& t) { return t.from == formation_.stage && t.event == index(event); });
+  HF_ASSERT(row != std::end(kStageTransitions));
+  formation_.stage = row->to;
+}
+
 void Machine::begin(Reason cause) {
   if (formation_.stage != Stage::kStopping && formation_.stage != Stage::kRepairing) {
     waiting_since_ = now_;
   }
-  formation_.stage = Stage::kStopping;
+  enter(StageEvent::kBegun);
   formation_.cause = std::move(cause);
   formation_.orders.clear();
   reports_.clear();
@@ -91,7 +131,7 @@ void Machine::maybe_plan() {
     return end(false,
                {.kind = Reason::Kind::kNoPlan, .rank = plan.lacking, .version = plan.version});
   }
-  formation_.stage = Stage::kRepairing;
+  enter(StageEvent::kPlanned);
   formation_.version = plan.version;
   for (const auto& order : plan.orders) {
     wire::Location source{.holder = order.source, .host = {}, .endpoint = {}};
@@ -131,7 +171,7 @@ void Machine::receive(Link link, const wire::Repaired& m) {
 
 void Machine::resume() {
   note(Note::Kind::kRepaired, kNoRank, formation_.cause);
-  formation_.stage = Stage::kRunning;
+  enter(StageEvent::kRepaired);
   if (formation_.generation > 1) ++formation_.recoveries;
   ended_ = ended_rank();
   store();
@@ -219,7 +259,7 @@ void Machine::maybe_nobody_came() {
 }
 
 void Machine::end(bool success, Reason reason) {
-  formation_.stage = Stage::kEnded;
+  enter(StageEvent::kOver);
   formation_.success = success;
   formation_.end = std::move(reason);
   store();

@@ -14,12 +14,12 @@ constexpr std::size_t kEvent = event_index<Event, E>();
 using S = State;
 constexpr Transition<State> kTransitions[] = {
     {S::kStarting, kEvent<Parked>, S::kParked},
-    {S::kParked, kEvent<Received>, S::kRepairing},  // An order to repair.
-    {S::kParked, kEvent<Received>, S::kTraining},   // Its generation is running.
+    {S::kParked, kEvent<Received>, S::kRepairing, "Assignment: an order to repair"},
+    {S::kParked, kEvent<Received>, S::kTraining, "Assignment: its generation is running"},
     {S::kRepairing, kEvent<RepairDone>, S::kParked},
     {S::kTraining, kEvent<Parked>, S::kParked},
     {S::kTraining, kEvent<TrainingEnded>, S::kEnded},
-    {S::kStarting, kEvent<TrainingEnded>, S::kEnded},  // It never trained.
+    {S::kStarting, kEvent<TrainingEnded>, S::kEnded, "it never trained"},
     {S::kParked, kEvent<TrainingEnded>, S::kEnded},
     {S::kRepairing, kEvent<TrainingEnded>, S::kEnded},
 };

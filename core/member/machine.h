@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <utility>
@@ -43,6 +44,10 @@ struct TrainingFailed {
 };
 using Event = std::variant<Connected, Disconnected, Received, Parked, RepairDone, Committed,
                            TrainingEnded, TrainingFailed>;
+inline constexpr const char* kEventNames[] = {"connected",      "disconnected",   "received",
+                                              "parked",         "repair done",    "committed",
+                                              "training ended", "training failed"};
+static_assert(std::size(kEventNames) == std::variant_size_v<Event>);
 
 // What must be done.
 struct Send {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <string>
@@ -57,7 +58,7 @@ inline constexpr std::size_t kStates = 15;
 enum class Outcome : std::uint8_t {
   kDone,
   kStopped,  // A fault came: somebody ended the group.
-  kRefused,  // The ranks do not do the same, or one will never come: no recovery mends that.
+  kRefused,  // The ranks do not do the same, or one will never come: no recovery helps.
 };
 
 // ---- What may happen ----
@@ -131,6 +132,12 @@ using Event =
     std::variant<JoinCalled, StepBegun, StepEnded, EndCalled, Repaired, Formed, NotFormed,
                  LeftGroup, SumsDone, Staged, Arrived, Updated, Stopped, GroupStopped, SumsIdle,
                  RepairOrdered, GoOrdered, Released, JobOver, OutOfReach, InReach, TimePassed>;
+inline constexpr const char* kEventNames[] = {
+    "join called", "step begun",    "step ended", "end called",     "repaired",   "formed",
+    "not formed",  "left group",    "sums done",  "staged",         "arrived",    "updated",
+    "stopped",     "group stopped", "sums idle",  "repair ordered", "go ordered", "released",
+    "job over",    "out of reach",  "in reach",   "time passed"};
+static_assert(std::size(kEventNames) == std::variant_size_v<Event>);
 
 // ---- What the training thread must do, in this order ----
 

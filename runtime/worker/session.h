@@ -1,5 +1,6 @@
 // Session: the training thread's side of a job, for any framework. It keeps a state in an arena,
-// exchanges gradients, commits steps, and after a fault mends, re-forms and says what to replay.
+// exchanges gradients and commits steps. After a fault it repairs the arena, joins a new group and
+// says what to replay.
 //
 // The loop of a trainer (runtime/testing/toy.cc is one):
 //
