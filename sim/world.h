@@ -63,6 +63,8 @@ class World {
     bool half = false;               // The first half of the oldest work is done.
     bool stop_requested = false;     // Since the group was armed.
     bool sums_busy = false;          // It was stopped in the midst of a sum.
+    bool said_parked = false;        // And has no order yet that it may carry out.
+    Version began_at = 0;            // Where its program began the step under way.
     bool alive = true;
     bool over = false;  // It was told that the job is over, or that it has no place.
     std::optional<std::int32_t> leaving;  // It will exit with this code.
@@ -106,6 +108,7 @@ class World {
     std::optional<Instant> exits_at;  // After End.
     std::int32_t signal = 0;
     bool success = false;
+    Instant ended_at{};
     Instant since{};
   };
   struct Person {  // Starts by hand what has died.
@@ -197,6 +200,7 @@ class World {
   void start_scheduler();
   void kill_scheduler(std::int32_t code, bool store_survives);
   void tell_controller(const controller::Event& event);
+  void check_agent_hears_first();
   void store_done();
   void hear(Index link, wire::Message message);
   void carry_out(const controller::Action& action);
@@ -244,6 +248,8 @@ class World {
   void end(Index worker, const trainer::Update&);
   void end(Index worker, const trainer::Return& result);
   bool arrive(Worker& worker);
+  void wrote(const Worker& worker);
+  void check_told(const Worker& worker, trainer::Return::What what);
   void fail_training(Index worker, const wire::Reason& reason);
   void finish_update(Arena& arena);
   [[nodiscard]] bool owner_lives(const Arena& arena, const Worker& opener) const;
@@ -296,6 +302,8 @@ class World {
   Index first_link_ = 0;          // Those before it are closed on both sides.
   Scheduler scheduler_;
   std::optional<wire::Formation> durable_;
+  bool agent_told_end_ = false;   // At some time.
+  bool worker_told_end_ = false;  // By the actions that were just carried out.
   Person person_;
   std::vector<controller::ProvenDead> proofs_;
 
