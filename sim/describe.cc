@@ -84,4 +84,50 @@ std::string World::describe(const Transition& t) const {
   return "?";
 }
 
+std::string World::describe(const Mishap& mishap) const {
+  const Index i = mishap.index;
+  const auto process = [&] { return cat("process ", workers_[i].process); };
+  switch (mishap.fault) {
+    case Fault::kKill:
+      return cat("kill ", process(), " ", workers_[i].node_id);
+    case Fault::kWipe:
+      return cat(process(), " ", workers_[i].node_id, " and its arena are lost");
+    case Fault::kKillAll:
+      return "kill all workers";
+    case Fault::kKillScheduler:
+      return "kill the scheduler";
+    case Fault::kStoreCrash:
+      return "kill the scheduler; its store is durable";
+    case Fault::kStoreFails:
+      return "the journal can not be written: the scheduler ends itself";
+    case Fault::kBreak:
+      return cat("connection ", i + 1, " breaks");
+    case Fault::kPause:
+      return cat(process(), " is stopped for a while");
+    case Fault::kStop:
+      return cat(process(), " is stopped (SIGSTOP)");
+    case Fault::kStopScheduler:
+      return "the scheduler is stopped (SIGSTOP)";
+    case Fault::kForeign:
+      return cat("a process of another host asks for the place of ", workers_[i].node_id);
+    case Fault::kStall:
+      return cat("connection ", i + 1, " delivers nothing for a while");
+    case Fault::kHiccup:
+      return "everything stands still for a while";
+    case Fault::kDouble:
+      return cat("a second process is started as ", workers_[i].node_id);
+    case Fault::kUserError:
+      return cat("the training of ", workers_[i].node_id, " fails");
+    case Fault::kEarlyExit:
+      return cat(process(), " exits with code 0");
+    case Fault::kInterrupt:
+      return cat("agent ", i, " is interrupted");
+    case Fault::kKillAgent:
+      return cat("agent ", i, " is killed");
+    case Fault::kSpawnFails:
+      return "the next processes can not be started";
+  }
+  return "";
+}
+
 }  // namespace holdfast::sim

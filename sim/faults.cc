@@ -88,82 +88,61 @@ bool World::maybe_fault() {
 
 void World::strike(const Mishap& mishap) {
   const Index i = mishap.index;
-  const auto told = [&](const std::string& text) {
-    if (log_) tell(cat("  *** ", text));
-  };
+  if (log_) tell(cat("  *** ", describe(mishap)));
   const auto lasting = [&] { return choices_.pick(2) == 0 ? kLongPause : kShortPause; };
   switch (mishap.fault) {
     case Fault::kKill:
-      told(cat("kill process ", workers_[i].process, " ", workers_[i].node_id));
       return kill_workers(false, i);
     case Fault::kWipe:
-      told(cat("process ", workers_[i].process, " ", workers_[i].node_id,
-               " and its arena are lost"));
       return kill_workers(true, i);
     case Fault::kKillAll:
-      told("kill all workers");
       return kill_workers(false, kNone);
     case Fault::kKillScheduler:
-      told("kill the scheduler");
       return kill_scheduler(137, false);
     case Fault::kStoreCrash:
-      told("kill the scheduler; its store is durable");
       return kill_scheduler(137, true);
     case Fault::kStoreFails:
-      told("the journal can not be written: the scheduler ends itself");
       return kill_scheduler(1, false);
     case Fault::kBreak: {
       const bool idle = links_[i].up.empty() && links_[i].down.empty();
-      told(cat("connection ", i + 1, " breaks"));
       disturb(links_[i], now_);
       return break_link(i, idle ? 0 : choices_.pick(4));
     }
     case Fault::kPause:
-      told(cat("process ", workers_[i].process, " is stopped for a while"));
       workers_[i].paused_until = now_ + lasting();
       workers_[i].stopped.reset();
       return disturb(workers_[i], workers_[i].paused_until);
     case Fault::kStop:
-      told(cat("process ", workers_[i].process, " is stopped (SIGSTOP)"));
       workers_[i].paused_until = now_ + (choices_.pick(2) == 0 ? kLongPause : kMoment);
       stop(workers_[i]);
       return disturb(workers_[i], workers_[i].paused_until);
     case Fault::kStopScheduler:
-      told("the scheduler is stopped (SIGSTOP)");
       scheduler_.paused_until = now_ + (choices_.pick(2) == 0 ? kLongPause : kMoment);
       stop_scheduler();
       return excuse_last_calls(scheduler_.paused_until);
     case Fault::kForeign:
-      told(cat("a process of another host asks for the place of ", workers_[i].node_id));
       return add_foreign(i);
     case Fault::kSpawnFails: {
       const auto left = static_cast<std::uint32_t>(agent::kSpawnTries - 1 - spawns_failed_);
       spawns_fail_ = 1 + choices_.pick(std::min<std::uint32_t>(3, left));
       spawns_failed_ += static_cast<std::int32_t>(spawns_fail_);
-      return told(cat("the next ", spawns_fail_, " processes can not be started"));
+      return;
     }
     case Fault::kStall:
-      told(cat("connection ", i + 1, " delivers nothing for a while"));
       links_[i].stalled_until = now_ + lasting();
       return disturb(links_[i], links_[i].stalled_until);
     case Fault::kHiccup:
-      told("everything stands still for a while");
       return stand_still();
     case Fault::kDouble:
-      told(cat("a second process is started as ", workers_[i].node_id));
       add_worker(next_process_++, workers_[i].node_id, prng_.next(), 0, false);
       return;
     case Fault::kUserError:
-      told(cat("the training of ", workers_[i].node_id, " fails"));
       return fail_training(i, {.kind = wire::Reason::Kind::kProgram});
     case Fault::kEarlyExit:
-      told(cat("process ", workers_[i].process, " exits with code 0"));
       return die(i, 0, false, false);
     case Fault::kInterrupt:
-      told(cat("agent ", i, " is interrupted"));
       return tell_agent(i, agent::Interrupted{2});
     case Fault::kKillAgent:
-      told(cat("agent ", i, " is killed"));
       return kill_agent(i);
   }
 }

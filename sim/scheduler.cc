@@ -1,5 +1,6 @@
 // The scheduler's process: plays the controller, its journal and its connections.
 #include <set>
+#include <utility>
 
 #include "base/text.h"
 #include "sim/world.h"
@@ -80,7 +81,17 @@ void World::kill_scheduler(std::int32_t code, bool store_survives) {
 
 void World::tell_controller(const controller::Event& event) {
   for (const auto& action : scheduler_.machine->step(now_, event)) carry_out(action);
+  check_agent_hears_first();
   scheduler_.deadline = scheduler_.machine->deadline();
+}
+
+// Of the end, where it comes in time: else it takes the exits of workers for deaths.
+void World::check_agent_hears_first() {
+  const bool worker_told = std::exchange(worker_told_end_, false);
+  if (!setup_.agent || agent_told_end_ || !worker_told) return;
+  if (now_ < scheduler_.ended_at + kAgentPatience / 2) {
+    checkers_.violate("P32: a worker hears of the end before the agent does");
+  }
 }
 
 void World::store_done() {
@@ -131,6 +142,9 @@ void World::carry_out(const controller::Action& action) {
     }
     fold(wording::print_of(send->message) ^ send->link);
     checkers_.said(send->message, rank, incarnation, durable_);
+    if (std::holds_alternative<wire::JobEnded>(send->message)) {
+      (links_[link].worker == kNone ? agent_told_end_ : worker_told_end_) = true;
+    }
     send_down(link, send->message);
   } else if (const auto* close = std::get_if<controller::Close>(&action)) {
     auto& link = links_[static_cast<Index>(close->link) - 1];
@@ -139,6 +153,7 @@ void World::carry_out(const controller::Action& action) {
     if (note->kind == controller::Note::Kind::kStop) checkers_.began(note->generation);
   } else if (const auto* end = std::get_if<controller::End>(&action)) {
     scheduler_.success = end->success;
+    scheduler_.ended_at = now_;
   } else if (std::holds_alternative<controller::Leave>(action)) {
     scheduler_.exits_at = now_ + kLinger;
   }

@@ -95,10 +95,14 @@ void World::carry_out(Index index, const trainer::Action& action) {
   if (log_) tell(cat("    ", worker.node_id, "'s trainer: ", to_words(action)));
   fold(action.index());
   if (const auto* given = std::get_if<trainer::Do>(&action)) {
+    if (is<trainer::Repair>(given->work)) worker.said_parked = false;
     worker.work.push_back(given->work);
   } else if (const auto* parked = std::get_if<trainer::SayParked>(&action)) {
+    worker.said_parked = true;
+    if (worker.sums_busy) checkers_.violate("S6: a rank has said that it is parked while it sums");
     tell_member(index, member::Parked{parked->holding});
   } else if (const auto* repaired = std::get_if<trainer::SayRepaired>(&action)) {
+    worker.said_parked = true;
     tell_member(index, member::RepairDone{repaired->holding});
   } else if (const auto* committed = std::get_if<trainer::SayCommitted>(&action)) {
     tell_member(index, member::Committed{committed->version, committed->loss});
@@ -108,6 +112,7 @@ void World::carry_out(Index index, const trainer::Action& action) {
     worker.stopped_up_to = std::max(worker.stopped_up_to, stop->generation);
     stop_group(index);
   } else if (const auto* resumed = std::get_if<trainer::NoteResumed>(&action)) {
+    worker.said_parked = false;
     checkers_.went(worker.rank, resumed->generation, resumed->version, arenas_);
   }
 }
@@ -126,12 +131,18 @@ void World::sums_end(Index index) {
   tell_trainer(index, trainer::SumsIdle{});
 }
 
+// Its training thread has written to its arena, or does so now.
+void World::wrote(const Worker& worker) {
+  checkers_.wrote(arenas_[static_cast<std::size_t>(worker.rank)], worker.process);
+  if (worker.said_parked) checkers_.violate("S6: a rank that has said that it is parked writes");
+}
+
 // ---- First halves: between them and the second anything may happen ------------------------------
 
 bool World::begin(Index index, const trainer::Repair& work) {
   Worker& worker = workers_[index];
   Arena& own = arena(worker);
-  checkers_.wrote(own, worker.process);
+  wrote(worker);
   switch (work.order.act) {
     case wire::Act::kKeep:
       return false;
@@ -172,7 +183,7 @@ bool World::begin(Index index, const trainer::Arrive&) {
 bool World::begin(Index index, const trainer::Update&) {
   Worker& worker = workers_[index];
   Arena& own = arena(worker);
-  checkers_.wrote(own, worker.process);
+  wrote(worker);
   own.updating = true;
   return true;
 }
@@ -197,7 +208,7 @@ bool World::arrive(Worker& worker) {
 void World::end(Index index, const trainer::Repair& work) {
   Worker& worker = workers_[index];
   Arena& own = arena(worker);
-  checkers_.wrote(own, worker.process);
+  wrote(worker);
   std::string error;
   if (work.order.act == wire::Act::kFinish) {
     if (own.updating) finish_update(own);
@@ -221,7 +232,7 @@ void World::end(Index index, const trainer::Repair& work) {
 void World::end(Index index, const trainer::Unstage&) {
   Worker& worker = workers_[index];
   Arena& own = arena(worker);
-  checkers_.wrote(own, worker.process);
+  wrote(worker);
   own.staged = own.version;  // The step is void.
 }
 
@@ -243,7 +254,7 @@ void World::end(Index index, const trainer::AwaitSums&) {
   Worker& worker = workers_[index];
   if (!complete(worker)) return tell_trainer(index, trainer::SumsDone{trainer::Outcome::kStopped});
   Arena& own = arena(worker);
-  checkers_.wrote(own, worker.process);
+  checkers_.wrote(own, worker.process);  // Before it said that it is parked, if it has.
   own.gradient = groups_[worker.joined].operations[worker.operation].sum;
   ++worker.operation;
   tell_trainer(index, trainer::SumsDone{trainer::Outcome::kDone});
@@ -251,7 +262,7 @@ void World::end(Index index, const trainer::AwaitSums&) {
 
 void World::end(Index index, const trainer::Stage& work) {
   Arena& own = arena(workers_[index]);
-  checkers_.wrote(own, workers_[index].process);
+  wrote(workers_[index]);
   own.staged = work.version;
   tell_trainer(index, trainer::Staged{});
 }
@@ -275,6 +286,7 @@ void World::end(Index index, const trainer::Return& result) {
   using What = trainer::Return::What;
   Worker& worker = workers_[index];
   Arena& own = arena(worker);
+  check_told(worker, result.what);
   switch (result.what) {
     case What::kJoined:
     case What::kCommitted:
@@ -285,7 +297,8 @@ void World::end(Index index, const trainer::Return& result) {
                           trainer::StepBegun{worker.joined != 0 && groups_[worker.joined].aborted});
     case What::kBegun:
     case What::kBegunAnew:
-      checkers_.wrote(own, worker.process);
+      wrote(worker);
+      worker.began_at = own.version;
       if (arrive(worker)) {
         groups_[worker.joined].operations[worker.operation].sum +=
             contribution(own.content, worker.rank, own.version + 1);
@@ -305,6 +318,20 @@ void World::end(Index index, const trainer::Return& result) {
       worker.program = Program::kEnded;
       if (!worker.leaving) worker.leaving = 1;
       return;
+  }
+}
+
+// What the program hears of a step that it has begun.
+void World::check_told(const Worker& worker, trainer::Return::What what) {
+  using What = trainer::Return::What;
+  const Arena& own = arenas_[static_cast<std::size_t>(worker.rank)];
+  const bool begins = what == What::kBegun || what == What::kBegunAnew;
+  if (begins && own.staged != own.version) {
+    checkers_.violate("S7: a step begins while another one is staged");
+  }
+  const bool made = what == What::kCommitted || what == What::kCommittedByPlan;
+  if ((made || what == What::kVoid) && own.version != worker.began_at + (made ? 1 : 0)) {
+    checkers_.violate("S5: a program was told that a step was made which is void, or the reverse");
   }
 }
 

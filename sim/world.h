@@ -65,6 +65,8 @@ class World {
     bool half = false;               // The first half of the oldest work is done.
     Generation stopped_up_to = 0;    // It joins no group of these any more.
     bool sums_busy = false;          // It was stopped in the midst of a sum.
+    bool said_parked = false;        // And has no order yet that it may carry out.
+    Version began_at = 0;            // Where its program began the step under way.
     bool alive = true;
     bool foreign = false;  // On another host.
     bool over = false;     // It was told that the job is over, or that it has no place.
@@ -110,6 +112,7 @@ class World {
     std::optional<Instant> exits_at;  // After End.
     std::int32_t signal = 0;
     bool success = false;
+    Instant ended_at{};
     Instant since{};
     Instant paused_until{};
     std::optional<Instant> stopped;  // Since when, while its agent can see it.
@@ -192,6 +195,7 @@ class World {
   void put_in_order();
   void perform(const Transition& transition);
   [[nodiscard]] std::string describe(const Transition& transition) const;
+  [[nodiscard]] std::string describe(const Mishap& mishap) const;
   [[nodiscard]] static std::string what_is_next(const Worker& worker);
   bool advance();
   void beat();
@@ -230,6 +234,7 @@ class World {
   void start_scheduler();
   void kill_scheduler(std::int32_t code, bool store_survives);
   void tell_controller(const controller::Event& event);
+  void check_agent_hears_first();
   void store_done();
   void hear(Index link, wire::Message message);
   void carry_out(const controller::Action& action);
@@ -278,6 +283,8 @@ class World {
   void end(Index worker, const trainer::Update&);
   void end(Index worker, const trainer::Return& result);
   bool arrive(Worker& worker);
+  void wrote(const Worker& worker);
+  void check_told(const Worker& worker, trainer::Return::What what);
   void fail_training(Index worker, const wire::Reason& reason);
   void finish_update(Arena& arena);
   [[nodiscard]] bool owner_lives(const Arena& arena, const Worker& opener) const;
@@ -339,6 +346,8 @@ class World {
   Index first_link_ = 0;          // Those before it are closed on both sides.
   Scheduler scheduler_;
   std::optional<wire::Formation> durable_;
+  bool agent_told_end_ = false;   // At some time.
+  bool worker_told_end_ = false;  // By the actions that were just carried out.
   Person person_;
   std::vector<controller::ProvenDead> proofs_;
 

@@ -36,13 +36,16 @@ object_of() {  # source
 # ROOM.a: an object for each file of a room, whichever way the build has compiled them. Of a file that is linked as an
 # object, nothing is taken from there.
 library_of() {  # room
-  local source objects=()
+  local source
   [ ! -f "$1.a" ] || return 0
-  for source in $(find "$1" -name '*.cc' ! -name '*_test.cc' ! -name '*_fuzz.cc'); do
-    objects+=("$(object_of "$source")")
-    "${compile[@]}" -c "$source" -o "${objects[-1]}" || return 1
-  done
-  ar rcs "$1.a" "${objects[@]}"
+  for source in $(find "$1" -name '*.cc' ! -name '*_test.cc' ! -name '*_fuzz.cc' ! -path '*/testing/*'); do
+    printf '%s\0%s\0' "$source" "$(object_of "$source")"
+  done | xargs -0 -n 2 -P "$(nproc)" bash -c '"${@:1:$#-2}" -c "${@: -2:1}" -o "${@: -1}"' _ "${compile[@]}" || return 1
+  ar rcs "$1.a" "$1"_*.o
+}
+link_simulation() {  # where to, objects
+  g++ "${@:2}" "$build/sim/libholdfast_sim.a" "$build/wording/libholdfast_wording.a" "$work/clean/core.a" \
+    "$build/os/libholdfast_os.a" "$build/base/libholdfast_base.a" -o "$1"
 }
 link_test() {  # test, where to, rooms, objects: as the build links it, but for these rooms and objects
   local line room rooms=$3
@@ -60,7 +63,7 @@ for name in "${names[@]}"; do
 done
 if [ ${#simulation[@]} -gt 0 ]; then
   "${compile[@]}" -c sim/main.cc -o main.o && library_of core || exit 2
-  g++ main.o "$build/sim/libholdfast_sim.a" core.a "$build/base/libholdfast_base.a" -o sim_clean || exit 2
+  link_simulation sim_clean main.o || exit 2
   if ! ./sim_clean --schedules 3000 > clean.txt; then
     cat clean.txt
     echo "the simulation finds a bug where none was planted"
@@ -81,7 +84,7 @@ done
 
 simulate() {  # name: has the simulation look for it; sets what and when
   local again=() limit=$((${seconds%.*} + 30))
-  g++ ../clean/main.o ./*.o "$build/sim/libholdfast_sim.a" ../clean/core.a "$build/base/libholdfast_base.a" -o sim_mutant || return 2
+  link_simulation sim_mutant ../clean/main.o ./*.o || return 2
   timeout $limit ./sim_mutant --schedules "$schedules" --seconds "$seconds" > found.txt 2>&1
   code=$?
   if grep -q '^schedule ' found.txt; then  # What it says of how to replay that one is true.
@@ -132,7 +135,7 @@ try() {  # name: says what became of it; fails if it survives
   fi
   return 1
 }
-export -f try simulate run_test found_by patched object_of link_test
+export -f try simulate run_test found_by patched object_of link_test link_simulation
 export root build work schedules seconds compiler="${compile[*]}"
 # Each in a folder of its own, as many at once as there are cores.
 printf '%s\0' "${names[@]}" | xargs -0 -n 1 -P "$(nproc)" bash -c 'try "$0" && echo "$0" >> "$work/found"'

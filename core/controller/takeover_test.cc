@@ -1,0 +1,50 @@
+// Which journal a scheduler goes on with (P30).
+#include "core/controller/takeover.h"
+
+#include <gtest/gtest.h>
+
+namespace holdfast::controller {
+namespace {
+
+constexpr std::uint64_t kRun = 7;
+constexpr Claim kSecondAttempt{.attempt = 2, .run = kRun, .world_size = 2};
+
+wire::Formation of_run(std::uint64_t run, std::size_t ranks = 2) {
+  wire::Formation formation;
+  formation.run_id = run;
+  formation.roster.resize(ranks);
+  return formation;
+}
+
+TEST(Takeover, AFirstAttemptBeginsWhateverItFinds) {
+  const Claim first{.attempt = 1, .run = kRun, .world_size = 2};
+  EXPECT_FALSE(may_succeed(first));
+  EXPECT_EQ(judge(first, of_run(kRun)), Takeover::kBegin);
+}
+
+TEST(Takeover, ByHandItGoesOnWhereTheUserSaysSo) {
+  Claim by_hand{.world_size = 2};
+  EXPECT_EQ(judge(by_hand, of_run(kRun)), Takeover::kBegin);
+  by_hand.by_hand_again = true;
+  EXPECT_EQ(judge(by_hand, of_run(kRun)), Takeover::kGoOn);
+}
+
+// The option is the user's word on schedulers that are started by hand, not on a new agent's first.
+TEST(Takeover, AnAgentsFirstAttemptIsNotTheSameRunWhateverTheUserSays) {
+  const Claim claim{.attempt = 1, .by_hand_again = true, .run = kRun, .world_size = 2};
+  EXPECT_EQ(judge(claim, of_run(kRun)), Takeover::kBegin);
+}
+
+TEST(Takeover, ALaterAttemptGoesOnWithItsOwnRunAlone) {
+  EXPECT_EQ(judge(kSecondAttempt, of_run(kRun)), Takeover::kGoOn);
+  EXPECT_EQ(judge(kSecondAttempt, of_run(kRun + 1)), Takeover::kBegin);
+  EXPECT_EQ(judge(kSecondAttempt, std::nullopt), Takeover::kBegin);
+}
+
+TEST(Takeover, AWorldOfAnotherSizeIsRefusedOnceRanksWereGiven) {
+  EXPECT_EQ(judge(kSecondAttempt, of_run(kRun, 3)), Takeover::kOtherSize);
+  EXPECT_EQ(judge(kSecondAttempt, of_run(kRun, 0)), Takeover::kGoOn);
+}
+
+}  // namespace
+}  // namespace holdfast::controller
