@@ -233,6 +233,8 @@ bool World::is_legitimate(const wire::Reason& reason) const {
     case Why::kEndedEarly:
     case Why::kEndedWithoutTraining:
       return had(Fault::kEarlyExit);
+    case Why::kNoPlan:  // A private part is lost with its arena.
+      return setup_.private_is_own && had(Fault::kWipe);
     case Why::kNotRepaired:
       return source_lost_;
     default:
