@@ -133,7 +133,7 @@ def under_torchft() -> None:
     from torchft import DistributedDataParallel as ReplicatedDataParallel
     from torchft import Manager, Optimizer, ProcessGroupGloo
 
-    class Mended(ReplicatedDataParallel):
+    class Repaired(ReplicatedDataParallel):
         """Torchft 0.2.0 asserts when an all-reduce fails: hand back the buffer instead."""
 
         @staticmethod
@@ -164,7 +164,7 @@ def under_torchft() -> None:
         connect_timeout=datetime.timedelta(seconds=5),
         heartbeat_interval=datetime.timedelta(milliseconds=50),
     )
-    model, wrapped = Mended(manager, module), Optimizer(manager, optimizer)
+    model, wrapped = Repaired(manager, module), Optimizer(manager, optimizer)
     batches = loader(rank, size)
     say("state", rank=rank)
     while True:

@@ -19,11 +19,11 @@ class Torchrun:
                    "--monitor-interval=0.02", "--shutdown-timeout=1", Path(__file__).parent / "ddp_loop.py", folder, *options]
         # In torch 2.13 restarted workers find the addresses of the dead ones in the store that they share with
         # torchrun, and no restart ever succeeds; this variable gives every restart a store of its own.
-        mended = {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        repaired = {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
         self.output = open(folder / "output.txt", "w+", encoding="utf8")
         self.process = subprocess.Popen([str(word) for word in command], stdout=self.output, stderr=subprocess.STDOUT,
                                         stdin=subprocess.DEVNULL, preexec_fn=die_with_parent,
-                                        env={**os.environ, **mended, "HOLDFAST_JOB": self.name})
+                                        env={**os.environ, **repaired, "HOLDFAST_JOB": self.name})
 
     def __enter__(self):
         return self

@@ -20,7 +20,7 @@ from job import Job, leftovers, processes_of  # noqa: E402
 arguments = argparse.Namespace()
 IMAGES = "train-images-idx3-ubyte"
 LABELS = "train-labels-idx1-ubyte"
-REMEDY = "tools/make_digits"
+HINT = "tools/make_digits"
 
 
 class Alone(unittest.TestCase):
@@ -46,11 +46,11 @@ class Alone(unittest.TestCase):
         self.fails("--data", self.data, "--steps", 1, says=says)
 
     def test_missing_folder(self):
-        self.fails("--data", self.folder / "nowhere", says=[str(self.folder / "nowhere" / IMAGES), "is missing", REMEDY])
+        self.fails("--data", self.folder / "nowhere", says=[str(self.folder / "nowhere" / IMAGES), "is missing", HINT])
 
     def test_missing_file(self):
         (self.data / LABELS).unlink()
-        self.fails_on_data(LABELS, "is missing", REMEDY)
+        self.fails_on_data(LABELS, "is missing", HINT)
 
     def test_truncated_images(self):
         with open(self.data / IMAGES, "r+b") as file:
@@ -59,25 +59,25 @@ class Alone(unittest.TestCase):
 
     def test_truncated_header(self):
         (self.data / LABELS).write_bytes(b"\0\0\x08")
-        self.fails_on_data(LABELS, "is not in MNIST's format", REMEDY)
+        self.fails_on_data(LABELS, "is not in MNIST's format", HINT)
 
     def test_a_folder_and_a_pipe(self):
         (self.data / LABELS).unlink()
         (self.data / IMAGES).unlink()
         (self.data / LABELS).mkdir()
         os.mkfifo(self.data / IMAGES)
-        self.fails_on_data(IMAGES, "is no file", REMEDY)
+        self.fails_on_data(IMAGES, "is no file", HINT)
         (self.data / IMAGES).unlink()
         shutil.copy(arguments.data / IMAGES, self.data)
-        self.fails_on_data(LABELS, "is no file", REMEDY)
+        self.fails_on_data(LABELS, "is no file", HINT)
 
     def test_empty_file(self):
         (self.data / IMAGES).write_bytes(b"")
-        self.fails_on_data(IMAGES, "is not in MNIST's format", REMEDY)
+        self.fails_on_data(IMAGES, "is not in MNIST's format", HINT)
 
     def test_another_kind_of_file(self):
         (self.data / IMAGES).write_bytes((self.data / LABELS).read_bytes())
-        self.fails_on_data(IMAGES, "is not in MNIST's format", REMEDY)
+        self.fails_on_data(IMAGES, "is not in MNIST's format", HINT)
 
     def test_labels_of_other_images(self):
         (self.data / LABELS).write_bytes(struct.pack(">II", 2049, 5) + bytes(5))
@@ -147,7 +147,7 @@ class UnderMsrun(unittest.TestCase):
             self.assertEqual(leftovers(job.name), [])
 
     def test_missing_data(self):
-        self.fails(["--data", "/nowhere"], ["/nowhere/" + IMAGES, "is missing", REMEDY])
+        self.fails(["--data", "/nowhere"], ["/nowhere/" + IMAGES, "is missing", HINT])
 
     def test_ranks_that_do_not_train_alike(self):
         """A rank of other settings, data or model ends the job with one sentence that names it."""

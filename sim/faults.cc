@@ -147,7 +147,7 @@ void World::strike(const Mishap& mishap) {
   }
 }
 
-// No excuse for an eviction, but of those who were on their last call already.
+// It excuses the evictions of those only who were on their last call already.
 void World::stand_still() {
   const bool longer = choices_.pick(2) == 1;
   now_ = longer ? now_ + kHiccup : std::min(*next_time(), now_ + kHiccup);
@@ -209,7 +209,7 @@ void World::kill_workers(bool wipe, Index only) {
 bool World::is_legitimate(const wire::Reason& reason) const {
   using Why = wire::Reason::Kind;
   const auto had = [&](Fault fault) { return (struck_ & bit(fault)) != 0; };
-  // The agent may see its workers give up before it hears that, and why, the job has ended.
+  // The agent may see its workers give up before it hears why the job has ended.
   const bool failed = durable_ && durable_->stage == wire::Stage::kEnded && !durable_->success;
   // What an agent said before it left may have been lost: then the scheduler waits in vain.
   const auto has_left = [&](const AgentProcess& agent) {

@@ -39,7 +39,7 @@ inline constexpr std::uint32_t kFaults = 19;
 inline constexpr std::uint32_t kDoom = bit(Fault::kUserError) | bit(Fault::kEarlyExit) |
                                        bit(Fault::kInterrupt) | bit(Fault::kKillAgent);
 
-// In which order is done what could be done next, unless a choice says otherwise.
+// Which of the possible transitions comes first, unless a choice says otherwise.
 enum class Order : std::uint8_t { kMessagesFirst, kTrainersFirst, kInTurn, kNewestFirst };
 inline constexpr std::uint32_t kOrders = 4;
 

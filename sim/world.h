@@ -26,7 +26,7 @@ namespace holdfast::sim {
 // Short against the bounds of the checkers; the timeouts longer than all faults of a run together.
 inline constexpr Duration kLease = std::chrono::seconds(3);
 inline constexpr Duration kTopologyTimeout = std::chrono::seconds(60);
-// After which who finds no scheduler gives up.
+// Whoever finds no scheduler for so long gives up.
 inline constexpr Duration kAlonePatience = std::chrono::seconds(60);
 inline constexpr Duration kReplacementTimeout = std::chrono::seconds(60);
 

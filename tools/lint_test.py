@@ -57,6 +57,9 @@ class Lint(unittest.TestCase):
     def test_a_retired_word(self):
         for line in ("// The sentinel holds it.", "class Sentinels;", "int my_lender = 0;", "const int kRemedy = 1;"):
             self.fires("io/x.cc", f"// X.\n{line}\n", "is no word of ours any more")
+        self.fires("python/holdfast/x.py", '"""X."""\nremedy = 1\n', "'remedy' is no word of ours any more")
+        self.fires("io/x.cc", "// X.\nint fold();\n", "'fold' is no word of ours any more")
+        self.assertEqual(self.run_on({"sim/x.cc": "// X.\nint fold();\n", "python/tests/x.py": '"""X."""\nremedy = 1\n'}).returncode, 0)
         self.assertEqual(self.run_on({"io/x.cc": "// A calender, a blender, the unsentinel.\n"}).returncode, 0)
 
     def test_an_operating_system_header_in_base(self):

@@ -130,7 +130,7 @@ void Machine::add_spare(const std::string& node_id) {
   actions_.push_back(Spawn{spare.process, Role::kSpare, node_id, 0, spare.incarnation});
 }
 
-// Whether anybody may yet die whose place a spare of this place could take. Empty: of any.
+// Whether some worker still trains whose place this spare could take. Empty: a spare of any place.
 bool Machine::is_needed(const std::string& spare_of) const {
   return std::any_of(places_.begin(), places_.end(), [&](const Place& p) {
     return p.role == Role::kWorker && !p.done && (spare_of.empty() || spare_of == p.node_id);
@@ -203,7 +203,7 @@ void Machine::on(const Looked& e) {
   std::map<Process, int> counts;
   for (const Process process : e.stopped) {
     if (!running_.contains(process)) continue;
-    // What stopped us as well was no fault of theirs: count anew.
+    // If this agent has missed a look, it stood still itself: count anew.
     const int looks = 1 + (e.on_time ? stopped_[process] : 0);
     counts[process] = looks;
     if (looks < kStoppedLooks || !ended_.emplace(process, wire::Ending::Kind::kWasStopped).second)
@@ -256,7 +256,7 @@ void Machine::place_died(Place& place, const Died& e) {
     place.done = true;
     tell_state();
     end_spares();
-    // One of the two sides has ended; the other knows by itself when to, unless it never met it.
+    // The scheduler or the workers have ended. The others end by themselves, unless they never met.
     if (place.role == Role::kScheduler || workers_done()) actions_.push_back(WantGrace{});
     return;
   }
@@ -277,7 +277,7 @@ void Machine::place_died(Place& place, const Died& e) {
   tell_state();
 }
 
-// Only now it is known how.
+// Requires that it is known by now how the process ended.
 void Machine::say_end(const Place& place, const Died& e) {
   if (is_ending() || ended_well(e.ending)) return;
   actions_.push_back(Say{{.kind = Reason::Kind::kProcessEnded,
@@ -326,7 +326,7 @@ void Machine::on(const SpawnFailed& e) {
                                   [&](const Place& p) { return p.process == e.process; });
   if (place != places_.end()) {
     place->process = 0;
-    // The first of a place can not be started for a reason that stays; a later one may be.
+    // What keeps the first process of a place from starting stays. For a later one it may pass.
     if (!is_ending() && place->attempt > 1 && ++place->not_started < kSpawnTries) {
       place->pause = pause(place->not_started - 1);
       return tell_state();
@@ -366,7 +366,7 @@ void Machine::receive(const wire::JobProgress& m) {
   generation_ = m.generation;
   spare_failures_ = 0;
   for (auto& place : places_) place.failures = 0;
-  // What an older generation did is told late, at times.
+  // The progress of an older generation may be told late. It starts no spare.
   start_owed([&](const Owed& owed) { return owed.after < m.generation; });
 }
 
@@ -403,7 +403,8 @@ void Machine::on(const Interrupted& e) {
   maybe_exit();
 }
 
-// What the job fails of: a place whose processes fail each time; with code 0, too, in mid-training.
+// The job fails because the processes of a place fail each time. In mid-training, exit code 0 is
+// a failure, too.
 Exit Machine::too_often(const Place& place) const {
   const std::int32_t code = exit_code(place.ending);
   return {code != 0 ? code : 1,
@@ -466,8 +467,8 @@ bool Machine::scheduler_runs() const {
                      [](const Place& p) { return p.role == Role::kScheduler && p.process != 0; });
 }
 
-// The scheduler would await its workers until their leases have run out, or workers of other agents
-// await a scheduler that is not there at the moment.
+// Whether others still need this agent. A scheduler that has not heard how its workers ended would
+// wait until their leases run out. And the workers of other agents need the scheduler that it runs.
 bool Machine::is_awaited_elsewhere() const {
   if (!options_.runs_scheduler) return !told_ && !grace_over_;
   return !is_local() && !places_.front().done;

@@ -86,7 +86,7 @@ void Machine::on(const wire::Waiting& m) {
 }
 
 void Machine::stop(Generation generation) {
-  if (generation < stopped_for_ || generation <= running_) return;  // Of an older life.
+  if (generation < stopped_for_ || generation <= running_) return;  // Nothing is left to stop.
   stopped_for_ = generation;
   if (state_ == State::kTraining) actions_.push_back(Abort{running_});
   if (state_ == State::kParked) report();

@@ -103,7 +103,7 @@ void Machine::back(Return result) {
   work(std::move(result));
 }
 
-// Nothing that follows can be answered in another way.
+// Every later call gets the same answer.
 void Machine::finish(Return result) {
   enter(State::kOver);
   final_ = result;
@@ -222,7 +222,7 @@ void Machine::on(const Staged&) {
   work(Arrive{});
 }
 
-// Complete anywhere: every rank has staged the step, so it can be finished from any arena.
+// If the barrier is complete, every rank has staged the step: any arena can finish it.
 void Machine::on(const Arrived& e) {
   if (state_ == State::kSpokenFor) return leave(true);  // The plan decides, complete or not.
   HF_ASSERT(state_ == State::kArriving);
@@ -266,7 +266,7 @@ void Machine::lose_group(Duration patience) {
   rest();
 }
 
-// `said`: that it has parked.
+// `said`: "Parked" was said already.
 void Machine::leave(bool said) {
   said_ = said;
   deadline_.reset();
@@ -306,8 +306,8 @@ void Machine::on(const SumsIdle&) {
   if (stopped()) speak();
 }
 
-// The training thread waits for what only this step hangs on, and touches nothing. All other ranks
-// would wait until it got a processor to say "Parked" itself.
+// Says "Parked" for the training thread, which waits and touches nothing. Else all other ranks
+// would wait until that thread gets a processor.
 void Machine::speak() {
   if (state_ != State::kSumming && state_ != State::kArriving) return;
   enter(State::kSpokenFor);
@@ -364,13 +364,13 @@ void Machine::go(const GoOrdered& order) {
   if (call_ == Call::kBeginStep) return form();
   enter(State::kGoing);
   if (call_ == Call::kJoin) return back(Return::What::kJoined);
-  // What all had staged may have been finished, by the plan.
+  // The plan may have finished the step, since all had staged it.
   back(holding_.version == target_ ? Return::What::kCommittedByPlan : Return::What::kVoid);
 }
 
 // ---- Waits --------------------------------------------------------------------------------------
 
-// The training thread waits for others now: whatever has come before is heeded.
+// The training thread waits for others now, so it heeds what has come before.
 void Machine::rest() {
   const bool waits =
       state_ == State::kParked || state_ == State::kUncertain || state_ == State::kEnding;

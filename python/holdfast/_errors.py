@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Error(RuntimeError):
-    """Holdfast could not do something. The text is one sentence with the remedy."""
+    """Holdfast could not do something. The text is one sentence that says what to do."""
 
 
 class UserError(Error):

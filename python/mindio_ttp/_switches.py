@@ -40,8 +40,8 @@ class Switches(NamedTuple):
         return "ARF" not in self.on and ("TTP" in self.on or "UCE" in self.on)
 
 
-def _refuse(value: str, what: str, remedy: str) -> ValueError:
-    return ValueError(f"{VARIABLE} is '{value}': {what}; {_EXPECTED}; {remedy}")
+def _refuse(value: str, what: str, what_to_do: str) -> ValueError:
+    return ValueError(f"{VARIABLE} is '{value}': {what}; {_EXPECTED}; {what_to_do}")
 
 
 def read(value: str) -> Switches:

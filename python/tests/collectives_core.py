@@ -100,8 +100,8 @@ def expected(ranks: list[int], count: int, dtype: DType, op: Op) -> list[Number]
 
 @functools.lru_cache(None)
 def _expected(ranks: tuple[int, ...], count: int, dtype: DType, op: Op) -> list[Number]:
-    fold = functools.partial(functools.reduce, two(op, dtype))
-    sums = [fold(column) for column in zip(*(draw(r, count, dtype) for r in ranks))]
+    reduce = functools.partial(functools.reduce, two(op, dtype))
+    sums = [reduce(column) for column in zip(*(draw(r, count, dtype) for r in ranks))]
     if op == Op.AVERAGE:
         sums = [rounded(s / len(ranks), dtype) for s in sums]
     return sums

@@ -76,7 +76,7 @@ class Server {
   const AgentWatch agent_{settings_};
   controller::Machine machine_;
   RecoveryLog log_;
-  std::optional<RecoveryReport> late_;  // Waits for how the death came that it begins with.
+  std::optional<RecoveryReport> late_;  // It is not known yet how its first rank died.
   std::deque<std::string> reports_;     // Lines of recoveries.jsonl, the newest last.
   std::map<controller::Link, std::shared_ptr<io::Connection>> links_;
   LocalWorkers by_hand_{opened_.directory};

@@ -50,7 +50,7 @@ constexpr Duration kProgressInterval = 250ms;
 const Error kNoScheduler{Blame::kWorld,
                          "whoever listens there does not answer as a scheduler does"};
 
-// Both end with the process in good order, however that ends: they are static, so exit() ends them.
+// The lifeline and the folder below are static, so exit() ends them in good order.
 std::unique_ptr<LifelineHolder>& held_lifeline() {
   static std::unique_ptr<LifelineHolder> holder;
   return holder;
@@ -60,7 +60,7 @@ void tell_lifeline(Version version) {
   if (held_lifeline()) held_lifeline()->note(version);
 }
 
-// From here on this process's end, however it comes, is no death that anyone must hear of at once.
+// From here on, nobody has to hear of this process's end at once.
 void let_go_of_lifeline() {
   held_lifeline().reset();
 }
@@ -70,7 +70,7 @@ SoloFolder& solo_folder() {
   return folder;
 }
 
-// Whether a Worker lives; what is static here is its own.
+// Whether there is a Worker. It owns all that is static here.
 std::atomic<bool> taken = false;
 
 trainer::Options trainer_options(const config::Settings& settings) {
@@ -132,7 +132,7 @@ struct Worker::Control {
   template <class Other>
   void trace_event(const Other&) {}
 
-  // Waits in the training thread until `ready`: true, or false after `limit`; or why there is
+  // The training thread waits until `ready`. False: `limit` has passed. Errors: why there is
   // nothing more to wait for.
   template <class Ready>
   Result<bool> wait(std::unique_lock<std::mutex>& lock, Duration limit, Ready ready);
@@ -399,8 +399,8 @@ Result<Identity> Worker::Control::place_in_world() {
 Worker::Worker(std::unique_ptr<Control> control) : control_(std::move(control)) {}
 
 Worker::~Worker() {
-  // In a forked child the thread is not there, and the loop waits for its parent's events: to end
-  // it would end its parent's wait for what is posted.
+  // A forked child does not have the thread, and shares the loop's descriptors with its parent. So
+  // it must not end the loop: the parent's loop would not wake up any more.
   if (control_->owner != ::getpid()) (void)control_.release();
   control_.reset();
   held_lifeline().reset();

@@ -25,10 +25,10 @@ from holdfast.torch._operands import (
     OPS,
     as_dense,
     check,
-    fold,
     is_whole_average,
     operation_of,
     overlap,
+    reduced,
 )
 from holdfast.torch._work import Done
 
@@ -112,11 +112,11 @@ class HoldfastGroup(Exchanges):
             self._used_map = 0
             return
         if code is None or operation is None:
-            result = fold(kind, self._all_parts(dense))
+            result = reduced(kind, self._all_parts(dense))
             tensor.copy_(result)
             return
         if (parts := self._early_parts("a sum", dense, kind)) is not None:
-            fill(dense, as_bytes(fold(kind, parts)))
+            fill(dense, as_bytes(reduced(kind, parts)))
         elif not (group := self._group()):
             self._echo(dense, dense, kind)
         else:
@@ -144,7 +144,7 @@ class HoldfastGroup(Exchanges):
         if mine is None:
             torch.nan_to_num_(out, 0.0, 0.0, 0.0)
         else:
-            out.copy_(fold(kind, [mine] * self._size))
+            out.copy_(reduced(kind, [mine] * self._size))
 
     def _early_parts(self, what: str, mine: Tensor, kind: Any = None) -> list[Tensor] | None:
         """Return what the ranks gave to this call before their States. All have the same `kind`."""
@@ -189,13 +189,13 @@ class HoldfastGroup(Exchanges):
         group = 0 if parts is not None else self._group()
         own = source.view(self._size, -1)[self.rank()].view(output.shape)
         if parts is not None:
-            block = fold(kind, parts).view(self._size, -1)[self.rank()]
+            block = reduced(kind, parts).view(self._size, -1)[self.rank()]
             output.copy_(block.view(output.shape))
         elif not group:
             self._echo(output, own, kind)
         elif code is None or operation is None:
             parts = self._all_parts(source)
-            block = fold(kind, parts).view(self._size, -1)[self.rank()]
+            block = reduced(kind, parts).view(self._size, -1)[self.rank()]
             output.copy_(block.view(output.shape))
         else:
             mine = torch.empty(output.shape, dtype=output.dtype)  # `output` may lie in `input`.

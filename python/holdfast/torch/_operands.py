@@ -63,7 +63,7 @@ def operation_of(op: Any) -> tuple[Any, float | Tensor | None]:
     return kind, factor
 
 
-def fold(kind: Any, parts: Sequence[Tensor]) -> Tensor:
+def reduced(kind: Any, parts: Sequence[Tensor]) -> Tensor:
     """Combine in rank order. Half precision is computed in single precision, as in the core."""
     if kind not in _REDUCTIONS:
         raise UserError(f"the holdfast backend has no reduction {kind}")
