@@ -215,12 +215,11 @@ void Machine::on(const Looked& e) {
 
 void Machine::on(const Died& died) {
   Died e = died;
-  if (const auto ended = ended_.find(e.process); ended != ended_.end() && is_told(e)) {
-    e.ending.kind = ended->second;
-  }
-  if (is_told(e)) {
+  const auto ended = ended_.find(e.process);
+  if (ended != ended_.end()) e.ending = {ended->second, 0};  // What we did is known at once.
+  if (is_told(died)) {
     running_.erase(e.process);
-    ended_.erase(e.process);
+    if (ended != ended_.end()) ended_.erase(ended);
   }
   const auto current = std::find_if(places_.begin(), places_.end(),
                                     [&](const Place& p) { return p.process == e.process; });
@@ -232,7 +231,7 @@ void Machine::on(const Died& died) {
   } else if (const auto former =
                  std::find_if(places_.begin(), places_.end(),
                               [&](const Place& p) { return p.previous == e.process; });
-             former != places_.end() && is_told(e)) {
+             former != places_.end() && is_told(e) && former->ending != e.ending) {
     // The lifeline told of the death at once; now that its memory is gone the kernel says why.
     former->ending = e.ending;
     say_end(*former, e);

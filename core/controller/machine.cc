@@ -159,7 +159,7 @@ std::optional<Instant> Machine::deadline() const {
   const auto consider = [&](Instant instant) { next = next ? std::min(*next, instant) : instant; };
   if (waits_for_replacement()) consider(waiting_since_ + options_.replacement_timeout);
   for (const auto& member : members_) {
-    if (lease_runs(member)) consider(silent_at(member));
+    if (is_timed(member)) consider(silent_at(member));
   }
   return next;
 }
@@ -176,7 +176,7 @@ std::optional<SeatState> after(SeatState state, SeatEvent event) {
       /* silent   */ {S::kHeld, S::kFinished, S::kDead, S::kDeserted, kSame, S::kHeld, kSame},
       /* dead     */ {S::kHeld, kSame, kSame, kSame, kSame, kSame, kSame},
       /* finished */ {S::kHeld, kSame, S::kOrphaned, S::kLeft, S::kLeft, kSame, S::kLeft},
-      /* orphaned */ {S::kHeld, kSame, kSame, kSame, kSame, kSame, kSame},
+      /* orphaned */ {S::kHeld, kSame, kSame, kSame, S::kLeft, kSame, kSame},
       /* left     */ {S::kHeld, kSame, kSame, kSame, kSame, kSame, kSame},
       /* deserted */ {S::kHeld, kSame, kSame, kSame, kSame, kSame, kSame},
   }};

@@ -199,6 +199,7 @@ class Machine {
   void advance(Member& member, SeatEvent event);
   [[nodiscard]] Instant silent_at(const Member& member) const;
   [[nodiscard]] bool lease_runs(const Member& member) const;
+  [[nodiscard]] bool is_timed(const Member& member) const;  // A time is set for what it is in.
   [[nodiscard]] std::vector<wire::Awaited> awaited() const;
   [[nodiscard]] bool waits_for_replacement() const;
   [[nodiscard]] Rank rank_of(const std::string& node_id) const;

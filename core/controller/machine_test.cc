@@ -291,6 +291,24 @@ TEST_F(ControllerTest, AProvenDeathGivesThePlaceAtOnce) {
   EXPECT_EQ(rank(4), 1);
 }
 
+// Its agent may have left unheard: then nobody comes who could be told that all is well.
+TEST_F(ControllerTest, TheSuccessorOfARankThatHasEndedIsAwaitedAsLongAsAnyOther) {
+  all_train(1);
+  for (Link link = 1; link <= 3; ++link) {
+    step(Received{link, wire::Finished{machine_->generation(), 9}});
+  }
+  const wire::Slot dead{"w2", 20, 1, false, {Ending::Kind::kSignalled, 9}, 5};
+  const wire::Slot well{"w1", 10, 1, false, {Ending::Kind::kExited, 0}, 5};
+  const wire::Slot too{"w3", 30, 1, false, {Ending::Kind::kExited, 0}, 5};
+  step(Received{9, wire::AgentState{"job", "agent", "host", {well, dead, too}}});
+  EXPECT_EQ(state("w2"), SeatState::kOrphaned);
+  pass(options_.replacement_timeout - std::chrono::seconds(1));
+  EXPECT_FALSE(end_.has_value());
+  pass(options_.replacement_timeout);
+  ASSERT_TRUE(end_.has_value());
+  EXPECT_TRUE(end_->success);
+}
+
 TEST_F(ControllerTest, NobodyTakesThePlaceOfARankThatHasEndedItsTraining) {
   all_train();
   step(Received{2, wire::Finished{machine_->generation(), 9}});

@@ -104,6 +104,10 @@ bool Machine::lease_runs(const Member& member) const {
   return member.state == SeatState::kHeld || member.state == SeatState::kFinished;
 }
 
+bool Machine::is_timed(const Member& member) const {
+  return lease_runs(member) || member.state == SeatState::kOrphaned;
+}
+
 // A process that lives and has joined before may take its time between two steps (an evaluation);
 // one that is gone, or a successor that never joins, may not.
 bool Machine::waits_for_replacement() const {
@@ -333,6 +337,7 @@ void Machine::died(Member& member, const wire::Ending& ending, bool in_good_orde
   member.ended_pid = member.seat.pid;
   member.detected_ns = detected_ns;
   advance(member, in_good_order ? SeatEvent::kEndedWell : SeatEvent::kDied);
+  member.heard = now_;
   if (!in_good_order) {  // What it said before may still be under way: it is no longer heard.
     nodes_.erase(member.link);
     member.link = 0;
@@ -369,6 +374,8 @@ void Machine::hear(Member& member) {
 // When its silence is to be looked at. Whoever seems silent has a last call of an eighth of the
 // lease: had we, or all of us, stood still meanwhile, what it said is heard within it (P10).
 Instant Machine::silent_at(const Member& member) const {
+  // An orphan's successor has as long as any other to come; nothing but its exit depends on it.
+  if (member.state == SeatState::kOrphaned) return member.heard + options_.replacement_timeout;
   const Duration last_call = options_.lease / 8;
   const Instant end = member.heard + options_.lease;
   return member.called ? std::max(end, *member.called + last_call) : end - last_call;
@@ -378,8 +385,8 @@ void Machine::check_leases() {
   std::vector<Rank> silent;
   for (Rank rank = 0; rank < world_size(); ++rank) {
     Member& member = at(rank);
-    if (!lease_runs(member) || now_ < silent_at(member)) continue;
-    if (member.called) {
+    if (!is_timed(member) || now_ < silent_at(member)) continue;
+    if (member.called || member.state == SeatState::kOrphaned) {
       silent.push_back(rank);
     } else {
       member.called = now_;

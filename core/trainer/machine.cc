@@ -237,7 +237,7 @@ void Machine::update() {
 
 void Machine::on(const Updated&) {
   HF_ASSERT(state_ == State::kUpdating);
-  holding_ = {target_, target_};
+  holding_.version = holding_.staged = target_;
   enter(State::kStepping);
   if (told_generation_ != generation_ || now_ - told_at_ >= options_.progress_interval) {
     told_generation_ = generation_;
