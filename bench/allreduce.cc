@@ -64,9 +64,9 @@ std::unique_ptr<Group> join(const Job& job, int rank) {
   options.generation = 1;
   options.rank = rank;
   options.world_size = job.processes;
-  options.registered_bytes = job.bytes;
+  options.registered.bytes = job.bytes;
   for (int k = 0; k < job.processes; ++k) {
-    options.registered_files.push_back(cat(job.directory, "/arena-", k));
+    options.registered.files.push_back(cat(job.directory, "/arena-", k));
   }
   auto group = Group::join(options);
   if (!group) {

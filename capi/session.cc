@@ -1,6 +1,4 @@
 // The session's part of c.h.
-#include "runtime/worker/session.h"
-
 #include <unistd.h>
 
 #include <atomic>
@@ -10,6 +8,7 @@
 #include "base/text.h"
 #include "capi/error.h"
 #include "capi/handles.h"
+#include "runtime/worker/arena_store.h"
 
 using namespace holdfast;
 using capi::report;
@@ -73,7 +72,7 @@ hf_status give(std::span<float> floats, float** data, uint64_t* count) {
 }
 
 Status check_parameter(hf_session* s, uint64_t i) {
-  const std::size_t n = s->session->arena().layout().parameters.size();
+  const std::size_t n = runtime::arena_of(*s->session).layout().parameters.size();
   if (i < n) return {};
   return user_error(cat("there is no parameter ", i, "; the layout has ", n));
 }
@@ -89,7 +88,8 @@ hf_status hf_open(hf_worker* worker, const hf_layout* layout, hf_session** sessi
   const auto secrecy =
       (layout->flags & HF_PRIVATE_OWN) != 0 ? runtime::Secrecy::kOwn : runtime::Secrecy::kShared;
   if (const hf_status placed = hf_identity(worker, nullptr); placed != HF_OK) return placed;
-  auto opened = runtime::Session::open(*worker->worker, std::move(wanted), secrecy);
+  auto opened =
+      runtime::Session::open(*worker->worker, runtime::in_arena(std::move(wanted), secrecy));
   if (!opened) return report(opened.error());
   worker->opened = true;
   auto made = std::make_unique<hf_session>();
@@ -116,7 +116,7 @@ void hf_close(hf_session* s) {
 }
 
 int hf_fresh(hf_session* s) {
-  return s->session->arena().fresh() ? 1 : 0;
+  return runtime::arena_of(*s->session).fresh() ? 1 : 0;
 }
 uint64_t hf_version(hf_session* s) {
   return s->session->version();
@@ -126,8 +126,8 @@ uint64_t hf_generation(hf_session* s) {
 }
 
 hf_position hf_position_of(hf_session* s) {
-  if (s->session->arena().fresh()) return {};
-  const arena::Position p = s->session->arena().position();
+  if (runtime::arena_of(*s->session).fresh()) return {};
+  const arena::Position p = runtime::arena_of(*s->session).position();
   return {.epoch = p.epoch, .index = p.index, .samples = p.samples};
 }
 
@@ -138,30 +138,30 @@ int hf_marked(hf_session* s) {
 
 hf_status hf_parameter_of(hf_session* s, uint64_t i, float** data, uint64_t* count) {
   if (const Status known = check_parameter(s, i); !known) return report(known);
-  return give(s->session->arena().parameter(i), data, count);
+  return give(runtime::arena_of(*s->session).parameter(i), data, count);
 }
 
 hf_status hf_gradient_of(hf_session* s, uint64_t i, float** data, uint64_t* count) {
   if (const Status known = check_parameter(s, i); !known) return report(known);
-  return give(s->session->arena().gradient(i), data, count);
+  return give(runtime::arena_of(*s->session).gradient(i), data, count);
 }
 
 hf_status hf_moment_of(hf_session* s, uint32_t k, uint64_t i, float** data, uint64_t* count) {
   if (const Status known = check_parameter(s, i); !known) return report(known);
-  const arena::Optimizer optimizer = s->session->arena().layout().optimizer;
+  const arena::Optimizer optimizer = runtime::arena_of(*s->session).layout().optimizer;
   if (k >= arena::moment_count(optimizer)) {
     return report(user_error(cat("there is no moment ", k, "; ", arena::name(optimizer), " has ",
                                  arena::moment_count(optimizer))));
   }
-  return give(s->session->arena().moment(k, i), data, count);
+  return give(runtime::arena_of(*s->session).moment(k, i), data, count);
 }
 
 hf_status hf_gradients(hf_session* s, float** data, uint64_t* count) {
-  return give(s->session->arena().gradients(), data, count);
+  return give(runtime::arena_of(*s->session).gradients(), data, count);
 }
 
 hf_status hf_private(hf_session* s, uint64_t version, void** data, uint64_t* bytes) {
-  arena::Arena& arena = s->session->arena();
+  arena::Arena& arena = runtime::arena_of(*s->session);
   const bool known =
       arena.fresh() ? version == 0 : version == arena.version() || version == arena.version() + 1;
   if (!known) {
@@ -203,7 +203,7 @@ hf_status hf_begin_step(hf_session* s, int* reformed) {
 
 hf_status hf_reduce(hf_session* s, uint64_t offset, uint64_t count) {
   if (const Status due = expect(s, Phase::kInStep, "hf_reduce()"); !due) return report(due);
-  const auto gradients = s->session->arena().gradients();
+  const auto gradients = runtime::arena_of(*s->session).gradients();
   if (offset > gradients.size() || count > gradients.size() - offset) {
     return report(user_error(cat("hf_reduce() of ", count, " floats from ", offset,
                                  " on: there are ", gradients.size())));
@@ -220,7 +220,7 @@ hf_status hf_end_step(hf_session* s, const hf_step* step, int* is_void) {
   s->world.team->drain();
   s->phase = Phase::kJoined;
   s->reduced = false;
-  arena::Arena& arena = s->session->arena();
+  arena::Arena& arena = runtime::arena_of(*s->session);
   const arena::StagedStep staged{.private_bytes = arena.private_bytes(arena.version() + 1),
                                  .arguments = {.learning_rate = step->learning_rate,
                                                .momentum = step->momentum,

@@ -41,6 +41,17 @@ namespace holdfast::collective {
 // Names an operation that was started; only for the Group that gave it.
 enum class Ticket : std::uint64_t {};
 
+// Memory that is the same range of one file per rank (its arena). All ranks map it, so that sums
+// are written straight into every rank's buffer.
+struct Registered {
+  std::vector<std::string> files;  // One path per rank; own one too.
+  std::uint64_t offset = 0;        // In bytes from the file's start; any multiple of 8.
+  std::uint64_t bytes = 0;         // 0: there is none.
+  // Where this process has its own range mapped already (the arena's address of it). If null, the
+  // Group maps it; registered() says where.
+  std::byte* memory = nullptr;
+};
+
 class Group {
  public:
   static constexpr int kMaxRanks = 10'000;
@@ -51,14 +62,7 @@ class Group {
     std::uint64_t run_id = 0;      // Tells this run's files from those of an earlier one.
     int rank = 0;
     int world_size = 1;  // 1 .. kMaxRanks
-    // Registered memory: the same range of one file per rank (its arena), which all ranks map, so
-    // that sums are written straight into every rank's buffer. None if registered_bytes is 0.
-    std::vector<std::string> registered_files;  // One path per rank; own one too.
-    std::uint64_t registered_offset = 0;  // In bytes from the file's start; any multiple of 8.
-    std::uint64_t registered_bytes = 0;
-    // Where this process has its own range mapped already (the arena's address of it). If null,
-    // the Group maps it; registered() says where.
-    std::byte* registered_memory = nullptr;
+    Registered registered;
     // Memory that comes and goes while the Group lives. all_reduce_anywhere() copies nothing where
     // its numbers lie in such memory on all ranks. May differ between ranks, or be null.
     std::shared_ptr<const Regions> regions;
@@ -91,7 +95,7 @@ class Group {
 
   [[nodiscard]] int rank() const;
   [[nodiscard]] int world_size() const;
-  // This rank's registered memory, at Options::registered_memory if that was given.
+  // This rank's registered memory, at Registered::memory if that was given.
   [[nodiscard]] std::span<std::byte> registered() const;
 
   // Reduces in place over all ranks. `numbers` lies in registered(), at the same offset in all

@@ -73,19 +73,19 @@ Result<std::unique_ptr<HostPart>> HostPart::join(const Group::Options& options,
 }
 
 Status HostPart::map_regions(const Group::Options& o) {
-  if (o.registered_bytes == 0) return {};
+  if (o.registered.bytes == 0) return {};
   for (int k = 0; k < o.world_size; ++k) {
-    if (k == o.rank && o.registered_memory != nullptr) {
-      regions_.push_back(o.registered_memory);
+    if (k == o.rank && o.registered.memory != nullptr) {
+      regions_.push_back(o.registered.memory);
       continue;
     }
-    auto mapping = SharedMapping::of(o.registered_files[static_cast<std::size_t>(k)],
-                                     o.registered_offset, o.registered_bytes);
+    auto mapping = SharedMapping::of(o.registered.files[static_cast<std::size_t>(k)],
+                                     o.registered.offset, o.registered.bytes);
     if (!mapping) return mapping.error();
     regions_.push_back((*mapping)->bytes().data());
     mappings_.push_back(*std::move(mapping));
   }
-  registered_ = {regions_[static_cast<std::size_t>(o.rank)], o.registered_bytes};
+  registered_ = {regions_[static_cast<std::size_t>(o.rank)], o.registered.bytes};
   return {};
 }
 

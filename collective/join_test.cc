@@ -164,8 +164,8 @@ TEST(Join, RefusesImpossibleOptionsByName) {
   o.window_bytes = 100;
   EXPECT_EQ(error_of(o), "window_bytes is 100; at least 16384 are needed");
   o = job.options(0);
-  o.registered_files.pop_back();
-  EXPECT_EQ(error_of(o), "registered_files names 1 files for 2 ranks; one per rank is needed");
+  o.registered.files.pop_back();
+  EXPECT_EQ(error_of(o), "registered.files names 1 files for 2 ranks; one per rank is needed");
   o = job.options(0);
   o.directory += "/nowhere";
   EXPECT_NE(error_of(o).find("No such file or directory"), std::string::npos);
@@ -346,7 +346,7 @@ TEST(Join, TakesRoomForOneSegmentOnly) {
 
 TEST(Join, EndsForAllWhenOneCanNotMapAnArena) {
   TestJob job(2, 4096);
-  std::filesystem::resize_file(job.base().registered_files[1], 100);
+  std::filesystem::resize_file(job.base().registered.files[1], 100);
   const auto group = Group::join(job.options(0));
   ASSERT_FALSE(group);
   EXPECT_NE(group.error().what.find("arena-1 has 100 bytes where 4096 from byte 0 on"),

@@ -56,16 +56,16 @@ Status check(const Group::Options& o) {
     return refuse(
         cat("window_bytes is ", o.window_bytes, "; at least ", 4 * kHalfUnit, " are needed"));
   }
-  if (o.registered_bytes == 0) return {};
-  if (o.registered_files.size() != static_cast<std::size_t>(o.world_size)) {
-    return refuse(cat("registered_files names ", o.registered_files.size(), " files for ",
+  if (o.registered.bytes == 0) return {};
+  if (o.registered.files.size() != static_cast<std::size_t>(o.world_size)) {
+    return refuse(cat("registered.files names ", o.registered.files.size(), " files for ",
                       o.world_size, " ranks; one per rank is needed"));
   }
-  if (o.registered_offset % 8 != 0) {
-    return refuse(cat("registered_offset is ", o.registered_offset, ", not a multiple of 8"));
+  if (o.registered.offset % 8 != 0) {
+    return refuse(cat("registered.offset is ", o.registered.offset, ", not a multiple of 8"));
   }
-  if (reinterpret_cast<std::uintptr_t>(o.registered_memory) % 8 != 0) {
-    return refuse("registered_memory does not lie at a multiple of 8");
+  if (reinterpret_cast<std::uintptr_t>(o.registered.memory) % 8 != 0) {
+    return refuse("registered.memory does not lie at a multiple of 8");
   }
   return {};
 }
@@ -98,8 +98,8 @@ Segment::Identity Segment::identity_of(const Group::Options& o) {
           .run_id = o.run_id,
           .generation = o.generation,
           .world_size = static_cast<std::uint64_t>(o.world_size),
-          .registered_offset = o.registered_bytes == 0 ? 0 : o.registered_offset,
-          .registered_bytes = o.registered_bytes,
+          .registered_offset = o.registered.bytes == 0 ? 0 : o.registered.offset,
+          .registered_bytes = o.registered.bytes,
           .window_bytes = o.window_bytes};
 }
 
@@ -199,7 +199,7 @@ Result<os::Fd> Segment::open_or_publish(const Group::Options& o, const std::stri
     if (found != identity_of(o) || static_cast<std::size_t>(status.st_size) != size_of(o)) {
       return Error{
           Blame::kPeer,
-          cat("rank ", o.rank, " wants a group of ", o.world_size, " ranks, ", o.registered_bytes,
+          cat("rank ", o.rank, " wants a group of ", o.world_size, " ranks, ", o.registered.bytes,
               " registered and ", o.window_bytes, " window bytes; another rank made it with ",
               found.world_size, " ranks, ", found.registered_bytes, " and ", found.window_bytes)};
     }

@@ -163,21 +163,21 @@ TEST(Sum, ManyInARowOfChangingSizeAndPathStayRight) {
 
 TEST(Sum, WorksAtTheCallersOwnAddressesAndAtAnOddOffsetOfTheFile) {
   TestJob job(2, 10'000);
-  job.base().registered_offset = 8 * 13;
+  job.base().registered.offset = 8 * 13;
   const std::vector<float> want = reference_sum<float>(2, 1001, 9);
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
       Group::Options options = job.options(rank);
-      const int fd = ::open(options.registered_files[std::size_t(rank)].c_str(), O_RDWR);
+      const int fd = ::open(options.registered.files[std::size_t(rank)].c_str(), O_RDWR);
       void* base = ::mmap(nullptr, 16384, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
       ::close(fd);
       ASSERT_NE(base, MAP_FAILED);
-      options.registered_memory = static_cast<std::byte*>(base) + options.registered_offset;
+      options.registered.memory = static_cast<std::byte*>(base) + options.registered.offset;
       auto group = Group::join(options);
       ASSERT_TRUE(group) << group.error().what;
-      EXPECT_EQ((*group)->registered().data(), options.registered_memory);
-      const auto numbers = part<float>({options.registered_memory, 10'000}, 7, 1001);
+      EXPECT_EQ((*group)->registered().data(), options.registered.memory);
+      const auto numbers = part<float>({options.registered.memory, 10'000}, 7, 1001);
       fill(numbers, rank, 9);
       // A barrier of the test's own would do as well: rank r's fill must not race the other's sum
       // through the other address, which the all-reduce's first barrier sees to.

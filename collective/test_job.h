@@ -29,10 +29,10 @@ class TestJob {
     base_.generation = 1;
     base_.run_id = 77;
     base_.world_size = world_size;
-    base_.registered_bytes = arena_bytes;
+    base_.registered.bytes = arena_bytes;
     for (int k = 0; k < world_size && arena_bytes != 0; ++k) {
-      base_.registered_files.push_back(cat(base_.directory, "/arena-", k));
-      const int fd = ::open(base_.registered_files.back().c_str(), O_CREAT | O_RDWR, 0600);
+      base_.registered.files.push_back(cat(base_.directory, "/arena-", k));
+      const int fd = ::open(base_.registered.files.back().c_str(), O_CREAT | O_RDWR, 0600);
       HF_ASSERT(fd >= 0 && ::ftruncate(fd, static_cast<off_t>(arena_bytes + (1U << 16))) == 0);
       ::close(fd);
     }

@@ -217,11 +217,13 @@ bool World::is_legitimate(const wire::Reason& reason) const {
     const Why why = agent.exited->reason.kind;
     return why == Why::kTooOften || why == Why::kInterrupted || why == Why::kProgram;
   };
+  const bool has_ended = durable_ && durable_->stage == wire::Stage::kEnded;
+  const bool first_has_left = agents_.size() > 1 && agents_[0].exited;
   const bool an_agent_left = std::any_of(agents_.begin(), agents_.end(), has_left);
   switch (reason.kind) {
     case Why::kInterrupted:
       // A person ends an agent that has not heard of the job's end.
-      return had(Fault::kInterrupt) || (struck_ != 0 && agents_.size() > 1 && agents_[0].exited);
+      return had(Fault::kInterrupt) || (struck_ != 0 && has_ended && first_has_left);
     case Why::kProgram:
       return had(Fault::kUserError);
     case Why::kTooOften:
@@ -233,6 +235,8 @@ bool World::is_legitimate(const wire::Reason& reason) const {
     case Why::kEndedEarly:
     case Why::kEndedWithoutTraining:
       return had(Fault::kEarlyExit);
+    case Why::kNoPlan:  // A private part is lost with its arena.
+      return setup_.private_is_own && had(Fault::kWipe);
     case Why::kNotRepaired:
       return source_lost_;
     default:

@@ -85,7 +85,7 @@ void World::tell_controller(const controller::Event& event) {
   scheduler_.deadline = scheduler_.machine->deadline();
 }
 
-// An agent that comes in time hears of the end first. Else it takes workers' exits for deaths.
+// An agent that comes in time hears of the end first. Else it takes exits of workers for deaths.
 void World::check_agent_hears_first() {
   const bool worker_told = std::exchange(worker_told_end_, false);
   if (!setup_.agent || agent_told_end_ || !worker_told) return;

@@ -35,6 +35,7 @@ Setup swarm(Choices& choices) {
     setup.proof = choices.pick(2) == 1;
     setup.replaced = choices.pick(8, 4) == 0;
   }
+  setup.private_is_own = choices.pick(4) == 1;
   setup.faults = choices.pick(5);
   draw_kinds(setup, choices);
   constexpr std::array<std::uint32_t, 5> kFaultRarities = {30, 6, 2, 80, 160};
@@ -70,7 +71,8 @@ std::string to_text(const Setup& setup) {
                             setup.bound_spares ? "bound" : cat(setup.spares),
                             " spares, max_restarts ", setup.max_restarts)
                       : cat("started by hand", setup.proof ? ", deaths are proven" : "",
-                            setup.replaced ? "" : ", nobody is replaced"));
+                            setup.replaced ? "" : ", nobody is replaced"),
+          setup.private_is_own ? ", private parts without a copy" : "");
   return cat(text, ", at most ", setup.faults, " faults");
 }
 

@@ -48,8 +48,9 @@ struct Setup {
   Version steps = 3;
   bool agent = true;  // Else processes are started by hand, attempt 0.
   std::int32_t agents = 1;
-  bool proof = false;    // By hand: the scheduler's shell sees deaths of its own host.
-  bool replaced = true;  // By hand: somebody starts the dead anew.
+  bool proof = false;           // By hand: the scheduler's shell sees deaths of its own host.
+  bool replaced = true;         // By hand: somebody starts the dead anew.
+  bool private_is_own = false;  // A part of each rank's state has no copy elsewhere.
   std::int32_t spares = 0;
   bool bound_spares = false;  // One for each place.
   std::int32_t max_restarts = 100;

@@ -85,7 +85,7 @@ void World::open(Index index) {
   own.owner = worker.process;
   if (own.updating) finish_update(own);
   worker.program = Program::kTraining;
-  tell_trainer(index, trainer::JoinCalled{{own.version, own.staged}});
+  tell_trainer(index, trainer::JoinCalled{holding(own)});
 }
 
 // ---- The trainer machine ------------------------------------------------------------------------
@@ -159,6 +159,9 @@ bool World::begin(Index index, const trainer::Repair& work) {
       own.updating = true;
       return true;
     case wire::Act::kReceive:
+      if (setup_.private_is_own && work.version != 0) {
+        checkers_.violate("S3: a rank is to go on without the private part of its state");
+      }
       own.version = own.staged = kNoVersion;  // Half a copy is nothing.
       own.content = kGarbage;
       return true;
@@ -226,7 +229,7 @@ void World::end(Index index, const trainer::Repair& work) {
       own.content = source.content;
     }
   }
-  tell_trainer(index, trainer::Repaired{{own.version, own.staged}, error});
+  tell_trainer(index, trainer::Repaired{holding(own), error});
 }
 
 void World::end(Index index, const trainer::Unstage&) {

@@ -290,6 +290,9 @@ class World {
   [[nodiscard]] bool owner_lives(const Arena& arena, const Worker& opener) const;
   [[nodiscard]] bool complete(const Worker& worker) const;
   [[nodiscard]] bool has_formed(const Worker& worker) const;
+  [[nodiscard]] Holding holding(const Arena& arena) const {
+    return {arena.version, arena.staged, setup_.private_is_own};
+  }
   [[nodiscard]] Arena& arena(const Worker& worker) {
     return arenas_[static_cast<std::size_t>(worker.rank)];
   }

@@ -7,6 +7,7 @@
 
 #include "base/digest.h"
 #include "base/text.h"
+#include "runtime/worker/arena_store.h"
 #include "train/job.h"
 
 namespace holdfast::train {
@@ -56,7 +57,7 @@ void Replicas::at_end() {
 }
 
 void Replicas::read() {
-  arena::Arena& arena = session_.arena();
+  arena::Arena& arena = runtime::arena_of(session_);
   const std::size_t parameters = arena.layout().parameters.size();
   for (std::size_t t = 0; t < digests_.size(); ++t) {
     const std::size_t i = t % parameters;

@@ -10,6 +10,7 @@
 #include "base/digest.h"
 #include "base/prng.h"
 #include "base/text.h"
+#include "runtime/worker/arena_store.h"
 #include "runtime/worker/session.h"
 #include "train/blas.h"
 #include "train/data.h"
@@ -157,8 +158,9 @@ void State::Parts::open() {
     throw Failure(
         "this process trains a second State, but a job has one: put both modules into one");
   }
-  session = must(runtime::Session::open(*job->worker, model.layout(kind_of(optimizer))));
-  arena::Arena& arena = session->arena();
+  session = must(
+      runtime::Session::open(*job->worker, runtime::in_arena(model.layout(kind_of(optimizer)))));
+  arena::Arena& arena = runtime::arena_of(*session);
   if (arena.fresh()) {
     const std::string slow = session->identity().rank == 0 ? train::slow_blas() : "";
     if (!slow.empty()) std::fprintf(stderr, "holdfast: warning: %s\n", slow.c_str());
@@ -203,13 +205,13 @@ void State::Parts::restore() {
   // Nothing was laid down to go back to, and the session goes back nowhere: a `break` comes here.
   if (!job->worker->settings().protect) return;
   model.unpack(version() == start_version ? std::span<const std::byte>(start)
-                                          : session->arena().private_bytes(version()));
+                                          : runtime::arena_of(*session).private_bytes(version()));
 }
 
 // Those of version(). The module's own may be those of a step under way; without protection there
 // are no others.
 std::span<const std::byte> State::Parts::private_bytes() {
-  const auto bytes = session->arena().private_bytes(version());
+  const auto bytes = runtime::arena_of(*session).private_bytes(version());
   if (!job->worker->settings().protect) model.pack(bytes);
   return bytes;
 }
@@ -217,7 +219,8 @@ std::span<const std::byte> State::Parts::private_bytes() {
 // ---- Steps --------------------------------------------------------------------------------------
 
 bool State::Parts::at_end() {
-  return version() >= options.max_steps || session->arena().position().epoch >= options.epochs;
+  return version() >= options.max_steps ||
+         runtime::arena_of(*session).position().epoch >= options.epochs;
 }
 
 // Once in every group: so whoever comes later is compared too. Not once in every loop, since a
@@ -251,7 +254,7 @@ void State::Parts::compare_terms() {
 
 // An epoch that another, longer data set has begun may have gone beyond this one's end.
 void State::Parts::check_place() {
-  const arena::Position at = session->arena().position();
+  const arena::Position at = runtime::arena_of(*session).position();
   if (at.index < sharding.steps_per_epoch()) return;
   throw Failure(job->worker
                     ->fail(cat("epoch ", at.epoch, " has had ", at.index,
@@ -264,7 +267,7 @@ void State::Parts::check_place() {
 // After the body: most modules that change do so in their forward pass.
 void State::Parts::check_module() {
   const bool new_ones = std::exchange(walked, session->generation()) != session->generation();
-  const std::string stray = model.strayed(session->arena(), new_ones);
+  const std::string stray = model.strayed(runtime::arena_of(*session), new_ones);
   if (!stray.empty()) throw Failure(job->worker->fail(stray).what);
 }
 
@@ -284,7 +287,7 @@ bool State::Parts::begin_step() {
   if (began == runtime::Began::kReformed) restore();
   replicas->before_step();  // end_step() says why it did not come about, or recovers.
   compare_terms();
-  const arena::Position at = session->arena().position();
+  const arena::Position at = runtime::arena_of(*session).position();
   const auto rank = static_cast<std::uint64_t>(session->identity().rank);
   torch::manual_seed(derive(options.shuffle_seed, kGeneratorSeed, rank, version() + 1));
   const auto indices = sharding.indices(at.epoch, at.index, rank);
@@ -297,7 +300,7 @@ bool State::Parts::begin_step() {
 }
 
 arena::Position State::Parts::position_after_step() {
-  arena::Position position = session->arena().position();
+  arena::Position position = runtime::arena_of(*session).position();
   position.samples += options.batch;
   if (++position.index >= sharding.steps_per_epoch()) {
     position.index = 0;
@@ -320,8 +323,8 @@ void State::Parts::end_step() {
   in_body = false;
   check_module();
   arena::StagedStep step;
-  step.private_bytes = session->arena().private_bytes(n);
-  if (job->worker->settings().protect) model.pack(session->arena().private_bytes(n));
+  step.private_bytes = runtime::arena_of(*session).private_bytes(n);
+  if (job->worker->settings().protect) model.pack(runtime::arena_of(*session).private_bytes(n));
   step.arguments = arguments_of(optimizer, n);
   step.arguments.clip_norm = options.clip_norm;
   step.position = position_after_step();
@@ -376,7 +379,7 @@ void State::begin_loop(const StepsOptions& options, std::optional<std::size_t> s
   if (reentered) {
     p.check_module();
     p.walked = 0;  // The forward pass may make layers, too.
-    p.start.resize(p.session->arena().layout().private_bytes);
+    p.start.resize(runtime::arena_of(*p.session).layout().private_bytes);
     p.model.pack(p.start);
     p.start_version = p.version();
   }
@@ -423,7 +426,7 @@ std::uint64_t State::version() {
 
 std::uint64_t State::epoch() {
   parts_->open();
-  return parts_->session->arena().position().epoch;
+  return runtime::arena_of(*parts_->session).position().epoch;
 }
 
 bool State::replaying() const {
@@ -432,8 +435,8 @@ bool State::replaying() const {
 
 std::uint64_t State::digest() {
   parts_->open();
-  return derive(parts_->session->arena().digest(), holdfast::digest(parts_->private_bytes()),
-                parts_->version());
+  return derive(runtime::arena_of(*parts_->session).digest(),
+                holdfast::digest(parts_->private_bytes()), parts_->version());
 }
 
 // ---- Saving -------------------------------------------------------------------------------------
@@ -448,7 +451,7 @@ std::vector<std::string> State::Parts::replica_names() const {
 }
 
 std::vector<train::SavedArray> State::Parts::saved_arrays() {
-  arena::Arena& arena = session->arena();
+  arena::Arena& arena = runtime::arena_of(*session);
   std::vector<train::SavedArray> arrays;
   const auto& parameters = model.parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -482,7 +485,7 @@ void State::save(const std::string& path) {
   Parts& p = *parts_;
   p.open();
   if (p.session->identity().rank != 0) return;
-  const arena::Position position = p.session->arena().position();
+  const arena::Position position = runtime::arena_of(*p.session).position();
   const train::Note metadata[] = {{"holdfast.version", std::to_string(p.version())},
                                   {"holdfast.epoch", std::to_string(position.epoch)},
                                   {"holdfast.index", std::to_string(position.index)},

@@ -100,7 +100,8 @@ struct Fields<Evict> {
 };
 template <>
 struct Fields<Report> {
-  static constexpr auto kList = in_order(&Report::generation, &Report::version, &Report::staged);
+  static constexpr auto kList =
+      in_order(&Report::generation, &Report::version, &Report::staged, &Report::private_is_own);
 };
 template <>
 struct Fields<Repaired> {

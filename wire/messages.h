@@ -96,6 +96,7 @@ struct Report {
   Generation generation = 0;
   Version version = kNoVersion;  // kNoVersion: nothing yet (a fresh arena).
   Version staged = kNoVersion;   // version, or version + 1 where that step was staged.
+  bool private_is_own = false;   // Its private part is nobody else's.
   bool operator==(const Report&) const = default;
 };
 

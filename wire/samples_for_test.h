@@ -53,6 +53,7 @@ inline std::vector<Message> extreme_messages() {
                  4294967295U},
       Evict{"a", kMost},
       Report{1, kNoVersion, kNoVersion},
+      Report{2, 7, 8, true},
       Repaired{kMost},
       Progress{2, 3, -std::numeric_limits<double>::infinity()},
       JobProgress{kMost, kMost, std::numeric_limits<double>::denorm_min(), kMost},

@@ -109,7 +109,7 @@ std::string to_words(const wire::Message& message) {
           [](const wire::Evict& m) { return cat("Evict ", m.node_id); },
           [](const wire::Report& m) {
             return cat("Report generation ", m.generation, " ", version(m.version), " staged ",
-                       version(m.staged));
+                       version(m.staged), m.private_is_own ? ", private parts of its own" : "");
           },
           [](const wire::Repaired& m) { return cat("Repaired generation ", m.generation); },
           [](const wire::Progress& m) {
@@ -278,7 +278,9 @@ std::uint64_t print_of(const wire::Message& message) {
                           static_cast<std::uint64_t>(m.order.act), m.order.source.holder, m.ended,
                           static_cast<std::uint64_t>(m.cause.kind));
           },
-          [&](const wire::Report& m) { return derive(kind, m.generation, m.version, m.staged); },
+          [&](const wire::Report& m) {
+            return derive(kind, m.generation, m.version, m.staged, m.private_is_own);
+          },
           [&](const wire::Repaired& m) { return derive(kind, m.generation); },
           [&](const wire::Progress& m) { return derive(kind, m.generation, m.version); },
           [&](const wire::Finished& m) { return derive(kind, m.generation, m.version); },

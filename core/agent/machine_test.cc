@@ -125,7 +125,7 @@ TEST_F(AgentTest, WithoutTheSchedulerItStaysUntilItHasToldThatAllHaveEnded) {
   start(0, 1, false, 4);
   dies(at("w0"), 0);
   dies(at("w1"), 0);
-  EXPECT_FALSE(exit_.has_value());
+  ASSERT_FALSE(exit_.has_value());
   step(LinkUp{});
   EXPECT_TRUE(std::holds_alternative<wire::AgentState>(said_.back()));
   ASSERT_TRUE(exit_.has_value());

@@ -214,6 +214,8 @@ class Machine {
   void enter(StageEvent event);
   void begin(wire::Reason cause);
   void rank_lost(Rank rank, const wire::Reason& cause, std::uint64_t detected_ns);
+  static void list(Rank rank, const wire::Report& report, planner::Table& table);
+  void give(const planner::Order& order);
   void maybe_plan();
   void next_round();
   void resume();

@@ -104,6 +104,24 @@ void Machine::receive(Link link, const wire::Report& m) {
   maybe_plan();
 }
 
+// What the planner is to know of a rank: all ranks hold the same state, but for a private part.
+void Machine::list(Rank rank, const wire::Report& report, planner::Table& table) {
+  const planner::Copy copy{rank, report.version, report.staged};
+  table.shards[0].copies.push_back(copy);
+  if (report.private_is_own) table.shards.push_back({"private state", {copy}, true});
+}
+
+// A rank carries out one order for all of its shards. The one that says most is that one: its own
+// memory holds one version, so only the private part of a version 0 ever differs.
+void Machine::give(const planner::Order& order) {
+  wire::Order& given = formation_.orders[static_cast<std::size_t>(order.holder)];
+  if (given.act == wire::Act::kReceive || order.act == wire::Act::kKeep) return;
+  given.act = order.act;
+  if (order.source == kNoRank) return;
+  const wire::Seat& source = at(order.source).seat;
+  given.source = {.holder = order.source, .host = source.host, .endpoint = source.endpoint};
+}
+
 void Machine::maybe_plan() {
   if (formation_.stage != Stage::kStopping || reports_.empty()) return;
   // Who can not go on together shall hear it at once; else all reports are waited for.
@@ -111,7 +129,7 @@ void Machine::maybe_plan() {
   const std::size_t out =
       in_state(SeatState::kFinished) + in_state(SeatState::kOrphaned) + in_state(SeatState::kLeft);
   if (reports_.size() + out < members_.size() && in_state(SeatState::kDeserted) == 0) return;
-  std::vector<planner::Holding> holdings;
+  planner::Table table{.ranks = world_size(), .finished = {}, .shards = {{"state", {}}}};
   for (Rank rank = 0; rank < world_size(); ++rank) {
     const Member& member = at(rank);
     const bool never_trained = member.seat.finished && member.seat.version == kNoVersion;
@@ -119,28 +137,25 @@ void Machine::maybe_plan() {
       return end(false, {.kind = Reason::Kind::kEndedWithoutTraining, .rank = rank});
     }
     if (member.seat.finished) {
-      holdings.push_back({member.seat.version, member.seat.version, false});
+      table.finished.push_back(rank);
+      table.shards[0].copies.push_back({rank, member.seat.version, member.seat.version});
     } else if (const auto report = reports_.find(rank); report != reports_.end()) {
-      holdings.push_back({report->second.version, report->second.staged, true});
+      list(rank, report->second, table);
     } else {
       return;
     }
   }
-  const auto plan = planner::plan(holdings, planner::replicated(world_size()));
+  const auto plan = planner::plan(table);
   if (!plan.possible) {
-    return end(false,
-               {.kind = Reason::Kind::kNoPlan, .rank = plan.lacking, .version = plan.version});
+    return end(false, {.kind = Reason::Kind::kNoPlan,
+                       .rank = plan.lacking,
+                       .version = plan.version,
+                       .detail = plan.shard});
   }
   enter(StageEvent::kPlanned);
   formation_.version = plan.version;
-  for (const auto& order : plan.orders) {
-    wire::Location source{.holder = order.source, .host = {}, .endpoint = {}};
-    if (order.source != kNoRank) {
-      source.host = at(order.source).seat.host;
-      source.endpoint = at(order.source).seat.endpoint;
-    }
-    formation_.orders.push_back({order.act, std::move(source)});
-  }
+  formation_.orders.resize(members_.size());
+  for (const auto& order : plan.orders) give(order);
   const bool first = std::any_of(plan.orders.begin(), plan.orders.end(),
                                  [](const auto& order) { return order.act == wire::Act::kBegin; });
   note(Note::Kind::kPlan, kNoRank,

@@ -99,7 +99,7 @@ void Machine::on(const Parked& e) {
 }
 
 void Machine::report() {
-  send(wire::Report{stopped_for_, holding_.version, holding_.staged});
+  send(wire::Report{stopped_for_, holding_.version, holding_.staged, holding_.private_is_own});
 }
 
 void Machine::repair(const wire::Assignment& m) {

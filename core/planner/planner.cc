@@ -3,92 +3,125 @@
 #include <algorithm>
 #include <functional>
 #include <set>
+#include <utility>
 
 #include "base/assert.h"
 
 namespace holdfast::planner {
 namespace {
 
-bool holds(const Holding& holding, Version version) {
-  return holding.version == version;
-}
-
-bool can_finish(const Holding& holding, Version version) {
-  return holding.present && holding.version != kNoVersion && holding.version + 1 == version &&
-         holding.staged == version;
-}
-
-bool is_in(const Shard& shard, Rank rank) {
-  return std::find(shard.holders.begin(), shard.holders.end(), rank) != shard.holders.end();
-}
-
-// Ranks that hold every shard of `rank` and are, or will be, at `version`.
-std::vector<Rank> sources_for(Rank rank, Version version, const std::vector<Holding>& holdings,
-                              const std::vector<Shard>& shards) {
-  std::vector<Rank> sources;
-  for (std::size_t i = 0; i < holdings.size(); ++i) {
-    const auto other = static_cast<Rank>(i);
-    if (other == rank) continue;
-    if (!holds(holdings[i], version) && !can_finish(holdings[i], version)) continue;
-    const bool whole = std::all_of(shards.begin(), shards.end(), [&](const Shard& shard) {
-      return !is_in(shard, rank) || is_in(shard, other);
-    });
-    if (whole) sources.push_back(other);
+class Planner {
+ public:
+  Planner(const Table& table, Version version) : table_(table) {
+    plan_.possible = true;
+    plan_.version = version;
   }
-  return sources;
-}
 
-// Orders that bring all to `version`, or the reason why not.
-Plan reach(Version version, const std::vector<Holding>& holdings,
-           const std::vector<Shard>& shards) {
-  Plan plan{.possible = true, .version = version, .orders = std::vector<Order>(holdings.size())};
-  std::size_t turn = 0;
-  for (std::size_t i = 0; i < holdings.size(); ++i) {
-    const auto rank = static_cast<Rank>(i);
-    if (holds(holdings[i], version)) continue;
-    if (can_finish(holdings[i], version)) {
-      plan.orders[i].act = Act::kFinish;
-      continue;
-    }
-    const auto sources = sources_for(rank, version, holdings, shards);
-    if (sources.empty() || !holdings[i].present) {
-      return {.possible = false, .version = version, .orders = {}, .lacking = rank};
-    }
-    plan.orders[i] = {Act::kReceive, sources[turn++ % sources.size()]};
+  // Orders that bring all to the version, or the reason why not.
+  Plan reach() {
+    for (std::size_t s = 0; s < table_.shards.size(); ++s) reach(s);
+    return std::move(plan_);
   }
-  return plan;
-}
 
-Plan begin(const std::vector<Holding>& holdings) {
-  Plan plan{.possible = true,
-            .version = 0,
-            .orders = std::vector<Order>(holdings.size(), Order{Act::kReceive, 0})};
-  plan.orders[0] = {Act::kBegin, kNoRank};
+ private:
+  [[nodiscard]] bool is_finished(Holder holder) const {
+    const auto& finished = table_.finished;
+    return std::find(finished.begin(), finished.end(), holder) != finished.end();
+  }
+  [[nodiscard]] bool is_rank(Holder holder) const { return holder < table_.ranks; }
+
+  // How the copy reaches the version by itself; kReceive: it can not.
+  [[nodiscard]] Act alone(const Shard& shard, const Copy& copy) const {
+    const Version to = plan_.version;
+    const bool whole = copy.clean && copy.version != kNoVersion;
+    if (whole && copy.version == to) return Act::kKeep;
+    if (is_finished(copy.holder)) return Act::kReceive;
+    if (whole && copy.version + 1 == to && copy.staged == to) return Act::kFinish;
+    const bool is_new = copy.clean && copy.version == kNoVersion;
+    if (to == 0 && is_new && is_rank(copy.holder) && shard.starts_alone) return Act::kBegin;
+    return Act::kReceive;
+  }
+
+  void reach(std::size_t s) {
+    const Shard& shard = table_.shards[s];
+    std::vector<Holder> sources;
+    for (const Copy& copy : shard.copies) {
+      const Act act = alone(shard, copy);
+      if (act == Act::kReceive || (act == Act::kBegin && shard.starts_alone)) continue;
+      sources.push_back(copy.holder);
+    }
+    std::size_t turn = 0;
+    std::set<Holder> asked;
+    for (const Copy& copy : shard.copies) {
+      if (!is_rank(copy.holder)) continue;
+      Order order{s, copy.holder, alone(shard, copy), kNoRank};
+      if (order.act == Act::kReceive) {
+        if (sources.empty() || is_finished(copy.holder)) return give_up(copy.holder, shard);
+        order.source = sources[turn++ % sources.size()];
+        asked.insert(order.source);
+      }
+      plan_.orders.push_back(order);
+    }
+    // Those that are no ranks have to make the version first where a rank receives it from them.
+    for (const Copy& copy : shard.copies) {
+      if (is_rank(copy.holder) || !asked.contains(copy.holder)) continue;
+      plan_.orders.push_back({s, copy.holder, alone(shard, copy), kNoRank});
+    }
+  }
+
+  void give_up(Rank rank, const Shard& shard) {
+    if (!std::exchange(plan_.possible, false)) return;
+    plan_.lacking = rank;
+    plan_.shard = shard.name;
+  }
+
+  const Table& table_;
+  Plan plan_;
+};
+
+// Nobody holds anything: the lowest rank of each shard gives it.
+Plan begin(const Table& table) {
+  Plan plan{.possible = true, .version = 0, .orders = {}, .lacking = kNoRank, .shard = {}};
+  for (std::size_t s = 0; s < table.shards.size(); ++s) {
+    const Shard& shard = table.shards[s];
+    Holder first = kNoRank;
+    for (const Copy& copy : shard.copies) {
+      if (copy.holder < table.ranks && (first == kNoRank || copy.holder < first)) {
+        first = copy.holder;
+      }
+    }
+    for (const Copy& copy : shard.copies) {
+      if (copy.holder >= table.ranks) continue;
+      const bool begins = shard.starts_alone || copy.holder == first;
+      plan.orders.push_back(
+          {s, copy.holder, begins ? Act::kBegin : Act::kReceive, begins ? kNoRank : first});
+    }
+  }
   return plan;
 }
 
 }  // namespace
 
-Plan plan(const std::vector<Holding>& holdings, const std::vector<Shard>& shards) {
-  HF_ASSERT(!holdings.empty());
+Plan plan(const Table& table) {
+  HF_ASSERT(table.ranks > 0);
   std::set<Version, std::greater<>> versions;
-  for (const auto& holding : holdings) {
-    if (holding.version != kNoVersion) versions.insert(holding.version);
+  bool damaged = false;
+  for (const Shard& shard : table.shards) {
+    for (const Copy& copy : shard.copies) {
+      if (copy.version != kNoVersion) versions.insert(copy.version);
+      damaged = damaged || !copy.clean;
+    }
   }
-  if (versions.empty()) return begin(holdings);
+  if (versions.empty() && !damaged) return begin(table);
   Plan best;
   for (const Version version : versions) {
-    Plan candidate = reach(version, holdings, shards);
+    Plan candidate = Planner(table, version).reach();
     if (candidate.possible) return candidate;
+    candidate.orders.clear();
     if (best.lacking == kNoRank) best = std::move(candidate);
   }
+  if (best.lacking == kNoRank) best.lacking = 0;  // All is damaged.
   return best;
-}
-
-std::vector<Shard> replicated(std::int32_t world_size) {
-  Shard all{"all", {}};
-  for (Rank rank = 0; rank < world_size; ++rank) all.holders.push_back(rank);
-  return {all};
 }
 
 }  // namespace holdfast::planner

@@ -3,6 +3,7 @@
 // Pure. Why it is right: docs/protocol/recovery.md, "Which version".
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -12,43 +13,56 @@
 
 namespace holdfast::planner {
 
-// What one rank's arena holds, told by the rank itself or by the successor that opened its arena.
-struct Holding {
-  Version version = kNoVersion;  // kNoVersion: nothing (a fresh or lost arena).
+// Who holds copies: the ranks, each under its own number, and after them whoever keeps copies only.
+using Holder = Rank;
+
+// What a holder holds of a shard.
+struct Copy {
+  Holder holder = kNoRank;
+  Version version = kNoVersion;  // kNoVersion: nothing (fresh or lost memory).
   Version staged = kNoVersion;   // version, or version + 1 where that step was staged.
-  bool present = true;           // false: its process has finished; the arena can be read only.
+  bool clean = true;             // false: what is there is damaged, and good for nothing.
+  bool operator==(const Copy&) const = default;
 };
 
-// A named range of the state and the ranks that hold a copy. Data parallel: one shard, held by all.
+// A named part of the state, and all copies of it. A rank with a copy needs the shard.
 struct Shard {
   std::string name;
-  std::vector<Rank> holders;
+  std::vector<Copy> copies;   // One at most of each holder.
+  bool starts_alone = false;  // Its version 0 is each rank's own: nobody needs another's for that.
+};
+
+struct Table {
+  Rank ranks = 0;                // Holders from this number on are no ranks: they need nothing.
+  std::vector<Holder> finished;  // Their processes have ended: their copies can be read only.
+  std::vector<Shard> shards;
 };
 
 using wire::Act;
 
+// What a holder does with its copy of a shard.
 struct Order {
+  std::size_t shard = 0;
+  Holder holder = kNoRank;
   Act act = Act::kKeep;
-  Rank source = kNoRank;  // kReceive: from whom. A shard's own holders share the sending.
+  Holder source = kNoRank;  // kReceive: from whom. Those who can give it share the sending.
 };
 
 struct Plan {
   bool possible = false;
   Version version = 0;
-  std::vector<Order> orders;  // By rank.
-  Rank lacking = kNoRank;     // Where impossible: the rank that can not reach the version.
+  std::vector<Order> orders;  // One for each copy of a rank, and for each other that is a source.
+  Rank lacking = kNoRank;     // Where impossible: a rank that can not reach the version,
+  std::string shard;          // and what it lacks.
 };
 
-// The greatest version v that some rank holds and every rank can reach: it holds v already, or
-// holds v-1 with step v staged (v was committed somewhere, so all ranks had staged it and all
-// gradients are complete: the update can be made from its own arena), or can copy from a rank that
-// holds the same shards at v. If no rank holds anything, the lowest rank begins version 0 and the
-// others copy it.
+// The greatest version v that some holder has and every rank can reach in each of its shards: its
+// copy is at v already, or at v-1 with step v staged (v was committed somewhere, so all ranks had
+// staged it and all gradients are complete: the update can be made from the copy alone), or it can
+// receive it from a holder of which one of these is true. If nobody holds anything, the lowest rank
+// of each shard begins version 0 and the others receive it.
 //
-// Requires: every rank is in at least one shard. Ends with possible == false if no version will do.
-[[nodiscard]] Plan plan(const std::vector<Holding>& holdings, const std::vector<Shard>& shards);
-
-// One shard that all of `world_size` ranks hold.
-[[nodiscard]] std::vector<Shard> replicated(std::int32_t world_size);
+// Ends with possible == false if no version will do.
+[[nodiscard]] Plan plan(const Table& table);
 
 }  // namespace holdfast::planner

@@ -1,19 +1,53 @@
-// The planner on every small input, against a plain statement of what it must do.
+// The planner on every small table, against a plain statement of what it must do.
 #include "core/planner/planner.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
+#include <set>
+
+#include "base/text.h"
 
 namespace holdfast::planner {
 namespace {
 
-// All that one rank's arena can hold, as far as versions 0 to 2 go.
-std::vector<Holding> possible_holdings() {
-  std::vector<Holding> all{{kNoVersion, kNoVersion, true}};
+// What one holder has, in all of its shards alike.
+struct Held {
+  Version version = kNoVersion;
+  Version staged = kNoVersion;
+  bool clean = true;
+  bool finished = false;
+};
+
+// Whether the ranks' private parts are their own, beside the state that all share.
+enum class Private { kNone, kOwn };
+
+Table table_of(const std::vector<Held>& ranks, Private has_private = Private::kNone,
+               const std::optional<Held>& keeper = {}) {
+  Table table{.ranks = static_cast<Rank>(ranks.size()), .finished = {}, .shards = {{"state", {}}}};
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const auto rank = static_cast<Rank>(i);
+    const Copy copy{rank, ranks[i].version, ranks[i].staged, ranks[i].clean};
+    if (ranks[i].finished) table.finished.push_back(rank);
+    table.shards[0].copies.push_back(copy);
+    if (has_private == Private::kOwn) {
+      table.shards.push_back({cat("private ", rank), {copy}, true});
+    }
+  }
+  if (keeper) {  // A holder that is no rank, of the state alone.
+    table.shards[0].copies.push_back(
+        {static_cast<Holder>(ranks.size()), keeper->version, keeper->staged, keeper->clean});
+  }
+  return table;
+}
+
+// All that a holder can have, as far as versions 0 to 2 go.
+std::vector<Held> possible_holdings() {
+  std::vector<Held> all{{}, {2, 2, false, false}, {kNoVersion, kNoVersion, false, false}};
   for (Version version = 0; version <= 2; ++version) {
     for (const Version staged : {version, version + 1}) {
-      for (const bool present : {true, false}) all.push_back({version, staged, present});
+      for (const bool finished : {true, false}) all.push_back({version, staged, true, finished});
     }
   }
   return all;
@@ -24,124 +58,215 @@ void for_all_worlds(std::size_t ranks, const Visit& visit) {
   const auto possible = possible_holdings();
   std::vector<std::size_t> counter(ranks, 0);
   for (;;) {
-    std::vector<Holding> holdings;
-    for (const auto i : counter) holdings.push_back(possible[i]);
-    visit(holdings);
+    std::vector<Held> held;
+    for (const auto i : counter) held.push_back(possible[i]);
+    visit(held);
     std::size_t at = 0;
     while (at < ranks && ++counter[at] == possible.size()) counter[at++] = 0;
     if (at == ranks) return;
   }
 }
 
-bool at_or_before(const Holding& holding, Version version) {
-  return holding.version == kNoVersion || holding.version <= version;
+// The same with and without private parts, and with every keeper.
+template <class Visit>
+void for_all_tables(std::size_t ranks, const Visit& visit) {
+  for_all_worlds(ranks, [&](const std::vector<Held>& held) {
+    for (const Private has_private : {Private::kNone, Private::kOwn}) {
+      visit(table_of(held, has_private));
+      for (const Held& keeper : possible_holdings()) {
+        if (!keeper.finished) visit(table_of(held, has_private, keeper));
+      }
+    }
+  });
 }
 
-// What the arenas hold after each rank has done as it was told.
-bool reaches(const std::vector<Holding>& before, const Plan& plan) {
-  for (std::size_t i = 0; i < before.size(); ++i) {
-    const auto& order = plan.orders[i];
-    const auto& own = before[i];
-    switch (order.act) {
-      case Act::kKeep:
-        if (own.version != plan.version) return false;
-        break;
-      case Act::kFinish:
-        if (!own.present || own.version + 1 != plan.version || own.staged != plan.version) {
-          return false;
-        }
-        break;
-      case Act::kBegin:
-        if (own.version != kNoVersion || plan.version != 0) return false;
-        break;
-      case Act::kReceive: {
-        if (!own.present || order.source == static_cast<Rank>(i)) return false;
-        const auto from = plan.orders[static_cast<std::size_t>(order.source)].act;
-        if (from == Act::kReceive) return false;  // It would not be whole in time.
-        break;
+bool is_finished(const Table& table, Holder holder) {
+  return std::count(table.finished.begin(), table.finished.end(), holder) != 0;
+}
+
+bool can_give(const Table& table, const Copy& copy, Version v) {
+  if (!copy.clean || copy.version == kNoVersion) return false;
+  return copy.version == v ||
+         (!is_finished(table, copy.holder) && copy.version + 1 == v && copy.staged == v);
+}
+
+// The plain statement: whether all ranks can get to `v` in all of their shards.
+bool reachable(const Table& table, Version v) {
+  for (const Shard& shard : table.shards) {
+    for (const Copy& copy : shard.copies) {
+      if (copy.holder >= table.ranks || can_give(table, copy, v)) continue;
+      if (is_finished(table, copy.holder)) return false;
+      const bool fresh = copy.clean && copy.version == kNoVersion;
+      if (shard.starts_alone && v == 0 && fresh) continue;
+      if (std::none_of(shard.copies.begin(), shard.copies.end(),
+                       [&](const Copy& c) { return can_give(table, c, v); })) {
+        return false;
       }
     }
   }
   return true;
 }
 
-TEST(Planner, EveryPlanBringsEveryRankToItsVersion) {
-  for (std::size_t ranks = 1; ranks <= 4; ++ranks) {
-    for_all_worlds(ranks, [&](const std::vector<Holding>& holdings) {
-      const Plan made = plan(holdings, replicated(static_cast<std::int32_t>(ranks)));
-      EXPECT_EQ(made.possible, made.lacking == kNoRank);
-      if (made.possible) {
-        ASSERT_TRUE(reaches(holdings, made));
+std::set<Version> versions_in(const Table& table) {
+  std::set<Version> versions;
+  for (const Shard& shard : table.shards) {
+    for (const Copy& copy : shard.copies) {
+      if (copy.version != kNoVersion) versions.insert(copy.version);
+    }
+  }
+  return versions;
+}
+
+bool nobody_holds_anything(const Table& table) {
+  for (const Shard& shard : table.shards) {
+    for (const Copy& copy : shard.copies) {
+      if (copy.version != kNoVersion || !copy.clean) return false;
+    }
+  }
+  return true;
+}
+
+const Copy* copy_of(const Shard& shard, Holder holder) {
+  for (const Copy& copy : shard.copies) {
+    if (copy.holder == holder) return &copy;
+  }
+  return nullptr;
+}
+
+const Order* order_of(const Plan& plan, std::size_t shard, Holder holder) {
+  for (const Order& order : plan.orders) {
+    if (order.shard == shard && order.holder == holder) return &order;
+  }
+  return nullptr;
+}
+
+// Whether `order` can be carried out, and brings its copy to the plan's version.
+bool is_right(const Table& table, const Plan& plan, const Order& order) {
+  const Shard& shard = table.shards[order.shard];
+  const Copy* own = copy_of(shard, order.holder);
+  if (own == nullptr) return false;
+  const bool finished = is_finished(table, order.holder);
+  switch (order.act) {
+    case Act::kKeep:
+      return own->clean && own->version == plan.version;
+    case Act::kFinish:
+      return can_give(table, *own, plan.version) && own->version != plan.version;
+    case Act::kBegin:
+      return own->clean && own->version == kNoVersion && plan.version == 0 && !finished;
+    case Act::kReceive: {
+      if (finished || order.source == order.holder) return false;
+      const Copy* source = copy_of(shard, order.source);
+      const Order* before = order_of(plan, order.shard, order.source);
+      // It is whole in time only if it does not receive as well.
+      return source != nullptr && before != nullptr && before->act != Act::kReceive;
+    }
+  }
+  return false;
+}
+
+TEST(Planner, EveryPlanBringsEveryRankToItsVersionInAllItsShards) {
+  for (std::size_t ranks = 1; ranks <= 3; ++ranks) {
+    for_all_tables(ranks, [&](const Table& table) {
+      const Plan made = plan(table);
+      ASSERT_EQ(made.possible, made.lacking == kNoRank);
+      if (!made.possible) {
+        ASSERT_TRUE(made.orders.empty());
+        return;
+      }
+      for (const Order& order : made.orders) ASSERT_TRUE(is_right(table, made, order));
+      for (std::size_t s = 0; s < table.shards.size(); ++s) {
+        for (const Copy& copy : table.shards[s].copies) {
+          if (copy.holder < table.ranks) {
+            ASSERT_NE(order_of(made, s, copy.holder), nullptr);
+          }
+        }
       }
     });
   }
 }
 
 TEST(Planner, ChoosesTheGreatestVersionThatAllCanReach) {
-  for_all_worlds(3, [&](const std::vector<Holding>& holdings) {
-    const bool all_present =
-        std::all_of(holdings.begin(), holdings.end(), [](const auto& h) { return h.present; });
-    const bool none_holds = std::all_of(holdings.begin(), holdings.end(),
-                                        [](const auto& h) { return h.version == kNoVersion; });
-    if (!all_present || none_holds) return;
-    const Plan made = plan(holdings, replicated(3));
-    // Whoever is there can copy: so nothing that any rank holds is left behind.
-    ASSERT_TRUE(made.possible);
-    for (const auto& holding : holdings) ASSERT_TRUE(at_or_before(holding, made.version));
+  for_all_tables(3, [&](const Table& table) {
+    if (nobody_holds_anything(table)) return;
+    std::optional<Version> greatest;
+    for (const Version v : versions_in(table)) {
+      if (reachable(table, v)) greatest = v;
+    }
+    const Plan made = plan(table);
+    ASSERT_EQ(made.possible, greatest.has_value());
+    if (greatest) {
+      ASSERT_EQ(made.version, *greatest);
+    }
   });
 }
 
-TEST(Planner, BeginsAtVersionZeroOnlyWhereNobodyHoldsAnything) {
-  for_all_worlds(3, [&](const std::vector<Holding>& holdings) {
-    const Plan made = plan(holdings, replicated(3));
-    const bool begins = std::any_of(made.orders.begin(), made.orders.end(),
-                                    [](const auto& order) { return order.act == Act::kBegin; });
-    const bool none_holds = std::all_of(holdings.begin(), holdings.end(),
-                                        [](const auto& h) { return h.version == kNoVersion; });
-    ASSERT_EQ(begins, none_holds);
+TEST(Planner, BeginsTheSharedStateOnlyWhereNobodyHoldsAnything) {
+  for_all_tables(3, [&](const Table& table) {
+    const Plan made = plan(table);
+    const bool begins = std::any_of(made.orders.begin(), made.orders.end(), [](const Order& order) {
+      return order.act == Act::kBegin && order.shard == 0;
+    });
+    ASSERT_EQ(begins, nobody_holds_anything(table));
   });
 }
 
-TEST(Planner, NeverWritesToTheArenaOfARankThatHasFinished) {
-  for_all_worlds(3, [&](const std::vector<Holding>& holdings) {
-    const Plan made = plan(holdings, replicated(3));
-    for (std::size_t i = 0; made.possible && i < holdings.size(); ++i) {
-      if (!holdings[i].present) {
-        ASSERT_EQ(made.orders[i].act, Act::kKeep);
+TEST(Planner, NeverWritesToTheMemoryOfARankThatHasFinished) {
+  for_all_tables(3, [&](const Table& table) {
+    if (nobody_holds_anything(table)) return;
+    for (const Order& order : plan(table).orders) {
+      if (is_finished(table, order.holder)) {
+        ASSERT_EQ(order.act, Act::kKeep);
       }
     }
   });
 }
 
 TEST(Planner, SourcesShareTheSending) {
-  std::vector<Holding> holdings{{3, 3}, {3, 3}, {kNoVersion, kNoVersion}, {kNoVersion, kNoVersion}};
-  const Plan made = plan(holdings, replicated(4));
+  const Plan made = plan(table_of({{3, 3}, {3, 3}, {}, {}}));
   ASSERT_TRUE(made.possible);
-  EXPECT_EQ(made.orders[2].act, Act::kReceive);
-  EXPECT_EQ(made.orders[3].act, Act::kReceive);
-  EXPECT_NE(made.orders[2].source, made.orders[3].source);
+  EXPECT_EQ(order_of(made, 0, 2)->act, Act::kReceive);
+  EXPECT_EQ(order_of(made, 0, 3)->act, Act::kReceive);
+  EXPECT_NE(order_of(made, 0, 2)->source, order_of(made, 0, 3)->source);
 }
 
-TEST(Planner, CopiesOnlyFromAHolderOfTheSameShards) {
-  const std::vector<Shard> shards{{"a", {0, 2}}, {"b", {1, 3}}};
-  const std::vector<Holding> holdings{{5, 5}, {5, 5}, {kNoVersion, kNoVersion}, {5, 5}};
-  const Plan made = plan(holdings, shards);
+TEST(Planner, ReceivesEachShardFromAHolderOfThatShard) {
+  Table table{.ranks = 4, .finished = {}, .shards = {{"a", {}}, {"b", {}}}};
+  table.shards[0].copies = {{0, 5, 5}, {2}};
+  table.shards[1].copies = {{1, 5, 5}, {2}, {3, 5, 5}};
+  const Plan made = plan(table);
   ASSERT_TRUE(made.possible);
-  EXPECT_EQ(made.orders[2].act, Act::kReceive);
-  EXPECT_EQ(made.orders[2].source, 0);
+  EXPECT_EQ(order_of(made, 0, 2)->source, 0);
+  EXPECT_EQ(order_of(made, 1, 2)->source, 1);
 }
 
-TEST(Planner, SaysWhichRankCanNotFollowWhereAShardIsLost) {
-  const std::vector<Shard> shards{{"a", {0}}, {"b", {1}}};
-  const Plan made = plan({{5, 5}, {kNoVersion, kNoVersion}}, shards);
+TEST(Planner, AKeeperMakesTheStepFirstWhereARankReceivesItFromThere) {
+  const Plan made = plan(table_of({{}, {}}, Private::kNone, Held{4, 5}));
+  ASSERT_TRUE(made.possible);
+  EXPECT_EQ(made.version, 4U);  // Nobody has 5: it was not committed for certain.
+  const Plan later = plan(table_of({{}, {5, 5, true, true}}, Private::kNone, Held{4, 5}));
+  ASSERT_TRUE(later.possible);
+  EXPECT_EQ(later.version, 5U);
+  EXPECT_EQ(order_of(later, 0, 0)->act, Act::kReceive);
+}
+
+TEST(Planner, SaysWhichRankCanNotFollowAndWhatItLacks) {
+  const Plan made = plan(table_of({{5, 5}, {}}, Private::kOwn));
   EXPECT_FALSE(made.possible);
   EXPECT_EQ(made.lacking, 1);
+  EXPECT_EQ(made.shard, "private 1");
   EXPECT_EQ(made.version, 5U);
+}
+
+TEST(Planner, APrivatePartStartsAnewAtVersionZero) {
+  const Plan made = plan(table_of({{0, 0}, {}}, Private::kOwn));
+  ASSERT_TRUE(made.possible);
+  EXPECT_EQ(order_of(made, 0, 1)->act, Act::kReceive);
+  EXPECT_EQ(order_of(made, 2, 1)->act, Act::kBegin);
 }
 
 TEST(Planner, FallsBackToAnOlderVersionRatherThanFail) {
   // Rank 1 is gone and can not be written to; rank 0 holds more than it.
-  const Plan made = plan({{2, 2, true}, {1, 1, false}}, replicated(2));
+  const Plan made = plan(table_of({{2, 2}, {1, 1, true, true}}));
   ASSERT_TRUE(made.possible);
   EXPECT_EQ(made.version, 1U);
 }

@@ -1,6 +1,6 @@
 """Import once what all processes of a job on this host need, and fork each of them from here.
 
-For every process of the job, msrun starts a `nursling` (apps/python/nursling.cc). The first nursling
+For every process of the job, msrun starts a `nursling` (apps/python/nursling.cc). The first of them
 starts this process. Each nursling asks here for a fork with its environment, folder and
 descriptors, and ends as the fork ends. A fork does nothing until its nursling tells it to, since
 the nursling may have lost patience. A request that does not fit is refused. Then that process

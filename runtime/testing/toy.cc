@@ -20,6 +20,7 @@
 #include "config/settings.h"
 #include "os/files.h"
 #include "runtime/scheduler/scheduler.h"
+#include "runtime/worker/arena_store.h"
 #include "runtime/worker/session.h"
 #include "runtime/worker/worker.h"
 
@@ -63,10 +64,10 @@ Private next(const Private& before, Rank rank, Version step) {
 class Toy {
  public:
   Toy(const Options& options, Worker& worker)
-      : options_(options), session_(must(Session::open(worker, layout(options)))) {}
+      : options_(options), session_(must(Session::open(worker, in_arena(layout(options))))) {}
 
   void run() {
-    if (session_->arena().fresh()) initialise();
+    if (arena_of(*session_).fresh()) initialise();
     must(session_->join({}));
     check_private();
     while (session_->version() < options_.steps) step();
@@ -87,7 +88,7 @@ class Toy {
 
   // Differs between ranks: those of one rank must win.
   void initialise() {
-    auto& arena = session_->arena();
+    auto& arena = arena_of(*session_);
     const auto seed = static_cast<std::uint64_t>(session_->identity().rank);
     for (std::size_t k = 0; k < 3; ++k) {
       auto values = arena.parameter(k);
@@ -99,7 +100,8 @@ class Toy {
 
   Private read_private() {
     Private value;
-    std::memcpy(&value, session_->arena().private_bytes(session_->version()).data(), sizeof value);
+    std::memcpy(&value, arena_of(*session_).private_bytes(session_->version()).data(),
+                sizeof value);
     return value;
   }
 
@@ -118,7 +120,7 @@ class Toy {
     const Began began = must(session_->begin_step());
     if (began == Began::kTooLate) die(session_->why_too_late());
     if (began == Began::kReformed) check_private();
-    auto& arena = session_->arena();
+    auto& arena = arena_of(*session_);
     const Version n = arena.version() + 1;
     const Rank rank = session_->identity().rank;
     for (std::size_t k = 3; k-- > 0;) {
@@ -147,7 +149,7 @@ class Toy {
   }
 
   void write_state() {
-    auto& arena = session_->arena();
+    auto& arena = arena_of(*session_);
     std::string bytes;
     const auto add = [&](const void* data, std::size_t size) {
       bytes.append(static_cast<const char*>(data), size);

@@ -14,7 +14,6 @@
 #include "collective/current_generation.h"
 #include "io/loop.h"
 #include "os/slice.h"
-#include "runtime/worker/ownership.h"
 #include "wording/reasons.h"
 
 namespace holdfast::runtime {
@@ -38,18 +37,17 @@ collective::CurrentGeneration::Options current_options(Worker& worker, const Ide
 }  // namespace
 
 struct Session::Parts {
-  Parts(Worker& w, Identity i, arena::Arena a, Secrecy s)
+  Parts(Worker& w, Identity i, std::unique_ptr<StateStore> s)
       : worker(w),
         identity(std::move(i)),
-        arena(std::move(a)),
-        secrecy(s),
+        store(std::move(s)),
         regions(std::make_shared<collective::Regions>(identity.directory, identity.rank)),
         current(std::make_shared<collective::CurrentGeneration>(current_options(w, identity))) {}
 
   // Tells the machine of a call and does what it says, until it goes back to the program.
   trainer::Return call(const trainer::Event& event);
   void do_work(const trainer::Repair& work);
-  void do_work(const trainer::Unstage&) { arena.unstage(); }
+  void do_work(const trainer::Unstage&) { store->unstage(); }
   void do_work(const trainer::JoinGroup& work);
   void do_work(const trainer::LeaveGroup&);
   void do_work(const trainer::AwaitSums&);
@@ -57,7 +55,7 @@ struct Session::Parts {
   void do_work(const trainer::Arrive&);
   void do_work(const trainer::Update&);
 
-  [[nodiscard]] Holding holding() const { return {arena.version(), arena.staged()}; }
+  [[nodiscard]] Version version() const { return store->holding().version; }
   [[nodiscard]] Error error_of(const trainer::Return& result);
   Outcome note(Outcome outcome);
   void wait_for_sums();
@@ -69,8 +67,7 @@ struct Session::Parts {
 
   Worker& worker;
   Identity identity;
-  arena::Arena arena;
-  Secrecy secrecy;
+  std::unique_ptr<StateStore> store;
   std::shared_ptr<collective::Regions> regions;
   std::shared_ptr<collective::CurrentGeneration> current;
   std::function<void(Generation)> on_stop;
@@ -88,21 +85,6 @@ struct Session::Parts {
   double loss = 0;
   std::uint64_t samples = 0;
 };
-
-std::string arena_path(const Identity& identity, Rank rank) {
-  return cat(identity.directory, "/rank-", rank, ".arena");
-}
-
-// A world of its own has its arena for itself.
-Status own_arena(Worker& worker, const Identity& identity) {
-  if (worker.solo()) return {};
-  // Its predecessor's threads mostly need a moment only, to get a processor to die on.
-  const auto pause = [&worker, wait = Duration(100us)]() mutable -> Status {
-    return worker.pause(std::exchange(wait, std::min<Duration>(2 * wait, 2ms)));
-  };
-  return take_ownership(arena_path(identity, identity.rank), pause,
-                        worker.settings().replacement_timeout);
-}
 
 // ---- Work for the trainer machine ---------------------------------------------------------------
 
@@ -130,18 +112,13 @@ void Session::Parts::do_work(const trainer::Repair& work) {
     case wire::Act::kKeep:
       break;
     case wire::Act::kBegin:
-      if (arena.fresh()) arena.begin_version0(begin_position);
+      store->begin(begin_position);
       break;
     case wire::Act::kFinish:
-      arena.finish();
+      store->finish();
       break;
     case wire::Act::kReceive:
-      if (secrecy == Secrecy::kOwn && work.version != 0) {
-        repaired = Error{Blame::kWorld, "its own private state is lost, and nobody else has it"};
-        break;
-      }
-      repaired = arena.copy_from(arena_path(identity, work.order.source.holder), work.version,
-                                 secrecy == Secrecy::kShared);
+      repaired = store->receive(work.order.source, work.version);
       break;
   }
   if (!worker.solo()) {
@@ -151,27 +128,21 @@ void Session::Parts::do_work(const trainer::Repair& work) {
                                     {"kind", name(work.order.act)},
                                     {"source", work.order.source.holder}});
   }
-  worker.tell(trainer::Repaired{holding(), repaired ? "" : repaired.error().what});
+  worker.tell(trainer::Repaired{store->holding(), repaired ? "" : repaired.error().what});
 }
 
 Group::Options Session::Parts::group_options(Generation formed) {
-  Group::Options options{
-      .directory = identity.directory,
-      .generation = formed,
-      .run_id = identity.run_id,
-      .rank = identity.rank,
-      .world_size = identity.world_size,
-      .registered_offset = arena.layout().gradients_offset(),
-      .registered_bytes = arena.layout().gradients_bytes(),
-      .registered_memory = reinterpret_cast<std::byte*>(arena.gradients().data()),
-      .regions = regions,
-      .on_thread = [this] { note_sums_thread(::gettid()); },
-      .on_failed = [this] { worker.tell(trainer::SumsIdle{}); }};
+  Group::Options options{.directory = identity.directory,
+                         .generation = formed,
+                         .run_id = identity.run_id,
+                         .rank = identity.rank,
+                         .world_size = identity.world_size,
+                         .registered = store->gradients(),
+                         .regions = regions,
+                         .on_thread = [this] { note_sums_thread(::gettid()); },
+                         .on_failed = [this] { worker.tell(trainer::SumsIdle{}); }};
   options.join_timeout =
       std::chrono::duration_cast<std::chrono::milliseconds>(worker.settings().replacement_timeout);
-  for (Rank rank = 0; rank < identity.world_size; ++rank) {
-    options.registered_files.push_back(arena_path(identity, rank));
-  }
   return options;
 }
 
@@ -202,7 +173,7 @@ void Session::Parts::do_work(const trainer::AwaitSums&) {
 }
 
 void Session::Parts::do_work(const trainer::Stage& work) {
-  arena.stage(work.version, *step);
+  store->stage(work.version, *step);
   worker.tell(trainer::Staged{});
 }
 
@@ -212,8 +183,8 @@ void Session::Parts::do_work(const trainer::Arrive&) {
 }
 
 void Session::Parts::do_work(const trainer::Update&) {
-  arena.update(static_cast<std::size_t>(worker.settings().update_threads));
-  worker.note_step(arena.version());
+  store->update(static_cast<std::size_t>(worker.settings().update_threads));
+  worker.note_step(version());
   trace_step();
   worker.tell(trainer::Updated{});
 }
@@ -255,7 +226,7 @@ void Session::Parts::wait_for_sums() {
 // By the thread that makes it, or that finds it made.
 void Session::Parts::trace_step() {
   worker.trace().event("step", {{"rank", identity.rank},
-                                {"step", arena.version()},
+                                {"step", version()},
                                 {"generation", generation},
                                 {"loss", loss},
                                 {"samples", samples}});
@@ -285,14 +256,12 @@ Session::~Session() {
   (void)parts_->current->begin(0);
 }
 
-Result<std::unique_ptr<Session>> Session::open(Worker& worker, arena::Layout layout,
-                                               Secrecy secrecy) {
+Result<std::unique_ptr<Session>> Session::open(Worker& worker, const OpenStore& open_store) {
   auto identity = worker.identity();
   if (!identity) return identity.error();
-  if (auto owned = own_arena(worker, *identity); !owned) return worker.fail(owned.error().what);
-  auto arena = arena::Arena::open(arena_path(*identity, identity->rank), layout, identity->run_id);
-  if (!arena) return worker.fail(arena.error().what);
-  auto parts = std::make_unique<Parts>(worker, *std::move(identity), *std::move(arena), secrecy);
+  auto store = open_store(worker, *identity);
+  if (!store) return worker.fail(store.error().what);
+  auto parts = std::make_unique<Parts>(worker, *std::move(identity), *std::move(store));
   worker.on_stop([raw = parts.get()](Generation g) { return raw->stop(g); });
   return std::unique_ptr<Session>(new Session(std::move(parts)));
 }
@@ -300,11 +269,11 @@ Result<std::unique_ptr<Session>> Session::open(Worker& worker, arena::Layout lay
 const Identity& Session::identity() const {
   return parts_->identity;
 }
-arena::Arena& Session::arena() {
-  return parts_->arena;
+StateStore& Session::store() {
+  return *parts_->store;
 }
 Version Session::version() const {
-  return parts_->arena.version();
+  return parts_->version();
 }
 Generation Session::generation() const {
   return parts_->generation;
@@ -313,7 +282,7 @@ Generation Session::generation() const {
 Status Session::join(const arena::Position& position) {
   Parts& p = *parts_;
   p.begin_position = position;
-  const auto result = p.call(trainer::JoinCalled{p.holding()});
+  const auto result = p.call(trainer::JoinCalled{p.store->holding()});
   if (result.what != What::kJoined) return p.error_of(result);
   p.generation = p.worker.generation();
   return {};
@@ -343,7 +312,7 @@ std::string Session::why_too_late() const {
              " can exchange nothing with it any more");
 }
 
-void Session::reduce(std::span<float> bucket) {
+void Session::reduce(collective::Numbers bucket) {
   HF_ASSERT(parts_->group != nullptr);
   parts_->sums.push_back(parts_->group->start_all_reduce(bucket));
 }
@@ -399,7 +368,7 @@ Status Session::end() {
   Parts& p = *parts_;
   if (std::exchange(p.ended, true)) return {};
   if (p.group) p.group->leave();
-  p.worker.trace().event("end", {{"rank", p.identity.rank}, {"version", p.arena.version()}});
+  p.worker.trace().event("end", {{"rank", p.identity.rank}, {"version", p.version()}});
   return p.worker.end();
 }
 

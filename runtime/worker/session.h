@@ -1,23 +1,24 @@
-// Session: the training thread's side of a job, for any framework. It keeps a state in an arena,
-// exchanges gradients and commits steps. After a fault it repairs the arena, joins a new group and
-// says what to replay.
+// Session: the training thread's side of a job, for any framework. It keeps a state in a
+// StateStore, exchanges gradients and commits steps. After a fault it repairs the state, joins a
+// new group and says what to replay.
 //
 // The loop of a trainer (runtime/testing/toy.cc is one):
 //
-//   auto session = *Session::open(worker, layout);         // waits for the rank
-//   if (session->arena().fresh()) fill parameters, moments and private_bytes(0)
-//   check(session->join({}));                              // waits for the others
+//   auto session = *Session::open(worker, in_arena(layout));  // waits for the rank
+//   arena::Arena& arena = arena_of(*session);
+//   if (arena.fresh()) fill parameters, moments and private_bytes(0)
+//   check(session->join({}));                                 // waits for the others
 //   restore what private_bytes(version) holds
 //   while (session->version() < last) {
 //     if (*session->begin_step() == Began::kReformed) restore the same
-//     n = session->version() + 1; fill arena().gradients(), bucket by bucket reduce(bucket)
+//     n = session->version() + 1; fill arena.gradients(), bucket by bucket reduce(bucket)
 //     fill private_bytes(n)
 //     if (*session->end_step({...}, loss) == Ended::kVoid) restore the same; n is made again
 //   }
 //   check(session->end());
 //
 // What is restored after kVoid, kReformed and join() is all that the step depends on and that the
-// arena does not hold in place: it is in arena().private_bytes(version()).
+// store does not hold in place: it is in arena.private_bytes(version()).
 //
 // Threads: one training thread calls everything.
 #pragma once
@@ -33,7 +34,9 @@
 #include "base/result.h"
 #include "collective/current_generation.h"
 #include "collective/group.h"
+#include "collective/numbers.h"
 #include "collective/regions.h"
+#include "runtime/worker/state_store.h"
 #include "runtime/worker/worker.h"
 
 namespace holdfast::runtime {
@@ -49,31 +52,26 @@ enum class Ended : std::uint8_t {
   kVoid,       // A fault came before the step was complete; version() is n - 1.
 };
 
-// What becomes of private bytes where a rank has to take its state from another.
-enum class Secrecy : std::uint8_t {
-  kShared,  // They come along: version 0 is rank 0's on all ranks.
-  kOwn,     // Nobody else has them: version 0 is each rank's own, a later one can not be replaced.
-};
-
 class Session {
  public:
-  // Does: waits for the rank (Worker::identity) and opens this rank's arena, as its predecessor
+  // Does: waits for the rank (Worker::identity) and opens this rank's state, as its predecessor
   // left it. Errors: those of both.
-  [[nodiscard]] static Result<std::unique_ptr<Session>> open(Worker& worker, arena::Layout layout,
-                                                             Secrecy secrecy = Secrecy::kShared);
+  [[nodiscard]] static Result<std::unique_ptr<Session>> open(Worker& worker,
+                                                             const OpenStore& open_store);
   // Without end(): makes the others' waiting for this rank end, as its death would.
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
   [[nodiscard]] const Identity& identity() const;
-  [[nodiscard]] arena::Arena& arena();
+  [[nodiscard]] StateStore& store();
   [[nodiscard]] Version version() const;  // Committed.
   [[nodiscard]] Generation generation() const;
 
-  // Does: agrees with the others on a version and brings the arena to it. Requires: a fresh arena
+  // Does: agrees with the others on a version and brings the state to it. Requires: a fresh arena
   // has its parameters, moments and private_bytes(0) filled; whether they count or those of another
-  // rank is not this rank's choice. `position`: of version 0. Ends with an arena that is not fresh.
+  // rank is not this rank's choice. `position`: of version 0. Ends with a state that holds a
+  // version.
   [[nodiscard]] Status join(const arena::Position& position);
 
   // Before the gradients of a step are touched. Forms the group if there is none or it was aborted.
@@ -83,9 +81,9 @@ class Session {
   // version() is whole, and end() may be called.
   [[nodiscard]] std::string why_too_late() const;
 
-  // Starts the sum over all ranks of a range of arena().gradients(), in place; every rank the same
+  // Starts the sum over all ranks of a range of store().gradients(), in place; every rank the same
   // ranges in the same order. The range is the Session's until end_step().
-  void reduce(std::span<float> bucket);
+  void reduce(collective::Numbers bucket);
 
   // Ends step version() + 1: waits for its sums, stages it, waits until all ranks have, makes the
   // update. Requires: begin_step() before. A fault meanwhile is recovered from in here. `loss` is
@@ -125,8 +123,5 @@ class Session {
   explicit Session(std::unique_ptr<Parts> parts);
   std::unique_ptr<Parts> parts_;
 };
-
-// Where rank `rank` keeps its arena.
-[[nodiscard]] std::string arena_path(const Identity& identity, Rank rank);
 
 }  // namespace holdfast::runtime

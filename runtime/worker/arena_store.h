@@ -1,0 +1,23 @@
+// The arena as a StateStore.
+#pragma once
+
+#include "arena/arena.h"
+#include "runtime/worker/session.h"
+#include "runtime/worker/state_store.h"
+
+namespace holdfast::runtime {
+
+// What becomes of private bytes where a rank has to take its state from another.
+enum class Secrecy : std::uint8_t {
+  kShared,  // They come along: version 0 is rank 0's on all ranks.
+  kOwn,     // Nobody else has them: version 0 is each rank's own, a later one can not be replaced.
+};
+
+// For Session::open: this rank's arena in the job's folder. Waits until none of its predecessor's
+// threads can write to it (ownership.h). Errors: those of Arena::open.
+[[nodiscard]] OpenStore in_arena(arena::Layout layout, Secrecy secrecy = Secrecy::kShared);
+
+// Requires: the session was opened in_arena().
+[[nodiscard]] arena::Arena& arena_of(Session& session);
+
+}  // namespace holdfast::runtime
