@@ -31,8 +31,8 @@ struct RegionAddress {
 // A file of the job's directory as memory; it is removed with it.
 class Region {
  public:
-  // Memory that was given becomes private again. It keeps what it holds and stays the giver's. In a
-  // forked child this is so for the child alone.
+  // Memory that the caller gave becomes private again, with what it holds. It still belongs to the
+  // caller. In a forked child this is so for the child alone.
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;

@@ -28,8 +28,8 @@ struct Sharding {
 
   // Whole steps; what is left over is not used in this epoch.
   [[nodiscard]] std::uint64_t steps_per_epoch() const { return samples / (batch * ranks); }
-  // Sample numbers of step `index` (from 0) of an epoch for one rank. Over all steps and ranks of
-  // an epoch none comes twice.
+  // Sample numbers of step `index` (from 0) of an epoch for one rank. No sample comes
+  // twice in an epoch, whichever step or rank it is for.
   [[nodiscard]] std::vector<std::size_t> indices(std::uint64_t epoch, std::uint64_t index,
                                                  std::uint64_t rank) const;
 };

@@ -65,7 +65,8 @@ const std::vector<std::string> kTexts = {
     "    kind: ENDING_SIGNALLED\n    code: 9\n  }\n  detected_ns: 18446744073709551615\n}\n"
     "slots {\n}\nprotocol: 4294967295\n",
     "node_id: \"a\"\nincarnation: 18446744073709551615\n",
-    "generation: 1\nversion: 18446744073709551615\nstaged: 18446744073709551615\n",
+    "generation: 1\nversion: 18446744073709551615\nstaged: 18446744073709551615\n"
+    "private_is_own: true\n",
     "generation: 18446744073709551615\n",
     "generation: 2\nversion: 3\nloss: -inf\n",
     "generation: 18446744073709551615\nversion: 18446744073709551615\n"

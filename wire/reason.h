@@ -80,7 +80,7 @@ struct Reason {
     kNotFormedInTime,       // awaited
     kEndedWithoutTraining,  // rank
     kEndedEarly,            // rank, version
-    kNoPlan,                // rank, version: that it can not reach
+    kNoPlan,                // rank, version: that it can not reach; detail: the shard that it lacks
     kSchedulerInterrupted,  // count: signal
     // Why a rank's training or an agent's part can not go on. `rank`: said by that rank.
     kProgram,         // detail: the program's own words

@@ -310,7 +310,7 @@ void Machine::heed(const wire::Slot& slot) {
   died(member, slot.ending, in_good_order, slot.detected_ns);
 }
 
-// A death is told at once; how it came, its agent learns when the memory is gone.
+// A death is told at once. Its agent learns how it came only when the memory is gone.
 void Machine::tell_how(Member& member, const wire::Slot& slot) {
   if (slot.detected_ns == 0 || slot.detected_ns != member.detected_ns) return;
   const Rank rank = rank_of(slot.node_id);

@@ -42,9 +42,9 @@
 
 namespace holdfast {
 
-// The same in all ranks, as are the optimizer's numbers and the data set's size: where the ranks
-// meet, at the start and after a fault, they are compared, and what differs ends the job with a
-// sentence that names it.
+// All ranks give the same options, the same optimizer with the same numbers, and a data set of the
+// same size. Holdfast compares these at the start and after a fault. A difference ends the job with
+// a sentence that names it.
 struct StepsOptions {
   // In all, counted from the first step ever: a loop that is entered again with the same number
   // makes none, and one with a number more makes one epoch.
