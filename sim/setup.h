@@ -51,6 +51,7 @@ struct Setup {
   bool proof = false;    // By hand: the scheduler's shell sees deaths of its own host.
   bool replaced = true;  // By hand: somebody starts the dead anew.
   std::int32_t spares = 0;
+  bool exchange = true;       // Ranks exchange key-values before their sessions.
   bool bound_spares = false;  // One for each place.
   std::int32_t max_restarts = 100;
   std::uint32_t faults = 2;        // At most.
@@ -61,7 +62,8 @@ struct Setup {
   Order order = Order::kMessagesFirst;
 };
 
-// The worlds by name. "swarm" draws all of it; "small" is for counting through: 2 ranks, 2 faults.
+// The worlds by name. "swarm" draws all of it; "small" and "exchange" are for
+// counting through: 2 ranks; 2 faults without an exchange, 1 fault with one.
 [[nodiscard]] std::optional<Setup> draw_setup(const std::string& world, Choices& choices);
 
 [[nodiscard]] std::string to_text(const Setup& setup);
