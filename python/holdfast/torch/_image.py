@@ -46,7 +46,8 @@ class Image:
     def agree(self, first: Callable[[bytes], bytes]) -> None:
         """Take the size of the rank's first process, which `first` returns, or be the first."""
         with suppress(UserError):  # No room; its successors measure it themselves.
-            self._start, self.bytes = map(int, first(f"{self._start} {self.bytes}".encode()).split())
+            sizes = first(f"{self._start} {self.bytes}".encode()).split()
+            self._start, self.bytes = map(int, sizes)
 
     def _pickle(self, objects: dict[str, Any]) -> bytes:
         try:
