@@ -6,7 +6,6 @@
 #include <memory>
 #include <string>
 
-#include "capi/early.h"
 #include "collective/current_generation.h"
 #include "collective/queue.h"
 #include "collective/regions.h"
@@ -30,8 +29,9 @@ struct hf_memory {
 
 struct hf_worker {
   std::unique_ptr<holdfast::runtime::Worker> worker;
-  std::unique_ptr<holdfast::capi::Early> early;  // Made by the first early group.
-  std::string node_id;                           // What an hf_place points to.
+  // Of the early groups; made by the first.
+  std::shared_ptr<holdfast::collective::CurrentGeneration> early;
+  std::string node_id;  // What an hf_place points to.
   std::string directory;
   std::string job;
   bool opened = false;
@@ -49,6 +49,8 @@ struct hf_session {
 };
 
 namespace holdfast::capi {
+
+inline constexpr Generation kEarly = 1;  // Of the early groups: their only one.
 
 // Makes the handle of some ranks of a job. `prefix`: see collective::Team::open().
 hf_status open_group(std::shared_ptr<collective::CurrentGeneration> current,

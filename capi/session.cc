@@ -100,7 +100,7 @@ hf_status hf_open(hf_worker* worker, const hf_layout* layout, hf_session** sessi
   made->world.team = Team::of_world(made->current, identity.rank, identity.world_size);
   made->owner = ::getpid();
   made->session->on_abort([worker](Generation) {
-    if (worker->early) worker->early->end();
+    if (worker->early) worker->early->abort(capi::kEarly);
   });
   *session = made.release();
   open_session = *session;

@@ -1,8 +1,12 @@
 // The worker's part of c.h, and what belongs to no handle.
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "base/text.h"
 #include "capi/error.h"
@@ -13,6 +17,40 @@
 using namespace holdfast;
 using capi::report;
 using capi::user_error;
+using collective::CurrentGeneration;
+
+namespace {
+
+// The key by which a successor, which can not take part in what the others did together, ends the
+// early groups of all.
+std::string early_over(const runtime::Identity& identity) {
+  return cat("early-over.", identity.run_id);
+}
+
+// The early groups' generation.
+void begin_early(hf_worker* worker, const runtime::Identity& identity) {
+  runtime::Worker& of = *worker->worker;
+  worker->early = std::make_shared<CurrentGeneration>(
+      CurrentGeneration::Options{identity.directory, identity.run_id, of.settings().topo_timeout,
+                                 [](Generation) { return false; }});
+  (void)worker->early->begin(capi::kEarly);
+  of.on_stop([early = worker->early](Generation) {
+    early->abort(capi::kEarly);
+    return true;
+  });
+  if (of.solo()) return;
+  of.key_values().watch(early_over(identity),
+                        [early = worker->early] { early->abort(capi::kEarly); });
+}
+
+Status check_key_values(const hf_worker* worker) {
+  if (!worker->worker->solo()) return {};
+  return user_error(
+      "this process is a world of its own (MS_ROLE is not set), so there is no "
+      "scheduler that keeps key-values");
+}
+
+}  // namespace
 
 extern "C" {
 
@@ -57,7 +95,7 @@ hf_status hf_identity(hf_worker* worker, hf_place* place) {
   if (!identity) return report(identity.error());
   const config::Settings& settings = worker->worker->settings();
   if (settings.attempt > 1 && worker->directory.empty()) {
-    if (const Status told = capi::end_early(*identity); !told) return report(told.error());
+    worker->worker->announce(early_over(*identity));
   }
   worker->node_id = settings.node_id;
   worker->directory = identity->directory;
@@ -85,16 +123,37 @@ hf_status hf_early_group_open(hf_worker* worker, const int32_t* ranks, uint64_t 
   }
   const auto identity = worker->worker->identity();
   if (!identity) return report(identity.error());
-  if (!worker->early) {
-    auto early = capi::Early::begin(*identity, worker->worker->settings().topo_timeout);
-    if (!early) return report(early.error());
-    worker->early = *std::move(early);
-    worker->worker->on_stop([early = worker->early.get()](Generation) {
-      early->end();
-      return true;
-    });
+  if (!worker->early) begin_early(worker, *identity);
+  return capi::open_group(worker->early, *identity, ranks, count, name, "early-", group);
+}
+
+hf_status hf_kv_put(hf_worker* worker, const char* key, const void* value, uint64_t bytes) {
+  if (key == nullptr || (value == nullptr && bytes > 0)) {
+    return report(user_error("hf_kv_put() needs a key and a value"));
   }
-  return capi::open_group(worker->early->current(), *identity, ranks, count, name, "early-", group);
+  if (const Status usable = check_key_values(worker); !usable) return report(usable);
+  return report(
+      worker->worker->key_values().put(key, std::string(static_cast<const char*>(value), bytes)));
+}
+
+hf_status hf_kv_get(hf_worker* worker, const char* const* keys, uint64_t count,
+                    int64_t milliseconds, uint64_t* which, const void** value, uint64_t* bytes) {
+  thread_local wire::KeyValue found;
+  if (const Status usable = check_key_values(worker); !usable) return report(usable);
+  const std::vector<std::string> wanted(keys, keys + (keys == nullptr ? 0 : count));
+  const Duration limit =
+      milliseconds < 0 ? config::kNever : std::chrono::milliseconds(milliseconds);
+  auto got = worker->worker->key_values().get(wanted, limit);
+  if (!got) return report(got.error());
+  if (!*got) return HF_PENDING;
+  found = std::move(**got);
+  if (which != nullptr) {
+    *which =
+        static_cast<uint64_t>(std::find(wanted.begin(), wanted.end(), found.key) - wanted.begin());
+  }
+  if (value != nullptr) *value = found.value.data();
+  if (bytes != nullptr) *bytes = found.value.size();
+  return HF_OK;
 }
 
 }  // extern "C"

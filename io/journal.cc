@@ -25,6 +25,9 @@ constexpr int kBusyMilliseconds = 2000;  // Long enough for a killed scheduler t
 constexpr const char* kCreate =
     "CREATE TABLE journal(id INTEGER PRIMARY KEY CHECK (id = 1), job TEXT NOT NULL, record BLOB,"
     " digest INTEGER)";
+// Also for a journal that was made without.
+constexpr const char* kCreateKept =
+    "CREATE TABLE IF NOT EXISTS kept(key BLOB PRIMARY KEY, value BLOB NOT NULL, digest INTEGER)";
 
 std::int64_t digest_of(std::string_view bytes) {
   return static_cast<std::int64_t>(digest(std::as_bytes(std::span(bytes.data(), bytes.size()))));
@@ -145,6 +148,45 @@ struct Journal::Impl {
                      "'; name another file, or move this one away if that job is over")};
   }
 
+  Status put(const wire::Formation& formation) {
+    const std::string bytes = wire::encode(formation);
+    Statement update;
+    const char* sql = "UPDATE journal SET record = ?, digest = ? WHERE id = 1";
+    if (sqlite3_prepare_v2(db, sql, -1, &update.handle, nullptr) != SQLITE_OK ||
+        sqlite3_bind_blob64(update.handle, 1, bytes.data(), bytes.size(), SQLITE_STATIC) !=
+            SQLITE_OK ||
+        sqlite3_bind_int64(update.handle, 2, digest_of(bytes)) != SQLITE_OK ||
+        sqlite3_step(update.handle) != SQLITE_DONE) {
+      return failure("write");
+    }
+    return {};
+  }
+
+  Status add(const wire::KeyValue& pair) {
+    Statement insert;
+    const char* sql = "INSERT INTO kept(key, value, digest) VALUES(?, ?, ?)";
+    if (sqlite3_prepare_v2(db, sql, -1, &insert.handle, nullptr) != SQLITE_OK ||
+        sqlite3_bind_blob64(insert.handle, 1, pair.key.data(), pair.key.size(), SQLITE_STATIC) !=
+            SQLITE_OK ||
+        sqlite3_bind_blob64(insert.handle, 2, pair.value.data(), pair.value.size(),
+                            SQLITE_STATIC) != SQLITE_OK ||
+        sqlite3_bind_int64(insert.handle, 3, digest_of(pair.value)) != SQLITE_OK ||
+        sqlite3_step(insert.handle) != SQLITE_DONE) {
+      return failure("write");
+    }
+    return {};
+  }
+
+  // All that `write` does, or nothing of it.
+  template <class Write>
+  Status transact(Write write) {
+    if (const auto begun = execute("BEGIN IMMEDIATE", "write"); !begun) return begun;
+    Status done = write();
+    if (done) done = execute("COMMIT", "write");
+    if (!done) (void)execute("ROLLBACK", "write");
+    return done;
+  }
+
   static std::string text(const Statement& row, int column) {
     const auto* bytes = static_cast<const char*>(sqlite3_column_blob(row.handle, column));
     const auto size = static_cast<std::size_t>(sqlite3_column_bytes(row.handle, column));
@@ -179,6 +221,7 @@ Result<Journal> Journal::open(const std::string& path, const std::string& job) {
   }
   const auto ready = *known ? impl.check_job(job) : impl.create(job);
   if (!ready) return ready.error();
+  if (const auto made = impl.execute(kCreateKept, "open"); !made) return made.error();
   return journal;
 }
 
@@ -199,18 +242,41 @@ Result<std::optional<wire::Formation>> Journal::load() {
   return std::optional(std::move(*formation));
 }
 
-Status Journal::store(const wire::Formation& formation) {
-  const std::string bytes = wire::encode(formation);
-  Impl::Statement update;
-  const char* sql = "UPDATE journal SET record = ?, digest = ? WHERE id = 1";
-  if (sqlite3_prepare_v2(impl_->db, sql, -1, &update.handle, nullptr) != SQLITE_OK ||
-      sqlite3_bind_blob64(update.handle, 1, bytes.data(), bytes.size(), SQLITE_STATIC) !=
-          SQLITE_OK ||
-      sqlite3_bind_int64(update.handle, 2, digest_of(bytes)) != SQLITE_OK ||
-      sqlite3_step(update.handle) != SQLITE_DONE) {
-    return impl_->failure("write");
+Result<std::vector<wire::KeyValue>> Journal::load_kept() {
+  Impl::Statement query;
+  const char* sql = "SELECT key, value, digest FROM kept";
+  if (sqlite3_prepare_v2(impl_->db, sql, -1, &query.handle, nullptr) != SQLITE_OK) {
+    return impl_->failure("read");
   }
-  return {};
+  std::vector<wire::KeyValue> kept;
+  int got = sqlite3_step(query.handle);
+  for (; got == SQLITE_ROW; got = sqlite3_step(query.handle)) {
+    kept.push_back({Impl::text(query, 0), Impl::text(query, 1)});
+    if (sqlite3_column_int64(query.handle, 2) != digest_of(kept.back().value)) {
+      return Error{Blame::kWorld, cat("a key-value in the journal ", impl_->path,
+                                      " is damaged; move the file away to begin the job anew")};
+    }
+  }
+  if (got != SQLITE_DONE) return impl_->failure("read");
+  return kept;
+}
+
+Status Journal::store(const std::optional<wire::Formation>& formation,
+                      const std::vector<wire::KeyValue>& kept) {
+  if (kept.empty()) return formation ? impl_->put(*formation) : Status{};
+  return impl_->transact([&]() -> Status {
+    for (const auto& pair : kept) {
+      if (const auto added = impl_->add(pair); !added) return added;
+    }
+    return formation ? impl_->put(*formation) : Status{};
+  });
+}
+
+Status Journal::begin(const wire::Formation& formation) {
+  return impl_->transact([&]() -> Status {
+    if (const auto gone = impl_->execute("DELETE FROM kept", "write"); !gone) return gone;
+    return impl_->put(formation);
+  });
 }
 
 Journal::Journal(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

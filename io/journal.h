@@ -1,17 +1,18 @@
-// Journal: one wire::Formation on disk, replaced whole in one transaction. The scheduler restarts
-// from it.
+// Journal: one wire::Formation on disk, replaced whole in one transaction, and the job's
+// key-values, which are only added to. The scheduler restarts from it.
 //
-// It is SQLite with a write-ahead log and synchronous=NORMAL. When store() has returned, the
-// formation outlives this process. A power loss or a crash of the kernel may lose the newest ones.
+// It is SQLite with a write-ahead log and synchronous=NORMAL. When store() has returned, what was
+// stored outlives this process. A power loss or a crash of the kernel may lose the newest ones.
 // Then the file holds an older formation, and it is whole.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
-#include "wire/formation.h"
+#include "wire/messages.h"
 
 namespace holdfast::io {
 
@@ -27,8 +28,14 @@ class Journal {
   // The formation that was stored last, if any. One that is damaged is an error, never a guess.
   Result<std::optional<wire::Formation>> load();
 
-  // Replaces the formation. On an error the old one is still there.
-  Status store(const wire::Formation& formation);
+  // The key-values, in no order. One that is damaged is an error, too.
+  Result<std::vector<wire::KeyValue>> load_kept();
+
+  // Replaces the formation, if there is one, and adds key-values. On an error all is as before.
+  Status store(const std::optional<wire::Formation>& formation,
+               const std::vector<wire::KeyValue>& kept = {});
+  // The same for another run, which begins without key-values.
+  Status begin(const wire::Formation& formation);
 
   Journal(Journal&&) noexcept;
   Journal& operator=(Journal&&) noexcept;

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <fstream>
+#include <map>
 #include <string>
 
 #include "io/testing.h"
@@ -57,6 +58,65 @@ TEST(Journal, GivesBackTheNewestRecord) {
   auto again = Journal::open(folder / "j", "job");
   ASSERT_TRUE(again) << again.error().what;
   EXPECT_EQ(**again->load(), numbered(2));
+}
+
+std::map<std::string, std::string> kept_in(Journal& journal) {
+  const auto kept = journal.load_kept();
+  EXPECT_TRUE(kept) << kept.error().what;
+  std::map<std::string, std::string> all;
+  if (kept) {
+    for (const auto& [key, value] : *kept) all[key] = value;
+  }
+  return all;
+}
+
+TEST(Journal, KeepsKeyValuesBesideTheRecordUntilAnotherRun) {
+  const TemporaryFolder folder;
+  const std::string big(std::size_t{1} << 20U, '\0');
+  {
+    auto journal = Journal::open(folder / "j", "job");
+    ASSERT_TRUE(journal) << journal.error().what;
+    ASSERT_TRUE(journal->store(numbered(1)));
+    ASSERT_TRUE(journal->store(std::nullopt, {{"a", "1"}, {"", ""}}));
+    ASSERT_TRUE(journal->store(numbered(2), {{"b", big}}));
+    EXPECT_FALSE(journal->store(numbered(3), {{"c", "3"}, {"a", "2"}})) << "a key is there";
+  }
+  auto again = Journal::open(folder / "j", "job");
+  ASSERT_TRUE(again) << again.error().what;
+  EXPECT_EQ(**again->load(), numbered(2)) << "all of a store, or nothing";
+  EXPECT_EQ(kept_in(*again),
+            (std::map<std::string, std::string>{{"", ""}, {"a", "1"}, {"b", big}}));
+  ASSERT_TRUE(again->begin(numbered(4)));
+  EXPECT_EQ(**again->load(), numbered(4));
+  EXPECT_TRUE(kept_in(*again).empty());
+}
+
+TEST(Journal, OpensOneThatWasMadeWithoutKeyValues) {
+  const TemporaryFolder folder;
+  {
+    auto journal = Journal::open(folder / "j", "job");
+    ASSERT_TRUE(journal && journal->store(numbered(1)));
+  }
+  run_sql(folder / "j", "DROP TABLE kept");
+  auto journal = Journal::open(folder / "j", "job");
+  ASSERT_TRUE(journal) << journal.error().what;
+  EXPECT_EQ(**journal->load(), numbered(1));
+  ASSERT_TRUE(journal->store(std::nullopt, {{"a", "1"}}));
+  EXPECT_EQ(kept_in(*journal).size(), 1U);
+}
+
+TEST(Journal, TellsADamagedKeyValue) {
+  const TemporaryFolder folder;
+  {
+    auto journal = Journal::open(folder / "j", "job");
+    ASSERT_TRUE(journal && journal->store(std::nullopt, {{"a", "1"}}));
+  }
+  run_sql(folder / "j", "UPDATE kept SET value = x'32'");
+  auto journal = Journal::open(folder / "j", "job");
+  ASSERT_TRUE(journal);
+  const auto kept = journal->load_kept();
+  ASSERT_FALSE(kept);
+  EXPECT_NE(kept.error().what.find("damaged"), std::string::npos);
 }
 
 TEST(Journal, IsForItsOwnerAlone) {

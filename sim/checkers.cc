@@ -128,6 +128,13 @@ void Checkers::committed(const Arena& arena) {
   }
 }
 
+void Checkers::got(Rank rank, std::uint64_t value) {
+  if (!given_[rank].contains(value)) violate("P36: a value that nobody has given");
+  if (got_.emplace(rank, value).first->second != value) {
+    violate(cat("P36: two processes were told different values of rank ", rank));
+  }
+}
+
 void Checkers::ended_well(const std::vector<Arena>& arenas) {
   for (const auto& arena : arenas) {
     if (arena.spent) continue;

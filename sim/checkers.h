@@ -46,6 +46,8 @@ class Checkers {
   void copies(const Arena& source, Version version);
   void committed(const Arena& arena);
   void ended_well(const std::vector<Arena>& arenas);
+  void gave(Rank rank, std::uint64_t value) { given_[rank].insert(value); }
+  void got(Rank rank, std::uint64_t value);  // Of that rank, in the exchange before the sessions.
   void wiped() { wiped_ = true; }
 
   void violate(std::string what);  // The first one counts.
@@ -63,10 +65,12 @@ class Checkers {
   std::vector<std::uint64_t> undisturbed_;  // The content of every version without any fault.
   std::set<Generation> announced_;          // A Stop for it was sent.
   std::set<Generation> begun_;
-  std::map<Generation, Version> resumed_;  // By any Resume that was sent.
-  std::map<Generation, Formed> formed_;    // By those who went.
-  Generation newest_ = 0;                  // That anybody went to.
-  Version committed_ = 0;                  // The greatest ever.
+  std::map<Generation, Version> resumed_;          // By any Resume that was sent.
+  std::map<Generation, Formed> formed_;            // By those who went.
+  Generation newest_ = 0;                          // That anybody went to.
+  Version committed_ = 0;                          // The greatest ever.
+  std::map<Rank, std::set<std::uint64_t>> given_;  // By its processes.
+  std::map<Rank, std::uint64_t> got_;
   bool wiped_ = false;
   std::string violation_;
 };

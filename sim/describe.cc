@@ -9,6 +9,7 @@ using wording::to_words;
 
 // What the training thread does next.
 std::string World::what_is_next(const Worker& worker) {
+  if (worker.program == Program::kExchanging) return "has waited for an exchange for too long";
   if (worker.program == Program::kOpening) return "opens its arena";
   if (worker.work.empty()) return "has waited for too long";
   return cat(worker.half ? "ends to " : "", to_words(worker.work.front()));
@@ -46,6 +47,8 @@ std::string World::describe(const Transition& t) const {
       return cat(worker(t.index), " connects");
     case Kind::kAgentConnect:
       return "the agent connects";
+    case Kind::kAskConnect:
+      return cat(worker(t.index), " connects for its exchange");
     case Kind::kTrain:
       return cat(worker(t.index), " ", what_is_next(workers_[t.index]));
     case Kind::kSumsIdle:

@@ -186,10 +186,11 @@ void World::disturb(Worker& worker, Instant until) {
 }
 
 void World::disturb(const Connection& link, Instant until) {
+  last_fault_ = std::max(last_fault_, until);
+  if (link.exchanges) return;
   if (link.worker != kNone) return disturb(workers_[link.worker], until);
   AgentProcess& agent = agents_[link.agent];
   agent.disturbed = std::max(agent.disturbed, until);
-  last_fault_ = std::max(last_fault_, until);
 }
 
 // All of them, or `only` one.
@@ -225,7 +226,7 @@ bool World::is_legitimate(const wire::Reason& reason) const {
       // A person ends an agent that has not heard of the job's end.
       return had(Fault::kInterrupt) || (struck_ != 0 && has_ended && first_has_left);
     case Why::kProgram:
-      return had(Fault::kUserError);
+      return had(Fault::kUserError) || (asked_in_vain_ && had(Fault::kEarlyExit));
     case Why::kTooOften:
       return setup_.max_restarts < 100 ||
              (failed && durable_->end != reason && is_legitimate(durable_->end));

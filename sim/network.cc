@@ -39,6 +39,8 @@ void World::deliver_down(Index link) {
   links_[link].down.pop_front();
   if (links_[link].worker == kNone) {
     tell_agent(links_[link].agent, agent::Received{std::move(message)});
+  } else if (links_[link].exchanges) {
+    hear_of_exchange(links_[link].worker, message);
   } else {
     tell_member(links_[link].worker, member::Received{std::move(message)});
   }
@@ -63,6 +65,10 @@ void World::client_hears(Index link) {
     return;
   }
   Worker& worker = workers_[links_[link].worker];
+  if (links_[link].exchanges) {
+    worker.exchange.link = kNone;
+    return;
+  }
   worker.link = kNone;
   worker.alone_since = now_;
   tell_member(links_[link].worker, member::Disconnected{});

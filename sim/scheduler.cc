@@ -50,12 +50,14 @@ void World::start_scheduler() {
                              durable_);
   for (auto& agent : agents_) agent.disturbed = std::max(agent.disturbed, now_);
   for (auto& worker : workers_) worker.disturbed = std::max(worker.disturbed, now_);
-  tell_controller(controller::Started{});
+  std::vector<wire::KeyValue> kept;
+  for (const auto& [key, value] : durable_values_) kept.push_back({key, value});
+  tell_controller(controller::Started{std::move(kept)});
 }
 
 void World::kill_scheduler(std::int32_t code, bool store_survives) {
   const bool by_itself = scheduler_.exits_at && *scheduler_.exits_at <= now_;
-  if (store_survives && !scheduler_.stores.empty()) durable_ = scheduler_.stores.front();
+  if (store_survives && !scheduler_.stores.empty()) make_durable(scheduler_.stores.front());
   scheduler_.machine.reset();
   scheduler_.stores.clear();
   scheduler_.deadline.reset();
@@ -95,7 +97,7 @@ void World::check_agent_hears_first() {
 }
 
 void World::store_done() {
-  durable_ = std::move(scheduler_.stores.front());
+  make_durable(scheduler_.stores.front());
   scheduler_.stores.pop_front();
   tell_controller(controller::Stored{});
 }
@@ -130,7 +132,7 @@ void World::carry_out(const controller::Action& action) {
   if (log_) tell(cat("    scheduler: ", to_words(action)));
   fold(action.index());
   if (const auto* store = std::get_if<controller::Store>(&action)) {
-    scheduler_.stores.push_back(store->formation);
+    scheduler_.stores.push_back(*store);
   } else if (const auto* send = std::get_if<controller::Send>(&action)) {
     const Index link = static_cast<Index>(send->link) - 1;
     Rank rank = kNoRank;
@@ -142,6 +144,7 @@ void World::carry_out(const controller::Action& action) {
     }
     fold(wording::print_of(send->message) ^ send->link);
     checkers_.said(send->message, rank, incarnation, durable_);
+    check_told(link, send->message);
     if (std::holds_alternative<wire::JobEnded>(send->message)) {
       (links_[link].worker == kNone ? agent_told_end_ : worker_told_end_) = true;
     }

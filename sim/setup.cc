@@ -44,6 +44,7 @@ Setup swarm(Choices& choices) {
   constexpr std::array<std::uint32_t, 5> kOrderRarities = {0, 2, 1, 5, 20};
   setup.order_rarity = kOrderRarities[choices.pick(kOrderRarities.size())];
   setup.order = static_cast<Order>(choices.pick(kOrders));
+  setup.exchange = choices.pick(2) == 0;
   return setup;
 }
 
@@ -53,6 +54,15 @@ Setup small(Choices& choices) {
   setup.kinds =
       bit(Fault::kKill) | bit(Fault::kKillScheduler) | bit(Fault::kStoreCrash) | bit(Fault::kBreak);
   setup.order = static_cast<Order>(choices.pick(2));
+  setup.exchange = false;
+  return setup;
+}
+
+Setup with_exchange(Choices& choices) {
+  Setup setup = small(choices);
+  setup.exchange = true;
+  setup.faults = 1;
+  setup.spares = 1;
   return setup;
 }
 
@@ -61,6 +71,7 @@ Setup small(Choices& choices) {
 std::optional<Setup> draw_setup(const std::string& world, Choices& choices) {
   if (world == "swarm") return swarm(choices);
   if (world == "small") return small(choices);
+  if (world == "exchange") return with_exchange(choices);
   return std::nullopt;
 }
 
@@ -73,7 +84,8 @@ std::string to_text(const Setup& setup) {
                       : cat("started by hand", setup.proof ? ", deaths are proven" : "",
                             setup.replaced ? "" : ", nobody is replaced"),
           setup.private_is_own ? ", private parts without a copy" : "");
-  return cat(text, ", at most ", setup.faults, " faults");
+  return cat(text, setup.exchange ? ", with an exchange" : "", ", at most ", setup.faults,
+             " faults");
 }
 
 }  // namespace holdfast::sim

@@ -52,6 +52,7 @@ struct Setup {
   bool replaced = true;         // By hand: somebody starts the dead anew.
   bool private_is_own = false;  // A part of each rank's state has no copy elsewhere.
   std::int32_t spares = 0;
+  bool exchange = true;       // Ranks exchange key-values before their sessions.
   bool bound_spares = false;  // One for each place.
   std::int32_t max_restarts = 100;
   std::uint32_t faults = 2;        // At most.
@@ -62,7 +63,8 @@ struct Setup {
   Order order = Order::kMessagesFirst;
 };
 
-// The worlds by name. "swarm" draws all of it; "small" is for counting through: 2 ranks, 2 faults.
+// The worlds by name. "swarm" draws all of it; "small" and "exchange" are for
+// counting through: 2 ranks; 2 faults without an exchange, 1 fault with one.
 [[nodiscard]] std::optional<Setup> draw_setup(const std::string& world, Choices& choices);
 
 [[nodiscard]] std::string to_text(const Setup& setup);

@@ -45,6 +45,18 @@ TEST(Simulation, EverySmallScheduleWithTwoFaultsEndsWell) {
   EXPECT_GE(runs, 10'000U);
 }
 
+TEST(Simulation, EveryExchangeWithOneFaultEndsWell) {
+  Exhaustive choices;
+  std::uint64_t runs = 0;
+  do {
+    const Outcome outcome = simulate("exchange", choices);
+    ++runs;
+    ASSERT_EQ(outcome.violation, "") << to_text("exchange", choices.tape());
+    ASSERT_TRUE(outcome.success) << to_text("exchange", choices.tape());
+  } while (choices.next());
+  EXPECT_GE(runs, 500U);
+}
+
 TEST(Simulation, TheSameTapeGivesTheSameRun) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     Random choices(seed);
@@ -161,6 +173,16 @@ TEST_F(CheckersTest, SeeAWriterThatLostItsArena) {
 TEST_F(CheckersTest, SeeASourceThatIsNotWhole) {
   checkers_.copies(Arena{}, 0);
   expect("S7");
+}
+
+TEST_F(CheckersTest, SeeTwoAnswersOfOneExchange) {
+  checkers_.gave(0, 1);
+  checkers_.gave(0, 2);
+  checkers_.got(0, 1);
+  checkers_.got(0, 1);
+  EXPECT_EQ(checkers_.violation(), "");
+  checkers_.got(0, 2);
+  expect("P3");
 }
 
 }  // namespace

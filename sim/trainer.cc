@@ -48,6 +48,7 @@ bool World::has_formed(const Worker& worker) const {
 }
 
 bool World::can_train(const Worker& worker) const {
+  if (const auto end = exchange_ends(worker)) return *end <= now_ && !worker.leaving;
   if (worker.program == Program::kOpening) {
     return !owner_lives(arenas_[static_cast<std::size_t>(worker.rank)], worker);
   }
@@ -68,6 +69,10 @@ bool World::can_train(const Worker& worker) const {
 void World::train(Index index) {
   Worker& worker = workers_[index];
   if (worker.program == Program::kOpening) return open(index);
+  if (worker.program == Program::kExchanging) {
+    asked_in_vain_ = true;
+    return fail_training(index, {.kind = wire::Reason::Kind::kProgram});
+  }
   if (worker.work.empty()) return tell_trainer(index, trainer::TimePassed{});
   const trainer::Work work = worker.work.front();
   if (!worker.half && std::visit([&](const auto& w) { return begin(index, w); }, work)) {

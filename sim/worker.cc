@@ -95,7 +95,7 @@ void World::carry_out(Index index, const member::Action& action) {
       checkers_.violate("S1: a process was given another rank");
     }
     worker.rank = placed->rank;
-    if (worker.program == Program::kUnplaced) worker.program = Program::kOpening;
+    if (worker.program == Program::kUnplaced) begin_exchange(index);
   } else if (const auto* abort = std::get_if<member::Abort>(&action)) {
     tell_trainer(index, trainer::Stopped{abort->generation});
   } else if (const auto* repair = std::get_if<member::Repair>(&action)) {
@@ -119,6 +119,8 @@ void World::die(Index index, std::int32_t code, bool lifeline, bool loses) {
   worker.died_at = now_;
   if (worker.link != kNone) client_is_gone(worker.link, loses);
   worker.link = kNone;
+  if (worker.exchange.link != kNone) client_is_gone(worker.exchange.link, loses);
+  worker.exchange.link = kNone;
   fold(static_cast<std::uint64_t>(code) + worker.process * 1000);
   if (worker.foreign) return;  // Nobody here is its parent.
   if (setup_.agent) {

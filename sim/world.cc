@@ -136,6 +136,7 @@ void World::list_processes() {
     add(worker.signal == 15, Kind::kSignal, i);
     add(serves && worker.machine && worker.link == kNone && !worker.leaving && !worker.over,
         Kind::kConnect, i);
+    list_exchange(i);
     add(can_train(worker), Kind::kTrain, i);
     add(worker.sums_busy, Kind::kSumsIdle, i);
     add(worker.leaving.has_value(), Kind::kExit, i);
@@ -205,6 +206,8 @@ void World::perform(const Transition& t) {
     case Kind::kConnect:
       workers_[t.index].link = connect(t.index, kNone);
       return tell_member(t.index, member::Connected{});
+    case Kind::kAskConnect:
+      return ask(t.index);
     case Kind::kTrain:
       return train(t.index);
     case Kind::kSumsIdle:
@@ -257,6 +260,7 @@ std::optional<Instant> World::next_time() const {
   for (const Worker& worker : workers_) {
     if (!worker.alive) continue;
     consider(worker.paused_until);
+    if (const auto end = exchange_ends(worker)) consider(*end);
     if (worker.trainer && worker.trainer->deadline()) consider(*worker.trainer->deadline());
     if (!setup_.agent && worker.link == kNone) consider(worker.alone_since + kAlonePatience);
   }
@@ -288,7 +292,9 @@ void World::beat() {
   while (next_beat_ <= now_) next_beat_ += kBeat;
   for (Index i = first_link_; i < links_.size(); ++i) {
     const auto& link = links_[i];
-    if (!link.client_open || (link.worker != kNone && !awake(workers_[link.worker]))) continue;
+    if (!link.client_open || link.exchanges ||
+        (link.worker != kNone && !awake(workers_[link.worker])))
+      continue;
     send_up(i, wire::Heartbeat{});
   }
 }

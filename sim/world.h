@@ -51,7 +51,22 @@ class World {
   static constexpr Index kNone = ~Index{0};
 
   // Where the program is.
-  enum class Program : std::uint8_t { kSpare, kUnplaced, kOpening, kTraining, kEnded, kFailed };
+  enum class Program : std::uint8_t {
+    kSpare,
+    kUnplaced,
+    kExchanging,
+    kOpening,
+    kTraining,
+    kEnded,
+    kFailed
+  };
+  struct Exchange {
+    Index link = kNone;  // Of its own.
+    Instant since{};     // In which it waits for the others.
+    bool kept = false;   // Its own value, or a predecessor's.
+    bool over = false;   // It was told that the job is over.
+    std::set<Rank> got;
+  };
   struct Worker {
     agent::Process process = 0;
     Index agent = kNone;  // Who has started it; kNone: a person, or somebody on another host.
@@ -73,6 +88,7 @@ class World {
     std::optional<std::int32_t> leaving;  // It will exit with this code.
     std::int32_t signal = 0;              // Sent to it and not yet delivered.
     Index link = kNone;
+    Exchange exchange;
     Rank rank = kNoRank;
     Generation joined = 0;        // Whose group it is in; 0: in none.
     std::uint64_t operation = 0;  // How many of the group's have ended for it.
@@ -90,6 +106,7 @@ class World {
     bool client_open = true;
     bool scheduler_gone = false;  // The client will be told.
     bool client_gone = false;
+    bool exchanges = false;  // Key-values only.
     bool closed_by_scheduler = false;
     Instant stalled_until{};
   };
@@ -107,7 +124,7 @@ class World {
     agent::Process process = 0;
     bool starting = false;
     std::optional<controller::Machine> machine;
-    std::deque<wire::Formation> stores;  // Handed out, not answered.
+    std::deque<controller::Store> stores;  // Handed out, not answered.
     std::optional<Instant> deadline;
     std::optional<Instant> exits_at;  // After End.
     std::int32_t signal = 0;
@@ -175,7 +192,8 @@ class World {
     kPersonInterrupts,
     kPersonWorker,
     kPersonScheduler,
-    kProof
+    kProof,
+    kAskConnect
   };
   struct Transition {
     Kind kind;
@@ -255,6 +273,20 @@ class World {
   void carry_out(Index worker, const member::Action& action);
   void send_up(Index link, const wire::Message& message);
   void die(Index worker, std::int32_t code, bool lifeline, bool loses);
+
+  // exchange.cc
+  [[nodiscard]] static std::uint64_t own_value(const Worker& worker);
+  [[nodiscard]] static std::optional<Instant> exchange_ends(const Worker& worker);
+  [[nodiscard]] bool wants_to_exchange(const Worker& worker) const;
+  [[nodiscard]] bool has_all(const Worker& worker) const;
+  void list_exchange(Index worker);
+  void ask(Index worker);
+  void put_own(Worker& worker);
+  void begin_exchange(Index worker);
+  void end_exchange(Index worker);
+  void hear_of_exchange(Index worker, const wire::Message& message);
+  void check_told(Index link, const wire::Message& message);
+  void make_durable(controller::Store& store);
 
   // trainer.cc
   static trainer::Options trainer_options();
@@ -340,7 +372,8 @@ class World {
   std::uint32_t struck_ = 0;       // Kinds of faults that have happened: a mask.
   Instant last_fault_{};
   Instant next_beat_{};
-  bool source_lost_ = false;  // A copy failed since its source's arena was lost.
+  bool asked_in_vain_ = false;  // A process that ended early had not exchanged.
+  bool source_lost_ = false;    // A copy failed since its source's arena was lost.
 
   std::vector<Arena> arenas_;
   std::map<Generation, Group> groups_;
@@ -349,6 +382,7 @@ class World {
   Index first_link_ = 0;          // Those before it are closed on both sides.
   Scheduler scheduler_;
   std::optional<wire::Formation> durable_;
+  std::map<std::string, std::string> durable_values_;
   bool agent_told_end_ = false;   // At some time.
   bool worker_told_end_ = false;  // By the actions that were just carried out.
   Person person_;

@@ -1,5 +1,6 @@
 #include "wire/codec.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <concepts>
@@ -50,6 +51,9 @@ requires requires {
 void write(pbf_writer& out, std::uint32_t number, const T& value) {
   const std::string bytes = encode_struct(value);
   if (!bytes.empty()) out.add_message(number, bytes);
+}
+void write(pbf_writer& out, std::uint32_t number, const std::vector<std::string>& list) {
+  for (const auto& item : list) out.add_string(number, item);
 }
 template <class T>
 void write(pbf_writer& out, std::uint32_t number, const std::vector<T>& list) {
@@ -115,6 +119,10 @@ bool read(pbf_reader& in, T& value) {
   if (!in.has_wire_type(pbf_wire_type::length_delimited)) return false;
   return read_struct(in.get_message(), value);
 }
+bool read(pbf_reader& in,
+          std::vector<std::string>& keys) {  // The only list of texts is one of keys.
+  return keys.size() < kMaxKeys && read(in, keys.emplace_back());
+}
 template <class T>
 bool read(pbf_reader& in, std::vector<T>& list) {
   if (!in.has_wire_type(pbf_wire_type::length_delimited)) return false;
@@ -127,6 +135,22 @@ template <class T>
 bool is_valid(const T& value) {
   if constexpr (std::is_enum_v<T>) return is_known(value);
   return true;
+}
+
+// What a whole message may hold.
+template <class T>
+bool is_within_limits(const T&) {
+  return true;
+}
+bool is_within_limits(const Put& m) {
+  return m.key.size() <= kMaxKeyBytes && m.value.size() <= kMaxValueBytes;
+}
+bool is_within_limits(const Get& m) {
+  return std::all_of(m.keys.begin(), m.keys.end(),
+                     [](const auto& key) { return key.size() <= kMaxKeyBytes; });
+}
+bool is_within_limits(const Got& m) {
+  return m.key.size() <= kMaxKeyBytes && m.value.size() <= kMaxValueBytes;
 }
 
 // Of a struct that is absent, too.
@@ -171,13 +195,14 @@ bool decode_struct(std::string_view bytes, T& value) {
 
 constexpr std::size_t kKinds = std::variant_size_v<Message>;
 constexpr std::array<std::string_view, kKinds> kNames = {
-    "Register", "Assignment", "Refused",     "Waiting",     "AgentState", "Evict",
-    "Report",   "Repaired",   "Progress",    "JobProgress", "Finished",   "Farewell",
-    "Failed",   "JobEnded",   "StatusQuery", "StatusReply", "Heartbeat"};
+    "Register",    "Assignment",  "Refused",     "Waiting",  "AgentState", "Evict",  "Report",
+    "Repaired",    "Progress",    "JobProgress", "Finished", "Farewell",   "Failed", "JobEnded",
+    "StatusQuery", "StatusReply", "Heartbeat",   "Put",      "Kept",       "Get",    "Got"};
 
 template <std::size_t kIndex>
 bool decode_kind(std::string_view body, Message& message) {
-  return decode_struct(body, message.emplace<kIndex>());
+  auto& value = message.emplace<kIndex>();
+  return decode_struct(body, value) && is_within_limits(value);
 }
 
 template <std::size_t... kIndex>

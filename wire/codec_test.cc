@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 
+#include "wire/frame.h"
 #include "wire/samples_for_test.h"
 
 namespace holdfast::wire {
@@ -62,7 +63,7 @@ TEST(Codec, NamesEveryKindAfterItsStruct) {
   EXPECT_EQ(kind_name(kind_of(Heartbeat{})), "Heartbeat");
   EXPECT_EQ(kind_of(Heartbeat{}), kHeartbeat);
   EXPECT_EQ(kind_name(0), "unknown");
-  EXPECT_EQ(kind_name(21), "unknown");
+  EXPECT_EQ(kind_name(22), "unknown");
 }
 
 TEST(Codec, KeepsTheBitsOfALoss) {
@@ -112,7 +113,7 @@ TEST(Codec, BlamesThePeerForMalformedBytes) {
     EXPECT_EQ(message.error().blame, Blame::kPeer);
   }
   EXPECT_FALSE(decode(0, ""));
-  EXPECT_FALSE(decode(21, ""));
+  EXPECT_FALSE(decode(22, ""));
   EXPECT_FALSE(decode_formation(bytes_of({0x08, 1})));
 }
 
@@ -124,6 +125,25 @@ TEST(Codec, RefusesAListThatWouldNeedMuchMoreMemoryThanItsBytes) {
   ASSERT_TRUE(most);
   EXPECT_EQ(std::get<AgentState>(*most).slots.size(), kMaxListLength);
   EXPECT_FALSE(decode(kAgentState, body + empty_slot));
+}
+
+TEST(Codec, BoundsKeysAndValues) {
+  const std::string key(kMaxKeyBytes, 'k');
+  const std::string value(kMaxValueBytes, 'v');
+  const auto takes = [](const Message& message) {
+    const auto back = decode(kind_of(message), encode(message));
+    return back && *back == message;
+  };
+  EXPECT_TRUE(takes(Put{kMost, key, value}));
+  EXPECT_FALSE(takes(Put{1, key + "k", value}));
+  EXPECT_FALSE(takes(Put{1, key, value + "v"}));
+  EXPECT_TRUE(takes(Got{kMost, true, key, value}));
+  EXPECT_FALSE(takes(Got{1, true, key + "k", value}));
+  EXPECT_FALSE(takes(Got{1, true, key, value + "v"}));
+  EXPECT_TRUE(takes(Get{kMost, std::vector(kMaxKeys, key)}));
+  EXPECT_FALSE(takes(Get{1, std::vector(kMaxKeys + 1, key)}));
+  EXPECT_FALSE(takes(Get{1, {key + "k"}}));
+  EXPECT_LE(encode(Got{kMost, true, key, value}).size(), kMaxBodyBytes);
 }
 
 // The library may know of memory, exceptions and asserts, and of nothing that an operating system

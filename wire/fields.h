@@ -146,4 +146,21 @@ struct Fields<Heartbeat> {
   static constexpr auto kList = std::tuple{};
 };
 
+template <>
+struct Fields<Put> {
+  static constexpr auto kList = in_order(&Put::id, &Put::key, &Put::value);
+};
+template <>
+struct Fields<Kept> {
+  static constexpr auto kList = in_order(&Kept::id, &Kept::reason);
+};
+template <>
+struct Fields<Get> {
+  static constexpr auto kList = in_order(&Get::id, &Get::keys, &Get::at_once);
+};
+template <>
+struct Fields<Got> {
+  static constexpr auto kList = in_order(&Got::id, &Got::found, &Got::key, &Got::value);
+};
+
 }  // namespace holdfast::wire

@@ -2,6 +2,7 @@
 // and reads them as protobuf; wire/*.proto say the same for other languages.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <variant>
@@ -165,10 +166,56 @@ struct Heartbeat {
   bool operator==(const Heartbeat&) const = default;
 };
 
+// ---- The job's key-values: docs/protocol/recovery.md, P36. Any process of the job asks, also one
+// without a rank, on a connection of its own. All of these are bounded when they are read.
+
+inline constexpr std::size_t kMaxKeyBytes = 256;
+inline constexpr std::size_t kMaxValueBytes = (std::size_t{16} << 20) - 1024;  // Fits into a frame.
+inline constexpr std::size_t kMaxKeys = 16;                                    // Of a Get.
+
+struct KeyValue {
+  std::string key;
+  std::string value;
+  bool operator==(const KeyValue&) const = default;
+};
+
+// any process of the job → scheduler: keep this, if the key has no value yet.
+struct Put {
+  std::uint64_t id = 0;  // The asker's own, for the answer.
+  std::string key;
+  std::string value;
+  bool operator==(const Put&) const = default;
+};
+
+// scheduler → who has put: the key has a value for good, this one or an earlier one.
+struct Kept {
+  std::uint64_t id = 0;
+  Reason reason;  // kNone; else why this one is not kept.
+  bool operator==(const Kept&) const = default;
+};
+
+// any process of the job → scheduler: the value of the first of these keys that has one. It is
+// answered as soon as there is one. A later Get with the same id takes its place.
+struct Get {
+  std::uint64_t id = 0;
+  std::vector<std::string> keys;
+  bool at_once = false;  // Answered at once; also if none has a value.
+  bool operator==(const Get&) const = default;
+};
+
+// scheduler → who has asked.
+struct Got {
+  std::uint64_t id = 0;
+  bool found = false;  // Always true, if it was not to be answered at once.
+  std::string key;
+  std::string value;
+  bool operator==(const Got&) const = default;
+};
+
 // The order is the kind number on the wire (1-based). Register and Refused keep theirs and the
 // numbers of their members for ever: by them a process of another protocol is refused by name.
 using Message = std::variant<Register, Assignment, Refused, Waiting, AgentState, Evict, Report,
                              Repaired, Progress, JobProgress, Finished, Farewell, Failed, JobEnded,
-                             StatusQuery, StatusReply, Heartbeat>;
+                             StatusQuery, StatusReply, Heartbeat, Put, Kept, Get, Got>;
 
 }  // namespace holdfast::wire

@@ -101,6 +101,8 @@ struct Reason {
     kProcessEnded,     // node_id, ending; detail: the exception that ended it
     kSparesGivenUp,    // ending; count: times
     kSpareNotStarted,  // detail
+    // Why a value is not kept.
+    kNoRoom,  // count: bytes that all of them may have; total: how many there may be
   };
   Kind kind = Kind::kNone;
   Rank rank = kNoRank;
@@ -118,7 +120,7 @@ struct Reason {
   bool operator==(const Reason&) const = default;
 };
 [[nodiscard]] constexpr bool is_known(Reason::Kind kind) {
-  return kind <= Reason::Kind::kSpareNotStarted;
+  return kind <= Reason::Kind::kNoRoom;
 }
 
 }  // namespace holdfast::wire

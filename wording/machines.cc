@@ -125,6 +125,17 @@ std::string to_words(const wire::Message& message) {
           [](const wire::StatusQuery&) { return std::string("StatusQuery"); },
           [](const wire::StatusReply&) { return std::string("StatusReply"); },
           [](const wire::Heartbeat&) { return std::string("Heartbeat"); },
+          [](const wire::Put& m) { return cat("Put ", m.key); },
+          [](const wire::Kept& m) {
+            return m.reason == wire::Reason{} ? std::string("Kept")
+                                              : cat("not Kept: ", in_words(m.reason));
+          },
+          [](const wire::Get& m) {
+            std::string text = m.at_once ? "Get at once" : "Get";
+            for (const auto& key : m.keys) text += cat(' ', key);
+            return text;
+          },
+          [](const wire::Got& m) { return m.found ? cat("Got ", m.key) : std::string("Got none"); },
       },
       message);
 }
@@ -132,7 +143,12 @@ std::string to_words(const wire::Message& message) {
 std::string to_words(const controller::Action& action) {
   return std::visit(
       Match{
-          [](const controller::Store& a) { return cat("store ", to_words(a.formation)); },
+          [](const controller::Store& a) {
+            std::string text = "store";
+            if (a.formation) text += cat(' ', to_words(*a.formation));
+            for (const auto& [key, value] : a.kept) text += cat(" the value of ", key);
+            return text;
+          },
           [](const controller::Send& a) {
             return cat("to connection ", a.link, ": ", to_words(a.message));
           },
@@ -265,6 +281,16 @@ std::string to_words(const agent::Action& action) {
       action);
 }
 
+namespace {
+
+std::uint64_t print_of(const std::string& text) {
+  std::uint64_t print = text.size();
+  for (const char c : text) print = derive(print, static_cast<unsigned char>(c));
+  return print;
+}
+
+}  // namespace
+
 std::uint64_t print_of(const wire::Message& message) {
   const auto kind = static_cast<std::uint64_t>(message.index());
   return std::visit(
@@ -284,6 +310,9 @@ std::uint64_t print_of(const wire::Message& message) {
           [&](const wire::Repaired& m) { return derive(kind, m.generation); },
           [&](const wire::Progress& m) { return derive(kind, m.generation, m.version); },
           [&](const wire::Finished& m) { return derive(kind, m.generation, m.version); },
+          [&](const wire::Put& m) { return derive(kind, m.id, print_of(m.value)); },
+          [&](const wire::Get& m) { return derive(kind, m.id, m.keys.size()); },
+          [&](const wire::Got& m) { return derive(kind, m.id, print_of(m.value)); },
           [&](const auto&) { return derive(kind); },
       },
       message);

@@ -118,6 +118,9 @@ std::string of_refusal(const Reason& r) {
                  "': give every worker its own MS_NODE_ID");
     case Kind::kOtherHost:
       return other_host(r);
+    case Kind::kNoRoom:
+      return cat("the job's key-values may have ", r.count >> 20, " MiB and ", r.total,
+                 " keys in all, and there is no room for this one");
     case Kind::kNewerProcess:
       return cat("rank ", r.rank, " has been given to a newer process");
     case Kind::kRefusedAsBefore:

@@ -40,7 +40,7 @@ void Machine::emit(Action action) {
     held_.push_back(std::move(action));
     return;
   }
-  if (std::holds_alternative<Store>(action)) held_.push_back(action);
+  if (std::holds_alternative<Store>(action)) held_.push_back(Store{});
   actions_.push_back(std::move(action));
 }
 
@@ -48,8 +48,10 @@ void Machine::on(const Stored&) {
   HF_ASSERT(!held_.empty());
   held_.pop_front();
   while (!held_.empty()) {
-    actions_.push_back(held_.front());
-    if (std::holds_alternative<Store>(held_.front())) return;  // Handed out; the rest waits for it.
+    // A Store is handed out, and its place kept: the rest waits for it.
+    const bool waits = std::holds_alternative<Store>(held_.front());
+    actions_.push_back(std::exchange(held_.front(), Store{}));
+    if (waits) return;
     held_.pop_front();
   }
 }
@@ -66,7 +68,7 @@ void Machine::tell_agents(const wire::Message& message) {
   for (const auto& [link, state] : agents_) send(link, message);
 }
 
-void Machine::on(const Started&) {
+void Machine::on(const Started& e) {
   started_ = now_;
   waiting_since_ = now_;
   for (auto& seat : std::exchange(formation_.roster, {})) {
@@ -81,6 +83,7 @@ void Machine::on(const Started&) {
     ++seats_[static_cast<std::size_t>(members_.back().state)];
   }
   ended_ = ended_rank();
+  if (formation_.stage != Stage::kEnded) key_values_.restore(e.kept);
   if (formation_.stage == Stage::kEnded) {
     emit(End{formation_.success, formation_.end});
     wait_for_agent();
@@ -108,6 +111,7 @@ void Machine::on(const Closed& e) {
   agents_.erase(e.link);
   pending_.erase(e.link);
   untold_.erase(e.link);
+  key_values_.closed(e.link);
   const auto node = nodes_.find(e.link);
   if (node == nodes_.end()) return;
   const std::string node_id = node->second;
@@ -162,6 +166,31 @@ std::optional<Instant> Machine::deadline() const {
     if (is_timed(member)) consider(silent_at(member));
   }
   return next;
+}
+
+// ---- Key-values ---------------------------------------------------------------------------------
+
+// Who asks needs no rank. What is said of a value waits, as everything does, until it is durable.
+void Machine::receive(Link link, const wire::Put& m) {
+  if (formation_.stage == Stage::kEnded) return tell_end(link);
+  const auto put = key_values_.put(m.key, m.value);
+  if (put == KeyValues::Put::kNoRoom) {
+    const Reason why{.kind = Reason::Kind::kNoRoom,
+                     .count = static_cast<std::int64_t>(kMaxStoredBytes),
+                     .total = static_cast<std::int64_t>(kMaxStoredKeys)};
+    return send(link, wire::Kept{m.id, why});
+  }
+  if (put == KeyValues::Put::kNew) emit(Store{std::nullopt, {{m.key, m.value}}});
+  send(link, wire::Kept{m.id, {}});
+  for (auto& [asker, got] : key_values_.answers(m.key)) send(asker, std::move(got));
+}
+
+void Machine::receive(Link link, const wire::Get& m) {
+  if (formation_.stage == Stage::kEnded) return tell_end(link);
+  wire::Got got;
+  const auto asked = key_values_.get(link, m, got);
+  if (asked == KeyValues::Asked::kAnswered) send(link, std::move(got));
+  if (asked == KeyValues::Asked::kTooMany) emit(Close{link});
 }
 
 // ---- Seats --------------------------------------------------------------------------------------

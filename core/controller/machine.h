@@ -19,14 +19,13 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "core/controller/key_values.h"
 #include "core/planner/planner.h"
 #include "core/table.h"
 #include "wire/formation.h"
 #include "wire/messages.h"
 
 namespace holdfast::controller {
-
-using Link = std::uint64_t;  // A connection; never used again once closed. 0: none.
 
 struct Options {
   std::string job;
@@ -41,7 +40,9 @@ struct Options {
 };
 
 // What may happen.
-struct Started {};
+struct Started {
+  std::vector<wire::KeyValue> kept;  // As the journal has them.
+};
 struct Received {
   Link link = 0;
   wire::Message message;
@@ -59,7 +60,8 @@ using Event = std::variant<Started, Received, Closed, ProvenDead, Stored, TimePa
 
 // What must be done, in this order.
 struct Store {
-  wire::Formation formation;
+  std::optional<wire::Formation> formation;  // In place of the one before; nothing: that one stays.
+  std::vector<wire::KeyValue> kept;          // Besides those before.
 };
 struct Send {
   Link link = 0;
@@ -161,7 +163,7 @@ class Machine {
   [[nodiscard]] const std::map<std::string, Member>& arrivals() const { return arrivals_; }
 
  private:
-  void on(const Started&);
+  void on(const Started& e);
   void on(const Received& e);
   void on(const Closed& e);
   void on(const ProvenDead& e);
@@ -175,6 +177,8 @@ class Machine {
   void receive(Link link, const wire::Progress& m);
   void receive(Link link, const wire::Finished& m);
   void receive(Link link, const wire::Failed& m);
+  void receive(Link link, const wire::Put& m);
+  void receive(Link link, const wire::Get& m);
   template <class Other>
   void receive(Link, const Other&) {
   }  // Heartbeats are heard in on(Received); the rest is nonsense.
@@ -233,7 +237,7 @@ class Machine {
 
   void emit(Action action);
   void note(Note::Kind kind, Rank rank, const wire::Reason& reason, std::uint64_t detected_ns = 0);
-  void store() { emit(Store{formation()}); }
+  void store() { emit(Store{formation(), {}}); }
   void send(Link link, wire::Message message);
   void tell_agents(const wire::Message& message);
 
@@ -247,6 +251,7 @@ class Machine {
   // Processes that ask for a place which another incarnation still holds; there may be several.
   std::map<Link, wire::Register> pending_;
   std::map<Link, wire::AgentState> agents_;
+  KeyValues key_values_;
   std::map<Rank, wire::Report> reports_;  // Of the generation being formed.
   int round_ = 0;             // Of the orders: 1 for each its own arena, 2 copies from others.
   std::set<Rank> repairing_;  // Of this round, not yet repaired.

@@ -284,6 +284,10 @@ void Machine::end(bool success, Reason reason) {
   for (const auto& member : members_) tell_end(member.link);
   for (const auto& [link, who] : pending_) tell_end(link);
   for (const auto& [link, state] : agents_) tell_end(link);
+  for (const Link link : key_values_.links()) {
+    if (!nodes_.contains(link) && !agents_.contains(link)) tell_end(link);
+  }
+  key_values_.clear();
   if (!leaves_at_) leave();
 }
 

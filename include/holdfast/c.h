@@ -88,6 +88,23 @@ typedef struct hf_place {
  * job ends without it. Later calls return at once. */
 HF_API hf_status hf_identity(hf_worker* worker, hf_place* place);
 
+/* ---- Key-values of the job ---------------------------------------------------------------------
+ * Kept by the scheduler until the job ends, over its own restarts too, and the same for every
+ * process of the job: also for a spare that waits, and before and after hf_open(). Any thread. Keys
+ * have at most 256 bytes, values 16 MiB - 1 KiB; there is room for 100,000 keys and 256 MiB in all.
+ * A process without a job (hf_is_solo()) has none. Not in a child of fork(). */
+
+/* The first value that is put under a key stays. HF_OK: the key has one for good, this or an
+ * earlier one. HF_USER: there is no room, or it is too long. HF_WORLD: the job is over, or no
+ * scheduler answers. */
+HF_API hf_status hf_kv_put(hf_worker* worker, const char* key, const void* value, uint64_t bytes);
+/* Waits `milliseconds` at most (0: only looks; negative: until there is one) for a value of any of
+ * the keys, at most 16. `which`: the place in `keys` of the first one that has a value; `value` is
+ * valid until this thread's next hf_kv_get(). They may be NULL. HF_PENDING: there is none yet. */
+HF_API hf_status hf_kv_get(hf_worker* worker, const char* const* keys, uint64_t count,
+                           int64_t milliseconds, uint64_t* which, const void** value,
+                           uint64_t* bytes);
+
 /* The job can not go on: tells everybody why. Always HF_WORLD, with what is to be reported here. */
 HF_API hf_status hf_fail(hf_worker* worker, const char* reason);
 

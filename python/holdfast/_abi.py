@@ -129,6 +129,11 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "hf_bound_rank": (I32, [P]),
     "hf_identity": (c.c_int, [P, c.POINTER(CPlace)]),
     "hf_fail": (c.c_int, [P, c.c_char_p]),
+    "hf_kv_put": (c.c_int, [P, c.c_char_p, c.c_char_p, U64]),
+    "hf_kv_get": (
+        c.c_int,
+        [P, c.POINTER(c.c_char_p), U64, c.c_int64, c.POINTER(U64), PP, c.POINTER(U64)],
+    ),
     "hf_open": (c.c_int, [P, c.POINTER(CLayout), PP]),
     "hf_close": (None, [P]),
     "hf_fresh": (c.c_int, [P]),

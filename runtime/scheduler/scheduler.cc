@@ -61,9 +61,13 @@ Status open_journal(Opened& opened) {
     stored = std::move(*loaded);
   }
   switch (controller::judge(claim, stored)) {
-    case controller::Takeover::kGoOn:
+    case controller::Takeover::kGoOn: {
       opened.formation = std::move(*stored);
+      auto kept = opened.journal->load_kept();
+      if (!kept) return kept.error();
+      opened.kept = std::move(*kept);
       return {};
+    }
     case controller::Takeover::kOtherSize:
       return Error{Blame::kUser, cat("the journal ", opened.journal_path, " is of a job with ",
                                      stored->roster.size(), " workers, but MS_WORKER_NUM is ",
@@ -75,7 +79,7 @@ Status open_journal(Opened& opened) {
   // Stored at once: an older job's formation must not be found by our own successor.
   opened.formation = wire::Formation{
       .job = settings.job, .run_id = settings.run != 0 ? settings.run : os::random_bits()};
-  return opened.journal->store(opened.formation);
+  return opened.journal->begin(opened.formation);
 }
 
 Result<int> open_and_serve(const config::Settings& settings) {

@@ -71,7 +71,7 @@ int Server::run() {
                                 {"taken_back", again}});
   loop_.on_signals({SIGINT, SIGTERM}, [this](int signal) { interrupted(signal); });
   loop_.post([this] {
-    step(controller::Started{});
+    step(controller::Started{std::exchange(opened_.kept, {})});
     look_for_locals();
   });
   watch_agent();
@@ -125,7 +125,7 @@ void Server::step(controller::Event event) {
 }
 
 bool Server::carry_out(const controller::Store& action) {
-  if (const auto stored = opened_.journal->store(action.formation); !stored) {
+  if (const auto stored = opened_.journal->store(action.formation, action.kept); !stored) {
     // What can not remember must not speak: the next scheduler starts from the last one.
     say(cat("the journal can not be written, so this process ends: ", stored.error().what));
     std::_Exit(1);

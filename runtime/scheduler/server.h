@@ -33,6 +33,7 @@ struct Opened {
   std::string journal_path;
   std::optional<io::Journal> journal;  // There; gone once the job has ended.
   wire::Formation formation;           // Taken back from it, or new.
+  std::vector<wire::KeyValue> kept;    // Likewise.
   io::Trace trace;
 };
 

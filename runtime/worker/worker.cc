@@ -159,6 +159,7 @@ struct Worker::Control {
   bool hurried = false;
   pid_t lifeline_holder = 0;
   Duration delay = kFirstDelay;
+  std::optional<wire::Put> announced;
   bool stopping = false;
 
   // Shared by both.
@@ -172,6 +173,8 @@ struct Worker::Control {
   std::optional<Error> out_of_reach;  // While the scheduler has been gone for too long.
 
   std::function<bool(Generation)> stop_groups;
+
+  KeyValues key_values{settings};
 
   std::atomic<pid_t> training_thread = 0;
   std::atomic<Rank> rank = kNoRank;  // Once it is known.
@@ -228,6 +231,7 @@ void Worker::Control::connected(std::shared_ptr<io::Connection> fresh) {
                            no_connection(why);
                          }});
   if (stopping) return connection->close();
+  if (announced) connection->send(*announced);
   loop.after(std::min(kAnswerLimit, settings.scheduler_timeout), [this, number = ++connections] {
     if (connection && !answered && number == connections) connection->close();
   });
@@ -261,14 +265,7 @@ void Worker::Control::no_connection(const Error& why) {
 }
 
 void Worker::Control::lose_scheduler(const Error& why) {
-  char limit[32];
-  std::snprintf(limit, sizeof(limit), "%g",
-                std::chrono::duration<double>(settings.scheduler_timeout).count());
-  const Error error{Blame::kWorld, cat("no scheduler answers at ", settings.sched_host, ":",
-                                       settings.sched_port, " within ", limit,
-                                       " s (MS_SCHED_HOST, MS_SCHED_PORT, "
-                                       "HOLDFAST_SCHEDULER_TIMEOUT or MS_TOPO_TIMEOUT): ",
-                                       why.what)};
+  const Error error = no_scheduler(settings, why.what);
   {
     const std::lock_guard lock(mutex);
     out_of_reach = error;
@@ -499,6 +496,18 @@ const config::Settings& Worker::settings() const {
 }
 const io::Trace& Worker::trace() const {
   return control_->trace;
+}
+
+KeyValues& Worker::key_values() {
+  return control_->key_values;
+}
+
+void Worker::announce(const std::string& key) {
+  Control& c = *control_;
+  c.loop.post([&c, key] {
+    c.announced = wire::Put{.id = 0, .key = key, .value = {}};
+    if (c.connection) c.connection->send(*c.announced);
+  });
 }
 
 void Worker::tell(const trainer::Event& event) {

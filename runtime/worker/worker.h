@@ -13,6 +13,7 @@
 #include "config/settings.h"
 #include "core/trainer/machine.h"
 #include "io/trace.h"
+#include "runtime/worker/key_values.h"
 
 namespace holdfast::runtime {
 
@@ -49,6 +50,12 @@ class Worker {
   [[nodiscard]] bool waits_spare() const;  // identity() would wait for a place to become free.
   [[nodiscard]] const config::Settings& settings() const;
   [[nodiscard]] const io::Trace& trace() const;
+
+  // The job's key-values, also for a spare without a place. Any thread. Requires: not solo().
+  [[nodiscard]] KeyValues& key_values();
+  // Puts a value over the connection that this process has, and waits for nothing. Requires that
+  // identity() has returned, and not solo().
+  void announce(const std::string& key);
 
   // ---- For Session ------------------------------------------------------------------------------
 

@@ -153,7 +153,7 @@ class ControllerPlayer : public Player {
     std::vector<std::string> all;
     for (const auto& action : machine_->step(now_, event)) {
       if (const auto* store = std::get_if<controller::Store>(&action)) {
-        stores_ = store->formation;
+        if (store->formation) stores_ = store->formation;
         ++open_stores_;
       }
       all.push_back(wording::to_words(action));

@@ -1,23 +1,21 @@
 """At hf.init(), give a successor the random generators that its rank's first process began with.
 
 A program that seeds nothing draws its data or its parameters from the generators that torch, Python
-and NumPy start with. The first process of a rank saves these in the job's folder.
+and NumPy start with. The first process of a rank keeps these as a key-value of the job.
 """
 
 from __future__ import annotations
 
 import pickle
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
 
 from holdfast._errors import UserError
-from holdfast._files import write_whole
 from holdfast.torch._engine import Engine
 from holdfast.torch._random import Seeds, get_states, seeds_of_the_program, set_states
 
-_LOOK_EVERY_S: Final = 0.005
+_WAIT_S: Final = 0.02  # Then a spare looks whether it is given its place.
 
 
 def begin_as_the_first(engine: Engine) -> None:
@@ -52,26 +50,22 @@ def begin_as_the_first(engine: Engine) -> None:
 
 
 def _take_over(engine: Engine, rank: int) -> None:
-    if (left := _left_by(engine, rank)) is not None:
-        set_states(pickle.loads(left))
-        return
-    with suppress(OSError):  # No room: its successor begins with generators of its own.
-        write_whole(engine.early.file(f"seeds-{rank}"), _now())
+    mine = _now()
+    with suppress(UserError):  # No room: its successor begins with generators of its own.
+        if (first := engine.early.first(f"seeds-{rank}", mine)) != mine:
+            set_states(pickle.loads(first))
 
 
 def _left_by_ranks(engine: Engine, ranks: Iterable[int]) -> list[bytes | None]:
     """In a spare, return what ranks have left. Wait for all of them or for the spare's place."""
+    left: dict[int, bytes | None] = dict.fromkeys(ranks)
     while True:
-        left = [_left_by(engine, rank) for rank in ranks]
-        if None not in left or engine.place_is_due():
-            return left
-        time.sleep(_LOOK_EVERY_S)
-
-
-def _left_by(engine: Engine, rank: int) -> bytes | None:
-    with suppress(OSError):
-        return engine.early.file(f"seeds-{rank}").read_bytes()
-    return None
+        missing = [rank for rank, raw in left.items() if raw is None]
+        for rank in missing:
+            left[rank] = engine.early.look(f"seeds-{rank}")
+        if None not in left.values() or engine.place_is_due():
+            return list(left.values())
+        engine.early.look(f"seeds-{missing[0]}", _WAIT_S)
 
 
 def _now() -> bytes:

@@ -1,4 +1,4 @@
-"""Keep what the program exchanges before its State as files in the job's folder until its end.
+"""Keep what the program exchanges before its State as key-values of the job until its end.
 
 A successor runs the same lines when the other ranks are long past them. It reads what they gave at
 their start, and what its predecessor gave stands for what it would give. So all processes of a rank
@@ -13,14 +13,13 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor
 
-from holdfast._errors import PeerError, UserError, WorldError
-from holdfast._files import write_whole
+from holdfast._errors import Error, PeerError, UserError, WorldError
 
 if TYPE_CHECKING:
     from holdfast.torch._engine import Engine
@@ -30,9 +29,10 @@ OTHERS: Final = (
     "replaces, and is told the answers in their order. Exchange the same there in every start; "
     "load a checkpoint after State: `if state.n == 0: load()`"
 )
-LIMIT: Final = 1 << 24  # Bytes of an operand up to which it is kept: the folder is memory.
-_LOOK_EVERY_S: Final = 0.0005
-_SELDOM_S: Final = 0.02
+LIMIT: Final = 1 << 24  # Bytes of an operand up to which it is kept: the scheduler has 256 MiB.
+_PART: Final = (1 << 24) - 2048  # Bytes of a value: a larger operand has several.
+_WAIT_S: Final = 0.2  # At a time: then signals are handled, and the time limit is looked at.
+_WAIT_FOR_PLACE_S: Final = 0.02  # Likewise in a spare, which may be given its place meanwhile.
 
 
 class Early:
@@ -79,7 +79,7 @@ class Early:
         """Whether a predecessor of this process has made its State."""
         if self._succeeds is None:
             alone = self._engine.worker.solo
-            self._succeeds = not alone and self._past(self._engine.place.rank).exists()
+            self._succeeds = not alone and self.look(f"past-{self._engine.place.rank}") is not None
         return self._succeeds
 
     def end(self) -> None:
@@ -90,22 +90,25 @@ class Early:
         if self._engine.worker.solo:
             return
         self._give_what_is_owed()
-        past, mine = self._past(self._engine.place.rank), str(sorted(self._made.items()))
-        if self.succeeds and past.read_text() != mine:
+        mine = str(sorted(self._made.items())).encode()
+        if self.first(f"past-{self._engine.place.rank}", mine) != mine:
             raise UserError(OTHERS)
-        write_whole(past, mine.encode())
 
     def leave(self) -> None:
         """Say that this rank's program has ended well without ever making a State."""
         if not self._engine.worker.solo:
-            self._left(self._engine.place.rank).touch()
+            with suppress(Error):  # No room, or the job has ended meanwhile.
+                self._put(f"left-{self._engine.place.rank}", b"")
 
-    def file(self, name: str) -> Path:
-        """Return a file of this run in the job's folder; a killed run may have left its own."""
-        if self._engine.waits_spare:  # All children of an agent share it.
-            folder = Path(os.environ["HOLDFAST_LIFELINE"]).parent
-            return folder / f"{name}.{os.environ['HOLDFAST_RUN']}"
-        return Path(self._engine.place.directory) / f"{name}.{self._engine.place.run_id}"
+    def look(self, name: str, wait_s: float = 0) -> bytes | None:
+        """Return the value of a name in this run, if there is one within that time."""
+        found = self._get([self._key(name)], wait_s)
+        return found and found[1]
+
+    def first(self, name: str, mine: bytes) -> bytes:
+        """Return the value of a name in this run; it gets `mine`, if it has none."""
+        self._put(name, mine)
+        return self.look(name) or b""
 
     # ---- Inside ---------------------------------------------------------------------------------
 
@@ -124,14 +127,17 @@ class Early:
 
     def _take(self, name: str, what: str, rank: int, into: Tensor) -> bool:
         """Wait for the part of a rank. False: the rank is past its State and gave none."""
-        file = self.file(f"{name}-of-{rank}")
         until = time.monotonic() + _limit_s()
-        pause = _LOOK_EVERY_S
-        while not file.exists():
+        keys = [self._key(k) for k in (f"{name}-of-{rank}", f"past-{rank}", f"left-{rank}")]
+        while True:
             self._see_whether_it_is_due()
-            if self._past(rank).exists() and not file.exists():
+            wait_s = _WAIT_FOR_PLACE_S if self._engine.waits_spare else _WAIT_S
+            which, value = self._get(keys, wait_s) or (-1, b"")
+            if which == 0:
+                break
+            if which == 1:
                 return False
-            if self._left(rank).exists() and not file.exists():
+            if which == 2:
                 raise PeerError(
                     f"rank {rank} has ended its program without a State, and without {what} that "
                     "this one came to before its own; all ranks run one program"
@@ -142,9 +148,7 @@ class Early:
                     "all ranks run one program, and each has to come there; if one prepares data "
                     "for so long, give MS_TOPO_TIMEOUT more seconds"
                 )
-            time.sleep(pause)
-            pause = min(pause * 1.5, _SELDOM_S)
-        given, _, raw = file.read_bytes().partition(b"\n")
+        given, raw = self._whole(keys[0], value)
         if given == what.encode() and len(raw) == into.nbytes:
             fill(into, raw)
         elif self._engine.waits_spare or rank != self._engine.place.rank:
@@ -154,12 +158,6 @@ class Early:
                 "exchange the same in the same order"
             )  # A predecessor's own objects, such as a time or a name, may have another size.
         return True
-
-    def _past(self, rank: int) -> Path:
-        return self.file(f"past-{rank}")
-
-    def _left(self, rank: int) -> Path:
-        return self.file(f"left-{rank}")
 
     def _see_whether_it_is_due(self) -> None:
         """Take the place if this spare was given one, then give the parts that it owes."""
@@ -175,18 +173,47 @@ class Early:
                 self._write(name, what, raw)
 
     def _write(self, name: str, what: str, raw: bytes) -> None:
-        """Write a part atomically, unless a predecessor did: the others may have read that one."""
-        rank = self._engine.place.rank
-        whole = self.file(f"{name}-of-{rank}")
-        if whole.exists() or self._past(rank).exists():
-            return  # The latter: its predecessor did not exchange this, so nobody will.
+        """Write a part, unless a predecessor did: the others may have read that one."""
+        if self.succeeds:
+            return  # Its predecessor did not exchange this, so nobody will; or it did.
+        key = f"{name}-of-{self._engine.place.rank}"
+        more = [raw[i : i + _PART] for i in range(_PART, len(raw), _PART)]
+        process = os.getpid()  # The rest of a part is found by whose it is: see _whole().
         try:
-            write_whole(whole, what.encode() + b"\n" + raw)
-        except OSError as error:
+            for i, rest in enumerate(more):
+                self._put(f"{key}-{process}-{i}", rest)
+            head = f"{what}\n{process if more else 0} {len(more)}\n"
+            self._put(key, head.encode() + raw[:_PART])
+        except UserError as error:
             raise WorldError(
-                "what is exchanged before State is kept in the job's folder, and can not be: "
-                f"{error}; make room there, or exchange it after State"
+                "what is exchanged before State is kept by the job's scheduler, and can not be: "
+                f"{error}; exchange less there, or exchange it after State"
             ) from None
+
+    def _whole(self, key: str, head: bytes) -> tuple[bytes, bytes]:
+        """Return what a rank came to and what it gave there, whose first value is `head`."""
+        given, more, raw = head.split(b"\n", 2)
+        process, count = map(int, more.split())
+        name = key.rpartition(".")[0]
+        rest = (self.look(f"{name}-{process}-{i}") or b"" for i in range(count))
+        return given, b"".join((raw, *rest))
+
+    def _get(self, keys: list[str], wait_s: float) -> tuple[int, bytes] | None:
+        try:
+            return self._engine.worker.get(keys, wait_s)
+        except WorldError:
+            if self._engine.waits_spare:
+                _ = self._engine.place  # The job is over, and a spare ends in here.
+            raise
+
+    def _put(self, name: str, value: bytes) -> None:
+        self._engine.worker.put(self._key(name), value)
+
+    def _key(self, name: str) -> str:
+        """Return the key of a name in this run."""
+        engine = self._engine
+        run = os.environ["HOLDFAST_RUN"] if engine.waits_spare else engine.place.run_id
+        return f"{name}.{run}"
 
 
 def as_bytes(tensor: Tensor) -> bytes:

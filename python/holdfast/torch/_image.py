@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import pickle
 import struct
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from holdfast._errors import UserError
-from holdfast._files import write_whole
 from holdfast.torch._kept import Kept
 from holdfast.torch._plan import ALIGN, Key, Plan, bytes_of, marks_of, view_of
 
@@ -44,13 +43,11 @@ class Image:
         total = self._start + size + (1 << 20)
         self.bytes = total + -total % (1 << 20)  # Unused bytes take no memory.
 
-    def agree(self, path: Path) -> None:
-        """Take the size that the rank's first process wrote to `path`, or be the first."""
-        with suppress(FileNotFoundError):
-            self._start, self.bytes = map(int, path.read_text().split())
-            return
-        with suppress(OSError):  # No room; its successors measure it themselves.
-            write_whole(path, f"{self._start} {self.bytes}".encode())
+    def agree(self, first: Callable[[bytes], bytes]) -> None:
+        """Take the size of the rank's first process, which `first` returns, or be the first."""
+        with suppress(UserError):  # No room; its successors measure it themselves.
+            sizes = first(f"{self._start} {self.bytes}".encode()).split()
+            self._start, self.bytes = map(int, sizes)
 
     def _pickle(self, objects: dict[str, Any]) -> bytes:
         try:

@@ -61,7 +61,7 @@ class Versions:
         engine.own_use -= 1
         rank = engine.place.rank  # A spare waits here.
         if not engine.worker.solo:
-            self._image.agree(engine.early.file(f"room-{rank}"))
+            self._image.agree(lambda mine: engine.early.first(f"room-{rank}", mine))
         self._session = session = engine.open(self._image.bytes)
         if session.fresh:
             self._image.write(session.private(0), self._objects(), with_gradients=False)

@@ -1,0 +1,197 @@
+#include "core/controller/key_values.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/text.h"
+#include "core/controller/machine.h"
+
+namespace holdfast::controller {
+namespace {
+
+using Asked = KeyValues::Asked;
+using Put = KeyValues::Put;
+
+// What a Get that looks only is told.
+std::string look(KeyValues& values, const std::vector<std::string>& keys) {
+  wire::Got got;
+  EXPECT_EQ(values.get(9, {.id = 1, .keys = keys, .at_once = true}, got), Asked::kAnswered);
+  return got.found ? cat(got.key, "=", got.value) : "nothing";
+}
+
+Asked ask(KeyValues& values, Link link, std::uint64_t id, std::vector<std::string> keys) {
+  wire::Got got;
+  return values.get(link, {.id = id, .keys = std::move(keys)}, got);
+}
+
+TEST(KeyValues, TheFirstValueStays) {
+  KeyValues values;
+  EXPECT_EQ(look(values, {"a"}), "nothing");
+  EXPECT_EQ(values.put("a", "1"), Put::kNew);
+  EXPECT_EQ(values.put("a", "2"), Put::kKnown);
+  EXPECT_EQ(values.put("b", ""), Put::kNew);
+  EXPECT_EQ(look(values, {"a"}), "a=1");
+  EXPECT_EQ(look(values, {"x", "b", "a"}), "b=") << "the first of the asked that is there";
+  EXPECT_EQ(values.bytes(), 3U);
+}
+
+TEST(KeyValues, WhoWaitsForAnyOfSomeIsAnsweredOnce) {
+  KeyValues values;
+  EXPECT_EQ(ask(values, 1, 5, {"a", "b"}), Asked::kWaits);
+  EXPECT_EQ(ask(values, 2, 5, {"b", "b"}), Asked::kWaits);
+  ASSERT_EQ(values.put("b", "v"), Put::kNew);
+  const auto told = values.answers("b");
+  ASSERT_EQ(told.size(), 2U);
+  EXPECT_EQ(told[0].link, 1U);
+  EXPECT_EQ(told[0].got, (wire::Got{5, true, "b", "v"}));
+  EXPECT_EQ(told[1].link, 2U);
+  ASSERT_EQ(values.put("a", "w"), Put::kNew);
+  EXPECT_TRUE(values.answers("a").empty());
+  EXPECT_TRUE(values.answers("b").empty());
+  EXPECT_TRUE(values.links().empty());
+}
+
+TEST(KeyValues, ALaterGetTakesThePlaceOfTheOneWithItsNumber) {
+  KeyValues values;
+  EXPECT_EQ(ask(values, 1, 5, {"a"}), Asked::kWaits);
+  EXPECT_EQ(ask(values, 1, 5, {"b"}), Asked::kWaits);
+  ASSERT_EQ(values.put("a", ""), Put::kNew);
+  EXPECT_TRUE(values.answers("a").empty());
+  wire::Got got;
+  EXPECT_EQ(values.get(1, {.id = 5, .keys = {}, .at_once = true}, got), Asked::kAnswered);
+  EXPECT_FALSE(got.found);
+  EXPECT_TRUE(values.links().empty());
+}
+
+TEST(KeyValues, WhatALinkWaitsForDiesWithIt) {
+  KeyValues values;
+  EXPECT_EQ(ask(values, 1, 1, {"a"}), Asked::kWaits);
+  EXPECT_EQ(ask(values, 1, 2, {"a", "b"}), Asked::kWaits);
+  EXPECT_EQ(ask(values, 2, 1, {"a"}), Asked::kWaits);
+  values.closed(1);
+  values.closed(3);
+  EXPECT_EQ(values.links(), std::vector<Link>{2});
+  ASSERT_EQ(values.put("a", ""), Put::kNew);
+  EXPECT_EQ(values.answers("a").size(), 1U);
+}
+
+TEST(KeyValues, PendingGetsOfALinkAreBounded) {
+  KeyValues values;
+  for (std::uint64_t id = 0; id < kMaxPendingGets; ++id) {
+    ASSERT_EQ(ask(values, 1, id, {"a"}), Asked::kWaits);
+  }
+  EXPECT_EQ(ask(values, 1, kMaxPendingGets, {"a"}), Asked::kTooMany);
+  EXPECT_EQ(ask(values, 1, 0, {"a"}), Asked::kWaits) << "in the place of an earlier one";
+  EXPECT_EQ(ask(values, 2, 0, {"a"}), Asked::kWaits) << "of another link";
+}
+
+TEST(KeyValues, BytesAreBounded) {
+  KeyValues values;
+  const std::string part((16U << 20U) - 1, 'v');
+  for (int i = 0; i < 16; ++i)
+    ASSERT_EQ(values.put(std::string(1, static_cast<char>('a' + i)), part), Put::kNew);
+  EXPECT_EQ(values.bytes(), kMaxStoredBytes);
+  EXPECT_EQ(values.put("z", ""), Put::kNoRoom);
+  EXPECT_EQ(values.put("", ""), Put::kNew) << "it takes none";
+  EXPECT_EQ(values.put("a", part), Put::kKnown) << "what is there needs no room";
+}
+
+TEST(KeyValues, TheirNumberIsBounded) {
+  KeyValues values;
+  for (std::size_t i = 0; i < kMaxStoredKeys; ++i) ASSERT_EQ(values.put(cat(i), ""), Put::kNew);
+  EXPECT_EQ(values.put("more", ""), Put::kNoRoom);
+  EXPECT_EQ(values.size(), kMaxStoredKeys);
+}
+
+TEST(KeyValues, ComeBackAndGo) {
+  KeyValues values;
+  values.restore({{"a", "1"}, {"b", "22"}});
+  EXPECT_EQ(look(values, {"b"}), "b=22");
+  EXPECT_EQ(values.bytes(), 5U);
+  EXPECT_EQ(ask(values, 1, 1, {"c"}), Asked::kWaits);
+  values.clear();
+  EXPECT_EQ(look(values, {"b"}), "nothing");
+  EXPECT_EQ(values.bytes(), 0U);
+  EXPECT_TRUE(values.links().empty());
+}
+
+// ---- The machine's part ------------------------------------------------------------------------
+
+Actions put(Machine& machine, Link link, const std::string& key, const std::string& value) {
+  return machine.step({}, Received{link, wire::Put{link, key, value}});
+}
+
+Machine begun(std::vector<wire::KeyValue> kept = {},
+              std::optional<wire::Formation> stored = std::nullopt) {
+  Machine machine({.job = "job", .run_id = 7, .world_size = 1}, std::move(stored));
+  (void)machine.step({}, Started{std::move(kept)});
+  return machine;
+}
+
+std::string said(const Actions& actions) {
+  std::string all;
+  for (const auto& action : actions) {
+    if (const auto* store = std::get_if<Store>(&action)) {
+      all += cat("store", store->formation ? " all" : "");
+      for (const auto& [key, value] : store->kept) all += cat(' ', key, '=', value);
+    } else if (const auto* send = std::get_if<Send>(&action)) {
+      if (const auto* kept = std::get_if<wire::Kept>(&send->message)) {
+        all += cat(send->link, kept->reason == wire::Reason{} ? " kept" : " no room");
+      } else if (const auto* got = std::get_if<wire::Got>(&send->message)) {
+        all += cat(send->link, " got ", got->found ? cat(got->key, '=', got->value) : "nothing");
+      } else {
+        all += cat(send->link, " other");
+      }
+    } else {
+      all += std::holds_alternative<Close>(action) ? "close" : "else";
+    }
+    all += "; ";
+  }
+  return all;
+}
+
+TEST(KeyValuesOfAJob, NobodyHearsOfAValueThatIsNotDurable) {
+  Machine machine = begun();
+  EXPECT_EQ(said(machine.step({}, Received{1, wire::Get{5, {"a"}}})), "");
+  EXPECT_EQ(said(put(machine, 2, "a", "1")), "store a=1; ");
+  EXPECT_EQ(said(put(machine, 3, "a", "2")), "");
+  EXPECT_EQ(said(machine.step({}, Received{4, wire::Get{5, {"a"}, true}})), "");
+  EXPECT_EQ(said(machine.step({}, Stored{})), "2 kept; 1 got a=1; 3 kept; 4 got a=1; ");
+  EXPECT_EQ(said(machine.step({}, Received{4, wire::Get{5, {"b"}, true}})), "4 got nothing; ");
+}
+
+TEST(KeyValuesOfAJob, ComeBackWithTheJournal) {
+  wire::Formation stored{.job = "job", .run_id = 7};
+  Machine machine = begun({{"a", "1"}}, stored);
+  EXPECT_EQ(said(put(machine, 2, "a", "2")), "2 kept; ");
+  EXPECT_EQ(said(machine.step({}, Received{4, wire::Get{5, {"a"}}})), "4 got a=1; ");
+}
+
+TEST(KeyValuesOfAJob, EndWithTheJobAndWhoWaitsIsTold) {
+  Machine machine = begun({{"a", "1"}});
+  (void)machine.step({}, Received{1, wire::Get{5, {"b"}}});
+  (void)machine.step({}, Received{2, wire::AgentState{.job = "job"}});
+  EXPECT_EQ(said(machine.step({}, Received{2, wire::Failed{}})), "store all; ");
+  const std::string end = said(machine.step({}, Stored{}));
+  EXPECT_NE(end.find("1 other; close; "), std::string::npos) << end;
+  EXPECT_EQ(said(machine.step({}, Received{3, wire::Get{5, {"a"}, true}})), "3 other; close; ");
+  EXPECT_EQ(said(put(machine, 3, "c", "")), "3 other; close; ");
+}
+
+TEST(KeyValuesOfAJob, ThereIsAnEndToThem) {
+  Machine machine = begun();
+  const std::string part(16U << 20U, 'v');
+  for (int i = 0; i < 15; ++i) {
+    (void)put(machine, 1, cat(i), part);
+    (void)machine.step({}, Stored{});
+  }
+  EXPECT_EQ(said(put(machine, 1, "more", part)), "1 no room; ");
+  for (std::uint64_t id = 0; id < kMaxPendingGets; ++id) {
+    EXPECT_EQ(said(machine.step({}, Received{1, wire::Get{id, {"x"}}})), "");
+  }
+  EXPECT_EQ(said(machine.step({}, Received{1, wire::Get{kMaxPendingGets, {"x"}}})), "close; ");
+}
+
+}  // namespace
+}  // namespace holdfast::controller

@@ -1,0 +1,168 @@
+// A process's access to the job's key-values, against a real scheduler.
+#include "runtime/worker/key_values.h"
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <future>
+#include <string>
+#include <thread>
+
+#include "base/text.h"
+#include "os/process.h"
+#include "os/spawn.h"
+#include "os/testing.h"
+
+namespace holdfast::runtime {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Duration kLong = 60s;
+
+std::uint16_t free_port() {
+  const os::Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  EXPECT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  return ntohs(address.sin_port);
+}
+
+class KeyValuesTest : public ::testing::Test {
+ protected:
+  ~KeyValuesTest() override { end_scheduler(SIGKILL); }
+
+  config::Settings settings(Duration patience = kLong) const {
+    config::Settings s;
+    s.role = config::Role::kWorker;
+    s.sched_host = "127.0.0.1";
+    s.sched_port = port_;
+    s.scheduler_timeout = patience;
+    return s;
+  }
+
+  // One by hand. `again`: it takes its journal back, and would be followed by another.
+  void start_scheduler(bool again = true) {
+    os::SpawnOptions options;
+    options.argv = {TOY};
+    options.environment = {cat("HOLDFAST_JOB=key-values-test-", ::getpid()),
+                           cat("MS_SCHED_PORT=", port_),
+                           "MS_SCHED_HOST=127.0.0.1",
+                           "MS_ROLE=MS_SCHED",
+                           "MS_WORKER_NUM=1",
+                           again ? "MS_ENABLE_RECOVERY=1" : "MS_ENABLE_RECOVERY=0",
+                           cat("MS_RECOVERY_PATH=", folder_.path())};
+    options.output = folder_ / "scheduler.txt";
+    auto child = os::spawn(options);
+    ASSERT_TRUE(child) << child.error().what;
+    scheduler_ = *std::move(child);
+  }
+  void end_scheduler(int signal) {
+    if (scheduler_.pid <= 0) return;
+    ::kill(scheduler_.pid, signal);
+    (void)os::wait_for(scheduler_.pidfd.get());
+    scheduler_ = {};
+  }
+
+  static std::string value_of(const Result<std::optional<wire::KeyValue>>& got) {
+    if (!got) return got.error().what;
+    return *got ? cat((*got)->key, '=', (*got)->value) : "nothing";
+  }
+
+ private:
+  const os::TemporaryFolder folder_;
+  const std::uint16_t port_ = free_port();
+  os::Child scheduler_{};
+};
+
+TEST_F(KeyValuesTest, TheFirstValueStaysAndAllAreToldOfIt) {
+  start_scheduler();
+  KeyValues one(settings());
+  KeyValues other(settings());
+  EXPECT_EQ(value_of(one.get({"a"}, {})), "nothing");
+  EXPECT_EQ(value_of(one.get({"a"}, 1ms)), "nothing");
+  ASSERT_TRUE(one.put("a", "1"));
+  ASSERT_TRUE(other.put("a", "2"));
+  EXPECT_EQ(value_of(other.get({"b", "a"}, {})), "a=1");
+  auto waits = std::async(std::launch::async, [&] { return other.get({"c", "b"}, kLong); });
+  std::promise<void> seen;
+  one.watch("b", [&] { seen.set_value(); });
+  const std::string big(wire::kMaxValueBytes, 'v');
+  ASSERT_TRUE(one.put("b", big));
+  EXPECT_EQ(value_of(waits.get()), "b=" + big);
+  EXPECT_EQ(seen.get_future().wait_for(kLong), std::future_status::ready);
+}
+
+TEST_F(KeyValuesTest, TheSchedulersDeathIsOutlasted) {
+  KeyValues values(settings());
+  auto early = std::async(std::launch::async, [&] { return values.put("a", "1"); });
+  start_scheduler();  // Later than it is asked for.
+  ASSERT_TRUE(early.get());
+  auto waits = std::async(std::launch::async, [&] { return values.get({"b"}, kLong); });
+  EXPECT_EQ(value_of(values.get({"b"}, 1ms)), "nothing");  // The other one is there by now, too.
+  end_scheduler(SIGKILL);
+  start_scheduler();
+  EXPECT_EQ(value_of(values.get({"a"}, {})), "a=1") << "it was durable";
+  KeyValues other(settings());
+  ASSERT_TRUE(other.put("b", "2"));
+  EXPECT_EQ(value_of(waits.get()), "b=2") << "it was asked for again";
+}
+
+TEST_F(KeyValuesTest, EveryWaitEnds) {
+  KeyValues values(settings(100ms));
+  for (const Status& put : {values.put("a", "1"), values.put("a", "1")}) {
+    ASSERT_FALSE(put);
+    EXPECT_NE(put.error().what.find("no scheduler answers at 127.0.0.1"), std::string::npos);
+  }
+  EXPECT_NE(value_of(values.get({"a"}, kLong)).find("no scheduler"), std::string::npos);
+  EXPECT_NE(value_of(values.get({"a"}, {})).find("no scheduler"), std::string::npos);
+}
+
+TEST_F(KeyValuesTest, WhoWaitsHearsOfTheJobsEnd) {
+  start_scheduler(false);
+  KeyValues values(settings());
+  ASSERT_TRUE(values.put("a", "1"));
+  auto waits = std::async(std::launch::async, [&] { return values.get({"b"}, kLong); });
+  EXPECT_EQ(value_of(values.get({"b"}, 1ms)), "nothing");
+  end_scheduler(SIGTERM);
+  EXPECT_EQ(value_of(waits.get()), "the scheduler was interrupted by signal 15");
+  EXPECT_FALSE(values.put("a", "1")) << "that is final";
+}
+
+TEST_F(KeyValuesTest, WhatIsTooLongIsRefusedByName) {
+  KeyValues values(settings());
+  EXPECT_EQ(values.put(std::string(257, 'k'), "").error().what,
+            "a key has 257 bytes; at most are 256");
+  EXPECT_EQ(values.put("k", std::string(wire::kMaxValueBytes + 1, 'v')).error().what,
+            "the value of 'k' has 16776193 bytes; at most are 16776192");
+  EXPECT_EQ(value_of(values.get({}, {})), "asked for 0 keys; 1 to 16 are allowed");
+  EXPECT_EQ(value_of(values.get(std::vector<std::string>(17, "k"), {})),
+            "asked for 17 keys; 1 to 16 are allowed");
+}
+
+TEST_F(KeyValuesTest, AForkedChildIsRefused) {
+  start_scheduler();
+  KeyValues values(settings());
+  ASSERT_TRUE(values.put("a", "1"));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool refused = !values.put("a", "1") && !values.get({"a"}, {});
+    values.~KeyValues();
+    ::_exit(refused ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(value_of(values.get({"a"}, {})), "a=1");
+}
+
+}  // namespace
+}  // namespace holdfast::runtime

@@ -1,0 +1,121 @@
+// What ranks exchange before their sessions: key-values of the scheduler, asked for on a connection
+// of its own. Each process puts a number of its own, and every process gets those of all ranks. A
+// spare asks before it has a rank.
+#include <algorithm>
+
+#include "base/prng.h"
+#include "base/text.h"
+#include "sim/world.h"
+
+namespace holdfast::sim {
+namespace {
+
+// Longer than any wait of the scheduler: only who ended without a word is waited for in vain.
+constexpr Duration kPatience = std::chrono::seconds(200);
+constexpr std::uint64_t kPutId = 1;
+constexpr std::uint64_t kFirstGetId = 2;  // For rank 0.
+
+std::string key_of(Rank rank) {
+  return cat("of-", rank);
+}
+
+}  // namespace
+
+std::uint64_t World::own_value(const Worker& worker) {
+  return derive(worker.process, 0x9ef);
+}
+
+bool World::wants_to_exchange(const Worker& worker) const {
+  if (!setup_.exchange || worker.exchange.over || worker.leaving) return false;
+  if (worker.program == Program::kExchanging) return true;
+  return worker.program == Program::kSpare && !has_all(worker);
+}
+
+bool World::has_all(const Worker& worker) const {
+  return worker.exchange.got.size() == static_cast<std::size_t>(setup_.ranks);
+}
+
+void World::list_exchange(Index i) {
+  const Worker& worker = workers_[i];
+  if (scheduler_.machine && worker.exchange.link == kNone && wants_to_exchange(worker)) {
+    possible_.push_back({Kind::kAskConnect, i});
+  }
+}
+
+std::optional<Instant> World::exchange_ends(const Worker& worker) {
+  if (worker.program != Program::kExchanging) return std::nullopt;
+  return worker.exchange.since + kPatience;
+}
+
+void World::ask(Index index) {
+  Worker& worker = workers_[index];
+  worker.exchange.link = connect(index, kNone);
+  links_.back().exchanges = true;
+  for (Rank rank = 0; rank < setup_.ranks; ++rank) {
+    if (worker.exchange.got.contains(rank)) continue;
+    const auto id = kFirstGetId + static_cast<std::uint64_t>(rank);
+    send_up(worker.exchange.link, wire::Get{.id = id, .keys = {key_of(rank)}});
+  }
+  if (worker.program == Program::kExchanging) put_own(worker);
+}
+
+void World::put_own(Worker& worker) {
+  checkers_.gave(worker.rank, own_value(worker));
+  send_up(worker.exchange.link,
+          wire::Put{.id = kPutId, .key = key_of(worker.rank), .value = cat(own_value(worker))});
+}
+
+// Its rank is known.
+void World::begin_exchange(Index index) {
+  Worker& worker = workers_[index];
+  worker.program = Program::kExchanging;
+  worker.exchange.since = now_;
+  if (!setup_.exchange) return end_exchange(index);
+  if (worker.exchange.link != kNone) put_own(worker);
+}
+
+void World::end_exchange(Index index) {
+  Worker& worker = workers_[index];
+  worker.program = Program::kOpening;
+  if (worker.exchange.link != kNone) client_is_gone(worker.exchange.link, false);
+  worker.exchange.link = kNone;
+}
+
+void World::hear_of_exchange(Index index, const wire::Message& message) {
+  Worker& worker = workers_[index];
+  if (std::holds_alternative<wire::JobEnded>(message)) {
+    worker.exchange.over = true;
+  } else if (std::holds_alternative<wire::Kept>(message)) {
+    worker.exchange.kept = true;
+  } else if (const auto* got = std::get_if<wire::Got>(&message)) {
+    const auto rank = static_cast<Rank>(got->id - kFirstGetId);
+    if (got->key != key_of(rank)) checkers_.violate("P36: the answer is not what was asked for");
+    worker.exchange.got.insert(rank);
+    checkers_.got(rank, std::stoull(got->value));
+  }
+  if (worker.program == Program::kExchanging && worker.exchange.kept && has_all(worker)) {
+    end_exchange(index);
+  }
+}
+
+// What is told of a value has to be durable.
+void World::check_told(Index link, const wire::Message& message) {
+  const auto is_durable = [&](const std::string& key, const std::string* value) {
+    const auto found = durable_values_.find(key);
+    if (found == durable_values_.end() || (value != nullptr && found->second != *value)) {
+      checkers_.violate("P36: the scheduler told of a value that a crash could make it forget");
+    }
+  };
+  if (const auto* got = std::get_if<wire::Got>(&message)) {
+    is_durable(got->key, &got->value);
+  } else if (std::holds_alternative<wire::Kept>(message)) {
+    is_durable(key_of(workers_[links_[link].worker].rank), nullptr);
+  }
+}
+
+void World::make_durable(controller::Store& store) {
+  if (store.formation) durable_ = std::move(store.formation);
+  for (auto& [key, value] : store.kept) durable_values_[key] = std::move(value);
+}
+
+}  // namespace holdfast::sim
