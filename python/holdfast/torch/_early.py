@@ -107,6 +107,8 @@ class Early:
 
     def first(self, name: str, mine: bytes) -> bytes:
         """Return the value of a name in this run; it gets `mine`, if it has none."""
+        if (known := self.look(name)) is not None:  # A successor is in a hurry.
+            return known
         self._put(name, mine)
         return self.look(name) or b""
 
