@@ -13,6 +13,7 @@
 #include "os/fd.h"
 #include "os/files.h"
 #include "os/host.h"
+#include "os/testing.h"
 
 namespace holdfast::apps {
 namespace {
@@ -310,7 +311,7 @@ TEST(Msrun, RefusesASecondJobOfTheSameName) {
   job.launch(toy(job, 1'000'000, {"--worker_num", "1"}));
   ASSERT_TRUE(job.reaches(5)) << job.output();
   const auto second =
-      job.start({MSRUN, "--master_port", cat(free_port()), "--worker_num", "1", "true"}, {});
+      job.start({MSRUN, "--master_port", cat(os::free_port()), "--worker_num", "1", "true"}, {});
   EXPECT_EQ(job.wait(second, 30), 2);
   EXPECT_TRUE(has(job.output(), "already runs on this host")) << job.output();
   job.signal(0, SIGTERM);

@@ -65,6 +65,10 @@ Status expect(const hf_session* s, Phase phase, const char* what) {
   return {};
 }
 
+arena::Arena& arena_of(hf_session* s) {
+  return runtime::arena_of(*s->session);
+}
+
 hf_status give(std::span<float> floats, float** data, uint64_t* count) {
   *data = floats.data();
   *count = floats.size();
@@ -72,7 +76,7 @@ hf_status give(std::span<float> floats, float** data, uint64_t* count) {
 }
 
 Status check_parameter(hf_session* s, uint64_t i) {
-  const std::size_t n = runtime::arena_of(*s->session).layout().parameters.size();
+  const std::size_t n = arena_of(s).layout().parameters.size();
   if (i < n) return {};
   return user_error(cat("there is no parameter ", i, "; the layout has ", n));
 }
@@ -116,7 +120,7 @@ void hf_close(hf_session* s) {
 }
 
 int hf_fresh(hf_session* s) {
-  return runtime::arena_of(*s->session).fresh() ? 1 : 0;
+  return arena_of(s).fresh() ? 1 : 0;
 }
 uint64_t hf_version(hf_session* s) {
   return s->session->version();
@@ -126,8 +130,8 @@ uint64_t hf_generation(hf_session* s) {
 }
 
 hf_position hf_position_of(hf_session* s) {
-  if (runtime::arena_of(*s->session).fresh()) return {};
-  const arena::Position p = runtime::arena_of(*s->session).position();
+  if (arena_of(s).fresh()) return {};
+  const arena::Position p = arena_of(s).position();
   return {.epoch = p.epoch, .index = p.index, .samples = p.samples};
 }
 
@@ -138,30 +142,30 @@ int hf_marked(hf_session* s) {
 
 hf_status hf_parameter_of(hf_session* s, uint64_t i, float** data, uint64_t* count) {
   if (const Status known = check_parameter(s, i); !known) return report(known);
-  return give(runtime::arena_of(*s->session).parameter(i), data, count);
+  return give(arena_of(s).parameter(i), data, count);
 }
 
 hf_status hf_gradient_of(hf_session* s, uint64_t i, float** data, uint64_t* count) {
   if (const Status known = check_parameter(s, i); !known) return report(known);
-  return give(runtime::arena_of(*s->session).gradient(i), data, count);
+  return give(arena_of(s).gradient(i), data, count);
 }
 
 hf_status hf_moment_of(hf_session* s, uint32_t k, uint64_t i, float** data, uint64_t* count) {
   if (const Status known = check_parameter(s, i); !known) return report(known);
-  const arena::Optimizer optimizer = runtime::arena_of(*s->session).layout().optimizer;
+  const arena::Optimizer optimizer = arena_of(s).layout().optimizer;
   if (k >= arena::moment_count(optimizer)) {
     return report(user_error(cat("there is no moment ", k, "; ", arena::name(optimizer), " has ",
                                  arena::moment_count(optimizer))));
   }
-  return give(runtime::arena_of(*s->session).moment(k, i), data, count);
+  return give(arena_of(s).moment(k, i), data, count);
 }
 
 hf_status hf_gradients(hf_session* s, float** data, uint64_t* count) {
-  return give(runtime::arena_of(*s->session).gradients(), data, count);
+  return give(arena_of(s).gradients(), data, count);
 }
 
 hf_status hf_private(hf_session* s, uint64_t version, void** data, uint64_t* bytes) {
-  arena::Arena& arena = runtime::arena_of(*s->session);
+  arena::Arena& arena = arena_of(s);
   const bool known =
       arena.fresh() ? version == 0 : version == arena.version() || version == arena.version() + 1;
   if (!known) {
@@ -203,7 +207,7 @@ hf_status hf_begin_step(hf_session* s, int* reformed) {
 
 hf_status hf_reduce(hf_session* s, uint64_t offset, uint64_t count) {
   if (const Status due = expect(s, Phase::kInStep, "hf_reduce()"); !due) return report(due);
-  const auto gradients = runtime::arena_of(*s->session).gradients();
+  const auto gradients = arena_of(s).gradients();
   if (offset > gradients.size() || count > gradients.size() - offset) {
     return report(user_error(cat("hf_reduce() of ", count, " floats from ", offset,
                                  " on: there are ", gradients.size())));
@@ -220,7 +224,7 @@ hf_status hf_end_step(hf_session* s, const hf_step* step, int* is_void) {
   s->world.team->drain();
   s->phase = Phase::kJoined;
   s->reduced = false;
-  arena::Arena& arena = runtime::arena_of(*s->session);
+  arena::Arena& arena = arena_of(s);
   const arena::StagedStep staged{.private_bytes = arena.private_bytes(arena.version() + 1),
                                  .arguments = {.learning_rate = step->learning_rate,
                                                .momentum = step->momentum,

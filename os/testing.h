@@ -1,9 +1,15 @@
-// What tests share: a folder that goes with its test.
+// What tests share: a folder that goes with its test, and a port.
 #pragma once
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+
+#include "os/fd.h"
 
 namespace holdfast::os {
 
@@ -22,5 +28,18 @@ class TemporaryFolder {
  private:
   std::string path_;
 };
+
+// A port of 127.0.0.1 that was free just now.
+inline std::uint16_t free_port() {
+  const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  auto* of = reinterpret_cast<sockaddr*>(&address);
+  if (::bind(socket.get(), of, length) != 0) std::abort();
+  if (::getsockname(socket.get(), of, &length) != 0) std::abort();
+  return ntohs(address.sin_port);
+}
 
 }  // namespace holdfast::os

@@ -18,6 +18,7 @@
 #include "io/loop.h"
 #include "os/fd.h"
 #include "os/files.h"
+#include "os/testing.h"
 #include "runtime/jobs/job_files.h"
 
 namespace holdfast::apps {
@@ -40,17 +41,6 @@ bool is_dead(pid_t pid) {
 }
 
 }  // namespace
-
-std::uint16_t free_port() {
-  const os::Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  HF_ASSERT(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length) == 0);
-  HF_ASSERT(::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) == 0);
-  return ntohs(address.sin_port);
-}
 
 os::Fd listen_at(std::uint16_t port) {
   os::Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -107,7 +97,9 @@ std::vector<std::string> toy(const Job& job, int steps, std::vector<std::string>
 }
 
 Job::Job(std::string_view test)
-    : name(cat("test-", test, '-', ::getpid())), port(free_port()), environment(own_environment()) {
+    : name(cat("test-", test, '-', ::getpid())),
+      port(os::free_port()),
+      environment(own_environment()) {
   std::string made = cat(fs::temp_directory_path().string(), "/holdfast-test-XXXXXX");
   HF_ASSERT(::mkdtemp(made.data()) != nullptr);
   folder = made;

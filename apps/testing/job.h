@@ -16,9 +16,6 @@
 
 namespace holdfast::apps {
 
-// A port of 127.0.0.1 that was free just now.
-std::uint16_t free_port();
-
 // Listens there, accepts nobody, and says nothing.
 os::Fd listen_at(std::uint16_t port);
 

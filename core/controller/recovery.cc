@@ -137,7 +137,7 @@ void Machine::maybe_plan() {
       return end(false, {.kind = Reason::Kind::kEndedWithoutTraining, .rank = rank});
     }
     if (member.seat.finished) {
-      table.finished.push_back(rank);
+      table.finished.insert(rank);
       table.shards[0].copies.push_back({rank, member.seat.version, member.seat.version});
     } else if (const auto report = reports_.find(rank); report != reports_.end()) {
       list(rank, report->second, table);

@@ -24,10 +24,7 @@ class Planner {
   }
 
  private:
-  [[nodiscard]] bool is_finished(Holder holder) const {
-    const auto& finished = table_.finished;
-    return std::find(finished.begin(), finished.end(), holder) != finished.end();
-  }
+  [[nodiscard]] bool is_finished(Holder holder) const { return table_.finished.contains(holder); }
   [[nodiscard]] bool is_rank(Holder holder) const { return holder < table_.ranks; }
 
   // How the copy reaches the version by itself; kReceive: it can not.
@@ -44,28 +41,32 @@ class Planner {
 
   void reach(std::size_t s) {
     const Shard& shard = table_.shards[s];
+    std::vector<Act> acts;
     std::vector<Holder> sources;
     for (const Copy& copy : shard.copies) {
-      const Act act = alone(shard, copy);
-      if (act == Act::kReceive || (act == Act::kBegin && shard.starts_alone)) continue;
-      sources.push_back(copy.holder);
+      acts.push_back(alone(shard, copy));
+      const bool can_give = acts.back() == Act::kKeep || acts.back() == Act::kFinish;
+      if (can_give) sources.push_back(copy.holder);
     }
     std::size_t turn = 0;
     std::set<Holder> asked;
-    for (const Copy& copy : shard.copies) {
-      if (!is_rank(copy.holder)) continue;
-      Order order{s, copy.holder, alone(shard, copy), kNoRank};
+    for (std::size_t i = 0; i < acts.size(); ++i) {
+      const Holder holder = shard.copies[i].holder;
+      if (!is_rank(holder)) continue;
+      Order order{s, holder, acts[i], kNoRank};
       if (order.act == Act::kReceive) {
-        if (sources.empty() || is_finished(copy.holder)) return give_up(copy.holder, shard);
+        if (sources.empty() || is_finished(holder)) return give_up(holder, shard);
         order.source = sources[turn++ % sources.size()];
         asked.insert(order.source);
       }
       plan_.orders.push_back(order);
     }
     // Those that are no ranks have to make the version first where a rank receives it from them.
-    for (const Copy& copy : shard.copies) {
-      if (is_rank(copy.holder) || !asked.contains(copy.holder)) continue;
-      plan_.orders.push_back({s, copy.holder, alone(shard, copy), kNoRank});
+    for (std::size_t i = 0; i < acts.size(); ++i) {
+      const Holder holder = shard.copies[i].holder;
+      if (!is_rank(holder) && asked.contains(holder)) {
+        plan_.orders.push_back({s, holder, acts[i], kNoRank});
+      }
     }
   }
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -33,8 +34,8 @@ struct Shard {
 };
 
 struct Table {
-  Rank ranks = 0;                // Holders from this number on are no ranks: they need nothing.
-  std::vector<Holder> finished;  // Their processes have ended: their copies can be read only.
+  Rank ranks = 0;             // Holders from this number on are no ranks: they need nothing.
+  std::set<Holder> finished;  // Their processes have ended: their copies can be read only.
   std::vector<Shard> shards;
 };
 

@@ -29,7 +29,7 @@ Table table_of(const std::vector<Held>& ranks, Private has_private = Private::kN
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const auto rank = static_cast<Rank>(i);
     const Copy copy{rank, ranks[i].version, ranks[i].staged, ranks[i].clean};
-    if (ranks[i].finished) table.finished.push_back(rank);
+    if (ranks[i].finished) table.finished.insert(rank);
     table.shards[0].copies.push_back(copy);
     if (has_private == Private::kOwn) {
       table.shards.push_back({cat("private ", rank), {copy}, true});
@@ -81,7 +81,7 @@ void for_all_tables(std::size_t ranks, const Visit& visit) {
 }
 
 bool is_finished(const Table& table, Holder holder) {
-  return std::count(table.finished.begin(), table.finished.end(), holder) != 0;
+  return table.finished.contains(holder);
 }
 
 bool can_give(const Table& table, const Copy& copy, Version v) {

@@ -2,9 +2,7 @@
 #include "runtime/worker/key_values.h"
 
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,17 +22,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr Duration kLong = 60s;
-
-std::uint16_t free_port() {
-  const os::Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  EXPECT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
-  EXPECT_EQ(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
-  return ntohs(address.sin_port);
-}
 
 class KeyValuesTest : public ::testing::Test {
  protected:
@@ -79,7 +66,7 @@ class KeyValuesTest : public ::testing::Test {
 
  private:
   const os::TemporaryFolder folder_;
-  const std::uint16_t port_ = free_port();
+  const std::uint16_t port_ = os::free_port();
   os::Child scheduler_{};
 };
 

@@ -3,10 +3,8 @@
 #include "runtime/worker/session.h"
 
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/ptrace.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,6 +25,7 @@
 #include "os/files.h"
 #include "os/process.h"
 #include "os/spawn.h"
+#include "os/testing.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -46,17 +45,6 @@ std::uint64_t seed() {
     return s;
   }();
   return value;
-}
-
-std::uint16_t free_port() {
-  const os::Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  EXPECT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
-  EXPECT_EQ(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
-  return ntohs(address.sin_port);
 }
 
 // Polls until it is so; false after half a minute.
@@ -84,7 +72,7 @@ class ToyJob {
     options.argv = {MSRUN,
                     cat("--worker_num=", workers),
                     cat("--local_worker_num=", workers),
-                    cat("--master_port=", free_port()),
+                    cat("--master_port=", os::free_port()),
                     cat("--log_dir=", (folder_ / "log").string()),
                     "--join=True",
                     "--max_restarts=10",

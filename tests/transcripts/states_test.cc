@@ -15,12 +15,11 @@
 #include "core/controller/machine.h"
 #include "core/member/machine.h"
 #include "core/trainer/machine.h"
+#include "tests/transcripts/rewrite.h"
 #include "wording/machines.h"
 
 namespace holdfast::transcripts {
 namespace {
-
-bool rewrite = false;
 
 struct Row {
   std::string from;
@@ -138,9 +137,3 @@ TEST(States, AreDocumentedAsTheTablesSay) {
 
 }  // namespace
 }  // namespace holdfast::transcripts
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  holdfast::transcripts::rewrite = argc > 1 && std::string(argv[1]) == "--rewrite";
-  return RUN_ALL_TESTS();
-}

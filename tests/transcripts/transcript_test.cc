@@ -12,11 +12,10 @@
 #include <vector>
 
 #include "tests/transcripts/players.h"
+#include "tests/transcripts/rewrite.h"
 
 namespace holdfast::transcripts {
 namespace {
-
-bool rewrite = false;
 
 std::unique_ptr<Player> player_for(const std::filesystem::path& path) {
   const std::string machine = path.parent_path().filename();
@@ -66,9 +65,3 @@ INSTANTIATE_TEST_SUITE_P(All, Transcript, ::testing::ValuesIn(transcripts()), []
 
 }  // namespace
 }  // namespace holdfast::transcripts
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  holdfast::transcripts::rewrite = argc > 1 && std::string(argv[1]) == "--rewrite";
-  return RUN_ALL_TESTS();
-}
