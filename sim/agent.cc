@@ -2,12 +2,11 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "sim/words.h"
 #include "sim/world.h"
-#include "wording/machines.h"
 
 namespace holdfast::sim {
 
-using wording::to_words;
 namespace {
 
 constexpr Duration kGrace = std::chrono::seconds(3);

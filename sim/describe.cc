@@ -1,11 +1,9 @@
 // What a transition of the world is, in words.
 #include "base/text.h"
+#include "sim/words.h"
 #include "sim/world.h"
-#include "wording/machines.h"
 
 namespace holdfast::sim {
-
-using wording::to_words;
 
 // What the training thread does next.
 std::string World::what_is_next(const Worker& worker) {

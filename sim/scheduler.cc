@@ -3,12 +3,11 @@
 #include <utility>
 
 #include "base/text.h"
+#include "sim/words.h"
 #include "sim/world.h"
-#include "wording/machines.h"
 
 namespace holdfast::sim {
 
-using wording::to_words;
 namespace {
 
 constexpr Duration kAgentPatience = std::chrono::seconds(10);
@@ -142,7 +141,7 @@ void World::carry_out(const controller::Action& action) {
       incarnation = worker.incarnation;
       rank = rank_in_roster(worker.node_id);
     }
-    fold(wording::print_of(send->message) ^ send->link);
+    fold(print_of(send->message) ^ send->link);
     checkers_.said(send->message, rank, incarnation, durable_);
     check_told(link, send->message);
     if (std::holds_alternative<wire::JobEnded>(send->message)) {

@@ -4,12 +4,11 @@
 
 #include "base/prng.h"
 #include "base/text.h"
+#include "sim/words.h"
 #include "sim/world.h"
-#include "wording/machines.h"
 
 namespace holdfast::sim {
 
-using wording::to_words;
 namespace {
 
 constexpr Duration kPersonTakes = std::chrono::seconds(1);
@@ -87,7 +86,7 @@ void World::carry_out(Index index, const member::Action& action) {
     tell(cat("    ", worker.node_id, " (process ", worker.process, "): ", to_words(action)));
   fold(action.index());
   if (const auto* send = std::get_if<member::Send>(&action)) {
-    fold(wording::print_of(send->message));
+    fold(print_of(send->message));
     if (worker.link != kNone) send_up(worker.link, send->message);
   } else if (const auto* placed = std::get_if<member::Place>(&action)) {
     if (worker.foreign) checkers_.violate("P31: a process of another host was given a rank");

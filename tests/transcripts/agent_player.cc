@@ -6,8 +6,8 @@
 
 #include "base/text.h"
 #include "core/agent/machine.h"
+#include "sim/words.h"
 #include "tests/transcripts/players.h"
-#include "wording/machines.h"
 
 namespace holdfast::transcripts {
 namespace {
@@ -83,7 +83,7 @@ class AgentPlayer : public Player {
 
   std::vector<std::string> step(const agent::Event& event) {
     std::vector<std::string> all;
-    for (const auto& action : machine_->step(event)) all.push_back(wording::to_words(action));
+    for (const auto& action : machine_->step(event)) all.push_back(sim::to_words(action));
     return all;
   }
 

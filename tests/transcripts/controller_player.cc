@@ -6,8 +6,8 @@
 
 #include "base/text.h"
 #include "core/controller/machine.h"
+#include "sim/words.h"
 #include "tests/transcripts/players.h"
-#include "wording/machines.h"
 
 namespace holdfast::transcripts {
 namespace {
@@ -44,7 +44,7 @@ class ControllerPlayer : public Player {
 
   std::string state() const override {
     const auto& head = machine_->head();
-    std::string text = cat("generation ", head.generation, " ", wording::name(head.stage), " at ",
+    std::string text = cat("generation ", head.generation, " ", sim::name(head.stage), " at ",
                            version_text(head.version), ",");
     for (const auto& [node_id, member] : machine_->arrivals()) text += cat(" ", node_id, " here");
     for (const auto& member : machine_->members()) {
@@ -156,7 +156,7 @@ class ControllerPlayer : public Player {
         if (store->formation) stores_ = store->formation;
         ++open_stores_;
       }
-      all.push_back(wording::to_words(action));
+      all.push_back(sim::to_words(action));
     }
     return all;
   }

@@ -15,8 +15,8 @@
 #include "core/controller/machine.h"
 #include "core/member/machine.h"
 #include "core/trainer/machine.h"
+#include "sim/words.h"
 #include "tests/transcripts/rewrite.h"
-#include "wording/machines.h"
 
 namespace holdfast::transcripts {
 namespace {
@@ -53,7 +53,7 @@ Rows seat_rows() {
 }
 
 Rows stage_rows() {
-  return rows_of(controller::stage_transitions(), wording::name, [](std::size_t event) {
+  return rows_of(controller::stage_transitions(), sim::name, [](std::size_t event) {
     return controller::name(static_cast<controller::StageEvent>(event));
   });
 }

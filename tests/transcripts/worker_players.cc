@@ -8,8 +8,8 @@
 #include "base/text.h"
 #include "core/member/machine.h"
 #include "core/trainer/machine.h"
+#include "sim/words.h"
 #include "tests/transcripts/players.h"
-#include "wording/machines.h"
 
 namespace holdfast::transcripts {
 namespace {
@@ -88,7 +88,7 @@ class MemberPlayer : public Player {
 
   std::vector<std::string> step(const member::Event& event) {
     std::vector<std::string> all;
-    for (const auto& action : machine_.step(event)) all.push_back(wording::to_words(action));
+    for (const auto& action : machine_.step(event)) all.push_back(sim::to_words(action));
     return all;
   }
 
@@ -177,7 +177,7 @@ class TrainerPlayer : public Player {
 
   std::vector<std::string> step(const trainer::Event& event) {
     std::vector<std::string> all;
-    for (const auto& action : machine_.step(now_, event)) all.push_back(wording::to_words(action));
+    for (const auto& action : machine_.step(now_, event)) all.push_back(sim::to_words(action));
     return all;
   }
 

@@ -162,8 +162,8 @@ def _program(options: argparse.Namespace) -> tuple[tuple[str, ...], str]:
 def parse(argv: Sequence[str]) -> Options:
     """Return the options on the command line, or end with a sentence that says what is wrong."""
     options = _parser().parse_args(argv)
-    if not 1 <= options.ranks <= 64:
-        fail(f"--ranks is {options.ranks}; allowed is 1 to 64")
+    if not 1 <= options.ranks <= 10_000:
+        fail(f"--ranks is {options.ranks}; allowed is 1 to 10000")
     if options.steps < 0:
         fail(f"--steps is {options.steps}; allowed is a whole number from 1")
     spares = tuple((options.spares or ("0" if options.quick else "0,1")).split(","))

@@ -1,12 +1,14 @@
 // Says in words what the machines say in structs.
-#include "wording/machines.h"
+#include "sim/words.h"
 
 #include "base/prng.h"
 #include "base/text.h"
 #include "wording/reasons.h"
 
-namespace holdfast::wording {
+namespace holdfast::sim {
 namespace {
+
+using wording::in_words;
 
 template <class... Cases>
 struct Match : Cases... {
@@ -318,4 +320,4 @@ std::uint64_t print_of(const wire::Message& message) {
       message);
 }
 
-}  // namespace holdfast::wording
+}  // namespace holdfast::sim

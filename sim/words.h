@@ -10,7 +10,7 @@
 #include "core/trainer/machine.h"
 #include "wire/messages.h"
 
-namespace holdfast::wording {
+namespace holdfast::sim {
 
 [[nodiscard]] const char* name(wire::Stage stage);
 // Generation, stage, and the roster: node#attempt.
@@ -25,4 +25,4 @@ namespace holdfast::wording {
 // A number that differs for different messages, as far as the protocol's numbers go.
 [[nodiscard]] std::uint64_t print_of(const wire::Message& message);
 
-}  // namespace holdfast::wording
+}  // namespace holdfast::sim
