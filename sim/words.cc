@@ -21,11 +21,11 @@ std::string version(Version version) {
   return version == kNoVersion ? "nothing" : cat("version ", version);
 }
 
-std::string slots(const wire::AgentState& state) {
+std::string places(const wire::AgentState& state) {
   std::string text;
-  for (const auto& slot : state.slots) {
-    text += cat(" [", slot.node_id, " attempt ", slot.attempt,
-                slot.alive ? " alive" : cat(" ", in_words(slot.ending)), "]");
+  for (const auto& place : state.places) {
+    text += cat(" [", place.node_id, " attempt ", place.attempt,
+                place.alive ? " alive" : cat(" ", in_words(place.ending)), "]");
   }
   return text;
 }
@@ -107,7 +107,7 @@ std::string to_words(const wire::Message& message) {
           },
           [](const wire::Refused& m) { return cat("Refused: ", in_words(m.reason)); },
           [](const wire::Waiting& m) { return cat("Waiting: ", in_words(m.reason)); },
-          [](const wire::AgentState& m) { return cat("AgentState", slots(m)); },
+          [](const wire::AgentState& m) { return cat("AgentState", places(m)); },
           [](const wire::Evict& m) { return cat("Evict ", m.node_id); },
           [](const wire::Report& m) {
             return cat("Report generation ", m.generation, " ", version(m.version), " staged ",
@@ -173,7 +173,7 @@ std::string to_words(const member::Action& action) {
   return std::visit(
       Match{
           [](const member::Send& a) { return cat("says ", to_words(a.message)); },
-          [](const member::Place& a) { return cat("is rank ", a.rank, " of ", a.world_size); },
+          [](const member::RankGiven& a) { return cat("is rank ", a.rank, " of ", a.world_size); },
           [](const member::Abort& a) { return cat("abort generation ", a.generation); },
           [](const member::Repair& a) {
             return cat("repair in generation ", a.generation, " to ", version(a.version), ": ",

@@ -88,7 +88,7 @@ void World::carry_out(Index index, const member::Action& action) {
   if (const auto* send = std::get_if<member::Send>(&action)) {
     fold(print_of(send->message));
     if (worker.link != kNone) send_up(worker.link, send->message);
-  } else if (const auto* placed = std::get_if<member::Place>(&action)) {
+  } else if (const auto* placed = std::get_if<member::RankGiven>(&action)) {
     if (worker.foreign) checkers_.violate("P31: a process of another host was given a rank");
     if (worker.rank != kNoRank && worker.rank != placed->rank) {
       checkers_.violate("S1: a process was given another rank");

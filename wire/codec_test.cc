@@ -123,7 +123,7 @@ TEST(Codec, RefusesAListThatWouldNeedMuchMoreMemoryThanItsBytes) {
   for (std::size_t i = 0; i < kMaxListLength; ++i) body += empty_slot;
   const auto most = decode(kAgentState, body);
   ASSERT_TRUE(most);
-  EXPECT_EQ(std::get<AgentState>(*most).slots.size(), kMaxListLength);
+  EXPECT_EQ(std::get<AgentState>(*most).places.size(), kMaxListLength);
   EXPECT_FALSE(decode(kAgentState, body + empty_slot));
 }
 

@@ -81,14 +81,15 @@ struct Fields<Refused> {
   static constexpr auto kList = in_order(&Refused::sentence, &Refused::reason);
 };
 template <>
-struct Fields<Slot> {
-  static constexpr auto kList = in_order(&Slot::node_id, &Slot::incarnation, &Slot::attempt,
-                                         &Slot::alive, &Slot::ending, &Slot::detected_ns);
+struct Fields<PlaceState> {
+  static constexpr auto kList =
+      in_order(&PlaceState::node_id, &PlaceState::incarnation, &PlaceState::attempt,
+               &PlaceState::alive, &PlaceState::ending, &PlaceState::detected_ns);
 };
 template <>
 struct Fields<AgentState> {
   static constexpr auto kList = in_order(&AgentState::job, &AgentState::agent_id, &AgentState::host,
-                                         &AgentState::slots, &AgentState::protocol);
+                                         &AgentState::places, &AgentState::protocol);
 };
 template <>
 struct Fields<Waiting> {

@@ -64,14 +64,14 @@ struct Waiting {
 };
 
 // One place of a job as its agent sees it.
-struct Slot {
+struct PlaceState {
   std::string node_id;
   Incarnation incarnation = 0;  // Of the newest process that the place was given to.
   std::uint64_t attempt = 0;
   bool alive = false;
   Ending ending;                  // Of the newest one that died.
   std::uint64_t detected_ns = 0;  // When the agent knew of the last death (CLOCK_MONOTONIC).
-  bool operator==(const Slot&) const = default;
+  bool operator==(const PlaceState&) const = default;
 };
 
 // agent → scheduler: all its places, on connection and after every change. It is state, not an
@@ -80,7 +80,7 @@ struct AgentState {
   std::string job;
   std::string agent_id;
   std::string host;
-  std::vector<Slot> slots;
+  std::vector<PlaceState> places;
   std::uint32_t protocol = kProtocol;
   bool operator==(const AgentState&) const = default;
 };

@@ -349,11 +349,11 @@ void Machine::send(wire::Message message) {
 
 void Machine::tell_state() {
   wire::AgentState state{
-      .job = options_.job, .agent_id = options_.agent_id, .host = options_.host, .slots = {}};
+      .job = options_.job, .agent_id = options_.agent_id, .host = options_.host, .places = {}};
   for (const auto& place : places_) {
     if (place.role == Role::kScheduler) continue;
-    state.slots.push_back({place.node_id, place.incarnation, place.attempt, place.process != 0,
-                           place.ending, place.detected_ns});
+    state.places.push_back({place.node_id, place.incarnation, place.attempt, place.process != 0,
+                            place.ending, place.detected_ns});
   }
   told_ = link_ == Link::kUp;
   send(std::move(state));

@@ -1,6 +1,6 @@
 // What an agent does with the processes of its host: starts, replaces, promotes, gives up.
 //
-// Pure: no clock, no I/O, no processes. A place ("slot") of the job is given to one process at a
+// Pure: no clock, no I/O, no processes. A place of the job is given to one process at a
 // time; every process that gets it has a higher attempt number. Why it is right:
 // docs/protocol/recovery.md, "The agent".
 #pragma once

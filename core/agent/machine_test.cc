@@ -411,10 +411,10 @@ TEST_F(AgentTest, TheDeathIsToldAtOnceAndTheExitCodeLater) {
   const Process process = at("w0");
   step(Died{process, {}, 5});
   ASSERT_EQ(said_.size(), 1U);
-  EXPECT_EQ(std::get<wire::AgentState>(said_[0]).slots[0].attempt, 2U);
+  EXPECT_EQ(std::get<wire::AgentState>(said_[0]).places[0].attempt, 2U);
   step(Died{process, ending(139), 5});
   ASSERT_EQ(said_.size(), 2U);
-  EXPECT_EQ(std::get<wire::AgentState>(said_[1]).slots[0].ending, ending(139));
+  EXPECT_EQ(std::get<wire::AgentState>(said_[1]).places[0].ending, ending(139));
   EXPECT_EQ(places_.at("w0").attempt, 2U);
 }
 
@@ -424,9 +424,9 @@ TEST_F(AgentTest, TellsAllItsPlacesWhenItIsConnectedAgain) {
   step(LinkUp{});
   ASSERT_EQ(said_.size(), 1U);
   const auto& state = std::get<wire::AgentState>(said_[0]);
-  ASSERT_EQ(state.slots.size(), 2U);
-  EXPECT_EQ(state.slots[0].attempt, 2U);
-  EXPECT_TRUE(state.slots[1].alive);
+  ASSERT_EQ(state.places.size(), 2U);
+  EXPECT_EQ(state.places[0].attempt, 2U);
+  EXPECT_TRUE(state.places[1].alive);
 }
 
 TEST_F(AgentTest, EvictsOnlyTheProcessThatIsMeant) {
@@ -441,7 +441,7 @@ TEST_F(AgentTest, EvictsOnlyTheProcessThatIsMeant) {
   step(LinkUp{});
   dies(at("w0"), 137);
   const auto& state = std::get<wire::AgentState>(said_.back());
-  EXPECT_EQ(state.slots[0].ending.kind, Ending::Kind::kWasSilent);
+  EXPECT_EQ(state.places[0].ending.kind, Ending::Kind::kWasSilent);
 }
 
 TEST_F(AgentTest, AJobThatFailedEndsAllWithItsReason) {
@@ -553,7 +553,7 @@ TEST_F(AgentTest, EndsAProcessThatIsStoppedInSeveralLooksOnEnd) {
   step(LinkUp{});
   said_.clear();
   dies(process, 137);
-  EXPECT_EQ(std::get<wire::AgentState>(said_.back()).slots[0].ending.kind,
+  EXPECT_EQ(std::get<wire::AgentState>(said_.back()).places[0].ending.kind,
             Ending::Kind::kWasStopped);
 }
 

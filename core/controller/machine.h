@@ -189,8 +189,8 @@ class Machine {
   void assemble();
   void take_over(Rank rank, Link link, const wire::Register& m);
   void welcome(Rank rank);
-  void heed(const wire::Slot& slot);
-  void tell_how(Member& member, const wire::Slot& slot);
+  void heed(const wire::PlaceState& place);
+  void tell_how(Member& member, const wire::PlaceState& place);
   void heed_agents(const std::string& node_id);
   void died(Member& member, const wire::Ending& ending, bool in_good_order,
             std::uint64_t detected_ns);

@@ -297,9 +297,9 @@ TEST_F(ControllerTest, TheSuccessorOfARankThatHasEndedIsAwaitedAsLongAsAnyOther)
   for (Link link = 1; link <= 3; ++link) {
     step(Received{link, wire::Finished{machine_->generation(), 9}});
   }
-  const wire::Slot dead{"w2", 20, 1, false, {Ending::Kind::kSignalled, 9}, 5};
-  const wire::Slot well{"w1", 10, 1, false, {Ending::Kind::kExited, 0}, 5};
-  const wire::Slot too{"w3", 30, 1, false, {Ending::Kind::kExited, 0}, 5};
+  const wire::PlaceState dead{"w2", 20, 1, false, {Ending::Kind::kSignalled, 9}, 5};
+  const wire::PlaceState well{"w1", 10, 1, false, {Ending::Kind::kExited, 0}, 5};
+  const wire::PlaceState too{"w3", 30, 1, false, {Ending::Kind::kExited, 0}, 5};
   step(Received{9, wire::AgentState{"job", "agent", "host", {well, dead, too}}});
   EXPECT_EQ(state("w2"), SeatState::kOrphaned);
   pass(options_.replacement_timeout - std::chrono::seconds(1));
@@ -401,11 +401,11 @@ TEST_F(ControllerTest, AStandstillOfAllCostsNobodyItsPlace) {
 
 TEST_F(ControllerTest, AJobForWhichNobodyAsksForARankEndsWithItsLastProcess) {
   const auto ended = [](const std::string& node) {
-    return wire::Slot{node, 1, 1, false, {Ending::Kind::kExited, 0}, 0};
+    return wire::PlaceState{node, 1, 1, false, {Ending::Kind::kExited, 0}, 0};
   };
   const auto state = [&](const std::string& last) {
     wire::AgentState m{"job", "agent", "host", {ended("w1"), ended("w2")}};
-    m.slots.push_back(last.empty() ? wire::Slot{"w3", 1, 1, true, {}, 0} : ended(last));
+    m.places.push_back(last.empty() ? wire::PlaceState{"w3", 1, 1, true, {}, 0} : ended(last));
     return m;
   };
   step(Received{8, state("")});
@@ -432,8 +432,8 @@ TEST_F(ControllerTest, TellsHowADeathCameOnceItsAgentKnows) {
   all_train(1);
   const auto told = [&](const Ending& ending, bool alive, std::uint64_t attempt) {
     const Incarnation incarnation = attempt == 1 ? 20 : 21;
-    const wire::Slot slot{"w2", incarnation, attempt, alive, ending, 5};
-    step(Received{7, wire::AgentState{"job", "agent", "host", {slot}}});
+    const wire::PlaceState place{"w2", incarnation, attempt, alive, ending, 5};
+    step(Received{7, wire::AgentState{"job", "agent", "host", {place}}});
   };
   told({}, true, 1);
   told({}, true, 2);

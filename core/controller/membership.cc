@@ -275,12 +275,12 @@ void Machine::receive(Link link, const wire::AgentState& m) {
                   {.kind = Reason::Kind::kOtherJob, .other = m.job, .detail = formation_.job});
   }
   agents_[link] = m;
-  for (const auto& slot : m.slots) {
-    heed(slot);
-    const Member* member = find(slot.node_id);
+  for (const auto& place : m.places) {
+    heed(place);
+    const Member* member = find(place.node_id);
     if (member == nullptr || member->ending.kind != wire::Ending::Kind::kNotHeard) continue;
-    if (member->seat.incarnation == slot.incarnation && slot.alive && !lease_runs(*member)) {
-      send(link, wire::Evict{slot.node_id, slot.incarnation});  // It may have missed the first.
+    if (member->seat.incarnation == place.incarnation && place.alive && !lease_runs(*member)) {
+      send(link, wire::Evict{place.node_id, place.incarnation});  // It may have missed the first.
     }
   }
   maybe_nobody_came();
@@ -289,33 +289,33 @@ void Machine::receive(Link link, const wire::AgentState& m) {
 // What an agent said of a process may have come before the process's own Register.
 void Machine::heed_agents(const std::string& node_id) {
   for (const auto& [link, state] : agents_) {
-    for (const auto& slot : state.slots) {
-      if (slot.node_id == node_id) heed(slot);
+    for (const auto& place : state.places) {
+      if (place.node_id == node_id) heed(place);
     }
   }
 }
 
-void Machine::heed(const wire::Slot& slot) {
-  const Rank rank = rank_of(slot.node_id);
-  const auto early = arrivals_.find(slot.node_id);
+void Machine::heed(const wire::PlaceState& place) {
+  const Rank rank = rank_of(place.node_id);
+  const auto early = arrivals_.find(place.node_id);
   if (rank == kNoRank && early == arrivals_.end()) return;
   Member& member = rank != kNoRank ? at(rank) : early->second;
-  tell_how(member, slot);
+  tell_how(member, place);
   const wire::Seat& seat = member.seat;
-  const bool same = slot.attempt == seat.attempt && slot.incarnation == seat.incarnation;
-  const bool replaced = seat.attempt != 0 && slot.attempt > seat.attempt;
-  if (same && slot.alive) return;
+  const bool same = place.attempt == seat.attempt && place.incarnation == seat.incarnation;
+  const bool replaced = seat.attempt != 0 && place.attempt > seat.attempt;
+  if (same && place.alive) return;
   if (!same && !replaced) return;  // Said before this incarnation was accepted.
-  const bool in_good_order = same && slot.ending == wire::Ending{wire::Ending::Kind::kExited, 0};
-  died(member, slot.ending, in_good_order, slot.detected_ns);
+  const bool in_good_order = same && place.ending == wire::Ending{wire::Ending::Kind::kExited, 0};
+  died(member, place.ending, in_good_order, place.detected_ns);
 }
 
 // A death is told at once. Its agent learns how it came only when the memory is gone.
-void Machine::tell_how(Member& member, const wire::Slot& slot) {
-  if (slot.detected_ns == 0 || slot.detected_ns != member.detected_ns) return;
-  const Rank rank = rank_of(slot.node_id);
-  if (slot.ending == member.ending || rank == kNoRank) return;
-  member.ending = slot.ending;
+void Machine::tell_how(Member& member, const wire::PlaceState& place) {
+  if (place.detected_ns == 0 || place.detected_ns != member.detected_ns) return;
+  const Rank rank = rank_of(place.node_id);
+  if (place.ending == member.ending || rank == kNoRank) return;
+  member.ending = place.ending;
   note(Note::Kind::kHow, rank,
        {.kind = Reason::Kind::kRankLost,
         .rank = rank,

@@ -264,9 +264,9 @@ void Machine::maybe_nobody_came() {
   if (assembled() || !arrivals_.empty()) return;
   std::set<std::string> ended;  // By name: an agent that came back is here twice for a moment.
   for (const auto& [link, state] : agents_) {
-    for (const auto& slot : state.slots) {
-      const bool well = slot.ending == wire::Ending{wire::Ending::Kind::kExited, 0};
-      if (slot.attempt > 0 && !slot.alive && well) ended.insert(slot.node_id);
+    for (const auto& place : state.places) {
+      const bool well = place.ending == wire::Ending{wire::Ending::Kind::kExited, 0};
+      if (place.attempt > 0 && !place.alive && well) ended.insert(place.node_id);
     }
   }
   if (ended.size() < static_cast<std::size_t>(options_.world_size)) return;

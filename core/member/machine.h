@@ -53,7 +53,7 @@ static_assert(std::size(kEventNames) == std::variant_size_v<Event>);
 struct Send {
   wire::Message message;
 };
-struct Place {  // The rank is known.
+struct RankGiven {  // The rank is known.
   Rank rank = kNoRank;
   std::int32_t world_size = 0;
   std::uint64_t run_id = 0;
@@ -79,7 +79,7 @@ struct GiveUp {  // The job is over or this process has no place in it.
   bool success = false;
   wire::Reason reason;
 };
-using Action = std::variant<Send, Place, Abort, Repair, Go, Released, Say, GiveUp>;
+using Action = std::variant<Send, RankGiven, Abort, Repair, Go, Released, Say, GiveUp>;
 using Actions = std::vector<Action>;
 
 enum class State : std::uint8_t {

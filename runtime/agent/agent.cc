@@ -213,8 +213,8 @@ void Agent::carry_out(const agent::Promote& action) {
 
 void Agent::carry_out(const agent::Send& action) {
   if (const auto* state = std::get_if<wire::AgentState>(&action.message)) {
-    alive_ = static_cast<std::size_t>(std::count_if(state->slots.begin(), state->slots.end(),
-                                                    [](const auto& slot) { return slot.alive; }));
+    alive_ = static_cast<std::size_t>(std::count_if(state->places.begin(), state->places.end(),
+                                                    [](const auto& place) { return place.alive; }));
   }
   if (link_) link_->send(action.message);
 }

@@ -102,7 +102,7 @@ struct Worker::Control {
   void beat();
   void step(const member::Event& event);
   void do_it(member::Send& a);
-  void do_it(member::Place& a);
+  void do_it(member::RankGiven& a);
   void do_it(member::Abort& a);
   void do_it(member::Repair& a) { tell(trainer::RepairOrdered{a.generation, a.version, a.order}); }
   void do_it(member::Go& a) {
@@ -290,7 +290,7 @@ void Worker::Control::do_it(member::Send& a) {
   if (connection) connection->send(a.message);
 }
 
-void Worker::Control::do_it(member::Place& a) {
+void Worker::Control::do_it(member::RankGiven& a) {
   const std::lock_guard lock(mutex);
   place = Identity{.rank = a.rank, .world_size = a.world_size, .run_id = a.run_id};
   rank = a.rank;

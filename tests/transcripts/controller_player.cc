@@ -80,21 +80,21 @@ class ControllerPlayer : public Player {
 
   // node:incarnation:attempt:alive, or the exit code in place of "alive"; "?": not known yet.
   static wire::Message agent_state(std::istream& in) {
-    wire::AgentState state{.job = "job", .agent_id = "agent", .host = "host", .slots = {}};
+    wire::AgentState state{.job = "job", .agent_id = "agent", .host = "host", .places = {}};
     std::string word;
     while (in >> word) {
       for (auto& c : word) c = c == ':' ? ' ' : c;
       std::istringstream parts(word);
-      wire::Slot slot;
+      wire::PlaceState place;
       std::string end;
-      parts >> slot.node_id >> slot.incarnation >> slot.attempt >> end;
-      slot.alive = end == "alive";
-      if (!slot.alive && end != "?") {
+      parts >> place.node_id >> place.incarnation >> place.attempt >> end;
+      place.alive = end == "alive";
+      if (!place.alive && end != "?") {
         const int code = std::stoi(end);
-        slot.ending = code > 128 ? wire::Ending{wire::Ending::Kind::kSignalled, code - 128}
-                                 : wire::Ending{wire::Ending::Kind::kExited, code};
+        place.ending = code > 128 ? wire::Ending{wire::Ending::Kind::kSignalled, code - 128}
+                                  : wire::Ending{wire::Ending::Kind::kExited, code};
       }
-      state.slots.push_back(slot);
+      state.places.push_back(place);
     }
     return state;
   }
@@ -111,11 +111,11 @@ class ControllerPlayer : public Player {
         while (open_stores_ > 0) (void)play("stored");
       }
     };
-    std::string slots;
+    std::string places;
     for (Rank rank = 0; rank < options_.world_size; ++rank) {
-      slots += cat(" w", rank, ":", 10 * (rank + 1) + 1, ":1:alive");
+      places += cat(" w", rank, ":", 10 * (rank + 1) + 1, ":1:alive");
     }
-    (void)play(cat("agent 99", slots));
+    (void)play(cat("agent 99", places));
     all([](Rank rank) {
       const auto incarnation = static_cast<Incarnation>(10 * (rank + 1) + 1);
       return wire::Register{.job = "job",
