@@ -21,6 +21,7 @@ namespace {
 using Tcp = asio::ip::tcp;
 
 constexpr Duration kLinger = std::chrono::seconds(2);
+constexpr std::size_t kKeptBytes = std::size_t{1} << 20;  // Of a queue that is empty.
 
 void set_option(int fd, int level, int name, int value) {
   // A kernel that lacks one of these still serves.
@@ -126,7 +127,8 @@ void Connection::Impl::send(const wire::Message& message) {
 void Connection::Impl::write() {
   if (write_error) waiting.clear();
   if (waiting.empty()) {
-    if (closing) say_goodbye();
+    if (closing) return say_goodbye();
+    if (handlers.on_drained) handlers.on_drained();
     return;
   }
   std::swap(outgoing, waiting);
@@ -134,6 +136,7 @@ void Connection::Impl::write() {
                     [self = shared_from_this()](const std::error_code& error, std::size_t) {
                       if (self->why) return;
                       self->outgoing.clear();
+                      if (self->outgoing.capacity() > kKeptBytes) self->outgoing = {};
                       // This is not the end yet. The peer's last words can still be read; then
                       // reading fails too.
                       if (error) self->write_error = error;
