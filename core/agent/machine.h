@@ -198,6 +198,7 @@ class Machine {
   void on(const LinkDown&) { link_ = Link::kDown; }
   void on(const Received& e) {
     std::visit([&](const auto& message) { receive(message); }, e.message);
+    maybe_exit();  // Nothing may run just now: a place may wait for its next process.
   }
   void on(const Interrupted& e);
   void on(const GraceOver&);

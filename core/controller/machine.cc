@@ -211,7 +211,7 @@ std::optional<SeatState> after(SeatState state, SeatEvent event) {
       /* silent   */ {S::kHeld, S::kFinished, S::kDead, S::kDeserted, kSame, S::kHeld, kSame},
       /* dead     */ {S::kHeld, kSame, kSame, kSame, kSame, kSame, kSame},
       /* finished */ {S::kHeld, kSame, S::kOrphaned, S::kLeft, S::kLeft, kSame, S::kLeft},
-      /* orphaned */ {S::kHeld, kSame, kSame, kSame, S::kLeft, kSame, kSame},
+      /* orphaned */ {S::kHeld, kSame, kSame, S::kLeft, S::kLeft, kSame, kSame},
       /* left     */ {S::kHeld, kSame, kSame, kSame, kSame, kSame, kSame},
       /* deserted */ {S::kHeld, kSame, kSame, kSame, kSame, kSame, kSame},
   }};

@@ -310,8 +310,13 @@ void Machine::heed(const wire::PlaceState& place) {
   const bool replaced = seat.attempt != 0 && place.attempt > seat.attempt;
   if (same && place.alive) return;
   if (!same && !replaced) return;  // Said before this incarnation was accepted.
-  const bool in_good_order = same && place.ending == wire::Ending{wire::Ending::Kind::kExited, 0};
-  died(member, place.ending, in_good_order, place.detected_ns);
+  const bool well = place.ending == wire::Ending{wire::Ending::Kind::kExited, 0};
+  died(member, place.ending, same && well, place.detected_ns);
+  if (member.state == SeatState::kOrphaned && !place.alive && well) {
+    // The successor has left without a word, and its agent gives the place to nobody else.
+    advance(member, SeatEvent::kEndedWell);
+    maybe_all_left();
+  }
 }
 
 // A death is told at once. Its agent learns how it came only when the memory is gone.
