@@ -1,5 +1,6 @@
-// CurrentGeneration: the one place that knows which generation of a job's groups is current and
-// whether it is aborted, and that ends all of its groups when it is.
+// CurrentGeneration: all groups of the generation that this process is in. It ends them when it is
+// told to. It knows whether they have ended, by that or because a peer has ended the world's group.
+// The trainer's machine knows what the scheduler has said of the generation.
 #pragma once
 
 #include <functional>

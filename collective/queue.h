@@ -42,8 +42,9 @@ class Work {
 // Any thread.
 class Queue {
  public:
-  // What the queue's thread calls: first of all; and whenever it has nothing more to do, once an
-  // operation has ended otherwise than done. Each may be empty.
+  // The queue's thread calls `on_thread` once, when it begins. It calls `on_failed` each time the
+  // queue has become empty, from the first operation on that has not ended as done. Both may be
+  // empty functions.
   explicit Queue(std::function<void()> on_thread = {}, std::function<void()> on_failed = {})
       : on_thread_(std::move(on_thread)), on_failed_(std::move(on_failed)) {}
   // Runs all that was started, so abort the group before.

@@ -1,5 +1,6 @@
 // The formation: the one durable value that says who trains, from which version, and what each rank
-// has to do before it goes on. The scheduler's journal holds exactly one, replaced whole.
+// has to do before it goes on. The scheduler's journal holds exactly one, replaced whole, and
+// beside it the job's key-values.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,8 @@
-// The scheduler's machine. Its links are numbers; its stores become durable by "stored".
+// The scheduler's machine. Its links are numbers; its stores become durable by "stored", the oldest
+// first.
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <optional>
 #include <sstream>
 
@@ -28,9 +30,8 @@ class ControllerPlayer : public Player {
     if (verb == "restart") return restart(false);
     if (verb == "restart-with-the-store") return restart(true);
     if (verb == "stored") {
-      if (open_stores_ == 0) return {"(there is nothing to store)"};
-      --open_stores_;
-      durable_ = stores_;
+      if (open_stores_.empty()) return {"(there is nothing to store)"};
+      keep_oldest();
       return step(controller::Stored{});
     }
     if (verb == "time") return time(in);
@@ -61,7 +62,20 @@ class ControllerPlayer : public Player {
     if (verb == "register") {
       wire::Register m{.job = "job", .host = "host", .pid = 0};
       in >> m.node_id >> m.incarnation >> m.attempt;
+      if (std::string host; in >> host) m.host = host;
+      m.memory = "memory of " + m.host;
       m.pid = static_cast<std::int64_t>(m.incarnation);
+      return m;
+    }
+    if (verb == "put") {
+      wire::Put m;
+      in >> m.id >> m.key >> m.value;
+      return m;
+    }
+    if (verb == "get" || verb == "get-at-once") {
+      wire::Get m{.at_once = verb == "get-at-once"};
+      in >> m.id;
+      for (std::string key; in >> key;) m.keys.push_back(key);
       return m;
     }
     if (verb == "agent") return agent_state(in);
@@ -102,6 +116,14 @@ class ControllerPlayer : public Player {
     return state;
   }
 
+  // The oldest open store is durable from now on.
+  void keep_oldest() {
+    const controller::Store oldest = std::move(open_stores_.front());
+    open_stores_.pop_front();
+    if (oldest.formation) durable_ = oldest.formation;
+    for (const auto& pair : oldest.kept) durable_values_.push_back(pair);
+  }
+
   // A standing group: N ranks, w0 to wN-1, with attempt 1 on links 1 to N, and their agent on link
   // 99. All train in generation 1 from a version.
   std::vector<std::string> group(std::istream& in) {
@@ -111,7 +133,7 @@ class ControllerPlayer : public Player {
     const auto all = [&](const auto& say) {
       for (Rank rank = 0; rank < options_.world_size; ++rank) {
         (void)step(controller::Received{static_cast<controller::Link>(rank) + 1, say(rank)});
-        while (open_stores_ > 0) (void)play("stored");
+        while (!open_stores_.empty()) (void)play("stored");
       }
     };
     std::string places;
@@ -126,17 +148,18 @@ class ControllerPlayer : public Player {
                             .incarnation = incarnation,
                             .attempt = 1,
                             .host = "host",
-                            .pid = static_cast<std::int64_t>(incarnation)};
+                            .pid = static_cast<std::int64_t>(incarnation),
+                            .memory = "memory of host"};
     });
     all([&](Rank) { return wire::Report{1, version, version}; });
     return {};
   }
 
   std::vector<std::string> restart(bool with_store) {
-    if (with_store) durable_ = stores_;
-    open_stores_ = 0;
+    while (with_store && !open_stores_.empty()) keep_oldest();
+    open_stores_.clear();
     machine_.emplace(options_, durable_);
-    return step(controller::Started{});
+    return step(controller::Started{durable_values_});
   }
 
   std::vector<std::string> time(std::istream& in) {
@@ -156,12 +179,18 @@ class ControllerPlayer : public Player {
     std::vector<std::string> all;
     for (const auto& action : machine_->step(now_, event)) {
       if (const auto* store = std::get_if<controller::Store>(&action)) {
-        if (store->formation) stores_ = store->formation;
-        ++open_stores_;
+        open_stores_.push_back(*store);
       }
-      all.push_back(sim::to_words(action));
+      all.push_back(sim::to_words(action) + value_in(action));
     }
     return all;
+  }
+
+  // The value that a Got brings, which its words leave out.
+  static std::string value_in(const controller::Action& action) {
+    const auto* send = std::get_if<controller::Send>(&action);
+    const auto* got = send == nullptr ? nullptr : std::get_if<wire::Got>(&send->message);
+    return got != nullptr && got->found ? " = " + got->value : "";
   }
 
   controller::Options options_{.job = "job",
@@ -169,11 +198,12 @@ class ControllerPlayer : public Player {
                                .world_size = 2,
                                .topology_timeout = std::chrono::seconds(60),
                                .lease = std::chrono::seconds(30),
-                               .replacement_timeout = std::chrono::seconds(120)};
+                               .replacement_timeout = std::chrono::seconds(120),
+                               .one_host = true};
   std::optional<controller::Machine> machine_;
-  std::optional<wire::Formation> stores_;  // The newest that was handed out.
   std::optional<wire::Formation> durable_;
-  int open_stores_ = 0;  // Handed out, not answered.
+  std::vector<wire::KeyValue> durable_values_;
+  std::deque<controller::Store> open_stores_;  // Handed out, not answered; the oldest first.
   Instant now_{};
 };
 
