@@ -1,5 +1,3 @@
-// The arena: opening and recovering its file, and the order of stores that makes it survive
-// SIGKILL.
 #include "arena/arena.h"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// Offsets and the text form of an arena's layout.
 #include "arena/layout.h"
 
 #include <charconv>
@@ -13,7 +12,7 @@
 namespace holdfast::arena {
 namespace {
 
-constexpr std::string_view kTitle = "holdfast arena layout";
+constexpr std::string_view kTitle = "holdfast arena layout\n";
 // Streams that begin at equal offsets within a page slow one another down (4 KiB aliasing). So each
 // region begins five lines further into its page than the one before.
 constexpr std::uint64_t kStagger = 5 * kLineFloats * sizeof(float);
@@ -48,17 +47,8 @@ std::size_t moment_count(Optimizer optimizer) {
 }
 
 const char* name(Optimizer optimizer) {
-  switch (optimizer) {
-    case Optimizer::kSgd:
-      return "SGD without momentum";
-    case Optimizer::kMomentum:
-      return "SGD with momentum";
-    case Optimizer::kAdam:
-      return "Adam";
-    case Optimizer::kAdamW:
-      return "AdamW";
-  }
-  return "an unknown optimizer";
+  constexpr const char* kNames[] = {"SGD without momentum", "SGD with momentum", "Adam", "AdamW"};
+  return kNames[static_cast<std::size_t>(optimizer)];
 }
 
 std::uint64_t Layout::fingerprint() const {
@@ -95,7 +85,7 @@ std::uint64_t Layout::file_bytes() const {
 }
 
 std::string Layout::to_text() const {
-  std::string text = cat(kTitle, '\n', static_cast<unsigned>(optimizer), '\n', private_bytes, '\n',
+  std::string text = cat(kTitle, static_cast<unsigned>(optimizer), '\n', private_bytes, '\n',
                          parameters.size(), '\n');
   for (const Entry& entry : parameters) {
     text += cat(entry.elements, ' ', entry.name.size(), ' ', entry.name, '\n');
@@ -107,8 +97,6 @@ bool Layout::from_text(const std::string& text, Layout& out) {
   std::string_view rest = text;
   if (!rest.starts_with(kTitle)) return false;
   rest.remove_prefix(kTitle.size());
-  if (!rest.starts_with('\n')) return false;
-  rest.remove_prefix(1);
   std::uint64_t optimizer = 0;
   std::uint64_t count = 0;
   out = {};

@@ -79,8 +79,10 @@ Status HostPart::map_regions(const Group::Options& o) {
       regions_.push_back(o.registered.memory);
       continue;
     }
-    auto mapping = SharedMapping::of(o.registered.files[static_cast<std::size_t>(k)],
-                                     o.registered.offset, o.registered.bytes);
+    const std::string& path = o.registered.files[static_cast<std::size_t>(k)];
+    const auto file = open_shared(path);
+    if (!file) return file.error();
+    auto mapping = map_shared(*file, path, o.registered.offset, o.registered.bytes);
     if (!mapping) return mapping.error();
     regions_.push_back((*mapping)->bytes().data());
     mappings_.push_back(*std::move(mapping));
@@ -149,25 +151,35 @@ std::uint64_t HostPart::registered_offset(const std::byte* data, std::size_t byt
   return bytes <= registered_.size() - (at - begin) ? at - begin : kOutside;
 }
 
-Outcome HostPart::all_reduce_into(Numbers to, const std::byte* from, Op op) {
-  if (registered_offset(to.data, to.bytes) == kOutside) return all_reduce_anywhere(to, from, op);
-  if (from != to.data) copy_bytes(to.data, from, to.bytes);
-  return all_reduce(to, op);
+Outcome HostPart::all_reduce(Numbers to, const std::byte* from, Op op) {
+  if (const std::uint64_t offset = registered_offset(to.data, to.bytes); offset != kOutside) {
+    if (from != to.data) copy_bytes(to.data, from, to.bytes);
+    return all_reduce_registered(to, offset, op);
+  }
+  if (own_regions_) {
+    const RegionAddress address = own_regions_->address_of(to.data, to.bytes);
+    if (address.region != 0) return all_reduce_in_regions(to, from, op, address);
+  }
+  if (world_size() > 1) return reduce_by_windows(to, from, op, false);
+  const Outcome begun = begin({.bytes = to.bytes,
+                               .kind = Kind::kAnywhereAllReduce,
+                               .element = to.element,
+                               .op = op,
+                               .fault = fault_of(to, op)});
+  return begun == Outcome::kDone ? reduce_own({to, from, op}) : begun;
 }
 
-Outcome HostPart::all_reduce(Numbers numbers, Op op) {
-  const std::uint64_t offset = registered_offset(numbers.data, numbers.bytes);
-  const bool outside = offset == kOutside;
+Outcome HostPart::all_reduce_registered(const Numbers& numbers, std::uint64_t offset, Op op) {
   // One barrier in place of two. Two ranks that have a core each need no more for two.
   const Piece piece{numbers, numbers.data, op};
   const auto n = static_cast<std::size_t>(world_size());
   const bool alone = world_size() > kFewRanks && numbers.bytes * n <= kAloneBytes &&
                      numbers.bytes <= segment_->half_bytes();
-  Fault fault = outside ? Fault::kOutside : fault_of(numbers, op);
+  Fault fault = fault_of(numbers, op);
   if (alone && fault == Fault::kNone) fault = have_room(numbers.bytes);
   if (alone && fault == Fault::kNone) show(piece, {0, 0});
   const Outcome begun = begin({.bytes = numbers.bytes,
-                               .offset = outside ? 0 : offset,
+                               .offset = offset,
                                .kind = Kind::kAllReduce,
                                .element = numbers.element,
                                .op = op,
@@ -216,20 +228,6 @@ bool HostPart::take(int owner, const Range& share, std::uint64_t leave, Range& b
   block.begin = share.begin + (next - none) * kBlockBytes;
   block.end = std::min(share.end, block.begin + kBlockBytes);
   return true;
-}
-
-Outcome HostPart::all_reduce_anywhere(Numbers numbers, const std::byte* from, Op op) {
-  if (own_regions_) {
-    const RegionAddress address = own_regions_->address_of(numbers.data, numbers.bytes);
-    if (address.region != 0) return all_reduce_in_regions(numbers, from, op, address);
-  }
-  if (world_size() > 1) return reduce_by_windows(numbers, from, op, false);
-  const Outcome begun = begin({.bytes = numbers.bytes,
-                               .kind = Kind::kAnywhereAllReduce,
-                               .element = numbers.element,
-                               .op = op,
-                               .fault = fault_of(numbers, op)});
-  return begun == Outcome::kDone ? reduce_own({numbers, from, op}) : begun;
 }
 
 // The whole operation of a world of one rank.

@@ -1,5 +1,5 @@
 // HostPart's reductions in memory that each rank has registered for itself: see
-// Group::all_reduce_anywhere().
+// Group::all_reduce().
 //
 // Every rank says with its request where its numbers lie. All ranks see the same requests, so they
 // all do the same: reduce in place, map first what is new, or copy.

@@ -32,8 +32,6 @@ const char* describe_fault(Fault fault) {
   switch (fault) {
     case Fault::kNone:
       return "";
-    case Fault::kOutside:
-      return ", which lies outside of its registered memory";
     case Fault::kUnfit:
       return ", which can not be reduced so or lies where nobody reaches it";
     case Fault::kNoSuchRoot:

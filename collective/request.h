@@ -20,7 +20,7 @@ enum class Kind : std::uint8_t {
 };
 
 // What makes a request impossible whatever the others ask.
-enum class Fault : std::uint8_t { kNone, kOutside, kUnfit, kNoSuchRoot, kWrongSize, kNoRoom };
+enum class Fault : std::uint8_t { kNone, kUnfit, kNoSuchRoot, kWrongSize, kNoRoom };
 
 // Lies in shared memory.
 struct Request {

@@ -83,7 +83,7 @@ Team::~Team() {
     const std::lock_guard lock(mutex_);
     closing_ = true;
     stop_.request_stop();
-    if (formed_.group) group = formed_.group;
+    if (group_) group = group_;
   }
   if (!idle && group) group->abort();
 }
@@ -110,7 +110,7 @@ Result<std::shared_ptr<Group>> Team::enter() {
   {
     const std::lock_guard lock(mutex_);
     if (closing_) return std::shared_ptr<Group>();
-    if (formed_.group && formed_.generation == now.generation) return formed_.group;
+    if (group_ && generation_ == now.generation) return group_;
   }
   if (now.generation == 0 || now.aborted) return std::shared_ptr<Group>();
   return form(now.generation);
@@ -122,14 +122,14 @@ Result<std::shared_ptr<Group>> Team::form(Generation generation) {
   {
     const std::lock_guard lock(mutex_);
     if (closing_) return std::shared_ptr<Group>();
-    old = std::move(formed_.group);
-    forming_ = generation;
+    old = std::move(group_);
+    generation_ = generation;
     stop_ = std::stop_source{};
     cancel = stop_.get_token();
   }
   if (old) old->abort();
-  if (current_->now().aborted)
-    return std::shared_ptr<Group>();  // It came before there was something to stop.
+  // It came before there was something to stop.
+  if (current_->now().aborted) return std::shared_ptr<Group>();
   const CurrentGeneration::Options& job = current_->options();
   Group::Options options{.directory = cat(job.directory, "/", members_.name),
                          .generation = generation,
@@ -144,9 +144,9 @@ Result<std::shared_ptr<Group>> Team::form(Generation generation) {
     return joined.error();
   }
   const std::lock_guard lock(mutex_);
-  formed_ = {*std::move(joined), generation};
-  if (cancel.stop_requested()) formed_.group->abort();
-  return formed_.group;
+  group_ = *std::move(joined);
+  if (cancel.stop_requested()) group_->abort();
+  return group_;
 }
 
 Team& Team::pair(int from, int to, unsigned tag) {
@@ -165,9 +165,9 @@ Team& Team::pair(int from, int to, unsigned tag) {
 
 void Team::abort(Generation generation) {
   const std::lock_guard lock(mutex_);
-  if (forming_ > generation) return;
+  if (generation_ > generation) return;
   stop_.request_stop();
-  if (formed_.group) formed_.group->abort();
+  if (group_) group_->abort();
 }
 
 }  // namespace holdfast::collective

@@ -23,6 +23,7 @@
 
 namespace holdfast {
 
+using detail::fail;
 using detail::must;
 
 namespace {
@@ -56,41 +57,21 @@ arena::UpdateArguments arguments_of(const Optimizer& optimizer, Version n) {
 }
 
 const char* dtype_of(const train::NamedTensor& t) {
-  switch (t.tensor.scalar_type()) {
-    case torch::kFloat:
-      return "F32";
-    case torch::kDouble:
-      return "F64";
-    case torch::kHalf:
-      return "F16";
-    case torch::kBFloat16:
-      return "BF16";
-    case torch::kLong:
-      return "I64";
-    case torch::kInt:
-      return "I32";
-    case torch::kShort:
-      return "I16";
-    case torch::kChar:
-      return "I8";
-    case torch::kByte:
-      return "U8";
-    case torch::kBool:
-      return "BOOL";
-    default:
-      throw Failure(cat("'", t.name, "' has a type that safetensors files do not know"));
+  constexpr std::pair<torch::ScalarType, const char*> kNames[] = {
+      {torch::kFloat, "F32"},     {torch::kDouble, "F64"}, {torch::kHalf, "F16"},
+      {torch::kBFloat16, "BF16"}, {torch::kLong, "I64"},   {torch::kInt, "I32"},
+      {torch::kShort, "I16"},     {torch::kChar, "I8"},    {torch::kByte, "U8"},
+      {torch::kBool, "BOOL"}};
+  for (const auto& [type, name] : kNames) {
+    if (type == t.tensor.scalar_type()) return name;
   }
+  throw Failure(cat("'", t.name, "' has a type that safetensors files do not know"));
 }
 
 std::vector<const char*> moment_names(arena::Optimizer optimizer) {
-  switch (arena::moment_count(optimizer)) {
-    case 0:
-      return {};
-    case 1:
-      return {"momentum_buffer"};
-    default:
-      return {"exp_avg", "exp_avg_sq"};
-  }
+  if (optimizer == arena::Optimizer::kMomentum) return {"momentum_buffer"};
+  if (arena::moment_count(optimizer) == 0) return {};
+  return {"exp_avg", "exp_avg_sq"};
 }
 
 std::string moment_name(const std::string& parameter, const char* moment) {
@@ -249,26 +230,24 @@ void State::Parts::compare_terms() {
                                            std::as_writable_bytes(std::span(all)));
   if (outcome != collective::Outcome::kDone) return;  // end_step() says why, or recovers.
   const std::string different = train::disagreement(all);
-  if (!different.empty()) throw Failure(job->worker->fail(different).what);
+  if (!different.empty()) fail(*job->worker, different);
 }
 
 // An epoch that another, longer data set has begun may have gone beyond this one's end.
 void State::Parts::check_place() {
   const arena::Position at = runtime::arena_of(*session).position();
   if (at.index < sharding.steps_per_epoch()) return;
-  throw Failure(job->worker
-                    ->fail(cat("epoch ", at.epoch, " has had ", at.index,
-                               " steps with another data set or batch, and with this one (",
-                               sharding.samples, " samples) it has ", sharding.steps_per_epoch(),
-                               ": end a data set's loop with its epoch, by StepsOptions::epochs"))
-                    .what);
+  fail(*job->worker, cat("epoch ", at.epoch, " has had ", at.index,
+                         " steps with another data set or batch, and with this one (",
+                         sharding.samples, " samples) it has ", sharding.steps_per_epoch(),
+                         ": end a data set's loop with its epoch, by StepsOptions::epochs"));
 }
 
 // After the body: most modules that change do so in their forward pass.
 void State::Parts::check_module() {
   const bool new_ones = std::exchange(walked, session->generation()) != session->generation();
   const std::string stray = model.strayed(runtime::arena_of(*session), new_ones);
-  if (!stray.empty()) throw Failure(job->worker->fail(stray).what);
+  if (!stray.empty()) fail(*job->worker, stray);
 }
 
 bool State::Parts::begin_step() {
@@ -280,9 +259,7 @@ bool State::Parts::begin_step() {
   check_place();
   const runtime::Began began = must(session->begin_step());
   if (began == runtime::Began::kTooLate) {
-    throw Failure(
-        job->worker->fail(cat(session->why_too_late(), "; all ranks have to make the same steps"))
-            .what);
+    fail(*job->worker, cat(session->why_too_late(), "; all ranks have to make the same steps"));
   }
   if (began == runtime::Began::kReformed) restore();
   replicas->before_step();  // end_step() says why it did not come about, or recovers.

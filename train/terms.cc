@@ -1,8 +1,8 @@
 #include "train/terms.h"
 
 #include <bit>
+#include <charconv>
 #include <cstddef>
-#include <cstdio>
 
 #include "base/text.h"
 
@@ -31,15 +31,9 @@ constexpr Real kReals[] = {{"learning rate", &Terms::learning_rate},
                            {"epsilon", &Terms::epsilon},
                            {"clip_norm", &Terms::clip_norm}};
 
-std::string shown(double value) {
-  char text[32];  // 17 digits: what differs in the last bit must not look alike.
-  std::snprintf(text, sizeof text, "%.17g", value);
-  double back = 0;
-  for (int digits = 1; digits < 17 && back != value; ++digits) {
-    std::snprintf(text, sizeof text, "%.*g", digits, value);
-    std::sscanf(text, "%lf", &back);
-  }
-  return text;
+std::string shown(double value) {  // As many digits as tell it from every other number.
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof text, value).ptr};
 }
 
 std::string sentence(const char* name, std::size_t rank, const std::string& here,
