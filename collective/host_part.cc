@@ -40,10 +40,6 @@ Range share_of(std::size_t total, int rank, int world_size) {
   return {begin, std::min(total, begin + share)};
 }
 
-Fault fault_of(const Numbers& numbers, Op op) {
-  return fits(numbers, op) ? Fault::kNone : Fault::kUnfit;
-}
-
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes != 0) std::memcpy(to, from, bytes);
 }
@@ -132,10 +128,6 @@ Outcome HostPart::begin(Request request) {
   return final_;
 }
 
-Outcome HostPart::barrier() {
-  return begin({.kind = Kind::kBarrier});
-}
-
 // What a rank shows needs memory, which has to be there before it is written to.
 Fault HostPart::have_room(std::size_t bytes) {
   return segment_->take_window(bytes) ? Fault::kNone : Fault::kNoRoom;
@@ -161,11 +153,7 @@ Outcome HostPart::all_reduce(Numbers to, const std::byte* from, Op op) {
     if (address.region != 0) return all_reduce_in_regions(to, from, op, address);
   }
   if (world_size() > 1) return reduce_by_windows(to, from, op, false);
-  const Outcome begun = begin({.bytes = to.bytes,
-                               .kind = Kind::kAnywhereAllReduce,
-                               .element = to.element,
-                               .op = op,
-                               .fault = fault_of(to, op)});
+  const Outcome begun = begin(reduction_of(to, op));
   return begun == Outcome::kDone ? reduce_own({to, from, op}) : begun;
 }
 
@@ -175,21 +163,17 @@ Outcome HostPart::all_reduce_registered(const Numbers& numbers, std::uint64_t of
   const auto n = static_cast<std::size_t>(world_size());
   const bool alone = world_size() > kFewRanks && numbers.bytes * n <= kAloneBytes &&
                      numbers.bytes <= segment_->half_bytes();
-  Fault fault = fault_of(numbers, op);
-  if (alone && fault == Fault::kNone) fault = have_room(numbers.bytes);
-  if (alone && fault == Fault::kNone) show(piece, {0, 0});
-  const Outcome begun = begin({.bytes = numbers.bytes,
-                               .offset = offset,
-                               .kind = Kind::kAllReduce,
-                               .element = numbers.element,
-                               .op = op,
-                               .fault = fault});
-  if (begun != Outcome::kDone) return begun;
+  Request request = reduction_of(numbers, op);
+  request.kind = Kind::kAllReduce;
+  request.offset = offset;
+  if (alone && request.fault == Fault::kNone) request.fault = have_room(numbers.bytes);
+  if (alone && request.fault == Fault::kNone) show(piece, {0, 0});
+  if (const Outcome o = begin(request); o != Outcome::kDone) return o;
   if (world_size() == 1) return reduce_own(piece);
   if (alone) {
-    const Outcome summed = reduce_whole(piece);
+    reduce_whole(piece);
     ++pieces_;
-    return summed;
+    return Outcome::kDone;
   }
   // Of no bytes, which may lie in no registered memory at all, there are no rows.
   for (std::size_t k = 0; k < regions_.size(); ++k) rows_[k] = regions_[k] + offset;
@@ -248,13 +232,8 @@ Outcome HostPart::reduce_by_windows(const Numbers& numbers, const std::byte* fro
   const std::size_t most = std::min(few ? kPieceBytes : kSharedPieceBytes, segment_->half_bytes());
   const bool whole = few || numbers.bytes <= std::min(kSmallBytes, most);
   const bool past = from != numbers.data && numbers.bytes >= kPastCachesBytes;
-  const Request request{.bytes = numbers.bytes,
-                        .kind = Kind::kAnywhereAllReduce,
-                        .element = numbers.element,
-                        .op = op,
-                        .fault = fault_of(numbers, op) != Fault::kNone
-                                     ? Fault::kUnfit
-                                     : have_room(std::min(most, numbers.bytes))};
+  Request request = reduction_of(numbers, op);
+  if (request.fault == Fault::kNone) request.fault = have_room(std::min(most, numbers.bytes));
   std::size_t at = 0;
   do {
     Piece piece{numbers, from + at, op, past};
@@ -271,8 +250,11 @@ Outcome HostPart::reduce_by_windows(const Numbers& numbers, const std::byte* fro
     // once more.
     if (o == Outcome::kDone && at == 0 && !begun && is_any_in_region()) o = begin(request);
     if (o != Outcome::kDone) return o;
-    o = whole ? reduce_whole(piece) : reduce_share(piece);
-    if (o != Outcome::kDone) return o;
+    if (whole) {
+      reduce_whole(piece);
+    } else if (o = reduce_share(piece); o != Outcome::kDone) {
+      return o;
+    }
     at += piece.to.bytes;
     // The next piece's shares lie where this one's do. Others may still read this rank's own share
     // in its window, and that is the part which it does not show. So the same half will do, which
@@ -297,14 +279,12 @@ void HostPart::reduce_range(const Piece& piece, Range range, std::byte* to, bool
   }
   const std::size_t count = (range.end - range.begin) / size_of(piece.to.element);
   if (count == 0) return;
-  (past_caches ? reduce_past_caches : reduce_rows)(to, piece_rows_, count,
-                                                   {piece.to.element, piece.op}, piece.soon);
+  reduce_rows(to, piece_rows_, count, {piece.to.element, piece.op}, piece.soon, past_caches);
 }
 
 // Every rank reduces everything, so there is no second barrier.
-Outcome HostPart::reduce_whole(const Piece& piece) {
+void HostPart::reduce_whole(const Piece& piece) {
   reduce_range(piece, {0, piece.to.bytes}, piece.to.data, piece.past_caches);
-  return Outcome::kDone;
 }
 
 // Copies the owner's share out of its window.
@@ -381,12 +361,6 @@ Outcome HostPart::all_gather(std::span<const std::byte> mine, std::span<std::byt
     at += bytes;
   } while (at < mine.size());
   return Outcome::kDone;
-}
-
-// ---- the end ------------------------------------------------------------------------------------
-
-void HostPart::leave() {
-  segment_->leave();
 }
 
 std::string HostPart::why() const {

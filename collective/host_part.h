@@ -37,10 +37,10 @@ class HostPart {
   Outcome all_reduce(Numbers to, const std::byte* from, Op op);
   Outcome broadcast(std::span<std::byte> bytes, int root);
   Outcome all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
-  Outcome barrier();
+  Outcome barrier() { return begin({.kind = Kind::kBarrier}); }
   void abort() { segment_->gate().abort(); }
   [[nodiscard]] bool aborted() const { return segment_->gate().aborted(); }
-  void leave();
+  void leave() { segment_->leave(); }
   [[nodiscard]] std::string why() const;
 
   [[nodiscard]] int rank() const { return segment_->rank(); }
@@ -69,7 +69,7 @@ class HostPart {
   void fetch(const Piece& piece, int owner, Range range);
   Outcome all_reduce_registered(const Numbers& numbers, std::uint64_t offset, Op op);
   Outcome reduce_own(const Piece& piece);
-  Outcome reduce_whole(const Piece& piece);
+  void reduce_whole(const Piece& piece);
   Outcome reduce_share(const Piece& piece);
   Outcome reduce_by_windows(const Numbers& to, const std::byte* from, Op op, bool begun);
   Outcome reduce_everywhere(const Numbers& numbers, Op op);

@@ -61,13 +61,9 @@ Outcome HostPart::all_reduce_in_regions(const Numbers& numbers, const std::byte*
   if (from != numbers.data && numbers.bytes != 0) {
     std::memcpy(numbers.data, from, numbers.bytes);
   }
-  const Outcome begun = begin({.bytes = numbers.bytes,
-                               .kind = Kind::kAnywhereAllReduce,
-                               .element = numbers.element,
-                               .op = op,
-                               .fault = fits(numbers, op) ? Fault::kNone : Fault::kUnfit,
-                               .address = address});
-  if (begun != Outcome::kDone) return begun;
+  Request request = reduction_of(numbers, op);
+  request.address = address;
+  if (const Outcome o = begin(request); o != Outcome::kDone) return o;
   if (world_size() == 1) return reduce_own({numbers, numbers.data, op});
   bool in_regions = true;
   bool known = true;

@@ -9,18 +9,10 @@ namespace holdfast::collective {
 namespace {
 
 Verdict verdict_of(Outcome outcome, const Group& group) {
-  switch (outcome) {
-    case Outcome::kDone:
-      return {};
-    case Outcome::kAborted:
-      return {outcome,
-              "a process of the job failed before all ranks had done this; the step will be void"};
-    case Outcome::kLeft:
-      return {outcome, group.why()};
-    case Outcome::kMismatch:
-      return {outcome, group.why()};
-  }
-  return {};
+  if (outcome == Outcome::kDone) return {};
+  if (outcome != Outcome::kAborted) return {outcome, group.why()};
+  return {outcome,
+          "a process of the job failed before all ranks had done this; the step will be void"};
 }
 
 // Every rank's sizes of blocks to send and to receive, and whether they fit together. All ranks

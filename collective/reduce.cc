@@ -188,19 +188,11 @@ void divide(std::byte* data, std::size_t count, Reduction how, std::size_t by) {
 
 }  // namespace
 
-void reduce_rows(std::byte* out, Rows rows, std::size_t count, Reduction how,
-                 const std::byte* soon) {
+void reduce_rows(std::byte* out, Rows rows, std::size_t count, Reduction how, const std::byte* soon,
+                 bool past_caches) {
   if (!is_fast(how)) return reduce_any(out, rows, count, how);
-  sum_rows(out, rows, count, how.element, soon);
+  sum_rows(out, rows, count, how.element, soon, past_caches && how.op == Op::kSum);
   divide(out, count, how, rows.size());
-}
-
-void reduce_past_caches(std::byte* out, Rows rows, std::size_t count, Reduction how,
-                        const std::byte* soon) {
-  if (how.op != Op::kSum || !is_summed(how.element)) {
-    return reduce_rows(out, rows, count, how, soon);
-  }
-  sum_past_caches(out, rows, count, how.element, soon);
 }
 
 void reduce_in_place(std::span<std::byte* const> rows, std::size_t count, Reduction how) {
@@ -223,7 +215,7 @@ void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
   constexpr std::size_t kLong = 4096;  // Below, the end of a pass past the caches costs more.
   const bool fit = bytes >= kLong && reinterpret_cast<std::uintptr_t>(to) % kStreamed == 0;
   const std::size_t words = fit ? bytes / kWord : 0;
-  if (words > 0) sum_past_caches(to, {&from, 1}, words, Element::kInt32);
+  if (words > 0) sum_rows(to, {&from, 1}, words, Element::kInt32, nullptr, true);
   const std::size_t done = words * kWord;
   if (done < bytes) std::memcpy(to + done, from + done, bytes - done);
 }

@@ -16,11 +16,9 @@ namespace {
 constexpr std::size_t kNameMax = 60;
 
 bool is_name(std::string_view name) {
-  return !name.empty() && name.size() <= kNameMax &&
-         std::all_of(name.begin(), name.end(), [](char c) {
-           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                  c == '.' || c == '_' || c == '-';
-         });
+  constexpr const char* kLetters =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+  return !name.empty() && name.size() <= kNameMax && name.find_first_not_of(kLetters) == name.npos;
 }
 
 Verdict no_generation() {

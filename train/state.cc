@@ -36,9 +36,8 @@ arena::Optimizer kind_of(const Optimizer& optimizer) {
   return kinds[optimizer.index()];
 }
 
-arena::UpdateArguments arguments_of(const Optimizer& optimizer, Version n) {
-  arena::UpdateArguments arguments;
-  arguments.update_count = n;
+arena::UpdateArguments arguments_of(const Optimizer& optimizer, Version n, double clip_norm) {
+  arena::UpdateArguments arguments{.update_count = n, .clip_norm = clip_norm};
   std::visit(
       [&](const auto& o) {
         using Kind = std::decay_t<decltype(o)>;
@@ -212,19 +211,12 @@ void State::Parts::compare_terms() {
   if (size == 1 || compared == session->generation()) return;
   compared = session->generation();
   const bool starts = compared == 1;
-  const arena::UpdateArguments numbers = arguments_of(optimizer, version() + 1);
   const train::Terms mine = {.samples = sharding.samples,
                              .batch = options.batch,
                              .shuffle_seed = options.shuffle_seed,
                              .epochs = starts ? options.epochs : 0,
                              .max_steps = starts ? options.max_steps : 0,
-                             .learning_rate = numbers.learning_rate,
-                             .weight_decay = numbers.weight_decay,
-                             .momentum = numbers.momentum,
-                             .beta1 = numbers.beta1,
-                             .beta2 = numbers.beta2,
-                             .epsilon = numbers.epsilon,
-                             .clip_norm = options.clip_norm};
+                             .update = arguments_of(optimizer, version() + 1, options.clip_norm)};
   std::vector<train::Terms> all(size);
   const auto outcome = session->all_gather(std::as_bytes(std::span(&mine, 1)),
                                            std::as_writable_bytes(std::span(all)));
@@ -302,8 +294,7 @@ void State::Parts::end_step() {
   arena::StagedStep step;
   step.private_bytes = runtime::arena_of(*session).private_bytes(n);
   if (job->worker->settings().protect) model.pack(runtime::arena_of(*session).private_bytes(n));
-  step.arguments = arguments_of(optimizer, n);
-  step.arguments.clip_norm = options.clip_norm;
+  step.arguments = arguments_of(optimizer, n, options.clip_norm);
   step.position = position_after_step();
   replaying = must(session->end_step(step, loss, samples)) == runtime::Ended::kVoid;
   if (replaying) restore();

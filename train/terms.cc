@@ -21,15 +21,15 @@ constexpr Whole kWholes[] = {{"number of samples in the data set", &Terms::sampl
 
 struct Real {
   const char* name;
-  double Terms::*value;
+  double arena::UpdateArguments::*value;
 };
-constexpr Real kReals[] = {{"learning rate", &Terms::learning_rate},
-                           {"weight_decay", &Terms::weight_decay},
-                           {"momentum", &Terms::momentum},
-                           {"beta1", &Terms::beta1},
-                           {"beta2", &Terms::beta2},
-                           {"epsilon", &Terms::epsilon},
-                           {"clip_norm", &Terms::clip_norm}};
+constexpr Real kReals[] = {{"learning rate", &arena::UpdateArguments::learning_rate},
+                           {"weight_decay", &arena::UpdateArguments::weight_decay},
+                           {"momentum", &arena::UpdateArguments::momentum},
+                           {"beta1", &arena::UpdateArguments::beta1},
+                           {"beta2", &arena::UpdateArguments::beta2},
+                           {"epsilon", &arena::UpdateArguments::epsilon},
+                           {"clip_norm", &arena::UpdateArguments::clip_norm}};
 
 std::string shown(double value) {  // As many digits as tell it from every other number.
   char text[32];
@@ -53,10 +53,10 @@ std::string disagreement(std::span<const Terms> ranks) {
       return sentence(name, rank, std::to_string(here.*value), std::to_string(first.*value));
     }
     for (const auto& [name, value] : kReals) {  // Bits: a rate that is no number equals itself.
-      if (std::bit_cast<std::uint64_t>(here.*value) == std::bit_cast<std::uint64_t>(first.*value)) {
-        continue;
-      }
-      return sentence(name, rank, shown(here.*value), shown(first.*value));
+      const double mine = here.update.*value;
+      const double other = first.update.*value;
+      if (std::bit_cast<std::uint64_t>(mine) == std::bit_cast<std::uint64_t>(other)) continue;
+      return sentence(name, rank, shown(mine), shown(other));
     }
   }
   return {};

@@ -70,13 +70,6 @@ std::atomic<void (*)()> on_echo{nullptr};
 std::mutex message_mutex;
 std::string message;
 
-void note(hf_status status, const char* text) {
-  const std::lock_guard lock(message_mutex);
-  if (first_status.load() != HF_OK) return;
-  message = text;
-  first_status = status;
-}
-
 // Where nobody would look for the mark: the process ends here, its agent starts it again.
 [[noreturn]] void give_up(const char* why) {
   std::fprintf(stderr, "holdfast: %s\n", why);
@@ -86,7 +79,10 @@ void note(hf_status status, const char* text) {
 
 void fail(hf_status status, const std::string& why) {
   if (strict.load()) give_up(why.c_str());
-  note(status, why.c_str());
+  const std::lock_guard lock(message_mutex);
+  if (first_status.load() != HF_OK) return;
+  message = why;
+  first_status = status;
 }
 
 // One tensor of an operator's call.
