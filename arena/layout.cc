@@ -1,7 +1,8 @@
 #include "arena/layout.h"
 
-#include <charconv>
+#include <algorithm>
 #include <span>
+#include <sstream>
 #include <string_view>
 
 #include "arena/format.h"
@@ -25,14 +26,6 @@ constexpr std::uint64_t round_up(std::uint64_t n, std::uint64_t unit) {
 std::uint64_t region_offset(const Layout& layout, std::uint64_t region) {
   const std::uint64_t room = round_up(layout.gradients_bytes(), kPageBytes) + kPageBytes;
   return layout.gradients_offset() + region * (room + kStagger);
-}
-
-// Reads one whole number and the character after it.
-bool take(std::string_view& text, std::uint64_t& number, char after) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || end == text.data() + text.size() || *end != after) return false;
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()) + 1);
-  return true;
 }
 
 std::string describe(const Entry& entry) {
@@ -94,27 +87,23 @@ std::string Layout::to_text() const {
 }
 
 bool Layout::from_text(const std::string& text, Layout& out) {
-  std::string_view rest = text;
-  if (!rest.starts_with(kTitle)) return false;
-  rest.remove_prefix(kTitle.size());
-  std::uint64_t optimizer = 0;
+  std::istringstream in(text);
+  unsigned optimizer = 0;
   std::uint64_t count = 0;
   out = {};
-  if (!take(rest, optimizer, '\n') || optimizer > static_cast<unsigned>(Optimizer::kAdamW) ||
-      !take(rest, out.private_bytes, '\n') || !take(rest, count, '\n')) {
-    return false;
-  }
+  in.ignore(kTitle.size()) >> optimizer >> out.private_bytes >> count;
+  if (optimizer > static_cast<unsigned>(Optimizer::kAdamW)) return false;
   out.optimizer = static_cast<Optimizer>(optimizer);
-  for (std::uint64_t i = 0; i < count; ++i) {
+  for (std::uint64_t i = 0; i < count && in; ++i) {
     Entry entry;
-    std::uint64_t length = 0;
-    if (!take(rest, entry.elements, ' ') || !take(rest, length, ' ')) return false;
-    if (rest.size() <= length || rest[length] != '\n') return false;
-    entry.name = rest.substr(0, length);
-    rest.remove_prefix(length + 1);
+    std::size_t length = 0;
+    in >> entry.elements >> length;
+    if (length > text.size()) return false;
+    entry.name.resize(length);
+    in.ignore().read(entry.name.data(), static_cast<std::streamsize>(length));
     out.parameters.push_back(std::move(entry));
   }
-  return rest.empty();
+  return out.to_text() == text;
 }
 
 std::string difference(const Layout& there, const Layout& here) {

@@ -36,8 +36,8 @@ hf_status report(const Result<collective::Verdict>& verdict) {
   return report(kOfOutcome[static_cast<std::size_t>(verdict->outcome)], verdict->why);
 }
 
-const char* last_error() {
-  return sentence.c_str();
-}
-
 }  // namespace holdfast::capi
+
+const char* hf_last_error(void) {
+  return holdfast::capi::sentence.c_str();
+}

@@ -167,11 +167,10 @@ hf_status hf_private(hf_session* s, uint64_t version, void** data, uint64_t* byt
   const bool known =
       arena.fresh() ? version == 0 : version == arena.version() || version == arena.version() + 1;
   if (!known) {
-    return report(user_error(arena.fresh() ? cat("there are no private bytes of version ", version,
-                                                 "; there is no version yet, and the first is 0")
-                                           : cat("there are no private bytes of version ", version,
-                                                 "; there are those of ", arena.version(),
-                                                 " and, to be filled, of the next")));
+    const std::string there = arena.fresh() ? "there is no version yet, and the first is 0"
+                                            : cat("there are those of ", arena.version(),
+                                                  " and, to be filled, of the next");
+    return report(user_error(cat("there are no private bytes of version ", version, "; ", there)));
   }
   const auto span = arena.private_bytes(version);
   *data = span.data();

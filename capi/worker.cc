@@ -60,10 +60,6 @@ uint32_t hf_abi_version(void) {
   return HF_ABI_VERSION;
 }
 
-const char* hf_last_error(void) {
-  return capi::last_error();
-}
-
 hf_status hf_start(hf_worker** worker) {
   if (worker == nullptr) return report(user_error("hf_start() needs somewhere to put the worker"));
   auto settings = config::from_environment(environ);

@@ -48,7 +48,7 @@ Request reduction_of(const Numbers& numbers, Op op) {
           .kind = Kind::kAnywhereAllReduce,
           .element = numbers.element,
           .op = op,
-          .fault = fits(numbers, op) ? Fault::kNone : Fault::kUnfit};
+          .fault = check(numbers, op) ? Fault::kNone : Fault::kUnfit};
 }
 
 std::string describe(const Request& request) {

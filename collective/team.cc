@@ -21,12 +21,6 @@ bool is_name(std::string_view name) {
   return !name.empty() && name.size() <= kNameMax && name.find_first_not_of(kLetters) == name.npos;
 }
 
-Verdict no_generation() {
-  return {Outcome::kAborted,
-          "there is no whole generation of this group now: collectives come between the begin of a "
-          "step and its end, and after a fault the step is void"};
-}
-
 Status make_folder(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directory(path, error);  // The job's directory above is 0700.
@@ -99,7 +93,11 @@ Result<Verdict> Team::perform(const Body& body) {
   const std::lock_guard turn(turn_);
   const auto group = enter();
   if (!group) return group.error();
-  return *group ? body(**group) : no_generation();
+  if (*group) return body(**group);
+  return Verdict{
+      Outcome::kAborted,
+      "there is no whole generation of this group now: collectives come between the begin of a "
+      "step and its end, and after a fault the step is void"};
 }
 
 Result<std::shared_ptr<Group>> Team::enter() {

@@ -3,33 +3,28 @@
 #include <bit>
 #include <charconv>
 #include <cstddef>
+#include <utility>
 
 #include "base/text.h"
 
 namespace holdfast::train {
 namespace {
 
-struct Whole {
-  const char* name;
-  std::uint64_t Terms::*value;
-};
-constexpr Whole kWholes[] = {{"number of samples in the data set", &Terms::samples},
-                             {"batch", &Terms::batch},
-                             {"shuffle_seed", &Terms::shuffle_seed},
-                             {"number of epochs", &Terms::epochs},
-                             {"max_steps", &Terms::max_steps}};
+constexpr std::pair<const char*, std::uint64_t Terms::*> kWholes[] = {
+    {"number of samples in the data set", &Terms::samples},
+    {"batch", &Terms::batch},
+    {"shuffle_seed", &Terms::shuffle_seed},
+    {"number of epochs", &Terms::epochs},
+    {"max_steps", &Terms::max_steps}};
 
-struct Real {
-  const char* name;
-  double arena::UpdateArguments::*value;
-};
-constexpr Real kReals[] = {{"learning rate", &arena::UpdateArguments::learning_rate},
-                           {"weight_decay", &arena::UpdateArguments::weight_decay},
-                           {"momentum", &arena::UpdateArguments::momentum},
-                           {"beta1", &arena::UpdateArguments::beta1},
-                           {"beta2", &arena::UpdateArguments::beta2},
-                           {"epsilon", &arena::UpdateArguments::epsilon},
-                           {"clip_norm", &arena::UpdateArguments::clip_norm}};
+constexpr std::pair<const char*, double arena::UpdateArguments::*> kReals[] = {
+    {"learning rate", &arena::UpdateArguments::learning_rate},
+    {"weight_decay", &arena::UpdateArguments::weight_decay},
+    {"momentum", &arena::UpdateArguments::momentum},
+    {"beta1", &arena::UpdateArguments::beta1},
+    {"beta2", &arena::UpdateArguments::beta2},
+    {"epsilon", &arena::UpdateArguments::epsilon},
+    {"clip_norm", &arena::UpdateArguments::clip_norm}};
 
 std::string shown(double value) {  // As many digits as tell it from every other number.
   char text[32];
