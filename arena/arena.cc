@@ -1,5 +1,3 @@
-// The arena: opening and recovering its file, and the order of stores that makes it survive
-// SIGKILL.
 #include "arena/arena.h"
 
 #include <algorithm>
@@ -51,13 +49,10 @@ Result<Header> read_header(const os::Found& found, const std::string& path) {
 
 Status check_words(const Header& header, const std::string& path) {
   const Version version = header.version;
-  if (header.staged != version && header.staged != version + 1) {
-    return damaged(path, "has a corrupt header");
-  }
-  if (header.updating == version + 1 && (header.threads < 1 || header.threads > kSlots)) {
-    return damaged(path, "has a corrupt header");
-  }
-  return {};
+  const bool staged_fits = header.staged == version || header.staged == version + 1;
+  const bool threads_fit = header.threads >= 1 && header.threads <= kSlots;
+  if (staged_fits && (threads_fit || header.updating != version + 1)) return {};
+  return damaged(path, "has a corrupt header");
 }
 
 // How an arena's layout differs, in a clause; empty if it does not.
@@ -152,12 +147,11 @@ class SlotLocks {
 }  // namespace
 
 struct Arena::State {
-  State(std::string its_path, Layout its_layout, os::Mapping its_mapping, Opening how)
+  State(std::string its_path, Layout its_layout, os::Mapping its_mapping)
       : path(std::move(its_path)),
         layout(std::move(its_layout)),
         mapped(std::make_shared<const os::Mapping>(std::move(its_mapping))),
         mapping(*mapped),
-        opening(how),
         streams(streams_of(mapping, layout)),
         floats(layout.region_floats()) {
     std::uint64_t at = 0;
@@ -187,7 +181,6 @@ struct Arena::State {
   Layout layout;
   std::shared_ptr<const os::Mapping> mapped;
   const os::Mapping& mapping;
-  Opening opening;
   Streams streams;
   std::uint64_t floats;
   std::vector<std::uint64_t> offsets;
@@ -215,7 +208,6 @@ Status Arena::State::recover() {
     update_lines(layout.optimizer, record(n).arguments, streams, slots()[i]);
   }
   publish(h.version, n);
-  opening = Opening::kRolledForward;
   return {};
 }
 
@@ -258,28 +250,11 @@ Result<Arena> Arena::open(const std::string& path, const Layout& layout, std::ui
   Result<os::Mapping> mapping =
       usable ? os::map_file(*found, os::Access::kWrite, path) : create(path, layout, run_id);
   if (!mapping) return mapping.error();
-  const Opening opening = usable ? Opening::kReopened : Opening::kCreated;
-  auto state = std::make_unique<State>(path, layout, std::move(*mapping), opening);
+  auto state = std::make_unique<State>(path, layout, std::move(*mapping));
   if (usable) {
     if (Status recovered = state->recover(); !recovered) return recovered.error();
   }
   return Arena(std::move(state));
-}
-
-Result<Peek> Arena::peek(const std::string& path) {
-  Result<os::Found> found = os::find_file(path, os::Access::kRead);
-  if (!found) return found.error();
-  if (!found->file) return Error{Blame::kWorld, cat("There is no arena ", path, ".")};
-  const Result<Header> read = read_header(*found, path);
-  if (!read) return read.error();
-  const Header& header = *read;
-  Peek peek{.run_id = header.fixed.run_id, .fingerprint = header.fixed.fingerprint};
-  if (header.version == kNoVersion) return peek;
-  peek.version = header.version;
-  peek.staged = header.staged;
-  peek.updating = header.updating == header.version + 1;
-  peek.position = header.records[header.version % 2].position;
-  return peek;
 }
 
 Arena::Arena(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -295,9 +270,6 @@ const Layout& Arena::layout() const {
 }
 std::shared_ptr<const void> Arena::memory() const {
   return state_->mapped;
-}
-Opening Arena::opening() const {
-  return state_->opening;
 }
 Version Arena::version() const {
   return load(state_->header().version);
@@ -319,7 +291,7 @@ std::span<float> Arena::moment(std::size_t k, std::size_t i) {
   return state_->part(state_->moment_region(k), i);
 }
 std::span<float> Arena::gradient(std::size_t i) {
-  return state_->part(gradients().data(), i);
+  return state_->part(state_->streams.g, i);
 }
 
 std::span<float> Arena::parameters() {
@@ -329,7 +301,7 @@ std::span<float> Arena::moments(std::size_t k) {
   return {state_->moment_region(k), state_->floats};
 }
 std::span<float> Arena::gradients() {
-  return {state_->mapping.as<float>(state_->layout.gradients_offset()), state_->floats};
+  return {state_->streams.g, state_->floats};
 }
 std::span<std::byte> Arena::private_bytes(Version v) {
   HF_ASSERT(v != kNoVersion);

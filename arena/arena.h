@@ -56,23 +56,6 @@ struct StagedStep {
   Position position;  // After this step.
 };
 
-// What open() found and did.
-enum class Opening : std::uint8_t {
-  kCreated,        // There was no file, a stale one of another run, or one without a version.
-  kReopened,       // A committed version, whole.
-  kRolledForward,  // An update cut short; it was finished.
-};
-
-// What any process may read of an arena without touching it.
-struct Peek {
-  std::uint64_t run_id = 0;
-  std::uint64_t fingerprint = 0;  // Of the layout.
-  Version version = kNoVersion;   // Committed; kNoVersion: fresh, or a copy that was cut short.
-  Version staged = kNoVersion;    // version, or version + 1.
-  bool updating = false;          // An update to version + 1 has begun: open() would finish it.
-  Position position;              // Of version; zeros if there is none.
-};
-
 class Arena {
  public:
   // Maps the file at `path` and recovers it. Makes the file (0600) and missing directories (0700).
@@ -86,8 +69,6 @@ class Arena {
   // bytes), or if the former process still lives in the midst of an update.
   [[nodiscard]] static Result<Arena> open(const std::string& path, const Layout& layout,
                                           std::uint64_t run_id);
-  // Without side effects; the process that owns the arena may be alive, dying or dead.
-  [[nodiscard]] static Result<Peek> peek(const std::string& path);
 
   Arena(Arena&&) noexcept;
   Arena& operator=(Arena&&) noexcept;
@@ -95,7 +76,6 @@ class Arena {
 
   [[nodiscard]] const std::string& path() const;
   [[nodiscard]] const Layout& layout() const;
-  [[nodiscard]] Opening opening() const;
   [[nodiscard]] bool fresh() const { return version() == kNoVersion; }
   [[nodiscard]] Version version() const;    // Committed; kNoVersion if fresh.
   [[nodiscard]] Version staged() const;     // version() or version() + 1; kNoVersion if fresh.

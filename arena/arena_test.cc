@@ -108,7 +108,6 @@ TEST(Layout, KeepsRegionsApartAndInLines) {
 TEST(Arena, IsFreshAndZeroUntilItsFirstVersionIsCommitted) {
   const Directory directory;
   Arena arena = must_open(directory.file("deep/er/a.arena"), small());
-  EXPECT_EQ(arena.opening(), Opening::kCreated);
   EXPECT_TRUE(arena.fresh());
   EXPECT_EQ(arena.staged(), kNoVersion);
   EXPECT_TRUE(std::ranges::all_of(arena.moment(0, 1), [](float x) { return x == 0; }));
@@ -134,7 +133,6 @@ TEST(Arena, IsReopenedWithAllThatWasCommitted) {
     moments.assign(arena.moments(0).begin(), arena.moments(0).end());
   }
   Arena arena = must_open(path, small());
-  EXPECT_EQ(arena.opening(), Opening::kReopened);
   EXPECT_EQ(arena.version(), 3);
   EXPECT_EQ(arena.position(), (Position{.epoch = 1, .index = 3, .samples = 96}));
   EXPECT_TRUE(std::ranges::equal(arena.parameters(), weights));
@@ -196,7 +194,7 @@ TEST(Arena, IsMadeAnewForAnotherRunAndWhenItHasNoVersion) {
   }
   {
     Arena arena = must_open(path, small(Optimizer::kAdam), 8);
-    EXPECT_EQ(arena.opening(), Opening::kCreated);
+    EXPECT_TRUE(arena.fresh());
     arena.parameter(0)[0] = 5;
   }
   Arena arena = must_open(path, small(Optimizer::kAdam), 8);
@@ -270,27 +268,6 @@ TEST(Arena, SaysHowMuchRoomItNeeds) {
   EXPECT_TRUE(std::filesystem::is_empty(directory.file("")));
 }
 
-TEST(Arena, IsPeekedAtWithoutSideEffects) {
-  const Directory directory;
-  const std::string path = directory.file("a.arena");
-  EXPECT_FALSE(Arena::peek(path));
-  Arena arena = must_open(path, small(), 11);
-  ASSERT_TRUE(Arena::peek(path));
-  EXPECT_EQ(Arena::peek(path)->version, kNoVersion);
-  start(arena);
-  take_step(arena);
-  const auto mine = bytes(2);
-  arena.stage(2, {mine, {}, {}});
-  const Result<Peek> peek = Arena::peek(path);
-  ASSERT_TRUE(peek);
-  EXPECT_EQ(peek->run_id, 11);
-  EXPECT_EQ(peek->fingerprint, small().fingerprint());
-  EXPECT_EQ(peek->version, 1);
-  EXPECT_EQ(peek->staged, 2);
-  EXPECT_FALSE(peek->updating);
-  EXPECT_EQ(peek->position.samples, 32);
-}
-
 TEST(Arena, CopiesAnotherRanksState) {
   const Directory directory;
   Arena source = must_open(directory.file("a.arena"), small(Optimizer::kAdam));
@@ -339,7 +316,6 @@ TEST(Arena, GoesBackToTheVersionOfACheckpoint) {
         4, {.index = 4});  // Update 5 is recorded as begun before; it must not be finished now.
   }
   Arena arena = must_open(path, small());
-  EXPECT_EQ(arena.opening(), Opening::kReopened);
   EXPECT_EQ(arena.version(), 4);
   EXPECT_EQ(arena.position().index, 4);
 }

@@ -27,7 +27,7 @@ struct Streams {
   float* w = nullptr;
   float* m = nullptr;
   float* v = nullptr;
-  const float* g = nullptr;
+  float* g = nullptr;
 };
 
 // The factor that brings `gradients`, a whole region, to a norm of `clip_norm` at most, as in

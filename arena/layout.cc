@@ -1,8 +1,8 @@
-// Offsets and the text form of an arena's layout.
 #include "arena/layout.h"
 
-#include <charconv>
+#include <algorithm>
 #include <span>
+#include <sstream>
 #include <string_view>
 
 #include "arena/format.h"
@@ -13,7 +13,7 @@
 namespace holdfast::arena {
 namespace {
 
-constexpr std::string_view kTitle = "holdfast arena layout";
+constexpr std::string_view kTitle = "holdfast arena layout\n";
 // Streams that begin at equal offsets within a page slow one another down (4 KiB aliasing). So each
 // region begins five lines further into its page than the one before.
 constexpr std::uint64_t kStagger = 5 * kLineFloats * sizeof(float);
@@ -28,14 +28,6 @@ std::uint64_t region_offset(const Layout& layout, std::uint64_t region) {
   return layout.gradients_offset() + region * (room + kStagger);
 }
 
-// Reads one whole number and the character after it.
-bool take(std::string_view& text, std::uint64_t& number, char after) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || end == text.data() + text.size() || *end != after) return false;
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()) + 1);
-  return true;
-}
-
 std::string describe(const Entry& entry) {
   return cat(entry.name, " (", entry.elements, ")");
 }
@@ -48,17 +40,8 @@ std::size_t moment_count(Optimizer optimizer) {
 }
 
 const char* name(Optimizer optimizer) {
-  switch (optimizer) {
-    case Optimizer::kSgd:
-      return "SGD without momentum";
-    case Optimizer::kMomentum:
-      return "SGD with momentum";
-    case Optimizer::kAdam:
-      return "Adam";
-    case Optimizer::kAdamW:
-      return "AdamW";
-  }
-  return "an unknown optimizer";
+  constexpr const char* kNames[] = {"SGD without momentum", "SGD with momentum", "Adam", "AdamW"};
+  return kNames[static_cast<std::size_t>(optimizer)];
 }
 
 std::uint64_t Layout::fingerprint() const {
@@ -95,7 +78,7 @@ std::uint64_t Layout::file_bytes() const {
 }
 
 std::string Layout::to_text() const {
-  std::string text = cat(kTitle, '\n', static_cast<unsigned>(optimizer), '\n', private_bytes, '\n',
+  std::string text = cat(kTitle, static_cast<unsigned>(optimizer), '\n', private_bytes, '\n',
                          parameters.size(), '\n');
   for (const Entry& entry : parameters) {
     text += cat(entry.elements, ' ', entry.name.size(), ' ', entry.name, '\n');
@@ -104,29 +87,23 @@ std::string Layout::to_text() const {
 }
 
 bool Layout::from_text(const std::string& text, Layout& out) {
-  std::string_view rest = text;
-  if (!rest.starts_with(kTitle)) return false;
-  rest.remove_prefix(kTitle.size());
-  if (!rest.starts_with('\n')) return false;
-  rest.remove_prefix(1);
-  std::uint64_t optimizer = 0;
+  std::istringstream in(text);
+  unsigned optimizer = 0;
   std::uint64_t count = 0;
   out = {};
-  if (!take(rest, optimizer, '\n') || optimizer > static_cast<unsigned>(Optimizer::kAdamW) ||
-      !take(rest, out.private_bytes, '\n') || !take(rest, count, '\n')) {
-    return false;
-  }
+  in.ignore(kTitle.size()) >> optimizer >> out.private_bytes >> count;
+  if (optimizer > static_cast<unsigned>(Optimizer::kAdamW)) return false;
   out.optimizer = static_cast<Optimizer>(optimizer);
-  for (std::uint64_t i = 0; i < count; ++i) {
+  for (std::uint64_t i = 0; i < count && in; ++i) {
     Entry entry;
-    std::uint64_t length = 0;
-    if (!take(rest, entry.elements, ' ') || !take(rest, length, ' ')) return false;
-    if (rest.size() <= length || rest[length] != '\n') return false;
-    entry.name = rest.substr(0, length);
-    rest.remove_prefix(length + 1);
+    std::size_t length = 0;
+    in >> entry.elements >> length;
+    if (length > text.size()) return false;
+    entry.name.resize(length);
+    in.ignore().read(entry.name.data(), static_cast<std::streamsize>(length));
     out.parameters.push_back(std::move(entry));
   }
-  return rest.empty();
+  return out.to_text() == text;
 }
 
 std::string difference(const Layout& there, const Layout& here) {

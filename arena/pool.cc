@@ -1,4 +1,3 @@
-// A few threads that live long and run one piece of work at a time, together with the caller.
 #include "arena/pool.h"
 
 #include <signal.h>

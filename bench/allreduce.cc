@@ -125,7 +125,7 @@ void run_rank(const Job& job, int rank, Times& times) {
   const auto done = [](Outcome o) { HF_ASSERT(o == Outcome::kDone); };
   const std::array<std::function<void()>, kWays> ways = {
       [&] { done(group->all_reduce(registered)); },
-      [&] { done(group->all_reduce_anywhere(std::span(staged))); },
+      [&] { done(group->all_reduce(std::span(staged))); },
       [&] {
         if (context) gloo_all_reduce(context, through_gloo);
       },

@@ -1,40 +1,16 @@
 #include "capi/error.h"
 
+#include <cstddef>
 #include <utility>
 
 namespace holdfast::capi {
 namespace {
 
-std::string& sentence() {
-  thread_local std::string text;
-  return text;
-}
+thread_local std::string sentence;
 
-hf_status status_of(Blame blame) {
-  switch (blame) {
-    case Blame::kUser:
-      return HF_USER;
-    case Blame::kPeer:
-      return HF_PEER;
-    case Blame::kWorld:
-      return HF_WORLD;
-  }
-  return HF_WORLD;
-}
-
-hf_status status_of(collective::Outcome outcome) {
-  switch (outcome) {
-    case collective::Outcome::kDone:
-      return HF_OK;
-    case collective::Outcome::kAborted:
-      return HF_ABORTED;
-    case collective::Outcome::kLeft:
-      return HF_LEFT;
-    case collective::Outcome::kMismatch:
-      return HF_MISMATCH;
-  }
-  return HF_WORLD;
-}
+// In the order of Blame and of collective::Outcome.
+constexpr hf_status kOfBlame[] = {HF_USER, HF_PEER, HF_WORLD};
+constexpr hf_status kOfOutcome[] = {HF_OK, HF_ABORTED, HF_LEFT, HF_MISMATCH};
 
 }  // namespace
 
@@ -43,12 +19,12 @@ Error user_error(std::string what) {
 }
 
 hf_status report(hf_status status, const std::string& what) {
-  if (status != HF_OK) sentence() = what;
+  if (status != HF_OK) sentence = what;
   return status;
 }
 
 hf_status report(const Error& error) {
-  return report(status_of(error.blame), error.what);
+  return report(kOfBlame[static_cast<std::size_t>(error.blame)], error.what);
 }
 
 hf_status report(const Status& status) {
@@ -56,11 +32,12 @@ hf_status report(const Status& status) {
 }
 
 hf_status report(const Result<collective::Verdict>& verdict) {
-  return verdict ? report(status_of(verdict->outcome), verdict->why) : report(verdict.error());
-}
-
-const char* last_error() {
-  return sentence().c_str();
+  if (!verdict) return report(verdict.error());
+  return report(kOfOutcome[static_cast<std::size_t>(verdict->outcome)], verdict->why);
 }
 
 }  // namespace holdfast::capi
+
+const char* hf_last_error(void) {
+  return holdfast::capi::sentence.c_str();
+}

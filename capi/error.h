@@ -16,6 +16,5 @@ hf_status report(hf_status status, const std::string& what);
 hf_status report(const Error& error);
 hf_status report(const Status& status);
 hf_status report(const Result<collective::Verdict>& verdict);
-[[nodiscard]] const char* last_error();
 
 }  // namespace holdfast::capi

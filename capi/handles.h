@@ -31,16 +31,12 @@ struct hf_worker {
   std::unique_ptr<holdfast::runtime::Worker> worker;
   // Of the early groups; made by the first.
   std::shared_ptr<holdfast::collective::CurrentGeneration> early;
-  std::string node_id;  // What an hf_place points to.
-  std::string directory;
-  std::string job;
+  std::string directory;  // What an hf_place points to.
   bool opened = false;
 };
 
 struct hf_session {
   enum class Phase { kOpen, kJoined, kInStep, kEnded };
-  hf_worker* worker = nullptr;
-  std::shared_ptr<holdfast::collective::CurrentGeneration> current;
   std::unique_ptr<holdfast::runtime::Session> session;
   hf_group world;
   Phase phase = Phase::kOpen;

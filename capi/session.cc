@@ -97,11 +97,9 @@ hf_status hf_open(hf_worker* worker, const hf_layout* layout, hf_session** sessi
   if (!opened) return report(opened.error());
   worker->opened = true;
   auto made = std::make_unique<hf_session>();
-  made->worker = worker;
   made->session = *std::move(opened);
   const runtime::Identity& identity = made->session->identity();
-  made->current = made->session->current();
-  made->world.team = Team::of_world(made->current, identity.rank, identity.world_size);
+  made->world.team = Team::of_world(made->session->current(), identity.rank, identity.world_size);
   made->owner = ::getpid();
   made->session->on_abort([worker](Generation) {
     if (worker->early) worker->early->abort(capi::kEarly);
@@ -136,7 +134,7 @@ hf_position hf_position_of(hf_session* s) {
 }
 
 int hf_marked(hf_session* s) {
-  const CurrentGeneration::Now now = s->current->now();
+  const CurrentGeneration::Now now = s->session->current()->now();
   return now.world == nullptr || now.aborted ? 1 : 0;
 }
 
@@ -169,11 +167,10 @@ hf_status hf_private(hf_session* s, uint64_t version, void** data, uint64_t* byt
   const bool known =
       arena.fresh() ? version == 0 : version == arena.version() || version == arena.version() + 1;
   if (!known) {
-    return report(user_error(arena.fresh() ? cat("there are no private bytes of version ", version,
-                                                 "; there is no version yet, and the first is 0")
-                                           : cat("there are no private bytes of version ", version,
-                                                 "; there are those of ", arena.version(),
-                                                 " and, to be filled, of the next")));
+    const std::string there = arena.fresh() ? "there is no version yet, and the first is 0"
+                                            : cat("there are those of ", arena.version(),
+                                                  " and, to be filled, of the next");
+    return report(user_error(cat("there are no private bytes of version ", version, "; ", there)));
   }
   const auto span = arena.private_bytes(version);
   *data = span.data();
@@ -282,7 +279,8 @@ hf_group* hf_world(hf_session* s) {
 
 hf_status hf_group_open(hf_session* s, const int32_t* ranks, uint64_t count, const char* name,
                         hf_group** group) {
-  return capi::open_group(s->current, s->session->identity(), ranks, count, name, "sub-", group);
+  return capi::open_group(s->session->current(), s->session->identity(), ranks, count, name, "sub-",
+                          group);
 }
 
 }  // extern "C"

@@ -8,9 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/digest.h"
 #include "base/text.h"
 #include "capi/error.h"
 #include "capi/handles.h"
+#include "collective/reduce.h"
 #include "config/settings.h"
 #include "runtime/scheduler/scheduler.h"
 
@@ -58,10 +60,6 @@ uint32_t hf_abi_version(void) {
   return HF_ABI_VERSION;
 }
 
-const char* hf_last_error(void) {
-  return capi::last_error();
-}
-
 hf_status hf_start(hf_worker** worker) {
   if (worker == nullptr) return report(user_error("hf_start() needs somewhere to put the worker"));
   auto settings = config::from_environment(environ);
@@ -97,17 +95,15 @@ hf_status hf_identity(hf_worker* worker, hf_place* place) {
   if (settings.attempt > 1 && worker->directory.empty()) {
     worker->worker->announce(early_over(*identity));
   }
-  worker->node_id = settings.node_id;
   worker->directory = identity->directory;
-  worker->job = settings.job;
   if (place == nullptr) return HF_OK;
   *place = {.rank = identity->rank,
             .world_size = identity->world_size,
             .run_id = identity->run_id,
             .attempt = settings.attempt,
-            .node_id = worker->node_id.c_str(),
+            .node_id = settings.node_id.c_str(),
             .directory = worker->directory.c_str(),
-            .job = worker->job.c_str()};
+            .job = settings.job.c_str()};
   return HF_OK;
 }
 
@@ -154,6 +150,19 @@ hf_status hf_kv_get(hf_worker* worker, const char* const* keys, uint64_t count,
   if (value != nullptr) *value = found.value.data();
   if (bytes != nullptr) *bytes = found.value.size();
   return HF_OK;
+}
+
+void hf_copy(uint64_t count, void* const* to, const void* const* from, const uint64_t* bytes) {
+  for (std::uint64_t i = 0; i < count; ++i) {
+    collective::copy_past_caches(static_cast<std::byte*>(to[i]),
+                                 static_cast<const std::byte*>(from[i]), bytes[i]);
+  }
+}
+
+void hf_digest(uint64_t count, const void* const* data, const uint64_t* bytes, uint64_t* digests) {
+  for (std::uint64_t i = 0; i < count; ++i) {
+    digests[i] = digest({static_cast<const std::byte*>(data[i]), bytes[i]});
+  }
 }
 
 }  // extern "C"

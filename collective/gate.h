@@ -54,10 +54,6 @@ class Gate {
   // for a moment where there are cores enough, then yields if that is cheap, then sleeps: on one
   // core, the peer must get to run.
   Passage pass(std::uint64_t target, WaitPolicy& policy);
-  Passage pass(std::uint64_t target) {
-    WaitPolicy policy;
-    return pass(target, policy);
-  }
   // The same, but at `deadline` or on `cancel` it aborts the gate and looks once more.
   Passage pass(std::uint64_t target, std::chrono::steady_clock::time_point deadline,
                const std::stop_token& cancel);

@@ -34,12 +34,15 @@
 #include "base/result.h"
 #include "collective/numbers.h"
 #include "collective/outcome.h"
+#include "collective/queue.h"
 #include "collective/regions.h"
 
 namespace holdfast::collective {
 
-// Names an operation that was started; only for the Group that gave it.
-enum class Ticket : std::uint64_t {};
+class HostPart;
+
+// An operation that was started. Null: the group was aborted, and it never began.
+using Ticket = std::shared_ptr<Work>;
 
 // Memory that is the same range of one file per rank (its arena). All ranks map it, so that sums
 // are written straight into every rank's buffer.
@@ -63,8 +66,8 @@ class Group {
     int rank = 0;
     int world_size = 1;  // 1 .. kMaxRanks
     Registered registered;
-    // Memory that comes and goes while the Group lives. all_reduce_anywhere() copies nothing where
-    // its numbers lie in such memory on all ranks. May differ between ranks, or be null.
+    // Memory that comes and goes while the Group lives. all_reduce() copies nothing where its
+    // numbers lie in such memory on all ranks. May differ between ranks, or be null.
     std::shared_ptr<const Regions> regions;
     // Of each rank's window, through which it shows the others what lies in no memory of theirs.
     // The same in all ranks; at least 16 KiB. Reductions of two ranks use up to 256 KiB of it, so
@@ -98,28 +101,29 @@ class Group {
   // This rank's registered memory, at Registered::memory if that was given.
   [[nodiscard]] std::span<std::byte> registered() const;
 
-  // Reduces in place over all ranks. `numbers` lies in registered(), at the same offset in all
-  // ranks. Three and more ranks reduce a few bytes (48 KiB, all ranks' together) through their
-  // windows. Unless kDone, the contents of `numbers` are undefined, and other ranks may go on
-  // writing there until they have returned too: a step is replayed from inputs kept elsewhere, when
-  // the next generation has formed. Other memory is untouched.
-  Outcome all_reduce(Numbers numbers, Op op = Op::kSum);
-  // The same for any memory. It is copied through the ranks' windows, piece by piece. Unless kDone,
-  // some pieces of `numbers` may hold the result already, and the others what this rank put there.
+  // Reduces over all ranks, in place, or into `to` out of as many numbers of that type at `from`,
+  // which stay as they are and do not overlap `to`. Unless kDone, the contents of `to` are
+  // undefined, and other ranks may go on writing there until they have returned too: a step is
+  // replayed from inputs kept elsewhere, when the next generation has formed. Other memory is
+  // untouched.
   //
-  // Nothing is copied if `numbers` lies in one of Options::regions on every rank, whichever and
-  // wherever. Then `numbers` is as in all_reduce(). The first reduction that names a region maps
-  // it, which takes two more barriers. If a rank can not map it, reductions of that region are
-  // copied. If a rank's memory is in no region, all copy, which takes one more barrier.
-  Outcome all_reduce_anywhere(Numbers numbers, Op op = Op::kSum);
-  // The same into `to`, out of as many numbers of that type at `from`, which stay as they are and
-  // do not overlap `to`. This is cheaper than a copy and a reduction in place. From 4 MiB on, a sum
-  // is written past the caches if `to` lies at a multiple of 16. Each rank may choose for itself
-  // whether it reduces in place. Unless kDone, the contents of `to` are undefined.
-  Outcome all_reduce_anywhere(Numbers to, const std::byte* from, Op op = Op::kSum);
-  // all_reduce() if `to` lies in registered(), else all_reduce_anywhere(). `from` may be `to`'s
-  // data.
-  Outcome all_reduce_into(Numbers to, const std::byte* from, Op op = Op::kSum);
+  // If `to` lies in registered(), it has to lie at the same offset there in all ranks. Nothing is
+  // copied, but that three and more ranks reduce a few bytes (48 KiB, all ranks' together) through
+  // their windows.
+  //
+  // Any other memory is copied through the ranks' windows, piece by piece. Each rank may choose for
+  // itself whether it reduces in place; `from` is cheaper than a copy and a reduction in place.
+  // From 4 MiB on, a sum of other numbers is written past the caches if `to` lies at a multiple of
+  // 16.
+  //
+  // Nothing is copied if `to` lies in one of Options::regions on every rank, whichever and
+  // wherever. The first reduction that names a region maps it, which takes two more barriers. If a
+  // rank can not map it, reductions of that region are copied. If a rank's memory is in no region,
+  // all copy, which takes one more barrier.
+  Outcome all_reduce(Numbers numbers, Op op = Op::kSum) {
+    return all_reduce(numbers, numbers.data, op);
+  }
+  Outcome all_reduce(Numbers to, const std::byte* from, Op op = Op::kSum);
   // `bytes` of rank `root` appear in all ranks. Unless kDone, undefined in the other ranks.
   Outcome broadcast(std::span<std::byte> bytes, int root);
   // `all` becomes rank 0's `mine`, then rank 1's, ...; as many bytes from each; all.size() must be
@@ -133,7 +137,7 @@ class Group {
   // first waits until all started ones have ended.
   Ticket start_all_reduce(Numbers numbers);
   // Waits until that operation has ended; may be called again. Tickets need not be waited for.
-  Outcome wait(Ticket ticket);
+  static Outcome wait(const Ticket& ticket);
   // Whether none of the started operations is under way: nothing is read or written for them any
   // more. By any thread.
   [[nodiscard]] bool is_idle() const;
@@ -152,9 +156,11 @@ class Group {
   [[nodiscard]] std::string why() const;
 
  private:
-  struct Parts;
-  explicit Group(std::unique_ptr<Parts> parts);
-  std::unique_ptr<Parts> parts_;
+  Group(const Options& options, std::unique_ptr<HostPart> part);
+  HostPart& idle_part();
+
+  std::unique_ptr<HostPart> part_;
+  Queue queue_;  // Last: its thread uses the part.
 };
 
 }  // namespace holdfast::collective

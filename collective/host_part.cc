@@ -40,10 +40,6 @@ Range share_of(std::size_t total, int rank, int world_size) {
   return {begin, std::min(total, begin + share)};
 }
 
-Fault fault_of(const Numbers& numbers, Op op) {
-  return fits(numbers, op) ? Fault::kNone : Fault::kUnfit;
-}
-
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes != 0) std::memcpy(to, from, bytes);
 }
@@ -79,8 +75,10 @@ Status HostPart::map_regions(const Group::Options& o) {
       regions_.push_back(o.registered.memory);
       continue;
     }
-    auto mapping = SharedMapping::of(o.registered.files[static_cast<std::size_t>(k)],
-                                     o.registered.offset, o.registered.bytes);
+    const std::string& path = o.registered.files[static_cast<std::size_t>(k)];
+    const auto file = open_shared(path);
+    if (!file) return file.error();
+    auto mapping = map_shared(*file, path, o.registered.offset, o.registered.bytes);
     if (!mapping) return mapping.error();
     regions_.push_back((*mapping)->bytes().data());
     mappings_.push_back(*std::move(mapping));
@@ -130,10 +128,6 @@ Outcome HostPart::begin(Request request) {
   return final_;
 }
 
-Outcome HostPart::barrier() {
-  return begin({.kind = Kind::kBarrier});
-}
-
 // What a rank shows needs memory, which has to be there before it is written to.
 Fault HostPart::have_room(std::size_t bytes) {
   return segment_->take_window(bytes) ? Fault::kNone : Fault::kNoRoom;
@@ -149,35 +143,37 @@ std::uint64_t HostPart::registered_offset(const std::byte* data, std::size_t byt
   return bytes <= registered_.size() - (at - begin) ? at - begin : kOutside;
 }
 
-Outcome HostPart::all_reduce_into(Numbers to, const std::byte* from, Op op) {
-  if (registered_offset(to.data, to.bytes) == kOutside) return all_reduce_anywhere(to, from, op);
-  if (from != to.data) copy_bytes(to.data, from, to.bytes);
-  return all_reduce(to, op);
+Outcome HostPart::all_reduce(Numbers to, const std::byte* from, Op op) {
+  if (const std::uint64_t offset = registered_offset(to.data, to.bytes); offset != kOutside) {
+    if (from != to.data) copy_bytes(to.data, from, to.bytes);
+    return all_reduce_registered(to, offset, op);
+  }
+  if (own_regions_) {
+    const RegionAddress address = own_regions_->address_of(to.data, to.bytes);
+    if (address.region != 0) return all_reduce_in_regions(to, from, op, address);
+  }
+  if (world_size() > 1) return reduce_by_windows(to, from, op, false);
+  const Outcome begun = begin(reduction_of(to, op));
+  return begun == Outcome::kDone ? reduce_own({to, from, op}) : begun;
 }
 
-Outcome HostPart::all_reduce(Numbers numbers, Op op) {
-  const std::uint64_t offset = registered_offset(numbers.data, numbers.bytes);
-  const bool outside = offset == kOutside;
+Outcome HostPart::all_reduce_registered(const Numbers& numbers, std::uint64_t offset, Op op) {
   // One barrier in place of two. Two ranks that have a core each need no more for two.
   const Piece piece{numbers, numbers.data, op};
   const auto n = static_cast<std::size_t>(world_size());
   const bool alone = world_size() > kFewRanks && numbers.bytes * n <= kAloneBytes &&
                      numbers.bytes <= segment_->half_bytes();
-  Fault fault = outside ? Fault::kOutside : fault_of(numbers, op);
-  if (alone && fault == Fault::kNone) fault = have_room(numbers.bytes);
-  if (alone && fault == Fault::kNone) show(piece, {0, 0});
-  const Outcome begun = begin({.bytes = numbers.bytes,
-                               .offset = outside ? 0 : offset,
-                               .kind = Kind::kAllReduce,
-                               .element = numbers.element,
-                               .op = op,
-                               .fault = fault});
-  if (begun != Outcome::kDone) return begun;
+  Request request = reduction_of(numbers, op);
+  request.kind = Kind::kAllReduce;
+  request.offset = offset;
+  if (alone && request.fault == Fault::kNone) request.fault = have_room(numbers.bytes);
+  if (alone && request.fault == Fault::kNone) show(piece, {0, 0});
+  if (const Outcome o = begin(request); o != Outcome::kDone) return o;
   if (world_size() == 1) return reduce_own(piece);
   if (alone) {
-    const Outcome summed = reduce_whole(piece);
+    reduce_whole(piece);
     ++pieces_;
-    return summed;
+    return Outcome::kDone;
   }
   // Of no bytes, which may lie in no registered memory at all, there are no rows.
   for (std::size_t k = 0; k < regions_.size(); ++k) rows_[k] = regions_[k] + offset;
@@ -218,20 +214,6 @@ bool HostPart::take(int owner, const Range& share, std::uint64_t leave, Range& b
   return true;
 }
 
-Outcome HostPart::all_reduce_anywhere(Numbers numbers, const std::byte* from, Op op) {
-  if (own_regions_) {
-    const RegionAddress address = own_regions_->address_of(numbers.data, numbers.bytes);
-    if (address.region != 0) return all_reduce_in_regions(numbers, from, op, address);
-  }
-  if (world_size() > 1) return reduce_by_windows(numbers, from, op, false);
-  const Outcome begun = begin({.bytes = numbers.bytes,
-                               .kind = Kind::kAnywhereAllReduce,
-                               .element = numbers.element,
-                               .op = op,
-                               .fault = fault_of(numbers, op)});
-  return begun == Outcome::kDone ? reduce_own({numbers, from, op}) : begun;
-}
-
 // The whole operation of a world of one rank.
 Outcome HostPart::reduce_own(const Piece& piece) {
   const Reduction how{piece.to.element, piece.op};
@@ -250,13 +232,8 @@ Outcome HostPart::reduce_by_windows(const Numbers& numbers, const std::byte* fro
   const std::size_t most = std::min(few ? kPieceBytes : kSharedPieceBytes, segment_->half_bytes());
   const bool whole = few || numbers.bytes <= std::min(kSmallBytes, most);
   const bool past = from != numbers.data && numbers.bytes >= kPastCachesBytes;
-  const Request request{.bytes = numbers.bytes,
-                        .kind = Kind::kAnywhereAllReduce,
-                        .element = numbers.element,
-                        .op = op,
-                        .fault = fault_of(numbers, op) != Fault::kNone
-                                     ? Fault::kUnfit
-                                     : have_room(std::min(most, numbers.bytes))};
+  Request request = reduction_of(numbers, op);
+  if (request.fault == Fault::kNone) request.fault = have_room(std::min(most, numbers.bytes));
   std::size_t at = 0;
   do {
     Piece piece{numbers, from + at, op, past};
@@ -273,8 +250,11 @@ Outcome HostPart::reduce_by_windows(const Numbers& numbers, const std::byte* fro
     // once more.
     if (o == Outcome::kDone && at == 0 && !begun && is_any_in_region()) o = begin(request);
     if (o != Outcome::kDone) return o;
-    o = whole ? reduce_whole(piece) : reduce_share(piece);
-    if (o != Outcome::kDone) return o;
+    if (whole) {
+      reduce_whole(piece);
+    } else if (o = reduce_share(piece); o != Outcome::kDone) {
+      return o;
+    }
     at += piece.to.bytes;
     // The next piece's shares lie where this one's do. Others may still read this rank's own share
     // in its window, and that is the part which it does not show. So the same half will do, which
@@ -299,14 +279,12 @@ void HostPart::reduce_range(const Piece& piece, Range range, std::byte* to, bool
   }
   const std::size_t count = (range.end - range.begin) / size_of(piece.to.element);
   if (count == 0) return;
-  (past_caches ? reduce_past_caches : reduce_rows)(to, piece_rows_, count,
-                                                   {piece.to.element, piece.op}, piece.soon);
+  reduce_rows(to, piece_rows_, count, {piece.to.element, piece.op}, piece.soon, past_caches);
 }
 
 // Every rank reduces everything, so there is no second barrier.
-Outcome HostPart::reduce_whole(const Piece& piece) {
+void HostPart::reduce_whole(const Piece& piece) {
   reduce_range(piece, {0, piece.to.bytes}, piece.to.data, piece.past_caches);
-  return Outcome::kDone;
 }
 
 // Copies the owner's share out of its window.
@@ -383,12 +361,6 @@ Outcome HostPart::all_gather(std::span<const std::byte> mine, std::span<std::byt
     at += bytes;
   } while (at < mine.size());
   return Outcome::kDone;
-}
-
-// ---- the end ------------------------------------------------------------------------------------
-
-void HostPart::leave() {
-  segment_->leave();
 }
 
 std::string HostPart::why() const {

@@ -34,15 +34,13 @@ class HostPart {
   static Result<std::unique_ptr<HostPart>> join(const Group::Options& options,
                                                 const std::stop_token& cancel);
 
-  Outcome all_reduce(Numbers numbers, Op op);
-  Outcome all_reduce_anywhere(Numbers to, const std::byte* from, Op op);
-  Outcome all_reduce_into(Numbers to, const std::byte* from, Op op);
+  Outcome all_reduce(Numbers to, const std::byte* from, Op op);
   Outcome broadcast(std::span<std::byte> bytes, int root);
   Outcome all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
-  Outcome barrier();
+  Outcome barrier() { return begin({.kind = Kind::kBarrier}); }
   void abort() { segment_->gate().abort(); }
   [[nodiscard]] bool aborted() const { return segment_->gate().aborted(); }
-  void leave();
+  void leave() { segment_->leave(); }
   [[nodiscard]] std::string why() const;
 
   [[nodiscard]] int rank() const { return segment_->rank(); }
@@ -69,8 +67,9 @@ class HostPart {
   void show(const Piece& piece, Range unread);
   void reduce_range(const Piece& piece, Range range, std::byte* to, bool past_caches);
   void fetch(const Piece& piece, int owner, Range range);
+  Outcome all_reduce_registered(const Numbers& numbers, std::uint64_t offset, Op op);
   Outcome reduce_own(const Piece& piece);
-  Outcome reduce_whole(const Piece& piece);
+  void reduce_whole(const Piece& piece);
   Outcome reduce_share(const Piece& piece);
   Outcome reduce_by_windows(const Numbers& to, const std::byte* from, Op op, bool begun);
   Outcome reduce_everywhere(const Numbers& numbers, Op op);
@@ -78,8 +77,8 @@ class HostPart {
   // for itself.
   struct Introduced {  // A region of some rank, as all ranks know it.
     RegionId id = 0;
-    bool usable = false;                     // All ranks have mapped it.
-    std::shared_ptr<SharedMapping> mapping;  // Null for this rank's own.
+    bool usable = false;    // All ranks have mapped it.
+    SharedMapping mapping;  // Null for this rank's own.
   };
   Outcome all_reduce_in_regions(const Numbers& to, const std::byte* from, Op op,
                                 RegionAddress address);
@@ -91,7 +90,7 @@ class HostPart {
   std::unique_ptr<Segment> segment_;
   std::shared_ptr<const Regions> own_regions_;
   std::vector<std::vector<Introduced>> introduced_;  // By rank; the same regions on all ranks.
-  std::vector<std::shared_ptr<SharedMapping>> mappings_;
+  std::vector<SharedMapping> mappings_;
   std::vector<std::byte*> regions_;  // Every rank's registered memory.
   // One entry per rank, for the operation that is under way.
   std::vector<std::byte*> rows_;

@@ -1,5 +1,5 @@
 // HostPart's reductions in memory that each rank has registered for itself: see
-// Group::all_reduce_anywhere().
+// Group::all_reduce().
 //
 // Every rank says with its request where its numbers lie. All ranks see the same requests, so they
 // all do the same: reduce in place, map first what is new, or copy.
@@ -61,13 +61,9 @@ Outcome HostPart::all_reduce_in_regions(const Numbers& numbers, const std::byte*
   if (from != numbers.data && numbers.bytes != 0) {
     std::memcpy(numbers.data, from, numbers.bytes);
   }
-  const Outcome begun = begin({.bytes = numbers.bytes,
-                               .kind = Kind::kAnywhereAllReduce,
-                               .element = numbers.element,
-                               .op = op,
-                               .fault = fits(numbers, op) ? Fault::kNone : Fault::kUnfit,
-                               .address = address});
-  if (begun != Outcome::kDone) return begun;
+  Request request = reduction_of(numbers, op);
+  request.address = address;
+  if (const Outcome o = begin(request); o != Outcome::kDone) return o;
   if (world_size() == 1) return reduce_own({numbers, numbers.data, op});
   bool in_regions = true;
   bool known = true;

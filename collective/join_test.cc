@@ -25,7 +25,7 @@ TEST(Join, OfOneRankNeedsNobody) {
   TestJob job(1, 4096);
   job.run([](Group& group) {
     std::vector<float> own = {3, 4};
-    EXPECT_EQ(group.all_reduce_anywhere(std::span(own)), Outcome::kDone);
+    EXPECT_EQ(group.all_reduce(std::span(own)), Outcome::kDone);
     EXPECT_EQ(own, (std::vector<float>{3, 4}));
     EXPECT_EQ(group.barrier(), Outcome::kDone);
   });
@@ -254,7 +254,7 @@ TEST(Join, SaysThatThereIsNoRoomForWhatARankShows) {
   const std::vector<std::function<Outcome(Group&)>> operations = {
       [](Group& group) {
         std::vector<float> numbers(kCount, 1);
-        const Outcome o = group.all_reduce_anywhere(std::span(numbers));
+        const Outcome o = group.all_reduce(std::span(numbers));
         return o == Outcome::kDone && numbers.back() != 3 ? Outcome::kLeft : o;
       },
       [](Group& group) {
@@ -312,7 +312,7 @@ TEST(Join, WaitsForRoomThatIsGivenBackInAMoment) {
       std::atomic<int> done = 0;
       job.run([&](Group& group) {
         std::vector<float> numbers(kCount, 1);
-        const Outcome o = group.all_reduce_anywhere(std::span(numbers));
+        const Outcome o = group.all_reduce(std::span(numbers));
         if (o == Outcome::kDone && numbers.back() == 3) ++done;
       });
       return done == 3;

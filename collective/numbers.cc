@@ -16,16 +16,19 @@ const char* name_of(Op op) {
 }
 
 Status check(const Numbers& numbers, Op op) {
-  if (fits(numbers, op)) return {};
   const auto refuse = [](std::string what) { return Error{Blame::kUser, std::move(what)}; };
   if (numbers.location != Location::kHost) {
     return refuse(
         "the numbers lie in memory that no part of this library reaches; copy them to the host's");
   }
-  if (numbers.element == Element::kBytes)
+  if (numbers.element == Element::kBytes) {
     return refuse("bytes can not be reduced; say what they are");
+  }
+  const bool of_floats = op == Op::kAverage;
+  const bool of_bits = op == Op::kAnd || op == Op::kOr || op == Op::kXor;
+  if (is_float(numbers.element) ? !of_bits : !of_floats) return {};
   return refuse(cat("there is no ", name_of(op), " of ", name_of(numbers.element),
-                    op == Op::kAverage ? "; use floats, or a sum" : "; use whole numbers or bool"));
+                    of_floats ? "; use floats, or a sum" : "; use whole numbers or bool"));
 }
 
 }  // namespace holdfast::collective

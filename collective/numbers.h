@@ -65,14 +65,8 @@ struct Numbers {
   Numbers(std::span<T> v, Element e) : Numbers(v.data(), v.size(), e) {}
 };
 
-// Whether `op` means something for such numbers, and their memory can be reached.
-[[nodiscard]] constexpr bool fits(const Numbers& numbers, Op op) {
-  if (numbers.location != Location::kHost || numbers.element == Element::kBytes) return false;
-  if (op == Op::kAverage) return is_float(numbers.element);
-  const bool of_bits = op == Op::kAnd || op == Op::kOr || op == Op::kXor;
-  return !of_bits || !is_float(numbers.element);
-}
-// Errors (kUser): why they do not fit.
+// Whether `op` means something for such numbers, and their memory can be reached. Errors (kUser):
+// why not.
 [[nodiscard]] Status check(const Numbers& numbers, Op op);
 
 }  // namespace holdfast::collective

@@ -9,18 +9,10 @@ namespace holdfast::collective {
 namespace {
 
 Verdict verdict_of(Outcome outcome, const Group& group) {
-  switch (outcome) {
-    case Outcome::kDone:
-      return {};
-    case Outcome::kAborted:
-      return {outcome,
-              "a process of the job failed before all ranks had done this; the step will be void"};
-    case Outcome::kLeft:
-      return {outcome, group.why()};
-    case Outcome::kMismatch:
-      return {outcome, group.why()};
-  }
-  return {};
+  if (outcome == Outcome::kDone) return {};
+  if (outcome != Outcome::kAborted) return {outcome, group.why()};
+  return {outcome,
+          "a process of the job failed before all ranks had done this; the step will be void"};
 }
 
 // Every rank's sizes of blocks to send and to receive, and whether they fit together. All ranks
@@ -93,8 +85,7 @@ Verdict exchange(Group& group, const Blocks& send, const Blocks& receive, bool s
 Verdict reduce_and_scatter(Group& group, const std::byte* all, const Numbers& mine, Op op) {
   const auto n = static_cast<std::size_t>(group.world_size());
   const auto sums = std::make_unique_for_overwrite<std::byte[]>(n * mine.bytes);
-  const Outcome outcome =
-      group.all_reduce_into({sums.get(), n * mine.count, mine.element}, all, op);
+  const Outcome outcome = group.all_reduce({sums.get(), n * mine.count, mine.element}, all, op);
   if (outcome == Outcome::kDone && mine.bytes > 0) {
     const std::byte* ours = sums.get() + static_cast<std::size_t>(group.rank()) * mine.bytes;
     std::memcpy(mine.data, ours, mine.bytes);
@@ -136,7 +127,7 @@ Operation all_gather(Team& team, std::span<const std::byte> mine, std::byte* all
 Result<Operation> all_reduce(Team& team, const void* from, Numbers to, Op op) {
   if (const Status fit = check(to, op); !fit) return fit.error();
   return Operation(team, [=, bytes = static_cast<const std::byte*>(from)](Group& g) {
-    return verdict_of(g.all_reduce_into(to, bytes, op), g);
+    return verdict_of(g.all_reduce(to, bytes, op), g);
   });
 }
 

@@ -39,9 +39,7 @@ class Memory {
     const std::span bytes = region_ ? region_->bytes() : group.registered();
     return {reinterpret_cast<float*>(bytes.data()), kCount};
   }
-  [[nodiscard]] Outcome sum(Group& group) const {
-    return region_ ? group.all_reduce_anywhere(in(group)) : group.all_reduce(in(group));
-  }
+  [[nodiscard]] Outcome sum(Group& group) const { return group.all_reduce(in(group)); }
 
  private:
   std::shared_ptr<Regions> regions_;

@@ -39,11 +39,6 @@ std::shared_ptr<Work> Queue::start(Work::Body body) {
   return work;
 }
 
-void Queue::wait(std::uint64_t ended) {
-  std::unique_lock lock(mutex_);
-  progress_.wait(lock, [&] { return ended_ >= ended; });
-}
-
 void Queue::drain() {
   if (!used_) return;
   std::unique_lock lock(mutex_);
@@ -69,7 +64,6 @@ void Queue::run() {
     Result<Verdict> result = work->body_();
     lock.lock();
     busy_ = false;
-    ++ended_;
     failed_ = failed_ || !result || result->outcome != Outcome::kDone;
     work->end(std::move(result));
     progress_.notify_all();

@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -54,8 +53,6 @@ class Queue {
 
   // The thread is made by the first start.
   [[nodiscard]] std::shared_ptr<Work> start(Work::Body body);
-  // Returns when so many operations have ended, of all that were ever started.
-  void wait(std::uint64_t ended);
   void drain();  // Returns when nothing is under way.
   // Whether nothing is under way. It is so as soon as the last Work can be seen to have ended.
   [[nodiscard]] bool is_idle() const;
@@ -71,7 +68,6 @@ class Queue {
   std::condition_variable progress_;
   std::deque<std::shared_ptr<Work>> waiting_;
   bool busy_ = false;
-  std::uint64_t ended_ = 0;
   bool failed_ = false;
   bool stopping_ = false;
   std::thread thread_;

@@ -1,12 +1,14 @@
 #include "collective/reduce.h"
 
+#include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "base/assert.h"
-#include "collective/small_floats.h"
 #include "collective/sum.h"
 
 namespace holdfast::collective {
@@ -14,6 +16,65 @@ namespace {
 
 using Rows = std::span<const std::byte* const>;
 
+// Numbers that are kept in less memory than they are reckoned with in.
+struct Bfloat16 {
+  std::uint16_t bits;
+};
+struct Float16 {
+  std::uint16_t bits;
+};
+struct Bool {
+  std::uint8_t byte;
+};
+
+float widen(Bfloat16 x) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
+}
+
+// To the nearest, ties to even.
+void narrow(float x, Bfloat16& to) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  if (std::isnan(x)) {
+    to.bits = 0x7fc0;
+    return;
+  }
+  to.bits = static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+float widen(Float16 x) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x8000) << 16;
+  const std::uint32_t exponent = (x.bits >> 10) & 0x1f;
+  const std::uint32_t fraction = x.bits & 0x3ff;
+  if (exponent == 0x1f) return std::bit_cast<float>(sign | 0x7f800000 | fraction << 13);
+  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
+  const float magnitude = static_cast<float>(fraction) * 0x1p-24F;
+  return sign != 0 ? -magnitude : magnitude;
+}
+
+void narrow(float x, Float16& to) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000);
+  const float magnitude = std::fabs(x);
+  std::uint32_t half = 0;
+  if (std::isnan(x)) {
+    half = 0x7e00;
+  } else if (magnitude >= 65520.0F) {  // Rounds beyond the greatest half, 65504.
+    half = 0x7c00;
+  } else if (magnitude < 0x1p-14F) {  // Subnormal: in units of 2^-24.
+    half = static_cast<std::uint32_t>(std::lrint(magnitude * 0x1p24F));
+  } else {
+    const std::uint32_t m = std::bit_cast<std::uint32_t>(magnitude) - (112U << 23);
+    half = (m + 0xfff + ((m >> 13) & 1)) >> 13;
+  }
+  to.bits = static_cast<std::uint16_t>(sign | half);
+}
+
+bool widen(Bool x) {
+  return x.byte != 0;
+}
+void narrow(bool x, Bool& to) {
+  to.byte = x ? 1 : 0;
+}
 template <class T>
 T widen(T x) {
   return x;
@@ -23,53 +84,33 @@ void narrow(T x, T& to) {
   to = x;
 }
 
+// Whole numbers wrap round; true is what is not 0.
 template <class T>
 T add(T a, T b) {
-  if constexpr (std::is_same_v<T, bool>) {
-    return a || b;
-  } else if constexpr (std::is_integral_v<T>) {  // Wraps round.
-    using U = std::make_unsigned_t<T>;
-    return static_cast<T>(static_cast<U>(static_cast<U>(a) + static_cast<U>(b)));
-  } else {
-    return a + b;
-  }
+  if constexpr (std::is_floating_point_v<T>) return a + b;
+  return static_cast<T>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
 }
 
 template <class T>
 T multiply(T a, T b) {
-  if constexpr (std::is_same_v<T, bool>) {
-    return a && b;
-  } else if constexpr (std::is_integral_v<T>) {
-    return static_cast<T>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
-  } else {
-    return a * b;
-  }
+  if constexpr (std::is_floating_point_v<T>) return a * b;
+  return static_cast<T>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
 }
 
-// NaN wins, whichever rank has it.
-template <class T>
-T least(T a, T b) {
+// The less or the greater. NaN wins, whichever rank has it.
+template <Op kOp, class T>
+T extreme(T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {
     if (std::isnan(a)) return a;
     if (std::isnan(b)) return b;
   }
-  return b < a ? b : a;
-}
-
-template <class T>
-T greatest(T a, T b) {
-  if constexpr (std::is_floating_point_v<T>) {
-    if (std::isnan(a)) return a;
-    if (std::isnan(b)) return b;
-  }
-  return a < b ? b : a;
+  return (kOp == Op::kMin ? b < a : a < b) ? b : a;
 }
 
 template <Op kOp, class T>
 T apply(T a, T b) {
   if constexpr (kOp == Op::kProduct) return multiply(a, b);
-  if constexpr (kOp == Op::kMin) return least(a, b);
-  if constexpr (kOp == Op::kMax) return greatest(a, b);
+  if constexpr (kOp == Op::kMin || kOp == Op::kMax) return extreme<kOp>(a, b);
   if constexpr (std::is_integral_v<T>) {
     if constexpr (kOp == Op::kAnd) return static_cast<T>(a & b);
     if constexpr (kOp == Op::kOr) return static_cast<T>(a | b);
@@ -102,61 +143,27 @@ void reduce_as(std::byte* to, Rows rows, std::size_t count) {
   }
 }
 
-template <class Stored>
-void reduce_by(Op op, std::byte* to, Rows rows, std::size_t count) {
-  switch (op) {
-    case Op::kSum:
-      return reduce_as<Op::kSum, Stored>(to, rows, count);
-    case Op::kProduct:
-      return reduce_as<Op::kProduct, Stored>(to, rows, count);
-    case Op::kMin:
-      return reduce_as<Op::kMin, Stored>(to, rows, count);
-    case Op::kMax:
-      return reduce_as<Op::kMax, Stored>(to, rows, count);
-    case Op::kAnd:
-      return reduce_as<Op::kAnd, Stored>(to, rows, count);
-    case Op::kOr:
-      return reduce_as<Op::kOr, Stored>(to, rows, count);
-    case Op::kXor:
-      return reduce_as<Op::kXor, Stored>(to, rows, count);
-    case Op::kAverage:
-      return reduce_as<Op::kAverage, Stored>(to, rows, count);
-  }
+using Reduce = void (*)(std::byte* to, Rows rows, std::size_t count);
+constexpr std::size_t kOps = 8;
+
+template <class Stored, std::size_t... kOp>
+constexpr std::array<Reduce, kOps> by_op(std::index_sequence<kOp...>) {
+  return {reduce_as<static_cast<Op>(kOp), Stored>...};
 }
 
-// Calls `f` with a value of the type that `element` is in memory.
-template <class F>
-void with_type(Element element, F f) {
-  switch (element) {
-    case Element::kFloat32:
-      return f(float{});
-    case Element::kFloat64:
-      return f(double{});
-    case Element::kInt32:
-      return f(std::int32_t{});
-    case Element::kInt64:
-      return f(std::int64_t{});
-    case Element::kFloat16:
-      return f(Float16{});
-    case Element::kBfloat16:
-      return f(Bfloat16{});
-    case Element::kInt8:
-      return f(std::int8_t{});
-    case Element::kUint8:
-      return f(std::uint8_t{});
-    case Element::kInt16:
-      return f(std::int16_t{});
-    case Element::kBool:
-      return f(Bool{});
-    case Element::kBytes:
-      break;
-  }
-  HF_ASSERT(false);  // Bytes are carried, never reduced.
+// By Element and by Op, in the order in which these are declared. The types are those in memory.
+template <class... Stored>
+constexpr std::array<std::array<Reduce, kOps>, sizeof...(Stored)> table_of() {
+  return {by_op<Stored>(std::make_index_sequence<kOps>())...};
 }
+constexpr auto kReduce = table_of<float, double, std::int32_t, std::int64_t, Float16, Bfloat16,
+                                  std::int8_t, std::uint8_t, std::int16_t, Bool>();
 
 void reduce_any(std::byte* out, Rows rows, std::size_t count, Reduction how) {
-  with_type(how.element,
-            [&](auto stored) { reduce_by<decltype(stored)>(how.op, out, rows, count); });
+  const auto element = static_cast<std::size_t>(how.element);
+  const auto op = static_cast<std::size_t>(how.op);
+  HF_ASSERT(element < kReduce.size() && op < kOps);  // Bytes are carried, never reduced.
+  kReduce[element][op](out, rows, count);
 }
 
 // Whether sum.h has it.
@@ -181,19 +188,11 @@ void divide(std::byte* data, std::size_t count, Reduction how, std::size_t by) {
 
 }  // namespace
 
-void reduce_rows(std::byte* out, Rows rows, std::size_t count, Reduction how,
-                 const std::byte* soon) {
+void reduce_rows(std::byte* out, Rows rows, std::size_t count, Reduction how, const std::byte* soon,
+                 bool past_caches) {
   if (!is_fast(how)) return reduce_any(out, rows, count, how);
-  sum_rows(out, rows, count, how.element, soon);
+  sum_rows(out, rows, count, how.element, soon, past_caches && how.op == Op::kSum);
   divide(out, count, how, rows.size());
-}
-
-void reduce_past_caches(std::byte* out, Rows rows, std::size_t count, Reduction how,
-                        const std::byte* soon) {
-  if (how.op != Op::kSum || !is_summed(how.element)) {
-    return reduce_rows(out, rows, count, how, soon);
-  }
-  sum_past_caches(out, rows, count, how.element, soon);
 }
 
 void reduce_in_place(std::span<std::byte* const> rows, std::size_t count, Reduction how) {
@@ -216,7 +215,7 @@ void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
   constexpr std::size_t kLong = 4096;  // Below, the end of a pass past the caches costs more.
   const bool fit = bytes >= kLong && reinterpret_cast<std::uintptr_t>(to) % kStreamed == 0;
   const std::size_t words = fit ? bytes / kWord : 0;
-  if (words > 0) sum_past_caches(to, {&from, 1}, words, Element::kInt32);
+  if (words > 0) sum_rows(to, {&from, 1}, words, Element::kInt32, nullptr, true);
   const std::size_t done = words * kWord;
   if (done < bytes) std::memcpy(to + done, from + done, bytes - done);
 }

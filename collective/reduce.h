@@ -20,14 +20,11 @@ struct Reduction {
 };
 
 // `out` may be one of the rows. Otherwise nothing overlaps. `soon` is null, or as much memory that
-// is read next: it is asked for on the way, and is in the second-level cache then.
+// is read next: it is asked for on the way, and is in the second-level cache then. `past_caches`:
+// `out` is none of the rows, and nobody reads it soon. Then a sum is written past the caches, so
+// that the processor need not read `out` first.
 void reduce_rows(std::byte* out, std::span<const std::byte* const> rows, std::size_t count,
-                 Reduction how, const std::byte* soon = nullptr);
-
-// The same for an `out` that is none of the rows and that nobody reads soon. A sum is written past
-// the caches, so that the processor need not read `out` first.
-void reduce_past_caches(std::byte* out, std::span<const std::byte* const> rows, std::size_t count,
-                        Reduction how, const std::byte* soon = nullptr);
+                 Reduction how, const std::byte* soon = nullptr, bool past_caches = false);
 
 // The same as reduce_rows, but every row becomes the result. For a sum that is one pass over memory
 // instead of two.

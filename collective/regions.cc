@@ -2,8 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/random.h>
-#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -18,6 +16,7 @@
 
 #include "base/text.h"
 #include "os/errors.h"
+#include "os/random_bits.h"
 
 namespace holdfast::collective {
 namespace {
@@ -34,12 +33,8 @@ bool is_rank_of(RegionId id, int rank) {
   return (id & ((RegionId{1} << kRankBits) - 1)) == static_cast<RegionId>(rank);
 }
 
-Result<RegionId> new_id(int rank) {
-  RegionId random = 0;
-  if (::getrandom(&random, sizeof random, 0) != sizeof random) {
-    return Error{Blame::kWorld, cat("no random bytes: ", os::last_system_error())};
-  }
-  return (random | RegionId{1} << kRankBits) >> kRankBits << kRankBits |
+RegionId new_id(int rank) {
+  return (os::random_bits() | RegionId{1} << kRankBits) >> kRankBits << kRankBits |
          static_cast<RegionId>(rank);
 }
 
@@ -126,15 +121,13 @@ std::string Regions::path_of(RegionId id) const {
 }
 
 Status Regions::make_file(Region& region, std::size_t bytes) const {
-  const auto id = new_id(rank_);
-  if (!id) return id.error();
-  const std::string path = path_of(*id);
+  region.id_ = new_id(rank_);
+  const std::string path = path_of(region.id_);
   region.file_ =
       os::Fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!region.file_) {
     return Error{Blame::kWorld, cat("can not make ", path, ": ", os::last_system_error())};
   }
-  region.id_ = *id;
   region.path_ = path;
   return take(region.file_, path, whole_pages(bytes));
 }
@@ -163,7 +156,7 @@ Result<std::shared_ptr<Region>> Regions::add(std::byte* memory, std::size_t byte
     if (!taken) return taken.error();
     region->bytes_ = {memory, bytes};
   } else {
-    auto mapping = SharedMapping::of(region->file_, region->path_, 0, whole_pages(bytes));
+    auto mapping = map_shared(region->file_, region->path_, 0, whole_pages(bytes));
     if (!mapping) return mapping.error();
     region->mapping_ = *std::move(mapping);
     region->bytes_ = region->mapping_->bytes().first(bytes);
@@ -188,14 +181,15 @@ RegionAddress Regions::address_of(const std::byte* data, std::size_t bytes) cons
   return {};
 }
 
-Result<std::shared_ptr<SharedMapping>> Regions::open(RegionId id) const {
+Result<SharedMapping> Regions::open(RegionId id) const {
   const std::string path = path_of(id);
-  const os::Fd file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  struct stat status {};
-  if (!file || ::fstat(file.get(), &status) != 0) {
-    return Error{Blame::kWorld, cat("can not open ", path, ": ", os::last_system_error())};
+  const auto file = open_shared(path);
+  if (!file) return file.error();
+  const off_t bytes = ::lseek(file->get(), 0, SEEK_END);
+  if (bytes < 0) {
+    return Error{Blame::kWorld, cat("can not look at ", path, ": ", os::last_system_error())};
   }
-  return SharedMapping::of(file, path, 0, static_cast<std::uint64_t>(status.st_size));
+  return map_shared(*file, path, 0, static_cast<std::uint64_t>(bytes));
 }
 
 }  // namespace holdfast::collective

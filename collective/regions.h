@@ -48,7 +48,7 @@ class Region {
   std::string path_;
   os::Fd file_;
   std::span<std::byte> bytes_;
-  std::shared_ptr<SharedMapping> mapping_;  // Null: the memory was given.
+  SharedMapping mapping_;  // Null: the memory was given.
 };
 
 // The regions of one rank. Any thread.
@@ -69,7 +69,7 @@ class Regions {
   // Where these bytes lie, if they lie within one region.
   [[nodiscard]] RegionAddress address_of(const std::byte* data, std::size_t bytes) const;
   // A whole region of any rank.
-  [[nodiscard]] Result<std::shared_ptr<SharedMapping>> open(RegionId id) const;
+  [[nodiscard]] Result<SharedMapping> open(RegionId id) const;
 
  private:
   [[nodiscard]] std::string path_of(RegionId id) const;

@@ -1,4 +1,4 @@
-// Memory that ranks register for themselves, and what of it all_reduce_anywhere() makes.
+// Memory that ranks register for themselves, and what of it all_reduce() makes.
 #include "collective/regions.h"
 
 #include <gtest/gtest.h>
@@ -201,7 +201,7 @@ TEST(Regions, ASumInThemStagesNothingWhereverTheyLie) {
         fill(std::span(from), group.rank(), 5);
         if (i != 0) fill(numbers, group.rank(), 5);
         const auto* source = reinterpret_cast<std::byte*>(i == 0 ? from.data() : numbers.data());
-        ASSERT_EQ(group.all_reduce_anywhere(numbers, source), Outcome::kDone);
+        ASSERT_EQ(group.all_reduce(numbers, source), Outcome::kDone);
         EXPECT_TRUE(same_bits<float>(numbers, expect)) << i;
       }
       fill(numbers, group.rank(), 5);
@@ -212,7 +212,7 @@ TEST(Regions, ASumInThemStagesNothingWhereverTheyLie) {
       together.arrive_and_wait();
       if (me == 0) mine.remove(**region);
       fill(numbers, group.rank(), 5);
-      EXPECT_EQ(group.all_reduce_anywhere(numbers), Outcome::kDone);
+      EXPECT_EQ(group.all_reduce(numbers), Outcome::kDone);
       EXPECT_TRUE(same_bits<float>(numbers, expect));
       together.arrive_and_wait();
       if (me == 0) shown[1] = segment_kilobytes(job);
@@ -238,7 +238,7 @@ TEST(Regions, ASumGoesThroughTheWindowsWhereARankCanNotMapThoseOfAnother) {
     together.arrive_and_wait();
     for (int i = 0; i < 3; ++i) {
       fill(numbers, group.rank(), 6);
-      ASSERT_EQ(group.all_reduce_anywhere(numbers), Outcome::kDone);
+      ASSERT_EQ(group.all_reduce(numbers), Outcome::kDone);
       EXPECT_TRUE(same_bits<float>(numbers, reference_sum<float>(3, 10'000, 6)));
     }
     // Another region is as any other.
@@ -246,7 +246,7 @@ TEST(Regions, ASumGoesThroughTheWindowsWhereARankCanNotMapThoseOfAnother) {
     ASSERT_TRUE(second);
     const auto others = view<float>((*second)->bytes(), 0, 10'000);
     fill(others, group.rank(), 6);
-    ASSERT_EQ(group.all_reduce_anywhere(others), Outcome::kDone);
+    ASSERT_EQ(group.all_reduce(others), Outcome::kDone);
     EXPECT_TRUE(same_bits<float>(others, reference_sum<float>(3, 10'000, 6)));
     mine.remove(**region);
     mine.remove(**second);
@@ -260,7 +260,7 @@ TEST(Regions, RanksThatAskForDifferentSizesAreToldSo) {
     const auto region = mine.add(nullptr, 4000);
     ASSERT_TRUE(region);
     const auto numbers = view<float>((*region)->bytes(), 0, group.rank() == 0 ? 10 : 11);
-    EXPECT_EQ(group.all_reduce_anywhere(numbers), Outcome::kMismatch);
+    EXPECT_EQ(group.all_reduce(numbers), Outcome::kMismatch);
     EXPECT_NE(group.why().find("rank 1 for an all-reduce of 44 bytes"), std::string::npos)
         << group.why();
     mine.remove(**region);
@@ -288,7 +288,7 @@ class Drawer {
     const bool apart = derive(seed, 5, rank_) % 2 == 0;
     if (!apart) std::copy(from.begin(), from.end(), numbers.begin());
     const auto* source = reinterpret_cast<std::byte*>(apart ? from.data() : numbers.data());
-    const Outcome o = group.all_reduce_anywhere(numbers, source);
+    const Outcome o = group.all_reduce(numbers, source);
     right = o != Outcome::kDone ||
             same_bits<T>(numbers, reference_sum<T>(group.world_size(), count, seed));
     return o;

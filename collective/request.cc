@@ -1,5 +1,6 @@
 #include "collective/request.h"
 
+#include <iterator>
 #include <vector>
 
 #include "base/text.h"
@@ -29,24 +30,26 @@ std::string describe_kind(const Request& r) {
 }
 
 const char* describe_fault(Fault fault) {
-  switch (fault) {
-    case Fault::kNone:
-      return "";
-    case Fault::kOutside:
-      return ", which lies outside of its registered memory";
-    case Fault::kUnfit:
-      return ", which can not be reduced so or lies where nobody reaches it";
-    case Fault::kNoSuchRoot:
-      return ", which is no rank of the group";
-    case Fault::kWrongSize:
-      return " into memory of another size than that of all ranks together";
-    case Fault::kNoRoom:
-      return ", which finds no room";
-  }
-  return "";
+  constexpr const char* kWords[] = {
+      "",
+      ", which can not be reduced so or lies where nobody reaches it",
+      ", which is no rank of the group",
+      " into memory of another size than that of all ranks together",
+      ", which finds no room",
+  };
+  const auto index = static_cast<std::size_t>(fault);
+  return index < std::size(kWords) ? kWords[index] : "";
 }
 
 }  // namespace
+
+Request reduction_of(const Numbers& numbers, Op op) {
+  return {.bytes = numbers.bytes,
+          .kind = Kind::kAnywhereAllReduce,
+          .element = numbers.element,
+          .op = op,
+          .fault = check(numbers, op) ? Fault::kNone : Fault::kUnfit};
+}
 
 std::string describe(const Request& request) {
   return cat(describe_kind(request), describe_fault(request.fault), " (operation ",

@@ -20,7 +20,7 @@ enum class Kind : std::uint8_t {
 };
 
 // What makes a request impossible whatever the others ask.
-enum class Fault : std::uint8_t { kNone, kOutside, kUnfit, kNoSuchRoot, kWrongSize, kNoRoom };
+enum class Fault : std::uint8_t { kNone, kUnfit, kNoSuchRoot, kWrongSize, kNoRoom };
 
 // Lies in shared memory.
 struct Request {
@@ -32,8 +32,8 @@ struct Request {
   Element element = Element::kBytes;
   Op op = Op::kSum;
   Fault fault = Fault::kNone;
-  RegionAddress
-      address;  // Each rank's own; in an introduction: region 1 if it has mapped them all.
+  // Each rank's own; in an introduction: region 1 if it has mapped them all.
+  RegionAddress address;
   // Whether two ranks ask for the same.
   bool operator==(const Request& other) const {
     return sequence == other.sequence && bytes == other.bytes && offset == other.offset &&
@@ -41,6 +41,9 @@ struct Request {
            fault == other.fault;
   }
 };
+
+// That of these numbers, anywhere in memory.
+[[nodiscard]] Request reduction_of(const Numbers& numbers, Op op);
 
 // "an all-reduce of 4096 bytes of float32 at byte 0 (operation 12)"
 [[nodiscard]] std::string describe(const Request& request);

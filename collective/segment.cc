@@ -84,7 +84,7 @@ int take_in_time(const os::Fd& file, std::uint64_t offset, std::uint64_t bytes,
 
 }  // namespace
 
-Segment::Segment(const Group::Options& options, os::Fd file, std::shared_ptr<SharedMapping> mapping)
+Segment::Segment(const Group::Options& options, os::Fd file, SharedMapping mapping)
     : file_(std::move(file)),
       mapping_(std::move(mapping)),
       directory_(options.directory),
@@ -242,7 +242,7 @@ Result<std::unique_ptr<Segment>> Segment::open(const Group::Options& options) {
   if (!file) return file.error();
   if (auto taken = take_first(*file, control_bytes(options.world_size), options); !taken)
     return taken.error();
-  auto mapping = SharedMapping::of(*file, path, 0, size_of(options));
+  auto mapping = map_shared(*file, path, 0, size_of(options));
   if (!mapping) return mapping.error();
   std::unique_ptr<Segment> segment(new Segment(options, *std::move(file), *std::move(mapping)));
   if (segment->take_window(kHalfUnit)) return segment;

@@ -79,7 +79,7 @@ class Segment {
   };
   static_assert(sizeof(Control) % alignof(RankState) == 0);
 
-  Segment(const Group::Options& options, os::Fd file, std::shared_ptr<SharedMapping> mapping);
+  Segment(const Group::Options& options, os::Fd file, SharedMapping mapping);
   static Identity identity_of(const Group::Options& options);
   static std::size_t control_bytes(int world_size);  // With the ranks' states; whole pages.
   static std::size_t size_of(const Group::Options& options);
@@ -95,7 +95,7 @@ class Segment {
   }
 
   os::Fd file_;
-  std::shared_ptr<SharedMapping> mapping_;
+  SharedMapping mapping_;
   std::string directory_;
   int rank_;
   int world_size_;

@@ -19,7 +19,7 @@ using Key = std::tuple<dev_t, ino_t, std::uint64_t, std::uint64_t>;
 // An inode that is mapped can not be used again for another file, so a live entry is never stale.
 struct Known {
   std::mutex mutex;
-  std::map<Key, std::weak_ptr<SharedMapping>> mappings;
+  std::map<Key, std::weak_ptr<const os::Mapping>> mappings;
 };
 
 Known& known() {
@@ -29,20 +29,14 @@ Known& known() {
 
 }  // namespace
 
-Result<std::shared_ptr<SharedMapping>> SharedMapping::of(const std::string& path,
-                                                         std::uint64_t offset,
-                                                         std::uint64_t bytes) {
-  const os::Fd file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!file) {
-    return Error{Blame::kWorld, cat("can not open ", path, ": ", os::last_system_error())};
-  }
-  return of(file, path, offset, bytes);
+Result<os::Fd> open_shared(const std::string& path) {
+  os::Fd file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  if (file) return file;
+  return Error{Blame::kWorld, cat("can not open ", path, ": ", os::last_system_error())};
 }
 
-Result<std::shared_ptr<SharedMapping>> SharedMapping::of(const os::Fd& file,
-                                                         const std::string& name,
-                                                         std::uint64_t offset,
-                                                         std::uint64_t bytes) {
+Result<SharedMapping> map_shared(const os::Fd& file, const std::string& name, std::uint64_t offset,
+                                 std::uint64_t bytes) {
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) {
     return Error{Blame::kWorld, cat("can not look at ", name, ": ", os::last_system_error())};
@@ -60,7 +54,7 @@ Result<std::shared_ptr<SharedMapping>> SharedMapping::of(const os::Fd& file,
   if (!mapped) {
     return Error{Blame::kWorld, cat("can not map ", name, ": ", os::last_system_error())};
   }
-  std::shared_ptr<SharedMapping> mapping(new SharedMapping(std::move(mapped)));
+  auto mapping = std::make_shared<const os::Mapping>(std::move(mapped));
   entry = mapping;
   return mapping;
 }

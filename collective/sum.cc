@@ -144,15 +144,11 @@ HF_CLONES void sum_into_all(const Sum& s, std::size_t bytes, Element element) {
 }  // namespace
 
 void sum_rows(std::byte* out, std::span<const std::byte* const> rows, std::size_t count,
-              Element element, const std::byte* soon) {
-  sum_into_one({rows.data(), &out, rows.size(), soon}, count * size_of(element), element);
-}
-
-void sum_past_caches(std::byte* out, std::span<const std::byte* const> rows, std::size_t count,
-                     Element element, const std::byte* soon) {
+              Element element, const std::byte* soon, bool past_caches) {
+  const Sum sum{rows.data(), &out, rows.size(), soon};
   const bool aligned = reinterpret_cast<std::uintptr_t>(out) % kStreamed == 0;
-  if (!aligned) return sum_rows(out, rows, count, element, soon);
-  sum_past({rows.data(), &out, rows.size(), soon}, count * size_of(element), element);
+  if (!past_caches || !aligned) return sum_into_one(sum, count * size_of(element), element);
+  sum_past(sum, count * size_of(element), element);
 #if HF_STREAMS
   _mm_sfence();  // Other threads of this process may be told that it is there.
 #endif

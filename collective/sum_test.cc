@@ -29,9 +29,7 @@ void expect_sums(TestJob& job, const std::vector<std::size_t>& counts, bool regi
         const std::span<T> numbers =
             registered ? part<T>(group.registered(), skip, count) : std::span(own).subspan(skip);
         fill(numbers, group.rank(), count);
-        const Outcome o =
-            registered ? group.all_reduce(numbers) : group.all_reduce_anywhere(numbers);
-        EXPECT_EQ(o, Outcome::kDone) << group.why();
+        EXPECT_EQ(group.all_reduce(numbers), Outcome::kDone) << group.why();
         EXPECT_TRUE(same_bits<T>(numbers, want))
             << "rank " << group.rank() << " of " << group.world_size() << ", " << count
             << " elements from the " << skip << "th, registered: " << registered;
@@ -74,7 +72,7 @@ TEST_P(SumOfRanks, AnywhereOneAfterAnotherOfWholePiecesAndRestsAreTheSame) {
       const std::size_t k = i % counts.size();
       std::vector<float> numbers(counts[k]);
       fill(std::span(numbers), group.rank(), counts[k]);
-      ASSERT_EQ(group.all_reduce_anywhere(std::span(numbers)), Outcome::kDone) << group.why();
+      ASSERT_EQ(group.all_reduce(std::span(numbers)), Outcome::kDone) << group.why();
       ASSERT_TRUE(same_bits<float>(numbers, want[k])) << "rank " << group.rank() << ", sum " << i;
     }
   });
@@ -92,7 +90,7 @@ TEST_P(SumOfRanks, AnywhereOutOfOtherMemoryLeavesThatAsItWas) {
       std::vector<float> to(count, -1.0F);
       // Rank 0 alone sums in place: the ranks need not do alike.
       const std::span<float> sum(group.rank() == 0 ? from : to);
-      EXPECT_EQ(group.all_reduce_anywhere(sum, reinterpret_cast<const std::byte*>(from.data())),
+      EXPECT_EQ(group.all_reduce(sum, reinterpret_cast<const std::byte*>(from.data())),
                 Outcome::kDone);
       EXPECT_TRUE(same_bits<float>(sum, want)) << "rank " << group.rank() << ", " << count;
       EXPECT_TRUE(group.rank() == 0 || same_bits<float>(from, before)) << "rank " << group.rank();
@@ -121,7 +119,7 @@ TEST(Sum, MuchOutOfOtherMemoryIsTheSameWhereverItLies) {
       for (const std::size_t skip : {0U, 1U, 4U}) {
         std::vector<float> to(skip + kMuch + 1, -1.0F);
         const std::span<float> sum = std::span(to).subspan(skip, kMuch);
-        EXPECT_EQ(group.all_reduce_anywhere(sum, reinterpret_cast<const std::byte*>(from.data())),
+        EXPECT_EQ(group.all_reduce(sum, reinterpret_cast<const std::byte*>(from.data())),
                   Outcome::kDone);
         EXPECT_TRUE(same_bits<float>(sum, want)) << "rank " << group.rank() << ", from " << skip;
         EXPECT_EQ(to.back(), -1.0F);
@@ -154,8 +152,7 @@ TEST(Sum, ManyInARowOfChangingSizeAndPathStayRight) {
       const auto numbers =
           registered ? part<float>(group.registered(), prng.below(1000), count) : std::span(own);
       fill(numbers, group.rank(), i);
-      ASSERT_EQ(registered ? group.all_reduce(numbers) : group.all_reduce_anywhere(numbers),
-                Outcome::kDone);
+      ASSERT_EQ(group.all_reduce(numbers), Outcome::kDone);
       ASSERT_TRUE(same_bits<float>(numbers, reference_sum<float>(3, count, i))) << i;
     }
   });
@@ -241,7 +238,7 @@ void expect_reduced_alike(Element element, Op op) {
       const std::byte* from = std::as_bytes(std::span(mine)).data();
       std::vector<T> own(count);
       for (const std::span<T>& to : {part<T>(group.registered(), 0, count), std::span<T>(own)}) {
-        ASSERT_EQ(group.all_reduce_into({to.data(), count, element}, from, op), Outcome::kDone);
+        ASSERT_EQ(group.all_reduce({to.data(), count, element}, from, op), Outcome::kDone);
         EXPECT_TRUE(same_bits<T>(to, want))
             << name_of(op) << " of " << count << " " << name_of(element);
       }
@@ -262,12 +259,12 @@ TEST(Reduction, OfAGroupIsThatOfItsRows) {
 TEST(Reduction, OfNothingNeedsNoRegisteredMemory) {
   TestJob job(3);
   job.run([](Group& group) {
-    EXPECT_EQ(group.all_reduce_into({nullptr, 0, Element::kFloat32}, nullptr), Outcome::kDone);
+    EXPECT_EQ(group.all_reduce({nullptr, 0, Element::kFloat32}, nullptr), Outcome::kDone);
     EXPECT_EQ(group.wait(group.start_all_reduce(std::span<float>())), Outcome::kDone);
   });
   TestJob two(2);
   two.run([](Group& group) {
-    EXPECT_EQ(group.all_reduce_into({nullptr, 0, Element::kInt8}, nullptr), Outcome::kDone);
+    EXPECT_EQ(group.all_reduce({nullptr, 0, Element::kInt8}, nullptr), Outcome::kDone);
   });
 }
 
@@ -280,7 +277,7 @@ TEST(Reduction, OfOneRankAloneIsThatOfItsRow) {
           registered ? part<std::uint8_t>(group.registered(), 0, 4) : std::span(own);
       std::copy(own.begin(), own.end(), to.begin());
       ASSERT_EQ(
-          group.all_reduce_into({to.data(), 4, Element::kBool}, std::as_bytes(to).data(), Op::kSum),
+          group.all_reduce({to.data(), 4, Element::kBool}, std::as_bytes(to).data(), Op::kSum),
           Outcome::kDone);
       EXPECT_EQ(std::vector(to.begin(), to.end()), (std::vector<std::uint8_t>{0, 1, 1, 1}));
     }

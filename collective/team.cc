@@ -16,17 +16,9 @@ namespace {
 constexpr std::size_t kNameMax = 60;
 
 bool is_name(std::string_view name) {
-  return !name.empty() && name.size() <= kNameMax &&
-         std::all_of(name.begin(), name.end(), [](char c) {
-           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                  c == '.' || c == '_' || c == '-';
-         });
-}
-
-Verdict no_generation() {
-  return {Outcome::kAborted,
-          "there is no whole generation of this group now: collectives come between the begin of a "
-          "step and its end, and after a fault the step is void"};
+  constexpr const char* kLetters =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+  return !name.empty() && name.size() <= kNameMax && name.find_first_not_of(kLetters) == name.npos;
 }
 
 Status make_folder(const std::string& path) {
@@ -83,7 +75,7 @@ Team::~Team() {
     const std::lock_guard lock(mutex_);
     closing_ = true;
     stop_.request_stop();
-    if (formed_.group) group = formed_.group;
+    if (group_) group = group_;
   }
   if (!idle && group) group->abort();
 }
@@ -101,7 +93,11 @@ Result<Verdict> Team::perform(const Body& body) {
   const std::lock_guard turn(turn_);
   const auto group = enter();
   if (!group) return group.error();
-  return *group ? body(**group) : no_generation();
+  if (*group) return body(**group);
+  return Verdict{
+      Outcome::kAborted,
+      "there is no whole generation of this group now: collectives come between the begin of a "
+      "step and its end, and after a fault the step is void"};
 }
 
 Result<std::shared_ptr<Group>> Team::enter() {
@@ -110,7 +106,7 @@ Result<std::shared_ptr<Group>> Team::enter() {
   {
     const std::lock_guard lock(mutex_);
     if (closing_) return std::shared_ptr<Group>();
-    if (formed_.group && formed_.generation == now.generation) return formed_.group;
+    if (group_ && generation_ == now.generation) return group_;
   }
   if (now.generation == 0 || now.aborted) return std::shared_ptr<Group>();
   return form(now.generation);
@@ -122,14 +118,14 @@ Result<std::shared_ptr<Group>> Team::form(Generation generation) {
   {
     const std::lock_guard lock(mutex_);
     if (closing_) return std::shared_ptr<Group>();
-    old = std::move(formed_.group);
-    forming_ = generation;
+    old = std::move(group_);
+    generation_ = generation;
     stop_ = std::stop_source{};
     cancel = stop_.get_token();
   }
   if (old) old->abort();
-  if (current_->now().aborted)
-    return std::shared_ptr<Group>();  // It came before there was something to stop.
+  // It came before there was something to stop.
+  if (current_->now().aborted) return std::shared_ptr<Group>();
   const CurrentGeneration::Options& job = current_->options();
   Group::Options options{.directory = cat(job.directory, "/", members_.name),
                          .generation = generation,
@@ -144,9 +140,9 @@ Result<std::shared_ptr<Group>> Team::form(Generation generation) {
     return joined.error();
   }
   const std::lock_guard lock(mutex_);
-  formed_ = {*std::move(joined), generation};
-  if (cancel.stop_requested()) formed_.group->abort();
-  return formed_.group;
+  group_ = *std::move(joined);
+  if (cancel.stop_requested()) group_->abort();
+  return group_;
 }
 
 Team& Team::pair(int from, int to, unsigned tag) {
@@ -165,9 +161,9 @@ Team& Team::pair(int from, int to, unsigned tag) {
 
 void Team::abort(Generation generation) {
   const std::lock_guard lock(mutex_);
-  if (forming_ > generation) return;
+  if (generation_ > generation) return;
   stop_.request_stop();
-  if (formed_.group) formed_.group->abort();
+  if (group_) group_->abort();
 }
 
 }  // namespace holdfast::collective

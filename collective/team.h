@@ -61,10 +61,6 @@ class Team {
     int me = 0;               // This process's rank in the team.
     std::string name;         // Of its folder; empty: the world.
   };
-  struct Formed {
-    std::shared_ptr<Group> group;
-    Generation generation = 0;
-  };
   Team(std::shared_ptr<CurrentGeneration> current, Members members);
   [[nodiscard]] Result<Verdict> perform(const Body& body);
   // The group of the current generation; null: there is none.
@@ -79,8 +75,8 @@ class Team {
   std::mutex turn_;   // Held by whoever performs an operation.
   std::mutex mutex_;  // Of the next four; held for moments only.
   bool closing_ = false;
-  Formed formed_;
-  Generation forming_ = 0;
+  Generation generation_ = 0;     // That of group_, or of the one that forms.
+  std::shared_ptr<Group> group_;  // Null: none has formed.
   std::stop_source stop_;
   std::mutex pairs_mutex_;
   std::map<std::tuple<int, int, unsigned>, std::unique_ptr<Team>> pairs_;

@@ -24,10 +24,9 @@ using torch::autograd::Node;
 struct Loans {
   struct Place {
     Place(torch::Tensor p, Room r, Node* a)
-        : parameter(std::move(p)), memory(r.range), keeper(std::move(r.keeper)), accumulator(a) {}
+        : parameter(std::move(p)), room(std::move(r)), accumulator(a) {}
     torch::Tensor parameter;
-    std::span<float> memory;
-    std::shared_ptr<const void> keeper;
+    Room room;
     Node* accumulator;
     bool filled = false;
     std::atomic<bool> lent = false;  // Any thread may free a tensor.
@@ -39,12 +38,14 @@ struct Loans {
   std::vector<std::size_t> sizes;  // In bytes: of all that is worth lending.
 };
 
+namespace {
+thread_local Loans* pass_under_way = nullptr;
+}  // namespace
+
 #ifdef HF_ALLOCATES_GRADIENTS
 namespace {
 
 constexpr std::size_t kWorthwhile = 16384;  // Bytes; to copy fewer costs as little as to ask.
-
-thread_local Loans* pass_under_way = nullptr;
 
 // What a user's hook sees it can keep, and what it allocates counts as the node's.
 bool hooked(Node& node) {
@@ -76,7 +77,7 @@ class Intermediary final : public c10::Allocator {
     auto* place = pass_under_way == nullptr ? nullptr : pass_under_way->asked_for(bytes);
     if (place == nullptr) return behind_->allocate(bytes);
     place->lent = true;
-    return {place->memory.data(), place,
+    return {place->room.range.data(), place,
             [](void* lent) { static_cast<Loans::Place*>(lent)->lent = false; }, torch::kCPU};
   }
   c10::DeleterFnPtr raw_deleter() const override { return behind_->raw_deleter(); }
@@ -116,7 +117,7 @@ Loans::Place* Loans::asked_for(std::size_t bytes) {
     receiver = edge.function.get();
   }
   Place* place = receiver == nullptr ? nullptr : place_of(*receiver);
-  return place != nullptr && place->memory.size_bytes() == bytes ? place : nullptr;
+  return place != nullptr && place->room.range.size_bytes() == bytes ? place : nullptr;
 }
 #endif
 
@@ -143,7 +144,6 @@ void GradientAllocator::add(const torch::Tensor& parameter, Room room, Node* acc
 #endif
 }
 
-#ifdef HF_ALLOCATES_GRADIENTS
 GradientAllocator::Pass::Pass(GradientAllocator& allocator)
     : before_(std::exchange(pass_under_way, allocator.loans_.get())) {
   for (auto& place : allocator.loans_->places) place.filled = false;
@@ -151,10 +151,6 @@ GradientAllocator::Pass::Pass(GradientAllocator& allocator)
 GradientAllocator::Pass::~Pass() {
   pass_under_way = before_;
 }
-#else
-GradientAllocator::Pass::Pass(GradientAllocator&) : before_(nullptr) {}
-GradientAllocator::Pass::~Pass() = default;
-#endif
 
 void GradientAllocator::filled(std::size_t i) {
   loans_->places[i].filled = true;

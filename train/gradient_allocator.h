@@ -45,7 +45,7 @@ class GradientAllocator {
     Pass& operator=(const Pass&) = delete;
 
    private:
-    [[maybe_unused]] Loans* before_;
+    Loans* before_;
   };
   void filled(std::size_t i);
   // A tensor that is not the gradient of i lives in i's place.

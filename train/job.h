@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "base/result.h"
 #include "holdfast/job.h"
@@ -23,6 +25,11 @@ template <class T>
 T must(Result<T> result) {
   if (!result) throw Failure(result.error().what);
   return *std::move(result);
+}
+
+// Ends the job for all ranks.
+[[noreturn]] inline void fail(runtime::Worker& worker, std::string why) {
+  throw Failure(worker.fail(std::move(why)).what);
 }
 
 }  // namespace holdfast::detail

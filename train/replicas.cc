@@ -49,9 +49,7 @@ void Replicas::at_end() {
     if (detail::must(session_.begin_step()) == runtime::Began::kTooLate) return;  // All compared.
     following_ = kNoVersion;  // What comes before the next loop is no step.
     const Outcome outcome = compare();
-    if (outcome == Outcome::kMismatch) {
-      throw Failure(worker_.fail(session_.group()->why()).what);
-    }
+    if (outcome == Outcome::kMismatch) detail::fail(worker_, session_.group()->why());
     if (outcome != Outcome::kAborted) return;
   }
 }
@@ -96,10 +94,8 @@ void Replicas::report(const std::string& difference) {
       "do the same to parameters and gradients on every rank (gradients are clipped by "
       "StepsOptions::clip_norm)";
   if (worker_.settings().drift == config::Drift::kEnd) {
-    throw Failure(worker_
-                      .fail(cat(difference, ": ", kCure,
-                                ", or set HOLDFAST_DRIFT=warn to go on all the same"))
-                      .what);
+    detail::fail(worker_, cat(difference, ": ", kCure,
+                              ", or set HOLDFAST_DRIFT=warn to go on all the same"));
   }
   if (session_.identity().rank != 0) return;
   std::fprintf(stderr, "holdfast: warning: %s: %s\n", difference.c_str(), kCure);

@@ -4,12 +4,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <bit>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <string_view>
+#include <nlohmann/json.hpp>
 
 #include "base/text.h"
 #include "os/draft.h"
@@ -21,38 +19,17 @@ namespace {
 
 constexpr std::size_t kAlignment = 4096;
 
-std::string json_text(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    if (static_cast<unsigned char>(c) < 0x20) {
-      std::array<char, 8> code{};
-      std::snprintf(code.data(), code.size(), "\\u%04x", static_cast<unsigned>(c));
-      out += code.data();
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
-}
-
 std::string header_of(std::span<const SavedArray> arrays, std::span<const Note> metadata) {
-  std::string text = "{\"__metadata__\":{";
-  for (const auto& note : metadata) {
-    text +=
-        cat(&note == metadata.data() ? "" : ",", json_text(note.key), ":", json_text(note.value));
-  }
-  text += "}";
+  nlohmann::ordered_json json{{"__metadata__", nlohmann::ordered_json::object()}};
+  for (const auto& note : metadata) json["__metadata__"][note.key] = note.value;
   std::size_t at = 0;
   for (const auto& array : arrays) {
-    text += cat(",", json_text(array.name), ":{\"dtype\":\"", array.dtype, "\",\"shape\":[");
-    for (std::size_t i = 0; i < array.shape.size(); ++i) {
-      text += cat(i == 0 ? "" : ",", array.shape[i]);
-    }
-    text += cat("],\"data_offsets\":[", at, ",", at + array.bytes.size(), "]}");
-    at += array.bytes.size();
+    const std::size_t end = at + array.bytes.size();
+    json[array.name] = {
+        {"dtype", array.dtype}, {"shape", array.shape}, {"data_offsets", {at, end}}};
+    at = end;
   }
-  text += "}";
+  std::string text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   const std::size_t end = (8 + text.size() + kAlignment - 1) / kAlignment * kAlignment;
   text.resize(end - 8, ' ');
   return text;

@@ -23,6 +23,7 @@
 
 namespace holdfast {
 
+using detail::fail;
 using detail::must;
 
 namespace {
@@ -35,9 +36,8 @@ arena::Optimizer kind_of(const Optimizer& optimizer) {
   return kinds[optimizer.index()];
 }
 
-arena::UpdateArguments arguments_of(const Optimizer& optimizer, Version n) {
-  arena::UpdateArguments arguments;
-  arguments.update_count = n;
+arena::UpdateArguments arguments_of(const Optimizer& optimizer, Version n, double clip_norm) {
+  arena::UpdateArguments arguments{.update_count = n, .clip_norm = clip_norm};
   std::visit(
       [&](const auto& o) {
         using Kind = std::decay_t<decltype(o)>;
@@ -56,41 +56,21 @@ arena::UpdateArguments arguments_of(const Optimizer& optimizer, Version n) {
 }
 
 const char* dtype_of(const train::NamedTensor& t) {
-  switch (t.tensor.scalar_type()) {
-    case torch::kFloat:
-      return "F32";
-    case torch::kDouble:
-      return "F64";
-    case torch::kHalf:
-      return "F16";
-    case torch::kBFloat16:
-      return "BF16";
-    case torch::kLong:
-      return "I64";
-    case torch::kInt:
-      return "I32";
-    case torch::kShort:
-      return "I16";
-    case torch::kChar:
-      return "I8";
-    case torch::kByte:
-      return "U8";
-    case torch::kBool:
-      return "BOOL";
-    default:
-      throw Failure(cat("'", t.name, "' has a type that safetensors files do not know"));
+  constexpr std::pair<torch::ScalarType, const char*> kNames[] = {
+      {torch::kFloat, "F32"},     {torch::kDouble, "F64"}, {torch::kHalf, "F16"},
+      {torch::kBFloat16, "BF16"}, {torch::kLong, "I64"},   {torch::kInt, "I32"},
+      {torch::kShort, "I16"},     {torch::kChar, "I8"},    {torch::kByte, "U8"},
+      {torch::kBool, "BOOL"}};
+  for (const auto& [type, name] : kNames) {
+    if (type == t.tensor.scalar_type()) return name;
   }
+  throw Failure(cat("'", t.name, "' has a type that safetensors files do not know"));
 }
 
 std::vector<const char*> moment_names(arena::Optimizer optimizer) {
-  switch (arena::moment_count(optimizer)) {
-    case 0:
-      return {};
-    case 1:
-      return {"momentum_buffer"};
-    default:
-      return {"exp_avg", "exp_avg_sq"};
-  }
+  if (optimizer == arena::Optimizer::kMomentum) return {"momentum_buffer"};
+  if (arena::moment_count(optimizer) == 0) return {};
+  return {"exp_avg", "exp_avg_sq"};
 }
 
 std::string moment_name(const std::string& parameter, const char* moment) {
@@ -231,44 +211,35 @@ void State::Parts::compare_terms() {
   if (size == 1 || compared == session->generation()) return;
   compared = session->generation();
   const bool starts = compared == 1;
-  const arena::UpdateArguments numbers = arguments_of(optimizer, version() + 1);
   const train::Terms mine = {.samples = sharding.samples,
                              .batch = options.batch,
                              .shuffle_seed = options.shuffle_seed,
                              .epochs = starts ? options.epochs : 0,
                              .max_steps = starts ? options.max_steps : 0,
-                             .learning_rate = numbers.learning_rate,
-                             .weight_decay = numbers.weight_decay,
-                             .momentum = numbers.momentum,
-                             .beta1 = numbers.beta1,
-                             .beta2 = numbers.beta2,
-                             .epsilon = numbers.epsilon,
-                             .clip_norm = options.clip_norm};
+                             .update = arguments_of(optimizer, version() + 1, options.clip_norm)};
   std::vector<train::Terms> all(size);
   const auto outcome = session->all_gather(std::as_bytes(std::span(&mine, 1)),
                                            std::as_writable_bytes(std::span(all)));
   if (outcome != collective::Outcome::kDone) return;  // end_step() says why, or recovers.
   const std::string different = train::disagreement(all);
-  if (!different.empty()) throw Failure(job->worker->fail(different).what);
+  if (!different.empty()) fail(*job->worker, different);
 }
 
 // An epoch that another, longer data set has begun may have gone beyond this one's end.
 void State::Parts::check_place() {
   const arena::Position at = runtime::arena_of(*session).position();
   if (at.index < sharding.steps_per_epoch()) return;
-  throw Failure(job->worker
-                    ->fail(cat("epoch ", at.epoch, " has had ", at.index,
-                               " steps with another data set or batch, and with this one (",
-                               sharding.samples, " samples) it has ", sharding.steps_per_epoch(),
-                               ": end a data set's loop with its epoch, by StepsOptions::epochs"))
-                    .what);
+  fail(*job->worker, cat("epoch ", at.epoch, " has had ", at.index,
+                         " steps with another data set or batch, and with this one (",
+                         sharding.samples, " samples) it has ", sharding.steps_per_epoch(),
+                         ": end a data set's loop with its epoch, by StepsOptions::epochs"));
 }
 
 // After the body: most modules that change do so in their forward pass.
 void State::Parts::check_module() {
   const bool new_ones = std::exchange(walked, session->generation()) != session->generation();
   const std::string stray = model.strayed(runtime::arena_of(*session), new_ones);
-  if (!stray.empty()) throw Failure(job->worker->fail(stray).what);
+  if (!stray.empty()) fail(*job->worker, stray);
 }
 
 bool State::Parts::begin_step() {
@@ -280,9 +251,7 @@ bool State::Parts::begin_step() {
   check_place();
   const runtime::Began began = must(session->begin_step());
   if (began == runtime::Began::kTooLate) {
-    throw Failure(
-        job->worker->fail(cat(session->why_too_late(), "; all ranks have to make the same steps"))
-            .what);
+    fail(*job->worker, cat(session->why_too_late(), "; all ranks have to make the same steps"));
   }
   if (began == runtime::Began::kReformed) restore();
   replicas->before_step();  // end_step() says why it did not come about, or recovers.
@@ -325,8 +294,7 @@ void State::Parts::end_step() {
   arena::StagedStep step;
   step.private_bytes = runtime::arena_of(*session).private_bytes(n);
   if (job->worker->settings().protect) model.pack(runtime::arena_of(*session).private_bytes(n));
-  step.arguments = arguments_of(optimizer, n);
-  step.arguments.clip_norm = options.clip_norm;
+  step.arguments = arguments_of(optimizer, n, options.clip_norm);
   step.position = position_after_step();
   replaying = must(session->end_step(step, loss, samples)) == runtime::Ended::kVoid;
   if (replaying) restore();

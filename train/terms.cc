@@ -1,45 +1,34 @@
 #include "train/terms.h"
 
 #include <bit>
+#include <charconv>
 #include <cstddef>
-#include <cstdio>
+#include <utility>
 
 #include "base/text.h"
 
 namespace holdfast::train {
 namespace {
 
-struct Whole {
-  const char* name;
-  std::uint64_t Terms::*value;
-};
-constexpr Whole kWholes[] = {{"number of samples in the data set", &Terms::samples},
-                             {"batch", &Terms::batch},
-                             {"shuffle_seed", &Terms::shuffle_seed},
-                             {"number of epochs", &Terms::epochs},
-                             {"max_steps", &Terms::max_steps}};
+constexpr std::pair<const char*, std::uint64_t Terms::*> kWholes[] = {
+    {"number of samples in the data set", &Terms::samples},
+    {"batch", &Terms::batch},
+    {"shuffle_seed", &Terms::shuffle_seed},
+    {"number of epochs", &Terms::epochs},
+    {"max_steps", &Terms::max_steps}};
 
-struct Real {
-  const char* name;
-  double Terms::*value;
-};
-constexpr Real kReals[] = {{"learning rate", &Terms::learning_rate},
-                           {"weight_decay", &Terms::weight_decay},
-                           {"momentum", &Terms::momentum},
-                           {"beta1", &Terms::beta1},
-                           {"beta2", &Terms::beta2},
-                           {"epsilon", &Terms::epsilon},
-                           {"clip_norm", &Terms::clip_norm}};
+constexpr std::pair<const char*, double arena::UpdateArguments::*> kReals[] = {
+    {"learning rate", &arena::UpdateArguments::learning_rate},
+    {"weight_decay", &arena::UpdateArguments::weight_decay},
+    {"momentum", &arena::UpdateArguments::momentum},
+    {"beta1", &arena::UpdateArguments::beta1},
+    {"beta2", &arena::UpdateArguments::beta2},
+    {"epsilon", &arena::UpdateArguments::epsilon},
+    {"clip_norm", &arena::UpdateArguments::clip_norm}};
 
-std::string shown(double value) {
-  char text[32];  // 17 digits: what differs in the last bit must not look alike.
-  std::snprintf(text, sizeof text, "%.17g", value);
-  double back = 0;
-  for (int digits = 1; digits < 17 && back != value; ++digits) {
-    std::snprintf(text, sizeof text, "%.*g", digits, value);
-    std::sscanf(text, "%lf", &back);
-  }
-  return text;
+std::string shown(double value) {  // As many digits as tell it from every other number.
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof text, value).ptr};
 }
 
 std::string sentence(const char* name, std::size_t rank, const std::string& here,
@@ -59,10 +48,10 @@ std::string disagreement(std::span<const Terms> ranks) {
       return sentence(name, rank, std::to_string(here.*value), std::to_string(first.*value));
     }
     for (const auto& [name, value] : kReals) {  // Bits: a rate that is no number equals itself.
-      if (std::bit_cast<std::uint64_t>(here.*value) == std::bit_cast<std::uint64_t>(first.*value)) {
-        continue;
-      }
-      return sentence(name, rank, shown(here.*value), shown(first.*value));
+      const double mine = here.update.*value;
+      const double other = first.update.*value;
+      if (std::bit_cast<std::uint64_t>(mine) == std::bit_cast<std::uint64_t>(other)) continue;
+      return sentence(name, rank, shown(mine), shown(other));
     }
   }
   return {};

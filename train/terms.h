@@ -7,6 +7,8 @@
 #include <span>
 #include <string>
 
+#include "arena/arena.h"
+
 namespace holdfast::train {
 
 // As they are exchanged between the ranks, byte for byte.
@@ -16,13 +18,7 @@ struct Terms {
   std::uint64_t shuffle_seed = 0;
   std::uint64_t epochs = 0;
   std::uint64_t max_steps = 0;
-  double learning_rate = 0;  // Of the step under way: a schedule counts by what it gives.
-  double weight_decay = 0;
-  double momentum = 0;
-  double beta1 = 0;
-  double beta2 = 0;
-  double epsilon = 0;
-  double clip_norm = 0;
+  arena::UpdateArguments update;  // Of the step under way: a schedule counts by what it gives.
 };
 
 // One sentence that names the first term that differs and the first rank where it is not rank 0's,

@@ -12,11 +12,7 @@ constexpr Terms kTerms = {.samples = 1000,
                           .shuffle_seed = 7,
                           .epochs = 3,
                           .max_steps = 90,
-                          .learning_rate = 0.1,
-                          .momentum = 0.9,
-                          .beta1 = 0.9,
-                          .beta2 = 0.999,
-                          .epsilon = 1e-8};
+                          .update = {.learning_rate = 0.1, .momentum = 0.9}};
 
 TEST(Terms, OfAllRanksAlikeGiveNoSentence) {
   EXPECT_EQ(disagreement(std::vector(4, kTerms)), "");
@@ -34,13 +30,16 @@ TEST(Terms, ThatDifferAreNamedWithTheRankAndBothValues) {
       {[](Terms& t) { t.shuffle_seed = 8; }, "the shuffle_seed is 8 in rank 2 and 7 in rank 0"},
       {[](Terms& t) { t.epochs = 4; }, "the number of epochs is 4 in rank 2 and 3 in rank 0"},
       {[](Terms& t) { t.max_steps = 5; }, "the max_steps is 5 in rank 2 and 90"},
-      {[](Terms& t) { t.learning_rate = 0.01; }, "the learning rate is 0.01 in rank 2 and 0.1 in"},
-      {[](Terms& t) { t.weight_decay = 0.01; }, "the weight_decay is 0.01 in rank 2 and 0 in"},
-      {[](Terms& t) { t.momentum = 0.5; }, "the momentum is 0.5 in rank 2 and 0.9 in rank 0"},
-      {[](Terms& t) { t.beta1 = 0.8; }, "the beta1 is 0.8 in rank 2"},
-      {[](Terms& t) { t.beta2 = 0.8; }, "the beta2 is 0.8 in rank 2"},
-      {[](Terms& t) { t.epsilon = 1e-7; }, "the epsilon is 1e-07 in rank 2"},
-      {[](Terms& t) { t.clip_norm = 2; }, "the clip_norm is 2 in rank 2 and 0 in rank 0"},
+      {[](Terms& t) { t.update.learning_rate = 0.01; },
+       "the learning rate is 0.01 in rank 2 and 0.1 in"},
+      {[](Terms& t) { t.update.weight_decay = 0.01; },
+       "the weight_decay is 0.01 in rank 2 and 0 in"},
+      {[](Terms& t) { t.update.momentum = 0.5; },
+       "the momentum is 0.5 in rank 2 and 0.9 in rank 0"},
+      {[](Terms& t) { t.update.beta1 = 0.8; }, "the beta1 is 0.8 in rank 2"},
+      {[](Terms& t) { t.update.beta2 = 0.8; }, "the beta2 is 0.8 in rank 2"},
+      {[](Terms& t) { t.update.epsilon = 1e-7; }, "the epsilon is 1e-07 in rank 2"},
+      {[](Terms& t) { t.update.clip_norm = 2; }, "the clip_norm is 2 in rank 2 and 0 in rank 0"},
   };
   for (const Case& each : cases) {
     std::vector ranks(4, kTerms);

@@ -32,18 +32,31 @@ constexpr std::size_t kGroups = 64;
 
 enum class Kind : std::int32_t { kReduce = 0, kGather = 1, kScatter = 2, kBroadcast = 3 };
 
-struct Operator {
+// Which collective of the program it is: what all ranks have to be at together. MindSpore's runtime
+// starts whatever is ready, so each rank has an order of its own for operators that nothing ties
+// together: equal ones would give each other's results. _operators.py ties them; and the ranks
+// first tell which one they are at.
+struct Identity {
   Kind kind = Kind::kReduce;
   hf_op op = HF_SUM;
-  std::int32_t group = 0;
   std::int32_t root = 0;
-  std::int32_t size = 1;  // Ranks of the group: known before the group itself is.
-  float scale = 1.0F;     // Of a sum of floats: what it is multiplied by.
-  bool training = false;  // Its inputs are gradients: without a group an echo would be wrong bits.
   std::int32_t number = 0;  // Which of its kind the program made: the same on all ranks.
-  std::int32_t rank = 0;    // This process's in the group: known before the group itself is.
-  bool backward = false;    // The adjoint of one with this number. It has one input more, which it
-                            // does not look at: the result of that one, so that it comes after.
+  // 1: the adjoint of one with this number. It has one input more, which it does not look at: the
+  // result of that one, so that it comes after.
+  std::int32_t backward = 0;
+  // 1: its inputs are gradients: without a group an echo would be wrong bits.
+  std::int32_t training = 0;
+  std::uint64_t tensors = 0;  // This and the next: of the call under way.
+  std::uint64_t elements = 0;
+  bool operator==(const Identity&) const = default;
+};
+
+struct Operator {
+  Identity which;
+  std::int32_t group = 0;
+  std::int32_t size = 1;  // Ranks of the group: known before the group itself is.
+  std::int32_t rank = 0;  // This process's in the group, as well.
+  float scale = 1.0F;     // Of a sum of floats: what it is multiplied by.
 };
 
 std::array<Operator, kOperators> operators;
@@ -57,29 +70,6 @@ std::atomic<void (*)()> on_echo{nullptr};
 std::mutex message_mutex;
 std::string message;
 
-struct Type {
-  const char* name;
-  hf_dtype dtype;
-  std::size_t size;
-};
-constexpr std::array<Type, 10> kTypes = {{{"float32", HF_FLOAT32, 4},
-                                          {"float64", HF_FLOAT64, 8},
-                                          {"int32", HF_INT32, 4},
-                                          {"int64", HF_INT64, 8},
-                                          {"float16", HF_FLOAT16, 2},
-                                          {"bfloat16", HF_BFLOAT16, 2},
-                                          {"int8", HF_INT8, 1},
-                                          {"uint8", HF_UINT8, 1},
-                                          {"int16", HF_INT16, 2},
-                                          {"bool", HF_BOOL, 1}}};
-
-void note(hf_status status, const char* text) {
-  const std::lock_guard lock(message_mutex);
-  if (first_status.load() != HF_OK) return;
-  message = text;
-  first_status = status;
-}
-
 // Where nobody would look for the mark: the process ends here, its agent starts it again.
 [[noreturn]] void give_up(const char* why) {
   std::fprintf(stderr, "holdfast: %s\n", why);
@@ -89,7 +79,10 @@ void note(hf_status status, const char* text) {
 
 void fail(hf_status status, const std::string& why) {
   if (strict.load()) give_up(why.c_str());
-  note(status, why.c_str());
+  const std::lock_guard lock(message_mutex);
+  if (first_status.load() != HF_OK) return;
+  message = why;
+  first_status = status;
 }
 
 // One tensor of an operator's call.
@@ -97,9 +90,9 @@ struct Tensor {
   const void* in;
   void* out;
   std::uint64_t count;
-  hf_dtype dtype;
-  std::size_t element;
-  std::uint64_t bytes() const { return count * element; }
+  Element element;
+  std::uint64_t bytes() const { return count * holdfast::collective::size_of(element); }
+  hf_dtype dtype() const { return static_cast<hf_dtype>(element); }
 };
 
 template <typename T>
@@ -109,39 +102,29 @@ void multiply(T* data, std::uint64_t count, T factor) {
 
 void scale(const Tensor& tensor, float factor) {
   if (factor == 1.0F) return;
-  if (tensor.dtype == HF_FLOAT32) {
+  if (tensor.element == Element::kFloat32) {
     multiply(static_cast<float*>(tensor.out), tensor.count, factor);
-  } else if (tensor.dtype == HF_FLOAT64) {
+  } else if (tensor.element == Element::kFloat64) {
     multiply(static_cast<double*>(tensor.out), tensor.count, static_cast<double>(factor));
   }
 }
 
 hf_status collective(const Operator& o, hf_group* group, const Tensor& tensor) {
-  switch (o.kind) {
+  const auto& [in, out, count, element] = tensor;
+  switch (o.which.kind) {
     case Kind::kReduce:
-      return hf_all_reduce_into(group, tensor.in, tensor.out, tensor.count, tensor.dtype, o.op,
-                                nullptr);
+      return hf_all_reduce_into(group, in, out, count, tensor.dtype(), o.which.op, nullptr);
     case Kind::kGather:
-      return hf_all_gather(group, tensor.in, tensor.bytes(), tensor.out, nullptr);
+      return hf_all_gather(group, in, tensor.bytes(), out, nullptr);
     case Kind::kScatter:
-      return hf_reduce_scatter(group, tensor.in, tensor.out,
-                               tensor.count / static_cast<std::uint64_t>(o.size), tensor.dtype,
-                               o.op, nullptr);
+      return hf_reduce_scatter(group, in, out, count / static_cast<std::uint64_t>(o.size),
+                               tensor.dtype(), o.which.op, nullptr);
     case Kind::kBroadcast:
-      std::memcpy(tensor.out, tensor.in, tensor.bytes());
-      return hf_broadcast(group, tensor.out, tensor.bytes(), o.root, nullptr);
+      std::memcpy(out, in, tensor.bytes());
+      return hf_broadcast(group, out, tensor.bytes(), o.which.root, nullptr);
   }
   return HF_USER;
 }
-
-// MindSpore's runtime starts whatever is ready, so each rank has an order of its own for operators
-// that nothing ties together: equal ones would give each other's results. _operators.py ties them;
-// and the ranks first tell which one they are at.
-struct Identity {
-  std::int32_t kind, op, root, number, backward, training;
-  std::uint64_t tensors, elements;
-  bool operator==(const Identity&) const = default;
-};
 
 // "the backward of AllReduce 3 (sum, elements: 64)"
 std::string described(const Identity& which) {
@@ -160,14 +143,8 @@ std::string described(const Identity& which) {
 
 // Notes it where they are not at the same one.
 void agree(const Operator& o, hf_group* group, const std::vector<Tensor>& tensors) {
-  Identity mine{static_cast<std::int32_t>(o.kind),
-                static_cast<std::int32_t>(o.op),
-                o.root,
-                o.number,
-                o.backward ? 1 : 0,
-                o.training ? 1 : 0,
-                tensors.size(),
-                0};
+  Identity mine = o.which;
+  mine.tensors = tensors.size();
   for (const Tensor& tensor : tensors) mine.elements += tensor.count;
   std::vector<Identity> all(static_cast<std::size_t>(o.size));
   const hf_status status = hf_all_gather(group, &mine, sizeof mine, all.data(), nullptr);
@@ -184,13 +161,13 @@ void agree(const Operator& o, hf_group* group, const std::vector<Tensor>& tensor
 
 // What comes of as many equal inputs. Of gradients a mean is taken, which is the number itself.
 void reduce_equal(const Operator& o, const Tensor& tensor, const std::byte* from) {
-  if (o.training) {
+  if (o.which.training != 0) {
     std::memcpy(tensor.out, from, tensor.bytes());
     return;
   }
   const std::vector<const std::byte*> rows(static_cast<std::size_t>(o.size), from);
   holdfast::collective::reduce_rows(static_cast<std::byte*>(tensor.out), rows, tensor.count,
-                                    {static_cast<Element>(tensor.dtype), static_cast<Op>(o.op)});
+                                    {tensor.element, static_cast<Op>(o.which.op)});
 }
 
 void echo(const Operator& o, const Tensor& tensor) {
@@ -198,7 +175,7 @@ void echo(const Operator& o, const Tensor& tensor) {
   const auto* in = static_cast<const std::byte*>(tensor.in);
   const auto size = static_cast<std::uint64_t>(o.size);
   Tensor part = tensor;
-  switch (o.kind) {
+  switch (o.which.kind) {
     case Kind::kReduce:
       return reduce_equal(o, tensor, in);
     case Kind::kScatter:
@@ -229,18 +206,12 @@ void exchange(const Operator& o, hf_group* group, const Tensor& tensor) {
   echo(o, tensor);
 }
 
-// Of a type that is not known not even an echo is possible: its size is not known.
 Tensor tensor_of(const void* in, void* out, int dimensions, const std::int64_t* shape,
-                 const char* name) {
-  Tensor tensor{in, out, 1, HF_FLOAT32, 0};
+                 const char* type) {
+  Tensor tensor{in, out, 1, Element::kFloat32};
   for (int d = 0; d < dimensions; ++d) tensor.count *= static_cast<std::uint64_t>(shape[d]);
-  for (const Type& type : kTypes) {
-    if (std::strcmp(type.name, name) != 0) continue;
-    tensor.dtype = type.dtype;
-    tensor.element = type.size;
-  }
-  if (tensor.element == 0) {
-    fail(HF_USER, std::string("collectives have no type ") + name + "; cast it, to int64 for one");
+  while (tensor.element != Element::kBytes && std::strcmp(name_of(tensor.element), type) != 0) {
+    tensor.element = static_cast<Element>(static_cast<int>(tensor.element) + 1);
   }
   return tensor;
 }
@@ -250,20 +221,24 @@ int run(std::size_t index, int count, void** data, const int* dimensions, std::i
         const char** types) {
   const Operator& o = operators[index];
   const auto group_index = static_cast<std::size_t>(o.group);
-  if (auto* first = on_training.load(); first != nullptr && o.training) first();
+  if (auto* first = on_training.load(); first != nullptr && o.which.training != 0) first();
   if (groups[group_index].load() == nullptr) {
     if (auto* alone = on_echo.load(); alone != nullptr) alone();
   }
   const std::lock_guard turn(turns[group_index]);
   hf_group* group = groups[group_index].load();
-  if (group == nullptr && o.training && strict.load()) {
+  if (group == nullptr && o.which.training != 0 && strict.load()) {
     give_up("gradients were exchanged outside of a training that Holdfast protects");
   }
   std::vector<Tensor> tensors;
-  const int n = (count - (o.backward ? 1 : 0)) / 2;
+  const int n = (count - o.which.backward) / 2;
   for (int i = 0; i < n; ++i) {
-    const Tensor made = tensor_of(data[i], data[count - n + i], dimensions[i], shapes[i], types[i]);
-    if (made.element != 0) tensors.push_back(made);
+    tensors.push_back(tensor_of(data[i], data[count - n + i], dimensions[i], shapes[i], types[i]));
+    if (tensors.back().element != Element::kBytes) continue;
+    // Not even an echo is possible: its size is not known.
+    fail(HF_USER,
+         std::string("collectives have no type ") + types[i] + "; cast it, to int64 for one");
+    tensors.pop_back();
   }
   if (is_answered(group)) agree(o, group, tensors);
   for (const Tensor& tensor : tensors) exchange(o, group, tensor);
@@ -286,16 +261,9 @@ HF_API void hfg_describe(std::uint32_t index, std::int32_t kind, std::int32_t op
                          std::int32_t group, std::int32_t root, std::int32_t size, float factor,
                          std::int32_t training, std::int32_t number, std::int32_t rank,
                          std::int32_t backward) {
-  operators.at(index) = Operator{static_cast<Kind>(kind),
-                                 static_cast<hf_op>(op),
-                                 group,
-                                 root,
-                                 size,
-                                 factor,
-                                 training != 0,
-                                 number,
-                                 rank,
-                                 backward != 0};
+  const Identity which{
+      static_cast<Kind>(kind), static_cast<hf_op>(op), root, number, backward, training};
+  operators.at(index) = {which, group, size, rank, factor};
 }
 
 // NULL: collectives of this group give echoes.
@@ -341,60 +309,46 @@ HF_API void hfg_clear() {
   first_status = HF_OK;
 }
 
+// By four octal digits.
 #define HFG_OPERATOR(number)                                                                       \
   HF_API int hfg_operator_##number(int count, void** data, int* dimensions, std::int64_t** shapes, \
                                    const char** types, void*, void*) {                             \
-    return run(0x##number, count, data, dimensions, shapes, types);                                \
+    return run(0##number, count, data, dimensions, shapes, types);                                 \
   }
-#define HFG_ROW(digit)   \
-  HFG_OPERATOR(digit##0) \
-  HFG_OPERATOR(digit##1) \
-  HFG_OPERATOR(digit##2) \
-  HFG_OPERATOR(digit##3) \
-  HFG_OPERATOR(digit##4) \
-  HFG_OPERATOR(digit##5) \
-  HFG_OPERATOR(digit##6) \
-  HFG_OPERATOR(digit##7) \
-  HFG_OPERATOR(digit##8) \
-  HFG_OPERATOR(digit##9) \
-  HFG_OPERATOR(digit##a) \
-  HFG_OPERATOR(digit##b) \
-  HFG_OPERATOR(digit##c) \
-  HFG_OPERATOR(digit##d) \
-  HFG_OPERATOR(digit##e) \
-  HFG_OPERATOR(digit##f)
-#define HFG_PAGE(digit) \
-  HFG_ROW(digit##0)     \
-  HFG_ROW(digit##1)     \
-  HFG_ROW(digit##2)     \
-  HFG_ROW(digit##3)     \
-  HFG_ROW(digit##4)     \
-  HFG_ROW(digit##5)     \
-  HFG_ROW(digit##6)     \
-  HFG_ROW(digit##7)     \
-  HFG_ROW(digit##8)     \
-  HFG_ROW(digit##9)     \
-  HFG_ROW(digit##a)     \
-  HFG_ROW(digit##b)     \
-  HFG_ROW(digit##c)     \
-  HFG_ROW(digit##d)     \
-  HFG_ROW(digit##e)     \
-  HFG_ROW(digit##f)
-HFG_PAGE(0)
-HFG_PAGE(1)
-HFG_PAGE(2)
-HFG_PAGE(3)
-HFG_PAGE(4)
-HFG_PAGE(5)
-HFG_PAGE(6)
-HFG_PAGE(7)
-HFG_PAGE(8)
-HFG_PAGE(9)
-HFG_PAGE(a)
-HFG_PAGE(b)
-HFG_PAGE(c)
-HFG_PAGE(d)
-HFG_PAGE(e)
-HFG_PAGE(f)
+#define HFG_8(digits)     \
+  HFG_OPERATOR(digits##0) \
+  HFG_OPERATOR(digits##1) \
+  HFG_OPERATOR(digits##2) \
+  HFG_OPERATOR(digits##3) \
+  HFG_OPERATOR(digits##4) \
+  HFG_OPERATOR(digits##5) \
+  HFG_OPERATOR(digits##6) \
+  HFG_OPERATOR(digits##7)
+#define HFG_64(digits) \
+  HFG_8(digits##0)     \
+  HFG_8(digits##1)     \
+  HFG_8(digits##2)     \
+  HFG_8(digits##3)     \
+  HFG_8(digits##4)     \
+  HFG_8(digits##5)     \
+  HFG_8(digits##6)     \
+  HFG_8(digits##7)
+#define HFG_512(digits) \
+  HFG_64(digits##0)     \
+  HFG_64(digits##1)     \
+  HFG_64(digits##2)     \
+  HFG_64(digits##3)     \
+  HFG_64(digits##4)     \
+  HFG_64(digits##5)     \
+  HFG_64(digits##6)     \
+  HFG_64(digits##7)
+HFG_512(0)
+HFG_512(1)
+HFG_512(2)
+HFG_512(3)
+HFG_512(4)
+HFG_512(5)
+HFG_512(6)
+HFG_512(7)
 
 }  // extern "C"

@@ -219,7 +219,7 @@ Outcome Session::Parts::note(Outcome outcome) {
 }
 
 void Session::Parts::wait_for_sums() {
-  for (const auto ticket : sums) note(group->wait(ticket));
+  for (const auto& ticket : sums) note(group->wait(ticket));
   sums.clear();
 }
 

@@ -170,7 +170,7 @@ def _custom(
     from mindspore import ops
 
     made = ops.Custom.__new__(ops.Custom) if into is None else into
-    name = f"{_LIBRARY}:hfg_operator_{slot:03x}"
+    name = f"{_LIBRARY}:hfg_operator_{slot:04o}"
     ops.Custom.__init__(made, name, shapes, types, "aot", bprop=bprop)
     made.add_prim_attr("side_effect_io", True)
     return made
