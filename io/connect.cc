@@ -13,7 +13,6 @@
 #include "base/text.h"
 #include "io/connection_impl.h"
 #include "os/errors.h"
-#include "os/fork_guard.h"
 
 namespace holdfast::io {
 namespace {
@@ -47,15 +46,7 @@ class ListenerImpl : public Listener {
   struct Socket : std::enable_shared_from_this<Socket> {
     Socket(Loop& owner, Tcp::acceptor listening, ConnectionOptions settings)
         : loop(owner), acceptor(std::move(listening)), options(settings) {}
-    ~Socket() { close(); }
-
-    void close() {
-      if (!acceptor.is_open()) return;
-      const auto held = os::hold_forks();
-      os::unguard(acceptor.native_handle());
-      asio::error_code ignored;
-      acceptor.close(ignored);
-    }
+    ~Socket() { close_guarded(acceptor); }
 
     void wait() {
       acceptor.async_wait(Tcp::acceptor::wait_read,
@@ -97,7 +88,7 @@ class ListenerImpl : public Listener {
   };
 
   explicit ListenerImpl(std::shared_ptr<Socket> socket) : socket_(std::move(socket)) {}
-  ~ListenerImpl() override { socket_->close(); }
+  ~ListenerImpl() override { close_guarded(socket_->acceptor); }
 
   [[nodiscard]] std::uint16_t port() const override {
     asio::error_code error;
