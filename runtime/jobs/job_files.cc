@@ -20,6 +20,10 @@
 #include "runtime/jobs/solo_folder.h"
 
 namespace holdfast::runtime {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Keeper, job, host, port, log_dir, node_rank,
+                                                log_device, log_inode, pid, start_time)
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -30,15 +34,7 @@ constexpr const char* kAgentPrefix = "agent-";
 Status write_keeper(const std::string& path, Keeper keeper) {
   keeper.pid = ::getpid();
   keeper.start_time = os::start_time(keeper.pid).value_or(0);
-  const nlohmann::ordered_json json = {{"job", keeper.job},
-                                       {"host", keeper.host},
-                                       {"port", keeper.port},
-                                       {"log_dir", keeper.log_dir},
-                                       {"node_rank", keeper.node_rank},
-                                       {"log_device", keeper.log_device},
-                                       {"log_inode", keeper.log_inode},
-                                       {"pid", keeper.pid},
-                                       {"start_time", keeper.start_time}};
+  const nlohmann::json json = keeper;
   auto file = os::write_locked_file(
       path, json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   if (!file) return file.error();
@@ -46,28 +42,13 @@ Status write_keeper(const std::string& path, Keeper keeper) {
   return {};
 }
 
-std::optional<Keeper> read_keeper(const std::string& path) {
+// What is missing in the file is as in an empty Keeper.
+std::optional<Keeper> read_keeper(const std::string& path) try {
   const auto text = os::read_file(path);
   if (!text) return std::nullopt;
-  const auto json = nlohmann::json::parse(*text, nullptr, false);
-  if (!json.is_object()) return std::nullopt;
-  const auto words = [&](const char* key) {
-    const auto found = json.find(key);
-    return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
-  };
-  const auto number = [&](const char* key) {
-    const auto found = json.find(key);
-    return found != json.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : 0U;
-  };
-  return Keeper{.job = words("job"),
-                .host = words("host"),
-                .port = static_cast<std::uint16_t>(number("port")),
-                .log_dir = words("log_dir"),
-                .node_rank = static_cast<std::int32_t>(number("node_rank")),
-                .log_device = number("log_device"),
-                .log_inode = number("log_inode"),
-                .pid = static_cast<pid_t>(number("pid")),
-                .start_time = number("start_time")};
+  return nlohmann::json::parse(*text).get<Keeper>();
+} catch (const nlohmann::json::exception&) {  // It is damaged.
+  return std::nullopt;
 }
 
 // The lock also tells of a process in another PID namespace, whose number means another process
