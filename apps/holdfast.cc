@@ -7,10 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "apps/clean.h"
-#include "apps/launch.h"
-#include "apps/status.h"
-#include "apps/verify.h"
+#include "apps/commands.h"
 #include "config/settings.h"
 
 namespace holdfast {

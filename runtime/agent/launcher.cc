@@ -11,10 +11,4 @@ Result<Words> Launcher::command(Words program, const std::string& path) const {
   return program;
 }
 
-void Launcher::tell(Words&, const Start&) const {}
-
-std::string Launcher::reason(std::string_view) const {
-  return {};
-}
-
 }  // namespace holdfast::runtime

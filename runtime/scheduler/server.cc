@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <deque>
 #include <utility>
 
@@ -18,7 +20,6 @@
 #include "os/process.h"
 #include "os/slice.h"
 #include "runtime/jobs/job_files.h"
-#include "runtime/scheduler/log.h"
 #include "runtime/scheduler/status.h"
 #include "wording/reasons.h"
 
@@ -35,10 +36,6 @@ constexpr Duration kLastWords = std::chrono::milliseconds(300);
 constexpr Duration kLinger = std::chrono::seconds(3);          // After the end, for latecomers.
 constexpr Duration kAgentPatience = std::chrono::seconds(10);  // After the end, for our own agent.
 
-void say(std::string_view text) {
-  log_line("scheduler", text);
-}
-
 controller::Options machine_options(const config::Settings& settings) {
   return {.job = settings.job,
           .world_size = settings.worker_num,
@@ -51,6 +48,19 @@ controller::Options machine_options(const config::Settings& settings) {
 }
 
 }  // namespace
+
+void say(std::string_view text) {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  tm parts{};
+  ::gmtime_r(&now.tv_sec, &parts);
+  char stamp[64];
+  const std::size_t length = std::strftime(stamp, sizeof(stamp), "%Y-%m-%d %H:%M:%S", &parts);
+  std::snprintf(stamp + length, sizeof(stamp) - length, ".%03ld ", now.tv_nsec / 1000000);
+  const std::string line = cat(stamp, "scheduler: ", text, "\n");
+  // Not through stdio: the process may be killed before anybody flushes.
+  (void)!::write(STDOUT_FILENO, line.data(), line.size());
+}
 
 Server::Server(io::Loop& loop, Opened opened)
     : loop_(loop),

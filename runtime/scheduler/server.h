@@ -26,6 +26,9 @@
 
 namespace holdfast::runtime {
 
+// "2030-01-31 23:59:59.123 scheduler: <text>" to stdout, in UTC. Thread-safe.
+void say(std::string_view text);
+
 // What is opened before anything is served.
 struct Opened {
   config::Settings settings;
