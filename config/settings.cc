@@ -58,14 +58,7 @@ Status parse(const Row& row, std::string_view text, Role& out) {
 }
 
 Status parse(const Row& row, std::string_view text, std::string& out) {
-  const auto plain = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-           c == '_' || c == '-';
-  };
-  if (row.kind == Kind::kName && (text.empty() || text.size() > 100 || text.front() == '.' ||
-                                  !std::all_of(text.begin(), text.end(), plain))) {
-    return wrong(row, text);
-  }
+  if (row.kind == Kind::kName && !is_plain_name(text)) return wrong(row, text);
   if (row.kind == Kind::kProcess && !text.empty() && !process_name(text)) return wrong(row, text);
   out = text;
   return {};

@@ -26,7 +26,6 @@
 #include "os/random_bits.h"
 #include "os/slice.h"
 #include "runtime/agent/children.h"
-#include "runtime/agent/environment.h"
 #include "runtime/agent/launch.h"
 #include "runtime/agent/log_folder.h"
 #include "runtime/jobs/given_paths.h"

@@ -16,7 +16,6 @@
 #include "os/files.h"
 #include "os/host.h"
 #include "os/random_bits.h"
-#include "runtime/agent/environment.h"
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/job_files.h"
 

@@ -14,6 +14,11 @@ namespace holdfast::runtime {
 
 using Words = std::vector<std::string>;
 
+// For an environment: Words that are NAME=value. Empty where the variable is not set.
+[[nodiscard]] std::string value_of(const Words& environment, std::string_view name);
+void unset(Words& environment, std::string_view name);
+void set(Words& environment, std::string_view name, std::string_view value);
+
 // A process that is about to be started.
 struct Start {
   std::string output;       // The file of its stdout and stderr.

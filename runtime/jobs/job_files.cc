@@ -104,30 +104,23 @@ void fill_in_log_folder(Keeper& keeper) {
   keeper.log_inode = folder.st_ino;
 }
 
-// Another agent of this user whose logs `mine` would replace.
-std::optional<Keeper> agent_with_logs_of(const Keeper& mine) {
-  if (mine.log_inode == 0) return std::nullopt;
+// No other agent of this user may have its logs where `mine` would replace them.
+Status check_alone(const Keeper& mine) {
+  if (mine.log_inode == 0) return {};
   for (const auto& directory : job_directories()) {
-    for (auto& other : other_agents(directory)) {
-      if (other.job == mine.job && other.node_rank != mine.node_rank) continue;
-      if (other.log_device == mine.log_device && other.log_inode == mine.log_inode) {
-        return std::move(other);
-      }
+    for (const auto& other : other_agents(directory)) {
+      const bool same = other.job == mine.job;
+      if (same && other.node_rank != mine.node_rank) continue;
+      if (other.log_device != mine.log_device || other.log_inode != mine.log_inode) continue;
+      return Error{Blame::kUser,
+                   cat("--log_dir is ", mine.log_dir, ", where ",
+                       same ? cat("another msrun of this job with --node_rank=", mine.node_rank)
+                            : cat("job ", other.job, ", which still runs,"),
+                       " writes its logs (process ", other.pid, "): give this one another ",
+                       same ? "--node_rank" : "--log_dir, or wait for the end of that job")};
     }
   }
-  return std::nullopt;
-}
-
-Status check_alone(const Keeper& keeper) {
-  const auto other = agent_with_logs_of(keeper);
-  if (!other) return {};
-  const bool same = other->job == keeper.job;
-  return Error{Blame::kUser,
-               cat("--log_dir is ", keeper.log_dir, ", where ",
-                   same ? cat("another msrun of this job with --node_rank=", keeper.node_rank)
-                        : cat("job ", other->job, ", which still runs,"),
-                   " writes its logs (process ", other->pid, "): give this one another ",
-                   same ? "--node_rank" : "--log_dir, or wait for the end of that job")};
+  return {};
 }
 
 // The paths that a process has mapped or open.
