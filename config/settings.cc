@@ -154,19 +154,25 @@ Status check_known(std::string_view name) {
                                  nearest->variable, " (`holdfast settings` lists all)")};
 }
 
+// Sets the field that the table has in this row.
+Status set(std::size_t row, std::string_view text, Settings& settings) {
+  std::size_t at = 0;
+#define HF_SET(field, ...) \
+  if (at++ == row) return parse(kTable[row], text, settings.field);
+  HF_SETTINGS(HF_SET)
+#undef HF_SET
+  HF_ASSERT(false);
+}
+
 // Reads one variable of the environment. Ignores it if it is empty or not ours.
 Status take(std::string_view name, std::string_view value, Settings& settings,
             std::array<bool, std::size(kTable)>& given) {
-  std::size_t index = 0;
-#define HF_TAKE(field, ...)                                   \
-  if (const Row& row = kTable[index]; name == row.variable) { \
-    if (value.empty()) return {};                             \
-    given[index] = true;                                      \
-    return parse(row, value, settings.field);                 \
-  }                                                           \
-  ++index;
-  HF_SETTINGS(HF_TAKE)
-#undef HF_TAKE
+  for (std::size_t row = 0; row < std::size(kTable); ++row) {
+    if (name != kTable[row].variable) continue;
+    if (value.empty()) return {};
+    given[row] = true;
+    return set(row, value, settings);
+  }
   return check_known(name);
 }
 
@@ -184,14 +190,9 @@ void note_other_launcher(std::string_view name, std::string_view value, Settings
 
 Settings defaults() {
   Settings settings;
-  std::size_t index = 0;
-#define HF_DEFAULT(field, ...)                                           \
-  if (const Row& row = kTable[index]; !is_derived(row)) {                \
-    HF_ASSERT(parse(row, row.default_text, settings.field).has_value()); \
-  }                                                                      \
-  ++index;
-  HF_SETTINGS(HF_DEFAULT)
-#undef HF_DEFAULT
+  for (std::size_t row = 0; row < std::size(kTable); ++row) {
+    if (!is_derived(kTable[row])) HF_ASSERT(set(row, kTable[row].default_text, settings));
+  }
   return settings;
 }
 

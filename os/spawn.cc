@@ -137,13 +137,6 @@ Error explain(const std::string& cannot, const Trouble& trouble) {
   return no_task(cannot, trouble.error_number);
 }
 
-// Copies that lie above every target number, so that no dup2() destroys what a later one needs.
-Result<Fd> copy_above(int fd, int lowest) {
-  Fd copy(::fcntl(fd, F_DUPFD_CLOEXEC, lowest));
-  if (!copy) return system_error(cat("cannot hand the descriptor ", fd, " to a child"), errno);
-  return copy;
-}
-
 // If our shell ignored SIGCHLD, so do we, and the kernel would forget how our children ended.
 void stop_ignoring_children() {
   struct sigaction action {};
@@ -182,11 +175,11 @@ Result<Child> spawn(const SpawnOptions& options) {
   }
 
   std::vector<Fd> copies;
+  // Above every target number, so that no dup2() destroys what a later one needs.
   const auto keep = [&](int fd, int& place) -> Status {
-    auto copy = copy_above(fd, plan.lowest_copy);
-    if (!copy) return copy.error();
-    place = copies.emplace_back(std::move(*copy)).get();
-    return {};
+    place = copies.emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, plan.lowest_copy)).get();
+    if (place >= 0) return {};
+    return system_error(cat("cannot hand the descriptor ", fd, " to a child"), errno);
   };
   const Fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!null) return system_error("cannot open /dev/null", errno);

@@ -53,7 +53,9 @@ class Agent {
   void carry_out(const agent::Promote& action);
   void carry_out(const agent::Send& action);
   void carry_out(const agent::Kill& action) { children_.kill(action.process, action.gently); }
-  void carry_out(const agent::WantGrace& action);
+  void carry_out(const agent::WantGrace&) {
+    loop_.after(kGrace, [this] { step(agent::GraceOver{}); });
+  }
   void carry_out(const agent::WantPause& action);
   void carry_out(const agent::Say& action) {
     options_.terminal->say(wording::in_words(action.reason));
@@ -219,10 +221,6 @@ void Agent::carry_out(const agent::Send& action) {
                                                     [](const auto& place) { return place.alive; }));
   }
   if (link_) link_->send(action.message);
-}
-
-void Agent::carry_out(const agent::WantGrace&) {
-  loop_.after(kGrace, [this] { step(agent::GraceOver{}); });
 }
 
 void Agent::carry_out(const agent::WantPause& action) {

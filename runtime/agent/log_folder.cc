@@ -51,8 +51,8 @@ bool is_the_folders(int error_number) {
 
 LogFolder::LogFolder(std::string path, std::function<void(std::string)> say, Duration every,
                      Trial trial)
-    : path_(std::move(path)), watch_(std::make_shared<Watch>()) {
-  watch_->path = path_;
+    : watch_(std::make_shared<Watch>()) {
+  watch_->path = std::move(path);
   watch_->say = std::move(say);
   watch_->every = every;
   watch_->trial = trial ? std::move(trial) : try_to_write;
@@ -105,7 +105,7 @@ std::string LogFolder::output_for(const std::string& log) {
   if (!is_the_folders(error_number))
     return log;  // Whoever starts the process says so, or finds one.
   tell(*watch_, error_number);
-  if (error_number == ENOENT && os::make_directories(path_, 0755) && opens()) return log;
+  if (error_number == ENOENT && os::make_directories(watch_->path, 0755) && opens()) return log;
   return "/dev/null";
 }
 
