@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
-#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -24,7 +23,7 @@ struct LaunchArguments {
   runtime::AgentOptions agent;
   std::string join = "False";
   std::string spares = "0";
-  Forked forked = Forked::kNone;
+  std::string forked = "none";
   int node_rank = -1;
   int local_worker_num = 0;  // 0: all.
 };
@@ -49,8 +48,7 @@ std::optional<std::int32_t> number_of_spares(const std::string& text) {
   return whole && number >= 0 && number <= kMostSpares ? std::optional(number) : std::nullopt;
 }
 
-const std::map<std::string, Forked> kForked = {
-    {"none", Forked::kNone}, {"all", Forked::kAll}, {"first", Forked::kFirst}};
+const std::vector<std::string> kForked = {"none", "all", "first"};
 constexpr const char* kExitCodes =
     "Exit codes: 0 all workers ended well (with --join False: all were started); 2 the command "
     "line\n"
@@ -98,11 +96,13 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
       ->capture_default_str();
   app.add_flag("--as_torchrun", agent.as_torchrun)->group("");  // Of Python's `holdfast run`.
   // Of Python's msrun, which knows whether the program imports MindSpore.
-  app.add_option("--forked", arguments.forked)
-      ->group("")
-      ->transform(CLI::CheckedTransformer(kForked));
+  app.add_option("--forked", arguments.forked)->group("")->check(CLI::IsMember(kForked));
   app.prefix_command();
   app.footer(kExitCodes);
+}
+
+Forked forked(const std::string& word) {
+  return word == "all" ? Forked::kAll : word == "first" ? Forked::kFirst : Forked::kNone;
 }
 
 // After the parsing: the agent's options, or what is wrong.
@@ -110,7 +110,7 @@ Result<runtime::AgentOptions> finish(LaunchArguments arguments, std::vector<std:
   auto& agent = arguments.agent;
   const auto wrong = [](std::string what) { return Error{Blame::kUser, std::move(what)}; };
   agent.program = std::move(program);
-  agent.launcher = std::make_shared<PythonLauncher>(arguments.forked);
+  agent.launcher = std::make_shared<PythonLauncher>(forked(arguments.forked));
   if (!agent.program.empty() && agent.program.front().starts_with('-')) {
     return wrong(cat("unknown option ", agent.program.front(), " (--help lists all)"));
   }

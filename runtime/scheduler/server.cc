@@ -255,17 +255,13 @@ void Server::prove_dead(const LocalWorker& local, Instant until, Duration next) 
   }
 }
 
-std::string Server::reports_path() const {
-  return opened_.directory + "/recoveries.jsonl";
-}
-
 // Those of a predecessor, and not of a dead job that had the same name.
 void Server::read_reports() {
   if (opened_.formation.generation == 0) {
-    ::unlink(reports_path().c_str());
+    ::unlink(reports_path_.c_str());
     return;
   }
-  const auto text = os::read_file(reports_path());
+  const auto text = os::read_file(reports_path_);
   if (!text) return;
   for (std::size_t start = 0; start < text->size();) {
     const std::size_t end = std::min(text->find('\n', start), text->size());
@@ -292,11 +288,10 @@ void Server::publish(const RecoveryReport& report) {
   say(in_words(report));
   reports_.push_back(to_json(report));
   while (reports_.size() > kReportsShown) reports_.pop_front();
-  const os::Fd file(
-      ::open(reports_path().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  const os::Fd file(::open(reports_path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   const std::string line = reports_.back() + "\n";
   if (!file || ::write(file.get(), line.data(), line.size()) < 0) {
-    say(os::system_error(cat("cannot write ", reports_path()), errno).what);
+    say(os::system_error(cat("cannot write ", reports_path_), errno).what);
   }
 }
 

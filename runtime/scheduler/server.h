@@ -67,7 +67,6 @@ class Server {
   void publish(const RecoveryReport& report);
   void publish_late();
   void watch_agent();
-  [[nodiscard]] std::string reports_path() const;
   void read_reports();
   void note_in_trace(const controller::Note& note);
   void stop_if_alone();
@@ -77,6 +76,7 @@ class Server {
   io::Loop& loop_;
   Opened opened_;
   const config::Settings& settings_ = opened_.settings;
+  const std::string reports_path_ = opened_.directory + "/recoveries.jsonl";
   const AgentWatch agent_{settings_};
   controller::Machine machine_;
   RecoveryLog log_;
