@@ -23,6 +23,7 @@ namespace {
 using Tcp = asio::ip::tcp;
 
 constexpr Duration kLinger = std::chrono::seconds(2);
+constexpr std::size_t kKeptBytes = std::size_t{1} << 20;  // Of a queue that is empty.
 
 void set_option(int fd, int level, int name, int value) {
   // A kernel that lacks one of these still serves.
@@ -140,7 +141,8 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
   void write() {
     if (write_error_) waiting_.clear();
     if (waiting_.empty()) {
-      if (closing_) say_goodbye();
+      if (closing_) return say_goodbye();
+      if (handlers_.on_drained) handlers_.on_drained();
       return;
     }
     std::swap(outgoing_, waiting_);
@@ -148,6 +150,7 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
                       [self = shared_from_this()](const std::error_code& error, std::size_t) {
                         if (self->why_) return;
                         self->outgoing_.clear();
+                        if (self->outgoing_.capacity() > kKeptBytes) self->outgoing_ = {};
                         // This is not the end yet. The peer's last words can still be read; then
                         // reading fails too.
                         if (error) self->write_error_ = error;

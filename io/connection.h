@@ -35,6 +35,8 @@ class Connection {
     // The last call, exactly once, also after close(). The blame is kPeer if the peer sent
     // nonsense.
     std::function<void(Error why)> on_closed;
+    // All that was queued is with the kernel. May be empty.
+    std::function<void()> on_drained = nullptr;
   };
 
   virtual ~Connection() = default;

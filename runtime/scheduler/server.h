@@ -55,6 +55,7 @@ class Server {
   // True where the action has to be answered by Stored.
   bool carry_out(const controller::Store& action);
   bool carry_out(const controller::Send& action);
+  bool carry_out(const controller::Answer& action);
   bool carry_out(const controller::Close& action);
   bool carry_out(const controller::Note& action);
   bool carry_out(const controller::End& action);
@@ -69,6 +70,8 @@ class Server {
   void watch_agent();
   void read_reports();
   void note_in_trace(const controller::Note& note);
+  void answered(controller::Link link);
+  void send_answers();
   void stop_if_alone();
   void interrupted(int signal);
   void clean_up();
@@ -91,6 +94,9 @@ class Server {
   bool ended_ = false;
   bool leaves_ = false;  // Once nobody is here.
   std::optional<int> exit_code_;
+  std::deque<controller::Answer> answers_;  // Not sent.
+  std::set<controller::Link> answering_;    // Large ones are on their way to these.
+  bool answers_timer_ = false;
 };
 
 }  // namespace holdfast::runtime
