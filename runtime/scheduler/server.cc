@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <deque>
 #include <utility>
 
@@ -18,7 +20,6 @@
 #include "os/process.h"
 #include "os/slice.h"
 #include "runtime/jobs/job_files.h"
-#include "runtime/scheduler/log.h"
 #include "runtime/scheduler/status.h"
 #include "wording/reasons.h"
 
@@ -38,10 +39,6 @@ constexpr Duration kLastWords = std::chrono::milliseconds(300);
 constexpr Duration kLinger = std::chrono::seconds(3);          // After the end, for latecomers.
 constexpr Duration kAgentPatience = std::chrono::seconds(10);  // After the end, for our own agent.
 
-void say(std::string_view text) {
-  log_line("scheduler", text);
-}
-
 controller::Options machine_options(const config::Settings& settings) {
   return {.job = settings.job,
           .world_size = settings.worker_num,
@@ -55,6 +52,19 @@ controller::Options machine_options(const config::Settings& settings) {
 }
 
 }  // namespace
+
+void say(std::string_view text) {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  tm parts{};
+  ::gmtime_r(&now.tv_sec, &parts);
+  char stamp[64];
+  const std::size_t length = std::strftime(stamp, sizeof(stamp), "%Y-%m-%d %H:%M:%S", &parts);
+  std::snprintf(stamp + length, sizeof(stamp) - length, ".%03ld ", now.tv_nsec / 1000000);
+  const std::string line = cat(stamp, "scheduler: ", text, "\n");
+  // Not through stdio: the process may be killed before anybody flushes.
+  (void)!::write(STDOUT_FILENO, line.data(), line.size());
+}
 
 Server::Server(io::Loop& loop, Opened opened)
     : loop_(loop),
@@ -282,17 +292,13 @@ void Server::prove_dead(const LocalWorker& local, Instant until, Duration next) 
   }
 }
 
-std::string Server::reports_path() const {
-  return opened_.directory + "/recoveries.jsonl";
-}
-
 // Those of a predecessor, and not of a dead job that had the same name.
 void Server::read_reports() {
   if (opened_.formation.generation == 0) {
-    ::unlink(reports_path().c_str());
+    ::unlink(reports_path_.c_str());
     return;
   }
-  const auto text = os::read_file(reports_path());
+  const auto text = os::read_file(reports_path_);
   if (!text) return;
   for (std::size_t start = 0; start < text->size();) {
     const std::size_t end = std::min(text->find('\n', start), text->size());
@@ -319,11 +325,10 @@ void Server::publish(const RecoveryReport& report) {
   say(in_words(report));
   reports_.push_back(to_json(report));
   while (reports_.size() > kReportsShown) reports_.pop_front();
-  const os::Fd file(
-      ::open(reports_path().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  const os::Fd file(::open(reports_path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   const std::string line = reports_.back() + "\n";
   if (!file || ::write(file.get(), line.data(), line.size()) < 0) {
-    say(os::system_error(cat("cannot write ", reports_path()), errno).what);
+    say(os::system_error(cat("cannot write ", reports_path_), errno).what);
   }
 }
 

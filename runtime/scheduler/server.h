@@ -26,6 +26,9 @@
 
 namespace holdfast::runtime {
 
+// "2030-01-31 23:59:59.123 scheduler: <text>" to stdout, in UTC. Thread-safe.
+void say(std::string_view text);
+
 // What is opened before anything is served.
 struct Opened {
   config::Settings settings;
@@ -65,7 +68,6 @@ class Server {
   void publish(const RecoveryReport& report);
   void publish_late();
   void watch_agent();
-  [[nodiscard]] std::string reports_path() const;
   void read_reports();
   void note_in_trace(const controller::Note& note);
   void answered(controller::Link link);
@@ -77,6 +79,7 @@ class Server {
   io::Loop& loop_;
   Opened opened_;
   const config::Settings& settings_ = opened_.settings;
+  const std::string reports_path_ = opened_.directory + "/recoveries.jsonl";
   const AgentWatch agent_{settings_};
   controller::Machine machine_;
   RecoveryLog log_;
