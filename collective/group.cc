@@ -65,6 +65,10 @@ Outcome Group::wait(const Ticket& ticket) {
   return ticket ? ticket->wait()->outcome : Outcome::kAborted;
 }
 
+void Group::drain() {
+  queue_.drain();
+}
+
 bool Group::is_idle() const {
   return queue_.is_idle();
 }

@@ -141,6 +141,7 @@ class Group {
   // Whether none of the started operations is under way: nothing is read or written for them any
   // more. By any thread.
   [[nodiscard]] bool is_idle() const;
+  void drain();  // Waits until it is so. After abort() that takes moments.
 
   // Every waiter of every rank returns kAborted, and so does every later call. Does not wait. May
   // be called again. An operation that was complete before stays kDone.

@@ -21,6 +21,9 @@ Status check(const Numbers& numbers, Op op) {
     return refuse(
         "the numbers lie in memory that no part of this library reaches; copy them to the host's");
   }
+  if (numbers.bytes / size_of(numbers.element) != numbers.count) {
+    return refuse(cat(numbers.count, " numbers are more than any memory holds"));
+  }
   if (numbers.element == Element::kBytes) {
     return refuse("bytes can not be reduced; say what they are");
   }

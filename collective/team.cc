@@ -153,7 +153,7 @@ Team& Team::pair(int from, int to, unsigned tag) {
     team.reset(new Team(
         current_, Members{.ranks = {global(from), global(to)},
                           .me = members_.me == from ? 0 : 1,
-                          .name = cat(members_.name.empty() ? "world" : members_.name, ".pair-",
+                          .name = cat(members_.name.empty() ? "world" : members_.name, "+pair-",
                                       from, "-", to, tag == 0 ? "" : cat(".", tag))}));
   }
   return *team;

@@ -193,6 +193,7 @@ void Session::Parts::drop_group() {
   if (!group) return;
   note_sums_thread(0);
   group->abort();  // Leaving is for the end of the training: others must not take it for that.
+  group->drain();  // Somebody else may hold it for a moment longer.
   current->formed(nullptr);
   group.reset();
   sums.clear();
