@@ -361,6 +361,11 @@ void Machine::tell_state() {
   send(std::move(state));
 }
 
+void Machine::on(const Received& e) {
+  std::visit([&](const auto& message) { receive(message); }, e.message);
+  maybe_exit();  // Nothing may run just now: a place may wait for its next process.
+}
+
 void Machine::receive(const wire::JobProgress& m) {
   if (m.version <= version_) return;
   version_ = m.version;

@@ -196,10 +196,7 @@ class Machine {
   void on(const Looked& e);
   void on(const LinkUp&);
   void on(const LinkDown&) { link_ = Link::kDown; }
-  void on(const Received& e) {
-    std::visit([&](const auto& message) { receive(message); }, e.message);
-    maybe_exit();  // Nothing may run just now: a place may wait for its next process.
-  }
+  void on(const Received& e);
   void on(const Interrupted& e);
   void on(const GraceOver&);
 

@@ -513,6 +513,20 @@ TEST_F(AgentTest, AReplacementThatCanNotBeStartedIsTriedAgainAndThenEndsTheJob) 
   EXPECT_EQ(exit_->reason.count, 5);
 }
 
+// Seed 1001598886 of the swarm: it sat out its grace, or met an event that it did not expect.
+TEST_F(AgentTest, AnAgentThatRunsNothingEndsAsSoonAsTheJobHasFailed) {
+  start(0, 100, /*scheduler=*/false);
+  step(LinkUp{});
+  for (const char* node : {"w0", "w1"}) {
+    dies(at(node), 137);
+    step(SpawnFailed{at(node), "no memory"});
+  }
+  EXPECT_FALSE(exit_.has_value());
+  step(Received{wire::JobEnded{false, {.kind = Reason::Kind::kNotFormedInTime}}});
+  ASSERT_TRUE(exit_.has_value());
+  EXPECT_EQ(exit_->reason.kind, Reason::Kind::kNotFormedInTime);
+}
+
 TEST_F(AgentTest, ASpareThatCanNotBeStartedIsTriedAgain) {
   start(1);
   step(SpawnFailed{spares_.back().process, "no memory"});
