@@ -1,4 +1,5 @@
-#include "apps/clean.h"
+// `holdfast clean`.
+#include "apps/commands.h"
 
 #include <cstdio>
 

@@ -7,10 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "apps/clean.h"
-#include "apps/launch.h"
-#include "apps/status.h"
-#include "apps/verify.h"
+#include "apps/commands.h"
 #include "config/settings.h"
 
 namespace holdfast {
@@ -18,14 +15,13 @@ namespace {
 
 void print_settings(bool markdown) {
   if (markdown) {
-    std::fputs(config::markdown().c_str(), stdout);
+    std::cout << config::markdown();
     return;
   }
   for (const auto& row : config::table()) {
-    std::printf("%.*s (%s; default: %s)\n    %.*s\n", static_cast<int>(row.variable.size()),
-                row.variable.data(), config::allowed(row).c_str(),
-                row.default_text.empty() ? "unset" : std::string(row.default_text).c_str(),
-                static_cast<int>(row.help.size()), row.help.data());
+    std::cout << row.variable << " (" << config::allowed(row)
+              << "; default: " << (row.default_text.empty() ? "unset" : row.default_text)
+              << ")\n    " << row.help << '\n';
   }
 }
 

@@ -1,4 +1,5 @@
-#include "apps/launch.h"
+// The command line of msrun, which is also that of `holdfast run`.
+#include "apps/commands.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -10,7 +11,6 @@
 #include <vector>
 
 #include "apps/python/launcher.h"
-#include "apps/terminal.h"
 #include "base/result.h"
 #include "base/text.h"
 #include "runtime/agent/agent.h"
@@ -110,7 +110,6 @@ Result<runtime::AgentOptions> finish(LaunchArguments arguments, std::vector<std:
   auto& agent = arguments.agent;
   const auto wrong = [](std::string what) { return Error{Blame::kUser, std::move(what)}; };
   agent.program = std::move(program);
-  agent.view = std::make_shared<Terminal>();
   agent.launcher = std::make_shared<PythonLauncher>(forked(arguments.forked));
   if (!agent.program.empty() && agent.program.front().starts_with('-')) {
     return wrong(cat("unknown option ", agent.program.front(), " (--help lists all)"));

@@ -1,4 +1,5 @@
-#include "apps/status.h"
+// `holdfast status`.
+#include "apps/commands.h"
 
 #include <cstdio>
 #include <memory>

@@ -1,4 +1,5 @@
-#include "apps/verify.h"
+// `holdfast verify`.
+#include "apps/commands.h"
 
 #include <unistd.h>
 

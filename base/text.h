@@ -1,4 +1,5 @@
-// cat(a, b, ...): builds a sentence from strings and whole numbers; ordinal(4): "4th".
+// cat(a, b, ...): builds a sentence from strings and whole numbers; ordinal(4): "4th";
+// is_plain_name(text).
 #pragma once
 
 #include <concepts>
@@ -9,9 +10,6 @@
 namespace holdfast {
 
 inline void append(std::string& out, std::string_view text) {
-  out += text;
-}
-inline void append(std::string& out, const char* text) {
   out += text;
 }
 inline void append(std::string& out, char c) {
@@ -33,6 +31,15 @@ template <class... Args>
 [[nodiscard]] inline std::string ordinal(std::uint64_t number) {
   const auto last = number % 100 / 10 == 1 ? 0 : number % 10;
   return cat(number, last == 1 ? "st" : last == 2 ? "nd" : last == 3 ? "rd" : "th");
+}
+
+// Whether it can be a file's name wherever it is put: 1 to 100 letters, digits, '.', '_' and '-',
+// and no '.' first.
+[[nodiscard]] inline bool is_plain_name(std::string_view text) {
+  constexpr std::string_view kAllowed =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+  return !text.empty() && text.size() <= 100 && text.front() != '.' &&
+         text.find_first_not_of(kAllowed) == std::string_view::npos;
 }
 
 }  // namespace holdfast

@@ -58,14 +58,7 @@ Status parse(const Row& row, std::string_view text, Role& out) {
 }
 
 Status parse(const Row& row, std::string_view text, std::string& out) {
-  const auto plain = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-           c == '_' || c == '-';
-  };
-  if (row.kind == Kind::kName && (text.empty() || text.size() > 100 || text.front() == '.' ||
-                                  !std::all_of(text.begin(), text.end(), plain))) {
-    return wrong(row, text);
-  }
+  if (row.kind == Kind::kName && !is_plain_name(text)) return wrong(row, text);
   if (row.kind == Kind::kProcess && !text.empty() && !process_name(text)) return wrong(row, text);
   out = text;
   return {};
@@ -161,19 +154,25 @@ Status check_known(std::string_view name) {
                                  nearest->variable, " (`holdfast settings` lists all)")};
 }
 
+// Sets the field that the table has in this row.
+Status set(std::size_t row, std::string_view text, Settings& settings) {
+  std::size_t at = 0;
+#define HF_SET(field, ...) \
+  if (at++ == row) return parse(kTable[row], text, settings.field);
+  HF_SETTINGS(HF_SET)
+#undef HF_SET
+  HF_ASSERT(false);
+}
+
 // Reads one variable of the environment. Ignores it if it is empty or not ours.
 Status take(std::string_view name, std::string_view value, Settings& settings,
             std::array<bool, std::size(kTable)>& given) {
-  std::size_t index = 0;
-#define HF_TAKE(field, ...)                                   \
-  if (const Row& row = kTable[index]; name == row.variable) { \
-    if (value.empty()) return {};                             \
-    given[index] = true;                                      \
-    return parse(row, value, settings.field);                 \
-  }                                                           \
-  ++index;
-  HF_SETTINGS(HF_TAKE)
-#undef HF_TAKE
+  for (std::size_t row = 0; row < std::size(kTable); ++row) {
+    if (name != kTable[row].variable) continue;
+    if (value.empty()) return {};
+    given[row] = true;
+    return set(row, value, settings);
+  }
   return check_known(name);
 }
 
@@ -191,14 +190,9 @@ void note_other_launcher(std::string_view name, std::string_view value, Settings
 
 Settings defaults() {
   Settings settings;
-  std::size_t index = 0;
-#define HF_DEFAULT(field, ...)                                           \
-  if (const Row& row = kTable[index]; !is_derived(row)) {                \
-    HF_ASSERT(parse(row, row.default_text, settings.field).has_value()); \
-  }                                                                      \
-  ++index;
-  HF_SETTINGS(HF_DEFAULT)
-#undef HF_DEFAULT
+  for (std::size_t row = 0; row < std::size(kTable); ++row) {
+    if (!is_derived(kTable[row])) HF_ASSERT(set(row, kTable[row].default_text, settings));
+  }
   return settings;
 }
 

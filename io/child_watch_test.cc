@@ -1,5 +1,3 @@
-#include "io/child_watch.h"
-
 #include <poll.h>
 
 #include <algorithm>
@@ -24,7 +22,7 @@ TEST(ChildWatch, SeesEveryChildEndOnce) {
       pollfd poller{child->pidfd.get(), POLLIN, 0};
       ASSERT_EQ(::poll(&poller, 1, 60'000), 1);
     }
-    watch(loop, child->pidfd.get(), [&](os::Exit exit) {
+    loop.on_exit(child->pidfd.get(), [&](os::Exit exit) {
       codes.push_back(exit.code);
       if (codes.size() == kChildren) loop.stop();
     });

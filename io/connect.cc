@@ -1,6 +1,5 @@
 // listen() and connect(). They make the sockets themselves, because asio would make them without
 // CLOEXEC and outside the fork guard.
-#include <netdb.h>
 #include <sys/socket.h>
 
 #include <asio/ip/address.hpp>
@@ -13,7 +12,6 @@
 #include "base/text.h"
 #include "io/connection_impl.h"
 #include "os/errors.h"
-#include "os/fork_guard.h"
 
 namespace holdfast::io {
 namespace {
@@ -37,25 +35,13 @@ void discard(int fd) {
   ::close(fd);
 }
 
-Tcp protocol_of(int family) {
-  return family == AF_INET6 ? Tcp::v6() : Tcp::v4();
-}
-
 class ListenerImpl : public Listener {
  public:
   // A listening, guarded socket.
   struct Socket : std::enable_shared_from_this<Socket> {
     Socket(Loop& owner, Tcp::acceptor listening, ConnectionOptions settings)
         : loop(owner), acceptor(std::move(listening)), options(settings) {}
-    ~Socket() { close(); }
-
-    void close() {
-      if (!acceptor.is_open()) return;
-      const auto held = os::hold_forks();
-      os::unguard(acceptor.native_handle());
-      asio::error_code ignored;
-      acceptor.close(ignored);
-    }
+    ~Socket() { close_guarded(acceptor); }
 
     void wait() {
       acceptor.async_wait(Tcp::acceptor::wait_read,
@@ -97,7 +83,7 @@ class ListenerImpl : public Listener {
   };
 
   explicit ListenerImpl(std::shared_ptr<Socket> socket) : socket_(std::move(socket)) {}
-  ~ListenerImpl() override { socket_->close(); }
+  ~ListenerImpl() override { close_guarded(socket_->acceptor); }
 
   [[nodiscard]] std::uint16_t port() const override {
     asio::error_code error;
@@ -124,13 +110,13 @@ Error cannot_listen(const std::string& where, int error_number) {
 }
 
 // A bound, listening, guarded socket, or the negative error number.
-int listening_socket(const addrinfo& address) {
-  const int fd = guarded_socket(address.ai_family);
+int listening_socket(const Tcp::endpoint& endpoint) {
+  const int fd = guarded_socket(endpoint.protocol().family());
   if (fd < 0) return -errno;
   const int yes = 1;
   (void)::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  if (::bind(fd, address.ai_addr, address.ai_addrlen) == 0 && ::listen(fd, SOMAXCONN) == 0)
-    return fd;
+  const auto size = static_cast<socklen_t>(endpoint.size());
+  if (::bind(fd, endpoint.data(), size) == 0 && ::listen(fd, SOMAXCONN) == 0) return fd;
   const int error_number = errno;
   discard(fd);
   return -error_number;
@@ -250,29 +236,27 @@ Result<std::unique_ptr<Listener>> listen(Loop& loop, const std::string& host, st
                                          ConnectionOptions options) {
   loop.impl().check_thread();
   const std::string where = cat(host, ':', port);
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const int unknown = ::getaddrinfo(host.empty() ? nullptr : host.c_str(),
-                                    std::to_string(port).c_str(), &hints, &found);
-  if (unknown != 0) {
-    const bool passes = unknown == EAI_AGAIN || unknown == EAI_MEMORY || unknown == EAI_SYSTEM;
+  asio::error_code unknown;
+  const auto found = Tcp::resolver(loop.impl().context)
+                         .resolve(host, std::to_string(port),
+                                  Tcp::resolver::passive | Tcp::resolver::numeric_service, unknown);
+  if (unknown) {
+    const bool passes = unknown.category() != asio::error::get_netdb_category() ||
+                        unknown == asio::error::host_not_found_try_again;
     return Error{passes ? Blame::kWorld : Blame::kUser,
                  cat("cannot listen on ", where, ": the name ", host, " is not known here (",
-                     ::gai_strerror(unknown), "); check it")};
+                     unknown.message(), "); check it")};
   }
   int fd = -EADDRNOTAVAIL;
-  int family = AF_INET;
-  for (const addrinfo* address = found; address != nullptr && fd < 0; address = address->ai_next) {
-    fd = listening_socket(*address);
-    family = address->ai_family;
+  Tcp protocol = Tcp::v4();
+  for (auto address = found.begin(); address != found.end() && fd < 0; ++address) {
+    protocol = address->endpoint().protocol();
+    fd = listening_socket(address->endpoint());
   }
-  ::freeaddrinfo(found);
   if (fd < 0) return cannot_listen(where, -fd);
   auto socket = std::make_shared<ListenerImpl::Socket>(
-      loop, Tcp::acceptor(loop.impl().context, protocol_of(family), fd), options);
-  socket->protocol = protocol_of(family);
+      loop, Tcp::acceptor(loop.impl().context, protocol, fd), options);
+  socket->protocol = protocol;
   socket->on_accept = std::move(on_accept);
   socket->wait();
   return std::unique_ptr<Listener>(std::make_unique<ListenerImpl>(std::move(socket)));

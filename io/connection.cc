@@ -4,16 +4,18 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <asio/buffer.hpp>
 #include <asio/error.hpp>
 #include <asio/write.hpp>
+#include <optional>
 #include <utility>
 
 #include "base/assert.h"
 #include "base/text.h"
 #include "io/connection_impl.h"
 #include "os/errors.h"
-#include "os/fork_guard.h"
+#include "wire/frame.h"
 
 namespace holdfast::io {
 namespace {
@@ -21,6 +23,7 @@ namespace {
 using Tcp = asio::ip::tcp;
 
 constexpr Duration kLinger = std::chrono::seconds(2);
+constexpr std::size_t kKeptBytes = std::size_t{1} << 20;  // Of a queue that is empty.
 
 void set_option(int fd, int level, int name, int value) {
   // A kernel that lacks one of these still serves.
@@ -39,174 +42,171 @@ void set_options(int fd, const ConnectionOptions& options) {
   set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(limit));
 }
 
+// "host:port", an IPv6 address in brackets.
 std::string peer_of(const Tcp::socket& socket) {
   asio::error_code error;
   const auto endpoint = socket.remote_endpoint(error);
-  return error ? "a peer that is gone" : name_of(endpoint);
-}
-
-}  // namespace
-
-std::string name_of(const Tcp::endpoint& endpoint) {
+  if (error) return "a peer that is gone";
   const std::string address = endpoint.address().to_string();
   return endpoint.address().is_v6() ? cat('[', address, "]:", endpoint.port())
                                     : cat(address, ':', endpoint.port());
 }
 
-void close_guarded(Tcp::socket& socket) {
-  if (!socket.is_open()) return;
-  const auto held = os::hold_forks();
-  os::unguard(socket.native_handle());
-  asio::error_code ignored;
-  socket.close(ignored);
-}
+// A connected, guarded socket and its two queues. Pending operations hold it.
+class TcpConnection final : public Connection, public std::enable_shared_from_this<TcpConnection> {
+ public:
+  TcpConnection(Loop& loop, Tcp::socket connected, ConnectionOptions options)
+      : loop_(loop), socket_(std::move(connected)), options_(options), peer_(peer_of(socket_)) {
+    set_options(socket_.native_handle(), options_);
+  }
+  ~TcpConnection() override { close_guarded(socket_); }
+
+  void start(Handlers handlers) override {
+    loop_.impl().check_thread();
+    HF_ASSERT(!started_);
+    started_ = true;
+    handlers_ = std::move(handlers);
+    if (why_) {
+      report_end();
+    } else {
+      read();
+    }
+  }
+
+  void send(const wire::Message& message) override {
+    loop_.impl().check_thread();
+    if (!is_open() || write_error_) return;
+    waiting_ += wire::frame(message);
+    if (queued_bytes() > options_.queue_limit_bytes) {
+      return finish(Error{
+          Blame::kWorld, cat(peer_, " takes no data: ", queued_bytes(),
+                             " bytes wait to be sent, the limit is ", options_.queue_limit_bytes)});
+    }
+    if (outgoing_.empty()) write();
+  }
+
+  void close() override {
+    loop_.impl().check_thread();
+    if (!is_open()) return;
+    const auto closed = [self = shared_from_this()] {
+      self->finish(
+          Error{Blame::kWorld, cat("this process closed the connection to ", self->peer_)});
+    };
+    if (!started_) return closed();
+    closing_ = true;
+    linger_ = loop_.after(kLinger, closed);
+    if (outgoing_.empty()) write();
+  }
+
+  void abort(Error why) override {
+    loop_.impl().check_thread();
+    finish(std::move(why));
+  }
+
+  [[nodiscard]] bool is_open() const override { return !closing_ && !why_; }
+  [[nodiscard]] const std::string& peer() const override { return peer_; }
+  [[nodiscard]] std::size_t queued_bytes() const override {
+    return outgoing_.size() + waiting_.size();
+  }
+  [[nodiscard]] int descriptor() override {
+    return socket_.is_open() ? socket_.native_handle() : -1;
+  }
+
+ private:
+  void read() {
+    socket_.async_read_some(
+        asio::buffer(incoming_),
+        [self = shared_from_this()](const std::error_code& error, std::size_t bytes) {
+          if (self->why_) return;
+          if (!error) return self->take(bytes);
+          if (error == asio::error::eof && !self->write_error_) {
+            return self->finish(Error{Blame::kWorld, cat(self->peer_, " closed the connection")});
+          }
+          self->finish(os::system_error(cat("the connection to ", self->peer_, " broke"),
+                                        self->write_error_.value_or(error)));
+        });
+  }
+
+  void take(std::size_t bytes) {
+    if (!closing_) reader_.feed({incoming_.data(), bytes});
+    while (is_open()) {
+      auto next = reader_.next();
+      if (!next) return finish(Error{Blame::kPeer, cat(peer_, ": ", next.error().what)});
+      if (!next->has_value()) break;
+      handlers_.on_message(std::move(**next));
+    }
+    if (!why_) read();
+  }
+
+  void write() {
+    if (write_error_) waiting_.clear();
+    if (waiting_.empty()) {
+      if (closing_) return say_goodbye();
+      if (handlers_.on_drained) handlers_.on_drained();
+      return;
+    }
+    std::swap(outgoing_, waiting_);
+    asio::async_write(socket_, asio::buffer(outgoing_),
+                      [self = shared_from_this()](const std::error_code& error, std::size_t) {
+                        if (self->why_) return;
+                        self->outgoing_.clear();
+                        if (self->outgoing_.capacity() > kKeptBytes) self->outgoing_ = {};
+                        // This is not the end yet. The peer's last words can still be read; then
+                        // reading fails too.
+                        if (error) self->write_error_ = error;
+                        self->write();
+                      });
+  }
+
+  // If a socket is closed with unread bytes, the connection is reset and the peer may lose our last
+  // bytes. So only our sending side is closed here, and read() goes on until the peer closes its
+  // own.
+  void say_goodbye() {
+    asio::error_code ignored;
+    socket_.shutdown(Tcp::socket::shutdown_send, ignored);
+  }
+
+  // Ends it now; the first reason counts.
+  void finish(Error reason) {
+    if (why_) return;
+    why_ = std::move(reason);
+    if (linger_ != Loop::TimerId::kNone) loop_.cancel(linger_);
+    close_guarded(socket_);
+    // `outgoing_` stays: the kernel's call may still be looking at it until its callback has run.
+    waiting_.clear();
+    if (started_) report_end();
+  }
+
+  void report_end() {
+    loop_.post([self = shared_from_this()] {
+      const auto on_closed = std::move(self->handlers_.on_closed);
+      self->handlers_ = {};  // They may hold the Connection, which would then never be freed.
+      if (on_closed) on_closed(*self->why_);
+    });
+  }
+
+  Loop& loop_;
+  Tcp::socket socket_;
+  const ConnectionOptions options_;
+  const std::string peer_;
+  Handlers handlers_;
+  bool started_ = false;
+  bool closing_ = false;      // close() was called: discard what comes, send what is queued.
+  std::optional<Error> why_;  // Set once it is over.
+  std::optional<std::error_code> write_error_;
+  Loop::TimerId linger_ = Loop::TimerId::kNone;
+
+  wire::FrameReader reader_;
+  std::array<char, 65536> incoming_;
+  std::string outgoing_;  // Given to the kernel; alive until it has taken all.
+  std::string waiting_;   // Comes next, in one piece.
+};
+
+}  // namespace
 
 std::shared_ptr<Connection> make_connection(Loop& loop, Tcp::socket socket,
                                             ConnectionOptions options) {
-  return std::make_shared<Connection>(
-      std::make_shared<Connection::Impl>(loop, std::move(socket), options));
-}
-
-Connection::Impl::Impl(Loop& owner, Tcp::socket connected, ConnectionOptions settings)
-    : loop(owner), socket(std::move(connected)), options(settings), peer(peer_of(socket)) {
-  set_options(socket.native_handle(), options);
-}
-
-Connection::Impl::~Impl() {
-  close_guarded(socket);
-}
-
-void Connection::Impl::start(Handlers with) {
-  HF_ASSERT(!started);
-  started = true;
-  handlers = std::move(with);
-  if (why) {
-    report_end();
-  } else {
-    read();
-  }
-}
-
-void Connection::Impl::read() {
-  socket.async_read_some(
-      asio::buffer(incoming),
-      [self = shared_from_this()](const std::error_code& error, std::size_t bytes) {
-        if (self->why) return;
-        if (!error) return self->take(bytes);
-        if (error == asio::error::eof && !self->write_error) {
-          return self->finish(Error{Blame::kWorld, cat(self->peer, " closed the connection")});
-        }
-        self->finish(os::system_error(cat("the connection to ", self->peer, " broke"),
-                                      self->write_error.value_or(error)));
-      });
-}
-
-void Connection::Impl::take(std::size_t bytes) {
-  if (!closing) reader.feed({incoming.data(), bytes});
-  while (is_open()) {
-    auto next = reader.next();
-    if (!next) return finish(Error{Blame::kPeer, cat(peer, ": ", next.error().what)});
-    if (!next->has_value()) break;
-    handlers.on_message(std::move(**next));
-  }
-  if (!why) read();
-}
-
-void Connection::Impl::send(const wire::Message& message) {
-  if (!is_open() || write_error) return;
-  waiting += wire::frame(message);
-  if (outgoing.size() + waiting.size() > options.queue_limit_bytes) {
-    return finish(Error{Blame::kWorld,
-                        cat(peer, " takes no data: ", outgoing.size() + waiting.size(),
-                            " bytes wait to be sent, the limit is ", options.queue_limit_bytes)});
-  }
-  if (outgoing.empty()) write();
-}
-
-void Connection::Impl::write() {
-  if (write_error) waiting.clear();
-  if (waiting.empty()) {
-    if (closing) say_goodbye();
-    return;
-  }
-  std::swap(outgoing, waiting);
-  asio::async_write(socket, asio::buffer(outgoing),
-                    [self = shared_from_this()](const std::error_code& error, std::size_t) {
-                      if (self->why) return;
-                      self->outgoing.clear();
-                      // This is not the end yet. The peer's last words can still be read; then
-                      // reading fails too.
-                      if (error) self->write_error = error;
-                      self->write();
-                    });
-}
-
-void Connection::Impl::close() {
-  if (!is_open()) return;
-  if (!started)
-    return finish(Error{Blame::kWorld, cat("this process closed the connection to ", peer)});
-  closing = true;
-  linger = loop.after(kLinger, [self = shared_from_this()] {
-    self->finish(Error{Blame::kWorld, cat("this process closed the connection to ", self->peer)});
-  });
-  if (outgoing.empty()) write();
-}
-
-// If a socket is closed with unread bytes, the connection is reset and the peer may lose our last
-// bytes. So only our sending side is closed here, and read() goes on until the peer closes its own.
-void Connection::Impl::say_goodbye() {
-  asio::error_code ignored;
-  socket.shutdown(Tcp::socket::shutdown_send, ignored);
-}
-
-void Connection::Impl::finish(Error reason) {
-  if (why) return;
-  why = std::move(reason);
-  if (linger != Loop::TimerId::kNone) loop.cancel(linger);
-  close_guarded(socket);
-  // `outgoing` stays: the kernel's call may still be looking at it until its callback has run.
-  waiting.clear();
-  if (started) report_end();
-}
-
-void Connection::Impl::report_end() {
-  loop.post([self = shared_from_this()] {
-    const auto on_closed = std::move(self->handlers.on_closed);
-    self->handlers = {};  // They may hold the Connection, which would then never be freed.
-    if (on_closed) on_closed(*self->why);
-  });
-}
-
-Connection::Connection(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Connection::~Connection() = default;
-
-void Connection::start(Handlers handlers) {
-  impl_->loop.impl().check_thread();
-  impl_->start(std::move(handlers));
-}
-void Connection::send(const wire::Message& message) {
-  impl_->loop.impl().check_thread();
-  impl_->send(message);
-}
-void Connection::close() {
-  impl_->loop.impl().check_thread();
-  impl_->close();
-}
-void Connection::abort(Error why) {
-  impl_->loop.impl().check_thread();
-  impl_->finish(std::move(why));
-}
-bool Connection::is_open() const {
-  return impl_->is_open();
-}
-const std::string& Connection::peer() const {
-  return impl_->peer;
-}
-std::size_t Connection::queued_bytes() const {
-  return impl_->outgoing.size() + impl_->waiting.size();
-}
-int Connection::descriptor() const {
-  return impl_->socket.is_open() ? const_cast<Impl&>(*impl_).socket.native_handle() : -1;
+  return std::make_shared<TcpConnection>(loop, std::move(socket), options);
 }
 
 }  // namespace holdfast::io

@@ -35,33 +35,28 @@ class Connection {
     // The last call, exactly once, also after close(). The blame is kPeer if the peer sent
     // nonsense.
     std::function<void(Error why)> on_closed;
+    // All that was queued is with the kernel. May be empty.
+    std::function<void()> on_drained = nullptr;
   };
 
+  virtual ~Connection() = default;
+
   // Begins to read. Call it first, and once. Before, nothing is read or reported.
-  void start(Handlers handlers);
+  virtual void start(Handlers handlers) = 0;
 
   // Queues a message; drops it after close() or when the peer is gone.
-  void send(const wire::Message& message);
+  virtual void send(const wire::Message& message) = 0;
 
   // Reads no more, so on_message is not called again. Sends what is queued, for at most two
   // seconds. Then the socket is closed and on_closed runs.
-  void close();
+  virtual void close() = 0;
   // Closes at once, and sends nothing more. on_closed gets the reason.
-  void abort(Error why);
+  virtual void abort(Error why) = 0;
 
-  [[nodiscard]] bool is_open() const;             // Not closed by either side so far.
-  [[nodiscard]] const std::string& peer() const;  // "host:port", numeric.
-  [[nodiscard]] std::size_t queued_bytes() const;
-  [[nodiscard]] int descriptor() const;  // For getsockopt(); -1 once closed.
-
-  struct Impl;  // What only io/ sees.
-  explicit Connection(std::shared_ptr<Impl> impl);
-  ~Connection();
-  Connection(const Connection&) = delete;
-  Connection& operator=(const Connection&) = delete;
-
- private:
-  std::shared_ptr<Impl> impl_;
+  [[nodiscard]] virtual bool is_open() const = 0;             // Not closed by either side so far.
+  [[nodiscard]] virtual const std::string& peer() const = 0;  // "host:port", numeric.
+  [[nodiscard]] virtual std::size_t queued_bytes() const = 0;
+  [[nodiscard]] virtual int descriptor() = 0;  // For getsockopt(); -1 once closed.
 };
 
 // Accepts connections until it is destroyed.

@@ -33,6 +33,52 @@ std::int64_t digest_of(std::string_view bytes) {
   return static_cast<std::int64_t>(digest(std::as_bytes(std::span(bytes.data(), bytes.size()))));
 }
 
+// Makes the file if it is missing. Only its owner may read it; SQLite gives its helper files the
+// same mode.
+Status make_file(const std::string& path) {
+  const os::Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (file || errno == EEXIST) return {};
+  return os::system_error(cat("cannot make the journal ", path), errno);
+}
+
+// A statement and the values of its '?'. If it can not be had, step() says so.
+class Statement {
+ public:
+  Statement(sqlite3* db, const char* sql)
+      : usable_(sqlite3_prepare_v2(db, sql, -1, &handle_, nullptr) == SQLITE_OK) {}
+  ~Statement() { sqlite3_finalize(handle_); }
+  Statement(const Statement&) = delete;
+  Statement& operator=(const Statement&) = delete;
+
+  // The next '?'. The bytes have to outlive the statement.
+  void bind(std::string_view bytes) {
+    usable_ = usable_ && sqlite3_bind_blob64(handle_, ++bound_, bytes.data(), bytes.size(),
+                                             SQLITE_STATIC) == SQLITE_OK;
+  }
+  void bind(std::int64_t number) {
+    usable_ = usable_ && sqlite3_bind_int64(handle_, ++bound_, number) == SQLITE_OK;
+  }
+  // SQLITE_ROW, SQLITE_DONE or an error.
+  int step() { return usable_ ? sqlite3_step(handle_) : SQLITE_ERROR; }
+
+  [[nodiscard]] bool is_null(int column) const {
+    return sqlite3_column_type(handle_, column) == SQLITE_NULL;
+  }
+  [[nodiscard]] std::int64_t number(int column) const {
+    return sqlite3_column_int64(handle_, column);
+  }
+  [[nodiscard]] std::string bytes(int column) const {
+    const auto* bytes = static_cast<const char*>(sqlite3_column_blob(handle_, column));
+    const auto size = static_cast<std::size_t>(sqlite3_column_bytes(handle_, column));
+    return bytes == nullptr ? std::string() : std::string(bytes, size);
+  }
+
+ private:
+  sqlite3_stmt* handle_ = nullptr;
+  int bound_ = 0;
+  bool usable_;
+};
+
 }  // namespace
 
 // A database connection with what goes wrong in it put into words.
@@ -41,15 +87,6 @@ struct Journal::Impl {
   ~Impl() { sqlite3_close(db); }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
-
-  // A prepared statement; use() hands over each row.
-  struct Statement {
-    ~Statement() { sqlite3_finalize(handle); }
-    Statement() = default;
-    Statement(const Statement&) = delete;
-    Statement& operator=(const Statement&) = delete;
-    sqlite3_stmt* handle = nullptr;
-  };
 
   [[nodiscard]] Error failure(std::string_view doing) const {
     const int code = sqlite3_errcode(db);
@@ -76,12 +113,9 @@ struct Journal::Impl {
 
   // The one number that a query gives.
   Result<std::int64_t> number(const char* sql) {
-    Statement query;
-    if (sqlite3_prepare_v2(db, sql, -1, &query.handle, nullptr) != SQLITE_OK ||
-        sqlite3_step(query.handle) != SQLITE_ROW) {
-      return failure("read");
-    }
-    return std::int64_t{sqlite3_column_int64(query.handle, 0)};
+    Statement query(db, sql);
+    if (query.step() != SQLITE_ROW) return failure("read");
+    return query.number(0);
   }
 
   // Opens the file, which exists.
@@ -123,25 +157,16 @@ struct Journal::Impl {
         cat("PRAGMA application_id=", kApplication, "; PRAGMA user_version=", kSchema);
     if (const auto made = execute(kCreate, "make"); !made) return made;
     if (const auto stamped = execute(stamp.c_str(), "make"); !stamped) return stamped;
-    Statement insert;
-    const char* sql = "INSERT INTO journal(id, job) VALUES(1, ?)";
-    if (sqlite3_prepare_v2(db, sql, -1, &insert.handle, nullptr) != SQLITE_OK ||
-        sqlite3_bind_text(insert.handle, 1, job.data(), static_cast<int>(job.size()),
-                          SQLITE_STATIC) != SQLITE_OK ||
-        sqlite3_step(insert.handle) != SQLITE_DONE) {
-      return failure("make");
-    }
+    Statement insert(db, "INSERT INTO journal(id, job) VALUES(1, CAST(? AS TEXT))");
+    insert.bind(job);
+    if (insert.step() != SQLITE_DONE) return failure("make");
     return execute("COMMIT", "make");
   }
 
   Status check_job(const std::string& job) {
-    Statement query;
-    if (sqlite3_prepare_v2(db, "SELECT job FROM journal WHERE id = 1", -1, &query.handle,
-                           nullptr) != SQLITE_OK ||
-        sqlite3_step(query.handle) != SQLITE_ROW) {
-      return failure("read");
-    }
-    const std::string owner = text(query, 0);
+    Statement query(db, "SELECT job FROM journal WHERE id = 1");
+    if (query.step() != SQLITE_ROW) return failure("read");
+    const std::string owner = query.bytes(0);
     if (owner == job) return {};
     return Error{Blame::kUser,
                  cat("the journal ", path, " belongs to the job '", owner, "', not to '", job,
@@ -150,31 +175,18 @@ struct Journal::Impl {
 
   Status put(const wire::Formation& formation) {
     const std::string bytes = wire::encode(formation);
-    Statement update;
-    const char* sql = "UPDATE journal SET record = ?, digest = ? WHERE id = 1";
-    if (sqlite3_prepare_v2(db, sql, -1, &update.handle, nullptr) != SQLITE_OK ||
-        sqlite3_bind_blob64(update.handle, 1, bytes.data(), bytes.size(), SQLITE_STATIC) !=
-            SQLITE_OK ||
-        sqlite3_bind_int64(update.handle, 2, digest_of(bytes)) != SQLITE_OK ||
-        sqlite3_step(update.handle) != SQLITE_DONE) {
-      return failure("write");
-    }
-    return {};
+    Statement update(db, "UPDATE journal SET record = ?, digest = ? WHERE id = 1");
+    update.bind(bytes);
+    update.bind(digest_of(bytes));
+    return update.step() == SQLITE_DONE ? Status{} : failure("write");
   }
 
   Status add(const wire::KeyValue& pair) {
-    Statement insert;
-    const char* sql = "INSERT INTO kept(key, value, digest) VALUES(?, ?, ?)";
-    if (sqlite3_prepare_v2(db, sql, -1, &insert.handle, nullptr) != SQLITE_OK ||
-        sqlite3_bind_blob64(insert.handle, 1, pair.key.data(), pair.key.size(), SQLITE_STATIC) !=
-            SQLITE_OK ||
-        sqlite3_bind_blob64(insert.handle, 2, pair.value.data(), pair.value.size(),
-                            SQLITE_STATIC) != SQLITE_OK ||
-        sqlite3_bind_int64(insert.handle, 3, digest_of(pair.value)) != SQLITE_OK ||
-        sqlite3_step(insert.handle) != SQLITE_DONE) {
-      return failure("write");
-    }
-    return {};
+    Statement insert(db, "INSERT INTO kept(key, value, digest) VALUES(?, ?, ?)");
+    insert.bind(pair.key);
+    insert.bind(pair.value);
+    insert.bind(digest_of(pair.value));
+    return insert.step() == SQLITE_DONE ? Status{} : failure("write");
   }
 
   // All that `write` does, or nothing of it.
@@ -187,27 +199,9 @@ struct Journal::Impl {
     return done;
   }
 
-  static std::string text(const Statement& row, int column) {
-    const auto* bytes = static_cast<const char*>(sqlite3_column_blob(row.handle, column));
-    const auto size = static_cast<std::size_t>(sqlite3_column_bytes(row.handle, column));
-    return bytes == nullptr ? std::string() : std::string(bytes, size);
-  }
-
   std::string path;
   sqlite3* db = nullptr;
 };
-
-namespace {
-
-// Makes the file if it is missing. Only its owner may read it; SQLite gives its helper files the
-// same mode.
-Status make_file(const std::string& path) {
-  const os::Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (file || errno == EEXIST) return {};
-  return os::system_error(cat("cannot make the journal ", path), errno);
-}
-
-}  // namespace
 
 Result<Journal> Journal::open(const std::string& path, const std::string& job) {
   if (const auto made = make_file(path); !made) return made.error();
@@ -226,16 +220,12 @@ Result<Journal> Journal::open(const std::string& path, const std::string& job) {
 }
 
 Result<std::optional<wire::Formation>> Journal::load() {
-  Impl::Statement query;
-  const char* sql = "SELECT record, digest FROM journal WHERE id = 1";
-  if (sqlite3_prepare_v2(impl_->db, sql, -1, &query.handle, nullptr) != SQLITE_OK ||
-      sqlite3_step(query.handle) != SQLITE_ROW) {
-    return impl_->failure("read");
-  }
-  if (sqlite3_column_type(query.handle, 0) == SQLITE_NULL) return std::optional<wire::Formation>();
-  const std::string bytes = Impl::text(query, 0);
+  Statement query(impl_->db, "SELECT record, digest FROM journal WHERE id = 1");
+  if (query.step() != SQLITE_ROW) return impl_->failure("read");
+  if (query.is_null(0)) return std::optional<wire::Formation>();
+  const std::string bytes = query.bytes(0);
   auto formation = wire::decode_formation(bytes);
-  if (!formation || sqlite3_column_int64(query.handle, 1) != digest_of(bytes)) {
+  if (!formation || query.number(1) != digest_of(bytes)) {
     return Error{Blame::kWorld, cat("the formation in the journal ", impl_->path,
                                     " is damaged; move the file away to begin the job anew")};
   }
@@ -243,16 +233,12 @@ Result<std::optional<wire::Formation>> Journal::load() {
 }
 
 Result<std::vector<wire::KeyValue>> Journal::load_kept() {
-  Impl::Statement query;
-  const char* sql = "SELECT key, value, digest FROM kept";
-  if (sqlite3_prepare_v2(impl_->db, sql, -1, &query.handle, nullptr) != SQLITE_OK) {
-    return impl_->failure("read");
-  }
+  Statement query(impl_->db, "SELECT key, value, digest FROM kept");
   std::vector<wire::KeyValue> kept;
-  int got = sqlite3_step(query.handle);
-  for (; got == SQLITE_ROW; got = sqlite3_step(query.handle)) {
-    kept.push_back({Impl::text(query, 0), Impl::text(query, 1)});
-    if (sqlite3_column_int64(query.handle, 2) != digest_of(kept.back().value)) {
+  int got = query.step();
+  for (; got == SQLITE_ROW; got = query.step()) {
+    kept.push_back({query.bytes(0), query.bytes(1)});
+    if (query.number(2) != digest_of(kept.back().value)) {
       return Error{Blame::kWorld, cat("a key-value in the journal ", impl_->path,
                                       " is damaged; move the file away to begin the job anew")};
     }

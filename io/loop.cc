@@ -1,5 +1,6 @@
 #include "io/loop.h"
 
+#include <fcntl.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -93,6 +94,15 @@ void Loop::Impl::wait_for_signal(asio::signal_set& set, std::function<void(int)>
       });
 }
 
+void Loop::Impl::wait_for_exit(const Descriptor& child, std::function<void(os::Exit)> handler) {
+  child->async_wait(asio::posix::stream_descriptor::wait_read,
+                    [child, handler = std::move(handler)](const std::error_code& error) {
+                      if (error) return;
+                      const auto exit = os::ended(child->native_handle());
+                      exit ? handler(*exit) : wait_for_exit(child, handler);
+                    });
+}
+
 Loop::Loop() : impl_(std::make_unique<Impl>()) {}
 
 Loop::~Loop() {
@@ -143,6 +153,14 @@ void Loop::on_signals(const std::vector<int>& signals, std::function<void(int)> 
     HF_ASSERT(!error);
   }
   impl_->wait_for_signal(set, std::move(handler));
+}
+
+void Loop::on_exit(int pidfd, std::function<void(os::Exit)> handler) {
+  impl_->check_thread();
+  const int copy = ::fcntl(pidfd, F_DUPFD_CLOEXEC, 3);
+  if (copy < 0) throw std::system_error(errno, std::system_category());
+  Impl::wait_for_exit(std::make_shared<asio::posix::stream_descriptor>(impl_->context, copy),
+                      std::move(handler));
 }
 
 Instant Loop::now() {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "os/spawn.h"
 
 namespace holdfast::io {
 
@@ -39,6 +40,11 @@ class Loop {
   // While the loop lives, each of these signals calls `handler` in the loop with its number, in
   // place of its default action. Call it where at() may be called.
   void on_signals(const std::vector<int>& signals, std::function<void(int)> handler);
+
+  // Reaps the child when it has ended, and calls `handler` once, in the loop. Copies the
+  // descriptor. Call it where at() may be called. Throws std::system_error if no descriptor is
+  // free.
+  void on_exit(int pidfd, std::function<void(os::Exit)> handler);
 
   // CLOCK_MONOTONIC. From any thread.
   static Instant now();

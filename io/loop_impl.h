@@ -48,6 +48,8 @@ struct Loop::Impl {
   void set_alarm();
   void run_due_timers();
   void wait_for_signal(asio::signal_set& set, std::function<void(int)> handler);
+  using Descriptor = std::shared_ptr<asio::posix::stream_descriptor>;
+  static void wait_for_exit(const Descriptor& child, std::function<void(os::Exit)> handler);
 };
 
 }  // namespace holdfast::io

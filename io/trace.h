@@ -31,16 +31,12 @@ class Trace {
    private:
     template <class T>
     static Value value_of(const T& value) {
-      if constexpr (std::same_as<T, bool>) {
+      if constexpr (!std::integral<T> || std::same_as<T, bool>) {
         return value;
       } else if constexpr (std::signed_integral<T>) {
-        return static_cast<std::int64_t>(value);
-      } else if constexpr (std::unsigned_integral<T>) {
-        return static_cast<std::uint64_t>(value);
-      } else if constexpr (std::floating_point<T>) {
-        return static_cast<double>(value);
+        return std::int64_t{value};
       } else {
-        return std::string_view(value);
+        return std::uint64_t{value};
       }
     }
   };
@@ -55,7 +51,7 @@ class Trace {
 
   // trace.event("step", {{"rank", 0}, {"step", 17}}) writes
   // {"t_ns":…,"event":"step","pid":…,"rank":0,"step":17}; t_ns is CLOCK_MONOTONIC. A number that is
-  // not finite becomes null.
+  // not finite becomes null, and a byte that is no UTF-8 becomes U+FFFD.
   void event(std::string_view name, std::initializer_list<Field> fields = {}) const {
     if (on()) write(name, fields);
   }
@@ -64,8 +60,5 @@ class Trace {
   void write(std::string_view name, std::initializer_list<Field> fields) const;
   std::shared_ptr<const os::Fd> file_;
 };
-
-// `text` as a JSON string with its quotes. Bytes that are no UTF-8 become U+FFFD.
-std::string json_string(std::string_view text);
 
 }  // namespace holdfast::io

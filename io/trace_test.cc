@@ -86,21 +86,15 @@ TEST(Trace, KeepsTheLinesOfManyThreadsWhole) {
   EXPECT_EQ(lines, 2000);
 }
 
-TEST(Json, EscapesWhatJsonForbids) {
-  EXPECT_EQ(json_string("a\\b\"c\x01\x1f\t\n/"), "\"a\\\\b\\\"c\\u0001\\u001f\\t\\n/\"");
-  EXPECT_EQ(json_string(std::string_view("\0", 1)), "\"\\u0000\"");
-  EXPECT_EQ(json_string("ü€𝄞"), "\"ü€𝄞\"");
-}
-
-TEST(Json, ReplacesWhatIsNoUtf8) {
-  const std::string mark = "\xef\xbf\xbd";
-  EXPECT_EQ(json_string("a\xff"
-                        "b"),
-            "\"a" + mark + "b\"");
-  EXPECT_EQ(json_string("\xc3"), "\"" + mark + "\"");                        // Cut off.
-  EXPECT_EQ(json_string("\xc0\xaf"), "\"" + mark + mark + "\"");             // Overlong.
-  EXPECT_EQ(json_string("\xed\xa0\x80"), "\"" + mark + mark + mark + "\"");  // A surrogate.
-  EXPECT_EQ(json_string("\xf4\x90\x80\x80"), "\"" + mark + mark + mark + mark + "\"");
+TEST(Trace, WritesAnyBytesAsJson) {
+  const TemporaryFolder folder;
+  const auto trace = Trace::open_from(folder.path(), "w");
+  ASSERT_TRUE(trace);
+  trace->event("said", {{"text", "a\\\x01\t ü€𝄞 \xff."}, {"none", std::string_view("\0", 1)}});
+  const std::string bytes = *os::read_file(folder / cat("w-", ::getpid(), ".jsonl"));
+  EXPECT_TRUE(
+      bytes.ends_with(",\"text\":\"a\\\\\\u0001\\t ü€𝄞 \xef\xbf\xbd.\",\"none\":\"\\u0000\"}\n"))
+      << bytes;
 }
 
 }  // namespace

@@ -24,13 +24,6 @@ std::string_view error_hint(int error_number) {
   }
 }
 
-// The same for a new process or thread. There EAGAIN is a limit too.
-std::string_view hint_without_task(int error_number) {
-  if (error_number != EAGAIN) return error_hint(error_number);
-  return "; raise the limit of processes and threads: of this user (`ulimit -u`), of the container "
-         "(its cgroup's pids.max) or of this host (sysctl kernel.pid_max, kernel.threads-max)";
-}
-
 }  // namespace
 
 Error system_error(std::string_view what, int error_number) {
@@ -42,9 +35,13 @@ Error system_error(std::string_view what, const std::error_code& code) {
 }
 
 Error no_task(std::string_view what, int error_number) {
-  return Error{Blame::kWorld,
-               cat(what, ": ", std::error_code(error_number, std::system_category()).message(),
-                   hint_without_task(error_number))};
+  Error error = system_error(what, error_number);
+  if (error_number == EAGAIN) {
+    error.what +=
+        "; raise the limit of processes and threads: of this user (`ulimit -u`), of the container "
+        "(its cgroup's pids.max) or of this host (sysctl kernel.pid_max, kernel.threads-max)";
+  }
+  return error;
 }
 
 std::string last_system_error() {

@@ -35,20 +35,6 @@ bool is_plain_absolute(const std::filesystem::path& path) {
   return path.is_absolute() && path == path.lexically_normal() && path.has_filename();
 }
 
-Result<Fd> put_in_place(const std::string& path, std::string_view bytes, mode_t mode, bool locked) {
-  const auto failed = [&](const char* doing) { return system_error(cat(doing, path), errno); };
-  Draft draft(path, mode);
-  if (draft.get() < 0) return failed("cannot write ");
-  // It has no name yet, so nobody finds it unlocked.
-  if (locked) (void)::flock(draft.get(), LOCK_EX | LOCK_NB);
-  if (::fchmod(draft.get(), mode) != 0) return failed("cannot write ");  // Whatever the umask.
-  if (const auto wrote = write_all(draft.get(), bytes, path); !wrote) return wrote.error();
-  if (::fsync(draft.get()) != 0 || !draft.publish()) return failed("cannot write ");
-  const Fd folder(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder || ::fsync(folder.get()) != 0) return failed("cannot sync ");
-  return draft.take();
-}
-
 }  // namespace
 
 std::string folder_of(const std::string& path) {
@@ -102,13 +88,23 @@ Result<std::string> read_file(const std::string& path) {
   }
 }
 
-Status write_file_atomically(const std::string& path, std::string_view bytes, mode_t mode) {
-  const auto file = put_in_place(path, bytes, mode, false);
-  return file ? Status() : file.error();
+Result<Fd> write_locked_file(const std::string& path, std::string_view bytes, mode_t mode) {
+  const auto failed = [&](const char* doing) { return system_error(cat(doing, path), errno); };
+  Draft draft(path, mode);
+  if (draft.get() < 0) return failed("cannot write ");
+  // It has no name yet, so nobody finds it unlocked.
+  (void)::flock(draft.get(), LOCK_EX | LOCK_NB);
+  if (::fchmod(draft.get(), mode) != 0) return failed("cannot write ");  // Whatever the umask.
+  if (const auto wrote = write_all(draft.get(), bytes, path); !wrote) return wrote.error();
+  if (::fsync(draft.get()) != 0 || !draft.publish()) return failed("cannot write ");
+  const Fd folder(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder || ::fsync(folder.get()) != 0) return failed("cannot sync ");
+  return draft.take();
 }
 
-Result<Fd> write_locked_file(const std::string& path, std::string_view bytes, mode_t mode) {
-  return put_in_place(path, bytes, mode, true);
+Status write_file_atomically(const std::string& path, std::string_view bytes, mode_t mode) {
+  const auto file = write_locked_file(path, bytes, mode);
+  return file ? Status() : file.error();
 }
 
 Fd lock_file(const std::string& path) {

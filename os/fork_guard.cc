@@ -23,13 +23,6 @@ std::mutex& fork_mutex() {
   return *mutex;
 }
 
-void before_fork() {
-  fork_mutex().lock();
-}
-void after_fork_in_parent() {
-  fork_mutex().unlock();
-}
-
 void after_fork_in_child() {
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   for (std::size_t word = 0; word < guarded.size(); ++word) {
@@ -45,25 +38,32 @@ void after_fork_in_child() {
   fork_mutex().unlock();
 }
 
+// Its bit stands in this word.
+std::uint64_t& word_of(int fd) {
+  const auto index = static_cast<std::size_t>(fd);
+  HF_ASSERT(fd >= 0 && index < kMostDescriptors);
+  return guarded.at(index / 64);
+}
+
+std::uint64_t bit_of(int fd) {
+  return std::uint64_t{1} << (fd % 64);
+}
+
 }  // namespace
 
 std::unique_lock<std::mutex> hold_forks() {
-  static const int registered =
-      ::pthread_atfork(&before_fork, &after_fork_in_parent, &after_fork_in_child);
+  static const int registered = ::pthread_atfork(
+      [] { fork_mutex().lock(); }, [] { fork_mutex().unlock(); }, &after_fork_in_child);
   HF_ASSERT(registered == 0);
   return std::unique_lock(fork_mutex());
 }
 
 void guard_from_children(int fd) {
-  const auto index = static_cast<std::size_t>(fd);
-  HF_ASSERT(fd >= 0 && index < kMostDescriptors);
-  guarded.at(index / 64) |= std::uint64_t{1} << (index % 64);
+  word_of(fd) |= bit_of(fd);
 }
 
 void unguard(int fd) {
-  const auto index = static_cast<std::size_t>(fd);
-  HF_ASSERT(fd >= 0 && index < kMostDescriptors);
-  guarded.at(index / 64) &= ~(std::uint64_t{1} << (index % 64));
+  word_of(fd) &= ~bit_of(fd);
 }
 
 }  // namespace holdfast::os

@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 
@@ -14,15 +13,6 @@
 
 namespace holdfast::os {
 namespace {
-
-bool is_job_name(const std::string& job) {
-  const auto fits = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-           c == '_' || c == '-';
-  };
-  return !job.empty() && job.size() <= 100 && job[0] != '.' &&
-         std::all_of(job.begin(), job.end(), fits);
-}
 
 // Makes a folder that no other user can reach, or checks that an existing one is so. Everybody can
 // write to the places where these folders lie.
@@ -44,7 +34,7 @@ std::string memory_folder() {
 }  // namespace
 
 Result<std::string> runtime_directory(const std::string& job) {
-  if (!is_job_name(job)) {
+  if (!is_plain_name(job)) {
     return Error{Blame::kUser, cat("'", job,
                                    "' can not be the name of a job; use letters, digits, '.', '_' "
                                    "and '-', at most 100, and no '.' first")};

@@ -6,8 +6,6 @@
 
 #include <climits>
 #include <ctime>
-#include <thread>
-#include <utility>
 
 #include "base/assert.h"
 #include "base/text.h"
@@ -70,13 +68,6 @@ Result<Mapping> find_page(const std::string& path) {
 
 }  // namespace
 
-struct Lifeline::State {
-  Mapping mapping;
-  std::thread::id holder = std::this_thread::get_id();
-  pid_t process = ::getpid();
-  [[nodiscard]] Page& page() const { return *mapping.as<Page>(0); }
-};
-
 Status prepare_lifeline(const std::string& path) {
   const Result<Mapping> made = make_page(path);
   if (!made) return made.error();
@@ -91,7 +82,7 @@ Result<Lifeline> Lifeline::hold(const std::string& path) {
       if (phase_of(page) == kUnheld) {
         page.holder = ::getpid();
         set_phase(page, kHeld);
-        return Lifeline(std::make_unique<State>(State{std::move(*prepared)}));
+        return Lifeline(std::move(*prepared));
       }
       unlock_robust(page.alive);
     }
@@ -102,31 +93,24 @@ Result<Lifeline> Lifeline::hold(const std::string& path) {
   HF_ASSERT(lock_robust(page.alive, kLongestWait) == Locked::kFree);
   page.holder = ::getpid();
   set_phase(page, kHeld);
-  Lifeline lifeline(std::make_unique<State>(State{std::move(*fresh)}));
+  Lifeline lifeline(std::move(*fresh));
   if (Status named = give_name(path); !named) return named.error();
   return lifeline;
 }
 
-Lifeline::Lifeline(std::unique_ptr<State> state) : state_(std::move(state)) {}
-Lifeline::Lifeline(Lifeline&&) noexcept = default;
-
-Lifeline& Lifeline::operator=(Lifeline&& other) noexcept {
-  std::swap(state_, other.state_);
-  return *this;
-}
-
 Lifeline::~Lifeline() {
-  if (!state_ || state_->process != ::getpid()) return;  // A forked child holds nothing.
-  set_phase(state_->page(), kReleased);
-  if (state_->holder == std::this_thread::get_id()) {
-    unlock_robust(state_->page().alive);
+  if (!page_ || process_ != ::getpid()) return;  // A forked child holds nothing.
+  Page& page = *page_.as<Page>(0);
+  set_phase(page, kReleased);
+  if (holder_ == std::this_thread::get_id()) {
+    unlock_robust(page.alive);
   } else {  // The mutex stays in that thread's list, so its page must stay mapped.
-    state_->mapping.keep_mapped();
+    page_.keep_mapped();
   }
 }
 
 void Lifeline::note(Version version) const {
-  std::atomic_ref(state_->page().version).store(version, std::memory_order_relaxed);
+  std::atomic_ref(page_.as<Page>(0)->version).store(version, std::memory_order_relaxed);
 }
 
 Version lifeline_version(const std::string& path) {

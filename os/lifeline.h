@@ -13,13 +13,18 @@
 // A lifeline serves one holder once; the next one has a new file (prepare, or hold, replaces it).
 #pragma once
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "os/mapping.h"
 
 namespace holdfast::os {
 
@@ -34,16 +39,16 @@ class Lifeline {
   // that is reported. A thread that sleeps dies soonest: one that waits for a processor has to get
   // it first. A forked child does not hold the lifeline.
   [[nodiscard]] static Result<Lifeline> hold(const std::string& path);
-  Lifeline(Lifeline&&) noexcept;
-  Lifeline& operator=(Lifeline&&) noexcept;
+  Lifeline(Lifeline&&) noexcept = default;
   // The holder has made this step: its watcher reads so after the holder's end, too.
   void note(Version version) const;
   ~Lifeline();  // Releases it: at once in the thread that called hold(), within 200 ms in another.
 
  private:
-  struct State;
-  explicit Lifeline(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit Lifeline(Mapping page) : page_(std::move(page)) {}
+  Mapping page_;  // Empty: it has moved to another Lifeline.
+  std::thread::id holder_ = std::this_thread::get_id();
+  pid_t process_ = ::getpid();
 };
 
 // The process that holds the lifeline at `path`, by its number in its own PID namespace. The number

@@ -5,7 +5,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,7 +23,7 @@
 namespace holdfast::os {
 namespace {
 
-enum class Stage : int { kFolder, kDescriptors, kPriority, kProgram };
+enum class Stage : int { kDescriptors, kPriority, kProgram };
 
 // What the child tells its parent when it can not become the program.
 struct Trouble {
@@ -35,7 +34,6 @@ struct Trouble {
 // All that the child needs. It is made before the child, which shares our memory between vfork()
 // and exec. There only async-signal-safe calls that change no memory are allowed.
 struct Plan {
-  const SpawnOptions& options;
   std::vector<char*> argv;
   std::vector<char*> environment;
   std::vector<Inherited> inherit;  // `from` replaced by the copy that no target can overwrite.
@@ -81,12 +79,6 @@ bool place_descriptors(const Plan& plan) {
                      [](const Inherited& pair) { return ::dup2(pair.from, pair.as) >= 0; });
 }
 
-bool set_nice(const SpawnOptions& options) {
-  if (options.nice == 0) return true;
-  const int now = ::getpriority(PRIO_PROCESS, 0);
-  return ::setpriority(PRIO_PROCESS, 0, now + options.nice) == 0;
-}
-
 // Call it when the child has become its program. We wait for that, and an idle child would get
 // there only on a free processor.
 bool set_idle(pid_t child) {
@@ -95,20 +87,13 @@ bool set_idle(pid_t child) {
 }
 
 [[noreturn]] void be_the_child(const Plan& plan) {
-  if (plan.options.die_with_parent) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    // If the parent died before that call, the signal would never come.
-    if (::getppid() != plan.parent) ::_exit(127);
-  }
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // If the parent died before that call, the signal would never come.
+  if (::getppid() != plan.parent) ::_exit(127);
   ::setpgid(0, 0);
   default_signals();
   take_usual_slice();  // The program does not inherit our short slice.
-  if (!plan.options.working_directory.empty() &&
-      ::chdir(plan.options.working_directory.c_str()) != 0) {
-    give_up(plan, Stage::kFolder);
-  }
   if (!place_descriptors(plan)) give_up(plan, Stage::kDescriptors);
-  if (!set_nice(plan.options)) give_up(plan, Stage::kPriority);
   ::execve(plan.argv.front(), plan.argv.data(), plan.environment.data());
   give_up(plan, Stage::kProgram);
 }
@@ -140,12 +125,8 @@ std::optional<Trouble> trouble_from(int fd) {
   return got > 0 ? std::optional(trouble) : std::nullopt;
 }
 
-Error explain(const SpawnOptions& options, const Trouble& trouble) {
-  const std::string cannot = cat("cannot start ", options.argv.front());
+Error explain(const std::string& cannot, const Trouble& trouble) {
   switch (trouble.stage) {
-    case Stage::kFolder:
-      return system_error(cat(cannot, " in the folder ", options.working_directory),
-                          trouble.error_number);
     case Stage::kDescriptors:
       return system_error(cat(cannot, ": handing over its descriptors"), trouble.error_number);
     case Stage::kPriority:
@@ -154,13 +135,6 @@ Error explain(const SpawnOptions& options, const Trouble& trouble) {
       break;
   }
   return no_task(cannot, trouble.error_number);
-}
-
-// Copies that lie above every target number, so that no dup2() destroys what a later one needs.
-Result<Fd> copy_above(int fd, int lowest) {
-  Fd copy(::fcntl(fd, F_DUPFD_CLOEXEC, lowest));
-  if (!copy) return system_error(cat("cannot hand the descriptor ", fd, " to a child"), errno);
-  return copy;
 }
 
 // If our shell ignored SIGCHLD, so do we, and the kernel would forget how our children ended.
@@ -192,7 +166,7 @@ std::optional<Exit> reap(int pidfd, int flags) {
 Result<Child> spawn(const SpawnOptions& options) {
   HF_ASSERT(!options.argv.empty());
   stop_ignoring_children();
-  Plan plan{options, pointers_to(options.argv), pointers_to(options.environment), {}};
+  Plan plan{pointers_to(options.argv), pointers_to(options.environment), {}};
   plan.parent = ::getpid();
   plan.lowest_copy = 3;
   for (const auto& pair : options.inherit) {
@@ -201,11 +175,11 @@ Result<Child> spawn(const SpawnOptions& options) {
   }
 
   std::vector<Fd> copies;
+  // Above every target number, so that no dup2() destroys what a later one needs.
   const auto keep = [&](int fd, int& place) -> Status {
-    auto copy = copy_above(fd, plan.lowest_copy);
-    if (!copy) return copy.error();
-    place = copies.emplace_back(std::move(*copy)).get();
-    return {};
+    place = copies.emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, plan.lowest_copy)).get();
+    if (place >= 0) return {};
+    return system_error(cat("cannot hand the descriptor ", fd, " to a child"), errno);
   };
   const Fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!null) return system_error("cannot open /dev/null", errno);
@@ -228,8 +202,9 @@ Result<Child> spawn(const SpawnOptions& options) {
   if (const auto kept = keep(writing.get(), plan.trouble); !kept) return kept.error();
 
   Child child;
+  const std::string cannot = cat("cannot start ", options.argv.front());
   child.pid = start(plan);
-  if (child.pid < 0) return no_task(cat("cannot start ", options.argv.front()), errno);
+  if (child.pid < 0) return no_task(cannot, errno);
   child.pidfd = open_process(child.pid);
   const int no_pidfd = child.pidfd ? 0 : errno;
   copies.clear();
@@ -243,7 +218,7 @@ Result<Child> spawn(const SpawnOptions& options) {
   if (!trouble) ::kill(child.pid, SIGKILL);
   while (::waitpid(child.pid, nullptr, 0) < 0 && errno == EINTR) continue;
   if (!trouble) return system_error(cat("cannot watch ", options.argv.front()), no_pidfd);
-  return explain(options, *trouble);
+  return explain(cannot, *trouble);
 }
 
 std::string describe(const Exit& exit) {

@@ -21,12 +21,9 @@ struct Inherited {
 struct SpawnOptions {
   std::vector<std::string> argv;         // argv[0]: the path of the program (see find_program).
   std::vector<std::string> environment;  // The whole of it, as NAME=value; nothing is added.
-  std::string working_directory;         // Empty: ours.
   std::string output;  // A file that stdout and stderr are appended to; empty: ours.
   std::vector<Inherited> inherit;
-  int nice = 0;                 // Added to ours.
-  bool idle = false;            // SCHED_IDLE: runs only when nothing else wants the processor.
-  bool die_with_parent = true;  // SIGKILL when the *thread* that called spawn() ends.
+  bool idle = false;  // SCHED_IDLE: runs only when nothing else wants the processor.
 };
 
 struct Child {
@@ -34,11 +31,11 @@ struct Child {
   Fd pidfd;
 };
 
-// Starts a process. Its stdin is /dev/null, and stdout and stderr are as asked. It has the
-// inherited descriptors and no others, default signal actions and an empty signal mask. It leads
-// its own process group. So a Ctrl-C reaches only the parent, which may pass it on with
-// signal_group(). Errors name the program. A program that can not be executed is an error here, not
-// a child that exits. Thread-safe.
+// Starts a process. It gets SIGKILL when the *thread* that called spawn() ends. Its stdin is
+// /dev/null, and stdout and stderr are as asked. It has the inherited descriptors and no others,
+// default signal actions and an empty signal mask. It leads its own process group. So a Ctrl-C
+// reaches only the parent, which may pass it on with signal_group(). Errors name the program. A
+// program that can not be executed is an error here, not a child that exits. Thread-safe.
 Result<Child> spawn(const SpawnOptions& options);
 
 // How a process ended.

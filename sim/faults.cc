@@ -240,6 +240,8 @@ bool World::is_legitimate(const wire::Reason& reason) const {
       return setup_.private_is_own && had(Fault::kWipe);
     case Why::kNotRepaired:
       return source_lost_;
+    case Why::kNone:
+      return scheduler_.lost;
     default:
       return false;
   }

@@ -42,7 +42,9 @@ void World::deliver_down(Index link) {
   } else if (links_[link].exchanges) {
     hear_of_exchange(links_[link].worker, message);
   } else {
-    tell_member(links_[link].worker, member::Received{std::move(message)});
+    const Index worker = links_[link].worker;
+    if (std::exchange(workers_[worker].cut_off, false)) tell_trainer(worker, trainer::InReach{});
+    tell_member(worker, member::Received{std::move(message)});
   }
 }
 
@@ -70,7 +72,7 @@ void World::client_hears(Index link) {
     return;
   }
   worker.link = kNone;
-  worker.alone_since = now_;
+  worker.gives_up_at = now_ + kAlonePatience;
   tell_member(links_[link].worker, member::Disconnected{});
 }
 

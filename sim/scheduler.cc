@@ -76,7 +76,8 @@ void World::kill_scheduler(std::int32_t code, bool store_survives) {
   if (setup_.agent) {
     agent_hears_of_death(0, scheduler_.process, code, false);
   } else {
-    person_.scheduler = !by_itself;
+    person_.scheduler = !by_itself && setup_.replaced;
+    scheduler_.lost = !by_itself && !setup_.replaced;
   }
 }
 
@@ -148,6 +149,10 @@ void World::carry_out(const controller::Action& action) {
       (links_[link].worker == kNone ? agent_told_end_ : worker_told_end_) = true;
     }
     send_down(link, send->message);
+  } else if (const auto* answer = std::get_if<controller::Answer>(&action)) {
+    const std::string* value = scheduler_.machine->key_values().find(answer->key);
+    if (value == nullptr) return;  // The job has ended meanwhile.
+    carry_out(controller::Send{answer->link, wire::Got{answer->id, true, answer->key, *value}});
   } else if (const auto* close = std::get_if<controller::Close>(&action)) {
     auto& link = links_[static_cast<Index>(close->link) - 1];
     link.closed_by_scheduler = link.scheduler_gone = true;

@@ -154,6 +154,9 @@ std::string to_words(const controller::Action& action) {
           [](const controller::Send& a) {
             return cat("to connection ", a.link, ": ", to_words(a.message));
           },
+          [](const controller::Answer& a) {
+            return cat("tell connection ", a.link, " the value of ", a.key);
+          },
           [](const controller::Close& a) { return cat("close connection ", a.link); },
           [](const controller::Note& a) {
             return cat("note ", note_kind(a.kind), " generation ", a.generation, ": ",

@@ -44,7 +44,7 @@ void World::add_foreign(Index worker) {
 void World::place(Worker& worker) {
   worker.program = Program::kUnplaced;
   worker.trainer.emplace(trainer_options());
-  worker.alone_since = now_;
+  worker.gives_up_at = now_ + kAlonePatience;
   worker.machine.emplace(wire::Register{.job = "job",
                                         .node_id = worker.node_id,
                                         .incarnation = worker.incarnation,
@@ -62,6 +62,16 @@ void World::tell_member(Index worker, const member::Event& event) {
 void World::tell_trainer(Index worker, const trainer::Event& event) {
   told_.push_back({worker, event});
   bring_events();
+}
+
+// It has tried to connect for too long; it goes on trying.
+void World::miss_scheduler(Index index) {
+  Worker& worker = workers_[index];
+  worker.gives_up_at = now_ + kReplacementTimeout / 2;
+  worker.cut_off = true;
+  const bool trains = worker.program == Program::kTraining || worker.program == Program::kEnded;
+  if (!trains) worker.leaving = 1;  // Its program waits for the scheduler itself.
+  tell_trainer(index, trainer::OutOfReach{{.kind = wire::Reason::Kind::kOutOfReach}});
 }
 
 void World::bring_events() {

@@ -141,8 +141,7 @@ void World::list_processes() {
     add(worker.sums_busy, Kind::kSumsIdle, i);
     add(worker.leaving.has_value(), Kind::kExit, i);
     const bool alone = !setup_.agent && worker.link == kNone && worker.machine && !serves;
-    add(alone && !worker.leaving && worker.alone_since + kAlonePatience <= now_, Kind::kUnreachable,
-        i);
+    add(alone && !worker.leaving && worker.gives_up_at <= now_, Kind::kUnreachable, i);
   }
   list_agents();
   for (Index i = 0; i < person_.workers.size(); ++i) {
@@ -217,8 +216,7 @@ void World::perform(const Transition& t) {
     case Kind::kSignal:
       return die(t.index, 128 + workers_[t.index].signal, true, true);
     case Kind::kUnreachable:
-      workers_[t.index].leaving = 1;
-      return;
+      return miss_scheduler(t.index);
     case Kind::kPersonWorker: {
       const std::string node_id = person_.workers[t.index].node_id;
       person_.workers.erase(person_.workers.begin() + static_cast<std::ptrdiff_t>(t.index));
@@ -262,7 +260,7 @@ std::optional<Instant> World::next_time() const {
     consider(worker.paused_until);
     if (const auto end = exchange_ends(worker)) consider(*end);
     if (worker.trainer && worker.trainer->deadline()) consider(*worker.trainer->deadline());
-    if (!setup_.agent && worker.link == kNone) consider(worker.alone_since + kAlonePatience);
+    if (!setup_.agent && worker.link == kNone) consider(worker.gives_up_at);
   }
   for (Index i = first_link_; i < links_.size(); ++i) consider(links_[i].stalled_until);
   for (const auto& agent : agents_) {

@@ -95,7 +95,8 @@ class World {
     Instant paused_until{};
     std::optional<Instant> stopped;  // Since when, where its pause is one that its agent can see.
     Instant died_at{};
-    Instant alone_since{};  // Without a connection.
+    Instant gives_up_at{};  // Without a connection until then, it finds the scheduler out of reach.
+    bool cut_off = false;   // It has found that.
     Instant disturbed{};    // When it was last kept from being heard.
   };
   struct Connection {
@@ -123,6 +124,7 @@ class World {
   struct Scheduler {
     agent::Process process = 0;
     bool starting = false;
+    bool lost = false;  // Nobody starts it again.
     std::optional<controller::Machine> machine;
     std::deque<controller::Store> stores;  // Handed out, not answered.
     std::optional<Instant> deadline;
@@ -269,6 +271,7 @@ class World {
   void place(Worker& worker);
   void tell_member(Index worker, const member::Event& event);
   void tell_trainer(Index worker, const trainer::Event& event);
+  void miss_scheduler(Index worker);
   void bring_events();
   void carry_out(Index worker, const member::Action& action);
   void send_up(Index link, const wire::Message& message);

@@ -173,6 +173,9 @@ inline constexpr std::size_t kMaxKeyBytes = 256;
 inline constexpr std::size_t kMaxValueBytes = (std::size_t{16} << 20) - 1024;  // Fits into a frame.
 inline constexpr std::size_t kMaxKeys = 16;                                    // Of a Get.
 
+// Has a value, an empty one, once a rank was given to another process. The scheduler puts it.
+inline constexpr const char* kSucceeded = "holdfast.succeeded";
+
 struct KeyValue {
   std::string key;
   std::string value;

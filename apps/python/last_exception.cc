@@ -1,4 +1,5 @@
-#include "apps/python/last_exception.h"
+// last_exception(): see launcher.h.
+#include "apps/python/launcher.h"
 
 #include <algorithm>
 #include <array>

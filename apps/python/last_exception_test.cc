@@ -1,4 +1,4 @@
-#include "apps/python/last_exception.h"
+#include "apps/python/launcher.h"
 
 #include <gtest/gtest.h>
 

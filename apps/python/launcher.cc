@@ -7,11 +7,9 @@
 #include <system_error>
 #include <utility>
 
-#include "apps/python/last_exception.h"
 #include "base/text.h"
 #include "os/program.h"
 #include "os/random_bits.h"
-#include "runtime/agent/environment.h"
 
 namespace holdfast::apps {
 namespace {
@@ -53,10 +51,6 @@ Result<runtime::Words> PythonLauncher::command(runtime::Words program,
 void PythonLauncher::tell(runtime::Words& environment, const runtime::Start& start) const {
   runtime::set(environment, "HOLDFAST_PYTHON_LOG", identity_of(start.output));
   runtime::set(environment, "HOLDFAST_PYTHON_PREDECESSOR", start.predecessor);
-}
-
-std::string PythonLauncher::reason(std::string_view words) const {
-  return last_exception(words);
 }
 
 }  // namespace holdfast::apps

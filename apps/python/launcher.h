@@ -5,12 +5,17 @@
 // from one that has imported the framework already (apps/python/nursling.cc).
 #pragma once
 
-#include <optional>
 #include <string>
+#include <string_view>
 
 #include "runtime/agent/launcher.h"
 
 namespace holdfast::apps {
+
+// The exception that ended a Python program, from the last traceback in what it has written:
+// "ValueError: no data". Addresses are left out, because they differ between processes. Empty if
+// there is no traceback, or if the exception tells of another process's end.
+[[nodiscard]] std::string last_exception(std::string_view words);
 
 // Which workers are forked; the others are started as if there were no fork server.
 enum class Forked { kNone, kAll, kFirst };  // kFirst: those that follow nobody.
@@ -23,7 +28,9 @@ class PythonLauncher final : public runtime::Launcher {
                                                const std::string& path) const override;
   void tell(runtime::Words& environment, const runtime::Start& start) const override;
   [[nodiscard]] bool stands_in() const override { return forked_ != Forked::kNone; }
-  [[nodiscard]] std::string reason(std::string_view words) const override;
+  [[nodiscard]] std::string reason(std::string_view words) const override {
+    return last_exception(words);
+  }
 
  private:
   const Forked forked_;

@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "apps/status.h"
+#include "apps/commands.h"
 #include "base/assert.h"
 #include "base/text.h"
 #include "io/loop.h"

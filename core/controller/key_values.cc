@@ -1,5 +1,7 @@
 #include "core/controller/key_values.h"
 
+#include <algorithm>
+
 namespace holdfast::controller {
 
 void KeyValues::restore(std::vector<wire::KeyValue> stored) {
@@ -18,35 +20,37 @@ KeyValues::Put KeyValues::put(const std::string& key, const std::string& value) 
   return Put::kNew;
 }
 
-std::vector<KeyValues::Answer> KeyValues::answers(const std::string& key) {
+std::vector<Answer> KeyValues::answers(const std::string& key) {
   std::vector<Answer> all;
   const auto found = askers_.find(key);
   if (found == askers_.end()) return all;
   const auto askers = std::exchange(found->second, {});
   for (const auto& [link, id] : askers) {
-    all.push_back({link, {.id = id, .found = true, .key = key, .value = values_.at(key)}});
+    all.push_back({link, id, key});
     withdraw(link, id);
   }
   askers_.erase(key);
   return all;
 }
 
-KeyValues::Asked KeyValues::get(Link link, const wire::Get& get, wire::Got& got) {
+const std::string* KeyValues::find(const std::string& key) const {
+  const auto found = values_.find(key);
+  return found == values_.end() ? nullptr : &found->second;
+}
+
+KeyValues::Asked KeyValues::get(Link link, const wire::Get& get, std::optional<std::string>& key) {
   withdraw(link, get.id);
-  got = {.id = get.id};
-  for (const auto& key : get.keys) {
-    const auto found = values_.find(key);
-    if (found == values_.end()) continue;
-    got.found = true;
-    got.key = key;
-    got.value = found->second;
+  const auto found = std::find_if(get.keys.begin(), get.keys.end(),
+                                  [&](const auto& wanted) { return values_.contains(wanted); });
+  if (found != get.keys.end()) {
+    key = *found;
     return Asked::kAnswered;
   }
   if (get.at_once) return Asked::kAnswered;
   auto& pending = pending_[link];
   if (pending.size() >= kMaxPendingGets) return Asked::kTooMany;
   pending[get.id] = get.keys;
-  for (const auto& key : get.keys) askers_[key].insert({link, get.id});
+  for (const auto& wanted : get.keys) askers_[wanted].insert({link, get.id});
   return Asked::kWaits;
 }
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -22,14 +23,18 @@ inline constexpr std::size_t kMaxStoredBytes = std::size_t{256} << 20;  // Keys 
 inline constexpr std::size_t kMaxStoredKeys = 100'000;
 inline constexpr std::size_t kMaxPendingGets = 1'000;  // Of a link.
 
+// What must be done: tell the asker the value of this key (KeyValues::find), once it is durable.
+// The value is not in here: many may ask for a large one at once, and it need not lie about for
+// each.
+struct Answer {
+  Link link = 0;
+  std::uint64_t id = 0;  // Of its Get.
+  std::string key;
+};
+
 class KeyValues {
  public:
   enum class Put : std::uint8_t { kNew, kKnown, kNoRoom };
-  struct Answer {
-    Link link = 0;
-    wire::Got got;
-  };
-
   void restore(std::vector<wire::KeyValue> stored);  // As the journal had them.
 
   // kKnown: the key has a value already, and that one stays.
@@ -38,8 +43,9 @@ class KeyValues {
   [[nodiscard]] std::vector<Answer> answers(const std::string& key);
 
   enum class Asked : std::uint8_t { kAnswered, kWaits, kTooMany };
-  // kAnswered: `got` is the answer.
-  [[nodiscard]] Asked get(Link link, const wire::Get& get, wire::Got& got);
+  // kAnswered: `key` is the first that has a value; nothing: none has.
+  [[nodiscard]] Asked get(Link link, const wire::Get& get, std::optional<std::string>& key);
+  [[nodiscard]] const std::string* find(const std::string& key) const;  // Null: there is no value.
 
   void closed(Link link);
   // The links that wait for a value.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 
 #include "base/text.h"
@@ -15,14 +16,14 @@ using Put = KeyValues::Put;
 
 // What a Get that looks only is told.
 std::string look(KeyValues& values, const std::vector<std::string>& keys) {
-  wire::Got got;
-  EXPECT_EQ(values.get(9, {.id = 1, .keys = keys, .at_once = true}, got), Asked::kAnswered);
-  return got.found ? cat(got.key, "=", got.value) : "nothing";
+  std::optional<std::string> key;
+  EXPECT_EQ(values.get(9, {.id = 1, .keys = keys, .at_once = true}, key), Asked::kAnswered);
+  return key ? cat(*key, "=", *values.find(*key)) : "nothing";
 }
 
 Asked ask(KeyValues& values, Link link, std::uint64_t id, std::vector<std::string> keys) {
-  wire::Got got;
-  return values.get(link, {.id = id, .keys = std::move(keys)}, got);
+  std::optional<std::string> key;
+  return values.get(link, {.id = id, .keys = std::move(keys)}, key);
 }
 
 TEST(KeyValues, TheFirstValueStays) {
@@ -44,7 +45,8 @@ TEST(KeyValues, WhoWaitsForAnyOfSomeIsAnsweredOnce) {
   const auto told = values.answers("b");
   ASSERT_EQ(told.size(), 2U);
   EXPECT_EQ(told[0].link, 1U);
-  EXPECT_EQ(told[0].got, (wire::Got{5, true, "b", "v"}));
+  EXPECT_EQ(told[0].id, 5U);
+  EXPECT_EQ(told[0].key, "b");
   EXPECT_EQ(told[1].link, 2U);
   ASSERT_EQ(values.put("a", "w"), Put::kNew);
   EXPECT_TRUE(values.answers("a").empty());
@@ -58,9 +60,9 @@ TEST(KeyValues, ALaterGetTakesThePlaceOfTheOneWithItsNumber) {
   EXPECT_EQ(ask(values, 1, 5, {"b"}), Asked::kWaits);
   ASSERT_EQ(values.put("a", ""), Put::kNew);
   EXPECT_TRUE(values.answers("a").empty());
-  wire::Got got;
-  EXPECT_EQ(values.get(1, {.id = 5, .keys = {}, .at_once = true}, got), Asked::kAnswered);
-  EXPECT_FALSE(got.found);
+  std::optional<std::string> key;
+  EXPECT_EQ(values.get(1, {.id = 5, .keys = {}, .at_once = true}, key), Asked::kAnswered);
+  EXPECT_FALSE(key.has_value());
   EXPECT_TRUE(values.links().empty());
 }
 
@@ -129,7 +131,7 @@ Machine begun(std::vector<wire::KeyValue> kept = {},
   return machine;
 }
 
-std::string said(const Actions& actions) {
+std::string said(const Machine& machine, const Actions& actions) {
   std::string all;
   for (const auto& action : actions) {
     if (const auto* store = std::get_if<Store>(&action)) {
@@ -143,6 +145,8 @@ std::string said(const Actions& actions) {
       } else {
         all += cat(send->link, " other");
       }
+    } else if (const auto* answer = std::get_if<Answer>(&action)) {
+      all += cat(answer->link, " got ", answer->key, '=', *machine.key_values().find(answer->key));
     } else {
       all += std::holds_alternative<Close>(action) ? "close" : "else";
     }
@@ -153,30 +157,32 @@ std::string said(const Actions& actions) {
 
 TEST(KeyValuesOfAJob, NobodyHearsOfAValueThatIsNotDurable) {
   Machine machine = begun();
-  EXPECT_EQ(said(machine.step({}, Received{1, wire::Get{5, {"a"}}})), "");
-  EXPECT_EQ(said(put(machine, 2, "a", "1")), "store a=1; ");
-  EXPECT_EQ(said(put(machine, 3, "a", "2")), "");
-  EXPECT_EQ(said(machine.step({}, Received{4, wire::Get{5, {"a"}, true}})), "");
-  EXPECT_EQ(said(machine.step({}, Stored{})), "2 kept; 1 got a=1; 3 kept; 4 got a=1; ");
-  EXPECT_EQ(said(machine.step({}, Received{4, wire::Get{5, {"b"}, true}})), "4 got nothing; ");
+  EXPECT_EQ(said(machine, machine.step({}, Received{1, wire::Get{5, {"a"}}})), "");
+  EXPECT_EQ(said(machine, put(machine, 2, "a", "1")), "store a=1; ");
+  EXPECT_EQ(said(machine, put(machine, 3, "a", "2")), "");
+  EXPECT_EQ(said(machine, machine.step({}, Received{4, wire::Get{5, {"a"}, true}})), "");
+  EXPECT_EQ(said(machine, machine.step({}, Stored{})), "2 kept; 1 got a=1; 3 kept; 4 got a=1; ");
+  EXPECT_EQ(said(machine, machine.step({}, Received{4, wire::Get{5, {"b"}, true}})),
+            "4 got nothing; ");
 }
 
 TEST(KeyValuesOfAJob, ComeBackWithTheJournal) {
   wire::Formation stored{.job = "job", .run_id = 7};
   Machine machine = begun({{"a", "1"}}, stored);
-  EXPECT_EQ(said(put(machine, 2, "a", "2")), "2 kept; ");
-  EXPECT_EQ(said(machine.step({}, Received{4, wire::Get{5, {"a"}}})), "4 got a=1; ");
+  EXPECT_EQ(said(machine, put(machine, 2, "a", "2")), "2 kept; ");
+  EXPECT_EQ(said(machine, machine.step({}, Received{4, wire::Get{5, {"a"}}})), "4 got a=1; ");
 }
 
 TEST(KeyValuesOfAJob, EndWithTheJobAndWhoWaitsIsTold) {
   Machine machine = begun({{"a", "1"}});
   (void)machine.step({}, Received{1, wire::Get{5, {"b"}}});
   (void)machine.step({}, Received{2, wire::AgentState{.job = "job"}});
-  EXPECT_EQ(said(machine.step({}, Received{2, wire::Failed{}})), "store all; ");
-  const std::string end = said(machine.step({}, Stored{}));
+  EXPECT_EQ(said(machine, machine.step({}, Received{2, wire::Failed{}})), "store all; ");
+  const std::string end = said(machine, machine.step({}, Stored{}));
   EXPECT_NE(end.find("1 other; close; "), std::string::npos) << end;
-  EXPECT_EQ(said(machine.step({}, Received{3, wire::Get{5, {"a"}, true}})), "3 other; close; ");
-  EXPECT_EQ(said(put(machine, 3, "c", "")), "3 other; close; ");
+  EXPECT_EQ(said(machine, machine.step({}, Received{3, wire::Get{5, {"a"}, true}})),
+            "3 other; close; ");
+  EXPECT_EQ(said(machine, put(machine, 3, "c", "")), "3 other; close; ");
 }
 
 TEST(KeyValuesOfAJob, ThereIsAnEndToThem) {
@@ -186,11 +192,12 @@ TEST(KeyValuesOfAJob, ThereIsAnEndToThem) {
     (void)put(machine, 1, cat(i), part);
     (void)machine.step({}, Stored{});
   }
-  EXPECT_EQ(said(put(machine, 1, "more", part)), "1 no room; ");
+  EXPECT_EQ(said(machine, put(machine, 1, "more", part)), "1 no room; ");
   for (std::uint64_t id = 0; id < kMaxPendingGets; ++id) {
-    EXPECT_EQ(said(machine.step({}, Received{1, wire::Get{id, {"x"}}})), "");
+    EXPECT_EQ(said(machine, machine.step({}, Received{1, wire::Get{id, {"x"}}})), "");
   }
-  EXPECT_EQ(said(machine.step({}, Received{1, wire::Get{kMaxPendingGets, {"x"}}})), "close; ");
+  EXPECT_EQ(said(machine, machine.step({}, Received{1, wire::Get{kMaxPendingGets, {"x"}}})),
+            "close; ");
 }
 
 }  // namespace

@@ -182,15 +182,21 @@ void Machine::receive(Link link, const wire::Put& m) {
   }
   if (put == KeyValues::Put::kNew) emit(Store{std::nullopt, {{m.key, m.value}}});
   send(link, wire::Kept{m.id, {}});
-  for (auto& [asker, got] : key_values_.answers(m.key)) send(asker, std::move(got));
+  for (auto& answer : key_values_.answers(m.key)) emit(std::move(answer));
 }
 
 void Machine::receive(Link link, const wire::Get& m) {
   if (formation_.stage == Stage::kEnded) return tell_end(link);
-  wire::Got got;
-  const auto asked = key_values_.get(link, m, got);
-  if (asked == KeyValues::Asked::kAnswered) send(link, std::move(got));
+  std::optional<std::string> key;
+  const auto asked = key_values_.get(link, m, key);
   if (asked == KeyValues::Asked::kTooMany) emit(Close{link});
+  if (asked != KeyValues::Asked::kAnswered) return;
+  key ? emit(Answer{link, m.id, *std::move(key)}) : send(link, wire::Got{.id = m.id});
+}
+
+void Machine::on(const Interrupted& e) {
+  if (formation_.stage == Stage::kEnded || options_.by_agent || options_.comes_back) return;
+  end(false, {.kind = Reason::Kind::kSchedulerInterrupted, .count = e.signal});
 }
 
 // ---- Seats --------------------------------------------------------------------------------------

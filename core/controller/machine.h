@@ -36,6 +36,7 @@ struct Options {
   Duration replacement_timeout{};  // How long a lost rank is waited for.
   bool one_host = false;           // Arenas and collectives are memory of one host: no second one.
   bool by_agent = false;           // An agent has started this scheduler, and would start another.
+  bool comes_back = false;         // Somebody starts it again, after whatever end it may find.
   Duration agent_patience{};       // How long that agent is waited for, after the end.
 };
 
@@ -56,7 +57,10 @@ struct ProvenDead {  // The shell has proof that this process of the scheduler's
 };
 struct Stored {};  // The oldest unanswered Store is durable.
 struct TimePassed {};
-using Event = std::variant<Started, Received, Closed, ProvenDead, Stored, TimePassed>;
+struct Interrupted {  // Somebody ends the scheduler.
+  std::int32_t signal = 0;
+};
+using Event = std::variant<Started, Received, Closed, ProvenDead, Stored, TimePassed, Interrupted>;
 
 // What must be done, in this order.
 struct Store {
@@ -87,7 +91,7 @@ struct End {
 struct Leave {
   bool lingers = false;  // Somebody who has not heard of it looks for us: stay for a while.
 };
-using Action = std::variant<Store, Send, Close, Note, End, Leave>;
+using Action = std::variant<Store, Send, Answer, Close, Note, End, Leave>;
 using Actions = std::vector<Action>;
 
 // What a seat is: whether a process holds it, and whether its training has ended.
@@ -156,6 +160,7 @@ class Machine {
   [[nodiscard]] wire::Stage stage() const { return formation_.stage; }
   [[nodiscard]] Generation generation() const { return formation_.generation; }
   [[nodiscard]] const wire::Formation& head() const { return formation_; }  // Without its roster.
+  [[nodiscard]] const KeyValues& key_values() const { return key_values_; }
   [[nodiscard]] bool assembled() const { return !members_.empty(); }
   [[nodiscard]] const std::vector<Member>& members() const { return members_; }  // By rank.
   [[nodiscard]] const Member* find(const std::string& node_id) const;
@@ -169,6 +174,7 @@ class Machine {
   void on(const ProvenDead& e);
   void on(const Stored&);
   void on(const TimePassed&);
+  void on(const Interrupted& e);
 
   void receive(Link link, const wire::Register& m);
   void receive(Link link, const wire::AgentState& m);
@@ -237,7 +243,7 @@ class Machine {
 
   void emit(Action action);
   void note(Note::Kind kind, Rank rank, const wire::Reason& reason, std::uint64_t detected_ns = 0);
-  void store() { emit(Store{formation(), {}}); }
+  void store() { emit(Store{formation(), std::exchange(keeps_, {})}); }
   void send(Link link, wire::Message message);
   void tell_agents(const wire::Message& message);
 
@@ -252,6 +258,7 @@ class Machine {
   std::map<Link, wire::Register> pending_;
   std::map<Link, wire::AgentState> agents_;
   KeyValues key_values_;
+  std::vector<wire::KeyValue> keeps_;     // To be stored with the next formation.
   std::map<Rank, wire::Report> reports_;  // Of the generation being formed.
   int round_ = 0;             // Of the orders: 1 for each its own arena, 2 copies from others.
   std::set<Rank> repairing_;  // Of this round, not yet repaired.

@@ -469,6 +469,61 @@ TEST_F(ControllerTest, NobodyHearsOfTheEndBeforeAnAgentDoes) {
   EXPECT_TRUE(left_);
 }
 
+TEST_F(ControllerTest, TheAgentOfAnotherJobIsNotTheOneThatIsWaitedFor) {
+  options_.by_agent = true;
+  options_.agent_patience = std::chrono::seconds(10);
+  machine_.emplace(options_, std::nullopt);
+  step(Started{});
+  all_train(1);
+  step(Received{2, wire::Failed{{.kind = Reason::Kind::kProgram}}});
+  step(Received{9, wire::AgentState{"another", "agent", "host", {}}});
+  EXPECT_EQ(refusal(9).kind, Reason::Kind::kOtherJob);
+  EXPECT_EQ(last<wire::JobEnded>(1), nullptr);
+  EXPECT_FALSE(left_);
+}
+
+// Whoever waits for a successor of this scheduler would wait in vain.
+TEST_F(ControllerTest, ASchedulerThatNobodyStartsAgainEndsTheJobWhenItIsInterrupted) {
+  all_train(1);
+  step(Interrupted{15});
+  ASSERT_TRUE(end_.has_value());
+  EXPECT_EQ(end_->reason, (Reason{.kind = Reason::Kind::kSchedulerInterrupted, .count = 15}));
+  EXPECT_EQ(machine_->stage(), Stage::kEnded);
+  EXPECT_NE(last<wire::JobEnded>(1), nullptr);
+}
+
+TEST_F(ControllerTest, AnInterruptedSchedulerThatComesBackLeavesTheJobAlone) {
+  for (const bool by_agent : {true, false}) {
+    options_.by_agent = by_agent;
+    options_.comes_back = !by_agent;
+    machine_.emplace(options_, std::nullopt);
+    step(Started{});
+    all_train(1);
+    step(Interrupted{15});
+    EXPECT_FALSE(end_.has_value());
+    EXPECT_EQ(machine_->stage(), Stage::kRunning);
+  }
+}
+
+// P39: on record together with the successor's lease, and told to who waits for it.
+TEST_F(ControllerTest, ASuccessionIsAKeyValueOfTheJob) {
+  all_train(1);
+  step(Received{1, wire::Get{5, {wire::kSucceeded}}});
+  std::vector<std::string> order;
+  const auto look = [&](const Event& event) {
+    for (const auto& action : machine_->step(now_, event)) {
+      const auto* store = std::get_if<Store>(&action);
+      const auto* answer = std::get_if<Answer>(&action);
+      if (store && store->formation && !store->kept.empty()) order.push_back(store->kept[0].key);
+      if (answer && answer->link == 1 && answer->id == 5) order.emplace_back("told");
+    }
+  };
+  look(Received{9, who("w2", 99, 2)});
+  look(Stored{});  // Of the death; that of the succession comes next.
+  look(Stored{});
+  EXPECT_EQ(order, (std::vector<std::string>{wire::kSucceeded, "told"}));
+}
+
 TEST_F(ControllerTest, AnAgentIsWaitedForSomeSecondsOnly) {
   options_.by_agent = true;
   options_.agent_patience = std::chrono::seconds(10);

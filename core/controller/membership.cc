@@ -242,6 +242,9 @@ void Machine::take_over(Rank rank, Link link, const wire::Register& m) {
   member.joined = false;
   advance(member, SeatEvent::kTakenOver);
   attach(member, link, m);
+  // What ranks do together before their first step can not be completed any more (P39).
+  const bool first = key_values_.put(wire::kSucceeded, "") == KeyValues::Put::kNew;
+  if (first) keeps_.push_back({wire::kSucceeded, ""});
   if (formation_.stage == Stage::kStopping) {
     store();
     welcome(rank);
@@ -250,6 +253,7 @@ void Machine::take_over(Rank rank, Link link, const wire::Register& m) {
     // One store for both: a new lease within a generation that is running must never be on record.
     begin({.kind = Reason::Kind::kRankCameBack, .rank = rank});
   }
+  for (auto& answer : key_values_.answers(wire::kSucceeded)) emit(std::move(answer));
   heed_agents(m.node_id);
 }
 
@@ -265,14 +269,14 @@ void Machine::receive(Link link, const wire::AgentState& m) {
         link,
         {.kind = Reason::Kind::kOtherProtocol, .count = m.protocol, .total = wire::kProtocol});
   }
+  if (m.job != formation_.job) {
+    return refuse(link,
+                  {.kind = Reason::Kind::kOtherJob, .other = m.job, .detail = formation_.job});
+  }
   if (formation_.stage == Stage::kEnded) {
     leaves_at_.reset();
     tell_end(link);
     return leave();
-  }
-  if (m.job != formation_.job) {
-    return refuse(link,
-                  {.kind = Reason::Kind::kOtherJob, .other = m.job, .detail = formation_.job});
   }
   agents_[link] = m;
   for (const auto& place : m.places) {

@@ -395,8 +395,14 @@ void Machine::on(const JobOver& e) {
   rest();
 }
 
+// Nobody could tell it of a peer's death, so it waits for its peers no longer (P38).
 void Machine::on(const OutOfReach& e) {
   unreachable_ = e.reason;
+  const bool in_group = state_ == State::kForming || state_ == State::kStepping ||
+                        state_ == State::kSumming || state_ == State::kArriving;
+  if (in_group && now_ - called_at_ >= options_.replacement_timeout) {
+    actions_.push_back(StopGroup{generation_});
+  }
   rest();
 }
 

@@ -28,7 +28,8 @@ namespace holdfast::trainer {
 struct Options {
   bool solo = false;    // A world of its own: there is no scheduler.
   bool protect = true;  // HOLDFAST_PROTECT. Without it no step is kept that one could go back to.
-  Duration replacement_timeout{};  // How long the cause of a fault is waited for.
+  Duration replacement_timeout{};  // How long the cause of a fault is waited for; and how long a
+                                   // call waits for peers while no scheduler answers (P38).
   Duration forming_patience{};     // The same, after a group that could not be formed.
   Duration scheduler_timeout{};    // How long the confirmation of the end is waited for.
   Duration progress_interval{};    // Between two words about committed steps.
@@ -122,7 +123,8 @@ struct JobOver {
   bool success = false;
   wire::Reason reason;
 };
-struct OutOfReach {  // The scheduler has been gone for too long.
+struct OutOfReach {  // The scheduler has been gone for too long. Said again and again until
+                     // InReach.
   wire::Reason reason;
 };
 struct InReach {};

@@ -9,6 +9,7 @@ namespace holdfast::trainer {
 namespace {
 
 using namespace std::chrono_literals;
+using wire::Reason;
 using What = Return::What;
 
 class TrainerTest : public ::testing::Test {
@@ -242,6 +243,31 @@ TEST_F(TrainerTest, AWorldOfItsOwnNeedsNobody) {
   begin();
   (void)bring(EndCalled{});
   EXPECT_EQ(take<Return>().what, What::kEnded);
+}
+
+// P38: nobody could tell it that a peer is dead.
+TEST_F(TrainerTest, WithoutASchedulerItWaitsForItsPeersForSoLongOnly) {
+  stand();
+  arrive();
+  const Reason why{.kind = Reason::Kind::kOutOfReach};
+  EXPECT_FALSE(has<StopGroup>(bring(OutOfReach{why})));
+  now_ += options_.replacement_timeout;
+  EXPECT_TRUE(has<StopGroup>(bring(OutOfReach{why})));
+  EXPECT_TRUE(bring(GroupStopped{true}).empty());
+  (void)bring(Arrived{Outcome::kStopped});
+  EXPECT_EQ(take<Return>().reason, why);
+}
+
+TEST_F(TrainerTest, AStepThatTakesItsTimeGoesOnWithAScheduler) {
+  stand();
+  arrive();
+  (void)bring(OutOfReach{{.kind = Reason::Kind::kOutOfReach}});
+  (void)bring(InReach{});
+  now_ += options_.replacement_timeout;
+  (void)bring(Arrived{});
+  (void)take<Update>();
+  (void)bring(Updated{});
+  EXPECT_EQ(take<Return>().what, What::kCommitted);
 }
 
 TEST(TrainerTable, NamesEveryStateAndLeadsFromTheFirstToEach) {

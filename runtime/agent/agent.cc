@@ -53,9 +53,13 @@ class Agent {
   void carry_out(const agent::Promote& action);
   void carry_out(const agent::Send& action);
   void carry_out(const agent::Kill& action) { children_.kill(action.process, action.gently); }
-  void carry_out(const agent::WantGrace& action);
+  void carry_out(const agent::WantGrace&) {
+    loop_.after(kGrace, [this] { step(agent::GraceOver{}); });
+  }
   void carry_out(const agent::WantPause& action);
-  void carry_out(const agent::Say& action) { options_.view->say(wording::in_words(action.reason)); }
+  void carry_out(const agent::Say& action) {
+    options_.terminal->say(wording::in_words(action.reason));
+  }
   void carry_out(const agent::Exit& action);
   void look();
   void connect();
@@ -136,7 +140,7 @@ Agent::Agent(const AgentOptions& options, const Launch& launch, std::function<vo
       machine_(machine_options(options, launch)),
       logs_(launch.log_directory,
             [this](std::string text) {
-              loop_.post([this, text = std::move(text)] { options_.view->say(text); });
+              loop_.post([this, text = std::move(text)] { options_.terminal->say(text); });
             }),
       children_(loop_,
                 {.argv = launch.argv,
@@ -219,10 +223,6 @@ void Agent::carry_out(const agent::Send& action) {
   if (link_) link_->send(action.message);
 }
 
-void Agent::carry_out(const agent::WantGrace&) {
-  loop_.after(kGrace, [this] { step(agent::GraceOver{}); });
-}
-
 void Agent::carry_out(const agent::WantPause& action) {
   loop_.after(action.how_long, [this, pause = action.pause] { step(agent::PauseOver{pause}); });
 }
@@ -243,12 +243,12 @@ void Agent::carry_out(const agent::Exit& action) {
                        {"exit_code", action.code},
                        {"node", action.failed_node}});
   loop_.stop();
-  options_.view->show({.exit_code = action.code,
-                       .reason = wording::in_words(action.reason),
-                       .log_directory = launch_.log_directory,
-                       .failed_log = children_.log_of(action.failed_node),
-                       .recoveries = options_.runs_scheduler ? recoveries_of(launch_) : 0,
-                       .reports = cat(launch_.log_directory, '/', kReports)});
+  options_.terminal->show({.exit_code = action.code,
+                           .reason = wording::in_words(action.reason),
+                           .log_directory = launch_.log_directory,
+                           .failed_log = children_.log_of(action.failed_node),
+                           .recoveries = options_.runs_scheduler ? recoveries_of(launch_) : 0,
+                           .reports = cat(launch_.log_directory, '/', kReports)});
 }
 
 void Agent::connect() {
@@ -276,7 +276,7 @@ void Agent::retry() {
 
 void Agent::received(wire::Message message) {
   if (const auto* progress = std::get_if<wire::JobProgress>(&message)) {
-    options_.view->show(*progress, alive_, options_.local_worker_num);
+    options_.terminal->show(*progress, alive_, options_.local_worker_num);
   }
   step(agent::Received{std::move(message)});
 }
@@ -287,13 +287,13 @@ std::string without(const std::system_error& error) {
 }
 
 // The reports of the recoveries outlive the job's folder.
-void keep_reports(const Launch& launch, View& view) {
+void keep_reports(const Launch& launch, Terminal& terminal) {
   const std::string kept = cat(launch.log_directory, '/', kReports);
   ::unlink(kept.c_str());
   const auto reports = os::read_file(cat(launch.job_directory, '/', kReports));
   if (!reports) return;
   if (const auto written = os::write_file_atomically(kept, *reports, 0644); !written) {
-    view.say(written.error().what);
+    terminal.say(written.error().what);
   }
 }
 
@@ -307,42 +307,45 @@ int run_job(const AgentOptions& options, const Launch& launch, std::function<voi
                                                                .log_dir = launch.log_directory,
                                                                .node_rank = options.node_rank});
   if (!written) {
-    options.view->say(written.error().what);
+    options.terminal->say(written.error().what);
     remove_unused(launch.job_directory);
     return kExitUsage;
   }
-  for (const auto& remark : launch.remarks) options.view->say(remark);
+  for (const auto& remark : launch.remarks) options.terminal->say(remark);
   int code = 1;
   try {
     code = Agent(options, launch, std::move(on_started)).run();
   } catch (const std::system_error& error) {  // Its destructor has ended all processes.
-    options.view->say(without(error));
+    options.terminal->say(without(error));
   }
-  if (options.runs_scheduler) keep_reports(launch, *options.view);
+  if (options.runs_scheduler) keep_reports(launch, *options.terminal);
   if (const auto removed = remove_job_files(launch.job_directory); !removed) {
-    options.view->say(removed.error().what);
+    options.terminal->say(removed.error().what);
   }
   return code;
 }
 
 // The parent's part of a launch into the background. Waits until the child says that all runs, or
 // until it has ended.
-int wait_for_start(int reading, pid_t pid, const Launch& launch, View& view) {
+int wait_for_start(int reading, pid_t pid, const Launch& launch, Terminal& terminal) {
   int code = 1;
   const ssize_t got = ::read(reading, &code, sizeof(code));
   if (got != sizeof(code)) {
-    view.say("the background process ended before it had started the job");
+    terminal.say("the background process ended before it had started the job");
     return 1;
   }
   if (code != 0) return code;
-  view.show_background(launch.settings.job, pid, launch.log_directory);
+  std::printf(
+      "msrun: job %s runs in the background as process %d (SIGTERM ends it); logs are in %s; "
+      "`holdfast status` tells how it goes\n",
+      launch.settings.job.c_str(), pid, launch.log_directory.c_str());
   return 0;
 }
 
 int run_in_background(const AgentOptions& options, const Launch& launch) {
   std::array<int, 2> ends{};
   const auto give_up = [&](const Error& error) {
-    options.view->say(cat(error.what, "; or try --join True"));
+    options.terminal->say(cat(error.what, "; or try --join True"));
     remove_unused(launch.job_directory);
     return 1;
   };
@@ -356,7 +359,7 @@ int run_in_background(const AgentOptions& options, const Launch& launch) {
   if (pid < 0) return give_up(os::no_task("can not start a background process", errno));
   if (pid > 0) {
     writing.reset();
-    return wait_for_start(reading.get(), pid, launch, *options.view);
+    return wait_for_start(reading.get(), pid, launch, *options.terminal);
   }
   ::setsid();
   const auto tell = [&](int code) {
@@ -374,7 +377,7 @@ int run_in_background(const AgentOptions& options, const Launch& launch) {
       ::dup2(log ? log.get() : null.get(), stream);
     }
     // Whatever is said later finds its place in the file, also where the disk is full by then.
-    options.view->say(cat("job ", launch.settings.job, " runs as process ", ::getpid()));
+    options.terminal->say(cat("job ", launch.settings.job, " runs as process ", ::getpid()));
     tell(0);
   });
   std::fflush(nullptr);
@@ -385,16 +388,20 @@ int run_in_background(const AgentOptions& options, const Launch& launch) {
 }  // namespace
 
 int run_agent(const AgentOptions& options) try {
-  const auto prepared = prepare(options, [&](const std::string& text) { options.view->say(text); });
-  if (const auto* wrong = std::get_if<Unlaunchable>(&prepared)) {
-    options.view->say(wrong->error.what);
-    return wrong->exit_code;
-  }
-  const Launch& launch = std::get<Launch>(prepared);
+  const auto refuse = [&](const Error& why, int exit_code) {
+    options.terminal->say(why.what);
+    return exit_code;
+  };
+  const auto argv =
+      options.launcher->command(options.program, value_of(options.environment, "PATH"));
+  if (!argv) return refuse(argv.error(), kExitNoProgram);
+  const auto prepared = prepare(options, *argv);
+  if (!prepared) return refuse(prepared.error(), kExitUsage);
+  const Launch& launch = *prepared;
   if (!options.join) return run_in_background(options, launch);
   return run_job(options, launch, [] {});
 } catch (const std::system_error& error) {
-  options.view->say(without(error));
+  options.terminal->say(without(error));
   return 1;
 }
 

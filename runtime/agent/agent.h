@@ -9,7 +9,7 @@
 
 #include "base/ids.h"
 #include "runtime/agent/launcher.h"
-#include "runtime/agent/view.h"
+#include "runtime/agent/terminal.h"
 
 namespace holdfast::runtime {
 
@@ -22,7 +22,7 @@ struct AgentOptions {
   std::int32_t node_rank = 0;            // Of this host; its node ids begin at
                                          // node_rank * local_worker_num.
   bool runs_scheduler = true;            // This host is master_addr's.
-  std::shared_ptr<View> view;            // There.
+  std::shared_ptr<Terminal> terminal = std::make_shared<Terminal>();
   std::string master_addr = "127.0.0.1";
   std::uint16_t master_port = 8118;
   std::string log_dir = ".";
@@ -44,9 +44,9 @@ inline constexpr int kExitNoProgram = 127;  // The program can not be started.
 //
 // Requires: called in the main thread while there is no other (it forks; and the children die with
 // the thread that started them). Returns the exit code: 0, the failed worker's own or 1,
-// kExitUsage, kExitNoProgram, 128 + signal where interrupted. The view hears all that a user has to
-// know. At the end no process of the job runs on this host and its runtime folder is
-// gone; the recovery reports are then in <log_dir>/recoveries.jsonl.
+// kExitUsage, kExitNoProgram, 128 + signal where interrupted. The terminal
+// shows all that a user has to know. At the end no process of the job runs on this host and its
+// runtime folder is gone; the recovery reports are then in <log_dir>/recoveries.jsonl.
 [[nodiscard]] int run_agent(const AgentOptions& options);
 
 }  // namespace holdfast::runtime

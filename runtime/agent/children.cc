@@ -12,7 +12,6 @@
 
 #include "base/assert.h"
 #include "base/text.h"
-#include "io/child_watch.h"
 #include "os/errors.h"
 #include "os/files.h"
 #include "os/lifeline.h"
@@ -159,8 +158,8 @@ void Children::watch(agent::Process process) {
     }
     watcher->done = true;
   });
-  io::watch(loop_, running.child.pidfd.get(),
-            [this, process](const os::Exit& exit) { exited(process, exit); });
+  loop_.on_exit(running.child.pidfd.get(),
+                [this, process](const os::Exit& exit) { exited(process, exit); });
 }
 
 // Joins the threads that have ended. A cancelled one may take 200 ms.

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "base/text.h"
@@ -15,8 +16,6 @@
 #include "os/files.h"
 #include "os/host.h"
 #include "os/random_bits.h"
-#include "runtime/agent/environment.h"
-#include "runtime/agent/retry.h"
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/job_files.h"
 
@@ -78,6 +77,21 @@ Result<config::Settings> settings_of(const std::vector<std::string>& environment
   return config::from_environment(entries.data());
 }
 
+// Checks until all is well, for 2 s at most. A job whose agent was killed a moment ago still holds
+// its port and its name. So a script that starts it again at once need not try twice. The terminal
+// shows what is waited for.
+template <class Check>
+Status retry(const AgentOptions& options, const std::string& waits, const Check& check) {
+  const Instant end = io::Loop::now() + std::chrono::seconds(2);
+  Status status = check();
+  if (!status) options.terminal->say(waits);
+  while (!status && io::Loop::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    status = check();
+  }
+  return status;
+}
+
 Status probe_port(const AgentOptions& options, std::uint16_t port) {
   if (!options.runs_scheduler) return {};
   io::Loop loop;
@@ -103,7 +117,7 @@ Status look_at_other_jobs(const std::string& job, std::vector<std::string>& rema
 }
 
 // A wrong address is wrong with every port, so that needs no waiting.
-Status wait_for_port(const AgentOptions& options, const std::function<void(std::string)>& say) {
+Status wait_for_port(const AgentOptions& options) {
   const Status first = probe_port(options, options.master_port);
   if (first) return first;
   if (const Status any = probe_port(options, 0); !any) {
@@ -112,10 +126,8 @@ Status wait_for_port(const AgentOptions& options, const std::function<void(std::
                  cat("--master_addr has to be an address of this host: ", first.error().what)};
   }
   const auto free = retry(
-      [&] { return probe_port(options, options.master_port); },
-      [&] {
-        say(cat("port ", options.master_port, " can not be had just now; tries again for 2 s"));
-      });
+      options, cat("port ", options.master_port, " can not be had just now; tries again for 2 s"),
+      [&] { return probe_port(options, options.master_port); });
   if (free) return free;
   return Error{Blame::kUser, cat(free.error().what, "; the scheduler needs a free port of this ",
                                  "host: choose another with ", spelled(options, "--master_port"),
@@ -131,28 +143,19 @@ std::string spelled(const AgentOptions& options, std::string_view option) {
   return std::string(option);
 }
 
-std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options,
-                                           const std::function<void(std::string)>& say) {
-  Launch launch;
-  auto argv = options.launcher->command(options.program, value_of(options.environment, "PATH"));
-  if (!argv) return Unlaunchable{argv.error(), kExitNoProgram};
-  launch.argv = std::move(*argv);
+Result<Launch> prepare(const AgentOptions& options, Words argv) {
+  Launch launch{.argv = std::move(argv)};
   launch.environment = environment_of(options, launch.remarks);
-  if (options.worker_num > collective::Group::kMaxRanks) {
-    return Unlaunchable{Error{Blame::kUser, cat(spelled(options, "--worker_num"), " is ",
-                                                options.worker_num, ", but a job has at most ",
-                                                collective::Group::kMaxRanks, " workers so far")}};
-  }
   auto settings = settings_of(launch.environment);
-  if (!settings) return Unlaunchable{settings.error()};
+  if (!settings) return settings.error();
   launch.settings = std::move(*settings);
-  if (const auto free = wait_for_port(options, say); !free) return Unlaunchable{free.error()};
+  if (const auto free = wait_for_port(options); !free) return free.error();
   const std::string& job = launch.settings.job;
   if (options.runs_scheduler) {
     const auto unused =
-        retry([&] { return look_at_other_jobs(job, launch.remarks); },
-              [&] { say(cat("job ", job, " still runs on this host; waits 2 s for its end")); });
-    if (!unused) return Unlaunchable{unused.error()};
+        retry(options, cat("job ", job, " still runs on this host; waits 2 s for its end"),
+              [&] { return look_at_other_jobs(job, launch.remarks); });
+    if (!unused) return unused.error();
   }
   std::error_code error;
   launch.log_directory = std::filesystem::absolute(options.log_dir, error).lexically_normal();
@@ -163,20 +166,17 @@ std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options,
        {check_folder(spelled(options, "--log_dir"), launch.log_directory, 0755),
         check_folder("HOLDFAST_TRACE", launch.settings.trace),
         check_folder("MS_RECOVERY_PATH", launch.settings.recovery_path)}) {
-    if (!usable) return Unlaunchable{usable.error()};
+    if (!usable) return usable.error();
   }
   const auto alone = retry(
-      [&] {
+      options,
+      cat("a job still writes its logs in ", launch.log_directory, "; waits 2 s for its end"), [&] {
         return check_log_folder(
             {.job = job, .log_dir = launch.log_directory, .node_rank = options.node_rank});
-      },
-      [&] {
-        say(cat("a job still writes its logs in ", launch.log_directory,
-                "; waits 2 s for its end"));
       });
-  if (!alone) return Unlaunchable{alone.error()};
+  if (!alone) return alone.error();
   auto directory = os::runtime_directory(job);
-  if (!directory) return Unlaunchable{directory.error()};
+  if (!directory) return directory.error();
   launch.job_directory = std::move(*directory);
   if (!launch.job_directory.starts_with("/dev/shm/")) {
     launch.remarks.push_back(

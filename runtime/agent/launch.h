@@ -1,9 +1,7 @@
 // prepare(): finds out all that can be wrong with a launch before anything is started.
 #pragma once
 
-#include <functional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "base/result.h"
@@ -21,15 +19,8 @@ struct Launch {
   std::vector<std::string> remarks;      // For the user.
 };
 
-// What is wrong, and the exit code for it.
-struct Unlaunchable {
-  Error error;
-  int exit_code = kExitUsage;
-};
-
-// Looks for the program, composes the environment, reads the settings as the processes will, probes
-// the port, and at last makes the folders. Leaves no thread behind. `say` hears what it waits for.
-std::variant<Launch, Unlaunchable> prepare(const AgentOptions& options,
-                                           const std::function<void(std::string)>& say);
+// Composes the environment, reads the settings as the processes will, probes the port, and at last
+// makes the folders. Leaves no thread behind. The terminal shows what it waits for.
+Result<Launch> prepare(const AgentOptions& options, Words argv);
 
 }  // namespace holdfast::runtime

@@ -14,6 +14,11 @@ namespace holdfast::runtime {
 
 using Words = std::vector<std::string>;
 
+// For an environment: Words that are NAME=value. Empty where the variable is not set.
+[[nodiscard]] std::string value_of(const Words& environment, std::string_view name);
+void unset(Words& environment, std::string_view name);
+void set(Words& environment, std::string_view name, std::string_view value);
+
 // A process that is about to be started.
 struct Start {
   std::string output;       // The file of its stdout and stderr.
@@ -31,12 +36,12 @@ class Launcher {
   // `path`: the variable PATH. Errors: there is no such program.
   [[nodiscard]] virtual Result<Words> command(Words program, const std::string& path) const;
   // Adds what a process is told beside the settings, as NAME=value.
-  virtual void tell(Words& environment, const Start& start) const;
+  virtual void tell(Words& /*environment*/, const Start& /*of*/) const {}
   // True: a child only stands for the process that runs the program. That process is in the child's
   // process group, and the child ends as it ends.
   [[nodiscard]] virtual bool stands_in() const { return false; }
   // Why a process ended, by the last words of its output. Empty: they do not say.
-  [[nodiscard]] virtual std::string reason(std::string_view words) const;
+  [[nodiscard]] virtual std::string reason(std::string_view /*words*/) const { return {}; }
 };
 
 }  // namespace holdfast::runtime

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "os/draft.h"
 #include "os/fd.h"
 #include "os/files.h"
 
@@ -19,29 +20,10 @@ namespace {
 constexpr std::size_t kTrialBytes = 16384;
 constexpr auto kPatience = std::chrono::seconds(1);
 
-os::Fd open_here(const std::string& path, int flags) {
-  while (true) {
-    os::Fd file(::open(path.c_str(), flags | O_WRONLY | O_CLOEXEC, 0600));
-    if (file || errno != EINTR) return file;
-  }
-}
-
-// A file without a name, if the file system has such.
-os::Fd trial_file(const std::string& folder) {
-  os::Fd file = open_here(folder, O_TMPFILE);
-  if (file || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return file;
-  const std::string name = cat(folder, "/.holdfast-logs-", ::getpid());
-  file = open_here(name, O_CREAT);
-  const int error_number = errno;
-  if (file) ::unlink(name.c_str());
-  errno = error_number;
-  return file;
-}
-
 // By a trial, because no call tells what a quota leaves. Returns 0 or the error.
 int try_to_write(const std::string& folder) {
-  const os::Fd file = trial_file(folder);
-  if (!file) return errno;
+  const os::Draft file(folder + "/.holdfast-logs", 0600);
+  if (file.get() < 0) return errno;
   const std::array<char, kTrialBytes> bytes{};
   for (std::size_t done = 0; done < bytes.size();) {
     const ssize_t wrote = ::write(file.get(), bytes.data() + done, bytes.size() - done);
@@ -58,18 +40,19 @@ const char* hint(int error_number) {
   return "see to it that this user can write there";
 }
 
-// Whether the error tells of the folder, and not of what this process or host lacks at the moment.
+// Whether the error tells of the folder, and not of a signal or of what this process or host lacks
+// at the moment.
 bool is_the_folders(int error_number) {
-  return error_number != 0 && error_number != EMFILE && error_number != ENFILE &&
-         error_number != ENOMEM;
+  return error_number != 0 && error_number != EINTR && error_number != EMFILE &&
+         error_number != ENFILE && error_number != ENOMEM;
 }
 
 }  // namespace
 
 LogFolder::LogFolder(std::string path, std::function<void(std::string)> say, Duration every,
                      Trial trial)
-    : path_(std::move(path)), watch_(std::make_shared<Watch>()) {
-  watch_->path = path_;
+    : watch_(std::make_shared<Watch>()) {
+  watch_->path = std::move(path);
   watch_->say = std::move(say);
   watch_->every = every;
   watch_->trial = trial ? std::move(trial) : try_to_write;
@@ -114,13 +97,15 @@ void LogFolder::tell(Watch& watch, int error_number) {
 }
 
 std::string LogFolder::output_for(const std::string& log) {
-  const auto try_to_open = [&log] { return open_here(log, O_CREAT | O_APPEND); };
-  if (try_to_open()) return log;
+  const auto opens = [&log] {
+    return bool(os::Fd(::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600)));
+  };
+  if (opens()) return log;
   const int error_number = errno;
   if (!is_the_folders(error_number))
     return log;  // Whoever starts the process says so, or finds one.
   tell(*watch_, error_number);
-  if (error_number == ENOENT && os::make_directories(path_, 0755) && try_to_open()) return log;
+  if (error_number == ENOENT && os::make_directories(watch_->path, 0755) && opens()) return log;
   return "/dev/null";
 }
 

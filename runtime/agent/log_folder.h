@@ -30,7 +30,7 @@ class LogFolder {
   LogFolder(const LogFolder&) = delete;
   LogFolder& operator=(const LogFolder&) = delete;
 
-  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] const std::string& path() const { return watch_->path; }
 
   // Where a process can write its log: to `log`, or to /dev/null. Makes the folder anew if it is
   // gone.
@@ -52,7 +52,6 @@ class LogFolder {
   static void run(Watch& watch);
   static void tell(Watch& watch, int error_number);
 
-  const std::string path_;
   const std::shared_ptr<Watch> watch_;
   // A thread of its own, because a look at a folder on another host may take long, and the agent's
   // loop must not wait.

@@ -1,14 +1,11 @@
 #include "runtime/jobs/given_paths.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <filesystem>
 
 #include "base/text.h"
+#include "os/draft.h"
 #include "os/errors.h"
-#include "os/fd.h"
 #include "os/files.h"
 
 namespace holdfast::runtime {
@@ -27,13 +24,9 @@ Status check_folder(std::string_view setting, const std::string& folder, mode_t 
     return unusable(setting, folder, made.error());
   }
   // By a trial: access(2) tells root that it may write even where nobody can.
-  const std::string trial = cat(folder, "/.holdfast-", ::getpid());
-  const os::Fd file(::open(trial.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-  if (!file) {
-    return unusable(setting, folder, os::system_error("no file can be made in it", errno));
-  }
-  ::unlink(trial.c_str());
-  return {};
+  const os::Draft trial(folder + "/.holdfast", 0600);
+  if (trial.get() >= 0) return {};
+  return unusable(setting, folder, os::system_error("no file can be made in it", errno));
 }
 
 Result<io::Trace> open_trace(const config::Settings& settings, const std::string& role) {
@@ -43,9 +36,8 @@ Result<io::Trace> open_trace(const config::Settings& settings, const std::string
 }
 
 Result<std::optional<os::Lifeline>> hold_lifeline(const config::Settings& settings) {
-  std::optional<os::Lifeline> held;
   const std::string& path = settings.lifeline;
-  if (path.empty()) return held;
+  if (path.empty()) return std::optional<os::Lifeline>();
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) {
     return Error{Blame::kUser, cat("HOLDFAST_LIFELINE is '", path,
@@ -54,8 +46,7 @@ Result<std::optional<os::Lifeline>> hold_lifeline(const config::Settings& settin
   }
   auto lifeline = os::Lifeline::hold(path);
   if (!lifeline) return lifeline.error();
-  held.emplace(*std::move(lifeline));
-  return held;
+  return std::optional(*std::move(lifeline));
 }
 
 }  // namespace holdfast::runtime

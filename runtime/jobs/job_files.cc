@@ -20,6 +20,10 @@
 #include "runtime/jobs/solo_folder.h"
 
 namespace holdfast::runtime {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Keeper, job, host, port, log_dir, node_rank,
+                                                log_device, log_inode, pid, start_time)
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -30,15 +34,7 @@ constexpr const char* kAgentPrefix = "agent-";
 Status write_keeper(const std::string& path, Keeper keeper) {
   keeper.pid = ::getpid();
   keeper.start_time = os::start_time(keeper.pid).value_or(0);
-  const nlohmann::ordered_json json = {{"job", keeper.job},
-                                       {"host", keeper.host},
-                                       {"port", keeper.port},
-                                       {"log_dir", keeper.log_dir},
-                                       {"node_rank", keeper.node_rank},
-                                       {"log_device", keeper.log_device},
-                                       {"log_inode", keeper.log_inode},
-                                       {"pid", keeper.pid},
-                                       {"start_time", keeper.start_time}};
+  const nlohmann::json json = keeper;
   auto file = os::write_locked_file(
       path, json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   if (!file) return file.error();
@@ -46,28 +42,13 @@ Status write_keeper(const std::string& path, Keeper keeper) {
   return {};
 }
 
-std::optional<Keeper> read_keeper(const std::string& path) {
+// What is missing in the file is as in an empty Keeper.
+std::optional<Keeper> read_keeper(const std::string& path) try {
   const auto text = os::read_file(path);
   if (!text) return std::nullopt;
-  const auto json = nlohmann::json::parse(*text, nullptr, false);
-  if (!json.is_object()) return std::nullopt;
-  const auto words = [&](const char* key) {
-    const auto found = json.find(key);
-    return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
-  };
-  const auto number = [&](const char* key) {
-    const auto found = json.find(key);
-    return found != json.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : 0U;
-  };
-  return Keeper{.job = words("job"),
-                .host = words("host"),
-                .port = static_cast<std::uint16_t>(number("port")),
-                .log_dir = words("log_dir"),
-                .node_rank = static_cast<std::int32_t>(number("node_rank")),
-                .log_device = number("log_device"),
-                .log_inode = number("log_inode"),
-                .pid = static_cast<pid_t>(number("pid")),
-                .start_time = number("start_time")};
+  return nlohmann::json::parse(*text).get<Keeper>();
+} catch (const nlohmann::json::exception&) {  // It is damaged.
+  return std::nullopt;
 }
 
 // The lock also tells of a process in another PID namespace, whose number means another process
@@ -123,30 +104,23 @@ void fill_in_log_folder(Keeper& keeper) {
   keeper.log_inode = folder.st_ino;
 }
 
-// Another agent of this user whose logs `mine` would replace.
-std::optional<Keeper> agent_with_logs_of(const Keeper& mine) {
-  if (mine.log_inode == 0) return std::nullopt;
+// No other agent of this user may have its logs where `mine` would replace them.
+Status check_alone(const Keeper& mine) {
+  if (mine.log_inode == 0) return {};
   for (const auto& directory : job_directories()) {
-    for (auto& other : other_agents(directory)) {
-      if (other.job == mine.job && other.node_rank != mine.node_rank) continue;
-      if (other.log_device == mine.log_device && other.log_inode == mine.log_inode) {
-        return std::move(other);
-      }
+    for (const auto& other : other_agents(directory)) {
+      const bool same = other.job == mine.job;
+      if (same && other.node_rank != mine.node_rank) continue;
+      if (other.log_device != mine.log_device || other.log_inode != mine.log_inode) continue;
+      return Error{Blame::kUser,
+                   cat("--log_dir is ", mine.log_dir, ", where ",
+                       same ? cat("another msrun of this job with --node_rank=", mine.node_rank)
+                            : cat("job ", other.job, ", which still runs,"),
+                       " writes its logs (process ", other.pid, "): give this one another ",
+                       same ? "--node_rank" : "--log_dir, or wait for the end of that job")};
     }
   }
-  return std::nullopt;
-}
-
-Status check_alone(const Keeper& keeper) {
-  const auto other = agent_with_logs_of(keeper);
-  if (!other) return {};
-  const bool same = other->job == keeper.job;
-  return Error{Blame::kUser,
-               cat("--log_dir is ", keeper.log_dir, ", where ",
-                   same ? cat("another msrun of this job with --node_rank=", keeper.node_rank)
-                        : cat("job ", other->job, ", which still runs,"),
-                   " writes its logs (process ", other->pid, "): give this one another ",
-                   same ? "--node_rank" : "--log_dir, or wait for the end of that job")};
+  return {};
 }
 
 // The paths that a process has mapped or open.

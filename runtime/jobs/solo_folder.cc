@@ -1,6 +1,5 @@
 #include "runtime/jobs/solo_folder.h"
 
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -9,7 +8,6 @@
 #include <utility>
 
 #include "base/text.h"
-#include "os/draft.h"
 #include "os/files.h"
 #include "os/host.h"
 
@@ -30,14 +28,6 @@ void remove_dead(const std::string& folder) {
   }
 }
 
-// The lock file gets its name when it is locked, so nobody finds it unlocked. Empty if there can be
-// no lock: then only `holdfast clean` removes the folder.
-os::Fd hold(const std::string& path) {
-  os::Draft file(path + kLock, 0600);
-  const bool held = ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 && file.publish();
-  return held ? file.take() : os::Fd();
-}
-
 }  // namespace
 
 bool is_solo_folder_in_use(const std::string& path) {
@@ -48,7 +38,8 @@ Result<std::string> SoloFolder::make(const std::string& name) {
   auto made = os::runtime_directory(name);
   if (!made) return made.error();
   remove_dead(fs::path(*made).parent_path());
-  lock_ = hold(*made);
+  // If there can be no lock, only `holdfast clean` removes the folder.
+  if (auto lock = os::write_locked_file(*made + kLock, "")) lock_ = std::move(*lock);
   path_ = *made;
   owner_ = ::getpid();
   return made;

@@ -15,7 +15,6 @@
 #include "os/random_bits.h"
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/job_files.h"
-#include "runtime/scheduler/log.h"
 #include "runtime/scheduler/server.h"
 
 namespace holdfast::runtime {
@@ -117,11 +116,11 @@ Result<int> open_and_serve(const config::Settings& settings) {
 int serve(const config::Settings& settings) try {
   const auto code = open_and_serve(settings);
   if (code) return *code;
-  log_line("scheduler", cat("can not serve job ", settings.job, ": ", code.error().what));
+  say(cat("can not serve job ", settings.job, ": ", code.error().what));
   return 1;
 } catch (const std::system_error& error) {  // A descriptor that can not be had.
   const auto what = cat("can not serve job ", settings.job);
-  log_line("scheduler", os::system_error(what, error.code()).what);
+  say(os::system_error(what, error.code()).what);
   return 1;
 }
 

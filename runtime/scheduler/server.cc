@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <deque>
 #include <utility>
 
@@ -18,7 +20,6 @@
 #include "os/process.h"
 #include "os/slice.h"
 #include "runtime/jobs/job_files.h"
-#include "runtime/scheduler/log.h"
 #include "runtime/scheduler/status.h"
 #include "wording/reasons.h"
 
@@ -31,13 +32,12 @@ using controller::Note;
 constexpr Duration kProofPatience = std::chrono::seconds(5);  // For a process to be gone.
 constexpr std::size_t kReportsShown = 16;
 constexpr Duration kHowPatience = std::chrono::milliseconds(500);  // From a death to its exit code.
+constexpr std::size_t kAnswersAtOnce = 4;  // Large ones, that are on their way.
+constexpr std::size_t kSmallAnswer = 65536;
+constexpr Duration kAnswerPatience = std::chrono::seconds(1);
 constexpr Duration kLastWords = std::chrono::milliseconds(300);
 constexpr Duration kLinger = std::chrono::seconds(3);          // After the end, for latecomers.
 constexpr Duration kAgentPatience = std::chrono::seconds(10);  // After the end, for our own agent.
-
-void say(std::string_view text) {
-  log_line("scheduler", text);
-}
 
 controller::Options machine_options(const config::Settings& settings) {
   return {.job = settings.job,
@@ -47,10 +47,24 @@ controller::Options machine_options(const config::Settings& settings) {
           .replacement_timeout = settings.replacement_timeout,
           .one_host = true,
           .by_agent = settings.attempt != 0,
+          .comes_back = settings.enable_recovery,
           .agent_patience = kAgentPatience};
 }
 
 }  // namespace
+
+void say(std::string_view text) {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  tm parts{};
+  ::gmtime_r(&now.tv_sec, &parts);
+  char stamp[64];
+  const std::size_t length = std::strftime(stamp, sizeof(stamp), "%Y-%m-%d %H:%M:%S", &parts);
+  std::snprintf(stamp + length, sizeof(stamp) - length, ".%03ld ", now.tv_nsec / 1000000);
+  const std::string line = cat(stamp, "scheduler: ", text, "\n");
+  // Not through stdio: the process may be killed before anybody flushes.
+  (void)!::write(STDOUT_FILENO, line.data(), line.size());
+}
 
 Server::Server(io::Loop& loop, Opened opened)
     : loop_(loop),
@@ -88,7 +102,12 @@ void Server::accept(std::shared_ptr<io::Connection> connection) {
   links_[link] = connection;
   connection->start(
       {.on_message = [this, link](wire::Message message) { received(link, std::move(message)); },
-       .on_closed = [this, link](const Error&) { closed(link); }});
+       .on_closed = [this, link](const Error&) { closed(link); },
+       .on_drained = [this, link] { answered(link); }});
+}
+
+void Server::answered(Link link) {
+  if (answering_.erase(link) != 0) send_answers();
 }
 
 void Server::received(Link link, wire::Message message) {
@@ -103,6 +122,7 @@ void Server::received(Link link, wire::Message message) {
 
 void Server::closed(Link link) {
   links_.erase(link);
+  answered(link);
   step(controller::Closed{link});
   if (const auto local = locals_.extract(link); !local.empty()) {
     prove_dead(local.mapped(), io::Loop::now() + kProofPatience, std::chrono::milliseconds(1));
@@ -151,6 +171,33 @@ bool Server::carry_out(const controller::Send& action) {
   }
   found->second->send(action.message);
   return false;
+}
+
+bool Server::carry_out(const controller::Answer& action) {
+  answers_.push_back(action);
+  send_answers();
+  return false;
+}
+
+// All ranks may ask for one large value at once: the rest waits until some answers are on their
+// way. Who reads nothing holds up the others for a moment each.
+void Server::send_answers() {
+  while (!answers_.empty() && answering_.size() < kAnswersAtOnce) {
+    const controller::Answer answer = std::move(answers_.front());
+    answers_.pop_front();
+    const auto found = links_.find(answer.link);
+    const std::string* value = machine_.key_values().find(answer.key);
+    if (found == links_.end() || value == nullptr) continue;  // The job may have ended.
+    found->second->send(wire::Got{answer.id, true, answer.key, *value});
+    if (found->second->queued_bytes() > kSmallAnswer) answering_.insert(answer.link);
+  }
+  if (answers_.empty() || answers_timer_) return;
+  answers_timer_ = true;
+  loop_.after(kAnswerPatience, [this] {
+    answers_timer_ = false;
+    answering_.clear();
+    send_answers();
+  });
 }
 
 bool Server::carry_out(const controller::Close& action) {
@@ -245,17 +292,13 @@ void Server::prove_dead(const LocalWorker& local, Instant until, Duration next) 
   }
 }
 
-std::string Server::reports_path() const {
-  return opened_.directory + "/recoveries.jsonl";
-}
-
 // Those of a predecessor, and not of a dead job that had the same name.
 void Server::read_reports() {
   if (opened_.formation.generation == 0) {
-    ::unlink(reports_path().c_str());
+    ::unlink(reports_path_.c_str());
     return;
   }
-  const auto text = os::read_file(reports_path());
+  const auto text = os::read_file(reports_path_);
   if (!text) return;
   for (std::size_t start = 0; start < text->size();) {
     const std::size_t end = std::min(text->find('\n', start), text->size());
@@ -282,11 +325,10 @@ void Server::publish(const RecoveryReport& report) {
   say(in_words(report));
   reports_.push_back(to_json(report));
   while (reports_.size() > kReportsShown) reports_.pop_front();
-  const os::Fd file(
-      ::open(reports_path().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  const os::Fd file(::open(reports_path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   const std::string line = reports_.back() + "\n";
   if (!file || ::write(file.get(), line.data(), line.size()) < 0) {
-    say(os::system_error(cat("cannot write ", reports_path()), errno).what);
+    say(os::system_error(cat("cannot write ", reports_path_), errno).what);
   }
 }
 
@@ -319,18 +361,9 @@ void Server::note_in_trace(const Note& note) {
 void Server::interrupted(int signal) {
   exit_code_ = 128 + signal;
   say(cat("interrupted by signal ", signal));
-  if (settings_.attempt == 0 && !settings_.enable_recovery && !ended_) {
-    // Nobody could take this journal back: those who wait for a successor would wait in vain.
-    for (const auto& [link, connection] : links_) {
-      connection->send(wire::JobEnded{
-          false, {.kind = wire::Reason::Kind::kSchedulerInterrupted, .count = signal}});
-      connection->close();
-    }
-    ended_ = leaves_ = true;
-    loop_.after(kLinger, [this] { loop_.stop(); });
-    stop_if_alone();
-    return;
-  }
+  const bool ended = ended_;
+  step(controller::Interrupted{signal});
+  if (ended_ && !ended) return;  // It leaves as after any end.
   // An agent that ends the job has told why, but the signal may have overtaken its message.
   loop_.after(ended_ || settings_.attempt == 0 ? Duration{} : kLastWords, [this] { loop_.stop(); });
 }

@@ -26,6 +26,9 @@
 
 namespace holdfast::runtime {
 
+// "2030-01-31 23:59:59.123 scheduler: <text>" to stdout, in UTC. Thread-safe.
+void say(std::string_view text);
+
 // What is opened before anything is served.
 struct Opened {
   config::Settings settings;
@@ -52,6 +55,7 @@ class Server {
   // True where the action has to be answered by Stored.
   bool carry_out(const controller::Store& action);
   bool carry_out(const controller::Send& action);
+  bool carry_out(const controller::Answer& action);
   bool carry_out(const controller::Close& action);
   bool carry_out(const controller::Note& action);
   bool carry_out(const controller::End& action);
@@ -64,9 +68,10 @@ class Server {
   void publish(const RecoveryReport& report);
   void publish_late();
   void watch_agent();
-  [[nodiscard]] std::string reports_path() const;
   void read_reports();
   void note_in_trace(const controller::Note& note);
+  void answered(controller::Link link);
+  void send_answers();
   void stop_if_alone();
   void interrupted(int signal);
   void clean_up();
@@ -74,6 +79,7 @@ class Server {
   io::Loop& loop_;
   Opened opened_;
   const config::Settings& settings_ = opened_.settings;
+  const std::string reports_path_ = opened_.directory + "/recoveries.jsonl";
   const AgentWatch agent_{settings_};
   controller::Machine machine_;
   RecoveryLog log_;
@@ -88,6 +94,9 @@ class Server {
   bool ended_ = false;
   bool leaves_ = false;  // Once nobody is here.
   std::optional<int> exit_code_;
+  std::deque<controller::Answer> answers_;  // Not sent.
+  std::set<controller::Link> answering_;    // Large ones are on their way to these.
+  bool answers_timer_ = false;
 };
 
 }  // namespace holdfast::runtime

@@ -37,6 +37,7 @@ class ControllerPlayer : public Player {
     controller::Link link = 0;
     in >> link;
     if (verb == "closed") return step(controller::Closed{link});
+    if (verb == "interrupted") return step(controller::Interrupted{static_cast<std::int32_t>(link)});
     const auto message = read(verb, in);
     EXPECT_TRUE(message.has_value()) << "no such line: " << line;
     return message ? step(controller::Received{link, *message}) : std::vector<std::string>{};

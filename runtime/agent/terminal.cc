@@ -1,4 +1,4 @@
-#include "apps/terminal.h"
+#include "runtime/agent/terminal.h"
 
 #include <unistd.h>
 
@@ -8,12 +8,9 @@
 #include "base/text.h"
 #include "os/files.h"
 
-namespace holdfast::apps {
-namespace {
+namespace holdfast::runtime {
 
 constexpr std::size_t kTailLines = 20;
-
-}  // namespace
 
 void Terminal::say(const std::string& text) {
   if (std::exchange(line_shown_, false)) std::printf("\n");
@@ -32,39 +29,20 @@ void Terminal::show(const wire::JobProgress& progress, std::size_t alive, std::i
   line_shown_ = true;
 }
 
-void Terminal::show(const runtime::JobEnd& end) {
+void Terminal::show(const JobEnd& end) {
   if (end.recoveries != 0) {
     say(cat(end.recoveries, end.recoveries == 1 ? " recovery: " : " recoveries: ", end.reports,
             end.recoveries == 1 ? " tells of it" : " tells of each"));
   }
   if (end.exit_code == 0) {
-    say(cat("the job has ended in good order; logs are in ", end.log_directory));
-    return;
+    return say(cat("the job has ended in good order; logs are in ", end.log_directory));
   }
   say(cat("the job has failed: ", end.reason));
-  show_log(end);
-}
-
-void Terminal::show_log(const runtime::JobEnd& end) {
-  if (end.failed_log.empty()) {
-    say(cat("logs are in ", end.log_directory));
-    return;
-  }
+  if (end.failed_log.empty()) return say(cat("logs are in ", end.log_directory));
   const std::string words = os::tail(end.failed_log, kTailLines);
-  if (words.empty()) {
-    say(cat("its log, ", end.failed_log, ", is empty"));
-    return;
-  }
+  if (words.empty()) return say(cat("its log, ", end.failed_log, ", is empty"));
   say(cat("the last lines of ", end.failed_log, ":"));
   std::fprintf(stderr, "%s%s", words.c_str(), words.ends_with('\n') ? "" : "\n");
 }
 
-void Terminal::show_background(const std::string& job, pid_t process,
-                               const std::string& log_directory) {
-  std::printf(
-      "msrun: job %s runs in the background as process %d (SIGTERM ends it); logs are in %s; "
-      "`holdfast status` tells how it goes\n",
-      job.c_str(), process, log_directory.c_str());
-}
-
-}  // namespace holdfast::apps
+}  // namespace holdfast::runtime

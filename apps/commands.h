@@ -1,0 +1,35 @@
+// The commands of `holdfast`. Each returns the exit code.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/ids.h"
+#include "base/result.h"
+
+namespace holdfast::apps {
+
+// `holdfast run` and msrun, whichever is `name`: reads the arguments that follow the command, and
+// runs the agent.
+int launch(const std::string& name, int argc, const char* const* argv,
+           const char* const* environment);
+
+// `holdfast status`: prints the state of the job (of the only one that runs, if `job` is empty), as
+// JSON where asked. 1 where it does not run or does not answer; 2 where there are several and none
+// is named.
+int status(const std::string& job, bool json);
+
+// Asks a scheduler for its status: the JSON of wire::StatusReply.
+Result<std::string> query_status(const std::string& host, std::uint16_t port, Duration timeout);
+
+// `holdfast clean`: removes what dead jobs of this user have left on this host. Says what it
+// removes, or would remove (`dry_run`), and what it leaves alone. 1 where something could not be
+// removed.
+int clean(bool dry_run);
+
+// `holdfast verify`: becomes python/holdfast/verify, which proves that a program goes on with the
+// same bits after faults, with the arguments that follow the command. Returns only where there is
+// no Python.
+int verify(int argc, const char* const* argv);
+
+}  // namespace holdfast::apps
