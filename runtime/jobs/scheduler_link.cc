@@ -43,14 +43,6 @@ void SchedulerLink::open() {
   try_to_connect();
 }
 
-void SchedulerLink::send(const wire::Message& message) {
-  if (connection_) connection_->send(message);
-}
-
-void SchedulerLink::retire() {
-  retired_ = true;
-}
-
 void SchedulerLink::close(std::function<void()> closed) {
   retired_ = true;
   closed_ = std::move(closed);

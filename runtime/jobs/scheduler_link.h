@@ -42,9 +42,12 @@ class SchedulerLink {
   SchedulerLink(const SchedulerLink&) = delete;
   SchedulerLink& operator=(const SchedulerLink&) = delete;
 
-  void open();                              // Begins to connect. Call it once.
-  void send(const wire::Message& message);  // Drops it while there is no connection.
-  void retire();  // The job is over: when this connection breaks, no new one is made.
+  void open();                               // Begins to connect. Call it once.
+  void send(const wire::Message& message) {  // Drops it while there is no connection.
+    if (connection_) connection_->send(message);
+  }
+  // The job is over: when this connection breaks, no new one is made.
+  void retire() { retired_ = true; }
   // Sends what is queued, for at most two seconds; then calls `closed`, and no handler any more.
   void close(std::function<void()> closed);
 
