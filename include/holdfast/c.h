@@ -100,7 +100,8 @@ HF_API hf_status hf_identity(hf_worker* worker, hf_place* place);
 HF_API hf_status hf_kv_put(hf_worker* worker, const char* key, const void* value, uint64_t bytes);
 /* Waits `milliseconds` at most (0: only looks; negative: until there is one) for a value of any of
  * the keys, at most 16. `which`: the place in `keys` of the first one that has a value; `value` is
- * valid until this thread's next hf_kv_get(). They may be NULL. HF_PENDING: there is none yet. */
+ * valid until this thread's next hf_kv_get(). They may be NULL. HF_PENDING: there is none yet. A
+ * process can have 900 calls wait at once. */
 HF_API hf_status hf_kv_get(hf_worker* worker, const char* const* keys, uint64_t count,
                            int64_t milliseconds, uint64_t* which, const void** value,
                            uint64_t* bytes);

@@ -17,7 +17,6 @@
 
 #include "base/text.h"
 #include "core/agent/machine.h"
-#include "io/connection.h"
 #include "io/loop.h"
 #include "io/trace.h"
 #include "os/errors.h"
@@ -30,15 +29,13 @@
 #include "runtime/agent/log_folder.h"
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/job_files.h"
+#include "runtime/jobs/scheduler_link.h"
 #include "wording/reasons.h"
 
 namespace holdfast::runtime {
 namespace {
 
 constexpr Duration kGrace = std::chrono::seconds(5);
-constexpr Duration kConnectTimeout = std::chrono::seconds(2);
-constexpr Duration kFirstRetry = std::chrono::milliseconds(50);
-constexpr Duration kLastRetry = std::chrono::seconds(1);
 constexpr const char* kReports = "recoveries.jsonl";  // A line for each.
 
 // Carries out what the agent machine decides, and tells it what happens.
@@ -62,8 +59,7 @@ class Agent {
   }
   void carry_out(const agent::Exit& action);
   void look();
-  void connect();
-  void retry();
+  void greet_scheduler();
   void received(wire::Message message);
 
   const AgentOptions& options_;
@@ -74,9 +70,12 @@ class Agent {
   LogFolder logs_;
   Children children_;
   io::Trace trace_;
-  std::shared_ptr<io::Connection> link_;
+  SchedulerLink link_{loop_,
+                      launch_.settings,
+                      {.on_up = [this] { greet_scheduler(); },
+                       .on_message = [this](wire::Message m) { received(std::move(m)); },
+                       .on_down = [this] { step(agent::LinkDown{}); }}};
   Instant looked_ = io::Loop::now();
-  Duration next_retry_ = kFirstRetry;
   std::deque<agent::Event> events_;
   bool stepping_ = false;
   bool spawn_failed_ = false;
@@ -171,13 +170,12 @@ int Agent::run() {
   loop_.post([this] {
     step(agent::Started{});
     if (!spawn_failed_) on_started_();
-    connect();
+    link_.open();
     look();
   });
   // What it hears of, a whole job waits for. The watchers' threads inherit it.
   (void)os::take_short_slice();
   loop_.run();
-  link_.reset();
   return exit_->code;
 }
 
@@ -201,7 +199,6 @@ void Agent::carry_out(const agent::Spawn& action) {
                          {"role", name(action.role)},
                          {"node", action.node_id},
                          {"attempt", action.attempt}});
-  if (action.role == agent::Role::kScheduler) next_retry_ = kFirstRetry;
   if (spawned) return;
   spawn_failed_ = true;
   step(agent::SpawnFailed{action.process, spawned.error().what});
@@ -220,7 +217,7 @@ void Agent::carry_out(const agent::Send& action) {
     alive_ = static_cast<std::size_t>(std::count_if(state->places.begin(), state->places.end(),
                                                     [](const auto& place) { return place.alive; }));
   }
-  if (link_) link_->send(action.message);
+  link_.send(action.message);
 }
 
 void Agent::carry_out(const agent::WantPause& action) {
@@ -251,27 +248,9 @@ void Agent::carry_out(const agent::Exit& action) {
                            .reports = cat(launch_.log_directory, '/', kReports)});
 }
 
-void Agent::connect() {
-  if (exit_) return;
-  io::connect(
-      loop_, options_.master_addr, options_.master_port, kConnectTimeout, [this](auto made) {
-        if (!made) return retry();
-        link_ = std::move(*made);
-        next_retry_ = kFirstRetry;
-        link_->start({.on_message = [this](wire::Message message) { received(std::move(message)); },
-                      .on_closed =
-                          [this](const Error&) {
-                            link_.reset();
-                            step(agent::LinkDown{});
-                            retry();
-                          }});
-        step(agent::LinkUp{});
-      });
-}
-
-void Agent::retry() {
-  loop_.after(next_retry_, [this] { connect(); });
-  next_retry_ = std::min(next_retry_ * 2, kLastRetry);
+void Agent::greet_scheduler() {
+  step(agent::LinkUp{});
+  link_.send(wire::Get{.id = 0, .keys = {}, .at_once = true});  // The machine asks nothing.
 }
 
 void Agent::received(wire::Message message) {

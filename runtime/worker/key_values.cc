@@ -2,12 +2,10 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
-#include <limits>
 #include <map>
 #include <mutex>
 #include <system_error>
@@ -15,9 +13,10 @@
 #include <utility>
 
 #include "base/text.h"
-#include "io/connection.h"
+#include "core/controller/key_values.h"
 #include "io/loop.h"
 #include "os/errors.h"
+#include "runtime/jobs/scheduler_link.h"
 #include "wording/reasons.h"
 
 namespace holdfast::runtime {
@@ -26,9 +25,9 @@ namespace {
 using namespace std::chrono_literals;
 using Found = std::optional<wire::KeyValue>;
 
-constexpr Duration kFirstRetry = 50ms;
-constexpr Duration kLastRetry = 1s;
-constexpr Duration kReachLimit = 5s;
+// The scheduler hangs up on whoever waits for more. Some of those are watches.
+constexpr std::size_t kMaxOpen = controller::kMaxPendingGets - 100;
+constexpr Duration kMargin = 1s;  // From the link's limit to ours, which a silent scheduler meets.
 
 // Where one thread waits for an answer. It may have given up when that comes.
 struct Wait {
@@ -60,26 +59,25 @@ Status check_key(const std::string& key) {
 
 }  // namespace
 
-Error no_scheduler(const config::Settings& settings, const std::string& why) {
-  char limit[32];
-  std::snprintf(limit, sizeof(limit), "%g",
-                std::chrono::duration<double>(settings.scheduler_timeout).count());
-  return {Blame::kWorld, cat("no scheduler answers at ", settings.sched_host, ":",
-                             settings.sched_port, " within ", limit,
-                             " s (MS_SCHED_HOST, MS_SCHED_PORT, "
-                             "HOLDFAST_SCHEDULER_TIMEOUT or MS_TOPO_TIMEOUT): ",
-                             why)};
-}
-
 struct KeyValues::Client {
-  using Answer = std::function<void(Result<Found>)>;
   struct Request {
     wire::Message message;
-    Answer answer;
+    std::function<void(Result<Found>)> answer;
+    bool outlasts_silence = false;  // Only an answer and the job's end are the end of it.
   };
 
-  explicit Client(const config::Settings& s) : settings(s) {}
-  ~Client();
+  explicit Client(const config::Settings& settings)
+      : link(loop, settings,
+             {.on_up = [this] { send_all(); },
+              .on_message = [this](wire::Message m) { received(std::move(m)); },
+              .on_out_of_reach = [this](const Error& why) { fail_all(why); }}) {
+    loop.post([this] { link.open(); });
+    thread = std::thread([this] { loop.run(); });
+  }
+  ~Client() {
+    loop.stop();
+    thread.join();
+  }
 
   // Any thread.
   void begin(std::uint64_t id, Request request);
@@ -87,38 +85,21 @@ struct KeyValues::Client {
 
   // In the loop's thread.
   void send(std::uint64_t id, Request request);
-  void try_connect();
-  void connected(std::shared_ptr<io::Connection> fresh);
-  void no_connection(const Error& why);
+  void send_all();
   void received(wire::Message message);
   void answer(std::uint64_t id, const Result<Found>& result);
   void fail_all(const Error& why);
 
-  const config::Settings& settings;
   std::atomic<std::uint64_t> newest_id = 0;
 
   // The loop's thread only.
   io::Loop loop;
+  SchedulerLink link;
   std::map<std::uint64_t, Request> open;  // Not answered.
-  std::shared_ptr<io::Connection> connection;
-  bool connecting = false;
-  bool answered = false;  // On this connection.
-  Instant alone_since{};
-  Duration delay = kFirstRetry;
   std::optional<Error> over;
-  bool stopping = false;
 
   std::thread thread;  // Last: it uses all above.
 };
-
-KeyValues::Client::~Client() {
-  if (!thread.joinable()) return;
-  loop.post([this] {
-    stopping = true;
-    connection ? connection->abort({Blame::kWorld, "this process hangs up"}) : loop.stop();
-  });
-  thread.join();
-}
 
 void KeyValues::Client::begin(std::uint64_t id, Request request) {
   loop.post([this, id, request = std::move(request)]() mutable { send(id, std::move(request)); });
@@ -126,61 +107,28 @@ void KeyValues::Client::begin(std::uint64_t id, Request request) {
 
 void KeyValues::Client::withdraw(std::uint64_t id) {
   loop.post([this, id] {
-    if (open.erase(id) == 0 || !connection) return;
-    connection->send(wire::Get{.id = id, .keys = {}, .at_once = true});
+    if (open.erase(id) != 0) link.send(wire::Get{.id = id, .keys = {}, .at_once = true});
   });
 }
 
 void KeyValues::Client::send(std::uint64_t id, Request request) {
   if (over) return request.answer(*over);
-  const auto& asked = open[id] = std::move(request);
-  if (connection) return connection->send(asked.message);
-  if (std::exchange(connecting, true)) return;
-  alone_since = io::Loop::now();
-  delay = kFirstRetry;
-  try_connect();
+  if (open.size() >= kMaxOpen && !request.outlasts_silence) {
+    return request.answer(
+        Error{Blame::kUser, cat(kMaxOpen, " calls wait already, which is the most")});
+  }
+  link.send(request.message);
+  open[id] = std::move(request);
 }
 
-void KeyValues::Client::try_connect() {
-  connecting = true;
-  if (stopping) return loop.stop();
-  const io::ConnectionOptions options{.queue_limit_bytes = std::numeric_limits<std::size_t>::max()};
-  io::connect(
-      loop, settings.sched_host, settings.sched_port, kReachLimit,
-      [this](Result<std::shared_ptr<io::Connection>> result) {
-        result ? connected(*std::move(result)) : no_connection(result.error());
-      },
-      options);
-}
-
-void KeyValues::Client::connected(std::shared_ptr<io::Connection> fresh) {
-  connecting = answered = false;
-  connection = std::move(fresh);
-  connection->start({.on_message = [this](wire::Message m) { received(std::move(m)); },
-                     .on_closed =
-                         [this](const Error& why) {
-                           connection.reset();
-                           if (answered) alone_since = io::Loop::now();
-                           no_connection(why);
-                         }});
-  if (stopping) return connection->close();
-  for (const auto& [id, request] : open) connection->send(request.message);
-}
-
-// Who waits for nothing needs none.
-void KeyValues::Client::no_connection(const Error& why) {
-  connecting = false;
-  if (stopping) return loop.stop();
-  if (io::Loop::now() - alone_since >= settings.scheduler_timeout)
-    fail_all(no_scheduler(settings, why.what));
-  if (open.empty() || over) return;
-  connecting = true;
-  loop.after(delay, [this] { try_connect(); });
-  delay = std::min(kLastRetry, delay * 2);
+void KeyValues::Client::send_all() {
+  link.send(wire::Get{.id = 0, .keys = {}, .at_once = true});  // The others may wait for long.
+  // For no value; but whoever waits is told when the job ends.
+  link.send(wire::Get{.id = 0, .keys = {}});
+  for (const auto& [id, request] : open) link.send(request.message);
 }
 
 void KeyValues::Client::received(wire::Message message) {
-  if (!std::exchange(answered, true)) delay = kFirstRetry;
   if (auto* got = std::get_if<wire::Got>(&message)) {
     answer(got->id, got->found ? Found({std::move(got->key), std::move(got->value)}) : Found());
   } else if (const auto* kept = std::get_if<wire::Kept>(&message)) {
@@ -188,6 +136,7 @@ void KeyValues::Client::received(wire::Message message) {
     answer(kept->id, Error{Blame::kUser, wording::in_words(kept->reason)});
   } else if (const auto* ended = std::get_if<wire::JobEnded>(&message)) {
     over = Error{Blame::kWorld, wording::in_words(ended->reason)};
+    link.retire();
     fail_all(*over);
   }
 }
@@ -198,7 +147,12 @@ void KeyValues::Client::answer(std::uint64_t id, const Result<Found>& result) {
 }
 
 void KeyValues::Client::fail_all(const Error& why) {
-  for (const auto& [id, request] : std::exchange(open, {})) request.answer(why);
+  std::erase_if(open, [&](const auto& one) {
+    const Request& request = one.second;
+    if (request.outlasts_silence && !over) return false;
+    request.answer(why);
+    return true;
+  });
 }
 
 KeyValues::KeyValues(config::Settings settings)
@@ -213,11 +167,7 @@ Result<KeyValues::Client*> KeyValues::client() try {
     return Error{Blame::kUser, "a forked child can not use the key-values of its parent's job"};
   }
   const std::lock_guard lock(mutex_);
-  if (!client_) {
-    auto made = std::make_unique<Client>(settings_);
-    made->thread = std::thread([client = made.get()] { client->loop.run(); });
-    client_ = std::move(made);
-  }
+  if (!client_) client_ = std::make_unique<Client>(settings_);
   return client_.get();
 } catch (const std::system_error& error) {  // A thread or a descriptor that can not be had.
   return os::no_task("the job's key-values can not be used", error.code().value());
@@ -234,7 +184,7 @@ Status KeyValues::put(const std::string& key, const std::string& value) {
   const auto wait = std::make_shared<Wait>();
   const std::uint64_t id = ++(*client)->newest_id;
   (*client)->begin(id, {wire::Put{id, key, value}, [wait](auto result) { wait->answer(result); }});
-  const auto answer = wait->wait(settings_.scheduler_timeout + kLastRetry);
+  const auto answer = wait->wait(settings_.scheduler_timeout + kMargin);
   if (answer) return *answer ? Status{} : Status{answer->error()};
   (*client)->withdraw(id);
   return no_scheduler(settings_, "it is silent");
@@ -255,7 +205,7 @@ Result<std::optional<wire::KeyValue>> KeyValues::get(const std::vector<std::stri
   const std::uint64_t id = ++(*client)->newest_id;
   const bool looks = limit <= Duration{};
   (*client)->begin(id, {wire::Get{id, keys, looks}, [wait](auto result) { wait->answer(result); }});
-  const auto answer = wait->wait(looks ? settings_.scheduler_timeout + kLastRetry : limit);
+  const auto answer = wait->wait(looks ? settings_.scheduler_timeout + kMargin : limit);
   if (answer) return *answer;
   (*client)->withdraw(id);
   if (looks) return no_scheduler(settings_, "it is silent");
@@ -264,12 +214,16 @@ Result<std::optional<wire::KeyValue>> KeyValues::get(const std::vector<std::stri
 
 void KeyValues::watch(const std::string& key, std::function<void()> there) {
   const auto client = this->client();
-  if (!client) return;
+  if (!client) {
+    std::fprintf(stderr, "holdfast: nobody watches for '%s': %s\n", key.c_str(),
+                 client.error().what.c_str());
+    return;
+  }
   const std::uint64_t id = ++(*client)->newest_id;
-  (*client)->begin(id,
-                   {wire::Get{.id = id, .keys = {key}}, [there = std::move(there)](auto result) {
-                      if (result) there();
-                    }});
+  const auto answer = [there = std::move(there)](const Result<Found>& result) {
+    if (result) there();
+  };
+  (*client)->begin(id, {wire::Get{.id = id, .keys = {key}}, answer, true});
 }
 
 }  // namespace holdfast::runtime

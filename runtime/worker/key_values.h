@@ -2,8 +2,9 @@
 // that was put stays until the job's end; the first one put counts.
 //
 // It has a thread and a connection of its own, made by the first call, so that also a spare without
-// a rank can use it. When the connection breaks, it connects anew and says again what was not
-// answered: nothing changes if that is heard twice.
+// a rank can use it. When the connection breaks, what was not answered is said again on the next
+// one: nothing changes if that is heard twice. So a call that waits outlasts every death of the
+// scheduler that is shorter than HOLDFAST_SCHEDULER_TIMEOUT.
 #pragma once
 
 #include <sys/types.h>
@@ -23,12 +24,9 @@
 
 namespace holdfast::runtime {
 
-// For who has waited for the scheduler for longer than HOLDFAST_SCHEDULER_TIMEOUT.
-[[nodiscard]] Error no_scheduler(const config::Settings& settings, const std::string& why);
-
-// Any thread. Errors: kUser: a key, a value or a list of keys is too long, there is no room, or
-// this is a forked child; kWorld: the job is over, or the scheduler has been gone for longer than
-// HOLDFAST_SCHEDULER_TIMEOUT.
+// Any thread. Errors: kUser: a key, a value or a list of keys is too long, there is no room, too
+// many calls wait, or this is a forked child; kWorld: the job is over, or the scheduler has been
+// gone for longer than HOLDFAST_SCHEDULER_TIMEOUT.
 class KeyValues {
  public:
   explicit KeyValues(config::Settings settings);
@@ -44,7 +42,9 @@ class KeyValues {
   [[nodiscard]] Result<std::optional<wire::KeyValue>> get(const std::vector<std::string>& keys,
                                                           Duration limit);
 
-  // Calls `there` once the key has a value, in the thread of this object.
+  // Calls `there` once the key has a value, in the thread of this object. It waits for that however
+  // long the scheduler is gone. Only the job's end and this object's are the end of a watch without
+  // a call. A process that can not have the thread for it says so on stderr.
   void watch(const std::string& key, std::function<void()> there);
 
  private:

@@ -103,6 +103,41 @@ TEST_F(KeyValuesTest, TheSchedulersDeathIsOutlasted) {
   EXPECT_EQ(value_of(waits.get()), "b=2") << "it was asked for again";
 }
 
+TEST_F(KeyValuesTest, AWaitOutlastsEveryDeathThatIsShorterThanTheTimeout) {
+  constexpr Duration kPatience = 3s;
+  start_scheduler();
+  KeyValues values(settings(kPatience));
+  KeyValues other(settings());
+  auto waits = std::async(std::launch::async, [&] { return values.get({"b"}, kLong); });
+  // It is told of nothing before the first death, which comes later than the timeout.
+  EXPECT_EQ(value_of(other.get({"none"}, kPatience + 500ms)), "nothing");
+  for (const std::string key : {"first", "second"}) {
+    std::promise<void> seen;
+    values.watch(key, [&] { seen.set_value(); });
+    end_scheduler(SIGKILL);
+    start_scheduler();
+    ASSERT_TRUE(other.put(key, ""));
+    ASSERT_EQ(seen.get_future().wait_for(kLong), std::future_status::ready) << key;
+  }
+  ASSERT_TRUE(other.put("b", "2"));
+  EXPECT_EQ(value_of(waits.get()), "b=2");
+}
+
+TEST_F(KeyValuesTest, ALongerOneEndsAGetButNoWatch) {
+  start_scheduler();
+  KeyValues values(settings(500ms));
+  std::promise<void> seen;
+  values.watch("a", [&] { seen.set_value(); });
+  auto waits = std::async(std::launch::async, [&] { return values.get({"b"}, kLong); });
+  EXPECT_EQ(value_of(values.get({"b"}, {})), "nothing");  // There is a connection by now.
+  end_scheduler(SIGKILL);
+  EXPECT_NE(value_of(waits.get()).find("within 0.5 s"), std::string::npos);
+  start_scheduler();
+  KeyValues other(settings());
+  ASSERT_TRUE(other.put("a", "1"));
+  EXPECT_EQ(seen.get_future().wait_for(kLong), std::future_status::ready);
+}
+
 TEST_F(KeyValuesTest, EveryWaitEnds) {
   KeyValues values(settings(100ms));
   for (const Status& put : {values.put("a", "1"), values.put("a", "1")}) {
@@ -113,14 +148,16 @@ TEST_F(KeyValuesTest, EveryWaitEnds) {
   EXPECT_NE(value_of(values.get({"a"}, {})).find("no scheduler"), std::string::npos);
 }
 
-TEST_F(KeyValuesTest, WhoWaitsHearsOfTheJobsEnd) {
+TEST_F(KeyValuesTest, WhoWaitsHearsOfTheJobsEndAndWhoAsksLaterToo) {
   start_scheduler(false);
   KeyValues values(settings());
+  KeyValues idle(settings());
   ASSERT_TRUE(values.put("a", "1"));
+  ASSERT_TRUE(idle.put("a", "1"));
   auto waits = std::async(std::launch::async, [&] { return values.get({"b"}, kLong); });
-  EXPECT_EQ(value_of(values.get({"b"}, 1ms)), "nothing");
   end_scheduler(SIGTERM);
   EXPECT_EQ(value_of(waits.get()), "the scheduler was interrupted by signal 15");
+  EXPECT_EQ(value_of(idle.get({"b"}, {})), "the scheduler was interrupted by signal 15");
   EXPECT_FALSE(values.put("a", "1")) << "that is final";
 }
 
@@ -133,6 +170,12 @@ TEST_F(KeyValuesTest, WhatIsTooLongIsRefusedByName) {
   EXPECT_EQ(value_of(values.get({}, {})), "asked for 0 keys; 1 to 16 are allowed");
   EXPECT_EQ(value_of(values.get(std::vector<std::string>(17, "k"), {})),
             "asked for 17 keys; 1 to 16 are allowed");
+}
+
+TEST_F(KeyValuesTest, MoreCallsThanTheSchedulerTakesAreRefused) {
+  KeyValues values(settings());
+  for (int i = 0; i < 900; ++i) values.watch(cat(i), [] {});
+  EXPECT_EQ(value_of(values.get({"a"}, kLong)), "900 calls wait already, which is the most");
 }
 
 TEST_F(KeyValuesTest, AForkedChildIsRefused) {

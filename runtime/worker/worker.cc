@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -19,7 +18,6 @@
 
 #include "base/text.h"
 #include "core/member/machine.h"
-#include "io/connection.h"
 #include "io/loop.h"
 #include "os/errors.h"
 #include "os/files.h"
@@ -27,6 +25,7 @@
 #include "os/slice.h"
 #include "runtime/jobs/agent_watch.h"
 #include "runtime/jobs/given_paths.h"
+#include "runtime/jobs/scheduler_link.h"
 #include "runtime/jobs/solo_folder.h"
 #include "runtime/worker/lifeline_holder.h"
 #include "runtime/worker/promotion.h"
@@ -37,18 +36,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Duration kFirstDelay = 50ms;
-constexpr Duration kLastDelay = 1s;
-constexpr Duration kConnectLimit = 5s;
-constexpr Duration kAnswerLimit = 5s;  // A scheduler answers a Register at once.
 constexpr Duration kHeartbeat = AgentWatch::kEvery;
 constexpr Duration kFailLimit = 5s;
 constexpr Duration kFaultPatience =
     20s;  // From a group that can not be formed to word of its cause.
 constexpr Duration kProgressInterval = 250ms;
-
-const Error kNoScheduler{Blame::kWorld,
-                         "whoever listens there does not answer as a scheduler does"};
 
 // The lifeline and the folder below are static, so exit() ends them in good order.
 std::unique_ptr<LifelineHolder>& held_lifeline() {
@@ -94,14 +86,12 @@ struct Worker::Control {
   Result<Identity> place_in_world();
 
   // In the loop's thread.
-  void try_connect();
-  void connected(std::shared_ptr<io::Connection> fresh);
-  void no_connection(const Error& why);
+  void greet_scheduler();
+  void find_scheduler();
   void lose_scheduler(const Error& why);
-  void received(wire::Message message);
   void beat();
   void step(const member::Event& event);
-  void do_it(member::Send& a);
+  void do_it(member::Send& a) { link.send(a.message); }
   void do_it(member::RankGiven& a);
   void do_it(member::Abort& a);
   void do_it(member::Repair& a) { tell(trainer::RepairOrdered{a.generation, a.version, a.order}); }
@@ -150,17 +140,19 @@ struct Worker::Control {
   // The loop's thread only.
   io::Loop loop;
   std::optional<member::Machine> machine;
-  std::shared_ptr<io::Connection> connection;
-  bool answered = false;          // On this connection.
-  std::uint64_t connections = 0;  // So far.
-  Instant alone_since{};
+  SchedulerLink link{
+      loop,
+      settings,
+      {.on_up = [this] { greet_scheduler(); },
+       .on_in_reach = [this] { find_scheduler(); },
+       .on_message = [this](wire::Message m) { step(member::Received{std::move(m)}); },
+       .on_down = [this] { step(member::Disconnected{}); },
+       .on_out_of_reach = [this](const Error& why) { lose_scheduler(why); }}};
   // A promoted spare: its agent has given all its threads a short slice, and those that they have
   // made since have it from them. `lifeline_holder` keeps it.
   bool hurried = false;
   pid_t lifeline_holder = 0;
-  Duration delay = kFirstDelay;
   std::optional<wire::Put> announced;
-  bool stopping = false;
 
   // Shared by both.
   std::mutex mutex;
@@ -192,8 +184,7 @@ void Worker::Control::begin() {
                                  .host = os::host_name(),
                                  .pid = ::getpid(),
                                  .memory = os::shared_memory_name()});
-  alone_since = io::Loop::now();
-  loop.post([this] { try_connect(); });
+  loop.post([this] { link.open(); });
   loop.after(kHeartbeat, [this] { beat(); });
   thread = std::thread([this] {
     (void)os::take_short_slice();  // So that the training threads stop when they are to.
@@ -203,80 +194,35 @@ void Worker::Control::begin() {
 
 Worker::Control::~Control() {
   if (!thread.joinable()) return;
-  loop.post([this] {
-    stopping = true;
-    connection ? connection->close() : loop.stop();
-  });
+  loop.post([this] { link.close([this] { loop.stop(); }); });
   thread.join();
 }
 
-void Worker::Control::try_connect() {
-  if (stopping) return;
-  io::connect(loop, settings.sched_host, settings.sched_port, kConnectLimit,
-              [this](Result<std::shared_ptr<io::Connection>> result) {
-                result ? connected(*std::move(result)) : no_connection(result.error());
-              });
-}
-
-void Worker::Control::connected(std::shared_ptr<io::Connection> fresh) {
-  connection = std::move(fresh);
-  answered = false;
-  connection->start({.on_message = [this](wire::Message m) { received(std::move(m)); },
-                     .on_closed =
-                         [this](const Error& why) {
-                           connection.reset();
-                           step(member::Disconnected{});
-                           if (!answered) return no_connection(kNoScheduler);
-                           alone_since = io::Loop::now();
-                           no_connection(why);
-                         }});
-  if (stopping) return connection->close();
-  if (announced) connection->send(*announced);
-  loop.after(std::min(kAnswerLimit, settings.scheduler_timeout), [this, number = ++connections] {
-    if (connection && !answered && number == connections) connection->close();
-  });
+void Worker::Control::greet_scheduler() {
+  if (announced) link.send(*announced);
   step(member::Connected{});
 }
 
-// Only now it is certain that a scheduler is at the other end.
-void Worker::Control::received(wire::Message message) {
-  if (!std::exchange(answered, true)) {
-    delay = kFirstDelay;
-    {
-      const std::lock_guard lock(mutex);
-      out_of_reach.reset();
-    }
-    tell(trainer::InReach{});
-  }
-  step(member::Received{std::move(message)});
-}
-
-void Worker::Control::no_connection(const Error& why) {
-  if (stopping) return loop.stop();
+void Worker::Control::find_scheduler() {
   {
     const std::lock_guard lock(mutex);
-    if (over) return;
+    out_of_reach.reset();
   }
-  if (io::Loop::now() - alone_since >= settings.scheduler_timeout) lose_scheduler(why);
-  const Duration left =
-      std::max<Duration>(kFirstDelay, alone_since + settings.scheduler_timeout - io::Loop::now());
-  loop.after(std::min(delay, left), [this] { try_connect(); });
-  delay = std::min(kLastDelay, delay * 2);
+  tell(trainer::InReach{});
 }
 
 void Worker::Control::lose_scheduler(const Error& why) {
-  const Error error = no_scheduler(settings, why.what);
   {
     const std::lock_guard lock(mutex);
-    out_of_reach = error;
+    out_of_reach = why;
     changed.notify_all();
   }
-  tell(trainer::OutOfReach{{.kind = wire::Reason::Kind::kOutOfReach, .detail = error.what}});
+  tell(trainer::OutOfReach{{.kind = wire::Reason::Kind::kOutOfReach, .detail = why.what}});
 }
 
 void Worker::Control::beat() {
   if (agent.gone()) agent.follow();
-  if (connection) connection->send(wire::Heartbeat{});
+  link.send(wire::Heartbeat{});
   loop.after(kHeartbeat, [this] { beat(); });
 }
 
@@ -284,10 +230,6 @@ void Worker::Control::step(const member::Event& event) {
   for (auto& action : machine->step(event)) {
     std::visit([&](auto& a) { do_it(a); }, action);
   }
-}
-
-void Worker::Control::do_it(member::Send& a) {
-  if (connection) connection->send(a.message);
 }
 
 void Worker::Control::do_it(member::RankGiven& a) {
@@ -307,6 +249,7 @@ void Worker::Control::do_it(member::Abort& a) {
 }
 
 void Worker::Control::do_it(member::GiveUp& a) {
+  link.retire();
   {
     const std::lock_guard lock(mutex);
     over = Error{Blame::kWorld, wording::in_words(a.reason)};
@@ -506,7 +449,7 @@ void Worker::announce(const std::string& key) {
   Control& c = *control_;
   c.loop.post([&c, key] {
     c.announced = wire::Put{.id = 0, .key = key, .value = {}};
-    if (c.connection) c.connection->send(*c.announced);
+    c.link.send(*c.announced);
   });
 }
 

@@ -1,0 +1,73 @@
+// SchedulerLink: a process's connection to the scheduler of its job. Whenever it breaks, it is made
+// anew, for as long as it takes.
+//
+// Everything here belongs to the loop's thread: call it from callbacks of the loop, or while no
+// thread runs the loop. All handlers are called there. A link lives as long as its loop runs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "config/settings.h"
+#include "io/connection.h"
+#include "io/loop.h"
+#include "wire/messages.h"
+
+namespace holdfast::runtime {
+
+// For who has waited for the scheduler for longer than HOLDFAST_SCHEDULER_TIMEOUT.
+[[nodiscard]] Error no_scheduler(const config::Settings& settings, const std::string& why);
+
+class SchedulerLink {
+ public:
+  struct Handlers {
+    // There is a connection. It has to send something that a scheduler answers at once: only an
+    // answer proves that a scheduler is at the other end. A connection without one is given up.
+    std::function<void()> on_up;
+    // The first answer on this connection. on_message gets it next.
+    std::function<void()> on_in_reach = [] {};
+    std::function<void(wire::Message)> on_message;
+    // The connection broke. Its scheduler may not have heard all that was sent.
+    std::function<void()> on_down = [] {};
+    // No scheduler has been in reach for HOLDFAST_SCHEDULER_TIMEOUT. Called again at every try that
+    // fails from then on.
+    std::function<void(const Error&)> on_out_of_reach = [](const Error&) {};
+  };
+
+  SchedulerLink(io::Loop& loop, const config::Settings& settings, Handlers handlers);
+  SchedulerLink(const SchedulerLink&) = delete;
+  SchedulerLink& operator=(const SchedulerLink&) = delete;
+
+  void open();                               // Begins to connect. Call it once.
+  void send(const wire::Message& message) {  // Drops it while there is no connection.
+    if (connection_) connection_->send(message);
+  }
+  // The job is over: when this connection breaks, no new one is made.
+  void retire() { retired_ = true; }
+  // Sends what is queued, for at most two seconds; then calls `closed`, and no handler any more.
+  void close(std::function<void()> closed);
+
+ private:
+  void try_to_connect();
+  void connected(std::shared_ptr<io::Connection> connection);
+  void received(wire::Message message);
+  void broke(const Error& why);
+  void try_again(const Error& why);
+
+  io::Loop& loop_;
+  const config::Settings& settings_;
+  const Handlers handlers_;
+  std::shared_ptr<io::Connection> connection_;
+  std::uint64_t connections_ = 0;  // So far.
+  bool answered_ = false;          // On this connection.
+  Instant alone_since_{};
+  Duration delay_;  // Before the next try.
+  bool retired_ = false;
+  std::function<void()> closed_;
+};
+
+}  // namespace holdfast::runtime

@@ -1,0 +1,109 @@
+#include "runtime/jobs/scheduler_link.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace holdfast::runtime {
+namespace {
+
+using namespace std::chrono_literals;
+using Words = std::vector<std::string>;
+
+// A link, and whoever it finds at the other end.
+class SchedulerLinkTest : public ::testing::Test {
+ protected:
+  // Until `then` stops the loop.
+  void run(Duration patience, std::function<void(const std::string& what)> then) {
+    settings_.sched_host = "127.0.0.1";
+    settings_.sched_port = listener_->port();
+    settings_.scheduler_timeout = patience;
+    then_ = std::move(then);
+    link_.open();
+    loop_.run();
+  }
+  void happens(const std::string& what) {
+    all_.push_back(what);
+    then_(what);
+  }
+  void accepted(const std::shared_ptr<io::Connection>& connection) {
+    peer_ = connection;
+    connection->start({.on_message =
+                           [this](wire::Message message) {
+                             heard_.push_back(std::move(message));
+                             if (answers_) peer_->send(wire::Got{});
+                           },
+                       .on_closed = [this](const Error&) { peer_.reset(); }});
+  }
+
+  std::function<void(const std::string&)> then_;
+  Words all_;  // That has happened.
+  std::string why_;
+  bool answers_ = true;
+  std::vector<wire::Message> heard_;
+
+  io::Loop loop_;
+  std::shared_ptr<io::Connection> peer_;
+  std::unique_ptr<io::Listener> listener_ =
+      *io::listen(loop_, "127.0.0.1", 0, [this](const auto& connection) { accepted(connection); });
+  config::Settings settings_;
+  SchedulerLink link_{loop_,
+                      settings_,
+                      {.on_up =
+                           [this] {
+                             happens("up");
+                             link_.send(wire::Get{.at_once = true});
+                           },
+                       .on_in_reach = [this] { happens("in reach"); },
+                       .on_message = [this](const wire::Message&) { happens("message"); },
+                       .on_down = [this] { happens("down"); },
+                       .on_out_of_reach =
+                           [this](const Error& why) {
+                             why_ = why.what;
+                             happens("out of reach");
+                           }}};
+};
+
+TEST_F(SchedulerLinkTest, IsMadeAnewUntilTheJobIsOver) {
+  int messages = 0;
+  run(60s, [&](const std::string& what) {
+    if (what == "message") peer_->close();
+    if (what == "message" && ++messages == 2) link_.retire();
+    // By then there would be another one.
+    if (what == "down" && messages == 2) loop_.after(200ms, [&] { loop_.stop(); });
+  });
+  EXPECT_EQ(all_,
+            (Words{"up", "in reach", "message", "down", "up", "in reach", "message", "down"}));
+}
+
+TEST_F(SchedulerLinkTest, SaysAtEveryTryThatNoSchedulerAnswers) {
+  answers_ = false;
+  run(100ms, [&](const std::string& what) {
+    answers_ =
+        all_ == Words{"up", "down", "out of reach", "up", "down", "out of reach"} || answers_;
+    if (what == "message") loop_.stop();
+  });
+  EXPECT_EQ(all_, (Words{"up", "down", "out of reach", "up", "down", "out of reach", "up",
+                         "in reach", "message"}));
+  EXPECT_NE(why_.find("does not answer as a scheduler does"), std::string::npos) << why_;
+}
+
+TEST_F(SchedulerLinkTest, SendsWhatIsQueuedBeforeItCloses) {
+  const wire::Message big = wire::Put{.key = "k", .value = std::string(wire::kMaxValueBytes, 'v')};
+  run(60s, [&](const std::string& what) {
+    if (what != "message") return;
+    for (int i = 0; i < 4; ++i) link_.send(big);
+    link_.close([&] { loop_.stop(); });
+  });
+  ASSERT_EQ(heard_.size(), 5U);
+  EXPECT_EQ(heard_.back(), big);
+  EXPECT_EQ(all_, (Words{"up", "in reach", "message"})) << "no handler is called any more";
+}
+
+}  // namespace
+}  // namespace holdfast::runtime
