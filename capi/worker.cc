@@ -23,12 +23,6 @@ using collective::CurrentGeneration;
 
 namespace {
 
-// The key by which a successor, which can not take part in what the others did together, ends the
-// early groups of all.
-std::string early_over(const runtime::Identity& identity) {
-  return cat("early-over.", identity.run_id);
-}
-
 // The early groups' generation.
 void begin_early(hf_worker* worker, const runtime::Identity& identity) {
   runtime::Worker& of = *worker->worker;
@@ -41,8 +35,7 @@ void begin_early(hf_worker* worker, const runtime::Identity& identity) {
     return true;
   });
   if (of.solo()) return;
-  of.key_values().watch(early_over(identity),
-                        [early = worker->early] { early->abort(capi::kEarly); });
+  of.key_values().watch(wire::kSucceeded, [early = worker->early] { early->abort(capi::kEarly); });
 }
 
 Status check_key_values(const hf_worker* worker) {
@@ -92,9 +85,6 @@ hf_status hf_identity(hf_worker* worker, hf_place* place) {
   const auto identity = worker->worker->identity();
   if (!identity) return report(identity.error());
   const config::Settings& settings = worker->worker->settings();
-  if (settings.attempt > 1 && worker->directory.empty()) {
-    worker->worker->announce(early_over(*identity));
-  }
   worker->directory = identity->directory;
   if (place == nullptr) return HF_OK;
   *place = {.rank = identity->rank,

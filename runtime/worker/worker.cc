@@ -152,7 +152,6 @@ struct Worker::Control {
   // made since have it from them. `lifeline_holder` keeps it.
   bool hurried = false;
   pid_t lifeline_holder = 0;
-  std::optional<wire::Put> announced;
 
   // Shared by both.
   std::mutex mutex;
@@ -199,7 +198,6 @@ Worker::Control::~Control() {
 }
 
 void Worker::Control::greet_scheduler() {
-  if (announced) link.send(*announced);
   step(member::Connected{});
 }
 
@@ -443,14 +441,6 @@ const io::Trace& Worker::trace() const {
 
 KeyValues& Worker::key_values() {
   return control_->key_values;
-}
-
-void Worker::announce(const std::string& key) {
-  Control& c = *control_;
-  c.loop.post([&c, key] {
-    c.announced = wire::Put{.id = 0, .key = key, .value = {}};
-    c.link.send(*c.announced);
-  });
 }
 
 void Worker::tell(const trainer::Event& event) {

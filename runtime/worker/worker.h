@@ -53,9 +53,6 @@ class Worker {
 
   // The job's key-values, also for a spare without a place. Any thread. Requires: not solo().
   [[nodiscard]] KeyValues& key_values();
-  // Puts a value over the connection that this process has, and waits for nothing. Requires that
-  // identity() has returned, and not solo().
-  void announce(const std::string& key);
 
   // ---- For Session ------------------------------------------------------------------------------
 
