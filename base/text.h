@@ -1,10 +1,14 @@
-// cat(a, b, ...): builds a sentence from strings and whole numbers; ordinal(4): "4th".
+// cat(a, b, ...): builds a sentence from strings and whole numbers; ordinal(4): "4th";
+// edit_distance(a, b): how alike two names are.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace holdfast {
 
@@ -33,6 +37,21 @@ template <class... Args>
 [[nodiscard]] inline std::string ordinal(std::uint64_t number) {
   const auto last = number % 100 / 10 == 1 ? 0 : number % 10;
   return cat(number, last == 1 ? "st" : last == 2 ? "nd" : last == 3 ? "rd" : "th");
+}
+
+// How many letters have to be changed, added or removed to make one of the other.
+[[nodiscard]] inline std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row[b.size()];
 }
 
 }  // namespace holdfast
