@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <openssl/pem.h>
+#include <openssl/rand.h>
 
 #include <array>
 #include <ctime>
@@ -147,6 +148,17 @@ Result<std::string> Authority::key() const {
   return bytes_of([&](BIO* out) {
     return PEM_write_bio_PrivateKey(out, key_.get(), nullptr, nullptr, 0, nullptr, nullptr);
   });
+}
+
+Result<Password> random_password() {
+  std::array<unsigned char, 24> bits{};
+  std::array<char, 2 * bits.size() + 1> text{};
+  if (RAND_bytes(bits.data(), static_cast<int>(bits.size())) != 1 ||
+      OPENSSL_buf2hexstr_ex(text.data(), text.size(), nullptr, bits.data(), bits.size(), '\0') !=
+          1) {
+    return cannot_make("a password");
+  }
+  return Password(text.data());
 }
 
 }  // namespace holdfast::tls

@@ -51,4 +51,7 @@ class Authority {
   KeyPtr key_;
 };
 
+// A password that nobody can guess: 48 letters and digits.
+Result<Password> random_password();
+
 }  // namespace holdfast::tls
