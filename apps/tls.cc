@@ -91,8 +91,9 @@ std::string config_of(const NewOptions& options) {
 Status fill(const std::string& folder, const NewOptions& options) {
   tls::Validity validity;
   validity.until = std::chrono::hours(24 * options.days);
-  const auto authority =
-      tls::Authority::make(cat("holdfast trial authority of ", os::host_name()), validity);
+  // A common name has at most 64 characters.
+  const auto authority = tls::Authority::make(
+      cat("holdfast trial authority of ", os::host_name().substr(0, 30)), validity);
   if (!authority) return authority.error();
   const std::pair<const char*, Result<std::string>> files[] = {
       {"/ca.crt", authority->certificate()},

@@ -89,6 +89,7 @@ Result<Ciphers> judge_ciphers(std::string_view list) {
   if (list.empty()) list = kSoundCiphers;
   Ciphers ciphers;
   std::string weak;
+  std::string without;  // Of a certificate.
   for (std::size_t from = 0; from <= list.size();) {
     const auto end = std::min(list.find(':', from), list.size());
     const std::string_view entry = list.substr(from, end - from);
@@ -106,15 +107,18 @@ Result<Ciphers> judge_ciphers(std::string_view list) {
         ciphers.warnings.push_back(unknown_words(known, entry));
         break;
       case Verdict::kNoCertificate:
-        ciphers.warnings.push_back(cat(
-            "cipher_list has '", entry,
-            "', which takes a shared key or a DSA key in place of these certificates, and counts "
-            "for nothing"));
+        without += cat(without.empty() ? "" : ", ", entry);
         break;
       case Verdict::kWeak:
         weak += cat(weak.empty() ? "" : ", ", entry);
         break;
     }
+  }
+  if (!without.empty()) {
+    ciphers.warnings.push_back(
+        cat("cipher_list has ciphers that take a shared key or a DSA key in place of these "
+            "certificates, and count for nothing: ",
+            without));
   }
   if (!weak.empty()) {
     return Error{Blame::kUser,

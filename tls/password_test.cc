@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 #include <pty.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <array>
@@ -76,6 +78,15 @@ TEST(Password, IsSetInOneWayOnly) {
   EXPECT_FALSE(has(error, "swordfish"));
 }
 
+// The prompt is shown just before.
+void until_echo_is_off(int terminal) {
+  termios modes{};
+  do {
+    ::sched_yield();
+    ASSERT_EQ(::tcgetattr(terminal, &modes), 0);
+  } while ((modes.c_lflag & ECHO) != 0);
+}
+
 // The child of forkpty() has a terminal of its own, and nothing else.
 TEST(Password, IsAskedForOnTheTerminalWithoutEcho) {
   int terminal = -1;
@@ -91,6 +102,7 @@ TEST(Password, IsAskedForOnTheTerminalWithoutEcho) {
   for (ssize_t got = 0; (got = ::read(terminal, block.data(), block.size())) > 0;) {
     shown.append(block.data(), static_cast<std::size_t>(got));
     if (!answered && has(shown, "Password of the client's certificate: ")) {
+      until_echo_is_off(terminal);
       answered = ::write(terminal, "swordfish\n", 10) == 10;
     }
   }
