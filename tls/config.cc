@@ -96,7 +96,8 @@ Result<Config> read_config(const std::string& path) {
   const auto json = parse(path, file->bytes);
   if (!json) return json.error();
   Config config;
-  for (const auto& [key, value] : json->items()) {
+  for (const auto& entry : json->items()) {
+    const std::string& key = entry.key();
     const bool known = key == kDays || std::any_of(std::begin(kTextKeys), std::end(kTextKeys),
                                                    [&](const auto& k) { return k.name == key; });
     if (known) continue;

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 #include "base/text.h"
 #include "os/files.h"
 #include "tls/testing/papers.h"
@@ -156,6 +159,24 @@ TEST_P(Handshake, ReadsTheListAgainWhenItChanges) {
   papers.revoke({});
   EXPECT_TRUE(again().agreed());
   EXPECT_TRUE(meet_under(GetParam(), server->begin(), client->begin()).agreed());
+}
+
+TEST_P(Handshake, BeginsInSeveralThreadsWhileTheListChanges) {
+  Papers papers;
+  const auto server = *papers.context(Role::kServer);
+  const auto client = *papers.context(Role::kClient);
+  const auto list = *papers.authority.revocation_list({7}, Validity());
+  std::atomic<int> agreed = 0;
+  const auto meet_often = [&] {
+    for (int i = 0; i < 20; ++i) {
+      agreed += meet_under(GetParam(), server->begin(), client->begin()).agreed() ? 1 : 0;
+      EXPECT_TRUE(os::write_file_atomically(papers.path("crl.pem"), list));
+    }
+  };
+  std::thread other(meet_often);
+  meet_often();
+  other.join();
+  EXPECT_EQ(agreed, 40);
 }
 
 // Nobody is accepted as long as it can not be told who is revoked.

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "os/files.h"
+#include <fstream>
 
 namespace holdfast::tls {
 
@@ -23,7 +23,7 @@ Papers::Papers(const std::string& authority_name)
 }
 
 void Papers::write(const std::string& name, const std::string& bytes) {
-  EXPECT_TRUE(os::write_file_atomically(path(name), bytes));
+  EXPECT_TRUE(std::ofstream(path(name), std::ios::binary) << bytes);
 }
 
 long Papers::issue(Role role, Request request, bool any_role) {

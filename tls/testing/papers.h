@@ -26,7 +26,7 @@ class Papers {
   // Replaces the certificate of a role; returns its serial number. Its role is added if `request`
   // names none and `any_role` is not set.
   long issue(Role role, Request request, bool any_role = false);
-  // Replaces the revocation list.
+  // Replaces the revocation list, in place.
   void revoke(const std::set<long>& serials, const Validity& validity = {});
   void write(const std::string& name, const std::string& bytes);
   [[nodiscard]] std::string path(const std::string& name) const { return folder / name; }
