@@ -163,6 +163,46 @@ TEST(Context, RefusesWeakCiphers) {
   EXPECT_TRUE(has(papers.error_of(Role::kServer), "weak ciphers: AES128-SHA"));
 }
 
+// A certificate of RSA with 1024 bits, signed by the authority of `papers`.
+std::string weak_pkcs12(const Papers& papers) {
+  const auto key_pem = *papers.authority.key();
+  const auto authority_pem = *papers.authority.certificate();
+  const KeyPtr signer(PEM_read_bio_PrivateKey(reader_of(key_pem).get(), nullptr, nullptr, nullptr));
+  const CertificatePtr authority(
+      PEM_read_bio_X509(reader_of(authority_pem).get(), nullptr, nullptr, nullptr));
+  const KeyPtr key(EVP_RSA_gen(1024));
+  const CertificatePtr weak(X509_new());
+  X509_set_version(weak.get(), X509_VERSION_3);
+  X509_set_issuer_name(weak.get(), X509_get_subject_name(authority.get()));
+  X509_gmtime_adj(X509_getm_notBefore(weak.get()), -60);
+  X509_gmtime_adj(X509_getm_notAfter(weak.get()), 365 * 86400);
+  X509_set_pubkey(weak.get(), key.get());
+  EXPECT_GT(X509_sign(weak.get(), signer.get(), EVP_sha256()), 0);
+  const std::unique_ptr<PKCS12, Freer<PKCS12_free>> file(
+      PKCS12_create(std::string(kServerPassword).c_str(), nullptr, key.get(), weak.get(), nullptr,
+                    0, 0, 0, 0, 0));
+  const BioPtr out(BIO_new(BIO_s_mem()));
+  EXPECT_EQ(i2d_PKCS12_bio(out.get(), file.get()), 1);
+  char* start = nullptr;
+  const auto size = static_cast<std::size_t>(BIO_get_mem_data(out.get(), &start));
+  return {start, size};
+}
+
+TEST(Context, RefusesAWeakKey) {
+  Papers papers;
+  papers.write("server.p12", weak_pkcs12(papers));
+  expect_refused(papers, Role::kServer, "server.p12", "is too weak: it needs RSA keys of 2048");
+}
+
+// A second change within the same tick of the file system's clock would leave the same mark.
+TEST(Context, TrustsNoMarkOfAFileThatWasChangedJustNow) {
+  Papers papers;
+  papers.revoke({7});
+  EXPECT_FALSE(mark_of(papers.config.crl_path).settled);
+  EXPECT_TRUE(mark_of("/proc/self/exe").settled);
+  EXPECT_EQ(mark_of(papers.path("nothing")), FileMark());
+}
+
 TEST(Context, WarnsOfWhatExpiresSoon) {
   Papers papers;
   const Validity soon{-std::chrono::hours(1), std::chrono::hours(24 * 30 + 1)};
