@@ -1,6 +1,5 @@
 #include "tls/authority.h"
 
-#include <arpa/inet.h>
 #include <openssl/pem.h>
 #include <openssl/rand.h>
 
@@ -27,10 +26,7 @@ std::time_t from_now(std::chrono::seconds seconds) {
 std::string alternative_names(const std::vector<std::string>& hosts) {
   std::string text;
   for (const auto& host : hosts) {
-    std::array<unsigned char, sizeof(in6_addr)> address{};
-    const bool is_address = ::inet_pton(AF_INET, host.c_str(), address.data()) == 1 ||
-                            ::inet_pton(AF_INET6, host.c_str(), address.data()) == 1;
-    text += cat(text.empty() ? "" : ",", is_address ? "IP:" : "DNS:", host);
+    text += cat(text.empty() ? "" : ",", is_address(host) ? "IP:" : "DNS:", host);
   }
   return text;
 }

@@ -15,7 +15,6 @@ namespace {
 constexpr std::size_t kLargestCertificate = 1 << 20;
 constexpr std::size_t kLargestList = 16 << 20;
 constexpr std::size_t kMostOfOneFile = 100;
-constexpr int kSecurityLevel = 2;  // RSA of 2048 bits, SHA-2.
 constexpr int kListWarningDays = 7;
 
 Error wrong(std::string_view what, const std::string& path, std::string_view why) {

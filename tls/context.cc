@@ -10,7 +10,6 @@
 namespace holdfast::tls {
 namespace {
 
-constexpr int kSecurityLevelOfPeers = 2;
 constexpr unsigned char kSessions[] = "holdfast";  // Sessions of other servers are not resumed.
 
 bool use_ciphers(SSL_CTX* context, const Ciphers& ciphers) {
@@ -61,7 +60,7 @@ Status Context::use(Trust trust) {
   SslContextPtr context(
       SSL_CTX_new(role_ == Role::kServer ? TLS_server_method() : TLS_client_method()));
   if (!context) return Error{Blame::kWorld, cat("no TLS here: ", openssl_reason())};
-  SSL_CTX_set_security_level(context.get(), kSecurityLevelOfPeers);
+  SSL_CTX_set_security_level(context.get(), kSecurityLevel);
   SSL_CTX_set_options(context.get(), SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
                                          SSL_OP_CIPHER_SERVER_PREFERENCE);
   SSL_CTX_set_mode(context.get(), SSL_MODE_RELEASE_BUFFERS | SSL_MODE_NO_AUTO_CHAIN);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <ctime>
 
@@ -57,7 +58,8 @@ Result<FileContent> read_file(const std::string& path, std::string_view what,
   }
   if ((about.st_mode & S_IWOTH) != 0) return wrong("can be changed by every user: chmod o-w");
   FileContent content{{}, mark_of(about)};
-  content.bytes.resize(most_bytes + 1);  // One byte more tells whether there is more.
+  // One byte more tells whether there is more.
+  content.bytes.resize(std::min(static_cast<std::size_t>(about.st_size), most_bytes) + 1);
   std::size_t size = 0;
   while (size < content.bytes.size()) {
     const ssize_t got =
@@ -68,6 +70,7 @@ Result<FileContent> read_file(const std::string& path, std::string_view what,
     size += static_cast<std::size_t>(got);
   }
   if (size > most_bytes) return wrong(cat("is larger than ", most_bytes, " bytes"));
+  if (size == content.bytes.size()) return wrong("grows while it is read: try again");
   if (size == 0) return wrong("is empty");
   content.bytes.resize(size);
   return content;

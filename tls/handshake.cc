@@ -1,9 +1,7 @@
 #include "tls/handshake.h"
 
-#include <arpa/inet.h>
 #include <openssl/err.h>
 
-#include <array>
 #include <utility>
 
 #include "base/text.h"
@@ -130,11 +128,8 @@ void watch_verification(SSL_CTX* context) {
 }
 
 Status require_host(SSL* ssl, const std::string& host) {
-  std::array<unsigned char, sizeof(in6_addr)> address{};
-  const bool is_address = ::inet_pton(AF_INET, host.c_str(), address.data()) == 1 ||
-                          ::inet_pton(AF_INET6, host.c_str(), address.data()) == 1;
   SSL_set_hostflags(ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
-  const bool set = is_address
+  const bool set = is_address(host)
                        ? X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host.c_str()) == 1
                        : !host.empty() && SSL_set1_host(ssl, host.c_str()) == 1 &&
                              SSL_set_tlsext_host_name(ssl, host.c_str()) == 1;

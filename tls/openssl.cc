@@ -1,7 +1,9 @@
 #include "tls/openssl.h"
 
+#include <arpa/inet.h>
 #include <openssl/err.h>
 
+#include <array>
 #include <ctime>
 
 #include "base/text.h"
@@ -12,6 +14,12 @@ namespace {
 constexpr std::size_t kLongestSubject = 200;
 
 }  // namespace
+
+bool is_address(const std::string& host) {
+  std::array<unsigned char, sizeof(in6_addr)> address{};
+  return ::inet_pton(AF_INET, host.c_str(), address.data()) == 1 ||
+         ::inet_pton(AF_INET6, host.c_str(), address.data()) == 1;
+}
 
 std::string_view name_of(Role role) {
   return role == Role::kServer ? "server" : "client";

@@ -28,6 +28,12 @@ using SslContextPtr = std::unique_ptr<SSL_CTX, Freer<SSL_CTX_free>>;
 // Whom a process is to its peer, and what its certificate has to be made for.
 enum class Role : std::uint8_t { kServer, kClient };
 
+// What OpenSSL asks of keys and signatures: RSA of 2048 bits, SHA-2.
+inline constexpr int kSecurityLevel = 2;
+
+// Whether a host is given by its IPv4 or IPv6 address.
+bool is_address(const std::string& host);
+
 // "server", "client".
 std::string_view name_of(Role role);
 
