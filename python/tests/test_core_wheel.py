@@ -139,7 +139,8 @@ def test_core_what_is_missing_to_build_is_named_at_once(tmp_path: Path) -> None:
     options = ["-G", "Ninja", "-S", str(ROOT), "-B", str(tmp_path), "-DHOLDFAST_TESTS=OFF", nowhere]
     said = " ".join(run("cmake", *options, folder=tmp_path, code=1).split())
     assert "Holdfast can not be built: there are missing here" in said
-    for package in ("libasio-dev", "nlohmann-json3-dev", "libsqlite3-dev", "libcli11-dev", "libssl-dev"):
+    packages = ("libasio-dev", "nlohmann-json3-dev", "libsqlite3-dev", "libcli11-dev", "libssl-dev")
+    for package in packages:
         assert package in said
     assert "libgtest-dev" not in said  # A wheel has no tests.
     assert "`tools/install` installs them" in said
