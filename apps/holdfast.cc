@@ -1,4 +1,4 @@
-// holdfast: looks after jobs: status, clean, settings, run, verify.
+// holdfast: looks after jobs: status, clean, settings, run, verify, tls.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "apps/commands.h"
+#include "apps/tls.h"
 #include "config/settings.h"
 
 namespace holdfast {
@@ -46,23 +47,25 @@ int run(int argc, char** argv) {
   settings->add_flag("--markdown", markdown, "As docs/settings.md");
   app.add_subcommand("run", "Start a job, as msrun does (run --help)");
   app.add_subcommand("verify", "Prove that a program outlives faults (verify --help)");
+  app.add_subcommand("tls", "Make or check certificates; no job uses them yet (tls --help)");
 
   if (argc < 2) {
     std::fprintf(stderr,
-                 "holdfast: say what to do: status, clean, settings, run or verify (--help tells "
-                 "of each)\n");
+                 "holdfast: say what to do: status, clean, settings, run, verify or tls (--help "
+                 "tells of each)\n");
     return 2;
   }
   if (std::string_view(argv[1]) == "run") {
     return apps::launch("holdfast run", argc - 2, argv + 2, environ);
   }
   if (std::string_view(argv[1]) == "verify") return apps::verify(argc - 2, argv + 2);
+  if (std::string_view(argv[1]) == "tls") return apps::tls(argc - 2, argv + 2, environ);
   try {
     app.parse(argc, argv);
   } catch (const CLI::RequiredError&) {  // Of a command: nothing else is required.
     std::fprintf(stderr,
-                 "holdfast: there is no command '%s'; there are status, clean, settings, run and "
-                 "verify (--help)\n",
+                 "holdfast: there is no command '%s'; there are status, clean, settings, run, "
+                 "verify and tls (--help)\n",
                  argv[1]);
     return 2;
   } catch (const CLI::ParseError& error) {

@@ -381,11 +381,13 @@ TEST(Holdfast, SaysWhatItCanDo) {
   Job job("no-command");
   const auto alone = job.start({HOLDFAST}, {});
   EXPECT_EQ(job.wait(alone, 30), 2);
-  EXPECT_TRUE(has(job.output(), "status, clean, settings, run or verify (--help")) << job.output();
+  EXPECT_TRUE(has(job.output(), "status, clean, settings, run, verify or tls (--help"))
+      << job.output();
 }
 
 TEST(Holdfast, SaysSoWhereItCanNotWriteWhatItSays) {
-  for (const char* what : {"settings", "settings --markdown", "--help", "run --help"}) {
+  for (const char* what :
+       {"settings", "settings --markdown", "--help", "run --help", "tls --help"}) {
     Job job("full-disk");
     const auto full =
         job.start({"/bin/sh", "-c", cat("exec ", HOLDFAST, ' ', what, " > /dev/full")}, {});

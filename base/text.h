@@ -1,11 +1,14 @@
 // cat(a, b, ...): builds a sentence from strings and whole numbers; ordinal(4): "4th";
-// is_plain_name(text).
+// is_plain_name(text); edit_distance(a, b): how alike two names are.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace holdfast {
 
@@ -40,6 +43,21 @@ template <class... Args>
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
   return !text.empty() && text.size() <= 100 && text.front() != '.' &&
          text.find_first_not_of(kAllowed) == std::string_view::npos;
+}
+
+// How many letters have to be changed, added or removed to make one of the other.
+[[nodiscard]] inline std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row[b.size()];
 }
 
 }  // namespace holdfast

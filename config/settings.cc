@@ -5,8 +5,8 @@
 #include <charconv>
 #include <cmath>
 #include <concepts>
+#include <cstring>
 #include <random>
-#include <vector>
 
 #include "base/assert.h"
 #include "base/text.h"
@@ -61,6 +61,11 @@ Status parse(const Row& row, std::string_view text, std::string& out) {
   if (row.kind == Kind::kName && !is_plain_name(text)) return wrong(row, text);
   if (row.kind == Kind::kProcess && !text.empty() && !process_name(text)) return wrong(row, text);
   out = text;
+  return {};
+}
+
+Status parse(const Row& /*row*/, std::string_view text, Secret& out) {
+  out.given = !text.empty();
   return {};
 }
 
@@ -123,20 +128,6 @@ Status complete(Settings& settings, const std::array<bool, std::size(kTable)>& g
   if (!is_given("incarnation")) settings.incarnation = random_bits();
   if (!is_given("scheduler_timeout")) settings.scheduler_timeout = settings.topo_timeout;
   return {};
-}
-
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
 }
 
 Status check_known(std::string_view name) {
@@ -206,11 +197,25 @@ std::span<const std::string_view> given_by_msrun() {
   return kGivenByMsrun;
 }
 
+std::string take_secret(char** environment, std::string_view variable) {
+  std::string value;
+  for (; environment != nullptr && *environment != nullptr; ++environment) {
+    const std::string_view entry = *environment;
+    const bool named =
+        entry.starts_with(variable) && entry.substr(variable.size()).starts_with('=');
+    if (!named) continue;
+    value = entry.substr(variable.size() + 1);
+    std::memset(*environment + variable.size() + 1, 0, value.size());
+  }
+  return value;
+}
+
 std::string allowed(const Row& row) {
   switch (row.kind) {
     case Kind::kRole:
       return "MS_SCHED or MS_WORKER";
     case Kind::kText:
+    case Kind::kSecret:
       return "any text";
     case Kind::kName:
       return "a name of at most 100 letters, digits, '.', '_' and '-' that does not begin with '.'";

@@ -31,7 +31,13 @@ enum class Kind : std::uint8_t {
   kBits,     // A whole number below 2^64.
   kSeconds,  // Decimals allowed; a negative number is kNever.
   kDrift,
+  kSecret,   // A password. Its value is not kept: see take_secret().
   kProcess,  // Its number, start time and PID namespace, with ':' between.
+};
+
+// Whether a password is set. Settings are copied and traced, so they never hold one.
+struct Secret {
+  bool given = false;
 };
 
 // X(field, type, kind, variable, default, lowest, highest, help). A default in parentheses is
@@ -92,7 +98,15 @@ enum class Kind : std::uint8_t {
     "forking them from one that has.")                                                            \
   X(rehearse, bool, kFlag, "HOLDFAST_REHEARSE", "0", 0, 1,                                        \
     "1: a spare of a MindSpore program runs the script beside the job, up to a first step. "      \
-    "Set by msrun --rehearse.")
+    "Set by msrun --rehearse.")                                                                   \
+  X(tls_server_password, Secret, kSecret, "HOLDFAST_TLS_SERVER_PASSWORD", "", 0, 0,               \
+    "The password of the server's certificate and key (server_cert_path). No job uses it yet.")   \
+  X(tls_server_password_file, std::string, kText, "HOLDFAST_TLS_SERVER_PASSWORD_FILE", "", 0, 0,  \
+    "A file of this user alone (mode 600) whose first line is that password.")                    \
+  X(tls_client_password, Secret, kSecret, "HOLDFAST_TLS_CLIENT_PASSWORD", "", 0, 0,               \
+    "The password of the client's certificate and key (client_cert_path). No job uses it yet.")   \
+  X(tls_client_password_file, std::string, kText, "HOLDFAST_TLS_CLIENT_PASSWORD_FILE", "", 0, 0,  \
+    "A file of this user alone (mode 600) whose first line is that password.")
 
 struct Settings {
 #define HF_FIELD(field, type, ...) type field{};
@@ -127,6 +141,11 @@ std::optional<ProcessName> process_name(std::string_view text);
 
 // The variables that msrun sets for each of its processes, whatever its own environment says.
 std::span<const std::string_view> given_by_msrun();
+
+// Takes the value of one of the secret variables out of the environment: no child inherits it, and
+// /proc/self/environ shows it no more. Empty if it is not set. Call it before there are threads
+// that look at the environment.
+std::string take_secret(char** environment, std::string_view variable);
 
 // The allowed values of `row`, in words: "a whole number from 1 to 65535".
 std::string allowed(const Row& row);

@@ -75,6 +75,27 @@ TEST(Settings, TakeWhatTheEnvironmentSays) {
   EXPECT_EQ(settings->drift, Drift::kWarn);
 }
 
+TEST(Settings, KeepNoPasswordAndLeaveNoneInTheEnvironment) {
+  std::string password = "HOLDFAST_TLS_SERVER_PASSWORD=swordfish";
+  std::string other = "HOLDFAST_TLS_SERVER_PASSWORD_FILE=/x";
+  char* environment[] = {other.data(), password.data(), nullptr};
+  const auto settings = from_environment(environment);
+  ASSERT_TRUE(settings) << settings.error().what;
+  EXPECT_TRUE(settings->tls_server_password.given);
+  EXPECT_FALSE(settings->tls_client_password.given);
+  EXPECT_EQ(settings->tls_server_password_file, "/x");
+  EXPECT_EQ(take_secret(environment, "HOLDFAST_TLS_SERVER_PASSWORD"), "swordfish");
+  EXPECT_FALSE(has(password, "swordfish"));  // The bytes that a child would inherit.
+  EXPECT_EQ(take_secret(environment, "HOLDFAST_TLS_SERVER_PASSWORD"), "");
+  EXPECT_FALSE(from_environment(environment)->tls_server_password.given);
+  EXPECT_EQ(other, "HOLDFAST_TLS_SERVER_PASSWORD_FILE=/x");
+}
+
+// Nothing uses it yet, and a job that was meant to be encrypted must not run in the clear.
+TEST(Settings, RefuseATlsConfigurationAsLongAsNoJobUsesIt) {
+  EXPECT_TRUE(has(error_of({"HOLDFAST_TLS_CONFIG=/config.json"}), "no setting of Holdfast"));
+}
+
 TEST(Settings, TreatAnEmptyValueAsUnset) {
   const auto settings = read({"MS_SCHED_PORT=", "MS_ROLE=", "HOLDFAST_JOB="});
   ASSERT_TRUE(settings) << settings.error().what;

@@ -19,6 +19,7 @@ _HELP = """usage: holdfast COMMAND ...
   status    how a running job is
   clean     remove what dead jobs have left
   settings  all environment variables that Holdfast reads
+  tls       make or check certificates; no job uses them yet (tls --help)
   env       print the directory of the native programs, for the PATH
 """
 
@@ -66,11 +67,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         from holdfast.mindspore._launch import msrun
 
         msrun(rest)  # The hook makes MindSpore programs find Holdfast.
-    if command in ("status", "clean", "settings", "--version"):
+    if command in ("status", "clean", "settings", "tls", "--version"):
         _become("holdfast", words)
     fail(
         f"there is no command '{command}'; "
-        "there are run, verify, msrun, status, clean, settings, env"
+        "there are run, verify, msrun, status, clean, settings, tls, env"
     )
 
 

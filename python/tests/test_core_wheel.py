@@ -88,7 +88,7 @@ def test_core_the_wheel_needs_no_framework(bare: Path, tmp_path: Path) -> None:
 def test_core_the_wheels_command_is_whole(bare: Path, tmp_path: Path) -> None:
     command = str(bare / "holdfast")
     text = run(command, "--help", folder=tmp_path)
-    commands = ("run ", "msrun ", "status ", "clean ", "settings ", "env ")
+    commands = ("run ", "msrun ", "status ", "clean ", "settings ", "tls ", "env ")
     assert all(f"\n  {word}" in text for word in commands)
     programs = Path(run(command, "env", folder=tmp_path).strip())
     assert programs.is_relative_to(bare.parent)
@@ -139,7 +139,8 @@ def test_core_what_is_missing_to_build_is_named_at_once(tmp_path: Path) -> None:
     options = ["-G", "Ninja", "-S", str(ROOT), "-B", str(tmp_path), "-DHOLDFAST_TESTS=OFF", nowhere]
     said = " ".join(run("cmake", *options, folder=tmp_path, code=1).split())
     assert "Holdfast can not be built: there are missing here" in said
-    for package in ("libasio-dev", "nlohmann-json3-dev", "libsqlite3-dev", "libcli11-dev"):
+    packages = ("libasio-dev", "nlohmann-json3-dev", "libsqlite3-dev", "libcli11-dev", "libssl-dev")
+    for package in packages:
         assert package in said
     assert "libgtest-dev" not in said  # A wheel has no tests.
     assert "`tools/install` installs them" in said

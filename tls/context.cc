@@ -1,0 +1,117 @@
+#include "tls/context.h"
+
+#include <openssl/err.h>
+
+#include <utility>
+
+#include "base/text.h"
+#include "tls/handshake.h"
+
+namespace holdfast::tls {
+namespace {
+
+constexpr unsigned char kSessions[] = "holdfast";  // Sessions of other servers are not resumed.
+
+bool use_ciphers(SSL_CTX* context, const Ciphers& ciphers) {
+  const int lowest = ciphers.tls12.empty() ? TLS1_3_VERSION : TLS1_2_VERSION;
+  const int highest = ciphers.tls13.empty() ? TLS1_2_VERSION : TLS1_3_VERSION;
+  return SSL_CTX_set_min_proto_version(context, lowest) == 1 &&
+         SSL_CTX_set_max_proto_version(context, highest) == 1 &&
+         (ciphers.tls12.empty() || SSL_CTX_set_cipher_list(context, ciphers.tls12.c_str()) == 1) &&
+         SSL_CTX_set_ciphersuites(context, ciphers.tls13.c_str()) == 1;
+}
+
+bool use_identity(SSL_CTX* context, const Identity& identity) {
+  bool whole = SSL_CTX_use_certificate(context, identity.certificate.get()) == 1 &&
+               SSL_CTX_use_PrivateKey(context, identity.key.get()) == 1 &&
+               SSL_CTX_check_private_key(context) == 1;
+  for (const auto& each : identity.chain) {
+    whole = whole && SSL_CTX_add1_chain_cert(context, each.get()) == 1;
+  }
+  return whole;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Context>> Context::make(const Config& config, Role role,
+                                               const Password& password) {
+  ERR_clear_error();  // Of whoever used OpenSSL before in this thread.
+  auto ciphers = judge_ciphers(config.cipher_list);
+  if (!ciphers) return ciphers.error();
+  auto trust = read_trust(config.ca_cert_path, config.crl_path);
+  if (!trust) return trust.error();
+  const auto& path = role == Role::kServer ? config.server_cert_path : config.client_cert_path;
+  auto identity = read_identity(path, role, password);
+  if (!identity) return identity.error();
+  if (const auto checked = check_identity(*identity, role, *trust); !checked) {
+    return checked.error();
+  }
+  std::shared_ptr<Context> context(
+      new Context(config, role, std::move(*ciphers), std::move(*identity)));
+  if (const auto used = context->use(std::move(*trust)); !used) return used.error();
+  return context;
+}
+
+// A new SSL_CTX, so that its keys for tickets and its sessions are new as well. Connections that
+// are there keep theirs.
+Status Context::use(Trust trust) {
+  auto store = store_of(trust);
+  if (!store) return store.error();
+  SslContextPtr context(
+      SSL_CTX_new(role_ == Role::kServer ? TLS_server_method() : TLS_client_method()));
+  if (!context) return Error{Blame::kWorld, cat("no TLS here: ", openssl_reason())};
+  SSL_CTX_set_security_level(context.get(), kSecurityLevel);
+  SSL_CTX_set_options(context.get(), SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
+                                         SSL_OP_CIPHER_SERVER_PREFERENCE);
+  SSL_CTX_set_mode(context.get(), SSL_MODE_RELEASE_BUFFERS | SSL_MODE_NO_AUTO_CHAIN);
+  SSL_CTX_set_dh_auto(context.get(), 1);
+  SSL_CTX_set_session_id_context(context.get(), kSessions, sizeof kSessions - 1);
+  SSL_CTX_set1_cert_store(context.get(), store->get());
+  watch_verification(context.get());
+  if (!use_ciphers(context.get(), ciphers_) || !use_identity(context.get(), identity_)) {
+    return Error{Blame::kUser, cat(identity_.path, " can not be used: ", openssl_reason())};
+  }
+  trust_ = std::move(trust);
+  context_ = std::move(context);
+  return {};
+}
+
+Status Context::look_at_list() {
+  if (config_.crl_path.empty()) return {};
+  const FileMark mark = mark_of(config_.crl_path);
+  if (mark == trust_.revoked_mark && mark.settled) return {};
+  auto trust = read_trust(config_.ca_cert_path, config_.crl_path);
+  if (!trust) return trust.error();
+  if (trust->revoked_bytes != trust_.revoked_bytes) return use(std::move(*trust));
+  trust_.revoked_mark = trust->revoked_mark;
+  return {};
+}
+
+Result<SslPtr> Context::begin() {
+  const std::lock_guard lock(mutex_);
+  ERR_clear_error();
+  if (const auto looked = look_at_list(); !looked) return looked.error();
+  SslPtr ssl(SSL_new(context_.get()));
+  if (!ssl) return Error{Blame::kWorld, cat("no TLS connection: ", openssl_reason())};
+  if (role_ == Role::kServer) {
+    SSL_set_accept_state(ssl.get());
+  } else {
+    SSL_set_connect_state(ssl.get());
+  }
+  return ssl;
+}
+
+std::vector<std::string> Context::warnings() const {
+  const std::lock_guard lock(mutex_);
+  auto warnings =
+      expiry_warnings(identity_, role_, trust_, config_.cert_expire_warning_time_in_day);
+  warnings.insert(warnings.end(), ciphers_.warnings.begin(), ciphers_.warnings.end());
+  return warnings;
+}
+
+std::string Context::about() const {
+  const auto* certificate = identity_.certificate.get();
+  return cat(subject_of(certificate), ", valid until ", in_words(X509_get0_notAfter(certificate)));
+}
+
+}  // namespace holdfast::tls

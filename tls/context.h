@@ -1,0 +1,57 @@
+// Context: all that one role of a job needs for its TLS connections, from a Config.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "tls/certificates.h"
+#include "tls/ciphers.h"
+#include "tls/config.h"
+#include "tls/openssl.h"
+
+namespace holdfast::tls {
+
+// TLS 1.2 or 1.3. Both sides prove themselves; only the authorities of ca_cert_path are trusted. A
+// certificate with an extended key usage must name its role in it (serverAuth, clientAuth); one
+// without serves in both. With a crl_path nothing is accepted unless a valid list was looked up.
+// Thread-safe.
+class Context {
+ public:
+  // Errors (Blame::kUser) name the file, what is wrong with it and what to do. What this process
+  // itself would prove itself with is checked as its peers will check it.
+  static Result<std::shared_ptr<Context>> make(const Config& config, Role role,
+                                               const Password& password);
+
+  // A new connection, before its handshake. The revocation list is read again if its file has
+  // changed. Then no session from before is resumed. An error, as of make(), if the list can not be
+  // used any more: nobody is accepted until it can be.
+  Result<SslPtr> begin();
+
+  // Sentences about what should be changed soon: ignored ciphers, and what is about to expire.
+  [[nodiscard]] std::vector<std::string> warnings() const;
+
+  // What this role proves itself with: "CN = server, valid until ...".
+  [[nodiscard]] std::string about() const;
+
+ private:
+  Context(Config config, Role role, Ciphers ciphers, Identity identity)
+      : config_(std::move(config)),
+        role_(role),
+        ciphers_(std::move(ciphers)),
+        identity_(std::move(identity)) {}
+  Status use(Trust trust);
+  Status look_at_list();
+
+  const Config config_;
+  const Role role_;
+  const Ciphers ciphers_;
+  const Identity identity_;
+  mutable std::mutex mutex_;  // Guards what follows.
+  Trust trust_;
+  SslContextPtr context_;
+};
+
+}  // namespace holdfast::tls
