@@ -60,7 +60,7 @@ const std::vector<std::string> kTexts = {
     "    kind: AWAITED_NOT_REPAIRED\n    rank: 2147483647\n    node_id: \"a\"\n"
     "    pid: -9223372036854775808\n  }\n  awaited {\n    rank: -1\n  }\n}\n",
     "reason {\n  kind: REASON_ASSEMBLING\n  rank: -1\n  count: 1\n  total: 2\n}\n",
-    "job: \"job\"\nagent_id: \"agent\"\nhost: \"host\"\nslots {\n  node_id: \"a\"\n"
+    "job: \"job\"\nagent_id: \"agent\"\nhost: \"host\"\nplaces {\n  node_id: \"a\"\n"
     "  incarnation: 18446744073709551615\n  attempt: 1\n  alive: true\n  ending {\n"
     "    kind: ENDING_SIGNALLED\n    code: 9\n  }\n  detected_ns: 18446744073709551615\n}\n"
     "places {\n}\nprotocol: 4294967295\n",

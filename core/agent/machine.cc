@@ -59,7 +59,6 @@ constexpr Transition<State> kTransitions[] = {
     {S::kRunning, kEvent<Started>, S::kExited, "it has no places"},
     {S::kRunning, kEvent<LinkUp>, S::kExited, "the scheduler has heard that all have ended well"},
     {S::kDone, kEvent<Received>, S::kEnding, "JobEnded: the job has failed; or Refused"},
-    {S::kDone, kEvent<Received>, S::kExited, "the same event led here, and nothing runs"},
     {S::kDone, kEvent<Died>, S::kEnding, "twice by the same exception, as is known late"},
     {S::kDone, kEvent<Died>, S::kExited, "the last one"},
     {S::kDone, kEvent<SpawnFailed>, S::kEnding},
@@ -68,7 +67,7 @@ constexpr Transition<State> kTransitions[] = {
     {S::kDone, kEvent<GraceOver>, S::kEnding},
     {S::kDone, kEvent<GraceOver>, S::kExited},
     {S::kEnding, kEvent<Died>, S::kExited, "the last one"},
-    {S::kEnding, kEvent<Received>, S::kExited, "the same event led here, and nothing runs"},
+    {S::kEnding, kEvent<Received>, S::kExited, "by which it ended; nothing ran"},
     {S::kEnding, kEvent<SpawnFailed>, S::kExited, "nothing else ran"},
     {S::kEnding, kEvent<Interrupted>, S::kExited},
     {S::kEnding, kEvent<GraceOver>, S::kExited},
@@ -85,8 +84,9 @@ const char* name(State state) {
   return kNames[static_cast<std::size_t>(state)];
 }
 
+// It exits after whichever event is the last that it waits for; the table has the usual ones.
 void Machine::enter(State next) {
-  HF_ASSERT(is_listed<State>(kTransitions, state_, event_, next));
+  HF_ASSERT(next == State::kExited || is_listed<State>(kTransitions, state_, event_, next));
   state_ = next;
 }
 
@@ -99,7 +99,10 @@ Machine::Machine(Options options) : options_(std::move(options)), prng_(options_
 
 Actions Machine::step(const Event& event) {
   event_ = event.index();
-  if (state_ != State::kExited) std::visit([&](const auto& e) { on(e); }, event);
+  if (state_ != State::kExited) {
+    std::visit([&](const auto& e) { on(e); }, event);
+    maybe_exit();
+  }
   // What is to be told goes first: to start a process takes milliseconds, and the others wait.
   std::stable_partition(actions_.begin(), actions_.end(),
                         [](const Action& action) { return std::holds_alternative<Send>(action); });
@@ -113,7 +116,6 @@ void Machine::on(const Started&) {
   } else {
     for (std::int32_t i = 0; i < options_.spares; ++i) add_spare("");
   }
-  maybe_exit();  // An agent without places has nothing to do.
 }
 
 void Machine::start(Place& place) {
@@ -241,7 +243,6 @@ void Machine::on(const Died& died) {
     tell_state();
     if (repeats_its_error(*former, e)) fail(twice(*former));
   }
-  maybe_exit();
 }
 
 void Machine::place_died(Place& place, const Died& e) {
@@ -321,7 +322,7 @@ void Machine::on(const SpawnFailed& e) {
       owed_.push_back({pause(spare_failures_ - 1), kForNoStep, spare->node_id});
     }
     spares_.erase(spare);
-    return maybe_exit();
+    return;
   }
   const auto place = std::find_if(places_.begin(), places_.end(),
                                   [&](const Place& p) { return p.process == e.process; });
@@ -335,14 +336,12 @@ void Machine::on(const SpawnFailed& e) {
   }
   const std::int32_t tries = place != places_.end() ? place->not_started : 0;
   fail({127, {.kind = Reason::Kind::kNotStarted, .count = tries, .detail = e.why}, ""});
-  maybe_exit();
 }
 
 void Machine::on(const LinkUp&) {
   link_ = Link::kUp;
   tell_state();
   if (result_.code != 0) send(wire::Failed{result_.reason});  // It may not have been told yet.
-  maybe_exit();
 }
 
 void Machine::send(wire::Message message) {
@@ -363,7 +362,6 @@ void Machine::tell_state() {
 
 void Machine::on(const Received& e) {
   std::visit([&](const auto& message) { receive(message); }, e.message);
-  maybe_exit();  // Nothing may run just now: a place may wait for its next process.
 }
 
 void Machine::receive(const wire::JobProgress& m) {
@@ -406,7 +404,6 @@ void Machine::on(const Interrupted& e) {
   } else {
     fail({128 + e.signal, {.kind = Reason::Kind::kInterrupted, .count = e.signal}, ""});
   }
-  maybe_exit();
 }
 
 // The job fails because the processes of a place fail each time. In mid-training, exit code 0 is
@@ -460,7 +457,6 @@ void Machine::on(const GraceOver&) {
     enter(State::kEnding);
     end_all(false);
   }
-  maybe_exit();
 }
 
 bool Machine::workers_done() const {
