@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import io
 import pickle
@@ -29,11 +30,8 @@ class _ByValue(pickle.Pickler):
     def reducer_override(self, thing: Any) -> Any:
         if not _is_tensor(thing):
             return NotImplemented
-        import torch
-
         dense = thing.detach().resolve_conj().resolve_neg().contiguous()
-        raw = dense.view(-1).view(torch.uint8).numpy().tobytes() if dense.numel() else b""
-        return _tensor, (dense.dtype, tuple(dense.shape), raw)
+        return _tensor, (dense.dtype, tuple(dense.shape), raw_bytes(dense))
 
 
 def _tensor(of: dtype, shape: tuple[int, ...], raw: bytes) -> Tensor:
@@ -41,6 +39,13 @@ def _tensor(of: dtype, shape: tuple[int, ...], raw: bytes) -> Tensor:
 
     flat = torch.frombuffer(bytearray(raw), dtype=of) if raw else torch.empty(0, dtype=of)
     return flat.view(shape)
+
+
+def raw_bytes(tensor: Tensor) -> bytes:
+    """Return a copy of a tensor's elements. Needs no NumPy: PyTorch's wheel does not bring it."""
+    flat = tensor.detach().cpu().contiguous()
+    size = flat.numel() * flat.element_size()
+    return bytes((ctypes.c_char * size).from_address(flat.data_ptr())) if size else b""
 
 
 def _is_tensor(thing: Any) -> bool:

@@ -191,6 +191,38 @@ def test_torch_a_replacement_is_told_what_was_exchanged_before_its_state(
     assert "its own values" not in job.logs()
 
 
+WITHOUT_NUMPY = """
+import sys
+sys.modules["numpy"] = None  # PyTorch's wheel does not bring it.
+import json, os, torch, torch.distributed as dist, holdfast.torch as hf
+hf.init()
+rank, folder = dist.get_rank(), sys.argv[2]
+total = torch.ones(3) * (rank + 1)
+dist.all_reduce(total)
+model = torch.nn.Linear(2, 2)
+state = hf.State(model, torch.optim.SGD(model.parameters(), lr=0.1))
+run = state.vars(seen=torch.zeros(2))
+for x in state.steps([1.0] * 6):
+    if state.n == 3 and rank == 1 and not os.path.exists(f"{folder}/killed-{rank}"):
+        open(f"{folder}/killed-{rank}", "x").close()
+        os.kill(os.getpid(), 9)
+    run.seen = run.seen + 1
+    dist.barrier()
+open(f"{folder}/result-{rank}", "w").write(json.dumps([total.tolist(), run.seen.tolist()]))
+"""
+
+
+def test_torch_needs_no_numpy(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(WITHOUT_NUMPY)
+    job = Job(tmp_path / "job", {}, program=program, spares=1)
+    try:
+        assert list(job.end().values()) == [[[3.0] * 3, [6.0] * 2]] * 2
+    finally:
+        job.stop()
+    assert "Numpy" not in job.logs()
+
+
 AFTER_STATE = """
 import json, os, sys, time, torch, torch.distributed as dist, holdfast.torch as hf
 hf.init()

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from holdfast._errors import UserError
+from holdfast._vars import raw_bytes
 from holdfast.torch._engine import Engine
 from holdfast.torch._random import Seeds, get_states, seeds_of_the_program, set_states
 
@@ -32,7 +33,7 @@ def begin_as_the_first(engine: Engine) -> None:
         return
     # Ranks differ, and the spare learns its rank later. Its draws until then would be its own.
     of_torch = [pickle.loads(raw or _now())[0] for raw in left]
-    if len({state.numpy().tobytes() for state in of_torch}) == 1:
+    if len({raw_bytes(state) for state in of_torch}) == 1:
         set_states((of_torch[0], *get_states()[1:]))
     began = seeds_of_the_program()
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from holdfast._errors import Error, PeerError, UserError, WorldError
+from holdfast._vars import raw_bytes
 
 if TYPE_CHECKING:
     from holdfast.torch._engine import Engine
@@ -121,7 +122,7 @@ class Early:
 
     def _give(self, name: str, what: str, data: Tensor, by: int | None = None) -> None:
         """Give this rank's part; with `by`, only if this is that rank."""
-        raw = as_bytes(data)
+        raw = raw_bytes(data)
         if self._engine.waits_spare:
             self._owed.append((name, what, raw, by))
         elif by in (None, self._engine.place.rank):
@@ -216,12 +217,6 @@ class Early:
         engine = self._engine
         run = os.environ["HOLDFAST_RUN"] if engine.waits_spare else engine.place.run_id
         return f"{name}.{run}"
-
-
-def as_bytes(tensor: Tensor) -> bytes:
-    """Return a copy of a tensor's elements."""
-    flat = tensor.detach().contiguous().view(-1)
-    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
 
 
 def fill(tensor: Tensor, raw: bytes) -> None:

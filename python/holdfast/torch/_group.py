@@ -15,8 +15,9 @@ from torch.distributed import ReduceOp
 
 from holdfast._core import lib
 from holdfast._errors import UserError
+from holdfast._vars import raw_bytes
 from holdfast.torch._eager import runs_as_it_is
-from holdfast.torch._early import as_bytes, fill
+from holdfast.torch._early import fill
 from holdfast.torch._engine import Phase
 from holdfast.torch._exchanges import Exchanges
 from holdfast.torch._operands import (
@@ -116,7 +117,7 @@ class HoldfastGroup(Exchanges):
             tensor.copy_(result)
             return
         if (parts := self._early_parts("a sum", dense, kind)) is not None:
-            fill(dense, as_bytes(reduced(kind, parts)))
+            fill(dense, raw_bytes(reduced(kind, parts)))
         elif not (group := self._group()):
             self._echo(dense, dense, kind)
         else:

@@ -15,6 +15,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from holdfast._vars import raw_bytes
+
 # By generator: what reseed() set in this process, and for which seed of the program's.
 _LAST: Final[WeakKeyDictionary[torch.Generator, tuple[int, int]]] = WeakKeyDictionary()
 
@@ -61,7 +63,7 @@ def _digest(state: Any) -> int:
 def whereabouts() -> bytes:
     """Return bytes that tell where the CPU's generators are."""
     of_torch, *others = get_states()
-    return bytes(of_torch.numpy().tobytes()) + pickle.dumps(others)
+    return raw_bytes(of_torch) + pickle.dumps(others)
 
 
 def get_states() -> tuple[Any, ...]:

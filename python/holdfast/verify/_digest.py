@@ -15,6 +15,8 @@ import random
 import sys
 from typing import Any, Final
 
+from holdfast._vars import raw_bytes
+
 SCALARS: Final = (type(None), bool, int, float, complex, str, bytes)
 _DEEP: Final = 12
 _MANY: Final = 200_000
@@ -39,7 +41,7 @@ def tensor_bytes(thing: Any) -> tuple[str, memoryview] | None:
         if thing.is_quantized:
             thing = thing.int_repr()
         thing = thing.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-        return kind, memoryview(thing.view(torch.uint8).numpy())
+        return kind, memoryview(raw_bytes(thing))
     if numpy is not None and isinstance(thing, (numpy.ndarray, numpy.generic)):
         array = numpy.ascontiguousarray(thing)
         kind = f"{array.dtype}{array.shape}"
