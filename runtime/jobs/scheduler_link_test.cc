@@ -13,7 +13,7 @@ namespace holdfast::runtime {
 namespace {
 
 using namespace std::chrono_literals;
-using Words = std::vector<std::string>;
+using Events = std::vector<std::string>;
 
 // A link, and whoever it finds at the other end.
 class SchedulerLinkTest : public ::testing::Test {
@@ -42,7 +42,7 @@ class SchedulerLinkTest : public ::testing::Test {
   }
 
   std::function<void(const std::string&)> then_;
-  Words all_;  // That has happened.
+  Events all_;  // That has happened.
   std::string why_;
   bool answers_ = true;
   std::vector<wire::Message> heard_;
@@ -78,18 +78,18 @@ TEST_F(SchedulerLinkTest, IsMadeAnewUntilTheJobIsOver) {
     if (what == "down" && messages == 2) loop_.after(200ms, [&] { loop_.stop(); });
   });
   EXPECT_EQ(all_,
-            (Words{"up", "in reach", "message", "down", "up", "in reach", "message", "down"}));
+            (Events{"up", "in reach", "message", "down", "up", "in reach", "message", "down"}));
 }
 
 TEST_F(SchedulerLinkTest, SaysAtEveryTryThatNoSchedulerAnswers) {
   answers_ = false;
   run(100ms, [&](const std::string& what) {
     answers_ =
-        all_ == Words{"up", "down", "out of reach", "up", "down", "out of reach"} || answers_;
+        all_ == Events{"up", "down", "out of reach", "up", "down", "out of reach"} || answers_;
     if (what == "message") loop_.stop();
   });
-  EXPECT_EQ(all_, (Words{"up", "down", "out of reach", "up", "down", "out of reach", "up",
-                         "in reach", "message"}));
+  EXPECT_EQ(all_, (Events{"up", "down", "out of reach", "up", "down", "out of reach", "up",
+                          "in reach", "message"}));
   EXPECT_NE(why_.find("does not answer as a scheduler does"), std::string::npos) << why_;
 }
 
@@ -102,7 +102,7 @@ TEST_F(SchedulerLinkTest, SendsWhatIsQueuedBeforeItCloses) {
   });
   ASSERT_EQ(heard_.size(), 5U);
   EXPECT_EQ(heard_.back(), big);
-  EXPECT_EQ(all_, (Words{"up", "in reach", "message"})) << "no handler is called any more";
+  EXPECT_EQ(all_, (Events{"up", "in reach", "message"})) << "no handler is called any more";
 }
 
 }  // namespace
