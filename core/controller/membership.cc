@@ -312,6 +312,7 @@ void Machine::heed(const wire::PlaceState& place) {
   if (!same && !replaced) return;  // Said before this incarnation was accepted.
   const bool well = place.ending == wire::Ending{wire::Ending::Kind::kExited, 0};
   died(member, place.ending, same && well, place.detected_ns);
+  if (rank == kNoRank) return;  // It made room, and is no more.
   if (member.state == SeatState::kOrphaned && !place.alive && well) {
     // The successor has left without a word, and its agent gives the place to nobody else.
     advance(member, SeatEvent::kEndedWell);
