@@ -8,6 +8,7 @@
 
 #include "apps/testing/job.h"
 #include "base/text.h"
+#include "os/files.h"
 
 namespace holdfast::apps {
 namespace {
@@ -161,6 +162,9 @@ TEST(Worker, SaysThatNoSchedulerAnswers) {
 TEST(Worker, SaysThatWhoeverListensIsNoScheduler) {
   Job job("other-server");
   const os::Fd other = listen_at(job.port);
+  const std::string token = job.folder + "/token";
+  ASSERT_TRUE(os::write_file_atomically(token, "0123456789abcdef"));
+  job.environment.push_back("HOLDFAST_TOKEN_FILE=" + token);
   expect_no_scheduler(job);
   EXPECT_TRUE(has(job.output(), "does not answer as a scheduler does")) << job.output();
   EXPECT_TRUE(job.nothing_left());

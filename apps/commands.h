@@ -1,11 +1,11 @@
 // The commands of `holdfast`. Each returns the exit code.
 #pragma once
 
-#include <cstdint>
 #include <string>
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "runtime/jobs/job_files.h"
 
 namespace holdfast::apps {
 
@@ -19,8 +19,9 @@ int launch(const std::string& name, int argc, const char* const* argv,
 // is named.
 int status(const std::string& job, bool json);
 
-// Asks a scheduler for its status: the JSON of wire::StatusReply.
-Result<std::string> query_status(const std::string& host, std::uint16_t port, Duration timeout);
+// Asks the scheduler of a job, which is written down in it, for its status: the JSON of
+// wire::StatusReply. Proves itself with the job's token, which this user alone can read.
+Result<std::string> query_status(const runtime::FoundJob& job, Duration timeout);
 
 // `holdfast clean`: removes what dead jobs of this user have left on this host. Says what it
 // removes, or would remove (`dry_run`), and what it leaves alone. 1 where something could not be

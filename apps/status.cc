@@ -1,6 +1,8 @@
 // `holdfast status`.
 #include "apps/commands.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -13,7 +15,7 @@
 #include "io/connection.h"
 #include "io/loop.h"
 #include "os/errors.h"
-#include "runtime/jobs/job_files.h"
+#include "runtime/jobs/membership.h"
 
 namespace holdfast::apps {
 namespace {
@@ -64,8 +66,14 @@ void print(const Json& json) {
 
 }  // namespace
 
-Result<std::string> query_status(const std::string& host, std::uint16_t port,
-                                 Duration timeout) try {
+Result<std::string> query_status(const runtime::FoundJob& job, Duration timeout) try {
+  auto settings = config::from_environment(environ);
+  if (!settings) return settings.error();
+  settings->job = job.name;
+  auto membership = runtime::membership_of_observer(*settings, job.directory);
+  if (!membership) return membership.error();
+  const std::string& host = job.scheduler->host;
+  const std::uint16_t port = job.scheduler->port;
   Result<std::string> answer =
       Error{Blame::kWorld, cat("the scheduler at ", host, ":", port, " did not answer in time")};
   std::shared_ptr<io::Connection> connection;
@@ -75,7 +83,7 @@ Result<std::string> query_status(const std::string& host, std::uint16_t port,
     loop.stop();
   };
   loop.after(timeout, [&] { loop.stop(); });
-  io::connect(loop, host, port, timeout, [&](Result<std::shared_ptr<io::Connection>> made) {
+  const auto connected = [&](Result<std::shared_ptr<io::Connection>> made) {
     if (!made) return finish(made.error());
     connection = *made;
     connection->start({.on_message =
@@ -85,7 +93,8 @@ Result<std::string> query_status(const std::string& host, std::uint16_t port,
                            },
                        .on_closed = [&](Error why) { finish(std::move(why)); }});
     connection->send(wire::StatusQuery{});
-  });
+  };
+  io::connect(loop, host, port, *std::move(membership), timeout, connected);
   loop.run();
   connection.reset();
   return answer;
@@ -127,8 +136,7 @@ int status(const std::string& job, bool json) {
                         " does not run at the moment (it starts, or is being replaced)",
                     1);
   }
-  const auto answer =
-      query_status(found.scheduler->host, found.scheduler->port, std::chrono::seconds(5));
+  const auto answer = query_status(found, std::chrono::seconds(5));
   if (!answer) return complain(answer.error().what, 1);
   if (json) {
     std::printf("%s\n", answer->c_str());

@@ -28,9 +28,6 @@ namespace {
 
 constexpr int kMostDays = 3650;
 constexpr std::size_t kLongestHost = 253;
-constexpr const char* kNotYet =
-    "No job uses TLS yet: its connections are in the clear, until a later release takes this "
-    "configuration.\n";
 
 struct NewOptions {
   std::string folder;
@@ -147,8 +144,8 @@ int make_new(const NewOptions& options) {
                        : cat(" HOLDFAST_TLS_", role, "_PASSWORD_FILE=", wanted, '/',
                              *role == 'S' ? "server" : "client", ".password");
   };
-  std::printf("Try: %s%s holdfast tls check %s/config.json\n%s", options.ask ? "" : "env",
-              cat(path("SERVER"), path("CLIENT")).c_str(), wanted.c_str(), kNotYet);
+  std::printf("Try: %s%s holdfast tls check %s/config.json\n", options.ask ? "" : "env",
+              cat(path("SERVER"), path("CLIENT")).c_str(), wanted.c_str());
   return 0;
 }
 
@@ -161,7 +158,6 @@ class Findings {
   // Says them all; the exit code.
   [[nodiscard]] int say() const {
     for (const auto& what : warnings_) std::printf("warning: %s\n", what.c_str());
-    std::fputs(kNotYet, stdout);
     std::fflush(stdout);
     for (const auto& what : refused_) std::fprintf(stderr, "holdfast: %s\n", what.c_str());
     return refused_.empty() ? 0 : 1;
@@ -254,9 +250,8 @@ int tls(int argc, const char* const* argv, char** environment) {
   CLI::App app("Certificates for TLS between the processes of a job.", "holdfast tls");
   app.require_subcommand(1);
   app.footer(
-      cat("Exit codes: 0 done; 1 something is refused or not possible (said why); 2 wrong "
-          "command line.\n",
-          kNotYet));
+      "Exit codes: 0 done; 1 something is refused or not possible (said why); 2 wrong command "
+      "line.");
   NewOptions options;
   auto* make = app.add_subcommand(
       "new", "Make a small authority for trying it out: certificates and a config.json");

@@ -15,12 +15,6 @@ namespace {
 
 constexpr std::size_t kNameMax = 60;
 
-bool is_name(std::string_view name) {
-  constexpr const char* kLetters =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
-  return !name.empty() && name.size() <= kNameMax && name.find_first_not_of(kLetters) == name.npos;
-}
-
 Status make_folder(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directory(path, error);  // The job's directory above is 0700.
@@ -41,7 +35,7 @@ Result<std::unique_ptr<Team>> Team::open(std::shared_ptr<CurrentGeneration> curr
                                          int world_size, std::span<const Rank> ranks,
                                          std::string_view name, std::string_view prefix) {
   const auto refuse = [](std::string what) { return Error{Blame::kUser, std::move(what)}; };
-  if (!is_name(name)) {
+  if (name.empty() || name.size() > kNameMax || !is_plain_name(cat(prefix, name))) {
     return refuse(cat("a group's name is 1 to ", kNameMax, " letters, digits, '.', '_', '-', not '",
                       name, "'"));
   }

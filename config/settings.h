@@ -99,12 +99,18 @@ struct Secret {
   X(rehearse, bool, kFlag, "HOLDFAST_REHEARSE", "0", 0, 1,                                        \
     "1: a spare of a MindSpore program runs the script beside the job, up to a first step. "      \
     "Set by msrun --rehearse.")                                                                   \
+  X(token_file, std::string, kText, "HOLDFAST_TOKEN_FILE", "", 0, 0,                              \
+    "A file of this user alone (mode 600) whose first line is the job's token, by which its "     \
+    "processes know one another. Unset: one is drawn, for the processes of one host.")            \
+  X(tls_config, std::string, kText, "HOLDFAST_TLS_CONFIG", "", 0, 0,                              \
+    "MindSpore's config.json: all connections of the job are under mutual TLS. Unset: they are "  \
+    "in the clear. docs/security.md.")                                                            \
   X(tls_server_password, Secret, kSecret, "HOLDFAST_TLS_SERVER_PASSWORD", "", 0, 0,               \
-    "The password of the server's certificate and key (server_cert_path). No job uses it yet.")   \
+    "The password of the server's certificate and key (server_cert_path).")                       \
   X(tls_server_password_file, std::string, kText, "HOLDFAST_TLS_SERVER_PASSWORD_FILE", "", 0, 0,  \
     "A file of this user alone (mode 600) whose first line is that password.")                    \
   X(tls_client_password, Secret, kSecret, "HOLDFAST_TLS_CLIENT_PASSWORD", "", 0, 0,               \
-    "The password of the client's certificate and key (client_cert_path). No job uses it yet.")   \
+    "The password of the client's certificate and key (client_cert_path).")                       \
   X(tls_client_password_file, std::string, kText, "HOLDFAST_TLS_CLIENT_PASSWORD_FILE", "", 0, 0,  \
     "A file of this user alone (mode 600) whose first line is that password.")
 

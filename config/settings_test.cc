@@ -91,9 +91,9 @@ TEST(Settings, KeepNoPasswordAndLeaveNoneInTheEnvironment) {
   EXPECT_EQ(other, "HOLDFAST_TLS_SERVER_PASSWORD_FILE=/x");
 }
 
-// Nothing uses it yet, and a job that was meant to be encrypted must not run in the clear.
-TEST(Settings, RefuseATlsConfigurationAsLongAsNoJobUsesIt) {
-  EXPECT_TRUE(has(error_of({"HOLDFAST_TLS_CONFIG=/config.json"}), "no setting of Holdfast"));
+// A job that was meant to be encrypted must not run in the clear.
+TEST(Settings, RefuseAMisspeltTlsConfiguration) {
+  EXPECT_TRUE(has(error_of({"HOLDFAST_TLS_CONFG=/config.json"}), "HOLDFAST_TLS_CONFIG"));
 }
 
 TEST(Settings, TreatAnEmptyValueAsUnset) {

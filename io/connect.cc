@@ -1,11 +1,10 @@
-// listen() and connect(). They make the sockets themselves, because asio would make them without
-// CLOEXEC and outside the fork guard.
+// connect().
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <asio/ip/address.hpp>
 #include <asio/ip/tcp.hpp>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -19,117 +18,15 @@ namespace {
 using Tcp = asio::ip::tcp;
 using Answer = std::function<void(Result<std::shared_ptr<Connection>>)>;
 
-// How long to wait when accept() fails because this process has no free descriptor.
-constexpr Duration kPauseWithoutDescriptors = std::chrono::milliseconds(100);
-
-int guarded_socket(int family) {
-  const auto held = os::hold_forks();
-  const int fd = ::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP);
-  if (fd >= 0) os::guard_from_children(fd);
-  return fd;
-}
-
-void discard(int fd) {
-  const auto held = os::hold_forks();
-  os::unguard(fd);
-  ::close(fd);
-}
-
-class ListenerImpl : public Listener {
- public:
-  // A listening, guarded socket.
-  struct Socket : std::enable_shared_from_this<Socket> {
-    Socket(Loop& owner, Tcp::acceptor listening, ConnectionOptions settings)
-        : loop(owner), acceptor(std::move(listening)), options(settings) {}
-    ~Socket() { close_guarded(acceptor); }
-
-    void wait() {
-      acceptor.async_wait(Tcp::acceptor::wait_read,
-                          [self = shared_from_this()](const std::error_code& error) {
-                            if (!error) self->accept_all();
-                          });
-    }
-
-    void accept_all() {
-      while (acceptor.is_open()) {
-        const int fd = accept_one();
-        if (fd >= 0) {
-          Tcp::socket socket(loop.impl().context, protocol, fd);
-          on_accept(make_connection(loop, std::move(socket), options));
-        } else if (errno == EAGAIN) {
-          return wait();
-        } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-          loop.after(kPauseWithoutDescriptors, [weak = weak_from_this()] {
-            if (const auto self = weak.lock()) self->accept_all();
-          });
-          return;
-        }  // Otherwise that connection failed before it was accepted: take the next.
-      }
-    }
-
-    int accept_one() {
-      const auto held = os::hold_forks();
-      const int fd =
-          ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-      if (fd >= 0) os::guard_from_children(fd);
-      return fd;
-    }
-
-    Loop& loop;
-    Tcp::acceptor acceptor;
-    Tcp protocol = Tcp::v4();
-    const ConnectionOptions options;
-    std::function<void(std::shared_ptr<Connection>)> on_accept;
-  };
-
-  explicit ListenerImpl(std::shared_ptr<Socket> socket) : socket_(std::move(socket)) {}
-  ~ListenerImpl() override { close_guarded(socket_->acceptor); }
-
-  [[nodiscard]] std::uint16_t port() const override {
-    asio::error_code error;
-    return socket_->acceptor.local_endpoint(error).port();
-  }
-
- private:
-  std::shared_ptr<Socket> socket_;
-};
-
-Error cannot_listen(const std::string& where, int error_number) {
-  if (error_number == EADDRINUSE) {
-    return Error{Blame::kUser,
-                 cat("cannot listen on ", where,
-                     ": another process has this port; choose another one, or end that "
-                     "process (`ss -ltnp` names it)")};
-  }
-  if (error_number == EADDRNOTAVAIL) {
-    return Error{Blame::kUser,
-                 cat("cannot listen on ", where,
-                     ": this host has no such address; choose one that `ip address` lists")};
-  }
-  return os::system_error(cat("cannot listen on ", where), error_number);
-}
-
-// A bound, listening, guarded socket, or the negative error number.
-int listening_socket(const Tcp::endpoint& endpoint) {
-  const int fd = guarded_socket(endpoint.protocol().family());
-  if (fd < 0) return -errno;
-  const int yes = 1;
-  (void)::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  const auto size = static_cast<socklen_t>(endpoint.size());
-  if (::bind(fd, endpoint.data(), size) == 0 && ::listen(fd, SOMAXCONN) == 0) return fd;
-  const int error_number = errno;
-  discard(fd);
-  return -error_number;
-}
-
 // One attempt to connect: looks the name up, tries each address, answers once.
 class Attempt : public std::enable_shared_from_this<Attempt> {
  public:
-  Attempt(Loop& loop, std::string host, std::uint16_t port, Answer answer,
+  Attempt(Loop& loop, std::string host, std::uint16_t port, Membership membership, Answer answer,
           ConnectionOptions options)
       : loop_(loop),
         host_(std::move(host)),
         port_(port),
+        membership_(std::move(membership)),
         answer_(std::move(answer)),
         options_(options),
         resolver_(loop.impl().context),
@@ -139,9 +36,12 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
   void begin(Duration timeout) {
     timer_ = loop_.after(timeout, [self = shared_from_this()] {
       self->fail(
-          Error{Blame::kWorld, cat("cannot connect to ", self->where(),
-                                   ": no answer in time; check that it runs there and that no "
-                                   "firewall lies between")});
+          Error{Blame::kWorld,
+                cat("cannot connect to ", self->where(), ": ",
+                    self->proving_
+                        ? "whoever listens there does not answer as a scheduler does, or is stopped"
+                        : "no answer in time; check that it runs there and that no firewall lies "
+                          "between")});
     });
     asio::error_code not_numeric;
     const auto address = asio::ip::make_address(host_, not_numeric);
@@ -204,8 +104,18 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
     if (socket_.local_endpoint(error) == socket_.remote_endpoint(error)) {
       return next_after(std::error_code(ECONNREFUSED, std::system_category()));
     }
-    loop_.cancel(timer_);
-    std::exchange(answer_, nullptr)(make_connection(loop_, std::move(socket_), options_));
+    proving_ = std::make_shared<Proving>(loop_, std::move(socket_), std::move(membership_),
+                                         Proving::Side::kClient, host_);
+    proving_->begin([self = shared_from_this()](Result<Proven> proven) {
+      if (!self->answer_) return;
+      if (!proven) {
+        return self->fail({proven.error().blame,
+                           cat("cannot connect to ", self->where(), ": ", proven.error().what)});
+      }
+      self->loop_.cancel(self->timer_);
+      std::exchange(self->answer_,
+                    nullptr)(make_connection(self->loop_, *std::move(proven), self->options_));
+    });
   }
 
   void fail(Error error) {
@@ -213,16 +123,19 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
     loop_.cancel(timer_);
     resolver_.cancel();
     close_guarded(socket_);
+    if (proving_) proving_->abandon();
     std::exchange(answer_, nullptr)(std::move(error));
   }
 
   Loop& loop_;
   const std::string host_;
   const std::uint16_t port_;
+  Membership membership_;
   Answer answer_;  // Empty once it was called.
   const ConnectionOptions options_;
   Tcp::resolver resolver_;
   Tcp::socket socket_;
+  std::shared_ptr<Proving> proving_;
   Loop::TimerId timer_ = Loop::TimerId::kNone;
   std::vector<Tcp::endpoint> endpoints_;
   std::size_t next_ = 0;
@@ -231,42 +144,25 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
 
 }  // namespace
 
-Result<std::unique_ptr<Listener>> listen(Loop& loop, const std::string& host, std::uint16_t port,
-                                         std::function<void(std::shared_ptr<Connection>)> on_accept,
-                                         ConnectionOptions options) {
-  loop.impl().check_thread();
-  const std::string where = cat(host, ':', port);
-  asio::error_code unknown;
-  const auto found = Tcp::resolver(loop.impl().context)
-                         .resolve(host, std::to_string(port),
-                                  Tcp::resolver::passive | Tcp::resolver::numeric_service, unknown);
-  if (unknown) {
-    const bool passes = unknown.category() != asio::error::get_netdb_category() ||
-                        unknown == asio::error::host_not_found_try_again;
-    return Error{passes ? Blame::kWorld : Blame::kUser,
-                 cat("cannot listen on ", where, ": the name ", host, " is not known here (",
-                     unknown.message(), "); check it")};
-  }
-  int fd = -EADDRNOTAVAIL;
-  Tcp protocol = Tcp::v4();
-  for (auto address = found.begin(); address != found.end() && fd < 0; ++address) {
-    protocol = address->endpoint().protocol();
-    fd = listening_socket(address->endpoint());
-  }
-  if (fd < 0) return cannot_listen(where, -fd);
-  auto socket = std::make_shared<ListenerImpl::Socket>(
-      loop, Tcp::acceptor(loop.impl().context, protocol, fd), options);
-  socket->protocol = protocol;
-  socket->on_accept = std::move(on_accept);
-  socket->wait();
-  return std::unique_ptr<Listener>(std::make_unique<ListenerImpl>(std::move(socket)));
+int guarded_socket(int family) {
+  const auto held = os::hold_forks();
+  const int fd = ::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP);
+  if (fd >= 0) os::guard_from_children(fd);
+  return fd;
 }
 
-void connect(Loop& loop, const std::string& host, std::uint16_t port, Duration timeout,
-             std::function<void(Result<std::shared_ptr<Connection>>)> on_result,
+void discard(int guarded_socket) {
+  const auto held = os::hold_forks();
+  os::unguard(guarded_socket);
+  ::close(guarded_socket);
+}
+
+void connect(Loop& loop, const std::string& host, std::uint16_t port, Membership membership,
+             Duration timeout, std::function<void(Result<std::shared_ptr<Connection>>)> on_result,
              ConnectionOptions options) {
   loop.impl().check_thread();
-  const auto attempt = std::make_shared<Attempt>(loop, host, port, std::move(on_result), options);
+  const auto attempt = std::make_shared<Attempt>(loop, host, port, std::move(membership),
+                                                 std::move(on_result), options);
   loop.post([attempt, timeout] { attempt->begin(timeout); });
 }
 

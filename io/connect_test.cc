@@ -21,10 +21,10 @@ using Pointer = std::shared_ptr<Connection>;
 
 TEST(Listen, NamesThePortThatIsTaken) {
   Loop loop;
-  const auto first = listen(loop, "127.0.0.1", 0, [](const Pointer&) {});
+  const auto first = listen(loop, "127.0.0.1", 0);
   ASSERT_TRUE(first);
   const auto port = (*first)->port();
-  const auto second = listen(loop, "127.0.0.1", port, [](const Pointer&) {});
+  const auto second = listen(loop, "127.0.0.1", port);
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().blame, Blame::kUser);
   EXPECT_NE(second.error().what.find(cat("127.0.0.1:", port)), std::string::npos);
@@ -33,7 +33,7 @@ TEST(Listen, NamesThePortThatIsTaken) {
 
 TEST(Listen, RefusesAnAddressThatThisHostHasNot) {
   Loop loop;
-  const auto listener = listen(loop, "192.0.2.1", 0, [](const Pointer&) {});
+  const auto listener = listen(loop, "192.0.2.1", 0);
   ASSERT_FALSE(listener);
   EXPECT_NE(listener.error().what.find("192.0.2.1"), std::string::npos);
 }
@@ -46,7 +46,7 @@ struct Attempted {
 Attempted try_to_connect(const std::string& host, std::uint16_t port, Duration timeout) {
   Loop loop;
   Attempted attempted;
-  connect(loop, host, port, timeout, [&](Result<Pointer> result) {
+  connect(loop, host, port, kMembership, timeout, [&](Result<Pointer> result) {
     ++attempted.answers;
     if (!result) attempted.error = result.error().what;
     loop.after(milliseconds(50),
@@ -61,7 +61,7 @@ TEST(Connect, NamesWhoRefused) {
   std::uint16_t port = 0;
   {
     Loop loop;
-    port = (*listen(loop, "127.0.0.1", 0, [](const Pointer&) {}))->port();
+    port = (*listen(loop, "127.0.0.1", 0))->port();
   }
   const auto attempted = try_to_connect("127.0.0.1", port, seconds(30));
   EXPECT_EQ(attempted.answers, 1);
@@ -71,12 +71,14 @@ TEST(Connect, NamesWhoRefused) {
 TEST(Connect, FindsAHostByItsName) {
   Loop loop;
   bool connected = false;
-  const auto listener = listen(loop, "localhost", 0, [](const Pointer&) {});
+  const auto listener = listen(loop, "localhost", 0);
   ASSERT_TRUE(listener) << listener.error().what;
-  connect(loop, "localhost", (*listener)->port(), seconds(30), [&](Result<Pointer> result) {
-    connected = result.has_value();
-    loop.stop();
-  });
+  (*listener)->serve({.membership = kMembership, .on_accept = [](const Pointer&, auto) {}});
+  connect(loop, "localhost", (*listener)->port(), kMembership, seconds(30),
+          [&](Result<Pointer> result) {
+            connected = result.has_value();
+            loop.stop();
+          });
   run_to_stop(loop);
   EXPECT_TRUE(connected);
 }
@@ -112,18 +114,20 @@ TEST(Connect, GivesUpWhenTheTimeIsOver) {
 TEST(Connect, WorksBetweenTwoThreadsEachWithItsLoop) {
   Loop server;
   std::vector<Pointer> accepted;
-  auto listener = listen(server, "127.0.0.1", 0, [&](Pointer connection) {
+  auto listener = listen(server, "127.0.0.1", 0);
+  ASSERT_TRUE(listener);
+  const auto accept = [&](const Pointer& connection, wire::PeerKind) {
     accepted.push_back(connection);
     connection->start({[connection](const wire::Message& message) { connection->send(message); },
                        [&](const Error&) { server.stop(); }});
-  });
-  ASSERT_TRUE(listener);
+  };
+  (*listener)->serve({.membership = kMembership, .on_accept = accept});
   const auto port = (*listener)->port();
   std::uint64_t echoed = 0;
   std::thread client([&] {
     Loop loop;
     Pointer connection;
-    connect(loop, "127.0.0.1", port, seconds(30), [&](Result<Pointer> result) {
+    connect(loop, "127.0.0.1", port, kMembership, seconds(30), [&](Result<Pointer> result) {
       connection = *result;
       connection->start({[&](const wire::Message& message) {
                            echoed = std::get<wire::Repaired>(message).generation;

@@ -5,16 +5,14 @@
 #include <sys/socket.h>
 
 #include <array>
-#include <asio/buffer.hpp>
-#include <asio/error.hpp>
-#include <asio/write.hpp>
 #include <optional>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include "base/assert.h"
 #include "base/text.h"
 #include "io/connection_impl.h"
-#include "os/errors.h"
 #include "wire/frame.h"
 
 namespace holdfast::io {
@@ -23,7 +21,8 @@ namespace {
 using Tcp = asio::ip::tcp;
 
 constexpr Duration kLinger = std::chrono::seconds(2);
-constexpr std::size_t kKeptBytes = std::size_t{1} << 20;  // Of a queue that is empty.
+constexpr std::size_t kKeptBytes = std::size_t{1} << 20;  // Of a queue, beyond what has to be sent.
+constexpr int kTurns = 16;  // Reads of one connection, before another one's.
 
 void set_option(int fd, int level, int name, int value) {
   // A kernel that lacks one of these still serves.
@@ -42,22 +41,17 @@ void set_options(int fd, const ConnectionOptions& options) {
   set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(limit));
 }
 
-// "host:port", an IPv6 address in brackets.
-std::string peer_of(const Tcp::socket& socket) {
-  asio::error_code error;
-  const auto endpoint = socket.remote_endpoint(error);
-  if (error) return "a peer that is gone";
-  const std::string address = endpoint.address().to_string();
-  return endpoint.address().is_v6() ? cat('[', address, "]:", endpoint.port())
-                                    : cat(address, ':', endpoint.port());
-}
-
-// A connected, guarded socket and its two queues. Pending operations hold it.
+// A connected, guarded socket and what waits to be sent. Pending operations hold it.
 class TcpConnection final : public Connection, public std::enable_shared_from_this<TcpConnection> {
  public:
-  TcpConnection(Loop& loop, Tcp::socket connected, ConnectionOptions options)
-      : loop_(loop), socket_(std::move(connected)), options_(options), peer_(peer_of(socket_)) {
+  TcpConnection(Loop& loop, Proven proven, ConnectionOptions options)
+      : loop_(loop),
+        socket_(std::move(proven.socket)),
+        stream_(std::move(proven.stream)),
+        options_(options),
+        peer_(std::move(proven.peer)) {
     set_options(socket_.native_handle(), options_);
+    reader_.feed(proven.already_read);
   }
   ~TcpConnection() override { close_guarded(socket_); }
 
@@ -66,23 +60,21 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
     HF_ASSERT(!started_);
     started_ = true;
     handlers_ = std::move(handlers);
-    if (why_) {
-      report_end();
-    } else {
-      read();
-    }
+    if (why_) return report_end();
+    // None of the handlers runs inside this call.
+    loop_.post([self = shared_from_this()] { self->read(); });
   }
 
   void send(const wire::Message& message) override {
     loop_.impl().check_thread();
     if (!is_open() || write_error_) return;
-    waiting_ += wire::frame(message);
-    if (queued_bytes() > options_.queue_limit_bytes) {
-      return finish(Error{
-          Blame::kWorld, cat(peer_, " takes no data: ", queued_bytes(),
-                             " bytes wait to be sent, the limit is ", options_.queue_limit_bytes)});
-    }
-    if (outgoing_.empty()) write();
+    const bool idle = outgoing_.empty();
+    outgoing_ += wire::frame(message);
+    if (idle) write();
+    if (queued_bytes() <= options_.queue_limit_bytes) return;
+    finish(Error{Blame::kWorld,
+                 cat(peer_, " takes no data: ", queued_bytes(),
+                     " bytes wait to be sent, the limit is ", options_.queue_limit_bytes)});
   }
 
   void close() override {
@@ -95,7 +87,7 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
     if (!started_) return closed();
     closing_ = true;
     linger_ = loop_.after(kLinger, closed);
-    if (outgoing_.empty()) write();
+    if (outgoing_.empty()) stream_.end_writing();
   }
 
   void abort(Error why) override {
@@ -105,65 +97,104 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
 
   [[nodiscard]] bool is_open() const override { return !closing_ && !why_; }
   [[nodiscard]] const std::string& peer() const override { return peer_; }
-  [[nodiscard]] std::size_t queued_bytes() const override {
-    return outgoing_.size() + waiting_.size();
-  }
+  [[nodiscard]] std::size_t queued_bytes() const override { return outgoing_.size() - sent_; }
   [[nodiscard]] int descriptor() override {
     return socket_.is_open() ? socket_.native_handle() : -1;
   }
 
  private:
-  void read() {
-    socket_.async_read_some(
-        asio::buffer(incoming_),
-        [self = shared_from_this()](const std::error_code& error, std::size_t bytes) {
-          if (self->why_) return;
-          if (!error) return self->take(bytes);
-          if (error == asio::error::eof && !self->write_error_) {
-            return self->finish(Error{Blame::kWorld, cat(self->peer_, " closed the connection")});
-          }
-          self->finish(os::system_error(cat("the connection to ", self->peer_, " broke"),
-                                        self->write_error_.value_or(error)));
-        });
+  // One buffer for all connections of a thread: what is read is taken at once.
+  static std::span<char> incoming() {
+    thread_local std::array<char, 32768> bytes;
+    return bytes;
   }
 
-  void take(std::size_t bytes) {
-    if (!closing_) reader_.feed({incoming_.data(), bytes});
+  void read() {
+    if (why_) return;
+    if (!take_messages()) return;
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const auto [outcome, bytes] = stream_.read(incoming());
+      if (outcome == Stream::Outcome::kDone) {
+        if (!closing_) reader_.feed({incoming().data(), bytes});
+        if (!take_messages()) return;
+        continue;
+      }
+      if (write_wants_to_read_) {
+        write();
+        if (why_) return;
+      }
+      return ended(outcome) ? read_no_more(outcome) : wait_to_read(outcome);
+    }
+    // The others have their turn; under TLS, the socket does not tell of bytes that are there.
+    loop_.post([self = shared_from_this()] { self->read(); });
+  }
+
+  static bool ended(Stream::Outcome outcome) {
+    return outcome == Stream::Outcome::kEnd || outcome == Stream::Outcome::kBroken;
+  }
+
+  void wait_to_read(Stream::Outcome wanted) {
+    const auto what =
+        wanted == Stream::Outcome::kWantsToWrite ? Tcp::socket::wait_write : Tcp::socket::wait_read;
+    socket_.async_wait(what, [self = shared_from_this()](const std::error_code&) { self->read(); });
+  }
+
+  void read_no_more(Stream::Outcome outcome) {
+    if (write_error_) return finish(*write_error_);
+    if (outcome == Stream::Outcome::kBroken) return finish(why_broken());
+    finish(Error{Blame::kWorld, cat(peer_, " closed the connection")});
+  }
+
+  [[nodiscard]] Error why_broken() const {
+    return stream_.why_broken(cat("the connection to ", peer_));
+  }
+
+  // False: it is over.
+  bool take_messages() {
     while (is_open()) {
       auto next = reader_.next();
-      if (!next) return finish(Error{Blame::kPeer, cat(peer_, ": ", next.error().what)});
+      if (!next) {
+        finish(Error{Blame::kPeer, cat(peer_, ": ", next.error().what)});
+        return false;
+      }
       if (!next->has_value()) break;
       handlers_.on_message(std::move(**next));
     }
-    if (!why_) read();
+    return !why_;
   }
 
   void write() {
-    if (write_error_) waiting_.clear();
-    if (waiting_.empty()) {
-      if (closing_) return say_goodbye();
-      if (handlers_.on_drained) handlers_.on_drained();
-      return;
+    write_wants_to_read_ = false;
+    while (sent_ < outgoing_.size()) {
+      const auto [outcome, bytes] = stream_.write(std::string_view(outgoing_).substr(sent_));
+      if (outcome == Stream::Outcome::kDone) {
+        sent_ += bytes;
+      } else if (outcome == Stream::Outcome::kWantsToWrite) {
+        return wait_to_write();
+      } else if (outcome == Stream::Outcome::kWantsToRead) {
+        write_wants_to_read_ = true;
+        return;
+      } else {
+        // This is not the end yet. The peer's last words can still be read; then reading ends too.
+        write_error_ = why_broken();
+        break;
+      }
     }
-    std::swap(outgoing_, waiting_);
-    asio::async_write(socket_, asio::buffer(outgoing_),
-                      [self = shared_from_this()](const std::error_code& error, std::size_t) {
-                        if (self->why_) return;
-                        self->outgoing_.clear();
-                        if (self->outgoing_.capacity() > kKeptBytes) self->outgoing_ = {};
-                        // This is not the end yet. The peer's last words can still be read; then
-                        // reading fails too.
-                        if (error) self->write_error_ = error;
-                        self->write();
-                      });
+    sent_ = 0;
+    outgoing_.clear();
+    if (outgoing_.capacity() > kKeptBytes) outgoing_ = {};
+    if (closing_) stream_.end_writing();
   }
 
-  // If a socket is closed with unread bytes, the connection is reset and the peer may lose our last
-  // bytes. So only our sending side is closed here, and read() goes on until the peer closes its
-  // own.
-  void say_goodbye() {
-    asio::error_code ignored;
-    socket_.shutdown(Tcp::socket::shutdown_send, ignored);
+  void wait_to_write() {
+    if (sent_ > kKeptBytes) outgoing_.erase(0, std::exchange(sent_, 0));
+    socket_.async_wait(Tcp::socket::wait_write,
+                       [self = shared_from_this()](const std::error_code&) {
+                         if (self->why_) return;
+                         self->write();
+                         const auto& drained = self->handlers_.on_drained;
+                         if (self->outgoing_.empty() && self->is_open() && drained) drained();
+                       });
   }
 
   // Ends it now; the first reason counts.
@@ -172,8 +203,8 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
     why_ = std::move(reason);
     if (linger_ != Loop::TimerId::kNone) loop_.cancel(linger_);
     close_guarded(socket_);
-    // `outgoing_` stays: the kernel's call may still be looking at it until its callback has run.
-    waiting_.clear();
+    outgoing_.clear();
+    sent_ = 0;
     if (started_) report_end();
   }
 
@@ -187,26 +218,26 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
 
   Loop& loop_;
   Tcp::socket socket_;
+  Stream stream_;
   const ConnectionOptions options_;
   const std::string peer_;
   Handlers handlers_;
   bool started_ = false;
   bool closing_ = false;      // close() was called: discard what comes, send what is queued.
   std::optional<Error> why_;  // Set once it is over.
-  std::optional<std::error_code> write_error_;
+  std::optional<Error> write_error_;
+  bool write_wants_to_read_ = false;  // TLS has to hear something before it can say more.
   Loop::TimerId linger_ = Loop::TimerId::kNone;
 
   wire::FrameReader reader_;
-  std::array<char, 65536> incoming_;
-  std::string outgoing_;  // Given to the kernel; alive until it has taken all.
-  std::string waiting_;   // Comes next, in one piece.
+  std::string outgoing_;
+  std::size_t sent_ = 0;  // Of its bytes.
 };
 
 }  // namespace
 
-std::shared_ptr<Connection> make_connection(Loop& loop, Tcp::socket socket,
-                                            ConnectionOptions options) {
-  return std::make_shared<TcpConnection>(loop, std::move(socket), options);
+std::shared_ptr<Connection> make_connection(Loop& loop, Proven proven, ConnectionOptions options) {
+  return std::make_shared<TcpConnection>(loop, std::move(proven), options);
 }
 
 }  // namespace holdfast::io

@@ -1,4 +1,5 @@
-// Connection: messages to and from one peer over TCP; listen() and connect() make them.
+// Connection: messages to and from one process of the same job, over TCP or TLS; listen() and
+// connect() make them. Both ends have proven that they belong to the job before there is one.
 //
 // Everything here belongs to the loop's thread: call it from callbacks of the loop, or while no
 // thread runs the loop. Sockets are CLOEXEC and TCP_NODELAY, are watched by keepalive and
@@ -16,8 +17,21 @@
 #include "base/result.h"
 #include "io/loop.h"
 #include "wire/messages.h"
+#include "wire/peer_kind.h"
+
+namespace holdfast::tls {
+class Context;
+}
 
 namespace holdfast::io {
+
+// What a process proves to its peers that it belongs to a job by (link/handshake.h).
+struct Membership {
+  std::string job;    // Its name.
+  std::string token;  // What only its processes know. Empty: their certificates prove the rest.
+  wire::PeerKind kind = wire::PeerKind::kWorker;  // What it connects as.
+  std::shared_ptr<tls::Context> tls = nullptr;    // Null: in the clear.
+};
 
 struct ConnectionOptions {
   // A peer is lost if its host acknowledges nothing for this long (TCP_USER_TIMEOUT, and keepalive
@@ -59,24 +73,42 @@ class Connection {
   [[nodiscard]] virtual int descriptor() = 0;  // For getsockopt(); -1 once closed.
 };
 
-// Accepts connections until it is destroyed.
+// Where who has connected waits until it has proven that it belongs to the job.
+struct Door {
+  std::size_t most = 256;  // Connections; and a quarter of this process's descriptors at most.
+  Duration patience = std::chrono::seconds(5);
+};
+
+struct Listening {
+  Membership membership;
+  // Gets each connection and what its peer has proven to be, and starts it.
+  std::function<void(std::shared_ptr<Connection>, wire::PeerKind)> on_accept;
+  // Somebody has not proven it. `who_and_why` holds nothing that it has sent but a certificate's
+  // name. May be empty.
+  std::function<void(const std::string& who_and_why)> on_refused = nullptr;
+  Door door = {};
+  ConnectionOptions connection = {};
+};
+
+// Has a port until it is destroyed.
 class Listener {
  public:
   virtual ~Listener() = default;
+  // Begins to accept connections. Call it once.
+  virtual void serve(Listening how) = 0;
   [[nodiscard]] virtual std::uint16_t port() const = 0;
 };
 
-// Listens on host:port. Port 0 is any free port (see Listener::port). `on_accept` gets each
-// connection and starts it. The host is a numeric address or a name, which is looked up at once.
-// Errors name host:port: the port is taken, or the address is not this host's.
-Result<std::unique_ptr<Listener>> listen(Loop& loop, const std::string& host, std::uint16_t port,
-                                         std::function<void(std::shared_ptr<Connection>)> on_accept,
-                                         ConnectionOptions options = {});
+// Listens on host:port. Port 0 is any free port (see Listener::port). The host is a numeric address
+// or a name, which is looked up at once. Errors name host:port: the port is taken, or the address
+// is not this host's.
+Result<std::unique_ptr<Listener>> listen(Loop& loop, const std::string& host, std::uint16_t port);
 
-// Connects to host:port, and tries every address of the name in turn. Calls `on_result` exactly
-// once within `timeout`: with a connection, which has to be started, or with an error.
-void connect(Loop& loop, const std::string& host, std::uint16_t port, Duration timeout,
-             std::function<void(Result<std::shared_ptr<Connection>>)> on_result,
+// Connects to host:port, tries every address of the name in turn, and proves the membership. Calls
+// `on_result` exactly once within `timeout`: with a connection, which has to be started, or with an
+// error. The blame is not the world's if one end refuses the other.
+void connect(Loop& loop, const std::string& host, std::uint16_t port, Membership membership,
+             Duration timeout, std::function<void(Result<std::shared_ptr<Connection>>)> on_result,
              ConnectionOptions options = {});
 
 }  // namespace holdfast::io

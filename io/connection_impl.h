@@ -6,6 +6,7 @@
 
 #include "io/connection.h"
 #include "io/loop_impl.h"
+#include "io/proving.h"
 #include "os/fork_guard.h"
 
 namespace holdfast::io {
@@ -20,8 +21,11 @@ void close_guarded(Socket& socket) {
   socket.close(ignored);
 }
 
-// A Connection over a connected, guarded socket.
-std::shared_ptr<Connection> make_connection(Loop& loop, asio::ip::tcp::socket socket,
-                                            ConnectionOptions options);
+// A guarded socket with CLOEXEC that does not block, or -1 and errno.
+int guarded_socket(int family);
+void discard(int guarded_socket);
+
+// A Connection over what both ends have proven.
+std::shared_ptr<Connection> make_connection(Loop& loop, Proven proven, ConnectionOptions options);
 
 }  // namespace holdfast::io

@@ -5,12 +5,16 @@
 
 #include <chrono>
 
+#include "io/connection.h"
 #include "io/loop.h"
 #include "os/testing.h"
 
 namespace holdfast::io {
 
 using os::TemporaryFolder;
+
+// What all processes of a test's job prove.
+inline const Membership kMembership{.job = "job", .token = "a token for tests"};
 
 // Runs the loop until someone stops it; fails the test if nobody does.
 inline void run_to_stop(Loop& loop) {

@@ -21,16 +21,6 @@ namespace {
 
 constexpr std::size_t kTailBytes = 65536;
 
-Status write_all(int fd, std::string_view bytes, const std::string& path) {
-  while (!bytes.empty()) {
-    const ssize_t wrote = ::write(fd, bytes.data(), bytes.size());
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) return system_error(cat("cannot write ", path), errno);
-    bytes.remove_prefix(static_cast<std::size_t>(wrote));
-  }
-  return {};
-}
-
 bool is_plain_absolute(const std::filesystem::path& path) {
   return path.is_absolute() && path == path.lexically_normal() && path.has_filename();
 }
@@ -40,6 +30,16 @@ bool is_plain_absolute(const std::filesystem::path& path) {
 std::string folder_of(const std::string& path) {
   const std::string folder = std::filesystem::path(path).parent_path();
   return folder.empty() ? "." : folder;
+}
+
+bool write_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t wrote = ::write(fd, bytes.data(), bytes.size());
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) return false;
+    bytes.remove_prefix(static_cast<std::size_t>(wrote));
+  }
+  return true;
 }
 
 Status make_directories(const std::string& path, mode_t mode) {
@@ -95,7 +95,7 @@ Result<Fd> write_locked_file(const std::string& path, std::string_view bytes, mo
   // It has no name yet, so nobody finds it unlocked.
   (void)::flock(draft.get(), LOCK_EX | LOCK_NB);
   if (::fchmod(draft.get(), mode) != 0) return failed("cannot write ");  // Whatever the umask.
-  if (const auto wrote = write_all(draft.get(), bytes, path); !wrote) return wrote.error();
+  if (!write_all(draft.get(), bytes)) return failed("cannot write ");
   if (::fsync(draft.get()) != 0 || !draft.publish()) return failed("cannot write ");
   const Fd folder(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder || ::fsync(folder.get()) != 0) return failed("cannot sync ");

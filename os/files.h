@@ -26,6 +26,9 @@ Status make_directories(const std::string& path, mode_t mode = 0700);
 // `prefix`. It is no error if nothing is there.
 Status remove_tree(const std::string& path, const std::string& prefix);
 
+// False: errno says why.
+[[nodiscard]] bool write_all(int fd, std::string_view bytes);
+
 Result<std::string> read_file(const std::string& path);
 
 // A reader finds the old bytes or the new ones, never a part of them, even if this process dies

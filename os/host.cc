@@ -33,6 +33,10 @@ std::string memory_folder() {
 
 }  // namespace
 
+std::string runtime_path(const std::string& job) {
+  return cat(memory_folder(), "/holdfast-", ::geteuid(), '/', job);
+}
+
 Result<std::string> runtime_directory(const std::string& job) {
   if (!is_plain_name(job)) {
     return Error{Blame::kUser, cat("'", job,
@@ -40,8 +44,8 @@ Result<std::string> runtime_directory(const std::string& job) {
                                    "and '-', at most 100, and no '.' first")};
   }
   constexpr int kTries = 100;
-  const std::string mine = cat(memory_folder(), "/holdfast-", ::geteuid());
-  std::string folder = cat(mine, '/', job);
+  const std::string folder = runtime_path(job);
+  const std::string mine = folder_of(folder);
   for (int tries = 1;; ++tries) {
     auto made = make_private_folder(mine);
     if (made) made = make_private_folder(folder);

@@ -13,6 +13,9 @@ namespace holdfast::os {
 // '_' and '-', and does not start with '.'.
 Result<std::string> runtime_directory(const std::string& job);
 
+// Where it lies, or would. Makes and checks nothing.
+std::string runtime_path(const std::string& job);
+
 // This host's name for people, or "localhost". Two hosts may have the same name, and it may change.
 std::string host_name();
 

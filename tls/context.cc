@@ -21,7 +21,7 @@ bool use_ciphers(SSL_CTX* context, const Ciphers& ciphers) {
          SSL_CTX_set_ciphersuites(context, ciphers.tls13.c_str()) == 1;
 }
 
-bool use_identity(SSL_CTX* context, const Identity& identity) {
+bool show_identity(SSL_CTX* context, const Identity& identity) {
   bool whole = SSL_CTX_use_certificate(context, identity.certificate.get()) == 1 &&
                SSL_CTX_use_PrivateKey(context, identity.key.get()) == 1 &&
                SSL_CTX_check_private_key(context) == 1;
@@ -40,21 +40,34 @@ Result<std::shared_ptr<Context>> Context::make(const Config& config, Role role,
   if (!ciphers) return ciphers.error();
   auto trust = read_trust(config.ca_cert_path, config.crl_path);
   if (!trust) return trust.error();
-  const auto& path = role == Role::kServer ? config.server_cert_path : config.client_cert_path;
-  auto identity = read_identity(path, role, password);
-  if (!identity) return identity.error();
-  if (const auto checked = check_identity(*identity, role, *trust); !checked) {
-    return checked.error();
-  }
-  std::shared_ptr<Context> context(
-      new Context(config, role, std::move(*ciphers), std::move(*identity)));
-  if (const auto used = context->use(std::move(*trust)); !used) return used.error();
+  std::shared_ptr<Context> context(new Context(config, role, std::move(*ciphers), password));
+  context->trust_ = std::move(*trust);
+  if (const auto used = context->use_identity(); !used) return used.error();
   return context;
+}
+
+// Takes a certificate that is as sound as peers will find it, or leaves the former one.
+Status Context::use_identity() {
+  const auto& path = role_ == Role::kServer ? config_.server_cert_path : config_.client_cert_path;
+  const FileMark mark = mark_of(path);
+  if (context_ && mark == identity_mark_ && mark.settled) return {};
+  identity_mark_ = mark;
+  auto identity = read_identity(path, role_, password_);
+  if (!identity) return identity.error();
+  const bool same =
+      context_ && X509_cmp(identity->certificate.get(), identity_.certificate.get()) == 0;
+  if (same) return {};
+  if (const auto checked = check_identity(*identity, role_, trust_); !checked) return checked;
+  auto context = build(trust_, *identity);
+  if (!context) return context.error();
+  identity_ = std::move(*identity);
+  context_ = std::move(*context);
+  return {};
 }
 
 // A new SSL_CTX, so that its keys for tickets and its sessions are new as well. Connections that
 // are there keep theirs.
-Status Context::use(Trust trust) {
+Result<SslContextPtr> Context::build(const Trust& trust, const Identity& identity) const {
   auto store = store_of(trust);
   if (!store) return store.error();
   SslContextPtr context(
@@ -68,12 +81,10 @@ Status Context::use(Trust trust) {
   SSL_CTX_set_session_id_context(context.get(), kSessions, sizeof kSessions - 1);
   SSL_CTX_set1_cert_store(context.get(), store->get());
   watch_verification(context.get());
-  if (!use_ciphers(context.get(), ciphers_) || !use_identity(context.get(), identity_)) {
-    return Error{Blame::kUser, cat(identity_.path, " can not be used: ", openssl_reason())};
+  if (!use_ciphers(context.get(), ciphers_) || !show_identity(context.get(), identity)) {
+    return Error{Blame::kUser, cat(identity.path, " can not be used: ", openssl_reason())};
   }
-  trust_ = std::move(trust);
-  context_ = std::move(context);
-  return {};
+  return context;
 }
 
 Status Context::look_at_list() {
@@ -82,8 +93,14 @@ Status Context::look_at_list() {
   if (mark == trust_.revoked_mark && mark.settled) return {};
   auto trust = read_trust(config_.ca_cert_path, config_.crl_path);
   if (!trust) return trust.error();
-  if (trust->revoked_bytes != trust_.revoked_bytes) return use(std::move(*trust));
-  trust_.revoked_mark = trust->revoked_mark;
+  if (trust->revoked_bytes == trust_.revoked_bytes) {
+    trust_.revoked_mark = trust->revoked_mark;
+    return {};
+  }
+  auto context = build(*trust, identity_);
+  if (!context) return context.error();
+  trust_ = std::move(*trust);
+  context_ = std::move(*context);
   return {};
 }
 
@@ -91,6 +108,8 @@ Result<SslPtr> Context::begin() {
   const std::lock_guard lock(mutex_);
   ERR_clear_error();
   if (const auto looked = look_at_list(); !looked) return looked.error();
+  (void)use_identity();
+  ERR_clear_error();
   SslPtr ssl(SSL_new(context_.get()));
   if (!ssl) return Error{Blame::kWorld, cat("no TLS connection: ", openssl_reason())};
   if (role_ == Role::kServer) {
@@ -110,6 +129,7 @@ std::vector<std::string> Context::warnings() const {
 }
 
 std::string Context::about() const {
+  const std::lock_guard lock(mutex_);
   const auto* certificate = identity_.certificate.get();
   return cat(subject_of(certificate), ", valid until ", in_words(X509_get0_notAfter(certificate)));
 }

@@ -27,7 +27,8 @@ class Context {
 
   // A new connection, before its handshake. The revocation list is read again if its file has
   // changed. Then no session from before is resumed. An error, as of make(), if the list can not be
-  // used any more: nobody is accepted until it can be.
+  // used any more: nobody is accepted until it can be. A certificate that was renewed is used from
+  // now on, if it opens with the same password and is sound; else the former one stays in use.
   Result<SslPtr> begin();
 
   // Sentences about what should be changed soon: ignored ciphers, and what is about to expire.
@@ -37,19 +38,22 @@ class Context {
   [[nodiscard]] std::string about() const;
 
  private:
-  Context(Config config, Role role, Ciphers ciphers, Identity identity)
+  Context(Config config, Role role, Ciphers ciphers, const Password& password)
       : config_(std::move(config)),
         role_(role),
         ciphers_(std::move(ciphers)),
-        identity_(std::move(identity)) {}
-  Status use(Trust trust);
+        password_(password.text()) {}
+  Status use_identity();
   Status look_at_list();
+  [[nodiscard]] Result<SslContextPtr> build(const Trust& trust, const Identity& identity) const;
 
   const Config config_;
   const Role role_;
   const Ciphers ciphers_;
-  const Identity identity_;
+  const Password password_;
   mutable std::mutex mutex_;  // Guards what follows.
+  Identity identity_;
+  FileMark identity_mark_;
   Trust trust_;
   SslContextPtr context_;
 };

@@ -222,5 +222,28 @@ TEST(Context, WarnsOfWhatExpiresSoon) {
       has((*papers.context(Role::kServer))->warnings()[1], "'nonsense', which is no cipher"));
 }
 
+TEST(Context, TakesARenewedCertificateAndKeepsTheFormerOneIfItIsNotSound) {
+  Papers papers;
+  const auto server = *papers.context(Role::kServer);
+  const auto client = *papers.context(Role::kClient);
+  const auto shown = [&] {
+    auto one = server->begin();
+    auto other = client->begin();
+    const auto meeting = meet(one->get(), other->get());
+    EXPECT_TRUE(meeting.agreed()) << meeting.server_refusal << meeting.client_refusal;
+    return subject_of(CertificatePtr(SSL_get1_peer_certificate(other->get())).get());
+  };
+  EXPECT_EQ(shown(), "CN = the-server");
+  papers.issue(Role::kServer, {.name = "renewed", .roles = {}, .hosts = {"localhost"}});
+  EXPECT_EQ(shown(), "CN = renewed");
+  papers.write("server.p12", "half of a certif");
+  EXPECT_EQ(shown(), "CN = renewed");
+  papers.issue(Role::kServer,
+               {.name = "expired", .roles = {}, .hosts = {"localhost"}, .validity = kPast});
+  EXPECT_EQ(shown(), "CN = renewed");
+  papers.issue(Role::kServer, {.name = "renewed again", .roles = {}, .hosts = {"localhost"}});
+  EXPECT_EQ(shown(), "CN = renewed again");
+}
+
 }  // namespace
 }  // namespace holdfast::tls

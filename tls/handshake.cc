@@ -162,11 +162,6 @@ std::string why(SSL* ssl, int result) {
   return ours != nullptr ? ours : cat("the TLS handshake failed: ", words);
 }
 
-bool looks_like_tls(std::string_view first_bytes) {
-  // A record of the type "handshake", of SSL 3 to TLS 1.3.
-  return first_bytes.size() >= 2 && first_bytes[0] == 0x16 && first_bytes[1] == 0x03;
-}
-
 Meeting meet(SSL* server, SSL* client) {
   BIO* server_end = nullptr;
   BIO* client_end = nullptr;

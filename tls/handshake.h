@@ -24,10 +24,6 @@ Status require_host(SSL* ssl, const std::string& host);
 // a key or a password.
 std::string why(SSL* ssl, int result);
 
-// Whether the first bytes of a connection are those of a TLS handshake: for a side that speaks in
-// the clear, so that it can name the mistake.
-bool looks_like_tls(std::string_view first_bytes);
-
 // How a handshake went, for both sides.
 struct Meeting {
   std::string server_refusal;  // why() of each side. Empty: it would go on.

@@ -231,19 +231,6 @@ TEST_P(Handshake, NamesAPeerThatSpeaksInTheClear) {
   }
 }
 
-TEST_P(Handshake, IsKnownByItsFirstBytesToWhoSpeaksInTheClear) {
-  const Papers papers;
-  const auto client = begin(papers, Role::kClient);
-  ASSERT_EQ(SSL_set_max_proto_version(client->get(), GetParam()), 1);
-  SSL_set_bio(client->get(), BIO_new(BIO_s_mem()), BIO_new(BIO_s_mem()));
-  EXPECT_NE(SSL_do_handshake(client->get()), 1);
-  std::string first(2, '\0');
-  ASSERT_EQ(BIO_read(SSL_get_wbio(client->get()), first.data(), 2), 2);
-  EXPECT_TRUE(looks_like_tls(first));
-  EXPECT_FALSE(looks_like_tls("HF"));
-  EXPECT_FALSE(looks_like_tls(first.substr(0, 1)));
-}
-
 TEST_P(Handshake, NamesAPeerThatGoesAway) {
   const Papers papers;
   const auto ssl = begin(papers, Role::kServer);

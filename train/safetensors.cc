@@ -35,26 +35,15 @@ std::string header_of(std::span<const SavedArray> arrays, std::span<const Note> 
   return text;
 }
 
-bool write_all(int fd, const void* data, std::size_t size) {
-  const char* at = static_cast<const char*>(data);
-  while (size > 0) {
-    const ssize_t wrote = ::write(fd, at, size);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) return false;
-    at += wrote;
-    size -= static_cast<std::size_t>(wrote);
-  }
-  return true;
-}
-
 bool write_content(int fd, std::span<const SavedArray> arrays, const std::string& header) {
   static_assert(std::endian::native == std::endian::little, "safetensors are little-endian");
   const std::uint64_t size = header.size();
-  if (!write_all(fd, &size, sizeof size) || !write_all(fd, header.data(), header.size())) {
-    return false;
-  }
+  std::string beginning(sizeof size, '\0');
+  std::memcpy(beginning.data(), &size, sizeof size);
+  if (!os::write_all(fd, beginning + header)) return false;
   for (const auto& array : arrays) {
-    if (!write_all(fd, array.bytes.data(), array.bytes.size())) return false;
+    const auto* bytes = reinterpret_cast<const char*>(array.bytes.data());
+    if (!os::write_all(fd, {bytes, array.bytes.size()})) return false;
   }
   return ::fsync(fd) == 0;
 }

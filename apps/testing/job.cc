@@ -182,7 +182,9 @@ bool Job::kill(const std::string& variable, int number) const {
 }
 
 double Job::status(const char* key) const {
-  const auto text = query_status("127.0.0.1", port, std::chrono::seconds(2));
+  runtime::FoundJob job{.name = name, .directory = os::runtime_path(name)};
+  job.scheduler = runtime::Keeper{.host = "127.0.0.1", .port = port};
+  const auto text = query_status(job, std::chrono::seconds(2));
   if (!text) return -1;
   const auto json = nlohmann::json::parse(*text, nullptr, false);
   return json.is_object() && json.contains(key) ? json[key].get<double>() : -1;

@@ -59,7 +59,6 @@ class Agent {
   }
   void carry_out(const agent::Exit& action);
   void look();
-  void greet_scheduler();
   void received(wire::Message message);
 
   const AgentOptions& options_;
@@ -72,7 +71,8 @@ class Agent {
   io::Trace trace_;
   SchedulerLink link_{loop_,
                       launch_.settings,
-                      {.on_up = [this] { greet_scheduler(); },
+                      wire::PeerKind::kAgent,
+                      {.on_up = [this] { step(agent::LinkUp{}); },
                        .on_message = [this](wire::Message m) { received(std::move(m)); },
                        .on_down = [this] { step(agent::LinkDown{}); }}};
   Instant looked_ = io::Loop::now();
@@ -246,11 +246,6 @@ void Agent::carry_out(const agent::Exit& action) {
                            .failed_log = children_.log_of(action.failed_node),
                            .recoveries = options_.runs_scheduler ? recoveries_of(launch_) : 0,
                            .reports = cat(launch_.log_directory, '/', kReports)});
-}
-
-void Agent::greet_scheduler() {
-  step(agent::LinkUp{});
-  link_.send(wire::Get{.id = 0, .keys = {}, .at_once = true});  // The machine asks nothing.
 }
 
 void Agent::received(wire::Message message) {

@@ -16,6 +16,7 @@
 #include "os/files.h"
 #include "os/host.h"
 #include "os/random_bits.h"
+#include "runtime/agent/passwords.h"
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/job_files.h"
 
@@ -95,7 +96,7 @@ Status retry(const AgentOptions& options, const std::string& waits, const Check&
 Status probe_port(const AgentOptions& options, std::uint16_t port) {
   if (!options.runs_scheduler) return {};
   io::Loop loop;
-  const auto listener = io::listen(loop, options.master_addr, port, [](auto) {});
+  const auto listener = io::listen(loop, options.master_addr, port);
   return listener ? Status{} : Status{listener.error()};
 }
 
@@ -157,6 +158,8 @@ Result<Launch> prepare(const AgentOptions& options, Words argv) {
               [&] { return look_at_other_jobs(job, launch.remarks); });
     if (!unused) return unused.error();
   }
+  const auto passwords = Passwords::take(launch.settings, options.runs_scheduler);
+  if (!passwords) return passwords.error();
   std::error_code error;
   launch.log_directory = std::filesystem::absolute(options.log_dir, error).lexically_normal();
   if (launch.log_directory.size() > 1 && launch.log_directory.ends_with('/')) {
@@ -183,6 +186,8 @@ Result<Launch> prepare(const AgentOptions& options, Words argv) {
         cat("/dev/shm can not be written to, so the job's memory is in files in ",
             launch.job_directory, ": slower, where that is a disk"));
   }
+  const auto left = passwords->leave_in(launch.job_directory, launch.environment, launch.settings);
+  if (!left) return left.error();
   return launch;
 }
 

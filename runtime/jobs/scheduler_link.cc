@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "runtime/jobs/membership.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -17,10 +18,6 @@ using namespace std::chrono_literals;
 constexpr Duration kFirstDelay = 50ms;
 constexpr Duration kLastDelay = 1s;
 constexpr Duration kConnectLimit = 5s;
-constexpr Duration kAnswerLimit = 5s;
-
-const Error kNoScheduler{Blame::kWorld,
-                         "whoever listens there does not answer as a scheduler does"};
 
 }  // namespace
 
@@ -35,8 +32,13 @@ Error no_scheduler(const config::Settings& settings, const std::string& why) {
                              why)};
 }
 
-SchedulerLink::SchedulerLink(io::Loop& loop, const config::Settings& settings, Handlers handlers)
-    : loop_(loop), settings_(settings), handlers_(std::move(handlers)), delay_(kFirstDelay) {}
+SchedulerLink::SchedulerLink(io::Loop& loop, const config::Settings& settings, wire::PeerKind kind,
+                             Handlers handlers)
+    : loop_(loop),
+      settings_(settings),
+      kind_(kind),
+      handlers_(std::move(handlers)),
+      delay_(kFirstDelay) {}
 
 void SchedulerLink::open() {
   alone_since_ = io::Loop::now();
@@ -51,46 +53,43 @@ void SchedulerLink::close(std::function<void()> closed) {
 
 void SchedulerLink::try_to_connect() {
   if (retired_) return;
+  auto membership = membership_of(settings_, kind_);
+  if (!membership) return try_again(membership.error());
   // Whoever sends has a bound of its own.
   const io::ConnectionOptions options{.queue_limit_bytes = std::numeric_limits<std::size_t>::max()};
   io::connect(
-      loop_, settings_.sched_host, settings_.sched_port, kConnectLimit,
+      loop_, settings_.sched_host, settings_.sched_port, *std::move(membership),
+      std::min(kConnectLimit, settings_.scheduler_timeout),
       [this](auto made) { made ? connected(*std::move(made)) : try_again(made.error()); }, options);
 }
 
 void SchedulerLink::connected(std::shared_ptr<io::Connection> connection) {
   if (retired_) return;
   connection_ = std::move(connection);
-  answered_ = false;
-  connection_->start({.on_message = [this](wire::Message m) { received(std::move(m)); },
+  delay_ = kFirstDelay;
+  said_.clear();
+  connection_->start({.on_message = [this](wire::Message m) { handlers_.on_message(std::move(m)); },
                       .on_closed = [this](const Error& why) { broke(why); }});
-  loop_.after(std::min(kAnswerLimit, settings_.scheduler_timeout), [this, number = ++connections_] {
-    if (connection_ && !answered_ && number == connections_) {
-      connection_->abort(kNoScheduler);
-    }
-  });
   handlers_.on_up();
 }
 
-void SchedulerLink::received(wire::Message message) {
-  if (!std::exchange(answered_, true)) {
-    delay_ = kFirstDelay;
-    handlers_.on_in_reach();
-  }
-  handlers_.on_message(std::move(message));
+// It may still come right: a new scheduler, another token. But whoever waits should know.
+void SchedulerLink::say_once(const Error& why) {
+  if (std::exchange(said_, why.what) == why.what) return;
+  std::fprintf(stderr, "holdfast: %s\n", why.what.c_str());
 }
 
 void SchedulerLink::broke(const Error& why) {
   connection_.reset();
   if (closed_) return closed_();
   handlers_.on_down();
-  if (!answered_) return try_again(kNoScheduler);
   alone_since_ = io::Loop::now();
   try_again(why);
 }
 
 void SchedulerLink::try_again(const Error& why) {
   if (retired_) return;
+  if (why.blame != Blame::kWorld) say_once(why);
   const Duration left = alone_since_ + settings_.scheduler_timeout - io::Loop::now();
   if (left <= Duration{}) handlers_.on_out_of_reach(no_scheduler(settings_, why.what));
   // The last try before the limit is at the limit.

@@ -25,11 +25,8 @@ namespace holdfast::runtime {
 class SchedulerLink {
  public:
   struct Handlers {
-    // There is a connection. It has to send something that a scheduler answers at once: only an
-    // answer proves that a scheduler is at the other end. A connection without one is given up.
+    // There is a connection, and at its other end a scheduler of this job.
     std::function<void()> on_up;
-    // The first answer on this connection. on_message gets it next.
-    std::function<void()> on_in_reach = [] {};
     std::function<void(wire::Message)> on_message;
     // The connection broke. Its scheduler may not have heard all that was sent.
     std::function<void()> on_down = [] {};
@@ -38,7 +35,9 @@ class SchedulerLink {
     std::function<void(const Error&)> on_out_of_reach = [](const Error&) {};
   };
 
-  SchedulerLink(io::Loop& loop, const config::Settings& settings, Handlers handlers);
+  // `kind`: what this process is to the scheduler.
+  SchedulerLink(io::Loop& loop, const config::Settings& settings, wire::PeerKind kind,
+                Handlers handlers);
   SchedulerLink(const SchedulerLink&) = delete;
   SchedulerLink& operator=(const SchedulerLink&) = delete;
 
@@ -54,16 +53,16 @@ class SchedulerLink {
  private:
   void try_to_connect();
   void connected(std::shared_ptr<io::Connection> connection);
-  void received(wire::Message message);
+  void say_once(const Error& why);
   void broke(const Error& why);
   void try_again(const Error& why);
 
   io::Loop& loop_;
   const config::Settings& settings_;
+  const wire::PeerKind kind_;
   const Handlers handlers_;
   std::shared_ptr<io::Connection> connection_;
-  std::uint64_t connections_ = 0;  // So far.
-  bool answered_ = false;          // On this connection.
+  std::string said_;  // Why this process and the scheduler do not get on.
   Instant alone_since_{};
   Duration delay_;  // Before the next try.
   bool retired_ = false;

@@ -9,17 +9,27 @@
 #include <utility>
 #include <vector>
 
+#include "os/files.h"
+#include "os/testing.h"
+
 namespace holdfast::runtime {
 namespace {
 
 using namespace std::chrono_literals;
 using Events = std::vector<std::string>;
 
+const char* const kToken = "0123456789abcdef";
+
 // A link, and whoever it finds at the other end.
 class SchedulerLinkTest : public ::testing::Test {
  protected:
   // Until `then` stops the loop.
   void run(Duration patience, std::function<void(const std::string& what)> then) {
+    os::TemporaryFolder folder;
+    settings_.token_file = folder / "token";
+    ASSERT_TRUE(os::write_file_atomically(settings_.token_file, kToken));
+    listener_->serve({.membership = {.job = settings_.job, .token = token_},
+                      .on_accept = [this](const auto& made, auto) { accepted(made); }});
     settings_.sched_host = "127.0.0.1";
     settings_.sched_port = listener_->port();
     settings_.scheduler_timeout = patience;
@@ -36,7 +46,7 @@ class SchedulerLinkTest : public ::testing::Test {
     connection->start({.on_message =
                            [this](wire::Message message) {
                              heard_.push_back(std::move(message));
-                             if (answers_) peer_->send(wire::Got{});
+                             peer_->send(wire::Got{});
                            },
                        .on_closed = [this](const Error&) { peer_.reset(); }});
   }
@@ -44,22 +54,21 @@ class SchedulerLinkTest : public ::testing::Test {
   std::function<void(const std::string&)> then_;
   Events all_;  // That has happened.
   std::string why_;
-  bool answers_ = true;
+  std::string token_ = kToken;
   std::vector<wire::Message> heard_;
 
   io::Loop loop_;
   std::shared_ptr<io::Connection> peer_;
-  std::unique_ptr<io::Listener> listener_ =
-      *io::listen(loop_, "127.0.0.1", 0, [this](const auto& connection) { accepted(connection); });
+  std::unique_ptr<io::Listener> listener_ = *io::listen(loop_, "127.0.0.1", 0);
   config::Settings settings_;
   SchedulerLink link_{loop_,
                       settings_,
+                      wire::PeerKind::kWorker,
                       {.on_up =
                            [this] {
                              happens("up");
                              link_.send(wire::Get{.at_once = true});
                            },
-                       .on_in_reach = [this] { happens("in reach"); },
                        .on_message = [this](const wire::Message&) { happens("message"); },
                        .on_down = [this] { happens("down"); },
                        .on_out_of_reach =
@@ -77,20 +86,16 @@ TEST_F(SchedulerLinkTest, IsMadeAnewUntilTheJobIsOver) {
     // By then there would be another one.
     if (what == "down" && messages == 2) loop_.after(200ms, [&] { loop_.stop(); });
   });
-  EXPECT_EQ(all_,
-            (Events{"up", "in reach", "message", "down", "up", "in reach", "message", "down"}));
+  EXPECT_EQ(all_, (Events{"up", "message", "down", "up", "message", "down"}));
 }
 
 TEST_F(SchedulerLinkTest, SaysAtEveryTryThatNoSchedulerAnswers) {
-  answers_ = false;
-  run(100ms, [&](const std::string& what) {
-    answers_ =
-        all_ == Events{"up", "down", "out of reach", "up", "down", "out of reach"} || answers_;
-    if (what == "message") loop_.stop();
+  token_ = "another token of a job";
+  run(100ms, [&](const std::string&) {
+    if (all_.size() == 3) loop_.stop();
   });
-  EXPECT_EQ(all_, (Events{"up", "down", "out of reach", "up", "down", "out of reach", "up",
-                          "in reach", "message"}));
-  EXPECT_NE(why_.find("does not answer as a scheduler does"), std::string::npos) << why_;
+  EXPECT_EQ(all_, (Events{"out of reach", "out of reach", "out of reach"}));
+  EXPECT_NE(why_.find("did not accept this process"), std::string::npos) << why_;
 }
 
 TEST_F(SchedulerLinkTest, SendsWhatIsQueuedBeforeItCloses) {
@@ -102,7 +107,7 @@ TEST_F(SchedulerLinkTest, SendsWhatIsQueuedBeforeItCloses) {
   });
   ASSERT_EQ(heard_.size(), 5U);
   EXPECT_EQ(heard_.back(), big);
-  EXPECT_EQ(all_, (Events{"up", "in reach", "message"})) << "no handler is called any more";
+  EXPECT_EQ(all_, (Events{"up", "message"})) << "no handler is called any more";
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "os/random_bits.h"
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/job_files.h"
+#include "runtime/jobs/membership.h"
 #include "runtime/scheduler/server.h"
 
 namespace holdfast::runtime {
@@ -29,14 +30,12 @@ controller::Claim claim_of(const config::Settings& settings) {
           .world_size = settings.worker_num};
 }
 
-template <class OnAccept>
-Result<std::unique_ptr<io::Listener>> listen(io::Loop& loop, const config::Settings& settings,
-                                             OnAccept on_accept) {
+Result<std::unique_ptr<io::Listener>> listen(io::Loop& loop, const config::Settings& settings) {
   const Instant until =
       io::Loop::now() +
       (controller::may_succeed(claim_of(settings)) ? kTakeoverPatience : Duration{});
   while (true) {
-    auto listener = io::listen(loop, settings.sched_host, settings.sched_port, on_accept);
+    auto listener = io::listen(loop, settings.sched_host, settings.sched_port);
     if (listener || io::Loop::now() >= until) return listener;
     // The kernel frees a killed predecessor's port only after its memory, and tells nobody.
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -89,9 +88,9 @@ Result<int> open_and_serve(const config::Settings& settings) {
   if (!trace) return trace.error();
   opened.trace = std::move(*trace);
 
+  if (const auto good = check_tls(settings, true); !good) return good.error();
   io::Loop loop;
-  Server* server = nullptr;  // There before the loop runs, and with it the first accept.
-  auto listener = listen(loop, settings, [&](auto connection) { server->accept(connection); });
+  auto listener = listen(loop, settings);
   if (!listener) return listener.error();
   // Only now is it certain that no other scheduler serves this job: it would hold the port. The
   // runtime folder is made last: who can not serve leaves none behind.
@@ -101,14 +100,16 @@ Result<int> open_and_serve(const config::Settings& settings) {
   auto directory = os::runtime_directory(settings.job);
   if (!directory) return directory.error();
   opened.directory = std::move(*directory);
+  auto membership = membership_of_scheduler(settings, opened.directory);
+  if (!membership) return membership.error();
   if (const auto ready = open_journal(opened); !ready) return ready.error();
   const auto written = write_scheduler_file(
       opened.directory,
       {.job = settings.job, .host = settings.sched_host, .port = settings.sched_port});
   if (!written) return written.error();
-  Server shell(loop, std::move(opened));
-  server = &shell;
-  return shell.run();
+  Server server(loop, std::move(opened));
+  (*listener)->serve(server.listening(*std::move(membership)));
+  return server.run();
 }
 
 }  // namespace

@@ -45,10 +45,13 @@ class Server {
   // `loop` outlives it.
   Server(io::Loop& loop, Opened opened);
 
-  void accept(std::shared_ptr<io::Connection> connection);
+  // For the listener: whoever proves this membership has a link.
+  io::Listening listening(io::Membership membership);
   int run();  // Until the job has ended; the process's exit code.
 
  private:
+  void accept(std::shared_ptr<io::Connection> connection, wire::PeerKind kind);
+  void refused(const std::string& who_and_why);
   void received(controller::Link link, wire::Message message);
   void closed(controller::Link link);
   void step(controller::Event event);
@@ -89,6 +92,8 @@ class Server {
   LocalWorkers by_hand_{opened_.directory};
   std::map<controller::Link, LocalWorker> locals_;
   controller::Link newest_link_ = 0;
+  std::uint64_t refused_ = 0;  // Connections, since it was last said.
+  std::optional<Instant> said_refused_;
   io::Loop::TimerId timer_ = io::Loop::TimerId::kNone;
   std::optional<Instant> timer_at_;
   bool ended_ = false;

@@ -67,7 +67,7 @@ struct KeyValues::Client {
   };
 
   explicit Client(const config::Settings& settings)
-      : link(loop, settings,
+      : link(loop, settings, wire::PeerKind::kWorker,
              {.on_up = [this] { send_all(); },
               .on_message = [this](wire::Message m) { received(std::move(m)); },
               .on_out_of_reach = [this](const Error& why) { fail_all(why); }}) {
@@ -122,7 +122,6 @@ void KeyValues::Client::send(std::uint64_t id, Request request) {
 }
 
 void KeyValues::Client::send_all() {
-  link.send(wire::Get{.id = 0, .keys = {}, .at_once = true});  // The others may wait for long.
   // For no value; but whoever waits is told when the job ends.
   link.send(wire::Get{.id = 0, .keys = {}});
   for (const auto& [id, request] : open) link.send(request.message);

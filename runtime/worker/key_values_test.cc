@@ -30,6 +30,7 @@ class KeyValuesTest : public ::testing::Test {
   config::Settings settings(Duration patience = kLong) const {
     config::Settings s;
     s.role = config::Role::kWorker;
+    s.job = job_;
     s.sched_host = "127.0.0.1";
     s.sched_port = port_;
     s.scheduler_timeout = patience;
@@ -40,7 +41,7 @@ class KeyValuesTest : public ::testing::Test {
   void start_scheduler(bool again = true) {
     os::SpawnOptions options;
     options.argv = {TOY};
-    options.environment = {cat("HOLDFAST_JOB=key-values-test-", ::getpid()),
+    options.environment = {"HOLDFAST_JOB=" + job_,
                            cat("MS_SCHED_PORT=", port_),
                            "MS_SCHED_HOST=127.0.0.1",
                            "MS_ROLE=MS_SCHED",
@@ -65,6 +66,7 @@ class KeyValuesTest : public ::testing::Test {
   }
 
  private:
+  const std::string job_ = cat("key-values-test-", ::getpid());
   const os::TemporaryFolder folder_;
   const std::uint16_t port_ = os::free_port();
   os::Child scheduler_{};

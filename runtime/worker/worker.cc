@@ -87,7 +87,6 @@ struct Worker::Control {
 
   // In the loop's thread.
   void greet_scheduler();
-  void find_scheduler();
   void lose_scheduler(const Error& why);
   void beat();
   void step(const member::Event& event);
@@ -143,8 +142,8 @@ struct Worker::Control {
   SchedulerLink link{
       loop,
       settings,
+      wire::PeerKind::kWorker,
       {.on_up = [this] { greet_scheduler(); },
-       .on_in_reach = [this] { find_scheduler(); },
        .on_message = [this](wire::Message m) { step(member::Received{std::move(m)}); },
        .on_down = [this] { step(member::Disconnected{}); },
        .on_out_of_reach = [this](const Error& why) { lose_scheduler(why); }}};
@@ -198,15 +197,12 @@ Worker::Control::~Control() {
 }
 
 void Worker::Control::greet_scheduler() {
-  step(member::Connected{});
-}
-
-void Worker::Control::find_scheduler() {
   {
     const std::lock_guard lock(mutex);
     out_of_reach.reset();
   }
   tell(trainer::InReach{});
+  step(member::Connected{});
 }
 
 void Worker::Control::lose_scheduler(const Error& why) {

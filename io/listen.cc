@@ -1,0 +1,201 @@
+// listen(): the listening socket, and the door to it. Who has not proven that it belongs to the job
+// waits at the door, where there is little room. asio would make the sockets without CLOEXEC and
+// outside the fork guard, so they are made here.
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <asio/ip/tcp.hpp>
+#include <cerrno>
+#include <list>
+#include <utility>
+
+#include "base/text.h"
+#include "io/connection_impl.h"
+#include "os/errors.h"
+
+namespace holdfast::io {
+namespace {
+
+using Tcp = asio::ip::tcp;
+
+// How long to wait when accept() fails because this process has no free descriptor.
+constexpr Duration kPauseWithoutDescriptors = std::chrono::milliseconds(100);
+
+// A quarter of the descriptors is for strangers, at most.
+std::size_t room_of(const Door& door) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return door.most;
+  return std::clamp<std::size_t>(limit.rlim_cur / 4, 1, door.most);
+}
+
+class ListenerImpl : public Listener {
+ public:
+  // A listening, guarded socket, and who stands at its door.
+  struct Socket : std::enable_shared_from_this<Socket> {
+    Socket(Loop& owner, Tcp::acceptor listening, Tcp family)
+        : loop(owner), acceptor(std::move(listening)), protocol(family) {}
+    ~Socket() { close_guarded(acceptor); }
+
+    void wait() {
+      acceptor.async_wait(Tcp::acceptor::wait_read,
+                          [self = shared_from_this()](const std::error_code& error) {
+                            if (!error) self->accept_all();
+                          });
+    }
+
+    void accept_all() {
+      while (acceptor.is_open()) {
+        const int fd = accept_one();
+        if (fd >= 0) {
+          let_stand(Tcp::socket(loop.impl().context, protocol, fd));
+        } else if (errno == EAGAIN) {
+          return wait();
+        } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+          if (send_oldest_away()) continue;
+          loop.after(kPauseWithoutDescriptors, [weak = weak_from_this()] {
+            if (const auto self = weak.lock()) self->accept_all();
+          });
+          return;
+        }  // Otherwise that connection failed before it was accepted: take the next.
+      }
+    }
+
+    int accept_one() {
+      const auto held = os::hold_forks();
+      const int fd =
+          ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      if (fd >= 0) os::guard_from_children(fd);
+      return fd;
+    }
+
+    // Whoever belongs to the job has proven it within milliseconds. So if the room is all taken,
+    // the oldest goes: many who say nothing keep nobody out.
+    void let_stand(Tcp::socket socket) {
+      std::erase_if(at_door, [](const auto& one) { return one->is_over(); });
+      while (at_door.size() >= room && send_oldest_away()) {
+      }
+      const auto newcomer = std::make_shared<Proving>(loop, std::move(socket), options.membership,
+                                                      Proving::Side::kServer, "");
+      at_door.push_back(newcomer);
+      const std::weak_ptr<Proving> weak = newcomer;
+      loop.after(options.door.patience, [self = weak_from_this(), weak] {
+        const auto slow = weak.lock();
+        const auto door = self.lock();
+        if (slow == nullptr || door == nullptr || slow->is_over()) return;
+        slow->abandon();
+        door->refused(slow->peer(), "it has proven nothing in time");
+      });
+      newcomer->begin([self = weak_from_this(), peer = newcomer->peer()](Result<Proven> proven) {
+        const auto door = self.lock();
+        if (door == nullptr || !door->acceptor.is_open()) return;
+        if (!proven) return door->refused(peer, proven.error().what);
+        const auto kind = proven->kind;
+        door->options.on_accept(
+            make_connection(door->loop, *std::move(proven), door->options.connection), kind);
+      });
+    }
+
+    bool send_oldest_away() {
+      if (at_door.empty()) return false;
+      const auto oldest = std::move(at_door.front());
+      at_door.pop_front();
+      if (oldest->is_over()) return true;
+      oldest->abandon();
+      refused(oldest->peer(), "it has proven nothing yet, and others came");
+      return true;
+    }
+
+    void refused(const std::string& peer, const std::string& why) {
+      if (options.on_refused) options.on_refused(cat(peer, ": ", why));
+    }
+
+    void close() {
+      close_guarded(acceptor);
+      for (const auto& one : at_door) one->abandon();
+      at_door.clear();
+    }
+
+    Loop& loop;
+    Tcp::acceptor acceptor;
+    const Tcp protocol;
+    Listening options;
+    std::size_t room = 1;
+    std::list<std::shared_ptr<Proving>> at_door;  // The oldest first.
+  };
+
+  explicit ListenerImpl(std::shared_ptr<Socket> socket) : socket_(std::move(socket)) {}
+  ~ListenerImpl() override { socket_->close(); }
+
+  void serve(Listening how) override {
+    socket_->options = std::move(how);
+    socket_->room = room_of(socket_->options.door);
+    socket_->wait();
+  }
+
+  [[nodiscard]] std::uint16_t port() const override {
+    asio::error_code error;
+    return socket_->acceptor.local_endpoint(error).port();
+  }
+
+ private:
+  std::shared_ptr<Socket> socket_;
+};
+
+Error cannot_listen(const std::string& where, int error_number) {
+  if (error_number == EADDRINUSE) {
+    return Error{Blame::kUser,
+                 cat("cannot listen on ", where,
+                     ": another process has this port; choose another one, or end that "
+                     "process (`ss -ltnp` names it)")};
+  }
+  if (error_number == EADDRNOTAVAIL) {
+    return Error{Blame::kUser,
+                 cat("cannot listen on ", where,
+                     ": this host has no such address; choose one that `ip address` lists")};
+  }
+  return os::system_error(cat("cannot listen on ", where), error_number);
+}
+
+// A bound, listening, guarded socket, or the negative error number.
+int listening_socket(const Tcp::endpoint& endpoint) {
+  const int fd = guarded_socket(endpoint.protocol().family());
+  if (fd < 0) return -errno;
+  const int yes = 1;
+  (void)::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  const auto size = static_cast<socklen_t>(endpoint.size());
+  if (::bind(fd, endpoint.data(), size) == 0 && ::listen(fd, SOMAXCONN) == 0) return fd;
+  const int error_number = errno;
+  discard(fd);
+  return -error_number;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Listener>> listen(Loop& loop, const std::string& host, std::uint16_t port) {
+  loop.impl().check_thread();
+  const std::string where = cat(host, ':', port);
+  asio::error_code unknown;
+  const auto found = Tcp::resolver(loop.impl().context)
+                         .resolve(host, std::to_string(port),
+                                  Tcp::resolver::passive | Tcp::resolver::numeric_service, unknown);
+  if (unknown) {
+    const bool passes = unknown.category() != asio::error::get_netdb_category() ||
+                        unknown == asio::error::host_not_found_try_again;
+    return Error{passes ? Blame::kWorld : Blame::kUser,
+                 cat("cannot listen on ", where, ": the name ", host, " is not known here (",
+                     unknown.message(), "); check it")};
+  }
+  int fd = -EADDRNOTAVAIL;
+  Tcp protocol = Tcp::v4();
+  for (auto address = found.begin(); address != found.end() && fd < 0; ++address) {
+    protocol = address->endpoint().protocol();
+    fd = listening_socket(address->endpoint());
+  }
+  if (fd < 0) return cannot_listen(where, -fd);
+  auto socket = std::make_shared<ListenerImpl::Socket>(
+      loop, Tcp::acceptor(loop.impl().context, protocol, fd), protocol);
+  return std::unique_ptr<Listener>(std::make_unique<ListenerImpl>(std::move(socket)));
+}
+
+}  // namespace holdfast::io

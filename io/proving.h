@@ -1,0 +1,81 @@
+// Proving: the beginning of a connection, until both ends have proven that they belong to one job.
+// For io/ alone.
+#pragma once
+
+#include <array>
+#include <asio/ip/tcp.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "io/connection.h"
+#include "io/loop_impl.h"
+#include "io/stream.h"
+#include "link/handshake.h"
+
+namespace holdfast::io {
+
+// A connection whose ends have proven what they are.
+struct Proven {
+  asio::ip::tcp::socket socket;
+  Stream stream;
+  std::string already_read;  // Belongs to the first messages.
+  wire::PeerKind kind{};     // Of the peer of a server.
+  std::string peer;
+};
+
+class Proving : public std::enable_shared_from_this<Proving> {
+ public:
+  enum class Side : std::uint8_t { kClient, kServer };
+  using Done = std::function<void(Result<Proven>)>;
+
+  // `socket` is connected and guarded. `host`: the name that the server's certificate has to bear;
+  // for a client under TLS.
+  Proving(Loop& loop, asio::ip::tcp::socket socket, Membership membership, Side side,
+          std::string host);
+  ~Proving();
+
+  // Calls `done` once, unless it is abandoned before. Lives until it is over, whether or not anyone
+  // holds it.
+  void begin(Done done);
+  // Closes the connection; `done` is not called any more.
+  void abandon();
+  // Whether it is over, and its socket closed or given away.
+  [[nodiscard]] bool is_over() const { return over_; }
+  [[nodiscard]] const std::string& peer() const { return peer_; }
+
+ private:
+  void wait(Stream::Outcome wanted);
+  void go_on();
+  [[nodiscard]] bool speaks_first_as_it_should();
+  [[nodiscard]] bool put_under_tls();
+  [[nodiscard]] bool shake_hands();
+  void make_handshake();
+  [[nodiscard]] bool write();
+  void read();
+  void finish();
+  void fail(Error error);
+  void say_goodbye();
+
+  Loop& loop_;
+  asio::ip::tcp::socket socket_;
+  const Membership membership_;
+  const Side side_;
+  const std::string host_;
+  const std::string peer_;
+  Done done_;
+  Stream stream_;
+  bool under_tls_ = false;
+  std::optional<link::Handshake> handshake_;
+  std::string outgoing_;
+  std::string rest_;
+  bool ends_ = false;  // It has failed; what the peer still says is not heard.
+  std::size_t ignored_ = 0;
+  bool over_ = false;
+};
+
+// "host:port", an IPv6 address in brackets.
+std::string peer_of(const asio::ip::tcp::socket& socket);
+
+}  // namespace holdfast::io

@@ -1,0 +1,171 @@
+#include "io/stream.h"
+
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/text.h"
+#include "os/errors.h"
+#include "tls/handshake.h"
+
+namespace holdfast::io {
+namespace {
+
+constexpr std::string_view kBindingLabel = "EXPORTER-holdfast-membership";
+constexpr std::size_t kBindingBytes = 32;
+
+// OpenSSL's own BIO of a socket raises SIGPIPE, which would end a training program.
+int socket_of(BIO* bio) {
+  return static_cast<int>(reinterpret_cast<std::intptr_t>(BIO_get_data(bio)));
+}
+
+int note_whether_to_retry(BIO* bio, ssize_t moved, int flag) {
+  BIO_clear_retry_flags(bio);
+  if (moved < 0 && (errno == EAGAIN || errno == EINTR))
+    BIO_set_flags(bio, flag | BIO_FLAGS_SHOULD_RETRY);
+  return static_cast<int>(moved);
+}
+
+int bio_write(BIO* bio, const char* bytes, int size) {
+  return note_whether_to_retry(
+      bio,
+      ::send(socket_of(bio), bytes, static_cast<std::size_t>(size), MSG_NOSIGNAL | MSG_DONTWAIT),
+      BIO_FLAGS_WRITE);
+}
+
+int bio_read(BIO* bio, char* into, int size) {
+  const ssize_t got = ::recv(socket_of(bio), into, static_cast<std::size_t>(size), MSG_DONTWAIT);
+  if (got == 0) BIO_set_flags(bio, BIO_FLAGS_IN_EOF);
+  return note_whether_to_retry(bio, got, BIO_FLAGS_READ);
+}
+
+long bio_control(BIO* bio, int command, long, void*) {
+  if (command == BIO_CTRL_EOF) return BIO_test_flags(bio, BIO_FLAGS_IN_EOF) != 0 ? 1 : 0;
+  return command == BIO_CTRL_FLUSH ? 1 : 0;
+}
+
+const BIO_METHOD* bio_method() {
+  static BIO_METHOD* const method = [] {
+    BIO_METHOD* made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "socket");
+    HF_ASSERT(made != nullptr);
+    BIO_meth_set_write(made, bio_write);
+    BIO_meth_set_read(made, bio_read);
+    BIO_meth_set_ctrl(made, bio_control);
+    return made;
+  }();
+  return method;
+}
+
+}  // namespace
+
+void Stream::put_under_tls(tls::SslPtr ssl) {
+  BIO* bio = BIO_new(bio_method());
+  HF_ASSERT(bio != nullptr);
+  BIO_set_data(bio, reinterpret_cast<void*>(static_cast<std::intptr_t>(socket_)));
+  BIO_set_init(bio, 1);
+  SSL_set_bio(ssl.get(), bio, bio);
+  SSL_set_mode(ssl.get(), SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  ssl_ = std::move(ssl);
+}
+
+Stream::Outcome Stream::shake_hands() {
+  ERR_clear_error();
+  errno = 0;
+  const int result = SSL_do_handshake(ssl_.get());
+  return result == 1 ? Outcome::kDone : judge(result).outcome;
+}
+
+Stream::Moved Stream::read(std::span<char> into) {
+  if (ssl_) {
+    ERR_clear_error();
+    errno = 0;
+    const int got = SSL_read(ssl_.get(), into.data(),
+                             static_cast<int>(std::min<std::size_t>(into.size(), INT_MAX)));
+    return got > 0 ? Moved{Outcome::kDone, static_cast<std::size_t>(got)} : judge(got);
+  }
+  while (true) {
+    const ssize_t got = ::recv(socket_, into.data(), into.size(), MSG_DONTWAIT);
+    if (got > 0) return {Outcome::kDone, static_cast<std::size_t>(got)};
+    if (got == 0) return {Outcome::kEnd};
+    if (errno == EAGAIN) return {Outcome::kWantsToRead};
+    if (errno == EINTR) continue;
+    error_ = std::error_code(errno, std::system_category());
+    return {Outcome::kBroken};
+  }
+}
+
+Stream::Moved Stream::write(std::string_view bytes) {
+  if (ssl_) {
+    ERR_clear_error();
+    errno = 0;
+    const int sent = SSL_write(ssl_.get(), bytes.data(),
+                               static_cast<int>(std::min<std::size_t>(bytes.size(), INT_MAX)));
+    return sent > 0 ? Moved{Outcome::kDone, static_cast<std::size_t>(sent)} : judge(sent);
+  }
+  while (true) {
+    const ssize_t sent = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) return {Outcome::kDone, static_cast<std::size_t>(sent)};
+    if (errno == EAGAIN) return {Outcome::kWantsToWrite};
+    if (errno == EINTR) continue;
+    error_ = std::error_code(errno, std::system_category());
+    return {Outcome::kBroken};
+  }
+}
+
+Stream::Moved Stream::judge(int result) {
+  const int error_number = errno;
+  switch (SSL_get_error(ssl_.get(), result)) {
+    case SSL_ERROR_WANT_READ:
+      return {Outcome::kWantsToRead};
+    case SSL_ERROR_WANT_WRITE:
+      return {Outcome::kWantsToWrite};
+    case SSL_ERROR_ZERO_RETURN:
+      return {Outcome::kEnd};
+    default:
+      break;
+  }
+  // A process that is killed does not say goodbye. Messages have their lengths, so none is cut.
+  const bool ended = ERR_GET_REASON(ERR_peek_last_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING;
+  if (ended && SSL_is_init_finished(ssl_.get()) == 1) {
+    ERR_clear_error();
+    return {Outcome::kEnd};
+  }
+  if (ERR_peek_error() == 0 && error_number != 0) {
+    error_ = std::error_code(error_number, std::system_category());
+  } else {
+    words_ = tls::why(ssl_.get(), result);
+  }
+  return {Outcome::kBroken};
+}
+
+void Stream::end_writing() {
+  if (ssl_ && SSL_is_init_finished(ssl_.get()) == 1) {
+    ERR_clear_error();
+    (void)SSL_shutdown(ssl_.get());
+    ERR_clear_error();
+  }
+  (void)::shutdown(socket_, SHUT_WR);
+}
+
+std::string Stream::binding() const {
+  if (!ssl_) return {};
+  std::string bytes(kBindingBytes, '\0');
+  const int made = SSL_export_keying_material(
+      ssl_.get(), reinterpret_cast<unsigned char*>(bytes.data()), bytes.size(),
+      kBindingLabel.data(), kBindingLabel.size(), nullptr, 0, 0);
+  HF_ASSERT(made == 1);  // It fails before the handshake alone.
+  return bytes;
+}
+
+Error Stream::why_broken(std::string_view what) const {
+  if (!words_.empty()) return {Blame::kUser, cat(what, ": ", words_)};
+  return os::system_error(cat(what, " broke"), error_);
+}
+
+}  // namespace holdfast::io

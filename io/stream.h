@@ -1,0 +1,61 @@
+// Stream: reads from and writes to a connected socket, in the clear or under TLS, and never waits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+#include "base/result.h"
+#include "tls/openssl.h"
+
+namespace holdfast::io {
+
+// For one thread at a time. Does not own the socket, which has to be open while it is used, and not
+// to block. Nothing raises SIGPIPE.
+class Stream {
+ public:
+  explicit Stream(int socket) : socket_(socket) {}
+  Stream(Stream&&) = default;
+  Stream& operator=(Stream&&) = default;
+
+  enum class Outcome : std::uint8_t {
+    kDone,
+    kWantsToRead,   // Try again once the socket can be read.
+    kWantsToWrite,  // Try again once it can be written to.
+    kEnd,           // The peer says no more.
+    kBroken,        // See why_broken().
+  };
+  struct Moved {
+    Outcome outcome = Outcome::kDone;
+    std::size_t bytes = 0;  // kDone: how many, at least one.
+  };
+
+  // From here on, TLS; `ssl` has not shaken hands yet. Call shake_hands() until it is done.
+  void put_under_tls(tls::SslPtr ssl);
+  [[nodiscard]] Outcome shake_hands();
+
+  [[nodiscard]] Moved read(std::span<char> into);
+  // After a kWants..., the next call has to begin with the same bytes, wherever they are then.
+  [[nodiscard]] Moved write(std::string_view bytes);
+  // Tells the peer that nothing more comes.
+  void end_writing();
+
+  // Bytes that only the two ends of this TLS connection know. Empty: it is in the clear.
+  [[nodiscard]] std::string binding() const;
+
+  // What broke it; `what` names the connection. TLS says itself what is wrong.
+  [[nodiscard]] Error why_broken(std::string_view what) const;
+
+ private:
+  Moved judge(int result);
+
+  int socket_;
+  tls::SslPtr ssl_;
+  std::error_code error_;
+  std::string words_;  // TLS's.
+};
+
+}  // namespace holdfast::io

@@ -1,0 +1,160 @@
+// Connections under TLS: they carry what those in the clear carry, and each wrong set-up is named
+// on both sides.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/text.h"
+#include "io/connection.h"
+#include "io/testing.h"
+#include "tls/testing/papers.h"
+
+namespace holdfast::io {
+namespace {
+
+using std::chrono::seconds;
+using tls::Papers;
+using Pointer = std::shared_ptr<Connection>;
+
+class TlsConnectionTest : public testing::Test {
+ protected:
+  void serve(const std::shared_ptr<tls::Context>& context, const std::string& token = "") {
+    listener_ = *listen(loop, "127.0.0.1", 0);
+    listener_->serve({.membership = {.job = "job", .token = token, .tls = context},
+                      .on_accept =
+                          [this](Pointer connection, wire::PeerKind) {
+                            here = std::move(connection);
+                            stop_when(here != nullptr && there != nullptr);
+                          },
+                      .on_refused =
+                          [this](const std::string& who_and_why) {
+                            refused = who_and_why;
+                            stop_when(!error.empty());
+                          }});
+  }
+
+  // Until both ends are there, or both know why not.
+  void meet(const std::shared_ptr<tls::Context>& context, const std::string& host = "127.0.0.1",
+            const std::string& token = "") {
+    connect(loop, host, listener_->port(), {.job = "job", .token = token, .tls = context},
+            seconds(30), [this](Result<Pointer> made) {
+              if (made) there = *made;
+              error = made ? "" : made.error().what;
+              stop_when(made ? here != nullptr : !refused.empty());
+            });
+    run_to_stop(loop);
+  }
+  void stop_when(bool condition) {
+    if (condition) loop.stop();
+  }
+
+  void make_pair() {
+    serve(*papers.context(tls::Role::kServer));
+    meet(*papers.context(tls::Role::kClient));
+    ASSERT_TRUE(here && there) << error << " / " << refused;
+    here->start({[this](wire::Message message) {
+                   heard.push_back(std::move(message));
+                   after_message();
+                 },
+                 [this](const Error& why) {
+                   closed = why.what;
+                   after_closed();
+                 }});
+    there->start({[](const wire::Message&) {}, [](const Error&) {}});
+  }
+
+  Papers papers;
+  Loop loop;
+  std::unique_ptr<Listener> listener_;
+  Pointer here;
+  Pointer there;
+  std::string refused;
+  std::string error;
+  std::vector<wire::Message> heard;
+  std::function<void()> after_message = [] {};
+  std::function<void()> after_closed = [] {};
+  std::string closed;
+};
+
+TEST_F(TlsConnectionTest, BringsMessagesInOrder) {
+  make_pair();
+  after_message = [&] { stop_when(heard.size() == 2000); };
+  for (std::uint64_t i = 0; i < 2000; ++i) there->send(wire::Repaired{i});
+  run_to_stop(loop);
+  for (std::uint64_t i = 0; i < 2000; ++i) {
+    EXPECT_EQ(heard[i], wire::Message(wire::Repaired{i}));
+  }
+}
+
+TEST_F(TlsConnectionTest, BringsLargeMessagesAndWhatIsQueuedAtTheEnd) {
+  make_pair();
+  const wire::Message big = wire::StatusReply{std::string(wire::kMaxBodyBytes - 5, 'x')};
+  after_closed = [&] { loop.stop(); };
+  for (int i = 0; i < 3; ++i) there->send(big);
+  there->close();
+  run_to_stop(loop);
+  ASSERT_EQ(heard.size(), 3U);
+  EXPECT_EQ(heard.back(), big);
+}
+
+TEST_F(TlsConnectionTest, EndsWhenThePeerIsGoneWithoutAWord) {
+  make_pair();
+  after_message = [&] { there->abort(Error{Blame::kWorld, "killed"}); };
+  after_closed = [&] { loop.stop(); };
+  there->send(wire::Heartbeat{});
+  run_to_stop(loop);
+  EXPECT_NE(closed.find("closed the connection"), std::string::npos) << closed;
+}
+
+TEST_F(TlsConnectionTest, NeedsTheTokenTooWhereThereIsOne) {
+  serve(*papers.context(tls::Role::kServer), "one token");
+  meet(*papers.context(tls::Role::kClient), "127.0.0.1", "another token");
+  EXPECT_NE(refused.find("another token"), std::string::npos) << refused;
+  EXPECT_NE(error.find("did not accept this process"), std::string::npos) << error;
+}
+
+TEST_F(TlsConnectionTest, NamesAClientInTheClear) {
+  serve(*papers.context(tls::Role::kServer));
+  meet(nullptr);
+  EXPECT_NE(refused.find("it speaks no TLS"), std::string::npos) << refused;
+  EXPECT_NE(error.find("it speaks TLS, and this process does not"), std::string::npos) << error;
+}
+
+TEST_F(TlsConnectionTest, NamesAServerInTheClear) {
+  serve(nullptr);
+  meet(*papers.context(tls::Role::kClient));
+  EXPECT_NE(refused.find("it speaks TLS, and this process does not"), std::string::npos) << refused;
+  EXPECT_NE(error.find("the peer does not speak TLS"), std::string::npos) << error;
+}
+
+TEST_F(TlsConnectionTest, NamesAClientOfAnotherAuthority) {
+  const Papers others("another");
+  serve(*papers.context(tls::Role::kServer));
+  meet(*others.context(tls::Role::kClient));
+  EXPECT_FALSE(error.empty());
+  EXPECT_NE(refused.find("certificate"), std::string::npos) << refused;
+  EXPECT_NE(error.find("certificate"), std::string::npos) << error;
+}
+
+TEST_F(TlsConnectionTest, NamesARevokedClient) {
+  const long serial =
+      papers.issue(tls::Role::kClient, {.name = "the-client", .roles = {}, .hosts = {}});
+  const auto client = *papers.context(tls::Role::kClient);
+  papers.revoke({serial});
+  serve(*papers.context(tls::Role::kServer));
+  // The client's own list is from before.
+  meet(client);
+  EXPECT_NE(cat(refused, error).find("revoked"), std::string::npos) << refused << " / " << error;
+}
+
+TEST_F(TlsConnectionTest, NamesAServerOfAnotherName) {
+  papers.issue(tls::Role::kServer, {.name = "elsewhere", .roles = {}, .hosts = {"elsewhere"}});
+  serve(*papers.context(tls::Role::kServer));
+  meet(*papers.context(tls::Role::kClient));
+  EXPECT_NE(error.find("127.0.0.1"), std::string::npos) << error;
+  EXPECT_NE(refused.find("name this host"), std::string::npos) << refused;
+}
+
+}  // namespace
+}  // namespace holdfast::io

@@ -1,0 +1,31 @@
+// Passwords: what opens the certificates of a job, on its way from the user to the job's processes.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "config/settings.h"
+#include "runtime/agent/launcher.h"
+#include "tls/password.h"
+
+namespace holdfast::runtime {
+
+class Passwords {
+ public:
+  // Takes them from the variables, which are wiped, or asks for them; those that are in files of
+  // the user stay there. Then checks all that the job's processes would prove themselves with. Does
+  // nothing if TLS is not configured. Errors as of tls::Context::make().
+  static Result<Passwords> take(const config::Settings& settings, bool of_server);
+
+  // Puts them into files of the job's folder, which is memory and goes with the job, and has
+  // `environment` and `settings` name the files. So none is in the environment of a process.
+  Status leave_in(const std::string& directory, Words& environment,
+                  config::Settings& settings) const;
+
+ private:
+  std::vector<std::pair<tls::Role, tls::Password>> all_;
+};
+
+}  // namespace holdfast::runtime
