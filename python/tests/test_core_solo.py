@@ -232,7 +232,12 @@ def test_core_a_forked_child_may_end_as_it_likes(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "0\n0\n"), done.stderr
 
 
-def test_core_a_spare_registers_though_a_forked_child_has_stopped_its_worker() -> None:
+def test_core_a_spare_registers_though_a_forked_child_has_stopped_its_worker(
+    tmp_path: Path,
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef")
+    token.chmod(0o600)
     with socket.create_server(("127.0.0.1", 0)) as scheduler:
         done = run(
             """
@@ -255,6 +260,7 @@ def test_core_a_spare_registers_though_a_forked_child_has_stopped_its_worker() -
             MS_WORKER_NUM="1",
             MS_SCHED_PORT=str(scheduler.getsockname()[1]),
             HOLDFAST_SCHEDULER_TIMEOUT="1",
+            HOLDFAST_TOKEN_FILE=str(token),
         )
         scheduler.settimeout(0)
         scheduler.accept()  # It has come.
