@@ -114,6 +114,7 @@ std::uint64_t World::record_print() const {
 }
 
 void World::hear(Index link, wire::Message message) {
+  accept(link);
   bool fenced = false;
   if (links_[link].worker != kNone && !std::holds_alternative<wire::Register>(message)) {
     const Worker& worker = workers_[links_[link].worker];

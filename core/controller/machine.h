@@ -44,6 +44,12 @@ struct Options {
 struct Started {
   std::vector<wire::KeyValue> kept;  // As the journal has them.
 };
+// There is a connection, and who is at its other end has proven to belong to the job, as a process
+// of this kind. It comes once, and before anything that is received there.
+struct Connected {
+  Link link = 0;
+  wire::PeerKind kind = wire::PeerKind::kWorker;
+};
 struct Received {
   Link link = 0;
   wire::Message message;
@@ -60,7 +66,8 @@ struct TimePassed {};
 struct Interrupted {  // Somebody ends the scheduler.
   std::int32_t signal = 0;
 };
-using Event = std::variant<Started, Received, Closed, ProvenDead, Stored, TimePassed, Interrupted>;
+using Event =
+    std::variant<Started, Connected, Received, Closed, ProvenDead, Stored, TimePassed, Interrupted>;
 
 // What must be done, in this order.
 struct Store {
@@ -75,7 +82,16 @@ struct Close {
   Link link = 0;
 };
 struct Note {  // For traces and reports; decides nothing.
-  enum class Kind : std::uint8_t { kFault, kStop, kPlan, kRepaired, kResume, kRecovered, kHow };
+  enum class Kind : std::uint8_t {
+    kFault,
+    kStop,
+    kPlan,
+    kRepaired,
+    kResume,
+    kRecovered,
+    kHow,
+    kRefused,  // Somebody said what is not for it to say, or can not be.
+  };
   Kind kind = Kind::kFault;
   Generation generation = 0;
   Version version = 0;
@@ -147,6 +163,12 @@ struct Member {
   double loss = 0;
 };
 
+// What is at the other end of a connection.
+struct Peer {
+  wire::PeerKind kind = wire::PeerKind::kWorker;
+  bool dismissed = false;  // Its connection is being closed: nothing is heard of it any more.
+};
+
 class Machine {
  public:
   Machine(Options options, std::optional<wire::Formation> stored);
@@ -164,11 +186,13 @@ class Machine {
   [[nodiscard]] bool assembled() const { return !members_.empty(); }
   [[nodiscard]] const std::vector<Member>& members() const { return members_; }  // By rank.
   [[nodiscard]] const Member* find(const std::string& node_id) const;
+  [[nodiscard]] const std::map<Link, Peer>& peers() const { return peers_; }
   // Who is here before the ranks are given, by node id.
   [[nodiscard]] const std::map<std::string, Member>& arrivals() const { return arrivals_; }
 
  private:
   void on(const Started& e);
+  void on(const Connected& e);
   void on(const Received& e);
   void on(const Closed& e);
   void on(const ProvenDead& e);
@@ -189,6 +213,13 @@ class Machine {
   void receive(Link, const Other&) {
   }  // Heartbeats are heard in on(Received); the rest is nonsense.
 
+  // Links (links.cc)
+  void refuse(Link link, wire::Reason reason);
+  void reject(Link link, wire::Reason reason);
+  void dismiss(Link link);
+  void tell_end(Link link);
+  void tell_end_to_all();
+
   // Membership (membership.cc)
   void admit_early(Link link, const wire::Register& m);
   void admit(Link link, Rank rank, const wire::Register& m);
@@ -201,7 +232,6 @@ class Machine {
   void died(Member& member, const wire::Ending& ending, bool in_good_order,
             std::uint64_t detected_ns);
   void answer_pending(Rank rank);
-  void refuse(Link link, wire::Reason reason);
   [[nodiscard]] std::optional<wire::Reason> elsewhere(const wire::Register& m) const;
   void check_leases();
   void lose(Member& member);
@@ -236,7 +266,6 @@ class Machine {
   void maybe_nobody_came();
   void end(bool success, wire::Reason reason);
   void wait_for_agent();
-  void tell_end(Link link);
   void leave();
   [[nodiscard]] Rank ended_rank() const;
   [[nodiscard]] Rank world_size() const { return static_cast<Rank>(members_.size()); }
@@ -253,7 +282,8 @@ class Machine {
   std::array<std::size_t, kSeatStates> seats_{};  // How many of members_ are in each state.
   std::map<std::string, Rank> ranks_;             // By node id.
   std::map<std::string, Member> arrivals_;        // By node id, until then.
-  std::map<Link, std::string> nodes_;             // Node id by connection.
+  std::map<Link, Peer> peers_;
+  std::map<Link, std::string> nodes_;  // Node id by connection.
   // Processes that ask for a place which another incarnation still holds; there may be several.
   std::map<Link, wire::Register> pending_;
   std::map<Link, wire::AgentState> agents_;
@@ -264,7 +294,6 @@ class Machine {
   std::set<Rank> repairing_;  // Of this round, not yet repaired.
   std::set<Rank> unproven_;   // Have made no step yet in the running generation.
   Rank ended_ = kNoRank;      // As of wire::Assignment, for the running generation.
-  std::set<Link> untold_;     // Of the end, since no agent knows it yet (P32).
   std::optional<Instant> leaves_at_;  // At the latest, where an agent is waited for.
   bool left_ = false;
   Instant now_{};

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,17 +34,26 @@ class ControllerTest : public ::testing::Test {
 
   // Carries out the event; every store is durable at once.
   void step(const Event& event) {
+    if (const auto* heard = std::get_if<Received>(&event)) connect(*heard);
     bool stored = false;
     for (auto& action : machine_->step(now_, event)) {
       stored = stored || std::holds_alternative<Store>(action);
       if (const auto* send = std::get_if<Send>(&action)) said_[send->link].push_back(send->message);
       if (const auto* end = std::get_if<End>(&action)) end_ = *end;
       left_ = left_ || std::holds_alternative<Leave>(action);
+      if (const auto* close = std::get_if<Close>(&action)) closed_.insert(close->link);
       const auto* note = std::get_if<Note>(&action);
       if (note && note->kind == Note::Kind::kHow) hows_.push_back(note->reason);
       if (note && note->kind == Note::Kind::kFault) faults_.push_back(note->reason);
     }
     if (stored) step(Stored{});
+  }
+
+  // Whoever speaks for the first time is what it sounds like, unless it was said before.
+  void connect(const Received& heard) {
+    if (machine_->peers().contains(heard.link)) return;
+    const bool agent = std::holds_alternative<wire::AgentState>(heard.message);
+    step(Connected{heard.link, agent ? wire::PeerKind::kAgent : wire::PeerKind::kWorker});
   }
 
   static wire::Register who(const std::string& node, Incarnation incarnation,
@@ -110,6 +121,7 @@ class ControllerTest : public ::testing::Test {
   std::map<Link, std::vector<wire::Message>> said_;
   std::optional<End> end_;
   bool left_ = false;
+  std::set<Link> closed_;
   std::vector<Reason> hows_;    // Of notes.
   std::vector<Reason> faults_;  // The same.
   Instant now_{};
@@ -368,6 +380,7 @@ TEST_F(ControllerTest, TheProofOfAnOlderDeathIsNoProof) {
 TEST_F(ControllerTest, NothingIsSaidBeforeItIsDurable) {
   come(1, who("a", 1));
   come(2, who("b", 2));
+  step(Connected{3, wire::PeerKind::kWorker});
   const auto actions = machine_->step(now_, Received{3, who("c", 3)});
   ASSERT_EQ(actions.size(), 1U);
   EXPECT_TRUE(std::holds_alternative<Store>(actions[0]));
@@ -535,6 +548,7 @@ TEST_F(ControllerTest, ASuccessionIsAKeyValueOfTheJob) {
       if (answer && answer->link == 1 && answer->id == 5) order.emplace_back("told");
     }
   };
+  step(Connected{9, wire::PeerKind::kWorker});
   look(Received{9, who("w2", 99, 2)});
   look(Stored{});  // Of the death; that of the succession comes next.
   look(Stored{});

@@ -122,7 +122,7 @@ bool Machine::waits_for_replacement() const {
 void Machine::attach(Member& member, Link link, const wire::Register& m) {
   if (member.link != 0 && member.link != link) {
     nodes_.erase(member.link);
-    emit(Close{member.link});
+    dismiss(member.link);
   }
   nodes_[link] = m.node_id;
   member.link = link;
@@ -135,11 +135,6 @@ void Machine::attach(Member& member, Link link, const wire::Register& m) {
   member.seat.attempt = m.attempt;
   hear(member);
   advance(member, SeatEvent::kHeard);
-}
-
-void Machine::refuse(Link link, Reason reason) {
-  send(link, wire::Refused{{}, std::move(reason)});
-  emit(Close{link});
 }
 
 // Why this process can not take part, if a process of the job is on a host with other memory.

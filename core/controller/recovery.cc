@@ -280,13 +280,7 @@ void Machine::end(bool success, Reason reason) {
   store();
   emit(End{success, formation_.end});
   wait_for_agent();
-  for (const auto& [node_id, member] : arrivals_) tell_end(member.link);
-  for (const auto& member : members_) tell_end(member.link);
-  for (const auto& [link, who] : pending_) tell_end(link);
-  for (const auto& [link, state] : agents_) tell_end(link);
-  for (const Link link : key_values_.links()) {
-    if (!nodes_.contains(link) && !agents_.contains(link)) tell_end(link);
-  }
+  tell_end_to_all();
   key_values_.clear();
   if (!leaves_at_) leave();
 }
@@ -297,19 +291,9 @@ void Machine::wait_for_agent() {
   if (options_.by_agent && agents_.empty()) leaves_at_ = now_ + options_.agent_patience;
 }
 
-void Machine::tell_end(Link link) {
-  if (link == 0) return;
-  if (leaves_at_ && !left_) {
-    untold_.insert(link);
-    return;
-  }
-  send(link, wire::JobEnded{formation_.success, formation_.end});
-  emit(Close{link});
-}
-
 void Machine::leave() {
   if (std::exchange(left_, true)) return;
-  for (const Link link : std::exchange(untold_, {})) tell_end(link);
+  tell_end_to_all();
   // Who is cut off just now looks for us, and after a restart all do: they deserve to hear it.
   const bool unheard = std::any_of(members_.begin(), members_.end(), [&](const Member& member) {
     return member.link == 0 && (lease_runs(member) || member.state == SeatState::kSilent);

@@ -26,6 +26,10 @@ TEST(ControllerSize, FormsTenThousandRanksAgain) {
   std::map<Link, wire::Assignment> parts;
   const auto step = [&](const Event& event) {
     for (std::vector<Event> events{event}; !events.empty();) {
+      const auto* heard = std::get_if<Received>(&events.back());
+      if (heard && !machine.peers().contains(heard->link)) {
+        (void)machine.step(Instant{}, Connected{heard->link, wire::PeerKind::kWorker});
+      }
       const auto actions = machine.step(Instant{}, events.back());
       events.pop_back();
       for (const auto& action : actions) {

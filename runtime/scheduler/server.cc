@@ -117,6 +117,10 @@ void Server::received(Link link, wire::Message message) {
     return;
   }
   if (const auto* who = std::get_if<wire::Register>(&message)) remember_local(link, *who);
+  if (!machine_.peers().contains(link)) {  // Until links prove their kind.
+    const bool agent = std::holds_alternative<wire::AgentState>(message);
+    step(controller::Connected{link, agent ? wire::PeerKind::kAgent : wire::PeerKind::kWorker});
+  }
   step(controller::Received{link, std::move(message)});
 }
 
@@ -212,6 +216,7 @@ bool Server::carry_out(const Note& action) {
   }
   const std::string text = wording::in_words(action.reason);
   if (action.kind == Note::Kind::kFault) say(cat("fault: ", text));
+  if (action.kind == Note::Kind::kRefused) say(cat("refused: ", text));
   if (action.kind == Note::Kind::kHow) {
     say(cat("by now it is known that ", text));
     if (late_ && complete(*late_, action)) publish_late();
@@ -355,6 +360,8 @@ void Server::note_in_trace(const Note& note) {
       return event("recovered");
     case Note::Kind::kHow:
       return event("how");
+    case Note::Kind::kRefused:
+      return event("refused");
   }
 }
 

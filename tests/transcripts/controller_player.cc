@@ -37,13 +37,25 @@ class ControllerPlayer : public Player {
     if (verb == "time") return time(in);
     controller::Link link = 0;
     in >> link;
+    if (verb == "connect") {
+      std::string kind;
+      in >> kind;
+      return connect(link, kind);
+    }
     if (verb == "closed") return step(controller::Closed{link});
     if (verb == "interrupted") {
       return step(controller::Interrupted{static_cast<std::int32_t>(link)});
     }
     const auto message = read(verb, in);
     EXPECT_TRUE(message.has_value()) << "no such line: " << line;
-    return message ? step(controller::Received{link, *message}) : std::vector<std::string>{};
+    if (!message) return {};
+    std::vector<std::string> all;
+    // Who was not said to be connected is what it sounds like.
+    if (!machine_->peers().contains(link)) all = connect(link, verb == "agent" ? verb : "worker");
+    for (auto& action : step(controller::Received{link, *message})) {
+      all.push_back(std::move(action));
+    }
+    return all;
   }
 
   std::string state() const override {
@@ -95,6 +107,13 @@ class ControllerPlayer : public Player {
     return std::nullopt;
   }
 
+  std::vector<std::string> connect(controller::Link link, const std::string& kind) {
+    auto peer = wire::PeerKind::kObserver;
+    if (kind == "worker") peer = wire::PeerKind::kWorker;
+    if (kind == "agent") peer = wire::PeerKind::kAgent;
+    return step(controller::Connected{link, peer});
+  }
+
   // node:incarnation:attempt:alive, or the exit code in place of "alive"; "?": not known yet.
   static wire::Message agent_state(std::istream& in) {
     wire::AgentState state{.job = "job", .agent_id = "agent", .host = "host", .places = {}};
@@ -132,7 +151,9 @@ class ControllerPlayer : public Player {
     (void)restart(false);
     const auto all = [&](const auto& say) {
       for (Rank rank = 0; rank < options_.world_size; ++rank) {
-        (void)step(controller::Received{static_cast<controller::Link>(rank) + 1, say(rank)});
+        const auto link = static_cast<controller::Link>(rank) + 1;
+        if (!machine_->peers().contains(link)) (void)connect(link, "worker");
+        (void)step(controller::Received{link, say(rank)});
         while (!open_stores_.empty()) (void)play("stored");
       }
     };
