@@ -182,7 +182,7 @@ TEST(KeyValuesOfAJob, ComeBackWithTheJournal) {
 TEST(KeyValuesOfAJob, EndWithTheJobAndWhoWaitsIsTold) {
   Machine machine = begun({{"a", "1"}});
   (void)hear(machine, 1, wire::Get{5, {"b"}});
-  (void)hear(machine, 2, wire::AgentState{.job = "job"});
+  (void)hear(machine, 2, wire::AgentState{.job = "job", .places = {{"a"}}});
   EXPECT_EQ(said(machine, hear(machine, 2, wire::Failed{})), "store all; ");
   const std::string end = said(machine, machine.step({}, Stored{}));
   EXPECT_NE(end.find("1 other; close; "), std::string::npos) << end;

@@ -38,11 +38,7 @@ void Machine::on(const Connected& e) {
 void Machine::on(const Received& e) {
   const auto peer = peers_.find(e.link);
   if (peer == peers_.end() || peer->second.dismissed) return;
-  if (!is_for(peer->second.kind, e.message)) {
-    return reject(e.link, {.kind = Reason::Kind::kNotItsWord,
-                           .count = static_cast<std::int64_t>(e.message.index()) + 1,
-                           .total = static_cast<std::int64_t>(peer->second.kind)});
-  }
+  if (!is_for(peer->second.kind, e.message)) return reject_word(e.link, e.message);
   if (Member* member = member_on(e.link)) {
     hear(*member);  // Also while others are still to come: its lease runs from then on.
     // It lives after all. What it reported was struck out when it was lost: ask again.
@@ -55,21 +51,33 @@ void Machine::on(const Received& e) {
 }
 
 void Machine::on(const Closed& e) {
-  agents_.erase(e.link);
-  pending_.erase(e.link);
-  peers_.erase(e.link);
+  forget_agent(e.link);
+  stop_waiting(e.link);
   key_values_.closed(e.link);
-  const auto node = nodes_.find(e.link);
-  if (node == nodes_.end()) return;
-  const std::string node_id = node->second;
-  nodes_.erase(node);
-  if (arrivals_.erase(node_id) != 0) return;  // Before the ranks are given it just makes room.
-  Member& member = at(rank_of(node_id));
+  const auto peer = peers_.extract(e.link);
+  if (peer.empty() || !peer.mapped().has_seat) return;
+  if (peer.mapped().rank == kNoRank) {  // Before the ranks are given it just makes room.
+    arrivals_.erase(peer.mapped().node_id);
+    return answer_waiting(peer.mapped().node_id);
+  }
+  Member& member = at(peer.mapped().rank);
   member.link = 0;
   hear(member);
   // Without an agent nobody tells its exit code: a finished process that hung up has left.
   if (member.seat.attempt == 0) advance(member, SeatEvent::kHungUp);
   maybe_all_left();
+}
+
+// Names that are kept for a connection have a bound.
+std::optional<Reason> Machine::excess(std::initializer_list<const std::string*> names) {
+  for (const std::string* name : names) {
+    if (name->size() <= kMaxNameBytes) continue;
+    return Reason{.kind = Reason::Kind::kTooMuch,
+                  .count = static_cast<std::int64_t>(name->size()),
+                  .total = static_cast<std::int64_t>(kMaxNameBytes),
+                  .detail = "bytes of a name"};
+  }
+  return std::nullopt;
 }
 
 void Machine::refuse(Link link, Reason reason) {
@@ -81,6 +89,12 @@ void Machine::refuse(Link link, Reason reason) {
 void Machine::reject(Link link, Reason reason) {
   note(Note::Kind::kRefused, rank_at(link), reason);
   refuse(link, std::move(reason));
+}
+
+void Machine::reject_word(Link link, const wire::Message& message) {
+  reject(link, {.kind = Reason::Kind::kNotItsWord,
+                .count = static_cast<std::int64_t>(message.index()) + 1,
+                .total = static_cast<std::int64_t>(peers_.at(link).kind)});
 }
 
 void Machine::dismiss(Link link) {

@@ -41,7 +41,7 @@ class LinksTest : public ::testing::Test {
   }
   void end() {
     step(Connected{99, PeerKind::kAgent});
-    hear(99, wire::AgentState{.job = "job"});
+    hear(99, wire::AgentState{.job = "job", .places = {{"a"}}});
     hear(99, wire::Failed{{.kind = Reason::Kind::kInterrupted}});
     ASSERT_EQ(machine_.stage(), wire::Stage::kEnded);
   }

@@ -143,6 +143,7 @@ std::optional<Instant> Machine::deadline() const {
 // Who asks needs no rank. What is said of a value waits, as everything does, until it is durable.
 void Machine::receive(Link link, const wire::Put& m) {
   if (formation_.stage == Stage::kEnded) return tell_end(link);
+  if (m.key == wire::kSucceeded) return reject_word(link, m);  // The scheduler alone puts that.
   const auto put = key_values_.put(m.key, m.value);
   if (put == KeyValues::Put::kNoRoom) {
     const Reason why{.kind = Reason::Kind::kNoRoom,

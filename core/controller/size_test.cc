@@ -55,6 +55,8 @@ TEST(ControllerSize, FormsTenThousandRanksAgain) {
   for (Rank rank = 0; rank < kRanks; ++rank) come(static_cast<Link>(rank) + 1, rank, 1);
   for (Link link = 1; link <= kRanks; ++link) report(link);
   ASSERT_EQ(machine.stage(), Stage::kRunning);
+  step(Connected{30'000, wire::PeerKind::kAgent});
+  step(Received{30'000, wire::AgentState{"job", "agent", "host", {{"5000", 20'000, 2, true}}}});
   come(20'000, 5'000, 2);
   ASSERT_EQ(machine.stage(), Stage::kStopping);
   for (Link link = 1; link <= kRanks; ++link) report(link == 5'001 ? 20'000 : link);

@@ -50,8 +50,9 @@ class ControllerPlayer : public Player {
     EXPECT_TRUE(message.has_value()) << "no such line: " << line;
     if (!message) return {};
     std::vector<std::string> all;
+    const bool is_agents = std::holds_alternative<wire::AgentState>(*message);
     // Who was not said to be connected is what it sounds like.
-    if (!machine_->peers().contains(link)) all = connect(link, verb == "agent" ? verb : "worker");
+    if (!machine_->peers().contains(link)) all = connect(link, is_agents ? "agent" : "worker");
     for (auto& action : step(controller::Received{link, *message})) {
       all.push_back(std::move(action));
     }
@@ -90,7 +91,7 @@ class ControllerPlayer : public Player {
       for (std::string key; in >> key;) m.keys.push_back(key);
       return m;
     }
-    if (verb == "agent") return agent_state(in);
+    if (verb == "agent" || verb == "another-agent") return agent_state(verb, in);
     if (verb == "heartbeat") return wire::Heartbeat{};
     if (verb == "failed") {
       return wire::Failed{{.kind = Reason::Kind::kProgram, .detail = "the loss is NaN"}};
@@ -115,8 +116,8 @@ class ControllerPlayer : public Player {
   }
 
   // node:incarnation:attempt:alive, or the exit code in place of "alive"; "?": not known yet.
-  static wire::Message agent_state(std::istream& in) {
-    wire::AgentState state{.job = "job", .agent_id = "agent", .host = "host", .places = {}};
+  static wire::Message agent_state(const std::string& agent_id, std::istream& in) {
+    wire::AgentState state{.job = "job", .agent_id = agent_id, .host = "host", .places = {}};
     std::string word;
     while (in >> word) {
       for (auto& c : word) c = c == ':' ? ' ' : c;
