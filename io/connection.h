@@ -17,7 +17,7 @@
 #include "base/result.h"
 #include "io/loop.h"
 #include "wire/messages.h"
-#include "wire/peer_kind.h"
+#include "wire/peer.h"
 
 namespace holdfast::tls {
 class Context;

@@ -140,7 +140,7 @@ void Handshake::take_challenge(std::string_view message) {
 
 void Handshake::take_proof(std::string_view message) {
   const auto kind = static_cast<std::uint8_t>(message[0]);
-  if (kind > static_cast<std::uint8_t>(wire::PeerKind::kObserver)) {
+  if (!wire::is_known(static_cast<wire::PeerKind>(kind))) {
     return refuse("it is nothing that a job has");
   }
   kind_ = static_cast<wire::PeerKind>(kind);

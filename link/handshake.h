@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-#include "wire/peer_kind.h"
+#include "wire/peer.h"
 
 namespace holdfast::link {
 

@@ -1,4 +1,6 @@
 // Connections: ordered within one, unordered between them, and broken at any moment.
+#include <utility>
+
 #include "base/text.h"
 #include "sim/world.h"
 
@@ -13,7 +15,17 @@ World::Index World::connect(Index worker, Index agent) {
   links_.emplace_back();
   links_.back().worker = worker;
   links_.back().agent = agent;
-  return links_.size() - 1;
+  const Index link = links_.size() - 1;
+  if (scheduler_runs()) accept(link);
+  return link;
+}
+
+// A scheduler that stands still learns of it when it hears something there.
+void World::accept(Index link) {
+  if (std::exchange(links_[link].accepted, true)) return;
+  const bool agent = links_[link].worker == kNone;
+  tell_controller(
+      controller::Connected{link + 1, agent ? wire::PeerKind::kAgent : wire::PeerKind::kWorker});
 }
 
 void World::send_up(Index link, const wire::Message& message) {
@@ -52,6 +64,7 @@ void World::scheduler_hears(Index link) {
   auto& from = links_[link];
   from.scheduler_open = false;
   from.up.clear();
+  accept(link);
   tell_controller(controller::Closed{link + 1});
   if (from.worker == kNone || !setup_.proof) return;
   const Worker& worker = workers_[from.worker];

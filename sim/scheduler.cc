@@ -114,6 +114,7 @@ std::uint64_t World::record_print() const {
 }
 
 void World::hear(Index link, wire::Message message) {
+  accept(link);
   bool fenced = false;
   if (links_[link].worker != kNone && !std::holds_alternative<wire::Register>(message)) {
     const Worker& worker = workers_[links_[link].worker];
@@ -158,6 +159,10 @@ void World::carry_out(const controller::Action& action) {
     link.closed_by_scheduler = link.scheduler_gone = true;
   } else if (const auto* note = std::get_if<controller::Note>(&action)) {
     if (note->kind == controller::Note::Kind::kStop) checkers_.began(note->generation);
+    const bool refused = note->kind == controller::Note::Kind::kRefused;
+    if (refused || note->reason.kind == wire::Reason::Kind::kImpossible) {
+      checkers_.violate("P43: what a sound process says is taken for what can not be");
+    }
   } else if (const auto* end = std::get_if<controller::End>(&action)) {
     scheduler_.success = end->success;
     scheduler_.ended_at = now_;

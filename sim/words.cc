@@ -46,6 +46,8 @@ std::string note_kind(controller::Note::Kind kind) {
       return "recovered";
     case controller::Note::Kind::kHow:
       return "how";
+    case controller::Note::Kind::kRefused:
+      return "refused";
   }
   return "?";
 }

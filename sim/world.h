@@ -107,6 +107,7 @@ class World {
     bool client_open = true;
     bool scheduler_gone = false;  // The client will be told.
     bool client_gone = false;
+    bool accepted = false;   // The controller has been told of it.
     bool exchanges = false;  // Key-values only.
     bool closed_by_scheduler = false;
     Instant stalled_until{};
@@ -242,6 +243,7 @@ class World {
 
   // network.cc
   Index connect(Index worker, Index agent);
+  void accept(Index link);
   void deliver_up(Index link);
   void deliver_down(Index link);
   void scheduler_hears(Index link);

@@ -194,10 +194,6 @@ bool decode_struct(std::string_view bytes, T& value) {
 }
 
 constexpr std::size_t kKinds = std::variant_size_v<Message>;
-constexpr std::array<std::string_view, kKinds> kNames = {
-    "Register",    "Assignment",  "Refused",     "Waiting",  "AgentState", "Evict",  "Report",
-    "Repaired",    "Progress",    "JobProgress", "Finished", "Farewell",   "Failed", "JobEnded",
-    "StatusQuery", "StatusReply", "Heartbeat",   "Put",      "Kept",       "Get",    "Got"};
 
 template <std::size_t kIndex>
 bool decode_kind(std::string_view body, Message& message) {
@@ -217,7 +213,7 @@ std::uint8_t kind_of(const Message& message) {
 }
 
 std::string_view kind_name(std::uint8_t kind) {
-  return kind >= 1 && kind <= kKinds ? kNames.at(kind - 1U) : "unknown";
+  return kind >= 1 && kind <= kKinds ? kMessageNames.at(kind - 1U) : "unknown";
 }
 
 std::string encode(const Message& message) {

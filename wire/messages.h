@@ -2,14 +2,17 @@
 // and reads them as protobuf; wire/*.proto say the same for other languages.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
 #include "base/ids.h"
 #include "wire/formation.h"
+#include "wire/peer.h"
 #include "wire/reason.h"
 
 namespace holdfast::wire {
@@ -220,5 +223,9 @@ struct Got {
 using Message = std::variant<Register, Assignment, Refused, Waiting, AgentState, Evict, Report,
                              Repaired, Progress, JobProgress, Finished, Farewell, Failed, JobEnded,
                              StatusQuery, StatusReply, Heartbeat, Put, Kept, Get, Got>;
+inline constexpr std::array<std::string_view, std::variant_size_v<Message>> kMessageNames = {
+    "Register",    "Assignment",  "Refused",     "Waiting",  "AgentState", "Evict",  "Report",
+    "Repaired",    "Progress",    "JobProgress", "Finished", "Farewell",   "Failed", "JobEnded",
+    "StatusQuery", "StatusReply", "Heartbeat",   "Put",      "Kept",       "Get",    "Got"};
 
 }  // namespace holdfast::wire

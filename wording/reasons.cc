@@ -3,6 +3,8 @@
 #include "base/text.h"
 #include "os/spawn.h"
 #include "wire/formation.h"
+#include "wire/messages.h"
+#include "wire/peer.h"
 
 namespace holdfast::wording {
 namespace {
@@ -58,6 +60,12 @@ std::string other_host(const Reason& r) {
 std::string leased(const Reason& r) {
   return cat("rank ", r.rank, " is leased to process ", r.pid, r.host.empty() ? "" : " on ", r.host,
              " for ", r.count, " s more unless it is seen to be dead before (MS_NODE_TIMEOUT)");
+}
+
+std::string not_its_word(const Reason& r) {
+  const auto kind = static_cast<std::size_t>(r.count - 1);
+  return cat("a connection of kind '", wire::name(static_cast<wire::PeerKind>(r.total)),
+             "' may not say ", kind < wire::kMessageNames.size() ? wire::kMessageNames[kind] : "?");
 }
 
 std::string has_ended(Rank rank) {
@@ -121,6 +129,26 @@ std::string of_refusal(const Reason& r) {
     case Kind::kNoRoom:
       return cat("the job's key-values may have ", r.count >> 20, " MiB and ", r.total,
                  " keys in all, and there is no room for this one");
+    case Kind::kNotItsWord:
+      return not_its_word(r);
+    case Kind::kTwoProcesses:
+      return cat("this connection is that of node '", r.node_id, "': another process, node '",
+                 r.other, "', can not be registered on it");
+    case Kind::kNotItsPlace:
+      return cat("another agent, ", r.other, " on ", r.other_host, ", speaks for node '", r.node_id,
+                 "': give every agent places of its own (--node_rank)");
+    case Kind::kNotGiven:
+      return cat("the agent of node '", r.node_id,
+                 "' has not given that place to this process, as ", "attempt ", r.count);
+    case Kind::kNotThatWorker:
+      return cat("a process on host ", r.host, " says that it is the process of node '", r.node_id,
+                 "', which is on host ", r.other_host);
+    case Kind::kImpossible:
+      return cat("rank ", r.rank, " (process ", r.pid, ") says that it holds version ", r.version,
+                 ", which can not be: the others hold version ", r.count);
+    case Kind::kTooMuch:
+      return cat("this connection would have the scheduler keep ", r.count, ' ', r.detail,
+                 "; at most are ", r.total);
     case Kind::kNewerProcess:
       return cat("rank ", r.rank, " has been given to a newer process");
     case Kind::kRefusedAsBefore:

@@ -76,12 +76,6 @@ void KeyValues::closed(Link link) {
   for (const auto id : ids) withdraw(link, id);
 }
 
-std::vector<Link> KeyValues::links() const {
-  std::vector<Link> all;
-  for (const auto& [link, gets] : pending_) all.push_back(link);
-  return all;
-}
-
 void KeyValues::clear() {
   *this = {};
 }

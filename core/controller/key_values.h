@@ -48,8 +48,6 @@ class KeyValues {
   [[nodiscard]] const std::string* find(const std::string& key) const;  // Null: there is no value.
 
   void closed(Link link);
-  // The links that wait for a value.
-  [[nodiscard]] std::vector<Link> links() const;
   void clear();  // The job has ended.
 
   [[nodiscard]] std::size_t size() const { return values_.size(); }

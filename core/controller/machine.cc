@@ -95,36 +95,6 @@ void Machine::on(const Started& e) {
   }
 }
 
-void Machine::on(const Received& e) {
-  if (Member* member = member_on(e.link)) {
-    hear(*member);  // Also while others are still to come: its lease runs from then on.
-    // It lives after all. What it reported was struck out when it was lost: ask again.
-    if (member->state == SeatState::kSilent) {
-      advance(*member, SeatEvent::kHeard);
-      if (formation_.stage == Stage::kStopping) assign(rank_at(e.link));
-    }
-  }
-  std::visit([&](const auto& message) { receive(e.link, message); }, e.message);
-}
-
-void Machine::on(const Closed& e) {
-  agents_.erase(e.link);
-  pending_.erase(e.link);
-  untold_.erase(e.link);
-  key_values_.closed(e.link);
-  const auto node = nodes_.find(e.link);
-  if (node == nodes_.end()) return;
-  const std::string node_id = node->second;
-  nodes_.erase(node);
-  if (arrivals_.erase(node_id) != 0) return;  // Before the ranks are given it just makes room.
-  Member& member = at(rank_of(node_id));
-  member.link = 0;
-  hear(member);
-  // Without an agent nobody tells its exit code: a finished process that hung up has left.
-  if (member.seat.attempt == 0) advance(member, SeatEvent::kHungUp);
-  maybe_all_left();
-}
-
 void Machine::on(const ProvenDead& e) {
   const wire::Ending gone{.kind = wire::Ending::Kind::kGone};
   if (const auto early = arrivals_.find(e.node_id); early != arrivals_.end()) {
@@ -173,6 +143,7 @@ std::optional<Instant> Machine::deadline() const {
 // Who asks needs no rank. What is said of a value waits, as everything does, until it is durable.
 void Machine::receive(Link link, const wire::Put& m) {
   if (formation_.stage == Stage::kEnded) return tell_end(link);
+  if (m.key == wire::kSucceeded) return reject_word(link, m);  // The scheduler alone puts that.
   const auto put = key_values_.put(m.key, m.value);
   if (put == KeyValues::Put::kNoRoom) {
     const Reason why{.kind = Reason::Kind::kNoRoom,
@@ -189,7 +160,7 @@ void Machine::receive(Link link, const wire::Get& m) {
   if (formation_.stage == Stage::kEnded) return tell_end(link);
   std::optional<std::string> key;
   const auto asked = key_values_.get(link, m, key);
-  if (asked == KeyValues::Asked::kTooMany) emit(Close{link});
+  if (asked == KeyValues::Asked::kTooMany) dismiss(link);
   if (asked != KeyValues::Asked::kAnswered) return;
   key ? emit(Answer{link, m.id, *std::move(key)}) : send(link, wire::Got{.id = m.id});
 }

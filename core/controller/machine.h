@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <set>
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "core/controller/belief.h"
 #include "core/controller/key_values.h"
 #include "core/planner/planner.h"
 #include "core/table.h"
@@ -44,6 +46,12 @@ struct Options {
 struct Started {
   std::vector<wire::KeyValue> kept;  // As the journal has them.
 };
+// There is a connection, and who is at its other end has proven to belong to the job, as a process
+// of this kind. It comes once, and before anything that is received there.
+struct Connected {
+  Link link = 0;
+  wire::PeerKind kind = wire::PeerKind::kWorker;
+};
 struct Received {
   Link link = 0;
   wire::Message message;
@@ -60,7 +68,8 @@ struct TimePassed {};
 struct Interrupted {  // Somebody ends the scheduler.
   std::int32_t signal = 0;
 };
-using Event = std::variant<Started, Received, Closed, ProvenDead, Stored, TimePassed, Interrupted>;
+using Event =
+    std::variant<Started, Connected, Received, Closed, ProvenDead, Stored, TimePassed, Interrupted>;
 
 // What must be done, in this order.
 struct Store {
@@ -75,7 +84,16 @@ struct Close {
   Link link = 0;
 };
 struct Note {  // For traces and reports; decides nothing.
-  enum class Kind : std::uint8_t { kFault, kStop, kPlan, kRepaired, kResume, kRecovered, kHow };
+  enum class Kind : std::uint8_t {
+    kFault,
+    kStop,
+    kPlan,
+    kRepaired,
+    kResume,
+    kRecovered,
+    kHow,
+    kRefused,  // Somebody said what is not for it to say, or can not be.
+  };
   Kind kind = Kind::kFault;
   Generation generation = 0;
   Version version = 0;
@@ -147,6 +165,31 @@ struct Member {
   double loss = 0;
 };
 
+// What is at the other end of a connection.
+struct Peer {
+  wire::PeerKind kind = wire::PeerKind::kWorker;
+  bool dismissed = false;       // Its connection is being closed: nothing is heard of it any more.
+  std::string node_id;          // Of the process that has registered here; empty: none has,
+  Incarnation incarnation = 0;  // as is this.
+  bool has_seat = false;        // What it says is the word of a seat,
+  Rank rank = kNoRank;          // of this one; kNoRank: the ranks are not given yet.
+};
+
+// An agent that is here.
+struct Agent {
+  std::string agent_id;
+  std::string host;
+  std::vector<std::string> nodes;  // Of its places.
+};
+// What the only agent that speaks for a place says of it.
+struct PlaceWord {
+  Link link = 0;
+  wire::PlaceState place;
+};
+
+inline constexpr std::size_t kMaxNameBytes = 1024;   // Of a node, a host, a memory, an agent.
+inline constexpr std::size_t kMaxTextBytes = 65536;  // Of the words in which somebody fails.
+
 class Machine {
  public:
   Machine(Options options, std::optional<wire::Formation> stored);
@@ -164,11 +207,13 @@ class Machine {
   [[nodiscard]] bool assembled() const { return !members_.empty(); }
   [[nodiscard]] const std::vector<Member>& members() const { return members_; }  // By rank.
   [[nodiscard]] const Member* find(const std::string& node_id) const;
+  [[nodiscard]] const std::map<Link, Peer>& peers() const { return peers_; }
   // Who is here before the ranks are given, by node id.
   [[nodiscard]] const std::map<std::string, Member>& arrivals() const { return arrivals_; }
 
  private:
   void on(const Started& e);
+  void on(const Connected& e);
   void on(const Received& e);
   void on(const Closed& e);
   void on(const ProvenDead& e);
@@ -189,19 +234,38 @@ class Machine {
   void receive(Link, const Other&) {
   }  // Heartbeats are heard in on(Received); the rest is nonsense.
 
+  // Links (links.cc)
+  void refuse(Link link, wire::Reason reason);
+  void reject(Link link, wire::Reason reason);
+  void reject_word(Link link, const wire::Message& message);
+  void dismiss(Link link);
+  void tell_end(Link link);
+  void tell_end_to_all();
+  [[nodiscard]] static std::optional<wire::Reason> excess(
+      std::initializer_list<const std::string*> names);
+
   // Membership (membership.cc)
+  // Whether a process may have a place that another has, or had.
+  struct Verdict {
+    enum class Kind : std::uint8_t { kTakes, kWaits, kNever };
+    Kind kind = Kind::kTakes;
+    wire::Reason reason;
+    bool unsound = false;  // No process of the job would ask.
+  };
   void admit_early(Link link, const wire::Register& m);
   void admit(Link link, Rank rank, const wire::Register& m);
+  [[nodiscard]] Verdict judge(Rank rank, const wire::Register& m) const;
+  [[nodiscard]] Verdict judge_early(const wire::Register& m) const;
+  void turn_away(Link link, const Verdict& verdict);
+  [[nodiscard]] wire::Reason leased(Rank rank) const;
+  void keep_waiting(Link link, const wire::Register& m, wire::Reason reason);
+  void stop_waiting(Link link);
+  void answer_waiting(const std::string& node_id);
   void assemble();
   void take_over(Rank rank, Link link, const wire::Register& m);
   void welcome(Rank rank);
-  void heed(const wire::PlaceState& place);
-  void tell_how(Member& member, const wire::PlaceState& place);
-  void heed_agents(const std::string& node_id);
   void died(Member& member, const wire::Ending& ending, bool in_good_order,
             std::uint64_t detected_ns);
-  void answer_pending(Rank rank);
-  void refuse(Link link, wire::Reason reason);
   [[nodiscard]] std::optional<wire::Reason> elsewhere(const wire::Register& m) const;
   void check_leases();
   void lose(Member& member);
@@ -220,11 +284,33 @@ class Machine {
     return members_[static_cast<std::size_t>(rank)];
   }
   void attach(Member& member, Link link, const wire::Register& m);
+  void detach(Member& member);
+
+  // Agents (agents.cc)
+  // What the agent of a process's place says of the process.
+  enum class Word : std::uint8_t {
+    kNone,    // No agent speaks for the place.
+    kNotYet,  // It has given the place to fewer processes so far.
+    kGiven,   // It has given the place to this process, or no agent has started this process.
+    kFormer,  // It has given the place to others since.
+    kNever,   // It has given the place to another process, with the same attempt number.
+  };
+  [[nodiscard]] Word word_on(const wire::Register& m) const;
+  [[nodiscard]] bool make_way(Link link, const wire::AgentState& m);
+  void forget_agent(Link link);
+  void heed(const wire::PlaceState& place);
+  void heed_agent(const std::string& node_id);
+  void tell_how(Member& member, const wire::PlaceState& place);
+  void evict(const Member& member);
+  [[nodiscard]] bool speaks_for_a_place(Link link) const;
 
   // Recovery (recovery.cc)
   void enter(StageEvent event);
   void begin(wire::Reason cause);
   void rank_lost(Rank rank, const wire::Reason& cause, std::uint64_t detected_ns);
+  [[nodiscard]] Said said_by(Rank rank, const wire::Report& report) const;
+  void disbelieve(Rank rank, Version said, Version possible);
+  [[nodiscard]] bool disbelieve_some(std::set<Rank>& ended);
   static void list(Rank rank, const wire::Report& report, planner::Table& table);
   void give(const planner::Order& order);
   void maybe_plan();
@@ -236,7 +322,6 @@ class Machine {
   void maybe_nobody_came();
   void end(bool success, wire::Reason reason);
   void wait_for_agent();
-  void tell_end(Link link);
   void leave();
   [[nodiscard]] Rank ended_rank() const;
   [[nodiscard]] Rank world_size() const { return static_cast<Rank>(members_.size()); }
@@ -253,10 +338,12 @@ class Machine {
   std::array<std::size_t, kSeatStates> seats_{};  // How many of members_ are in each state.
   std::map<std::string, Rank> ranks_;             // By node id.
   std::map<std::string, Member> arrivals_;        // By node id, until then.
-  std::map<Link, std::string> nodes_;             // Node id by connection.
-  // Processes that ask for a place which another incarnation still holds; there may be several.
+  std::map<Link, Peer> peers_;
+  // Processes that ask for a place which they can not have yet; there may be several for one.
   std::map<Link, wire::Register> pending_;
-  std::map<Link, wire::AgentState> agents_;
+  std::map<std::string, std::set<Link>> waiting_;  // The same, by node id.
+  std::map<Link, Agent> agents_;
+  std::map<std::string, PlaceWord> place_words_;  // By node id.
   KeyValues key_values_;
   std::vector<wire::KeyValue> keeps_;     // To be stored with the next formation.
   std::map<Rank, wire::Report> reports_;  // Of the generation being formed.
@@ -264,7 +351,6 @@ class Machine {
   std::set<Rank> repairing_;  // Of this round, not yet repaired.
   std::set<Rank> unproven_;   // Have made no step yet in the running generation.
   Rank ended_ = kNoRank;      // As of wire::Assignment, for the running generation.
-  std::set<Link> untold_;     // Of the end, since no agent knows it yet (P32).
   std::optional<Instant> leaves_at_;  // At the latest, where an agent is waited for.
   bool left_ = false;
   Instant now_{};

@@ -74,6 +74,17 @@ std::vector<std::string> in_rank_order(const std::map<std::string, Member>& memb
   return order;
 }
 
+// Whether somebody says that it is the process of this seat, and is not.
+std::optional<Reason> not_that_one(const wire::Seat& seat, const wire::Register& m) {
+  if (m.host == seat.host && m.memory == seat.memory && m.attempt == seat.attempt) {
+    return std::nullopt;
+  }
+  return Reason{.kind = Reason::Kind::kNotThatWorker,
+                .node_id = m.node_id,
+                .host = m.host,
+                .other_host = seat.host};
+}
+
 }  // namespace
 
 Rank Machine::rank_of(const std::string& node_id) const {
@@ -82,15 +93,15 @@ Rank Machine::rank_of(const std::string& node_id) const {
 }
 
 Rank Machine::rank_at(Link link) const {
-  const auto found = nodes_.find(link);
-  return found == nodes_.end() ? kNoRank : rank_of(found->second);
+  const auto found = peers_.find(link);
+  return found == peers_.end() || !found->second.has_seat ? kNoRank : found->second.rank;
 }
 
 Member* Machine::member_on(Link link) {
-  const auto node = nodes_.find(link);
-  if (node == nodes_.end()) return nullptr;
-  const auto early = arrivals_.find(node->second);
-  return early != arrivals_.end() ? &early->second : &at(rank_of(node->second));
+  const auto found = peers_.find(link);
+  if (found == peers_.end() || !found->second.has_seat) return nullptr;
+  const Peer& peer = found->second;
+  return peer.rank != kNoRank ? &at(peer.rank) : &arrivals_.at(peer.node_id);
 }
 
 const Member* Machine::find(const std::string& node_id) const {
@@ -120,11 +131,14 @@ bool Machine::waits_for_replacement() const {
 }
 
 void Machine::attach(Member& member, Link link, const wire::Register& m) {
-  if (member.link != 0 && member.link != link) {
-    nodes_.erase(member.link);
-    emit(Close{member.link});
+  if (member.link != link) {
+    const Link before = member.link;
+    detach(member);
+    if (before != 0) dismiss(before);
   }
-  nodes_[link] = m.node_id;
+  Peer& peer = peers_.at(link);
+  peer.has_seat = true;
+  peer.rank = rank_of(m.node_id);
   member.link = link;
   member.seat.memory = m.memory;
   member.seat.node_id = m.node_id;
@@ -137,9 +151,12 @@ void Machine::attach(Member& member, Link link, const wire::Register& m) {
   advance(member, SeatEvent::kHeard);
 }
 
-void Machine::refuse(Link link, Reason reason) {
-  send(link, wire::Refused{{}, std::move(reason)});
-  emit(Close{link});
+// What comes on its connection is not its word any more.
+void Machine::detach(Member& member) {
+  if (const auto peer = peers_.find(member.link); peer != peers_.end()) {
+    peer->second.has_seat = false;
+  }
+  member.link = 0;
 }
 
 // Why this process can not take part, if a process of the job is on a host with other memory.
@@ -161,13 +178,25 @@ std::optional<Reason> Machine::elsewhere(const wire::Register& m) const {
 
 void Machine::receive(Link link, const wire::Register& m) {
   if (m.protocol != wire::kProtocol) {
-    refuse(link,
-           {.kind = Reason::Kind::kOtherProtocol, .count = m.protocol, .total = wire::kProtocol});
-  } else if (formation_.stage == Stage::kEnded) {
-    tell_end(link);
-  } else if (m.job != formation_.job) {
-    refuse(link, {.kind = Reason::Kind::kOtherJob, .other = m.job, .detail = formation_.job});
-  } else if (!assembled()) {
+    return refuse(
+        link,
+        {.kind = Reason::Kind::kOtherProtocol, .count = m.protocol, .total = wire::kProtocol});
+  }
+  if (formation_.stage == Stage::kEnded) return tell_end(link);
+  if (m.job != formation_.job) {
+    return refuse(link,
+                  {.kind = Reason::Kind::kOtherJob, .other = m.job, .detail = formation_.job});
+  }
+  if (const auto why = excess({&m.node_id, &m.host, &m.memory})) return reject(link, *why);
+  Peer& peer = peers_.at(link);
+  const bool is_new = peer.node_id.empty();
+  if (!is_new && (peer.node_id != m.node_id || peer.incarnation != m.incarnation)) {
+    return reject(
+        link, {.kind = Reason::Kind::kTwoProcesses, .node_id = peer.node_id, .other = m.node_id});
+  }
+  peer.node_id = m.node_id;
+  peer.incarnation = m.incarnation;
+  if (!assembled()) {
     admit_early(link, m);
   } else if (const Rank rank = rank_of(m.node_id); rank == kNoRank) {
     refuse(link, {.kind = Reason::Kind::kPlacesTaken, .total = world_size(), .node_id = m.node_id});
@@ -176,11 +205,32 @@ void Machine::receive(Link link, const wire::Register& m) {
   }
 }
 
-void Machine::admit_early(Link link, const wire::Register& m) {
+// Before the ranks are given.
+Machine::Verdict Machine::judge_early(const wire::Register& m) const {
+  using Kind = Verdict::Kind;
+  const Reason not_given{.kind = Reason::Kind::kNotGiven,
+                         .count = static_cast<std::int64_t>(m.attempt),
+                         .node_id = m.node_id};
+  const Word word = word_on(m);
+  if (word == Word::kNever) return {Kind::kNever, not_given, true};
+  if (word == Word::kFormer) return {Kind::kNever, not_given};
   const auto found = arrivals_.find(m.node_id);
-  if (found != arrivals_.end() && found->second.seat.incarnation != m.incarnation &&
-      found->second.seat.attempt >= m.attempt) {
-    return refuse(link, {.kind = Reason::Kind::kNodeTaken, .node_id = m.node_id});
+  const bool is_free = found == arrivals_.end() || found->second.seat.incarnation == m.incarnation;
+  if (is_free) return word == Word::kNotYet ? Verdict{Kind::kWaits, not_given} : Verdict{};
+  if (m.attempt == 0 || found->second.seat.attempt == 0) {
+    return {Kind::kNever, {.kind = Reason::Kind::kNodeTaken, .node_id = m.node_id}};
+  }
+  // Two processes of agents: the agent of the place knows which of them it is.
+  return word == Word::kGiven ? Verdict{} : Verdict{Kind::kWaits, not_given};
+}
+
+void Machine::admit_early(Link link, const wire::Register& m) {
+  const Verdict verdict = judge_early(m);
+  if (verdict.kind == Verdict::Kind::kWaits) return keep_waiting(link, m, verdict.reason);
+  if (verdict.kind == Verdict::Kind::kNever) return turn_away(link, verdict);
+  const auto found = arrivals_.find(m.node_id);
+  if (found != arrivals_.end() && found->second.seat.incarnation == m.incarnation) {
+    if (const auto why = not_that_one(found->second.seat, m)) return reject(link, *why);
   }
   if (const auto why = elsewhere(m)) {
     end(false, *why);
@@ -195,51 +245,125 @@ void Machine::admit_early(Link link, const wire::Register& m) {
 
 void Machine::assemble() {
   for (const auto& node_id : in_rank_order(arrivals_)) {
-    ranks_[node_id] = world_size();
+    const Rank rank = world_size();
+    ranks_[node_id] = rank;
     members_.push_back(std::move(arrivals_.at(node_id)));
+    peers_.at(members_.back().link).rank = rank;
     ++seats_[static_cast<std::size_t>(members_.back().state)];
   }
   arrivals_.clear();
   begin({.kind = Reason::Kind::kJobStarts});
-  for (Rank rank = 0; rank < world_size(); ++rank) heed_agents(at(rank).seat.node_id);
+  for (Rank rank = 0; rank < world_size(); ++rank) heed_agent(at(rank).seat.node_id);
+  std::vector<Link> surplus;
+  for (const auto& [link, m] : pending_) {
+    if (rank_of(m.node_id) == kNoRank) surplus.push_back(link);
+  }
+  for (const Link link : surplus) {
+    const std::string node_id = pending_.at(link).node_id;
+    stop_waiting(link);
+    refuse(link, {.kind = Reason::Kind::kPlacesTaken, .total = world_size(), .node_id = node_id});
+  }
+}
+
+// An agent gives a place to one process at a time: a later one proves that the former is dead. But
+// only the agent itself can say which process is the later one.
+Machine::Verdict Machine::judge(Rank rank, const wire::Register& m) const {
+  using Kind = Verdict::Kind;
+  const Member& member = at(rank);
+  const bool is_leased = lease_runs(member);
+  const Reason former{.kind = Reason::Kind::kNewerProcess, .rank = rank};
+  const Reason not_given{.kind = Reason::Kind::kNotGiven,
+                         .count = static_cast<std::int64_t>(m.attempt),
+                         .node_id = m.node_id};
+  if (const auto why = elsewhere(m)) return {Kind::kNever, *why};
+  const Word word = word_on(m);
+  if (m.attempt < member.seat.attempt || word == Word::kFormer) return {Kind::kNever, former};
+  if (word == Word::kNever) return {Kind::kNever, not_given, true};
+  if (word != Word::kGiven) return {Kind::kWaits, is_leased ? leased(rank) : not_given};
+  if (member.seat.attempt != 0 && m.attempt > member.seat.attempt) return {};
+  // Of a rank that has ended and left nobody has to take the place: the job's end is waited for.
+  if (member.state == SeatState::kLeft) {
+    return {Kind::kWaits, {.kind = Reason::Kind::kRankHasEnded, .rank = rank}};
+  }
+  return is_leased ? Verdict{Kind::kWaits, leased(rank)} : Verdict{};
+}
+
+Reason Machine::leased(Rank rank) const {
+  const Member& member = at(rank);
+  const auto left = std::chrono::ceil<std::chrono::seconds>(member.heard + options_.lease - now_);
+  return {.kind = Reason::Kind::kLeased,
+          .rank = rank,
+          .pid = member.seat.pid,
+          .count = left.count(),
+          .host = member.seat.host};
 }
 
 void Machine::admit(Link link, Rank rank, const wire::Register& m) {
   Member& member = at(rank);
   if (m.incarnation == member.seat.incarnation) {
+    if (const auto why = not_that_one(member.seat, m)) return reject(link, *why);
+    const bool is_dead = member.state == SeatState::kDead || member.state == SeatState::kOrphaned;
+    if (is_dead) return refuse(link, {.kind = Reason::Kind::kNewerProcess, .rank = rank});
     attach(member, link, m);
     return welcome(rank);
   }
-  if (const auto why = elsewhere(m)) return refuse(link, *why);
-  // An agent gives a place to one process at a time: a later one proves that the former is dead.
-  const bool succeeds = m.attempt > member.seat.attempt;
-  // Of a rank that has ended and left nobody has to take the place: the job's end is waited for.
-  const bool has_left = member.state == SeatState::kLeft;
-  if (m.attempt < member.seat.attempt) {
-    refuse(link, {.kind = Reason::Kind::kNewerProcess, .rank = rank});
-  } else if (succeeds || (!has_left && !lease_runs(member))) {
-    take_over(rank, link, m);
-  } else if (has_left) {
-    pending_[link] = m;
-    send(link, wire::Waiting{{.kind = Reason::Kind::kRankHasEnded, .rank = rank}});
-  } else {
-    pending_[link] = m;
-    const auto left = std::chrono::ceil<std::chrono::seconds>(member.heard + options_.lease - now_);
-    send(link, wire::Waiting{{.kind = Reason::Kind::kLeased,
-                              .rank = rank,
-                              .pid = member.seat.pid,
-                              .count = left.count(),
-                              .host = member.seat.host}});
+  const Verdict verdict = judge(rank, m);
+  switch (verdict.kind) {
+    case Verdict::Kind::kTakes:
+      return take_over(rank, link, m);
+    case Verdict::Kind::kWaits:
+      return keep_waiting(link, m, verdict.reason);
+    case Verdict::Kind::kNever:
+      return turn_away(link, verdict);
+  }
+}
+
+void Machine::turn_away(Link link, const Verdict& verdict) {
+  verdict.unsound ? reject(link, verdict.reason) : refuse(link, verdict.reason);
+}
+
+void Machine::keep_waiting(Link link, const wire::Register& m, Reason reason) {
+  pending_[link] = m;
+  waiting_[m.node_id].insert(link);
+  send(link, wire::Waiting{std::move(reason)});
+}
+
+void Machine::stop_waiting(Link link) {
+  const auto found = pending_.find(link);
+  if (found == pending_.end()) return;
+  const auto waiting = waiting_.find(found->second.node_id);
+  waiting->second.erase(link);
+  if (waiting->second.empty()) waiting_.erase(waiting);
+  pending_.erase(found);
+}
+
+// Somebody may have this place by now, or has learnt that it never will. The newest one comes
+// first: of an older one the end may not have been heard yet.
+void Machine::answer_waiting(const std::string& node_id) {
+  const auto found = waiting_.find(node_id);
+  if (found == waiting_.end()) return;
+  const std::set<Link> links = found->second;
+  for (auto link = links.rbegin(); link != links.rend(); ++link) {
+    const auto pending = pending_.find(*link);
+    if (pending == pending_.end() || formation_.stage == Stage::kEnded) continue;
+    const wire::Register m = pending->second;
+    const Rank rank = rank_of(node_id);
+    if (assembled() && rank == kNoRank) return;
+    const Verdict verdict = assembled() ? judge(rank, m) : judge_early(m);
+    if (verdict.kind == Verdict::Kind::kWaits) continue;  // That was said already.
+    stop_waiting(*link);
+    assembled() ? admit(*link, rank, m) : admit_early(*link, m);
   }
 }
 
 void Machine::take_over(Rank rank, Link link, const wire::Register& m) {
   Member& member = at(rank);
+  stop_waiting(link);
   if (lease_runs(member)) died(member, {.kind = wire::Ending::Kind::kReplaced}, false, 0);
   if (formation_.stage == Stage::kEnded) return tell_end(link);
-  pending_.erase(link);
   member.seat.finished = false;  // Its successor has to end in good order itself.
   member.joined = false;
+  member.version = formation_.version;  // What the former one said binds only that one.
   advance(member, SeatEvent::kTakenOver);
   attach(member, link, m);
   // What ranks do together before their first step can not be completed any more (P39).
@@ -254,7 +378,7 @@ void Machine::take_over(Rank rank, Link link, const wire::Register& m) {
     begin({.kind = Reason::Kind::kRankCameBack, .rank = rank});
   }
   for (auto& answer : key_values_.answers(wire::kSucceeded)) emit(std::move(answer));
-  heed_agents(m.node_id);
+  heed_agent(m.node_id);
 }
 
 // Tells a process all that it may have missed.
@@ -263,84 +387,15 @@ void Machine::welcome(Rank rank) {
   if (at(rank).seat.finished) send(at(rank).link, wire::Farewell{});
 }
 
-void Machine::receive(Link link, const wire::AgentState& m) {
-  if (m.protocol != wire::kProtocol) {
-    return refuse(
-        link,
-        {.kind = Reason::Kind::kOtherProtocol, .count = m.protocol, .total = wire::kProtocol});
-  }
-  if (m.job != formation_.job) {
-    return refuse(link,
-                  {.kind = Reason::Kind::kOtherJob, .other = m.job, .detail = formation_.job});
-  }
-  if (formation_.stage == Stage::kEnded) {
-    leaves_at_.reset();
-    tell_end(link);
-    return leave();
-  }
-  agents_[link] = m;
-  for (const auto& place : m.places) {
-    heed(place);
-    const Member* member = find(place.node_id);
-    if (member == nullptr || member->ending.kind != wire::Ending::Kind::kNotHeard) continue;
-    if (member->seat.incarnation == place.incarnation && place.alive && !lease_runs(*member)) {
-      send(link, wire::Evict{place.node_id, place.incarnation});  // It may have missed the first.
-    }
-  }
-  maybe_nobody_came();
-}
-
-// What an agent said of a process may have come before the process's own Register.
-void Machine::heed_agents(const std::string& node_id) {
-  for (const auto& [link, state] : agents_) {
-    for (const auto& place : state.places) {
-      if (place.node_id == node_id) heed(place);
-    }
-  }
-}
-
-void Machine::heed(const wire::PlaceState& place) {
-  const Rank rank = rank_of(place.node_id);
-  const auto early = arrivals_.find(place.node_id);
-  if (rank == kNoRank && early == arrivals_.end()) return;
-  Member& member = rank != kNoRank ? at(rank) : early->second;
-  tell_how(member, place);
-  const wire::Seat& seat = member.seat;
-  const bool same = place.attempt == seat.attempt && place.incarnation == seat.incarnation;
-  const bool replaced = seat.attempt != 0 && place.attempt > seat.attempt;
-  if (same && place.alive) return;
-  if (!same && !replaced) return;  // Said before this incarnation was accepted.
-  const bool well = place.ending == wire::Ending{wire::Ending::Kind::kExited, 0};
-  died(member, place.ending, same && well, place.detected_ns);
-  if (rank == kNoRank) return;  // It made room, and is no more.
-  if (member.state == SeatState::kOrphaned && !place.alive && well) {
-    // The successor has left without a word, and its agent gives the place to nobody else.
-    advance(member, SeatEvent::kEndedWell);
-    maybe_all_left();
-  }
-}
-
-// A death is told at once. Its agent learns how it came only when the memory is gone.
-void Machine::tell_how(Member& member, const wire::PlaceState& place) {
-  if (place.detected_ns == 0 || place.detected_ns != member.detected_ns) return;
-  const Rank rank = rank_of(place.node_id);
-  if (place.ending == member.ending || rank == kNoRank) return;
-  member.ending = place.ending;
-  note(Note::Kind::kHow, rank,
-       {.kind = Reason::Kind::kRankLost,
-        .rank = rank,
-        .pid = member.ended_pid,
-        .ending = member.ending});
-}
-
 void Machine::died(Member& member, const wire::Ending& ending, bool in_good_order,
                    std::uint64_t detected_ns) {
   const std::string node_id = member.seat.node_id;
   const Rank rank = rank_of(node_id);
   if (rank == kNoRank) {  // Before the ranks are given it just makes room.
-    nodes_.erase(member.link);
+    dismiss(member.link);
+    detach(member);
     arrivals_.erase(node_id);
-    return;
+    return answer_waiting(node_id);
   }
   if (!lease_runs(member) && member.state != SeatState::kSilent) return;
   member.ending = ending;
@@ -349,8 +404,7 @@ void Machine::died(Member& member, const wire::Ending& ending, bool in_good_orde
   advance(member, in_good_order ? SeatEvent::kEndedWell : SeatEvent::kDied);
   member.heard = now_;
   if (!in_good_order) {  // What it said before may still be under way: it is no longer heard.
-    nodes_.erase(member.link);
-    member.link = 0;
+    detach(member);
     rank_lost(
         rank,
         {.kind = Reason::Kind::kRankLost, .rank = rank, .pid = member.seat.pid, .ending = ending},
@@ -362,18 +416,7 @@ void Machine::died(Member& member, const wire::Ending& ending, bool in_good_orde
     maybe_all_left();
     maybe_plan();  // Who wants to train with it must hear that it will not.
   }
-  answer_pending(rank);
-}
-
-// The newest one gets the place: of an older one the end may not have been heard yet.
-void Machine::answer_pending(Rank rank) {
-  const auto pending = std::find_if(pending_.rbegin(), pending_.rend(), [&](const auto& entry) {
-    return entry.second.node_id == at(rank).seat.node_id;
-  });
-  if (pending == pending_.rend() || formation_.stage == Stage::kEnded) return;
-  if (at(rank).state == SeatState::kLeft) return;  // Nobody is needed there.
-  const auto [link, who] = *pending;
-  take_over(rank, link, who);
+  answer_waiting(node_id);
 }
 
 void Machine::hear(Member& member) {
@@ -411,7 +454,7 @@ void Machine::lose(Member& member) {
   const Rank rank = rank_of(member.seat.node_id);
   advance(member, SeatEvent::kLeaseOver);
   member.ending = {.kind = wire::Ending::Kind::kNotHeard};
-  tell_agents(wire::Evict{member.seat.node_id, member.seat.incarnation});
+  evict(member);
   if (!member.seat.finished) {
     rank_lost(rank,
               {.kind = Reason::Kind::kRankLost,
@@ -420,7 +463,7 @@ void Machine::lose(Member& member) {
                .ending = member.ending},
               0);
   }
-  answer_pending(rank);
+  answer_waiting(member.seat.node_id);
 }
 
 std::vector<wire::Awaited> Machine::awaited() const {

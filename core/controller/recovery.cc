@@ -99,9 +99,62 @@ void Machine::receive(Link link, const wire::Report& m) {
   const Rank rank = rank_at(link);
   if (rank == kNoRank || formation_.stage != Stage::kStopping) return;
   if (m.generation != formation_.generation || at(rank).seat.finished) return;
+  const Said said = said_by(rank, m);
+  if (!is_sound(said)) return disbelieve(rank, m.version, said.told);
   at(rank).joined = true;
   reports_[rank] = m;
   maybe_plan();
+}
+
+Said Machine::said_by(Rank rank, const wire::Report& report) const {
+  return {.rank = rank,
+          .version = report.version,
+          .staged = report.staged,
+          .told = std::max(formation_.version, at(rank).version),
+          .private_is_own = report.private_is_own};
+}
+
+// Its process can not be trusted with its state: another one shall look at that.
+void Machine::disbelieve(Rank rank, Version said, Version possible) {
+  Member& member = at(rank);
+  const Reason why{.kind = Reason::Kind::kImpossible,
+                   .rank = rank,
+                   .pid = member.seat.pid,
+                   .count = static_cast<std::int64_t>(possible),
+                   .version = said};
+  refuse(member.link, why);
+  evict(member);
+  detach(member);
+  member.ending = {};
+  advance(member, SeatEvent::kDied);
+  member.heard = now_;
+  rank_lost(rank, why, 0);
+  answer_waiting(member.seat.node_id);
+}
+
+// Those of all who have reported or ended whose word no plan can rest on. The plan has to wait for
+// successors of those that still train: true is returned.
+bool Machine::disbelieve_some(std::set<Rank>& ended) {
+  std::vector<Said> all;
+  for (Rank rank = 0; rank < world_size(); ++rank) {
+    const wire::Seat& seat = at(rank).seat;
+    all.push_back(seat.finished ? Said{.rank = rank,
+                                       .version = seat.version,
+                                       .staged = seat.version,
+                                       .told = seat.version}
+                                : said_by(rank, reports_.at(rank)));
+  }
+  const Belief belief = believe(all);
+  bool waits = false;
+  for (const Rank rank : belief.impossible) {
+    if (at(rank).seat.finished) {
+      ended.insert(rank);
+    } else {
+      disbelieve(rank, reports_.at(rank).version, belief.version);
+      waits = true;
+    }
+  }
+  return waits;
 }
 
 // What the planner is to know of a rank: all ranks hold the same state, but for a private part.
@@ -129,20 +182,26 @@ void Machine::maybe_plan() {
   const std::size_t out =
       in_state(SeatState::kFinished) + in_state(SeatState::kOrphaned) + in_state(SeatState::kLeft);
   if (reports_.size() + out < members_.size() && in_state(SeatState::kDeserted) == 0) return;
-  planner::Table table{.ranks = world_size(), .finished = {}, .shards = {{"state", {}}}};
   for (Rank rank = 0; rank < world_size(); ++rank) {
     const Member& member = at(rank);
     const bool never_trained = member.seat.finished && member.seat.version == kNoVersion;
     if (never_trained || member.state == SeatState::kDeserted) {
       return end(false, {.kind = Reason::Kind::kEndedWithoutTraining, .rank = rank});
     }
-    if (member.seat.finished) {
-      table.finished.insert(rank);
-      table.shards[0].copies.push_back({rank, member.seat.version, member.seat.version});
-    } else if (const auto report = reports_.find(rank); report != reports_.end()) {
-      list(rank, report->second, table);
-    } else {
-      return;
+    if (!member.seat.finished && !reports_.contains(rank)) return;
+  }
+  planner::Table table{.ranks = world_size(), .finished = {}, .shards = {{"state", {}}}};
+  std::set<Rank> disbelieved;
+  if (disbelieve_some(disbelieved)) return;
+  for (Rank rank = 0; rank < world_size(); ++rank) {
+    const wire::Seat& seat = at(rank).seat;
+    if (!seat.finished) {
+      list(rank, reports_.at(rank), table);
+      continue;
+    }
+    table.finished.insert(rank);
+    if (!disbelieved.contains(rank)) {
+      table.shards[0].copies.push_back({rank, seat.version, seat.version});
     }
   }
   const auto plan = planner::plan(table);
@@ -154,6 +213,9 @@ void Machine::maybe_plan() {
   }
   enter(StageEvent::kPlanned);
   formation_.version = plan.version;
+  for (Member& member : members_) {
+    if (!member.seat.finished) member.version = plan.version;  // All reach it; it may be 0 again.
+  }
   formation_.orders.resize(members_.size());
   for (const auto& order : plan.orders) give(order);
   const bool first = std::any_of(plan.orders.begin(), plan.orders.end(),
@@ -216,6 +278,7 @@ void Machine::receive(Link link, const wire::Progress& m) {
   const Rank rank = rank_at(link);
   if (rank == kNoRank || formation_.stage != Stage::kRunning) return;
   if (m.generation != formation_.generation) return;
+  if (m.version < at(rank).version) return disbelieve(rank, m.version, at(rank).version);
   at(rank).version = m.version;
   at(rank).loss = m.loss;
   proven(rank, m.version);
@@ -228,6 +291,8 @@ void Machine::receive(Link link, const wire::Finished& m) {
   const Rank rank = rank_at(link);
   if (rank == kNoRank || formation_.stage == Stage::kEnded) return;
   Member& member = at(rank);
+  const Version told = std::max(formation_.version, member.version);
+  if (!member.seat.finished && m.version < told) return disbelieve(rank, m.version, told);
   reports_.erase(rank);
   if (!member.seat.finished) {
     member.seat.finished = true;
@@ -245,9 +310,15 @@ void Machine::receive(Link link, const wire::Finished& m) {
 void Machine::receive(Link link, const wire::Failed& m) {
   if (formation_.stage == Stage::kEnded) return;
   const Rank rank = rank_at(link);
-  if (rank == kNoRank && !agents_.contains(link)) return;
+  if (rank == kNoRank && !speaks_for_a_place(link)) return;
   Reason reason = m.reason;
   reason.rank = rank;
+  // It is kept, and told to all.
+  reason.awaited.clear();
+  for (std::string* text : {&reason.node_id, &reason.host, &reason.other, &reason.other_host}) {
+    if (text->size() > kMaxNameBytes) text->resize(kMaxNameBytes);
+  }
+  if (reason.detail.size() > kMaxTextBytes) reason.detail.resize(kMaxTextBytes);
   end(false, std::move(reason));
 }
 
@@ -262,15 +333,15 @@ void Machine::maybe_all_left() {
 // All processes of the job have ended in good order, and none has ever asked for a rank.
 void Machine::maybe_nobody_came() {
   if (assembled() || !arrivals_.empty()) return;
-  std::set<std::string> ended;  // By name: an agent that came back is here twice for a moment.
-  for (const auto& [link, state] : agents_) {
-    for (const auto& place : state.places) {
-      const bool well = place.ending == wire::Ending{wire::Ending::Kind::kExited, 0};
-      if (place.attempt > 0 && !place.alive && well) ended.insert(place.node_id);
-    }
-  }
-  if (ended.size() < static_cast<std::size_t>(options_.world_size)) return;
-  end(true, {.kind = Reason::Kind::kNobodyAsked, .total = static_cast<std::int64_t>(ended.size())});
+  if (place_words_.size() < static_cast<std::size_t>(options_.world_size)) return;
+  const bool all = std::all_of(place_words_.begin(), place_words_.end(), [](const auto& entry) {
+    const wire::PlaceState& place = entry.second.place;
+    const bool well = place.ending == wire::Ending{wire::Ending::Kind::kExited, 0};
+    return place.attempt > 0 && !place.alive && well;
+  });
+  if (!all) return;
+  end(true, {.kind = Reason::Kind::kNobodyAsked,
+             .total = static_cast<std::int64_t>(place_words_.size())});
 }
 
 void Machine::end(bool success, Reason reason) {
@@ -280,13 +351,7 @@ void Machine::end(bool success, Reason reason) {
   store();
   emit(End{success, formation_.end});
   wait_for_agent();
-  for (const auto& [node_id, member] : arrivals_) tell_end(member.link);
-  for (const auto& member : members_) tell_end(member.link);
-  for (const auto& [link, who] : pending_) tell_end(link);
-  for (const auto& [link, state] : agents_) tell_end(link);
-  for (const Link link : key_values_.links()) {
-    if (!nodes_.contains(link) && !agents_.contains(link)) tell_end(link);
-  }
+  tell_end_to_all();
   key_values_.clear();
   if (!leaves_at_) leave();
 }
@@ -297,19 +362,9 @@ void Machine::wait_for_agent() {
   if (options_.by_agent && agents_.empty()) leaves_at_ = now_ + options_.agent_patience;
 }
 
-void Machine::tell_end(Link link) {
-  if (link == 0) return;
-  if (leaves_at_ && !left_) {
-    untold_.insert(link);
-    return;
-  }
-  send(link, wire::JobEnded{formation_.success, formation_.end});
-  emit(Close{link});
-}
-
 void Machine::leave() {
   if (std::exchange(left_, true)) return;
-  for (const Link link : std::exchange(untold_, {})) tell_end(link);
+  tell_end_to_all();
   // Who is cut off just now looks for us, and after a restart all do: they deserve to hear it.
   const bool unheard = std::any_of(members_.begin(), members_.end(), [&](const Member& member) {
     return member.link == 0 && (lease_runs(member) || member.state == SeatState::kSilent);

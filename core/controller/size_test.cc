@@ -26,6 +26,10 @@ TEST(ControllerSize, FormsTenThousandRanksAgain) {
   std::map<Link, wire::Assignment> parts;
   const auto step = [&](const Event& event) {
     for (std::vector<Event> events{event}; !events.empty();) {
+      const auto* heard = std::get_if<Received>(&events.back());
+      if (heard && !machine.peers().contains(heard->link)) {
+        (void)machine.step(Instant{}, Connected{heard->link, wire::PeerKind::kWorker});
+      }
       const auto actions = machine.step(Instant{}, events.back());
       events.pop_back();
       for (const auto& action : actions) {
@@ -51,6 +55,8 @@ TEST(ControllerSize, FormsTenThousandRanksAgain) {
   for (Rank rank = 0; rank < kRanks; ++rank) come(static_cast<Link>(rank) + 1, rank, 1);
   for (Link link = 1; link <= kRanks; ++link) report(link);
   ASSERT_EQ(machine.stage(), Stage::kRunning);
+  step(Connected{30'000, wire::PeerKind::kAgent});
+  step(Received{30'000, wire::AgentState{"job", "agent", "host", {{"5000", 20'000, 2, true}}}});
   come(20'000, 5'000, 2);
   ASSERT_EQ(machine.stage(), Stage::kStopping);
   for (Link link = 1; link <= kRanks; ++link) report(link == 5'001 ? 20'000 : link);

@@ -124,6 +124,8 @@ std::optional<RecoveryReport> RecoveryLog::note(Instant now, const controller::N
       current_->first_step = now;
       finished = finish();
       break;
+    case Kind::kRefused:
+      break;
   }
   return finished;
 }

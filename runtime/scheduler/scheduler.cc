@@ -108,8 +108,7 @@ Result<int> open_and_serve(const config::Settings& settings) {
       {.job = settings.job, .host = settings.sched_host, .port = settings.sched_port});
   if (!written) return written.error();
   Server server(loop, std::move(opened));
-  (*listener)->serve(server.listening(*std::move(membership)));
-  return server.run();
+  return server.run(**listener, *std::move(membership));
 }
 
 }  // namespace

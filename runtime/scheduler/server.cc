@@ -73,7 +73,7 @@ Server::Server(io::Loop& loop, Opened opened)
       machine_(machine_options(settings_), opened_.formation),
       log_(opened_.formation.recoveries) {}
 
-int Server::run() {
+int Server::run(io::Listener& listener, io::Membership membership) {
   const bool again = opened_.formation.generation != 0;
   say(cat(again ? "serves again job " : "serves job ", settings_.job, " at ", settings_.sched_host,
           ":", settings_.sched_port, ", process ", ::getpid(),
@@ -85,9 +85,10 @@ int Server::run() {
                                 {"attempt", settings_.attempt},
                                 {"taken_back", again}});
   loop_.on_signals({SIGINT, SIGTERM}, [this](int signal) { interrupted(signal); });
-  loop_.post([this] {
+  loop_.post([&] {
     step(controller::Started{std::exchange(opened_.kept, {})});
     look_for_locals();
+    listener.serve(listening(std::move(membership)));
   });
   watch_agent();
   (void)os::take_short_slice();  // In a recovery all wait for it.
@@ -114,13 +115,14 @@ void Server::refused(const std::string& who_and_why) {
           others == 0 ? "" : cat(" (and ", others, " more since this was last said)")));
 }
 
-void Server::accept(std::shared_ptr<io::Connection> connection, wire::PeerKind) {
+void Server::accept(std::shared_ptr<io::Connection> connection, wire::PeerKind kind) {
   const Link link = ++newest_link_;
   links_[link] = connection;
   connection->start(
       {.on_message = [this, link](wire::Message message) { received(link, std::move(message)); },
        .on_closed = [this, link](const Error&) { closed(link); },
        .on_drained = [this, link] { answered(link); }});
+  step(controller::Connected{link, kind});
 }
 
 void Server::answered(Link link) {
@@ -229,6 +231,7 @@ bool Server::carry_out(const Note& action) {
   }
   const std::string text = wording::in_words(action.reason);
   if (action.kind == Note::Kind::kFault) say(cat("fault: ", text));
+  if (action.kind == Note::Kind::kRefused) say(cat("refused: ", text));
   if (action.kind == Note::Kind::kHow) {
     say(cat("by now it is known that ", text));
     if (late_ && complete(*late_, action)) publish_late();
@@ -372,6 +375,8 @@ void Server::note_in_trace(const Note& note) {
       return event("recovered");
     case Note::Kind::kHow:
       return event("how");
+    case Note::Kind::kRefused:
+      return event("refused");
   }
 }
 

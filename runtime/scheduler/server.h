@@ -45,11 +45,12 @@ class Server {
   // `loop` outlives it.
   Server(io::Loop& loop, Opened opened);
 
-  // For the listener: whoever proves this membership has a link.
-  io::Listening listening(io::Membership membership);
-  int run();  // Until the job has ended; the process's exit code.
+  // Until the job has ended; the process's exit code. Whoever proves the membership to the listener
+  // has a link.
+  int run(io::Listener& listener, io::Membership membership);
 
  private:
+  io::Listening listening(io::Membership membership);
   void accept(std::shared_ptr<io::Connection> connection, wire::PeerKind kind);
   void refused(const std::string& who_and_why);
   void received(controller::Link link, wire::Message message);

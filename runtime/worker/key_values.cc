@@ -122,8 +122,6 @@ void KeyValues::Client::send(std::uint64_t id, Request request) {
 }
 
 void KeyValues::Client::send_all() {
-  // For no value; but whoever waits is told when the job ends.
-  link.send(wire::Get{.id = 0, .keys = {}});
   for (const auto& [id, request] : open) link.send(request.message);
 }
 

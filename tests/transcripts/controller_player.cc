@@ -37,13 +37,26 @@ class ControllerPlayer : public Player {
     if (verb == "time") return time(in);
     controller::Link link = 0;
     in >> link;
+    if (verb == "connect") {
+      std::string kind;
+      in >> kind;
+      return connect(link, kind);
+    }
     if (verb == "closed") return step(controller::Closed{link});
     if (verb == "interrupted") {
       return step(controller::Interrupted{static_cast<std::int32_t>(link)});
     }
     const auto message = read(verb, in);
     EXPECT_TRUE(message.has_value()) << "no such line: " << line;
-    return message ? step(controller::Received{link, *message}) : std::vector<std::string>{};
+    if (!message) return {};
+    std::vector<std::string> all;
+    const bool is_agents = std::holds_alternative<wire::AgentState>(*message);
+    // Who was not said to be connected is what it sounds like.
+    if (!machine_->peers().contains(link)) all = connect(link, is_agents ? "agent" : "worker");
+    for (auto& action : step(controller::Received{link, *message})) {
+      all.push_back(std::move(action));
+    }
+    return all;
   }
 
   std::string state() const override {
@@ -78,7 +91,7 @@ class ControllerPlayer : public Player {
       for (std::string key; in >> key;) m.keys.push_back(key);
       return m;
     }
-    if (verb == "agent") return agent_state(in);
+    if (verb == "agent" || verb == "another-agent") return agent_state(verb, in);
     if (verb == "heartbeat") return wire::Heartbeat{};
     if (verb == "failed") {
       return wire::Failed{{.kind = Reason::Kind::kProgram, .detail = "the loss is NaN"}};
@@ -95,9 +108,16 @@ class ControllerPlayer : public Player {
     return std::nullopt;
   }
 
+  std::vector<std::string> connect(controller::Link link, const std::string& kind) {
+    auto peer = wire::PeerKind::kObserver;
+    if (kind == "worker") peer = wire::PeerKind::kWorker;
+    if (kind == "agent") peer = wire::PeerKind::kAgent;
+    return step(controller::Connected{link, peer});
+  }
+
   // node:incarnation:attempt:alive, or the exit code in place of "alive"; "?": not known yet.
-  static wire::Message agent_state(std::istream& in) {
-    wire::AgentState state{.job = "job", .agent_id = "agent", .host = "host", .places = {}};
+  static wire::Message agent_state(const std::string& agent_id, std::istream& in) {
+    wire::AgentState state{.job = "job", .agent_id = agent_id, .host = "host", .places = {}};
     std::string word;
     while (in >> word) {
       for (auto& c : word) c = c == ':' ? ' ' : c;
@@ -132,7 +152,9 @@ class ControllerPlayer : public Player {
     (void)restart(false);
     const auto all = [&](const auto& say) {
       for (Rank rank = 0; rank < options_.world_size; ++rank) {
-        (void)step(controller::Received{static_cast<controller::Link>(rank) + 1, say(rank)});
+        const auto link = static_cast<controller::Link>(rank) + 1;
+        if (!machine_->peers().contains(link)) (void)connect(link, "worker");
+        (void)step(controller::Received{link, say(rank)});
         while (!open_stores_.empty()) (void)play("stored");
       }
     };

@@ -1,0 +1,158 @@
+// What agents say of their places.
+#include <algorithm>
+
+#include "core/controller/machine.h"
+
+namespace holdfast::controller {
+
+using wire::Reason;
+using wire::Stage;
+
+void Machine::receive(Link link, const wire::AgentState& m) {
+  if (m.protocol != wire::kProtocol) {
+    return refuse(
+        link,
+        {.kind = Reason::Kind::kOtherProtocol, .count = m.protocol, .total = wire::kProtocol});
+  }
+  if (m.job != formation_.job) {
+    return refuse(link,
+                  {.kind = Reason::Kind::kOtherJob, .other = m.job, .detail = formation_.job});
+  }
+  if (formation_.stage == Stage::kEnded) {
+    leaves_at_.reset();
+    tell_end(link);
+    return leave();
+  }
+  if (!make_way(link, m)) return;
+  std::vector<wire::PlaceState> changed;
+  std::map<std::string, PlaceWord> former;
+  for (const auto& node_id : agents_[link].nodes) former.insert(place_words_.extract(node_id));
+  Agent agent{.agent_id = m.agent_id, .host = m.host, .nodes = {}};
+  for (const auto& place : m.places) {
+    const auto before = former.find(place.node_id);
+    if (before == former.end() || before->second.place != place) changed.push_back(place);
+    agent.nodes.push_back(place.node_id);
+    place_words_[place.node_id] = {link, place};
+  }
+  agents_[link] = std::move(agent);
+  for (const auto& place : changed) heed(place);
+  maybe_nobody_came();
+}
+
+// Whether this agent may speak for these places: no other agent that is here does. The same agent
+// may come back before the end of its former connection is known.
+bool Machine::make_way(Link link, const wire::AgentState& m) {
+  const auto places = static_cast<std::size_t>(options_.world_size);
+  auto why = excess({&m.agent_id, &m.host});
+  if (m.places.size() > places) {
+    why = Reason{.kind = Reason::Kind::kTooMuch,
+                 .count = static_cast<std::int64_t>(m.places.size()),
+                 .total = static_cast<std::int64_t>(places),
+                 .detail = "places"};
+  }
+  std::set<Link> former;
+  for (const auto& place : m.places) {
+    if (!why) why = excess({&place.node_id});
+    const auto word = place_words_.find(place.node_id);
+    if (why || word == place_words_.end() || word->second.link == link) continue;
+    const Agent& other = agents_.at(word->second.link);
+    if (other.agent_id == m.agent_id && other.host == m.host) {
+      former.insert(word->second.link);
+      continue;
+    }
+    why = Reason{.kind = Reason::Kind::kNotItsPlace,
+                 .node_id = place.node_id,
+                 .other = other.agent_id,
+                 .other_host = other.host};
+  }
+  if (why) {
+    reject(link, *std::move(why));
+    return false;
+  }
+  for (const Link other : former) {
+    forget_agent(other);
+    dismiss(other);
+  }
+  return true;
+}
+
+void Machine::forget_agent(Link link) {
+  const auto agent = agents_.extract(link);
+  if (agent.empty()) return;
+  for (const auto& node_id : agent.mapped().nodes) place_words_.erase(node_id);
+}
+
+bool Machine::speaks_for_a_place(Link link) const {
+  const auto agent = agents_.find(link);
+  if (agent == agents_.end()) return false;
+  const auto& nodes = agent->second.nodes;
+  return std::any_of(nodes.begin(), nodes.end(), [&](const std::string& node_id) {
+    return !assembled() || rank_of(node_id) != kNoRank;
+  });
+}
+
+Machine::Word Machine::word_on(const wire::Register& m) const {
+  if (m.attempt == 0) return Word::kGiven;  // No agent has started it.
+  const auto word = place_words_.find(m.node_id);
+  if (word == place_words_.end()) return Word::kNone;
+  const wire::PlaceState& place = word->second.place;
+  if (m.attempt != place.attempt) {
+    return m.attempt > place.attempt ? Word::kNotYet : Word::kFormer;
+  }
+  return m.incarnation == place.incarnation ? Word::kGiven : Word::kNever;
+}
+
+void Machine::evict(const Member& member) {
+  const auto word = place_words_.find(member.seat.node_id);
+  if (word == place_words_.end()) return;
+  send(word->second.link, wire::Evict{member.seat.node_id, member.seat.incarnation});
+}
+
+// What an agent said of a process may have come before the process's own Register.
+void Machine::heed_agent(const std::string& node_id) {
+  if (const auto word = place_words_.find(node_id); word != place_words_.end()) {
+    heed(wire::PlaceState(word->second.place));
+  }
+}
+
+void Machine::heed(const wire::PlaceState& place) {
+  const Rank rank = rank_of(place.node_id);
+  const auto early = arrivals_.find(place.node_id);
+  if (rank == kNoRank && early == arrivals_.end()) return answer_waiting(place.node_id);
+  Member& member = rank != kNoRank ? at(rank) : early->second;
+  tell_how(member, place);
+  const wire::Seat& seat = member.seat;
+  const bool same = place.attempt == seat.attempt && place.incarnation == seat.incarnation;
+  // Its agent has given the place to a later process, or never to this one.
+  const bool replaced = seat.attempt != 0 && place.attempt >= seat.attempt && !same;
+  const bool well = place.ending == wire::Ending{wire::Ending::Kind::kExited, 0};
+  if (same && place.alive) {
+    const bool lost =
+        member.ending.kind == wire::Ending::Kind::kNotHeard || member.state == SeatState::kDead;
+    if (lost && !lease_runs(member)) evict(member);  // It may have missed the first.
+  } else if (same || replaced) {
+    died(member, place.ending, same && well, place.detected_ns);
+    if (rank == kNoRank) return;  // It made room, and is no more.
+    if (member.state == SeatState::kOrphaned && !place.alive && well) {
+      // The successor has left without a word, and its agent gives the place to nobody else.
+      advance(member, SeatEvent::kEndedWell);
+      maybe_all_left();
+    }
+  }  // Else it was said before this incarnation was accepted.
+  answer_waiting(place.node_id);
+}
+
+// A death is told at once. Its agent learns how it came only when the memory is gone.
+void Machine::tell_how(Member& member, const wire::PlaceState& place) {
+  if (place.detected_ns == 0 || place.detected_ns != member.detected_ns) return;
+  const Rank rank = rank_of(place.node_id);
+  if (place.ending == member.ending || rank == kNoRank) return;
+  member.ending = place.ending;
+  note(Note::Kind::kHow, rank,
+       {.kind = Reason::Kind::kRankLost,
+        .rank = rank,
+        .pid = member.ended_pid,
+        .ending = member.ending});
+}
+
+}  // namespace holdfast::controller

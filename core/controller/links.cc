@@ -1,0 +1,124 @@
+// Who is connected: what each may say, and how all hear of the job's end.
+#include "core/controller/machine.h"
+
+namespace holdfast::controller {
+
+using wire::PeerKind;
+using wire::Reason;
+using wire::Stage;
+
+namespace {
+
+template <class... Kinds>
+bool is_any(const wire::Message& message) {
+  return (std::holds_alternative<Kinds>(message) || ...);
+}
+
+// Whether a process of this kind says such things (P40). The shell answers a StatusQuery itself.
+bool is_for(PeerKind kind, const wire::Message& message) {
+  switch (kind) {
+    case PeerKind::kWorker:
+      return is_any<wire::Register, wire::Report, wire::Repaired, wire::Progress, wire::Finished,
+                    wire::Failed, wire::Put, wire::Get, wire::Heartbeat>(message);
+    case PeerKind::kAgent:
+      return is_any<wire::AgentState, wire::Failed, wire::Put, wire::Get, wire::Heartbeat>(message);
+    case PeerKind::kObserver:
+      return is_any<wire::Heartbeat>(message);
+  }
+  return false;
+}
+
+}  // namespace
+
+void Machine::on(const Connected& e) {
+  peers_[e.link] = {.kind = e.kind};
+  if (formation_.stage == Stage::kEnded) tell_end(e.link);
+}
+
+void Machine::on(const Received& e) {
+  const auto peer = peers_.find(e.link);
+  if (peer == peers_.end() || peer->second.dismissed) return;
+  if (!is_for(peer->second.kind, e.message)) return reject_word(e.link, e.message);
+  if (Member* member = member_on(e.link)) {
+    hear(*member);  // Also while others are still to come: its lease runs from then on.
+    // It lives after all. What it reported was struck out when it was lost: ask again.
+    if (member->state == SeatState::kSilent) {
+      advance(*member, SeatEvent::kHeard);
+      if (formation_.stage == Stage::kStopping) assign(rank_at(e.link));
+    }
+  }
+  std::visit([&](const auto& message) { receive(e.link, message); }, e.message);
+}
+
+void Machine::on(const Closed& e) {
+  forget_agent(e.link);
+  stop_waiting(e.link);
+  key_values_.closed(e.link);
+  const auto peer = peers_.extract(e.link);
+  if (peer.empty() || !peer.mapped().has_seat) return;
+  if (peer.mapped().rank == kNoRank) {  // Before the ranks are given it just makes room.
+    arrivals_.erase(peer.mapped().node_id);
+    return answer_waiting(peer.mapped().node_id);
+  }
+  Member& member = at(peer.mapped().rank);
+  member.link = 0;
+  hear(member);
+  // Without an agent nobody tells its exit code: a finished process that hung up has left.
+  if (member.seat.attempt == 0) advance(member, SeatEvent::kHungUp);
+  maybe_all_left();
+}
+
+// Names that are kept for a connection have a bound.
+std::optional<Reason> Machine::excess(std::initializer_list<const std::string*> names) {
+  for (const std::string* name : names) {
+    if (name->size() <= kMaxNameBytes) continue;
+    return Reason{.kind = Reason::Kind::kTooMuch,
+                  .count = static_cast<std::int64_t>(name->size()),
+                  .total = static_cast<std::int64_t>(kMaxNameBytes),
+                  .detail = "bytes of a name"};
+  }
+  return std::nullopt;
+}
+
+void Machine::refuse(Link link, Reason reason) {
+  send(link, wire::Refused{{}, std::move(reason)});
+  dismiss(link);
+}
+
+// As refuse, for what no process of the job says that is sound.
+void Machine::reject(Link link, Reason reason) {
+  note(Note::Kind::kRefused, rank_at(link), reason);
+  refuse(link, std::move(reason));
+}
+
+void Machine::reject_word(Link link, const wire::Message& message) {
+  reject(link, {.kind = Reason::Kind::kNotItsWord,
+                .count = static_cast<std::int64_t>(message.index()) + 1,
+                .total = static_cast<std::int64_t>(peers_.at(link).kind)});
+}
+
+void Machine::dismiss(Link link) {
+  if (const auto peer = peers_.find(link); peer != peers_.end()) peer->second.dismissed = true;
+  emit(Close{link});
+}
+
+// While an agent is waited for that is to hear it first, all others have to wait as well (P32).
+void Machine::tell_end(Link link) {
+  const auto peer = peers_.find(link);
+  if (peer == peers_.end() || peer->second.dismissed || (leaves_at_ && !left_)) return;
+  if (peer->second.kind != PeerKind::kObserver) {
+    send(link, wire::JobEnded{formation_.success, formation_.end});
+  }
+  dismiss(link);
+}
+
+// First the agents: they have to know it before the processes that they watch exit.
+void Machine::tell_end_to_all() {
+  for (const bool agents : {true, false}) {
+    for (const auto& [link, peer] : peers_) {
+      if ((peer.kind == PeerKind::kAgent) == agents) tell_end(link);
+    }
+  }
+}
+
+}  // namespace holdfast::controller

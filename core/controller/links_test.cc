@@ -1,0 +1,139 @@
+// Who may say what on a connection, and how all hear of the job's end.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "core/controller/machine.h"
+
+namespace holdfast::controller {
+namespace {
+
+using wire::PeerKind;
+using wire::Reason;
+
+class LinksTest : public ::testing::Test {
+ protected:
+  LinksTest() { step(Started{}); }
+
+  void step(const Event& event) {
+    bool stored = false;
+    for (const auto& action : machine_.step({}, event)) {
+      stored = stored || std::holds_alternative<Store>(action);
+      if (const auto* send = std::get_if<Send>(&action)) said_[send->link].push_back(send->message);
+      if (const auto* close = std::get_if<Close>(&action)) closed_.insert(close->link);
+    }
+    if (stored) step(Stored{});
+  }
+  void hear(Link link, wire::Message message) { step(Received{link, std::move(message)}); }
+  [[nodiscard]] bool was_refused(Link link) const {
+    const auto said = said_.find(link);
+    if (said == said_.end() || !closed_.contains(link)) return false;
+    const auto* refused = std::get_if<wire::Refused>(&said->second.back());
+    return refused != nullptr && refused->reason.kind == Reason::Kind::kNotItsWord;
+  }
+  [[nodiscard]] bool heard_of_end(Link link) const {
+    const auto said = said_.find(link);
+    return said != said_.end() && closed_.contains(link) &&
+           std::holds_alternative<wire::JobEnded>(said->second.back());
+  }
+  void end() {
+    step(Connected{99, PeerKind::kAgent});
+    hear(99, wire::AgentState{.job = "job", .places = {{"a"}}});
+    hear(99, wire::Failed{{.kind = Reason::Kind::kInterrupted}});
+    ASSERT_EQ(machine_.stage(), wire::Stage::kEnded);
+  }
+
+  Machine machine_{{.job = "job", .run_id = 7, .world_size = 2}, std::nullopt};
+  std::map<Link, std::vector<wire::Message>> said_;
+  std::set<Link> closed_;
+};
+
+// One message of each kind, with the kinds of processes that say it.
+struct Word {
+  wire::Message message;
+  std::set<PeerKind> speakers;
+};
+std::vector<Word> words() {
+  const auto worker = PeerKind::kWorker;
+  const auto agent = PeerKind::kAgent;
+  return {{wire::Register{.job = "job", .node_id = "a"}, {worker}},
+          {wire::Report{}, {worker}},
+          {wire::Repaired{}, {worker}},
+          {wire::Progress{}, {worker}},
+          {wire::Finished{}, {worker}},
+          {wire::AgentState{.job = "job"}, {agent}},
+          {wire::Failed{}, {worker, agent}},
+          {wire::Put{.id = 1, .key = "k"}, {worker, agent}},
+          {wire::Get{.id = 1, .keys = {"k"}}, {worker, agent}},
+          {wire::Heartbeat{}, {worker, agent, PeerKind::kObserver}},
+          {wire::Assignment{}, {}},
+          {wire::Refused{}, {}},
+          {wire::Waiting{}, {}},
+          {wire::Evict{}, {}},
+          {wire::JobProgress{}, {}},
+          {wire::Farewell{}, {}},
+          {wire::JobEnded{}, {}},
+          {wire::StatusQuery{}, {}},
+          {wire::StatusReply{}, {}},
+          {wire::Kept{}, {}},
+          {wire::Got{}, {}}};
+}
+
+TEST_F(LinksTest, EachKindOfProcessSaysOnlyWhatIsForIt) {
+  ASSERT_EQ(words().size(), std::variant_size_v<wire::Message>);
+  Link link = 0;
+  for (const auto kind : {PeerKind::kWorker, PeerKind::kAgent, PeerKind::kObserver}) {
+    for (const auto& word : words()) {
+      step(Connected{++link, kind});
+      hear(link, word.message);
+      EXPECT_EQ(was_refused(link), !word.speakers.contains(kind))
+          << name(kind) << ' ' << wire::kMessageNames[word.message.index()];
+      ASSERT_EQ(machine_.stage(), wire::Stage::kAssembling);
+      step(Closed{link});
+    }
+  }
+  EXPECT_TRUE(machine_.arrivals().empty());
+}
+
+TEST_F(LinksTest, AfterAWrongWordNothingIsHeard) {
+  step(Connected{1, PeerKind::kWorker});
+  hear(1, wire::AgentState{.job = "job"});
+  ASSERT_TRUE(was_refused(1));
+  hear(1, wire::Register{.job = "job", .node_id = "a", .incarnation = 1});
+  EXPECT_TRUE(machine_.arrivals().empty());
+}
+
+TEST_F(LinksTest, NothingIsHeardOfALinkThatIsNotConnected) {
+  hear(1, wire::Register{.job = "job", .node_id = "a", .incarnation = 1});
+  EXPECT_TRUE(machine_.arrivals().empty());
+  EXPECT_TRUE(said_.empty());
+}
+
+TEST_F(LinksTest, TheEndIsToldToEveryLink) {
+  step(Connected{1, PeerKind::kWorker});  // It has not said a word yet.
+  step(Connected{2, PeerKind::kWorker});
+  hear(2, wire::Put{.id = 1, .key = "k"});  // Nor does it wait for one.
+  step(Connected{3, PeerKind::kAgent});
+  step(Connected{4, PeerKind::kObserver});
+  step(Connected{5, PeerKind::kWorker});
+  step(Closed{5});
+  end();
+  for (const Link link : {1, 2, 3, 99}) EXPECT_TRUE(heard_of_end(link)) << link;
+  EXPECT_TRUE(closed_.contains(4));
+  EXPECT_FALSE(said_.contains(4)) << "an observer is only closed";
+  EXPECT_FALSE(closed_.contains(5));
+}
+
+TEST_F(LinksTest, WhoConnectsAfterTheEndIsToldAtOnce) {
+  end();
+  step(Connected{1, PeerKind::kWorker});
+  EXPECT_TRUE(heard_of_end(1));
+  hear(1, wire::Register{.job = "job", .node_id = "a"});
+  EXPECT_EQ(said_[1].size(), 1U) << "once";
+}
+
+}  // namespace
+}  // namespace holdfast::controller

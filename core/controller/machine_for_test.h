@@ -1,0 +1,131 @@
+// A controller of three ranks, whose stores are durable at once, and what it has said.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "core/controller/machine.h"
+
+namespace holdfast::controller {
+
+class ControllerTest : public ::testing::Test {
+ protected:
+  explicit ControllerTest(std::int32_t world_size = 3) {
+    options_.job = "job";
+    options_.run_id = 7;
+    options_.world_size = world_size;
+    options_.topology_timeout = std::chrono::seconds(60);
+    options_.lease = std::chrono::seconds(30);
+    options_.replacement_timeout = std::chrono::seconds(120);
+    machine_.emplace(options_, std::nullopt);
+    step(Started{});
+  }
+
+  // Carries out the event; every store is durable at once.
+  void step(const Event& event) {
+    if (const auto* heard = std::get_if<Received>(&event)) connect(*heard);
+    bool stored = false;
+    for (auto& action : machine_->step(now_, event)) {
+      stored = stored || std::holds_alternative<Store>(action);
+      if (const auto* send = std::get_if<Send>(&action)) said_[send->link].push_back(send->message);
+      if (const auto* end = std::get_if<End>(&action)) end_ = *end;
+      left_ = left_ || std::holds_alternative<Leave>(action);
+      if (const auto* close = std::get_if<Close>(&action)) closed_.insert(close->link);
+      const auto* note = std::get_if<Note>(&action);
+      if (note && note->kind == Note::Kind::kHow) hows_.push_back(note->reason);
+      if (note && note->kind == Note::Kind::kFault) faults_.push_back(note->reason);
+    }
+    if (stored) step(Stored{});
+  }
+
+  // Whoever speaks for the first time is what it sounds like, unless it was said before.
+  void connect(const Received& heard) {
+    if (machine_->peers().contains(heard.link)) return;
+    const bool agent = std::holds_alternative<wire::AgentState>(heard.message);
+    step(Connected{heard.link, agent ? wire::PeerKind::kAgent : wire::PeerKind::kWorker});
+  }
+
+  static wire::Register who(const std::string& node, Incarnation incarnation,
+                            std::uint64_t attempt = 0, const std::string& host = "host") {
+    return {.job = "job",
+            .node_id = node,
+            .incarnation = incarnation,
+            .attempt = attempt,
+            .host = host,
+            .pid = 1,
+            .memory = host};
+  }
+  void come(Link link, const wire::Register& m) { step(Received{link, m}); }
+  // An agent on link 90 says to which process it has given a place; the other places are not its.
+  void give(const std::string& node, Incarnation incarnation, std::uint64_t attempt) {
+    step(Received{90,
+                  wire::AgentState{"job", "agent", "host", {{node, incarnation, attempt, true}}}});
+  }
+  void report(Link link) { step(Received{link, wire::Report{machine_->generation(), 4, 4}}); }
+
+  // Wakes it whenever it wants to be, up to and including `end`.
+  void pass(Instant end) {
+    for (auto at = machine_->deadline(); at && *at <= end; at = machine_->deadline()) {
+      now_ = std::max(now_, *at);
+      step(TimePassed{});
+    }
+    now_ = end;
+  }
+
+  // All have come and train, without an agent, on links 1, 2, 3.
+  void all_train(std::uint64_t attempt = 0) {
+    for (Link link = 1; link <= 3; ++link) come(link, who(cat("w", link), 10 * link, attempt));
+    for (Link link = 1; link <= 3; ++link) report(link);
+    ASSERT_EQ(machine_->stage(), wire::Stage::kRunning);
+  }
+
+  template <class Message>
+  [[nodiscard]] const Message* last(Link link) const {
+    const auto found = said_.find(link);
+    if (found == said_.end()) return nullptr;
+    for (auto m = found->second.rbegin(); m != found->second.rend(); ++m) {
+      if (const auto* message = std::get_if<Message>(&*m)) return message;
+    }
+    return nullptr;
+  }
+  [[nodiscard]] wire::Reason refusal(Link link) const {
+    const auto* refused = last<wire::Refused>(link);
+    return refused ? refused->reason : wire::Reason{};
+  }
+  [[nodiscard]] Rank rank(Link link) const {
+    const auto* part = last<wire::Assignment>(link);
+    return part ? part->rank : kNoRank;
+  }
+  // Of the newest assignment at this stage.
+  [[nodiscard]] const wire::Assignment* at(wire::Stage stage, Link link) const {
+    const auto found = said_.find(link);
+    if (found == said_.end()) return nullptr;
+    for (auto m = found->second.rbegin(); m != found->second.rend(); ++m) {
+      const auto* part = std::get_if<wire::Assignment>(&*m);
+      if (part && part->stage == stage) return part;
+    }
+    return nullptr;
+  }
+  [[nodiscard]] SeatState state(const std::string& node) const {
+    return machine_->find(node)->state;
+  }
+
+  Options options_;
+  std::optional<Machine> machine_;
+  std::map<Link, std::vector<wire::Message>> said_;
+  std::optional<End> end_;
+  bool left_ = false;
+  std::set<Link> closed_;
+  std::vector<wire::Reason> hows_;    // Of notes.
+  std::vector<wire::Reason> faults_;  // The same.
+  Instant now_{};
+};
+
+}  // namespace holdfast::controller
