@@ -119,7 +119,7 @@ TEST_F(RolesTest, OnlyItsAgentIsToldToEndAProcess) {
   tell(81, {{"x", 1, 1, true}}, "another");
   for (int i = 0; i < 4; ++i) {
     pass(now_ + options_.lease / 4);
-    for (const Link link : {1, 3}) step(Received{link, wire::Heartbeat{}});
+    for (const auto link : {Link{1}, Link{3}}) step(Received{link, wire::Heartbeat{}});
   }
   ASSERT_EQ(state("w2"), SeatState::kSilent);
   EXPECT_NE(last<wire::Evict>(kAgent), nullptr);
