@@ -21,6 +21,10 @@ using Tcp = asio::ip::tcp;
 
 // How long to wait when accept() fails because this process has no free descriptor.
 constexpr Duration kPauseWithoutDescriptors = std::chrono::milliseconds(100);
+constexpr Duration kPauseAtFullDoor = std::chrono::milliseconds(5);
+// How long the next word of somebody at a full door is waited for.
+constexpr Duration kMoment = std::chrono::milliseconds(100);
+constexpr Duration kMomentUnderTls = std::chrono::seconds(1);
 
 // A quarter of the descriptors is for strangers, at most.
 std::size_t room_of(const Door& door) {
@@ -45,20 +49,30 @@ class ListenerImpl : public Listener {
     }
 
     void accept_all() {
+      paused = false;
       while (acceptor.is_open()) {
+        if (!make_room()) return pause(kPauseAtFullDoor);
         const int fd = accept_one();
         if (fd >= 0) {
           let_stand(Tcp::socket(loop.impl().context, protocol, fd));
         } else if (errno == EAGAIN) {
           return wait();
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-          if (send_oldest_away()) continue;
-          loop.after(kPauseWithoutDescriptors, [weak = weak_from_this()] {
-            if (const auto self = weak.lock()) self->accept_all();
-          });
-          return;
+          if (!send_oldest_away({})) return pause(kPauseWithoutDescriptors);
         }  // Otherwise that connection failed before it was accepted: take the next.
       }
+    }
+
+    void go_on_after_pause() {
+      if (paused) accept_all();
+    }
+
+    // What comes meanwhile waits in the kernel.
+    void pause(Duration time) {
+      paused = true;
+      loop.after(time, [weak = weak_from_this()] {
+        if (const auto self = weak.lock()) self->go_on_after_pause();
+      });
     }
 
     int accept_one() {
@@ -69,12 +83,15 @@ class ListenerImpl : public Listener {
       return fd;
     }
 
-    // Whoever belongs to the job has proven it within milliseconds. So if the room is all taken,
-    // the oldest goes: many who say nothing keep nobody out.
-    void let_stand(Tcp::socket socket) {
+    // Whoever belongs to the job answers within milliseconds. So if all the room is taken, those go
+    // who have let the scheduler wait: many who say nothing keep nobody out for long.
+    bool make_room() {
       std::erase_if(at_door, [](const auto& one) { return one->is_over(); });
-      while (at_door.size() >= room && send_oldest_away()) {
-      }
+      return at_door.size() < room ||
+             send_oldest_away(options.membership.tls ? kMomentUnderTls : kMoment);
+    }
+
+    void let_stand(Tcp::socket socket) {
       const auto newcomer = std::make_shared<Proving>(loop, std::move(socket), options.membership,
                                                       Proving::Side::kServer, "");
       at_door.push_back(newcomer);
@@ -89,6 +106,7 @@ class ListenerImpl : public Listener {
       newcomer->begin([self = weak_from_this(), peer = newcomer->peer()](Result<Proven> proven) {
         const auto door = self.lock();
         if (door == nullptr || !door->acceptor.is_open()) return;
+        if (door->paused) door->loop.post([door] { door->go_on_after_pause(); });
         if (!proven) return door->refused(peer, proven.error().what);
         const auto kind = proven->kind;
         door->options.on_accept(
@@ -96,13 +114,17 @@ class ListenerImpl : public Listener {
       });
     }
 
-    bool send_oldest_away() {
-      if (at_door.empty()) return false;
-      const auto oldest = std::move(at_door.front());
-      at_door.pop_front();
-      if (oldest->is_over()) return true;
-      oldest->abandon();
-      refused(oldest->peer(), "it has proven nothing yet, and others came");
+    // Of those that the scheduler has waited for, for so long. False: there is none.
+    bool send_oldest_away(Duration waited) {
+      const auto now = Loop::now();
+      const auto oldest = std::find_if(at_door.begin(), at_door.end(), [&](const auto& one) {
+        return !one->is_over() && now - one->waits_since() >= waited;
+      });
+      if (oldest == at_door.end()) return false;
+      const auto gone = std::move(*oldest);
+      at_door.erase(oldest);
+      gone->abandon();
+      refused(gone->peer(), "it has proven nothing yet, and others came");
       return true;
     }
 
@@ -121,6 +143,7 @@ class ListenerImpl : public Listener {
     const Tcp protocol;
     Listening options;
     std::size_t room = 1;
+    bool paused = false;                          // Accepts nobody for a moment.
     std::list<std::shared_ptr<Proving>> at_door;  // The oldest first.
   };
 

@@ -41,6 +41,8 @@ class Proving : public std::enable_shared_from_this<Proving> {
   void begin(Done done);
   // Closes the connection; `done` is not called any more.
   void abandon();
+  // Since when it has been waiting for the peer's next word.
+  [[nodiscard]] Instant waits_since() const { return waits_since_; }
   // Whether it is over, and its socket closed or given away.
   [[nodiscard]] bool is_over() const { return over_; }
   [[nodiscard]] const std::string& peer() const { return peer_; }
@@ -72,6 +74,7 @@ class Proving : public std::enable_shared_from_this<Proving> {
   std::string rest_;
   bool ends_ = false;  // It has failed; what the peer still says is not heard.
   std::size_t ignored_ = 0;
+  Instant waits_since_ = Loop::now();
   bool over_ = false;
 };
 
