@@ -201,6 +201,21 @@ TEST_F(RolesTest, WhoComesAgainWithAnIncarnationIsOnItsHost) {
   EXPECT_EQ(machine_->members()[1].link, 2U);
 }
 
+// Found by the simulation, schedule 244278: what came late on the former connection was taken for a
+// step back.
+TEST_F(RolesTest, WhatComesLateOnAFormerConnectionIsNotHeard) {
+  all_train_with_agent();
+  step(Connected{50, wire::PeerKind::kWorker});
+  come(51, who("w2", 20, 1));
+  step(Received{51, wire::Progress{1, 9}});
+  come(50, who("w2", 20, 1));
+  step(Received{50, wire::Progress{1, 7}});
+  EXPECT_EQ(machine_->members()[1].link, 51U);
+  EXPECT_EQ(machine_->members()[1].version, 9U);
+  EXPECT_TRUE(closed_.contains(50));
+  EXPECT_TRUE(nothing_has_changed());
+}
+
 TEST_F(RolesTest, TheDeadDoNotComeAgain) {
   all_train_with_agent();
   replace_w2();
