@@ -161,6 +161,7 @@ struct Member {
   Rank rank = kNoRank;  // Not given yet.
   SeatState state = SeatState::kHeld;
   Link link = 0;
+  Link newest = 0;                // Of the connections on which this process has registered.
   bool joined = false;            // It has reported once.
   wire::Ending ending;            // Of the newest process of the seat that has ended,
   std::int64_t ended_pid = 0;     // with its number,

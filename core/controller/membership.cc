@@ -123,7 +123,7 @@ void Machine::attach(Member& member, Link link, const wire::Register& m) {
   Peer& peer = peers_.at(link);
   peer.has_seat = true;
   peer.rank = member.rank;
-  member.link = link;
+  member.link = member.newest = link;
   const wire::Seat before = member.seat;
   member.seat.memory = m.memory;
   member.seat.node_id = m.node_id;
@@ -219,7 +219,7 @@ void Machine::admit_early(Link link, const wire::Register& m) {
   const auto found = arrivals_.find(m.node_id);
   if (found != arrivals_.end() && found->second.seat.incarnation == m.incarnation) {
     if (const auto why = not_that_one(found->second.seat, m)) return reject(link, *why);
-    if (link < found->second.link) return dismiss(link);
+    if (link < found->second.newest) return dismiss(link);
   }
   if (const auto why = elsewhere(m)) {
     end(false, *why);
@@ -288,7 +288,7 @@ void Machine::admit(Link link, Rank rank, const wire::Register& m) {
   if (m.incarnation == member.seat.incarnation) {
     if (const auto why = not_that_one(member.seat, m)) return reject(link, *why);
     // A process makes one connection after another: here it has said this long ago.
-    if (link < member.link) return dismiss(link);
+    if (link < member.newest) return dismiss(link);
     const bool is_dead = member.state == SeatState::kDead || member.state == SeatState::kOrphaned;
     if (is_dead) return refuse(link, {.kind = Reason::Kind::kNewerProcess, .rank = rank});
     attach(member, link, m);

@@ -278,7 +278,7 @@ void Machine::proven(Rank rank, Version version) {
 void Machine::receive(Link link, const wire::Progress& m) {
   const Rank rank = rank_at(link);
   if (rank == kNoRank || formation_.stage != Stage::kRunning) return;
-  if (m.generation != formation_.generation) return;
+  if (m.generation != formation_.generation || at(rank).seat.finished) return;
   if (m.version < at(rank).version) return disbelieve(rank, m.version, at(rank).version);
   set_version(at(rank), m.version);
   at(rank).loss = loss_ = m.loss;
