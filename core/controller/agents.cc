@@ -71,10 +71,7 @@ bool Machine::make_way(Link link, const wire::AgentState& m) {
     reject(link, *std::move(why));
     return false;
   }
-  for (const Link other : former) {
-    forget_agent(other);
-    dismiss(other);
-  }
+  for (const Link other : former) dismiss(other);
   return true;
 }
 

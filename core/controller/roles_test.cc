@@ -149,6 +149,19 @@ TEST_F(RolesTest, ARegisterMayOvertakeItsAgentsWord) {
   EXPECT_EQ(machine_->members()[1].seat.incarnation, 21U);
 }
 
+TEST_F(RolesTest, WhoIsRefusedDoesNotWaitAnyMore) {
+  all_train_with_agent();
+  come(9, who("w2", 21, 2));
+  come(9, who("w3", 31, 2));
+  ASSERT_EQ(refusal(9).kind, Reason::Kind::kTwoProcesses);
+  auto all = places();
+  all[1] = {"w2", 21, 2, true, {Ending::Kind::kSignalled, 9}, 5};
+  tell(kAgent, all);
+  EXPECT_EQ(state("w2"), SeatState::kDead);
+  come(10, who("w2", 21, 2));
+  EXPECT_EQ(rank(10), 1);
+}
+
 TEST_F(RolesTest, WhoWaitedForAWordThatNamesAnotherIsRefused) {
   all_train_with_agent();
   come(9, who("w2", 99, 2));
