@@ -164,7 +164,11 @@ void Server::step(controller::Event event) {
 }
 
 bool Server::carry_out(const controller::Store& action) {
-  if (const auto stored = opened_.journal->store(action.formation, action.kept); !stored) {
+  // The journal takes a formation as a whole.
+  controller::apply(action, opened_.formation);
+  std::optional<wire::Formation> whole;
+  if (action.formation) whole = opened_.formation;
+  if (const auto stored = opened_.journal->store(whole, action.kept); !stored) {
     // What can not remember must not speak: the next scheduler starts from the last one.
     say(cat("the journal can not be written, so this process ends: ", stored.error().what));
     std::_Exit(1);
