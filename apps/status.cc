@@ -103,7 +103,9 @@ int status(const std::string& job, bool json) {
     return code;
   };
   std::vector<runtime::FoundJob> running;
-  for (auto& found : runtime::jobs_on_this_host()) {
+  auto on_host = runtime::jobs_on_this_host();
+  for (const auto& why : on_host.left_alone) std::fprintf(stderr, "holdfast: %s\n", why.c_str());
+  for (auto& found : on_host.jobs) {
     if (job.empty() ? found.agent_alive || found.scheduler_alive : found.name == job)
       running.push_back(std::move(found));
   }
