@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -41,6 +42,9 @@ class Cleaned : public testing::Test {
                 fs::create_directory(precious_);
                 fs::permissions(precious_, fs::perms::owner_all);
                 std::ofstream(keep_) << "kept";
+                // Too old for a job that begins just now.
+                fs::last_write_time(precious_,
+                                    fs::file_time_type::clock::now() - std::chrono::hours(1));
                 return 0;
               }),
               0);
