@@ -104,7 +104,7 @@ TEST_F(Cleaned, FollowsNoLinkInThePlaceOfTheUsersFolder) {
   EXPECT_TRUE(has(cleaned.text, why)) << cleaned.text;
   EXPECT_FALSE(has(cleaned.text, "nothing to clean")) << cleaned.text;
   const Said told = status();
-  EXPECT_TRUE(has(told.text, why)) << told.text;
+  EXPECT_TRUE(has(told.text, why.substr(why.find('/')))) << told.text;
   const Said refused = ask([] {
     const auto made = os::runtime_directory("clean-test");
     if (!made) std::puts(made.error().what.c_str());
@@ -203,6 +203,25 @@ TEST(JobsFolder, IsForItsUserAlone) {
   }
   job.signal(0, SIGTERM);
   EXPECT_EQ(job.wait(), 128 + SIGTERM);
+}
+
+// What can not be read for want of a descriptor is not what is not there.
+TEST(JobsFolder, OfALivingJobStaysWhateverTheLimitOfDescriptors) {
+#ifdef HOLDFAST_SANITIZED
+  GTEST_SKIP() << "a sanitizer asks by a pipe what memory is there, and takes all for bad";
+#endif
+  Job job("few-files-clean");
+  job.launch(toy(job, 1'000'000, {"--worker_num", "1"}));
+  ASSERT_TRUE(job.reaches(1)) << job.output();
+  for (int files = 4; files <= 9; ++files) {
+    const auto clean = job.start(
+        {"/bin/sh", "-c", cat("ulimit -n ", files, "; exec ", HOLDFAST, " clean --dry-run")}, {});
+    const int code = job.wait(clean, 30);
+    const bool seen = has(job.output(), cat("job ", job.name, " is left alone: its agent runs"));
+    const bool refused = code != 0 && has(job.output(), "`ulimit -n`");
+    EXPECT_NE(seen, refused) << files << ": " << job.output();
+    ASSERT_TRUE(os::write_file_atomically(job.folder + "/output", ""));
+  }
 }
 
 }  // namespace

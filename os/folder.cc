@@ -40,12 +40,13 @@ Error not_opened(int above, const std::string& name, const std::string& path, in
   return system_error(cat("cannot open ", path), error_number);
 }
 
-std::vector<std::string> names_at(int folder) {
+Result<std::vector<std::string>> names_at(int folder, const std::string& path) {
   // Opened anew, because a reader moves the position, which copies of a descriptor share.
   const int fd = ::openat(folder, ".", kOpenFolder);
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(fd < 0 ? nullptr : ::fdopendir(fd), ::closedir);
+  if (!entries) return system_error(cat("cannot read the folder ", path), errno);
   std::vector<std::string> names;
-  while (const dirent* entry = entries ? ::readdir(entries.get()) : nullptr) {
+  while (const dirent* entry = ::readdir(entries.get())) {
     const std::string_view name = entry->d_name;
     if (name != "." && name != "..") names.emplace_back(name);
   }
@@ -56,7 +57,9 @@ std::vector<std::string> names_at(int folder) {
 Status remove_at(int above, const std::string& name, const std::string& path);
 
 Status clear_at(int folder, const std::string& path) {
-  for (const auto& name : names_at(folder)) {
+  const auto names = names_at(folder, path);
+  if (!names) return names.error();
+  for (const auto& name : *names) {
     if (auto removed = remove_at(folder, name, cat(path, '/', name)); !removed) return removed;
   }
   return {};
@@ -122,7 +125,8 @@ Result<Folder> Folder::make_sub(const std::string& name) const {
 }
 
 std::vector<std::string> Folder::names() const {
-  return names_at(get());
+  auto names = names_at(get(), path_);
+  return names ? *std::move(names) : std::vector<std::string>();
 }
 
 Result<std::string> Folder::read(const std::string& name) const {

@@ -1,5 +1,6 @@
 #include "runtime/jobs/job_files.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -102,8 +103,15 @@ std::vector<Keeper> other_agents(const os::Folder& folder) {
   return agents;
 }
 
+// What can not be opened for want of a descriptor would look like what is not there, and a living
+// job like a dead one.
+Status can_look_into(const os::Folder& folder) {
+  if (os::Fd(::fcntl(folder.get(), F_DUPFD_CLOEXEC, 0))) return {};
+  return os::system_error(cat("cannot look into ", folder.path()), errno);
+}
+
 // Calls `look` with the runtime folder of each of this user's jobs, where os::runtime_directory()
-// puts them. Returns a sentence for each thing that is in the place of one.
+// puts them. Returns a sentence for each thing that is in the place of one, or can not be opened.
 template <class Look>
 std::vector<std::string> for_each_folder(const Look& look) {
   std::vector<std::string> left_alone;
@@ -111,10 +119,12 @@ std::vector<std::string> for_each_folder(const Look& look) {
     const auto mine = os::Folder::open(cat(base, "/holdfast-", ::geteuid()));
     if (!mine) left_alone.push_back(mine.error().what);
     if (!mine || !*mine) continue;
+    if (const auto can = can_look_into(*mine); !can) left_alone.push_back(can.error().what);
     for (const auto& name : mine->names()) {
       const auto folder = mine->sub(name);
-      if (!folder) left_alone.push_back(folder.error().what);
-      if (folder && *folder) look(name, *folder);
+      const auto can = folder && *folder ? can_look_into(*folder) : Status();
+      if (!folder || !can) left_alone.push_back(folder ? can.error().what : folder.error().what);
+      if (folder && *folder && can) look(name, *folder);
     }
   }
   return left_alone;
@@ -247,6 +257,7 @@ Result<bool> remove_job_files(const std::string& directory) {
   if (!folder) return folder.error();
   if (*folder) {
     if (const auto removed = folder->remove(own_agent_file()); !removed) return removed.error();
+    if (const auto can = can_look_into(*folder); !can) return can.error();
     if (!other_agents(*folder).empty()) return false;
     if (const auto cleared = folder->clear(); !cleared) return cleared.error();
   }

@@ -78,8 +78,8 @@ std::vector<pid_t> end_orphans(const FoundJob& job);
 // it sees whether agents, schedulers and processes without a launcher live, but no users.
 struct FoundJobs {
   std::vector<FoundJob> jobs;
-  // For each thing in a folder's place that is no folder of this user alone (os/folder.h), a
-  // sentence. Nothing in it was looked at.
+  // A sentence for each thing in a folder's place that is no folder of this user alone
+  // (os/folder.h), or that could not be opened. Nothing in it was looked at.
   std::vector<std::string> left_alone;
 };
 FoundJobs jobs_on_this_host();
