@@ -94,10 +94,12 @@ Result<Fd> write_locked_file(const FileName& name, std::string_view bytes, mode_
   (void)::flock(draft.get(), LOCK_EX | LOCK_NB);
   if (::fchmod(draft.get(), mode) != 0) return failed("cannot write ");  // Whatever the umask.
   if (const auto wrote = write_all(draft.get(), bytes, name.path); !wrote) return wrote.error();
-  if (::fsync(draft.get()) != 0 || !draft.publish()) return failed("cannot write ");
+  // Opened before the file has its name: who has no descriptor left leaves nothing.
   const std::string above = folder_of(name.in_folder());
   const Fd folder(::openat(name.folder, above.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder || ::fsync(folder.get()) != 0) return failed("cannot sync ");
+  if (!folder) return failed("cannot sync ");
+  if (::fsync(draft.get()) != 0 || !draft.publish()) return failed("cannot write ");
+  if (::fsync(folder.get()) != 0) return failed("cannot sync ");
   return draft.take();
 }
 
