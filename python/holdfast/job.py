@@ -118,7 +118,7 @@ def _when_the_process_ends(call: Callable[[], None]) -> None:
 def _note_joining(lifeline: Path) -> None:
     """Let the launcher know that a lost process of this job can be replaced alone."""
     with contextlib.suppress(OSError):  # It lies in the job's folder, which goes with the job.
-        lifeline.with_name("joined").touch()
+        lifeline.with_name("joined").touch(0o600)
 
 
 def exit_code_of(status: object) -> int:
