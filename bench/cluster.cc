@@ -8,7 +8,9 @@
 // had the topology, until one that was lost had been replaced and all had gone on (stop, plan,
 // repair, resume, told to all and answered by all), until all were back after the scheduler was
 // killed and started again; what an idle second costs the scheduler; what it holds for a process.
-// Both sides run on the same cores. bench/cluster.py runs it beside c10d's TCPStore.
+// Both sides run on the same cores. At most 1,000 connect at the same time: the kernel queues 4,096
+// (net.core.somaxconn), and lets those beyond wait for a second. bench/cluster.py runs it beside
+// c10d's TCPStore.
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -16,6 +18,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -41,6 +44,7 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr Duration kHeartbeat = 1s;
+constexpr int kConnectingAtOnce = 1000;
 
 [[noreturn]] void die(const std::string& why) {
   std::fprintf(stderr, "bench_cluster: %s\n", why.c_str());
@@ -79,6 +83,7 @@ class Process {
     return life_ << 32 | static_cast<unsigned>(number_ + 1);
   }
   void connect();
+  void connected(Result<std::shared_ptr<io::Connection>> made);
   void received(wire::Message message);
   void step(const member::Event& event);
   void carry_out(const member::Send& a) {
@@ -117,10 +122,29 @@ class Cluster {
     if (event == awaited_ && --to_come_ == 0) loop.stop();
   }
 
+  // Calls it when few enough others connect; who has connected, or has not, says so.
+  void connect_in_turn(std::function<void()> connect) {
+    waiting_.push_back(std::move(connect));
+    next_in_turn();
+  }
+  void connect_is_over() {
+    --connecting_;
+    next_in_turn();
+  }
+
   io::Loop loop;
   config::Settings settings;
+  io::Membership of_workers;
 
  private:
+  void next_in_turn() {
+    while (connecting_ < kConnectingAtOnce && !waiting_.empty()) {
+      ++connecting_;
+      const auto connect = std::move(waiting_.front());
+      waiting_.pop_front();
+      connect();
+    }
+  }
   void start_scheduler();
   void connect_agent();
   void tell_of_places();
@@ -133,6 +157,8 @@ class Cluster {
   const os::TemporaryFolder folder_;
   Event awaited_ = Event::kGone;
   int to_come_ = 0;
+  int connecting_ = 0;
+  std::deque<std::function<void()>> waiting_;
   std::vector<std::unique_ptr<Process>> processes_;
   std::shared_ptr<io::Connection> agent_;
   os::Child scheduler_;
@@ -154,27 +180,30 @@ void Process::start() {
 }
 
 void Process::connect() {
-  auto membership = runtime::membership_of(cluster_.settings, wire::PeerKind::kWorker);
-  if (!membership) die(membership.error().what);
-  io::connect(
-      cluster_.loop, "127.0.0.1", cluster_.settings.sched_port, *std::move(membership), 60s,
-      [this](Result<std::shared_ptr<io::Connection>> made) {
-        if (!made) {
-          cluster_.loop.after(5ms, [this] { connect(); });
-          return;
-        }
-        connection_ = *made;
-        back_ = false;
-        connection_->start({.on_message = [this](wire::Message m) { received(std::move(m)); },
-                            .on_closed =
-                                [this, life = life_](const Error&) {
-                                  if (life != life_ || lost_) return;
-                                  connection_.reset();
-                                  step(member::Disconnected{});
-                                  connect();
-                                }});
-        step(member::Connected{});
-      });
+  cluster_.connect_in_turn([this] {
+    io::connect(
+        cluster_.loop, "127.0.0.1", cluster_.settings.sched_port, cluster_.of_workers, 60s,
+        [this](Result<std::shared_ptr<io::Connection>> made) { connected(std::move(made)); });
+  });
+}
+
+void Process::connected(Result<std::shared_ptr<io::Connection>> made) {
+  cluster_.connect_is_over();
+  if (!made) {
+    cluster_.loop.after(5ms, [this] { connect(); });
+    return;
+  }
+  connection_ = *made;
+  back_ = false;
+  connection_->start({.on_message = [this](wire::Message m) { received(std::move(m)); },
+                      .on_closed =
+                          [this, life = life_](const Error&) {
+                            if (life != life_ || lost_) return;
+                            connection_.reset();
+                            step(member::Disconnected{});
+                            connect();
+                          }});
+  step(member::Connected{});
 }
 
 void Process::received(wire::Message message) {
@@ -308,6 +337,7 @@ void Cluster::run() {
   while (!runtime::membership_of(settings, wire::PeerKind::kAgent))
     std::this_thread::sleep_for(1ms);
   const double empty = resident();
+  of_workers = *runtime::membership_of(settings, wire::PeerKind::kWorker);
   say("all registered, with the topology, and gone on",
       until_all(Event::kGone,
                 [this] {

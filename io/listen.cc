@@ -21,7 +21,9 @@ using Tcp = asio::ip::tcp;
 
 // How long to wait when accept() fails because this process has no free descriptor.
 constexpr Duration kPauseWithoutDescriptors = std::chrono::milliseconds(100);
+constexpr int kTurnsOfDoor = 64;  // New connections, before the loop goes on.
 constexpr Duration kPauseAtFullDoor = std::chrono::milliseconds(5);
+constexpr Duration kBetweenLooks = std::chrono::milliseconds(50);
 // How long the next word of somebody at a full door is waited for.
 constexpr Duration kMoment = std::chrono::milliseconds(100);
 constexpr Duration kMomentUnderTls = std::chrono::seconds(1);
@@ -49,8 +51,8 @@ class ListenerImpl : public Listener {
     }
 
     void accept_all() {
-      paused = false;
-      while (acceptor.is_open()) {
+      for (int turn = 0; acceptor.is_open(); ++turn) {
+        if (turn == kTurnsOfDoor) return pause({});  // Those at the door have theirs.
         if (!make_room()) return pause(kPauseAtFullDoor);
         const int fd = accept_one();
         if (fd >= 0) {
@@ -63,15 +65,10 @@ class ListenerImpl : public Listener {
       }
     }
 
-    void go_on_after_pause() {
-      if (paused) accept_all();
-    }
-
     // What comes meanwhile waits in the kernel.
     void pause(Duration time) {
-      paused = true;
       loop.after(time, [weak = weak_from_this()] {
-        if (const auto self = weak.lock()) self->go_on_after_pause();
+        if (const auto self = weak.lock()) self->accept_all();
       });
     }
 
@@ -86,27 +83,36 @@ class ListenerImpl : public Listener {
     // Whoever belongs to the job answers within milliseconds. So if all the room is taken, those go
     // who have let the scheduler wait: many who say nothing keep nobody out for long.
     bool make_room() {
+      if (at_door.size() < room) return true;
       std::erase_if(at_door, [](const auto& one) { return one->is_over(); });
       return at_door.size() < room ||
              send_oldest_away(options.membership.tls ? kMomentUnderTls : kMoment);
+    }
+
+    // As long as anybody stands at the door, for those whose time is over.
+    void look_after() {
+      std::erase_if(at_door, [&](const auto& one) {
+        if (one->is_over()) return true;
+        if (Loop::now() - one->began() < options.door.patience) return false;
+        one->abandon();
+        refused(one->peer(), "it has proven nothing in time");
+        return true;
+      });
+      looks = !at_door.empty();
+      if (!looks) return;
+      loop.after(kBetweenLooks, [weak = weak_from_this()] {
+        if (const auto self = weak.lock()) self->look_after();
+      });
     }
 
     void let_stand(Tcp::socket socket) {
       const auto newcomer = std::make_shared<Proving>(loop, std::move(socket), options.membership,
                                                       Proving::Side::kServer, "");
       at_door.push_back(newcomer);
-      const std::weak_ptr<Proving> weak = newcomer;
-      loop.after(options.door.patience, [self = weak_from_this(), weak] {
-        const auto slow = weak.lock();
-        const auto door = self.lock();
-        if (slow == nullptr || door == nullptr || slow->is_over()) return;
-        slow->abandon();
-        door->refused(slow->peer(), "it has proven nothing in time");
-      });
+      if (!looks) look_after();
       newcomer->begin([self = weak_from_this(), peer = newcomer->peer()](Result<Proven> proven) {
         const auto door = self.lock();
         if (door == nullptr || !door->acceptor.is_open()) return;
-        if (door->paused) door->loop.post([door] { door->go_on_after_pause(); });
         if (!proven) return door->refused(peer, proven.error().what);
         const auto kind = proven->kind;
         door->options.on_accept(
@@ -118,7 +124,7 @@ class ListenerImpl : public Listener {
     bool send_oldest_away(Duration waited) {
       const auto now = Loop::now();
       const auto oldest = std::find_if(at_door.begin(), at_door.end(), [&](const auto& one) {
-        return !one->is_over() && now - one->waits_since() >= waited;
+        return !one->is_over() && now - one->waits_since() >= waited && !one->has_spoken();
       });
       if (oldest == at_door.end()) return false;
       const auto gone = std::move(*oldest);
@@ -143,7 +149,7 @@ class ListenerImpl : public Listener {
     const Tcp protocol;
     Listening options;
     std::size_t room = 1;
-    bool paused = false;                          // Accepts nobody for a moment.
+    bool looks = false;                           // A timer calls look_after().
     std::list<std::shared_ptr<Proving>> at_door;  // The oldest first.
   };
 

@@ -67,6 +67,11 @@ void Proving::abandon() {
   close_guarded(socket_);
 }
 
+bool Proving::has_spoken() {
+  char byte = 0;
+  return ::recv(socket_.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
 void Proving::wait(Stream::Outcome wanted) {
   const auto what = wanted == Stream::Outcome::kWantsToWrite ? asio::ip::tcp::socket::wait_write
                                                              : asio::ip::tcp::socket::wait_read;
