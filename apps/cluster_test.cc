@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -111,6 +112,65 @@ TEST(Cluster, ReplacesAWorkerThatIsKilledInARound) {
   EXPECT_GT(lines.back()["generation"], lines.front()["generation"]);
   EXPECT_EQ(count(job.log(log_of(1)), "rank 1 of 3"), 2U);  // Two processes introduced themselves.
   EXPECT_TRUE(job.nothing_left());
+}
+
+// Started by hand. Whoever is one too many says so, and the others make their rounds.
+struct ByHand {
+  std::string host;
+  int size;
+  std::vector<std::string> ids;              // In the order of their coming.
+  std::map<std::string, std::string> ranks;  // Of those who get one.
+  std::string refused;                       // What the one without a rank says; empty: all have.
+};
+
+void expect_ranks(const ByHand& given) {
+  Job job("cluster-ids");
+  const auto begin = [&](const std::string& role, const std::string& id) {
+    return job.start({HELLO, "--rounds", "40", "--period-ms", "50"},
+                     {"MS_ROLE=" + role, "MS_SCHED_HOST=" + given.host, "MS_NODE_ID=" + id,
+                      cat("MS_SCHED_PORT=", job.port), cat("MS_WORKER_NUM=", given.size)});
+  };
+  const auto scheduler = begin("MS_SCHED", "");
+  std::vector<std::size_t> seated;
+  for (const auto& id : given.ids) {  // Each is heard before the next one comes.
+    const auto process = begin("MS_WORKER", id);
+    if (!given.ranks.contains(id)) {
+      EXPECT_EQ(job.wait(process, 30), 1) << id << job.output();
+      continue;
+    }
+    seated.push_back(process);
+    const bool last = seated.size() == given.ranks.size();
+    const std::string word = last ? cat("of ", given.size, ": node id ", id, ",")
+                                  : cat(seated.size(), " of ", given.size, " workers are here");
+    ASSERT_TRUE(until([&] { return has(job.output(), word); })) << id << job.output();
+  }
+  for (const auto process : seated) EXPECT_EQ(job.wait(process, 30), 0) << job.output();
+  for (const auto& [id, rank] : given.ranks) {
+    EXPECT_TRUE(has(job.output(), cat("rank ", rank, " of ", given.size, ": node id ", id, ",")))
+        << job.output();
+  }
+  EXPECT_TRUE(has(job.output(), given.refused)) << job.output();
+  EXPECT_EQ(job.wait(scheduler, 30), 0) << job.output();
+}
+
+TEST(Cluster, GivesRanksByNodeIdsAndNamesWhoIsOneTooMany) {
+  const std::string surplus = ": this worker is one too many";
+  const std::vector<ByHand> all = {
+      {"127.0.0.1", 3, {"w10", "w2", "w1"}, {{"w1", "0"}, {"w2", "1"}, {"w10", "2"}}, ""},
+      {"127.0.0.1", 3, {"w2", "10", "1"}, {{"1", "0"}, {"10", "1"}, {"w2", "2"}}, ""},
+      {"127.0.0.1", 2, {"1", "0", "2"}, {{"0", "0"}, {"1", "1"}}, "called '2'" + surplus},
+      {"127.0.0.1", 2, {"b", "c", "a"}, {{"b", "0"}, {"c", "1"}}, "called 'a'" + surplus},
+      {"127.0.0.1",
+       2,
+       {"01", "1", "0"},
+       {{"0", "0"}, {"01", "1"}},
+       "node ids '01' and '1' are two names of one rank"},
+      {"127.0.0.1", 1, {"-1", "0"}, {{"0", "0"}}, "MS_NODE_ID is '-1', which is no rank"},
+      {"[::1]", 2, {"0", "1"}, {{"0", "0"}, {"1", "1"}}, ""}};
+  for (const auto& one : all) {
+    SCOPED_TRACE(one.host + " " + one.ids.front() + " " + one.refused);
+    expect_ranks(one);
+  }
 }
 
 TEST(Cluster, RefusesAWrongCommandLineByName) {

@@ -147,6 +147,10 @@ Result<runtime::AgentOptions> finish(LaunchArguments arguments, std::vector<std:
                      agent.local_worker_num, " goes beyond --worker_num=", agent.worker_num));
   }
   agent.runs_scheduler = agent.node_rank == 0;
+  std::string& address = agent.master_addr;  // Maybe as addresses with a port are written: [::1].
+  if (address.starts_with('[') && address.ends_with(']')) {
+    address = address.substr(1, address.size() - 2);
+  }
   return std::move(agent);
 }
 
