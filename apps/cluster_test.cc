@@ -54,7 +54,7 @@ TEST(Cluster, GoesOnWithItsWorkersWhereTheSchedulerIsKilledThreeTimes) {
   const auto script =
       job.start({"/bin/bash", cat(HOLDFAST_SOURCE_DIR, "/examples/hello_cluster.sh"), HELLO,
                  "--rounds", cat(kRounds), "--period-ms", "20"},
-                {cat("MS_SCHED_PORT=", job.port), "LOG_DIR=" + job.logs});
+                {cat("MS_SCHED_PORT=", job.port), "LOG_DIR=" + job.logs, "MS_HCCL_CM_INIT=1"});
   ASSERT_TRUE(until([&] { return rounds_of(job, kSize - 1) >= 3; }));
   const auto workers = workers_of(job);
   EXPECT_EQ(workers.size(), static_cast<std::size_t>(kSize));
@@ -72,6 +72,9 @@ TEST(Cluster, GoesOnWithItsWorkersWhereTheSchedulerIsKilledThreeTimes) {
   }
   EXPECT_EQ(job.wait(script, 60), 0) << job.output() << job.log("scheduler.log");
   expect_all_rounds(job, kSize, kRounds);
+  // By each of the four schedulers, and by no worker.
+  EXPECT_EQ(count(job.log("scheduler.log"), "MS_HCCL_CM_INIT has no effect"), 4U);
+  EXPECT_FALSE(has(job.log(log_of(0)), "MS_HCCL_CM_INIT"));
   EXPECT_TRUE(job.nothing_left());
 }
 

@@ -14,6 +14,7 @@
 #include "apps/reference_options.h"
 #include "base/result.h"
 #include "base/text.h"
+#include "config/without_effect.h"
 #include "runtime/agent/agent.h"
 
 namespace holdfast::apps {
@@ -209,8 +210,8 @@ int launch(const std::string& name, int argc, const char* const* argv,
   const ReferenceOptions reference = arguments.reference;
   auto options = finish(std::move(arguments), std::move(program));
   if (!options) return wrong(options.error().what);
+  for (const auto& sentence : config::without_effect(environment)) say(sentence);
   for (; *environment != nullptr; ++environment) options->environment.emplace_back(*environment);
-  for (const auto& sentence : without_effect(options->environment)) say(sentence);
   const Status applied = apply(reference, options->environment);
   if (!applied) return wrong(applied.error().what);
   return runtime::run_agent(*options);

@@ -1,6 +1,5 @@
 #include "apps/reference_options.h"
 
-#include <array>
 #include <charconv>
 #include <string_view>
 #include <utility>
@@ -48,17 +47,6 @@ const std::vector<Fixed>& fixed() {
   return all;
 }
 
-struct Gone {
-  std::string_view variable;
-  const char* instead;
-};
-
-constexpr std::array kGone = {
-    Gone{"MS_HCCL_CM_INIT", "all groups share the same links anyway"},
-    Gone{"MS_CLUSTER_RETRY_NUM", "MS_TOPO_TIMEOUT says for how long workers look for the others"},
-    Gone{"MS_RECOVERY_INTERVAL", "every change of the job is stored before it is told"},
-    Gone{"MS_DISABLE_HEARTBEAT", "silence is always noticed; MS_NODE_TIMEOUT says after how long"}};
-
 }  // namespace
 
 void add_reference_options(CLI::App& app, ReferenceOptions& options) {
@@ -87,19 +75,6 @@ Status apply(const ReferenceOptions& options, std::vector<std::string>& environm
   std::erase_if(environment, [](const auto& v) { return v.starts_with("MS_TOPO_TIMEOUT="); });
   environment.push_back("MS_TOPO_TIMEOUT=" + limit);
   return {};
-}
-
-std::vector<std::string> without_effect(const std::vector<std::string>& environment) {
-  std::vector<std::string> sentences;
-  for (const auto& variable : environment) {
-    const std::string name = variable.substr(0, variable.find('='));
-    for (const Gone& gone : kGone) {
-      if (name == gone.variable) {
-        sentences.push_back(cat(name, " has no effect: ", gone.instead));
-      }
-    }
-  }
-  return sentences;
 }
 
 }  // namespace holdfast::apps

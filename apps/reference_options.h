@@ -1,5 +1,5 @@
 // What MindSpore's msrun has besides our options: each does what it says, or is refused with a
-// reason. And its variables that mean nothing any more, with what holds in their place.
+// reason.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -25,8 +25,5 @@ void add_reference_options(CLI::App& app, ReferenceOptions& options);
 
 // Changes the job's environment as the options say. Error: one is refused, and why.
 [[nodiscard]] Status apply(const ReferenceOptions& options, std::vector<std::string>& environment);
-
-// A sentence for each variable that has no effect any more.
-[[nodiscard]] std::vector<std::string> without_effect(const std::vector<std::string>& environment);
 
 }  // namespace holdfast::apps
