@@ -122,6 +122,11 @@ std::string of_refusal(const Reason& r) {
       return cat("all ", r.total, " places of the job are taken and none is called '", r.node_id,
                  "': this worker is one too many (see MS_WORKER_NUM, MS_NODE_ID)");
     case Kind::kNodeTaken:
+      if (!r.other.empty()) {
+        return cat("node ids '", r.other, "' and '", r.node_id,
+                   "' are two names of one rank, and '", r.other,
+                   "' is registered: give every worker its own MS_NODE_ID");
+      }
       return cat("another living process is registered as node '", r.node_id,
                  "': give every worker its own MS_NODE_ID");
     case Kind::kOtherHost:

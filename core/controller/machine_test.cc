@@ -101,6 +101,19 @@ TEST_F(ControllerTest, RefusesTheSecondProcessOfANodeBeforeTheStart) {
   EXPECT_EQ(refusal(2).kind, Reason::Kind::kNodeTaken);
 }
 
+TEST_F(ControllerTest, RefusesASecondNameOfOneRank) {
+  come(1, who("01", 1));
+  come(2, who("1", 2));
+  EXPECT_EQ(refusal(2), (Reason{.kind = Reason::Kind::kNodeTaken, .node_id = "1", .other = "01"}));
+  come(3, who("001", 3));
+  EXPECT_EQ(refusal(3).other, "01");
+  come(4, who("10", 4));
+  come(5, who("w1", 5));
+  EXPECT_EQ(rank(1), 0);
+  EXPECT_EQ(rank(4), 1);
+  EXPECT_EQ(rank(5), 2);
+}
+
 TEST_F(ControllerTest, RefusesTheProcessOfAnotherJob) {
   auto m = who("a", 1);
   m.job = "other";

@@ -53,6 +53,21 @@ bool naturally_before(const std::string& a, const std::string& b) {
   return a.size() - i < b.size() - j || (a.size() - i == b.size() - j && a < b);
 }
 
+// Another spelling of the same whole number ("01", "1") that is here already; else nothing.
+std::optional<std::string> same_number(const std::map<std::string, Member>& members,
+                                       const std::string& node_id) {
+  constexpr std::size_t kMaxDigits = 9;
+  const auto number = whole_number(node_id);
+  if (!number) return std::nullopt;
+  const std::string digits = std::to_string(*number);
+  for (std::size_t zeros = 0; digits.size() + zeros <= kMaxDigits; ++zeros) {
+    std::string text(zeros, '0');
+    text += digits;
+    if (text != node_id && members.contains(text)) return text;
+  }
+  return std::nullopt;
+}
+
 // Whole-numbered node ids 0..n-1 are the ranks; else the order is (host, node id).
 std::vector<std::string> in_rank_order(const std::map<std::string, Member>& members) {
   std::vector<std::string> by_number(members.size());
@@ -202,6 +217,10 @@ Machine::Verdict Machine::judge_early(const wire::Register& m) const {
   const Word word = word_on(m);
   if (word == Word::kNever) return {Kind::kNever, not_given, true};
   if (word == Word::kFormer) return {Kind::kNever, not_given};
+  if (const auto other = same_number(arrivals_, m.node_id)) {
+    return {Kind::kNever,
+            {.kind = Reason::Kind::kNodeTaken, .node_id = m.node_id, .other = *other}};
+  }
   const auto found = arrivals_.find(m.node_id);
   const bool is_free = found == arrivals_.end() || found->second.seat.incarnation == m.incarnation;
   if (is_free) return word == Word::kNotYet ? Verdict{Kind::kWaits, not_given} : Verdict{};

@@ -33,6 +33,7 @@ from holdfast._core import (
     Worker,
 )
 from holdfast._errors import Error, LeftError, MarkedError, PeerError, UserError, WorldError
+from holdfast._hosts import Host
 from holdfast.job import Job, init
 
 __version__ = "0.1.0"
@@ -41,6 +42,7 @@ __all__ = [
     "DType",
     "Error",
     "Group",
+    "Host",
     "Job",
     "LeftError",
     "MarkedError",
