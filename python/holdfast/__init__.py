@@ -33,6 +33,7 @@ from holdfast._core import (
     Worker,
 )
 from holdfast._errors import Error, LeftError, MarkedError, PeerError, UserError, WorldError
+from holdfast._secure import set_ps_context
 from holdfast.job import Job, init
 
 __version__ = "0.1.0"
@@ -58,4 +59,5 @@ __all__ = [
     "WorldError",
     "__version__",
     "init",
+    "set_ps_context",
 ]
