@@ -84,7 +84,9 @@ def test_mindspore_secure_channel_outlives_its_scheduler_and_a_worker(
         assert json.loads(said.stdout)["world_size"] == 2, said.stdout + said.stderr
         secure.kill_at(1, 5)
         assert until(lambda: secure.process.poll() is not None or secure.at(1)[1] >= 20)
-        os.kill(scheduler_of(secure), signal.SIGKILL)
+        scheduler = scheduler_of(secure)
+        assert scheduler and secure.process.poll() is None, secure.logs()
+        os.kill(scheduler, signal.SIGKILL)
         output = secure.end()
     finally:
         secure.stop()

@@ -48,13 +48,15 @@ def apply(tell: Callable[..., None] = holdfast.set_ps_context) -> None:
             return  # More may come, up to init().
         told = {name: _said.pop(name) for name in fields if name in _said}
         tell(**told)
+        _said["told"] = True
 
     contexts._set_ps_context = set_ps_context
 
 
 def check() -> None:
     """Find at init() that the script has asked for TLS, but not said all that it needs."""
-    if _said.get("enable_ssl") and not os.environ.get("HOLDFAST_TLS_CONFIG"):
+    known = _said.get("told") or os.environ.get("HOLDFAST_TLS_CONFIG")
+    if _said.get("enable_ssl") and not known:
         raise UserError(
             f"set_ps_context(enable_ssl=True) was called without {' and '.join(_missing())}; "
             "init() needs all of them before it"
