@@ -36,9 +36,12 @@ bool end_orphans(const runtime::FoundJob& job, bool dry_run) {
 
 int clean(bool dry_run) {
   int code = 0;
-  bool any = false;
-  for (const auto& job : runtime::jobs_on_this_host()) {
-    any = true;
+  const auto found = runtime::jobs_on_this_host();
+  for (const auto& why : found.left_alone) {
+    std::fprintf(stderr, "holdfast: %s\n", why.c_str());
+    code = 1;
+  }
+  for (const auto& job : found.jobs) {
     if (job.alive()) {
       std::printf("job %s is left alone: %s\n", job.name.c_str(), why_alive(job).c_str());
       continue;
@@ -59,7 +62,7 @@ int clean(bool dry_run) {
       code = 1;
     }
   }
-  if (!any) std::printf("nothing to clean\n");
+  if (found.jobs.empty() && code == 0) std::printf("nothing to clean\n");
   return code;
 }
 

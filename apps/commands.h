@@ -25,7 +25,7 @@ Result<std::string> query_status(const runtime::FoundJob& job, Duration timeout)
 
 // `holdfast clean`: removes what dead jobs of this user have left on this host. Says what it
 // removes, or would remove (`dry_run`), and what it leaves alone. 1 where something could not be
-// removed.
+// removed, or where a job's folder would be is something else than a folder of this user alone.
 int clean(bool dry_run);
 
 // `holdfast verify`: becomes python/holdfast/verify, which proves that a program goes on with the

@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "apps/python/launcher.h"
+#include "apps/reference_options.h"
 #include "base/result.h"
 #include "base/text.h"
+#include "config/without_effect.h"
 #include "runtime/agent/agent.h"
 
 namespace holdfast::apps {
@@ -21,6 +23,7 @@ namespace {
 // What the options are read into.
 struct LaunchArguments {
   runtime::AgentOptions agent;
+  ReferenceOptions reference;
   std::string join = "False";
   std::string spares = "0";
   std::string forked = "none";
@@ -77,7 +80,7 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
       ->capture_default_str();
   app.add_option("--node_rank", arguments.node_rank,
                  "This host's number, where the job has several; 0 runs the scheduler")
-      ->check(CLI::Range(0, 9999));
+      ->check(CLI::Range(-1, 9999));  // -1: not said.
   app.add_option(
          "--log_dir", agent.log_dir,
          "Folder for scheduler.log, worker_<rank>.log, spare_<n>.log, recoveries.jsonl; one "
@@ -94,6 +97,7 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
                  "Processes that wait, ready, to take the place of one that fails: a number of "
                  "them for any place, or all: one for each")
       ->capture_default_str();
+  add_reference_options(app, arguments.reference);
   app.add_flag("--as_torchrun", agent.as_torchrun)->group("");  // Of Python's `holdfast run`.
   // Of Python's msrun, which knows whether the program imports MindSpore.
   app.add_option("--forked", arguments.forked)->group("")->check(CLI::IsMember(kForked));
@@ -112,7 +116,8 @@ Result<runtime::AgentOptions> finish(LaunchArguments arguments, std::vector<std:
   agent.program = std::move(program);
   agent.launcher = std::make_shared<PythonLauncher>(forked(arguments.forked));
   if (!agent.program.empty() && agent.program.front().starts_with('-')) {
-    return wrong(cat("unknown option ", agent.program.front(), " (--help lists all)"));
+    const std::string& word = agent.program.front();
+    return wrong(cat("unknown option ", word.substr(0, word.find('=')), " (--help lists all)"));
   }
   if (agent.program.empty()) return wrong("no program to run is given");
   const auto join = truth(arguments.join);
@@ -143,6 +148,10 @@ Result<runtime::AgentOptions> finish(LaunchArguments arguments, std::vector<std:
                      agent.local_worker_num, " goes beyond --worker_num=", agent.worker_num));
   }
   agent.runs_scheduler = agent.node_rank == 0;
+  std::string& address = agent.master_addr;  // Maybe as addresses with a port are written: [::1].
+  if (address.starts_with('[') && address.ends_with(']')) {
+    address = address.substr(1, address.size() - 2);
+  }
   return std::move(agent);
 }
 
@@ -183,8 +192,11 @@ int launch(const std::string& name, int argc, const char* const* argv,
   app.set_version_flag("--version", HOLDFAST_VERSION);
   LaunchArguments arguments;
   add_launch_options(app, arguments);
-  const auto wrong = [&](const std::string& what) {
+  const auto say = [&](const std::string& what) {
     std::fprintf(stderr, "%s: %s\n", name.c_str(), what.c_str());
+  };
+  const auto wrong = [&](const std::string& what) {
+    say(what);
     return runtime::kExitUsage;
   };
   std::vector<std::string> program;
@@ -195,9 +207,13 @@ int launch(const std::string& name, int argc, const char* const* argv,
   } catch (const CLI::ParseError& error) {
     return error.get_exit_code() == 0 ? app.exit(error) : wrong(error.what());  // 0: --help
   }
+  const ReferenceOptions reference = arguments.reference;
   auto options = finish(std::move(arguments), std::move(program));
   if (!options) return wrong(options.error().what);
+  for (const auto& sentence : config::without_effect(environment)) say(sentence);
   for (; *environment != nullptr; ++environment) options->environment.emplace_back(*environment);
+  const Status applied = apply(reference, options->environment);
+  if (!applied) return wrong(applied.error().what);
   return runtime::run_agent(*options);
 }
 

@@ -112,15 +112,18 @@ int status(const std::string& job, bool json) {
     return code;
   };
   std::vector<runtime::FoundJob> running;
-  for (auto& found : runtime::jobs_on_this_host()) {
+  auto on_host = runtime::jobs_on_this_host();
+  for (auto& found : on_host.jobs) {
     if (job.empty() ? found.agent_alive || found.scheduler_alive : found.name == job)
       running.push_back(std::move(found));
   }
   if (running.empty()) {
-    return complain(job.empty() ? "no job of this user runs on this host"
-                                : "no job named '" + job + "' is on this host",
-                    1);
+    std::string text = job.empty() ? "no job of this user runs on this host"
+                                   : "no job named '" + job + "' is on this host";
+    for (const auto& why : on_host.left_alone) text += ";\n  but " + why;
+    return complain(text, 1);
   }
+  for (const auto& why : on_host.left_alone) std::fprintf(stderr, "holdfast: %s\n", why.c_str());
   for (const auto& found : running) names.push_back(found.name);
   if (running.size() > 1) {
     std::string all;

@@ -127,6 +127,15 @@ TEST(CInterface, ServesThreadsThatUseOneGroupOneAfterTheOther) {
   }
   EXPECT_EQ(hf_version(session), 3U);
   expect_registered_memory_to_serve(session);
+  std::int32_t local_rank = -1;
+  EXPECT_EQ(hf_local_rank(worker, &local_rank), HF_OK);
+  EXPECT_EQ(local_rank, 0);
+  hf_host host{};
+  EXPECT_EQ(hf_hosts(worker, hf_world(session), nullptr), HF_USER);
+  EXPECT_EQ(hf_hosts(worker, hf_world(session), &host), HF_OK) << hf_last_error();
+  EXPECT_EQ(host.pid, ::getpid());
+  EXPECT_STRNE(host.node_id, "");
+  EXPECT_STRNE(host.host, "");
   hf_group_close(small);
   EXPECT_EQ(hf_end(session), HF_OK);
   hf_close(session);

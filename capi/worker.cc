@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "capi/handles.h"
 #include "collective/reduce.h"
 #include "config/settings.h"
+#include "config/without_effect.h"
 #include "runtime/scheduler/scheduler.h"
 #include "runtime/worker/secure_channel.h"
 
@@ -67,7 +69,14 @@ hf_status hf_start(hf_worker** worker) {
   if (worker == nullptr) return report(user_error("hf_start() needs somewhere to put the worker"));
   auto settings = config::from_environment(environ);
   if (!settings) return report(settings.error());
-  if (settings->role == config::Role::kScheduler) std::exit(runtime::serve(*settings));
+  if (settings->role == config::Role::kScheduler) {
+    if (settings->run == 0) {  // Else msrun has said so.
+      for (const auto& sentence : config::without_effect(environ)) {
+        std::fprintf(stderr, "holdfast: %s\n", sentence.c_str());
+      }
+    }
+    std::exit(runtime::serve(*settings));
+  }
   auto started = runtime::Worker::start(*settings);
   if (!started) return report(started.error());
   *worker = new hf_worker;

@@ -16,6 +16,7 @@
 
 #include "base/text.h"
 #include "os/errors.h"
+#include "os/files.h"
 
 namespace holdfast::collective {
 namespace {
@@ -176,12 +177,10 @@ Status Segment::publish(const Group::Options& o, const std::string& path) {
 
 Result<os::Fd> Segment::open_or_publish(const Group::Options& o, const std::string& path) {
   for (int attempt = 0; attempt < 3; ++attempt) {
-    os::Fd file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+    auto opened = os::open_own_file(path, O_RDWR);
+    if (!opened) return opened.error();
+    os::Fd file = *std::move(opened);
     if (!file) {
-      if (errno != ENOENT) {
-        return Error{Blame::kWorld,
-                     cat("can not open the group's segment ", path, ": ", os::last_system_error())};
-      }
       const Status made = publish(o, path);
       // Another rank's may have taken the last room just now.
       if (!made && ::access(path.c_str(), F_OK) != 0) return made.error();

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <map>
 #include <mutex>
 #include <tuple>
@@ -10,6 +11,7 @@
 
 #include "base/text.h"
 #include "os/errors.h"
+#include "os/files.h"
 
 namespace holdfast::collective {
 namespace {
@@ -30,9 +32,9 @@ Known& known() {
 }  // namespace
 
 Result<os::Fd> open_shared(const std::string& path) {
-  os::Fd file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  if (file) return file;
-  return Error{Blame::kWorld, cat("can not open ", path, ": ", os::last_system_error())};
+  auto file = os::open_own_file(path, O_RDWR);
+  if (!file || *file) return file;
+  return os::system_error(cat("can not open ", path), ENOENT);
 }
 
 Result<SharedMapping> map_shared(const os::Fd& file, const std::string& name, std::uint64_t offset,

@@ -2,25 +2,17 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <set>
-#include <system_error>
 #include <utility>
 
 #include "base/text.h"
 #include "collective/current_generation.h"
+#include "os/folder.h"
 
 namespace holdfast::collective {
 namespace {
 
 constexpr std::size_t kNameMax = 60;
-
-Status make_folder(const std::string& path) {
-  std::error_code error;
-  std::filesystem::create_directory(path, error);  // The job's directory above is 0700.
-  if (!error) return {};
-  return Error{Blame::kWorld, cat("cannot make ", path, ": ", error.message())};
-}
 
 }  // namespace
 
@@ -127,7 +119,7 @@ Result<std::shared_ptr<Group>> Team::form(Generation generation) {
                          .rank = members_.me,
                          .world_size = size()};
   options.join_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(job.join_timeout);
-  if (const Status made = make_folder(options.directory); !made) return made.error();
+  if (const auto made = os::Folder::make(options.directory); !made) return made.error();
   auto joined = Group::join(options, cancel);
   if (!joined) {
     if (cancel.stop_requested() || job.wait_for_abort(generation)) return std::shared_ptr<Group>();

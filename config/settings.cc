@@ -105,6 +105,20 @@ Status parse(const Row& row, std::string_view text, Duration& out) {
   return {};
 }
 
+// As addresses with a port are written: "[::1]".
+void drop_brackets(std::string& host) {
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+}
+
+// Its digits look like a rank, but ranks begin with 0.
+Status check_node_id(const std::string& node_id) {
+  const bool negative = node_id.size() > 1 && node_id[0] == '-' &&
+                        node_id.find_first_not_of("0123456789", 1) == std::string::npos;
+  if (!negative) return {};
+  return Error{Blame::kUser, cat("MS_NODE_ID is '", node_id,
+                                 "', which is no rank; allowed is a rank from 0, or a name")};
+}
+
 std::uint64_t random_bits() {
   std::random_device device;
   return std::uint64_t{device()} << 32 | device();
@@ -124,6 +138,8 @@ Status complete(Settings& settings, const std::array<bool, std::size(kTable)>& g
                  "process with an MS_ROLE needs it"};
   }
   if (!is_given("node_id")) settings.node_id = cat("node-", random_bits());
+  if (const auto good = check_node_id(settings.node_id); !good) return good;
+  drop_brackets(settings.sched_host);
   if (!is_given("job")) settings.job = cat("port-", settings.sched_port);
   if (!is_given("incarnation")) settings.incarnation = random_bits();
   if (!is_given("scheduler_timeout")) settings.scheduler_timeout = settings.topo_timeout;

@@ -127,6 +127,15 @@ TEST(Settings, NameTheVariableTheValueAndWhatIsAllowed) {
   EXPECT_TRUE(read({"HOLDFAST_AGENT=812:99213:4026531836"}));
 }
 
+TEST(Settings, TakeAnAddressInBracketsAndNoNegativeRank) {
+  EXPECT_EQ(read({"MS_SCHED_HOST=[::1]"})->sched_host, "::1");
+  EXPECT_EQ(read({"MS_SCHED_HOST=::1"})->sched_host, "::1");
+  EXPECT_TRUE(has(error_of({"MS_NODE_ID=-1"}), "MS_NODE_ID is '-1', which is no rank"));
+  for (const char* name : {"MS_NODE_ID=-", "MS_NODE_ID=-a", "MS_NODE_ID=1-1"}) {
+    EXPECT_TRUE(read({name})) << name;
+  }
+}
+
 TEST(Settings, RefuseTimesSoShortThatNoJobCouldLive) {
   const std::vector<std::pair<std::string, std::string>> lowest = {
       {"MS_NODE_TIMEOUT", "2"},

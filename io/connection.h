@@ -75,7 +75,7 @@ class Connection {
 
 // Where who has connected waits until it has proven that it belongs to the job.
 struct Door {
-  std::size_t most = 256;  // Connections; and a quarter of this process's descriptors at most.
+  std::size_t most = 512;  // Connections; and a quarter of this process's descriptors at most.
   Duration patience = std::chrono::seconds(5);
 };
 

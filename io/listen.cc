@@ -21,6 +21,12 @@ using Tcp = asio::ip::tcp;
 
 // How long to wait when accept() fails because this process has no free descriptor.
 constexpr Duration kPauseWithoutDescriptors = std::chrono::milliseconds(100);
+constexpr int kTurnsOfDoor = 64;  // New connections, before the loop goes on.
+constexpr Duration kPauseAtFullDoor = std::chrono::milliseconds(5);
+constexpr Duration kBetweenLooks = std::chrono::milliseconds(50);
+// How long the next word of somebody at a full door is waited for.
+constexpr Duration kMoment = std::chrono::milliseconds(100);
+constexpr Duration kMomentUnderTls = std::chrono::seconds(1);
 
 // A quarter of the descriptors is for strangers, at most.
 std::size_t room_of(const Door& door) {
@@ -45,20 +51,25 @@ class ListenerImpl : public Listener {
     }
 
     void accept_all() {
-      while (acceptor.is_open()) {
+      for (int turn = 0; acceptor.is_open(); ++turn) {
+        if (turn == kTurnsOfDoor) return pause({});  // Those at the door have theirs.
+        if (!make_room()) return pause(kPauseAtFullDoor);
         const int fd = accept_one();
         if (fd >= 0) {
           let_stand(Tcp::socket(loop.impl().context, protocol, fd));
         } else if (errno == EAGAIN) {
           return wait();
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-          if (send_oldest_away()) continue;
-          loop.after(kPauseWithoutDescriptors, [weak = weak_from_this()] {
-            if (const auto self = weak.lock()) self->accept_all();
-          });
-          return;
+          if (!send_oldest_away({})) return pause(kPauseWithoutDescriptors);
         }  // Otherwise that connection failed before it was accepted: take the next.
       }
+    }
+
+    // What comes meanwhile waits in the kernel.
+    void pause(Duration time) {
+      loop.after(time, [weak = weak_from_this()] {
+        if (const auto self = weak.lock()) self->accept_all();
+      });
     }
 
     int accept_one() {
@@ -69,23 +80,36 @@ class ListenerImpl : public Listener {
       return fd;
     }
 
-    // Whoever belongs to the job has proven it within milliseconds. So if the room is all taken,
-    // the oldest goes: many who say nothing keep nobody out.
-    void let_stand(Tcp::socket socket) {
+    // Whoever belongs to the job answers within milliseconds. So if all the room is taken, those go
+    // who have let the scheduler wait: many who say nothing keep nobody out for long.
+    bool make_room() {
+      if (at_door.size() < room) return true;
       std::erase_if(at_door, [](const auto& one) { return one->is_over(); });
-      while (at_door.size() >= room && send_oldest_away()) {
-      }
+      return at_door.size() < room ||
+             send_oldest_away(options.membership.tls ? kMomentUnderTls : kMoment);
+    }
+
+    // As long as anybody stands at the door, for those whose time is over.
+    void look_after() {
+      std::erase_if(at_door, [&](const auto& one) {
+        if (one->is_over()) return true;
+        if (Loop::now() - one->began() < options.door.patience) return false;
+        one->abandon();
+        refused(one->peer(), "it has proven nothing in time");
+        return true;
+      });
+      looks = !at_door.empty();
+      if (!looks) return;
+      loop.after(kBetweenLooks, [weak = weak_from_this()] {
+        if (const auto self = weak.lock()) self->look_after();
+      });
+    }
+
+    void let_stand(Tcp::socket socket) {
       const auto newcomer = std::make_shared<Proving>(loop, std::move(socket), options.membership,
                                                       Proving::Side::kServer, "");
       at_door.push_back(newcomer);
-      const std::weak_ptr<Proving> weak = newcomer;
-      loop.after(options.door.patience, [self = weak_from_this(), weak] {
-        const auto slow = weak.lock();
-        const auto door = self.lock();
-        if (slow == nullptr || door == nullptr || slow->is_over()) return;
-        slow->abandon();
-        door->refused(slow->peer(), "it has proven nothing in time");
-      });
+      if (!looks) look_after();
       newcomer->begin([self = weak_from_this(), peer = newcomer->peer()](Result<Proven> proven) {
         const auto door = self.lock();
         if (door == nullptr || !door->acceptor.is_open()) return;
@@ -96,13 +120,17 @@ class ListenerImpl : public Listener {
       });
     }
 
-    bool send_oldest_away() {
-      if (at_door.empty()) return false;
-      const auto oldest = std::move(at_door.front());
-      at_door.pop_front();
-      if (oldest->is_over()) return true;
-      oldest->abandon();
-      refused(oldest->peer(), "it has proven nothing yet, and others came");
+    // Of those that the scheduler has waited for, for so long. False: there is none.
+    bool send_oldest_away(Duration waited) {
+      const auto now = Loop::now();
+      const auto oldest = std::find_if(at_door.begin(), at_door.end(), [&](const auto& one) {
+        return !one->is_over() && now - one->waits_since() >= waited && !one->has_spoken();
+      });
+      if (oldest == at_door.end()) return false;
+      const auto gone = std::move(*oldest);
+      at_door.erase(oldest);
+      gone->abandon();
+      refused(gone->peer(), "it has proven nothing yet, and others came");
       return true;
     }
 
@@ -121,6 +149,7 @@ class ListenerImpl : public Listener {
     const Tcp protocol;
     Listening options;
     std::size_t room = 1;
+    bool looks = false;                           // A timer calls look_after().
     std::list<std::shared_ptr<Proving>> at_door;  // The oldest first.
   };
 

@@ -67,11 +67,18 @@ void Proving::abandon() {
   close_guarded(socket_);
 }
 
+bool Proving::has_spoken() {
+  char byte = 0;
+  return ::recv(socket_.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
 void Proving::wait(Stream::Outcome wanted) {
   const auto what = wanted == Stream::Outcome::kWantsToWrite ? asio::ip::tcp::socket::wait_write
                                                              : asio::ip::tcp::socket::wait_read;
   socket_.async_wait(what, [self = shared_from_this()](const std::error_code& error) {
-    if (!error && !self->over_) self->ends_ ? self->say_goodbye() : self->go_on();
+    if (error || self->over_) return;
+    self->ends_ ? self->say_goodbye() : self->go_on();
+    self->waits_since_ = Loop::now();
   });
 }
 

@@ -41,6 +41,11 @@ class Proving : public std::enable_shared_from_this<Proving> {
   void begin(Done done);
   // Closes the connection; `done` is not called any more.
   void abandon();
+  [[nodiscard]] Instant began() const { return began_; }
+  // Since when it has been waiting for the peer's next word.
+  [[nodiscard]] Instant waits_since() const { return waits_since_; }
+  // Whether there is something of the peer that was not read yet.
+  [[nodiscard]] bool has_spoken();
   // Whether it is over, and its socket closed or given away.
   [[nodiscard]] bool is_over() const { return over_; }
   [[nodiscard]] const std::string& peer() const { return peer_; }
@@ -72,6 +77,8 @@ class Proving : public std::enable_shared_from_this<Proving> {
   std::string rest_;
   bool ends_ = false;  // It has failed; what the peer still says is not heard.
   std::size_t ignored_ = 0;
+  const Instant began_ = Loop::now();
+  Instant waits_since_ = began_;
   bool over_ = false;
 };
 

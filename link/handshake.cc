@@ -56,8 +56,7 @@ bool looks_like_tls(std::string_view first_bytes) {
 }
 
 Handshake::Handshake(Side side, Terms terms, wire::PeerKind kind, const Nonce& nonce)
-    : side_(side),
-      terms_(std::move(terms)),
+    : terms_(std::move(terms)),
       kind_(kind),
       awaited_(side == Side::kClient ? Awaited::kChallenge : Awaited::kHello) {
   (side == Side::kClient ? client_nonce_ : server_nonce_) = nonce;

@@ -64,7 +64,6 @@ class Handshake {
   void refuse(std::string why);
   [[nodiscard]] std::string proof_of(Side side) const;
 
-  Side side_;
   Terms terms_;
   wire::PeerKind kind_;
   Nonce client_nonce_{};

@@ -7,29 +7,30 @@
 #include <utility>
 
 #include "os/fd.h"
+#include "os/files.h"
 
 namespace holdfast::os {
 
 // A process that is killed while it writes leaves nothing. Where the file system has no files
-// without a name, it leaves the draft, beside `path`.
+// without a name, it leaves the draft, beside the file.
 class [[nodiscard]] Draft {
  public:
   // Makes an empty file, with `mode` less the umask. If that fails, get() is below 0 and errno says
   // why.
-  Draft(std::string path, mode_t mode);
+  Draft(FileName name, mode_t mode);
   ~Draft();
   Draft(const Draft&) = delete;
   Draft& operator=(const Draft&) = delete;
 
   [[nodiscard]] int get() const { return file_.get(); }
-  // Gives it the name `path`. False: errno says why.
+  // Gives it its name. False: errno says why.
   [[nodiscard]] bool publish();
   // The file, which stays open and, where it has one, keeps its name.
   [[nodiscard]] Fd take() { return std::move(file_); }
 
  private:
-  const std::string path_;
-  const std::string draft_;  // Its name before `path`.
+  const FileName name_;
+  const std::string draft_;  // Its name before that one.
   bool named_ = false;       // Whether it has that one now.
   Fd file_;
 };

@@ -21,10 +21,6 @@ namespace {
 
 constexpr std::size_t kTailBytes = 65536;
 
-bool is_plain_absolute(const std::filesystem::path& path) {
-  return path.is_absolute() && path == path.lexically_normal() && path.has_filename();
-}
-
 }  // namespace
 
 std::string folder_of(const std::string& path) {
@@ -55,28 +51,30 @@ Status make_directories(const std::string& path, mode_t mode) {
   }
 }
 
-Status remove_tree(const std::string& path, const std::string& prefix) {
-  const std::filesystem::path target(path);
-  const std::filesystem::path limit(prefix);
-  const bool beneath = is_plain_absolute(target) && is_plain_absolute(limit) &&
-                       target.string().starts_with(limit.string() + "/");
-  const Error refusal{Blame::kUser, cat("will not remove ", path, ": it is not beneath ", prefix)};
-  if (!beneath) return refusal;
-  std::error_code error;
-  // A link on the way could lead out. If the last component is a link, the link itself is removed.
-  const auto real_folder = std::filesystem::canonical(target.parent_path(), error);
-  if (error == std::errc::no_such_file_or_directory) return {};
-  const auto real_limit = error ? limit : std::filesystem::canonical(limit, error);
-  if (error) return system_error(cat("cannot look at ", path), error);
-  if (!(real_folder.string() + "/").starts_with(real_limit.string() + "/")) return refusal;
-  std::filesystem::remove_all(target, error);
-  if (error) return system_error(cat("cannot remove ", path), error);
-  return {};
+Result<Fd> open_own_file(const FileName& name, int flags) {
+  // O_NONBLOCK: a FIFO in its place keeps nobody waiting.
+  constexpr int kAlways = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
+  Fd file(::openat(name.folder, name.in_folder().c_str(), flags | kAlways, 0600));
+  if (!file && errno == ENOENT && (flags & O_CREAT) == 0) return file;
+  struct stat about {};
+  const bool known = file && ::fstat(file.get(), &about) == 0;
+  if (!known && errno != ELOOP && errno != EISDIR && errno != ENXIO) {
+    return system_error(cat("cannot open ", name.path), errno);
+  }
+  // One that is replaced just now has no name any more.
+  if (known && S_ISREG(about.st_mode) && about.st_uid == ::geteuid() && about.st_nlink <= 1) {
+    return file;
+  }
+  return Error{Blame::kWorld, cat(name.path, " is not a plain file of this user; remove it.")};
 }
 
 Result<std::string> read_file(const std::string& path) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return system_error(cat("cannot open ", path), errno);
+  return read_rest(file, path);
+}
+
+Result<std::string> read_rest(const Fd& file, const std::string& path) {
   std::string bytes;
   std::array<char, 16384> block{};
   while (true) {
@@ -88,43 +86,26 @@ Result<std::string> read_file(const std::string& path) {
   }
 }
 
-Result<Fd> write_locked_file(const std::string& path, std::string_view bytes, mode_t mode) {
-  const auto failed = [&](const char* doing) { return system_error(cat(doing, path), errno); };
-  Draft draft(path, mode);
+Result<Fd> write_locked_file(const FileName& name, std::string_view bytes, mode_t mode) {
+  const auto failed = [&](const char* doing) { return system_error(cat(doing, name.path), errno); };
+  Draft draft(name, mode);
   if (draft.get() < 0) return failed("cannot write ");
   // It has no name yet, so nobody finds it unlocked.
   (void)::flock(draft.get(), LOCK_EX | LOCK_NB);
   if (::fchmod(draft.get(), mode) != 0) return failed("cannot write ");  // Whatever the umask.
   if (!write_all(draft.get(), bytes)) return failed("cannot write ");
+  // Opened before the file has its name: who has no descriptor left leaves nothing.
+  const std::string above = folder_of(name.in_folder());
+  const Fd folder(::openat(name.folder, above.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder) return failed("cannot sync ");
   if (::fsync(draft.get()) != 0 || !draft.publish()) return failed("cannot write ");
-  const Fd folder(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder || ::fsync(folder.get()) != 0) return failed("cannot sync ");
+  if (::fsync(folder.get()) != 0) return failed("cannot sync ");
   return draft.take();
 }
 
 Status write_file_atomically(const std::string& path, std::string_view bytes, mode_t mode) {
   const auto file = write_locked_file(path, bytes, mode);
   return file ? Status() : file.error();
-}
-
-Fd lock_file(const std::string& path) {
-  Fd file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  return file && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 ? std::move(file) : Fd();
-}
-
-Fd lock_folder(const std::string& path) {
-  Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
-  int result = -1;
-  do {
-    result = folder ? ::flock(folder.get(), LOCK_EX) : 0;
-  } while (result != 0 && errno == EINTR);
-  return result == 0 ? std::move(folder) : Fd();
-}
-
-bool is_locked(const std::string& path) {
-  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  // A shared lock: two processes that look at once do not take each other for the holder.
-  return file && ::flock(file.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
 std::string end_of(const std::string& path, std::uint64_t from) {

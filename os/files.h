@@ -1,12 +1,14 @@
 // Small helpers for files and folders. Thread-safe; errors name the path.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -21,33 +23,38 @@ std::string folder_of(const std::string& path);
 // is.
 Status make_directories(const std::string& path, mode_t mode = 0700);
 
-// Removes the file or folder `path` with all in it. Removes nothing unless `path` lies strictly
-// beneath `prefix`, and both are absolute and without "." or "..". Never follows a link out of
-// `prefix`. It is no error if nothing is there.
-Status remove_tree(const std::string& path, const std::string& prefix);
+// A file by its path, or by its name in an open folder.
+struct FileName {
+  FileName(std::string whole) : path(std::move(whole)) {}  // NOLINT: implicit
+  FileName(int above, const std::string& path_above, const std::string& last)
+      : folder(above), name(last), path(path_above + '/' + last) {}
+
+  [[nodiscard]] const std::string& in_folder() const { return name.empty() ? path : name; }
+
+  int folder = AT_FDCWD;
+  std::string name;  // In the folder; empty: only the path tells.
+  std::string path;  // For messages.
+};
+
+// Opens a file that this user's processes make for themselves, as all in a job's folder. Empty if
+// nothing has this name. Follows no link at its end. Errors: it is no plain file of this user, or
+// it has a second name (a hard link). O_CREAT makes it with mode 0600.
+Result<Fd> open_own_file(const FileName& name, int flags);
 
 // False: errno says why.
 [[nodiscard]] bool write_all(int fd, std::string_view bytes);
 
 Result<std::string> read_file(const std::string& path);
+// The rest of an open file. Errors name it `path`.
+Result<std::string> read_rest(const Fd& file, const std::string& path);
 
 // A reader finds the old bytes or the new ones, never a part of them, even if this process dies
 // meanwhile. The file and its folder are synced, so a power loss changes nothing either.
 Status write_file_atomically(const std::string& path, std::string_view bytes, mode_t mode = 0600);
 
-// The same for a file that is locked, as by lock_file(), before it gets its name. So nobody finds
-// it unlocked. The descriptor holds the lock, if the file system has locks.
-Result<Fd> write_locked_file(const std::string& path, std::string_view bytes, mode_t mode = 0600);
-
-// Locks a file until the descriptor is closed or this process has ended. Empty if another process
-// holds the lock, or if there can be none.
-Fd lock_file(const std::string& path);
-
-// Waits until no other process holds the folder's lock, and takes it. Empty if there can be none.
-Fd lock_folder(const std::string& path);
-
-// Whether any process holds the file's lock. This tells of processes in other PID namespaces too.
-bool is_locked(const std::string& path);
+// The same for a file that is locked (flock) before it gets its name. So nobody finds it unlocked.
+// The descriptor holds the lock, if the file system has locks.
+Result<Fd> write_locked_file(const FileName& name, std::string_view bytes, mode_t mode = 0600);
 
 // The bytes of a file from byte `from` on, at most its last 64 KiB. Empty if it can not be read.
 std::string end_of(const std::string& path, std::uint64_t from);

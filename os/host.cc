@@ -14,19 +14,6 @@
 namespace holdfast::os {
 namespace {
 
-// Makes a folder that no other user can reach, or checks that an existing one is so. Everybody can
-// write to the places where these folders lie.
-Status make_private_folder(const std::string& path) {
-  if (::mkdir(path.c_str(), 0700) == 0) return {};
-  if (errno != EEXIST) return system_error(cat("cannot make the folder ", path), errno);
-  struct stat about {};
-  if (::lstat(path.c_str(), &about) != 0) return system_error(cat("cannot look at ", path), errno);
-  if (S_ISDIR(about.st_mode) && about.st_uid == ::geteuid() && (about.st_mode & 077U) == 0)
-    return {};
-  return Error{Blame::kUser,
-               cat(path, " is not a folder of this user alone (mode 0700); remove it")};
-}
-
 std::string memory_folder() {
   return ::access("/dev/shm", W_OK | X_OK) == 0 ? "/dev/shm" : "/tmp";
 }
@@ -44,15 +31,20 @@ Result<std::string> runtime_directory(const std::string& job) {
                                    "and '-', at most 100, and no '.' first")};
   }
   constexpr int kTries = 100;
-  const std::string folder = runtime_path(job);
-  const std::string mine = folder_of(folder);
+  const std::string path = folder_of(runtime_path(job));
   for (int tries = 1;; ++tries) {
-    auto made = make_private_folder(mine);
-    if (made) made = make_private_folder(folder);
-    if (made) return folder;
+    const auto mine = Folder::make(path);
+    const auto folder = mine ? mine->make_sub(job) : mine.error();
+    if (folder) return folder->path();
     // The user's last other job may end now and remove the folder of all jobs.
-    if (tries == kTries) return made.error();
+    if (tries == kTries) return folder.error();
   }
+}
+
+Result<Folder> open_runtime_directory(const std::string& path) {
+  const auto mine = Folder::open(folder_of(path));
+  if (!mine) return mine.error();
+  return *mine ? mine->sub(path.substr(mine->path().size() + 1)) : Folder();
 }
 
 std::string shared_memory_name() {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "os/folder.h"
 
 namespace holdfast::os {
 
@@ -15,6 +16,9 @@ Result<std::string> runtime_directory(const std::string& job);
 
 // Where it lies, or would. Makes and checks nothing.
 std::string runtime_path(const std::string& job);
+
+// Opens what runtime_directory() gave, and checks it again. Empty if it is there no more.
+Result<Folder> open_runtime_directory(const std::string& path);
 
 // This host's name for people, or "localhost". Two hosts may have the same name, and it may change.
 std::string host_name();

@@ -61,18 +61,12 @@ Result<Mapping> map_file(const Found& found, Access access, const std::string& p
 }
 
 Result<Found> find_file(const std::string& path, Access access) {
-  const int mode = access == Access::kWrite ? O_RDWR : O_RDONLY;
-  Found found{Fd(open(path.c_str(), mode | O_CLOEXEC | O_NOFOLLOW)), 0};
-  if (!found.file) {
-    if (errno == ENOENT) return found;
-    return failed("open", path);
-  }
+  auto file = open_own_file(path, access == Access::kWrite ? O_RDWR : O_RDONLY);
+  if (!file) return file.error();
+  Found found{*std::move(file), 0};
+  if (!found.file) return found;
   struct stat status {};
   if (fstat(found.file.get(), &status) != 0) return failed("examine", path);
-  const bool ours = status.st_uid == geteuid() || access == Access::kRead;
-  if (!S_ISREG(status.st_mode) || !ours) {
-    return Error{Blame::kWorld, cat(path, " is not a plain file of this user; remove it.")};
-  }
   found.bytes = static_cast<std::uint64_t>(status.st_size);
   return found;
 }

@@ -12,8 +12,8 @@
 
 namespace holdfast::os {
 
-// An existing file and its size. The descriptor is empty if there is none. Only a plain file of
-// this user is accepted.
+// An existing file and its size, as open_own_file() (os/files.h) finds it. The descriptor is empty
+// if there is none.
 struct Found {
   Fd file;
   std::uint64_t bytes = 0;

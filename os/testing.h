@@ -1,8 +1,11 @@
-// What tests share: a folder that goes with its test, and a port.
+// What tests share: a folder that goes with its test, a port, and another user.
 #pragma once
 
+#include <grp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstdlib>
@@ -28,6 +31,22 @@ class TemporaryFolder {
  private:
   std::string path_;
 };
+
+// What `body` returns, 0 to 255, in a child that is this user. Only root can be another.
+template <class Body>
+int as_user(uid_t user, const Body& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool is_other = user == ::geteuid() ||
+                          (::setgroups(0, nullptr) == 0 && ::setresgid(user, user, user) == 0 &&
+                           ::setresuid(user, user, user) == 0);
+    const auto alone = [&]() noexcept { return body(); };  // No exception goes into the test.
+    ::_exit(is_other ? alone() : 255);
+  }
+  int status = 0;
+  if (::waitpid(child, &status, 0) != child || !WIFEXITED(status)) return 255;
+  return WEXITSTATUS(status);
+}
 
 // A port of 127.0.0.1 that was free just now.
 inline std::uint16_t free_port() {

@@ -114,7 +114,8 @@ void World::check_told(Index link, const wire::Message& message) {
 }
 
 void World::make_durable(controller::Store& store) {
-  if (store.formation) durable_ = std::move(store.formation);
+  if (store.formation && !durable_) durable_.emplace();
+  if (durable_) controller::apply(store, *durable_);
   for (auto& [key, value] : store.kept) durable_values_[key] = std::move(value);
 }
 

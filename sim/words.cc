@@ -30,6 +30,11 @@ std::string places(const wire::AgentState& state) {
   return text;
 }
 
+std::string in_roster(const wire::Seat& seat) {
+  return cat(" ", seat.node_id, "#", seat.attempt,
+             seat.finished ? cat(" finished at ", version(seat.version)) : "");
+}
+
 std::string note_kind(controller::Note::Kind kind) {
   switch (kind) {
     case controller::Note::Kind::kFault:
@@ -84,10 +89,7 @@ const char* name(wire::Stage stage) {
 std::string to_words(const wire::Formation& formation) {
   std::string text = cat("generation ", formation.generation, " ", name(formation.stage));
   if (formation.stage == wire::Stage::kRunning) text += cat(" at ", version(formation.version));
-  for (const auto& seat : formation.roster) {
-    text += cat(" ", seat.node_id, "#", seat.attempt,
-                seat.finished ? cat(" finished at ", version(seat.version)) : "");
-  }
+  for (const auto& seat : formation.roster) text += in_roster(seat);
   return text;
 }
 
@@ -150,6 +152,7 @@ std::string to_words(const controller::Action& action) {
           [](const controller::Store& a) {
             std::string text = "store";
             if (a.formation) text += cat(' ', to_words(*a.formation));
+            for (const auto& [rank, seat] : a.seats) text += in_roster(seat);
             for (const auto& [key, value] : a.kept) text += cat(" the value of ", key);
             return text;
           },

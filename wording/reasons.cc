@@ -1,5 +1,8 @@
 #include "wording/reasons.h"
 
+#include <set>
+#include <string>
+
 #include "base/text.h"
 #include "os/spawn.h"
 #include "wire/formation.h"
@@ -42,10 +45,26 @@ std::string awaited(const Reason& r) {
   return text;
 }
 
+// Who never came. Only where all who did have ranks for names are the others known by name.
+std::string never_came(const Reason& r) {
+  constexpr int kMostNamed = 10;
+  std::set<std::string> here;
+  for (const auto& a : r.awaited) here.insert(a.node_id);
+  std::string text;
+  std::int64_t missing = 0;
+  for (std::int64_t rank = 0; rank < r.total; ++rank) {
+    if (here.erase(std::to_string(rank)) != 0 || ++missing > kMostNamed) continue;
+    text += cat(missing == 1 ? "node '" : "', '", rank);
+  }
+  if (!here.empty() || missing != r.total - r.count) return "the others never registered";
+  const std::string more = missing > kMostNamed ? cat(" and ", missing - kMostNamed, " more") : "";
+  return cat(text, "'", more, " never registered");
+}
+
 std::string too_few_came(const Reason& r) {
   return cat("only ", r.count, " of ", r.total,
              " workers came within the time limit (MS_TOPO_TIMEOUT): ",
-             r.awaited.empty() ? "none is here" : awaited(r) + "; the others never registered");
+             r.awaited.empty() ? "none is here" : cat(awaited(r), "; ", never_came(r)));
 }
 
 std::string other_host(const Reason& r) {
@@ -122,6 +141,11 @@ std::string of_refusal(const Reason& r) {
       return cat("all ", r.total, " places of the job are taken and none is called '", r.node_id,
                  "': this worker is one too many (see MS_WORKER_NUM, MS_NODE_ID)");
     case Kind::kNodeTaken:
+      if (!r.other.empty()) {
+        return cat("node ids '", r.other, "' and '", r.node_id,
+                   "' are two names of one rank, and '", r.other,
+                   "' is registered: give every worker its own MS_NODE_ID");
+      }
       return cat("another living process is registered as node '", r.node_id,
                  "': give every worker its own MS_NODE_ID");
     case Kind::kOtherHost:

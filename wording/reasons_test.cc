@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/text.h"
 
@@ -50,6 +53,23 @@ TEST(Reasons, NameWhomAGroupWaitsFor) {
   EXPECT_EQ(in_words(reason),
             "the group could not be formed again within the time limit: rank 1 died and no process "
             "has taken its place; rank 2 (process 8) lives but has not reported");
+}
+
+TEST(Reasons, NameWhoNeverCameWhereTheIdsAreRanks) {
+  const auto words = [](std::vector<std::string> here, std::int64_t total) {
+    Reason reason{.kind = Reason::Kind::kTooFewCame,
+                  .count = static_cast<std::int64_t>(here.size()),
+                  .total = total};
+    for (auto& node_id : here) reason.awaited.push_back({.node_id = std::move(node_id)});
+    const std::string text = in_words(reason);
+    return text.substr(text.rfind("; ") + 2);
+  };
+  EXPECT_EQ(words({"0", "2"}, 4), "node '1', '3' never registered");
+  EXPECT_EQ(words({"0"}, 13),
+            "node '1', '2', '3', '4', '5', '6', '7', '8', '9', '10' and 2 more never registered");
+  EXPECT_EQ(words({"0", "w"}, 3), "the others never registered");
+  EXPECT_EQ(words({"0", "3"}, 3), "the others never registered");
+  EXPECT_EQ(words({"01"}, 2), "the others never registered");
 }
 
 }  // namespace

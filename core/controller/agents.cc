@@ -34,6 +34,8 @@ void Machine::receive(Link link, const wire::AgentState& m) {
     agent.nodes.push_back(place.node_id);
     place_words_[place.node_id] = {link, place};
   }
+  if (!agents_[link].is_told) progress_told_.reset();  // It is told with all others.
+  agent.is_told = true;
   agents_[link] = std::move(agent);
   for (const auto& place : changed) heed(place);
   maybe_nobody_came();
@@ -69,10 +71,7 @@ bool Machine::make_way(Link link, const wire::AgentState& m) {
     reject(link, *std::move(why));
     return false;
   }
-  for (const Link other : former) {
-    forget_agent(other);
-    dismiss(other);
-  }
+  for (const Link other : former) dismiss(other);
   return true;
 }
 

@@ -6,14 +6,6 @@
 
 namespace holdfast::controller {
 
-namespace {
-
-bool is_whole_at(const Said& said, Version n) {
-  return said.version == n || (said.version + 1 == n && said.staged == n);
-}
-
-}  // namespace
-
 bool is_sound(const Said& said) {
   if (said.version == kNoVersion) return true;
   const bool follows = said.staged == said.version || said.staged == said.version + 1;
@@ -21,30 +13,31 @@ bool is_sound(const Said& said) {
 }
 
 Belief believe(const std::vector<Said>& all) {
-  std::map<Version, std::size_t> whole;  // How many are whole at a version.
+  std::map<Version, std::size_t> at;  // How many hold each version.
   std::vector<Version> told;
   for (const Said& said : all) {
     told.push_back(said.told);
-    if (said.version == kNoVersion) continue;
-    ++whole[said.version];
-    if (said.staged != said.version) ++whole[said.staged];
+    if (said.version != kNoVersion) ++at[said.version];
   }
-  if (whole.empty()) return {};
+  if (at.empty()) return {};
   std::sort(told.begin(), told.end());
   const auto contradicting = [&](Version n) {
     return told.end() - std::upper_bound(told.begin(), told.end(), n);
   };
-  // Where all could make the same next step, both that one and the one before will do: the first.
-  const auto best = std::min_element(whole.begin(), whole.end(), [&](const auto& a, const auto& b) {
-    return std::tuple(b.second, contradicting(a.first), a.first) <
-           std::tuple(a.second, contradicting(b.first), b.first);
+  const auto believing = [&](Version n) {
+    const auto before = n == 0 ? at.end() : at.find(n - 1);
+    return at.at(n) + (before == at.end() ? 0 : before->second);
+  };
+  const auto best = std::min_element(at.begin(), at.end(), [&](const auto& a, const auto& b) {
+    return std::tuple(believing(b.first), contradicting(a.first), a.first) <
+           std::tuple(believing(a.first), contradicting(b.first), b.first);
   });
   Belief belief{.version = best->first, .impossible = {}};
   for (const Said& said : all) {
-    if (said.version == kNoVersion || is_whole_at(said, belief.version)) continue;
-    // One that holds n-1 with n staged is whole at both: n-1 was the choice.
+    if (said.version == kNoVersion) continue;
     const bool ahead = said.version > belief.version;
-    if (ahead || said.private_is_own) belief.impossible.push_back(said.rank);
+    const bool behind = said.version + 1 < belief.version;
+    if (ahead || (behind && said.private_is_own)) belief.impossible.push_back(said.rank);
   }
   return belief;
 }

@@ -1,7 +1,8 @@
 // Whether what the ranks say that they hold can be true, all of it together (P43).
 //
-// Pure. Every step n is committed by all ranks or by none, and each has staged it before. So one
-// number n describes all: whoever holds anything holds n, or n-1 with step n staged.
+// Pure. Every step n is committed by all ranks or by none. So one number n describes all: whoever
+// holds anything holds n, or n-1 and has not made its update yet. (It has staged step n then,
+// unless HOLDFAST_PROTECT is 0.)
 #pragma once
 
 #include <optional>

@@ -17,7 +17,7 @@
 
 namespace holdfast::controller {
 
-using Link = std::uint64_t;  // A connection; never used again once closed. 0: none.
+using Link = std::uint64_t;  // A connection; each has a greater number than all before. 0: none.
 
 inline constexpr std::size_t kMaxStoredBytes = std::size_t{256} << 20;  // Keys and values together.
 inline constexpr std::size_t kMaxStoredKeys = 100'000;

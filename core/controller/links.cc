@@ -98,6 +98,8 @@ void Machine::reject_word(Link link, const wire::Message& message) {
 }
 
 void Machine::dismiss(Link link) {
+  stop_waiting(link);
+  forget_agent(link);
   if (const auto peer = peers_.find(link); peer != peers_.end()) peer->second.dismissed = true;
   emit(Close{link});
 }

@@ -30,8 +30,30 @@ wire::Formation Machine::formation() const {
   wire::Formation whole = formation_;
   if (members_.empty()) return whole;
   whole.roster.clear();
-  for (const auto& member : members_) whole.roster.push_back(member.seat);
+  for (const auto& member : each()) whole.roster.push_back(member.seat);
   return whole;
+}
+
+void Machine::store() {
+  Store store{.formation = formation_, .seats = {}, .kept = std::exchange(keeps_, {})};
+  if (!std::exchange(roster_stored_, roster_stored_ || assembled())) {
+    store.formation = formation();
+  } else {
+    for (const Rank rank : changed_) store.seats.emplace(rank, at(rank).seat);
+  }
+  changed_.clear();
+  emit(std::move(store));
+}
+
+void apply(const Store& store, wire::Formation& record) {
+  if (store.formation) {
+    auto roster = std::exchange(record.roster, {});
+    record = *store.formation;
+    if (record.roster.empty()) record.roster = std::move(roster);
+  }
+  for (const auto& [rank, seat] : store.seats) {
+    record.roster.at(static_cast<std::size_t>(rank)) = seat;
+  }
 }
 
 void Machine::emit(Action action) {
@@ -71,17 +93,15 @@ void Machine::tell_agents(const wire::Message& message) {
 void Machine::on(const Started& e) {
   started_ = now_;
   waiting_since_ = now_;
-  for (auto& seat : std::exchange(formation_.roster, {})) {
+  for (const auto& kept : std::exchange(formation_.roster, {})) {
     const bool resumed = formation_.stage == Stage::kRunning;
-    const auto rank = static_cast<Rank>(members_.size());
-    ranks_[seat.node_id] = rank;
-    members_.push_back({.seat = seat,
-                        .state = seat.finished ? SeatState::kFinished : SeatState::kHeld,
-                        .joined = resumed,
-                        .heard = now_,
-                        .version = seat.finished ? seat.version : formation_.version});
-    ++seats_[static_cast<std::size_t>(members_.back().state)];
+    seat({.seat = kept,
+          .state = kept.finished ? SeatState::kFinished : SeatState::kHeld,
+          .joined = resumed,
+          .heard = now_,
+          .version = kept.finished ? kept.version : formation_.version});
   }
+  roster_stored_ = assembled();
   ended_ = ended_rank();
   if (formation_.stage != Stage::kEnded) key_values_.restore(e.kept);
   if (formation_.stage == Stage::kEnded) {
@@ -121,6 +141,7 @@ void Machine::on(const TimePassed&) {
     return;
   }
   check_leases();
+  maybe_tell_progress();
   if (waits_for_replacement() && now_ >= waiting_since_ + options_.replacement_timeout) {
     end(false, {.kind = Reason::Kind::kNotFormedInTime, .awaited = awaited()});
   }
@@ -132,9 +153,8 @@ std::optional<Instant> Machine::deadline() const {
   std::optional<Instant> next;
   const auto consider = [&](Instant instant) { next = next ? std::min(*next, instant) : instant; };
   if (waits_for_replacement()) consider(waiting_since_ + options_.replacement_timeout);
-  for (const auto& member : members_) {
-    if (is_timed(member)) consider(silent_at(member));
-  }
+  if (!timers_.empty()) consider(timers_.begin()->first);
+  if (has_progress_to_tell()) consider(progress_next_);
   return next;
 }
 
@@ -151,7 +171,7 @@ void Machine::receive(Link link, const wire::Put& m) {
                      .total = static_cast<std::int64_t>(kMaxStoredKeys)};
     return send(link, wire::Kept{m.id, why});
   }
-  if (put == KeyValues::Put::kNew) emit(Store{std::nullopt, {{m.key, m.value}}});
+  if (put == KeyValues::Put::kNew) emit(Store{std::nullopt, {}, {{m.key, m.value}}});
   send(link, wire::Kept{m.id, {}});
   for (auto& answer : key_values_.answers(m.key)) emit(std::move(answer));
 }
@@ -168,47 +188,6 @@ void Machine::receive(Link link, const wire::Get& m) {
 void Machine::on(const Interrupted& e) {
   if (formation_.stage == Stage::kEnded || options_.by_agent || options_.comes_back) return;
   end(false, {.kind = Reason::Kind::kSchedulerInterrupted, .count = e.signal});
-}
-
-// ---- Seats --------------------------------------------------------------------------------------
-
-std::optional<SeatState> after(SeatState state, SeatEvent event) {
-  using S = SeatState;
-  using Row = std::array<std::optional<S>, kSeatEvents>;
-  constexpr std::nullopt_t kSame = std::nullopt;
-  static constexpr std::array<Row, kSeatStates> kTable{{
-      // taken over, training ended, died, ended well, lease over, heard, hung up
-      /* held     */ {S::kHeld, S::kFinished, S::kDead, S::kDeserted, S::kSilent, kSame, kSame},
-      /* silent   */ {S::kHeld, S::kFinished, S::kDead, S::kDeserted, kSame, S::kHeld, kSame},
-      /* dead     */ {S::kHeld, kSame, kSame, kSame, kSame, kSame, kSame},
-      /* finished */ {S::kHeld, kSame, S::kOrphaned, S::kLeft, S::kLeft, kSame, S::kLeft},
-      /* orphaned */ {S::kHeld, kSame, kSame, S::kLeft, S::kLeft, kSame, kSame},
-      /* left     */ {S::kHeld, kSame, kSame, kSame, kSame, kSame, kSame},
-      /* deserted */ {S::kHeld, kSame, kSame, kSame, kSame, kSame, kSame},
-  }};
-  return kTable[static_cast<std::size_t>(state)][static_cast<std::size_t>(event)];
-}
-
-const char* name(SeatState state) {
-  constexpr std::array<const char*, kSeatStates> kNames = {
-      "held", "silent", "dead", "finished", "orphaned", "left", "deserted"};
-  return kNames[static_cast<std::size_t>(state)];
-}
-
-const char* name(SeatEvent event) {
-  constexpr std::array<const char*, kSeatEvents> kNames = {
-      "taken over", "training ended", "died", "ended well", "lease over", "heard", "hung up"};
-  return kNames[static_cast<std::size_t>(event)];
-}
-
-void Machine::advance(Member& member, SeatEvent event) {
-  const auto next = after(member.state, event);
-  if (!next) return;
-  if (rank_of(member.seat.node_id) != kNoRank) {
-    --seats_[static_cast<std::size_t>(member.state)];
-    ++seats_[static_cast<std::size_t>(*next)];
-  }
-  member.state = *next;
 }
 
 }  // namespace holdfast::controller

@@ -73,9 +73,14 @@ using Event =
 
 // What must be done, in this order.
 struct Store {
-  std::optional<wire::Formation> formation;  // In place of the one before; nothing: that one stays.
-  std::vector<wire::KeyValue> kept;          // Besides those before.
+  // In place of the one before; nothing: that one stays. Its roster is empty where the one before
+  // stays, but for these seats.
+  std::optional<wire::Formation> formation;
+  std::map<Rank, wire::Seat> seats;
+  std::vector<wire::KeyValue> kept;  // Besides those before.
 };
+// What is on record once the store is durable.
+void apply(const Store& store, wire::Formation& record);
 struct Send {
   Link link = 0;
   wire::Message message;
@@ -153,14 +158,17 @@ enum class StageEvent : std::uint8_t {
 // process that has registered.
 struct Member {
   wire::Seat seat;
+  Rank rank = kNoRank;  // Not given yet.
   SeatState state = SeatState::kHeld;
   Link link = 0;
+  Link newest = 0;                // Of the connections on which this process has registered.
   bool joined = false;            // It has reported once.
   wire::Ending ending;            // Of the newest process of the seat that has ended,
   std::int64_t ended_pid = 0;     // with its number,
   std::uint64_t detected_ns = 0;  // and when its agent knew.
   Instant heard{};
   std::optional<Instant> called{};  // When its silence was first noticed: it has its last call.
+  std::optional<Instant> timer{};   // When it is looked at; not later than its silence counts.
   Version version = 0;              // By its own Progress.
   double loss = 0;
 };
@@ -180,6 +188,7 @@ struct Agent {
   std::string agent_id;
   std::string host;
   std::vector<std::string> nodes;  // Of its places.
+  bool is_told = false;            // Of progress, from the next on.
 };
 // What the only agent that speaks for a place says of it.
 struct PlaceWord {
@@ -208,6 +217,8 @@ class Machine {
   [[nodiscard]] const std::vector<Member>& members() const { return members_; }  // By rank.
   [[nodiscard]] const Member* find(const std::string& node_id) const;
   [[nodiscard]] const std::map<Link, Peer>& peers() const { return peers_; }
+  // How many members it has looked at so far: its work, as far as it grows with the world.
+  [[nodiscard]] std::uint64_t looks() const { return looks_; }
   // Who is here before the ranks are given, by node id.
   [[nodiscard]] const std::map<std::string, Member>& arrivals() const { return arrivals_; }
 
@@ -267,10 +278,26 @@ class Machine {
   void died(Member& member, const wire::Ending& ending, bool in_good_order,
             std::uint64_t detected_ns);
   [[nodiscard]] std::optional<wire::Reason> elsewhere(const wire::Register& m) const;
+
+  // Seats (seats.cc)
+  void seat(Member member);
+  // What is counted of members changes through this only.
+  template <class Change>
+  void alter(Member& member, Change change) {
+    count(member, false);
+    change(member);
+    count(member, true);
+  }
+  void count(const Member& member, bool in);
+  void set_version(Member& member, Version version);
+  void advance(Member& member, SeatEvent event);
+  [[nodiscard]] std::size_t in_state(SeatState state) const {
+    return seats_[static_cast<std::size_t>(state)];
+  }
+  void watch(Member& member);
   void check_leases();
   void lose(Member& member);
   void hear(Member& member);
-  void advance(Member& member, SeatEvent event);
   [[nodiscard]] Instant silent_at(const Member& member) const;
   [[nodiscard]] bool lease_runs(const Member& member) const;
   [[nodiscard]] bool is_timed(const Member& member) const;  // A time is set for what it is in.
@@ -279,9 +306,18 @@ class Machine {
   [[nodiscard]] Rank rank_of(const std::string& node_id) const;
   [[nodiscard]] Rank rank_at(Link link) const;
   [[nodiscard]] Member* member_on(Link link);
-  [[nodiscard]] Member& at(Rank rank) { return members_[static_cast<std::size_t>(rank)]; }
-  [[nodiscard]] const Member& at(Rank rank) const {
+  // All looks at members go through these.
+  [[nodiscard]] Member& at(Rank rank) {
+    ++looks_;
     return members_[static_cast<std::size_t>(rank)];
+  }
+  [[nodiscard]] const Member& at(Rank rank) const {
+    ++looks_;
+    return members_[static_cast<std::size_t>(rank)];
+  }
+  [[nodiscard]] const std::vector<Member>& each() const {
+    looks_ += members_.size();
+    return members_;
   }
   void attach(Member& member, Link link, const wire::Register& m);
   void detach(Member& member);
@@ -318,6 +354,8 @@ class Machine {
   void resume();
   void assign(Rank rank);
   void proven(Rank rank, Version version);
+  void maybe_tell_progress();
+  [[nodiscard]] bool has_progress_to_tell() const;
   void maybe_all_left();
   void maybe_nobody_came();
   void end(bool success, wire::Reason reason);
@@ -328,7 +366,7 @@ class Machine {
 
   void emit(Action action);
   void note(Note::Kind kind, Rank rank, const wire::Reason& reason, std::uint64_t detected_ns = 0);
-  void store() { emit(Store{formation(), std::exchange(keeps_, {})}); }
+  void store();
   void send(Link link, wire::Message message);
   void tell_agents(const wire::Message& message);
 
@@ -336,8 +374,12 @@ class Machine {
   wire::Formation formation_;                     // But for its roster, which is in members_.
   std::vector<Member> members_;                   // By rank; empty until all processes have come.
   std::array<std::size_t, kSeatStates> seats_{};  // How many of members_ are in each state.
-  std::map<std::string, Rank> ranks_;             // By node id.
-  std::map<std::string, Member> arrivals_;        // By node id, until then.
+  std::size_t absent_ = 0;                   // Of those whose training has not ended: not held, and
+  std::size_t unjoined_ = 0;                 // held, by a process that has not reported yet.
+  std::map<Version, std::size_t> versions_;  // How many of members_ are at each.
+  std::set<std::pair<Instant, Rank>> timers_;  // As of Member::timer.
+  std::map<std::string, Rank> ranks_;          // By node id.
+  std::map<std::string, Member> arrivals_;     // By node id, until then.
   std::map<Link, Peer> peers_;
   // Processes that ask for a place which they can not have yet; there may be several for one.
   std::map<Link, wire::Register> pending_;
@@ -346,13 +388,19 @@ class Machine {
   std::map<std::string, PlaceWord> place_words_;  // By node id.
   KeyValues key_values_;
   std::vector<wire::KeyValue> keeps_;     // To be stored with the next formation.
+  std::set<Rank> changed_;                // The seats, likewise.
+  bool roster_stored_ = false;            // Or on its way to it.
   std::map<Rank, wire::Report> reports_;  // Of the generation being formed.
   int round_ = 0;             // Of the orders: 1 for each its own arena, 2 copies from others.
   std::set<Rank> repairing_;  // Of this round, not yet repaired.
   std::set<Rank> unproven_;   // Have made no step yet in the running generation.
   Rank ended_ = kNoRank;      // As of wire::Assignment, for the running generation.
+  std::optional<std::pair<Generation, Version>> progress_told_;  // To all agents that are here.
+  Instant progress_next_{};           // Agents are not told of progress before.
+  double loss_ = 0;                   // The newest that was heard of.
   std::optional<Instant> leaves_at_;  // At the latest, where an agent is waited for.
   bool left_ = false;
+  mutable std::uint64_t looks_ = 0;
   Instant now_{};
   Instant started_{};
   Instant waiting_since_{};  // Since when ranks are stopped.

@@ -101,6 +101,19 @@ TEST_F(ControllerTest, RefusesTheSecondProcessOfANodeBeforeTheStart) {
   EXPECT_EQ(refusal(2).kind, Reason::Kind::kNodeTaken);
 }
 
+TEST_F(ControllerTest, RefusesASecondNameOfOneRank) {
+  come(1, who("01", 1));
+  come(2, who("1", 2));
+  EXPECT_EQ(refusal(2), (Reason{.kind = Reason::Kind::kNodeTaken, .node_id = "1", .other = "01"}));
+  come(3, who("001", 3));
+  EXPECT_EQ(refusal(3).other, "01");
+  come(4, who("10", 4));
+  come(5, who("w1", 5));
+  EXPECT_EQ(rank(1), 0);
+  EXPECT_EQ(rank(4), 1);
+  EXPECT_EQ(rank(5), 2);
+}
+
 TEST_F(ControllerTest, RefusesTheProcessOfAnotherJob) {
   auto m = who("a", 1);
   m.job = "other";
@@ -241,6 +254,49 @@ TEST_F(ControllerTest, NobodyTakesThePlaceOfARankThatHasEndedItsTraining) {
   EXPECT_EQ(rank(5), kNoRank);
   EXPECT_EQ(machine_->stage(), Stage::kRunning);
   EXPECT_TRUE(machine_->members()[1].seat.finished);
+}
+
+// The same after a restart of the scheduler: an evaluation may take long.
+TEST_F(ControllerTest, ARankThatLivesAndHasJoinedMayTakeItsTime) {
+  for (const bool restarted : {false, true}) {
+    machine_.emplace(options_, std::nullopt);
+    step(Started{});
+    all_train();
+    if (restarted) {
+      machine_.emplace(options_, machine_->formation());
+      step(Started{});
+      for (Link link = 1; link <= 3; ++link) come(link, who(cat("w", link), 10 * link));
+    }
+    step(ProvenDead{"w2", 20});
+    come(4, who("w2", 21));
+    report(4);
+    for (int i = 0; i < 20; ++i) {
+      pass(now_ + options_.replacement_timeout / 10);
+      for (const Link link : {1, 3, 4}) step(Received{link, wire::Heartbeat{}});
+    }
+    EXPECT_FALSE(end_.has_value()) << restarted;
+    EXPECT_EQ(machine_->stage(), Stage::kStopping);
+  }
+}
+
+TEST_F(ControllerTest, TheSilenceOfAnOrphansSuccessorIsNoticedLikeAnyOther) {
+  all_train(1);
+  step(Received{2, wire::Finished{machine_->generation(), 9}});
+  const wire::PlaceState dead{"w2", 20, 1, false, {Ending::Kind::kSignalled, 9}, 5};
+  step(Received{90, wire::AgentState{"job", "agent", "host", {dead}}});
+  ASSERT_EQ(state("w2"), SeatState::kOrphaned);
+  const auto beat = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      pass(now_ + options_.lease / 4);
+      for (const Link link : {1, 3}) step(Received{link, wire::Heartbeat{}});
+    }
+  };
+  beat(6);
+  give("w2", 21, 2);
+  come(4, who("w2", 21, 2));
+  ASSERT_EQ(state("w2"), SeatState::kHeld);
+  beat(5);
+  EXPECT_EQ(state("w2"), SeatState::kSilent);
 }
 
 // P33, also where a rank comes back to a generation that runs already.

@@ -53,6 +53,21 @@ bool naturally_before(const std::string& a, const std::string& b) {
   return a.size() - i < b.size() - j || (a.size() - i == b.size() - j && a < b);
 }
 
+// Another spelling of the same whole number ("01", "1") that is here already; else nothing.
+std::optional<std::string> same_number(const std::map<std::string, Member>& members,
+                                       const std::string& node_id) {
+  constexpr std::size_t kMaxDigits = 9;
+  const auto number = whole_number(node_id);
+  if (!number) return std::nullopt;
+  const std::string digits = std::to_string(*number);
+  for (std::size_t zeros = 0; digits.size() + zeros <= kMaxDigits; ++zeros) {
+    std::string text(zeros, '0');
+    text += digits;
+    if (text != node_id && members.contains(text)) return text;
+  }
+  return std::nullopt;
+}
+
 // Whole-numbered node ids 0..n-1 are the ranks; else the order is (host, node id).
 std::vector<std::string> in_rank_order(const std::map<std::string, Member>& members) {
   std::vector<std::string> by_number(members.size());
@@ -73,6 +88,9 @@ std::vector<std::string> in_rank_order(const std::map<std::string, Member>& memb
   for (auto& node : nodes) order.push_back(std::move(node.second));
   return order;
 }
+
+// So many are named where a group can not be formed. All ranks are told that.
+constexpr std::size_t kMaxAwaited = 64;
 
 // Whether somebody says that it is the process of this seat, and is not.
 std::optional<Reason> not_that_one(const wire::Seat& seat, const wire::Register& m) {
@@ -111,25 +129,6 @@ const Member* Machine::find(const std::string& node_id) const {
   return early == arrivals_.end() ? nullptr : &early->second;
 }
 
-bool Machine::lease_runs(const Member& member) const {
-  return member.state == SeatState::kHeld || member.state == SeatState::kFinished;
-}
-
-bool Machine::is_timed(const Member& member) const {
-  return lease_runs(member) || member.state == SeatState::kOrphaned;
-}
-
-// A process that lives and has joined before may take its time between two steps (an evaluation);
-// one that is gone, or a successor that never joins, may not.
-bool Machine::waits_for_replacement() const {
-  if (formation_.stage != Stage::kStopping && formation_.stage != Stage::kRepairing) return false;
-  const bool starts = formation_.generation <= 1;  // User code may prepare for long.
-  return std::any_of(members_.begin(), members_.end(), [&](const Member& member) {
-    if (member.seat.finished) return false;
-    return member.state != SeatState::kHeld || (!member.joined && !starts);
-  });
-}
-
 void Machine::attach(Member& member, Link link, const wire::Register& m) {
   if (member.link != link) {
     const Link before = member.link;
@@ -138,8 +137,9 @@ void Machine::attach(Member& member, Link link, const wire::Register& m) {
   }
   Peer& peer = peers_.at(link);
   peer.has_seat = true;
-  peer.rank = rank_of(m.node_id);
-  member.link = link;
+  peer.rank = member.rank;
+  member.link = member.newest = link;
+  const wire::Seat before = member.seat;
   member.seat.memory = m.memory;
   member.seat.node_id = m.node_id;
   member.seat.host = m.host;
@@ -147,6 +147,7 @@ void Machine::attach(Member& member, Link link, const wire::Register& m) {
   member.seat.pid = m.pid;
   member.seat.incarnation = m.incarnation;
   member.seat.attempt = m.attempt;
+  if (member.rank != kNoRank && member.seat != before) changed_.insert(member.rank);
   hear(member);
   advance(member, SeatEvent::kHeard);
 }
@@ -165,8 +166,10 @@ std::optional<Reason> Machine::elsewhere(const wire::Register& m) const {
   // All who were let in share one memory, so one of them speaks for all.
   const Member* other = nullptr;
   if (!arrivals_.empty()) other = &arrivals_.begin()->second;
-  const auto known = std::find_if(members_.begin(), members_.end(),
-                                  [](const Member& member) { return !member.seat.memory.empty(); });
+  const auto known = std::find_if(members_.begin(), members_.end(), [&](const Member& member) {
+    ++looks_;
+    return !member.seat.memory.empty();
+  });
   if (known != members_.end()) other = &*known;
   if (other == nullptr || other->seat.memory == m.memory) return std::nullopt;
   return Reason{.kind = Reason::Kind::kOtherHost,
@@ -214,6 +217,10 @@ Machine::Verdict Machine::judge_early(const wire::Register& m) const {
   const Word word = word_on(m);
   if (word == Word::kNever) return {Kind::kNever, not_given, true};
   if (word == Word::kFormer) return {Kind::kNever, not_given};
+  if (const auto other = same_number(arrivals_, m.node_id)) {
+    return {Kind::kNever,
+            {.kind = Reason::Kind::kNodeTaken, .node_id = m.node_id, .other = *other}};
+  }
   const auto found = arrivals_.find(m.node_id);
   const bool is_free = found == arrivals_.end() || found->second.seat.incarnation == m.incarnation;
   if (is_free) return word == Word::kNotYet ? Verdict{Kind::kWaits, not_given} : Verdict{};
@@ -231,6 +238,7 @@ void Machine::admit_early(Link link, const wire::Register& m) {
   const auto found = arrivals_.find(m.node_id);
   if (found != arrivals_.end() && found->second.seat.incarnation == m.incarnation) {
     if (const auto why = not_that_one(found->second.seat, m)) return reject(link, *why);
+    if (link < found->second.newest) return dismiss(link);
   }
   if (const auto why = elsewhere(m)) {
     end(false, *why);
@@ -245,11 +253,7 @@ void Machine::admit_early(Link link, const wire::Register& m) {
 
 void Machine::assemble() {
   for (const auto& node_id : in_rank_order(arrivals_)) {
-    const Rank rank = world_size();
-    ranks_[node_id] = rank;
-    members_.push_back(std::move(arrivals_.at(node_id)));
-    peers_.at(members_.back().link).rank = rank;
-    ++seats_[static_cast<std::size_t>(members_.back().state)];
+    seat(std::move(arrivals_.at(node_id)));
   }
   arrivals_.clear();
   begin({.kind = Reason::Kind::kJobStarts});
@@ -302,6 +306,8 @@ void Machine::admit(Link link, Rank rank, const wire::Register& m) {
   Member& member = at(rank);
   if (m.incarnation == member.seat.incarnation) {
     if (const auto why = not_that_one(member.seat, m)) return reject(link, *why);
+    // A process makes one connection after another: here it has said this long ago.
+    if (link < member.newest) return dismiss(link);
     const bool is_dead = member.state == SeatState::kDead || member.state == SeatState::kOrphaned;
     if (is_dead) return refuse(link, {.kind = Reason::Kind::kNewerProcess, .rank = rank});
     attach(member, link, m);
@@ -361,9 +367,12 @@ void Machine::take_over(Rank rank, Link link, const wire::Register& m) {
   stop_waiting(link);
   if (lease_runs(member)) died(member, {.kind = wire::Ending::Kind::kReplaced}, false, 0);
   if (formation_.stage == Stage::kEnded) return tell_end(link);
-  member.seat.finished = false;  // Its successor has to end in good order itself.
-  member.joined = false;
-  member.version = formation_.version;  // What the former one said binds only that one.
+  alter(member, [](Member& changed) {
+    changed.seat.finished = false;  // Its successor has to end in good order itself.
+    changed.joined = false;
+  });
+  set_version(member, formation_.version);  // What the former one said binds only that one.
+  hear(member);
   advance(member, SeatEvent::kTakenOver);
   attach(member, link, m);
   // What ranks do together before their first step can not be completed any more (P39).
@@ -390,7 +399,7 @@ void Machine::welcome(Rank rank) {
 void Machine::died(Member& member, const wire::Ending& ending, bool in_good_order,
                    std::uint64_t detected_ns) {
   const std::string node_id = member.seat.node_id;
-  const Rank rank = rank_of(node_id);
+  const Rank rank = member.rank;
   if (rank == kNoRank) {  // Before the ranks are given it just makes room.
     dismiss(member.link);
     detach(member);
@@ -401,8 +410,8 @@ void Machine::died(Member& member, const wire::Ending& ending, bool in_good_orde
   member.ending = ending;
   member.ended_pid = member.seat.pid;
   member.detected_ns = detected_ns;
-  advance(member, in_good_order ? SeatEvent::kEndedWell : SeatEvent::kDied);
   member.heard = now_;
+  advance(member, in_good_order ? SeatEvent::kEndedWell : SeatEvent::kDied);
   if (!in_good_order) {  // What it said before may still be under way: it is no longer heard.
     detach(member);
     rank_lost(
@@ -419,58 +428,13 @@ void Machine::died(Member& member, const wire::Ending& ending, bool in_good_orde
   answer_waiting(node_id);
 }
 
-void Machine::hear(Member& member) {
-  member.heard = now_;
-  member.called.reset();
-}
-
-// When its silence is to be looked at. Whoever seems silent has a last call of an eighth of the
-// lease: had we, or all of us, stood still meanwhile, what it said is heard within it (P10).
-Instant Machine::silent_at(const Member& member) const {
-  // An orphan's successor has as long as any other to come; nothing but its exit depends on it.
-  if (member.state == SeatState::kOrphaned) return member.heard + options_.replacement_timeout;
-  const Duration last_call = options_.lease / 8;
-  const Instant end = member.heard + options_.lease;
-  return member.called ? std::max(end, *member.called + last_call) : end - last_call;
-}
-
-void Machine::check_leases() {
-  std::vector<Rank> silent;
-  for (Rank rank = 0; rank < world_size(); ++rank) {
-    Member& member = at(rank);
-    if (!is_timed(member) || now_ < silent_at(member)) continue;
-    if (member.called || member.state == SeatState::kOrphaned) {
-      silent.push_back(rank);
-    } else {
-      member.called = now_;
-    }
-  }
-  for (const Rank rank : silent) lose(at(rank));
-  maybe_all_left();
-}
-
-// Its lease has run out.
-void Machine::lose(Member& member) {
-  const Rank rank = rank_of(member.seat.node_id);
-  advance(member, SeatEvent::kLeaseOver);
-  member.ending = {.kind = wire::Ending::Kind::kNotHeard};
-  evict(member);
-  if (!member.seat.finished) {
-    rank_lost(rank,
-              {.kind = Reason::Kind::kRankLost,
-               .rank = rank,
-               .pid = member.seat.pid,
-               .ending = member.ending},
-              0);
-  }
-  answer_waiting(member.seat.node_id);
-}
-
 std::vector<wire::Awaited> Machine::awaited() const {
   using Kind = wire::Awaited::Kind;
   std::vector<wire::Awaited> all;
-  for (const auto& [node_id, member] : arrivals_) all.push_back({.node_id = node_id});
-  for (Rank rank = 0; rank < world_size(); ++rank) {
+  for (const auto& [node_id, member] : arrivals_) {
+    if (all.size() < kMaxAwaited) all.push_back({.node_id = node_id});
+  }
+  for (Rank rank = 0; rank < world_size() && all.size() < kMaxAwaited; ++rank) {
     const Member& member = at(rank);
     if (member.seat.finished) continue;
     if (member.state != SeatState::kHeld) {

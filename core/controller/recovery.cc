@@ -12,6 +12,8 @@ using wire::Stage;
 
 namespace {
 
+constexpr Duration kToldOfProgress = std::chrono::milliseconds(1);  // One agent, on average.
+
 constexpr std::size_t index(StageEvent event) {
   return static_cast<std::size_t>(event);
 }
@@ -101,7 +103,7 @@ void Machine::receive(Link link, const wire::Report& m) {
   if (m.generation != formation_.generation || at(rank).seat.finished) return;
   const Said said = said_by(rank, m);
   if (!is_sound(said)) return disbelieve(rank, m.version, said.told);
-  at(rank).joined = true;
+  alter(at(rank), [](Member& member) { member.joined = true; });
   reports_[rank] = m;
   maybe_plan();
 }
@@ -178,7 +180,6 @@ void Machine::give(const planner::Order& order) {
 void Machine::maybe_plan() {
   if (formation_.stage != Stage::kStopping || reports_.empty()) return;
   // Who can not go on together shall hear it at once; else all reports are waited for.
-  const auto in_state = [&](SeatState state) { return seats_[static_cast<std::size_t>(state)]; };
   const std::size_t out =
       in_state(SeatState::kFinished) + in_state(SeatState::kOrphaned) + in_state(SeatState::kLeft);
   if (reports_.size() + out < members_.size() && in_state(SeatState::kDeserted) == 0) return;
@@ -213,8 +214,8 @@ void Machine::maybe_plan() {
   }
   enter(StageEvent::kPlanned);
   formation_.version = plan.version;
-  for (Member& member : members_) {
-    if (!member.seat.finished) member.version = plan.version;  // All reach it; it may be 0 again.
+  for (Rank rank = 0; rank < world_size(); ++rank) {  // All reach it; it may be 0 again.
+    if (!at(rank).seat.finished) set_version(at(rank), plan.version);
   }
   formation_.orders.resize(members_.size());
   for (const auto& order : plan.orders) give(order);
@@ -249,6 +250,7 @@ void Machine::receive(Link link, const wire::Repaired& m) {
 void Machine::resume() {
   note(Note::Kind::kRepaired, kNoRank, formation_.cause);
   enter(StageEvent::kRepaired);
+  formation_.orders.clear();
   if (formation_.generation > 1) ++formation_.recoveries;
   ended_ = ended_rank();
   store();
@@ -256,16 +258,15 @@ void Machine::resume() {
   for (Rank rank = 0; rank < world_size(); ++rank) {
     if (at(rank).seat.finished) continue;
     unproven_.insert(rank);
-    at(rank).version = formation_.version;
     assign(rank);
   }
 }
 
 // One that will not join the others' group any more, if there is such (P33).
 Rank Machine::ended_rank() const {
-  const auto found = std::find_if(members_.begin(), members_.end(),
+  const auto found = std::find_if(each().begin(), each().end(),
                                   [](const Member& member) { return member.seat.finished; });
-  return found == members_.end() ? kNoRank : static_cast<Rank>(found - members_.begin());
+  return found == members_.end() ? kNoRank : found->rank;
 }
 
 // It has made a step in the running generation; who is last to do so ends the recovery.
@@ -277,14 +278,27 @@ void Machine::proven(Rank rank, Version version) {
 void Machine::receive(Link link, const wire::Progress& m) {
   const Rank rank = rank_at(link);
   if (rank == kNoRank || formation_.stage != Stage::kRunning) return;
-  if (m.generation != formation_.generation) return;
+  if (m.generation != formation_.generation || at(rank).seat.finished) return;
   if (m.version < at(rank).version) return disbelieve(rank, m.version, at(rank).version);
-  at(rank).version = m.version;
-  at(rank).loss = m.loss;
+  set_version(at(rank), m.version);
+  at(rank).loss = loss_ = m.loss;
   proven(rank, m.version);
-  Version least = m.version;
-  for (const auto& member : members_) least = std::min(least, member.version);
-  tell_agents(wire::JobProgress{formation_.generation, least, m.loss, formation_.recoveries});
+  if (!progress_told_) progress_told_.emplace();
+  maybe_tell_progress();
+}
+
+bool Machine::has_progress_to_tell() const {
+  return formation_.stage == Stage::kRunning && progress_told_ &&
+         *progress_told_ != std::pair(formation_.generation, versions_.begin()->first);
+}
+
+// How far all ranks are. However many agents there are, so many of them are told in a second.
+void Machine::maybe_tell_progress() {
+  if (!has_progress_to_tell() || now_ < progress_next_) return;
+  progress_told_.emplace(formation_.generation, versions_.begin()->first);
+  progress_next_ = now_ + kToldOfProgress * static_cast<Duration::rep>(agents_.size());
+  tell_agents(wire::JobProgress{formation_.generation, versions_.begin()->first, loss_,
+                                formation_.recoveries});
 }
 
 void Machine::receive(Link link, const wire::Finished& m) {
@@ -295,9 +309,11 @@ void Machine::receive(Link link, const wire::Finished& m) {
   if (!member.seat.finished && m.version < told) return disbelieve(rank, m.version, told);
   reports_.erase(rank);
   if (!member.seat.finished) {
-    member.seat.finished = true;
-    member.seat.version = m.version;
-    member.version = m.version;
+    alter(member, [&](Member& changed) {
+      changed.seat.finished = true;
+      changed.seat.version = changed.version = m.version;
+    });
+    changed_.insert(rank);
     advance(member, SeatEvent::kTrainingEnded);
     if (ended_ == kNoRank) ended_ = rank;
     store();
@@ -324,10 +340,8 @@ void Machine::receive(Link link, const wire::Failed& m) {
 
 void Machine::maybe_all_left() {
   if (formation_.stage == Stage::kEnded || !assembled()) return;
-  const bool all = std::all_of(members_.begin(), members_.end(), [](const Member& member) {
-    return member.state == SeatState::kLeft || member.state == SeatState::kDeserted;
-  });
-  if (all) end(true, {.kind = Reason::Kind::kAllEnded, .total = world_size()});
+  const std::size_t gone = in_state(SeatState::kLeft) + in_state(SeatState::kDeserted);
+  if (gone == members_.size()) end(true, {.kind = Reason::Kind::kAllEnded, .total = world_size()});
 }
 
 // All processes of the job have ended in good order, and none has ever asked for a rank.
@@ -366,7 +380,7 @@ void Machine::leave() {
   if (std::exchange(left_, true)) return;
   tell_end_to_all();
   // Who is cut off just now looks for us, and after a restart all do: they deserve to hear it.
-  const bool unheard = std::any_of(members_.begin(), members_.end(), [&](const Member& member) {
+  const bool unheard = std::any_of(each().begin(), each().end(), [&](const Member& member) {
     return member.link == 0 && (lease_runs(member) || member.state == SeatState::kSilent);
   });
   emit(Leave{unheard});

@@ -96,6 +96,10 @@ typedef struct hf_place {
  * job ends without it. Later calls return at once. */
 HF_API hf_status hf_identity(hf_worker* worker, hf_place* place);
 
+/* The place of this process among the ranks of its host. Waits as hf_identity(). All ranks of a job
+ * are on one host so far, so it is the rank. */
+HF_API hf_status hf_local_rank(hf_worker* worker, int32_t* local_rank);
+
 /* ---- Key-values of the job ---------------------------------------------------------------------
  * Kept by the scheduler until the job ends, over its own restarts too, and the same for every
  * process of the job: also for a spare that waits, and before and after hf_open(). Any thread. Keys
@@ -312,6 +316,16 @@ HF_API hf_status hf_broadcast(hf_group* group, void* data, uint64_t bytes, int32
 /* `all`: group size × `bytes`, in rank order. */
 HF_API hf_status hf_all_gather(hf_group* group, const void* mine, uint64_t bytes, void* all,
                                hf_work** work);
+/* A process of the job. Longer names are cut. */
+typedef struct hf_host {
+  int64_t pid;       /* As its own host counts. */
+  char node_id[256]; /* MS_NODE_ID. */
+  char host[256];
+} hf_host;
+/* `hosts`: group size of them, in rank order. The processes that are the group now tell each other,
+ * so all ranks call it, and again in a new generation, where a rank may have another process.
+ * `worker`: that of the group. */
+HF_API hf_status hf_hosts(hf_worker* worker, hf_group* group, hf_host* hosts);
 /* In place. float32, float64, int32, int64 sums are fast; in hf_gradients() without a copy (there
  * on all ranks, at the same offset), and in what hf_register() gave. The small floats are added up
  * as float32 and rounded once; whole numbers wrap round. */

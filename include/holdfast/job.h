@@ -2,17 +2,11 @@
 #pragma once
 
 #include <memory>
-#include <stdexcept>
 #include <string>
 
-namespace holdfast {
+#include "holdfast/failure.h"  // IWYU pragma: export
 
-// What ends a training: the user's error or the world's. what() is one sentence: what
-// is wrong with which thing, and what to do. A fault that Holdfast recovers from is never one.
-class Failure : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
+namespace holdfast {
 
 namespace detail {
 struct JobParts;

@@ -33,6 +33,7 @@ from holdfast._core import (
     Worker,
 )
 from holdfast._errors import Error, LeftError, MarkedError, PeerError, UserError, WorldError
+from holdfast._hosts import Host
 from holdfast._secure import set_ps_context
 from holdfast.job import Job, init
 
@@ -42,6 +43,7 @@ __all__ = [
     "DType",
     "Error",
     "Group",
+    "Host",
     "Job",
     "LeftError",
     "MarkedError",

@@ -81,6 +81,10 @@ class CPlace(c.Structure):
     ]
 
 
+class CHost(c.Structure):
+    _fields_ = [("pid", c.c_int64), ("node_id", c.c_char * 256), ("host", c.c_char * 256)]
+
+
 class CParameter(c.Structure):
     _fields_ = [("name", c.c_char_p), ("elements", c.c_uint64)]
 
@@ -129,6 +133,8 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "hf_waits_spare": (c.c_int, [P]),
     "hf_bound_rank": (I32, [P]),
     "hf_identity": (c.c_int, [P, c.POINTER(CPlace)]),
+    "hf_local_rank": (c.c_int, [P, c.POINTER(I32)]),
+    "hf_hosts": (c.c_int, [P, P, c.POINTER(CHost)]),
     "hf_fail": (c.c_int, [P, c.c_char_p]),
     "hf_kv_put": (c.c_int, [P, c.c_char_p, c.c_char_p, U64]),
     "hf_kv_get": (

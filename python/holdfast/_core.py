@@ -38,6 +38,7 @@ from holdfast._abi import (
 )
 from holdfast._errors import UserError, WorldError
 from holdfast._exchange import Group, Work
+from holdfast._hosts import Host, hosts_of
 from holdfast._waiting import abandoned, interruptibly
 
 __all__ = [
@@ -312,6 +313,10 @@ class Session:
     def world(self) -> Group:
         """The group of all ranks."""
         return self._world
+
+    def hosts(self) -> list[Host]:
+        """Return the processes of this step, by rank; all ranks call it. See hf_hosts()."""
+        return hosts_of(self._worker.handle, self.world)
 
     def group(self, ranks: Sequence[int], name: str) -> Group:
         """Open a group of some ranks; `name` is the same in all members."""

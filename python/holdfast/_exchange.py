@@ -100,6 +100,17 @@ class Group:
         """Fill `everyone` (size times `nbytes`) with each rank's `mine`, in rank order."""
         check(lib.hf_all_gather(self.handle, address(mine), nbytes, address(everyone), None))
 
+    def gather_bytes(self, mine: bytes) -> list[bytes]:
+        """Return each rank's `mine`, in rank order. It may have another length on each."""
+        size = self.size
+        lengths = (U64 * size)()
+        self.all_gather((U64 * 1)(len(mine)), c.sizeof(U64), lengths)
+        most = max(lengths)
+        everyone = bytearray(most * size)
+        if most > 0:
+            self.all_gather(bytearray(mine.ljust(most, b"\0")), most, everyone)
+        return [bytes(everyone[i * most : i * most + lengths[i]]) for i in range(size)]
+
     def start_all_gather(self, mine: Buffer, nbytes: int, everyone: Buffer) -> Work:
         """Start all_gather()."""
         return self._start(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from holdfast._core import Optimizer, Place, Session, Worker
 from holdfast._errors import UserError
+from holdfast._hosts import local_rank_of
 from holdfast._output import outlive_a_full_disk
 from holdfast._ranks import are_known, wait_where_they_are_read
 from holdfast._waiting import abandoned
@@ -49,6 +50,20 @@ class Job:
     def world_size(self) -> int:
         """The number of ranks in the job."""
         return self.place.world_size
+
+    @property
+    def local_rank(self) -> int:
+        """The place of this process among the ranks of its host."""
+        return local_rank_of(self.worker.handle)
+
+    def put(self, key: str, value: bytes) -> None:
+        """Keep a value for the whole job, unless the key has one already."""
+        self.worker.put(key, value)
+
+    def get(self, key: str, wait_s: float = 0) -> bytes | None:
+        """Return the value of a key; None if it has none, also after `wait_s` seconds."""
+        found = self.worker.get([key], wait_s)
+        return None if found is None else found[1]
 
     @property
     def solo(self) -> bool:
@@ -118,7 +133,7 @@ def _when_the_process_ends(call: Callable[[], None]) -> None:
 def _note_joining(lifeline: Path) -> None:
     """Let the launcher know that a lost process of this job can be replaced alone."""
     with contextlib.suppress(OSError):  # It lies in the job's folder, which goes with the job.
-        lifeline.with_name("joined").touch()
+        lifeline.with_name("joined").touch(0o600)
 
 
 def exit_code_of(status: object) -> int:

@@ -54,7 +54,7 @@ def save(place: _core.Place) -> str:
     old = Path(path) / f"{_OLD_NAME}{step}"
     if old.is_dir() and not old.is_symlink():
         old.rename(Path(path) / f"{_NAME}{step}")  # 2.7: then _link() gives it both names.
-    _note(place, step).touch()
+    _note(place, step).touch(0o600)
     return _link(Path(path), step)
 
 
@@ -161,7 +161,7 @@ def save_image(values: dict[str, Any], objects: dict[str, Any], place: _core.Pla
             folder.mkdir(parents=True)
             ms.save_checkpoint(things, str(file), integrated_save=False, append_dict=append)
             folder.parent.rename(path / f"{_NAME}{total}")
-            _note(place, total).touch()
+            _note(place, total).touch(0o600)
         said = _link(path, total)
     except (OSError, RuntimeError, ValueError) as error:
         return f"all processes were lost, and their last checkpoint could not be written: {error}"

@@ -103,9 +103,8 @@ std::int32_t shell_code(const wire::Ending& ending) {
 
 // By the scheduler's reports, which are whole once it has ended.
 std::size_t recoveries_of(const Launch& launch) {
-  const auto reports = os::read_file(cat(launch.job_directory, '/', kReports));
-  if (!reports) return 0;
-  return static_cast<std::size_t>(std::count(reports->begin(), reports->end(), '\n'));
+  const std::string reports = read_reports(launch.job_directory);
+  return static_cast<std::size_t>(std::count(reports.begin(), reports.end(), '\n'));
 }
 
 // In the names of logs that every agent of the job has: they may share a folder.
@@ -264,9 +263,9 @@ std::string without(const std::system_error& error) {
 void keep_reports(const Launch& launch, Terminal& terminal) {
   const std::string kept = cat(launch.log_directory, '/', kReports);
   ::unlink(kept.c_str());
-  const auto reports = os::read_file(cat(launch.job_directory, '/', kReports));
-  if (!reports) return;
-  if (const auto written = os::write_file_atomically(kept, *reports, 0644); !written) {
+  const std::string reports = read_reports(launch.job_directory);
+  if (reports.empty()) return;
+  if (const auto written = os::write_file_atomically(kept, reports, 0644); !written) {
     terminal.say(written.error().what);
   }
 }

@@ -102,7 +102,7 @@ Status probe_port(const AgentOptions& options, std::uint16_t port) {
 
 Status look_at_other_jobs(const std::string& job, std::vector<std::string>& remarks) {
   std::size_t dead = 0;
-  for (const auto& found : jobs_on_this_host()) {
+  for (const auto& found : jobs_on_this_host().jobs) {
     if (!found.alive()) ++dead;
     // Another agent of the same job, without a scheduler, may have come first.
     if (found.name != job || !(found.master_alive || found.scheduler_alive)) continue;

@@ -1,10 +1,13 @@
 #include "runtime/jobs/job_files.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -14,7 +17,9 @@
 
 #include "base/text.h"
 #include "io/loop.h"
+#include "os/errors.h"
 #include "os/files.h"
+#include "os/folder.h"
 #include "os/host.h"
 #include "os/process.h"
 #include "runtime/jobs/solo_folder.h"
@@ -30,21 +35,35 @@ namespace fs = std::filesystem;
 
 constexpr const char* kSchedulerFile = "scheduler.json";
 constexpr const char* kAgentPrefix = "agent-";
+constexpr const char* kReports = "recoveries.jsonl";
 
-Status write_keeper(const std::string& path, Keeper keeper) {
+std::string own_agent_file() {
+  return cat(kAgentPrefix, ::getpid(), ".json");
+}
+
+// The job's folder, which must be there.
+Result<os::Folder> open_folder(const std::string& directory) {
+  auto folder = os::open_runtime_directory(directory);
+  if (!folder || *folder) return folder;
+  return Error{Blame::kWorld, cat("the job's folder ", directory, " is gone: who removed it?")};
+}
+
+Status write_keeper(const std::string& directory, const std::string& name, Keeper keeper) {
+  const auto folder = open_folder(directory);
+  if (!folder) return folder.error();
   keeper.pid = ::getpid();
   keeper.start_time = os::start_time(keeper.pid).value_or(0);
   const nlohmann::json json = keeper;
-  auto file = os::write_locked_file(
-      path, json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  auto file = folder->write_locked(
+      name, json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   if (!file) return file.error();
   (void)file->release();  // The end of the process closes it.
   return {};
 }
 
 // What is missing in the file is as in an empty Keeper.
-std::optional<Keeper> read_keeper(const std::string& path) try {
-  const auto text = os::read_file(path);
+std::optional<Keeper> read_keeper(const os::Folder& folder, const std::string& name) try {
+  const auto text = folder.read(name);
   if (!text) return std::nullopt;
   return nlohmann::json::parse(*text).get<Keeper>();
 } catch (const nlohmann::json::exception&) {  // It is damaged.
@@ -53,9 +72,9 @@ std::optional<Keeper> read_keeper(const std::string& path) try {
 
 // The lock also tells of a process in another PID namespace, whose number means another process
 // here.
-bool alive(const std::string& path, const Keeper& keeper) {
+bool alive(const os::Folder& folder, const std::string& name, const Keeper& keeper) {
   return (keeper.pid > 0 && os::same_process_alive(keeper.pid, keeper.start_time)) ||
-         os::is_locked(path);
+         folder.is_locked(name);
 }
 
 // Both are compared, because processes in two containers may have the same number.
@@ -64,35 +83,51 @@ bool is_this_process(const Keeper& keeper) {
 }
 
 // A job that is just beginning has only a folder.
-bool is_starting(const std::string& directory) {
-  for (const auto& name : os::names_in(directory)) {
+bool is_starting(const os::Folder& folder) {
+  for (const auto& name : folder.names()) {
     if (name == kSchedulerFile || name.starts_with(kAgentPrefix)) return false;
   }
-  std::error_code error;
-  const auto changed = fs::last_write_time(directory, error);
-  return !error && fs::file_time_type::clock::now() - changed < std::chrono::minutes(1);
+  struct stat about {};
+  return ::fstat(folder.get(), &about) == 0 && ::time(nullptr) - about.st_mtim.tv_sec < 60;
 }
 
 // The living agents of the job, without this process.
-std::vector<Keeper> other_agents(const std::string& directory) {
+std::vector<Keeper> other_agents(const os::Folder& folder) {
   std::vector<Keeper> agents;
-  for (const auto& name : os::names_in(directory)) {
+  for (const auto& name : folder.names()) {
     if (!name.starts_with(kAgentPrefix)) continue;
-    const std::string path = cat(directory, '/', name);
-    const auto keeper = read_keeper(path);
-    if (keeper && !is_this_process(*keeper) && alive(path, *keeper)) agents.push_back(*keeper);
+    const auto keeper = read_keeper(folder, name);
+    if (!keeper || is_this_process(*keeper)) continue;
+    if (alive(folder, name, *keeper)) agents.push_back(*keeper);
   }
   return agents;
 }
 
-// The runtime folders of this user's jobs, where os::runtime_directory() puts them.
-std::vector<std::string> job_directories() {
-  std::vector<std::string> directories;
+// What can not be opened for want of a descriptor would look like what is not there, and a living
+// job like a dead one.
+Status can_look_into(const os::Folder& folder) {
+  if (os::Fd(::fcntl(folder.get(), F_DUPFD_CLOEXEC, 0))) return {};
+  return os::system_error(cat("cannot look into ", folder.path()), errno);
+}
+
+// Calls `look` with the runtime folder of each of this user's jobs, where os::runtime_directory()
+// puts them. Returns a sentence for each thing that is in the place of one, or can not be opened.
+template <class Look>
+std::vector<std::string> for_each_folder(const Look& look) {
+  std::vector<std::string> left_alone;
   for (const char* base : {"/dev/shm", "/tmp"}) {
-    const std::string mine = cat(base, "/holdfast-", ::geteuid());
-    for (const auto& name : os::names_in(mine)) directories.push_back(cat(mine, '/', name));
+    const auto mine = os::Folder::open(cat(base, "/holdfast-", ::geteuid()));
+    if (!mine) left_alone.push_back(mine.error().what);
+    if (!mine || !*mine) continue;
+    if (const auto can = can_look_into(*mine); !can) left_alone.push_back(can.error().what);
+    for (const auto& name : mine->names()) {
+      const auto folder = mine->sub(name);
+      const auto can = folder && *folder ? can_look_into(*folder) : Status();
+      if (!folder || !can) left_alone.push_back(folder ? can.error().what : folder.error().what);
+      if (folder && *folder && can) look(name, *folder);
+    }
   }
-  return directories;
+  return left_alone;
 }
 
 // These numbers identify a folder. Its name does not, because a link may lead to it, and containers
@@ -107,20 +142,22 @@ void fill_in_log_folder(Keeper& keeper) {
 // No other agent of this user may have its logs where `mine` would replace them.
 Status check_alone(const Keeper& mine) {
   if (mine.log_inode == 0) return {};
-  for (const auto& directory : job_directories()) {
-    for (const auto& other : other_agents(directory)) {
+  Status alone;
+  (void)for_each_folder([&](const std::string&, const os::Folder& folder) {
+    if (!alone) return;
+    for (const auto& other : other_agents(folder)) {
       const bool same = other.job == mine.job;
       if (same && other.node_rank != mine.node_rank) continue;
       if (other.log_device != mine.log_device || other.log_inode != mine.log_inode) continue;
-      return Error{Blame::kUser,
-                   cat("--log_dir is ", mine.log_dir, ", where ",
-                       same ? cat("another msrun of this job with --node_rank=", mine.node_rank)
-                            : cat("job ", other.job, ", which still runs,"),
-                       " writes its logs (process ", other.pid, "): give this one another ",
-                       same ? "--node_rank" : "--log_dir, or wait for the end of that job")};
+      alone = Error{Blame::kUser,
+                    cat("--log_dir is ", mine.log_dir, ", where ",
+                        same ? cat("another msrun of this job with --node_rank=", mine.node_rank)
+                             : cat("job ", other.job, ", which still runs,"),
+                        " writes its logs (process ", other.pid, "): give this one another ",
+                        same ? "--node_rank" : "--log_dir, or wait for the end of that job")};
     }
-  }
-  return {};
+  });
+  return alone;
 }
 
 // The paths that a process has mapped or open.
@@ -178,24 +215,23 @@ void find_processes(std::vector<FoundJob>& jobs) {
   }
 }
 
-FoundJob look_at(const std::string& name, const std::string& directory) {
-  FoundJob job{.name = name, .directory = directory};
-  const std::string scheduler = cat(directory, '/', kSchedulerFile);
-  job.scheduler = read_keeper(scheduler);
-  job.scheduler_alive = job.scheduler && alive(scheduler, *job.scheduler);
-  job.solo_alive = is_solo_folder_in_use(directory);
-  const auto agents = other_agents(directory);
+FoundJob look_at(const std::string& name, const os::Folder& folder) {
+  FoundJob job{.name = name, .directory = folder.path()};
+  job.scheduler = read_keeper(folder, kSchedulerFile);
+  job.scheduler_alive = job.scheduler && alive(folder, kSchedulerFile, *job.scheduler);
+  job.solo_alive = is_solo_folder_in_use(folder);
+  const auto agents = other_agents(folder);
   job.agent_alive = !agents.empty();
   if (job.agent_alive) job.log_dir = agents.front().log_dir;
   job.master_alive = std::ranges::any_of(agents, [](const Keeper& k) { return k.port != 0; });
-  job.starting = is_starting(directory);
+  job.starting = is_starting(folder);
   return job;
 }
 
 }  // namespace
 
 Status write_scheduler_file(const std::string& directory, Keeper keeper) {
-  return write_keeper(cat(directory, '/', kSchedulerFile), std::move(keeper));
+  return write_keeper(directory, kSchedulerFile, std::move(keeper));
 }
 
 Status check_log_folder(Keeper keeper) {
@@ -205,33 +241,48 @@ Status check_log_folder(Keeper keeper) {
 
 Status write_agent_file(const std::string& directory, Keeper keeper) {
   // So, if two agents come at once, one sees the other.
-  const os::Fd turn = os::lock_folder(fs::path(directory).parent_path());
+  const auto mine = os::Folder::open(os::folder_of(directory));
+  const os::Fd turn = mine && *mine ? mine->wait_for_lock() : os::Fd();
   fill_in_log_folder(keeper);
   if (auto alone = check_alone(keeper); !alone) return alone;
-  return write_keeper(cat(directory, '/', kAgentPrefix, ::getpid(), ".json"), std::move(keeper));
+  return write_keeper(directory, own_agent_file(), std::move(keeper));
 }
 
 void remove_unused(const std::string& directory) {
-  if (::rmdir(directory.c_str()) == 0) ::rmdir(fs::path(directory).parent_path().c_str());
+  if (::rmdir(directory.c_str()) == 0) ::rmdir(os::folder_of(directory).c_str());
 }
 
 Result<bool> remove_job_files(const std::string& directory) {
-  ::unlink(cat(directory, '/', kAgentPrefix, ::getpid(), ".json").c_str());
-  if (!other_agents(directory).empty()) return false;
-  const auto removed = os::remove_tree(directory, fs::path(directory).parent_path());
-  if (!removed) return removed.error();
-  // The user's folder goes with its last job.
-  ::rmdir(fs::path(directory).parent_path().c_str());
+  const auto folder = os::open_runtime_directory(directory);
+  if (!folder) return folder.error();
+  if (*folder) {
+    if (const auto removed = folder->remove(own_agent_file()); !removed) return removed.error();
+    if (const auto can = can_look_into(*folder); !can) return can.error();
+    if (!other_agents(*folder).empty()) return false;
+    if (const auto cleared = folder->clear(); !cleared) return cleared.error();
+  }
+  // By its name, since it is empty: rmdir() removes no link, and nothing that has content. The
+  // user's folder goes with its last job.
+  if (::rmdir(directory.c_str()) != 0 && errno != ENOENT) {
+    return os::system_error(cat("cannot remove ", directory), errno);
+  }
+  ::rmdir(os::folder_of(directory).c_str());
   return true;
 }
 
-std::vector<FoundJob> jobs_on_this_host() {
-  std::vector<FoundJob> jobs;
-  for (const auto& directory : job_directories()) {
-    jobs.push_back(look_at(fs::path(directory).filename(), directory));
-  }
-  if (!jobs.empty()) find_processes(jobs);
-  return jobs;
+std::string read_reports(const std::string& directory) {
+  const auto folder = os::open_runtime_directory(directory);
+  const auto reports = folder && *folder ? folder->read(kReports) : std::string();
+  return reports ? *reports : "";
+}
+
+FoundJobs jobs_on_this_host() {
+  FoundJobs found;
+  found.left_alone = for_each_folder([&](const std::string& name, const os::Folder& folder) {
+    found.jobs.push_back(look_at(name, folder));
+  });
+  if (!found.jobs.empty()) find_processes(found.jobs);
+  return found;
 }
 
 std::vector<pid_t> end_orphans(const FoundJob& job) {

@@ -45,6 +45,9 @@ void remove_unused(const std::string& directory);
 // whether it was removed.
 Result<bool> remove_job_files(const std::string& directory);
 
+// The scheduler's reports of the job's recoveries, one on a line. Empty if there are none.
+std::string read_reports(const std::string& directory);
+
 // A job's runtime folder as it is found.
 struct FoundJob {
   std::string name;
@@ -73,6 +76,12 @@ std::vector<pid_t> end_orphans(const FoundJob& job);
 
 // All job folders of this user, by name. In other PID namespaces (containers that share /dev/shm),
 // it sees whether agents, schedulers and processes without a launcher live, but no users.
-std::vector<FoundJob> jobs_on_this_host();
+struct FoundJobs {
+  std::vector<FoundJob> jobs;
+  // A sentence for each thing in a folder's place that is no folder of this user alone
+  // (os/folder.h), or that could not be opened. Nothing in it was looked at.
+  std::vector<std::string> left_alone;
+};
+FoundJobs jobs_on_this_host();
 
 }  // namespace holdfast::runtime

@@ -22,10 +22,26 @@ namespace holdfast::runtime {
 namespace {
 
 FoundJob find(const std::string& name) {
-  for (auto& job : jobs_on_this_host()) {
+  for (auto& job : jobs_on_this_host().jobs) {
     if (job.name == name) return job;
   }
   return {};
+}
+
+void remove(const std::string& directory) {
+  const auto folder = os::open_runtime_directory(directory);
+  EXPECT_TRUE(folder && *folder && folder->clear());
+  EXPECT_EQ(::rmdir(directory.c_str()), 0);
+}
+
+bool is_locked(const std::string& file) {
+  const auto folder = os::Folder::open(os::folder_of(file));
+  return folder && *folder && folder->is_locked(file.substr(file.rfind('/') + 1));
+}
+
+os::Fd lock(const std::string& file) {
+  const auto folder = os::Folder::open(os::folder_of(file));
+  return folder && *folder ? folder->lock(file.substr(file.rfind('/') + 1)) : os::Fd();
 }
 
 TEST(FoundJob, TakesNobodyOfAnotherPidNamespaceForAnOrphan) {
@@ -60,7 +76,7 @@ TEST(FoundJob, TakesNobodyOfAnotherPidNamespaceForAnOrphan) {
   EXPECT_EQ(std::ranges::any_of(job.users, strange), found);
   (void)os::signal_group(child->pid, SIGKILL);
   (void)os::wait_for(child->pidfd.get());
-  EXPECT_TRUE(os::remove_tree(*directory, directory->substr(0, directory->rfind('/'))));
+  remove(*directory);
   if (!found) GTEST_SKIP() << "no PID namespace can be made here";
 }
 
@@ -75,15 +91,15 @@ TEST(FoundJob, KnowsByALockThatOneOfAnotherPidNamespaceLives) {
       file, cat(R"({"job": "x", "port": 1, "start_time": 1, "pid": )", ::getpid(), '}')));
   EXPECT_FALSE(find(name).agent_alive);
   {
-    const os::Fd lock = os::lock_file(file);
-    ASSERT_TRUE(lock);
+    const os::Fd held = lock(file);
+    ASSERT_TRUE(held);
     EXPECT_TRUE(find(name).agent_alive);
     EXPECT_TRUE(find(name).master_alive);
   }
   EXPECT_FALSE(find(name).agent_alive);
   ASSERT_TRUE(write_agent_file(*directory, {.job = name}));
-  EXPECT_TRUE(os::is_locked(cat(*directory, "/agent-", ::getpid(), ".json")));
-  EXPECT_TRUE(os::remove_tree(*directory, directory->substr(0, directory->rfind('/'))));
+  EXPECT_TRUE(is_locked(cat(*directory, "/agent-", ::getpid(), ".json")));
+  remove(*directory);
 }
 
 // Who looks whether a job lives (holdfast status, clean) must not keep it from being seen.
@@ -97,18 +113,18 @@ TEST(FoundJob, IsLockedWhoeverLooksAtItAsItBegins) {
   std::atomic<int> looks = 0;
   std::atomic<int> found_free = 0;
   std::thread other([&] {
-    for (; !over; ++looks) found_free += os::is_locked(file) ? 0 : 1;
+    for (; !over; ++looks) found_free += is_locked(file) ? 0 : 1;
   });
   for (int i = 0; i < 500; ++i) {
     const int before = looks;
     while (looks == before) std::this_thread::yield();
     EXPECT_TRUE(write_agent_file(*directory, {.job = name}));
-    EXPECT_TRUE(os::is_locked(file));
+    EXPECT_TRUE(is_locked(file));
   }
   over = true;
   other.join();
   EXPECT_EQ(found_free, 0);
-  EXPECT_TRUE(os::remove_tree(*directory, directory->substr(0, directory->rfind('/'))));
+  remove(*directory);
 }
 
 // Containers that share /dev/shm have each a folder of that name, or one folder by two names.
@@ -123,13 +139,13 @@ TEST(LogFolder, IsKnownByItsNumbersAndNotByItsName) {
     EXPECT_TRUE(os::write_file_atomically(
         file, cat(R"({"job": "x", "pid": 1, "start_time": 1, "log_dir": ")", log_dir,
                   R"(", "log_device": )", folder.st_dev, R"(, "log_inode": )", inode, '}')));
-    const os::Fd lock = os::lock_file(file);
-    EXPECT_TRUE(lock);
+    const os::Fd held = lock(file);
+    EXPECT_TRUE(held);
     return !check_log_folder({.job = name, .log_dir = *directory});
   };
   EXPECT_FALSE(refused(*directory, folder.st_ino + 1));
   EXPECT_TRUE(refused("/its/name/elsewhere", folder.st_ino));
-  EXPECT_TRUE(os::remove_tree(*directory, directory->substr(0, directory->rfind('/'))));
+  remove(*directory);
 }
 
 }  // namespace

@@ -1,13 +1,16 @@
 #include "runtime/jobs/membership.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/text.h"
 #include "os/files.h"
+#include "os/folder.h"
 #include "os/host.h"
 #include "os/random_bits.h"
 #include "runtime/jobs/tls_choice.h"
@@ -19,21 +22,32 @@ namespace {
 constexpr std::size_t kTokenBytes = 32;  // Of a token that is drawn.
 constexpr std::size_t kShortest = 16;    // Letters of one that is given.
 constexpr std::size_t kLongest = 4096;
-constexpr const char* kTokenFile = "/token";
+constexpr const char* kTokenFile = "token";
 
-std::string first_line(const std::string& text) {
-  const std::size_t end = text.find_first_of("\r\n");
-  return text.substr(0, end);
+// `what` and `path` are for errors.
+Result<std::string> token_in(const std::string& text, std::string_view what,
+                             const std::string& path) {
+  std::string token = text.substr(0, text.find_first_of("\r\n"));
+  if (token.size() >= kShortest && token.size() <= kLongest) return token;
+  return Error{Blame::kUser, cat(what, ", ", path, ", has ", token.size(),
+                                 " letters in its first line: it has to have ", kShortest, " to ",
+                                 kLongest, ", which nobody can guess (openssl rand -hex 32)")};
 }
 
-Result<std::string> read_token(const std::string& path, std::string_view what) {
-  const auto file = tls::read_file(path, what, kLongest, tls::Guard::kSecret);
+// Nothing: the scheduler has not made it yet.
+Result<std::optional<std::string>> drawn_before(const std::string& directory) {
+  const auto folder = os::open_runtime_directory(directory);
+  if (!folder) return folder.error();
+  if (!*folder) return std::optional<std::string>();
+  const os::FileName name{folder->get(), folder->path(), kTokenFile};
+  const auto file = os::open_own_file(name, O_RDONLY);
   if (!file) return file.error();
-  std::string token = first_line(file->bytes);
-  if (token.size() >= kShortest) return token;
-  return Error{Blame::kUser, cat(what, ", ", path, ", has ", token.size(),
-                                 " letters in its first line: it has to have ", kShortest,
-                                 " at least, which nobody can guess (openssl rand -hex 32)")};
+  if (!*file) return std::optional<std::string>();
+  const auto text = os::read_rest(*file, name.path);
+  if (!text) return text.error();
+  auto token = token_in(*text, "the job's token", name.path);
+  if (!token) return token.error();
+  return std::optional(*std::move(token));
 }
 
 std::string drawn_token() {
@@ -49,16 +63,30 @@ std::string drawn_token() {
 
 // Makes the token's file if there is none: its predecessor's token stays the job's.
 Status make_token(const std::string& directory) {
-  const std::string path = directory + kTokenFile;
-  return ::access(path.c_str(), F_OK) == 0 ? Status{}
-                                           : os::write_file_atomically(path, drawn_token());
+  const auto before = drawn_before(directory);
+  if (!before) return before.error();
+  if (*before) return {};
+  const auto folder = os::open_runtime_directory(directory);
+  if (!folder) return folder.error();
+  return folder->write(kTokenFile, drawn_token());
 }
 
 // The token that the user has given; or "", where certificates prove all; or that of the folder.
 Result<std::string> token_of(const config::Settings& settings, const std::string& directory) {
-  if (!settings.token_file.empty()) return read_token(settings.token_file, "HOLDFAST_TOKEN_FILE");
+  if (!settings.token_file.empty()) {
+    const char* const what = "HOLDFAST_TOKEN_FILE";
+    const auto file = tls::read_file(settings.token_file, what, kLongest, tls::Guard::kSecret);
+    if (!file) return file.error();
+    return token_in(file->bytes, what, settings.token_file);
+  }
   if (!settings.tls_config.empty()) return std::string();
-  return read_token(directory + kTokenFile, "the job's token");
+  auto token = drawn_before(directory);
+  if (!token) return token.error();
+  if (*token) return **std::move(token);
+  return Error{Blame::kWorld, cat("no scheduler of job ", settings.job,
+                                  " has begun on this host, where ", directory,
+                                  " would have its token; for one on another host, set "
+                                  "HOLDFAST_TOKEN_FILE for all processes of the job")};
 }
 
 Result<io::Membership> made_of(const config::Settings& settings, const std::string& directory,
@@ -77,18 +105,11 @@ bool draws_token(const config::Settings& settings) {
 
 }  // namespace
 
-Result<io::Membership> membership_of(const config::Settings& given, wire::PeerKind kind) {
-  const std::string directory = os::runtime_path(given.job);
-  const auto with = with_tls(given, directory);
+Result<io::Membership> membership_of(const config::Settings& settings, wire::PeerKind kind) {
+  const std::string directory = os::runtime_path(settings.job);
+  const auto with = with_tls(settings, directory);
   if (!with) return with.error();
-  const config::Settings& settings = *with;
-  if (draws_token(settings) && ::access((directory + kTokenFile).c_str(), F_OK) != 0) {
-    return Error{Blame::kWorld, cat("no scheduler of job ", settings.job,
-                                    " has begun on this host, where ", directory,
-                                    " would have its token; for one on another host, set "
-                                    "HOLDFAST_TOKEN_FILE for all processes of the job")};
-  }
-  return made_of(settings, directory, kind, tls::Role::kClient);
+  return made_of(*with, directory, kind, tls::Role::kClient);
 }
 
 Result<io::Membership> membership_of_scheduler(const config::Settings& given,

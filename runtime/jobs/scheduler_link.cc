@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 
 constexpr Duration kFirstDelay = 50ms;
 constexpr Duration kLastDelay = 1s;
-constexpr Duration kConnectLimit = 5s;
+constexpr Duration kConnectLimit = 15s;  // All processes of a large job may come at once.
 
 }  // namespace
 

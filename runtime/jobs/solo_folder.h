@@ -11,11 +11,12 @@
 
 #include "base/result.h"
 #include "os/fd.h"
+#include "os/folder.h"
 
 namespace holdfast::runtime {
 
-// Whether the process of the folder `path` lives.
-bool is_solo_folder_in_use(const std::string& path);
+// Whether the process of the folder lives.
+bool is_solo_folder_in_use(const os::Folder& folder);
 
 class SoloFolder {
  public:
@@ -31,7 +32,8 @@ class SoloFolder {
   void remove();
 
  private:
-  std::string path_;
+  os::Folder mine_;   // The user's folder.
+  std::string name_;  // Of this one in it; empty: there is none.
   os::Fd lock_;
   pid_t owner_ = 0;
 };

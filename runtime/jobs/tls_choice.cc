@@ -1,5 +1,6 @@
 #include "runtime/jobs/tls_choice.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -12,17 +13,17 @@
 
 #include "base/text.h"
 #include "os/files.h"
+#include "os/folder.h"
+#include "os/host.h"
 #include "tls/config.h"
-#include "tls/file.h"
 
 namespace holdfast::runtime {
 namespace {
 
 using Contexts = std::map<std::pair<std::string, tls::Role>, std::shared_ptr<tls::Context>>;
 
-constexpr std::size_t kLongestFile = 64UL << 10;
-constexpr const char* kTlsFile = "/tls.json";
-constexpr const char* kPasswordFile = "/client.password";
+constexpr const char* kTlsFile = "tls.json";
+constexpr const char* kPasswordFile = "client.password";
 
 // What the program has said. Settings are copied and traced, so no password is there.
 struct Choice {
@@ -111,7 +112,7 @@ Status check(const config::Settings& settings, const std::string& config_path,
 // The file with the client's password, for processes that are not told it; "": nobody has said it
 // here.
 Result<std::string> client_password_file(const config::Settings& settings,
-                                         const std::string& directory) {
+                                         const os::Folder& folder) {
   if (!settings.tls_client_password_file.empty()) {
     return absolute(settings.tls_client_password_file);
   }
@@ -122,11 +123,30 @@ Result<std::string> client_password_file(const config::Settings& settings,
     if (!taken) return taken.error();
     known.emplace(*std::move(taken));
   }
-  const std::string path = directory + kPasswordFile;
-  const auto written = os::write_file_atomically(path, known->text());
+  const auto written = folder.write(kPasswordFile, known->text());
   known.reset();
   if (!written) return written.error();
-  return path;
+  return cat(folder.path(), '/', kPasswordFile);
+}
+
+// What leave_tls() has left; nothing: it has not.
+Result<std::optional<nlohmann::json>> left_in(const std::string& directory) {
+  const auto folder = os::open_runtime_directory(directory);
+  if (!folder) return folder.error();
+  if (!*folder) return std::optional<nlohmann::json>();
+  const os::FileName name{folder->get(), folder->path(), kTlsFile};
+  const auto file = os::open_own_file(name, O_RDONLY);
+  if (!file) return file.error();
+  if (!*file) return std::optional<nlohmann::json>();
+  const auto text = os::read_rest(*file, name.path);
+  if (!text) return text.error();
+  auto json = nlohmann::json::parse(*text, nullptr, false);
+  const auto is_text = [&](const char* key) { return json.contains(key) && json[key].is_string(); };
+  if (json.is_object() && is_text("config") && is_text("client_password_file")) {
+    return std::optional(std::move(json));
+  }
+  return Error{Blame::kWorld,
+               cat(directory, '/', kTlsFile, " is damaged; the job's scheduler writes it anew")};
 }
 
 }  // namespace
@@ -165,36 +185,28 @@ config::Settings with_program_tls(config::Settings settings) {
 
 Result<config::Settings> with_tls(const config::Settings& settings, const std::string& directory) {
   auto with = with_program_tls(settings);
-  const std::string path = directory + kTlsFile;
-  if (!with.tls_config.empty() || ::access(path.c_str(), F_OK) != 0) return with;
-  const auto file =
-      tls::read_file(path, "what the scheduler has left of TLS", kLongestFile, tls::Guard::kSecret);
-  if (!file) return file.error();
-  const auto json = nlohmann::json::parse(file->bytes, nullptr, false);
-  if (!json.is_object() || !json.contains("config") || !json["config"].is_string()) {
-    return Error{Blame::kWorld, cat(path, " is damaged; the job's scheduler writes it anew")};
-  }
-  with.tls_config = json["config"].get<std::string>();
-  const bool says_itself = with.tls_client_password.given || !with.tls_client_password_file.empty();
-  if (!says_itself && json.contains("client_password_file")) {
-    with.tls_client_password_file = json["client_password_file"].get<std::string>();
+  if (!with.tls_config.empty()) return with;
+  const auto left = left_in(directory);
+  if (!left) return left.error();
+  if (!*left) return with;
+  with.tls_config = (*left)->at("config").get<std::string>();
+  if (!with.tls_client_password.given && with.tls_client_password_file.empty()) {
+    with.tls_client_password_file = (*left)->at("client_password_file").get<std::string>();
   }
   return with;
 }
 
 Status leave_tls(const config::Settings& settings, const std::string& directory) {
   const std::lock_guard lock(mutex());
-  const std::string path = directory + kTlsFile;
-  if (settings.tls_config.empty()) {
-    ::unlink(path.c_str());
-    return {};
-  }
-  const auto password = client_password_file(settings, directory);
+  const auto folder = os::open_runtime_directory(directory);
+  if (!folder) return folder.error();
+  if (settings.tls_config.empty()) return folder->remove(kTlsFile);
+  const auto password = client_password_file(settings, *folder);
   if (!password) return password.error();
-  nlohmann::json json = {{"config", absolute(settings.tls_config)}};
-  if (!password->empty()) json["client_password_file"] = *password;
-  return os::write_file_atomically(
-      path, json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  const nlohmann::json json = {{"config", absolute(settings.tls_config)},
+                               {"client_password_file", *password}};
+  return folder->write(kTlsFile,
+                       json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 Result<std::shared_ptr<tls::Context>> tls_context_of(const config::Settings& settings,

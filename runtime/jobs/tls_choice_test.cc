@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
-#include <filesystem>
+#include <functional>
+#include <string>
 
+#include "base/text.h"
 #include "os/files.h"
-#include "os/testing.h"
+#include "os/host.h"
 #include "tls/testing/papers.h"
 
 namespace holdfast::runtime {
@@ -74,8 +77,7 @@ TEST(TlsChoice, ComesTooLateOnceAConnectionStandsInTheClear) {
 
 TEST(TlsChoice, TheSchedulerLeavesItForOthers) {
   const tls::Papers papers;
-  const os::TemporaryFolder folder;
-  const std::string directory = folder / "";
+  const std::string directory = *os::runtime_directory(cat("tls-choice-", ::getpid()));
   const std::string config = config_of(papers);
   choose_in_a_child([&] {
     config::Settings settings;
@@ -96,6 +98,8 @@ TEST(TlsChoice, TheSchedulerLeavesItForOthers) {
   EXPECT_EQ(with_tls(own, directory)->tls_config, "/own.json") << "a setting comes first";
   EXPECT_TRUE(leave_tls({}, directory));
   EXPECT_TRUE(with_tls({}, directory)->tls_config.empty()) << "a scheduler in the clear";
+  EXPECT_TRUE(os::open_runtime_directory(directory)->clear());
+  ::rmdir(directory.c_str());
 }
 
 }  // namespace

@@ -4,15 +4,22 @@
 #include <sstream>
 
 #include "base/text.h"
-#include "os/files.h"
 #include "os/host.h"
 
 namespace holdfast::runtime {
 
-LocalWorkers::LocalWorkers(const std::string& directory) : path_(directory + "/workers-by-hand") {}
+namespace {
+
+constexpr const char* kFile = "workers-by-hand";
+
+}  // namespace
+
+LocalWorkers::LocalWorkers(const std::string& directory) : directory_(directory) {}
 
 std::vector<LocalWorker> LocalWorkers::load() {
-  const auto text = os::read_file(path_);
+  const auto folder = os::open_runtime_directory(directory_);
+  if (!folder || !*folder) return {};
+  const auto text = folder->read(kFile);
   if (!text) return {};
   std::istringstream lines(*text);
   std::string line;
@@ -46,7 +53,10 @@ Status LocalWorkers::write() const {
   for (const auto& [incarnation, worker] : workers_) {
     text += cat(incarnation, ' ', worker.pid, ' ', worker.start_time, ' ', worker.node_id, '\n');
   }
-  return os::write_file_atomically(path_, text);
+  const auto folder = os::open_runtime_directory(directory_);
+  if (!folder) return folder.error();
+  if (!*folder) return Error{Blame::kWorld, cat("the job's folder ", directory_, " is gone")};
+  return folder->write(kFile, text);
 }
 
 }  // namespace holdfast::runtime

@@ -38,7 +38,7 @@ class LocalWorkers {
  private:
   [[nodiscard]] Status write() const;
 
-  std::string path_;
+  std::string directory_;
   std::map<Incarnation, LocalWorker> workers_;
 };
 

@@ -164,7 +164,11 @@ void Server::step(controller::Event event) {
 }
 
 bool Server::carry_out(const controller::Store& action) {
-  if (const auto stored = opened_.journal->store(action.formation, action.kept); !stored) {
+  // The journal takes a formation as a whole.
+  controller::apply(action, opened_.formation);
+  std::optional<wire::Formation> whole;
+  if (action.formation) whole = opened_.formation;
+  if (const auto stored = opened_.journal->store(whole, action.kept); !stored) {
     // What can not remember must not speak: the next scheduler starts from the last one.
     say(cat("the journal can not be written, so this process ends: ", stored.error().what));
     std::_Exit(1);
@@ -318,11 +322,10 @@ void Server::read_reports() {
     ::unlink(reports_path_.c_str());
     return;
   }
-  const auto text = os::read_file(reports_path_);
-  if (!text) return;
-  for (std::size_t start = 0; start < text->size();) {
-    const std::size_t end = std::min(text->find('\n', start), text->size());
-    reports_.push_back(text->substr(start, end - start));
+  const std::string text = runtime::read_reports(opened_.directory);
+  for (std::size_t start = 0; start < text.size();) {
+    const std::size_t end = std::min(text.find('\n', start), text.size());
+    reports_.push_back(text.substr(start, end - start));
     start = end + 1;
   }
 }
@@ -345,9 +348,10 @@ void Server::publish(const RecoveryReport& report) {
   say(in_words(report));
   reports_.push_back(to_json(report));
   while (reports_.size() > kReportsShown) reports_.pop_front();
-  const os::Fd file(::open(reports_path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  const auto file = os::open_own_file(reports_path_, O_WRONLY | O_CREAT | O_APPEND);
   const std::string line = reports_.back() + "\n";
-  if (!file || ::write(file.get(), line.data(), line.size()) < 0) {
+  if (!file) return say(file.error().what);
+  if (::write(file->get(), line.data(), line.size()) < 0) {
     say(os::system_error(cat("cannot write ", reports_path_), errno).what);
   }
 }

@@ -13,7 +13,7 @@
 #include "base/text.h"
 #include "io/loop.h"
 #include "os/errors.h"
-#include "os/fd.h"
+#include "os/files.h"
 #include "os/process.h"
 
 namespace holdfast::runtime {
@@ -66,8 +66,9 @@ Error too_late(const Owner& owner, bool locked, const std::string& file) {
 Status take_ownership(const std::string& path, const std::function<Status()>& pause,
                       Duration patience) {
   const std::string file = path + ".owner";
-  const os::Fd fd(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!fd) return os::system_error(cat("cannot open ", file), errno);
+  const auto opened = os::open_own_file(file, O_RDWR | O_CREAT);
+  if (!opened) return opened.error();
+  const os::Fd& fd = *opened;
   const Instant until = io::Loop::now() + patience;
   for (;;) {
     // The lock is held only for a look and a write, but its holder may be stopped meanwhile.

@@ -41,6 +41,8 @@ constexpr Duration kFailLimit = 5s;
 constexpr Duration kFaultPatience =
     20s;  // From a group that can not be formed to word of its cause.
 constexpr Duration kProgressInterval = 250ms;
+constexpr Duration kProgressOfEach =
+    100us;  // So that the scheduler hears no more in a large world.
 
 // The lifeline and the folder below are static, so exit() ends them in good order.
 std::unique_ptr<LifelineHolder>& held_lifeline() {
@@ -71,7 +73,8 @@ trainer::Options trainer_options(const config::Settings& settings) {
           .replacement_timeout = settings.replacement_timeout,
           .forming_patience = kFaultPatience,
           .scheduler_timeout = settings.scheduler_timeout,
-          .progress_interval = kProgressInterval};
+          .progress_interval =
+              std::max<Duration>(kProgressInterval, kProgressOfEach * settings.worker_num)};
 }
 
 }  // namespace

@@ -140,7 +140,8 @@ class ControllerPlayer : public Player {
   void keep_oldest() {
     const controller::Store oldest = std::move(open_stores_.front());
     open_stores_.pop_front();
-    if (oldest.formation) durable_ = oldest.formation;
+    if (oldest.formation && !durable_) durable_.emplace();
+    if (durable_) controller::apply(oldest, *durable_);
     for (const auto& pair : oldest.kept) durable_values_.push_back(pair);
   }
 

@@ -17,16 +17,8 @@ _HELP: Final = """usage: python -m holdfast.mindspore PROGRAM.py [ARGUMENTS]    
                                                               in which python and msrun are ours
        python -m holdfast.mindspore env                       print the lines that do so
 """
-# Options of MindSpore's msrun that we do not need. They take a value; the text says why.
-_IGNORED: Final = {
-    "--bind_core": "processes are not bound to cores",
-    "--bind_numa": "processes are not bound to memory nodes",
-    "--sim_level": "there are no dry runs",
-    "--sim_rank_id": "there are no dry runs",
-    "--rank_table_file": "ranks are node ids",
-    "--worker_log_name": "logs are worker_<rank>.log",
-    "--tail_worker_log": "read the logs, or use --join=True",
-}
+# Options of the native msrun that have no value.
+_FLAGS: Final = ("-h", "--help", "--version")
 _GASP_HELPERS: Final = 2
 
 
@@ -42,12 +34,12 @@ def environment(base: dict[str, str]) -> dict[str, str]:
 
 
 def _arguments(words: Sequence[str], variables: dict[str, str]) -> list[str]:
-    """Translate the arguments of MindSpore's msrun into those of the native msrun."""
+    """Return the native msrun's arguments. It has all options; here the script gets its Python."""
     options: list[str] = []
     rest = list(words)
     while rest and rest[0].startswith("-") and rest[0] != "--":
         name, mark, value = rest.pop(0).partition("=")
-        if name in ("-h", "--help", "--version"):
+        if name in _FLAGS:
             options.append(name)
             if name != "--version":
                 print("--rehearse  spares run the script beside the job: docs/mindspore.md")
@@ -55,14 +47,10 @@ def _arguments(words: Sequence[str], variables: dict[str, str]) -> list[str]:
         if name == "--rehearse":  # Ours; it has no value.
             variables["HOLDFAST_REHEARSE"] = "1"
             continue
-        if not mark:
-            value = rest.pop(0) if rest else ""
-        if name == "--cluster_time_out":
-            variables["MS_TOPO_TIMEOUT"] = value
-        elif name in _IGNORED:
-            print(f"holdfast: {name} has no effect: {_IGNORED[name]}", file=sys.stderr)
-        elif value:
-            options.append(f"{name}={value}")
+        if not mark and not rest:
+            options.append(name)  # Its value is missing, as the native msrun will say.
+        else:
+            options.append(f"{name}={value if mark else rest.pop(0)}")
     if rest and rest[0] == "--":
         rest.pop(0)
     if rest and (rest[0].endswith(".py") or rest[0] in ("python", "python3")):

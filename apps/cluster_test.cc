@@ -1,0 +1,195 @@
+// examples/hello_cluster in each of the three ways to start it, and with its scheduler killed.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/testing/job.h"
+#include "base/text.h"
+
+namespace holdfast::apps {
+namespace {
+
+std::string log_of(int rank) {
+  return cat("worker_", rank, ".log");
+}
+
+std::size_t rounds_of(const Job& job, int rank) {
+  return json_lines(job.logs + "/" + log_of(rank)).size();
+}
+
+// Every rank was there under its own node id and made every round once, in order, in one
+// generation.
+void expect_all_rounds(const Job& job, int size, std::size_t rounds) {
+  for (int rank = 0; rank < size; ++rank) {
+    const std::string text = job.log(log_of(rank));
+    EXPECT_EQ(count(text, cat("rank ", rank, " of ", size, ": node id ", rank, ", host ")), 1U)
+        << text;
+    const auto lines = json_lines(job.logs + "/" + log_of(rank));
+    ASSERT_EQ(lines.size(), rounds) << text;
+    for (std::size_t i = 0; i < rounds; ++i) {
+      EXPECT_EQ(lines[i]["round"], i + 1);
+      EXPECT_EQ(lines[i]["rank"], rank);
+      EXPECT_EQ(lines[i]["size"], size);
+      EXPECT_EQ(lines[i]["generation"], lines[0]["generation"]);
+      EXPECT_TRUE(i == 0 || lines[i]["t_ns"] > lines[i - 1]["t_ns"]);
+    }
+  }
+}
+
+std::vector<pid_t> workers_of(const Job& job) {
+  auto all = job.processes("MS_ROLE=MS_WORKER");
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+TEST(Cluster, GoesOnWithItsWorkersWhereTheSchedulerIsKilledThreeTimes) {
+  constexpr int kSize = 8;
+  constexpr std::size_t kRounds = 150;
+  Job job("cluster-by-hand");
+  const auto script =
+      job.start({"/bin/bash", cat(HOLDFAST_SOURCE_DIR, "/examples/hello_cluster.sh"), HELLO,
+                 "--rounds", cat(kRounds), "--period-ms", "20"},
+                {cat("MS_SCHED_PORT=", job.port), "LOG_DIR=" + job.logs, "MS_HCCL_CM_INIT=1"});
+  ASSERT_TRUE(until([&] { return rounds_of(job, kSize - 1) >= 3; }));
+  const auto workers = workers_of(job);
+  EXPECT_EQ(workers.size(), static_cast<std::size_t>(kSize));
+  for (int kill = 0; kill < 3; ++kill) {
+    const auto before = job.processes("MS_ROLE=MS_SCHED");
+    ASSERT_EQ(before.size(), 1U);
+    ASSERT_TRUE(job.kill("MS_ROLE=MS_SCHED"));
+    ASSERT_TRUE(until([&] {
+      const auto now = job.processes("MS_ROLE=MS_SCHED");
+      return now.size() == 1 && now != before;
+    }));
+    const std::size_t made = rounds_of(job, 0);
+    ASSERT_TRUE(until([&] { return rounds_of(job, 0) >= made + 5; })) << job.log(log_of(0));
+    EXPECT_EQ(workers_of(job), workers);
+  }
+  EXPECT_EQ(job.wait(script, 60), 0) << job.output() << job.log("scheduler.log");
+  expect_all_rounds(job, kSize, kRounds);
+  // By each of the four schedulers, and by no worker.
+  EXPECT_EQ(count(job.log("scheduler.log"), "MS_HCCL_CM_INIT has no effect"), 4U);
+  EXPECT_FALSE(has(job.log(log_of(0)), "MS_HCCL_CM_INIT"));
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Cluster, IsStartedByMsrunToo) {
+  Job job("cluster-msrun");
+  job.launch({"--worker_num=4", "--join=True", HELLO, "--rounds", "5", "--period-ms", "0"});
+  EXPECT_EQ(job.wait(), 0) << job.output() << job.log(log_of(0));
+  expect_all_rounds(job, 4, 5);
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Cluster, IsStartedByHoldfastRunToo) {
+  Job job("cluster-run");
+  const auto run =
+      job.start({HOLDFAST, "run", "--master_port", cat(job.port), "--log_dir", job.logs,
+                 "--worker_num=2", "--join=True", HELLO, "--rounds", "5", "--period-ms", "0"},
+                {});
+  EXPECT_EQ(job.wait(run, 60), 0) << job.output() << job.log(log_of(0));
+  expect_all_rounds(job, 2, 5);
+  EXPECT_TRUE(job.nothing_left());
+}
+
+// A successor goes on with the round that the others are in, and no round is made twice.
+TEST(Cluster, ReplacesAWorkerThatIsKilledInARound) {
+  constexpr std::size_t kRounds = 100;
+  Job job("cluster-worker");
+  job.launch(
+      {"--worker_num=3", "--join=True", HELLO, "--rounds", cat(kRounds), "--period-ms", "20"});
+  ASSERT_TRUE(until([&] { return rounds_of(job, 1) >= 3; }));
+  ASSERT_TRUE(job.kill("MS_NODE_ID=1"));
+  EXPECT_EQ(job.wait(), 0) << job.output() << job.log(log_of(1));
+  EXPECT_EQ(rounds_of(job, 0), kRounds);
+  const auto lines = json_lines(job.logs + "/" + log_of(1));
+  ASSERT_FALSE(lines.empty());
+  for (std::size_t i = 1; i < lines.size(); ++i)
+    EXPECT_GT(lines[i]["round"], lines[i - 1]["round"]);
+  EXPECT_EQ(lines.back()["round"], kRounds);
+  EXPECT_GT(lines.back()["generation"], lines.front()["generation"]);
+  EXPECT_EQ(count(job.log(log_of(1)), "rank 1 of 3"), 2U);  // Two processes introduced themselves.
+  EXPECT_TRUE(job.nothing_left());
+}
+
+// Started by hand. Whoever is one too many says so, and the others make their rounds.
+struct ByHand {
+  std::string host;
+  int size;
+  std::vector<std::string> ids;              // In the order of their coming.
+  std::map<std::string, std::string> ranks;  // Of those who get one.
+  std::string refused;                       // What the one without a rank says; empty: all have.
+};
+
+void expect_ranks(const ByHand& given) {
+  Job job("cluster-ids");
+  const auto begin = [&](const std::string& role, const std::string& id) {
+    return job.start({HELLO, "--rounds", "40", "--period-ms", "50"},
+                     {"MS_ROLE=" + role, "MS_SCHED_HOST=" + given.host, "MS_NODE_ID=" + id,
+                      cat("MS_SCHED_PORT=", job.port), cat("MS_WORKER_NUM=", given.size)});
+  };
+  const auto scheduler = begin("MS_SCHED", "");
+  std::vector<std::size_t> seated;
+  for (const auto& id : given.ids) {  // Each is heard before the next one comes.
+    const auto process = begin("MS_WORKER", id);
+    if (!given.ranks.contains(id)) {
+      EXPECT_EQ(job.wait(process, 30), 1) << id << job.output();
+      continue;
+    }
+    seated.push_back(process);
+    const bool last = seated.size() == given.ranks.size();
+    const std::string word = last ? cat("of ", given.size, ": node id ", id, ",")
+                                  : cat(seated.size(), " of ", given.size, " workers are here");
+    ASSERT_TRUE(until([&] { return has(job.output(), word); })) << id << job.output();
+  }
+  for (const auto process : seated) EXPECT_EQ(job.wait(process, 30), 0) << job.output();
+  for (const auto& [id, rank] : given.ranks) {
+    EXPECT_TRUE(has(job.output(), cat("rank ", rank, " of ", given.size, ": node id ", id, ",")))
+        << job.output();
+  }
+  EXPECT_TRUE(has(job.output(), given.refused)) << job.output();
+  EXPECT_EQ(job.wait(scheduler, 30), 0) << job.output();
+}
+
+TEST(Cluster, GivesRanksByNodeIdsAndNamesWhoIsOneTooMany) {
+  const std::string surplus = ": this worker is one too many";
+  const std::vector<ByHand> all = {
+      {"127.0.0.1", 3, {"w10", "w2", "w1"}, {{"w1", "0"}, {"w2", "1"}, {"w10", "2"}}, ""},
+      {"127.0.0.1", 3, {"w2", "10", "1"}, {{"1", "0"}, {"10", "1"}, {"w2", "2"}}, ""},
+      {"127.0.0.1", 2, {"1", "0", "2"}, {{"0", "0"}, {"1", "1"}}, "called '2'" + surplus},
+      {"127.0.0.1", 2, {"b", "c", "a"}, {{"b", "0"}, {"c", "1"}}, "called 'a'" + surplus},
+      {"127.0.0.1",
+       2,
+       {"01", "1", "0"},
+       {{"0", "0"}, {"01", "1"}},
+       "node ids '01' and '1' are two names of one rank"},
+      {"127.0.0.1", 1, {"-1", "0"}, {{"0", "0"}}, "MS_NODE_ID is '-1', which is no rank"},
+      {"[::1]", 2, {"0", "1"}, {{"0", "0"}, {"1", "1"}}, ""}};
+  for (const auto& one : all) {
+    SCOPED_TRACE(one.host + " " + one.ids.front() + " " + one.refused);
+    expect_ranks(one);
+  }
+}
+
+TEST(Cluster, RefusesAWrongCommandLineByName) {
+  Job job("cluster-options");
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
+      {{"--rounds", "-1"}, "--rounds is '-1'"},
+      {{"--period-ms", "x"}, "--period-ms is 'x'"},
+      {{"--rounds"}, "--rounds has no value"},
+      {{"--round", "1"}, "there is no option --round"}};
+  for (const auto& [words, why] : wrong) {
+    std::vector<std::string> command = {HELLO};
+    command.insert(command.end(), words.begin(), words.end());
+    EXPECT_EQ(job.wait(job.start(command, {}), 10), 2);
+    EXPECT_TRUE(has(job.output(), why)) << job.output();
+  }
+}
+
+}  // namespace
+}  // namespace holdfast::apps

@@ -1,0 +1,395 @@
+// bench_cluster: a real scheduler, and N processes played over real sockets by this one.
+//
+// usage: bench_cluster N [CONFIG]
+//
+// N: 1 to 10000. CONFIG: a config.json; all connections are under TLS, with the passwords of
+// HOLDFAST_TLS_*_PASSWORD_FILE. Each process played has a connection and a member machine of its
+// own; its steps are empty. Prints one line for each figure: how long until all were registered and
+// had the topology, until one that was lost had been replaced and all had gone on (stop, plan,
+// repair, resume, told to all and answered by all), until all were back after the scheduler was
+// killed and started again; what an idle second costs the scheduler; what it holds for a process.
+// Both sides run on the same cores. At most 1,000 connect at the same time: the kernel queues 4,096
+// (net.core.somaxconn), and lets those beyond wait for a second. bench/cluster.py runs it beside
+// c10d's TCPStore.
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/text.h"
+#include "core/member/machine.h"
+#include "io/connection.h"
+#include "io/loop.h"
+#include "os/files.h"
+#include "os/process.h"
+#include "os/spawn.h"
+#include "os/testing.h"
+#include "runtime/jobs/membership.h"
+
+namespace holdfast {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr Duration kHeartbeat = 1s;
+constexpr int kConnectingAtOnce = 1000;
+
+[[noreturn]] void die(const std::string& why) {
+  std::fprintf(stderr, "bench_cluster: %s\n", why.c_str());
+  std::_Exit(1);
+}
+
+double milliseconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+class Cluster;
+
+// One process of the job: a machine on a connection.
+class Process {
+ public:
+  Process(Cluster& cluster, int number) : cluster_(cluster), number_(number) {}
+  void start();  // As a new process that has nothing.
+  void lose() {  // As if it had been killed.
+    lost_ = true;
+    if (connection_) std::exchange(connection_, nullptr)->abort(Error{Blame::kWorld, "killed"});
+  }
+  void beat() {
+    if (connection_) connection_->send(wire::Heartbeat{});
+  }
+  [[nodiscard]] wire::PlaceState place() const {
+    return {.node_id = std::to_string(number_),
+            .incarnation = incarnation(),
+            .attempt = life_,
+            .alive = !lost_,
+            .ending = {},
+            .detected_ns = 0};
+  }
+
+ private:
+  [[nodiscard]] Incarnation incarnation() const {
+    return life_ << 32 | static_cast<unsigned>(number_ + 1);
+  }
+  void connect();
+  void connected(Result<std::shared_ptr<io::Connection>> made);
+  void received(wire::Message message);
+  void step(const member::Event& event);
+  void carry_out(const member::Send& a) {
+    if (connection_) connection_->send(a.message);
+  }
+  void carry_out(const member::RankGiven&) {}
+  void carry_out(const member::Abort&) { later(member::Parked{holding_}); }
+  void carry_out(const member::Repair& a) {
+    holding_ = {.version = a.version, .staged = a.version};
+    later(member::RepairDone{holding_});
+  }
+  void carry_out(const member::Go& a);
+  void carry_out(const member::Released&) {}
+  void carry_out(const member::Say&) {}
+  void carry_out(const member::GiveUp&) { die("a process gave up"); }
+  void later(member::Event event);
+
+  Cluster& cluster_;
+  const int number_;
+  std::uint64_t life_ = 0;
+  bool lost_ = false;
+  bool back_ = false;  // It has heard of the job on this connection.
+  Holding holding_;
+  std::optional<member::Machine> machine_;
+  std::shared_ptr<io::Connection> connection_;
+};
+
+// The job, and what of it is waited for.
+class Cluster {
+ public:
+  Cluster(int size, std::string config);
+  void run();
+
+  enum class Event : std::uint8_t { kBack, kGone };  // On a new connection; on with the training.
+  void happened(Event event) {
+    if (event == awaited_ && --to_come_ == 0) loop.stop();
+  }
+
+  // Calls it when few enough others connect; who has connected, or has not, says so.
+  void connect_in_turn(std::function<void()> connect) {
+    waiting_.push_back(std::move(connect));
+    next_in_turn();
+  }
+  void connect_is_over() {
+    --connecting_;
+    next_in_turn();
+  }
+
+  io::Loop loop;
+  config::Settings settings;
+  io::Membership of_workers;
+
+ private:
+  void next_in_turn() {
+    while (connecting_ < kConnectingAtOnce && !waiting_.empty()) {
+      ++connecting_;
+      const auto connect = std::move(waiting_.front());
+      waiting_.pop_front();
+      connect();
+    }
+  }
+  void start_scheduler();
+  void connect_agent();
+  void tell_of_places();
+  void beat();
+  double until_all(Event event, const std::function<void()>& begin);
+  [[nodiscard]] double processor_seconds() const;
+  [[nodiscard]] double resident() const;
+
+  const std::string config_;
+  const os::TemporaryFolder folder_;
+  Event awaited_ = Event::kGone;
+  int to_come_ = 0;
+  int connecting_ = 0;
+  std::deque<std::function<void()>> waiting_;
+  std::vector<std::unique_ptr<Process>> processes_;
+  std::shared_ptr<io::Connection> agent_;
+  os::Child scheduler_;
+};
+
+void Process::start() {
+  ++life_;
+  lost_ = false;
+  holding_ = {};
+  machine_.emplace(wire::Register{.job = cluster_.settings.job,
+                                  .node_id = std::to_string(number_),
+                                  .incarnation = incarnation(),
+                                  .attempt = life_,
+                                  .host = "bench",
+                                  .pid = number_ + 1,
+                                  .memory = "bench"});
+  (void)machine_->step(member::Parked{holding_});
+  connect();
+}
+
+void Process::connect() {
+  cluster_.connect_in_turn([this] {
+    io::connect(
+        cluster_.loop, "127.0.0.1", cluster_.settings.sched_port, cluster_.of_workers, 60s,
+        [this](Result<std::shared_ptr<io::Connection>> made) { connected(std::move(made)); });
+  });
+}
+
+void Process::connected(Result<std::shared_ptr<io::Connection>> made) {
+  cluster_.connect_is_over();
+  if (!made) {
+    cluster_.loop.after(5ms, [this] { connect(); });
+    return;
+  }
+  connection_ = *made;
+  back_ = false;
+  connection_->start({.on_message = [this](wire::Message m) { received(std::move(m)); },
+                      .on_closed =
+                          [this, life = life_](const Error&) {
+                            if (life != life_ || lost_) return;
+                            connection_.reset();
+                            step(member::Disconnected{});
+                            connect();
+                          }});
+  step(member::Connected{});
+}
+
+void Process::received(wire::Message message) {
+  if (!std::exchange(back_, true)) cluster_.happened(Cluster::Event::kBack);
+  step(member::Received{std::move(message)});
+}
+
+void Process::carry_out(const member::Go& a) {
+  later(member::Committed{a.version + 1, 0});
+  holding_.version = holding_.staged = a.version + 1;
+  cluster_.happened(Cluster::Event::kGone);
+}
+
+void Process::step(const member::Event& event) {
+  for (auto& action : machine_->step(event)) {
+    std::visit([&](const auto& a) { carry_out(a); }, action);
+  }
+}
+
+void Process::later(member::Event event) {
+  cluster_.loop.post([this, life = life_, event = std::move(event)] {
+    if (life == life_) step(event);
+  });
+}
+
+// ---- The job ------------------------------------------------------------------------------------
+
+Cluster::Cluster(int size, std::string config) : config_(std::move(config)) {
+  settings.job = cat("bench-cluster-", ::getpid());
+  settings.sched_port = os::free_port();
+  settings.worker_num = size;
+  settings.tls_config = config_;
+  const auto variable = [](const char* name) {
+    return std::string(std::getenv(name) ? std::getenv(name) : "");
+  };
+  settings.tls_client_password_file = variable("HOLDFAST_TLS_CLIENT_PASSWORD_FILE");
+  settings.tls_server_password_file = variable("HOLDFAST_TLS_SERVER_PASSWORD_FILE");
+  for (int i = 0; i < size; ++i) processes_.push_back(std::make_unique<Process>(*this, i));
+}
+
+void Cluster::start_scheduler() {
+  os::SpawnOptions options;
+  options.argv = {TOY};
+  options.environment = {"HOLDFAST_JOB=" + settings.job,
+                         cat("MS_SCHED_PORT=", settings.sched_port),
+                         "MS_ROLE=MS_SCHED",
+                         cat("MS_WORKER_NUM=", settings.worker_num),
+                         "MS_ENABLE_RECOVERY=1",
+                         "MS_RECOVERY_PATH=" + folder_.path()};
+  if (!config_.empty()) {
+    options.environment.push_back("HOLDFAST_TLS_CONFIG=" + config_);
+    options.environment.push_back("HOLDFAST_TLS_SERVER_PASSWORD_FILE=" +
+                                  settings.tls_server_password_file);
+  }
+  options.output = folder_ / "scheduler.log";
+  auto child = os::spawn(options);
+  if (!child) die(child.error().what);
+  scheduler_ = *std::move(child);
+}
+
+// What it says is said of all places.
+void Cluster::connect_agent() {
+  auto membership = runtime::membership_of(settings, wire::PeerKind::kAgent);
+  const auto again = [this] { loop.after(5ms, [this] { connect_agent(); }); };
+  if (!membership) return again();
+  io::connect(loop, "127.0.0.1", settings.sched_port, *std::move(membership), 60s,
+              [this, again](Result<std::shared_ptr<io::Connection>> made) {
+                if (!made) return again();
+                agent_ = *made;
+                agent_->start({.on_message = [](const wire::Message&) {},
+                               .on_closed =
+                                   [this](const Error&) {
+                                     agent_.reset();
+                                     connect_agent();
+                                   }});
+                tell_of_places();
+              });
+}
+
+void Cluster::tell_of_places() {
+  wire::AgentState state{
+      .job = settings.job, .agent_id = "bench-agent", .host = "bench", .places = {}};
+  for (const auto& process : processes_) state.places.push_back(process->place());
+  if (agent_) agent_->send(state);
+}
+
+void Cluster::beat() {
+  for (const auto& process : processes_) process->beat();
+  loop.after(kHeartbeat, [this] { beat(); });
+}
+
+double Cluster::until_all(Event event, const std::function<void()>& begin) {
+  awaited_ = event;
+  to_come_ = static_cast<int>(processes_.size());
+  const auto started = Clock::now();
+  const auto limit = loop.after(300s, [] { die("nothing more happens"); });
+  begin();
+  loop.run();
+  loop.cancel(limit);
+  return milliseconds_since(started);
+}
+
+double Cluster::processor_seconds() const {
+  const auto text = os::read_file(cat("/proc/", scheduler_.pid, "/stat"));
+  if (!text) die("the scheduler is gone");
+  unsigned long user = 0;
+  unsigned long system = 0;
+  const auto* fields = text->c_str() + text->rfind(')') + 2;
+  if (std::sscanf(fields, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system) !=
+      2) {
+    die("no processor time in /proc");
+  }
+  return static_cast<double>(user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
+// Kilobytes.
+double Cluster::resident() const {
+  const auto text = os::read_file(cat("/proc/", scheduler_.pid, "/statm"));
+  if (!text) die("the scheduler is gone");
+  return std::strtod(text->c_str() + text->find(' '), nullptr) *
+         static_cast<double>(::sysconf(_SC_PAGESIZE)) / 1024;
+}
+
+void Cluster::run() {
+  const auto say = [](const char* what, double value, const char* unit) {
+    std::printf("%-58s %10.1f %s\n", what, value, unit);
+    std::fflush(stdout);
+  };
+  const double size = settings.worker_num;
+  start_scheduler();
+  while (!runtime::membership_of(settings, wire::PeerKind::kAgent))
+    std::this_thread::sleep_for(1ms);
+  const double empty = resident();
+  of_workers = *runtime::membership_of(settings, wire::PeerKind::kWorker);
+  say("all registered, with the topology, and gone on",
+      until_all(Event::kGone,
+                [this] {
+                  for (const auto& process : processes_) process->start();
+                  connect_agent();
+                }),
+      "ms");
+  say("  processor time of the scheduler until then", processor_seconds() * 1000, "ms");
+  say("  the scheduler's memory for a process", (resident() - empty) / size, "KB");
+  say("one lost and replaced; all stopped, planned and gone on",
+      until_all(Event::kGone,
+                [this] {
+                  processes_[0]->lose();
+                  tell_of_places();
+                  processes_[0]->start();
+                  tell_of_places();
+                }),
+      "ms");
+  say("scheduler killed and started again: all back",
+      until_all(Event::kBack,
+                [this] {
+                  ::kill(scheduler_.pid, SIGKILL);
+                  (void)os::wait_for(scheduler_.pidfd.get());
+                  start_scheduler();
+                }),
+      "ms");
+  beat();
+  const double before = processor_seconds();
+  loop.after(5s, [this] { loop.stop(); });
+  loop.run();
+  say("idle, a beat of each process a second", (processor_seconds() - before) / 5 * 100,
+      "% of a core");
+  ::kill(scheduler_.pid, SIGKILL);
+  (void)os::wait_for(scheduler_.pidfd.get());
+  std::_Exit(0);
+}
+
+int run(int count, char** arguments) {
+  const long size = count > 1 ? std::strtol(arguments[1], nullptr, 10) : 0;
+  if (size < 1 || size > 10'000) die("usage: bench_cluster N [CONFIG], N from 1 to 10000");
+  rlimit limit{};
+  (void)::getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
+  std::printf("%ld processes, %s\n", size, count > 2 ? "under TLS" : "in the clear");
+  Cluster(static_cast<int>(size), count > 2 ? arguments[2] : "").run();
+  return 0;
+}
+
+}  // namespace
+}  // namespace holdfast
+
+int main(int count, char** arguments) {
+  return holdfast::run(count, arguments);
+}

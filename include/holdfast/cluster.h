@@ -1,0 +1,186 @@
+// Cluster: the processes of a job for a program that does not train: who they are, key-values, a
+// barrier, an exchange of bytes. It needs libholdfast.so (holdfast::c) and no framework.
+//
+//   holdfast::Cluster cluster;
+//   while (cluster.rounds_made() < 10) {
+//     const bool made = cluster.make_round([&] {
+//       cluster.put("greeting/" + std::to_string(cluster.rank()), "hello");
+//       cluster.barrier();
+//     });
+//     if (!made) continue;  // A process was lost. The same round is made again.
+//   }
+//   cluster.leave();
+//
+// A round is to Holdfast what a step is to a trainer. All ranks make it, or none does. Any process,
+// and the scheduler, may be killed in any of them. A process that replaces another runs the same
+// program and goes on with the round that the others are in.
+#pragma once
+
+#include <holdfast/c.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "holdfast/failure.h"  // IWYU pragma: export
+
+namespace holdfast {
+
+// One thread uses it. Everything that fails throws Failure.
+class Cluster {
+ public:
+  struct Host {
+    std::string node_id;
+    std::string host;
+    std::int64_t pid = 0;
+  };
+
+  // Joins the job that the environment names, and waits until all ranks have. Made once, in the
+  // main thread. In the scheduler's process the job is served in here and the process exits.
+  Cluster();
+  // Without leave() before, this rank counts as failed once its process ends.
+  ~Cluster();
+  Cluster(const Cluster&) = delete;
+  Cluster& operator=(const Cluster&) = delete;
+
+  [[nodiscard]] int rank() const { return place_.rank; }
+  [[nodiscard]] int size() const { return place_.world_size; }
+  [[nodiscard]] int local_rank() const { return local_rank_; }  // Among those of its host.
+  [[nodiscard]] std::uint64_t generation() const { return hf_generation(session_); }
+  [[nodiscard]] std::uint64_t rounds_made() const { return hf_version(session_); }
+
+  // Key-values of the job (c.h, hf_kv_put): the first value of a key stays until the job's end. So
+  // a round that is made again puts and reads what it did before.
+  void put(const std::string& key, const std::string& value);
+  // Nothing: the key has no value, also after `limit`.
+  [[nodiscard]] std::optional<std::string> get(const std::string& key,
+                                               std::chrono::milliseconds limit = {});
+
+  // Runs `body` as the next round on all ranks. Whether the round was made; else a process was lost
+  // and the caller makes it again. Exceptions of `body` pass through.
+  template <class Body>
+  [[nodiscard]] bool make_round(Body body);
+
+  // Within a round, in the same order on all ranks. They do not return if a process is lost.
+  void barrier();
+  // `mine` of each rank, in rank order. It may have another size on each.
+  [[nodiscard]] std::vector<std::string> all_gather(const std::string& mine);
+  // The processes of this round, by rank. They change with generation(): a program that remembers
+  // them asks in the first round of each, on all ranks.
+  [[nodiscard]] std::vector<Host> hosts();
+  // Within a round: the value of a key, once a rank has put it.
+  [[nodiscard]] std::string wait_for(const std::string& key);
+
+  // This rank has made its last round, as all others have.
+  void leave() { check(hf_end(session_)); }
+
+ private:
+  struct RoundLost {};  // Ends `body`.
+
+  static void check(hf_status status) {
+    if (status != HF_OK) throw Failure(hf_last_error());
+  }
+  static void check_exchange(hf_status status) {
+    if (status == HF_ABORTED) throw RoundLost();
+    check(status);
+  }
+
+  hf_worker* worker_ = nullptr;
+  hf_session* session_ = nullptr;
+  hf_place place_{};
+  std::int32_t local_rank_ = 0;
+};
+
+inline Cluster::Cluster() {
+  check(hf_start(&worker_));
+  try {
+    check(hf_identity(worker_, &place_));
+    check(hf_local_rank(worker_, &local_rank_));
+    hf_layout layout{};
+    layout.private_bytes = 1;  // The state is the number of rounds alone.
+    check(hf_open(worker_, &layout, &session_));
+    check(hf_join(session_, nullptr));
+  } catch (...) {
+    if (session_ != nullptr) hf_close(session_);
+    hf_stop(worker_);
+    throw;
+  }
+}
+
+inline Cluster::~Cluster() {
+  hf_close(session_);
+  hf_stop(worker_);
+}
+
+inline void Cluster::put(const std::string& key, const std::string& value) {
+  check(hf_kv_put(worker_, key.c_str(), value.data(), value.size()));
+}
+
+inline std::optional<std::string> Cluster::get(const std::string& key,
+                                               std::chrono::milliseconds limit) {
+  const char* const name = key.c_str();
+  const void* value = nullptr;
+  std::uint64_t bytes = 0;
+  const hf_status status = hf_kv_get(worker_, &name, 1, limit.count(), nullptr, &value, &bytes);
+  if (status == HF_PENDING) return std::nullopt;
+  check(status);
+  return std::string(static_cast<const char*>(value), bytes);
+}
+
+template <class Body>
+bool Cluster::make_round(Body body) {
+  check(hf_begin_step(session_, nullptr));
+  try {
+    body();
+  } catch (const RoundLost&) {
+    return false;  // The next hf_begin_step() recovers and gives this round up.
+  }
+  const hf_step step{};
+  int is_void = 0;
+  check(hf_end_step(session_, &step, &is_void));
+  return is_void == 0;
+}
+
+inline void Cluster::barrier() {
+  check_exchange(hf_barrier(hf_world(session_), nullptr));
+}
+
+inline std::vector<std::string> Cluster::all_gather(const std::string& mine) {
+  hf_group* const world = hf_world(session_);
+  const auto ranks = static_cast<std::size_t>(size());
+  std::vector<std::uint64_t> sizes(ranks);
+  const std::uint64_t my_size = mine.size();
+  check_exchange(hf_all_gather(world, &my_size, sizeof(my_size), sizes.data(), nullptr));
+  std::uint64_t most = 0;
+  for (const std::uint64_t one : sizes) most = one > most ? one : most;
+  std::vector<std::string> all(ranks);
+  if (most == 0) return all;
+  std::string padded = mine;
+  padded.resize(most);
+  std::string gathered(most * ranks, '\0');
+  check_exchange(hf_all_gather(world, padded.data(), most, gathered.data(), nullptr));
+  for (std::size_t i = 0; i < ranks; ++i) all[i] = gathered.substr(i * most, sizes[i]);
+  return all;
+}
+
+inline std::vector<Cluster::Host> Cluster::hosts() {
+  std::vector<hf_host> found(static_cast<std::size_t>(size()));
+  check_exchange(hf_hosts(worker_, hf_world(session_), found.data()));
+  std::vector<Host> all;
+  for (const hf_host& one : found) all.push_back({one.node_id, one.host, one.pid});
+  return all;
+}
+
+inline std::string Cluster::wait_for(const std::string& key) {
+  for (;
+       ;) {  // Who would put it may have been lost; its successor comes only if this rank recovers.
+    if (auto value = get(key, std::chrono::milliseconds(100))) return *std::move(value);
+    if (hf_marked(session_) != 0) throw RoundLost();
+  }
+}
+
+}  // namespace holdfast

@@ -1,0 +1,29 @@
+"""What a program that does not train asks of its job: who is there, key-values, bytes of all."""
+
+from __future__ import annotations
+
+import os
+
+import holdfast
+
+job = holdfast.init()
+assert job.local_rank == job.rank
+job.put(f"of {job.rank}", b"first")
+job.put(f"of {job.rank}", b"second")
+neighbour = (job.rank + 1) % job.world_size
+assert job.get(f"of {neighbour}", wait_s=60) == b"first"
+assert job.get("of nobody") is None
+with job.open(private_bytes=1) as session:
+    session.join()
+    while session.version < 1:
+        session.begin_step()
+        hosts = session.hosts()
+        assert [host.node_id for host in hosts] == [str(rank) for rank in range(job.world_size)]
+        assert hosts[job.rank].pid == os.getpid()
+        mine = bytes([job.rank]) * (100 * job.rank)  # Nothing on rank 0.
+        everyone = session.world.gather_bytes(mine)
+        assert everyone == [bytes([rank]) * (100 * rank) for rank in range(job.world_size)]
+        assert session.world.gather_bytes(b"") == [b""] * job.world_size
+        session.end_step(holdfast.Step())
+    session.end()
+print("compared")
