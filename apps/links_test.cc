@@ -100,6 +100,19 @@ TEST(Links, UnderTlsAJobGoesOnWithTheSameBits) {
   }
 }
 
+// The scheduler leaves in the job's folder what who looks at the job needs.
+TEST(Links, StatusNeedsNoSettingUnderTls) {
+  Job job("tls-status");
+  const Papers papers;
+  const auto usual = job.environment;
+  put_under_tls(job, papers);
+  job.launch(toy(job, 100'000'000, {"--join", "True", "--worker_num", "1"}));
+  ASSERT_TRUE(until([&] { return has(job.log("scheduler.log"), "workers are here"); }))
+      << job.output();
+  job.environment = usual;
+  EXPECT_TRUE(until([&] { return job.status("version") > 0; })) << job.output();
+}
+
 TEST(Links, AWrongPasswordEndsTheJobBeforeItBegins) {
   Job job("password");
   const Papers papers;
@@ -112,7 +125,8 @@ TEST(Links, AWrongPasswordEndsTheJobBeforeItBegins) {
   EXPECT_TRUE(job.nothing_left());
 }
 
-// A worker in the clear, by hand, at a scheduler under TLS: both say so at once.
+// A worker in the clear, by hand, at a scheduler under TLS: both say so at once. Its job has
+// another name; otherwise it would find in the job's folder what the scheduler has left of TLS.
 TEST(Links, AWorkerInTheClearIsNamedOnBothSides) {
   Job job("plain-to-tls");
   const Papers papers;
@@ -128,7 +142,8 @@ TEST(Links, AWorkerInTheClearIsNamedOnBothSides) {
   ASSERT_TRUE(os::write_file_atomically(token, "0123456789abcdef"));
   job.environment.push_back("HOLDFAST_TOKEN_FILE=" + token);
   environment = common;
-  environment.insert(environment.end(), {"MS_ROLE=MS_WORKER", "HOLDFAST_SCHEDULER_TIMEOUT=1"});
+  environment.insert(environment.end(), {"MS_ROLE=MS_WORKER", "HOLDFAST_SCHEDULER_TIMEOUT=1",
+                                         "HOLDFAST_JOB=in-the-clear"});
   const auto worker = job.start(toy_command(job, 10), environment);
   EXPECT_EQ(job.wait(worker, 30), 1);
   EXPECT_TRUE(has(job.output(), "it speaks TLS, and this process does not")) << job.output();

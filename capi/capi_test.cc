@@ -49,6 +49,15 @@ TEST(Digest, IsThatOfEachRangeAloneAndTellsOneBitApart) {
   EXPECT_NE(digests[0], digests[2]);
 }
 
+TEST(Tls, AWrongFileIsNamed) {
+  EXPECT_EQ(hf_set_tls(nullptr, nullptr, nullptr), HF_USER);
+  EXPECT_NE(std::string(hf_last_error()).find("config_file_path"), std::string::npos);
+  EXPECT_EQ(hf_set_tls("/nowhere/config.json", "secret", "secret"), HF_USER);
+  const std::string said = hf_last_error();
+  EXPECT_NE(said.find("/nowhere/config.json"), std::string::npos) << said;
+  EXPECT_EQ(said.find("secret"), std::string::npos) << said;
+}
+
 // What hf_register() gives, takes and refuses.
 void expect_registered_memory_to_serve(hf_session* session) {
   hf_memory* memory = nullptr;

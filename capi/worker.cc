@@ -17,6 +17,7 @@
 #include "config/settings.h"
 #include "config/without_effect.h"
 #include "runtime/scheduler/scheduler.h"
+#include "runtime/worker/secure_channel.h"
 
 using namespace holdfast;
 using capi::report;
@@ -53,6 +54,15 @@ extern "C" {
 
 uint32_t hf_abi_version(void) {
   return HF_ABI_VERSION;
+}
+
+hf_status hf_set_tls(const char* config_path, const char* client_password,
+                     const char* server_password) {
+  const auto settings = config::from_environment(environ);
+  if (!settings) return report(settings.error());
+  const auto text = [](const char* given) { return given == nullptr ? "" : given; };
+  return report(
+      runtime::set_tls(*settings, text(config_path), text(client_password), text(server_password)));
 }
 
 hf_status hf_start(hf_worker** worker) {

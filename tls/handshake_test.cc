@@ -144,6 +144,29 @@ TEST_P(Handshake, RefusesAServerOfAnotherHost) {
   EXPECT_FALSE(require_host(begin(papers, Role::kClient)->get(), ""));
 }
 
+// As the reference's instructions make them. All but the name is still looked at.
+TEST_P(Handshake, TakesAServerWithoutAlternativeNamesForAnyHost) {
+  Papers papers;
+  const auto meeting_at = [&](const std::string& host) {
+    const auto client = begin(papers, Role::kClient);
+    EXPECT_TRUE(require_host(client->get(), host));
+    return meet_under(GetParam(), begin(papers, Role::kServer), client);
+  };
+  const long serial = papers.issue(Role::kServer, {.name = "scheduler"});
+  for (const char* host : {"node7", "10.0.0.1"}) {
+    const auto meeting = meeting_at(host);
+    EXPECT_TRUE(meeting.agreed()) << meeting.server_refusal << " / " << meeting.client_refusal;
+  }
+  const auto server = begin(papers, Role::kServer);
+  papers.revoke({serial});
+  const auto client = begin(papers, Role::kClient);
+  ASSERT_TRUE(require_host(client->get(), "node7"));
+  EXPECT_TRUE(has(meet_under(GetParam(), server, client).client_refusal, "is revoked"));
+  papers.revoke({});
+  papers.issue(Role::kServer, {.name = "node7", .hosts = {"node8"}});
+  EXPECT_TRUE(has(meeting_at("node7").client_refusal, "does not name the host"));
+}
+
 // The list is exchanged under a living context: its next connection knows.
 TEST_P(Handshake, ReadsTheListAgainWhenItChanges) {
   Papers papers;

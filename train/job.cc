@@ -4,15 +4,32 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <utility>
 
 #include "config/settings.h"
 #include "runtime/scheduler/scheduler.h"
+#include "runtime/worker/secure_channel.h"
 
 namespace holdfast {
 
 using detail::must;
+
+void set_ps_context(PsContext&& context) {
+  const auto set = [&]() -> Status {
+    if (!context.enable_ssl) return {};
+    const auto settings = config::from_environment(environ);
+    if (!settings) return settings.error();
+    return runtime::set_tls(*settings, context.config_file_path, context.client_password,
+                            context.server_password);
+  };
+  const Status done = set();
+  for (auto* text : {&context.client_password, &context.server_password}) {
+    ::explicit_bzero(text->data(), text->size());
+  }
+  must(done);
+}
 
 Job init() {
   const auto settings = must(config::from_environment(environ));

@@ -61,6 +61,14 @@ HF_API uint32_t hf_abi_version(void);
  * until this thread's next call. */
 HF_API const char* hf_last_error(void);
 
+/* Before hf_start(): all connections of this process to its scheduler are under mutual TLS, as with
+ * HOLDFAST_TLS_CONFIG (docs/security.md), also those of a scheduler's process. `config_path` names
+ * the reference's config.json. A password that is NULL or empty comes from where the settings say.
+ * The passwords may be wiped after the return. HF_USER: a file or a password is wrong, and which;
+ * the environment or an earlier call names another configuration. */
+HF_API hf_status hf_set_tls(const char* config_path, const char* client_password,
+                            const char* server_password);
+
 /* ---- The worker: this process in its job -------------------------------------------------------
  * One per process, started in the main thread. Reads the environment (docs/settings.md). With
  * MS_ROLE=MS_SCHED it serves the job and the process exits in here. Without MS_ROLE the process is

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "holdfast/failure.h"  // IWYU pragma: export
 
@@ -31,6 +32,19 @@ class Job {
   friend class State;
   std::shared_ptr<detail::JobParts> parts_;
 };
+
+// What MindSpore's set_ps_context says of the secure channel, with its names.
+struct PsContext {
+  std::string config_file_path;  // config.json: docs/security.md.
+  bool enable_ssl = false;
+  std::string client_password;  // Empty: from where the settings say.
+  std::string server_password;
+};
+
+// Before init(): with `enable_ssl`, all connections of this process to its scheduler are under
+// mutual TLS (docs/security.md). Wipes both passwords. Throws Failure for a wrong file or password,
+// naming it.
+void set_ps_context(PsContext&& context);
 
 // Joins the job that the environment names (docs/settings.md; msrun sets it). Without MS_ROLE the
 // process trains alone. In the scheduler's process the job is served in here and the process exits:

@@ -34,6 +34,7 @@ from holdfast._core import (
 )
 from holdfast._errors import Error, LeftError, MarkedError, PeerError, UserError, WorldError
 from holdfast._hosts import Host
+from holdfast._secure import set_ps_context
 from holdfast.job import Job, init
 
 __version__ = "0.1.0"
@@ -60,4 +61,5 @@ __all__ = [
     "WorldError",
     "__version__",
     "init",
+    "set_ps_context",
 ]

@@ -126,6 +126,7 @@ U32 = c.c_uint32
 _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "hf_abi_version": (c.c_uint32, []),
     "hf_last_error": (c.c_char_p, []),
+    "hf_set_tls": (c.c_int, [c.c_char_p, P, P]),
     "hf_start": (c.c_int, [PP]),
     "hf_stop": (None, [P]),
     "hf_is_solo": (c.c_int, [P]),

@@ -8,6 +8,12 @@
 python=$1 restarts=$2 token=$3
 shift 3
 if [ "$MS_ROLE" = MS_SCHED ]; then
+  # Only a program that sets TLS is run: up to its holdfast.init(), which serves.
+  for word; do
+    case $word in
+      *.py) grep -qs 'set_ps_context(' "$word" && grep -qs 'enable_ssl' "$word" && exec "$@" ;;
+    esac
+  done
   exec "$python" -c 'import holdfast; holdfast.init()'
 fi
 attempt=${HOLDFAST_ATTEMPT:-1}

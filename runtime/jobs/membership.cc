@@ -4,10 +4,7 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstdio>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -16,10 +13,8 @@
 #include "os/folder.h"
 #include "os/host.h"
 #include "os/random_bits.h"
-#include "tls/config.h"
-#include "tls/context.h"
+#include "runtime/jobs/tls_choice.h"
 #include "tls/file.h"
-#include "tls/password.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -94,32 +89,11 @@ Result<std::string> token_of(const config::Settings& settings, const std::string
                                   "HOLDFAST_TOKEN_FILE for all processes of the job")};
 }
 
-// One for each role and configuration: a password can be asked for only once.
-Result<std::shared_ptr<tls::Context>> context_of(const config::Settings& settings, tls::Role role) {
-  if (settings.tls_config.empty()) return std::shared_ptr<tls::Context>();
-  static std::mutex mutex;
-  static std::map<std::pair<std::string, tls::Role>, std::shared_ptr<tls::Context>> all;
-  const std::lock_guard lock(mutex);
-  auto& context = all[{settings.tls_config, role}];
-  if (context) return context;
-  auto config = tls::read_config(settings.tls_config);
-  if (!config) return config.error();
-  const auto password = tls::password_of(role, settings, environ);
-  if (!password) return password.error();
-  auto made = tls::Context::make(*config, role, *password);
-  if (!made) return made.error();
-  context = *std::move(made);
-  for (const auto& warnings : {config->warnings, context->warnings()}) {
-    for (const auto& text : warnings) std::fprintf(stderr, "holdfast: %s\n", text.c_str());
-  }
-  return context;
-}
-
 Result<io::Membership> made_of(const config::Settings& settings, const std::string& directory,
                                wire::PeerKind kind, tls::Role role) {
   auto token = token_of(settings, directory);
   if (!token) return token.error();
-  auto context = context_of(settings, role);
+  auto context = tls_context_of(settings, role);
   if (!context) return context.error();
   return io::Membership{settings.job, *std::move(token), kind, *std::move(context)};
 }
@@ -132,11 +106,16 @@ bool draws_token(const config::Settings& settings) {
 }  // namespace
 
 Result<io::Membership> membership_of(const config::Settings& settings, wire::PeerKind kind) {
-  return made_of(settings, os::runtime_path(settings.job), kind, tls::Role::kClient);
+  const std::string directory = os::runtime_path(settings.job);
+  const auto with = with_tls(settings, directory);
+  if (!with) return with.error();
+  return made_of(*with, directory, kind, tls::Role::kClient);
 }
 
-Result<io::Membership> membership_of_scheduler(const config::Settings& settings,
+Result<io::Membership> membership_of_scheduler(const config::Settings& given,
                                                const std::string& directory) {
+  const config::Settings settings = with_program_tls(given);
+  if (const auto left = leave_tls(settings, directory); !left) return left.error();
   if (draws_token(settings)) {
     if (const auto made = make_token(directory); !made) return made.error();
   }
@@ -145,11 +124,14 @@ Result<io::Membership> membership_of_scheduler(const config::Settings& settings,
 
 Result<io::Membership> membership_of_observer(const config::Settings& settings,
                                               const std::string& directory) {
-  return made_of(settings, directory, wire::PeerKind::kObserver, tls::Role::kClient);
+  const auto with = with_tls(settings, directory);
+  if (!with) return with.error();
+  return made_of(*with, directory, wire::PeerKind::kObserver, tls::Role::kClient);
 }
 
 Status check_tls(const config::Settings& settings, bool is_server) {
-  const auto context = context_of(settings, is_server ? tls::Role::kServer : tls::Role::kClient);
+  const auto context = tls_context_of(with_program_tls(settings),
+                                      is_server ? tls::Role::kServer : tls::Role::kClient);
   return context ? Status{} : Status{context.error()};
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "runtime/jobs/membership.h"
+#include "runtime/jobs/tls_choice.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -55,12 +56,18 @@ void SchedulerLink::try_to_connect() {
   if (retired_) return;
   auto membership = membership_of(settings_, kind_);
   if (!membership) return try_again(membership.error());
+  const bool in_the_clear = membership->tls == nullptr;
   // Whoever sends has a bound of its own.
   const io::ConnectionOptions options{.queue_limit_bytes = std::numeric_limits<std::size_t>::max()};
   io::connect(
       loop_, settings_.sched_host, settings_.sched_port, *std::move(membership),
       std::min(kConnectLimit, settings_.scheduler_timeout),
-      [this](auto made) { made ? connected(*std::move(made)) : try_again(made.error()); }, options);
+      [this, in_the_clear](auto made) {
+        if (!made) return try_again(made.error());
+        if (in_the_clear && !may_stay_in_the_clear()) return try_to_connect();
+        connected(*std::move(made));
+      },
+      options);
 }
 
 void SchedulerLink::connected(std::shared_ptr<io::Connection> connection) {

@@ -37,7 +37,7 @@ class _Loader:
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         """Make the module as usual. None is half made yet: a helper can import MindSpore itself."""
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self._finder]
-        _role.before_import(help_to_save)  # The scheduler and a helper never return.
+        _role.before_import(help_to_save)
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
@@ -45,6 +45,10 @@ class _Loader:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
+        if os.environ.get("MS_ROLE") == "MS_SCHED":
+            from holdfast.mindspore import _scheduler
+
+            return _scheduler.run(lambda: self._loader.exec_module(module))
         from holdfast.mindspore import _boot
 
         engine = _boot.begin()

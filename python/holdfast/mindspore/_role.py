@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Final, NoReturn
 
+from holdfast.mindspore import _script
 from mindio_ttp import _switches
 
 TRIED_VERSIONS: Final = ("2.7.1", "2.8.0", "2.9.0", "2.10.0")
@@ -31,7 +32,10 @@ def tell_ranks(environment: dict[str, str] | os._Environ[str]) -> None:
 
 
 def before_import(help_to_save: Callable[[], NoReturn]) -> None:
-    """Act in roles that need no MindSpore: the scheduler and a gasp's helper never return."""
+    """Act in roles that need no MindSpore: a gasp's helper never returns.
+
+    The scheduler does only if the script sets TLS: then it serves at init() (_scheduler.py).
+    """
     try:
         remarks = _switches.settle(os.environ)
     except ValueError as error:
@@ -44,7 +48,7 @@ def before_import(help_to_save: Callable[[], NoReturn]) -> None:
             f"MS_ROLE={role}: parameter servers are not there: MindSpore 2.10 has removed what "
             "their programs call (set_param_ps), and Holdfast does not bring it back"
         )
-    if role == "MS_SCHED":
+    if role == "MS_SCHED" and not _script.sets_tls():
         import holdfast
 
         holdfast.init()  # Serves the job and exits in here.

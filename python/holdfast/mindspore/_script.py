@@ -28,6 +28,12 @@ def has_state() -> bool:
     return "State(" in found and "holdfast.mindspore" in found
 
 
+def sets_tls() -> bool:
+    """Return whether it may put the job under TLS before init()."""
+    found = text()
+    return "set_ps_context(" in found and "enable_ssl" in found and "init(" in found
+
+
 def asks_for_rank_before_import() -> bool:
     """Return whether it may read its rank from the environment before it imports MindSpore."""
     before = re.split(r"^\s*(?:import|from)\s+mindspore\b", text(), maxsplit=1, flags=re.MULTILINE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from holdfast._core import Op
 from holdfast._errors import UserError
@@ -29,7 +29,7 @@ def apply(engine: Engine) -> None:
             f"MindSpore {version} was not tried with Holdfast ({', '.join(TRIED_VERSIONS)} was); "
             "what it has moved since will be reported as missing"
         )
-    first = (_device, _secure_channel, _parallel_mode, _cluster, _collectives)
+    first = (use_cpu, _secure_channel, _parallel_mode, _cluster, _collectives)
     for shim in (*first, _gradients, _steps, _leaving, _saving):
         try:
             shim(engine)
@@ -44,7 +44,11 @@ def apply(engine: Engine) -> None:
         _tft.apply(engine)
 
 
-def _device(engine: Engine) -> None:
+class _Sayer(Protocol):
+    def say_once(self, text: str) -> None: ...
+
+
+def use_cpu(engine: _Sayer) -> None:
     """Make MindSpore use the CPU."""
 
     # context.py:495 and device_manager.py:70 ask this whether to take the CPU in spite of `target`.
@@ -60,20 +64,8 @@ def _device(engine: Engine) -> None:
 
 
 def _secure_channel(engine: Engine) -> None:
-    """Tell the user that nothing is encrypted."""
-    # It sets options of MindSpore's own cluster, which is never started (_ps_context.py).
-    contexts = imported("mindspore.context")
-    usual = contexts._set_ps_context
-
-    def set_ps_context(**named: Any) -> None:
-        if named.get("enable_ssl"):
-            engine.say_once(
-                "set_ps_context(enable_ssl=True) has no effect: there is no TLS; the processes of "
-                "a job are on one host, and reach each other by its memory and its own addresses"
-            )
-        usual(**named)
-
-    contexts._set_ps_context = set_ps_context
+    """Let set_ps_context put the job's connections under TLS."""
+    imported("holdfast.mindspore._secure").apply()
 
 
 def _parallel_mode(engine: Engine) -> None:
@@ -152,6 +144,7 @@ def _cluster(engine: Engine) -> None:
                 "For 'init', the argument 'backend_name' must be one of 'hccl', 'nccl' and 'mccl', "
                 f"but got 'backend_name' : {backend_name}"
             )
+        imported("holdfast.mindspore._secure").check()
         helpers.GlobalComm.BACKEND = helpers.Backend("mccl")
         helpers.GlobalComm.WORLD_COMM_GROUP = world
         helpers.GlobalComm.INITED = True

@@ -1,0 +1,49 @@
+"""Serve a job whose script sets TLS: the scheduler's process runs the script up to init().
+
+Where a script asks for no TLS, the scheduler serves at the import of MindSpore, which it never
+loads (_role.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+import holdfast
+from holdfast.mindspore._imported import imported
+
+# With a role in the environment, MindSpore's C++ would form its own cluster.
+_HIDDEN: Final = ("MS_ROLE", "MS_SCHED_HOST", "MS_SCHED_PORT")
+
+
+class _Silent:
+    """Says nothing: the workers say it."""
+
+    def say_once(self, text: str) -> None:
+        """Drop it."""
+
+
+def run(load: Callable[[], None]) -> None:
+    """Load MindSpore, and have init() serve the job and end the process."""
+    hidden = {name: os.environ.pop(name) for name in _HIDDEN if name in os.environ}
+    load()
+    from holdfast.mindspore import _secure, _shims
+
+    def tell(**named: Any) -> None:
+        os.environ.update(hidden)  # It is the scheduler's certificate that is looked at.
+        try:
+            holdfast.set_ps_context(**named)
+        finally:
+            for name in hidden:
+                del os.environ[name]
+
+    def init(backend_name: str | None = None) -> None:
+        _secure.check()
+        os.environ.update(hidden)
+        holdfast.init()
+
+    _shims.use_cpu(_Silent())
+    _secure.apply(tell)
+    for name in ("mindspore.communication.management", "mindspore.communication"):
+        imported(name).init = init

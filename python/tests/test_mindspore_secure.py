@@ -1,0 +1,150 @@
+"""Test set_ps_context(enable_ssl=True, ...): the same bits as in the clear, and what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mindspore_job import HERE, NEEDS_MINDSPORE, Job, digests, free_port, make_data, until
+
+from holdfast import cli
+
+pytestmark = [NEEDS_MINDSPORE, pytest.mark.kill]
+PROGRAM = str(HERE / "mindspore_secure.py")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("data") / "train")
+
+
+@pytest.fixture(scope="module")
+def channel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What a script says of its secure channel."""
+    folder = tmp_path_factory.mktemp("papers") / "tls"
+    holdfast = [str(cli.programs() / "holdfast"), "tls", "new", str(folder)]
+    subprocess.run(holdfast, check=True, capture_output=True)
+    return {
+        "config_file_path": str(folder / "config.json"),
+        "client_password": (folder / "client.password").read_text().strip(),
+        "server_password": (folder / "server.password").read_text().strip(),
+    }
+
+
+def write(folder: Path, config: dict[str, str]) -> Path:
+    folder.mkdir()
+    (folder / "channel.json").write_text(json.dumps(config))
+    return folder
+
+
+def run(folder: Path, data: Path, config: dict[str, str], **options: Any) -> Job:
+    return Job(write(folder, config), data, [PROGRAM, "channel.json"], **options)
+
+
+def speaks_tls(port: int) -> bool:
+    """Ask in the clear; who speaks TLS answers with an alert (RFC 8446, 5.1)."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as raw:
+        raw.sendall(b"HFL1" + bytes(32))
+        return raw.recv(1) == b"\x15"
+
+
+def scheduler_of(job: Job) -> int:
+    """Return the pid of the job's scheduler; 0: there is none."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"MS_ROLE=MS_SCHED" in words and f"MS_SCHED_PORT={job.port}".encode() in words:
+            return int(entry.name)
+    return 0
+
+
+def test_mindspore_secure_channel_outlives_its_scheduler_and_a_worker(
+    tmp_path: Path, data: Path, channel: dict[str, str]
+) -> None:
+    run(tmp_path / "plain", data, {}).end()
+    name = f"secure-{os.getpid()}"
+    named = {"HOLDFAST_JOB": name}
+    # A spare connects before it has run the script.
+    secure = run(tmp_path / "secure", data, channel, variables=named, spares=1)
+    try:
+        assert until(lambda: secure.process.poll() is not None or secure.at(0)[1] >= 5)
+        assert speaks_tls(secure.port)
+        # No setting tells it of TLS.
+        command = [str(cli.programs() / "holdfast"), "status", "--json", "--job", name]
+        said = subprocess.run(command, check=False, capture_output=True, text=True)
+        assert json.loads(said.stdout)["world_size"] == 2, said.stdout + said.stderr
+        secure.kill_at(1, 5)
+        assert until(lambda: secure.process.poll() is not None or secure.at(1)[1] >= 20)
+        scheduler = scheduler_of(secure)
+        assert scheduler and secure.process.poll() is None, secure.logs()
+        os.kill(scheduler, signal.SIGKILL)
+        output = secure.end()
+    finally:
+        secure.stop()
+    assert "serves again" in secure.logs(), secure.logs()
+    assert digests(tmp_path / "plain") == digests(tmp_path / "secure")
+    for text in (output, secure.logs()):
+        assert channel["client_password"] not in text
+        assert channel["server_password"] not in text
+
+
+def test_mindspore_secure_channel_by_ms_variables_alone(
+    tmp_path: Path, data: Path, channel: dict[str, str]
+) -> None:
+    run(tmp_path / "plain", data, {}).end()
+    folder, port = write(tmp_path / "shell", channel), free_port()
+    script = f"""
+export MS_WORKER_NUM=2 MS_SCHED_HOST=127.0.0.1 MS_SCHED_PORT={port}
+eval "$({sys.executable} -m holdfast.mindspore env)"
+for i in 0 1; do
+  MS_ROLE=MS_WORKER MS_NODE_ID=$i {sys.executable} {PROGRAM} channel.json >worker_$i.log 2>&1 &
+  workers="$workers $!"
+done
+MS_ROLE=MS_SCHED {sys.executable} {PROGRAM} channel.json >scheduler.log 2>&1 &
+workers="$workers $!"
+for process in $workers; do wait $process || exit 1; done
+"""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOG_v": "3", "DATA_PATH": str(data)}
+    command = ["timeout", "240", "bash", "-c", script]
+    with subprocess.Popen(command, cwd=folder, env=environment) as shell:
+        reached = until(lambda: shell.poll() is not None or (folder / "pid-0").exists())
+        assert reached and shell.poll() is None
+        assert speaks_tls(port)
+        code = shell.wait()
+    logs = "".join(path.read_text() for path in folder.glob("*.log"))
+    assert code == 0, logs
+    assert digests(tmp_path / "plain") == digests(folder)
+
+
+def test_mindspore_secure_channel_names_what_is_wrong(
+    tmp_path: Path, data: Path, channel: dict[str, str]
+) -> None:
+    missing = str(tmp_path / "nowhere.json")
+    without = {name: text for name, text in channel.items() if name != "server_password"}
+    for place, (config, words) in enumerate(
+        [
+            ({**channel, "client_password": "wrong"}, ("client.p12", "password")),
+            ({**channel, "server_password": "wrong"}, ("server.p12", "password")),
+            ({**channel, "config_file_path": missing}, (missing,)),
+            (without, ("set_ps_context(enable_ssl=True)", "without server_password")),
+            ({**channel, "passwort": "x"}, ("Set PS context keyword passwort is not recognized!",)),
+        ]
+    ):
+        job = run(tmp_path / str(place), data, config, ranks=1, options=("--max_restarts=0",))
+        try:
+            job.end(code=None)
+        finally:
+            job.stop()
+        assert job.process.returncode != 0
+        said = job.logs()
+        assert all(word in said for word in words), said
+        assert not any(channel[name] in said for name in ("client_password", "server_password"))
