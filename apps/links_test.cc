@@ -147,7 +147,7 @@ TEST(Links, AWorkerInTheClearIsNamedOnBothSides) {
   const auto worker = job.start(toy_command(job, 10), environment);
   EXPECT_EQ(job.wait(worker, 30), 1);
   EXPECT_TRUE(has(job.output(), "it speaks TLS, and this process does not")) << job.output();
-  EXPECT_TRUE(has(job.output(), ": it speaks no TLS")) << job.output();
+  EXPECT_TRUE(has(job.output(), "it speaks no TLS")) << job.output();
 }
 
 // Silent connections, random bytes, and handshakes without a token, by the thousand.
@@ -159,6 +159,7 @@ TEST(Links, StrangersCostAJobLittle) {
   const double before = resident(scheduler);
   std::vector<os::Fd> silent;
   for (int i = 0; i < 900; ++i) silent.push_back(connected(job.port));
+  EXPECT_TRUE(std::all_of(silent.begin(), silent.end(), [](const os::Fd& fd) { return bool(fd); }));
   Prng random(1);
   for (int i = 0; i < 2000; ++i) {
     std::string bytes = i % 2 == 0 ? "HFL1" : "";
@@ -173,8 +174,8 @@ TEST(Links, StrangersCostAJobLittle) {
   // A worker dies and comes back, past those who stand at the door.
   ASSERT_TRUE(job.kill("MS_ROLE=MS_WORKER"));
   EXPECT_TRUE(until([&] { return job.status("recoveries") >= 1; }, 30)) << job.output();
-  EXPECT_EQ(count(job.log("scheduler.log"), "refused the connection"), 1U)
-      << job.log("scheduler.log");
+  const auto said = count(job.log("scheduler.log"), "refused the connection");
+  EXPECT_TRUE(said >= 1 && said <= 9) << "each reason once\n" << job.log("scheduler.log");
 }
 
 }  // namespace

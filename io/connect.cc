@@ -5,6 +5,7 @@
 #include <asio/ip/address.hpp>
 #include <asio/ip/tcp.hpp>
 #include <cerrno>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -72,6 +73,7 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
   void try_next() {
     close_guarded(socket_);
     if (next_ == endpoints_.size()) {
+      if (refusal_) return fail(*refusal_);
       return fail(os::system_error(cat("cannot connect to ", where()), last_error_));
     }
     const auto& endpoint = endpoints_.at(next_++);
@@ -97,6 +99,15 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
     });
   }
 
+  // Who listens there is none of the job, or does not take this process for one.
+  void next_after(const Error& refusal) {
+    refusal_ = Error{refusal.blame, cat("cannot connect to ", where(), ": ", refusal.what)};
+    proving_.reset();
+    loop_.post([self = shared_from_this()] {
+      if (self->answer_) self->try_next();
+    });
+  }
+
   void finish() {
     // If nobody listens on an ephemeral port of this host, a socket may get that very port and
     // connect to itself.
@@ -104,14 +115,11 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
     if (socket_.local_endpoint(error) == socket_.remote_endpoint(error)) {
       return next_after(std::error_code(ECONNREFUSED, std::system_category()));
     }
-    proving_ = std::make_shared<Proving>(loop_, std::move(socket_), std::move(membership_),
+    proving_ = std::make_shared<Proving>(loop_, std::move(socket_), membership_,
                                          Proving::Side::kClient, host_);
     proving_->begin([self = shared_from_this()](Result<Proven> proven) {
       if (!self->answer_) return;
-      if (!proven) {
-        return self->fail({proven.error().blame,
-                           cat("cannot connect to ", self->where(), ": ", proven.error().what)});
-      }
+      if (!proven) return self->next_after(proven.error());
       self->loop_.cancel(self->timer_);
       std::exchange(self->answer_,
                     nullptr)(make_connection(self->loop_, *std::move(proven), self->options_));
@@ -130,7 +138,7 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
   Loop& loop_;
   const std::string host_;
   const std::uint16_t port_;
-  Membership membership_;
+  const Membership membership_;
   Answer answer_;  // Empty once it was called.
   const ConnectionOptions options_;
   Tcp::resolver resolver_;
@@ -140,6 +148,7 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
   std::vector<Tcp::endpoint> endpoints_;
   std::size_t next_ = 0;
   std::error_code last_error_;
+  std::optional<Error> refusal_;
 };
 
 }  // namespace

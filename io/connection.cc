@@ -120,7 +120,7 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
         continue;
       }
       if (write_wants_to_read_) {
-        write();
+        write_on();
         if (why_) return;
       }
       return ended(outcome) ? read_no_more(outcome) : wait_to_read(outcome);
@@ -182,18 +182,22 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
     }
     sent_ = 0;
     outgoing_.clear();
-    if (outgoing_.capacity() > kKeptBytes) outgoing_ = {};
+    if (outgoing_.capacity() > kKeptBytes) outgoing_ = std::string();  // {} would keep its room.
     if (closing_) stream_.end_writing();
+  }
+
+  // Goes on with what could not be written before.
+  void write_on() {
+    write();
+    const auto& drained = handlers_.on_drained;
+    if (outgoing_.empty() && is_open() && drained) drained();
   }
 
   void wait_to_write() {
     if (sent_ > kKeptBytes) outgoing_.erase(0, std::exchange(sent_, 0));
     socket_.async_wait(Tcp::socket::wait_write,
                        [self = shared_from_this()](const std::error_code&) {
-                         if (self->why_) return;
-                         self->write();
-                         const auto& drained = self->handlers_.on_drained;
-                         if (self->outgoing_.empty() && self->is_open() && drained) drained();
+                         if (!self->why_) self->write_on();
                        });
   }
 

@@ -83,9 +83,9 @@ struct Listening {
   Membership membership;
   // Gets each connection and what its peer has proven to be, and starts it.
   std::function<void(std::shared_ptr<Connection>, wire::PeerKind)> on_accept;
-  // Somebody has not proven it. `who_and_why` holds nothing that it has sent but a certificate's
-  // name. May be empty.
-  std::function<void(const std::string& who_and_why)> on_refused = nullptr;
+  // Somebody has not proven it. `why` holds nothing that it has sent but a certificate's name. May
+  // be empty.
+  std::function<void(const std::string& peer, const std::string& why)> on_refused = nullptr;
   Door door = {};
   ConnectionOptions connection = {};
 };

@@ -32,8 +32,8 @@ class DoorTest : public testing::Test {
                             connection->start({[](const wire::Message&) {}, [](const Error&) {}});
                           },
                       .on_refused =
-                          [this](const std::string& who_and_why) {
-                            refused.push_back(who_and_why);
+                          [this](const std::string& peer, const std::string& why) {
+                            refused.push_back(cat(peer, ": ", why));
                             after_refusal();
                           },
                       .door = door});
@@ -138,10 +138,12 @@ TEST_F(DoorTest, IsNotBlockedByThoseWhoSayNothing) {
   serve({.most = 8, .patience = seconds(3600)});
   std::vector<os::Fd> silent;
   for (int i = 0; i < 200; ++i) silent.push_back(stranger(i % 2 == 0 ? "" : "HFL1"));
+  const Instant begin = Loop::now();
   connect_and_stop(kMembership);
   EXPECT_EQ(error, "");
   ASSERT_EQ(accepted.size(), 1U);
   EXPECT_GE(refused.size(), 190U);
+  EXPECT_LT(Loop::now() - begin, seconds(15)) << "8 at a time, 0.1 s each; the rest is a busy host";
   EXPECT_EQ(heard_by(silent.front()), "") << "it is closed";
   // Those who have proven themselves do not count.
   for (int i = 0; i < 20; ++i) {
@@ -149,6 +151,31 @@ TEST_F(DoorTest, IsNotBlockedByThoseWhoSayNothing) {
     ASSERT_EQ(error, "");
   }
   EXPECT_TRUE(accepted.front()->is_open());
+}
+
+// One letter after the other, so that each is soon followed by the next.
+TEST_F(DoorTest, IsNotBlockedByThoseWhoSayAlmostNothing) {
+  serve({.most = 8, .patience = seconds(3600)});
+  std::vector<os::Fd> slow;
+  for (int i = 0; i < 64; ++i) slow.push_back(stranger("HFL1"));
+  std::function<void()> drip = [&] {
+    for (const auto& one : slow) (void)::send(one.get(), "x", 1, MSG_NOSIGNAL);
+    loop.after(milliseconds(20), drip);
+  };
+  drip();
+  const Instant begin = Loop::now();
+  connect_and_stop(kMembership);
+  EXPECT_EQ(error, "");
+  EXPECT_EQ(accepted.size(), 1U);
+  EXPECT_LT(Loop::now() - begin, seconds(10)) << "8 at a time, 0.2 s each; the rest is a busy host";
+}
+
+// The port is taken at a name's first address: another process's clients would come to this one.
+TEST(Listen, DoesNotTakeTheSecondAddressWhereTheFirstIsTaken) {
+  Loop loop;
+  const auto first = listen(loop, "localhost", 0);
+  ASSERT_TRUE(first) << first.error().what;
+  EXPECT_FALSE(listen(loop, "localhost", (*first)->port()));
 }
 
 TEST_F(DoorTest, GivesUpOnAServerThatSaysNothing) {

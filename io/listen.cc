@@ -29,10 +29,14 @@ constexpr Duration kMoment = std::chrono::milliseconds(100);
 constexpr Duration kMomentUnderTls = std::chrono::seconds(1);
 
 // A quarter of the descriptors is for strangers, at most.
-std::size_t room_of(const Door& door) {
+// Under TLS there is half of the room: a stranger may have OpenSSL take 128 KiB.
+std::size_t room_of(const Listening& listening) {
+  std::size_t room = listening.membership.tls ? listening.door.most / 2 : listening.door.most;
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return door.most;
-  return std::clamp<std::size_t>(limit.rlim_cur / 4, 1, door.most);
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    room = std::min<std::size_t>(room, limit.rlim_cur / 4);
+  }
+  return std::max<std::size_t>(room, 1);
 }
 
 class ListenerImpl : public Listener {
@@ -85,15 +89,17 @@ class ListenerImpl : public Listener {
     bool make_room() {
       if (at_door.size() < room) return true;
       std::erase_if(at_door, [](const auto& one) { return one->is_over(); });
-      return at_door.size() < room ||
-             send_oldest_away(options.membership.tls ? kMomentUnderTls : kMoment);
+      return at_door.size() < room || send_oldest_away(kMoment);
     }
 
     // As long as anybody stands at the door, for those whose time is over.
     void look_after() {
       std::erase_if(at_door, [&](const auto& one) {
         if (one->is_over()) return true;
-        if (Loop::now() - one->began() < options.door.patience) return false;
+        const Duration stood = Loop::now() - one->began();
+        if (stood < options.door.patience) return false;
+        // It is this process that was late, after a pause of the whole host.
+        if (stood < 2 * options.door.patience && one->has_spoken()) return false;
         one->abandon();
         refused(one->peer(), "it has proven nothing in time");
         return true;
@@ -124,7 +130,8 @@ class ListenerImpl : public Listener {
     bool send_oldest_away(Duration waited) {
       const auto now = Loop::now();
       const auto oldest = std::find_if(at_door.begin(), at_door.end(), [&](const auto& one) {
-        return !one->is_over() && now - one->waits_since() >= waited && !one->has_spoken();
+        const Duration moment = one->is_under_tls() ? std::max(waited, kMomentUnderTls) : waited;
+        return !one->is_over() && now - one->waits_since() >= moment && !one->has_spoken();
       });
       if (oldest == at_door.end()) return false;
       const auto gone = std::move(*oldest);
@@ -135,7 +142,7 @@ class ListenerImpl : public Listener {
     }
 
     void refused(const std::string& peer, const std::string& why) {
-      if (options.on_refused) options.on_refused(cat(peer, ": ", why));
+      if (options.on_refused) options.on_refused(peer, why);
     }
 
     void close() {
@@ -158,7 +165,7 @@ class ListenerImpl : public Listener {
 
   void serve(Listening how) override {
     socket_->options = std::move(how);
-    socket_->room = room_of(socket_->options.door);
+    socket_->room = room_of(socket_->options);
     socket_->wait();
   }
 
@@ -217,7 +224,9 @@ Result<std::unique_ptr<Listener>> listen(Loop& loop, const std::string& host, st
   }
   int fd = -EADDRNOTAVAIL;
   Tcp protocol = Tcp::v4();
-  for (auto address = found.begin(); address != found.end() && fd < 0; ++address) {
+  // Not the next one if another process has the port here: clients come to this one first.
+  const auto next = [&] { return fd < 0 && fd != -EADDRINUSE; };
+  for (auto address = found.begin(); address != found.end() && next(); ++address) {
     protocol = address->endpoint().protocol();
     fd = listening_socket(address->endpoint());
   }

@@ -78,8 +78,15 @@ void Proving::wait(Stream::Outcome wanted) {
   socket_.async_wait(what, [self = shared_from_this()](const std::error_code& error) {
     if (error || self->over_) return;
     self->ends_ ? self->say_goodbye() : self->go_on();
-    self->waits_since_ = Loop::now();
+    if (std::exchange(self->words_then_, self->words_taken()) != self->words_taken()) {
+      self->waits_since_ = Loop::now();
+    }
   });
+}
+
+// Who sends letter by letter gets no further.
+int Proving::words_taken() const {
+  return (under_tls_ ? 1 : 0) + (handshake_ ? 1 + handshake_->words_taken() : 0);
 }
 
 void Proving::go_on() {

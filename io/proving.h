@@ -42,7 +42,8 @@ class Proving : public std::enable_shared_from_this<Proving> {
   // Closes the connection; `done` is not called any more.
   void abandon();
   [[nodiscard]] Instant began() const { return began_; }
-  // Since when it has been waiting for the peer's next word.
+  [[nodiscard]] bool is_under_tls() const { return under_tls_; }
+  // Since when it has been waiting for the peer's next word: a whole one, not a letter of it.
   [[nodiscard]] Instant waits_since() const { return waits_since_; }
   // Whether there is something of the peer that was not read yet.
   [[nodiscard]] bool has_spoken();
@@ -52,6 +53,7 @@ class Proving : public std::enable_shared_from_this<Proving> {
 
  private:
   void wait(Stream::Outcome wanted);
+  [[nodiscard]] int words_taken() const;
   void go_on();
   [[nodiscard]] bool speaks_first_as_it_should();
   [[nodiscard]] bool put_under_tls();
@@ -79,6 +81,7 @@ class Proving : public std::enable_shared_from_this<Proving> {
   std::size_t ignored_ = 0;
   const Instant began_ = Loop::now();
   Instant waits_since_ = began_;
+  int words_then_ = 0;
   bool over_ = false;
 };
 

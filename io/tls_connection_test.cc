@@ -28,8 +28,8 @@ class TlsConnectionTest : public testing::Test {
                             stop_when(here != nullptr && there != nullptr);
                           },
                       .on_refused =
-                          [this](const std::string& who_and_why) {
-                            refused = who_and_why;
+                          [this](const std::string&, const std::string& why) {
+                            refused = why;
                             stop_when(!error.empty());
                           }});
   }

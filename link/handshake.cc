@@ -95,6 +95,7 @@ Handshake::State Handshake::take(std::string_view& bytes) {
     if (awaited_ == Awaited::kHello && !kMagic.starts_with(beginning)) {
       take_hello(held_);
     } else if (held_.size() == wanted()) {
+      ++words_taken_;
       take_whole(std::exchange(held_, {}));
     }
   }
@@ -167,7 +168,8 @@ std::string Handshake::why_closed() const {
         looks_like_tls(held_) ? "TLS, and this process does not" : "no TLS, and this process does",
         ": ", kOtherForm);
   }
-  if (awaited_ == Awaited::kWelcome) return cat("it did not accept this process: ", kOtherJob);
+  if (awaited_ == Awaited::kWelcome)
+    return cat("it did not accept this process, or ended just then: ", kOtherJob);
   return "it closed the connection before it had proven anything";
 }
 

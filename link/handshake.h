@@ -42,6 +42,8 @@ class Handshake {
   // What has to be sent now, also after a refusal.
   [[nodiscard]] std::string to_send();
   [[nodiscard]] State state() const { return state_; }
+  // Whole messages of the peer, so far.
+  [[nodiscard]] int words_taken() const { return words_taken_; }
 
   // The peer has closed the connection before the end: why, as far as this end can tell.
   [[nodiscard]] std::string why_closed() const;
@@ -70,6 +72,7 @@ class Handshake {
   Nonce server_nonce_{};
   Awaited awaited_;
   State state_ = State::kUnderWay;
+  int words_taken_ = 0;
   std::string held_;
   std::string to_send_;
   std::string why_;

@@ -10,6 +10,7 @@
 namespace holdfast::tls {
 namespace {
 
+constexpr long kMostCertificateBytes = 32768;      // Of a peer's chain.
 constexpr unsigned char kSessions[] = "holdfast";  // Sessions of other servers are not resumed.
 
 bool use_ciphers(SSL_CTX* context, const Ciphers& ciphers) {
@@ -78,6 +79,7 @@ Result<SslContextPtr> Context::build(const Trust& trust, const Identity& identit
                                          SSL_OP_CIPHER_SERVER_PREFERENCE);
   SSL_CTX_set_mode(context.get(), SSL_MODE_RELEASE_BUFFERS | SSL_MODE_NO_AUTO_CHAIN);
   SSL_CTX_set_dh_auto(context.get(), 1);
+  SSL_CTX_set_max_cert_list(context.get(), kMostCertificateBytes);
   SSL_CTX_set_session_id_context(context.get(), kSessions, sizeof kSessions - 1);
   SSL_CTX_set1_cert_store(context.get(), store->get());
   watch_verification(context.get());

@@ -272,7 +272,7 @@ TEST_F(ControllerTest, ARankThatLivesAndHasJoinedMayTakeItsTime) {
     report(4);
     for (int i = 0; i < 20; ++i) {
       pass(now_ + options_.replacement_timeout / 10);
-      for (const Link link : {1, 3, 4}) step(Received{link, wire::Heartbeat{}});
+      for (const auto link : {Link{1}, Link{3}, Link{4}}) step(Received{link, wire::Heartbeat{}});
     }
     EXPECT_FALSE(end_.has_value()) << restarted;
     EXPECT_EQ(machine_->stage(), Stage::kStopping);
@@ -288,7 +288,7 @@ TEST_F(ControllerTest, TheSilenceOfAnOrphansSuccessorIsNoticedLikeAnyOther) {
   const auto beat = [&](int times) {
     for (int i = 0; i < times; ++i) {
       pass(now_ + options_.lease / 4);
-      for (const Link link : {1, 3}) step(Received{link, wire::Heartbeat{}});
+      for (const auto link : {Link{1}, Link{3}}) step(Received{link, wire::Heartbeat{}});
     }
   };
   beat(6);

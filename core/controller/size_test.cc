@@ -131,7 +131,7 @@ TEST(ControllerSize, TheWorkGrowsWithWhatChanges) {
   looks_at_most(30);
   world.measure("all beat", [&] { world.all_say(wire::Heartbeat{}); });
   looks_at_most(1);
-  for (const Version step : {5, 6, 7}) {
+  for (const auto step : {Version{5}, Version{6}, Version{7}}) {
     world.measure("all make a step", [&] { world.all_say(wire::Progress{1, step}); });
     looks_at_most(5);
   }

@@ -1,4 +1,4 @@
-"""Every option of MindSpore's msrun, by Python's msrun. apps/options_test.cc asks the native one."""
+"""Every option of MindSpore's msrun, by Python's. apps/options_test.cc asks the native one."""
 
 from __future__ import annotations
 

@@ -113,17 +113,18 @@ std::string mark(const AgentOptions& options) {
 }
 
 agent::Options machine_options(const AgentOptions& options, const Launch& launch) {
-  agent::Options made{.job = launch.settings.job,
-                      .agent_id = cat(os::host_name(), '-', ::getpid()),
-                      .host = os::host_name(),
-                      .workers = {},
-                      .world_size = options.worker_num,
-                      .seed = os::random_bits(),
-                      .runs_scheduler = options.runs_scheduler,
-                      .spares = options.spares,
-                      .bound_spares = options.bound_spares,
-                      .max_restarts = options.max_restarts,
-                      .max_restarts_option = spelled(options, "--max_restarts")};
+  agent::Options made{
+      .job = launch.settings.job,
+      .agent_id = cat(os::host_name(), '-', ::getpid(), '-', os::random_bits() % 1'000'000),
+      .host = os::host_name(),
+      .workers = {},
+      .world_size = options.worker_num,
+      .seed = os::random_bits(),
+      .runs_scheduler = options.runs_scheduler,
+      .spares = options.spares,
+      .bound_spares = options.bound_spares,
+      .max_restarts = options.max_restarts,
+      .max_restarts_option = spelled(options, "--max_restarts")};
   const std::int32_t first = options.node_rank * options.local_worker_num;
   for (std::int32_t i = 0; i < options.local_worker_num; ++i) {
     made.workers.push_back(cat(first + i));
@@ -281,6 +282,7 @@ int run_job(const AgentOptions& options, const Launch& launch, std::function<voi
                                                                .node_rank = options.node_rank});
   if (!written) {
     options.terminal->say(written.error().what);
+    launch.passwords.remove();
     remove_unused(launch.job_directory);
     return kExitUsage;
   }
@@ -319,6 +321,7 @@ int run_in_background(const AgentOptions& options, const Launch& launch) {
   std::array<int, 2> ends{};
   const auto give_up = [&](const Error& error) {
     options.terminal->say(cat(error.what, "; or try --join True"));
+    launch.passwords.remove();
     remove_unused(launch.job_directory);
     return 1;
   };

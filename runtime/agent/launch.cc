@@ -158,8 +158,9 @@ Result<Launch> prepare(const AgentOptions& options, Words argv) {
               [&] { return look_at_other_jobs(job, launch.remarks); });
     if (!unused) return unused.error();
   }
-  const auto passwords = Passwords::take(launch.settings, options.runs_scheduler);
+  auto passwords = Passwords::take(launch.settings, options.runs_scheduler);
   if (!passwords) return passwords.error();
+  launch.passwords = *std::move(passwords);
   std::error_code error;
   launch.log_directory = std::filesystem::absolute(options.log_dir, error).lexically_normal();
   if (launch.log_directory.size() > 1 && launch.log_directory.ends_with('/')) {
@@ -186,7 +187,8 @@ Result<Launch> prepare(const AgentOptions& options, Words argv) {
         cat("/dev/shm can not be written to, so the job's memory is in files in ",
             launch.job_directory, ": slower, where that is a disk"));
   }
-  const auto left = passwords->leave_in(launch.job_directory, launch.environment, launch.settings);
+  const auto left =
+      launch.passwords.leave_in(launch.job_directory, launch.environment, launch.settings);
   if (!left) return left.error();
   return launch;
 }

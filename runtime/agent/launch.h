@@ -7,6 +7,7 @@
 #include "base/result.h"
 #include "config/settings.h"
 #include "runtime/agent/agent.h"
+#include "runtime/agent/passwords.h"
 
 namespace holdfast::runtime {
 
@@ -17,6 +18,7 @@ struct Launch {
   std::string log_directory;             // Absolute; there.
   std::string job_directory;             // There.
   std::vector<std::string> remarks;      // For the user.
+  Passwords passwords;                   // In the job's directory.
 };
 
 // Composes the environment, reads the settings as the processes will, probes the port, and at last

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <optional>
+
 #include "base/text.h"
 #include "os/files.h"
 #include "tls/config.h"
@@ -25,35 +27,47 @@ std::string variable_of(Role role) {
 
 Result<Passwords> Passwords::take(const config::Settings& settings, bool of_server) {
   Passwords passwords;
-  if (settings.tls_config.empty()) return passwords;
-  const auto config = tls::read_config(settings.tls_config);
-  if (!config) return config.error();
-  std::vector<Role> roles = {Role::kClient};
-  if (of_server) roles.push_back(Role::kServer);
-  for (const Role role : roles) {
+  std::optional<tls::Config> config;
+  if (!settings.tls_config.empty()) {
+    auto read = tls::read_config(settings.tls_config);
+    if (!read) return read.error();
+    config = *std::move(read);
+  }
+  for (const Role role : {Role::kClient, Role::kServer}) {
     auto copy = settings;
-    const bool stays = !file_of(copy, role).empty();
+    const bool is_given =
+        (role == Role::kServer ? settings.tls_server_password : settings.tls_client_password).given;
+    const bool is_needed = config && (role == Role::kClient || of_server);
+    if (!is_given && !is_needed) continue;
     auto password = tls::password_of(role, settings, environ);
     if (!password) return password.error();
-    const auto sound = tls::Context::make(*config, role, *password);
-    if (!sound) return sound.error();
-    if (!stays) passwords.all_.emplace_back(role, *std::move(password));
+    if (is_needed) {
+      const auto sound = tls::Context::make(*config, role, *password);
+      if (!sound) return sound.error();
+    }
+    if (file_of(copy, role).empty()) passwords.all_.emplace_back(role, *std::move(password));
   }
   return passwords;
 }
 
 Status Passwords::leave_in(const std::string& directory, Words& environment,
-                           config::Settings& settings) const {
+                           config::Settings& settings) {
   for (const auto& [role, password] : all_) {
-    const std::string path = cat(directory, '/', tls::name_of(role), ".password");
+    const std::string path = cat(directory, '/', tls::name_of(role), '-', ::getpid(), ".password");
     const auto written = os::write_file_atomically(path, password.text());
     if (!written) return written.error();
+    files_.push_back(path);
     unset(environment, variable_of(role));
     set(environment, variable_of(role) + "_FILE", path);
     file_of(settings, role) = path;
     (role == Role::kServer ? settings.tls_server_password : settings.tls_client_password) = {};
   }
+  all_.clear();
   return {};
+}
+
+void Passwords::remove() const {
+  for (const auto& path : files_) ::unlink(path.c_str());
 }
 
 }  // namespace holdfast::runtime

@@ -14,18 +14,20 @@ namespace holdfast::runtime {
 
 class Passwords {
  public:
-  // Takes them from the variables, which are wiped, or asks for them; those that are in files of
-  // the user stay there. Then checks all that the job's processes would prove themselves with. Does
-  // nothing if TLS is not configured. Errors as of tls::Context::make().
+  // Takes them from the variables, which are wiped. If TLS is configured, asks for those that are
+  // missing, and checks all that the job's processes would prove themselves with. Those that are in
+  // files of the user stay there. Errors as of tls::password_of() and tls::Context::make().
   static Result<Passwords> take(const config::Settings& settings, bool of_server);
 
   // Puts them into files of the job's folder, which is memory and goes with the job, and has
   // `environment` and `settings` name the files. So none is in the environment of a process.
-  Status leave_in(const std::string& directory, Words& environment,
-                  config::Settings& settings) const;
+  Status leave_in(const std::string& directory, Words& environment, config::Settings& settings);
+  // Removes these files: the job does not start.
+  void remove() const;
 
  private:
   std::vector<std::pair<tls::Role, tls::Password>> all_;
+  std::vector<std::string> files_;
 };
 
 }  // namespace holdfast::runtime

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "os/random_bits.h"
 #include "runtime/jobs/membership.h"
 #include "runtime/jobs/tls_choice.h"
 
@@ -101,7 +102,9 @@ void SchedulerLink::try_again(const Error& why) {
   if (left <= Duration{}) handlers_.on_out_of_reach(no_scheduler(settings_, why.what));
   // The last try before the limit is at the limit.
   const Duration longest = left > Duration{} ? std::max(left, kFirstDelay) : kLastDelay;
-  loop_.after(std::min(delay_, longest), [this] { try_to_connect(); });
+  // All processes of a job lose it at the same time, and shall not come back in step.
+  const auto drawn = static_cast<Duration::rep>(os::random_bits() >> 1) % (delay_.count() / 2);
+  loop_.after(std::min(delay_ / 2 + Duration(drawn), longest), [this] { try_to_connect(); });
   delay_ = std::min(kLastDelay, delay_ * 2);
 }
 

@@ -200,7 +200,10 @@ Status leave_tls(const config::Settings& settings, const std::string& directory)
   const std::lock_guard lock(mutex());
   const auto folder = os::open_runtime_directory(directory);
   if (!folder) return folder.error();
-  if (settings.tls_config.empty()) return folder->remove(kTlsFile);
+  if (settings.tls_config.empty()) {
+    if (const auto removed = folder->remove(kPasswordFile); !removed) return removed;
+    return folder->remove(kTlsFile);
+  }
   const auto password = client_password_file(settings, *folder);
   if (!password) return password.error();
   const nlohmann::json json = {{"config", absolute(settings.tls_config)},

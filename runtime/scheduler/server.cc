@@ -35,6 +35,7 @@ constexpr Duration kHowPatience = std::chrono::milliseconds(500);  // From a dea
 constexpr std::size_t kAnswersAtOnce = 4;  // Large ones, that are on their way.
 constexpr std::size_t kSmallAnswer = 65536;
 constexpr Duration kAnswerPatience = std::chrono::seconds(1);
+constexpr std::size_t kReasonsKept = 8;
 constexpr Duration kRefusedPause = std::chrono::minutes(1);
 constexpr Duration kLastWords = std::chrono::milliseconds(300);
 constexpr Duration kLinger = std::chrono::seconds(3);          // After the end, for latecomers.
@@ -102,17 +103,19 @@ int Server::run(io::Listener& listener, io::Membership membership) {
 io::Listening Server::listening(io::Membership membership) {
   return {.membership = std::move(membership),
           .on_accept = [this](auto connection, auto kind) { accept(std::move(connection), kind); },
-          .on_refused = [this](const std::string& who_and_why) { refused(who_and_why); }};
+          .on_refused = [this](const auto& peer, const auto& why) { refused(peer, why); }};
 }
 
-// Strangers may come by the thousand: it is said once in a while.
-void Server::refused(const std::string& who_and_why) {
-  ++refused_;
-  if (said_refused_ && io::Loop::now() - *said_refused_ < kRefusedPause) return;
-  said_refused_ = io::Loop::now();
-  const auto others = std::exchange(refused_, 0) - 1;
-  say(cat("refused the connection of ", who_and_why,
-          others == 0 ? "" : cat(" (and ", others, " more since this was last said)")));
+// Strangers may come by the thousand: each reason is said once in a while.
+void Server::refused(const std::string& peer, const std::string& why) {
+  const bool is_new = !refused_.contains(why) && refused_.size() >= kReasonsKept;
+  auto& [unsaid, said] = refused_[is_new ? "" : why];
+  ++unsaid;
+  if (said && io::Loop::now() - *said < kRefusedPause) return;
+  said = io::Loop::now();
+  const auto others = std::exchange(unsaid, 0) - 1;
+  say(cat("refused the connection of ", peer, ": ", why,
+          others == 0 ? "" : cat(" (and of ", others, " more since this was last said)")));
 }
 
 void Server::accept(std::shared_ptr<io::Connection> connection, wire::PeerKind kind) {

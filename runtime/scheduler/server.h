@@ -52,7 +52,7 @@ class Server {
  private:
   io::Listening listening(io::Membership membership);
   void accept(std::shared_ptr<io::Connection> connection, wire::PeerKind kind);
-  void refused(const std::string& who_and_why);
+  void refused(const std::string& peer, const std::string& why);
   void received(controller::Link link, wire::Message message);
   void closed(controller::Link link);
   void step(controller::Event event);
@@ -93,8 +93,11 @@ class Server {
   LocalWorkers by_hand_{opened_.directory};
   std::map<controller::Link, LocalWorker> locals_;
   controller::Link newest_link_ = 0;
-  std::uint64_t refused_ = 0;  // Connections, since it was last said.
-  std::optional<Instant> said_refused_;
+  struct Refusals {
+    std::uint64_t unsaid = 0;
+    std::optional<Instant> said;
+  };
+  std::map<std::string, Refusals> refused_;  // By their reason.
   io::Loop::TimerId timer_ = io::Loop::TimerId::kNone;
   std::optional<Instant> timer_at_;
   bool ended_ = false;

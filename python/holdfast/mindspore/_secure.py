@@ -44,11 +44,16 @@ def apply(tell: Callable[..., None] = holdfast.set_ps_context) -> None:
         )
         fields = ("enable_ssl", "config_file_path", *_PASSWORDS)
         _said.update({name: value for name, value in named.items() if name in fields})
+        if _said.get("told") and not any(name in fields for name in named):
+            return
         if not _said.get("enable_ssl") or _missing():
             return  # More may come, up to init().
-        told = {name: _said.pop(name) for name in fields if name in _said}
-        tell(**told)
-        _said["told"] = True
+        try:
+            tell(**{name: _said[name] for name in fields if name in _said})
+            _said["told"] = True
+        finally:  # A script that catches the error still wants TLS, and has to say them again.
+            for name in _PASSWORDS:
+                _said.pop(name, None)
 
     contexts._set_ps_context = set_ps_context
 
