@@ -157,17 +157,19 @@ TEST_F(DoorTest, IsNotBlockedByThoseWhoSayNothing) {
 TEST_F(DoorTest, IsNotBlockedByThoseWhoSayAlmostNothing) {
   serve({.most = 8, .patience = seconds(3600)});
   std::vector<os::Fd> slow;
-  for (int i = 0; i < 64; ++i) slow.push_back(stranger("HFL1"));
+  for (int i = 0; i < 8; ++i) slow.push_back(stranger("HFL1"));
   std::function<void()> drip = [&] {
     for (const auto& one : slow) (void)::send(one.get(), "x", 1, MSG_NOSIGNAL);
-    loop.after(milliseconds(20), drip);
+    loop.after(milliseconds(80), drip);
   };
   drip();
   const Instant begin = Loop::now();
   connect_and_stop(kMembership);
   EXPECT_EQ(error, "");
   EXPECT_EQ(accepted.size(), 1U);
-  EXPECT_LT(Loop::now() - begin, seconds(10)) << "8 at a time, 0.2 s each; the rest is a busy host";
+  // Those would have enough to say for more than 5 s.
+  EXPECT_LT(Loop::now() - begin, seconds(4));
+  the rest is a busy host ";
 }
 
 // The port is taken at a name's first address: another process's clients would come to this one.
