@@ -169,7 +169,6 @@ TEST_F(DoorTest, IsNotBlockedByThoseWhoSayAlmostNothing) {
   EXPECT_EQ(accepted.size(), 1U);
   // Those would have enough to say for more than 5 s.
   EXPECT_LT(Loop::now() - begin, seconds(4));
-  the rest is a busy host ";
 }
 
 // The port is taken at a name's first address: another process's clients would come to this one.
