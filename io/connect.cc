@@ -117,8 +117,10 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
     }
     proving_ = std::make_shared<Proving>(loop_, std::move(socket_), membership_,
                                          Proving::Side::kClient, host_);
-    proving_->begin([self = shared_from_this()](Result<Proven> proven) {
-      if (!self->answer_) return;
+    // The timer holds this attempt. If it were held here too, neither would go with the loop.
+    proving_->begin([weak = weak_from_this()](Result<Proven> proven) {
+      const auto self = weak.lock();
+      if (!self || !self->answer_) return;
       if (!proven) return self->next_after(proven.error());
       self->loop_.cancel(self->timer_);
       std::exchange(self->answer_,

@@ -190,6 +190,16 @@ TEST_F(DoorTest, GivesUpOnAServerThatSaysNothing) {
   EXPECT_NE(error.find("does not answer as a scheduler does"), std::string::npos) << error;
 }
 
+// The leak checker tells whether anything is left (found by it).
+TEST(Connect, GoesWithItsLoopInTheMidstOfAProof) {
+  Loop server;
+  const auto listener = *listen(server, "127.0.0.1", 0);  // It serves nobody.
+  Loop loop;
+  connect(loop, "127.0.0.1", listener->port(), kMembership, seconds(30), [](Result<Pointer>) {});
+  loop.after(milliseconds(50), [&] { loop.stop(); });
+  run_to_stop(loop);
+}
+
 TEST_F(DoorTest, KnowsAServerThatIsNoneOfTheJob) {
   // It sends 64 bytes, as if it had a challenge and a welcome.
   const os::Fd server(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
