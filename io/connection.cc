@@ -105,7 +105,7 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
  private:
   // One buffer for all connections of a thread: what is read is taken at once.
   static std::span<char> incoming() {
-    thread_local std::array<char, 32768> bytes;
+    thread_local std::array<char, 65536> bytes;
     return bytes;
   }
 
@@ -194,7 +194,10 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
   }
 
   void wait_to_write() {
-    if (sent_ > kKeptBytes) outgoing_.erase(0, std::exchange(sent_, 0));
+    // Seldom enough that no byte is moved more often than it is worth.
+    if (sent_ > kKeptBytes && sent_ >= outgoing_.size() / 2) {
+      outgoing_.erase(0, std::exchange(sent_, 0));
+    }
     socket_.async_wait(Tcp::socket::wait_write,
                        [self = shared_from_this()](const std::error_code&) {
                          if (!self->why_) self->write_on();
