@@ -94,15 +94,17 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
 
   void next_after(const std::error_code& error) {
     last_error_ = error;
-    loop_.post([self = shared_from_this()] {
-      if (self->answer_) self->try_next();
-    });
+    try_next_later();
   }
 
   // Who listens there is none of the job, or does not take this process for one.
   void next_after(const Error& refusal) {
     refusal_ = Error{refusal.blame, cat("cannot connect to ", where(), ": ", refusal.what)};
     proving_.reset();
+    try_next_later();
+  }
+
+  void try_next_later() {
     loop_.post([self = shared_from_this()] {
       if (self->answer_) self->try_next();
     });

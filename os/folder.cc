@@ -130,11 +130,21 @@ std::vector<std::string> Folder::names() const {
 }
 
 Result<std::string> Folder::read(const std::string& name) const {
+  auto text = read_if_there(name);
+  if (!text) return text.error();
+  if (!*text) return system_error(cat("cannot open ", file(name).path), ENOENT);
+  return **std::move(text);
+}
+
+Result<std::optional<std::string>> Folder::read_if_there(const std::string& name) const {
+  if (!fd_) return std::optional<std::string>();
   const FileName found = file(name);
   const auto opened = open_own_file(found, O_RDONLY);
   if (!opened) return opened.error();
-  if (!*opened) return system_error(cat("cannot open ", found.path), ENOENT);
-  return read_rest(*opened, found.path);
+  if (!*opened) return std::optional<std::string>();
+  auto text = read_rest(*opened, found.path);
+  if (!text) return text.error();
+  return std::optional(*std::move(text));
 }
 
 Result<Fd> Folder::write_locked(const std::string& name, std::string_view bytes) const {

@@ -3,6 +3,7 @@
 // Thread-safe; errors name the path.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -38,6 +39,8 @@ class [[nodiscard]] Folder {
 
   // A file in it, if open_own_file() (os/files.h) accepts it.
   [[nodiscard]] Result<std::string> read(const std::string& name) const;
+  // The same. Nothing if nothing has this name, or if this is no open folder.
+  [[nodiscard]] Result<std::optional<std::string>> read_if_there(const std::string& name) const;
   // As write_file_atomically() and write_locked_file() (os/files.h).
   [[nodiscard]] Status write(const std::string& name, std::string_view bytes) const;
   [[nodiscard]] Result<Fd> write_locked(const std::string& name, std::string_view bytes) const;

@@ -1,15 +1,11 @@
 #include "runtime/jobs/membership.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <array>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "base/text.h"
-#include "os/files.h"
 #include "os/folder.h"
 #include "os/host.h"
 #include "os/random_bits.h"
@@ -35,17 +31,11 @@ Result<std::string> token_in(const std::string& text, std::string_view what,
 }
 
 // Nothing: the scheduler has not made it yet.
-Result<std::optional<std::string>> drawn_before(const std::string& directory) {
-  const auto folder = os::open_runtime_directory(directory);
-  if (!folder) return folder.error();
-  if (!*folder) return std::optional<std::string>();
-  const os::FileName name{folder->get(), folder->path(), kTokenFile};
-  const auto file = os::open_own_file(name, O_RDONLY);
-  if (!file) return file.error();
-  if (!*file) return std::optional<std::string>();
-  const auto text = os::read_rest(*file, name.path);
+Result<std::optional<std::string>> drawn_before(const os::Folder& folder) {
+  const auto text = folder.read_if_there(kTokenFile);
   if (!text) return text.error();
-  auto token = token_in(*text, "the job's token", name.path);
+  if (!*text) return std::optional<std::string>();
+  auto token = token_in(**text, "the job's token", cat(folder.path(), '/', kTokenFile));
   if (!token) return token.error();
   return std::optional(*std::move(token));
 }
@@ -63,11 +53,11 @@ std::string drawn_token() {
 
 // Makes the token's file if there is none: its predecessor's token stays the job's.
 Status make_token(const std::string& directory) {
-  const auto before = drawn_before(directory);
-  if (!before) return before.error();
-  if (*before) return {};
   const auto folder = os::open_runtime_directory(directory);
   if (!folder) return folder.error();
+  const auto before = drawn_before(*folder);
+  if (!before) return before.error();
+  if (*before) return {};
   return folder->write(kTokenFile, drawn_token());
 }
 
@@ -80,7 +70,9 @@ Result<std::string> token_of(const config::Settings& settings, const std::string
     return token_in(file->bytes, what, settings.token_file);
   }
   if (!settings.tls_config.empty()) return std::string();
-  auto token = drawn_before(directory);
+  const auto folder = os::open_runtime_directory(directory);
+  if (!folder) return folder.error();
+  auto token = drawn_before(*folder);
   if (!token) return token.error();
   if (*token) return **std::move(token);
   return Error{Blame::kWorld, cat("no scheduler of job ", settings.job,
@@ -98,6 +90,14 @@ Result<io::Membership> made_of(const config::Settings& settings, const std::stri
   return io::Membership{settings.job, *std::move(token), kind, *std::move(context)};
 }
 
+// Of whoever connects.
+Result<io::Membership> of_client(const config::Settings& settings, const std::string& directory,
+                                 wire::PeerKind kind) {
+  const auto with = with_tls(settings, directory);
+  if (!with) return with.error();
+  return made_of(*with, directory, kind, tls::Role::kClient);
+}
+
 // Whether the scheduler draws the token.
 bool draws_token(const config::Settings& settings) {
   return settings.token_file.empty() && settings.tls_config.empty();
@@ -106,10 +106,7 @@ bool draws_token(const config::Settings& settings) {
 }  // namespace
 
 Result<io::Membership> membership_of(const config::Settings& settings, wire::PeerKind kind) {
-  const std::string directory = os::runtime_path(settings.job);
-  const auto with = with_tls(settings, directory);
-  if (!with) return with.error();
-  return made_of(*with, directory, kind, tls::Role::kClient);
+  return of_client(settings, os::runtime_path(settings.job), kind);
 }
 
 Result<io::Membership> membership_of_scheduler(const config::Settings& given,
@@ -124,9 +121,7 @@ Result<io::Membership> membership_of_scheduler(const config::Settings& given,
 
 Result<io::Membership> membership_of_observer(const config::Settings& settings,
                                               const std::string& directory) {
-  const auto with = with_tls(settings, directory);
-  if (!with) return with.error();
-  return made_of(*with, directory, wire::PeerKind::kObserver, tls::Role::kClient);
+  return of_client(settings, directory, wire::PeerKind::kObserver);
 }
 
 Status check_tls(const config::Settings& settings, bool is_server) {

@@ -1,6 +1,5 @@
 #include "runtime/jobs/tls_choice.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -12,7 +11,6 @@
 #include <utility>
 
 #include "base/text.h"
-#include "os/files.h"
 #include "os/folder.h"
 #include "os/host.h"
 #include "tls/config.h"
@@ -133,14 +131,10 @@ Result<std::string> client_password_file(const config::Settings& settings,
 Result<std::optional<nlohmann::json>> left_in(const std::string& directory) {
   const auto folder = os::open_runtime_directory(directory);
   if (!folder) return folder.error();
-  if (!*folder) return std::optional<nlohmann::json>();
-  const os::FileName name{folder->get(), folder->path(), kTlsFile};
-  const auto file = os::open_own_file(name, O_RDONLY);
-  if (!file) return file.error();
-  if (!*file) return std::optional<nlohmann::json>();
-  const auto text = os::read_rest(*file, name.path);
+  const auto text = folder->read_if_there(kTlsFile);
   if (!text) return text.error();
-  auto json = nlohmann::json::parse(*text, nullptr, false);
+  if (!*text) return std::optional<nlohmann::json>();
+  auto json = nlohmann::json::parse(**text, nullptr, false);
   const auto is_text = [&](const char* key) { return json.contains(key) && json[key].is_string(); };
   if (json.is_object() && is_text("config") && is_text("client_password_file")) {
     return std::optional(std::move(json));
