@@ -33,7 +33,10 @@ class ControllerTest : public ::testing::Test {
     if (const auto* heard = std::get_if<Received>(&event)) connect(*heard);
     bool stored = false;
     for (auto& action : machine_->step(now_, event)) {
-      stored = stored || std::holds_alternative<Store>(action);
+      if (const auto* store = std::get_if<Store>(&action)) {
+        stored = true;
+        apply(*store, record_);
+      }
       if (const auto* send = std::get_if<Send>(&action)) said_[send->link].push_back(send->message);
       if (const auto* end = std::get_if<End>(&action)) end_ = *end;
       left_ = left_ || std::holds_alternative<Leave>(action);
@@ -119,6 +122,7 @@ class ControllerTest : public ::testing::Test {
 
   Options options_;
   std::optional<Machine> machine_;
+  wire::Formation record_;  // What is durable.
   std::map<Link, std::vector<wire::Message>> said_;
   std::optional<End> end_;
   bool left_ = false;

@@ -213,7 +213,10 @@ void Machine::maybe_plan() {
                        .detail = plan.shard});
   }
   enter(StageEvent::kPlanned);
+  // What all have lost binds nobody any more, whichever scheduler goes on (P43).
+  const bool back = plan.version < formation_.version;
   formation_.version = plan.version;
+  if (back) store();
   for (Rank rank = 0; rank < world_size(); ++rank) {  // All reach it; it may be 0 again.
     if (!at(rank).seat.finished) set_version(at(rank), plan.version);
   }
