@@ -41,6 +41,28 @@ void begin_early(hf_worker* worker, const runtime::Identity& identity) {
   of.key_values().watch(wire::kSucceeded, [early = worker->early] { early->abort(capi::kEarly); });
 }
 
+// The value that this thread has read last.
+wire::KeyValue& last_read() {
+  thread_local wire::KeyValue pair;
+  return pair;
+}
+
+hf_status read_key_values(hf_worker* worker, const std::vector<std::string>& keys,
+                          std::uint64_t newer_than, std::int64_t milliseconds) {
+  const Duration limit =
+      milliseconds < 0 ? config::kNever : std::chrono::milliseconds(milliseconds);
+  auto got = worker->worker->key_values().get(keys, limit, newer_than);
+  if (!got) return report(got.error());
+  if (!*got) return HF_PENDING;
+  last_read() = std::move(**got);
+  return HF_OK;
+}
+
+void tell_value(const void** value, std::uint64_t* bytes) {
+  if (value != nullptr) *value = last_read().value.data();
+  if (bytes != nullptr) *bytes = last_read().value.size();
+}
+
 Status check_key_values(const hf_worker* worker) {
   if (!worker->worker->solo()) return {};
   return user_error(
@@ -143,21 +165,40 @@ hf_status hf_kv_put(hf_worker* worker, const char* key, const void* value, uint6
 
 hf_status hf_kv_get(hf_worker* worker, const char* const* keys, uint64_t count,
                     int64_t milliseconds, uint64_t* which, const void** value, uint64_t* bytes) {
-  thread_local wire::KeyValue found;
   if (const Status usable = check_key_values(worker); !usable) return report(usable);
   const std::vector<std::string> wanted(keys, keys + (keys == nullptr ? 0 : count));
-  const Duration limit =
-      milliseconds < 0 ? config::kNever : std::chrono::milliseconds(milliseconds);
-  auto got = worker->worker->key_values().get(wanted, limit);
-  if (!got) return report(got.error());
-  if (!*got) return HF_PENDING;
-  found = std::move(**got);
+  const hf_status read = read_key_values(worker, wanted, 0, milliseconds);
+  if (read != HF_OK) return read;
   if (which != nullptr) {
-    *which =
-        static_cast<uint64_t>(std::find(wanted.begin(), wanted.end(), found.key) - wanted.begin());
+    const auto found = std::find(wanted.begin(), wanted.end(), last_read().key);
+    *which = static_cast<uint64_t>(found - wanted.begin());
   }
-  if (value != nullptr) *value = found.value.data();
-  if (bytes != nullptr) *bytes = found.value.size();
+  tell_value(value, bytes);
+  return HF_OK;
+}
+
+hf_status hf_kv_set(hf_worker* worker, const char* key, const void* value, uint64_t bytes,
+                    uint64_t expected, int* is_set, uint64_t* version) {
+  if (key == nullptr || (value == nullptr && bytes > 0)) {
+    return report(user_error("hf_kv_set() needs a key and a value"));
+  }
+  if (const Status usable = check_key_values(worker); !usable) return report(usable);
+  const auto written = worker->worker->key_values().set(
+      key, std::string(static_cast<const char*>(value), bytes), expected);
+  if (!written) return report(written.error());
+  if (is_set != nullptr) *is_set = written->is_set ? 1 : 0;
+  if (version != nullptr) *version = written->version;
+  return HF_OK;
+}
+
+hf_status hf_kv_read(hf_worker* worker, const char* key, uint64_t newer_than, int64_t milliseconds,
+                     const void** value, uint64_t* bytes, uint64_t* version) {
+  if (key == nullptr) return report(user_error("hf_kv_read() needs a key"));
+  if (const Status usable = check_key_values(worker); !usable) return report(usable);
+  const hf_status read = read_key_values(worker, {key}, newer_than, milliseconds);
+  if (read != HF_OK) return read;
+  tell_value(value, bytes);
+  if (version != nullptr) *version = last_read().version;
   return HF_OK;
 }
 

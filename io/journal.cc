@@ -19,18 +19,28 @@ namespace holdfast::io {
 namespace {
 
 constexpr int kApplication = 0x48464a31;  // "HFJ1": what `file` and we know a journal by.
-constexpr int kSchema = 2;
+constexpr int kSchema = 3;
 constexpr int kBusyMilliseconds = 2000;  // Long enough for a killed scheduler to be gone.
 
+// The formation is in one row, but for its roster: each seat has a row, by rank.
 constexpr const char* kCreate =
     "CREATE TABLE journal(id INTEGER PRIMARY KEY CHECK (id = 1), job TEXT NOT NULL, record BLOB,"
-    " digest INTEGER)";
-// Also for a journal that was made without.
-constexpr const char* kCreateKept =
-    "CREATE TABLE IF NOT EXISTS kept(key BLOB PRIMARY KEY, value BLOB NOT NULL, digest INTEGER)";
+    " digest INTEGER);"
+    "CREATE TABLE seats(rank INTEGER PRIMARY KEY, record BLOB NOT NULL, digest INTEGER);"
+    "CREATE TABLE kept(key BLOB PRIMARY KEY, value BLOB NOT NULL, version INTEGER, digest INTEGER);"
+    "CREATE TABLE writers(writer INTEGER PRIMARY KEY, id INTEGER, version INTEGER)";
+
+std::int64_t as_signed(std::uint64_t number) {
+  return static_cast<std::int64_t>(number);
+}
 
 std::int64_t digest_of(std::string_view bytes) {
   return static_cast<std::int64_t>(digest(std::as_bytes(std::span(bytes.data(), bytes.size()))));
+}
+
+// Of the version, too: another value's would not be noticed else.
+std::int64_t digest_of(const wire::KeyValue& pair) {
+  return as_signed(static_cast<std::uint64_t>(digest_of(pair.value)) + pair.version);
 }
 
 // Makes the file if it is missing. Only its owner may read it; SQLite gives its helper files the
@@ -173,7 +183,15 @@ struct Journal::Impl {
                      "'; name another file, or move this one away if that job is over")};
   }
 
-  Status put(const wire::Formation& formation) {
+  // A roster that is not empty replaces the seats.
+  Status put(wire::Formation formation) {
+    const auto roster = std::exchange(formation.roster, {});
+    if (!roster.empty()) {
+      if (const auto gone = execute("DELETE FROM seats", "write"); !gone) return gone;
+    }
+    for (std::size_t rank = 0; rank < roster.size(); ++rank) {
+      if (const auto put = put_seat(static_cast<Rank>(rank), roster[rank]); !put) return put;
+    }
     const std::string bytes = wire::encode(formation);
     Statement update(db, "UPDATE journal SET record = ?, digest = ? WHERE id = 1");
     update.bind(bytes);
@@ -181,12 +199,99 @@ struct Journal::Impl {
     return update.step() == SQLITE_DONE ? Status{} : failure("write");
   }
 
-  Status add(const wire::KeyValue& pair) {
-    Statement insert(db, "INSERT INTO kept(key, value, digest) VALUES(?, ?, ?)");
+  Status put_seat(Rank rank, const wire::Seat& seat) {
+    const std::string bytes = wire::encode(seat);
+    Statement insert(db, "INSERT OR REPLACE INTO seats(rank, record, digest) VALUES(?, ?, ?)");
+    insert.bind(std::int64_t{rank});
+    insert.bind(bytes);
+    insert.bind(digest_of(bytes));
+    return insert.step() == SQLITE_DONE ? Status{} : failure("write");
+  }
+
+  Status put(const wire::KeyValue& pair) {
+    Statement insert(db,
+                     "INSERT OR REPLACE INTO kept(key, value, version, digest) VALUES(?, ?, ?, ?)");
     insert.bind(pair.key);
     insert.bind(pair.value);
-    insert.bind(digest_of(pair.value));
+    insert.bind(as_signed(pair.version));
+    insert.bind(digest_of(pair));
     return insert.step() == SQLITE_DONE ? Status{} : failure("write");
+  }
+
+  Status put(const wire::Writer& last) {
+    Statement insert(db, "INSERT OR REPLACE INTO writers(writer, id, version) VALUES(?, ?, ?)");
+    insert.bind(as_signed(last.writer));
+    insert.bind(as_signed(last.id));
+    insert.bind(as_signed(last.version));
+    return insert.step() == SQLITE_DONE ? Status{} : failure("write");
+  }
+
+  Status put(const wire::Changes& changes) {
+    if (changes.formation) {
+      if (const auto put_whole = put(*changes.formation); !put_whole) return put_whole;
+    }
+    for (const auto& [rank, seat] : changes.seats) {
+      if (const auto done = put_seat(rank, seat); !done) return done;
+    }
+    for (const auto& pair : changes.kept) {
+      if (const auto done = put(pair); !done) return done;
+    }
+    for (const auto& last : changes.writers) {
+      if (const auto done = put(last); !done) return done;
+    }
+    return {};
+  }
+
+  [[nodiscard]] Error damaged(std::string_view what) const {
+    return Error{Blame::kWorld, cat(what, " in the journal ", path,
+                                    " is damaged; move the file away to begin the job anew")};
+  }
+
+  Status load_formation(std::optional<wire::Formation>& formation) {
+    Statement query(db, "SELECT record, digest FROM journal WHERE id = 1");
+    if (query.step() != SQLITE_ROW) return failure("read");
+    if (query.is_null(0)) return {};
+    const std::string bytes = query.bytes(0);
+    auto decoded = wire::decode_formation(bytes);
+    if (!decoded || query.number(1) != digest_of(bytes)) return damaged("the formation");
+    formation = std::move(*decoded);
+    return load_roster(formation->roster);
+  }
+
+  Status load_roster(std::vector<wire::Seat>& roster) {
+    Statement query(db, "SELECT rank, record, digest FROM seats ORDER BY rank");
+    int got = query.step();
+    for (; got == SQLITE_ROW; got = query.step()) {
+      const std::string bytes = query.bytes(1);
+      auto seat = wire::decode_seat(bytes);
+      const bool is_next = query.number(0) == static_cast<std::int64_t>(roster.size());
+      if (!is_next || !seat || query.number(2) != digest_of(bytes)) return damaged("a rank's seat");
+      roster.push_back(std::move(*seat));
+    }
+    return got == SQLITE_DONE ? Status{} : failure("read");
+  }
+
+  Status load_kept(std::vector<wire::KeyValue>& kept) {
+    Statement query(db, "SELECT key, value, version, digest FROM kept");
+    int got = query.step();
+    for (; got == SQLITE_ROW; got = query.step()) {
+      kept.push_back(
+          {query.bytes(0), query.bytes(1), static_cast<wire::KeyVersion>(query.number(2))});
+      if (query.number(3) != digest_of(kept.back())) return damaged("a key-value");
+    }
+    return got == SQLITE_DONE ? Status{} : failure("read");
+  }
+
+  Status load_writers(std::vector<wire::Writer>& writers) {
+    Statement query(db, "SELECT writer, id, version FROM writers");
+    int got = query.step();
+    for (; got == SQLITE_ROW; got = query.step()) {
+      const auto number = [&](int column) {
+        return static_cast<std::uint64_t>(query.number(column));
+      };
+      writers.push_back({number(0), number(1), number(2)});
+    }
+    return got == SQLITE_DONE ? Status{} : failure("read");
   }
 
   // All that `write` does, or nothing of it.
@@ -215,52 +320,26 @@ Result<Journal> Journal::open(const std::string& path, const std::string& job) {
   }
   const auto ready = *known ? impl.check_job(job) : impl.create(job);
   if (!ready) return ready.error();
-  if (const auto made = impl.execute(kCreateKept, "open"); !made) return made.error();
   return journal;
 }
 
-Result<std::optional<wire::Formation>> Journal::load() {
-  Statement query(impl_->db, "SELECT record, digest FROM journal WHERE id = 1");
-  if (query.step() != SQLITE_ROW) return impl_->failure("read");
-  if (query.is_null(0)) return std::optional<wire::Formation>();
-  const std::string bytes = query.bytes(0);
-  auto formation = wire::decode_formation(bytes);
-  if (!formation || query.number(1) != digest_of(bytes)) {
-    return Error{Blame::kWorld, cat("the formation in the journal ", impl_->path,
-                                    " is damaged; move the file away to begin the job anew")};
-  }
-  return std::optional(std::move(*formation));
+Result<wire::Memory> Journal::load() {
+  wire::Memory memory;
+  Status read = impl_->load_formation(memory.formation);
+  if (read) read = impl_->load_kept(memory.kept);
+  if (read) read = impl_->load_writers(memory.writers);
+  if (!read) return read.error();
+  return memory;
 }
 
-Result<std::vector<wire::KeyValue>> Journal::load_kept() {
-  Statement query(impl_->db, "SELECT key, value, digest FROM kept");
-  std::vector<wire::KeyValue> kept;
-  int got = query.step();
-  for (; got == SQLITE_ROW; got = query.step()) {
-    kept.push_back({query.bytes(0), query.bytes(1)});
-    if (query.number(2) != digest_of(kept.back().value)) {
-      return Error{Blame::kWorld, cat("a key-value in the journal ", impl_->path,
-                                      " is damaged; move the file away to begin the job anew")};
-    }
-  }
-  if (got != SQLITE_DONE) return impl_->failure("read");
-  return kept;
-}
-
-Status Journal::store(const std::optional<wire::Formation>& formation,
-                      const std::vector<wire::KeyValue>& kept) {
-  if (kept.empty()) return formation ? impl_->put(*formation) : Status{};
-  return impl_->transact([&]() -> Status {
-    for (const auto& pair : kept) {
-      if (const auto added = impl_->add(pair); !added) return added;
-    }
-    return formation ? impl_->put(*formation) : Status{};
-  });
+Status Journal::store(const wire::Changes& changes) {
+  return impl_->transact([&] { return impl_->put(changes); });
 }
 
 Status Journal::begin(const wire::Formation& formation) {
   return impl_->transact([&]() -> Status {
-    if (const auto gone = impl_->execute("DELETE FROM kept", "write"); !gone) return gone;
+    const char* const all = "DELETE FROM seats; DELETE FROM kept; DELETE FROM writers";
+    if (const auto gone = impl_->execute(all, "write"); !gone) return gone;
     return impl_->put(formation);
   });
 }

@@ -1,15 +1,12 @@
-// Journal: one wire::Formation on disk, replaced whole in one transaction, and the job's
-// key-values, which are only added to. The scheduler restarts from it.
+// Journal: the job's wire::Formation on disk and its key-values. The scheduler restarts from it.
 //
 // It is SQLite with a write-ahead log and synchronous=NORMAL. When store() has returned, what was
 // stored outlives this process. A power loss or a crash of the kernel may lose the newest ones.
-// Then the file holds an older formation, and it is whole.
+// Then the file holds what was stored before them, and it is whole.
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "base/result.h"
 #include "wire/messages.h"
@@ -25,16 +22,13 @@ class Journal {
   // schema, or held by another process.
   static Result<Journal> open(const std::string& path, const std::string& job);
 
-  // The formation that was stored last, if any. One that is damaged is an error, never a guess.
-  Result<std::optional<wire::Formation>> load();
+  // What was stored last. Anything damaged is an error, never a guess.
+  Result<wire::Memory> load();
 
-  // The key-values, in no order. One that is damaged is an error, too.
-  Result<std::vector<wire::KeyValue>> load_kept();
-
-  // Replaces the formation, if there is one, and adds key-values. On an error all is as before.
-  Status store(const std::optional<wire::Formation>& formation,
-               const std::vector<wire::KeyValue>& kept = {});
-  // The same for another run, which begins without key-values.
+  // All of it is durable, or all is as before and there is an error. It writes what has changed: a
+  // recovery of one rank of 10,000 writes one seat.
+  Status store(const wire::Changes& changes);
+  // The same for another run, which begins without anything.
   Status begin(const wire::Formation& formation);
 
   Journal(Journal&&) noexcept;

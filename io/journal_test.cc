@@ -30,6 +30,10 @@ wire::Formation numbered(std::uint64_t number) {
   return record;
 }
 
+wire::Changes formation(std::uint64_t generation) {
+  return {.formation = numbered(generation)};
+}
+
 void run_sql(const std::string& path, const std::string& sql) {
   sqlite3* db = nullptr;
   ASSERT_EQ(sqlite3_open(path.c_str(), &db), SQLITE_OK);
@@ -50,22 +54,22 @@ TEST(Journal, GivesBackTheNewestRecord) {
     ASSERT_TRUE(journal) << journal.error().what;
     const auto nothing = journal->load();
     ASSERT_TRUE(nothing);
-    EXPECT_FALSE(nothing->has_value());
-    ASSERT_TRUE(journal->store(numbered(1)));
-    ASSERT_TRUE(journal->store(numbered(2)));
-    EXPECT_EQ(**journal->load(), numbered(2));
+    EXPECT_FALSE(nothing->formation.has_value());
+    ASSERT_TRUE(journal->store(formation(1)));
+    ASSERT_TRUE(journal->store(formation(2)));
+    EXPECT_EQ(*journal->load()->formation, numbered(2));
   }
   auto again = Journal::open(folder / "j", "job");
   ASSERT_TRUE(again) << again.error().what;
-  EXPECT_EQ(**again->load(), numbered(2));
+  EXPECT_EQ(*again->load()->formation, numbered(2));
 }
 
 std::map<std::string, std::string> kept_in(Journal& journal) {
-  const auto kept = journal.load_kept();
-  EXPECT_TRUE(kept) << kept.error().what;
+  const auto memory = journal.load();
+  EXPECT_TRUE(memory) << memory.error().what;
   std::map<std::string, std::string> all;
-  if (kept) {
-    for (const auto& [key, value] : *kept) all[key] = value;
+  if (memory) {
+    for (const auto& pair : memory->kept) all[pair.key] = cat(pair.version, ' ', pair.value);
   }
   return all;
 }
@@ -76,54 +80,69 @@ TEST(Journal, KeepsKeyValuesBesideTheRecordUntilAnotherRun) {
   {
     auto journal = Journal::open(folder / "j", "job");
     ASSERT_TRUE(journal) << journal.error().what;
-    ASSERT_TRUE(journal->store(numbered(1)));
-    ASSERT_TRUE(journal->store(std::nullopt, {{"a", "1"}, {"", ""}}));
-    ASSERT_TRUE(journal->store(numbered(2), {{"b", big}}));
-    EXPECT_FALSE(journal->store(numbered(3), {{"c", "3"}, {"a", "2"}})) << "a key is there";
+    ASSERT_TRUE(journal->store(formation(1)));
+    ASSERT_TRUE(journal->store({.kept = {{"a", "1"}, {"", ""}}}));
+    ASSERT_TRUE(journal->store({.formation = numbered(2), .kept = {{"b", big}, {"a", "2", 2}}}));
+    ASSERT_TRUE(journal->store({.writers = {{~std::uint64_t{0}, 1, 2}, {5, 1, 2}}}));
+    ASSERT_TRUE(journal->store({.writers = {{5, 2, 3}}}));
   }
   auto again = Journal::open(folder / "j", "job");
   ASSERT_TRUE(again) << again.error().what;
-  EXPECT_EQ(**again->load(), numbered(2)) << "all of a store, or nothing";
+  EXPECT_EQ(*again->load()->formation, numbered(2)) << "all of a store, or nothing";
   EXPECT_EQ(kept_in(*again),
-            (std::map<std::string, std::string>{{"", ""}, {"a", "1"}, {"b", big}}));
+            (std::map<std::string, std::string>{{"", "1 "}, {"a", "2 2"}, {"b", "1 " + big}}));
+  EXPECT_EQ(again->load()->writers,
+            (std::vector<wire::Writer>{{~std::uint64_t{0}, 1, 2}, {5, 2, 3}}));
   ASSERT_TRUE(again->begin(numbered(4)));
-  EXPECT_EQ(**again->load(), numbered(4));
+  EXPECT_EQ(*again->load()->formation, numbered(4));
   EXPECT_TRUE(kept_in(*again).empty());
 }
 
-TEST(Journal, OpensOneThatWasMadeWithoutKeyValues) {
-  const TemporaryFolder folder;
-  {
-    auto journal = Journal::open(folder / "j", "job");
-    ASSERT_TRUE(journal && journal->store(numbered(1)));
-  }
-  run_sql(folder / "j", "DROP TABLE kept");
-  auto journal = Journal::open(folder / "j", "job");
-  ASSERT_TRUE(journal) << journal.error().what;
-  EXPECT_EQ(**journal->load(), numbered(1));
-  ASSERT_TRUE(journal->store(std::nullopt, {{"a", "1"}}));
-  EXPECT_EQ(kept_in(*journal).size(), 1U);
+wire::Formation with_roster(Generation generation, const std::vector<std::string>& nodes) {
+  wire::Formation formation{.job = "job", .generation = generation};
+  for (const auto& node : nodes) formation.roster.push_back({.node_id = node});
+  return formation;
 }
 
-TEST(Journal, TellsADamagedKeyValue) {
+TEST(Journal, WritesTheSeatsThatHaveChanged) {
   const TemporaryFolder folder;
-  {
-    auto journal = Journal::open(folder / "j", "job");
-    ASSERT_TRUE(journal && journal->store(std::nullopt, {{"a", "1"}}));
-  }
-  run_sql(folder / "j", "UPDATE kept SET value = x'32'");
   auto journal = Journal::open(folder / "j", "job");
-  ASSERT_TRUE(journal);
-  const auto kept = journal->load_kept();
-  ASSERT_FALSE(kept);
-  EXPECT_NE(kept.error().what.find("damaged"), std::string::npos);
+  ASSERT_TRUE(journal && journal->store({.formation = with_roster(1, {"a", "b", "c"})}));
+  EXPECT_EQ(*journal->load()->formation, with_roster(1, {"a", "b", "c"}));
+  ASSERT_TRUE(journal->store({.formation = with_roster(2, {}), .seats = {{1, {.node_id = "B"}}}}));
+  EXPECT_EQ(*journal->load()->formation, with_roster(2, {"a", "B", "c"}));
+  ASSERT_TRUE(journal->store({.formation = with_roster(3, {"x"})}));
+  EXPECT_EQ(*journal->load()->formation, with_roster(3, {"x"}));
+  ASSERT_TRUE(journal->begin(with_roster(4, {})));
+  EXPECT_EQ(*journal->load()->formation, with_roster(4, {}));
+}
+
+TEST(Journal, TellsWhatIsDamaged) {
+  for (const char* sql :
+       {"UPDATE kept SET value = x'32'", "UPDATE kept SET version = 2",
+        "UPDATE seats SET record = x'7a00' WHERE rank = 0", "DELETE FROM seats WHERE rank = 0",
+        "UPDATE journal SET record = x'7a00'"}) {  // A valid record, but not what was stored.
+    const TemporaryFolder folder;
+    {
+      auto journal = Journal::open(folder / "j", "job");
+      ASSERT_TRUE(journal &&
+                  journal->store({.formation = with_roster(1, {"a", "b"}), .kept = {{"a", "1"}}}));
+      ASSERT_TRUE(journal->load());
+    }
+    run_sql(folder / "j", sql);
+    auto journal = Journal::open(folder / "j", "job");
+    ASSERT_TRUE(journal);
+    const auto memory = journal->load();
+    ASSERT_FALSE(memory) << sql;
+    EXPECT_NE(memory.error().what.find("damaged"), std::string::npos) << memory.error().what;
+  }
 }
 
 TEST(Journal, IsForItsOwnerAlone) {
   const TemporaryFolder folder;
   auto journal = Journal::open(folder / "j", "job");
   ASSERT_TRUE(journal);
-  ASSERT_TRUE(journal->store(numbered(1)));
+  ASSERT_TRUE(journal->store(formation(1)));
   for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
     struct stat about {};
     ASSERT_EQ(::stat(entry.path().c_str(), &about), 0);
@@ -162,25 +181,10 @@ TEST(Journal, RefusesADatabaseOfAnotherProgramAndLeavesItAlone) {
 TEST(Journal, RefusesAnotherSchemaByName) {
   const TemporaryFolder folder;
   ASSERT_TRUE(Journal::open(folder / "j", "job"));
-  run_sql(folder / "j", "PRAGMA user_version=3");
+  run_sql(folder / "j", "PRAGMA user_version=4");
   EXPECT_NE(error_of(folder / "j", "job").find("newer Holdfast"), std::string::npos);
   run_sql(folder / "j", "PRAGMA user_version=1");
   EXPECT_NE(error_of(folder / "j", "job").find("older Holdfast (schema 1"), std::string::npos);
-}
-
-TEST(Journal, TellsADamagedFormation) {
-  const TemporaryFolder folder;
-  {
-    auto journal = Journal::open(folder / "j", "job");
-    ASSERT_TRUE(journal && journal->store(wire::Formation{}));
-  }
-  run_sql(folder / "j",
-          "UPDATE journal SET record = x'7a00'");  // A valid record, but not what was stored.
-  auto journal = Journal::open(folder / "j", "job");
-  ASSERT_TRUE(journal);
-  const auto record = journal->load();
-  ASSERT_FALSE(record);
-  EXPECT_NE(record.error().what.find("damaged"), std::string::npos);
 }
 
 TEST(Journal, NamesAFolderThatIsNotThere) {
@@ -201,9 +205,9 @@ TEST(Journal, IsHeldByOneSchedulerAtATime) {
   auto journal = Journal::open(path, "job");
   if (!journal) ::_exit(1);
   const auto last = journal->load();
-  std::uint64_t number = last && *last ? (*last)->generation : 0;
+  std::uint64_t number = last && last->formation ? last->formation->generation : 0;
   while (true) {
-    if (!journal->store(numbered(++number))) ::_exit(2);
+    if (!journal->store(formation(++number))) ::_exit(2);
     if (::write(out, &number, sizeof(number)) != sizeof(number)) ::_exit(3);
   }
 }
@@ -234,8 +238,8 @@ TEST(Journal, HoldsAWholeRecordHoweverItsSchedulerIsKilled) {
     ASSERT_TRUE(journal) << journal.error().what;
     const auto record = journal->load();
     ASSERT_TRUE(record) << record.error().what;
-    const std::uint64_t number = (*record)->generation;
-    EXPECT_EQ(**record, numbered(number));
+    const std::uint64_t number = record->formation->generation;
+    EXPECT_EQ(*record->formation, numbered(number));
     EXPECT_GE(number, acknowledged);
     EXPECT_LE(number, acknowledged + 1);
   }

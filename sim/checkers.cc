@@ -2,6 +2,7 @@
 #include "sim/checkers.h"
 
 #include <algorithm>
+#include <sstream>
 
 #include "base/prng.h"
 #include "base/text.h"
@@ -133,6 +134,18 @@ void Checkers::got(Rank rank, std::uint64_t value) {
   if (got_.emplace(rank, value).first->second != value) {
     violate(cat("P36: two processes were told different values of rank ", rank));
   }
+}
+
+void Checkers::saw_list(wire::KeyVersion version, const std::string& list) {
+  if (lists_.emplace(version, list).first->second != list) {
+    violate("P36: two values of one version");
+  }
+  std::istringstream entries(list);
+  std::set<std::string> once;
+  std::size_t all = 0;
+  for (std::string entry; entries >> entry; ++all) once.insert(entry);
+  if (all != version) violate("P36: a change was lost");
+  if (once.size() != all) violate("P36: a change was made twice");
 }
 
 void Checkers::ended_well(const std::vector<Arena>& arenas) {

@@ -48,6 +48,8 @@ class Checkers {
   void ended_well(const std::vector<Arena>& arenas);
   void gave(Rank rank, std::uint64_t value) { given_[rank].insert(value); }
   void got(Rank rank, std::uint64_t value);  // Of that rank, in the exchange before the sessions.
+  // A value in which each process adds itself once, followed by a space, told by the scheduler.
+  void saw_list(wire::KeyVersion version, const std::string& list);
   void wiped() { wiped_ = true; }
 
   void violate(std::string what);  // The first one counts.
@@ -71,6 +73,7 @@ class Checkers {
   Version committed_ = 0;                          // The greatest ever.
   std::map<Rank, std::set<std::uint64_t>> given_;  // By its processes.
   std::map<Rank, std::uint64_t> got_;
+  std::map<wire::KeyVersion, std::string> lists_;
   bool wiped_ = false;
   std::string violation_;
 };

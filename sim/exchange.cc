@@ -1,6 +1,6 @@
 // What ranks exchange before their sessions: key-values of the scheduler, asked for on a connection
 // of its own. Each process puts a number of its own, and every process gets those of all ranks. A
-// spare asks before it has a rank.
+// spare asks before it has a rank. And each process enlists itself in one value that all change.
 #include <algorithm>
 
 #include "base/prng.h"
@@ -13,7 +13,10 @@ namespace {
 // Longer than any wait of the scheduler: only who ended without a word is waited for in vain.
 constexpr Duration kPatience = std::chrono::seconds(200);
 constexpr std::uint64_t kPutId = 1;
-constexpr std::uint64_t kFirstGetId = 2;  // For rank 0.
+constexpr std::uint64_t kListId = 2;
+constexpr std::uint64_t kFirstGetId = 3;  // For rank 0.
+constexpr std::uint64_t kFirstEnlisting = 1'000;
+constexpr const char* kList = "list";
 
 std::string key_of(Rank rank) {
   return cat("of-", rank);
@@ -63,6 +66,33 @@ void World::put_own(Worker& worker) {
   checkers_.gave(worker.rank, own_value(worker));
   send_up(worker.exchange.link,
           wire::Put{.id = kPutId, .key = key_of(worker.rank), .value = cat(own_value(worker))});
+  enlist(worker);
+}
+
+// Says again what was not answered, or asks what the list is by now.
+void World::enlist(Worker& worker) {
+  auto& exchange = worker.exchange;
+  if (exchange.enlisted) return;
+  if (!exchange.answered) return send_up(exchange.link, exchange.enlisting);
+  const bool looks = exchange.list.version == 0 && exchange.enlisting.id == 0;
+  send_up(
+      exchange.link,
+      wire::Get{
+          .id = kListId, .keys = {kList}, .at_once = looks, .newer_than = exchange.list.version});
+}
+
+void World::hear_of_list(Worker& worker, const wire::Got& got) {
+  auto& exchange = worker.exchange;
+  if (!exchange.answered || exchange.enlisted) return;  // An answer that came twice.
+  if (got.found) checkers_.saw_list(got.version, got.value);
+  exchange.list = {kList, got.value, got.version};
+  exchange.enlisting = {.id = std::max(exchange.enlisting.id + 1, kFirstEnlisting),
+                        .key = kList,
+                        .value = cat(got.value, own_value(worker), ' '),
+                        .expected = got.version,
+                        .writer = own_value(worker)};
+  exchange.answered = false;
+  send_up(exchange.link, exchange.enlisting);
 }
 
 // Its rank is known.
@@ -85,38 +115,53 @@ void World::hear_of_exchange(Index index, const wire::Message& message) {
   Worker& worker = workers_[index];
   if (std::holds_alternative<wire::JobEnded>(message)) {
     worker.exchange.over = true;
-  } else if (std::holds_alternative<wire::Kept>(message)) {
-    worker.exchange.kept = true;
-  } else if (const auto* got = std::get_if<wire::Got>(&message)) {
+  } else if (const auto* kept = std::get_if<wire::Kept>(&message)) {
+    auto& exchange = worker.exchange;
+    if (kept->id == kPutId) exchange.kept = true;
+    if (kept->id == exchange.enlisting.id && !std::exchange(exchange.answered, true)) {
+      exchange.enlisted = kept->is_set;
+      if (kept->is_set) checkers_.saw_list(kept->version, exchange.enlisting.value);
+      enlist(worker);
+    }
+  } else if (const auto* got = std::get_if<wire::Got>(&message); got && got->id == kListId) {
+    hear_of_list(worker, *got);
+  } else if (got != nullptr) {
     const auto rank = static_cast<Rank>(got->id - kFirstGetId);
     if (got->key != key_of(rank)) checkers_.violate("P36: the answer is not what was asked for");
     worker.exchange.got.insert(rank);
     checkers_.got(rank, std::stoull(got->value));
   }
-  if (worker.program == Program::kExchanging && worker.exchange.kept && has_all(worker)) {
+  if (worker.program == Program::kExchanging && worker.exchange.kept && worker.exchange.enlisted &&
+      has_all(worker)) {
     end_exchange(index);
   }
 }
 
 // What is told of a value has to be durable.
 void World::check_told(Index link, const wire::Message& message) {
-  const auto is_durable = [&](const std::string& key, const std::string* value) {
+  const auto is_durable = [&](const std::string& key, wire::KeyVersion version,
+                              const std::string* value) {
     const auto found = durable_values_.find(key);
-    if (found == durable_values_.end() || (value != nullptr && found->second != *value)) {
+    const bool there = found != durable_values_.end() && found->second.version >= version;
+    const bool same = there && (value == nullptr || found->second.version > version ||
+                                found->second.value == *value);
+    if (!same) {
       checkers_.violate("P36: the scheduler told of a value that a crash could make it forget");
     }
   };
-  if (const auto* got = std::get_if<wire::Got>(&message)) {
-    is_durable(got->key, &got->value);
-  } else if (std::holds_alternative<wire::Kept>(message)) {
-    is_durable(key_of(workers_[links_[link].worker].rank), nullptr);
+  if (const auto* got = std::get_if<wire::Got>(&message); got && got->found) {
+    is_durable(got->key, got->version, &got->value);
+  } else if (const auto* kept = std::get_if<wire::Kept>(&message); kept && kept->version != 0) {
+    const Worker& worker = workers_[links_[link].worker];
+    is_durable(kept->id == kPutId ? key_of(worker.rank) : kList, kept->version, nullptr);
   }
 }
 
 void World::make_durable(controller::Store& store) {
   if (store.formation && !durable_) durable_.emplace();
   if (durable_) controller::apply(store, *durable_);
-  for (auto& [key, value] : store.kept) durable_values_[key] = std::move(value);
+  for (auto& pair : store.kept) durable_values_[pair.key] = std::move(pair);
+  for (const auto& last : store.writers) durable_writers_[last.writer] = last;
 }
 
 }  // namespace holdfast::sim

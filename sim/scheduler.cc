@@ -50,8 +50,10 @@ void World::start_scheduler() {
   for (auto& agent : agents_) agent.disturbed = std::max(agent.disturbed, now_);
   for (auto& worker : workers_) worker.disturbed = std::max(worker.disturbed, now_);
   std::vector<wire::KeyValue> kept;
-  for (const auto& [key, value] : durable_values_) kept.push_back({key, value});
-  tell_controller(controller::Started{std::move(kept)});
+  for (const auto& [key, pair] : durable_values_) kept.push_back(pair);
+  std::vector<wire::Writer> writers;
+  for (const auto& [writer, last] : durable_writers_) writers.push_back(last);
+  tell_controller(controller::Started{std::move(kept), std::move(writers)});
 }
 
 void World::kill_scheduler(std::int32_t code, bool store_survives) {
@@ -151,9 +153,8 @@ void World::carry_out(const controller::Action& action) {
     }
     send_down(link, send->message);
   } else if (const auto* answer = std::get_if<controller::Answer>(&action)) {
-    const std::string* value = scheduler_.machine->key_values().find(answer->key);
-    if (value == nullptr) return;  // The job has ended meanwhile.
-    carry_out(controller::Send{answer->link, wire::Got{answer->id, true, answer->key, *value}});
+    const auto& [key, value, version] = *answer->found;
+    carry_out(controller::Send{answer->link, wire::Got{answer->id, true, key, value, version}});
   } else if (const auto* close = std::get_if<controller::Close>(&action)) {
     auto& link = links_[static_cast<Index>(close->link) - 1];
     link.closed_by_scheduler = link.scheduler_gone = true;

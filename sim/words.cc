@@ -131,17 +131,24 @@ std::string to_words(const wire::Message& message) {
           [](const wire::StatusQuery&) { return std::string("StatusQuery"); },
           [](const wire::StatusReply&) { return std::string("StatusReply"); },
           [](const wire::Heartbeat&) { return std::string("Heartbeat"); },
-          [](const wire::Put& m) { return cat("Put ", m.key); },
+          [](const wire::Put& m) {
+            if (m.writer == 0) return cat("Put ", m.key);
+            if (m.expected == wire::kAnyKeyVersion) return cat("Put ", m.key, ", whatever it is");
+            return cat("Put ", m.key, " in place of version ", m.expected);
+          },
           [](const wire::Kept& m) {
-            return m.reason == wire::Reason{} ? std::string("Kept")
-                                              : cat("not Kept: ", in_words(m.reason));
+            if (m.reason != wire::Reason{}) return cat("not Kept: ", in_words(m.reason));
+            return cat(m.is_set ? "Kept" : "Kept nothing", ", version ", m.version);
           },
           [](const wire::Get& m) {
             std::string text = m.at_once ? "Get at once" : "Get";
             for (const auto& key : m.keys) text += cat(' ', key);
+            if (m.newer_than != 0) text += cat(" newer than version ", m.newer_than);
             return text;
           },
-          [](const wire::Got& m) { return m.found ? cat("Got ", m.key) : std::string("Got none"); },
+          [](const wire::Got& m) {
+            return m.found ? cat("Got ", m.key, ", version ", m.version) : std::string("Got none");
+          },
       },
       message);
 }
@@ -153,14 +160,18 @@ std::string to_words(const controller::Action& action) {
             std::string text = "store";
             if (a.formation) text += cat(' ', to_words(*a.formation));
             for (const auto& [rank, seat] : a.seats) text += in_roster(seat);
-            for (const auto& [key, value] : a.kept) text += cat(" the value of ", key);
+            for (const auto& pair : a.kept) {
+              text += cat(" the value of ", pair.key);
+              if (pair.version > 1) text += cat(", version ", pair.version);
+            }
             return text;
           },
           [](const controller::Send& a) {
             return cat("to connection ", a.link, ": ", to_words(a.message));
           },
           [](const controller::Answer& a) {
-            return cat("tell connection ", a.link, " the value of ", a.key);
+            return cat("tell connection ", a.link, " the value of ", a.found->key, ", version ",
+                       a.found->version);
           },
           [](const controller::Close& a) { return cat("close connection ", a.link); },
           [](const controller::Note& a) {

@@ -66,6 +66,10 @@ class World {
     bool kept = false;   // Its own value, or a predecessor's.
     bool over = false;   // It was told that the job is over.
     std::set<Rank> got;
+    wire::KeyValue list{.key = {}, .value = {}, .version = 0};  // As it has read it last.
+    wire::Put enlisting;   // What it has said last; id 0: nothing yet.
+    bool answered = true;  // Of that.
+    bool enlisted = false;
   };
   struct Worker {
     agent::Process process = 0;
@@ -287,6 +291,8 @@ class World {
   void list_exchange(Index worker);
   void ask(Index worker);
   void put_own(Worker& worker);
+  void enlist(Worker& worker);
+  void hear_of_list(Worker& worker, const wire::Got& got);
   void begin_exchange(Index worker);
   void end_exchange(Index worker);
   void hear_of_exchange(Index worker, const wire::Message& message);
@@ -387,7 +393,8 @@ class World {
   Index first_link_ = 0;          // Those before it are closed on both sides.
   Scheduler scheduler_;
   std::optional<wire::Formation> durable_;
-  std::map<std::string, std::string> durable_values_;
+  std::map<std::string, wire::KeyValue> durable_values_;
+  std::map<std::uint64_t, wire::Writer> durable_writers_;
   bool agent_told_end_ = false;   // At some time.
   bool worker_told_end_ = false;  // By the actions that were just carried out.
   Person person_;

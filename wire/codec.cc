@@ -246,4 +246,14 @@ Result<Formation> decode_formation(std::string_view bytes) {
   return formation;
 }
 
+std::string encode(const Seat& seat) {
+  return encode_struct(seat);
+}
+
+Result<Seat> decode_seat(std::string_view bytes) {
+  Seat seat;
+  if (!decode_struct(bytes, seat)) return Error{Blame::kPeer, "the journal's seat is malformed"};
+  return seat;
+}
+
 }  // namespace holdfast::wire

@@ -30,5 +30,7 @@ Result<Message> decode(std::uint8_t kind, std::string_view body);
 
 std::string encode(const Formation& formation);
 Result<Formation> decode_formation(std::string_view bytes);
+std::string encode(const Seat& seat);
+Result<Seat> decode_seat(std::string_view bytes);
 
 }  // namespace holdfast::wire

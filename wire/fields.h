@@ -149,19 +149,21 @@ struct Fields<Heartbeat> {
 
 template <>
 struct Fields<Put> {
-  static constexpr auto kList = in_order(&Put::id, &Put::key, &Put::value);
+  static constexpr auto kList =
+      in_order(&Put::id, &Put::key, &Put::value, &Put::expected, &Put::writer);
 };
 template <>
 struct Fields<Kept> {
-  static constexpr auto kList = in_order(&Kept::id, &Kept::reason);
+  static constexpr auto kList = in_order(&Kept::id, &Kept::reason, &Kept::is_set, &Kept::version);
 };
 template <>
 struct Fields<Get> {
-  static constexpr auto kList = in_order(&Get::id, &Get::keys, &Get::at_once);
+  static constexpr auto kList = in_order(&Get::id, &Get::keys, &Get::at_once, &Get::newer_than);
 };
 template <>
 struct Fields<Got> {
-  static constexpr auto kList = in_order(&Got::id, &Got::found, &Got::key, &Got::value);
+  static constexpr auto kList =
+      in_order(&Got::id, &Got::found, &Got::key, &Got::value, &Got::version);
 };
 
 }  // namespace holdfast::wire

@@ -5,6 +5,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -17,7 +19,7 @@
 
 namespace holdfast::wire {
 
-inline constexpr std::uint32_t kProtocol = 3;  // Raised when an older peer could misunderstand us.
+inline constexpr std::uint32_t kProtocol = 4;  // Raised when an older peer could misunderstand us.
 
 // worker → scheduler, first on every connection; again after every reconnection.
 struct Register {
@@ -179,33 +181,69 @@ inline constexpr std::size_t kMaxKeys = 16;                                    /
 // Has a value, an empty one, once a rank was given to another process. The scheduler puts it.
 inline constexpr const char* kSucceeded = "holdfast.succeeded";
 
+using KeyVersion = std::uint64_t;  // Of a key: how often it was set; 0: it has no value.
+inline constexpr KeyVersion kAnyKeyVersion = ~KeyVersion{0};
+
 struct KeyValue {
   std::string key;
   std::string value;
+  KeyVersion version = 1;
   bool operator==(const KeyValue&) const = default;
 };
 
-// any process of the job → scheduler: keep this, if the key has no value yet.
+// The last word of one writer that has changed a value.
+struct Writer {
+  std::uint64_t writer = 0;
+  std::uint64_t id = 0;    // Of its Put.
+  KeyVersion version = 0;  // Which that Put has made.
+  bool operator==(const Writer&) const = default;
+};
+
+// What the scheduler has to remember: all of it is durable, or nothing.
+struct Changes {
+  // In place of the one before; nothing: that one stays. Its roster is empty where the one before
+  // stays, but for these seats.
+  std::optional<Formation> formation;
+  std::map<Rank, Seat> seats;
+  std::vector<KeyValue> kept;   // Besides those before, or in place of those with the same key.
+  std::vector<Writer> writers;  // The same.
+  bool operator==(const Changes&) const = default;
+};
+// What it has to go on with after a restart.
+struct Memory {
+  std::optional<Formation> formation;  // Nothing: none was stored yet.
+  std::vector<KeyValue> kept;          // In no order.
+  std::vector<Writer> writers;
+};
+
+// any process of the job → scheduler: keep this, if the key is at the expected version.
 struct Put {
   std::uint64_t id = 0;  // The asker's own, for the answer.
   std::string key;
   std::string value;
+  KeyVersion expected = 0;  // kAnyKeyVersion: whichever it is at.
+  // What one writer says twice with the same id is done once. Its ids grow, and it has one such Put
+  // open at a time. 0: to be done twice would change nothing.
+  std::uint64_t writer = 0;
   bool operator==(const Put&) const = default;
 };
 
-// scheduler → who has put: the key has a value for good, this one or an earlier one.
+// scheduler → who has put.
 struct Kept {
   std::uint64_t id = 0;
-  Reason reason;  // kNone; else why this one is not kept.
+  Reason reason;           // kNone; else why there is no room for it.
+  bool is_set = false;     // It was at the expected version.
+  KeyVersion version = 0;  // The key's: of this value, if it is set.
   bool operator==(const Kept&) const = default;
 };
 
-// any process of the job → scheduler: the value of the first of these keys that has one. It is
-// answered as soon as there is one. A later Get with the same id takes its place.
+// any process of the job → scheduler: the value of the first of these keys that has a newer
+// version. It is answered as soon as there is one. A later Get with the same id takes its place.
 struct Get {
   std::uint64_t id = 0;
   std::vector<std::string> keys;
-  bool at_once = false;  // Answered at once; also if none has a value.
+  bool at_once = false;  // Answered at once; also if none has a newer version.
+  KeyVersion newer_than = 0;
   bool operator==(const Get&) const = default;
 };
 
@@ -215,6 +253,7 @@ struct Got {
   bool found = false;  // Always true, if it was not to be answered at once.
   std::string key;
   std::string value;
+  KeyVersion version = 0;
   bool operator==(const Got&) const = default;
 };
 

@@ -78,11 +78,14 @@ const std::vector<std::string> kTexts = {
     "",
     "json: \"{}\"\n",
     "",
-    "id: 18446744073709551615\nkey: \"k/1\"\nvalue: \"v\\000\\377\"\n",
+    "id: 18446744073709551615\nkey: \"k/1\"\nvalue: \"v\\000\\377\"\nexpected: "
+    "18446744073709551615\nwriter: 18446744073709551615\n",
     "id: 18446744073709551615\nreason {\n  kind: REASON_NO_ROOM\n  rank: -1\n  count: 1\n  total: "
-    "2\n}\n",
-    "id: 18446744073709551615\nkeys: \"k/1\"\nkeys: \"\"\nat_once: true\n",
-    "id: 18446744073709551615\nfound: true\nkey: \"k/1\"\nvalue: \"v\\000\\377\"\n",
+    "2\n}\nis_set: true\nversion: 7\n",
+    "id: 18446744073709551615\nkeys: \"k/1\"\nkeys: \"\"\nat_once: true\nnewer_than: "
+    "18446744073709551615\n",
+    "id: 18446744073709551615\nfound: true\nkey: \"k/1\"\nvalue: \"v\\000\\377\"\nversion: "
+    "18446744073709551615\n",
 };
 
 TEST(Proto, ProtocReadsEveryMessageAsItWasMeant) {

@@ -63,10 +63,10 @@ inline std::vector<Message> extreme_messages() {
       StatusQuery{},
       StatusReply{"{}"},
       Heartbeat{},
-      Put{kMost, "k/1", std::string("v\0\xff", 3)},
-      Kept{kMost, {.kind = Reason::Kind::kNoRoom, .count = 1, .total = 2}},
-      Get{kMost, {"k/1", ""}, true},
-      Got{kMost, true, "k/1", std::string("v\0\xff", 3)},
+      Put{kMost, "k/1", std::string("v\0\xff", 3), kAnyKeyVersion, kMost},
+      Kept{kMost, {.kind = Reason::Kind::kNoRoom, .count = 1, .total = 2}, true, 7},
+      Get{kMost, {"k/1", ""}, true, kMost},
+      Got{kMost, true, "k/1", std::string("v\0\xff", 3), kMost},
   };
 }
 

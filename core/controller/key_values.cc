@@ -4,52 +4,88 @@
 
 namespace holdfast::controller {
 
-void KeyValues::restore(std::vector<wire::KeyValue> stored) {
-  for (auto& [key, value] : stored) {
-    bytes_ += key.size() + value.size();
-    values_.emplace(std::move(key), std::move(value));
+void KeyValues::restore(std::vector<wire::KeyValue> kept,
+                        const std::vector<wire::Writer>& writers) {
+  for (auto& one : kept) {
+    bytes_ += one.key.size() + one.value.size();
+    const std::string key = one.key;
+    values_.emplace(key, std::make_shared<const wire::KeyValue>(std::move(one)));
+  }
+  for (const auto& last : writers) {
+    writers_[last.writer] = {last.id, {Outcome::kSet, true, last.version}};
   }
 }
 
-KeyValues::Put KeyValues::put(const std::string& key, const std::string& value) {
-  if (values_.contains(key)) return Put::kKnown;
-  const std::size_t more = key.size() + value.size();
-  if (values_.size() >= kMaxStoredKeys || more > kMaxStoredBytes - bytes_) return Put::kNoRoom;
-  values_.emplace(key, value);
-  bytes_ += more;
-  return Put::kNew;
+std::optional<KeyValues::Written> KeyValues::put(const wire::Put& put) {
+  if (put.writer == 0) return write(put);
+  const auto last = writers_.find(put.writer);
+  if (last != writers_.end() && put.id <= last->second.id) {
+    if (put.id < last->second.id) return std::nullopt;
+    Written again = last->second.written;
+    again.outcome = Outcome::kRepeated;
+    return again;
+  }
+  if (last == writers_.end() && writers_.size() >= kMaxStoredKeys) {
+    return Written{Outcome::kNoRoom};
+  }
+  // Also a refusal is remembered: the same words, heard late on a former connection, must not be
+  // done after all. A restarted scheduler has no former connections, so it need not know refusals.
+  const Written written = write(put);
+  writers_[put.writer] = {put.id, written};
+  return written;
+}
+
+KeyValues::Written KeyValues::write(const wire::Put& put) {
+  const Found former = find(put.key);
+  const wire::KeyVersion version = former ? former->version : 0;
+  if (put.expected != wire::kAnyKeyVersion && put.expected != version) {
+    return {Outcome::kOther, false, version};
+  }
+  const std::size_t freed = former ? put.key.size() + former->value.size() : 0;
+  const std::size_t more = put.key.size() + put.value.size();
+  if ((!former && values_.size() >= kMaxStoredKeys) || more > kMaxStoredBytes - (bytes_ - freed)) {
+    return {Outcome::kNoRoom, false, version};
+  }
+  values_[put.key] =
+      std::make_shared<const wire::KeyValue>(wire::KeyValue{put.key, put.value, version + 1});
+  bytes_ += more - freed;
+  return {Outcome::kSet, true, version + 1};
 }
 
 std::vector<Answer> KeyValues::answers(const std::string& key) {
   std::vector<Answer> all;
   const auto found = askers_.find(key);
   if (found == askers_.end()) return all;
-  const auto askers = std::exchange(found->second, {});
+  const auto askers = found->second;
   for (const auto& [link, id] : askers) {
-    all.push_back({link, id, key});
+    const Found value = newer(key, pending_.at(link).at(id).newer_than);
+    if (!value) continue;
+    all.push_back({link, id, value});
     withdraw(link, id);
   }
-  askers_.erase(key);
   return all;
 }
 
-const std::string* KeyValues::find(const std::string& key) const {
+Found KeyValues::find(const std::string& key) const {
   const auto found = values_.find(key);
-  return found == values_.end() ? nullptr : &found->second;
+  return found == values_.end() ? nullptr : found->second;
 }
 
-KeyValues::Asked KeyValues::get(Link link, const wire::Get& get, std::optional<std::string>& key) {
+Found KeyValues::newer(const std::string& key, wire::KeyVersion than) const {
+  Found found = find(key);
+  return found && found->version > than ? found : nullptr;
+}
+
+KeyValues::Asked KeyValues::get(Link link, const wire::Get& get, Found& found) {
   withdraw(link, get.id);
-  const auto found = std::find_if(get.keys.begin(), get.keys.end(),
-                                  [&](const auto& wanted) { return values_.contains(wanted); });
-  if (found != get.keys.end()) {
-    key = *found;
-    return Asked::kAnswered;
+  for (const auto& key : get.keys) {
+    found = newer(key, get.newer_than);
+    if (found) return Asked::kAnswered;
   }
   if (get.at_once) return Asked::kAnswered;
   auto& pending = pending_[link];
   if (pending.size() >= kMaxPendingGets) return Asked::kTooMany;
-  pending[get.id] = get.keys;
+  pending[get.id] = get;
   for (const auto& wanted : get.keys) askers_[wanted].insert({link, get.id});
   return Asked::kWaits;
 }
@@ -60,7 +96,7 @@ void KeyValues::withdraw(Link link, std::uint64_t id) {
   const auto get = of_link->second.extract(id);
   if (of_link->second.empty()) pending_.erase(of_link);
   if (get.empty()) return;
-  for (const auto& key : get.mapped()) {
+  for (const auto& key : get.mapped().keys) {
     const auto found = askers_.find(key);
     if (found == askers_.end()) continue;
     found->second.erase({link, id});
@@ -72,7 +108,7 @@ void KeyValues::closed(Link link) {
   const auto pending = pending_.find(link);
   if (pending == pending_.end()) return;
   std::vector<std::uint64_t> ids;
-  for (const auto& [id, keys] : pending->second) ids.push_back(id);
+  for (const auto& [id, get] : pending->second) ids.push_back(id);
   for (const auto id : ids) withdraw(link, id);
 }
 

@@ -1,12 +1,14 @@
-// The job's key-values: put once, asked for by whoever waits for them.
+// The job's key-values: put once or changed by version, asked for by whoever waits for them.
 //
-// Pure. A value that was put stays until the job's end. What is told of a value has to be held back
-// until it is durable; the machine sees to that. docs/protocol/recovery.md, P36.
+// Pure. A key stays until the job's end, and each value of it has a version: 1, 2, ... What is told
+// of a value has to be held back until it is durable; the machine sees to that.
+// docs/protocol/recovery.md, P36.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -20,32 +22,43 @@ namespace holdfast::controller {
 using Link = std::uint64_t;  // A connection; each has a greater number than all before. 0: none.
 
 inline constexpr std::size_t kMaxStoredBytes = std::size_t{256} << 20;  // Keys and values together.
-inline constexpr std::size_t kMaxStoredKeys = 100'000;
-inline constexpr std::size_t kMaxPendingGets = 1'000;  // Of a link.
+inline constexpr std::size_t kMaxStoredKeys = 100'000;                  // As many writers, too.
+inline constexpr std::size_t kMaxPendingGets = 1'000;                   // Of a link.
 
-// What must be done: tell the asker the value of this key (KeyValues::find), once it is durable.
-// The value is not in here: many may ask for a large one at once, and it need not lie about for
-// each.
+// A value as it was when it was asked for. Many may ask for a large one at once, so it is shared.
+using Found = std::shared_ptr<const wire::KeyValue>;
+
+// What must be done: tell the asker what was found, once it is durable.
 struct Answer {
   Link link = 0;
   std::uint64_t id = 0;  // Of its Get.
-  std::string key;
+  Found found;
 };
 
 class KeyValues {
  public:
-  enum class Put : std::uint8_t { kNew, kKnown, kNoRoom };
-  void restore(std::vector<wire::KeyValue> stored);  // As the journal had them.
+  enum class Outcome : std::uint8_t {
+    kSet,      // To be stored.
+    kOther,    // The key is at another version than the expected one. Nothing has changed.
+    kNoRoom,   // The same.
+    kRepeated  // This writer has said it before, and is told the same again.
+  };
+  struct Written {
+    Outcome outcome = Outcome::kOther;
+    bool is_set = false;
+    wire::KeyVersion version = 0;  // The key's.
+  };
+  void restore(std::vector<wire::KeyValue> kept, const std::vector<wire::Writer>& writers);
 
-  // kKnown: the key has a value already, and that one stays.
-  [[nodiscard]] Put put(const std::string& key, const std::string& value);
-  // For all who wait for this key, which has a value by now. They do not wait any more.
+  // Nothing: it is older than what its writer said last, so nobody waits for the answer.
+  [[nodiscard]] std::optional<Written> put(const wire::Put& put);
+  // For all who wait for what this key has by now. They do not wait any more.
   [[nodiscard]] std::vector<Answer> answers(const std::string& key);
 
   enum class Asked : std::uint8_t { kAnswered, kWaits, kTooMany };
-  // kAnswered: `key` is the first that has a value; nothing: none has.
-  [[nodiscard]] Asked get(Link link, const wire::Get& get, std::optional<std::string>& key);
-  [[nodiscard]] const std::string* find(const std::string& key) const;  // Null: there is no value.
+  // kAnswered: `found` is the first that is newer; null: none is.
+  [[nodiscard]] Asked get(Link link, const wire::Get& get, Found& found);
+  [[nodiscard]] Found find(const std::string& key) const;  // Null: there is no value.
 
   void closed(Link link);
   void clear();  // The job has ended.
@@ -55,12 +68,19 @@ class KeyValues {
 
  private:
   using Asker = std::pair<Link, std::uint64_t>;  // And the number of its Get.
+  struct Said {
+    std::uint64_t id = 0;
+    Written written;
+  };
 
+  [[nodiscard]] Written write(const wire::Put& put);
+  [[nodiscard]] Found newer(const std::string& key, wire::KeyVersion than) const;
   void withdraw(Link link, std::uint64_t id);
 
-  std::map<std::string, std::string> values_;
+  std::map<std::string, Found> values_;
   std::size_t bytes_ = 0;
-  std::map<Link, std::map<std::uint64_t, std::vector<std::string>>> pending_;
+  std::map<std::uint64_t, Said> writers_;  // The last word of each.
+  std::map<Link, std::map<std::uint64_t, wire::Get>> pending_;
   std::map<std::string, std::set<Asker>> askers_;  // The same, by key.
 };
 

@@ -35,7 +35,8 @@ wire::Formation Machine::formation() const {
 }
 
 void Machine::store() {
-  Store store{.formation = formation_, .seats = {}, .kept = std::exchange(keeps_, {})};
+  Store store{
+      .formation = formation_, .seats = {}, .kept = std::exchange(keeps_, {}), .writers = {}};
   if (!std::exchange(roster_stored_, roster_stored_ || assembled())) {
     store.formation = formation();
   } else {
@@ -103,7 +104,7 @@ void Machine::on(const Started& e) {
   }
   roster_stored_ = assembled();
   ended_ = ended_rank();
-  if (formation_.stage != Stage::kEnded) key_values_.restore(e.kept);
+  if (formation_.stage != Stage::kEnded) key_values_.restore(e.kept, e.writers);
   if (formation_.stage == Stage::kEnded) {
     emit(End{formation_.success, formation_.end});
     wait_for_agent();
@@ -164,25 +165,32 @@ std::optional<Instant> Machine::deadline() const {
 void Machine::receive(Link link, const wire::Put& m) {
   if (formation_.stage == Stage::kEnded) return tell_end(link);
   if (m.key == wire::kSucceeded) return reject_word(link, m);  // The scheduler alone puts that.
-  const auto put = key_values_.put(m.key, m.value);
-  if (put == KeyValues::Put::kNoRoom) {
-    const Reason why{.kind = Reason::Kind::kNoRoom,
-                     .count = static_cast<std::int64_t>(kMaxStoredBytes),
-                     .total = static_cast<std::int64_t>(kMaxStoredKeys)};
-    return send(link, wire::Kept{m.id, why});
+  const auto put = key_values_.put(m);
+  if (!put) return;
+  if (put->outcome == KeyValues::Outcome::kSet) {
+    Store store{
+        .formation = {}, .seats = {}, .kept = {{m.key, m.value, put->version}}, .writers = {}};
+    if (m.writer != 0) store.writers = {{m.writer, m.id, put->version}};
+    emit(std::move(store));
   }
-  if (put == KeyValues::Put::kNew) emit(Store{std::nullopt, {}, {{m.key, m.value}}});
-  send(link, wire::Kept{m.id, {}});
+  wire::Kept kept{.id = m.id, .reason = {}, .is_set = put->is_set, .version = put->version};
+  if (put->outcome == KeyValues::Outcome::kNoRoom) {
+    kept.reason = {.kind = Reason::Kind::kNoRoom,
+                   .count = static_cast<std::int64_t>(kMaxStoredBytes),
+                   .total = static_cast<std::int64_t>(kMaxStoredKeys)};
+  }
+  send(link, std::move(kept));
+  if (put->outcome != KeyValues::Outcome::kSet) return;
   for (auto& answer : key_values_.answers(m.key)) emit(std::move(answer));
 }
 
 void Machine::receive(Link link, const wire::Get& m) {
   if (formation_.stage == Stage::kEnded) return tell_end(link);
-  std::optional<std::string> key;
-  const auto asked = key_values_.get(link, m, key);
+  Found found;
+  const auto asked = key_values_.get(link, m, found);
   if (asked == KeyValues::Asked::kTooMany) dismiss(link);
   if (asked != KeyValues::Asked::kAnswered) return;
-  key ? emit(Answer{link, m.id, *std::move(key)}) : send(link, wire::Got{.id = m.id});
+  found ? emit(Answer{link, m.id, std::move(found)}) : send(link, wire::Got{.id = m.id});
 }
 
 void Machine::on(const Interrupted& e) {

@@ -43,8 +43,9 @@ struct Options {
 };
 
 // What may happen.
-struct Started {
-  std::vector<wire::KeyValue> kept;  // As the journal has them.
+struct Started {  // As the journal has them.
+  std::vector<wire::KeyValue> kept;
+  std::vector<wire::Writer> writers;
 };
 // There is a connection, and who is at its other end has proven to belong to the job, as a process
 // of this kind. It comes once, and before anything that is received there.
@@ -72,13 +73,7 @@ using Event =
     std::variant<Started, Connected, Received, Closed, ProvenDead, Stored, TimePassed, Interrupted>;
 
 // What must be done, in this order.
-struct Store {
-  // In place of the one before; nothing: that one stays. Its roster is empty where the one before
-  // stays, but for these seats.
-  std::optional<wire::Formation> formation;
-  std::map<Rank, wire::Seat> seats;
-  std::vector<wire::KeyValue> kept;  // Besides those before.
-};
+using Store = wire::Changes;  // To be made durable, and answered by Stored.
 // What is on record once the store is durable.
 void apply(const Store& store, wire::Formation& record);
 struct Send {

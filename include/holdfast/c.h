@@ -112,11 +112,26 @@ HF_API hf_status hf_local_rank(hf_worker* worker, int32_t* local_rank);
 HF_API hf_status hf_kv_put(hf_worker* worker, const char* key, const void* value, uint64_t bytes);
 /* Waits `milliseconds` at most (0: only looks; negative: until there is one) for a value of any of
  * the keys, at most 16. `which`: the place in `keys` of the first one that has a value; `value` is
- * valid until this thread's next hf_kv_get(). They may be NULL. HF_PENDING: there is none yet. A
- * process can have 900 calls wait at once. */
+ * valid until this thread's next hf_kv_get() or hf_kv_read(). They may be NULL. HF_PENDING: there
+ * is none yet. A process can have 900 calls wait at once. */
 HF_API hf_status hf_kv_get(hf_worker* worker, const char* const* keys, uint64_t count,
                            int64_t milliseconds, uint64_t* which, const void** value,
                            uint64_t* bytes);
+
+/* Values that change. Each value of a key has a version: 1, 2, ... (a put makes version 1). */
+#define HF_ANY_VERSION UINT64_MAX
+
+/* Sets the value if the key is at version `expected` (0: it has none; HF_ANY_VERSION: whichever).
+ * `is_set`: whether it was; `version`: the key's by now, which is this value's if it is set. They
+ * may be NULL. It is done once, also if the scheduler dies meanwhile. After HF_WORLD it may be done
+ * or not. A step that is made again sets it again: what has to be equal then is put, not set. */
+HF_API hf_status hf_kv_set(hf_worker* worker, const char* key, const void* value, uint64_t bytes,
+                           uint64_t expected, int* is_set, uint64_t* version);
+/* hf_kv_get() for one key, and only a version newer than `newer_than` counts (0: any). `version`
+ * may be NULL: of the value that was found. */
+HF_API hf_status hf_kv_read(hf_worker* worker, const char* key, uint64_t newer_than,
+                            int64_t milliseconds, const void** value, uint64_t* bytes,
+                            uint64_t* version);
 
 /* The job can not go on: tells everybody why. Always HF_WORLD, with what is to be reported here. */
 HF_API hf_status hf_fail(hf_worker* worker, const char* reason);

@@ -60,6 +60,23 @@ class Cluster {
   [[nodiscard]] std::optional<std::string> get(const std::string& key,
                                                std::chrono::milliseconds limit = {});
 
+  // Values that change: each of a key has a version, 1, 2, ... A round that is made again sets
+  // again, so what has to be equal then is put.
+  struct Value {
+    std::string value;
+    std::uint64_t version = 0;
+  };
+  // Nothing: the key has no version newer than `newer_than`, also after `limit`.
+  [[nodiscard]] std::optional<Value> read(const std::string& key,
+                                          std::chrono::milliseconds limit = {},
+                                          std::uint64_t newer_than = 0);
+  // The version that this value has.
+  std::uint64_t set(const std::string& key, const std::string& value);
+  // The same, if the key is at the expected version (0: it has no value). Nothing: it is not.
+  [[nodiscard]] std::optional<std::uint64_t> compare_and_set(const std::string& key,
+                                                             const std::string& value,
+                                                             std::uint64_t expected);
+
   // Runs `body` as the next round on all ranks. Whether the round was made; else a process was lost
   // and the caller makes it again. Exceptions of `body` pass through.
   template <class Body>
@@ -72,8 +89,9 @@ class Cluster {
   // The processes of this round, by rank. They change with generation(): a program that remembers
   // them asks in the first round of each, on all ranks.
   [[nodiscard]] std::vector<Host> hosts();
-  // Within a round: the value of a key, once a rank has put it.
+  // Within a round: the value of a key, once a rank has put it; of a version newer than this one.
   [[nodiscard]] std::string wait_for(const std::string& key);
+  [[nodiscard]] Value wait_newer(const std::string& key, std::uint64_t newer_than);
 
   // This rank has made its last round, as all others have.
   void leave() { check(hf_end(session_)); }
@@ -131,6 +149,32 @@ inline std::optional<std::string> Cluster::get(const std::string& key,
   return std::string(static_cast<const char*>(value), bytes);
 }
 
+inline std::optional<Cluster::Value> Cluster::read(const std::string& key,
+                                                   std::chrono::milliseconds limit,
+                                                   std::uint64_t newer_than) {
+  const void* value = nullptr;
+  std::uint64_t bytes = 0;
+  std::uint64_t version = 0;
+  const hf_status status =
+      hf_kv_read(worker_, key.c_str(), newer_than, limit.count(), &value, &bytes, &version);
+  if (status == HF_PENDING) return std::nullopt;
+  check(status);
+  return Value{std::string(static_cast<const char*>(value), bytes), version};
+}
+
+inline std::uint64_t Cluster::set(const std::string& key, const std::string& value) {
+  return *compare_and_set(key, value, HF_ANY_VERSION);
+}
+
+inline std::optional<std::uint64_t> Cluster::compare_and_set(const std::string& key,
+                                                             const std::string& value,
+                                                             std::uint64_t expected) {
+  int is_set = 0;
+  std::uint64_t version = 0;
+  check(hf_kv_set(worker_, key.c_str(), value.data(), value.size(), expected, &is_set, &version));
+  return is_set != 0 ? std::optional(version) : std::nullopt;
+}
+
 template <class Body>
 bool Cluster::make_round(Body body) {
   check(hf_begin_step(session_, nullptr));
@@ -176,11 +220,15 @@ inline std::vector<Cluster::Host> Cluster::hosts() {
 }
 
 inline std::string Cluster::wait_for(const std::string& key) {
-  for (;
-       ;) {  // Who would put it may have been lost; its successor comes only if this rank recovers.
-    if (auto value = get(key, std::chrono::milliseconds(100))) return *std::move(value);
-    if (hf_marked(session_) != 0) throw RoundLost();
+  return wait_newer(key, 0).value;
+}
+
+inline Cluster::Value Cluster::wait_newer(const std::string& key, std::uint64_t newer_than) {
+  // Who would set it may have been lost. Its successor comes only if this rank recovers.
+  while (hf_marked(session_) == 0) {
+    if (auto found = read(key, std::chrono::milliseconds(100), newer_than)) return *found;
   }
+  throw RoundLost();
 }
 
 }  // namespace holdfast

@@ -11,6 +11,7 @@ from holdfast._errors import Error, LeftError, MarkedError, PeerError, UserError
 
 ABI_VERSION: Final = 1
 NO_VERSION: Final = 2**64 - 1
+ANY_VERSION: Final = 2**64 - 1  # Of a key-value.
 _LIBRARY: Final = "libholdfast.so"
 
 
@@ -140,6 +141,14 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "hf_kv_get": (
         c.c_int,
         [P, c.POINTER(c.c_char_p), U64, c.c_int64, c.POINTER(U64), PP, c.POINTER(U64)],
+    ),
+    "hf_kv_set": (
+        c.c_int,
+        [P, c.c_char_p, c.c_char_p, U64, U64, c.POINTER(c.c_int), c.POINTER(U64)],
+    ),
+    "hf_kv_read": (
+        c.c_int,
+        [P, c.c_char_p, U64, c.c_int64, PP, c.POINTER(U64), c.POINTER(U64)],
     ),
     "hf_open": (c.c_int, [P, c.POINTER(CLayout), PP]),
     "hf_close": (None, [P]),

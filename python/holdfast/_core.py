@@ -39,6 +39,7 @@ from holdfast._abi import (
 from holdfast._errors import UserError, WorldError
 from holdfast._exchange import Group, Work
 from holdfast._hosts import Host, hosts_of
+from holdfast._key_values import KeyValues
 from holdfast._waiting import abandoned, interruptibly
 
 __all__ = [
@@ -108,7 +109,7 @@ def _position(position: Position) -> CPosition:
     return CPosition(position.epoch, position.index, position.samples)
 
 
-class Worker:
+class Worker(KeyValues):
     """A process in its job. There is one Worker per process, made in the main thread."""
 
     def __init__(self) -> None:
@@ -164,31 +165,6 @@ class Worker:
         """Tell all processes that the job can not go on; return the error to raise."""
         lib.hf_fail(self.handle, reason.encode())
         return WorldError(last_error())
-
-    def put(self, key: str, value: bytes) -> None:
-        """Keep a value for the whole job, unless the key has one. See hf_kv_put()."""
-        check(lib.hf_kv_put(self.handle, key.encode(), value, len(value)))
-
-    def get(self, keys: Sequence[str], wait_s: float = 0) -> tuple[int, bytes] | None:
-        """Return the first of the keys that has a value, as its index, and the value.
-
-        None: within `wait_s` seconds there was none. Ctrl-C has to wait for so long.
-        """
-        array = (c.c_char_p * len(keys))(*(key.encode() for key in keys))
-        which, value, size = U64(), c.c_void_p(), U64()
-        status = lib.hf_kv_get(
-            self.handle,
-            array,
-            len(keys),
-            int(wait_s * 1000),
-            c.byref(which),
-            c.byref(value),
-            c.byref(size),
-        )
-        if status == Status.PENDING:
-            return None
-        check(status)
-        return which.value, c.string_at(value, size.value)
 
     def open(
         self,

@@ -65,6 +65,18 @@ class Job:
         found = self.worker.get([key], wait_s)
         return None if found is None else found[1]
 
+    def set(self, key: str, value: bytes, expected: int | None = None) -> int | None:
+        """Set the value of a key that is at the expected version, and return its new version.
+
+        `expected`: 0: the key has no value yet; None: whichever version it is at. Return None: the
+        key is at another version, and nothing has changed.
+        """
+        return self.worker.set(key, value, expected)
+
+    def read(self, key: str, wait_s: float = 0, newer_than: int = 0) -> tuple[bytes, int] | None:
+        """Return the value of a key and its version; None if there is no newer one in time."""
+        return self.worker.read(key, newer_than, wait_s)
+
     @property
     def solo(self) -> bool:
         """Whether this process is a job of its own, without a launcher."""

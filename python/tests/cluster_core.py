@@ -13,6 +13,17 @@ job.put(f"of {job.rank}", b"second")
 neighbour = (job.rank + 1) % job.world_size
 assert job.get(f"of {neighbour}", wait_s=60) == b"first"
 assert job.get("of nobody") is None
+assert job.set(f"count {job.rank}", b"one", expected=0) == 1
+assert job.set(f"count {job.rank}", b"never", expected=0) is None
+assert job.read(f"count {neighbour}", wait_s=60) == (b"one", 1)
+while True:  # All add one letter to one value.
+    value, version = job.read("letters") or (b"", 0)
+    if job.set("letters", value + b"abc"[job.rank : job.rank + 1], version) is not None:
+        break
+value, version = b"", 0
+while version < job.world_size:
+    value, version = job.read("letters", 60, newer_than=version) or (b"", 0)
+assert bytes(sorted(value)) == b"abc"
 with job.open(private_bytes=1) as session:
     session.join()
     while session.version < 1:

@@ -51,33 +51,29 @@ Status open_journal(Opened& opened) {
   auto journal = io::Journal::open(opened.journal_path, settings.job);
   if (!journal) return journal.error();
   opened.journal = std::move(*journal);
-  std::optional<wire::Formation> stored;
+  wire::Memory memory;
   const controller::Claim claim = claim_of(settings);
   if (controller::may_succeed(claim)) {
     auto loaded = opened.journal->load();
     if (!loaded) return loaded.error();
-    stored = std::move(*loaded);
+    memory = std::move(*loaded);
   }
-  switch (controller::judge(claim, stored)) {
-    case controller::Takeover::kGoOn: {
-      opened.formation = std::move(*stored);
-      auto kept = opened.journal->load_kept();
-      if (!kept) return kept.error();
-      opened.kept = std::move(*kept);
+  switch (controller::judge(claim, memory.formation)) {
+    case controller::Takeover::kGoOn:
+      opened.memory = std::move(memory);
       return {};
-    }
     case controller::Takeover::kOtherSize:
       return Error{Blame::kUser, cat("the journal ", opened.journal_path, " is of a job with ",
-                                     stored->roster.size(), " workers, but MS_WORKER_NUM is ",
-                                     settings.worker_num,
+                                     memory.formation->roster.size(),
+                                     " workers, but MS_WORKER_NUM is ", settings.worker_num,
                                      ": set it to that, or remove the journal to start anew")};
     case controller::Takeover::kBegin:
       break;
   }
   // Stored at once: an older job's formation must not be found by our own successor.
-  opened.formation = wire::Formation{
+  opened.memory.formation = wire::Formation{
       .job = settings.job, .run_id = settings.run != 0 ? settings.run : os::random_bits()};
-  return opened.journal->begin(opened.formation);
+  return opened.journal->begin(*opened.memory.formation);
 }
 
 Result<int> open_and_serve(const config::Settings& settings) {

@@ -71,14 +71,15 @@ void say(std::string_view text) {
 Server::Server(io::Loop& loop, Opened opened)
     : loop_(loop),
       opened_(std::move(opened)),
-      machine_(machine_options(settings_), opened_.formation),
-      log_(opened_.formation.recoveries) {}
+      machine_(machine_options(settings_), opened_.memory.formation),
+      log_(opened_.memory.formation->recoveries) {}
 
 int Server::run(io::Listener& listener, io::Membership membership) {
-  const bool again = opened_.formation.generation != 0;
+  const bool again = opened_.memory.formation->generation != 0;
   say(cat(again ? "serves again job " : "serves job ", settings_.job, " at ", settings_.sched_host,
           ":", settings_.sched_port, ", process ", ::getpid(),
-          again ? cat(", from generation ", opened_.formation.generation, " of its journal") : ""));
+          again ? cat(", from generation ", opened_.memory.formation->generation, " of its journal")
+                : ""));
   read_reports();
   opened_.trace.event("start", {{"role", "scheduler"},
                                 {"job", settings_.job},
@@ -87,7 +88,8 @@ int Server::run(io::Listener& listener, io::Membership membership) {
                                 {"taken_back", again}});
   loop_.on_signals({SIGINT, SIGTERM}, [this](int signal) { interrupted(signal); });
   loop_.post([&] {
-    step(controller::Started{std::exchange(opened_.kept, {})});
+    step(controller::Started{std::exchange(opened_.memory.kept, {}),
+                             std::exchange(opened_.memory.writers, {})});
     look_for_locals();
     listener.serve(listening(std::move(membership)));
   });
@@ -167,11 +169,7 @@ void Server::step(controller::Event event) {
 }
 
 bool Server::carry_out(const controller::Store& action) {
-  // The journal takes a formation as a whole.
-  controller::apply(action, opened_.formation);
-  std::optional<wire::Formation> whole;
-  if (action.formation) whole = opened_.formation;
-  if (const auto stored = opened_.journal->store(whole, action.kept); !stored) {
+  if (const auto stored = opened_.journal->store(action); !stored) {
     // What can not remember must not speak: the next scheduler starts from the last one.
     say(cat("the journal can not be written, so this process ends: ", stored.error().what));
     std::_Exit(1);
@@ -212,9 +210,9 @@ void Server::send_answers() {
     const controller::Answer answer = std::move(answers_.front());
     answers_.pop_front();
     const auto found = links_.find(answer.link);
-    const std::string* value = machine_.key_values().find(answer.key);
-    if (found == links_.end() || value == nullptr) continue;  // The job may have ended.
-    found->second->send(wire::Got{answer.id, true, answer.key, *value});
+    if (found == links_.end()) continue;
+    const wire::KeyValue& value = *answer.found;
+    found->second->send(wire::Got{answer.id, true, value.key, value.value, value.version});
     if (found->second->queued_bytes() > kSmallAnswer) answering_.insert(answer.link);
   }
   if (answers_.empty() || answers_timer_) return;
@@ -304,7 +302,7 @@ void Server::remember_local(Link link, const wire::Register& who) {
 // Workers that were here when the scheduler's predecessor died may have died with it. Those that
 // live come back, and their end is seen as usual.
 void Server::look_for_locals() {
-  if (opened_.formation.generation == 0) return;
+  if (opened_.memory.formation->generation == 0) return;
   for (const auto& local : by_hand_.load()) {
     prove_dead(local, io::Loop::now() + kProofPatience, std::chrono::milliseconds(1));
   }
@@ -321,7 +319,7 @@ void Server::prove_dead(const LocalWorker& local, Instant until, Duration next) 
 
 // Those of a predecessor, and not of a dead job that had the same name.
 void Server::read_reports() {
-  if (opened_.formation.generation == 0) {
+  if (opened_.memory.formation->generation == 0) {
     ::unlink(reports_path_.c_str());
     return;
   }

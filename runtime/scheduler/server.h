@@ -35,8 +35,7 @@ struct Opened {
   std::string directory;  // The job's runtime folder.
   std::string journal_path;
   std::optional<io::Journal> journal;  // There; gone once the job has ended.
-  wire::Formation formation;           // Taken back from it, or new.
-  std::vector<wire::KeyValue> kept;    // Likewise.
+  wire::Memory memory;                 // Taken back from it; or a new formation alone.
   io::Trace trace;
 };
 

@@ -16,6 +16,7 @@
 #include "core/controller/key_values.h"
 #include "io/loop.h"
 #include "os/errors.h"
+#include "os/random_bits.h"
 #include "runtime/jobs/scheduler_link.h"
 #include "wording/reasons.h"
 
@@ -23,7 +24,11 @@ namespace holdfast::runtime {
 namespace {
 
 using namespace std::chrono_literals;
-using Found = std::optional<wire::KeyValue>;
+// Of a Get: nothing, or what was found. Of a Put: the version, and nothing else, if it is set.
+struct Reply {
+  bool yes = false;
+  wire::KeyValue pair;
+};
 
 // The scheduler hangs up on whoever waits for more. Some of those are watches.
 constexpr std::size_t kMaxOpen = controller::kMaxPendingGets - 100;
@@ -33,15 +38,15 @@ constexpr Duration kMargin = 1s;  // From the link's limit to ours, which a sile
 struct Wait {
   std::mutex mutex;
   std::condition_variable changed;
-  std::optional<Result<Found>> result;
+  std::optional<Result<Reply>> result;
 
-  void answer(Result<Found> given) {
+  void answer(Result<Reply> given) {
     const std::lock_guard lock(mutex);
     result = std::move(given);
     changed.notify_all();
   }
   // Nothing: `limit` has passed.
-  std::optional<Result<Found>> wait(Duration limit) {
+  std::optional<Result<Reply>> wait(Duration limit) {
     std::unique_lock lock(mutex);
     const auto longest = std::chrono::steady_clock::time_point::max() - 1s;
     const auto now = std::chrono::steady_clock::now();
@@ -62,7 +67,7 @@ Status check_key(const std::string& key) {
 struct KeyValues::Client {
   struct Request {
     wire::Message message;
-    std::function<void(Result<Found>)> answer;
+    std::function<void(Result<Reply>)> answer;
     bool outlasts_silence = false;  // Only an answer and the job's end are the end of it.
   };
 
@@ -87,7 +92,7 @@ struct KeyValues::Client {
   void send(std::uint64_t id, Request request);
   void send_all();
   void received(wire::Message message);
-  void answer(std::uint64_t id, const Result<Found>& result);
+  void answer(std::uint64_t id, const Result<Reply>& result);
   void fail_all(const Error& why);
 
   std::atomic<std::uint64_t> newest_id = 0;
@@ -127,9 +132,11 @@ void KeyValues::Client::send_all() {
 
 void KeyValues::Client::received(wire::Message message) {
   if (auto* got = std::get_if<wire::Got>(&message)) {
-    answer(got->id, got->found ? Found({std::move(got->key), std::move(got->value)}) : Found());
+    answer(got->id, Reply{got->found, {std::move(got->key), std::move(got->value), got->version}});
   } else if (const auto* kept = std::get_if<wire::Kept>(&message)) {
-    if (kept->reason == wire::Reason{}) return answer(kept->id, Found());
+    if (kept->reason == wire::Reason{}) {
+      return answer(kept->id, Reply{kept->is_set, {{}, {}, kept->version}});
+    }
     answer(kept->id, Error{Blame::kUser, wording::in_words(kept->reason)});
   } else if (const auto* ended = std::get_if<wire::JobEnded>(&message)) {
     over = Error{Blame::kWorld, wording::in_words(ended->reason)};
@@ -138,7 +145,7 @@ void KeyValues::Client::received(wire::Message message) {
   }
 }
 
-void KeyValues::Client::answer(std::uint64_t id, const Result<Found>& result) {
+void KeyValues::Client::answer(std::uint64_t id, const Result<Reply>& result) {
   const auto request = open.extract(id);
   if (!request.empty()) request.mapped().answer(result);
 }
@@ -153,7 +160,7 @@ void KeyValues::Client::fail_all(const Error& why) {
 }
 
 KeyValues::KeyValues(config::Settings settings)
-    : settings_(std::move(settings)), owner_(::getpid()) {}
+    : settings_(std::move(settings)), owner_(::getpid()), writer_(os::random_bits() | 1U) {}
 
 KeyValues::~KeyValues() {
   if (owner_ != ::getpid()) (void)client_.release();  // A forked child has not its thread.
@@ -171,24 +178,39 @@ Result<KeyValues::Client*> KeyValues::client() try {
 }
 
 Status KeyValues::put(const std::string& key, const std::string& value) {
-  if (const auto good = check_key(key); !good) return good;
-  if (value.size() > wire::kMaxValueBytes) {
-    return Error{Blame::kUser, cat("the value of '", key, "' has ", value.size(),
+  const auto written = write({.id = 0, .key = key, .value = value});
+  return written ? Status{} : Status{written.error()};
+}
+
+Result<KeyValues::Written> KeyValues::set(const std::string& key, const std::string& value,
+                                          wire::KeyVersion expected) {
+  if (const auto usable = client(); !usable) return usable.error();  // Also before the mutex.
+  const std::lock_guard turn(turns_);
+  return write({.id = 0, .key = key, .value = value, .expected = expected, .writer = writer_});
+}
+
+Result<KeyValues::Written> KeyValues::write(wire::Put put) {
+  if (const auto good = check_key(put.key); !good) return good.error();
+  if (put.value.size() > wire::kMaxValueBytes) {
+    return Error{Blame::kUser, cat("the value of '", put.key, "' has ", put.value.size(),
                                    " bytes; at most are ", wire::kMaxValueBytes)};
   }
   const auto client = this->client();
   if (!client) return client.error();
   const auto wait = std::make_shared<Wait>();
-  const std::uint64_t id = ++(*client)->newest_id;
-  (*client)->begin(id, {wire::Put{id, key, value}, [wait](auto result) { wait->answer(result); }});
+  const std::uint64_t id = put.id = ++(*client)->newest_id;
+  (*client)->begin(id, {std::move(put), [wait](auto result) { wait->answer(std::move(result)); }});
   const auto answer = wait->wait(settings_.scheduler_timeout + kMargin);
-  if (answer) return *answer ? Status{} : Status{answer->error()};
-  (*client)->withdraw(id);
-  return no_scheduler(settings_, "it is silent");
+  if (!answer) {
+    (*client)->withdraw(id);
+    return no_scheduler(settings_, "it is silent");
+  }
+  if (!*answer) return answer->error();
+  return Written{(*answer)->yes, (*answer)->pair.version};
 }
 
 Result<std::optional<wire::KeyValue>> KeyValues::get(const std::vector<std::string>& keys,
-                                                     Duration limit) {
+                                                     Duration limit, wire::KeyVersion newer_than) {
   if (keys.empty() || keys.size() > wire::kMaxKeys) {
     return Error{Blame::kUser,
                  cat("asked for ", keys.size(), " keys; 1 to ", wire::kMaxKeys, " are allowed")};
@@ -201,9 +223,13 @@ Result<std::optional<wire::KeyValue>> KeyValues::get(const std::vector<std::stri
   const auto wait = std::make_shared<Wait>();
   const std::uint64_t id = ++(*client)->newest_id;
   const bool looks = limit <= Duration{};
-  (*client)->begin(id, {wire::Get{id, keys, looks}, [wait](auto result) { wait->answer(result); }});
-  const auto answer = wait->wait(looks ? settings_.scheduler_timeout + kMargin : limit);
-  if (answer) return *answer;
+  (*client)->begin(id, {wire::Get{id, keys, looks, newer_than},
+                        [wait](auto result) { wait->answer(std::move(result)); }});
+  auto answer = wait->wait(looks ? settings_.scheduler_timeout + kMargin : limit);
+  if (answer && !*answer) return answer->error();
+  if (answer) {
+    return (*answer)->yes ? std::optional(std::move((*answer)->pair)) : std::nullopt;
+  }
   (*client)->withdraw(id);
   if (looks) return no_scheduler(settings_, "it is silent");
   return std::optional<wire::KeyValue>();
@@ -217,7 +243,7 @@ void KeyValues::watch(const std::string& key, std::function<void()> there) {
     return;
   }
   const std::uint64_t id = ++(*client)->newest_id;
-  const auto answer = [there = std::move(there)](const Result<Found>& result) {
+  const auto answer = [there = std::move(there)](const Result<Reply>& result) {
     if (result) there();
   };
   (*client)->begin(id, {wire::Get{.id = id, .keys = {key}}, answer, true});

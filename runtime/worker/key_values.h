@@ -1,10 +1,10 @@
-// KeyValues: a process's access to the key-values of its job, which the scheduler keeps. A value
-// that was put stays until the job's end; the first one put counts.
+// KeyValues: a process's access to the key-values of its job, which the scheduler keeps until the
+// job's end. A value is put once, or changed by version.
 //
 // It has a thread and a connection of its own, made by the first call, so that also a spare without
 // a rank can use it. When the connection breaks, what was not answered is said again on the next
-// one: nothing changes if that is heard twice. So a call that waits outlasts every death of the
-// scheduler that is shorter than HOLDFAST_SCHEDULER_TIMEOUT.
+// one, and done once. So a call that waits outlasts every death of the scheduler that is shorter
+// than HOLDFAST_SCHEDULER_TIMEOUT.
 #pragma once
 
 #include <sys/types.h>
@@ -37,10 +37,20 @@ class KeyValues {
   // Waits until the key has a value for good: this one, or an earlier one.
   [[nodiscard]] Status put(const std::string& key, const std::string& value);
 
-  // The first of these keys that has a value. Waits for one, at most for `limit`; zero: only looks.
-  // Nothing: there is none yet.
+  struct Written {
+    bool is_set = false;           // The key was at the expected version.
+    wire::KeyVersion version = 0;  // The key's by now: of this value, if it is set.
+  };
+  // Sets the value if the key is at the expected version: 0: it has none; wire::kAnyKeyVersion:
+  // whichever. Calls of one process take turns. After an error it may be set or not.
+  [[nodiscard]] Result<Written> set(const std::string& key, const std::string& value,
+                                    wire::KeyVersion expected);
+
+  // The first of these keys that has a value, of a version newer than the given one. Waits for one,
+  // at most for `limit`; zero: only looks. Nothing: there is none yet.
   [[nodiscard]] Result<std::optional<wire::KeyValue>> get(const std::vector<std::string>& keys,
-                                                          Duration limit);
+                                                          Duration limit,
+                                                          wire::KeyVersion newer_than = 0);
 
   // Calls `there` once the key has a value, in the thread of this object. It waits for that however
   // long the scheduler is gone. Only the job's end and this object's are the end of a watch without
@@ -50,9 +60,13 @@ class KeyValues {
  private:
   struct Client;
   [[nodiscard]] Result<Client*> client();
+  // Waits until the scheduler has answered.
+  [[nodiscard]] Result<Written> write(wire::Put put);
 
   const config::Settings settings_;
   const pid_t owner_;
+  const std::uint64_t writer_;
+  std::mutex turns_;  // Of set(): the scheduler remembers one last word of a writer.
   std::mutex mutex_;
   std::unique_ptr<Client> client_;  // Once it was needed.
 };

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <future>
 #include <string>
@@ -88,6 +89,44 @@ TEST_F(KeyValuesTest, TheFirstValueStaysAndAllAreToldOfIt) {
   ASSERT_TRUE(one.put("b", big));
   EXPECT_EQ(value_of(waits.get()), "b=" + big);
   EXPECT_EQ(seen.get_future().wait_for(kLong), std::future_status::ready);
+}
+
+TEST_F(KeyValuesTest, ChangesOfTwoProcessesAreAllMadeThoughTheSchedulerDies) {
+  start_scheduler();
+  constexpr int kEach = 60;
+  // Each adds one letter to the value, as often as it takes until it meets the expected version.
+  const auto add_all = [&](const std::string& letter) {
+    KeyValues values(settings());
+    for (int added = 0; added < kEach;) {
+      const auto got = values.get({"a"}, {});
+      ASSERT_TRUE(got) << got.error().what;
+      const wire::KeyValue former = got->value_or(wire::KeyValue{"a", "", 0});
+      const auto set = values.set("a", former.value + letter, former.version);
+      ASSERT_TRUE(set) << set.error().what;
+      if (set->is_set) {
+        ASSERT_EQ(set->version, former.version + 1);
+        ++added;
+      }
+    }
+  };
+  std::thread one([&] { add_all("x"); });
+  std::thread other([&] { add_all("y"); });
+  KeyValues third(settings());
+  for (const wire::KeyVersion seen : {20U, 50U, 80U}) {  // Killed in the midst of it.
+    const auto newer = third.get({"a"}, kLong, seen);
+    ASSERT_TRUE(newer && *newer);
+    EXPECT_GT((*newer)->version, seen);
+    end_scheduler(SIGKILL);
+    start_scheduler();
+  }
+  one.join();
+  other.join();
+  const auto last = third.get({"a"}, {});
+  ASSERT_TRUE(last && *last);
+  const std::string& text = (*last)->value;
+  EXPECT_EQ((*last)->version, 2U * kEach);
+  EXPECT_EQ(std::count(text.begin(), text.end(), 'x'), kEach);
+  EXPECT_EQ(std::count(text.begin(), text.end(), 'y'), kEach);
 }
 
 TEST_F(KeyValuesTest, TheSchedulersDeathIsOutlasted) {

@@ -85,9 +85,17 @@ class ControllerPlayer : public Player {
       in >> m.id >> m.key >> m.value;
       return m;
     }
-    if (verb == "get" || verb == "get-at-once") {
+    if (verb == "change") {  // id, key, value, the expected version or "any", the writer
+      wire::Put m;
+      std::string expected;
+      in >> m.id >> m.key >> m.value >> expected >> m.writer;
+      m.expected = expected == "any" ? wire::kAnyKeyVersion : std::stoull(expected);
+      return m;
+    }
+    if (verb == "get" || verb == "get-at-once" || verb == "get-newer") {
       wire::Get m{.at_once = verb == "get-at-once"};
       in >> m.id;
+      if (verb == "get-newer") in >> m.newer_than;
       for (std::string key; in >> key;) m.keys.push_back(key);
       return m;
     }
@@ -142,7 +150,8 @@ class ControllerPlayer : public Player {
     open_stores_.pop_front();
     if (oldest.formation && !durable_) durable_.emplace();
     if (durable_) controller::apply(oldest, *durable_);
-    for (const auto& pair : oldest.kept) durable_values_.push_back(pair);
+    for (const auto& pair : oldest.kept) durable_values_[pair.key] = pair;
+    for (const auto& last : oldest.writers) durable_writers_[last.writer] = last;
   }
 
   // A standing group: N ranks, w0 to wN-1, with attempt 1 on links 1 to N, and their agent on link
@@ -182,7 +191,10 @@ class ControllerPlayer : public Player {
     while (with_store && !open_stores_.empty()) keep_oldest();
     open_stores_.clear();
     machine_.emplace(options_, durable_);
-    return step(controller::Started{durable_values_});
+    controller::Started started;
+    for (const auto& [key, pair] : durable_values_) started.kept.push_back(pair);
+    for (const auto& [writer, last] : durable_writers_) started.writers.push_back(last);
+    return step(std::move(started));
   }
 
   std::vector<std::string> time(std::istream& in) {
@@ -225,7 +237,8 @@ class ControllerPlayer : public Player {
                                .one_host = true};
   std::optional<controller::Machine> machine_;
   std::optional<wire::Formation> durable_;
-  std::vector<wire::KeyValue> durable_values_;
+  std::map<std::string, wire::KeyValue> durable_values_;
+  std::map<std::uint64_t, wire::Writer> durable_writers_;
   std::deque<controller::Store> open_stores_;  // Handed out, not answered; the oldest first.
   Instant now_{};
 };
