@@ -43,9 +43,10 @@ KeyValues::Written KeyValues::write(const wire::Put& put) {
   }
   const std::size_t freed = former ? put.key.size() + former->value.size() : 0;
   const std::size_t more = put.key.size() + put.value.size();
-  if ((!former && values_.size() >= kMaxStoredKeys) || more > kMaxStoredBytes - (bytes_ - freed)) {
-    return {Outcome::kNoRoom, false, version};
-  }
+  const bool room =
+      (former || values_.size() < kMaxStoredKeys) && bytes_ - freed + more <= kMaxStoredBytes;
+  const bool own = put.key == wire::kSucceeded;  // All must hear of that, whatever programs keep.
+  if (!room && !own) return {Outcome::kNoRoom, false, version};
   values_[put.key] =
       std::make_shared<const wire::KeyValue>(wire::KeyValue{put.key, put.value, version + 1});
   bytes_ += more - freed;

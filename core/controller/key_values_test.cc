@@ -118,6 +118,7 @@ TEST(KeyValues, TheirNumberIsBounded) {
     ASSERT_EQ(put(values, cat(i), ""), Outcome::kSet);
   EXPECT_EQ(put(values, "more", ""), Outcome::kNoRoom);
   EXPECT_EQ(values.size(), kMaxStoredKeys);
+  EXPECT_EQ(put(values, wire::kSucceeded, ""), Outcome::kSet) << "the scheduler's own";
 }
 
 TEST(KeyValues, ComeBackAndGo) {
