@@ -5,12 +5,12 @@
 // N: 1 to 10000. CONFIG: a config.json; all connections are under TLS, with the passwords of
 // HOLDFAST_TLS_*_PASSWORD_FILE. Each process played has a connection and a member machine of its
 // own; its steps are empty. Prints one line for each figure: how long until all were registered and
-// had the topology, until one that was lost had been replaced and all had gone on (stop, plan,
-// repair, resume, told to all and answered by all), until all were back after the scheduler was
-// killed and started again; what an idle second costs the scheduler; what it holds for a process.
-// Both sides run on the same cores. At most 1,000 connect at the same time: the kernel queues 4,096
-// (net.core.somaxconn), and lets those beyond wait for a second. bench/cluster.py runs it beside
-// c10d's TCPStore.
+// had the topology, until all had reported and gone on, until one that was lost had been replaced
+// and all had gone on (stop, plan, repair, resume, told to all and answered by all), until all were
+// back after the scheduler was killed and started again; what an idle second costs the scheduler;
+// what it holds for a process. Both sides run on the same cores. At most 1,000 connect at the same
+// time: the kernel queues 4,096 (net.core.somaxconn), and lets those beyond wait for a second.
+// bench/cluster.py runs it beside c10d's TCPStore.
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -89,7 +89,7 @@ class Process {
   void carry_out(const member::Send& a) {
     if (connection_) connection_->send(a.message);
   }
-  void carry_out(const member::RankGiven&) {}
+  void carry_out(const member::RankGiven&);
   void carry_out(const member::Abort&) { later(member::Parked{holding_}); }
   void carry_out(const member::Repair& a) {
     holding_ = {.version = a.version, .staged = a.version};
@@ -120,6 +120,10 @@ class Cluster {
   enum class Event : std::uint8_t { kBack, kGone };  // On a new connection; on with the training.
   void happened(Event event) {
     if (event == awaited_ && --to_come_ == 0) loop.stop();
+  }
+
+  void ranked() {
+    if (++ranked_ == processes_.size()) all_ranked_ = Clock::now();
   }
 
   // Calls it when few enough others connect; who has connected, or has not, says so.
@@ -158,6 +162,8 @@ class Cluster {
   Event awaited_ = Event::kGone;
   int to_come_ = 0;
   int connecting_ = 0;
+  std::size_t ranked_ = 0;  // How many were told their ranks and the job's size, the first time.
+  Clock::time_point all_ranked_;
   std::deque<std::function<void()>> waiting_;
   std::vector<std::unique_ptr<Process>> processes_;
   std::shared_ptr<io::Connection> agent_;
@@ -209,6 +215,10 @@ void Process::connected(Result<std::shared_ptr<io::Connection>> made) {
 void Process::received(wire::Message message) {
   if (!std::exchange(back_, true)) cluster_.happened(Cluster::Event::kBack);
   step(member::Received{std::move(message)});
+}
+
+void Process::carry_out(const member::RankGiven& /*unused*/) {
+  cluster_.ranked();
 }
 
 void Process::carry_out(const member::Go& a) {
@@ -338,15 +348,15 @@ void Cluster::run() {
     std::this_thread::sleep_for(1ms);
   const double empty = resident();
   of_workers = *runtime::membership_of(settings, wire::PeerKind::kWorker);
-  say("all registered, with the topology, and gone on",
-      until_all(Event::kGone,
-                [this] {
-                  for (const auto& process : processes_) process->start();
-                  connect_agent();
-                }),
-      "ms");
+  const auto began = Clock::now();
+  const double gone_on = until_all(Event::kGone, [this] {
+    for (const auto& process : processes_) process->start();
+    connect_agent();
+  });
+  const std::chrono::duration<double, std::milli> ranked = all_ranked_ - began;
+  say("all registered, with the topology", ranked.count(), "ms");
+  say("  ... reported, and gone on with the training", gone_on, "ms");
   say("  processor time of the scheduler until then", processor_seconds() * 1000, "ms");
-  say("  the scheduler's memory for a process", (resident() - empty) / size, "KB");
   say("one lost and replaced; all stopped, planned and gone on",
       until_all(Event::kGone,
                 [this] {
@@ -370,6 +380,7 @@ void Cluster::run() {
   loop.run();
   say("idle, a beat of each process a second", (processor_seconds() - before) / 5 * 100,
       "% of a core");
+  say("the scheduler's memory for a process", (resident() - empty) / size, "KB");
   ::kill(scheduler_.pid, SIGKILL);
   (void)os::wait_for(scheduler_.pidfd.get());
   std::_Exit(0);

@@ -1,6 +1,7 @@
 #include "runtime/scheduler/server.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -37,6 +38,7 @@ constexpr std::size_t kSmallAnswer = 65536;
 constexpr Duration kAnswerPatience = std::chrono::seconds(1);
 constexpr std::size_t kReasonsKept = 8;
 constexpr Duration kRefusedPause = std::chrono::minutes(1);
+constexpr Duration kUntilTrim = std::chrono::seconds(1);
 constexpr Duration kLastWords = std::chrono::milliseconds(300);
 constexpr Duration kLinger = std::chrono::seconds(3);          // After the end, for latecomers.
 constexpr Duration kAgentPatience = std::chrono::seconds(10);  // After the end, for our own agent.
@@ -72,7 +74,9 @@ Server::Server(io::Loop& loop, Opened opened)
     : loop_(loop),
       opened_(std::move(opened)),
       machine_(machine_options(settings_), opened_.memory.formation),
-      log_(opened_.memory.formation->recoveries) {}
+      log_(opened_.memory.formation->recoveries) {
+  opened_.memory.formation->roster = {};  // The machine has it.
+}
 
 int Server::run(io::Listener& listener, io::Membership membership) {
   const bool again = opened_.memory.formation->generation != 0;
@@ -243,6 +247,8 @@ bool Server::carry_out(const Note& action) {
   }
   report(log_.note(io::Loop::now(), action));
   if (action.kind == Note::Kind::kResume) {
+    // What all needed at once, and nobody needs until they come again.
+    loop_.after(kUntilTrim, [] { (void)::malloc_trim(0); });
     Version newest = 0;
     for (const auto& member : machine_.members()) newest = std::max(newest, member.version);
     log_.compare_with(newest);
