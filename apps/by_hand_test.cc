@@ -9,6 +9,7 @@
 #include "apps/testing/job.h"
 #include "base/text.h"
 #include "os/files.h"
+#include "os/testing.h"
 
 namespace holdfast::apps {
 namespace {
@@ -161,7 +162,7 @@ TEST(Worker, SaysThatNoSchedulerAnswers) {
 
 TEST(Worker, SaysThatWhoeverListensIsNoScheduler) {
   Job job("other-server");
-  const os::Fd other = listen_at(job.port);
+  const os::Fd other = os::listening_at(job.port, 1);
   const std::string token = job.folder + "/token";
   ASSERT_TRUE(os::write_file_atomically(token, "0123456789abcdef"));
   job.environment.push_back("HOLDFAST_TOKEN_FILE=" + token);
@@ -172,7 +173,7 @@ TEST(Worker, SaysThatWhoeverListensIsNoScheduler) {
 
 TEST(Scheduler, SaysThatItsPortIsTaken) {
   Job job("port-by-hand");
-  const os::Fd other = listen_at(job.port);
+  const os::Fd other = os::listening_at(job.port, 1);
   const auto scheduler = job.start(toy_command(job, 10), {"MS_ROLE=MS_SCHED", "MS_WORKER_NUM=1",
                                                           cat("MS_SCHED_PORT=", job.port)});
   EXPECT_EQ(job.wait(scheduler, 30), 1);

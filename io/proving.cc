@@ -36,9 +36,7 @@ std::string peer_of(const asio::ip::tcp::socket& socket) {
   asio::error_code error;
   const auto endpoint = socket.remote_endpoint(error);
   if (error) return "a peer that is gone";
-  const std::string address = endpoint.address().to_string();
-  return endpoint.address().is_v6() ? cat('[', address, "]:", endpoint.port())
-                                    : cat(address, ':', endpoint.port());
+  return host_and_port(endpoint.address().to_string(), endpoint.port());
 }
 
 Proving::Proving(Loop& loop, asio::ip::tcp::socket socket, Membership membership, Side side,

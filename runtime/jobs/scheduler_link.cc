@@ -27,11 +27,12 @@ Error no_scheduler(const config::Settings& settings, const std::string& why) {
   char limit[32];
   std::snprintf(limit, sizeof(limit), "%g",
                 std::chrono::duration<double>(settings.scheduler_timeout).count());
-  return {Blame::kWorld, cat("no scheduler answers at ", settings.sched_host, ":",
-                             settings.sched_port, " within ", limit,
-                             " s (MS_SCHED_HOST, MS_SCHED_PORT, "
-                             "HOLDFAST_SCHEDULER_TIMEOUT or MS_TOPO_TIMEOUT): ",
-                             why)};
+  return {Blame::kWorld,
+          cat("no scheduler answers at ", host_and_port(settings.sched_host, settings.sched_port),
+              " within ", limit,
+              " s (MS_SCHED_HOST, MS_SCHED_PORT, "
+              "HOLDFAST_SCHEDULER_TIMEOUT or MS_TOPO_TIMEOUT): ",
+              why)};
 }
 
 SchedulerLink::SchedulerLink(io::Loop& loop, const config::Settings& settings, wire::PeerKind kind,

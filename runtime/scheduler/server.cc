@@ -76,8 +76,8 @@ Server::Server(io::Loop& loop, Opened opened)
 
 int Server::run(io::Listener& listener, io::Membership membership) {
   const bool again = opened_.formation.generation != 0;
-  say(cat(again ? "serves again job " : "serves job ", settings_.job, " at ", settings_.sched_host,
-          ":", settings_.sched_port, ", process ", ::getpid(),
+  say(cat(again ? "serves again job " : "serves job ", settings_.job, " at ",
+          host_and_port(settings_.sched_host, settings_.sched_port), ", process ", ::getpid(),
           again ? cat(", from generation ", opened_.formation.generation, " of its journal") : ""));
   read_reports();
   opened_.trace.event("start", {{"role", "scheduler"},
