@@ -41,16 +41,16 @@ def set_ps_context(
         for secret in secrets:
             c.memset(secret, 0, len(secret))
     script = sys.argv[0] if sys.argv else ""
-    words = ("set_ps_context(", "enable_ssl")
-    if os.environ.get("HOLDFAST_AGENT") and os.path.isfile(script) and script.endswith(".py"):
+    of_run = os.environ.get("MS_ROLE") == "MS_WORKER" and os.environ.get("HOLDFAST_AGENT")
+    if of_run and os.path.isfile(script) and script.endswith(".py"):  # As _shim.sh looks.
         text = Path(script).read_text(errors="replace")
-        if not all(word in text for word in words):
+        if not all(word in text for word in ("set_ps_context(", "enable_ssl")):
             say_unseen("the call")
 
 
 def say_unseen(what: str) -> None:
     """Say in a worker that the scheduler has not found `what`, for which it reads the script."""
-    if os.environ.get("MS_ROLE") != "MS_WORKER" or os.environ.get("HOLDFAST_TLS_CONFIG"):
+    if os.environ.get("HOLDFAST_TLS_CONFIG"):
         return
     frame = sys._getframe(1)
     while frame.f_back and _is_library(frame.f_globals.get("__name__", "")):
@@ -59,8 +59,8 @@ def say_unseen(what: str) -> None:
         f"holdfast: set_ps_context(enable_ssl=True) was called in module "
         f"{frame.f_globals.get('__name__')} ({frame.f_code.co_filename}). The job's scheduler does "
         f"not see it: it looks for {what} in the text of the script alone ({sys.argv[0]}), so it "
-        "serves in the clear, and refuses this process. Put the call into the script, or set "
-        "HOLDFAST_TLS_CONFIG for all processes of the job",
+        "serves in the clear. Put the call into the script, or set HOLDFAST_TLS_CONFIG for all "
+        "processes of the job",
         file=sys.stderr,
         flush=True,
     )

@@ -35,19 +35,19 @@ def _forget_passwords() -> None:
         _said.pop(name, None)
 
 
-def _pass_on(named: dict[str, Any], tell: Callable[..., None]) -> None:
+def _pass_on(named: dict[str, Any], tell: Callable[..., None], *, in_worker: bool) -> None:
     if _said.get("told") and not any(name in _FIELDS for name in named):
         return
     if not _said.get("enable_ssl") or _missing():
         return  # More may come, up to init().
+    if in_worker and not _script.sets_tls():  # Then this process may speak in the clear by now.
+        say_unseen("that call and init()")
     tell(**{name: _said[name] for name in _FIELDS if name in _said})
     _said["told"] = True
     _forget_passwords()
-    if not _script.sets_tls():
-        say_unseen("that call and init()")
 
 
-def apply(tell: Callable[..., None] = holdfast.set_ps_context) -> None:
+def apply(tell: Callable[..., None] = holdfast.set_ps_context, *, in_worker: bool = False) -> None:
     """Have set_ps_context() tell Holdfast of the secure channel."""
     # It sets options of MindSpore's own cluster, which is never started (_ps_context.py).
     contexts = imported("mindspore.context")
@@ -65,7 +65,7 @@ def apply(tell: Callable[..., None] = holdfast.set_ps_context) -> None:
                     for name, value in named.items()
                 }
             )
-            _pass_on(named, tell)
+            _pass_on(named, tell, in_worker=in_worker)
         except Exception as error:
             _said["failed"] = str(error)
             _forget_passwords()
