@@ -194,7 +194,11 @@ void Proving::finish() {
 void Proving::fail(Error error) {
   ends_ = true;
   stream_.end_writing();
-  loop_.after(kGoodbye, [self = shared_from_this()] { self->abandon(); });
+  // What waits for the peer's end holds this. If the timer held it too, a flood of peers that are
+  // gone would take a second's worth of memory.
+  loop_.after(kGoodbye, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->abandon();
+  });
   if (const auto done = std::exchange(done_, nullptr)) done(std::move(error));
   if (!over_) say_goodbye();
 }
