@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mindspore_job import HERE, NEEDS_MINDSPORE, Job, digests, free_port, make_data, until
+from mindspore_job import HERE, LIMIT_S, NEEDS_MINDSPORE, Job, digests, free_port, make_data, until
 
 from holdfast import cli
 
@@ -168,7 +168,7 @@ def fail(tmp_path: Path, data: Path, program: str, config: dict[str, str]) -> tu
         [program, "channel.json"],
         ranks=1,
         options=("--max_restarts=0",),
-        variables={"HOLDFAST_SCHEDULER_TIMEOUT": "2"},
+        variables={"HOLDFAST_SCHEDULER_TIMEOUT": "10"},
     )
     try:
         output = job.end(code=None)
@@ -190,11 +190,23 @@ def test_mindspore_secure_channel_that_failed_is_not_followed_by_the_clear(
         "try:\n    ms.set_ps_context(enable_ssl=True, **config)\n"
         "except Exception as error:\n    print('caught', error, flush=True)\n"
     )
-    scheduler, worker = fail(tmp_path, data, changed(tmp_path, call), config)
-    for said, file in ((scheduler, "server.p12"), (worker, "client.p12")):
+    program = changed(tmp_path, call)
+    said = "".join(fail(tmp_path, data, program, config))  # The first to end ends the others.
+    assert "serves job" not in said, said
+    for role, file in (("MS_SCHED", "server.p12"), ("MS_WORKER", "client.p12")):
+        script = f"""
+export MS_WORKER_NUM=1 MS_SCHED_HOST=127.0.0.1 MS_SCHED_PORT={free_port()} MS_NODE_ID=0
+eval "$({sys.executable} -m holdfast.mindspore env)"
+MS_ROLE={role} timeout {LIMIT_S} {sys.executable} {program} channel.json 2>&1
+"""
+        command = ["bash", "-c", script]
+        ended = subprocess.run(
+            command, cwd=tmp_path / "job", check=False, capture_output=True, text=True
+        )
+        said = ended.stdout
+        assert ended.returncode == 1 and "serves job" not in said, said
         assert "caught" in said and "set_ps_context(enable_ssl=True) failed" in said, said
         assert (file if wrong == "password" else "passwort") in said, said
-        assert "serves job" not in said, said
 
 
 def test_mindspore_secure_channel_of_a_module_is_named_where_the_scheduler_does_not_see_it(
