@@ -9,6 +9,7 @@
 #include "apps/testing/job.h"
 #include "base/text.h"
 #include "os/files.h"
+#include "os/testing.h"
 
 namespace holdfast::apps {
 namespace {
@@ -159,9 +160,35 @@ TEST(Worker, SaysThatNoSchedulerAnswers) {
   EXPECT_TRUE(job.nothing_left());
 }
 
+TEST(Worker, ThatComesAfterTheJobsEndHearsThatNobodyServesAnyMore) {
+  Job job("late-by-hand");
+  std::vector<std::size_t> all;
+  for (const char* role : {"MS_SCHED", "MS_WORKER"}) {
+    all.push_back(
+        job.start(toy_command(job, 3), {cat("MS_ROLE=", role), "MS_WORKER_NUM=1", "MS_NODE_ID=0",
+                                        cat("MS_SCHED_PORT=", job.port)}));
+  }
+  for (const auto process : all) EXPECT_EQ(job.wait(process, 60), 0) << job.output();
+  expect_no_scheduler(job);
+  EXPECT_TRUE(has(job.output(), cat("cannot connect to 127.0.0.1:", job.port,
+                                    ": Connection refused; no job ", job.name, " is on this host")))
+      << job.output();
+  EXPECT_TRUE(has(job.output(), "it has ended, or it has not begun. Start it")) << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Worker, WithoutATokenHearsWhoeverListens) {
+  Job job("tokenless-by-hand");
+  const os::Fd other = os::listening_at(job.port, 1);
+  expect_no_scheduler(job);
+  EXPECT_TRUE(has(job.output(), "whoever listens there does not answer as a scheduler does"))
+      << job.output();
+  EXPECT_TRUE(has(job.output(), "set HOLDFAST_TOKEN_FILE")) << job.output();
+}
+
 TEST(Worker, SaysThatWhoeverListensIsNoScheduler) {
   Job job("other-server");
-  const os::Fd other = listen_at(job.port);
+  const os::Fd other = os::listening_at(job.port, 1);
   const std::string token = job.folder + "/token";
   ASSERT_TRUE(os::write_file_atomically(token, "0123456789abcdef"));
   job.environment.push_back("HOLDFAST_TOKEN_FILE=" + token);
@@ -172,7 +199,7 @@ TEST(Worker, SaysThatWhoeverListensIsNoScheduler) {
 
 TEST(Scheduler, SaysThatItsPortIsTaken) {
   Job job("port-by-hand");
-  const os::Fd other = listen_at(job.port);
+  const os::Fd other = os::listening_at(job.port, 1);
   const auto scheduler = job.start(toy_command(job, 10), {"MS_ROLE=MS_SCHED", "MS_WORKER_NUM=1",
                                                           cat("MS_SCHED_PORT=", job.port)});
   EXPECT_EQ(job.wait(scheduler, 30), 1);

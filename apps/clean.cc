@@ -54,12 +54,14 @@ int clean(bool dry_run) {
       std::printf("would remove %s\n", job.directory.c_str());
       continue;
     }
-    const auto removed = runtime::remove_job_files(job.directory);
-    if (removed && *removed) {
-      std::printf("removed %s\n", job.directory.c_str());
-    } else if (!removed) {
+    const auto removed = runtime::remove_if_still_dead(job);
+    if (!removed) {
       std::fprintf(stderr, "holdfast: %s\n", removed.error().what.c_str());
       code = 1;
+    } else if (*removed) {
+      std::printf("removed %s\n", job.directory.c_str());
+    } else {
+      std::printf("job %s is left alone: it has begun just now\n", job.name.c_str());
     }
   }
   if (found.jobs.empty() && code == 0) std::printf("nothing to clean\n");

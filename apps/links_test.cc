@@ -1,6 +1,5 @@
 // Jobs whose connections are attacked, or under TLS.
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -8,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,24 +17,13 @@
 #include "base/text.h"
 #include "os/fd.h"
 #include "os/files.h"
+#include "os/testing.h"
 #include "tls/testing/papers.h"
 
 namespace holdfast::apps {
 namespace {
 
 using tls::Papers;
-
-os::Fd connected(std::uint16_t port) {
-  os::Fd raw(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (::connect(raw.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-    raw.reset();
-  }
-  return raw;
-}
 
 // Megabytes that the process holds in memory.
 double resident(pid_t pid) {
@@ -125,29 +114,47 @@ TEST(Links, AWrongPasswordEndsTheJobBeforeItBegins) {
   EXPECT_TRUE(job.nothing_left());
 }
 
-// A worker in the clear, by hand, at a scheduler under TLS: both say so at once. Its job has
-// another name; otherwise it would find in the job's folder what the scheduler has left of TLS.
-TEST(Links, AWorkerInTheClearIsNamedOnBothSides) {
-  Job job("plain-to-tls");
+// By hand, one of the two under TLS and the other in the clear: each names the other. Their jobs
+// differ in name; otherwise the worker would find in the job's folder what the scheduler has left
+// of TLS.
+void expect_both_say(bool is_scheduler_under_tls, const std::string& scheduler_says,
+                     const std::string& worker_says) {
+  Job job(is_scheduler_under_tls ? "plain-to-tls" : "tls-to-plain");
   const Papers papers;
-  put_under_tls(job, papers);
-  const std::vector<std::string> common = {"MS_WORKER_NUM=1", cat("MS_SCHED_PORT=", job.port)};
-  auto environment = common;
-  environment.push_back("MS_ROLE=MS_SCHED");
-  (void)job.start(toy_command(job, 10), environment);
-  ASSERT_TRUE(until([&] { return has(job.output(), "serves job"); })) << job.output();
-  std::erase_if(job.environment,
-                [](const auto& entry) { return entry.starts_with("HOLDFAST_TLS"); });
   const std::string token = job.folder + "/token";
   ASSERT_TRUE(os::write_file_atomically(token, "0123456789abcdef"));
-  job.environment.push_back("HOLDFAST_TOKEN_FILE=" + token);
-  environment = common;
-  environment.insert(environment.end(), {"MS_ROLE=MS_WORKER", "HOLDFAST_SCHEDULER_TIMEOUT=1",
-                                         "HOLDFAST_JOB=in-the-clear"});
-  const auto worker = job.start(toy_command(job, 10), environment);
+  const auto usual = job.environment;
+  const auto start = [&](bool tls, std::vector<std::string> more) {
+    job.environment = usual;
+    if (tls) put_under_tls(job, papers);
+    job.environment.push_back("HOLDFAST_TOKEN_FILE=" + token);
+    more.insert(more.end(), {"MS_WORKER_NUM=1", cat("MS_SCHED_PORT=", job.port)});
+    return job.start(toy_command(job, 10), more);
+  };
+  (void)start(is_scheduler_under_tls, {"MS_ROLE=MS_SCHED"});
+  ASSERT_TRUE(until([&] { return has(job.output(), "serves job"); })) << job.output();
+  const auto worker =
+      start(!is_scheduler_under_tls,
+            {"MS_ROLE=MS_WORKER", "HOLDFAST_SCHEDULER_TIMEOUT=1", "HOLDFAST_JOB=another"});
   EXPECT_EQ(job.wait(worker, 30), 1);
-  EXPECT_TRUE(has(job.output(), "it speaks TLS, and this process does not")) << job.output();
-  EXPECT_TRUE(has(job.output(), "it speaks no TLS")) << job.output();
+  bool said_by_scheduler = false;
+  bool said_by_worker = false;
+  std::istringstream lines(job.output());
+  for (std::string line; std::getline(lines, line);) {
+    const bool is_of_scheduler = has(line, "scheduler: refused the connection of");
+    if (is_of_scheduler && has(line, scheduler_says)) said_by_scheduler = true;
+    if (!is_of_scheduler && has(line, worker_says)) said_by_worker = true;
+  }
+  EXPECT_TRUE(said_by_scheduler) << job.output();
+  EXPECT_TRUE(said_by_worker) << job.output();
+}
+
+TEST(Links, AWorkerInTheClearIsNamedOnBothSides) {
+  expect_both_say(true, "it speaks no TLS", "it speaks TLS, and this process does not");
+}
+
+TEST(Links, ASchedulerInTheClearIsNamedOnBothSides) {
+  expect_both_say(false, "it speaks TLS, and this process does not", "the peer does not speak TLS");
 }
 
 // Silent connections, random bytes, and handshakes without a token, by the thousand.
@@ -158,13 +165,13 @@ TEST(Links, StrangersCostAJobLittle) {
   const pid_t scheduler = job.processes("MS_ROLE=MS_SCHED").front();
   const double before = resident(scheduler);
   std::vector<os::Fd> silent;
-  for (int i = 0; i < 900; ++i) silent.push_back(connected(job.port));
+  for (int i = 0; i < 900; ++i) silent.push_back(os::connected_to(job.port));
   EXPECT_TRUE(std::all_of(silent.begin(), silent.end(), [](const os::Fd& fd) { return bool(fd); }));
   Prng random(1);
   for (int i = 0; i < 2000; ++i) {
     std::string bytes = i % 2 == 0 ? "HFL1" : "";
     while (bytes.size() < 200) bytes += static_cast<char>(random.below(256));
-    const os::Fd raw = connected(job.port);
+    const os::Fd raw = os::connected_to(job.port);
     if (raw) (void)::send(raw.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
   const double version = job.status("version");

@@ -55,7 +55,7 @@ TEST(Msrun, GivesUpOnAProgramThatFailsEveryTime) {
 
 TEST(Msrun, RefusesAPortThatIsTaken) {
   Job job("port");
-  const os::Fd other = listen_at(job.port);
+  const os::Fd other = os::listening_at(job.port, 1);
   job.launch({"--worker_num", "1", "sh", "-c", "echo started"});
   EXPECT_EQ(job.wait(), 2);
   EXPECT_TRUE(has(job.output(), cat(job.port))) << job.output();
@@ -67,7 +67,7 @@ TEST(Msrun, RefusesAPortThatIsTaken) {
 // As that of a job that was killed the moment before, and is started again.
 TEST(Msrun, TakesAPortThatIsFreeInAMoment) {
   Job job("dying-port");
-  os::Fd other = listen_at(job.port);
+  os::Fd other = os::listening_at(job.port, 1);
   job.launch({"--worker_num", "1", "--join=True", "true"});
   EXPECT_TRUE(until([&] { return has(job.output(), cat("port ", job.port)); }, 10));
   other = os::Fd();

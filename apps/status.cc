@@ -75,7 +75,8 @@ Result<std::string> query_status(const runtime::FoundJob& job, Duration timeout)
   const std::string& host = job.scheduler->host;
   const std::uint16_t port = job.scheduler->port;
   Result<std::string> answer =
-      Error{Blame::kWorld, cat("the scheduler at ", host, ":", port, " did not answer in time")};
+      Error{Blame::kWorld,
+            cat("the scheduler at ", host_and_port(host, port), " did not answer in time")};
   std::shared_ptr<io::Connection> connection;
   io::Loop loop;
   const auto finish = [&](Result<std::string> result) {

@@ -46,6 +46,13 @@ TEST(Text, JoinsWordsAndNumbers) {
   EXPECT_EQ(cat("rank ", 3, ' ', std::string("died")), "rank 3 died");
 }
 
+TEST(Text, ShowsThePortOfAnIpv6Address) {
+  EXPECT_EQ(host_and_port("::1", 8118), "[::1]:8118");
+  EXPECT_EQ(host_and_port("[::1]", 8118), "[::1]:8118");
+  EXPECT_EQ(host_and_port("127.0.0.1", 8118), "127.0.0.1:8118");
+  EXPECT_EQ(host_and_port("", 1), ":1");
+}
+
 TEST(Prng, GivesTheSameNumbersForEver) {
   Prng a(7);
   EXPECT_EQ(a.next(), 7191089600892374487U);

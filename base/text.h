@@ -1,4 +1,5 @@
 // cat(a, b, ...): builds a sentence from strings and whole numbers; ordinal(4): "4th";
+// host_and_port(host, port): where somebody listens;
 // is_plain_name(text); edit_distance(a, b): how alike two names are.
 #pragma once
 
@@ -34,6 +35,12 @@ template <class... Args>
 [[nodiscard]] inline std::string ordinal(std::uint64_t number) {
   const auto last = number % 100 / 10 == 1 ? 0 : number % 10;
   return cat(number, last == 1 ? "st" : last == 2 ? "nd" : last == 3 ? "rd" : "th");
+}
+
+// "host:8118"; "[::1]:8118" of an IPv6 address, whose own colons would hide the port.
+[[nodiscard]] inline std::string host_and_port(std::string_view host, std::uint16_t port) {
+  const bool needs_brackets = host.find(':') != std::string_view::npos && host.front() != '[';
+  return needs_brackets ? cat('[', host, "]:", port) : cat(host, ':', port);
 }
 
 // Whether it can be a file's name wherever it is put: 1 to 100 letters, digits, '.', '_' and '-',

@@ -58,7 +58,7 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
   }
 
  private:
-  [[nodiscard]] std::string where() const { return cat(host_, ':', port_); }
+  [[nodiscard]] std::string where() const { return host_and_port(host_, port_); }
 
   void take_addresses(const std::error_code& error, const Tcp::resolver::results_type& found) {
     if (!answer_) return;

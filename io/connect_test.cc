@@ -1,4 +1,3 @@
-#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <memory>
@@ -11,6 +10,7 @@
 #include "io/connection.h"
 #include "io/testing.h"
 #include "os/fd.h"
+#include "os/testing.h"
 
 namespace holdfast::io {
 namespace {
@@ -91,21 +91,16 @@ TEST(Connect, NamesAHostThatIsUnknown) {
 
 TEST(Connect, GivesUpWhenTheTimeIsOver) {
   // A listener whose queue is full drops what comes next without a word.
-  const os::Fd server(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  ASSERT_EQ(::bind(server.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
-  ASSERT_EQ(::listen(server.get(), 0), 0);
-  ::getsockname(server.get(), reinterpret_cast<sockaddr*>(&address), &size);
+  const os::Fd server = os::listening_at(0, 0);
+  const sockaddr_in address = os::loopback(os::port_of(server));
   std::vector<os::Fd> fillers;
   for (int i = 0; i < 4; ++i) {
     fillers.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    (void)::connect(fillers.back().get(), reinterpret_cast<const sockaddr*>(&address), size);
+    (void)::connect(fillers.back().get(), reinterpret_cast<const sockaddr*>(&address),
+                    sizeof address);
   }
   const Instant start = Loop::now();
-  const auto attempted = try_to_connect("127.0.0.1", ntohs(address.sin_port), milliseconds(200));
+  const auto attempted = try_to_connect("127.0.0.1", os::port_of(server), milliseconds(200));
   EXPECT_EQ(attempted.answers, 1);
   EXPECT_NE(attempted.error.find("no answer in time"), std::string::npos) << attempted.error;
   EXPECT_GE(Loop::now() - start, milliseconds(200));

@@ -1,7 +1,6 @@
 #include "io/connection.h"
 
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -19,6 +18,7 @@
 #include "io/testing.h"
 #include "link/handshake.h"
 #include "os/fd.h"
+#include "os/testing.h"
 #include "wire/frame.h"
 
 namespace holdfast::io {
@@ -47,14 +47,6 @@ struct End {
                        }});
   }
 };
-
-sockaddr_in loopback(std::uint16_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return address;
-}
 
 // A loop with a listener; `here` is the accepted end, `there` the connecting one.
 class ConnectionTest : public testing::Test {
@@ -92,7 +84,7 @@ class ConnectionTest : public testing::Test {
     raw.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const int small = 4096;
     ::setsockopt(raw.get(), SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
-    const auto address = loopback(listener_->port());
+    const auto address = os::loopback(listener_->port());
     ASSERT_EQ(::connect(raw.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
               0);
     std::thread proves([this] {

@@ -1,5 +1,4 @@
 // Who comes to a listening port without belonging to the job.
-#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <memory>
@@ -11,6 +10,7 @@
 #include "io/connection.h"
 #include "io/testing.h"
 #include "os/fd.h"
+#include "os/testing.h"
 
 namespace holdfast::io {
 namespace {
@@ -40,13 +40,8 @@ class DoorTest : public testing::Test {
   }
 
   os::Fd stranger(std::string_view bytes = "") {
-    os::Fd raw(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(listener_->port());
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(::connect(raw.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
-              0);
+    os::Fd raw = os::connected_to(listener_->port());
+    EXPECT_TRUE(raw);
     EXPECT_EQ(::send(raw.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
     return raw;
   }
@@ -202,16 +197,9 @@ TEST(Connect, GoesWithItsLoopInTheMidstOfAProof) {
 
 TEST_F(DoorTest, KnowsAServerThatIsNoneOfTheJob) {
   // It sends 64 bytes, as if it had a challenge and a welcome.
-  const os::Fd server(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  ASSERT_EQ(::bind(server.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
-  ASSERT_EQ(::listen(server.get(), 1), 0);
-  ::getsockname(server.get(), reinterpret_cast<sockaddr*>(&address), &size);
+  const os::Fd server = os::listening_at(0, 1);
   os::Fd taken;
-  connect(loop, "127.0.0.1", ntohs(address.sin_port), kMembership, seconds(30),
+  connect(loop, "127.0.0.1", os::port_of(server), kMembership, seconds(30),
           [this](Result<Pointer> made) {
             error = made ? "" : made.error().what;
             loop.stop();

@@ -210,7 +210,7 @@ int listening_socket(const Tcp::endpoint& endpoint) {
 
 Result<std::unique_ptr<Listener>> listen(Loop& loop, const std::string& host, std::uint16_t port) {
   loop.impl().check_thread();
-  const std::string where = cat(host, ':', port);
+  const std::string where = host_and_port(host, port);
   asio::error_code unknown;
   const auto found = Tcp::resolver(loop.impl().context)
                          .resolve(host, std::to_string(port),

@@ -36,9 +36,7 @@ std::string peer_of(const asio::ip::tcp::socket& socket) {
   asio::error_code error;
   const auto endpoint = socket.remote_endpoint(error);
   if (error) return "a peer that is gone";
-  const std::string address = endpoint.address().to_string();
-  return endpoint.address().is_v6() ? cat('[', address, "]:", endpoint.port())
-                                    : cat(address, ':', endpoint.port());
+  return host_and_port(endpoint.address().to_string(), endpoint.port());
 }
 
 Proving::Proving(Loop& loop, asio::ip::tcp::socket socket, Membership membership, Side side,
@@ -196,7 +194,11 @@ void Proving::finish() {
 void Proving::fail(Error error) {
   ends_ = true;
   stream_.end_writing();
-  loop_.after(kGoodbye, [self = shared_from_this()] { self->abandon(); });
+  // What waits for the peer's end holds this. If the timer held it too, a flood of peers that are
+  // gone would take a second's worth of memory.
+  loop_.after(kGoodbye, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->abandon();
+  });
   if (const auto done = std::exchange(done_, nullptr)) done(std::move(error));
   if (!over_) say_goodbye();
 }

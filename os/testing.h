@@ -1,4 +1,5 @@
-// What tests share: a folder that goes with its test, a port, and another user.
+// What tests share: a folder that goes with its test, sockets of this host, and another
+// user.
 #pragma once
 
 #include <grp.h>
@@ -48,17 +49,51 @@ int as_user(uid_t user, const Body& body) {
   return WEXITSTATUS(status);
 }
 
-// A port of 127.0.0.1 that was free just now.
-inline std::uint16_t free_port() {
-  const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+inline sockaddr_in loopback(std::uint16_t port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
+  address.sin_port = htons(port);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+// A socket that is bound to a port of 127.0.0.1; 0: to one that is free.
+inline Fd bound_to(std::uint16_t port) {
+  Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const sockaddr_in address = loopback(port);
+  const auto* of = reinterpret_cast<const sockaddr*>(&address);
+  if (::bind(socket.get(), of, sizeof address) != 0) std::abort();
+  return socket;
+}
+
+// The same, and it listens. It accepts nobody.
+inline Fd listening_at(std::uint16_t port, int queue) {
+  Fd socket = bound_to(port);
+  if (::listen(socket.get(), queue) != 0) std::abort();
+  return socket;
+}
+
+inline std::uint16_t port_of(const Fd& socket) {
+  sockaddr_in address{};
   socklen_t length = sizeof address;
-  auto* of = reinterpret_cast<sockaddr*>(&address);
-  if (::bind(socket.get(), of, length) != 0) std::abort();
-  if (::getsockname(socket.get(), of, &length) != 0) std::abort();
+  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    std::abort();
+  }
   return ntohs(address.sin_port);
+}
+
+// Empty: nobody takes the connection.
+inline Fd connected_to(std::uint16_t port) {
+  Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const sockaddr_in address = loopback(port);
+  const auto* of = reinterpret_cast<const sockaddr*>(&address);
+  if (::connect(socket.get(), of, sizeof address) != 0) socket.reset();
+  return socket;
+}
+
+// A port of 127.0.0.1 that was free just now.
+inline std::uint16_t free_port() {
+  return port_of(bound_to(0));
 }
 
 }  // namespace holdfast::os

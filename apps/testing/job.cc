@@ -42,17 +42,6 @@ bool is_dead(pid_t pid) {
 
 }  // namespace
 
-os::Fd listen_at(std::uint16_t port) {
-  os::Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  HF_ASSERT(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
-  HF_ASSERT(::listen(socket.get(), 1) == 0);
-  return socket;
-}
-
 bool until(const std::function<bool()>& condition, int seconds) {
   const Instant end = io::Loop::now() + std::chrono::seconds(seconds);
   while (!condition()) {

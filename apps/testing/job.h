@@ -16,9 +16,6 @@
 
 namespace holdfast::apps {
 
-// Listens there, accepts nobody, and says nothing.
-os::Fd listen_at(std::uint16_t port);
-
 // Until `condition` holds, for at most `seconds`; whether it came to hold.
 bool until(const std::function<bool()>& condition, int seconds = 60);
 

@@ -65,7 +65,8 @@ HF_API const char* hf_last_error(void);
  * HOLDFAST_TLS_CONFIG (docs/security.md), also those of a scheduler's process. `config_path` names
  * the reference's config.json. A password that is NULL or empty comes from where the settings say.
  * The passwords may be wiped after the return. HF_USER: a file or a password is wrong, and which;
- * the environment or an earlier call names another configuration. */
+ * the environment or an earlier call names another configuration. After it, until a call succeeds,
+ * hf_start() fails in a process of a job: it is not put in the clear instead. */
 HF_API hf_status hf_set_tls(const char* config_path, const char* client_password,
                             const char* server_password);
 

@@ -43,7 +43,7 @@ struct PsContext {
 
 // Before init(): with `enable_ssl`, all connections of this process to its scheduler are under
 // mutual TLS (docs/security.md). Wipes both passwords. Throws Failure for a wrong file or password,
-// naming it.
+// naming it; if it is caught, init() fails.
 void set_ps_context(PsContext&& context);
 
 // Joins the job that the environment names (docs/settings.md; msrun sets it). Without MS_ROLE the

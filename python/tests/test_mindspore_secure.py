@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mindspore_job import HERE, NEEDS_MINDSPORE, Job, digests, free_port, make_data, until
+from mindspore_job import HERE, LIMIT_S, NEEDS_MINDSPORE, Job, digests, free_port, make_data, until
 
 from holdfast import cli
 
@@ -148,3 +148,80 @@ def test_mindspore_secure_channel_names_what_is_wrong(
         said = job.logs()
         assert all(word in said for word in words), said
         assert not any(channel[name] in said for name in ("client_password", "server_password"))
+
+
+def changed(tmp_path: Path, call: str) -> str:
+    """Return the program with this in the place of its set_ps_context()."""
+    usual = "ms.set_ps_context(enable_ssl=bool(config), **config)\n"
+    text = Path(PROGRAM).read_text()
+    assert usual in text
+    program = tmp_path / "program.py"
+    program.write_text(text.replace(usual, call))
+    return str(program)
+
+
+def fail(tmp_path: Path, data: Path, program: str, config: dict[str, str]) -> tuple[str, str]:
+    """Run a job that has to fail; return what its scheduler says, and what its worker says."""
+    job = Job(
+        write(tmp_path / "job", config),
+        data,
+        [program, "channel.json"],
+        ranks=1,
+        options=("--max_restarts=0",),
+        variables={"HOLDFAST_SCHEDULER_TIMEOUT": "10"},
+    )
+    try:
+        output = job.end(code=None)
+    finally:
+        job.stop()
+    assert job.process.returncode != 0, output
+    assert not list((tmp_path / "job").glob("pid-*")), "no step is made"
+    logs = tmp_path / "job" / "logs"
+    return (logs / "scheduler.log").read_text(), (logs / "worker_0.log").read_text()
+
+
+@pytest.mark.parametrize("wrong", ["password", "name"])
+def test_mindspore_secure_channel_that_failed_is_not_followed_by_the_clear(
+    tmp_path: Path, data: Path, channel: dict[str, str], wrong: str
+) -> None:
+    passwords = {"client_password": "wrong", "server_password": "wrong"}
+    config = {**channel, **(passwords if wrong == "password" else {"passwort": "x"})}
+    call = (
+        "try:\n    ms.set_ps_context(enable_ssl=True, **config)\n"
+        "except Exception as error:\n    print('caught', error, flush=True)\n"
+    )
+    program = changed(tmp_path, call)
+    said = "".join(fail(tmp_path, data, program, config))  # The first to end ends the others.
+    assert "serves job" not in said, said
+    for role, file in (("MS_SCHED", "server.p12"), ("MS_WORKER", "client.p12")):
+        script = f"""
+export MS_WORKER_NUM=1 MS_SCHED_HOST=127.0.0.1 MS_SCHED_PORT={free_port()} MS_NODE_ID=0
+eval "$({sys.executable} -m holdfast.mindspore env)"
+MS_ROLE={role} timeout {LIMIT_S} {sys.executable} {program} channel.json 2>&1
+"""
+        command = ["bash", "-c", script]
+        ended = subprocess.run(
+            command, cwd=tmp_path / "job", check=False, capture_output=True, text=True
+        )
+        said = ended.stdout
+        assert ended.returncode == 1 and "serves job" not in said, said
+        assert "caught" in said and "set_ps_context(enable_ssl=True) failed" in said, said
+        assert (file if wrong == "password" else "passwort") in said, said
+
+
+def test_mindspore_secure_channel_of_a_module_is_named_where_the_scheduler_does_not_see_it(
+    tmp_path: Path, data: Path, channel: dict[str, str]
+) -> None:
+    (tmp_path / "secure_channel.py").write_text(
+        "import mindspore as ms\n\n\ndef put(config):\n"
+        "    ms.set_ps_context(enable_ssl=True, **config)\n"
+    )
+    program = changed(tmp_path, "import secure_channel\nsecure_channel.put(config)\n")
+    scheduler, worker = fail(tmp_path, data, program, channel)
+    assert "serves job" in scheduler, scheduler
+    # It has connected in the clear by then, or not yet.
+    late, early = "TLS is set too late", "the peer does not speak TLS"
+    assert late in worker or early in worker, worker
+    assert early not in worker or "it speaks TLS, and this process does not" in scheduler, scheduler
+    assert "was called in module secure_channel (" in worker, worker
+    assert "set HOLDFAST_TLS_CONFIG" in worker, worker

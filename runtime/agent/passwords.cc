@@ -14,9 +14,10 @@ namespace {
 
 using tls::Role;
 
-std::string& file_of(config::Settings& settings, Role role) {
-  return role == Role::kServer ? settings.tls_server_password_file
-                               : settings.tls_client_password_file;
+// Of the settings, the one that names the role's file.
+std::string config::Settings::*file_of(Role role) {
+  return role == Role::kServer ? &config::Settings::tls_server_password_file
+                               : &config::Settings::tls_client_password_file;
 }
 
 std::string variable_of(Role role) {
@@ -34,7 +35,6 @@ Result<Passwords> Passwords::take(const config::Settings& settings, bool of_serv
     config = *std::move(read);
   }
   for (const Role role : {Role::kClient, Role::kServer}) {
-    auto copy = settings;
     const bool is_given =
         (role == Role::kServer ? settings.tls_server_password : settings.tls_client_password).given;
     const bool is_needed = config && (role == Role::kClient || of_server);
@@ -45,7 +45,7 @@ Result<Passwords> Passwords::take(const config::Settings& settings, bool of_serv
       const auto sound = tls::Context::make(*config, role, *password);
       if (!sound) return sound.error();
     }
-    if (file_of(copy, role).empty()) passwords.all_.emplace_back(role, *std::move(password));
+    if ((settings.*file_of(role)).empty()) passwords.all_.emplace_back(role, *std::move(password));
   }
   return passwords;
 }
@@ -59,7 +59,7 @@ Status Passwords::leave_in(const std::string& directory, Words& environment,
     files_.push_back(path);
     unset(environment, variable_of(role));
     set(environment, variable_of(role) + "_FILE", path);
-    file_of(settings, role) = path;
+    settings.*file_of(role) = path;
     (role == Role::kServer ? settings.tls_server_password : settings.tls_client_password) = {};
   }
   all_.clear();

@@ -82,6 +82,10 @@ bool is_this_process(const Keeper& keeper) {
   return keeper.pid == ::getpid() && keeper.start_time == os::start_time(keeper.pid);
 }
 
+bool is_same_process(const std::optional<Keeper>& one, const std::optional<Keeper>& other) {
+  return one && other && one->pid == other->pid && one->start_time == other->start_time;
+}
+
 // A job that is just beginning has only a folder.
 bool is_starting(const os::Folder& folder) {
   for (const auto& name : folder.names()) {
@@ -215,6 +219,27 @@ void find_processes(std::vector<FoundJob>& jobs) {
   }
 }
 
+// Held by whoever writes itself down, and by `holdfast clean` while it removes a folder. So one of
+// two agents that come at once sees the other, and no job loses its folder as it begins.
+os::Fd turn_of(const std::string& directory) {
+  const auto mine = os::Folder::open(os::folder_of(directory));
+  return mine && *mine ? mine->wait_for_lock() : os::Fd();
+}
+
+// `folder` is the directory, or empty where there is none.
+Result<bool> remove_whole(const os::Folder& folder, const std::string& directory) {
+  if (folder) {
+    if (const auto cleared = folder.clear(); !cleared) return cleared.error();
+  }
+  // By its name, since it is empty: rmdir() removes no link, and nothing that has content. The
+  // user's folder goes with its last job.
+  if (::rmdir(directory.c_str()) != 0 && errno != ENOENT) {
+    return os::system_error(cat("cannot remove ", directory), errno);
+  }
+  ::rmdir(os::folder_of(directory).c_str());
+  return true;
+}
+
 FoundJob look_at(const std::string& name, const os::Folder& folder) {
   FoundJob job{.name = name, .directory = folder.path()};
   job.scheduler = read_keeper(folder, kSchedulerFile);
@@ -231,6 +256,7 @@ FoundJob look_at(const std::string& name, const os::Folder& folder) {
 }  // namespace
 
 Status write_scheduler_file(const std::string& directory, Keeper keeper) {
+  const os::Fd turn = turn_of(directory);
   return write_keeper(directory, kSchedulerFile, std::move(keeper));
 }
 
@@ -240,9 +266,7 @@ Status check_log_folder(Keeper keeper) {
 }
 
 Status write_agent_file(const std::string& directory, Keeper keeper) {
-  // So, if two agents come at once, one sees the other.
-  const auto mine = os::Folder::open(os::folder_of(directory));
-  const os::Fd turn = mine && *mine ? mine->wait_for_lock() : os::Fd();
+  const os::Fd turn = turn_of(directory);
   fill_in_log_folder(keeper);
   if (auto alone = check_alone(keeper); !alone) return alone;
   return write_keeper(directory, own_agent_file(), std::move(keeper));
@@ -259,15 +283,28 @@ Result<bool> remove_job_files(const std::string& directory) {
     if (const auto removed = folder->remove(own_agent_file()); !removed) return removed.error();
     if (const auto can = can_look_into(*folder); !can) return can.error();
     if (!other_agents(*folder).empty()) return false;
-    if (const auto cleared = folder->clear(); !cleared) return cleared.error();
   }
-  // By its name, since it is empty: rmdir() removes no link, and nothing that has content. The
-  // user's folder goes with its last job.
-  if (::rmdir(directory.c_str()) != 0 && errno != ENOENT) {
-    return os::system_error(cat("cannot remove ", directory), errno);
-  }
-  ::rmdir(os::folder_of(directory).c_str());
-  return true;
+  return remove_whole(*folder, directory);
+}
+
+Result<bool> remove_if_still_dead(const FoundJob& job) {
+  const auto folder = os::open_runtime_directory(job.directory);
+  if (!folder) return folder.error();
+  if (!*folder) return true;
+  if (const auto can = can_look_into(*folder); !can) return can.error();
+  const auto look_again = [&] {
+    FoundJob now = look_at(job.name, *folder);
+    // An orphan that was ended just now may not have let go of its lock.
+    if (is_same_process(now.scheduler, job.scheduler)) now.scheduler_alive = false;
+    return now;
+  };
+  // Before the turn, because it takes long: nobody shall wait to begin.
+  std::vector<FoundJob> now = {look_again()};
+  find_processes(now);
+  if (now.front().alive() || !now.front().orphans.empty()) return false;
+  const os::Fd turn = turn_of(job.directory);
+  if (look_again().alive()) return false;
+  return remove_whole(*folder, job.directory);
 }
 
 std::string read_reports(const std::string& directory) {

@@ -45,6 +45,11 @@ void remove_unused(const std::string& directory);
 // whether it was removed.
 Result<bool> remove_job_files(const std::string& directory);
 
+struct FoundJob;
+// For `holdfast clean`: removes the folder of a job that was found dead, unless somebody has begun
+// to need it since. Returns whether it was removed.
+Result<bool> remove_if_still_dead(const FoundJob& job);
+
 // The scheduler's reports of the job's recoveries, one on a line. Empty if there are none.
 std::string read_reports(const std::string& directory);
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <thread>
 
 #include "base/text.h"
@@ -100,6 +101,72 @@ TEST(FoundJob, KnowsByALockThatOneOfAnotherPidNamespaceLives) {
   ASSERT_TRUE(write_agent_file(*directory, {.job = name}));
   EXPECT_TRUE(is_locked(cat(*directory, "/agent-", ::getpid(), ".json")));
   remove(*directory);
+}
+
+// Of a job that died: its folder, and what `holdfast clean` has found there.
+struct Dead {
+  explicit Dead(const std::string& test) : name(cat(test, '-', ::getpid())) {
+    EXPECT_TRUE(os::write_file_atomically(directory + "/scheduler.json",
+                                          R"({"job": "x", "pid": 1, "start_time": 1})"));
+    found = find(name);
+    EXPECT_EQ(found.name, name);
+    EXPECT_FALSE(found.alive());
+  }
+  const std::string name;
+  const std::string directory = *os::runtime_directory(name);
+  FoundJob found;
+};
+
+// Whether somebody waits for the lock of this folder.
+bool is_waited_for(const std::string& folder) {
+  struct stat about {};
+  EXPECT_EQ(::stat(folder.c_str(), &about), 0);
+  const auto locks = os::read_file("/proc/locks");
+  EXPECT_TRUE(locks);
+  const std::string inode = cat(':', about.st_ino, ' ');
+  for (std::size_t at = 0; (at = locks->find("-> FLOCK", at)) != std::string::npos; ++at) {
+    if (locks->substr(at, locks->find('\n', at) - at).find(inode) != std::string::npos) return true;
+  }
+  return false;
+}
+
+TEST(Clean, RemovesWhatIsStillDead) {
+  const Dead dead("job-files-dead-test");
+  const auto removed = remove_if_still_dead(dead.found);
+  ASSERT_TRUE(removed) << removed.error().what;
+  EXPECT_TRUE(*removed);
+  EXPECT_NE(::access(dead.directory.c_str(), F_OK), 0);
+}
+
+// What was found dead may live by the time that it is removed.
+TEST(Clean, LeavesAJobAloneThatHasBegunSinceItWasFound) {
+  const Dead dead("job-files-begun-test");
+  ASSERT_TRUE(write_scheduler_file(dead.directory, {.job = dead.name}));
+  const auto removed = remove_if_still_dead(dead.found);
+  ASSERT_TRUE(removed) << removed.error().what;
+  EXPECT_FALSE(*removed);
+  EXPECT_EQ(find(dead.name).scheduler->pid, ::getpid());
+  remove(dead.directory);
+}
+
+TEST(Clean, WaitsForWhoeverWritesItselfDown) {
+  const Dead dead("job-files-turn-test");
+  const std::string all_jobs = os::folder_of(dead.directory);
+  os::Fd turn = os::Folder::open(all_jobs)->wait_for_lock();
+  ASSERT_TRUE(turn);
+  auto removed = std::async(std::launch::async, [&] { return remove_if_still_dead(dead.found); });
+  const Instant until = io::Loop::now() + std::chrono::seconds(60);
+  while (!is_waited_for(all_jobs) && io::Loop::now() < until &&
+         removed.wait_for(std::chrono::milliseconds(2)) != std::future_status::ready) {
+  }
+  // As an agent does it in its turn.
+  const auto agent = os::Folder::open(dead.directory)->write_locked("agent-1.json", "{}");
+  turn.reset();
+  ASSERT_TRUE(agent) << agent.error().what;
+  const auto result = removed.get();
+  ASSERT_TRUE(result) << result.error().what;
+  EXPECT_FALSE(*result);
+  remove(dead.directory);
 }
 
 // Who looks whether a job lives (holdfast status, clean) must not keep it from being seen.

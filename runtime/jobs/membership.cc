@@ -75,10 +75,11 @@ Result<std::string> token_of(const config::Settings& settings, const std::string
   auto token = drawn_before(*folder);
   if (!token) return token.error();
   if (*token) return **std::move(token);
-  return Error{Blame::kWorld, cat("no scheduler of job ", settings.job,
-                                  " has begun on this host, where ", directory,
-                                  " would have its token; for one on another host, set "
-                                  "HOLDFAST_TOKEN_FILE for all processes of the job")};
+  return Error{Blame::kWorld,
+               cat("no job ", settings.job, " is on this host (", directory, '/', kTokenFile,
+                   " is not there): it has ended, or it has not begun. Start it; if "
+                   "its scheduler is on another host, set HOLDFAST_TOKEN_FILE for "
+                   "all processes of the job")};
 }
 
 Result<io::Membership> made_of(const config::Settings& settings, const std::string& directory,
@@ -111,12 +112,17 @@ Result<io::Membership> membership_of(const config::Settings& settings, wire::Pee
 
 Result<io::Membership> membership_of_scheduler(const config::Settings& given,
                                                const std::string& directory) {
-  const config::Settings settings = with_program_tls(given);
-  if (const auto left = leave_tls(settings, directory); !left) return left.error();
-  if (draws_token(settings)) {
+  const auto settings = with_program_tls(given);
+  if (!settings) return settings.error();
+  if (const auto left = leave_tls(*settings, directory); !left) return left.error();
+  if (draws_token(*settings)) {
     if (const auto made = make_token(directory); !made) return made.error();
   }
-  return made_of(settings, directory, wire::PeerKind::kObserver, tls::Role::kServer);
+  return made_of(*settings, directory, wire::PeerKind::kObserver, tls::Role::kServer);
+}
+
+io::Membership membership_of_nobody(const config::Settings& settings, wire::PeerKind kind) {
+  return {settings.job, drawn_token(), kind, nullptr};
 }
 
 Result<io::Membership> membership_of_observer(const config::Settings& settings,
@@ -125,8 +131,9 @@ Result<io::Membership> membership_of_observer(const config::Settings& settings,
 }
 
 Status check_tls(const config::Settings& settings, bool is_server) {
-  const auto context = tls_context_of(with_program_tls(settings),
-                                      is_server ? tls::Role::kServer : tls::Role::kClient);
+  const auto with = with_program_tls(settings);
+  if (!with) return with.error();
+  const auto context = tls_context_of(*with, is_server ? tls::Role::kServer : tls::Role::kClient);
   return context ? Status{} : Status{context.error()};
 }
 

@@ -16,6 +16,10 @@ namespace holdfast::runtime {
 // made it yet.
 Result<io::Membership> membership_of(const config::Settings& settings, wire::PeerKind kind);
 
+// Proves nothing, and takes no proof. For a process that has no token, and wants to know whether
+// anybody listens at all.
+io::Membership membership_of_nobody(const config::Settings& settings, wire::PeerKind kind);
+
 // For the scheduler; `directory` is the job's runtime folder. Draws the job's token, and leaves it
 // there, unless the user has given one or certificates are enough.
 Result<io::Membership> membership_of_scheduler(const config::Settings& settings,

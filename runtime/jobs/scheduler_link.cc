@@ -20,6 +20,7 @@ using namespace std::chrono_literals;
 constexpr Duration kFirstDelay = 50ms;
 constexpr Duration kLastDelay = 1s;
 constexpr Duration kConnectLimit = 15s;  // All processes of a large job may come at once.
+constexpr Duration kGlance = 1s;         // At who listens.
 
 }  // namespace
 
@@ -27,11 +28,12 @@ Error no_scheduler(const config::Settings& settings, const std::string& why) {
   char limit[32];
   std::snprintf(limit, sizeof(limit), "%g",
                 std::chrono::duration<double>(settings.scheduler_timeout).count());
-  return {Blame::kWorld, cat("no scheduler answers at ", settings.sched_host, ":",
-                             settings.sched_port, " within ", limit,
-                             " s (MS_SCHED_HOST, MS_SCHED_PORT, "
-                             "HOLDFAST_SCHEDULER_TIMEOUT or MS_TOPO_TIMEOUT): ",
-                             why)};
+  return {Blame::kWorld,
+          cat("no scheduler answers at ", host_and_port(settings.sched_host, settings.sched_port),
+              " within ", limit,
+              " s (MS_SCHED_HOST, MS_SCHED_PORT, "
+              "HOLDFAST_SCHEDULER_TIMEOUT or MS_TOPO_TIMEOUT): ",
+              why)};
 }
 
 SchedulerLink::SchedulerLink(io::Loop& loop, const config::Settings& settings, wire::PeerKind kind,
@@ -56,7 +58,7 @@ void SchedulerLink::close(std::function<void()> closed) {
 void SchedulerLink::try_to_connect() {
   if (retired_) return;
   auto membership = membership_of(settings_, kind_);
-  if (!membership) return try_again(membership.error());
+  if (!membership) return lack_membership(membership.error());
   const bool in_the_clear = membership->tls == nullptr;
   // Whoever sends has a bound of its own.
   const io::ConnectionOptions options{.queue_limit_bytes = std::numeric_limits<std::size_t>::max()};
@@ -71,10 +73,29 @@ void SchedulerLink::try_to_connect() {
       options);
 }
 
+// The scheduler has left no token, or has taken it away. Whoever waits is to hear at last whether
+// anybody listens there. It is not asked before, since the scheduler says whom it sends away.
+void SchedulerLink::lack_membership(const Error& why) {
+  if (why.blame != Blame::kWorld || io::Loop::now() < alone_since_ + settings_.scheduler_timeout) {
+    return try_again(why);
+  }
+  io::connect(loop_, settings_.sched_host, settings_.sched_port,
+              membership_of_nobody(settings_, kind_), kGlance, [this, why](const auto& made) {
+                if (made) return try_again(why);
+                const std::string about =
+                    was_up_ ? cat("job ", settings_.job,
+                                  " has ended since this process lost its scheduler, whose log "
+                                  "says how")
+                            : why.what;
+                try_again({why.blame, cat(made.error().what, "; ", about)});
+              });
+}
+
 void SchedulerLink::connected(std::shared_ptr<io::Connection> connection) {
   if (retired_) return;
   connection_ = std::move(connection);
   delay_ = kFirstDelay;
+  was_up_ = true;
   said_.clear();
   connection_->start({.on_message = [this](wire::Message m) { handlers_.on_message(std::move(m)); },
                       .on_closed = [this](const Error& why) { broke(why); }});

@@ -52,6 +52,7 @@ class SchedulerLink {
 
  private:
   void try_to_connect();
+  void lack_membership(const Error& why);
   void connected(std::shared_ptr<io::Connection> connection);
   void say_once(const Error& why);
   void broke(const Error& why);
@@ -65,6 +66,7 @@ class SchedulerLink {
   std::string said_;  // Why this process and the scheduler do not get on.
   Instant alone_since_{};
   Duration delay_;  // Before the next try.
+  bool was_up_ = false;
   bool retired_ = false;
   std::function<void()> closed_;
 };

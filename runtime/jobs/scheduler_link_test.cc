@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
 #include "os/files.h"
+#include "os/host.h"
 #include "os/testing.h"
 
 namespace holdfast::runtime {
@@ -26,8 +28,8 @@ class SchedulerLinkTest : public ::testing::Test {
   // Until `then` stops the loop.
   void run(Duration patience, std::function<void(const std::string& what)> then) {
     os::TemporaryFolder folder;
-    settings_.token_file = folder / "token";
-    ASSERT_TRUE(os::write_file_atomically(settings_.token_file, kToken));
+    ASSERT_TRUE(os::write_file_atomically(folder / "token", kToken));
+    if (!drawn_) settings_.token_file = folder / "token";
     listener_->serve({.membership = {.job = settings_.job, .token = token_},
                       .on_accept = [this](const auto& made, auto) { accepted(made); }});
     settings_.sched_host = "127.0.0.1";
@@ -55,6 +57,7 @@ class SchedulerLinkTest : public ::testing::Test {
   Events all_;  // That has happened.
   std::string why_;
   std::string token_ = kToken;
+  bool drawn_ = false;  // The token is in the job's folder.
   std::vector<wire::Message> heard_;
 
   io::Loop loop_;
@@ -96,6 +99,26 @@ TEST_F(SchedulerLinkTest, SaysAtEveryTryThatNoSchedulerAnswers) {
   });
   EXPECT_EQ(all_, (Events{"out of reach", "out of reach", "out of reach"}));
   EXPECT_NE(why_.find("did not accept this process"), std::string::npos) << why_;
+}
+
+// Once its scheduler is gone with all that it had left on this host.
+TEST_F(SchedulerLinkTest, SaysThatTheJobHasEndedSinceItWasThere) {
+  settings_.job = cat("link-test-", ::getpid());
+  const std::string directory = *os::runtime_directory(settings_.job);
+  ASSERT_TRUE(os::write_file_atomically(directory + "/token", kToken));
+  drawn_ = true;
+  run(100ms, [&](const std::string& what) {
+    if (what == "up") {
+      ::unlink((directory + "/token").c_str());
+      ::rmdir(directory.c_str());
+      listener_.reset();
+      loop_.post([&] { peer_->close(); });
+    }
+    if (what == "out of reach") loop_.stop();
+  });
+  EXPECT_NE(why_.find(settings_.job + " has ended"), std::string::npos) << why_;
+  EXPECT_NE(why_.find("Connection refused"), std::string::npos) << why_;
+  EXPECT_EQ(why_.find("HOLDFAST_TOKEN_FILE"), std::string::npos) << why_;
 }
 
 TEST_F(SchedulerLinkTest, SendsWhatIsQueuedBeforeItCloses) {

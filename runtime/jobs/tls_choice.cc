@@ -29,6 +29,7 @@ struct Choice {
   std::optional<tls::Password> client;
   std::optional<tls::Password> server;
   bool too_late = false;  // A connection in the clear stood before.
+  std::string refused;    // Why not. The program may have gone on all the same.
 };
 
 std::mutex& mutex() {
@@ -143,11 +144,8 @@ Result<std::optional<nlohmann::json>> left_in(const std::string& directory) {
                cat(directory, '/', kTlsFile, " is damaged; the job's scheduler writes it anew")};
 }
 
-}  // namespace
-
-Status choose_tls(const config::Settings& settings, const std::string& config_path,
-                  const tls::Password& client, const tls::Password& server) {
-  const std::lock_guard lock(mutex());
+Status choose(const config::Settings& settings, const std::string& config_path,
+              const tls::Password& client, const tls::Password& server) {
   if (const auto good = check(settings, config_path, client, server); !good) return good.error();
   Choice& chosen = choice();
   const std::string former = chosen.config;
@@ -165,27 +163,42 @@ Status choose_tls(const config::Settings& settings, const std::string& config_pa
   return context.error();
 }
 
+}  // namespace
+
+Status choose_tls(const config::Settings& settings, const std::string& config_path,
+                  const tls::Password& client, const tls::Password& server) {
+  const std::lock_guard lock(mutex());
+  const auto chosen = choose(settings, config_path, client, server);
+  // Where it is too late, the job is in the clear, and was to be.
+  if (!choice().too_late) choice().refused = chosen ? "" : chosen.error().what;
+  return chosen;
+}
+
 bool may_stay_in_the_clear() {
   const std::lock_guard lock(mutex());
-  choice().too_late = choice().config.empty();
+  choice().too_late = choice().config.empty() && choice().refused.empty();
   return choice().too_late;
 }
 
-config::Settings with_program_tls(config::Settings settings) {
+Result<config::Settings> with_program_tls(config::Settings settings) {
   const std::lock_guard lock(mutex());
   if (!choice().config.empty()) settings.tls_config = choice().config;
-  return settings;
+  if (!settings.tls_config.empty() || choice().refused.empty()) return settings;
+  return Error{Blame::kUser,
+               cat("this program wants TLS, and went on though that had failed; it is not put in "
+                   "the clear instead: ",
+                   choice().refused)};
 }
 
 Result<config::Settings> with_tls(const config::Settings& settings, const std::string& directory) {
   auto with = with_program_tls(settings);
-  if (!with.tls_config.empty()) return with;
+  if (!with || !with->tls_config.empty()) return with;
   const auto left = left_in(directory);
   if (!left) return left.error();
   if (!*left) return with;
-  with.tls_config = (*left)->at("config").get<std::string>();
-  if (!with.tls_client_password.given && with.tls_client_password_file.empty()) {
-    with.tls_client_password_file = (*left)->at("client_password_file").get<std::string>();
+  with->tls_config = (*left)->at("config").get<std::string>();
+  if (!with->tls_client_password.given && with->tls_client_password_file.empty()) {
+    with->tls_client_password_file = (*left)->at("client_password_file").get<std::string>();
   }
   return with;
 }

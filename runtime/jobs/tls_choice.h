@@ -18,15 +18,17 @@ namespace holdfast::runtime {
 //
 // Errors (Blame::kUser): those of tls::Context::make() and tls::password_of(); the environment or
 // an earlier call names another configuration; a password has more than one line; this process
-// speaks with its scheduler in the clear already.
+// speaks with its scheduler in the clear already. A program may catch the error and go on. But
+// unless a later call succeeds, this process neither connects nor serves in the clear any more.
 Status choose_tls(const config::Settings& settings, const std::string& config_path,
                   const tls::Password& client, const tls::Password& server);
 
 // A connection in the clear stands. False: it must not, because choose_tls() was called meanwhile.
 bool may_stay_in_the_clear();
 
-// The settings with what the program has said.
-config::Settings with_program_tls(config::Settings settings);
+// The settings with what the program has said. Errors: that could not be done, and so this process
+// would speak in the clear, though its program wants TLS.
+Result<config::Settings> with_program_tls(config::Settings settings);
 
 // The same, or else with what leave_tls() has left in the job's runtime folder.
 Result<config::Settings> with_tls(const config::Settings& settings, const std::string& directory);

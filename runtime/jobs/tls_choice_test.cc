@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "os/files.h"
 #include "os/host.h"
+#include "runtime/jobs/membership.h"
 #include "tls/testing/papers.h"
 
 namespace holdfast::runtime {
@@ -54,14 +55,38 @@ TEST(TlsChoice, AWorkerOpensItsOwnCertificateOnly) {
     const auto refused = choose_tls(settings, config, wrong, wrong);
     ASSERT_FALSE(refused);
     EXPECT_TRUE(has(refused.error().what, "client.p12")) << refused.error().what;
-    EXPECT_TRUE(with_program_tls(settings).tls_config.empty())
-        << "a refused choice counts for nothing";
     EXPECT_TRUE(choose_tls(settings, config, client, wrong));
-    EXPECT_EQ(with_program_tls(settings).tls_config, config);
-    EXPECT_TRUE(tls_context_of(with_program_tls(settings), Role::kClient));
+    EXPECT_EQ(with_program_tls(settings)->tls_config, config);
+    EXPECT_TRUE(tls_context_of(*with_program_tls(settings), Role::kClient));
     EXPECT_FALSE(choose_tls(settings, config + ".other", client, wrong));
     EXPECT_FALSE(may_stay_in_the_clear());
   });
+}
+
+// The program may have caught the error.
+TEST(TlsChoice, ThatFailedIsNotFollowedByTheClear) {
+  const tls::Papers papers;
+  const std::string config = config_of(papers);
+  const std::string directory = *os::runtime_directory(cat("tls-refused-", ::getpid()));
+  choose_in_a_child([&] {
+    config::Settings settings;
+    const Password client(tls::kClientPassword);
+    EXPECT_FALSE(choose_tls(settings, "/nowhere.json", client, client));
+    for (const auto& status : {check_tls(settings, false), check_tls(settings, true),
+                               Status(membership_of_scheduler(settings, directory).error()),
+                               Status(with_tls(settings, directory).error())}) {
+      ASSERT_FALSE(status);
+      EXPECT_EQ(status.error().blame, Blame::kUser);
+      EXPECT_TRUE(has(status.error().what, "/nowhere.json")) << status.error().what;
+    }
+    EXPECT_FALSE(may_stay_in_the_clear());
+    auto by_environment = settings;
+    by_environment.tls_config = config;
+    EXPECT_EQ(with_program_tls(by_environment)->tls_config, config) << "that is TLS, too";
+    EXPECT_TRUE(choose_tls(settings, config, client, client)) << "and the program may try again";
+    EXPECT_TRUE(with_tls(settings, directory));
+  });
+  ::rmdir(directory.c_str());
 }
 
 TEST(TlsChoice, ComesTooLateOnceAConnectionStandsInTheClear) {
@@ -72,6 +97,7 @@ TEST(TlsChoice, ComesTooLateOnceAConnectionStandsInTheClear) {
     const auto refused = choose_tls({}, config, Password(tls::kClientPassword), Password(""));
     ASSERT_FALSE(refused);
     EXPECT_TRUE(has(refused.error().what, "too late")) << refused.error().what;
+    EXPECT_TRUE(with_program_tls({})) << "it was to be in the clear, and is";
   });
 }
 
@@ -85,7 +111,7 @@ TEST(TlsChoice, TheSchedulerLeavesItForOthers) {
     EXPECT_FALSE(choose_tls(settings, config, Password(tls::kClientPassword), Password("wrong")));
     ASSERT_TRUE(choose_tls(settings, config, Password(tls::kClientPassword),
                            Password(tls::kServerPassword)));
-    EXPECT_TRUE(leave_tls(with_program_tls(settings), directory));
+    EXPECT_TRUE(leave_tls(*with_program_tls(settings), directory));
   });
   const auto found = with_tls({}, directory);
   ASSERT_TRUE(found) << found.error().what;

@@ -96,13 +96,15 @@ Result<int> open_and_serve(const config::Settings& settings) {
   auto directory = os::runtime_directory(settings.job);
   if (!directory) return directory.error();
   opened.directory = std::move(*directory);
-  auto membership = membership_of_scheduler(settings, opened.directory);
-  if (!membership) return membership.error();
-  if (const auto ready = open_journal(opened); !ready) return ready.error();
+  // Before anything else is there: `holdfast clean` takes a dead job's folder away, and this one's
+  // may be there from before.
   const auto written = write_scheduler_file(
       opened.directory,
       {.job = settings.job, .host = settings.sched_host, .port = settings.sched_port});
   if (!written) return written.error();
+  auto membership = membership_of_scheduler(settings, opened.directory);
+  if (!membership) return membership.error();
+  if (const auto ready = open_journal(opened); !ready) return ready.error();
   Server server(loop, std::move(opened));
   return server.run(**listener, *std::move(membership));
 }

@@ -80,8 +80,8 @@ Server::Server(io::Loop& loop, Opened opened)
 
 int Server::run(io::Listener& listener, io::Membership membership) {
   const bool again = opened_.memory.formation->generation != 0;
-  say(cat(again ? "serves again job " : "serves job ", settings_.job, " at ", settings_.sched_host,
-          ":", settings_.sched_port, ", process ", ::getpid(),
+  say(cat(again ? "serves again job " : "serves job ", settings_.job, " at ",
+          host_and_port(settings_.sched_host, settings_.sched_port), ", process ", ::getpid(),
           again ? cat(", from generation ", opened_.memory.formation->generation, " of its journal")
                 : ""));
   read_reports();

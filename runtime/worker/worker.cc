@@ -27,6 +27,7 @@
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/scheduler_link.h"
 #include "runtime/jobs/solo_folder.h"
+#include "runtime/jobs/tls_choice.h"
 #include "runtime/worker/lifeline_holder.h"
 #include "runtime/worker/promotion.h"
 #include "wording/reasons.h"
@@ -369,6 +370,9 @@ Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) 
     return Error{Blame::kUser,
                  cat("HOLDFAST_SPARE_FD is ", settings.spare_fd, ", but MS_ROLE is ",
                      "not set: only an agent (msrun) sets both, for its spares; ", "unset it")};
+  }
+  if (settings.role != config::Role::kNone) {
+    if (const auto with = with_program_tls(settings); !with) return with.error();
   }
   auto control = std::make_unique<Control>(settings);
   auto lifeline = LifelineHolder::start(settings);

@@ -65,7 +65,7 @@ def use_cpu(engine: _Sayer) -> None:
 
 def _secure_channel(engine: Engine) -> None:
     """Let set_ps_context put the job's connections under TLS."""
-    imported("holdfast.mindspore._secure").apply()
+    imported("holdfast.mindspore._secure").apply(in_worker=not engine.job.solo)
 
 
 def _parallel_mode(engine: Engine) -> None:
