@@ -162,7 +162,7 @@ TEST(Links, StrangersCostAJobLittle) {
   EXPECT_TRUE(std::all_of(silent.begin(), silent.end(), [](const os::Fd& fd) { return bool(fd); }));
   Prng random(1);
   for (int i = 0; i < 2000; ++i) {
-    std::string bytes = i % 2 == 0 ? "HFL1" : "";
+    std::string bytes = i % 2 == 0 ? "HFL2" : "";
     while (bytes.size() < 200) bytes += static_cast<char>(random.below(256));
     const os::Fd raw = connected(job.port);
     if (raw) (void)::send(raw.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);

@@ -2,11 +2,15 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <chrono>
+#include <string_view>
 
 #include "io/connection.h"
 #include "io/loop.h"
+#include "os/fd.h"
 #include "os/testing.h"
 
 namespace holdfast::io {
@@ -24,6 +28,18 @@ inline void run_to_stop(Loop& loop) {
   });
   loop.run();
   loop.cancel(limit);
+}
+
+// Somebody who connects to this port of this host, and says `bytes`.
+inline os::Fd stranger_at(std::uint16_t port, std::string_view bytes) {
+  os::Fd raw(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(::connect(raw.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  EXPECT_EQ(::send(raw.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  return raw;
 }
 
 }  // namespace holdfast::io

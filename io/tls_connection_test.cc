@@ -1,5 +1,8 @@
 // Connections under TLS: they carry what those in the clear carry, and each wrong set-up is named
 // on both sides.
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,6 +11,7 @@
 #include "base/text.h"
 #include "io/connection.h"
 #include "io/testing.h"
+#include "os/fd.h"
 #include "tls/testing/papers.h"
 
 namespace holdfast::io {
@@ -19,7 +23,8 @@ using Pointer = std::shared_ptr<Connection>;
 
 class TlsConnectionTest : public testing::Test {
  protected:
-  void serve(const std::shared_ptr<tls::Context>& context, const std::string& token = "") {
+  void serve(const std::shared_ptr<tls::Context>& context, const std::string& token = "",
+             Door door = {}) {
     listener_ = *listen(loop, "127.0.0.1", 0);
     listener_->serve({.membership = {.job = "job", .token = token, .tls = context},
                       .on_accept =
@@ -31,8 +36,11 @@ class TlsConnectionTest : public testing::Test {
                           [this](const std::string&, const std::string& why) {
                             refused = why;
                             stop_when(!error.empty());
-                          }});
+                          },
+                      .door = door});
   }
+
+  os::Fd stranger(std::string_view bytes) { return stranger_at(listener_->port(), bytes); }
 
   // Until both ends are there, or both know why not.
   void meet(const std::shared_ptr<tls::Context>& context, const std::string& host = "127.0.0.1",
@@ -125,7 +133,38 @@ TEST_F(TlsConnectionTest, NamesAServerInTheClear) {
   serve(nullptr);
   meet(*papers.context(tls::Role::kClient));
   EXPECT_NE(refused.find("it speaks TLS, and this process does not"), std::string::npos) << refused;
-  EXPECT_NE(error.find("the peer does not speak TLS"), std::string::npos) << error;
+  EXPECT_NE(error.find("it speaks no TLS, and this process does"), std::string::npos) << error;
+}
+
+// Not even that it would have been a good one under TLS.
+TEST_F(TlsConnectionTest, BeginsNoTlsWithAStranger) {
+  serve(*papers.context(tls::Role::kServer), "one token");
+  const auto client = *papers.context(tls::Role::kClient);
+  meet(client, "127.0.0.1", "");
+  EXPECT_NE(refused.find("another token"), std::string::npos) << refused;
+  // TLS from the first byte on, as anybody's client begins it.
+  const auto ssl = client->begin();
+  SSL_set_bio((*ssl).get(), BIO_new(BIO_s_mem()), BIO_new(BIO_s_mem()));
+  (void)SSL_do_handshake((*ssl).get());
+  char* hello = nullptr;
+  const auto size = BIO_get_mem_data(SSL_get_wbio((*ssl).get()), &hello);
+  const os::Fd raw = stranger(std::string_view(hello, static_cast<std::size_t>(size)));
+  refused.clear();
+  run_to_stop(loop);
+  EXPECT_NE(refused.find("it begins with TLS"), std::string::npos) << refused;
+  char answer[64];
+  EXPECT_LE(::recv(raw.get(), answer, sizeof answer, MSG_DONTWAIT), 0) << "no certificate";
+}
+
+// The room is that of the clear, and so are the moments.
+TEST_F(TlsConnectionTest, IsNotBlockedByStrangers) {
+  serve(*papers.context(tls::Role::kServer), "", {.most = 8, .patience = seconds(3600)});
+  std::vector<os::Fd> silent;
+  for (int i = 0; i < 100; ++i) silent.push_back(stranger(i % 2 == 0 ? "" : "HFL2t"));
+  const Instant begin = Loop::now();
+  meet(*papers.context(tls::Role::kClient));
+  ASSERT_TRUE(here && there) << error << " / " << refused;
+  EXPECT_LT(Loop::now() - begin, seconds(8)) << "8 at a time, 0.1 s each; the rest is a busy host";
 }
 
 TEST_F(TlsConnectionTest, NamesAClientOfAnotherAuthority) {

@@ -61,7 +61,7 @@ Status make_token(const std::string& directory) {
   return folder->write(kTokenFile, drawn_token());
 }
 
-// The token that the user has given; or "", where certificates prove all; or that of the folder.
+// The token that the user has given, or that of the folder.
 Result<std::string> token_of(const config::Settings& settings, const std::string& directory) {
   if (!settings.token_file.empty()) {
     const char* const what = "HOLDFAST_TOKEN_FILE";
@@ -69,7 +69,6 @@ Result<std::string> token_of(const config::Settings& settings, const std::string
     if (!file) return file.error();
     return token_in(file->bytes, what, settings.token_file);
   }
-  if (!settings.tls_config.empty()) return std::string();
   const auto folder = os::open_runtime_directory(directory);
   if (!folder) return folder.error();
   auto token = drawn_before(*folder);
@@ -98,11 +97,6 @@ Result<io::Membership> of_client(const config::Settings& settings, const std::st
   return made_of(*with, directory, kind, tls::Role::kClient);
 }
 
-// Whether the scheduler draws the token.
-bool draws_token(const config::Settings& settings) {
-  return settings.token_file.empty() && settings.tls_config.empty();
-}
-
 }  // namespace
 
 Result<io::Membership> membership_of(const config::Settings& settings, wire::PeerKind kind) {
@@ -113,7 +107,7 @@ Result<io::Membership> membership_of_scheduler(const config::Settings& given,
                                                const std::string& directory) {
   const config::Settings settings = with_program_tls(given);
   if (const auto left = leave_tls(settings, directory); !left) return left.error();
-  if (draws_token(settings)) {
+  if (settings.token_file.empty()) {
     if (const auto made = make_token(directory); !made) return made.error();
   }
   return made_of(settings, directory, wire::PeerKind::kObserver, tls::Role::kServer);
