@@ -16,6 +16,7 @@
 #include "os/random_bits.h"
 #include "tls/context.h"
 #include "tls/handshake.h"
+#include "tls/sessions.h"
 
 namespace holdfast::io {
 namespace {
@@ -120,6 +121,7 @@ bool Proving::shake_hands() {
       fail(ssl ? named.error() : ssl.error());
       return false;
     }
+    if (side_ == Side::kClient) tls::offer_session(ssl->get());
     stream_.put_under_tls(*std::move(ssl));
   }
   const auto outcome = stream_.shake_hands();

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "tls/handshake.h"
+#include "tls/sessions.h"
 
 namespace holdfast::tls {
 namespace {
@@ -83,10 +84,23 @@ Result<SslContextPtr> Context::build(const Trust& trust, const Identity& identit
   SSL_CTX_set_session_id_context(context.get(), kSessions, sizeof kSessions - 1);
   SSL_CTX_set1_cert_store(context.get(), store->get());
   watch_verification(context.get());
-  if (!use_ciphers(context.get(), ciphers_) || !show_identity(context.get(), identity)) {
+  if (!use_ciphers(context.get(), ciphers_) || !show_identity(context.get(), identity) ||
+      !keep_sessions(context.get(), role_, trust) ||
+      (!secret_.empty() &&
+       !seal_tickets(context.get(), secret_,
+                     digest_of(trust, identity, cat(ciphers_.tls12, ' ', ciphers_.tls13))))) {
     return Error{Blame::kUser, cat(identity.path, " can not be used: ", openssl_reason())};
   }
   return context;
+}
+
+Status Context::keep_sessions_by(const std::string& secret) {
+  const std::lock_guard lock(mutex_);
+  secret_ = secret;
+  auto context = build(trust_, identity_);
+  if (!context) return context.error();
+  context_ = std::move(*context);
+  return {};
 }
 
 Status Context::look_at_list() {

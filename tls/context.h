@@ -25,6 +25,10 @@ class Context {
   static Result<std::shared_ptr<Context>> make(const Config& config, Role role,
                                                const Password& password);
 
+  // A server's sessions outlive it: another context with the same secret, certificate, authorities
+  // and revocation lists resumes them. Call it before the first begin(). See tls/sessions.h.
+  Status keep_sessions_by(const std::string& secret);
+
   // A new connection, before its handshake. The revocation list is read again if its file has
   // changed. Then no session from before is resumed. An error, as of make(), if the list can not be
   // used any more: nobody is accepted until it can be. A certificate that was renewed is used from
@@ -52,6 +56,7 @@ class Context {
   const Ciphers ciphers_;
   const Password password_;
   mutable std::mutex mutex_;  // Guards what follows.
+  std::string secret_;        // Of tickets. Empty: none that outlives the SSL_CTX.
   Identity identity_;
   FileMark identity_mark_;
   Trust trust_;
