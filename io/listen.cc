@@ -166,6 +166,7 @@ class ListenerImpl : public Listener {
     socket_->options = std::move(how);
     socket_->room = room_of(socket_->options);
     socket_->wait();
+    watch_expiry(socket_->loop, socket_, socket_->options.membership.tls);
   }
 
   [[nodiscard]] std::uint16_t port() const override {

@@ -24,6 +24,7 @@ namespace {
 // From a refusal to the end of the connection. If it were closed with unread bytes, the peer might
 // lose what it was told.
 constexpr Duration kGoodbye = std::chrono::seconds(1);
+constexpr Duration kBetweenReminders = std::chrono::hours(1);
 constexpr std::size_t kBlock = 4096;
 constexpr std::size_t kMostIgnored = 65536;  // Bytes after a refusal.
 
@@ -45,6 +46,14 @@ std::string peer_of(const asio::ip::tcp::socket& socket) {
   const std::string address = endpoint.address().to_string();
   return endpoint.address().is_v6() ? cat('[', address, "]:", endpoint.port())
                                     : cat(address, ':', endpoint.port());
+}
+
+void watch_expiry(Loop& loop, std::weak_ptr<void> holder, std::shared_ptr<tls::Context> context) {
+  if (!context || holder.expired()) return;
+  context->remind(Loop::now());
+  loop.after(kBetweenReminders, [&loop, holder = std::move(holder), context = std::move(context)] {
+    watch_expiry(loop, holder, context);
+  });
 }
 
 Proving::Proving(Loop& loop, asio::ip::tcp::socket socket, Membership membership, Side side,
