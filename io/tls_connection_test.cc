@@ -95,6 +95,25 @@ TEST_F(TlsConnectionTest, BringsMessagesInOrder) {
   }
 }
 
+// Also where the first connection ended without a goodbye, and the server is another one by now.
+TEST_F(TlsConnectionTest, ResumesWhoComesBack) {
+  const auto client = *papers.context(tls::Role::kClient);
+  for (const int resumed : {0, 1}) {
+    const auto server = *papers.context(tls::Role::kServer);
+    ASSERT_TRUE(server->keep_sessions_by("what a job's scheduler has drawn"));
+    const auto counted = *server->begin();
+    serve(server);
+    meet(client);
+    ASSERT_TRUE(here && there) << error << " / " << refused;
+    EXPECT_EQ(SSL_CTX_sess_hits(SSL_get_SSL_CTX(counted.get())), resumed);
+    for (auto* end : {&here, &there}) {
+      (*end)->abort(Error{Blame::kWorld, "killed"});
+      end->reset();
+    }
+    listener_.reset();
+  }
+}
+
 TEST_F(TlsConnectionTest, BringsLargeMessagesAndWhatIsQueuedAtTheEnd) {
   make_pair();
   const wire::Message big = wire::StatusReply{std::string(wire::kMaxBodyBytes - 5, 'x')};
