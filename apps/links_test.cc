@@ -178,5 +178,21 @@ TEST(Links, StrangersCostAJobLittle) {
   EXPECT_TRUE(said >= 1 && said <= 9) << "each reason once\n" << job.log("scheduler.log");
 }
 
+TEST(Links, TheDoorIsAsTheSettingsSay) {
+  Job job("door");
+  job.environment.push_back("HOLDFAST_DOOR_CONNECTIONS=1");
+  job.environment.push_back("HOLDFAST_DOOR_SECONDS=3600");
+  job.launch(toy(job, 100'000'000, {"--join", "True", "--worker_num", "1"}));
+  ASSERT_TRUE(job.reaches(1)) << job.output();
+  const os::Fd first = connected(job.port);
+  const os::Fd second = connected(job.port);
+  ASSERT_TRUE(first && second);
+  EXPECT_TRUE(until([&] { return has(job.log("scheduler.log"), "and others came"); }, 30))
+      << job.log("scheduler.log");
+  EXPECT_FALSE(has(job.log("scheduler.log"), "in time"));
+  char byte = 0;
+  EXPECT_EQ(::recv(first.get(), &byte, 1, 0), 0);
+}
+
 }  // namespace
 }  // namespace holdfast::apps
