@@ -169,7 +169,7 @@ TEST(Links, StrangersCostAJobLittle) {
   EXPECT_TRUE(std::all_of(silent.begin(), silent.end(), [](const os::Fd& fd) { return bool(fd); }));
   Prng random(1);
   for (int i = 0; i < 2000; ++i) {
-    std::string bytes = i % 2 == 0 ? "HFL1" : "";
+    std::string bytes = i % 2 == 0 ? "HFL2" : "";
     while (bytes.size() < 200) bytes += static_cast<char>(random.below(256));
     const os::Fd raw = os::connected_to(job.port);
     if (raw) (void)::send(raw.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -183,6 +183,22 @@ TEST(Links, StrangersCostAJobLittle) {
   EXPECT_TRUE(until([&] { return job.status("recoveries") >= 1; }, 30)) << job.output();
   const auto said = count(job.log("scheduler.log"), "refused the connection");
   EXPECT_TRUE(said >= 1 && said <= 9) << "each reason once\n" << job.log("scheduler.log");
+}
+
+TEST(Links, TheDoorIsAsTheSettingsSay) {
+  Job job("door");
+  job.environment.push_back("HOLDFAST_DOOR_CONNECTIONS=1");
+  job.environment.push_back("HOLDFAST_DOOR_SECONDS=3600");
+  job.launch(toy(job, 100'000'000, {"--join", "True", "--worker_num", "1"}));
+  ASSERT_TRUE(job.reaches(1)) << job.output();
+  const os::Fd first = os::connected_to(job.port);
+  const os::Fd second = os::connected_to(job.port);
+  ASSERT_TRUE(first && second);
+  EXPECT_TRUE(until([&] { return has(job.log("scheduler.log"), "and others came"); }, 30))
+      << job.log("scheduler.log");
+  EXPECT_FALSE(has(job.log("scheduler.log"), "in time"));
+  char byte = 0;
+  EXPECT_EQ(::recv(first.get(), &byte, 1, 0), 0);
 }
 
 }  // namespace

@@ -102,6 +102,11 @@ struct Secret {
   X(token_file, std::string, kText, "HOLDFAST_TOKEN_FILE", "", 0, 0,                              \
     "A file of this user alone (mode 600) whose first line is the job's token, by which its "     \
     "processes know one another. Unset: one is drawn, for the processes of one host.")            \
+  X(door_connections, std::int32_t, kWhole, "HOLDFAST_DOOR_CONNECTIONS", "512", 1, 65536,         \
+    "How many connections that have not proven that they belong to the job stand at the "         \
+    "scheduler's door, at most; and a quarter of its descriptors.")                               \
+  X(door_seconds, Duration, kSeconds, "HOLDFAST_DOOR_SECONDS", "5", 1, 3600,                      \
+    "How long each of them may take to prove it.")                                                \
   X(tls_config, std::string, kText, "HOLDFAST_TLS_CONFIG", "", 0, 0,                              \
     "MindSpore's config.json: all connections of the job are under mutual TLS. Unset: they are "  \
     "in the clear. docs/security.md.")                                                            \

@@ -125,8 +125,9 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
       if (!self || !self->answer_) return;
       if (!proven) return self->next_after(proven.error());
       self->loop_.cancel(self->timer_);
-      std::exchange(self->answer_,
-                    nullptr)(make_connection(self->loop_, *std::move(proven), self->options_));
+      auto made = make_connection(self->loop_, *std::move(proven), self->options_);
+      watch_expiry(self->loop_, made, self->membership_.tls);
+      std::exchange(self->answer_, nullptr)(std::move(made));
     });
   }
 

@@ -51,7 +51,6 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
         options_(options),
         peer_(std::move(proven.peer)) {
     set_options(socket_.native_handle(), options_);
-    reader_.feed(proven.already_read);
   }
   ~TcpConnection() override { close_guarded(socket_); }
 

@@ -27,8 +27,8 @@ namespace holdfast::io {
 
 // What a process proves to its peers that it belongs to a job by (link/handshake.h).
 struct Membership {
-  std::string job;    // Its name.
-  std::string token;  // What only its processes know. Empty: their certificates prove the rest.
+  std::string job;                                // Its name.
+  std::string token;                              // What only its processes know.
   wire::PeerKind kind = wire::PeerKind::kWorker;  // What it connects as.
   std::shared_ptr<tls::Context> tls = nullptr;    // Null: in the clear.
 };

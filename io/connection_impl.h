@@ -25,6 +25,9 @@ void close_guarded(Socket& socket) {
 int guarded_socket(int family);
 void discard(int guarded_socket);
 
+// As long as `holder` lives, what its certificates say of their end is looked at.
+void watch_expiry(Loop& loop, std::weak_ptr<void> holder, std::weak_ptr<tls::Context> watched);
+
 // A Connection over what both ends have proven.
 std::shared_ptr<Connection> make_connection(Loop& loop, Proven proven, ConnectionOptions options);
 

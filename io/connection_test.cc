@@ -88,8 +88,8 @@ class ConnectionTest : public testing::Test {
     ASSERT_EQ(::connect(raw.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
               0);
     std::thread proves([this] {
-      auto handshake = link::Handshake::of_client({kMembership.job, kMembership.token, ""},
-                                                  kMembership.kind, {});
+      auto handshake =
+          link::Handshake::of_client({kMembership.job, kMembership.token}, kMembership.kind, {});
       std::array<char, 128> block;
       while (handshake.state() == link::Handshake::State::kUnderWay) {
         write_raw(handshake.to_send());

@@ -26,12 +26,10 @@ constexpr Duration kPauseAtFullDoor = std::chrono::milliseconds(5);
 constexpr Duration kBetweenLooks = std::chrono::milliseconds(50);
 // How long the next word of somebody at a full door is waited for.
 constexpr Duration kMoment = std::chrono::milliseconds(100);
-constexpr Duration kMomentUnderTls = std::chrono::seconds(1);
 
 // A quarter of the descriptors is for strangers, at most.
-// Under TLS there is half of the room: a stranger may have OpenSSL take 128 KiB.
 std::size_t room_of(const Listening& listening) {
-  std::size_t room = listening.membership.tls ? listening.door.most / 2 : listening.door.most;
+  std::size_t room = listening.door.most;
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
     room = std::min<std::size_t>(room, limit.rlim_cur / 4);
@@ -126,12 +124,13 @@ class ListenerImpl : public Listener {
       });
     }
 
-    // Of those that the scheduler has waited for, for so long. False: there is none.
+    // Of those that the scheduler has waited for, for so long; who has opened TLS is no stranger.
+    // False: there is none.
     bool send_oldest_away(Duration waited) {
       const auto now = Loop::now();
       const auto oldest = std::find_if(at_door.begin(), at_door.end(), [&](const auto& one) {
-        const Duration moment = one->is_under_tls() ? std::max(waited, kMomentUnderTls) : waited;
-        return !one->is_over() && now - one->waits_since() >= moment && !one->has_spoken();
+        return !one->is_over() && !one->is_opened() && now - one->waits_since() >= waited &&
+               !one->has_spoken();
       });
       if (oldest == at_door.end()) return false;
       const auto gone = std::move(*oldest);
@@ -167,6 +166,7 @@ class ListenerImpl : public Listener {
     socket_->options = std::move(how);
     socket_->room = room_of(socket_->options);
     socket_->wait();
+    watch_expiry(socket_->loop, socket_, socket_->options.membership.tls);
   }
 
   [[nodiscard]] std::uint16_t port() const override {

@@ -1,9 +1,13 @@
 #include "io/proving.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <span>
 #include <utility>
 
 #include "base/text.h"
@@ -12,6 +16,7 @@
 #include "os/random_bits.h"
 #include "tls/context.h"
 #include "tls/handshake.h"
+#include "tls/sessions.h"
 
 namespace holdfast::io {
 namespace {
@@ -19,15 +24,17 @@ namespace {
 // From a refusal to the end of the connection. If it were closed with unread bytes, the peer might
 // lose what it was told.
 constexpr Duration kGoodbye = std::chrono::seconds(1);
+constexpr Duration kBetweenReminders = std::chrono::hours(1);
 constexpr std::size_t kBlock = 4096;
 constexpr std::size_t kMostIgnored = 65536;  // Bytes after a refusal.
-// A TLS alert: there is no such version here. It tells a client in the clear what it met.
-constexpr std::string_view kOnlyTls("\x15\x03\x01\x00\x02\x02\x46", 7);
 
-link::Nonce new_nonce() {
+link::Handshake new_handshake(const Membership& membership, Proving::Side side) {
   link::Nonce nonce;
   os::fill_with_random(nonce.data(), nonce.size());
-  return nonce;
+  link::Terms terms{membership.job, membership.token, membership.tls != nullptr};
+  return side == Proving::Side::kClient
+             ? link::Handshake::of_client(std::move(terms), membership.kind, nonce)
+             : link::Handshake::of_server(std::move(terms), nonce);
 }
 
 }  // namespace
@@ -39,6 +46,15 @@ std::string peer_of(const asio::ip::tcp::socket& socket) {
   return host_and_port(endpoint.address().to_string(), endpoint.port());
 }
 
+void watch_expiry(Loop& loop, std::weak_ptr<void> holder, std::weak_ptr<tls::Context> watched) {
+  const auto context = watched.lock();
+  if (!context || holder.expired()) return;
+  context->remind(Loop::now());
+  loop.after(kBetweenReminders, [&loop, holder = std::move(holder), watched = std::move(watched)] {
+    watch_expiry(loop, holder, watched);
+  });
+}
+
 Proving::Proving(Loop& loop, asio::ip::tcp::socket socket, Membership membership, Side side,
                  std::string host)
     : loop_(loop),
@@ -47,7 +63,12 @@ Proving::Proving(Loop& loop, asio::ip::tcp::socket socket, Membership membership
       side_(side),
       host_(std::move(host)),
       peer_(peer_of(socket_)),
-      stream_(socket_.native_handle()) {}
+      stream_(socket_.native_handle()),
+      handshake_(new_handshake(membership_, side)) {
+  // Two messages of one end follow one another where TLS begins and ends.
+  const int yes = 1;
+  (void)::setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+}
 
 Proving::~Proving() {
   close_guarded(socket_);
@@ -76,80 +97,60 @@ void Proving::wait(Stream::Outcome wanted) {
   socket_.async_wait(what, [self = shared_from_this()](const std::error_code& error) {
     if (error || self->over_) return;
     self->ends_ ? self->say_goodbye() : self->go_on();
-    if (std::exchange(self->words_then_, self->words_taken()) != self->words_taken()) {
-      self->waits_since_ = Loop::now();
-    }
+    const int words = self->handshake_.words_taken();
+    if (std::exchange(self->words_then_, words) != words) self->waits_since_ = Loop::now();
   });
 }
 
-// Who sends letter by letter gets no further.
-int Proving::words_taken() const {
-  return (under_tls_ ? 1 : 0) + (handshake_ ? 1 + handshake_->words_taken() : 0);
-}
-
 void Proving::go_on() {
-  if (membership_.tls && !under_tls_ && (!speaks_first_as_it_should() || !put_under_tls())) return;
-  if (!handshake_) {
-    if (membership_.tls && !shake_hands()) return;
-    make_handshake();
+  using State = link::Handshake::State;
+  while (write()) {
+    switch (handshake_.state()) {
+      case State::kUnderWay:
+        if (!read()) return;
+        break;
+      case State::kOpened:
+        if (!shake_hands()) return;
+        break;
+      case State::kProven:
+        return finish();
+      case State::kRefused:
+        return fail({Blame::kPeer, handshake_.why()});
+    }
   }
-  if (write()) read();
 }
 
-// Whether the first bytes of a client that has to speak TLS are TLS. To see it now spares the
-// handshake, and the client gets a word that it understands.
-bool Proving::speaks_first_as_it_should() {
-  if (side_ == Side::kClient) return true;
-  char first[4];
-  const ssize_t got = ::recv(socket_.native_handle(), first, sizeof first, MSG_PEEK | MSG_DONTWAIT);
-  if (got < 0 && errno == EAGAIN) {
-    wait(Stream::Outcome::kWantsToRead);
-    return false;
-  }
-  if (got <= 0 || first[0] == 0x16) return true;
-  (void)stream_.write(kOnlyTls);
-  fail({Blame::kPeer, std::string_view(first, static_cast<std::size_t>(got)) == link::kMagic
-                          ? "it speaks no TLS: give all processes of the job the same "
-                            "HOLDFAST_TLS_CONFIG"
-                          : "it speaks no TLS, and is no process of a job"});
-  return false;
-}
-
-bool Proving::put_under_tls() {
-  auto ssl = membership_.tls->begin();
-  auto named = ssl && side_ == Side::kClient ? tls::require_host(ssl->get(), host_) : Status{};
-  if (!ssl || !named) {
-    fail(ssl ? named.error() : ssl.error());
-    return false;
-  }
-  stream_.put_under_tls(*std::move(ssl));
-  under_tls_ = true;
-  return true;
-}
-
+// True: TLS is done, and the handshake goes on below it.
 bool Proving::shake_hands() {
+  if (!stream_.is_under_tls()) {
+    auto ssl = membership_.tls->begin();
+    auto named = ssl && side_ == Side::kClient ? tls::require_host(ssl->get(), host_) : Status{};
+    if (!ssl || !named) {
+      fail(ssl ? named.error() : ssl.error());
+      return false;
+    }
+    if (side_ == Side::kClient) tls::offer_session(ssl->get());
+    stream_.put_under_tls(*std::move(ssl));
+  }
   const auto outcome = stream_.shake_hands();
-  if (outcome == Stream::Outcome::kDone) return true;
+  if (outcome == Stream::Outcome::kDone) {
+    handshake_.go_on_under_tls(stream_.binding());
+    return true;
+  }
   if (outcome == Stream::Outcome::kBroken || outcome == Stream::Outcome::kEnd) {
-    fail(outcome == Stream::Outcome::kEnd
-             ? Error{Blame::kPeer, "it closed the connection in the middle of the TLS handshake"}
-             : stream_.why_broken("the TLS handshake"));
+    // A server that does not take a client for one of the job says nothing under TLS either.
+    const bool refused = side_ == Side::kClient && !stream_.has_heard();
+    fail(refused ? Error{Blame::kPeer, handshake_.why_closed()}
+                 : stream_.why_broken("the TLS handshake"));
   } else {
     wait(outcome);
   }
   return false;
 }
 
-void Proving::make_handshake() {
-  link::Terms terms{membership_.job, membership_.token, stream_.binding()};
-  handshake_ = side_ == Side::kClient
-                   ? link::Handshake::of_client(std::move(terms), membership_.kind, new_nonce())
-                   : link::Handshake::of_server(std::move(terms), new_nonce());
-  outgoing_ = handshake_->to_send();
-}
-
-// True: all is written.
+// True: all that there is to say is written.
 bool Proving::write() {
+  outgoing_ += handshake_.to_send();
   while (!outgoing_.empty()) {
     const auto [outcome, bytes] = stream_.write(outgoing_);
     if (outcome == Stream::Outcome::kDone) {
@@ -164,30 +165,31 @@ bool Proving::write() {
   return true;
 }
 
-void Proving::read() {
+// True: something has come. Not a byte more is read than the handshake awaits: what follows is
+// TLS's, or a message's.
+bool Proving::read() {
   std::array<char, kBlock> block;
-  while (handshake_->state() == link::Handshake::State::kUnderWay) {
-    const auto [outcome, bytes] = stream_.read(block);
-    if (outcome == Stream::Outcome::kEnd) {
-      return fail({Blame::kPeer, handshake_->why_closed()});
-    }
-    if (outcome == Stream::Outcome::kBroken) return fail(stream_.why_broken("the connection"));
-    if (outcome != Stream::Outcome::kDone) return wait(outcome);
-    std::string_view read(block.data(), bytes);
-    (void)handshake_->take(read);
-    rest_ = read;
-    outgoing_ = handshake_->to_send();
-    if (!write()) return;
+  const auto [outcome, bytes] =
+      stream_.read(std::span(block).first(std::min(kBlock, handshake_.missing())));
+  if (outcome == Stream::Outcome::kDone) {
+    std::string_view heard(block.data(), bytes);
+    (void)handshake_.take(heard);
+    return true;
   }
-  handshake_->state() == link::Handshake::State::kProven ? finish()
-                                                         : fail({Blame::kPeer, handshake_->why()});
+  if (outcome == Stream::Outcome::kEnd) {
+    fail({Blame::kPeer, handshake_.why_closed()});
+  } else if (outcome == Stream::Outcome::kBroken) {
+    fail(stream_.why_broken("the connection"));
+  } else {
+    wait(outcome);
+  }
+  return false;
 }
 
 void Proving::finish() {
   over_ = true;
   if (const auto done = std::exchange(done_, nullptr)) {
-    done(Proven{std::move(socket_), std::move(stream_), std::move(rest_), handshake_->kind(),
-                peer_});
+    done(Proven{std::move(socket_), std::move(stream_), handshake_.kind(), peer_});
   }
 }
 

@@ -2,11 +2,9 @@
 // For io/ alone.
 #pragma once
 
-#include <array>
 #include <asio/ip/tcp.hpp>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "io/connection.h"
@@ -20,8 +18,7 @@ namespace holdfast::io {
 struct Proven {
   asio::ip::tcp::socket socket;
   Stream stream;
-  std::string already_read;  // Belongs to the first messages.
-  wire::PeerKind kind{};     // Of the peer of a server.
+  wire::PeerKind kind{};  // Of the peer of a server.
   std::string peer;
 };
 
@@ -42,7 +39,8 @@ class Proving : public std::enable_shared_from_this<Proving> {
   // Closes the connection; `done` is not called any more.
   void abandon();
   [[nodiscard]] Instant began() const { return began_; }
-  [[nodiscard]] bool is_under_tls() const { return under_tls_; }
+  // A server's: its peer has shown that it has the token; what may take time is TLS.
+  [[nodiscard]] bool is_opened() const { return handshake_.is_opened(); }
   // Since when it has been waiting for the peer's next word: a whole one, not a letter of it.
   [[nodiscard]] Instant waits_since() const { return waits_since_; }
   // Whether there is something of the peer that was not read yet.
@@ -53,14 +51,10 @@ class Proving : public std::enable_shared_from_this<Proving> {
 
  private:
   void wait(Stream::Outcome wanted);
-  [[nodiscard]] int words_taken() const;
   void go_on();
-  [[nodiscard]] bool speaks_first_as_it_should();
-  [[nodiscard]] bool put_under_tls();
   [[nodiscard]] bool shake_hands();
-  void make_handshake();
   [[nodiscard]] bool write();
-  void read();
+  [[nodiscard]] bool read();
   void finish();
   void fail(Error error);
   void say_goodbye();
@@ -73,10 +67,8 @@ class Proving : public std::enable_shared_from_this<Proving> {
   const std::string peer_;
   Done done_;
   Stream stream_;
-  bool under_tls_ = false;
-  std::optional<link::Handshake> handshake_;
+  link::Handshake handshake_;
   std::string outgoing_;
-  std::string rest_;
   bool ends_ = false;  // It has failed; what the peer still says is not heard.
   std::size_t ignored_ = 0;
   const Instant began_ = Loop::now();

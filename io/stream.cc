@@ -81,6 +81,10 @@ Stream::Outcome Stream::shake_hands() {
   return result == 1 ? Outcome::kDone : judge(result).outcome;
 }
 
+bool Stream::has_heard() const {
+  return BIO_number_read(SSL_get_rbio(ssl_.get())) > 0;
+}
+
 Stream::Moved Stream::read(std::span<char> into) {
   if (ssl_) {
     ERR_clear_error();

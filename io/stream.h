@@ -36,6 +36,9 @@ class Stream {
   // From here on, TLS; `ssl` has not shaken hands yet. Call shake_hands() until it is done.
   void put_under_tls(tls::SslPtr ssl);
   [[nodiscard]] Outcome shake_hands();
+  [[nodiscard]] bool is_under_tls() const { return ssl_ != nullptr; }
+  // Under TLS: the peer has sent anything since it began.
+  [[nodiscard]] bool has_heard() const;
 
   [[nodiscard]] Moved read(std::span<char> into);
   // After a kWants..., the next call has to begin with the same bytes, wherever they are then.

@@ -2,11 +2,14 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <chrono>
+#include <string_view>
 
 #include "io/connection.h"
 #include "io/loop.h"
+#include "os/fd.h"
 #include "os/testing.h"
 
 namespace holdfast::io {
@@ -24,6 +27,14 @@ inline void run_to_stop(Loop& loop) {
   });
   loop.run();
   loop.cancel(limit);
+}
+
+// Somebody who connects to this port of this host, and says `bytes`.
+inline os::Fd stranger_at(std::uint16_t port, std::string_view bytes) {
+  os::Fd raw = os::connected_to(port);
+  EXPECT_TRUE(raw);
+  EXPECT_EQ(::send(raw.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  return raw;
 }
 
 }  // namespace holdfast::io

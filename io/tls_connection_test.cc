@@ -1,5 +1,6 @@
 // Connections under TLS: they carry what those in the clear carry, and each wrong set-up is named
 // on both sides.
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <functional>
@@ -11,6 +12,7 @@
 #include "base/text.h"
 #include "io/connection.h"
 #include "io/testing.h"
+#include "os/fd.h"
 #include "tls/testing/papers.h"
 
 namespace holdfast::io {
@@ -22,7 +24,8 @@ using Pointer = std::shared_ptr<Connection>;
 
 class TlsConnectionTest : public testing::Test {
  protected:
-  void serve(const std::shared_ptr<tls::Context>& context, const std::string& token = "") {
+  void serve(const std::shared_ptr<tls::Context>& context, const std::string& token = "",
+             Door door = {}) {
     listener_ = *listen(loop, "127.0.0.1", 0);
     listener_->serve({.membership = {.job = "job", .token = token, .tls = context},
                       .on_accept =
@@ -34,8 +37,11 @@ class TlsConnectionTest : public testing::Test {
                           [this](const std::string&, const std::string& why) {
                             refused = why;
                             stop_when(!error.empty());
-                          }});
+                          },
+                      .door = door});
   }
+
+  os::Fd stranger(std::string_view bytes) { return stranger_at(listener_->port(), bytes); }
 
   // Until both ends are there, or both know why not.
   void meet(const std::shared_ptr<tls::Context>& context, const std::string& host = "127.0.0.1",
@@ -90,6 +96,25 @@ TEST_F(TlsConnectionTest, BringsMessagesInOrder) {
   }
 }
 
+// Also where the first connection ended without a goodbye, and the server is another one by now.
+TEST_F(TlsConnectionTest, ResumesWhoComesBack) {
+  const auto client = *papers.context(tls::Role::kClient);
+  for (const int resumed : {0, 1}) {
+    const auto server = *papers.context(tls::Role::kServer);
+    ASSERT_TRUE(server->keep_sessions_by("what a job's scheduler has drawn"));
+    const auto counted = *server->begin();
+    serve(server);
+    meet(client);
+    ASSERT_TRUE(here && there) << error << " / " << refused;
+    EXPECT_EQ(SSL_CTX_sess_hits(SSL_get_SSL_CTX(counted.get())), resumed);
+    for (auto* end : {&here, &there}) {
+      (*end)->abort(Error{Blame::kWorld, "killed"});
+      end->reset();
+    }
+    listener_.reset();
+  }
+}
+
 TEST_F(TlsConnectionTest, BringsLargeMessagesAndWhatIsQueuedAtTheEnd) {
   make_pair();
   const wire::Message big = wire::StatusReply{std::string(wire::kMaxBodyBytes - 5, 'x')};
@@ -129,11 +154,11 @@ TEST_F(TlsConnectionTest, KeepsNothingOfAStrangerWhoIsGone) {
   const auto context = *papers.context(tls::Role::kServer);
   serve(context);
   os::Fd stranger = os::connected_to(listener_->port());
-  ASSERT_EQ(::send(stranger.get(), "\x16", 1, 0), 1) << "so OpenSSL begins";
+  ASSERT_EQ(::send(stranger.get(), "\x16", 1, 0), 1) << "so it is refused";
   stranger.reset();
   error = "nobody connects";  // So the loop ends with the refusal.
   run_to_stop(loop);
-  EXPECT_NE(refused.find("TLS handshake"), std::string::npos) << refused;
+  EXPECT_NE(refused.find("begins with TLS"), std::string::npos) << refused;
   listener_.reset();
   int turns = 10;  // In which what was cancelled is told so.
   const std::function<void()> turn = [&] { turns-- > 0 ? loop.post(turn) : loop.stop(); };
@@ -146,7 +171,38 @@ TEST_F(TlsConnectionTest, NamesAServerInTheClear) {
   serve(nullptr);
   meet(*papers.context(tls::Role::kClient));
   EXPECT_NE(refused.find("it speaks TLS, and this process does not"), std::string::npos) << refused;
-  EXPECT_NE(error.find("the peer does not speak TLS"), std::string::npos) << error;
+  EXPECT_NE(error.find("it speaks no TLS, and this process does"), std::string::npos) << error;
+}
+
+// Not even that it would have been a good one under TLS.
+TEST_F(TlsConnectionTest, BeginsNoTlsWithAStranger) {
+  serve(*papers.context(tls::Role::kServer), "one token");
+  const auto client = *papers.context(tls::Role::kClient);
+  meet(client, "127.0.0.1", "");
+  EXPECT_NE(refused.find("another token"), std::string::npos) << refused;
+  // TLS from the first byte on, as anybody's client begins it.
+  const auto ssl = client->begin();
+  SSL_set_bio((*ssl).get(), BIO_new(BIO_s_mem()), BIO_new(BIO_s_mem()));
+  (void)SSL_do_handshake((*ssl).get());
+  char* hello = nullptr;
+  const auto size = BIO_get_mem_data(SSL_get_wbio((*ssl).get()), &hello);
+  const os::Fd raw = stranger(std::string_view(hello, static_cast<std::size_t>(size)));
+  refused.clear();
+  run_to_stop(loop);
+  EXPECT_NE(refused.find("it begins with TLS"), std::string::npos) << refused;
+  char answer[64];
+  EXPECT_LE(::recv(raw.get(), answer, sizeof answer, MSG_DONTWAIT), 0) << "no certificate";
+}
+
+// The room is that of the clear, and so are the moments.
+TEST_F(TlsConnectionTest, IsNotBlockedByStrangers) {
+  serve(*papers.context(tls::Role::kServer), "", {.most = 8, .patience = seconds(3600)});
+  std::vector<os::Fd> silent;
+  for (int i = 0; i < 100; ++i) silent.push_back(stranger(i % 2 == 0 ? "" : "HFL2t"));
+  const Instant begin = Loop::now();
+  meet(*papers.context(tls::Role::kClient));
+  ASSERT_TRUE(here && there) << error << " / " << refused;
+  EXPECT_LT(Loop::now() - begin, seconds(8)) << "8 at a time, 0.1 s each; the rest is a busy host";
 }
 
 TEST_F(TlsConnectionTest, NamesAClientOfAnotherAuthority) {

@@ -18,6 +18,32 @@ constexpr const char* kOtherJob =
     "MS_SCHED_PORT, which is the job's name where none is given";
 constexpr const char* kOtherForm =
     "give all processes of the job the same HOLDFAST_TLS_CONFIG, or none";
+constexpr const char* kOtherRelease =
+    "it is of another release of Holdfast, or none: give all processes of the job the same one";
+
+// What a proof is for. Each has a key of its own, so none can serve as another.
+constexpr std::string_view kMayBeginTls = "holdfast 2: may begin TLS";
+constexpr std::string_view kIsClient = "holdfast 2: client";
+constexpr std::string_view kIsServer = "holdfast 2: server";
+
+constexpr char kInTheClear = 'c';
+constexpr char kUnderTls = 't';
+
+char form_of(const Terms& terms) {
+  return terms.under_tls ? kUnderTls : kInTheClear;
+}
+
+bool is_form(char letter) {
+  return letter == kInTheClear || letter == kUnderTls;
+}
+
+// Of the first bytes of a peer, which are none of this release's.
+std::string why_wrong(std::string_view beginning) {
+  // A record of TLS: "handshake", or "alert".
+  const bool is_tls = beginning[0] == 0x16 || beginning[0] == 0x15;
+  return is_tls ? cat("it begins with TLS, as earlier releases of Holdfast did: ", kOtherRelease)
+                : kOtherRelease;
+}
 
 std::string mac(const std::string& key, const std::string& text) {
   std::string out(kMacBytes, '\0');
@@ -47,12 +73,17 @@ Nonce nonce_from(std::string_view bytes) {
   return nonce;
 }
 
+// Of a peer whose form is not this end's.
+std::string why_other_form(char form) {
+  return cat(form == kUnderTls ? "it speaks TLS, and this process does not: "
+                               : "it speaks no TLS, and this process does: ",
+             kOtherForm);
+}
+
 }  // namespace
 
-bool looks_like_tls(std::string_view first_bytes) {
-  // A record of SSL 3 to TLS 1.3, of the type "handshake" or "alert".
-  return first_bytes.size() >= 2 && (first_bytes[0] == 0x16 || first_bytes[0] == 0x15) &&
-         first_bytes[1] == 0x03;
+std::string key_for(std::string_view purpose, const std::string& token) {
+  return mac(mac(std::string(kMacBytes, '\0'), token), cat(purpose, '\1'));
 }
 
 Handshake::Handshake(Side side, Terms terms, wire::PeerKind kind, const Nonce& nonce)
@@ -60,7 +91,7 @@ Handshake::Handshake(Side side, Terms terms, wire::PeerKind kind, const Nonce& n
       kind_(kind),
       awaited_(side == Side::kClient ? Awaited::kChallenge : Awaited::kHello) {
   (side == Side::kClient ? client_nonce_ : server_nonce_) = nonce;
-  if (side == Side::kClient) to_send_ = cat(kMagic, view(client_nonce_));
+  if (side == Side::kClient) to_send_ = cat(kMagic, form_of(terms_), view(client_nonce_));
 }
 
 Handshake Handshake::of_client(Terms terms, wire::PeerKind kind, const Nonce& nonce) {
@@ -74,9 +105,10 @@ Handshake Handshake::of_server(Terms terms, const Nonce& nonce) {
 std::size_t Handshake::wanted() const {
   switch (awaited_) {
     case Awaited::kHello:
-      return kMagic.size() + kNonceBytes;
+      return kMagic.size() + 1 + kNonceBytes;
     case Awaited::kChallenge:
-      return kNonceBytes;
+      return 1 + kNonceBytes;
+    case Awaited::kOpening:
     case Awaited::kProof:
       return 1 + kMacBytes;
     case Awaited::kWelcome:
@@ -87,13 +119,16 @@ std::size_t Handshake::wanted() const {
 
 Handshake::State Handshake::take(std::string_view& bytes) {
   while (state_ == State::kUnderWay && !bytes.empty()) {
-    const auto part = bytes.substr(0, wanted() - held_.size());
+    const auto part = bytes.substr(0, missing());
     held_ += part;
     bytes.remove_prefix(part.size());
     // A stranger is sent away at its first wrong letter: it need not send the rest.
     const auto beginning = std::string_view(held_).substr(0, kMagic.size());
-    if (awaited_ == Awaited::kHello && !kMagic.starts_with(beginning)) {
-      take_hello(held_);
+    const bool is_wrong = awaited_ == Awaited::kHello
+                              ? !kMagic.starts_with(beginning)
+                              : awaited_ == Awaited::kChallenge && !is_form(held_[0]);
+    if (is_wrong) {
+      refuse(why_wrong(beginning));
     } else if (held_.size() == wanted()) {
       ++words_taken_;
       take_whole(std::exchange(held_, {}));
@@ -108,6 +143,8 @@ void Handshake::take_whole(std::string_view message) {
       return take_hello(message);
     case Awaited::kChallenge:
       return take_challenge(message);
+    case Awaited::kOpening:
+      return take_opening(message);
     case Awaited::kProof:
       return take_proof(message);
     case Awaited::kWelcome:
@@ -120,38 +157,63 @@ std::string Handshake::to_send() {
 }
 
 void Handshake::take_hello(std::string_view message) {
-  if (!message.starts_with(kMagic)) {
-    const bool tls = message[0] == 0x16;
-    // TLS reads five bytes before it judges that they are none of TLS.
-    if (tls) to_send_ = cat(kMagic, kMagic);
-    return refuse(tls ? cat("it speaks TLS, and this process does not: ", kOtherForm)
-                      : "it is no process of a job, or one of an older Holdfast");
-  }
-  client_nonce_ = nonce_from(message.substr(kMagic.size()));
-  to_send_ = view(server_nonce_);
-  awaited_ = Awaited::kProof;
+  const char form = message[kMagic.size()];
+  client_nonce_ = nonce_from(message.substr(kMagic.size() + 1));
+  to_send_ = cat(form_of(terms_), view(server_nonce_));  // Also to who has to learn the form by it.
+  awaited_ = terms_.under_tls ? Awaited::kOpening : Awaited::kProof;
+  if (form != form_of(terms_)) refuse(why_other_form(form));
 }
 
 void Handshake::take_challenge(std::string_view message) {
-  server_nonce_ = nonce_from(message);
-  to_send_ = cat(static_cast<char>(kind_), proof_of(Side::kClient));
+  if (message[0] != form_of(terms_)) return refuse(why_other_form(message[0]));
+  server_nonce_ = nonce_from(message.substr(1));
+  if (terms_.under_tls) {
+    to_send_ = cat(static_cast<char>(kind_), proof_for(kMayBeginTls));
+    state_ = State::kOpened;
+  } else {
+    to_send_ = cat(static_cast<char>(kind_), proof_for(kIsClient));
+  }
   awaited_ = Awaited::kWelcome;
 }
 
-void Handshake::take_proof(std::string_view message) {
-  const auto kind = static_cast<std::uint8_t>(message[0]);
-  if (!wire::is_known(static_cast<wire::PeerKind>(kind))) {
-    return refuse("it is nothing that a job has");
+void Handshake::go_on_under_tls(std::string binding) {
+  HF_ASSERT(state_ == State::kOpened && !binding.empty());
+  binding_ = std::move(binding);
+  state_ = State::kUnderWay;
+  if (awaited_ == Awaited::kWelcome) {
+    to_send_ = cat(static_cast<char>(kind_), proof_for(kIsClient));
   }
-  kind_ = static_cast<wire::PeerKind>(kind);
-  const std::string wanted = proof_of(Side::kClient);
-  if (CRYPTO_memcmp(message.data() + 1, wanted.data(), kMacBytes) != 0) return refuse(kOtherJob);
-  to_send_ = proof_of(Side::kServer);
+}
+
+// Whether the peer is what it says it is, by the key of this purpose.
+bool Handshake::takes_claim(std::string_view message, std::string_view purpose) {
+  const auto kind = static_cast<wire::PeerKind>(message[0]);
+  if (!wire::is_known(kind) || (opened_ && kind != kind_)) {
+    refuse("it is nothing that a job has");
+    return false;
+  }
+  kind_ = kind;
+  const std::string wanted = proof_for(purpose);
+  if (CRYPTO_memcmp(message.data() + 1, wanted.data(), kMacBytes) == 0) return true;
+  refuse(kOtherJob);
+  return false;
+}
+
+void Handshake::take_opening(std::string_view message) {
+  if (!takes_claim(message, kMayBeginTls)) return;
+  opened_ = true;
+  state_ = State::kOpened;
+  awaited_ = Awaited::kProof;
+}
+
+void Handshake::take_proof(std::string_view message) {
+  if (!takes_claim(message, kIsClient)) return;
+  to_send_ = proof_for(kIsServer);
   state_ = State::kProven;
 }
 
 void Handshake::take_welcome(std::string_view message) {
-  const std::string wanted = proof_of(Side::kServer);
+  const std::string wanted = proof_for(kIsServer);
   if (CRYPTO_memcmp(message.data(), wanted.data(), kMacBytes) != 0) return refuse(kOtherJob);
   state_ = State::kProven;
 }
@@ -162,23 +224,19 @@ void Handshake::refuse(std::string why) {
 }
 
 std::string Handshake::why_closed() const {
-  if (looks_like_tls(held_) || held_.starts_with(kMagic)) {
-    return cat(
-        "it speaks ",
-        looks_like_tls(held_) ? "TLS, and this process does not" : "no TLS, and this process does",
-        ": ", kOtherForm);
-  }
   if (awaited_ == Awaited::kWelcome)
     return cat("it did not accept this process, or ended just then: ", kOtherJob);
+  if (awaited_ == Awaited::kChallenge) {
+    return cat("it closed the connection without a word, as it does if ", kOtherRelease);
+  }
   return "it closed the connection before it had proven anything";
 }
 
-// The two sides' texts differ, so that neither proof can be sent back as the other. Each field has
-// a fixed size or its size before it, so that no two sets of fields give one text.
-std::string Handshake::proof_of(Side side) const {
-  return mac(terms_.token, cat("holdfast ", side == Side::kClient ? "client" : "server", '\0',
-                               sized(terms_.job), sized(terms_.binding), static_cast<char>(kind_),
-                               view(client_nonce_), view(server_nonce_)));
+// Each field has a fixed size or its size before it, so that no two sets of fields give one text.
+std::string Handshake::proof_for(std::string_view purpose) const {
+  return mac(key_for(purpose, terms_.token),
+             cat(sized(terms_.job), sized(binding_), static_cast<char>(kind_), view(client_nonce_),
+                 view(server_nonce_)));
 }
 
 }  // namespace holdfast::link

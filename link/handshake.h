@@ -2,8 +2,8 @@
 // is said on it.
 //
 // Pure: no clock, no socket, no randomness of its own. Whoever does not have the job's token learns
-// nothing from it but that Holdfast listens. docs/formats/handshake.md has the byte table, and what
-// each rule is good for.
+// nothing from it but that Holdfast listens, and whether under TLS. docs/formats/handshake.md has
+// the byte table, and what each rule is good for.
 #pragma once
 
 #include <array>
@@ -18,14 +18,14 @@ namespace holdfast::link {
 
 inline constexpr std::size_t kNonceBytes = 32;
 inline constexpr std::size_t kMacBytes = 32;
-inline constexpr std::string_view kMagic = "HFL1";  // What a client sends first.
+inline constexpr std::string_view kMagic = "HFL2";  // What a client sends first.
 using Nonce = std::array<char, kNonceBytes>;
 
 // What both ends have to agree on, or the proof fails.
 struct Terms {
-  std::string job;      // Its name.
-  std::string token;    // What only its processes know. Empty: their certificates prove the rest.
-  std::string binding;  // Of the TLS connection below. Empty: there is none.
+  std::string job;    // Its name.
+  std::string token;  // What only its processes know.
+  bool under_tls = false;
 };
 
 // One end. A nonce is of random bytes, and of one handshake alone.
@@ -34,11 +34,17 @@ class Handshake {
   static Handshake of_client(Terms terms, wire::PeerKind kind, const Nonce& nonce);
   static Handshake of_server(Terms terms, const Nonce& nonce);
 
-  enum class State : std::uint8_t { kUnderWay, kProven, kRefused };
+  // kOpened: the client has shown that it has the token, so TLS may begin. go_on_under_tls() ends
+  // it.
+  enum class State : std::uint8_t { kUnderWay, kOpened, kProven, kRefused };
 
-  // Takes what has come, up to the end of the handshake, off the beginning of `bytes`. It never
-  // holds more than 68 bytes.
+  // Takes what has come off the beginning of `bytes`, as long as the handshake is under way. It
+  // never holds more than 37 bytes.
   State take(std::string_view& bytes);
+  // How many bytes the awaited message still lacks. Read no more: what follows may be TLS's.
+  [[nodiscard]] std::size_t missing() const { return wanted() - held_.size(); }
+  // kOpened, and TLS has shaken hands. `binding`: bytes that only its two ends can compute.
+  void go_on_under_tls(std::string binding);
   // What has to be sent now, also after a refusal.
   [[nodiscard]] std::string to_send();
   [[nodiscard]] State state() const { return state_; }
@@ -47,6 +53,8 @@ class Handshake {
 
   // The peer has closed the connection before the end: why, as far as this end can tell.
   [[nodiscard]] std::string why_closed() const;
+  // A server's: its peer has shown that it has the token.
+  [[nodiscard]] bool is_opened() const { return opened_; }
   // kRefused: one sentence. It holds nothing that the peer has sent.
   [[nodiscard]] const std::string& why() const { return why_; }
   // A server's, kProven: what its peer has proven itself as.
@@ -54,20 +62,24 @@ class Handshake {
 
  private:
   enum class Side : std::uint8_t { kClient, kServer };
-  enum class Awaited : std::uint8_t { kHello, kChallenge, kProof, kWelcome };
+  enum class Awaited : std::uint8_t { kHello, kChallenge, kOpening, kProof, kWelcome };
 
   Handshake(Side side, Terms terms, wire::PeerKind kind, const Nonce& nonce);
   [[nodiscard]] std::size_t wanted() const;
   void take_whole(std::string_view message);
   void take_hello(std::string_view message);
   void take_challenge(std::string_view message);
+  void take_opening(std::string_view message);
   void take_proof(std::string_view message);
   void take_welcome(std::string_view message);
+  [[nodiscard]] bool takes_claim(std::string_view message, std::string_view purpose);
   void refuse(std::string why);
-  [[nodiscard]] std::string proof_of(Side side) const;
+  [[nodiscard]] std::string proof_for(std::string_view purpose) const;
 
   Terms terms_;
+  std::string binding_;  // Empty: no TLS as yet.
   wire::PeerKind kind_;
+  bool opened_ = false;
   Nonce client_nonce_{};
   Nonce server_nonce_{};
   Awaited awaited_;
@@ -78,7 +90,7 @@ class Handshake {
   std::string why_;
 };
 
-// Whether a connection begins as one of TLS does, with a handshake or an alert.
-[[nodiscard]] bool looks_like_tls(std::string_view first_bytes);
+// The key that a token gives for one purpose: HKDF-SHA-256 (RFC 5869) without a salt.
+[[nodiscard]] std::string key_for(std::string_view purpose, const std::string& token);
 
 }  // namespace holdfast::link

@@ -1,5 +1,5 @@
-// Whatever bytes come to an end of a handshake, in whatever pieces: it is not proven, and it does
-// not break. For libFuzzer.
+// Whatever bytes come to an end of a handshake, in whatever pieces: it is not proven, TLS does not
+// begin, and it does not break. For libFuzzer.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -10,19 +10,25 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using holdfast::link::Handshake;
+  using State = Handshake::State;
   if (size < 2) return 0;
-  const holdfast::link::Terms terms{.job = "job", .token = "nobody knows it", .binding = ""};
-  auto end = data[0] % 2 == 0 ? Handshake::of_server(terms, {})
-                              : Handshake::of_client(terms, holdfast::wire::PeerKind::kWorker, {});
+  const bool is_server = data[0] % 2 == 0;
+  const holdfast::link::Terms terms{
+      .job = "job", .token = "nobody knows it", .under_tls = data[0] / 2 % 2 == 0};
+  auto end = is_server ? Handshake::of_server(terms, {})
+                       : Handshake::of_client(terms, holdfast::wire::PeerKind::kWorker, {});
   const std::size_t piece = 1 + data[1] % 40U;
   std::string_view bytes(reinterpret_cast<const char*>(data) + 2, size - 2);
-  while (!bytes.empty() && end.state() == Handshake::State::kUnderWay) {
+  while (!bytes.empty() && end.state() == State::kUnderWay) {
     std::string_view part = bytes.substr(0, piece);
-    bytes.remove_prefix(part.size());
+    const std::size_t given = part.size();
     (void)end.take(part);
+    bytes.remove_prefix(given - part.size());
+    // A client lets any server begin TLS, and believes it no more for that.
+    if (end.state() == State::kOpened && !is_server) end.go_on_under_tls("of this connection");
     (void)end.to_send();
     (void)end.why_closed();
   }
-  if (end.state() == Handshake::State::kProven) std::abort();
+  if (end.is_opened() || end.state() == State::kProven) std::abort();
   return 0;
 }

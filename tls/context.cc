@@ -6,11 +6,15 @@
 
 #include "base/text.h"
 #include "tls/handshake.h"
+#include "tls/sessions.h"
 
 namespace holdfast::tls {
 namespace {
 
-constexpr long kMostCertificateBytes = 32768;      // Of a peer's chain.
+constexpr long kMostCertificateBytes = 32768;  // Of a peer's chain.
+constexpr Duration kBetweenReminders = std::chrono::hours(24);
+// Time alone may make a list good that is not.
+constexpr Duration kBetweenReads = std::chrono::minutes(1);
 constexpr unsigned char kSessions[] = "holdfast";  // Sessions of other servers are not resumed.
 
 bool use_ciphers(SSL_CTX* context, const Ciphers& ciphers) {
@@ -57,11 +61,15 @@ Status Context::use_identity() {
   if (!identity) return identity.error();
   const bool same =
       context_ && X509_cmp(identity->certificate.get(), identity_.certificate.get()) == 0;
-  if (same) return {};
+  if (same) {
+    said_.clear();
+    return {};
+  }
   if (const auto checked = check_identity(*identity, role_, trust_); !checked) return checked;
   auto context = build(trust_, *identity);
   if (!context) return context.error();
   identity_ = std::move(*identity);
+  said_.clear();
   context_ = std::move(*context);
   return {};
 }
@@ -83,18 +91,38 @@ Result<SslContextPtr> Context::build(const Trust& trust, const Identity& identit
   SSL_CTX_set_session_id_context(context.get(), kSessions, sizeof kSessions - 1);
   SSL_CTX_set1_cert_store(context.get(), store->get());
   watch_verification(context.get());
-  if (!use_ciphers(context.get(), ciphers_) || !show_identity(context.get(), identity)) {
+  if (!use_ciphers(context.get(), ciphers_) || !show_identity(context.get(), identity) ||
+      !keep_sessions(context.get(), role_, trust) ||
+      (!secret_.empty() &&
+       !seal_tickets(context.get(), secret_,
+                     digest_of(trust, identity, cat(ciphers_.tls12, ' ', ciphers_.tls13))))) {
     return Error{Blame::kUser, cat(identity.path, " can not be used: ", openssl_reason())};
   }
   return context;
+}
+
+Status Context::keep_sessions_by(const std::string& secret) {
+  const std::lock_guard lock(mutex_);
+  secret_ = secret;
+  auto context = build(trust_, identity_);
+  if (!context) return context.error();
+  context_ = std::move(*context);
+  return {};
 }
 
 Status Context::look_at_list() {
   if (config_.crl_path.empty()) return {};
   const FileMark mark = mark_of(config_.crl_path);
   if (mark == trust_.revoked_mark && mark.settled) return {};
+  const Instant now{std::chrono::steady_clock::now().time_since_epoch()};
+  const bool known = unusable_ && mark == unusable_->mark && mark.settled;
+  if (known && now - unusable_->since < kBetweenReads) return unusable_->why;
   auto trust = read_trust(config_.ca_cert_path, config_.crl_path);
-  if (!trust) return trust.error();
+  if (!trust) {
+    unusable_ = {trust.error(), mark, now};
+    return trust.error();
+  }
+  unusable_.reset();
   if (trust->revoked_bytes == trust_.revoked_bytes) {
     trust_.revoked_mark = trust->revoked_mark;
     return {};
@@ -110,7 +138,10 @@ Result<SslPtr> Context::begin() {
   const std::lock_guard lock(mutex_);
   ERR_clear_error();
   if (const auto looked = look_at_list(); !looked) return looked.error();
-  (void)use_identity();
+  if (const auto used = use_identity(); !used) {
+    say_once(cat("a renewed certificate is not taken, and the former one stays in use: ",
+                 used.error().what));
+  }
   ERR_clear_error();
   SslPtr ssl(SSL_new(context_.get()));
   if (!ssl) return Error{Blame::kWorld, cat("no TLS connection: ", openssl_reason())};
@@ -120,6 +151,27 @@ Result<SslPtr> Context::begin() {
     SSL_set_connect_state(ssl.get());
   }
   return ssl;
+}
+
+void Context::say_by(Say say) {
+  const std::lock_guard lock(mutex_);
+  say_ = std::move(say);
+}
+
+void Context::say_once(const std::string& problem) {
+  if (std::exchange(said_, problem) != problem && say_) say_(problem);
+}
+
+void Context::remind(Instant now) {
+  const std::lock_guard lock(mutex_);
+  if (!reminded_) reminded_ = now;  // The first day's are said already.
+  if (now - *reminded_ < kBetweenReminders) return;
+  reminded_ = now;
+  if (!say_) return;
+  for (const auto& text :
+       expiry_warnings(identity_, role_, trust_, config_.cert_expire_warning_time_in_day)) {
+    say_(text);
+  }
 }
 
 std::vector<std::string> Context::warnings() const {

@@ -1,11 +1,14 @@
 // Context: all that one role of a job needs for its TLS connections, from a Config.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/ids.h"
 #include "base/result.h"
 #include "tls/certificates.h"
 #include "tls/ciphers.h"
@@ -25,11 +28,25 @@ class Context {
   static Result<std::shared_ptr<Context>> make(const Config& config, Role role,
                                                const Password& password);
 
+  // A server's sessions outlive it: another context with the same secret, certificate, authorities
+  // and revocation lists resumes them. Call it before the first begin(). See tls/sessions.h.
+  Status keep_sessions_by(const std::string& secret);
+
   // A new connection, before its handshake. The revocation list is read again if its file has
   // changed. Then no session from before is resumed. An error, as of make(), if the list can not be
   // used any more: nobody is accepted until it can be. A certificate that was renewed is used from
-  // now on, if it opens with the same password and is sound; else the former one stays in use.
+  // now on, if it opens with the same password and is sound; else the former one stays in use, and
+  // that is said once.
   Result<SslPtr> begin();
+
+  // What nobody asks for is said in this way, one sentence at a time. Call it before the first
+  // begin().
+  using Say = std::function<void(const std::string&)>;
+  void say_by(Say say);
+
+  // Says what is about to expire, once a day, as long as it is called more often than that. Whoever
+  // makes the context says the first day's warnings().
+  void remind(Instant now);
 
   // Sentences about what should be changed soon: ignored ciphers, and what is about to expire.
   [[nodiscard]] std::vector<std::string> warnings() const;
@@ -44,6 +61,7 @@ class Context {
         ciphers_(std::move(ciphers)),
         password_(password.text()) {}
   Status use_identity();
+  void say_once(const std::string& problem);
   Status look_at_list();
   [[nodiscard]] Result<SslContextPtr> build(const Trust& trust, const Identity& identity) const;
 
@@ -52,6 +70,17 @@ class Context {
   const Ciphers ciphers_;
   const Password password_;
   mutable std::mutex mutex_;  // Guards what follows.
+  std::string secret_;        // Of tickets. Empty: none that outlives the SSL_CTX.
+  Say say_;
+  std::string said_;  // The last problem of a renewed certificate, until there is none.
+  std::optional<Instant> reminded_;
+  // A list that can not be used is not read at each connection.
+  struct Unusable {
+    Error why;
+    FileMark mark;
+    Instant since;
+  };
+  std::optional<Unusable> unusable_;
   Identity identity_;
   FileMark identity_mark_;
   Trust trust_;

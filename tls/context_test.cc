@@ -3,8 +3,13 @@
 
 #include <gtest/gtest.h>
 #include <openssl/pem.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#include <thread>
 
 #include "base/text.h"
+#include "os/fd.h"
 #include "os/files.h"
 #include "tls/testing/papers.h"
 
@@ -199,7 +204,7 @@ TEST(Context, TrustsNoMarkOfAFileThatWasChangedJustNow) {
   Papers papers;
   papers.revoke({7});
   EXPECT_FALSE(mark_of(papers.config.crl_path).settled);
-  EXPECT_TRUE(mark_of("/proc/self/exe").settled);
+  EXPECT_TRUE(mark_of("/bin/sh").settled);
   EXPECT_EQ(mark_of(papers.path("nothing")), FileMark());
 }
 
@@ -233,16 +238,65 @@ TEST(Context, TakesARenewedCertificateAndKeepsTheFormerOneIfItIsNotSound) {
     EXPECT_TRUE(meeting.agreed()) << meeting.server_refusal << meeting.client_refusal;
     return subject_of(CertificatePtr(SSL_get1_peer_certificate(other->get())).get());
   };
+  std::vector<std::string> said;
+  server->say_by([&](const std::string& text) { said.push_back(text); });
   EXPECT_EQ(shown(), "CN = the-server");
   papers.issue(Role::kServer, {.name = "renewed", .roles = {}, .hosts = {"localhost"}});
   EXPECT_EQ(shown(), "CN = renewed");
+  EXPECT_TRUE(said.empty()) << said.front();
   papers.write("server.p12", "half of a certif");
-  EXPECT_EQ(shown(), "CN = renewed");
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(shown(), "CN = renewed");
+  ASSERT_EQ(said.size(), 1U) << "once";
+  EXPECT_TRUE(has(said[0], papers.path("server.p12"))) << said[0];
+  EXPECT_TRUE(has(said[0], "is damaged, or no PKCS#12 file")) << said[0];
   papers.issue(Role::kServer,
                {.name = "expired", .roles = {}, .hosts = {"localhost"}, .validity = kPast});
   EXPECT_EQ(shown(), "CN = renewed");
+  ASSERT_EQ(said.size(), 2U);
+  EXPECT_TRUE(has(said[1], "has expired at")) << said[1];
   papers.issue(Role::kServer, {.name = "renewed again", .roles = {}, .hosts = {"localhost"}});
   EXPECT_EQ(shown(), "CN = renewed again");
+  papers.write("server.p12", "half of a certif");
+  EXPECT_EQ(shown(), "CN = renewed again");
+  ASSERT_EQ(said.size(), 3U) << "it was good meanwhile";
+}
+
+TEST(Context, RemindsOnceADayOfWhatExpires) {
+  Papers papers;
+  papers.issue(Role::kServer,
+               {.name = "soon", .validity = {-std::chrono::hours(1), std::chrono::hours(50)}});
+  const auto server = *papers.context(Role::kServer);
+  std::vector<std::string> said;
+  server->say_by([&](const std::string& text) { said.push_back(text); });
+  for (int hour = 0; hour <= 72; ++hour) server->remind(Instant{std::chrono::hours(hour)});
+  ASSERT_EQ(said.size(), 3U);
+  EXPECT_TRUE(has(said[2], "CN = soon, expires at")) << said[2];
+}
+
+// Whoever connects would otherwise have it read, however large it is.
+TEST(Context, ReadsADamagedListOnceForEachChange) {
+  Papers papers;
+  const auto server = *papers.context(Role::kServer);
+  const auto list = *os::read_file(papers.path("crl.pem"));
+  papers.write("crl.pem", "half a list");
+  while (!mark_of(papers.path("crl.pem")).settled) std::this_thread::yield();
+  const os::Fd watch(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
+  ASSERT_GE(::inotify_add_watch(watch.get(), papers.path("crl.pem").c_str(), IN_OPEN), 0);
+  const auto was_opened = [&] {
+    alignas(inotify_event) char events[4096];
+    return ::read(watch.get(), events, sizeof events) > 0;
+  };
+  const auto first = server->begin();
+  ASSERT_FALSE(first);
+  EXPECT_TRUE(was_opened());
+  for (int i = 0; i < 3; ++i) {
+    const auto again = server->begin();
+    ASSERT_FALSE(again);
+    EXPECT_EQ(again.error().what, first.error().what);
+  }
+  EXPECT_FALSE(was_opened());
+  papers.write("crl.pem", list);
+  EXPECT_TRUE(server->begin());
 }
 
 }  // namespace

@@ -185,7 +185,7 @@ Meeting meet(SSL* server, SSL* client) {
   BIO* server_end = nullptr;
   BIO* client_end = nullptr;
   if (BIO_new_bio_pair(&server_end, 0, &client_end, 0) != 1) {
-    return {cat("no memory for a handshake: ", openssl_reason()), {}, {}, {}};
+    return {.server_refusal = cat("no memory for a handshake: ", openssl_reason())};
   }
   SSL_set_bio(server, server_end, server_end);
   SSL_set_bio(client, client_end, client_end);
@@ -199,7 +199,8 @@ Meeting meet(SSL* server, SSL* client) {
     if (!side->over()) side->refusal = "the handshake did not end";
   }
   return {one.refusal, other.refusal, SSL_get_version(server),
-          one.greeted && other.greeted ? SSL_get_cipher_name(server) : ""};
+          one.greeted && other.greeted ? SSL_get_cipher_name(server) : "",
+          SSL_session_reused(client) == 1};
 }
 
 }  // namespace holdfast::tls

@@ -30,6 +30,7 @@ struct Meeting {
   std::string client_refusal;
   std::string version;  // "TLSv1.3"
   std::string cipher;
+  bool resumed = false;  // Without certificates, from an earlier session.
   [[nodiscard]] bool agreed() const { return server_refusal.empty() && client_refusal.empty(); }
 };
 

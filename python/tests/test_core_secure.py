@@ -127,5 +127,5 @@ def test_core_a_program_puts_its_job_under_tls(
         said = subprocess.run(command, check=False, capture_output=True, text=True)
         assert json.loads(said.stdout)["world_size"] == 2, said.stdout + said.stderr
         folder = Path(f"/dev/shm/holdfast-{os.getuid()}/{name}")
-        assert (folder / "tls.json").exists() and not (folder / "token").exists()
+        assert (folder / "tls.json").exists() and (folder / "tickets").exists()
         assert running.results() == expected

@@ -49,10 +49,10 @@ def run(folder: Path, data: Path, config: dict[str, str], **options: Any) -> Job
 
 
 def speaks_tls(port: int) -> bool:
-    """Ask in the clear; who speaks TLS answers with an alert (RFC 8446, 5.1)."""
+    """Ask in the clear; the answer says what the scheduler speaks (docs/formats/handshake.md)."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as raw:
-        raw.sendall(b"HFL1" + bytes(32))
-        return raw.recv(1) == b"\x15"
+        raw.sendall(b"HFL2c" + bytes(32))
+        return raw.recv(1) == b"t"
 
 
 def scheduler_of(job: Job) -> int:

@@ -19,6 +19,7 @@ constexpr std::size_t kTokenBytes = 32;  // Of a token that is drawn.
 constexpr std::size_t kShortest = 16;    // Letters of one that is given.
 constexpr std::size_t kLongest = 4096;
 constexpr const char* kTokenFile = "token";
+constexpr const char* kTicketsFile = "tickets";
 
 // `what` and `path` are for errors.
 Result<std::string> token_in(const std::string& text, std::string_view what,
@@ -31,16 +32,16 @@ Result<std::string> token_in(const std::string& text, std::string_view what,
 }
 
 // Nothing: the scheduler has not made it yet.
-Result<std::optional<std::string>> drawn_before(const os::Folder& folder) {
-  const auto text = folder.read_if_there(kTokenFile);
+Result<std::optional<std::string>> drawn_before(const os::Folder& folder, const char* file) {
+  const auto text = folder.read_if_there(file);
   if (!text) return text.error();
   if (!*text) return std::optional<std::string>();
-  auto token = token_in(**text, "the job's token", cat(folder.path(), '/', kTokenFile));
+  auto token = token_in(**text, "what the scheduler has drawn", cat(folder.path(), '/', file));
   if (!token) return token.error();
   return std::optional(*std::move(token));
 }
 
-std::string drawn_token() {
+std::string drawn_secret() {
   std::array<unsigned char, kTokenBytes> bytes;
   os::fill_with_random(bytes.data(), bytes.size());
   std::string text;
@@ -48,20 +49,23 @@ std::string drawn_token() {
     text += "0123456789abcdef"[byte >> 4];
     text += "0123456789abcdef"[byte & 15U];
   }
-  return text + "\n";
+  return text;
 }
 
-// Makes the token's file if there is none: its predecessor's token stays the job's.
-Status make_token(const std::string& directory) {
+// What is in `file`. It is drawn if there is none: its predecessor's stays the job's.
+Result<std::string> draw_once(const std::string& directory, const char* file) {
   const auto folder = os::open_runtime_directory(directory);
   if (!folder) return folder.error();
-  const auto before = drawn_before(*folder);
+  auto before = drawn_before(*folder, file);
   if (!before) return before.error();
-  if (*before) return {};
-  return folder->write(kTokenFile, drawn_token());
+  if (*before) return **std::move(before);
+  const auto drawn = drawn_secret();
+  const auto written = folder->write(file, drawn + "\n");
+  if (!written) return written.error();
+  return drawn;
 }
 
-// The token that the user has given; or "", where certificates prove all; or that of the folder.
+// The token that the user has given, or that of the folder.
 Result<std::string> token_of(const config::Settings& settings, const std::string& directory) {
   if (!settings.token_file.empty()) {
     const char* const what = "HOLDFAST_TOKEN_FILE";
@@ -69,10 +73,9 @@ Result<std::string> token_of(const config::Settings& settings, const std::string
     if (!file) return file.error();
     return token_in(file->bytes, what, settings.token_file);
   }
-  if (!settings.tls_config.empty()) return std::string();
   const auto folder = os::open_runtime_directory(directory);
   if (!folder) return folder.error();
-  auto token = drawn_before(*folder);
+  auto token = drawn_before(*folder, kTokenFile);
   if (!token) return token.error();
   if (*token) return **std::move(token);
   return Error{Blame::kWorld,
@@ -99,11 +102,6 @@ Result<io::Membership> of_client(const config::Settings& settings, const std::st
   return made_of(*with, directory, kind, tls::Role::kClient);
 }
 
-// Whether the scheduler draws the token.
-bool draws_token(const config::Settings& settings) {
-  return settings.token_file.empty() && settings.tls_config.empty();
-}
-
 }  // namespace
 
 Result<io::Membership> membership_of(const config::Settings& settings, wire::PeerKind kind) {
@@ -115,14 +113,20 @@ Result<io::Membership> membership_of_scheduler(const config::Settings& given,
   const auto settings = with_program_tls(given);
   if (!settings) return settings.error();
   if (const auto left = leave_tls(*settings, directory); !left) return left.error();
-  if (draws_token(*settings)) {
-    if (const auto made = make_token(directory); !made) return made.error();
+  if (settings->token_file.empty()) {
+    if (const auto made = draw_once(directory, kTokenFile); !made) return made.error();
   }
-  return made_of(*settings, directory, wire::PeerKind::kObserver, tls::Role::kServer);
+  auto made = made_of(*settings, directory, wire::PeerKind::kObserver, tls::Role::kServer);
+  if (!made || !made->tls) return made;
+  // Not of the token: who has that, but no certificate, could make tickets by it.
+  const auto secret = draw_once(directory, kTicketsFile);
+  if (!secret) return secret.error();
+  if (const auto kept = made->tls->keep_sessions_by(*secret); !kept) return kept.error();
+  return made;
 }
 
 io::Membership membership_of_nobody(const config::Settings& settings, wire::PeerKind kind) {
-  return {settings.job, drawn_token(), kind, nullptr};
+  return {settings.job, drawn_secret(), kind, nullptr};
 }
 
 Result<io::Membership> membership_of_observer(const config::Settings& settings,

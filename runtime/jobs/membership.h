@@ -21,7 +21,7 @@ Result<io::Membership> membership_of(const config::Settings& settings, wire::Pee
 io::Membership membership_of_nobody(const config::Settings& settings, wire::PeerKind kind);
 
 // For the scheduler; `directory` is the job's runtime folder. Draws the job's token, and leaves it
-// there, unless the user has given one or certificates are enough.
+// there, unless the user has given one.
 Result<io::Membership> membership_of_scheduler(const config::Settings& settings,
                                                const std::string& directory);
 

@@ -57,10 +57,30 @@ bool is_empty(const tls::Password& password) {
   return *password.text() == '\0';
 }
 
+// From a variable, which is wiped as it is read, by an attempt that failed: a later one in this
+// process finds it here.
+std::map<tls::Role, tls::Password>& taken() {
+  static std::map<tls::Role, tls::Password> all;
+  return all;
+}
+
 Result<tls::Password> password_of(const config::Settings& settings, tls::Role role) {
-  const auto& given = role == tls::Role::kServer ? choice().server : choice().client;
+  const bool server = role == tls::Role::kServer;
+  const auto& given = server ? choice().server : choice().client;
   if (given && settings.tls_config == choice().config) return tls::Password(given->text());
-  return tls::password_of(role, settings, environ);
+  const bool in_variable =
+      server ? settings.tls_server_password.given : settings.tls_client_password.given;
+  const bool in_file =
+      !(server ? settings.tls_server_password_file : settings.tls_client_password_file).empty();
+  const auto before = taken().find(role);
+  const bool is_taken = before != taken().end() && !in_file;
+  if (is_taken && !in_variable) return tls::Password(before->second.text());
+  auto password = tls::password_of(role, settings, environ);
+  if (!password || !in_variable) return password;
+  if (is_taken && is_empty(*password)) return tls::Password(before->second.text());
+  taken().erase(role);
+  taken().emplace(role, password->text());
+  return password;
 }
 
 Result<std::shared_ptr<tls::Context>> make_context(const config::Settings& settings,
@@ -74,6 +94,8 @@ Result<std::shared_ptr<tls::Context>> make_context(const config::Settings& setti
   auto made = tls::Context::make(*config, role, *password);
   if (!made) return made.error();
   context = *std::move(made);
+  taken().erase(role);
+  context->say_by([](const auto& text) { std::fprintf(stderr, "holdfast: %s\n", text.c_str()); });
   for (const auto& warnings : {config->warnings, context->warnings()}) {
     for (const auto& text : warnings) std::fprintf(stderr, "holdfast: %s\n", text.c_str());
   }

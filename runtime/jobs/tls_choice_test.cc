@@ -128,5 +128,43 @@ TEST(TlsChoice, TheSchedulerLeavesItForOthers) {
   ::rmdir(directory.c_str());
 }
 
+// The first attempt wipes the variable. The next one sees none, or, with the same settings, an
+// empty one.
+TEST(TlsChoice, APasswordOutlivesAnAttemptThatFailed) {
+  for (const bool given : {false, true}) {
+    const tls::Papers papers;
+    const std::string config = config_of(papers);
+    choose_in_a_child([&] {
+      config::Settings settings;
+      settings.tls_config = config;
+      settings.tls_client_password.given = true;
+      ::setenv("HOLDFAST_TLS_CLIENT_PASSWORD", std::string(tls::kClientPassword).c_str(), 1);
+      std::filesystem::rename(papers.path("ca.crt"), papers.path("elsewhere"));
+      EXPECT_FALSE(tls_context_of(settings, Role::kClient));
+      EXPECT_STREQ(::getenv("HOLDFAST_TLS_CLIENT_PASSWORD"), "");
+      std::filesystem::rename(papers.path("elsewhere"), papers.path("ca.crt"));
+      settings.tls_client_password.given = given;
+      const auto again = tls_context_of(settings, Role::kClient);
+      EXPECT_TRUE(again) << again.error().what;
+    });
+  }
+}
+
+// A wrong one is no obstacle to the right one.
+TEST(TlsChoice, ANewPasswordIsTakenAfterAWrongOne) {
+  const tls::Papers papers;
+  const std::string config = config_of(papers);
+  choose_in_a_child([&] {
+    config::Settings settings;
+    settings.tls_config = config;
+    settings.tls_client_password.given = true;
+    ::setenv("HOLDFAST_TLS_CLIENT_PASSWORD", "wrong", 1);
+    EXPECT_FALSE(tls_context_of(settings, Role::kClient));
+    ::setenv("HOLDFAST_TLS_CLIENT_PASSWORD", std::string(tls::kClientPassword).c_str(), 1);
+    const auto again = tls_context_of(settings, Role::kClient);
+    EXPECT_TRUE(again) << again.error().what;
+  });
+}
+
 }  // namespace
 }  // namespace holdfast::runtime

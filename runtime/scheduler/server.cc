@@ -109,7 +109,9 @@ int Server::run(io::Listener& listener, io::Membership membership) {
 io::Listening Server::listening(io::Membership membership) {
   return {.membership = std::move(membership),
           .on_accept = [this](auto connection, auto kind) { accept(std::move(connection), kind); },
-          .on_refused = [this](const auto& peer, const auto& why) { refused(peer, why); }};
+          .on_refused = [this](const auto& peer, const auto& why) { refused(peer, why); },
+          .door = {.most = static_cast<std::size_t>(settings_.door_connections),
+                   .patience = settings_.door_seconds}};
 }
 
 // Strangers may come by the thousand: each reason is said once in a while.
