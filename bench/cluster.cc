@@ -36,6 +36,8 @@
 #include "os/spawn.h"
 #include "os/testing.h"
 #include "runtime/jobs/membership.h"
+#include "tls/context.h"
+#include "tls/password.h"
 
 namespace holdfast {
 namespace {
@@ -138,7 +140,9 @@ class Cluster {
 
   io::Loop loop;
   config::Settings settings;
-  io::Membership of_workers;
+  // Under TLS each process has a context of its own, as a real one has: with the sessions that it
+  // may resume. In the clear one serves for all.
+  std::vector<io::Membership> of_workers;
 
  private:
   void next_in_turn() {
@@ -154,6 +158,7 @@ class Cluster {
   void tell_of_places();
   void beat();
   double until_all(Event event, const std::function<void()>& begin);
+  [[nodiscard]] std::vector<io::Membership> memberships() const;
   [[nodiscard]] double processor_seconds() const;
   [[nodiscard]] double resident() const;
 
@@ -188,7 +193,8 @@ void Process::start() {
 void Process::connect() {
   cluster_.connect_in_turn([this] {
     io::connect(
-        cluster_.loop, "127.0.0.1", cluster_.settings.sched_port, cluster_.of_workers, 60s,
+        cluster_.loop, "127.0.0.1", cluster_.settings.sched_port,
+        cluster_.of_workers[static_cast<std::size_t>(number_) % cluster_.of_workers.size()], 60s,
         [this](Result<std::shared_ptr<io::Connection>> made) { connected(std::move(made)); });
   });
 }
@@ -337,6 +343,21 @@ double Cluster::resident() const {
          static_cast<double>(::sysconf(_SC_PAGESIZE)) / 1024;
 }
 
+std::vector<io::Membership> Cluster::memberships() const {
+  auto membership = runtime::membership_of(settings, wire::PeerKind::kWorker);
+  if (!membership) die(membership.error().what);
+  if (config_.empty()) return {*membership};
+  const auto config = tls::read_config(config_);
+  const auto password = tls::password_of(tls::Role::kClient, settings, environ);
+  std::vector<io::Membership> all(processes_.size(), *membership);
+  for (auto& one : all) {
+    auto context = tls::Context::make(*config, tls::Role::kClient, *password);
+    if (!context) die(context.error().what);
+    one.tls = *std::move(context);
+  }
+  return all;
+}
+
 void Cluster::run() {
   const auto say = [](const char* what, double value, const char* unit) {
     std::printf("%-58s %10.1f %s\n", what, value, unit);
@@ -347,7 +368,7 @@ void Cluster::run() {
   while (!runtime::membership_of(settings, wire::PeerKind::kAgent))
     std::this_thread::sleep_for(1ms);
   const double empty = resident();
-  of_workers = *runtime::membership_of(settings, wire::PeerKind::kWorker);
+  of_workers = memberships();
   const auto began = Clock::now();
   const double gone_on = until_all(Event::kGone, [this] {
     for (const auto& process : processes_) process->start();

@@ -68,14 +68,13 @@ std::int64_t good_until(SSL* ssl) {
   return until;
 }
 
-// The ticket of a resumed connection says what the first one's said.
 int write_into_ticket(SSL* ssl, void*) {
-  if (SSL_session_reused(ssl) == 1) return 1;
   const std::int64_t until = good_until(ssl);
   return SSL_SESSION_set1_ticket_appdata(SSL_get_session(ssl), &until, sizeof until);
 }
 
-SSL_TICKET_RETURN judge_ticket(SSL*, SSL_SESSION* session, const unsigned char*, std::size_t,
+// One that is good stays in use: another one would cost as much as a third of resuming.
+SSL_TICKET_RETURN judge_ticket(SSL* ssl, SSL_SESSION* session, const unsigned char*, std::size_t,
                                SSL_TICKET_STATUS status, void*) {
   if (status != SSL_TICKET_SUCCESS && status != SSL_TICKET_SUCCESS_RENEW) {
     return SSL_TICKET_RETURN_IGNORE_RENEW;
@@ -86,7 +85,9 @@ SSL_TICKET_RETURN judge_ticket(SSL*, SSL_SESSION* session, const unsigned char*,
   if (SSL_SESSION_get0_ticket_appdata(session, &said, &size) == 1 && size == sizeof until) {
     std::memcpy(&until, said, size);
   }
-  return now() < until ? SSL_TICKET_RETURN_USE_RENEW : SSL_TICKET_RETURN_IGNORE_RENEW;
+  if (now() >= until) return SSL_TICKET_RETURN_IGNORE_RENEW;
+  (void)SSL_set_num_tickets(ssl, 0);
+  return SSL_TICKET_RETURN_USE;
 }
 
 // The host that a client has called, as require_host() has set it.
@@ -111,9 +112,8 @@ int keep(SSL* ssl, SSL_SESSION* session) {
   const std::lock_guard lock(kept.mutex);
   const auto found = kept.by_host.find(host);
   const bool is_there = found != kept.by_host.end();
-  if (SSL_session_reused(ssl) == 1) {  // Nothing was looked at anew.
-    if (is_there) found->second.session = copy_of(session);
-  } else if (!host.empty() && (is_there || kept.by_host.size() < kMostHosts)) {
+  const bool is_new = SSL_session_reused(ssl) == 0;  // Else nothing was looked at anew.
+  if (is_new && !host.empty() && (is_there || kept.by_host.size() < kMostHosts)) {
     kept.by_host.insert_or_assign(host, Kept::Entry{copy_of(session), good_until(ssl)});
   }
   return 0;  // OpenSSL keeps its own.
