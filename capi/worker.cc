@@ -48,10 +48,12 @@ wire::KeyValue& last_read() {
 }
 
 hf_status read_key_values(hf_worker* worker, const std::vector<std::string>& keys,
-                          std::uint64_t newer_than, std::int64_t milliseconds) {
-  const Duration limit =
-      milliseconds < 0 ? config::kNever : std::chrono::milliseconds(milliseconds);
-  auto got = worker->worker->key_values().get(keys, limit, newer_than);
+                          std::uint64_t newer_than, std::int64_t milliseconds,
+                          const std::function<bool()>& gives_up = nullptr) {
+  constexpr auto kLongest = std::chrono::duration_cast<std::chrono::milliseconds>(config::kNever);
+  const bool ends = milliseconds >= 0 && milliseconds < kLongest.count();
+  const Duration limit = ends ? std::chrono::milliseconds(milliseconds) : config::kNever;
+  auto got = worker->worker->key_values().get(keys, limit, newer_than, gives_up);
   if (!got) return report(got.error());
   if (!*got) return HF_PENDING;
   last_read() = std::move(**got);
@@ -196,6 +198,19 @@ hf_status hf_kv_read(hf_worker* worker, const char* key, uint64_t newer_than, in
   if (key == nullptr) return report(user_error("hf_kv_read() needs a key"));
   if (const Status usable = check_key_values(worker); !usable) return report(usable);
   const hf_status read = read_key_values(worker, {key}, newer_than, milliseconds);
+  if (read != HF_OK) return read;
+  tell_value(value, bytes);
+  if (version != nullptr) *version = last_read().version;
+  return HF_OK;
+}
+
+hf_status hf_kv_wait(hf_worker* worker, hf_session* session, const char* key, uint64_t newer_than,
+                     const void** value, uint64_t* bytes, uint64_t* version) {
+  if (key == nullptr) return report(user_error("hf_kv_wait() needs a key"));
+  if (const Status usable = check_key_values(worker); !usable) return report(usable);
+  const auto gives_up = [session] { return hf_marked(session) != 0; };
+  const hf_status read = read_key_values(worker, {key}, newer_than, -1, gives_up);
+  if (read == HF_PENDING) return HF_ABORTED;
   if (read != HF_OK) return read;
   tell_value(value, bytes);
   if (version != nullptr) *version = last_read().version;

@@ -22,7 +22,7 @@ std::optional<KeyValues::Written> KeyValues::put(const wire::Put& put) {
   if (last != writers_.end() && put.id <= last->second.id) {
     if (put.id < last->second.id) return std::nullopt;
     Written again = last->second.written;
-    again.outcome = Outcome::kRepeated;
+    if (again.is_set) again.outcome = Outcome::kRepeated;
     return again;
   }
   if (last == writers_.end() && writers_.size() >= kMaxStoredKeys) {

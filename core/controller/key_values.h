@@ -41,7 +41,7 @@ class KeyValues {
     kSet,      // To be stored.
     kOther,    // The key is at another version than the expected one. Nothing has changed.
     kNoRoom,   // The same.
-    kRepeated  // This writer has said it before, and is told the same again.
+    kRepeated  // It was set when this writer said it first, who is told the same again.
   };
   struct Written {
     Outcome outcome = Outcome::kOther;

@@ -150,7 +150,7 @@ TEST(KeyValues, WhatAWriterSaysTwiceIsDoneOnce) {
   EXPECT_EQ(change(values, 1, 0, "x"), "repeated 1");
   EXPECT_EQ(change(values, 2, 1, "y"), "other not 2");
   EXPECT_EQ(change(values, 3, wire::kAnyKeyVersion, "y", 2), "set 3");
-  EXPECT_EQ(change(values, 2, 3, "y"), "repeated not 2") << "it has been refused";
+  EXPECT_EQ(change(values, 2, 3, "y"), "other not 2") << "it has been refused";
   EXPECT_EQ(change(values, 1, 3, "x"), "nothing") << "an earlier word, heard late";
   EXPECT_EQ(look(values, {"a"}), "a=y");
 }
@@ -184,6 +184,7 @@ TEST(KeyValues, AValueInPlaceOfALargerOneMakesRoom) {
     ASSERT_EQ(put(values, std::string(1, static_cast<char>('a' + i)), part), Outcome::kSet);
   }
   EXPECT_EQ(change(values, 1, 1, part + "v"), "no room not 1");
+  EXPECT_EQ(change(values, 1, 1, part + "v"), "no room not 1") << "said again";
   EXPECT_EQ(change(values, 2, 1, part), "set 2");
   EXPECT_EQ(change(values, 3, 2, ""), "set 3");
   EXPECT_EQ(values.bytes(), kMaxStoredBytes - part.size());

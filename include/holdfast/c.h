@@ -114,7 +114,8 @@ HF_API hf_status hf_kv_put(hf_worker* worker, const char* key, const void* value
 /* Waits `milliseconds` at most (0: only looks; negative: until there is one) for a value of any of
  * the keys, at most 16. `which`: the place in `keys` of the first one that has a value; `value` is
  * valid until this thread's next hf_kv_get() or hf_kv_read(). They may be NULL. HF_PENDING: there
- * is none yet. A process can have 900 calls wait at once. */
+ * is none yet. A process can have 900 calls wait at once. A wait outlasts a scheduler that is there
+ * and silent. */
 HF_API hf_status hf_kv_get(hf_worker* worker, const char* const* keys, uint64_t count,
                            int64_t milliseconds, uint64_t* which, const void** value,
                            uint64_t* bytes);
@@ -132,6 +133,12 @@ HF_API hf_status hf_kv_set(hf_worker* worker, const char* key, const void* value
  * may be NULL: of the value that was found. */
 HF_API hf_status hf_kv_read(hf_worker* worker, const char* key, uint64_t newer_than,
                             int64_t milliseconds, const void** value, uint64_t* bytes,
+                            uint64_t* version);
+
+/* Within a step: waits for a value of the key that is newer than `newer_than` (0: any).
+ * HF_ABORTED: the step is void (hf_marked()), so whoever was to set it may have been lost. */
+HF_API hf_status hf_kv_wait(hf_worker* worker, hf_session* session, const char* key,
+                            uint64_t newer_than, const void** value, uint64_t* bytes,
                             uint64_t* version);
 
 /* The job can not go on: tells everybody why. Always HF_WORLD, with what is to be reported here. */

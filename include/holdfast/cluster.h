@@ -163,7 +163,9 @@ inline std::optional<Cluster::Value> Cluster::read(const std::string& key,
 }
 
 inline std::uint64_t Cluster::set(const std::string& key, const std::string& value) {
-  return *compare_and_set(key, value, HF_ANY_VERSION);
+  const auto version = compare_and_set(key, value, HF_ANY_VERSION);
+  if (!version) throw Failure("the value of '" + key + "' was not set");
+  return *version;
 }
 
 inline std::optional<std::uint64_t> Cluster::compare_and_set(const std::string& key,
@@ -224,11 +226,11 @@ inline std::string Cluster::wait_for(const std::string& key) {
 }
 
 inline Cluster::Value Cluster::wait_newer(const std::string& key, std::uint64_t newer_than) {
-  // Who would set it may have been lost. Its successor comes only if this rank recovers.
-  while (hf_marked(session_) == 0) {
-    if (auto found = read(key, std::chrono::milliseconds(100), newer_than)) return *found;
-  }
-  throw RoundLost();
+  const void* value = nullptr;
+  std::uint64_t bytes = 0;
+  std::uint64_t version = 0;
+  check_exchange(hf_kv_wait(worker_, session_, key.c_str(), newer_than, &value, &bytes, &version));
+  return {std::string(static_cast<const char*>(value), bytes), version};
 }
 
 }  // namespace holdfast

@@ -7,6 +7,13 @@ import ctypes as c
 from collections.abc import Sequence
 
 from holdfast._abi import ANY_VERSION, U64, Status, check, lib
+from holdfast._errors import UserError
+
+
+def _version(number: int) -> int:
+    if 0 <= number < ANY_VERSION:
+        return number
+    raise UserError(f"a key's version is {number}; it has to be 0 or more")
 
 
 class KeyValues(abc.ABC):
@@ -47,7 +54,7 @@ class KeyValues(abc.ABC):
 
         Return the value's version; None: the key is at another one.
         """
-        at = ANY_VERSION if expected is None else expected
+        at = ANY_VERSION if expected is None else _version(expected)
         is_set, version = c.c_int(), U64()
         check(
             lib.hf_kv_set(
@@ -62,7 +69,7 @@ class KeyValues(abc.ABC):
         status = lib.hf_kv_read(
             self.handle,
             key.encode(),
-            newer_than,
+            _version(newer_than),
             int(wait_s * 1000),
             c.byref(value),
             c.byref(size),

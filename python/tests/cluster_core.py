@@ -16,6 +16,11 @@ assert job.get("of nobody") is None
 assert job.set(f"count {job.rank}", b"one", expected=0) == 1
 assert job.set(f"count {job.rank}", b"never", expected=0) is None
 assert job.read(f"count {neighbour}", wait_s=60) == (b"one", 1)
+try:
+    job.set("count", b"never", expected=-1)
+    raise AssertionError
+except holdfast.UserError:
+    pass
 while True:  # All add one letter to one value.
     value, version = job.read("letters") or (b"", 0)
     if job.set("letters", value + b"abc"[job.rank : job.rank + 1], version) is not None:

@@ -147,6 +147,7 @@ void Server::received(Link link, wire::Message message) {
     return;
   }
   if (const auto* who = std::get_if<wire::Register>(&message)) remember_local(link, *who);
+  if (const auto* get = std::get_if<wire::Get>(&message)) withdraw_answer(link, *get);
   step(controller::Received{link, std::move(message)});
 }
 
@@ -205,16 +206,46 @@ bool Server::carry_out(const controller::Send& action) {
 
 bool Server::carry_out(const controller::Answer& action) {
   answers_.push_back(action);
+  // A value that waits to be sent stays, though another one may have taken its place meanwhile.
+  std::size_t& waiting = waiting_[action.found.get()];
+  if (++waiting == 1) waiting_bytes_ += action.found->value.size();
+  if (waiting_bytes_ > 2 * controller::kMaxStoredBytes) {
+    if (const auto found = links_.find(action.link); found != links_.end()) found->second->close();
+  }
   send_answers();
   return false;
 }
 
+controller::Answer Server::next_answer(std::deque<controller::Answer>::iterator from) {
+  controller::Answer answer = std::move(*from);
+  answers_.erase(from);
+  const auto waiting = waiting_.find(answer.found.get());
+  if (--waiting->second == 0) {
+    waiting_bytes_ -= answer.found->value.size();
+    waiting_.erase(waiting);
+  }
+  return answer;
+}
+
+// Whoever asks with this number again, or for nothing, does not want the former answer any more.
+void Server::withdraw_answer(Link link, const wire::Get& get) {
+  const auto of = std::find_if(answers_.begin(), answers_.end(), [&](const auto& answer) {
+    return answer.link == link && answer.id == get.id;
+  });
+  if (of != answers_.end()) (void)next_answer(of);
+}
+
 // All ranks may ask for one large value at once: the rest waits until some answers are on their
-// way. Who reads nothing holds up the others for a moment each.
+// way. Who reads nothing holds up the others for a moment each, and gets no second one.
 void Server::send_answers() {
-  while (!answers_.empty() && answering_.size() < kAnswersAtOnce) {
-    const controller::Answer answer = std::move(answers_.front());
-    answers_.pop_front();
+  const auto may_go = [this](const controller::Answer& answer) {
+    const auto found = links_.find(answer.link);
+    return found == links_.end() || found->second->queued_bytes() <= kSmallAnswer;
+  };
+  while (answering_.size() < kAnswersAtOnce) {
+    const auto next = std::find_if(answers_.begin(), answers_.end(), may_go);
+    if (next == answers_.end()) break;
+    const controller::Answer answer = next_answer(next);
     const auto found = links_.find(answer.link);
     if (found == links_.end()) continue;
     const wire::KeyValue& value = *answer.found;

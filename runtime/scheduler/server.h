@@ -75,6 +75,8 @@ class Server {
   void note_in_trace(const controller::Note& note);
   void answered(controller::Link link);
   void send_answers();
+  controller::Answer next_answer(std::deque<controller::Answer>::iterator from);  // Takes it out.
+  void withdraw_answer(controller::Link link, const wire::Get& get);
   void stop_if_alone();
   void interrupted(int signal);
   void clean_up();
@@ -102,8 +104,10 @@ class Server {
   bool ended_ = false;
   bool leaves_ = false;  // Once nobody is here.
   std::optional<int> exit_code_;
-  std::deque<controller::Answer> answers_;  // Not sent.
-  std::set<controller::Link> answering_;    // Large ones are on their way to these.
+  std::deque<controller::Answer> answers_;                // Not sent.
+  std::map<const wire::KeyValue*, std::size_t> waiting_;  // How many of these each value is in.
+  std::size_t waiting_bytes_ = 0;                         // Of these values.
+  std::set<controller::Link> answering_;                  // Large ones are on their way to these.
   bool answers_timer_ = false;
 };
 

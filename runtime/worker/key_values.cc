@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -32,6 +33,7 @@ struct Reply {
 
 // The scheduler hangs up on whoever waits for more. Some of those are watches.
 constexpr std::size_t kMaxOpen = controller::kMaxPendingGets - 100;
+constexpr Duration kBetweenLooks = 20ms;  // Whether a caller gives up.
 constexpr Duration kMargin = 1s;  // From the link's limit to ours, which a silent scheduler meets.
 
 // Where one thread waits for an answer. It may have given up when that comes.
@@ -45,13 +47,15 @@ struct Wait {
     result = std::move(given);
     changed.notify_all();
   }
-  // Nothing: `limit` has passed.
-  std::optional<Result<Reply>> wait(Duration limit) {
+  // Nothing: `limit` has passed, or the caller gives up.
+  std::optional<Result<Reply>> wait(Duration limit,
+                                    const std::function<bool()>& gives_up = nullptr) {
+    using Clock = std::chrono::steady_clock;
     std::unique_lock lock(mutex);
-    const auto longest = std::chrono::steady_clock::time_point::max() - 1s;
-    const auto now = std::chrono::steady_clock::now();
-    const auto until = limit < longest - now ? now + limit : longest;
-    changed.wait_until(lock, until, [&] { return result.has_value(); });
+    const auto until = Clock::now() + std::min<Duration>(limit, config::kNever);
+    while (!result && Clock::now() < until && !(gives_up && gives_up())) {
+      changed.wait_until(lock, gives_up ? std::min(until, Clock::now() + kBetweenLooks) : until);
+    }
     return std::exchange(result, std::nullopt);
   }
 };
@@ -191,6 +195,9 @@ Result<KeyValues::Written> KeyValues::set(const std::string& key, const std::str
 
 Result<KeyValues::Written> KeyValues::write(wire::Put put) {
   if (const auto good = check_key(put.key); !good) return good.error();
+  if (put.key == wire::kSucceeded) {
+    return Error{Blame::kUser, cat("the key '", put.key, "' is the scheduler's; use another one")};
+  }
   if (put.value.size() > wire::kMaxValueBytes) {
     return Error{Blame::kUser, cat("the value of '", put.key, "' has ", put.value.size(),
                                    " bytes; at most are ", wire::kMaxValueBytes)};
@@ -210,7 +217,8 @@ Result<KeyValues::Written> KeyValues::write(wire::Put put) {
 }
 
 Result<std::optional<wire::KeyValue>> KeyValues::get(const std::vector<std::string>& keys,
-                                                     Duration limit, wire::KeyVersion newer_than) {
+                                                     Duration limit, wire::KeyVersion newer_than,
+                                                     const std::function<bool()>& gives_up) {
   if (keys.empty() || keys.size() > wire::kMaxKeys) {
     return Error{Blame::kUser,
                  cat("asked for ", keys.size(), " keys; 1 to ", wire::kMaxKeys, " are allowed")};
@@ -225,7 +233,7 @@ Result<std::optional<wire::KeyValue>> KeyValues::get(const std::vector<std::stri
   const bool looks = limit <= Duration{};
   (*client)->begin(id, {wire::Get{id, keys, looks, newer_than},
                         [wait](auto result) { wait->answer(std::move(result)); }});
-  auto answer = wait->wait(looks ? settings_.scheduler_timeout + kMargin : limit);
+  auto answer = wait->wait(looks ? settings_.scheduler_timeout + kMargin : limit, gives_up);
   if (answer && !*answer) return answer->error();
   if (answer) {
     return (*answer)->yes ? std::optional(std::move((*answer)->pair)) : std::nullopt;

@@ -47,10 +47,11 @@ class KeyValues {
                                     wire::KeyVersion expected);
 
   // The first of these keys that has a value, of a version newer than the given one. Waits for one,
-  // at most for `limit`; zero: only looks. Nothing: there is none yet.
-  [[nodiscard]] Result<std::optional<wire::KeyValue>> get(const std::vector<std::string>& keys,
-                                                          Duration limit,
-                                                          wire::KeyVersion newer_than = 0);
+  // at most for `limit`; zero: only looks. Nothing: there is none yet. `gives_up` is asked now and
+  // then in this thread; true ends the wait.
+  [[nodiscard]] Result<std::optional<wire::KeyValue>> get(
+      const std::vector<std::string>& keys, Duration limit, wire::KeyVersion newer_than = 0,
+      const std::function<bool()>& gives_up = nullptr);
 
   // Calls `there` once the key has a value, in the thread of this object. It waits for that however
   // long the scheduler is gone. Only the job's end and this object's are the end of a watch without
