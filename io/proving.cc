@@ -27,6 +27,8 @@ constexpr Duration kGoodbye = std::chrono::seconds(1);
 constexpr Duration kBetweenReminders = std::chrono::hours(1);
 constexpr std::size_t kBlock = 4096;
 constexpr std::size_t kMostIgnored = 65536;  // Bytes after a refusal.
+// A record of TLS 1.2 or 1.3 in the clear: a fatal alert, internal_error (RFC 8446, 6).
+constexpr std::string_view kCannotBeginTls("\x15\x03\x03\x00\x02\x02\x50", 7);
 
 link::Handshake new_handshake(const Membership& membership, Proving::Side side) {
   link::Nonce nonce;
@@ -126,6 +128,8 @@ bool Proving::shake_hands() {
     auto ssl = membership_.tls->begin();
     auto named = ssl && side_ == Side::kClient ? tls::require_host(ssl->get(), host_) : Status{};
     if (!ssl || !named) {
+      // The client has the token. If it heard nothing, it would believe to have another one.
+      if (side_ == Side::kServer) (void)stream_.write(kCannotBeginTls);
       fail(ssl ? named.error() : ssl.error());
       return false;
     }
@@ -134,8 +138,13 @@ bool Proving::shake_hands() {
   }
   const auto outcome = stream_.shake_hands();
   if (outcome == Stream::Outcome::kDone) {
-    handshake_.go_on_under_tls(stream_.binding());
-    return true;
+    auto binding = stream_.binding();
+    if (binding) {
+      handshake_.go_on_under_tls(*std::move(binding));
+      return true;
+    }
+    fail(binding.error());
+    return false;
   }
   if (outcome == Stream::Outcome::kBroken || outcome == Stream::Outcome::kEnd) {
     // A server that does not take a client for one of the job says nothing under TLS either.

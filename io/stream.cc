@@ -157,8 +157,15 @@ void Stream::end_writing() {
   (void)::shutdown(socket_, SHUT_WR);
 }
 
-std::string Stream::binding() const {
-  if (!ssl_) return {};
+Result<std::string> Stream::binding() const {
+  HF_ASSERT(ssl_ != nullptr);
+  // Without it, who stands between two ends can give both connections the same keys (RFC 7627).
+  if (SSL_version(ssl_.get()) < TLS1_3_VERSION && SSL_get_extms_support(ssl_.get()) != 1) {
+    return Error{Blame::kUser,
+                 "the TLS handshake was of TLS 1.2 without the extended master secret (RFC 7627), "
+                 "so it does not show who the peer is: allow TLS 1.3 in the cipher_list of both "
+                 "sides, or that extension in their OpenSSL"};
+  }
   std::string bytes(kBindingBytes, '\0');
   const int made = SSL_export_keying_material(
       ssl_.get(), reinterpret_cast<unsigned char*>(bytes.data()), bytes.size(),

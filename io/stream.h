@@ -46,8 +46,9 @@ class Stream {
   // Tells the peer that nothing more comes.
   void end_writing();
 
-  // Bytes that only the two ends of this TLS connection know. Empty: it is in the clear.
-  [[nodiscard]] std::string binding() const;
+  // Under TLS, after the handshake: bytes that only the two ends of this connection know. An error:
+  // this TLS 1.2 has none that are its own.
+  [[nodiscard]] Result<std::string> binding() const;
 
   // What broke it; `what` names the connection. TLS says itself what is wrong.
   [[nodiscard]] Error why_broken(std::string_view what) const;

@@ -13,6 +13,7 @@
 #include "io/connection.h"
 #include "io/testing.h"
 #include "os/fd.h"
+#include "os/files.h"
 #include "tls/testing/papers.h"
 
 namespace holdfast::io {
@@ -224,6 +225,39 @@ TEST_F(TlsConnectionTest, NamesARevokedClient) {
   meet(client);
   EXPECT_NE(refused.find("revoked"), std::string::npos) << refused;
   EXPECT_NE(error.find("revoked"), std::string::npos) << error;
+}
+
+// It is not another token that keeps them apart.
+TEST_F(TlsConnectionTest, TellsTheClientIfTheServerCanNotBeginTls) {
+  auto config = papers.config;
+  config.crl_path = papers.path("of the client.pem");
+  papers.write("of the client.pem", *os::read_file(papers.path("crl.pem")));
+  serve(*papers.context(tls::Role::kServer));
+  papers.write("crl.pem", "half a list");
+  meet(*tls::Context::make(config, tls::Role::kClient, tls::Password(tls::kClientPassword)));
+  EXPECT_NE(refused.find(papers.path("crl.pem")), std::string::npos) << refused;
+  EXPECT_NE(error.find("the peer can not begin TLS now: its log says why"), std::string::npos)
+      << error;
+  EXPECT_EQ(error.find("token"), std::string::npos) << error;
+}
+
+TEST_F(TlsConnectionTest, NeedsTheExtendedMasterSecretUnderTls12) {
+  for (const bool has_it : {true, false}) {
+    const auto server = *papers.context(tls::Role::kServer);
+    const auto client = *papers.context(tls::Role::kClient);
+    SSL_CTX* context = SSL_get_SSL_CTX(client->begin()->get());
+    ASSERT_EQ(SSL_CTX_set_max_proto_version(context, TLS1_2_VERSION), 1);
+    if (!has_it) SSL_CTX_set_options(context, SSL_OP_NO_EXTENDED_MASTER_SECRET);
+    serve(server);
+    meet(client);
+    EXPECT_EQ(here && there, has_it) << error << " / " << refused;
+    listener_.reset();
+    here.reset();
+    there.reset();
+  }
+  for (const auto& text : {error, refused}) {
+    EXPECT_NE(text.find("TLS 1.2 without the extended master secret"), std::string::npos) << text;
+  }
 }
 
 TEST_F(TlsConnectionTest, NamesAServerOfAnotherName) {

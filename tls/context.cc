@@ -13,9 +13,13 @@ namespace {
 
 constexpr long kMostCertificateBytes = 32768;  // Of a peer's chain.
 constexpr Duration kBetweenReminders = std::chrono::hours(24);
-// Time alone may make a list good that is not.
+// Time alone may make a list or a certificate good that is not.
 constexpr Duration kBetweenReads = std::chrono::minutes(1);
 constexpr unsigned char kSessions[] = "holdfast";  // Sessions of other servers are not resumed.
+
+Instant steady_now() {
+  return Instant{std::chrono::steady_clock::now().time_since_epoch()};
+}
 
 bool use_ciphers(SSL_CTX* context, const Ciphers& ciphers) {
   const int lowest = ciphers.tls12.empty() ? TLS1_3_VERSION : TLS1_2_VERSION;
@@ -47,21 +51,24 @@ Result<std::shared_ptr<Context>> Context::make(const Config& config, Role role,
   if (!trust) return trust.error();
   std::shared_ptr<Context> context(new Context(config, role, std::move(*ciphers), password));
   context->trust_ = std::move(*trust);
-  if (const auto used = context->use_identity(); !used) return used.error();
+  if (const auto used = context->use_identity(steady_now()); !used) return used.error();
   return context;
 }
 
 // Takes a certificate that is as sound as peers will find it, or leaves the former one.
-Status Context::use_identity() {
+Status Context::use_identity(Instant now) {
   const auto& path = role_ == Role::kServer ? config_.server_cert_path : config_.client_cert_path;
   const FileMark mark = mark_of(path);
-  if (context_ && mark == identity_mark_ && mark.settled) return {};
+  const bool known = context_ && mark == identity_mark_ && mark.settled;
+  if (known && (!refused_since_ || now - *refused_since_ < kBetweenReads)) return {};
   identity_mark_ = mark;
+  refused_since_ = now;  // Until it is found to be good.
   auto identity = read_identity(path, role_, password_);
   if (!identity) return identity.error();
   const bool same =
       context_ && X509_cmp(identity->certificate.get(), identity_.certificate.get()) == 0;
   if (same) {
+    refused_since_.reset();
     said_.clear();
     return {};
   }
@@ -69,6 +76,7 @@ Status Context::use_identity() {
   auto context = build(trust_, *identity);
   if (!context) return context.error();
   identity_ = std::move(*identity);
+  refused_since_.reset();
   said_.clear();
   context_ = std::move(*context);
   return {};
@@ -110,16 +118,16 @@ Status Context::keep_sessions_by(const std::string& secret) {
   return {};
 }
 
-Status Context::look_at_list() {
+Status Context::look_at_list(Instant now) {
   if (config_.crl_path.empty()) return {};
   const FileMark mark = mark_of(config_.crl_path);
   if (mark == trust_.revoked_mark && mark.settled) return {};
-  const Instant now{std::chrono::steady_clock::now().time_since_epoch()};
   const bool known = unusable_ && mark == unusable_->mark && mark.settled;
   if (known && now - unusable_->since < kBetweenReads) return unusable_->why;
   auto trust = read_trust(config_.ca_cert_path, config_.crl_path);
   if (!trust) {
-    unusable_ = {trust.error(), mark, now};
+    // For want of a descriptor nothing was read: that costs nothing at each connection.
+    if (trust.error().blame == Blame::kUser) unusable_ = {trust.error(), mark, now};
     return trust.error();
   }
   unusable_.reset();
@@ -131,18 +139,30 @@ Status Context::look_at_list() {
   if (!context) return context.error();
   trust_ = std::move(*trust);
   context_ = std::move(*context);
+  identity_mark_ = {};  // What was refused by the former authorities may be good by these.
   return {};
 }
 
-Result<SslPtr> Context::begin() {
-  const std::lock_guard lock(mutex_);
+Status Context::renew(Instant now) {
   ERR_clear_error();
-  if (const auto looked = look_at_list(); !looked) return looked.error();
-  if (const auto used = use_identity(); !used) {
-    say_once(cat("a renewed certificate is not taken, and the former one stays in use: ",
-                 used.error().what));
+  const auto looked = look_at_list(now);
+  if (looked) {
+    if (const auto used = use_identity(now); !used) {
+      say_once(cat("a renewed certificate is not taken, and the former one stays in use: ",
+                   used.error().what));
+    }
   }
   ERR_clear_error();
+  return looked;
+}
+
+Result<SslPtr> Context::begin() {
+  return begin(steady_now());
+}
+
+Result<SslPtr> Context::begin(Instant now) {
+  const std::lock_guard lock(mutex_);
+  if (const auto renewed = renew(now); !renewed) return renewed.error();
   SslPtr ssl(SSL_new(context_.get()));
   if (!ssl) return Error{Blame::kWorld, cat("no TLS connection: ", openssl_reason())};
   if (role_ == Role::kServer) {
@@ -164,10 +184,13 @@ void Context::say_once(const std::string& problem) {
 
 void Context::remind(Instant now) {
   const std::lock_guard lock(mutex_);
+  // Who makes no connection would otherwise be warned of what was renewed long ago.
+  const auto renewed = renew(now);
   if (!reminded_) reminded_ = now;  // The first day's are said already.
   if (now - *reminded_ < kBetweenReminders) return;
   reminded_ = now;
   if (!say_) return;
+  if (!renewed) say_(cat("no connection can begin under TLS now: ", renewed.error().what));
   for (const auto& text :
        expiry_warnings(identity_, role_, trust_, config_.cert_expire_warning_time_in_day)) {
     say_(text);

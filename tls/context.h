@@ -35,17 +35,19 @@ class Context {
   // A new connection, before its handshake. The revocation list is read again if its file has
   // changed. Then no session from before is resumed. An error, as of make(), if the list can not be
   // used any more: nobody is accepted until it can be. A certificate that was renewed is used from
-  // now on, if it opens with the same password and is sound; else the former one stays in use, and
-  // that is said once.
+  // now on, if it opens with the same password and is sound; else the former one stays in use, that
+  // is said once, and it is looked at again after a minute.
   Result<SslPtr> begin();
+  Result<SslPtr> begin(Instant now);
 
   // What nobody asks for is said in this way, one sentence at a time. Call it before the first
   // begin().
   using Say = std::function<void(const std::string&)>;
   void say_by(Say say);
 
-  // Says what is about to expire, once a day, as long as it is called more often than that. Whoever
-  // makes the context says the first day's warnings().
+  // Says what is about to expire, once a day, as long as it is called more often than that. It
+  // looks at renewed files first, as begin(). Whoever makes the context says the first day's
+  // warnings().
   void remind(Instant now);
 
   // Sentences about what should be changed soon: ignored ciphers, and what is about to expire.
@@ -60,9 +62,10 @@ class Context {
         role_(role),
         ciphers_(std::move(ciphers)),
         password_(password.text()) {}
-  Status use_identity();
+  Status renew(Instant now);
+  Status use_identity(Instant now);
   void say_once(const std::string& problem);
-  Status look_at_list();
+  Status look_at_list(Instant now);
   [[nodiscard]] Result<SslContextPtr> build(const Trust& trust, const Identity& identity) const;
 
   const Config config_;
@@ -83,6 +86,7 @@ class Context {
   std::optional<Unusable> unusable_;
   Identity identity_;
   FileMark identity_mark_;
+  std::optional<Instant> refused_since_;  // What the mark is of is not in use.
   Trust trust_;
   SslContextPtr context_;
 };

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <openssl/pem.h>
 #include <sys/inotify.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <thread>
@@ -261,6 +262,105 @@ TEST(Context, TakesARenewedCertificateAndKeepsTheFormerOneIfItIsNotSound) {
   ASSERT_EQ(said.size(), 3U) << "it was good meanwhile";
 }
 
+// As if this process had no descriptor left.
+class WithoutDescriptors {
+ public:
+  WithoutDescriptors() {
+    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &former_), 0);
+    const rlimit none{0, former_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  }
+  WithoutDescriptors(WithoutDescriptors&&) = delete;
+  ~WithoutDescriptors() { ::setrlimit(RLIMIT_NOFILE, &former_); }
+
+ private:
+  rlimit former_{};
+};
+
+// Until a change of the file would be seen by its mark.
+void settle(const std::string& path) {
+  while (!mark_of(path).settled) std::this_thread::yield();
+}
+
+// The certificate of a connection that begins now, or why none begins.
+std::string shown_by(Context& context, Instant now) {
+  const auto ssl = context.begin(now);
+  return ssl ? subject_of(SSL_get_certificate(ssl->get())) : ssl.error().what;
+}
+
+TEST(Context, LooksAgainAtARenewedCertificateThatItCouldNotTake) {
+  using std::chrono::seconds;
+  Papers papers;
+  const auto server = *papers.context(Role::kServer);
+  papers.issue(Role::kServer, {.name = "renewed", .roles = {}, .hosts = {}});
+  const auto renewed = *os::read_file(papers.path("server.p12"));
+  papers.issue(Role::kServer, {.name = "the-server", .roles = {}, .hosts = {}});
+  settle(papers.path("crl.pem"));
+  settle(papers.path("server.p12"));
+  EXPECT_EQ(shown_by(*server, Instant{}), "CN = the-server");
+  papers.write("server.p12", renewed);
+  settle(papers.path("server.p12"));
+  std::vector<std::string> said;
+  server->say_by([&](const std::string& text) { said.push_back(text); });
+  {
+    const WithoutDescriptors none;
+    EXPECT_EQ(shown_by(*server, Instant{}), "CN = the-server");
+  }
+  ASSERT_EQ(said.size(), 1U);
+  EXPECT_TRUE(has(said[0], "Too many open files")) << said[0];
+  EXPECT_EQ(shown_by(*server, Instant{seconds(59)}), "CN = the-server") << "not at each connection";
+  EXPECT_EQ(shown_by(*server, Instant{seconds(60)}), "CN = renewed");
+  EXPECT_EQ(said.size(), 1U);
+}
+
+TEST(Context, TakesARenewedCertificateAsSoonAsItsAuthorityIsTrusted) {
+  Papers papers;
+  Papers other("another");
+  other.issue(Role::kServer, {.name = "of another", .roles = {}, .hosts = {}});
+  const auto server = *papers.context(Role::kServer);
+  papers.write("server.p12", *os::read_file(other.path("server.p12")));
+  settle(papers.path("server.p12"));
+  EXPECT_EQ(shown_by(*server, Instant{}), "CN = the-server");
+  for (const char* name : {"ca.crt", "crl.pem"}) {
+    papers.write(name, *os::read_file(papers.path(name)) + *os::read_file(other.path(name)));
+  }
+  EXPECT_EQ(shown_by(*server, Instant{}), "CN = of another");
+}
+
+TEST(Context, RefusesNobodyAnyMoreOnceItHasADescriptorForTheList) {
+  Papers papers;
+  const auto server = *papers.context(Role::kServer);
+  papers.revoke({7});
+  settle(papers.path("crl.pem"));
+  {
+    const WithoutDescriptors none;
+    EXPECT_TRUE(has(shown_by(*server, Instant{}), "Too many open files"));
+  }
+  EXPECT_EQ(shown_by(*server, Instant{}), "CN = the-server");
+}
+
+// Also in a process that makes no connection any more.
+TEST(Context, WarnsNotOfACertificateThatWasRenewed) {
+  using std::chrono::hours;
+  Papers papers;
+  papers.issue(Role::kClient, {.name = "soon", .validity = {-hours(1), hours(50)}});
+  const auto client = *papers.context(Role::kClient);
+  std::vector<std::string> said;
+  client->say_by([&](const std::string& text) { said.push_back(text); });
+  client->remind(Instant{});
+  client->remind(Instant{hours(24)});
+  ASSERT_EQ(said.size(), 1U);
+  EXPECT_TRUE(has(said[0], "CN = soon, expires at")) << said[0];
+  papers.issue(Role::kClient, {.name = "renewed", .roles = {}, .hosts = {}});
+  client->remind(Instant{hours(48)});
+  EXPECT_EQ(said.size(), 1U) << said.back();
+  papers.write("crl.pem", "half a list");
+  client->remind(Instant{hours(72)});
+  ASSERT_EQ(said.size(), 2U);
+  EXPECT_TRUE(has(said[1], "no connection can begin under TLS now")) << said[1];
+  EXPECT_TRUE(has(said[1], papers.path("crl.pem"))) << said[1];
+}
+
 TEST(Context, RemindsOnceADayOfWhatExpires) {
   Papers papers;
   papers.issue(Role::kServer,
@@ -279,7 +379,7 @@ TEST(Context, ReadsADamagedListOnceForEachChange) {
   const auto server = *papers.context(Role::kServer);
   const auto list = *os::read_file(papers.path("crl.pem"));
   papers.write("crl.pem", "half a list");
-  while (!mark_of(papers.path("crl.pem")).settled) std::this_thread::yield();
+  settle(papers.path("crl.pem"));
   const os::Fd watch(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
   ASSERT_GE(::inotify_add_watch(watch.get(), papers.path("crl.pem").c_str(), IN_OPEN), 0);
   const auto was_opened = [&] {

@@ -46,7 +46,11 @@ Result<FileContent> read_file(const std::string& path, std::string_view what,
   const os::Fd file(
       ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | (secret ? O_NOFOLLOW : 0)));
   if (!file && errno == ELOOP && secret) return wrong("is a link: name the file itself");
-  if (!file) return wrong(cat("can not be opened: ", os::last_system_error()));
+  if (!file) {
+    const bool want = errno == EMFILE || errno == ENFILE;  // Of descriptors.
+    const auto error = wrong(cat("can not be opened: ", os::last_system_error()));
+    return Error{want ? Blame::kWorld : Blame::kUser, error.what};
+  }
   struct stat about {};
   if (::fstat(file.get(), &about) != 0) {
     return wrong(cat("can not be read: ", os::last_system_error()));

@@ -36,7 +36,8 @@ enum class Guard : std::uint8_t {
 // Reads a plain file. `what` names it in errors: "the authority (ca_cert_path)".
 //
 // Errors (Blame::kUser) name the path and what to do: it is missing, is no plain file, is larger
-// than `most_bytes`, or others have rights to it that they must not have.
+// than `most_bytes`, or others have rights to it that they must not have. Blame::kWorld: this
+// process or host has no descriptor left.
 Result<FileContent> read_file(const std::string& path, std::string_view what,
                               std::size_t most_bytes, Guard guard);
 

@@ -111,6 +111,8 @@ const char* words_of(int reason) {
       return "the client sent no certificate: each process of the job needs one (client_cert_path)";
     case SSL_R_UNEXPECTED_EOF_WHILE_READING:
       return "the peer closed the connection in the middle of the handshake: its log says why";
+    case SSL_R_TLSV1_ALERT_INTERNAL_ERROR:
+      return "the peer can not begin TLS now: its log says why";
     default:
       return nullptr;
   }
