@@ -17,6 +17,8 @@
 #include "base/text.h"
 #include "os/fd.h"
 #include "os/files.h"
+#include "os/folder.h"
+#include "os/host.h"
 #include "os/testing.h"
 #include "tls/testing/papers.h"
 
@@ -100,6 +102,34 @@ TEST(Links, StatusNeedsNoSettingUnderTls) {
       << job.output();
   job.environment = usual;
   EXPECT_TRUE(until([&] { return job.status("version") > 0; })) << job.output();
+}
+
+// Whether the process waits for a lock of a file or folder.
+bool waits_for_lock(pid_t pid) {
+  const auto locks = os::read_file("/proc/locks");
+  std::istringstream lines(locks ? *locks : "");
+  for (std::string line; std::getline(lines, line);) {
+    if (has(line, "-> FLOCK") && has(line, cat(' ', pid, ' '))) return true;
+  }
+  return false;
+}
+
+// A dead job of that name has left its folder, and `holdfast clean` has its turn just now.
+TEST(Links, UnderTlsAJobBeginsThoughItsFolderIsRemovedJustThen) {
+  Job job("tls-clean");
+  const Papers papers;
+  put_under_tls(job, papers);
+  const auto directory = os::runtime_directory(job.name);
+  ASSERT_TRUE(directory) << directory.error().what;
+  ASSERT_TRUE(os::write_file_atomically(*directory + "/scheduler.json", "{}"));
+  os::Fd turn = os::Folder::open(os::folder_of(*directory))->wait_for_lock();
+  ASSERT_TRUE(turn);
+  job.launch(toy(job, 10, {"--join", "True", "--worker_num", "1"}));
+  EXPECT_TRUE(until([&] { return waits_for_lock(job.pid(0)); })) << job.output();
+  std::filesystem::remove_all(*directory);
+  turn.reset();
+  EXPECT_EQ(job.wait(), 0) << job.output() << job.log("scheduler.log");
+  EXPECT_TRUE(job.nothing_left());
 }
 
 TEST(Links, AWrongPasswordEndsTheJobBeforeItBegins) {

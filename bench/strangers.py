@@ -15,13 +15,15 @@ The kinds:
 
     half-open      --open connections that say nothing. They are replaced in turn, by --rate
     random bytes   200 of them
-    frames         valid ones in wrong states: before the handshake, in its midst, and, from a process of the job's
-                   user, after it, but before the process has registered
+    frames         valid ones before the handshake, and in its midst
+    proven frames  valid ones of a process of the job's user, after the handshake, but before it has registered
     handshakes     the words of a handshake, with a wrong proof
     TLS            the first word of a TLS handshake, at a job under TLS
+    openings       the words of a handshake with a wrong opening, at a job under TLS
 
 --rate: how many come in a second, beside the first half-open ones; 0: as many as one process can send, 64 at a time.
 Prints one table for each number of workers. The bar: ratios of at most 1.10, at most 64 MB, each reason said once a minute.
+Fails if the scheduler's log lacks a reason for which a kind was to be sent away: then it came to something else.
 """
 import argparse
 import asyncio
@@ -47,7 +49,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "chaos
 from cluster import under_tls  # noqa: E402
 from job import Job, die_with_parent  # noqa: E402
 
-KINDS = {False: ["half-open", "random bytes", "frames", "handshakes"], True: ["half-open", "TLS"]}  # By: is it under TLS?
+# By: is it under TLS? Each with what the scheduler's log is to say of it.
+KINDS = {
+    False: {"half-open": "it has proven nothing",
+            "random bytes": "it is of another release of Holdfast, or none",
+            "frames": "it is nothing that a job has",
+            "proven frames": "a connection of kind 'worker' may not say Got",
+            "handshakes": "it has another token or is of another job"},
+    True: {"half-open": "it has proven nothing",
+           "TLS": "it begins with TLS",
+           "openings": "it has another token or is of another job"},
+}
 AT_ONCE = 64  # Without a rate. With one, twice as many as come in a second, so that a slow answer slows nobody.
 PATIENCE = 1.0  # Seconds for an answer.
 WARM_UP = 1.0  # Seconds in which strangers come before a window.
@@ -65,10 +77,10 @@ def frame(kind):
 
 
 def proof(token, job, client, server):
-    """A worker's, in the clear (docs/formats/handshake.md)."""
-    name = job.encode()
-    text = b"holdfast client\0" + len(name).to_bytes(4, "little") + name + bytes(4) + b"\0" + client + server
-    return hmac.digest(token, text, "sha256")
+    """A worker's, in the clear (docs/formats/handshake.md). Its key: HKDF-SHA-256 of the token, of one block."""
+    key = hmac.digest(hmac.digest(bytes(32), token, "sha256"), b"holdfast 2: client\1", "sha256")
+    name, binding, worker = job.encode(), bytes(4), b"\0"
+    return hmac.digest(key, len(name).to_bytes(4, "little") + name + binding + worker + client + server, "sha256")
 
 
 def client_hello():
@@ -92,10 +104,13 @@ def conversations(kind, job, token):
     def says(text):
         yield text
 
-    def handshake(word_of):
+    def handshake(form, word_of):
         nonce = os.urandom(32)
-        heard = yield b"HFL1" + nonce
-        yield b"\0" + word_of(nonce, heard)
+        challenge = yield b"HFL2" + form + nonce
+        yield word_of(nonce, challenge[1:])
+
+    def wrong(*_):
+        return b"\0" + os.urandom(32)
 
     for number in itertools.count():
         one = frames[number % len(frames)]
@@ -106,10 +121,13 @@ def conversations(kind, job, token):
         elif kind == "TLS":
             yield says(hello)
         elif kind == "handshakes":
-            yield handshake(lambda *_: os.urandom(32))
+            yield handshake(b"c", wrong)
+        elif kind == "openings":
+            yield handshake(b"t", wrong)
+        elif kind == "proven frames":
+            yield handshake(b"c", lambda client, server, one=one: b"\0" + proof(token, job, client, server) + one)
         else:
-            yield (says(one), handshake(lambda *_, one=one: (one + bytes(32))[:32]),
-                   handshake(lambda client, server: proof(token, job, client, server) + one))[number % 3]
+            yield says(one) if number % 2 else handshake(b"c", lambda *_, one=one: one + bytes(33 - len(one)))
 
 
 class Strangers:
@@ -218,7 +236,7 @@ class Measured:
     def refusals(self):
         """The reasons in the log, each as often as it was said."""
         text = (self.job.folder / "log" / "scheduler.log").read_text(errors="replace")
-        return re.findall(r"refused the connection of \S+: (.*?)(?: \(and of .*)?$", text, re.MULTILINE)
+        return re.findall(r"scheduler: refused(?: the connection of \S+)?: (.*?)(?: \(and of .*)?$", text, re.MULTILINE)
 
     def window(self, seconds):
         """The median of rank 0's steps in milliseconds; of the scheduler its most memory, and its share of a core."""
@@ -266,6 +284,10 @@ class Measured:
                   f"({min(ratios):.3f}-{max(ratios):.3f}) {aimed[4]:5.0f} {control[4]:5.0f} {aimed[3]:6.1f} {control[3]:5.1f} "
                   f"{aimed[2]:9.1f} {grows:6.1f}", flush=True)
         said = self.refusals()
+        for kind, reason in KINDS[self.tls].items():
+            if not any(one.startswith(reason) for one in said):
+                sys.exit(f"strangers.py: {where}: the scheduler was to refuse '{kind}' because '{reason}', and its log gives only: "
+                         f"{', '.join(sorted(set(said))) or 'no reason'}. See that conversations() speaks as docs/formats/handshake.md has it")
         print(f"    the log has {len(said)} lines, for {len(set(said))} reasons, in {(time.monotonic() - self.began) / 60:.1f} minutes", flush=True)
 
 

@@ -271,19 +271,28 @@ void keep_reports(const Launch& launch, Terminal& terminal) {
   }
 }
 
-int run_job(const AgentOptions& options, const Launch& launch, std::function<void()> on_started) {
+// Writes this agent down, and only then leaves anything in the job's folder (job_files.h).
+Status take_folder(const AgentOptions& options, Launch& launch) {
+  const auto port = static_cast<std::uint16_t>(options.runs_scheduler ? options.master_port : 0);
+  auto written = write_agent_file(launch.job_directory, {.job = launch.settings.job,
+                                                         .port = port,
+                                                         .log_dir = launch.log_directory,
+                                                         .node_rank = options.node_rank});
+  if (!written) {
+    remove_unused(launch.job_directory);
+    return written;
+  }
+  auto left = launch.passwords.leave_in(launch.job_directory, launch.environment, launch.settings);
+  if (!left) (void)remove_job_files(launch.job_directory);
+  return left;
+}
+
+int run_job(const AgentOptions& options, Launch& launch, std::function<void()> on_started) {
   // A spare that is gone when its place is written to it is no reason to die.
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);  // Nor is a limit on the size of files.
-  const auto port = static_cast<std::uint16_t>(options.runs_scheduler ? options.master_port : 0);
-  const auto written = write_agent_file(launch.job_directory, {.job = launch.settings.job,
-                                                               .port = port,
-                                                               .log_dir = launch.log_directory,
-                                                               .node_rank = options.node_rank});
-  if (!written) {
-    options.terminal->say(written.error().what);
-    launch.passwords.remove();
-    remove_unused(launch.job_directory);
+  if (const auto taken = take_folder(options, launch); !taken) {
+    options.terminal->say(taken.error().what);
     return kExitUsage;
   }
   for (const auto& remark : launch.remarks) options.terminal->say(remark);
@@ -317,11 +326,10 @@ int wait_for_start(int reading, pid_t pid, const Launch& launch, Terminal& termi
   return 0;
 }
 
-int run_in_background(const AgentOptions& options, const Launch& launch) {
+int run_in_background(const AgentOptions& options, Launch& launch) {
   std::array<int, 2> ends{};
   const auto give_up = [&](const Error& error) {
     options.terminal->say(cat(error.what, "; or try --join True"));
-    launch.passwords.remove();
     remove_unused(launch.job_directory);
     return 1;
   };
@@ -371,9 +379,9 @@ int run_agent(const AgentOptions& options) try {
   const auto argv =
       options.launcher->command(options.program, value_of(options.environment, "PATH"));
   if (!argv) return refuse(argv.error(), kExitNoProgram);
-  const auto prepared = prepare(options, *argv);
+  auto prepared = prepare(options, *argv);
   if (!prepared) return refuse(prepared.error(), kExitUsage);
-  const Launch& launch = *prepared;
+  Launch& launch = *prepared;
   if (!options.join) return run_in_background(options, launch);
   return run_job(options, launch, [] {});
 } catch (const std::system_error& error) {

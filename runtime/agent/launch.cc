@@ -187,9 +187,6 @@ Result<Launch> prepare(const AgentOptions& options, Words argv) {
         cat("/dev/shm can not be written to, so the job's memory is in files in ",
             launch.job_directory, ": slower, where that is a disk"));
   }
-  const auto left =
-      launch.passwords.leave_in(launch.job_directory, launch.environment, launch.settings);
-  if (!left) return left.error();
   return launch;
 }
 

@@ -16,9 +16,9 @@ struct Launch {
   std::vector<std::string> environment;  // What all processes of the job have in common.
   config::Settings settings;             // As those processes will read them.
   std::string log_directory;             // Absolute; there.
-  std::string job_directory;             // There.
+  std::string job_directory;             // There, but this agent is not written down in it yet.
   std::vector<std::string> remarks;      // For the user.
-  Passwords passwords;                   // In the job's directory.
+  Passwords passwords;                   // To be left in the job's directory.
 };
 
 // Composes the environment, reads the settings as the processes will, probes the port, and at last

@@ -56,7 +56,6 @@ Status Passwords::leave_in(const std::string& directory, Words& environment,
     const std::string path = cat(directory, '/', tls::name_of(role), '-', ::getpid(), ".password");
     const auto written = os::write_file_atomically(path, password.text());
     if (!written) return written.error();
-    files_.push_back(path);
     unset(environment, variable_of(role));
     set(environment, variable_of(role) + "_FILE", path);
     settings.*file_of(role) = path;
@@ -64,10 +63,6 @@ Status Passwords::leave_in(const std::string& directory, Words& environment,
   }
   all_.clear();
   return {};
-}
-
-void Passwords::remove() const {
-  for (const auto& path : files_) ::unlink(path.c_str());
 }
 
 }  // namespace holdfast::runtime

@@ -22,12 +22,9 @@ class Passwords {
   // Puts them into files of the job's folder, which is memory and goes with the job, and has
   // `environment` and `settings` name the files. So none is in the environment of a process.
   Status leave_in(const std::string& directory, Words& environment, config::Settings& settings);
-  // Removes these files: the job does not start.
-  void remove() const;
 
  private:
   std::vector<std::pair<tls::Role, tls::Password>> all_;
-  std::vector<std::string> files_;
 };
 
 }  // namespace holdfast::runtime

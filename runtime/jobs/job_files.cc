@@ -267,6 +267,8 @@ Status check_log_folder(Keeper keeper) {
 
 Status write_agent_file(const std::string& directory, Keeper keeper) {
   const os::Fd turn = turn_of(directory);
+  // `holdfast clean` may have removed that of a dead job of this name while this job prepared.
+  if (const auto made = os::runtime_directory(keeper.job); !made) return made.error();
   fill_in_log_folder(keeper);
   if (auto alone = check_alone(keeper); !alone) return alone;
   return write_keeper(directory, own_agent_file(), std::move(keeper));
@@ -303,6 +305,11 @@ Result<bool> remove_if_still_dead(const FoundJob& job) {
   find_processes(now);
   if (now.front().alive() || !now.front().orphans.empty()) return false;
   const os::Fd turn = turn_of(job.directory);
+  if (!turn) {
+    return Error{Blame::kWorld,
+                 cat("cannot lock ", os::folder_of(job.directory), ", so ", job.directory,
+                     " is left alone: try again, and raise ", "`ulimit -n` if it is low")};
+  }
   if (look_again().alive()) return false;
   return remove_whole(*folder, job.directory);
 }

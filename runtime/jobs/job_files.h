@@ -34,7 +34,9 @@ Status check_log_folder(Keeper keeper);
 
 // Writes this process down as the job's scheduler or as one of its agents. Fills in its pid, its
 // start time, and the log folder's numbers. The file stays locked until the process has ended. An
-// agent that has to share its log folder is refused, as by check_log_folder().
+// agent that has to share its log folder is refused, as by check_log_folder(). It makes the folder
+// again if it is gone. Before it is written down, nothing may be left there: a dead job of its name
+// may have left the folder, and `holdfast clean` may remove it.
 Status write_scheduler_file(const std::string& directory, Keeper keeper);
 Status write_agent_file(const std::string& directory, Keeper keeper);
 

@@ -1,8 +1,10 @@
 // What `holdfast clean` takes for an orphan of a dead agent, and what not.
 #include "runtime/jobs/job_files.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -166,6 +168,38 @@ TEST(Clean, WaitsForWhoeverWritesItselfDown) {
   const auto result = removed.get();
   ASSERT_TRUE(result) << result.error().what;
   EXPECT_FALSE(*result);
+  remove(dead.directory);
+}
+
+// The folder of a dead job, which a new one of the same name is about to take.
+TEST(Clean, CostsNoJobItsFolderAsItBegins) {
+  const Dead dead("job-files-again-test");
+  ASSERT_TRUE(os::runtime_directory(dead.name));
+  const auto removed = remove_if_still_dead(dead.found);
+  ASSERT_TRUE(removed && *removed);
+  const auto written = write_agent_file(dead.directory, {.job = dead.name, .port = 1});
+  ASSERT_TRUE(written) << written.error().what;
+  EXPECT_TRUE(is_locked(cat(dead.directory, "/agent-", ::getpid(), ".json")));
+  remove(dead.directory);
+}
+
+// For want of descriptors, say: it would not see who begins.
+TEST(Clean, RemovesNothingIfItCanNotHaveItsTurn) {
+#ifdef HOLDFAST_SANITIZED
+  GTEST_SKIP() << "a sanitizer asks by a pipe what memory is there, and takes all for bad";
+#endif
+  const Dead dead("job-files-no-turn-test");
+  struct rlimit usual {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
+  const int first_free = os::Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)).get();
+  rlimit few = usual;
+  few.rlim_cur = static_cast<rlim_t>(first_free) + 2;  // Enough to look, and not to lock as well.
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  const auto removed = remove_if_still_dead(dead.found);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
+  ASSERT_FALSE(removed);
+  EXPECT_NE(removed.error().what.find("cannot lock "), std::string::npos) << removed.error().what;
+  EXPECT_EQ(find(dead.name).name, dead.name);
   remove(dead.directory);
 }
 
