@@ -8,13 +8,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <future>
 #include <string>
 #include <thread>
 
 #include "base/text.h"
-#include "os/files.h"
 #include "os/process.h"
 #include "os/spawn.h"
 #include "os/testing.h"
@@ -61,13 +59,6 @@ class KeyValuesTest : public ::testing::Test {
     ::kill(scheduler_.pid, signal);
     (void)os::wait_for(scheduler_.pidfd.get());
     scheduler_ = {};
-  }
-
-  // Of the scheduler, at most so far.
-  [[nodiscard]] long resident_mb() const {
-    const auto text = os::read_file(cat("/proc/", scheduler_.pid, "/status"));
-    const auto at = text ? text->find("VmHWM:") : std::string::npos;
-    return at == std::string::npos ? -1 : std::strtol(text->c_str() + at + 6, nullptr, 10) / 1024;
   }
 
   static std::string value_of(const Result<std::optional<wire::KeyValue>>& got) {
@@ -136,20 +127,6 @@ TEST_F(KeyValuesTest, ChangesOfTwoProcessesAreAllMadeThoughTheSchedulerDies) {
   EXPECT_EQ((*last)->version, 2U * kEach);
   EXPECT_EQ(std::count(text.begin(), text.end(), 'x'), kEach);
   EXPECT_EQ(std::count(text.begin(), text.end(), 'y'), kEach);
-}
-
-// Each look that is too short leaves an answer behind that nobody waits for.
-TEST_F(KeyValuesTest, LooksThatAreTooShortDoNotPileUp) {
-  start_scheduler();
-  const std::string large(wire::kMaxValueBytes, 'v');
-  KeyValues one(settings());
-  ASSERT_TRUE(one.put("large", large));
-  for (int i = 0; i < 100; ++i) (void)one.get({"large"}, 1us);
-  const long most = resident_mb();
-  EXPECT_TRUE(most > 0 && most < 300) << most << " MB; 1.6 GB, if all were sent";
-  const auto got = one.get({"large"}, kLong);
-  ASSERT_TRUE(got && *got);
-  EXPECT_EQ((*got)->value, large);
 }
 
 TEST_F(KeyValuesTest, WhoGivesUpDoesNotWait) {
