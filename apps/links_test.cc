@@ -184,7 +184,8 @@ TEST(Links, AWorkerInTheClearIsNamedOnBothSides) {
 }
 
 TEST(Links, ASchedulerInTheClearIsNamedOnBothSides) {
-  expect_both_say(false, "it speaks TLS, and this process does not", "the peer does not speak TLS");
+  expect_both_say(false, "it speaks TLS, and this process does not",
+                  "it speaks no TLS, and this process does");
 }
 
 // Silent connections, random bytes, and handshakes without a token, by the thousand.
