@@ -101,7 +101,7 @@ def test_core_a_call_in_a_module_is_named_where_the_scheduler_does_not_see_it(
     call = "    import channel\n    channel.secure()\n"
     scheduler, workers = refused(tmp_path, text.replace(INIT, call + INIT))
     assert "it speaks TLS, and this process does not" in scheduler, scheduler
-    assert "the peer does not speak TLS" in workers, workers
+    assert "it speaks no TLS, and this process does" in workers, workers
     assert f"was called in module channel ({tmp_path / 'channel.py'})" in workers, workers
     assert "set HOLDFAST_TLS_CONFIG" in workers, workers
 

@@ -220,7 +220,7 @@ def test_mindspore_secure_channel_of_a_module_is_named_where_the_scheduler_does_
     scheduler, worker = fail(tmp_path, data, program, channel)
     assert "serves job" in scheduler, scheduler
     # It has connected in the clear by then, or not yet.
-    late, early = "TLS is set too late", "the peer does not speak TLS"
+    late, early = "TLS is set too late", "it speaks no TLS, and this process does"
     assert late in worker or early in worker, worker
     assert early not in worker or "it speaks TLS, and this process does not" in scheduler, scheduler
     assert "was called in module secure_channel (" in worker, worker
