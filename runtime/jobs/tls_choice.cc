@@ -43,7 +43,10 @@ Choice& choice() {
   return the_choice;
 }
 Contexts& contexts() {
+  // OpenSSL first: what it keeps for a context is freed only before its own end.
+  static const int begun = OPENSSL_init_ssl(0, nullptr);
   static Contexts all;
+  (void)begun;
   return all;
 }
 
