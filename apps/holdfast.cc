@@ -47,7 +47,7 @@ int run(int argc, char** argv) {
   settings->add_flag("--markdown", markdown, "As docs/settings.md");
   app.add_subcommand("run", "Start a job, as msrun does (run --help)");
   app.add_subcommand("verify", "Prove that a program outlives faults (verify --help)");
-  app.add_subcommand("tls", "Make or check certificates; no job uses them yet (tls --help)");
+  app.add_subcommand("tls", "Make or check the certificates of a job (tls --help)");
 
   if (argc < 2) {
     std::fprintf(stderr,

@@ -19,7 +19,7 @@ _HELP = """usage: holdfast COMMAND ...
   status    how a running job is
   clean     remove what dead jobs have left
   settings  all environment variables that Holdfast reads
-  tls       make or check certificates; no job uses them yet (tls --help)
+  tls       make or check the certificates of a job (tls --help)
   env       print the directory of the native programs, for the PATH
 """
 
