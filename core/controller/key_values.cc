@@ -12,7 +12,7 @@ void KeyValues::restore(std::vector<wire::KeyValue> kept,
     values_.emplace(key, std::make_shared<const wire::KeyValue>(std::move(one)));
   }
   for (const auto& last : writers) {
-    writers_[last.writer] = {last.id, {Outcome::kSet, true, last.version}};
+    writers_[last.writer] = {last.id, {Outcome::kSet, last.version}};
   }
 }
 
@@ -22,7 +22,7 @@ std::optional<KeyValues::Written> KeyValues::put(const wire::Put& put) {
   if (last != writers_.end() && put.id <= last->second.id) {
     if (put.id < last->second.id) return std::nullopt;
     Written again = last->second.written;
-    if (again.is_set) again.outcome = Outcome::kRepeated;
+    if (again.is_set()) again.outcome = Outcome::kRepeated;
     return again;
   }
   if (last == writers_.end() && writers_.size() >= kMaxStoredKeys) {
@@ -39,18 +39,18 @@ KeyValues::Written KeyValues::write(const wire::Put& put) {
   const Found former = find(put.key);
   const wire::KeyVersion version = former ? former->version : 0;
   if (put.expected != wire::kAnyKeyVersion && put.expected != version) {
-    return {Outcome::kOther, false, version};
+    return {Outcome::kOther, version};
   }
   const std::size_t freed = former ? put.key.size() + former->value.size() : 0;
   const std::size_t more = put.key.size() + put.value.size();
   const bool room =
       (former || values_.size() < kMaxStoredKeys) && bytes_ - freed + more <= kMaxStoredBytes;
   const bool own = put.key == wire::kSucceeded;  // All must hear of that, whatever programs keep.
-  if (!room && !own) return {Outcome::kNoRoom, false, version};
+  if (!room && !own) return {Outcome::kNoRoom, version};
   values_[put.key] =
       std::make_shared<const wire::KeyValue>(wire::KeyValue{put.key, put.value, version + 1});
   bytes_ += more - freed;
-  return {Outcome::kSet, true, version + 1};
+  return {Outcome::kSet, version + 1};
 }
 
 std::vector<Answer> KeyValues::answers(const std::string& key) {

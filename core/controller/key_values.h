@@ -45,8 +45,10 @@ class KeyValues {
   };
   struct Written {
     Outcome outcome = Outcome::kOther;
-    bool is_set = false;
     wire::KeyVersion version = 0;  // The key's.
+    [[nodiscard]] bool is_set() const {
+      return outcome == Outcome::kSet || outcome == Outcome::kRepeated;
+    }
   };
   void restore(std::vector<wire::KeyValue> kept, const std::vector<wire::Writer>& writers);
 

@@ -25,7 +25,7 @@ std::string change(KeyValues& values, std::uint64_t id, wire::KeyVersion expecte
       values.put({.id = id, .key = "a", .value = value, .expected = expected, .writer = writer});
   if (!written) return "nothing";
   constexpr const char* kNames[] = {"set", "other", "no room", "repeated"};
-  return cat(kNames[static_cast<int>(written->outcome)], written->is_set ? "" : " not", " ",
+  return cat(kNames[static_cast<int>(written->outcome)], written->is_set() ? "" : " not", " ",
              written->version);
 }
 

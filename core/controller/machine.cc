@@ -173,7 +173,7 @@ void Machine::receive(Link link, const wire::Put& m) {
     if (m.writer != 0) store.writers = {{m.writer, m.id, put->version}};
     emit(std::move(store));
   }
-  wire::Kept kept{.id = m.id, .reason = {}, .is_set = put->is_set, .version = put->version};
+  wire::Kept kept{.id = m.id, .reason = {}, .is_set = put->is_set(), .version = put->version};
   if (put->outcome == KeyValues::Outcome::kNoRoom) {
     kept.reason = {.kind = Reason::Kind::kNoRoom,
                    .count = static_cast<std::int64_t>(kMaxStoredBytes),

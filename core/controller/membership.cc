@@ -377,7 +377,7 @@ void Machine::take_over(Rank rank, Link link, const wire::Register& m) {
   attach(member, link, m);
   // What ranks do together before their first step can not be completed any more (P39).
   const auto put = key_values_.put({.id = 0, .key = wire::kSucceeded, .value = ""});
-  if (put->is_set) keeps_.push_back({wire::kSucceeded, ""});
+  if (put->is_set()) keeps_.push_back({wire::kSucceeded, ""});
   if (formation_.stage == Stage::kStopping) {
     store();
     welcome(rank);
