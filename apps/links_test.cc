@@ -167,16 +167,17 @@ void expect_both_say(bool is_scheduler_under_tls, const std::string& scheduler_s
       start(!is_scheduler_under_tls,
             {"MS_ROLE=MS_WORKER", "HOLDFAST_SCHEDULER_TIMEOUT=1", "HOLDFAST_JOB=another"});
   EXPECT_EQ(job.wait(worker, 30), 1);
-  bool said_by_scheduler = false;
-  bool said_by_worker = false;
-  std::istringstream lines(job.output());
-  for (std::string line; std::getline(lines, line);) {
-    const bool is_of_scheduler = has(line, "scheduler: refused the connection of");
-    if (is_of_scheduler && has(line, scheduler_says)) said_by_scheduler = true;
-    if (!is_of_scheduler && has(line, worker_says)) said_by_worker = true;
-  }
-  EXPECT_TRUE(said_by_scheduler) << job.output();
-  EXPECT_TRUE(said_by_worker) << job.output();
+  const auto said = [&](bool by_scheduler, const std::string& words) {
+    std::istringstream lines(job.output());
+    for (std::string line; std::getline(lines, line);) {
+      if (has(line, "scheduler: refused the connection of") == by_scheduler && has(line, words)) {
+        return true;
+      }
+    }
+    return false;
+  };
+  EXPECT_TRUE(until([&] { return said(true, scheduler_says); })) << job.output();
+  EXPECT_TRUE(until([&] { return said(false, worker_says); })) << job.output();
 }
 
 TEST(Links, AWorkerInTheClearIsNamedOnBothSides) {

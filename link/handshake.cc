@@ -13,6 +13,9 @@
 namespace holdfast::link {
 namespace {
 
+// OpenSSL does not end at exit(): the control thread may prove itself to a scheduler just then.
+[[maybe_unused]] const int kOutlivesExit = OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
+
 constexpr const char* kOtherJob =
     "it has another token or is of another job: see HOLDFAST_TOKEN_FILE and HOLDFAST_JOB, and "
     "MS_SCHED_PORT, which is the job's name where none is given";

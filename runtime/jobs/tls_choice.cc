@@ -32,22 +32,20 @@ struct Choice {
   std::string refused;    // Why not. The program may have gone on all the same.
 };
 
+// Never destroyed: the control thread may connect while the program is at its exit().
 std::mutex& mutex() {
-  static std::mutex the_mutex;
-  return the_mutex;
+  static auto* const the_mutex = new std::mutex;
+  return *the_mutex;
 }
 
-// Both under mutex().
+// Each under mutex().
 Choice& choice() {
-  static Choice the_choice;
-  return the_choice;
+  static auto* const the_choice = new Choice;
+  return *the_choice;
 }
 Contexts& contexts() {
-  // OpenSSL first: what it keeps for a context is freed only before its own end.
-  static const int begun = OPENSSL_init_ssl(0, nullptr);
-  static Contexts all;
-  (void)begun;
-  return all;
+  static auto* const all = new Contexts;
+  return *all;
 }
 
 std::string absolute(const std::string& path) {
@@ -63,8 +61,8 @@ bool is_empty(const tls::Password& password) {
 // From a variable, which is wiped as it is read, by an attempt that failed: a later one in this
 // process finds it here.
 std::map<tls::Role, tls::Password>& taken() {
-  static std::map<tls::Role, tls::Password> all;
-  return all;
+  static auto* const all = new std::map<tls::Role, tls::Password>;
+  return *all;
 }
 
 Result<tls::Password> password_of(const config::Settings& settings, tls::Role role) {
