@@ -189,6 +189,104 @@ TEST(Links, ASchedulerInTheClearIsNamedOnBothSides) {
                   "it speaks no TLS, and this process does");
 }
 
+// A job by hand of one scheduler and one worker, each with papers of its own.
+struct TlsByHand {
+  Job job;
+  Papers papers;
+  std::string token = job.folder + "/token";
+
+  explicit TlsByHand(const std::string& name) : job(name) {
+    EXPECT_TRUE(os::write_file_atomically(token, "0123456789abcdef"));
+    job.environment.push_back("HOLDFAST_TOKEN_FILE=" + token);
+    job.environment.push_back("MS_ENABLE_RECOVERY=1");
+    job.environment.push_back("MS_WORKER_NUM=1");
+    job.environment.push_back(cat("MS_SCHED_PORT=", job.port));
+    put_under_tls(job, papers);
+  }
+  // `wrong` is a variable that this role has otherwise than the other one.
+  std::size_t start(const std::string& role, const std::string& wrong = "HOLDFAST_RUN=") {
+    return job.start(toy_command(job, 10), {"MS_ROLE=" + role, wrong});
+  }
+  // On a line of the scheduler; or of the worker.
+  [[nodiscard]] bool is_said(bool by_scheduler, const std::string& words) const {
+    std::istringstream lines(job.output());
+    for (std::string line; std::getline(lines, line);) {
+      if (has(line, "scheduler: ") == by_scheduler && has(line, words)) return true;
+    }
+    return false;
+  }
+};
+
+// What is wrong with a role's own certificate or configuration is known before it connects.
+TEST(Links, WhatIsWrongWithItsOwnTlsIsNamedOnBothSides) {
+  for (const bool of_scheduler : {false, true}) {
+    TlsByHand all(of_scheduler ? "own-tls-sched" : "own-tls-worker");
+    const std::string config = all.papers.path("missing.json");
+    ASSERT_TRUE(os::write_file_atomically(
+        config, R"({"server_cert_path": "absent.p12", "client_cert_path": "absent.p12",
+                    "ca_cert_path": "ca.crt"})"));
+    const std::string wrong_password =
+        of_scheduler ? "HOLDFAST_TLS_SERVER_PASSWORD=wrong" : "HOLDFAST_TLS_CLIENT_PASSWORD=wrong";
+    const std::vector<std::pair<std::string, std::string>> mistakes = {
+        {wrong_password, of_scheduler ? "server.p12" : "client.p12"},
+        {"HOLDFAST_TLS_CONFIG=" + config, "absent.p12"},
+        {"HOLDFAST_TLS_CONFIG=/nowhere/config.json", "/nowhere/config.json"}};
+    for (const auto& [wrong, words] : mistakes) {
+      const auto scheduler = all.start("MS_SCHED", of_scheduler ? wrong : "HOLDFAST_RUN=");
+      const auto worker = all.start("MS_WORKER", of_scheduler ? "HOLDFAST_RUN=" : wrong);
+      EXPECT_TRUE(until([&] { return all.is_said(true, words); })) << all.job.output();
+      EXPECT_TRUE(until([&] { return all.is_said(false, words); })) << all.job.output();
+      for (const std::size_t process : {worker, scheduler}) {
+        ::kill(all.job.pid(process), SIGKILL);
+        (void)all.job.wait(process, 30);
+      }
+    }
+  }
+}
+
+// Neither an attempt nor a worker is lost to it.
+TEST(Links, AJobGoesOnOnceItsCertificatesAreRenewed) {
+  TlsByHand all("renewed-tls");
+  const auto right = *os::read_file(all.papers.path("client.p12"));
+  all.papers.write("client.p12", "half a certificate");
+  const auto scheduler = all.start("MS_SCHED");
+  const auto worker = all.start("MS_WORKER");
+  EXPECT_TRUE(until([&] { return all.is_said(true, "it can not begin TLS"); })) << all.job.output();
+  all.papers.write("client.p12", right);
+  EXPECT_EQ(all.job.wait(worker, 30), 0) << all.job.output();
+  EXPECT_EQ(all.job.wait(scheduler, 30), 0) << all.job.output();
+}
+
+TEST(Links, ASuccessorWaitsForItsCertificateAndSaysSo) {
+  Job job("renewed-badly");
+  Papers papers;
+  put_under_tls(job, papers);
+  job.launch(toy(job, 400, {"--join", "True", "--worker_num", "2"}));
+  ASSERT_TRUE(until([&] { return has(job.log("scheduler.log"), "workers are here"); }))
+      << job.output();
+  const auto right = *os::read_file(papers.path("server.p12"));
+  papers.write("server.p12", "half a certificate");
+  ASSERT_TRUE(job.kill("MS_ROLE=MS_SCHED"));
+  EXPECT_TRUE(until([&] { return has(job.log("scheduler.log"), "can not serve job"); }))
+      << job.log("scheduler.log");
+  EXPECT_TRUE(has(job.log("scheduler.log"), "server.p12")) << job.log("scheduler.log");
+  papers.write("server.p12", right);
+  EXPECT_EQ(job.wait(), 0) << job.output() << job.log("scheduler.log");
+  EXPECT_EQ(count(job.log("scheduler.log"), "serves again"), 1U);
+}
+
+TEST(Links, ASuccessorWaitsForItsPortAndSaysSo) {
+  TlsByHand all("port-gone");
+  os::Fd other = os::listening_at(all.job.port, 1);
+  const auto scheduler = all.start("MS_SCHED");
+  const auto worker = all.start("MS_WORKER");
+  EXPECT_TRUE(until([&] { return all.is_said(true, "another process has this port"); }))
+      << all.job.output();
+  other.reset();
+  EXPECT_EQ(all.job.wait(worker, 30), 0) << all.job.output();
+  EXPECT_EQ(all.job.wait(scheduler, 30), 0) << all.job.output();
+}
+
 // Silent connections, random bytes, and handshakes without a token, by the thousand.
 TEST(Links, StrangersCostAJobLittle) {
   Job job("strangers");

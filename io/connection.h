@@ -30,7 +30,11 @@ struct Membership {
   std::string job;                                // Its name.
   std::string token;                              // What only its processes know.
   wire::PeerKind kind = wire::PeerKind::kWorker;  // What it connects as.
-  std::shared_ptr<tls::Context> tls = nullptr;    // Null: in the clear.
+  std::shared_ptr<tls::Context> tls = nullptr;    // Null: in the clear, or there is a problem.
+  // Why the job's TLS can not be used here, in a sentence. Both ends hear it, and none goes on.
+  std::string tls_problem = {};
+
+  [[nodiscard]] bool in_the_clear() const { return tls == nullptr && tls_problem.empty(); }
 };
 
 struct ConnectionOptions {
@@ -94,7 +98,7 @@ struct Listening {
 class Listener {
  public:
   virtual ~Listener() = default;
-  // Begins to accept connections. Call it once.
+  // Begins to accept connections, or goes on in another way.
   virtual void serve(Listening how) = 0;
   [[nodiscard]] virtual std::uint16_t port() const = 0;
 };

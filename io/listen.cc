@@ -155,6 +155,7 @@ class ListenerImpl : public Listener {
     const Tcp protocol;
     Listening options;
     std::size_t room = 1;
+    bool serves = false;
     bool looks = false;                           // A timer calls look_after().
     std::list<std::shared_ptr<Proving>> at_door;  // The oldest first.
   };
@@ -163,9 +164,10 @@ class ListenerImpl : public Listener {
   ~ListenerImpl() override { socket_->close(); }
 
   void serve(Listening how) override {
+    const bool begins = !std::exchange(socket_->serves, true);
     socket_->options = std::move(how);
     socket_->room = room_of(socket_->options);
-    socket_->wait();
+    if (begins) socket_->wait();
     watch_expiry(socket_->loop, socket_, socket_->options.membership.tls);
   }
 

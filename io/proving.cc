@@ -27,13 +27,19 @@ constexpr Duration kGoodbye = std::chrono::seconds(1);
 constexpr Duration kBetweenReminders = std::chrono::hours(1);
 constexpr std::size_t kBlock = 4096;
 constexpr std::size_t kMostIgnored = 65536;  // Bytes after a refusal.
-// A record of TLS 1.2 or 1.3 in the clear: a fatal alert, internal_error (RFC 8446, 6).
-constexpr std::string_view kCannotBeginTls("\x15\x03\x03\x00\x02\x02\x50", 7);
+
+// Why TLS can not begin here now; "": it can.
+std::string problem_of(const Membership& membership) {
+  if (!membership.tls) return membership.tls_problem;
+  const auto ready = membership.tls->look();
+  return ready ? "" : ready.error().what;
+}
 
 link::Handshake new_handshake(const Membership& membership, Proving::Side side) {
   link::Nonce nonce;
   os::fill_with_random(nonce.data(), nonce.size());
-  link::Terms terms{membership.job, membership.token, membership.tls != nullptr};
+  link::Terms terms{membership.job, membership.token, !membership.in_the_clear(),
+                    problem_of(membership)};
   return side == Proving::Side::kClient
              ? link::Handshake::of_client(std::move(terms), membership.kind, nonce)
              : link::Handshake::of_server(std::move(terms), nonce);
@@ -128,8 +134,6 @@ bool Proving::shake_hands() {
     auto ssl = membership_.tls->begin();
     auto named = ssl && side_ == Side::kClient ? tls::require_host(ssl->get(), host_) : Status{};
     if (!ssl || !named) {
-      // The client has the token. If it heard nothing, it would believe to have another one.
-      if (side_ == Side::kServer) (void)stream_.write(kCannotBeginTls);
       fail(ssl ? named.error() : ssl.error());
       return false;
     }

@@ -28,16 +28,34 @@ constexpr const char* kOtherRelease =
 constexpr std::string_view kMayBeginTls = "holdfast 2: may begin TLS";
 constexpr std::string_view kIsClient = "holdfast 2: client";
 constexpr std::string_view kIsServer = "holdfast 2: server";
+constexpr std::string_view kClientComplains = "holdfast 2: client can not begin TLS";
+constexpr std::string_view kServerComplains = "holdfast 2: server can not begin TLS";
 
 constexpr char kInTheClear = 'c';
 constexpr char kUnderTls = 't';
+constexpr char kWouldBeUnderTls = 'x';  // A server's that can not begin it now.
+
+// Of a complaint: the kind, the proof, and how long the sentence is that follows.
+constexpr std::size_t kComplaintHead = 1 + kMacBytes + 1;
+constexpr unsigned kComplaint = 0x80;  // In a complaint's first byte, beside the kind.
+
+bool is_complaint(std::string_view message) {
+  return !message.empty() && (static_cast<unsigned char>(message[0]) & kComplaint) != 0;
+}
 
 char form_of(const Terms& terms) {
   return terms.under_tls ? kUnderTls : kInTheClear;
 }
 
 bool is_form(char letter) {
-  return letter == kInTheClear || letter == kUnderTls;
+  return letter == kInTheClear || letter == kUnderTls || letter == kWouldBeUnderTls;
+}
+
+std::string printable(std::string_view text) {
+  std::string out(text);
+  std::replace_if(
+      out.begin(), out.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return out;
 }
 
 // Of the first bytes of a peer, which are none of this release's.
@@ -112,6 +130,11 @@ std::size_t Handshake::wanted() const {
     case Awaited::kChallenge:
       return 1 + kNonceBytes;
     case Awaited::kOpening:
+    case Awaited::kComplaint:
+      if (!is_complaint(held_)) return 1 + kMacBytes;
+      return held_.size() < kComplaintHead
+                 ? kComplaintHead
+                 : kComplaintHead + static_cast<unsigned char>(held_[kComplaintHead - 1]);
     case Awaited::kProof:
       return 1 + kMacBytes;
     case Awaited::kWelcome:
@@ -147,7 +170,9 @@ void Handshake::take_whole(std::string_view message) {
     case Awaited::kChallenge:
       return take_challenge(message);
     case Awaited::kOpening:
-      return take_opening(message);
+      return is_complaint(message) ? take_complaint(message) : take_opening(message);
+    case Awaited::kComplaint:
+      return take_complaint(message);
     case Awaited::kProof:
       return take_proof(message);
     case Awaited::kWelcome:
@@ -162,16 +187,24 @@ std::string Handshake::to_send() {
 void Handshake::take_hello(std::string_view message) {
   const char form = message[kMagic.size()];
   client_nonce_ = nonce_from(message.substr(kMagic.size() + 1));
-  to_send_ = cat(form_of(terms_), view(server_nonce_));  // Also to who has to learn the form by it.
+  // Also to who has to learn the form by it.
+  to_send_ = cat(terms_.problem.empty() ? form_of(terms_) : kWouldBeUnderTls, view(server_nonce_));
   awaited_ = terms_.under_tls ? Awaited::kOpening : Awaited::kProof;
   if (form != form_of(terms_)) refuse(why_other_form(form));
 }
 
 void Handshake::take_challenge(std::string_view message) {
-  if (message[0] != form_of(terms_)) return refuse(why_other_form(message[0]));
+  const bool can_not = message[0] == kWouldBeUnderTls;
+  const char form = can_not ? kUnderTls : message[0];
+  if (form != form_of(terms_)) return refuse(why_other_form(form));
   server_nonce_ = nonce_from(message.substr(1));
+  if (!terms_.problem.empty()) return complain(Side::kClient);
   if (terms_.under_tls) {
     to_send_ = cat(static_cast<char>(kind_), proof_for(kMayBeginTls));
+    if (can_not) {
+      awaited_ = Awaited::kComplaint;
+      return;
+    }
     state_ = State::kOpened;
   } else {
     to_send_ = cat(static_cast<char>(kind_), proof_for(kIsClient));
@@ -189,28 +222,52 @@ void Handshake::go_on_under_tls(std::string binding) {
 }
 
 // Whether the peer is what it says it is, by the key of this purpose.
-bool Handshake::takes_claim(std::string_view message, std::string_view purpose) {
-  const auto kind = static_cast<wire::PeerKind>(message[0]);
+bool Handshake::takes_claim(char letter, std::string_view proof, std::string_view purpose,
+                            std::string_view text) {
+  const auto kind = static_cast<wire::PeerKind>(letter);
   if (!wire::is_known(kind) || (opened_ && kind != kind_)) {
     refuse("it is nothing that a job has");
     return false;
   }
   kind_ = kind;
-  const std::string wanted = proof_for(purpose);
-  if (CRYPTO_memcmp(message.data() + 1, wanted.data(), kMacBytes) == 0) return true;
+  const std::string wanted = proof_for(purpose, text);
+  if (CRYPTO_memcmp(proof.data(), wanted.data(), kMacBytes) == 0) return true;
   refuse(kOtherJob);
   return false;
 }
 
 void Handshake::take_opening(std::string_view message) {
-  if (!takes_claim(message, kMayBeginTls)) return;
+  if (!takes_claim(message[0], message.substr(1), kMayBeginTls)) return;
   opened_ = true;
+  if (!terms_.problem.empty()) return complain(Side::kServer);
   state_ = State::kOpened;
   awaited_ = Awaited::kProof;
 }
 
+// A server whose TLS does not work either says so, too.
+void Handshake::take_complaint(std::string_view message) {
+  const bool of_client = awaited_ == Awaited::kOpening;
+  if (!is_complaint(message)) return refuse(kOtherJob);
+  const auto text = message.substr(kComplaintHead);
+  const auto purpose = of_client ? kClientComplains : kServerComplains;
+  const auto kind = static_cast<char>(static_cast<unsigned char>(message[0]) ^ kComplaint);
+  if (!takes_claim(kind, message.substr(1, kMacBytes), purpose, text)) return;
+  opened_ = of_client;
+  if (of_client && !terms_.problem.empty()) complain(Side::kServer);
+  refuse(cat("it can not begin TLS: ", printable(text)));
+}
+
+// What this end says in place of all else.
+void Handshake::complain(Side side) {
+  const auto text = std::string_view(terms_.problem).substr(0, kLongestProblem);
+  const auto purpose = side == Side::kClient ? kClientComplains : kServerComplains;
+  to_send_ = cat(static_cast<char>(static_cast<unsigned>(kind_) | kComplaint),
+                 proof_for(purpose, text), static_cast<char>(text.size()), text);
+  refuse(cat("this process can not begin TLS: ", terms_.problem));
+}
+
 void Handshake::take_proof(std::string_view message) {
-  if (!takes_claim(message, kIsClient)) return;
+  if (!takes_claim(message[0], message.substr(1), kIsClient)) return;
   to_send_ = proof_for(kIsServer);
   state_ = State::kProven;
 }
@@ -227,7 +284,7 @@ void Handshake::refuse(std::string why) {
 }
 
 std::string Handshake::why_closed() const {
-  if (awaited_ == Awaited::kWelcome)
+  if (awaited_ == Awaited::kWelcome || awaited_ == Awaited::kComplaint)
     return cat("it did not accept this process, or ended just then: ", kOtherJob);
   if (awaited_ == Awaited::kChallenge) {
     return cat("it closed the connection without a word, as it does if ", kOtherRelease);
@@ -236,10 +293,10 @@ std::string Handshake::why_closed() const {
 }
 
 // Each field has a fixed size or its size before it, so that no two sets of fields give one text.
-std::string Handshake::proof_for(std::string_view purpose) const {
+std::string Handshake::proof_for(std::string_view purpose, std::string_view text) const {
   return mac(key_for(purpose, terms_.token),
              cat(sized(terms_.job), sized(binding_), static_cast<char>(kind_), view(client_nonce_),
-                 view(server_nonce_)));
+                 view(server_nonce_), text));
 }
 
 }  // namespace holdfast::link

@@ -18,6 +18,7 @@ namespace holdfast::link {
 
 inline constexpr std::size_t kNonceBytes = 32;
 inline constexpr std::size_t kMacBytes = 32;
+inline constexpr std::size_t kLongestProblem = 255;
 inline constexpr std::string_view kMagic = "HFL2";  // What a client sends first.
 using Nonce = std::array<char, kNonceBytes>;
 
@@ -26,6 +27,9 @@ struct Terms {
   std::string job;    // Its name.
   std::string token;  // What only its processes know.
   bool under_tls = false;
+  // Under TLS: why this end can not begin it now, in a sentence. Empty: it can. Whoever has the
+  // token hears it, cut to kLongestProblem.
+  std::string problem = {};
 };
 
 // One end. A nonce is of random bytes, and of one handshake alone.
@@ -39,7 +43,7 @@ class Handshake {
   enum class State : std::uint8_t { kUnderWay, kOpened, kProven, kRefused };
 
   // Takes what has come off the beginning of `bytes`, as long as the handshake is under way. It
-  // never holds more than 37 bytes.
+  // never holds more than 289 bytes: a complaint.
   State take(std::string_view& bytes);
   // How many bytes the awaited message still lacks. Read no more: what follows may be TLS's.
   [[nodiscard]] std::size_t missing() const { return wanted() - held_.size(); }
@@ -55,14 +59,15 @@ class Handshake {
   [[nodiscard]] std::string why_closed() const;
   // A server's: its peer has shown that it has the token.
   [[nodiscard]] bool is_opened() const { return opened_; }
-  // kRefused: one sentence. It holds nothing that the peer has sent.
+  // kRefused: one sentence. It holds nothing that a stranger has sent: only the problem of a peer
+  // that has the token, in printable letters.
   [[nodiscard]] const std::string& why() const { return why_; }
   // A server's, kProven: what its peer has proven itself as.
   [[nodiscard]] wire::PeerKind kind() const { return kind_; }
 
  private:
   enum class Side : std::uint8_t { kClient, kServer };
-  enum class Awaited : std::uint8_t { kHello, kChallenge, kOpening, kProof, kWelcome };
+  enum class Awaited : std::uint8_t { kHello, kChallenge, kOpening, kComplaint, kProof, kWelcome };
 
   Handshake(Side side, Terms terms, wire::PeerKind kind, const Nonce& nonce);
   [[nodiscard]] std::size_t wanted() const;
@@ -70,11 +75,14 @@ class Handshake {
   void take_hello(std::string_view message);
   void take_challenge(std::string_view message);
   void take_opening(std::string_view message);
+  void take_complaint(std::string_view message);
   void take_proof(std::string_view message);
   void take_welcome(std::string_view message);
-  [[nodiscard]] bool takes_claim(std::string_view message, std::string_view purpose);
+  [[nodiscard]] bool takes_claim(char kind, std::string_view proof, std::string_view purpose,
+                                 std::string_view text = {});
   void refuse(std::string why);
-  [[nodiscard]] std::string proof_for(std::string_view purpose) const;
+  void complain(Side side);
+  [[nodiscard]] std::string proof_for(std::string_view purpose, std::string_view text = {}) const;
 
   Terms terms_;
   std::string binding_;  // Empty: no TLS as yet.

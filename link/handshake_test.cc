@@ -407,5 +407,79 @@ TEST_P(HandshakeOf, IsNotProvenByChance) {
   }
 }
 
+Terms with_problem(const char* problem) {
+  auto terms = kTls;
+  terms.problem = problem;
+  return terms;
+}
+
+// ---- Complaints ---------------------------------------------------------------------------------
+
+TEST(Handshake, TellsThePeerWhyThisEndCanNotBeginTls) {
+  const std::string words = "it can not begin TLS: wrong password";
+  Meeting client(with_problem("wrong password"), kTls, PeerKind::kAgent);
+  client.run();
+  EXPECT_EQ(client.server.why(), words);
+  EXPECT_EQ(client.client.why(), "this process can not begin TLS: wrong password");
+  EXPECT_TRUE(client.server.is_opened()) << "no stranger";
+  Meeting server(kTls, with_problem("wrong password"));
+  server.run();
+  EXPECT_EQ(server.client.why(), words);
+  EXPECT_EQ(server.server.why(), "this process can not begin TLS: wrong password");
+  Meeting both(with_problem("of the client"), with_problem("of the server"));
+  both.run();
+  EXPECT_EQ(both.server.why(), "it can not begin TLS: of the client");
+  EXPECT_EQ(both.client.why(), "this process can not begin TLS: of the client");
+}
+
+TEST(Handshake, TellsNoStrangerWhatItsProblemIs) {
+  auto other = kTls;
+  other.token = "another token";
+  for (const auto& stranger : {other, with_problem("mine")}) {
+    auto without_token = stranger;
+    without_token.token = other.token;
+    Meeting meeting(without_token, with_problem("a secret"));
+    meeting.run();
+    for (const auto& message : meeting.said) EXPECT_FALSE(has(message, "secret"));
+    EXPECT_FALSE(meeting.server.is_opened());
+    EXPECT_FALSE(has(meeting.server.why(), "mine")) << "nor believes a stranger's";
+  }
+}
+
+TEST(Handshake, BelievesNoComplaintThatIsChangedOrIsAnOldOne) {
+  for (const bool of_client : {true, false}) {
+    const auto problem = with_problem("wrong password");
+    const auto& left = of_client ? problem : kTls;
+    const auto& right = of_client ? kTls : problem;
+    Meeting good(left, right);
+    good.run();
+    const std::size_t which = good.said.size() - 1;
+    for (std::size_t bit = 0; bit < good.said[which].size() * 8; ++bit) {
+      Meeting meeting(left, right);
+      meeting.run([&](std::size_t number, std::string& message) {
+        if (number == which)
+          message[bit / 8] = static_cast<char>(message[bit / 8] ^ (1 << bit % 8));
+      });
+      const auto& hearer = of_client ? meeting.server : meeting.client;
+      EXPECT_FALSE(has(hearer.why(), "password")) << bit;
+      EXPECT_NE(hearer.state(), State::kProven);
+      EXPECT_NE(hearer.state(), State::kOpened);
+    }
+    Meeting later(left, right, PeerKind::kWorker, 10);
+    later.run([&](std::size_t number, std::string& message) {
+      if (number == which) message = good.said[which];
+    });
+    EXPECT_FALSE(has((of_client ? later.server : later.client).why(), "password"));
+  }
+}
+
+TEST(Handshake, ComplainsInOneShortPrintableSentence) {
+  const std::string longest(kLongestProblem, 'x');
+  Meeting meeting(with_problem(("\n\x1b[31m" + longest).c_str()), kTls);
+  meeting.run();
+  EXPECT_EQ(meeting.server.why(),
+            "it can not begin TLS: ??[31m" + longest.substr(0, kLongestProblem - 6));
+}
+
 }  // namespace
 }  // namespace holdfast::link

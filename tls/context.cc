@@ -156,6 +156,11 @@ Status Context::renew(Instant now) {
   return looked;
 }
 
+Status Context::look() {
+  const std::lock_guard lock(mutex_);
+  return renew(steady_now());
+}
+
 Result<SslPtr> Context::begin() {
   return begin(steady_now());
 }

@@ -32,6 +32,9 @@ class Context {
   // and revocation lists resumes them. Call it before the first begin(). See tls/sessions.h.
   Status keep_sessions_by(const std::string& secret);
 
+  // What begin() would say now. Costs no more than looking whether a file has changed.
+  Status look();
+
   // A new connection, before its handshake. The revocation list is read again if its file has
   // changed. Then no session from before is resumed. An error, as of make(), if the list can not be
   // used any more: nobody is accepted until it can be. A certificate that was renewed is used from

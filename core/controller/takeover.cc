@@ -1,9 +1,21 @@
 #include "core/controller/takeover.h"
 
 namespace holdfast::controller {
+namespace {
+
+// Of processes that were started by hand together, all have asked by then.
+constexpr Duration kToTellAll = std::chrono::seconds(10);
+
+}  // namespace
 
 bool may_succeed(const Claim& claim) {
   return claim.attempt > 1 || (claim.attempt == 0 && claim.by_hand_again);
+}
+
+// A first one of an agent has nobody to wait for it: its agent ends the job with its reason.
+Patience patience_of(const Claim& claim, Duration limit) {
+  if (may_succeed(claim)) return {.port = limit, .tls = limit};
+  return {.tls = claim.attempt == 0 ? kToTellAll : Duration{}};
 }
 
 // A predecessor of ours may have died before it had stored anything: then what is found is an older

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "base/ids.h"
 #include "wire/formation.h"
 
 namespace holdfast::controller {
@@ -21,6 +22,15 @@ struct Claim {
 // Whether a predecessor of this run may have left a journal, and may still be dying. A first
 // attempt is of a new agent, whose processes are all new.
 [[nodiscard]] bool may_succeed(const Claim& claim);
+
+// How long a scheduler that can not serve yet tries again, before it ends with the reason. The
+// workers of a successor wait for it for `limit`, so it tries for as long (P46).
+struct Patience {
+  Duration port{};  // Another process has it: a dying predecessor, or a stranger.
+  Duration
+      tls{};  // Its certificate, key or list can not be used. Meanwhile its processes hear why.
+};
+[[nodiscard]] Patience patience_of(const Claim& claim, Duration limit);
 
 enum class Takeover : std::uint8_t {
   kBegin,      // The journal is empty, or of another run: begin a new formation.

@@ -46,5 +46,25 @@ TEST(Takeover, AWorldOfAnotherSizeIsRefusedOnceRanksWereGiven) {
   EXPECT_EQ(judge(kSecondAttempt, of_run(kRun, 0)), Takeover::kGoOn);
 }
 
+// P46.
+TEST(Takeover, ASuccessorTriesForAsLongAsItsWorkersWait) {
+  constexpr Duration kLimit = std::chrono::seconds(600);
+  Claim again_by_hand{.by_hand_again = true};
+  for (const auto& claim : {kSecondAttempt, again_by_hand}) {
+    EXPECT_EQ(patience_of(claim, kLimit).port, kLimit);
+    EXPECT_EQ(patience_of(claim, kLimit).tls, kLimit);
+  }
+}
+
+TEST(Takeover, AFirstOneEndsAtOnceUnlessNobodyElseTellsItsWorkers) {
+  constexpr Duration kLimit = std::chrono::seconds(600);
+  const auto of_agent = patience_of({.attempt = 1, .by_hand_again = true}, kLimit);
+  EXPECT_EQ(of_agent.port + of_agent.tls, Duration{});
+  const auto by_hand = patience_of({}, kLimit);
+  EXPECT_EQ(by_hand.port, Duration{});
+  EXPECT_GT(by_hand.tls, Duration{});
+  EXPECT_LT(by_hand.tls, kLimit);
+}
+
 }  // namespace
 }  // namespace holdfast::controller

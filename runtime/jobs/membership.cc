@@ -90,16 +90,23 @@ Result<io::Membership> made_of(const config::Settings& settings, const std::stri
   auto token = token_of(settings, directory);
   if (!token) return token.error();
   auto context = tls_context_of(settings, role);
-  if (!context) return context.error();
-  return io::Membership{settings.job, *std::move(token), kind, *std::move(context)};
+  io::Membership made{settings.job, *std::move(token), kind};
+  if (context) {
+    made.tls = *std::move(context);
+  } else {
+    made.tls_problem = context.error().what;
+  }
+  return made;
 }
 
 // Of whoever connects.
 Result<io::Membership> of_client(const config::Settings& settings, const std::string& directory,
                                  wire::PeerKind kind) {
   const auto with = with_tls(settings, directory);
-  if (!with) return with.error();
-  return made_of(*with, directory, kind, tls::Role::kClient);
+  if (with) return made_of(*with, directory, kind, tls::Role::kClient);
+  auto token = token_of(settings, directory);
+  if (!token) return with.error();
+  return io::Membership{settings.job, *std::move(token), kind, nullptr, with.error().what};
 }
 
 }  // namespace

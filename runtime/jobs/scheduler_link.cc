@@ -36,6 +36,18 @@ Error no_scheduler(const config::Settings& settings, const std::string& why) {
               why)};
 }
 
+void complain_to_scheduler(const config::Settings& settings, const Error& why) {
+  if (settings.role != config::Role::kWorker) return;
+  auto membership = membership_of(settings, wire::PeerKind::kWorker);
+  if (!membership || membership->in_the_clear()) return;
+  membership->tls = nullptr;
+  membership->tls_problem = why.what;
+  io::Loop loop;
+  io::connect(loop, settings.sched_host, settings.sched_port, *std::move(membership), kGlance,
+              [&](const auto&) { loop.stop(); });
+  loop.run();
+}
+
 SchedulerLink::SchedulerLink(io::Loop& loop, const config::Settings& settings, wire::PeerKind kind,
                              Handlers handlers)
     : loop_(loop),
@@ -59,7 +71,7 @@ void SchedulerLink::try_to_connect() {
   if (retired_) return;
   auto membership = membership_of(settings_, kind_);
   if (!membership) return lack_membership(membership.error());
-  const bool in_the_clear = membership->tls == nullptr;
+  const bool in_the_clear = membership->in_the_clear();
   // Whoever sends has a bound of its own.
   const io::ConnectionOptions options{.queue_limit_bytes = std::numeric_limits<std::size_t>::max()};
   io::connect(
@@ -97,13 +109,16 @@ void SchedulerLink::connected(std::shared_ptr<io::Connection> connection) {
   delay_ = kFirstDelay;
   was_up_ = true;
   said_.clear();
+  heard_.clear();
   connection_->start({.on_message = [this](wire::Message m) { handlers_.on_message(std::move(m)); },
                       .on_closed = [this](const Error& why) { broke(why); }});
   handlers_.on_up();
 }
 
-// It may still come right: a new scheduler, another token. But whoever waits should know.
+// It may still come right: a new scheduler, another token. But whoever waits should know. Not at
+// the first time: a scheduler that is killed closes its connections as one does that refuses.
 void SchedulerLink::say_once(const Error& why) {
+  if (std::exchange(heard_, why.what) != why.what) return;
   if (std::exchange(said_, why.what) == why.what) return;
   std::fprintf(stderr, "holdfast: %s\n", why.what.c_str());
 }

@@ -22,6 +22,10 @@ namespace holdfast::runtime {
 // For who has waited for the scheduler for longer than HOLDFAST_SCHEDULER_TIMEOUT.
 [[nodiscard]] Error no_scheduler(const config::Settings& settings, const std::string& why);
 
+// Tells the scheduler, if it is in reach at once, that this worker can not begin TLS, and why. Any
+// other process: does nothing. Waits for a second at most.
+void complain_to_scheduler(const config::Settings& settings, const Error& why);
+
 class SchedulerLink {
  public:
   struct Handlers {
@@ -63,7 +67,9 @@ class SchedulerLink {
   const wire::PeerKind kind_;
   const Handlers handlers_;
   std::shared_ptr<io::Connection> connection_;
-  std::string said_;  // Why this process and the scheduler do not get on.
+  // Why this process and the scheduler do not get on: when they last did not, and as it was said.
+  std::string heard_;
+  std::string said_;
   Instant alone_since_{};
   Duration delay_;  // Before the next try.
   bool was_up_ = false;

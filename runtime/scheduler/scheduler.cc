@@ -4,7 +4,6 @@
 #include <optional>
 #include <string>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "base/text.h"
@@ -13,6 +12,7 @@
 #include "os/files.h"
 #include "os/host.h"
 #include "os/random_bits.h"
+#include "runtime/jobs/agent_watch.h"
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/job_files.h"
 #include "runtime/jobs/membership.h"
@@ -21,7 +21,41 @@
 namespace holdfast::runtime {
 namespace {
 
-constexpr Duration kTakeoverPatience = std::chrono::seconds(5);  // For a dying predecessor's port.
+constexpr Duration kBetweenTries = std::chrono::milliseconds(20);
+constexpr Duration kBetweenLooks = std::chrono::milliseconds(500);  // At certificates.
+// The kernel frees a killed predecessor's port only after its memory, and tells nobody.
+constexpr Duration kOfDyingPredecessor = std::chrono::seconds(1);
+
+// While it can not serve yet.
+class Wait {
+ public:
+  Wait(io::Loop& loop, const config::Settings& settings, Duration patience)
+      : loop_(loop), agent_(settings), job_(settings.job), patience_(patience) {}
+
+  [[nodiscard]] Duration passed() const { return io::Loop::now() - began_; }
+  [[nodiscard]] bool is_over() const { return passed() >= patience_; }
+
+  void pause(Duration time) {
+    if (agent_.gone()) agent_.follow();
+    loop_.after(time, [this] { loop_.stop(); });
+    loop_.run();
+  }
+
+  void say_once(const std::string& why) {
+    if (std::exchange(said_, why) == why) return;
+    const auto seconds = std::chrono::ceil<std::chrono::seconds>(patience_ - passed()).count();
+    say(cat("can not serve job ", job_, " yet: ", why, ". It is tried again, for ", seconds,
+            " s at most"));
+  }
+
+ private:
+  io::Loop& loop_;
+  const AgentWatch agent_;
+  const std::string job_;
+  const Duration patience_;
+  const Instant began_ = io::Loop::now();
+  std::string said_;
+};
 
 controller::Claim claim_of(const config::Settings& settings) {
   return {.attempt = settings.attempt,
@@ -30,15 +64,32 @@ controller::Claim claim_of(const config::Settings& settings) {
           .world_size = settings.worker_num};
 }
 
+controller::Patience patience_of(const config::Settings& settings) {
+  return controller::patience_of(claim_of(settings), settings.scheduler_timeout);
+}
+
 Result<std::unique_ptr<io::Listener>> listen(io::Loop& loop, const config::Settings& settings) {
-  const Instant until =
-      io::Loop::now() +
-      (controller::may_succeed(claim_of(settings)) ? kTakeoverPatience : Duration{});
+  Wait wait(loop, settings, patience_of(settings).port);
   while (true) {
     auto listener = io::listen(loop, settings.sched_host, settings.sched_port);
-    if (listener || io::Loop::now() >= until) return listener;
-    // The kernel frees a killed predecessor's port only after its memory, and tells nobody.
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    if (listener || wait.is_over()) return listener;
+    if (wait.passed() > kOfDyingPredecessor) wait.say_once(listener.error().what);
+    wait.pause(kBetweenTries);
+  }
+}
+
+// As long as TLS can not begin here, whoever belongs to the job hears why.
+Result<io::Membership> membership_in_time(io::Loop& loop, io::Listener& listener,
+                                          const Opened& opened) {
+  Wait wait(loop, opened.settings, patience_of(opened.settings).tls);
+  while (true) {
+    auto membership = membership_of_scheduler(opened.settings, opened.directory);
+    if (!membership || membership->tls_problem.empty()) return membership;
+    const std::string problem = membership->tls_problem;
+    if (wait.is_over()) return Error{Blame::kUser, problem};
+    wait.say_once(problem);
+    listener.serve({.membership = *std::move(membership), .on_accept = [](const auto&, auto) {}});
+    wait.pause(kBetweenLooks);
   }
 }
 
@@ -84,7 +135,8 @@ Result<int> open_and_serve(const config::Settings& settings) {
   if (!trace) return trace.error();
   opened.trace = std::move(*trace);
 
-  if (const auto good = check_tls(settings, true); !good) return good.error();
+  const auto good = check_tls(settings, true);
+  if (!good && patience_of(settings).tls == Duration{}) return good.error();
   io::Loop loop;
   auto listener = listen(loop, settings);
   if (!listener) return listener.error();
@@ -102,7 +154,7 @@ Result<int> open_and_serve(const config::Settings& settings) {
       opened.directory,
       {.job = settings.job, .host = settings.sched_host, .port = settings.sched_port});
   if (!written) return written.error();
-  auto membership = membership_of_scheduler(settings, opened.directory);
+  auto membership = membership_in_time(loop, **listener, opened);
   if (!membership) return membership.error();
   if (const auto ready = open_journal(opened); !ready) return ready.error();
   Server server(loop, std::move(opened));

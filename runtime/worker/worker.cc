@@ -372,7 +372,9 @@ Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) 
                      "not set: only an agent (msrun) sets both, for its spares; ", "unset it")};
   }
   if (settings.role != config::Role::kNone) {
-    if (const auto with = with_program_tls(settings); !with) return with.error();
+    const auto with = with_program_tls(settings);
+    if (!with) complain_to_scheduler(settings, with.error());
+    if (!with) return with.error();
   }
   auto control = std::make_unique<Control>(settings);
   auto lifeline = LifelineHolder::start(settings);
