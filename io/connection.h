@@ -16,6 +16,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "io/loop.h"
+#include "link/token.h"
 #include "wire/messages.h"
 #include "wire/peer.h"
 
@@ -28,7 +29,7 @@ namespace holdfast::io {
 // What a process proves to its peers that it belongs to a job by (link/handshake.h).
 struct Membership {
   std::string job;                                // Its name.
-  std::string token;                              // What only its processes know.
+  link::Token token;                              // What only its processes know.
   wire::PeerKind kind = wire::PeerKind::kWorker;  // What it connects as.
   std::shared_ptr<tls::Context> tls = nullptr;    // Null: in the clear, or there is a problem.
   // Why the job's TLS can not be used here, in a sentence. Both ends hear it, and none goes on.

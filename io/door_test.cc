@@ -99,7 +99,7 @@ TEST_F(DoorTest, NamesAnotherTokenAndAnotherJobOnBothSides) {
   ASSERT_EQ(refused.size(), 2U);
   for (const auto& text : refused) {
     EXPECT_NE(text.find("HOLDFAST_TOKEN_FILE"), std::string::npos) << text;
-    EXPECT_EQ(text.find(kMembership.token), std::string::npos) << text;
+    EXPECT_EQ(text.find(kToken), std::string::npos) << text;
   }
   EXPECT_TRUE(accepted.empty());
 }

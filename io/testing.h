@@ -17,7 +17,8 @@ namespace holdfast::io {
 using os::TemporaryFolder;
 
 // What all processes of a test's job prove.
-inline const Membership kMembership{.job = "job", .token = "a token for tests"};
+inline constexpr const char* kToken = "a token for tests";
+inline const Membership kMembership{.job = "job", .token = kToken};
 
 // Runs the loop until someone stops it; fails the test if nobody does.
 inline void run_to_stop(Loop& loop) {

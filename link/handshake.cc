@@ -1,8 +1,6 @@
 #include "link/handshake.h"
 
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
 
 #include <algorithm>
 #include <utility>
@@ -13,9 +11,6 @@
 namespace holdfast::link {
 namespace {
 
-// OpenSSL does not end at exit(): the control thread may prove itself to a scheduler just then.
-[[maybe_unused]] const int kOutlivesExit = OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
-
 constexpr const char* kOtherJob =
     "it has another token or is of another job: see HOLDFAST_TOKEN_FILE and HOLDFAST_JOB, and "
     "MS_SCHED_PORT, which is the job's name where none is given";
@@ -23,13 +18,6 @@ constexpr const char* kOtherForm =
     "give all processes of the job the same HOLDFAST_TLS_CONFIG, or none";
 constexpr const char* kOtherRelease =
     "it is of another release of Holdfast, or none: give all processes of the job the same one";
-
-// What a proof is for. Each has a key of its own, so none can serve as another.
-constexpr std::string_view kMayBeginTls = "holdfast 2: may begin TLS";
-constexpr std::string_view kIsClient = "holdfast 2: client";
-constexpr std::string_view kIsServer = "holdfast 2: server";
-constexpr std::string_view kClientComplains = "holdfast 2: client can not begin TLS";
-constexpr std::string_view kServerComplains = "holdfast 2: server can not begin TLS";
 
 constexpr char kInTheClear = 'c';
 constexpr char kUnderTls = 't';
@@ -66,16 +54,6 @@ std::string why_wrong(std::string_view beginning) {
                 : kOtherRelease;
 }
 
-std::string mac(const std::string& key, const std::string& text) {
-  std::string out(kMacBytes, '\0');
-  unsigned size = 0;
-  const auto* made = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
-                          reinterpret_cast<const unsigned char*>(text.data()), text.size(),
-                          reinterpret_cast<unsigned char*>(out.data()), &size);
-  HF_ASSERT(made != nullptr && size == kMacBytes);
-  return out;
-}
-
 std::string sized(std::string_view text) {
   std::string out;
   for (unsigned shift = 0; shift < 32; shift += 8) {
@@ -102,10 +80,6 @@ std::string why_other_form(char form) {
 }
 
 }  // namespace
-
-std::string key_for(std::string_view purpose, const std::string& token) {
-  return mac(mac(std::string(kMacBytes, '\0'), token), cat(purpose, '\1'));
-}
 
 Handshake::Handshake(Side side, Terms terms, wire::PeerKind kind, const Nonce& nonce)
     : terms_(std::move(terms)),
@@ -200,14 +174,14 @@ void Handshake::take_challenge(std::string_view message) {
   server_nonce_ = nonce_from(message.substr(1));
   if (!terms_.problem.empty()) return complain(Side::kClient);
   if (terms_.under_tls) {
-    to_send_ = cat(static_cast<char>(kind_), proof_for(kMayBeginTls));
+    to_send_ = cat(static_cast<char>(kind_), proof_for(Purpose::kMayBeginTls));
     if (can_not) {
       awaited_ = Awaited::kComplaint;
       return;
     }
     state_ = State::kOpened;
   } else {
-    to_send_ = cat(static_cast<char>(kind_), proof_for(kIsClient));
+    to_send_ = cat(static_cast<char>(kind_), proof_for(Purpose::kIsClient));
   }
   awaited_ = Awaited::kWelcome;
 }
@@ -217,12 +191,12 @@ void Handshake::go_on_under_tls(std::string binding) {
   binding_ = std::move(binding);
   state_ = State::kUnderWay;
   if (awaited_ == Awaited::kWelcome) {
-    to_send_ = cat(static_cast<char>(kind_), proof_for(kIsClient));
+    to_send_ = cat(static_cast<char>(kind_), proof_for(Purpose::kIsClient));
   }
 }
 
 // Whether the peer is what it says it is, by the key of this purpose.
-bool Handshake::takes_claim(char letter, std::string_view proof, std::string_view purpose,
+bool Handshake::takes_claim(char letter, std::string_view proof, Purpose purpose,
                             std::string_view text) {
   const auto kind = static_cast<wire::PeerKind>(letter);
   if (!wire::is_known(kind) || (opened_ && kind != kind_)) {
@@ -237,7 +211,7 @@ bool Handshake::takes_claim(char letter, std::string_view proof, std::string_vie
 }
 
 void Handshake::take_opening(std::string_view message) {
-  if (!takes_claim(message[0], message.substr(1), kMayBeginTls)) return;
+  if (!takes_claim(message[0], message.substr(1), Purpose::kMayBeginTls)) return;
   opened_ = true;
   if (!terms_.problem.empty()) return complain(Side::kServer);
   state_ = State::kOpened;
@@ -249,7 +223,7 @@ void Handshake::take_complaint(std::string_view message) {
   const bool of_client = awaited_ == Awaited::kOpening;
   if (!is_complaint(message)) return refuse(kOtherJob);
   const auto text = message.substr(kComplaintHead);
-  const auto purpose = of_client ? kClientComplains : kServerComplains;
+  const auto purpose = of_client ? Purpose::kClientComplains : Purpose::kServerComplains;
   const auto kind = static_cast<char>(static_cast<unsigned char>(message[0]) ^ kComplaint);
   if (!takes_claim(kind, message.substr(1, kMacBytes), purpose, text)) return;
   opened_ = of_client;
@@ -260,20 +234,21 @@ void Handshake::take_complaint(std::string_view message) {
 // What this end says in place of all else.
 void Handshake::complain(Side side) {
   const auto text = std::string_view(terms_.problem).substr(0, kLongestProblem);
-  const auto purpose = side == Side::kClient ? kClientComplains : kServerComplains;
+  const auto purpose =
+      side == Side::kClient ? Purpose::kClientComplains : Purpose::kServerComplains;
   to_send_ = cat(static_cast<char>(static_cast<unsigned>(kind_) | kComplaint),
                  proof_for(purpose, text), static_cast<char>(text.size()), text);
   refuse(cat("this process can not begin TLS: ", terms_.problem));
 }
 
 void Handshake::take_proof(std::string_view message) {
-  if (!takes_claim(message[0], message.substr(1), kIsClient)) return;
-  to_send_ = proof_for(kIsServer);
+  if (!takes_claim(message[0], message.substr(1), Purpose::kIsClient)) return;
+  to_send_ = proof_for(Purpose::kIsServer);
   state_ = State::kProven;
 }
 
 void Handshake::take_welcome(std::string_view message) {
-  const std::string wanted = proof_for(kIsServer);
+  const std::string wanted = proof_for(Purpose::kIsServer);
   if (CRYPTO_memcmp(message.data(), wanted.data(), kMacBytes) != 0) return refuse(kOtherJob);
   state_ = State::kProven;
 }
@@ -293,10 +268,10 @@ std::string Handshake::why_closed() const {
 }
 
 // Each field has a fixed size or its size before it, so that no two sets of fields give one text.
-std::string Handshake::proof_for(std::string_view purpose, std::string_view text) const {
-  return mac(key_for(purpose, terms_.token),
-             cat(sized(terms_.job), sized(binding_), static_cast<char>(kind_), view(client_nonce_),
-                 view(server_nonce_), text));
+std::string Handshake::proof_for(Purpose purpose, std::string_view text) const {
+  return terms_.token.proof(purpose,
+                            cat(sized(terms_.job), sized(binding_), static_cast<char>(kind_),
+                                view(client_nonce_), view(server_nonce_), text));
 }
 
 }  // namespace holdfast::link

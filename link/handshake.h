@@ -12,20 +12,20 @@
 #include <string>
 #include <string_view>
 
+#include "link/token.h"
 #include "wire/peer.h"
 
 namespace holdfast::link {
 
 inline constexpr std::size_t kNonceBytes = 32;
-inline constexpr std::size_t kMacBytes = 32;
 inline constexpr std::size_t kLongestProblem = 255;
 inline constexpr std::string_view kMagic = "HFL2";  // What a client sends first.
 using Nonce = std::array<char, kNonceBytes>;
 
 // What both ends have to agree on, or the proof fails.
 struct Terms {
-  std::string job;    // Its name.
-  std::string token;  // What only its processes know.
+  std::string job;  // Its name.
+  Token token;      // What only its processes know.
   bool under_tls = false;
   // Under TLS: why this end can not begin it now, in a sentence. Empty: it can. Whoever has the
   // token hears it, cut to kLongestProblem.
@@ -78,11 +78,11 @@ class Handshake {
   void take_complaint(std::string_view message);
   void take_proof(std::string_view message);
   void take_welcome(std::string_view message);
-  [[nodiscard]] bool takes_claim(char kind, std::string_view proof, std::string_view purpose,
+  [[nodiscard]] bool takes_claim(char kind, std::string_view proof, Purpose purpose,
                                  std::string_view text = {});
   void refuse(std::string why);
   void complain(Side side);
-  [[nodiscard]] std::string proof_for(std::string_view purpose, std::string_view text = {}) const;
+  [[nodiscard]] std::string proof_for(Purpose purpose, std::string_view text = {}) const;
 
   Terms terms_;
   std::string binding_;  // Empty: no TLS as yet.
@@ -97,8 +97,5 @@ class Handshake {
   std::string to_send_;
   std::string why_;
 };
-
-// The key that a token gives for one purpose: HKDF-SHA-256 (RFC 5869) without a salt.
-[[nodiscard]] std::string key_for(std::string_view purpose, const std::string& token);
 
 }  // namespace holdfast::link

@@ -19,8 +19,9 @@ namespace {
 using State = Handshake::State;
 using wire::PeerKind;
 
-const Terms kClear{.job = "job", .token = "a token that nobody knows"};
-const Terms kTls{.job = "job", .token = kClear.token, .under_tls = true};
+constexpr const char* kToken = "a token that nobody knows";
+const Terms kClear{.job = "job", .token = kToken};
+const Terms kTls{.job = "job", .token = kToken, .under_tls = true};
 constexpr const char* kBinding = "of this TLS connection";
 
 Nonce nonce(std::uint64_t seed) {
@@ -111,9 +112,9 @@ TEST_P(HandshakeOf, ProvesBothEndsAndWhatTheClientIs) {
 }
 
 TEST_P(HandshakeOf, NeedsTheSameTokenAndJob) {
-  for (const auto& [job, token] : {std::pair("job", "another token"), std::pair("job2", ""),
-                                   std::pair("job2", terms.token.c_str()), std::pair("job", ""),
-                                   std::pair("", terms.token.c_str())}) {
+  for (const auto& [job, token] :
+       {std::pair("job", "another token"), std::pair("job2", ""), std::pair("job2", kToken),
+        std::pair("job", ""), std::pair("", kToken)}) {
     Meeting meeting({.job = job, .token = token, .under_tls = terms.under_tls}, terms);
     meeting.run();
     EXPECT_EQ(meeting.server.state(), State::kRefused);
@@ -359,7 +360,7 @@ TEST_P(HandshakeOf, NamesAnotherRelease) {
 }
 
 TEST(Handshake, DerivesKeysAsRfc5869Does) {
-  const std::string token = kClear.token;
+  const std::string token = kToken;
   EVP_KDF* kdf = EVP_KDF_fetch(nullptr, "HKDF", nullptr);
   EVP_KDF_CTX* context = EVP_KDF_CTX_new(kdf);
   std::string digest = "SHA256";
