@@ -61,7 +61,10 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
     handlers_ = std::move(handlers);
     if (why_) return report_end();
     // None of the handlers runs inside this call.
-    loop_.post([self = shared_from_this()] { self->read(); });
+    loop_.post([self = shared_from_this()] {
+      // In the clear nothing was read ahead.
+      self->stream_.is_under_tls() ? self->read() : self->wait_to_read(Outcome::kWantsToRead);
+    });
   }
 
   void send(const wire::Message& message) override {
@@ -102,6 +105,8 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
   }
 
  private:
+  using Outcome = Stream::Outcome;
+
   // One buffer for all connections of a thread: what is read is taken at once.
   static std::span<char> incoming() {
     thread_local std::array<char, 65536> bytes;
@@ -113,9 +118,12 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
     if (!take_messages()) return;
     for (int turn = 0; turn < kTurns; ++turn) {
       const auto [outcome, bytes] = stream_.read(incoming());
-      if (outcome == Stream::Outcome::kDone) {
+      if (outcome == Outcome::kDone) {
         if (!closing_) reader_.feed({incoming().data(), bytes});
         if (!take_messages()) return;
+        // That was all there is, so another try would be for nothing.
+        const bool is_all = bytes < incoming().size() && !stream_.is_under_tls();
+        if (is_all && !write_wants_to_read_) return wait_to_read(Outcome::kWantsToRead);
         continue;
       }
       if (write_wants_to_read_) {
@@ -128,19 +136,19 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
     loop_.post([self = shared_from_this()] { self->read(); });
   }
 
-  static bool ended(Stream::Outcome outcome) {
-    return outcome == Stream::Outcome::kEnd || outcome == Stream::Outcome::kBroken;
+  static bool ended(Outcome outcome) {
+    return outcome == Outcome::kEnd || outcome == Outcome::kBroken;
   }
 
-  void wait_to_read(Stream::Outcome wanted) {
+  void wait_to_read(Outcome wanted) {
     const auto what =
-        wanted == Stream::Outcome::kWantsToWrite ? Tcp::socket::wait_write : Tcp::socket::wait_read;
+        wanted == Outcome::kWantsToWrite ? Tcp::socket::wait_write : Tcp::socket::wait_read;
     socket_.async_wait(what, [self = shared_from_this()](const std::error_code&) { self->read(); });
   }
 
-  void read_no_more(Stream::Outcome outcome) {
+  void read_no_more(Outcome outcome) {
     if (write_error_) return finish(*write_error_);
-    if (outcome == Stream::Outcome::kBroken) return finish(why_broken());
+    if (outcome == Outcome::kBroken) return finish(why_broken());
     finish(Error{Blame::kWorld, cat(peer_, " closed the connection")});
   }
 
@@ -166,11 +174,11 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
     write_wants_to_read_ = false;
     while (sent_ < outgoing_.size()) {
       const auto [outcome, bytes] = stream_.write(std::string_view(outgoing_).substr(sent_));
-      if (outcome == Stream::Outcome::kDone) {
+      if (outcome == Outcome::kDone) {
         sent_ += bytes;
-      } else if (outcome == Stream::Outcome::kWantsToWrite) {
+      } else if (outcome == Outcome::kWantsToWrite) {
         return wait_to_write();
-      } else if (outcome == Stream::Outcome::kWantsToRead) {
+      } else if (outcome == Outcome::kWantsToRead) {
         write_wants_to_read_ = true;
         return;
       } else {

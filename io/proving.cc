@@ -85,7 +85,7 @@ Proving::~Proving() {
 void Proving::begin(Done done) {
   done_ = std::move(done);
   // A server hears first: who says nothing costs no more than the socket.
-  side_ == Side::kClient ? go_on() : wait(Stream::Outcome::kWantsToRead);
+  side_ == Side::kClient ? go_on(false) : wait(Stream::Outcome::kWantsToRead);
 }
 
 void Proving::abandon() {
@@ -104,17 +104,21 @@ void Proving::wait(Stream::Outcome wanted) {
                                                              : asio::ip::tcp::socket::wait_read;
   socket_.async_wait(what, [self = shared_from_this()](const std::error_code& error) {
     if (error || self->over_) return;
-    self->ends_ ? self->say_goodbye() : self->go_on();
+    self->ends_ ? self->say_goodbye() : self->go_on(true);
     const int words = self->handshake_.words_taken();
     if (std::exchange(self->words_then_, words) != words) self->waits_since_ = Loop::now();
   });
 }
 
-void Proving::go_on() {
+// `has_come`: there is something to read, mostly one message. TLS may have read it already.
+void Proving::go_on(bool has_come) {
   using State = link::Handshake::State;
   while (write()) {
     switch (handshake_.state()) {
       case State::kUnderWay:
+        if (!std::exchange(has_come, false) && !stream_.is_under_tls()) {
+          return wait(Stream::Outcome::kWantsToRead);
+        }
         if (!read()) return;
         break;
       case State::kOpened:

@@ -51,7 +51,7 @@ class Proving : public std::enable_shared_from_this<Proving> {
 
  private:
   void wait(Stream::Outcome wanted);
-  void go_on();
+  void go_on(bool has_come);
   [[nodiscard]] bool shake_hands();
   [[nodiscard]] bool write();
   [[nodiscard]] bool read();
