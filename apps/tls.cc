@@ -192,12 +192,18 @@ std::shared_ptr<tls::Context> check_role(const tls::Config& config, tls::Role ro
 }
 
 // A handshake in memory under one version of TLS.
-void check_handshake(int version, tls::Context& server, tls::Context& client, Findings& findings) {
+void check_handshake(int version, const std::string& host, tls::Context& server,
+                     tls::Context& client, Findings& findings) {
   const char* name = version == TLS1_2_VERSION ? "TLS 1.2" : "TLS 1.3";
   const auto accepting = server.begin();
   const auto calling = client.begin();
   for (const auto* ssl : {&accepting, &calling}) {
     if (!*ssl) return findings.refuse(ssl->error().what);
+  }
+  if (!host.empty()) {
+    if (const auto named = tls::require_host(calling->get(), host); !named) {
+      return findings.refuse(cat("MS_SCHED_HOST: ", named.error().what));
+    }
   }
   for (SSL* ssl : {accepting->get(), calling->get()}) {
     const bool spoken =
@@ -209,7 +215,8 @@ void check_handshake(int version, tls::Context& server, tls::Context& client, Fi
   }
   const auto meeting = tls::meet(accepting->get(), calling->get());
   if (meeting.agreed()) {
-    std::printf("%s: a handshake in memory succeeds, with %s\n", name, meeting.cipher.c_str());
+    std::printf("%s: a handshake in memory succeeds, with %s%s\n", name, meeting.cipher.c_str(),
+                host.empty() ? "" : cat(", for the host ", host).c_str());
     return;
   }
   if (!meeting.server_refusal.empty()) {
@@ -218,6 +225,13 @@ void check_handshake(int version, tls::Context& server, tls::Context& client, Fi
   if (!meeting.client_refusal.empty()) {
     findings.refuse(cat(name, ", the client: ", meeting.client_refusal));
   }
+}
+
+bool is_set(char** environment, const std::string& variable) {
+  for (; *environment != nullptr; ++environment) {
+    if (std::string_view(*environment).starts_with(variable + "=")) return true;
+  }
+  return false;
 }
 
 int check(const std::string& path, char** environment) {
@@ -232,9 +246,14 @@ int check(const std::string& path, char** environment) {
   }
   const auto server = check_role(*config, tls::Role::kServer, *settings, environment, findings);
   const auto client = check_role(*config, tls::Role::kClient, *settings, environment, findings);
+  // The certificate may be meant for another host than the default.
+  const std::string host = is_set(environment, "MS_SCHED_HOST") ? settings->sched_host : "";
   if (server && client) {
-    check_handshake(TLS1_2_VERSION, *server, *client, findings);
-    check_handshake(TLS1_3_VERSION, *server, *client, findings);
+    check_handshake(TLS1_2_VERSION, host, *server, *client, findings);
+    check_handshake(TLS1_3_VERSION, host, *server, *client, findings);
+  }
+  if (host.empty()) {
+    std::puts("Not checked, since MS_SCHED_HOST is not set: whether the server's names have it.");
   }
   return findings.say();
 }
@@ -273,7 +292,7 @@ int tls(int argc, const char* const* argv, char** environment) {
   check_command->footer(
       "The passwords come from HOLDFAST_TLS_SERVER_PASSWORD_FILE and "
       "HOLDFAST_TLS_CLIENT_PASSWORD_FILE, or the same names\nwithout _FILE; else they are asked "
-      "for.");
+      "for. Set MS_SCHED_HOST, and the server's names are compared with it.");
   try {
     std::vector<const char*> words{"holdfast tls"};
     words.insert(words.end(), argv, argv + argc);

@@ -42,10 +42,13 @@ class Tls : public testing::Test {
     return run(options);
   }
 
-  int check(const std::string& server = "server", const std::string& client = "client") {
-    return run({"check", made + "/config.json"},
-               {cat("HOLDFAST_TLS_SERVER_PASSWORD_FILE=", made, '/', server, ".password"),
-                cat("HOLDFAST_TLS_CLIENT_PASSWORD_FILE=", made, '/', client, ".password")});
+  int check(const std::string& server = "server", const std::string& client = "client",
+            std::vector<std::string> environment = {}) {
+    environment.push_back(
+        cat("HOLDFAST_TLS_SERVER_PASSWORD_FILE=", made, '/', server, ".password"));
+    environment.push_back(
+        cat("HOLDFAST_TLS_CLIENT_PASSWORD_FILE=", made, '/', client, ".password"));
+    return run({"check", made + "/config.json"}, std::move(environment));
   }
 
   // Replaces what a file of the new folder has.
@@ -121,6 +124,19 @@ TEST_F(Tls, CheckSaysAllThatWouldBeRefused) {
   EXPECT_EQ(check(), 1);
   EXPECT_TRUE(has(said, "weak ciphers: AES128-SHA")) << said;
   EXPECT_EQ(said.find("weak ciphers"), said.rfind("weak ciphers"));  // Not once for each role.
+}
+
+TEST_F(Tls, CheckComparesTheServersNames) {
+  ASSERT_EQ(make({"--hosts", "trainer-0,10.0.0.5"}), 0) << said;
+  EXPECT_EQ(check(), 0) << said;
+  EXPECT_TRUE(has(said, "MS_SCHED_HOST is not set")) << said;
+  for (const std::string host : {"trainer-0", "10.0.0.5"}) {
+    EXPECT_EQ(check("server", "client", {"MS_SCHED_HOST=" + host}), 0) << said;
+    EXPECT_TRUE(has(said, "for the host " + host)) << said;
+  }
+  EXPECT_EQ(check("server", "client", {"MS_SCHED_HOST=10.0.0.6"}), 1);
+  EXPECT_TRUE(has(said, "the client: the server's certificate")) << said;
+  EXPECT_TRUE(has(said, "10.0.0.6") || has(said, "name")) << said;
 }
 
 TEST_F(Tls, CheckFindsCiphersThatFitNoCertificate) {

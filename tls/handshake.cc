@@ -70,7 +70,9 @@ const char* refusal_of_alert(int reason) {
     case SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE:
       return "it is not made for this role: see its extended key usage";
     case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
-      return "it is not yet valid, or does not name this host, or is damaged: compare the clocks";
+      return "it does not name the host of MS_SCHED_HOST, or is not yet valid there, or is "
+             "damaged: the "
+             "peer's log says which";
     case SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN:
       return "the peer can not use it: the peer's log says why";
     case SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED:
