@@ -78,6 +78,43 @@ TEST(Cluster, GoesOnWithItsWorkersWhereTheSchedulerIsKilledThreeTimes) {
   EXPECT_TRUE(job.nothing_left());
 }
 
+// Bash knows the first process of the rank only, which ended with 137.
+TEST(Cluster, HasEndedWellWhereAKilledWorkerWasStartedAgainByHand) {
+  Job job("cluster-again");
+  const std::vector<std::string> hello = {HELLO, "--rounds", "100", "--period-ms", "20"};
+  std::vector<std::string> command = {"/bin/bash",
+                                      cat(HOLDFAST_SOURCE_DIR, "/examples/hello_cluster.sh")};
+  command.insert(command.end(), hello.begin(), hello.end());
+  const std::vector<std::string> common = {cat("MS_SCHED_PORT=", job.port), "MS_WORKER_NUM=2"};
+  auto for_script = common;
+  for_script.push_back("LOG_DIR=" + job.logs);
+  const auto script = job.start(command, for_script);
+  ASSERT_TRUE(until([&] { return rounds_of(job, 1) >= 3; }));
+  ASSERT_TRUE(job.kill("MS_NODE_ID=1"));
+  auto for_worker = common;
+  for_worker.insert(for_worker.end(),
+                    {"MS_SCHED_HOST=127.0.0.1", "MS_ROLE=MS_WORKER", "MS_NODE_ID=1"});
+  const auto again = job.start(hello, for_worker);
+  EXPECT_EQ(job.wait(again, 60), 0) << job.output();
+  EXPECT_EQ(job.wait(script, 60), 0) << job.output() << job.log("scheduler.log");
+  EXPECT_EQ(rounds_of(job, 0), 100U);
+  EXPECT_TRUE(job.nothing_left());
+}
+
+// And a job that has failed is not taken for a good one.
+TEST(Cluster, HasFailedWhereAKilledWorkerIsNotReplaced) {
+  Job job("cluster-lost");
+  const auto script =
+      job.start({"/bin/bash", cat(HOLDFAST_SOURCE_DIR, "/examples/hello_cluster.sh"), HELLO,
+                 "--rounds", "100000", "--period-ms", "20"},
+                {cat("MS_SCHED_PORT=", job.port), "MS_WORKER_NUM=2", "LOG_DIR=" + job.logs,
+                 "HOLDFAST_REPLACEMENT_TIMEOUT=1"});
+  ASSERT_TRUE(until([&] { return rounds_of(job, 1) >= 3; }));
+  ASSERT_TRUE(job.kill("MS_NODE_ID=1"));
+  EXPECT_EQ(job.wait(script, 60), 1) << job.output() << job.log("scheduler.log");
+  EXPECT_TRUE(job.processes().empty());  // The folder stays, for another try.
+}
+
 TEST(Cluster, IsStartedByMsrunToo) {
   Job job("cluster-msrun");
   job.launch({"--worker_num=4", "--join=True", HELLO, "--rounds", "5", "--period-ms", "0"});
