@@ -2,7 +2,7 @@
 """Installs a build, then builds and runs programs outside of the tree as README says: C++ under msrun, and C.
 
 The C++ program is the example of include/holdfast/holdfast.h, and its CMakeLists.txt is README's; the C
-program is capi/testing/solo.c. Holdfast as a folder of another project (add_subdirectory) is configured
+program is capi/testing/solo.c, and that of a cluster examples/hello_cluster.cc. Holdfast as a folder of another project (add_subdirectory) is configured
 and one target of it is built.
 """
 import argparse
@@ -104,6 +104,21 @@ def check_c(cmake, work, prefix):
     run(folder / "build/program")
 
 
+def check_cluster(cmake, work, prefix):
+    """A C++ program without libtorch: README's example of such a one, as it lies in the tree."""
+    text = ("cmake_minimum_required(VERSION 3.25)\nproject(mine CXX)\nfind_package(holdfast REQUIRED COMPONENTS c)\n"
+            "set(CMAKE_CXX_STANDARD 20)\nadd_executable(program program.cc)\ntarget_link_libraries(program holdfast::c)\n"
+            'if(TARGET torch)\n  message(FATAL_ERROR "COMPONENTS c looked for libtorch")\nendif()\n')
+    source = (ROOT / "examples/hello_cluster.cc").read_text()
+    folder = project(work / "cluster", {"CMakeLists.txt": text, "program.cc": source})
+    # Where CMake looks for packages by itself, it shall find none.
+    configure(cmake, folder, f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_DISABLE_FIND_PACKAGE_Torch=ON")
+    run(cmake, "--build", folder / "build")
+    said = run(folder / "build/program", "--rounds", "2", "--period-ms", "0")
+    if "rank 0 of 1" not in said or '"round": 2' not in said:
+        fail(f"hello_cluster alone was to make two rounds, and said {said}")
+
+
 def check_subdirectory(cmake, work):
     text = ("cmake_minimum_required(VERSION 3.25)\nproject(mine C CXX)\nenable_testing()\n"
             f"add_subdirectory({ROOT} holdfast)\nadd_executable(program program.c)\n"
@@ -131,6 +146,7 @@ def main():
     run(arguments.cmake, "--install", arguments.build, "--prefix", prefix)
     check_files(prefix)
     check_c(arguments.cmake, work, prefix)
+    check_cluster(arguments.cmake, work, prefix)
     check_subdirectory(arguments.cmake, work)
     if arguments.face == "train":
         check_train(arguments.cmake, work, prefix)
