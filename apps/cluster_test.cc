@@ -134,6 +134,45 @@ TEST(Cluster, IsStartedByHoldfastRunToo) {
   EXPECT_TRUE(job.nothing_left());
 }
 
+// What `holdfast status` says of a job.
+std::string told(Job& job) {
+  const auto before = job.output().size();
+  EXPECT_EQ(job.wait(job.start({HOLDFAST, "status", "--job", job.name}, {}), 30), 0);
+  return job.output().substr(before);
+}
+
+// A column that says nothing of any rank is not there.
+TEST(Cluster, StatusSpeaksOfNoLossWhereNobodyTrains) {
+  Job job("cluster-status");
+  job.launch({"--worker_num=2", "--join=True", HELLO, "--rounds", "1000000", "--period-ms", "20"});
+  ASSERT_TRUE(until([&] { return job.status("version") >= 3; })) << job.output();
+  const std::string cluster = told(job);
+  EXPECT_TRUE(has(cluster, cat("job ", job.name, ": running, step "))) << cluster;
+  EXPECT_TRUE(has(cluster, ", 2 workers, 0 recoveries\n")) << cluster;
+  EXPECT_FALSE(has(cluster, "loss")) << cluster;
+  Job trainer("trainer-status");
+  trainer.launch(toy(trainer, 100'000'000, {"--join", "True", "--worker_num", "1"}));
+  ASSERT_TRUE(until([&] { return trainer.status("version") >= 3; })) << trainer.output();
+  const std::string training = told(trainer);
+  EXPECT_TRUE(has(training, ", 1 worker, ")) << training;
+  EXPECT_TRUE(has(training, "step        loss  state\n")) << training;
+}
+
+TEST(Cluster, StatusSpeaksOfNoStepsBeforeThereAreAny) {
+  Job job("cluster-none");
+  const auto begin = [&](const std::string& role) {
+    return job.start({HELLO}, {"MS_ROLE=" + role, "MS_NODE_ID=0", "MS_WORKER_NUM=2",
+                               cat("MS_SCHED_PORT=", job.port)});
+  };
+  begin("MS_SCHED");
+  begin("MS_WORKER");
+  ASSERT_TRUE(until([&] { return has(job.output(), "1 of 2 workers are here"); }));
+  const std::string words = told(job);
+  EXPECT_TRUE(has(words, ": waiting for workers, generation 0, 2 workers, ")) << words;
+  EXPECT_TRUE(has(words, "host              state\n")) << words;
+  EXPECT_FALSE(has(words, "step")) << words;
+}
+
 // A successor goes on with the round that the others are in, and no round is made twice.
 TEST(Cluster, ReplacesAWorkerThatIsKilledInARound) {
   constexpr std::size_t kRounds = 100;

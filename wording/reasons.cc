@@ -62,8 +62,8 @@ std::string never_came(const Reason& r) {
 }
 
 std::string too_few_came(const Reason& r) {
-  return cat("only ", r.count, " of ", r.total,
-             " workers came within the time limit (MS_TOPO_TIMEOUT): ",
+  return cat("only ", r.count, " of ", counted(r.total, "worker"),
+             " came within the time limit (MS_TOPO_TIMEOUT): ",
              r.awaited.empty() ? "none is here" : cat(awaited(r), "; ", never_came(r)));
 }
 
@@ -138,8 +138,9 @@ std::string of_refusal(const Reason& r) {
       return cat("the scheduler at this address serves job '", r.detail, "', not '", r.other,
                  "': give every job its own port");
     case Kind::kPlacesTaken:
-      return cat("all ", r.total, " places of the job are taken and none is called '", r.node_id,
-                 "': this worker is one too many (see MS_WORKER_NUM, MS_NODE_ID)");
+      return cat(all_of(r.total, "place"), " of the job ",
+                 r.total == 1 ? "is taken and is not called '" : "are taken and none is called '",
+                 r.node_id, "': this worker is one too many (see MS_WORKER_NUM, MS_NODE_ID)");
     case Kind::kNodeTaken:
       if (!r.other.empty()) {
         return cat("node ids '", r.other, "' and '", r.node_id,
@@ -188,10 +189,11 @@ std::string of_refusal(const Reason& r) {
 std::string of_end(const Reason& r) {
   switch (r.kind) {
     case Kind::kAllEnded:
-      return cat("all ", r.total, " ranks have ended in good order");
+      return cat(all_of(r.total, "rank"), r.total == 1 ? " has" : " have", " ended in good order");
     case Kind::kNobodyAsked:
-      return cat("all ", r.total,
-                 " workers have ended (exit code 0) and none has asked for a rank");
+      return cat(all_of(r.total, "worker"), r.total == 1 ? " has" : " have",
+                 " ended (exit code 0) and ", r.total == 1 ? "has not" : "none has",
+                 " asked for a rank");
     case Kind::kTooFewCame:
       return too_few_came(r);
     case Kind::kNotFormedInTime:

@@ -101,6 +101,7 @@ class Server {
   std::map<std::string, Refusals> refused_;  // By their reason.
   io::Loop::TimerId timer_ = io::Loop::TimerId::kNone;
   std::optional<Instant> timer_at_;
+  bool under_tls_ = false;
   bool ended_ = false;
   bool leaves_ = false;  // Once nobody is here.
   std::optional<int> exit_code_;

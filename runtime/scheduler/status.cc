@@ -60,7 +60,7 @@ nlohmann::ordered_json describe(const controller::Member& member, Rank rank, Sta
 
 }  // namespace
 
-std::string status_json(const controller::Machine& machine, std::int32_t world_size,
+std::string status_json(const controller::Machine& machine, std::int32_t world_size, bool under_tls,
                         const std::deque<std::string>& reports) {
   const wire::Formation& head = machine.head();
   auto ranks = nlohmann::ordered_json::array();
@@ -83,6 +83,7 @@ std::string status_json(const controller::Machine& machine, std::int32_t world_s
                                        {"generation", head.generation},
                                        {"version", least == kNoVersion ? 0 : least},
                                        {"world_size", world_size},
+                                       {"tls", under_tls},
                                        {"recoveries", head.recoveries},
                                        {"cause", wording::in_words(head.cause)},
                                        {"reason", wording::in_words(head.end)},
