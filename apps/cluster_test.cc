@@ -193,6 +193,45 @@ TEST(Cluster, ReplacesAWorkerThatIsKilledInARound) {
   EXPECT_TRUE(job.nothing_left());
 }
 
+// Started by hand once too often: the log of the scheduler and the status name both, with the one
+// whose place the twin would have. The twin stands by, and a job that ends well is no failure of
+// it.
+TEST(Cluster, NamesATwinAndASurplusWorkerInTheLogAndInTheStatus) {
+  Job job("cluster-twin");
+  const auto begin = [&](const std::string& role, const std::string& id) {
+    return job.start({HELLO, "--rounds", "12", "--period-ms", "500"},
+                     {"MS_ROLE=" + role, "MS_NODE_ID=" + id, "MS_WORKER_NUM=2",
+                      cat("MS_SCHED_PORT=", job.port)});
+  };
+  const auto scheduler = begin("MS_SCHED", "");
+  const auto first = begin("MS_WORKER", "0");
+  const auto second = begin("MS_WORKER", "1");
+  ASSERT_TRUE(until([&] { return job.status("version") >= 1; })) << job.output();
+  const auto twin = begin("MS_WORKER", "1");
+  const std::string waits = cat("worker '1' (process ", job.pid(twin), " on ");
+  const std::string held = cat(" waits: process ", job.pid(second), " on ");
+  ASSERT_TRUE(until([&] { return has(job.output(), "scheduler: " + waits); })) << job.output();
+  const auto surplus = begin("MS_WORKER", "2");
+  EXPECT_EQ(job.wait(surplus, 30), 1) << job.output();
+  const std::string refused = cat("worker '2' (process ", job.pid(surplus), " on ");
+  EXPECT_TRUE(has(job.output(), "scheduler: " + refused)) << job.output();
+  EXPECT_TRUE(has(job.output(), ") is refused: all 2 places of the job are taken")) << job.output();
+  const std::string words = told(job);
+  EXPECT_TRUE(has(words, waits)) << words;
+  EXPECT_TRUE(has(words, held)) << words;
+  EXPECT_TRUE(has(words, refused)) << words;
+  EXPECT_TRUE(has(words, ") was refused: all 2 places of the job are taken")) << words;
+  for (const auto process : {first, second, scheduler, twin}) {
+    EXPECT_EQ(job.wait(process, 60), 0) << job.output();
+  }
+  EXPECT_TRUE(has(job.output(),
+                  "the job has ended well (all 2 ranks have ended in good order), "
+                  "and this process, of node '1', never had a place in it"))
+      << job.output();
+  EXPECT_EQ(count(job.output(), "scheduler: " + waits), 1U);
+  EXPECT_TRUE(job.nothing_left());
+}
+
 // Started by hand. Whoever is one too many says so, and the others make their rounds.
 struct ByHand {
   std::string host;

@@ -78,6 +78,11 @@ void print(const Json& json) {
   const std::string cause = words(json, "cause");
   if (cause != "-" && !cause.empty()) std::printf("newest formation because: %s\n", cause.c_str());
   print_ranks(ranks);
+  for (const auto& one : json.value("without_place", Json::array())) {
+    std::printf("worker '%s' (process %s on %s) %s: %s\n", words(one, "node_id").c_str(),
+                words(one, "pid").c_str(), words(one, "host").c_str(), words(one, "state").c_str(),
+                words(one, "why").c_str());
+  }
   for (const auto& report : json.value("recovery_reports", Json::array())) {
     std::printf("recovery %s: %s; went on after step %s as generation %s; first step after %s ms\n",
                 words(report, "recovery").c_str(), words(report, "cause").c_str(),

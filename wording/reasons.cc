@@ -76,9 +76,15 @@ std::string other_host(const Reason& r) {
              "with one /dev/shm and one process namespace (docker: --ipc and --pid)");
 }
 
+std::string holder(const Reason& r) {
+  return cat("process ", r.pid, r.host.empty() ? "" : " on ", r.host);
+}
+
+// A living process goes on to be heard of, so the seconds are no promise that they will be over.
 std::string leased(const Reason& r) {
-  return cat("rank ", r.rank, " is leased to process ", r.pid, r.host.empty() ? "" : " on ", r.host,
-             " for ", r.count, " s more unless it is seen to be dead before (MS_NODE_TIMEOUT)");
+  return cat(holder(r), " has the place of rank ", r.rank,
+             ": another one waits until that process has died, is silent for ", r.count,
+             " s more (MS_NODE_TIMEOUT), or the job ends");
 }
 
 std::string not_its_word(const Reason& r) {
@@ -147,8 +153,8 @@ std::string of_refusal(const Reason& r) {
                    "' are two names of one rank, and '", r.other,
                    "' is registered: give every worker its own MS_NODE_ID");
       }
-      return cat("another living process is registered as node '", r.node_id,
-                 "': give every worker its own MS_NODE_ID");
+      return cat(r.pid == 0 ? "another living process" : holder(r), " is registered as node '",
+                 r.node_id, "': give every worker its own MS_NODE_ID");
     case Kind::kOtherHost:
       return other_host(r);
     case Kind::kNoRoom:
@@ -179,8 +185,9 @@ std::string of_refusal(const Reason& r) {
     case Kind::kRefusedAsBefore:
       return r.detail;
     case Kind::kReplacedSilent:
-      return cat("this process was silent for longer than its lease and has been replaced: ",
-                 r.pid != 0 ? leased(r) : has_ended(r.rank));
+      return cat(
+          "this process was silent for longer than its lease and has been replaced: ",
+          r.pid != 0 ? cat(holder(r), " has the place of rank ", r.rank) : has_ended(r.rank));
     default:
       return {};
   }

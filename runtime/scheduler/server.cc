@@ -144,7 +144,8 @@ void Server::answered(Link link) {
 
 void Server::received(Link link, wire::Message message) {
   if (std::holds_alternative<wire::StatusQuery>(message)) {
-    const auto json = status_json(machine_, settings_.worker_num, under_tls_, reports_);
+    const auto json =
+        status_json(machine_, settings_.worker_num, under_tls_, taken_.newest(), reports_);
     links_.at(link)->send(wire::StatusReply{json});
     return;
   }
@@ -277,6 +278,9 @@ bool Server::carry_out(const Note& action) {
   const std::string text = wording::in_words(action.reason);
   if (action.kind == Note::Kind::kFault) say(cat("fault: ", text));
   if (action.kind == Note::Kind::kRefused) say(cat("refused: ", text));
+  if (action.kind == Note::Kind::kTaken) {
+    if (const auto line = taken_.note(action)) say(*line);
+  }
   if (action.kind == Note::Kind::kHow) {
     say(cat("by now it is known that ", text));
     if (late_ && complete(*late_, action)) publish_late();
@@ -424,6 +428,8 @@ void Server::note_in_trace(const Note& note) {
       return event("how");
     case Note::Kind::kRefused:
       return event("refused");
+    case Note::Kind::kTaken:
+      return;  // Whoever asks too often fills no trace.
   }
 }
 
