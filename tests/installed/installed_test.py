@@ -78,13 +78,17 @@ def check_files(prefix):
         fail(f"headers were installed in {sorted(headers)}, not in holdfast alone")
 
 
+def under_msrun(prefix, folder, *arguments):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("MS_", "HOLDFAST_", "LD_"))}
+    run(prefix / "bin/msrun", "--worker_num=2", "--local_worker_num=2", f"--master_port={free_port()}", "--join=True",
+        f"--log_dir={folder / 'log'}", folder / "build/program", *arguments, cwd=folder, env=clean)
+
+
 def check_train(cmake, work, prefix):
     folder = project(work / "train", {"CMakeLists.txt": readme_cmake(), "program.cc": manual_program()})
     configure(cmake, folder, f"-DCMAKE_PREFIX_PATH={prefix}")
     run(cmake, "--build", folder / "build")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("MS_", "HOLDFAST_", "LD_"))}
-    run(prefix / "bin/msrun", "--worker_num=2", "--local_worker_num=2", f"--master_port={free_port()}", "--join=True",
-        f"--log_dir={folder / 'log'}", folder / "build/program", cwd=folder, env=clean)
+    under_msrun(prefix, folder)
     with open(folder / "final.safetensors", "rb") as file:
         header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
         values = file.read()
@@ -111,12 +115,14 @@ def check_cluster(cmake, work, prefix):
             'if(TARGET torch)\n  message(FATAL_ERROR "COMPONENTS c looked for libtorch")\nendif()\n')
     source = (ROOT / "examples/hello_cluster.cc").read_text()
     folder = project(work / "cluster", {"CMakeLists.txt": text, "program.cc": source})
-    # Where CMake looks for packages by itself, it shall find none.
+    # Whoever looks for libtorch finds none.
     configure(cmake, folder, f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_DISABLE_FIND_PACKAGE_Torch=ON")
     run(cmake, "--build", folder / "build")
-    said = run(folder / "build/program", "--rounds", "2", "--period-ms", "0")
-    if "rank 0 of 1" not in said or '"round": 2' not in said:
-        fail(f"hello_cluster alone was to make two rounds, and said {said}")
+    under_msrun(prefix, folder, "--rounds", "2", "--period-ms", "0")
+    for rank in range(2):
+        said = (folder / f"log/worker_{rank}.log").read_text()
+        if f"rank {rank} of 2" not in said or '"round": 2' not in said:
+            fail(f"rank {rank} of hello_cluster was to make two rounds, and said {said}")
 
 
 def check_subdirectory(cmake, work):
