@@ -78,6 +78,43 @@ TEST(Cluster, GoesOnWithItsWorkersWhereTheSchedulerIsKilledThreeTimes) {
   EXPECT_TRUE(job.nothing_left());
 }
 
+// Bash knows the first process of the rank only, which ended with 137.
+TEST(Cluster, HasEndedWellWhereAKilledWorkerWasStartedAgainByHand) {
+  Job job("cluster-again");
+  const std::vector<std::string> hello = {HELLO, "--rounds", "100", "--period-ms", "20"};
+  std::vector<std::string> command = {"/bin/bash",
+                                      cat(HOLDFAST_SOURCE_DIR, "/examples/hello_cluster.sh")};
+  command.insert(command.end(), hello.begin(), hello.end());
+  const std::vector<std::string> common = {cat("MS_SCHED_PORT=", job.port), "MS_WORKER_NUM=2"};
+  auto for_script = common;
+  for_script.push_back("LOG_DIR=" + job.logs);
+  const auto script = job.start(command, for_script);
+  ASSERT_TRUE(until([&] { return rounds_of(job, 1) >= 3; }));
+  ASSERT_TRUE(job.kill("MS_NODE_ID=1"));
+  auto for_worker = common;
+  for_worker.insert(for_worker.end(),
+                    {"MS_SCHED_HOST=127.0.0.1", "MS_ROLE=MS_WORKER", "MS_NODE_ID=1"});
+  const auto again = job.start(hello, for_worker);
+  EXPECT_EQ(job.wait(again, 60), 0) << job.output();
+  EXPECT_EQ(job.wait(script, 60), 0) << job.output() << job.log("scheduler.log");
+  EXPECT_EQ(rounds_of(job, 0), 100U);
+  EXPECT_TRUE(job.nothing_left());
+}
+
+// And a job that has failed is not taken for a good one.
+TEST(Cluster, HasFailedWhereAKilledWorkerIsNotReplaced) {
+  Job job("cluster-lost");
+  const auto script =
+      job.start({"/bin/bash", cat(HOLDFAST_SOURCE_DIR, "/examples/hello_cluster.sh"), HELLO,
+                 "--rounds", "100000", "--period-ms", "20"},
+                {cat("MS_SCHED_PORT=", job.port), "MS_WORKER_NUM=2", "LOG_DIR=" + job.logs,
+                 "HOLDFAST_REPLACEMENT_TIMEOUT=1"});
+  ASSERT_TRUE(until([&] { return rounds_of(job, 1) >= 3; }));
+  ASSERT_TRUE(job.kill("MS_NODE_ID=1"));
+  EXPECT_EQ(job.wait(script, 60), 1) << job.output() << job.log("scheduler.log");
+  EXPECT_TRUE(job.processes().empty());  // The folder stays, for another try.
+}
+
 TEST(Cluster, IsStartedByMsrunToo) {
   Job job("cluster-msrun");
   job.launch({"--worker_num=4", "--join=True", HELLO, "--rounds", "5", "--period-ms", "0"});
@@ -97,6 +134,45 @@ TEST(Cluster, IsStartedByHoldfastRunToo) {
   EXPECT_TRUE(job.nothing_left());
 }
 
+// What `holdfast status` says of a job.
+std::string told(Job& job) {
+  const auto before = job.output().size();
+  EXPECT_EQ(job.wait(job.start({HOLDFAST, "status", "--job", job.name}, {}), 30), 0);
+  return job.output().substr(before);
+}
+
+// A column that says nothing of any rank is not there.
+TEST(Cluster, StatusSpeaksOfNoLossWhereNobodyTrains) {
+  Job job("cluster-status");
+  job.launch({"--worker_num=2", "--join=True", HELLO, "--rounds", "1000000", "--period-ms", "20"});
+  ASSERT_TRUE(until([&] { return job.status("version") >= 3; })) << job.output();
+  const std::string cluster = told(job);
+  EXPECT_TRUE(has(cluster, cat("job ", job.name, ": running, step "))) << cluster;
+  EXPECT_TRUE(has(cluster, ", 2 workers, 0 recoveries\n")) << cluster;
+  EXPECT_FALSE(has(cluster, "loss")) << cluster;
+  Job trainer("trainer-status");
+  trainer.launch(toy(trainer, 100'000'000, {"--join", "True", "--worker_num", "1"}));
+  ASSERT_TRUE(until([&] { return trainer.status("version") >= 3; })) << trainer.output();
+  const std::string training = told(trainer);
+  EXPECT_TRUE(has(training, ", 1 worker, ")) << training;
+  EXPECT_TRUE(has(training, "step        loss  state\n")) << training;
+}
+
+TEST(Cluster, StatusSpeaksOfNoStepsBeforeThereAreAny) {
+  Job job("cluster-none");
+  const auto begin = [&](const std::string& role) {
+    return job.start({HELLO}, {"MS_ROLE=" + role, "MS_NODE_ID=0", "MS_WORKER_NUM=2",
+                               cat("MS_SCHED_PORT=", job.port)});
+  };
+  begin("MS_SCHED");
+  begin("MS_WORKER");
+  ASSERT_TRUE(until([&] { return has(job.output(), "1 of 2 workers are here"); }));
+  const std::string words = told(job);
+  EXPECT_TRUE(has(words, ": waiting for workers, generation 0, 2 workers, ")) << words;
+  EXPECT_TRUE(has(words, "host              state\n")) << words;
+  EXPECT_FALSE(has(words, "step")) << words;
+}
+
 // A successor goes on with the round that the others are in, and no round is made twice.
 TEST(Cluster, ReplacesAWorkerThatIsKilledInARound) {
   constexpr std::size_t kRounds = 100;
@@ -114,6 +190,45 @@ TEST(Cluster, ReplacesAWorkerThatIsKilledInARound) {
   EXPECT_EQ(lines.back()["round"], kRounds);
   EXPECT_GT(lines.back()["generation"], lines.front()["generation"]);
   EXPECT_EQ(count(job.log(log_of(1)), "rank 1 of 3"), 2U);  // Two processes introduced themselves.
+  EXPECT_TRUE(job.nothing_left());
+}
+
+// Started by hand once too often: the log of the scheduler and the status name both, with the one
+// whose place the twin would have. The twin stands by, and a job that ends well is no failure of
+// it.
+TEST(Cluster, NamesATwinAndASurplusWorkerInTheLogAndInTheStatus) {
+  Job job("cluster-twin");
+  const auto begin = [&](const std::string& role, const std::string& id) {
+    return job.start({HELLO, "--rounds", "12", "--period-ms", "500"},
+                     {"MS_ROLE=" + role, "MS_NODE_ID=" + id, "MS_WORKER_NUM=2",
+                      cat("MS_SCHED_PORT=", job.port)});
+  };
+  const auto scheduler = begin("MS_SCHED", "");
+  const auto first = begin("MS_WORKER", "0");
+  const auto second = begin("MS_WORKER", "1");
+  ASSERT_TRUE(until([&] { return job.status("version") >= 1; })) << job.output();
+  const auto twin = begin("MS_WORKER", "1");
+  const std::string waits = cat("worker '1' (process ", job.pid(twin), " on ");
+  const std::string held = cat(" waits: process ", job.pid(second), " on ");
+  ASSERT_TRUE(until([&] { return has(job.output(), "scheduler: " + waits); })) << job.output();
+  const auto surplus = begin("MS_WORKER", "2");
+  EXPECT_EQ(job.wait(surplus, 30), 1) << job.output();
+  const std::string refused = cat("worker '2' (process ", job.pid(surplus), " on ");
+  EXPECT_TRUE(has(job.output(), "scheduler: " + refused)) << job.output();
+  EXPECT_TRUE(has(job.output(), ") is refused: all 2 places of the job are taken")) << job.output();
+  const std::string words = told(job);
+  EXPECT_TRUE(has(words, waits)) << words;
+  EXPECT_TRUE(has(words, held)) << words;
+  EXPECT_TRUE(has(words, refused)) << words;
+  EXPECT_TRUE(has(words, ") was refused: all 2 places of the job are taken")) << words;
+  for (const auto process : {first, second, scheduler, twin}) {
+    EXPECT_EQ(job.wait(process, 60), 0) << job.output();
+  }
+  EXPECT_TRUE(has(job.output(),
+                  "the job has ended well (all 2 ranks have ended in good order), "
+                  "and this process, of node '1', never had a place in it"))
+      << job.output();
+  EXPECT_EQ(count(job.output(), "scheduler: " + waits), 1U);
   EXPECT_TRUE(job.nothing_left());
 }
 

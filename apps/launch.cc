@@ -51,6 +51,29 @@ std::optional<std::int32_t> number_of_spares(const std::string& text) {
   return whole && number >= 0 && number <= kMostSpares ? std::optional(number) : std::nullopt;
 }
 
+// Whether it is an option of torchrun's that msrun has not; torchrun takes "_" for "-".
+bool is_of_torchrun(std::string option) {
+  std::replace(option.begin(), option.end(), '_', '-');
+  for (const char* name :
+       {"--nproc-per-node", "--nnodes", "--node-rank", "--max-restarts", "--log-dir", "--role",
+        "--master-addr", "--master-port", "--standalone", "--module", "-m", "--no-python",
+        "--redirects", "-r", "--tee", "-t", "--local-ranks-filter"}) {
+    if (option == name) return true;
+  }
+  return option.starts_with("--rdzv-");
+}
+
+Error unknown(const std::string& word) {
+  const std::string option = word.substr(0, word.find('='));
+  return {Blame::kUser,
+          cat("unknown option ", option, " (--help lists all)",
+              is_of_torchrun(option)
+                  ? cat(": it is one of torchrun's, which `holdfast run` of the Python package "
+                        "takes: python3 -m holdfast run ",
+                        word, " ...")
+                  : "")};
+}
+
 const std::vector<std::string> kForked = {"none", "all", "first"};
 constexpr const char* kExitCodes =
     "Exit codes: 0 all workers ended well (with --join False: all were started); 2 the command "
@@ -70,7 +93,7 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
   app.add_option("--local_worker_num", arguments.local_worker_num,
-                 "Workers of this host; all of them if not given")
+                 "Workers that this msrun starts; all of them if not given")
       ->check(CLI::Range(1, 10000));
   app.add_option("--master_addr", agent.master_addr, "Address of the scheduler's host")
       ->capture_default_str();
@@ -79,7 +102,7 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
       ->check(CLI::Range(1, 65535))
       ->capture_default_str();
   app.add_option("--node_rank", arguments.node_rank,
-                 "This host's number, where the job has several; 0 runs the scheduler")
+                 "The number of this msrun, where several start one job; 0 runs the scheduler")
       ->check(CLI::Range(-1, 9999));  // -1: not said.
   app.add_option(
          "--log_dir", agent.log_dir,
@@ -116,8 +139,7 @@ Result<runtime::AgentOptions> finish(LaunchArguments arguments, std::vector<std:
   agent.program = std::move(program);
   agent.launcher = std::make_shared<PythonLauncher>(forked(arguments.forked));
   if (!agent.program.empty() && agent.program.front().starts_with('-')) {
-    const std::string& word = agent.program.front();
-    return wrong(cat("unknown option ", word.substr(0, word.find('=')), " (--help lists all)"));
+    return unknown(agent.program.front());
   }
   if (agent.program.empty()) return wrong("no program to run is given");
   const auto join = truth(arguments.join);
@@ -139,8 +161,8 @@ Result<runtime::AgentOptions> finish(LaunchArguments arguments, std::vector<std:
   const bool several = agent.local_worker_num < agent.worker_num;
   if (several && arguments.node_rank < 0) {
     return wrong(
-        "the job has more workers than this host: say which host this is with --node_rank "
-        "(0 is that of --master_addr)");
+        "--local_worker_num is less than --worker_num, so several msruns start this job: say which "
+        "of them this is with --node_rank (0 runs the scheduler)");
   }
   agent.node_rank = std::max(arguments.node_rank, 0);
   if ((agent.node_rank + 1) * agent.local_worker_num > agent.worker_num) {
@@ -187,7 +209,8 @@ int launch(const std::string& name, int argc, const char* const* argv,
            const char* const* environment) {
   CLI::App app(
       "Starts the scheduler and the workers of a training job and replaces those that fail.\n"
-      "What follows the options is the program with its arguments.",
+      "What follows the options is the program with its arguments. So far all workers of a job\n"
+      "share one host's memory: those of a second host are refused.",
       name);
   app.set_version_flag("--version", HOLDFAST_VERSION);
   LaunchArguments arguments;

@@ -98,10 +98,13 @@ TEST(Links, StatusNeedsNoSettingUnderTls) {
   const auto usual = job.environment;
   put_under_tls(job, papers);
   job.launch(toy(job, 100'000'000, {"--join", "True", "--worker_num", "1"}));
-  ASSERT_TRUE(until([&] { return has(job.log("scheduler.log"), "workers are here"); }))
+  ASSERT_TRUE(until([&] { return has(job.log("scheduler.log"), "the one worker is here"); }))
       << job.output();
+  EXPECT_TRUE(has(job.log("scheduler.log"), cat(job.port, " under TLS, process ")));
   job.environment = usual;
   EXPECT_TRUE(until([&] { return job.status("version") > 0; })) << job.output();
+  EXPECT_EQ(job.wait(job.start({HOLDFAST, "status", "--job", job.name}, {}), 30), 0);
+  EXPECT_TRUE(has(job.output(), cat("job ", job.name, " under TLS: "))) << job.output();
 }
 
 // Whether the process waits for a lock of a file or folder.

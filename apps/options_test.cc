@@ -47,6 +47,33 @@ TEST(Options, DoWhatTheySayOrAreRefusedWithAReason) {
   }
 }
 
+std::string refused_by(const std::vector<std::string>& command) {
+  Job job("options");
+  EXPECT_EQ(job.wait(job.start(command, {}), 30), 2);
+  return job.output();
+}
+
+// Who knows torchrun is told where its options are taken; a slip of the pen is not called one.
+TEST(Options, OfTorchrunAreRefusedWithTheCommandThatTakesThem) {
+  for (const char* option : {"--nproc-per-node=2", "--nproc_per_node=2", "--rdzv-id=a", "-m"}) {
+    const std::string name = std::string(option).substr(0, std::string(option).find('='));
+    const std::string words = refused_by({HOLDFAST, "run", option, "true"});
+    EXPECT_TRUE(has(words, cat("holdfast run: unknown option ", name, " (--help"))) << words;
+    EXPECT_TRUE(has(words, cat("python3 -m holdfast run ", option, " ..."))) << words;
+  }
+  const std::string words = refused_by({HOLDFAST, "run", "--nproc=2", "true"});
+  EXPECT_TRUE(has(words, "unknown option --nproc")) << words;
+  EXPECT_FALSE(has(words, "torchrun")) << words;
+}
+
+// What is offered is what there is.
+TEST(Options, HelpSaysThatAJobHasOneHost) {
+  Job job("options");
+  EXPECT_EQ(job.wait(job.start({MSRUN, "--help"}, {}), 30), 0);
+  EXPECT_TRUE(has(job.output(), "those of a second host are refused")) << job.output();
+  EXPECT_FALSE(has(job.output(), "This host's number")) << job.output();
+}
+
 TEST(Options, VariablesWithoutEffectSayWhatHoldsInstead) {
   Job job("gone");
   for (const char* name : {"MS_HCCL_CM_INIT", "MS_CLUSTER_RETRY_NUM", "MS_RECOVERY_INTERVAL",

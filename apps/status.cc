@@ -3,6 +3,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -37,24 +39,49 @@ std::string number(const Json& json, const char* key, const char* format) {
   return text;
 }
 
+// A column of the table is left out where it would say nothing of any rank: a program that does not
+// train makes no steps, or steps without a loss. A loss that is no number is null, and is shown.
+bool is_told(const Json& ranks, const char* key) {
+  return std::any_of(ranks.begin(), ranks.end(), [&](const Json& rank) {
+    const auto found = rank.find(key);
+    return found != rank.end() && *found != 0;
+  });
+}
+
+void print_ranks(const Json& ranks) {
+  const bool steps = is_told(ranks, "version");
+  const bool losses = is_told(ranks, "loss");
+  const auto print_row = [&](const std::array<std::string, 7>& row) {
+    const auto& [rank, node, process, host, step, loss, state] = row;
+    std::printf("%5s  %-12s  %8s  %-16s  ", rank.c_str(), node.c_str(), process.c_str(),
+                host.c_str());
+    if (steps) std::printf("%8s  ", step.c_str());
+    if (losses) std::printf("%10s  ", loss.c_str());
+    std::printf("%s\n", state.c_str());
+  };
+  if (!ranks.empty()) print_row({"rank", "node", "process", "host", "step", "loss", "state"});
+  for (const auto& rank : ranks) {
+    print_row({words(rank, "rank"), words(rank, "node_id"), words(rank, "pid"), words(rank, "host"),
+               words(rank, "version"), number(rank, "loss", "%.6g"), words(rank, "state")});
+  }
+}
+
 void print(const Json& json) {
-  const std::string recoveries = words(json, "recoveries");
-  std::printf("job %s: %s, step %s, generation %s, %s workers, %s %s\n", words(json, "job").c_str(),
-              words(json, "state").c_str(), words(json, "version").c_str(),
-              words(json, "generation").c_str(), words(json, "world_size").c_str(),
-              recoveries.c_str(), recoveries == "1" ? "recovery" : "recoveries");
+  const auto ranks = json.value("ranks", Json::array());
+  const auto step = is_told(ranks, "version") ? ", step " + words(json, "version") : "";
+  std::printf(
+      "job %s%s: %s%s, generation %s, %s, %s\n", words(json, "job").c_str(),
+      json.value("tls", false) ? " under TLS" : "", words(json, "state").c_str(), step.c_str(),
+      words(json, "generation").c_str(), counted(json.value("world_size", 0), "worker").c_str(),
+      json.value("recoveries", 0) == 1 ? "1 recovery"
+                                       : cat(json.value("recoveries", 0), " recoveries").c_str());
   const std::string cause = words(json, "cause");
   if (cause != "-" && !cause.empty()) std::printf("newest formation because: %s\n", cause.c_str());
-  const auto ranks = json.value("ranks", Json::array());
-  if (!ranks.empty()) {
-    std::printf("%5s  %-12s  %8s  %-16s  %8s  %10s  %s\n", "rank", "node", "process", "host",
-                "step", "loss", "state");
-  }
-  for (const auto& rank : ranks) {
-    std::printf("%5s  %-12s  %8s  %-16s  %8s  %10s  %s\n", words(rank, "rank").c_str(),
-                words(rank, "node_id").c_str(), words(rank, "pid").c_str(),
-                words(rank, "host").c_str(), words(rank, "version").c_str(),
-                number(rank, "loss", "%.6g").c_str(), words(rank, "state").c_str());
+  print_ranks(ranks);
+  for (const auto& one : json.value("without_place", Json::array())) {
+    std::printf("worker '%s' (process %s on %s) %s: %s\n", words(one, "node_id").c_str(),
+                words(one, "pid").c_str(), words(one, "host").c_str(), words(one, "state").c_str(),
+                words(one, "why").c_str());
   }
   for (const auto& report : json.value("recovery_reports", Json::array())) {
     std::printf("recovery %s: %s; went on after step %s as generation %s; first step after %s ms\n",

@@ -42,6 +42,14 @@ TEST(Text, CountsInWordsThatArePronounced) {
   }
 }
 
+TEST(Text, CountsOneAsOne) {
+  EXPECT_EQ(counted(0, "worker"), "0 workers");
+  EXPECT_EQ(counted(1, "worker"), "1 worker");
+  EXPECT_EQ(counted(4, "worker"), "4 workers");
+  EXPECT_EQ(all_of(1, "worker"), "the one worker");
+  EXPECT_EQ(all_of(4, "worker"), "all 4 workers");
+}
+
 TEST(Text, JoinsWordsAndNumbers) {
   EXPECT_EQ(cat("rank ", 3, ' ', std::string("died")), "rank 3 died");
 }

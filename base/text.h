@@ -1,4 +1,5 @@
 // cat(a, b, ...): builds a sentence from strings and whole numbers; ordinal(4): "4th";
+// counted(1, "worker"): "1 worker"; all_of(4, "worker"): "all 4 workers";
 // host_and_port(host, port): where somebody listens;
 // is_plain_name(text); edit_distance(a, b): how alike two names are.
 #pragma once
@@ -35,6 +36,16 @@ template <class... Args>
 [[nodiscard]] inline std::string ordinal(std::uint64_t number) {
   const auto last = number % 100 / 10 == 1 ? 0 : number % 10;
   return cat(number, last == 1 ? "st" : last == 2 ? "nd" : last == 3 ? "rd" : "th");
+}
+
+// "1 worker", "4 workers".
+[[nodiscard]] inline std::string counted(std::int64_t number, std::string_view what) {
+  return cat(number, ' ', what, number == 1 ? "" : "s");
+}
+
+// "the one worker", "all 4 workers".
+[[nodiscard]] inline std::string all_of(std::int64_t number, std::string_view what) {
+  return number == 1 ? cat("the one ", what) : cat("all ", counted(number, what));
 }
 
 // "host:8118"; "[::1]:8118" of an IPv6 address, whose own colons would hide the port.

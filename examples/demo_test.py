@@ -50,6 +50,18 @@ class Demo(unittest.TestCase):
         self.assertIn("after step 9. The scheduler knew 3.0 ms after the kill", text)
         self.assertIn("A new process (77) took its place", text)
 
+    def test_help_of_run_comes_at_once_and_names_the_options_that_there_are(self):
+        run = Path(__file__).resolve().parent.parent / "run"
+        with tempfile.TemporaryDirectory() as folder:  # With neither an installer nor cmake.
+            (Path(folder) / "cat").symlink_to("/bin/cat")
+            (Path(folder) / "dirname").symlink_to("/usr/bin/dirname")
+            for option in ("--help", "-h"):
+                done = subprocess.run(["/bin/bash", run, "--spares", "1", option], env={"PATH": folder},
+                                      capture_output=True, text=True, timeout=20, check=True)
+                self.assertEqual(done.stderr, "")
+                self.assertIn("--epochs N", done.stdout)
+                self.assertIn("--spares K", done.stdout)
+
     def test_counts_the_digits_that_there_are(self):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\1\0\0\xea\x60" + bytes(60000))

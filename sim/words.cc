@@ -53,6 +53,8 @@ std::string note_kind(controller::Note::Kind kind) {
       return "how";
     case controller::Note::Kind::kRefused:
       return "refused";
+    case controller::Note::Kind::kTaken:
+      return "taken";
   }
   return "?";
 }
@@ -175,8 +177,10 @@ std::string to_words(const controller::Action& action) {
           },
           [](const controller::Close& a) { return cat("close connection ", a.link); },
           [](const controller::Note& a) {
-            return cat("note ", note_kind(a.kind), " generation ", a.generation, ": ",
-                       in_words(a.reason));
+            const auto& seeker = a.seeker;
+            const auto who = cat(" for ", seeker.node_id, " (process ", seeker.pid, ")");
+            return cat("note ", note_kind(a.kind), seeker.node_id.empty() ? "" : who,
+                       " generation ", a.generation, ": ", in_words(a.reason));
           },
           [](const controller::End& a) {
             return cat("end ", a.success ? "well" : "badly", ": ", in_words(a.reason));

@@ -65,7 +65,8 @@ struct Reason {
     kOtherProtocol,    // count: its protocol; total: the scheduler's
     kOtherJob,         // detail: the scheduler's job; other: the process's
     kPlacesTaken,      // node_id; total: places
-    kNodeTaken,        // node_id; other: another name of the same rank, where that one is taken
+    kNodeTaken,        // node_id; pid, host: of who has it. other: another name of the same rank,
+                       // where that one is taken
     kOtherHost,        // node_id, host; other, other_host: of a process of the job
     kNewerProcess,     // rank
     kRefusedAsBefore,  // detail: the sentence of a scheduler with a former protocol

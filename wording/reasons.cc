@@ -62,8 +62,8 @@ std::string never_came(const Reason& r) {
 }
 
 std::string too_few_came(const Reason& r) {
-  return cat("only ", r.count, " of ", r.total,
-             " workers came within the time limit (MS_TOPO_TIMEOUT): ",
+  return cat("only ", r.count, " of ", counted(r.total, "worker"),
+             " came within the time limit (MS_TOPO_TIMEOUT): ",
              r.awaited.empty() ? "none is here" : cat(awaited(r), "; ", never_came(r)));
 }
 
@@ -76,9 +76,15 @@ std::string other_host(const Reason& r) {
              "with one /dev/shm and one process namespace (docker: --ipc and --pid)");
 }
 
+std::string holder(const Reason& r) {
+  return cat("process ", r.pid, r.host.empty() ? "" : " on ", r.host);
+}
+
+// A living process goes on to be heard of, so the seconds are no promise that they will be over.
 std::string leased(const Reason& r) {
-  return cat("rank ", r.rank, " is leased to process ", r.pid, r.host.empty() ? "" : " on ", r.host,
-             " for ", r.count, " s more unless it is seen to be dead before (MS_NODE_TIMEOUT)");
+  return cat(holder(r), " has the place of rank ", r.rank,
+             ": another one waits until that process has died, is silent for ", r.count,
+             " s more (MS_NODE_TIMEOUT), or the job ends");
 }
 
 std::string not_its_word(const Reason& r) {
@@ -138,16 +144,17 @@ std::string of_refusal(const Reason& r) {
       return cat("the scheduler at this address serves job '", r.detail, "', not '", r.other,
                  "': give every job its own port");
     case Kind::kPlacesTaken:
-      return cat("all ", r.total, " places of the job are taken and none is called '", r.node_id,
-                 "': this worker is one too many (see MS_WORKER_NUM, MS_NODE_ID)");
+      return cat(all_of(r.total, "place"), " of the job ",
+                 r.total == 1 ? "is taken and is not called '" : "are taken and none is called '",
+                 r.node_id, "': this worker is one too many (see MS_WORKER_NUM, MS_NODE_ID)");
     case Kind::kNodeTaken:
       if (!r.other.empty()) {
         return cat("node ids '", r.other, "' and '", r.node_id,
                    "' are two names of one rank, and '", r.other,
                    "' is registered: give every worker its own MS_NODE_ID");
       }
-      return cat("another living process is registered as node '", r.node_id,
-                 "': give every worker its own MS_NODE_ID");
+      return cat(r.pid == 0 ? "another living process" : holder(r), " is registered as node '",
+                 r.node_id, "': give every worker its own MS_NODE_ID");
     case Kind::kOtherHost:
       return other_host(r);
     case Kind::kNoRoom:
@@ -178,8 +185,9 @@ std::string of_refusal(const Reason& r) {
     case Kind::kRefusedAsBefore:
       return r.detail;
     case Kind::kReplacedSilent:
-      return cat("this process was silent for longer than its lease and has been replaced: ",
-                 r.pid != 0 ? leased(r) : has_ended(r.rank));
+      return cat(
+          "this process was silent for longer than its lease and has been replaced: ",
+          r.pid != 0 ? cat(holder(r), " has the place of rank ", r.rank) : has_ended(r.rank));
     default:
       return {};
   }
@@ -188,10 +196,11 @@ std::string of_refusal(const Reason& r) {
 std::string of_end(const Reason& r) {
   switch (r.kind) {
     case Kind::kAllEnded:
-      return cat("all ", r.total, " ranks have ended in good order");
+      return cat(all_of(r.total, "rank"), r.total == 1 ? " has" : " have", " ended in good order");
     case Kind::kNobodyAsked:
-      return cat("all ", r.total,
-                 " workers have ended (exit code 0) and none has asked for a rank");
+      return cat(all_of(r.total, "worker"), r.total == 1 ? " has" : " have",
+                 " ended (exit code 0) and ", r.total == 1 ? "has not" : "none has",
+                 " asked for a rank");
     case Kind::kTooFewCame:
       return too_few_came(r);
     case Kind::kNotFormedInTime:

@@ -72,5 +72,24 @@ TEST(Reasons, NameWhoNeverCameWhereTheIdsAreRanks) {
   EXPECT_EQ(words({"01"}, 2), "the others never registered");
 }
 
+TEST(Reasons, OfOneAreNotWordedAsOfMany) {
+  using Kind = Reason::Kind;
+  const auto words = [](Kind kind, std::int64_t total) {
+    return in_words(Reason{.kind = kind, .total = total, .node_id = "7"});
+  };
+  EXPECT_EQ(words(Kind::kAllEnded, 1), "the one rank has ended in good order");
+  EXPECT_EQ(words(Kind::kAllEnded, 2), "all 2 ranks have ended in good order");
+  EXPECT_EQ(words(Kind::kNobodyAsked, 1),
+            "the one worker has ended (exit code 0) and has not asked for a rank");
+  EXPECT_EQ(words(Kind::kPlacesTaken, 1),
+            "the one place of the job is taken and is not called '7': this worker is one too many "
+            "(see MS_WORKER_NUM, MS_NODE_ID)");
+  EXPECT_EQ(words(Kind::kPlacesTaken, 2),
+            "all 2 places of the job are taken and none is called '7': this worker is one too many "
+            "(see MS_WORKER_NUM, MS_NODE_ID)");
+  EXPECT_EQ(words(Kind::kTooFewCame, 1),
+            "only 0 of 1 worker came within the time limit (MS_TOPO_TIMEOUT): none is here");
+}
+
 }  // namespace
 }  // namespace holdfast::wording

@@ -83,6 +83,11 @@ struct Send {
 struct Close {
   Link link = 0;
 };
+struct Seeker {  // Who asks for a place that it can not have.
+  std::string node_id;
+  std::string host;
+  std::int64_t pid = 0;
+};
 struct Note {  // For traces and reports; decides nothing.
   enum class Kind : std::uint8_t {
     kFault,
@@ -93,6 +98,7 @@ struct Note {  // For traces and reports; decides nothing.
     kRecovered,
     kHow,
     kRefused,  // Somebody said what is not for it to say, or can not be.
+    kTaken,    // `seeker` can not have a place, or has to wait, because others have them.
   };
   Kind kind = Kind::kFault;
   Generation generation = 0;
@@ -100,6 +106,7 @@ struct Note {  // For traces and reports; decides nothing.
   Rank rank = kNoRank;  // kFault: the lost rank. kHow: the rank whose death is explained by now.
   wire::Reason reason = {};
   std::uint64_t detected_ns = 0;  // kFault: when its agent knew; 0: not known.
+  Seeker seeker = {};             // kTaken
 };
 struct End {
   bool success = false;
@@ -212,6 +219,7 @@ class Machine {
   [[nodiscard]] const std::vector<Member>& members() const { return members_; }  // By rank.
   [[nodiscard]] const Member* find(const std::string& node_id) const;
   [[nodiscard]] const std::map<Link, Peer>& peers() const { return peers_; }
+  [[nodiscard]] bool waits_for_place(const std::string& node_id, std::int64_t pid) const;
   // How many members it has looked at so far: its work, as far as it grows with the world.
   [[nodiscard]] std::uint64_t looks() const { return looks_; }
   // Who is here before the ranks are given, by node id.
@@ -262,8 +270,9 @@ class Machine {
   void admit(Link link, Rank rank, const wire::Register& m);
   [[nodiscard]] Verdict judge(Rank rank, const wire::Register& m) const;
   [[nodiscard]] Verdict judge_early(const wire::Register& m) const;
-  void turn_away(Link link, const Verdict& verdict);
+  void turn_away(Link link, const wire::Register& m, const Verdict& verdict);
   [[nodiscard]] wire::Reason leased(Rank rank) const;
+  void note_taken(const wire::Register& m, const wire::Reason& reason);
   void keep_waiting(Link link, const wire::Register& m, wire::Reason reason);
   void stop_waiting(Link link);
   void answer_waiting(const std::string& node_id);

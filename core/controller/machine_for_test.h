@@ -44,6 +44,7 @@ class ControllerTest : public ::testing::Test {
       const auto* note = std::get_if<Note>(&action);
       if (note && note->kind == Note::Kind::kHow) hows_.push_back(note->reason);
       if (note && note->kind == Note::Kind::kFault) faults_.push_back(note->reason);
+      if (note && note->kind == Note::Kind::kTaken) taken_.push_back(*note);
     }
     if (stored) step(Stored{});
   }
@@ -129,6 +130,7 @@ class ControllerTest : public ::testing::Test {
   std::set<Link> closed_;
   std::vector<wire::Reason> hows_;    // Of notes.
   std::vector<wire::Reason> faults_;  // The same.
+  std::vector<Note> taken_;
   Instant now_{};
 };
 

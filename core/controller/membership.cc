@@ -202,7 +202,9 @@ void Machine::receive(Link link, const wire::Register& m) {
   if (!assembled()) {
     admit_early(link, m);
   } else if (const Rank rank = rank_of(m.node_id); rank == kNoRank) {
-    refuse(link, {.kind = Reason::Kind::kPlacesTaken, .total = world_size(), .node_id = m.node_id});
+    turn_away(link, m,
+              {Verdict::Kind::kNever,
+               {.kind = Reason::Kind::kPlacesTaken, .total = world_size(), .node_id = m.node_id}});
   } else {
     admit(link, rank, m);
   }
@@ -225,7 +227,11 @@ Machine::Verdict Machine::judge_early(const wire::Register& m) const {
   const bool is_free = found == arrivals_.end() || found->second.seat.incarnation == m.incarnation;
   if (is_free) return word == Word::kNotYet ? Verdict{Kind::kWaits, not_given} : Verdict{};
   if (m.attempt == 0 || found->second.seat.attempt == 0) {
-    return {Kind::kNever, {.kind = Reason::Kind::kNodeTaken, .node_id = m.node_id}};
+    return {Kind::kNever,
+            {.kind = Reason::Kind::kNodeTaken,
+             .pid = found->second.seat.pid,
+             .node_id = m.node_id,
+             .host = found->second.seat.host}};
   }
   // Two processes of agents: the agent of the place knows which of them it is.
   return word == Word::kGiven ? Verdict{} : Verdict{Kind::kWaits, not_given};
@@ -234,7 +240,7 @@ Machine::Verdict Machine::judge_early(const wire::Register& m) const {
 void Machine::admit_early(Link link, const wire::Register& m) {
   const Verdict verdict = judge_early(m);
   if (verdict.kind == Verdict::Kind::kWaits) return keep_waiting(link, m, verdict.reason);
-  if (verdict.kind == Verdict::Kind::kNever) return turn_away(link, verdict);
+  if (verdict.kind == Verdict::Kind::kNever) return turn_away(link, m, verdict);
   const auto found = arrivals_.find(m.node_id);
   if (found != arrivals_.end() && found->second.seat.incarnation == m.incarnation) {
     if (const auto why = not_that_one(found->second.seat, m)) return reject(link, *why);
@@ -258,14 +264,15 @@ void Machine::assemble() {
   arrivals_.clear();
   begin({.kind = Reason::Kind::kJobStarts});
   for (Rank rank = 0; rank < world_size(); ++rank) heed_agent(at(rank).seat.node_id);
-  std::vector<Link> surplus;
+  std::map<Link, wire::Register> surplus;
   for (const auto& [link, m] : pending_) {
-    if (rank_of(m.node_id) == kNoRank) surplus.push_back(link);
+    if (rank_of(m.node_id) == kNoRank) surplus.emplace(link, m);
   }
-  for (const Link link : surplus) {
-    const std::string node_id = pending_.at(link).node_id;
+  for (const auto& [link, m] : surplus) {
     stop_waiting(link);
-    refuse(link, {.kind = Reason::Kind::kPlacesTaken, .total = world_size(), .node_id = node_id});
+    turn_away(link, m,
+              {Verdict::Kind::kNever,
+               {.kind = Reason::Kind::kPlacesTaken, .total = world_size(), .node_id = m.node_id}});
   }
 }
 
@@ -320,17 +327,40 @@ void Machine::admit(Link link, Rank rank, const wire::Register& m) {
     case Verdict::Kind::kWaits:
       return keep_waiting(link, m, verdict.reason);
     case Verdict::Kind::kNever:
-      return turn_away(link, verdict);
+      return turn_away(link, m, verdict);
   }
 }
 
-void Machine::turn_away(Link link, const Verdict& verdict) {
+// A process without an agent was started by hand, maybe twice by mistake. Of one with an agent the
+// agent knows, and it waits for moments only.
+void Machine::note_taken(const wire::Register& m, const Reason& reason) {
+  using Kind = Reason::Kind;
+  const bool is_surplus = reason.kind == Kind::kPlacesTaken || reason.kind == Kind::kNodeTaken;
+  const bool is_twin = reason.kind == Kind::kLeased && m.attempt == 0;
+  if (!is_surplus && !is_twin) return;
+  emit(Note{.kind = Note::Kind::kTaken,
+            .generation = formation_.generation,
+            .version = formation_.version,
+            .reason = reason,
+            .seeker = {.node_id = m.node_id, .host = m.host, .pid = m.pid}});
+}
+
+bool Machine::waits_for_place(const std::string& node_id, std::int64_t pid) const {
+  const auto found = waiting_.find(node_id);
+  return found != waiting_.end() &&
+         std::any_of(found->second.begin(), found->second.end(),
+                     [&](Link link) { return pending_.at(link).pid == pid; });
+}
+
+void Machine::turn_away(Link link, const wire::Register& m, const Verdict& verdict) {
+  note_taken(m, verdict.reason);
   verdict.unsound ? reject(link, verdict.reason) : refuse(link, verdict.reason);
 }
 
 void Machine::keep_waiting(Link link, const wire::Register& m, Reason reason) {
   pending_[link] = m;
   waiting_[m.node_id].insert(link);
+  note_taken(m, reason);
   send(link, wire::Waiting{std::move(reason)});
 }
 

@@ -369,5 +369,46 @@ TEST_F(RolesTest, AVersionThatAllHaveLostBindsNobodyAfterARestart) {
   EXPECT_TRUE(faults_.empty() || faults_.back().kind != wire::Reason::Kind::kImpossible);
 }
 
+// Started by hand, one too many or twice: the scheduler's log is to name it.
+TEST_F(RolesTest, WhoAsksForATakenPlaceIsNoted) {
+  const auto by_hand = [&](const std::string& node, Incarnation incarnation, std::int64_t pid) {
+    auto m = who(node, incarnation);
+    m.pid = pid;
+    return m;
+  };
+  come(1, by_hand("w1", 10, 41));
+  come(11, by_hand("w1", 11, 42));  // Before the ranks are given.
+  ASSERT_EQ(taken_.size(), 1U);
+  EXPECT_EQ(taken_[0].reason.kind, Reason::Kind::kNodeTaken);
+  EXPECT_EQ(taken_[0].reason.pid, 41);
+  EXPECT_EQ(taken_[0].seeker.pid, 42);
+  come(2, by_hand("w2", 20, 43));
+  come(3, by_hand("w3", 30, 44));
+  come(12, by_hand("w1", 12, 45));
+  ASSERT_EQ(taken_.size(), 2U);
+  EXPECT_EQ(taken_[1].reason.kind, Reason::Kind::kLeased);
+  EXPECT_EQ(taken_[1].reason.pid, 41);
+  EXPECT_EQ(taken_[1].seeker.pid, 45);
+  EXPECT_TRUE(machine_->waits_for_place("w1", 45));
+  EXPECT_FALSE(machine_->waits_for_place("w1", 41));
+  come(13, by_hand("w4", 40, 46));
+  ASSERT_EQ(taken_.size(), 3U);
+  EXPECT_EQ(taken_[2].reason.kind, Reason::Kind::kPlacesTaken);
+  EXPECT_EQ(taken_[2].seeker.node_id, "w4");
+  EXPECT_EQ(taken_[2].seeker.host, "host");
+  step(ProvenDead{"w1", 10});
+  EXPECT_EQ(rank(12), 0);
+  EXPECT_FALSE(machine_->waits_for_place("w1", 45));
+}
+
+// The agent of a process knows of it, and it waits for moments only.
+TEST_F(RolesTest, AProcessThatItsAgentHasNotSpokenOfYetIsNotNoted) {
+  give("w1", 10, 1);
+  all_train(1);
+  come(11, who("w1", 11, 2));
+  ASSERT_NE(last<wire::Waiting>(11), nullptr);
+  EXPECT_TRUE(taken_.empty());
+}
+
 }  // namespace
 }  // namespace holdfast::controller

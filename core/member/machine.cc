@@ -76,7 +76,12 @@ void Machine::on(const wire::Refused& m) {
 
 void Machine::on(const wire::Waiting& m) {
   if (!placed_) {
-    actions_.push_back(Say{m.reason});
+    // After each new connection it is told again of the same process, whose seconds began anew.
+    const bool is_known = waits_for_ && waits_for_->kind == m.reason.kind &&
+                          waits_for_->rank == m.reason.rank && waits_for_->pid == m.reason.pid &&
+                          m.reason.kind == wire::Reason::Kind::kLeased;
+    waits_for_ = m.reason;
+    if (!is_known) actions_.push_back(Say{m.reason});
     return;
   }
   // Its place was given away while it was silent. The successor needs the arena: make room.
@@ -161,7 +166,14 @@ void Machine::on(const wire::Farewell&) {
 void Machine::give_up(bool success, wire::Reason reason) {
   if (std::exchange(over_, true)) return;
   actions_.push_back(Abort{std::max(stopped_for_, running_)});
-  actions_.push_back(GiveUp{success, std::move(reason)});
+  actions_.push_back(GiveUp{success, std::move(reason), success && stands_by()});
+}
+
+// Somebody else lives in its place, or has ended that rank's training.
+bool Machine::stands_by() const {
+  using Kind = wire::Reason::Kind;
+  return !placed_ && waits_for_ &&
+         (waits_for_->kind == Kind::kLeased || waits_for_->kind == Kind::kRankHasEnded);
 }
 
 }  // namespace holdfast::member

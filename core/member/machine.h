@@ -78,6 +78,7 @@ struct Say {         // For the user, once.
 struct GiveUp {  // The job is over or this process has no place in it.
   bool success = false;
   wire::Reason reason;
+  bool stood_by = false;  // Another process had its place until the job ended well.
 };
 using Action = std::variant<Send, RankGiven, Abort, Repair, Go, Released, Say, GiveUp>;
 using Actions = std::vector<Action>;
@@ -125,6 +126,7 @@ class Machine {
   void on(const wire::Waiting& m);
   void on(const wire::Farewell&);
   void on(const wire::JobEnded& m) { give_up(m.success, m.reason); }
+  [[nodiscard]] bool stands_by() const;
   template <class Other>
   void on(const Other&) {}  // Not for a worker: a peer's nonsense changes nothing.
 
@@ -150,6 +152,7 @@ class Machine {
   Holding holding_;
   Version ended_at_ = 0;
   std::optional<wire::Reason> failure_;
+  std::optional<wire::Reason> waits_for_;  // Until it is placed.
   Actions actions_;
 };
 

@@ -158,6 +158,36 @@ TEST_F(MemberTest, WaitsAsLongAsItIsNew) {
   EXPECT_EQ(find<GiveUp>(actions), nullptr);
 }
 
+// It is told so again after each new connection.
+TEST_F(MemberTest, SaysOnceThatAnotherProcessHasItsPlace) {
+  const auto leased = [](std::int64_t pid, std::int64_t seconds) {
+    return wire::Waiting{
+        {.kind = wire::Reason::Kind::kLeased, .rank = 1, .pid = pid, .count = seconds}};
+  };
+  (void)machine_.step(Connected{});
+  EXPECT_NE(find<Say>(hear(leased(7, 30))), nullptr);
+  (void)machine_.step(Disconnected{});
+  (void)machine_.step(Connected{});
+  EXPECT_EQ(find<Say>(hear(leased(7, 29))), nullptr);
+  EXPECT_NE(find<Say>(hear(leased(8, 29))), nullptr);
+}
+
+TEST_F(MemberTest, HasStoodByWhereAnotherHadItsPlaceUntilTheJobHadEndedWell) {
+  using Kind = wire::Reason::Kind;
+  for (const auto kind : {Kind::kLeased, Kind::kRankHasEnded, Kind::kAssembling}) {
+    for (const bool success : {true, false}) {
+      Machine other{wire::Register{.job = "job", .node_id = "w0", .incarnation = 2}};
+      (void)other.step(Connected{});
+      (void)other.step(Received{wire::Waiting{{.kind = kind, .rank = 1}}});
+      const auto actions = other.step(Received{wire::JobEnded{success, {}}});
+      ASSERT_NE(find<GiveUp>(actions), nullptr);
+      EXPECT_EQ(find<GiveUp>(actions)->stood_by, success && kind != Kind::kAssembling);
+    }
+  }
+  park(1, 5);  // This one had a place.
+  EXPECT_FALSE(find<GiveUp>(hear(wire::JobEnded{true, {}}))->stood_by);
+}
+
 TEST_F(MemberTest, EndsWhenItsPlaceWasGivenAway) {
   park(1, 5);
   (void)machine_.step(Disconnected{});

@@ -94,7 +94,8 @@ typedef struct hf_place {
   const char* job;
 } hf_place;
 /* Waits for the rank. A spare waits here until it is needed, and the process exits with 0 if the
- * job ends without it. Later calls return at once. */
+ * job ends without it. So does a process that was started by hand while another one lived in its
+ * place until the job had ended well. Later calls return at once. */
 HF_API hf_status hf_identity(hf_worker* worker, hf_place* place);
 
 /* The place of this process among the ranks of its host. Waits as hf_identity(). All ranks of a job

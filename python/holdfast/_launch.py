@@ -82,17 +82,19 @@ class Launch:
                 )
                 return int(raised[1])
             if self._round == self._run.max_restarts:
+                times = "once" if self._round == 1 else f"{self._round} times"
                 say(
                     f"rank {self._lost} {self._how} and nothing is kept (no hf.State); all were "
-                    f"started again {self._round} times, which --max-restarts allows; logs are in "
+                    f"started again {times}, which --max-restarts allows; logs are in "
                     f"{self._folder()}"
                 )
                 return 1
             self._round += 1
+            count = self._run.count
+            who = f"all {count} processes are" if count > 1 else "the one process is"
             say(
-                f"rank {self._lost} {self._how} and nothing is kept (no hf.State), so all "
-                f"{self._run.count} processes are started again, as torchrun does: restart "
-                f"{self._round} of {self._run.max_restarts}"
+                f"rank {self._lost} {self._how} and nothing is kept (no hf.State), so {who} started"
+                f" again, as torchrun does: restart {self._round} of {self._run.max_restarts}"
             )
             if self._run.spares != "0" and self._round == 1:
                 say(

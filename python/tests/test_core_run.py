@@ -164,7 +164,7 @@ def test_core_starting_all_again_is_bounded(tmp_path: Path, allowed: int) -> Non
     script = program(tmp_path, "raise SystemExit(7)")
     code, _, err = run(tmp_path, "--nproc-per-node=2", f"--max-restarts={allowed}", script)
     assert code == (1 if allowed else 7), err
-    assert ("all were started again 1 times" in err) == bool(allowed)
+    assert ("all were started again once, " in err) == bool(allowed)
     assert "--max-restarts" in err
 
 

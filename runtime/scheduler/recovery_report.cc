@@ -125,6 +125,7 @@ std::optional<RecoveryReport> RecoveryLog::note(Instant now, const controller::N
       finished = finish();
       break;
     case Kind::kRefused:
+    case Kind::kTaken:
       break;
   }
   return finished;

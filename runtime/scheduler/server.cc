@@ -80,8 +80,10 @@ Server::Server(io::Loop& loop, Opened opened)
 
 int Server::run(io::Listener& listener, io::Membership membership) {
   const bool again = opened_.memory.formation->generation != 0;
+  under_tls_ = membership.tls != nullptr;
   say(cat(again ? "serves again job " : "serves job ", settings_.job, " at ",
-          host_and_port(settings_.sched_host, settings_.sched_port), ", process ", ::getpid(),
+          host_and_port(settings_.sched_host, settings_.sched_port), under_tls_ ? " under TLS" : "",
+          ", process ", ::getpid(),
           again ? cat(", from generation ", opened_.memory.formation->generation, " of its journal")
                 : ""));
   read_reports();
@@ -142,7 +144,8 @@ void Server::answered(Link link) {
 
 void Server::received(Link link, wire::Message message) {
   if (std::holds_alternative<wire::StatusQuery>(message)) {
-    const auto json = status_json(machine_, settings_.worker_num, reports_);
+    const auto json =
+        status_json(machine_, settings_.worker_num, under_tls_, taken_.newest(), reports_);
     links_.at(link)->send(wire::StatusReply{json});
     return;
   }
@@ -269,11 +272,15 @@ bool Server::carry_out(const controller::Close& action) {
 bool Server::carry_out(const Note& action) {
   note_in_trace(action);
   if (action.kind == Note::Kind::kStop && action.generation == 1) {
-    say(cat("all ", settings_.worker_num, " workers are here"));
+    say(cat(all_of(settings_.worker_num, "worker"),
+            settings_.worker_num == 1 ? " is here" : " are here"));
   }
   const std::string text = wording::in_words(action.reason);
   if (action.kind == Note::Kind::kFault) say(cat("fault: ", text));
   if (action.kind == Note::Kind::kRefused) say(cat("refused: ", text));
+  if (action.kind == Note::Kind::kTaken) {
+    if (const auto line = taken_.note(action)) say(*line);
+  }
   if (action.kind == Note::Kind::kHow) {
     say(cat("by now it is known that ", text));
     if (late_ && complete(*late_, action)) publish_late();
@@ -421,6 +428,8 @@ void Server::note_in_trace(const Note& note) {
       return event("how");
     case Note::Kind::kRefused:
       return event("refused");
+    case Note::Kind::kTaken:
+      return;  // Whoever asks too often fills no trace.
   }
 }
 

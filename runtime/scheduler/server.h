@@ -23,6 +23,7 @@
 #include "runtime/jobs/agent_watch.h"
 #include "runtime/scheduler/local_workers.h"
 #include "runtime/scheduler/recovery_report.h"
+#include "runtime/scheduler/taken_places.h"
 
 namespace holdfast::runtime {
 
@@ -99,8 +100,10 @@ class Server {
     std::optional<Instant> said;
   };
   std::map<std::string, Refusals> refused_;  // By their reason.
+  TakenPlaces taken_;
   io::Loop::TimerId timer_ = io::Loop::TimerId::kNone;
   std::optional<Instant> timer_at_;
+  bool under_tls_ = false;
   bool ended_ = false;
   bool leaves_ = false;  // Once nobody is here.
   std::optional<int> exit_code_;

@@ -60,7 +60,8 @@ nlohmann::ordered_json describe(const controller::Member& member, Rank rank, Sta
 
 }  // namespace
 
-std::string status_json(const controller::Machine& machine, std::int32_t world_size,
+std::string status_json(const controller::Machine& machine, std::int32_t world_size, bool under_tls,
+                        const std::deque<TakenPlaces::Seeker>& seekers,
                         const std::deque<std::string>& reports) {
   const wire::Formation& head = machine.head();
   auto ranks = nlohmann::ordered_json::array();
@@ -73,6 +74,15 @@ std::string status_json(const controller::Machine& machine, std::int32_t world_s
     least = std::min(least, member.version);
     ranks.push_back(describe(member, static_cast<Rank>(ranks.size()), head.stage));
   }
+  auto without_place = nlohmann::ordered_json::array();
+  for (const auto& [who, waits, why] : seekers) {
+    if (waits && !machine.waits_for_place(who.node_id, who.pid)) continue;  // By now it has it.
+    without_place.push_back({{"node_id", who.node_id},
+                             {"pid", who.pid},
+                             {"host", who.host},
+                             {"state", waits ? "waits" : "was refused"},
+                             {"why", why}});
+  }
   auto recoveries = nlohmann::ordered_json::array();
   for (const auto& report : reports) {
     auto json = nlohmann::ordered_json::parse(report, nullptr, false);
@@ -83,10 +93,12 @@ std::string status_json(const controller::Machine& machine, std::int32_t world_s
                                        {"generation", head.generation},
                                        {"version", least == kNoVersion ? 0 : least},
                                        {"world_size", world_size},
+                                       {"tls", under_tls},
                                        {"recoveries", head.recoveries},
                                        {"cause", wording::in_words(head.cause)},
                                        {"reason", wording::in_words(head.end)},
                                        {"ranks", ranks},
+                                       {"without_place", without_place},
                                        {"recovery_reports", recoveries}};
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

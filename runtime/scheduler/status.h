@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/controller/machine.h"
+#include "runtime/scheduler/taken_places.h"
 
 namespace holdfast::runtime {
 
@@ -12,7 +13,8 @@ namespace holdfast::runtime {
 // "cause":…, "ranks":[{"rank":0,"node_id":…,"pid":…,"host":…,"state":…,"version":…,"loss":…}],
 // "recovery_reports":[as in recoveries.jsonl, newest last]}. version: the least that all ranks are
 // known to have reached. `reports`: lines of recoveries.jsonl, newest last.
-std::string status_json(const controller::Machine& machine, std::int32_t world_size,
+std::string status_json(const controller::Machine& machine, std::int32_t world_size, bool under_tls,
+                        const std::deque<TakenPlaces::Seeker>& seekers,
                         const std::deque<std::string>& reports);
 
 }  // namespace holdfast::runtime

@@ -164,6 +164,7 @@ struct Worker::Control {
   std::deque<trainer::Work> work;
   std::optional<Identity> place;  // Without its directory.
   std::optional<Error> over;
+  bool stood_by = false;              // As of member::GiveUp.
   std::optional<Error> out_of_reach;  // While the scheduler has been gone for too long.
 
   std::function<bool(Generation)> stop_groups;
@@ -251,6 +252,7 @@ void Worker::Control::do_it(member::GiveUp& a) {
   {
     const std::lock_guard lock(mutex);
     over = Error{Blame::kWorld, wording::in_words(a.reason)};
+    stood_by = a.stood_by;
     changed.notify_all();
   }
   tell(trainer::JobOver{a.success, a.reason});
@@ -325,6 +327,14 @@ Result<Identity> Worker::Control::place_in_world() {
   {
     std::unique_lock lock(mutex);
     const auto placed = wait(lock, config::kNever, [&] { return place.has_value(); });
+    if (!placed && stood_by) {  // As a spare that was not needed: who runs it takes 0 for an end.
+      std::fprintf(stderr,
+                   "holdfast: the job has ended well (%s), and this process, of node '%s', never "
+                   "had a place in it: it ends with exit code 0\n",
+                   over->what.c_str(), settings.node_id.c_str());
+      lock.unlock();
+      std::exit(0);
+    }
     if (!placed) return placed.error();
     identity = *place;
   }

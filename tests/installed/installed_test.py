@@ -2,7 +2,7 @@
 """Installs a build, then builds and runs programs outside of the tree as README says: C++ under msrun, and C.
 
 The C++ program is the example of include/holdfast/holdfast.h, and its CMakeLists.txt is README's; the C
-program is capi/testing/solo.c. Holdfast as a folder of another project (add_subdirectory) is configured
+program is capi/testing/solo.c, and that of a cluster examples/hello_cluster.cc. Holdfast as a folder of another project (add_subdirectory) is configured
 and one target of it is built.
 """
 import argparse
@@ -78,13 +78,17 @@ def check_files(prefix):
         fail(f"headers were installed in {sorted(headers)}, not in holdfast alone")
 
 
+def under_msrun(prefix, folder, *arguments):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("MS_", "HOLDFAST_", "LD_"))}
+    run(prefix / "bin/msrun", "--worker_num=2", "--local_worker_num=2", f"--master_port={free_port()}", "--join=True",
+        f"--log_dir={folder / 'log'}", folder / "build/program", *arguments, cwd=folder, env=clean)
+
+
 def check_train(cmake, work, prefix):
     folder = project(work / "train", {"CMakeLists.txt": readme_cmake(), "program.cc": manual_program()})
     configure(cmake, folder, f"-DCMAKE_PREFIX_PATH={prefix}")
     run(cmake, "--build", folder / "build")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("MS_", "HOLDFAST_", "LD_"))}
-    run(prefix / "bin/msrun", "--worker_num=2", "--local_worker_num=2", f"--master_port={free_port()}", "--join=True",
-        f"--log_dir={folder / 'log'}", folder / "build/program", cwd=folder, env=clean)
+    under_msrun(prefix, folder)
     with open(folder / "final.safetensors", "rb") as file:
         header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
         values = file.read()
@@ -102,6 +106,23 @@ def check_c(cmake, work, prefix):
     configure(cmake, folder, f"-DCMAKE_PREFIX_PATH={prefix}")
     run(cmake, "--build", folder / "build")
     run(folder / "build/program")
+
+
+def check_cluster(cmake, work, prefix):
+    """A C++ program without libtorch: README's example of such a one, as it lies in the tree."""
+    text = ("cmake_minimum_required(VERSION 3.25)\nproject(mine CXX)\nfind_package(holdfast REQUIRED COMPONENTS c)\n"
+            "set(CMAKE_CXX_STANDARD 20)\nadd_executable(program program.cc)\ntarget_link_libraries(program holdfast::c)\n"
+            'if(TARGET torch)\n  message(FATAL_ERROR "COMPONENTS c looked for libtorch")\nendif()\n')
+    source = (ROOT / "examples/hello_cluster.cc").read_text()
+    folder = project(work / "cluster", {"CMakeLists.txt": text, "program.cc": source})
+    # Whoever looks for libtorch finds none.
+    configure(cmake, folder, f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_DISABLE_FIND_PACKAGE_Torch=ON")
+    run(cmake, "--build", folder / "build")
+    under_msrun(prefix, folder, "--rounds", "2", "--period-ms", "0")
+    for rank in range(2):
+        said = (folder / f"log/worker_{rank}.log").read_text()
+        if f"rank {rank} of 2" not in said or '"round": 2' not in said:
+            fail(f"rank {rank} of hello_cluster was to make two rounds, and said {said}")
 
 
 def check_subdirectory(cmake, work):
@@ -131,6 +152,7 @@ def main():
     run(arguments.cmake, "--install", arguments.build, "--prefix", prefix)
     check_files(prefix)
     check_c(arguments.cmake, work, prefix)
+    check_cluster(arguments.cmake, work, prefix)
     check_subdirectory(arguments.cmake, work)
     if arguments.face == "train":
         check_train(arguments.cmake, work, prefix)
