@@ -68,15 +68,14 @@ def mounts():
 
 
 def spaces(*pids):
-    return {os.stat(f"/proc/{pid}/ns/{kind}").st_ino for pid in pids for kind in linux.KINDS} - \
-           {os.stat(f"/proc/self/ns/{kind}").st_ino for kind in linux.KINDS}
+    return set().union(*map(linux.spaces_of, pids)) - linux.spaces_of("self")
 
 
 def processes_in(inodes):
     found = []
     for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
         with contextlib.suppress(OSError):
-            if inodes & {os.stat(f"/proc/{pid}/ns/{kind}").st_ino for kind in linux.KINDS}:
+            if inodes & linux.spaces_of(pid) and linux.runs(pid):
                 found.append(pid)
     return found
 
@@ -163,11 +162,12 @@ class Apart(Three):
             self.assertLessEqual(len(pids), 4, "its first, a hand, ls, and no process of another")
 
     def test_memory_and_temporary_files_of_their_own(self):
+        name = f"of-host0-{os.getpid()}"
         for folder in ("/dev/shm", "/tmp"):
-            self.says(0, "touch", f"{folder}/of-host0")
-            self.assertEqual(self.says(0, "ls", folder), "of-host0")
+            self.says(0, "touch", f"{folder}/{name}")
+            self.assertEqual(self.says(0, "ls", folder), name)
             self.assertEqual(self.says(1, "ls", folder), "")
-            self.assertFalse(Path(folder, "of-host0").exists())
+            self.assertFalse(Path(folder, name).exists())
 
     def test_hosts_hear_each_other(self):
         for sender, receiver in ((0, 1), (1, 2), (2, 0)):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import linux
+from .linux import HostsError
 
 V4, V6 = "10.77.0.{}", "fd77:7777:7777::{}"
 
@@ -20,12 +21,17 @@ def address6(index: int) -> str:
     return V6.format(f"{index + 1:x}")
 
 
-def live(index: int, to_keeper: int, from_keeper: int, names: str, shared: Sequence[str]) -> None:
-    """Does not return. Says "1" when it has its namespaces, "2" when its network is up; else why not."""
+def live(index: int, to_keeper: int, from_keeper: int, names: str, shared: Sequence[str], outside: set[int]) -> None:
+    """Does not return. Says "1" when it has its namespaces, "2" when its network is up; else why not.
+
+    outside: the keeper's namespaces. What is changed here must never be theirs.
+    """
     signal.set_wakeup_fd(-1)
     try:
         linux.die_with_parent()  # If the keeper has ended already, the first read below finds it.
         linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWUTS | linux.CLONE_NEWIPC | linux.CLONE_NEWNET)
+        if common := linux.spaces_of("self") & outside:
+            raise HostsError(f"some namespaces are still the machine's ({common}), so nothing is changed in them")
         linux.sethostname(f"host{index}")
         _mounts(names, shared)
         os.write(to_keeper, b"1")

@@ -55,12 +55,12 @@ class Keeper:
         host = self.hosts[index]
         if host.pid:
             raise HostsError(f"host{index} is up; only a host that was killed comes up again")
-        to_keeper, to_host = os.pipe(), os.pipe()
+        to_keeper, to_host, outside = os.pipe(), os.pipe(), linux.spaces_of("self")
         linux.unshare(linux.CLONE_NEWPID)  # For the next child.
         pid = os.fork()
         if pid == 0:
             linux.close_others({to_keeper[1], to_host[0]})  # Else this host would hold the keeper's socket open.
-            hosts.live(index, to_keeper[1], to_host[0], str(self.folder / "names"), self.shared)
+            hosts.live(index, to_keeper[1], to_host[0], str(self.folder / "names"), self.shared, outside)
         linux.setns(self.own_pids, linux.CLONE_NEWPID)
         os.close(to_keeper[1])
         os.close(to_host[0])
@@ -257,7 +257,7 @@ def main(folder: Path, count: int, shared: list[str], listening: int, owner: int
             keeper.end()
         finally:
             # A host's first process ends after whoever entered is buried by who started him, which may be never.
-            until = time.monotonic() + 2
+            until = time.monotonic() + 0.5
             while keeper.ending and time.monotonic() < until:
                 keeper.bury()
                 time.sleep(0.001)

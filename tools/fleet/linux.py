@@ -114,12 +114,17 @@ def open_namespaces(pid: int) -> list[int]:
     return [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in KINDS]
 
 
+def spaces_of(pid: int | str) -> set[int]:
+    """The inodes of a process's namespaces, of the kinds that a host has its own of."""
+    return {os.stat(f"/proc/{pid}/ns/{kind}").st_ino for kind in KINDS}
+
+
 def alive_in(pid_namespace: int) -> list[int]:
     """The processes of a pid namespace (its inode) that still run; one that awaits its parent's wait() does not."""
     found = []
     for name in os.listdir("/proc"):
         try:
-            if name.isdigit() and os.stat(f"/proc/{name}/ns/pid").st_ino == pid_namespace and _runs(int(name)):
+            if name.isdigit() and os.stat(f"/proc/{name}/ns/pid").st_ino == pid_namespace and runs(int(name)):
                 found.append(int(name))
         except (FileNotFoundError, ProcessLookupError):
             continue  # It has ended meanwhile.
@@ -128,11 +133,12 @@ def alive_in(pid_namespace: int) -> list[int]:
     return found
 
 
-def _runs(pid: int) -> bool:
+def runs(pid: int) -> bool:
+    """Not if it only awaits its parent's wait(), or that of another."""
     for thread in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:
             state = file.read().rpartition(b") ")[2][:1]
-        # An init that ends waits for processes that entered from outside; it has given up its files before.
+        # An init that ends waits for processes that entered from outside, whose parent may be slow; it has given up its files before.
         if state not in (b"Z", b"X") and os.listdir(f"/proc/{pid}/task/{thread}/fd"):
             return True
     return False
