@@ -84,6 +84,11 @@ def await_end(pidfd):
     """Of a process that is not our child."""
     if not select.select([pidfd], [], [], LIMIT_S)[0]:
         raise AssertionError(f"the process did not end within {LIMIT_S} s")
+
+
+def end(pidfd):
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     os.close(pidfd)
 
 
@@ -291,51 +296,55 @@ class Cut(Three):
 
 
 class Ends(unittest.TestCase):
-    def nothing_is_left(self, inodes, before):
-        self.assertEqual(processes_in(inodes), [])
-        self.assertEqual((links(), mounts()), before)
+    """Its processes are looked for, not its namespaces: the number of one that is gone is soon that of another fleet's."""
+
+    def setUp(self):
+        self.before = links(), mounts()
+
+    def watched(self, fleet, hands):
+        """The processes in namespaces of the fleet, the keeper first: all that holds these."""
+        status = fleet.status()
+        inodes = spaces(status["keeper"], *(each["pid"] for each in status["hosts"]))
+        hosts = len(status["hosts"])
+        self.assertEqual(len(inodes), hosts * len(linux.KINDS) + 1)
+        pids = [status["keeper"], *(pid for pid in processes_in(inodes) if pid != status["keeper"])]
+        self.assertEqual(len(pids), 1 + hosts + hands)
+        pidfds = [os.pidfd_open(pid) for pid in pids]
+        for pidfd in pidfds:
+            self.addCleanup(end, pidfd)  # What outlived a test that failed.
+        return pids, pidfds
+
+    def nothing_is_left(self, pidfds):
+        for pidfd in pidfds:
+            await_end(pidfd)
+        self.assertEqual((links(), mounts()), self.before)
         self.assertEqual(list(Path(os.environ["XDG_RUNTIME_DIR"]).iterdir()), [])
 
-    def keeper_and_spaces(self, fleet):
-        status = fleet.status()
-        pids = [each["pid"] for each in status["hosts"]]
-        return os.pidfd_open(status["keeper"]), status["keeper"], spaces(status["keeper"], *pids)
-
     def test_down_leaves_nothing(self):
-        before = links(), mounts()
         fleet = Fleet.up(3)
         started = [fleet.popen(host, ["sleep", "1000"], cwd="/") for host in range(3)]
-        pidfd, _, inodes = self.keeper_and_spaces(fleet)
-        self.assertEqual(len(inodes), 3 * len(linux.KINDS) + 1)
-        self.assertEqual(len(processes_in(inodes)), 1 + 2 * 3)
+        _, pidfds = self.watched(fleet, 3)
         fleet.down()
-        await_end(pidfd)
         self.assertEqual([each.returncode for each in started], [-signal.SIGKILL] * 3)
-        self.nothing_is_left(inodes, before)
+        self.nothing_is_left(pidfds)
 
     def test_it_ends_with_its_owner(self):
-        before = links(), mounts()
         program = f"import sys; sys.path.insert(0, {str(TOOLS)!r})\nfrom fleet import Fleet\nfleet = Fleet.up(2, 'owned')\n" \
                   "fleet.popen(0, ['sleep', '1000'], cwd='/')\nprint('up', flush=True)\nsys.stdin.read()"
         with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
             self.assertEqual(owner.stdout.readline(), "up\n")
-            pidfd, _, inodes = self.keeper_and_spaces(Fleet("owned"))
+            _, pidfds = self.watched(Fleet("owned"), 1)
             owner.kill()
-        await_end(pidfd)
-        self.nothing_is_left(inodes, before)
+        self.nothing_is_left(pidfds)
 
     def test_it_ends_with_its_keeper(self):
-        before = links(), mounts()
         self.assertEqual(tool("up", 2).returncode, 0)
-        fleet = Fleet()
-        first = [os.pidfd_open(each["pid"]) for each in fleet.status()["hosts"]]
-        pidfd, keeper, inodes = self.keeper_and_spaces(fleet)
-        os.kill(keeper, signal.SIGKILL)
-        for each in (pidfd, *first):
-            await_end(each)
-        done = tool("down")
-        self.assertIn("no fleet 'default' is up", done.stderr)
-        self.nothing_is_left(inodes, before)
+        pids, pidfds = self.watched(Fleet(), 0)
+        os.kill(pids[0], signal.SIGKILL)
+        for pidfd in pidfds:
+            await_end(pidfd)
+        self.assertIn("no fleet 'default' is up", tool("down").stderr)
+        self.nothing_is_left(pidfds)
 
 
 class Tool(unittest.TestCase):
