@@ -197,6 +197,17 @@ TEST(Worker, SaysThatWhoeverListensIsNoScheduler) {
   EXPECT_TRUE(job.nothing_left());
 }
 
+// It has not waited for long: 192.0.2.1 is nobody's (RFC 5737).
+TEST(Worker, OfASchedulerElsewhereIsToldAtOnceThatItNeedsAToken) {
+  Job job("elsewhere-by-hand");
+  (void)job.start(toy_command(job, 10),
+                  {"MS_ROLE=MS_WORKER", "MS_WORKER_NUM=1", "MS_SCHED_HOST=192.0.2.1",
+                   cat("MS_SCHED_PORT=", job.port)});
+  EXPECT_TRUE(until([&] { return has(job.output(), "the scheduler is on another host"); }, 10))
+      << job.output();
+  EXPECT_TRUE(has(job.output(), "HOLDFAST_TOKEN_FILE")) << job.output();
+}
+
 TEST(Scheduler, SaysThatItsPortIsTaken) {
   Job job("port-by-hand");
   const os::Fd other = os::listening_at(job.port, 1);

@@ -132,6 +132,15 @@ TEST(Files, GivesAJobAFolderWhileAnotherTakesTheUsersAway) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
+TEST(Host, TellsItsOwnAddressesFromOthers) {
+  for (const char* own : {"127.0.0.1", "127.9.9.9", "0.0.0.0", "::1", "localhost", ""}) {
+    EXPECT_FALSE(is_address_elsewhere(own)) << own;
+  }
+  for (const char* other : {"192.0.2.1", "2001:db8::1"}) {  // Nobody's: for documents.
+    EXPECT_TRUE(is_address_elsewhere(other)) << other;
+  }
+}
+
 TEST(Files, KnowsThisHostsName) {
   EXPECT_NE(host_name(), "");
 }

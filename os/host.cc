@@ -1,5 +1,8 @@
 #include "os/host.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,6 +11,7 @@
 
 #include "base/text.h"
 #include "os/errors.h"
+#include "os/fd.h"
 #include "os/files.h"
 #include "os/process.h"
 
@@ -53,6 +57,18 @@ std::string shared_memory_name() {
   const auto boot = read_file("/proc/sys/kernel/random/boot_id");
   return cat(boot ? boot->substr(0, boot->find('\n')) : host_name(), '-', folder.st_dev, '-',
              pid_namespace().value_or(0));
+}
+
+bool is_address_elsewhere(const std::string& host) {
+  sockaddr_in v4{.sin_family = AF_INET};
+  sockaddr_in6 v6{.sin6_family = AF_INET6};
+  const bool is_v4 = ::inet_pton(AF_INET, host.c_str(), &v4.sin_addr) == 1;
+  if (!is_v4 && ::inet_pton(AF_INET6, host.c_str(), &v6.sin6_addr) != 1) return false;
+  const Fd socket(::socket(is_v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const auto* address =
+      is_v4 ? reinterpret_cast<const sockaddr*>(&v4) : reinterpret_cast<const sockaddr*>(&v6);
+  return socket && ::bind(socket.get(), address, is_v4 ? sizeof v4 : sizeof v6) != 0 &&
+         errno == EADDRNOTAVAIL;
 }
 
 std::string host_name() {

@@ -23,6 +23,10 @@ Result<Folder> open_runtime_directory(const std::string& path);
 // This host's name for people, or "localhost". Two hosts may have the same name, and it may change.
 std::string host_name();
 
+// Whether `host` is the numeric address of another host than this one. A name is not looked up:
+// false.
+bool is_address_elsewhere(const std::string& host);
+
 // Names what processes must share in order to meet in memory: this boot of the kernel, the file
 // system behind runtime_directory(), and the numbers of processes. Two containers have the same
 // name only if they share /dev/shm and the PID namespace (docker's --ipc and --pid).

@@ -199,6 +199,18 @@ TEST_F(ControllerTest, WithoutAnAgentAPlaceIsGivenOnlyWhenItsLeaseHasRunOut) {
   EXPECT_EQ(rank(4), 1);
 }
 
+// The scheduler's host gives a connection to a lost host up half a lease later, say.
+TEST_F(ControllerTest, ALeaseRunsFromTheLastWordThoughTheConnectionEndsLater) {
+  all_train();
+  pass(options_.lease / 2);
+  step(Closed{2});
+  step(Received{1, wire::Heartbeat{}});
+  step(Received{3, wire::Heartbeat{}});
+  pass(options_.lease);
+  ASSERT_EQ(machine_->stage(), Stage::kStopping);
+  EXPECT_EQ(faults_.back().ending.kind, wire::Ending::Kind::kNotHeard);
+}
+
 TEST_F(ControllerTest, AProvenDeathGivesThePlaceAtOnce) {
   all_train();
   come(4, who("w2", 21));

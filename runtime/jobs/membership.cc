@@ -78,6 +78,12 @@ Result<std::string> token_of(const config::Settings& settings, const std::string
   auto token = drawn_before(*folder, kTokenFile);
   if (!token) return token.error();
   if (*token) return **std::move(token);
+  if (os::is_address_elsewhere(settings.sched_host)) {
+    return Error{Blame::kUser,
+                 cat("the scheduler is on another host (MS_SCHED_HOST is ", settings.sched_host,
+                     "), and this process has no token to prove itself by: set HOLDFAST_TOKEN_FILE "
+                     "for all processes of the job, to a file with the same text on each host")};
+  }
   return Error{Blame::kWorld,
                cat("no job ", settings.job, " is on this host (", directory, '/', kTokenFile,
                    " is not there): it has ended, or it has not begun. Start it; if "
