@@ -92,8 +92,8 @@ def end(pidfd):
     os.close(pidfd)
 
 
-def tool(*words, **options):
-    return subprocess.run([TOOLS / "hosts", *map(str, words)], capture_output=True, text=True, timeout=LIMIT_S, check=False, **options)
+def tool(*words, cwd="/", **options):  # The folder of this test may lie in /tmp, of which hosts have their own.
+    return subprocess.run([TOOLS / "hosts", *map(str, words)], capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=cwd, **options)
 
 
 class Hand:
@@ -360,7 +360,7 @@ class Tool(unittest.TestCase):
     def test_run_passes_signals_and_dies_together(self):
         words = [TOOLS / "hosts", "run", "0", "--", "sh", "-c", "trap 'exit 3' TERM; echo up; while :; do sleep 0.01; done"]
         for number, code in ((signal.SIGTERM, 3), (signal.SIGKILL, -9)):
-            with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as running:
+            with subprocess.Popen(words, cwd="/", stdout=subprocess.PIPE, text=True) as running:
                 self.assertEqual(running.stdout.readline(), "up\n")
                 running.send_signal(number)
                 self.assertEqual(running.wait(LIMIT_S), code)
