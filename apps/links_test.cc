@@ -234,7 +234,9 @@ TEST(Links, WhatIsWrongWithItsOwnTlsIsNamedOnBothSides) {
         {wrong_password, of_scheduler ? "server.p12" : "client.p12"},
         {"HOLDFAST_TLS_CONFIG=" + config, "absent.p12"},
         {"HOLDFAST_TLS_CONFIG=/nowhere/config.json", "/nowhere/config.json"}};
-    for (const auto& [wrong, words] : mistakes) {
+    for (const auto& mistake : mistakes) {
+      const std::string& wrong = mistake.first;
+      const std::string& words = mistake.second;
       const auto scheduler = all.start("MS_SCHED", of_scheduler ? wrong : "HOLDFAST_RUN=");
       const auto worker = all.start("MS_WORKER", of_scheduler ? "HOLDFAST_RUN=" : wrong);
       EXPECT_TRUE(until([&] { return all.is_said(true, words); })) << all.job.output();
