@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "apps/testing/job.h"
+#include "apps/testing/secure.h"
 #include "base/text.h"
 
 namespace holdfast::apps {
@@ -47,10 +48,9 @@ std::vector<pid_t> workers_of(const Job& job) {
   return all;
 }
 
-TEST(Cluster, GoesOnWithItsWorkersWhereTheSchedulerIsKilledThreeTimes) {
+void expect_to_go_on_after_three_kills_of_the_scheduler(Job& job) {
   constexpr int kSize = 8;
   constexpr std::size_t kRounds = 150;
-  Job job("cluster-by-hand");
   const auto script =
       job.start({"/bin/bash", cat(HOLDFAST_SOURCE_DIR, "/examples/hello_cluster.sh"), HELLO,
                  "--rounds", cat(kRounds), "--period-ms", "20"},
@@ -76,6 +76,19 @@ TEST(Cluster, GoesOnWithItsWorkersWhereTheSchedulerIsKilledThreeTimes) {
   EXPECT_EQ(count(job.log("scheduler.log"), "MS_HCCL_CM_INIT has no effect"), 4U);
   EXPECT_FALSE(has(job.log(log_of(0)), "MS_HCCL_CM_INIT"));
   EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Cluster, GoesOnWithItsWorkersWhereTheSchedulerIsKilledThreeTimes) {
+  Job job("cluster-by-hand");
+  expect_to_go_on_after_three_kills_of_the_scheduler(job);
+}
+
+TEST(Cluster, GoesOnWhereItsSchedulerIsKilledThreeTimesUnderTls) {
+  Job job("cluster-under-tls");
+  const tls::Papers papers;
+  for (auto& variable : tls_environment(papers)) job.environment.push_back(std::move(variable));
+  expect_to_go_on_after_three_kills_of_the_scheduler(job);
+  EXPECT_TRUE(has(job.log("scheduler.log"), "under TLS")) << job.log("scheduler.log");
 }
 
 // Bash knows the first process of the rank only, which ended with 137.

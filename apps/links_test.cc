@@ -10,9 +10,11 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "apps/testing/job.h"
+#include "apps/testing/secure.h"
 #include "base/prng.h"
 #include "base/text.h"
 #include "os/fd.h"
@@ -45,14 +47,7 @@ std::vector<std::string> results(const Job& job) {
 }
 
 void put_under_tls(Job& job, const Papers& papers) {
-  const std::string config = papers.path("config.json");
-  ASSERT_TRUE(os::write_file_atomically(
-      config, R"({"server_cert_path": "server.p12", "client_cert_path": "client.p12",
-                  "ca_cert_path": "ca.crt", "crl_path": "crl.pem", "cipher_list": "",
-                  "cert_expire_warning_time_in_day": 7})"));
-  job.environment.push_back("HOLDFAST_TLS_CONFIG=" + config);
-  job.environment.push_back(cat("HOLDFAST_TLS_SERVER_PASSWORD=", tls::kServerPassword));
-  job.environment.push_back(cat("HOLDFAST_TLS_CLIENT_PASSWORD=", tls::kClientPassword));
+  for (auto& variable : tls_environment(papers)) job.environment.push_back(std::move(variable));
 }
 
 // A job under TLS loses its scheduler and a worker, and ends with the bits of one in the clear.
