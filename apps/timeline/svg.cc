@@ -7,10 +7,21 @@
 
 namespace holdfast::apps::timeline {
 
+std::string printable(std::string_view text) {
+  std::string out(text);
+  // Bytes beyond ASCII may be cut off in the middle of a letter.
+  std::replace_if(
+      out.begin(), out.end(),
+      [](char c) {
+        return static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f;
+      },
+      '?');
+  return out;
+}
+
 std::string escaped(std::string_view text) {
   std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
+  for (const char c : printable(text)) {
     if (c == '&') {
       out += "&amp;";
     } else if (c == '<') {
@@ -20,8 +31,7 @@ std::string escaped(std::string_view text) {
     } else if (c == '"') {
       out += "&quot;";
     } else {
-      // Bytes beyond ASCII may be cut off in the middle of a letter.
-      out += byte < 0x20 || byte >= 0x7f ? '?' : c;
+      out += c;
     }
   }
   return out;

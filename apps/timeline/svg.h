@@ -6,7 +6,10 @@
 
 namespace holdfast::apps::timeline {
 
-// Text for XML: its marks escaped, and what no XML may hold replaced by '?'.
+// Whatever is no printable letter of ASCII becomes '?': neither XML nor a terminal gets more.
+std::string printable(std::string_view text);
+
+// That, for XML: its marks are escaped too.
 std::string escaped(std::string_view text);
 
 // With at most two digits after the point.

@@ -52,10 +52,10 @@ std::vector<File> job() {
           at(4, "spawn", R"("process":3,"child":21,"role":"worker","node":"1")") +
           at(5, "spawn", R"("process":4,"child":22,"role":"spare","node":"")") +
           at(101, "died", R"("process":3,"exit_code":-1,"how":"died","detected_ns":100000000)") +
-          at(103, "died", R"("process":3,"exit_code":137,"how":"was killed by signal 9 (SIGKILL)",
-             "detected_ns" : 103000000) ") +
-          at(200, "died", R"("process":1,"exit_code":137,"how":"was killed by signal 9 (SIGKILL)",
-             "detected_ns" : 200000000) ") +
+          at(103, "died",
+             R"-("process":3,"exit_code":137,"how":"by (SIGKILL)","detected_ns":103000000)-") +
+          at(200, "died",
+             R"-("process":1,"exit_code":137,"how":"by (SIGKILL)","detected_ns":200000000)-") +
           at(201, "spawn", R"("process":5,"child":11,"role":"scheduler","node":"scheduler")") +
           at(300, "end", R"("success":true,"reason":"")") +
           at(301, "died",
@@ -65,12 +65,12 @@ std::vector<File> job() {
       at(6, "start", R"("role":"scheduler","job":"x")") +
           at(7, "stop", R"("generation":1,"text":"the job starts")") +
           at(101, "fault",
-             R"("generation":1,"rank":1,"detected_ns":100000000,"text":"rank 1 (process 21) died")") +
-          at(102, "stop", R"("generation":2,"rank":-1,"text":"rank 1 (process 21) died")") +
+             R"-("rank":1,"detected_ns":100000000,"text":"rank 1 (process 21) died")-") +
+          at(102, "stop", R"-("generation":2,"rank":-1,"text":"rank 1 (process 21) died")-") +
           at(105, "plan", R"("generation":2,"version":40)") +
           at(106, "resume", R"("generation":2,"version":40)") +
           at(107, "how",
-             R"("generation":2,"rank":1,"text":"rank 1 (process 21) was killed by signal 9 (SIGKILL)") ") +
+             R"-("rank":1,"text":"rank 1 (process 21) was killed by signal 9 (SIGKILL)")-") +
           at(112, "recovered", R"("generation":2,"version":41)")));
   files.push_back(file_of("scheduler-11.jsonl", at(210, "start", R"("job":"x")")));
   const auto steps = [](std::int64_t from, std::int64_t to, int rank, int first) {
