@@ -199,7 +199,7 @@ std::string draw(const History& history, const Zoom& zoom) {
   const auto panels = longest(history, chart);
   if (panels.size() < history.recoveries.size()) {
     svg.text(kMargin, y,
-             cat("The longest of the recoveries, ", panels.size(), " of ",
+             cat("Recoveries shown below (the longest in view): ", panels.size(), " of ",
                  history.recoveries.size(), ":"),
              11, R"(fill="#555")");
     y += 12;
