@@ -1,4 +1,4 @@
-// holdfast: looks after jobs: status, clean, settings, run, verify, tls.
+// holdfast: looks after jobs: status, clean, settings, run, verify, timeline, tls.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "apps/commands.h"
+#include "apps/timeline.h"
 #include "apps/tls.h"
 #include "config/settings.h"
 
@@ -47,25 +48,29 @@ int run(int argc, char** argv) {
   settings->add_flag("--markdown", markdown, "As docs/settings.md");
   app.add_subcommand("run", "Start a job, as msrun does (run --help)");
   app.add_subcommand("verify", "Prove that a program outlives faults (verify --help)");
+  app.add_subcommand("timeline",
+                     "Draw what happened to a job, out of its traces (timeline --help)");
   app.add_subcommand("tls", "Make or check the certificates of a job (tls --help)");
 
   if (argc < 2) {
-    std::fprintf(stderr,
-                 "holdfast: say what to do: status, clean, settings, run, verify or tls (--help "
-                 "tells of each)\n");
+    std::fprintf(
+        stderr,
+        "holdfast: say what to do: status, clean, settings, run, verify, timeline or tls (--help "
+        "tells of each)\n");
     return 2;
   }
   if (std::string_view(argv[1]) == "run") {
     return apps::launch("holdfast run", argc - 2, argv + 2, environ);
   }
   if (std::string_view(argv[1]) == "verify") return apps::verify(argc - 2, argv + 2);
+  if (std::string_view(argv[1]) == "timeline") return apps::draw_timeline(argc - 2, argv + 2);
   if (std::string_view(argv[1]) == "tls") return apps::tls(argc - 2, argv + 2, environ);
   try {
     app.parse(argc, argv);
   } catch (const CLI::RequiredError&) {  // Of a command: nothing else is required.
     std::fprintf(stderr,
                  "holdfast: there is no command '%s'; there are status, clean, settings, run, "
-                 "verify and tls (--help)\n",
+                 "verify, timeline and tls (--help)\n",
                  argv[1]);
     return 2;
   } catch (const CLI::ParseError& error) {

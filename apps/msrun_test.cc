@@ -381,7 +381,7 @@ TEST(Holdfast, SaysWhatItCanDo) {
   Job job("no-command");
   const auto alone = job.start({HOLDFAST}, {});
   EXPECT_EQ(job.wait(alone, 30), 2);
-  EXPECT_TRUE(has(job.output(), "status, clean, settings, run, verify or tls (--help"))
+  EXPECT_TRUE(has(job.output(), "status, clean, settings, run, verify, timeline or tls (--help"))
       << job.output();
 }
 

@@ -136,6 +136,37 @@ TEST(Traces, HaveJustTheEventsAndFieldsThatAreDocumented) {
   EXPECT_LT(ends["agent end"] - ends["scheduler end"], 2.5);
 }
 
+// Its recovery takes as long as the scheduler's own report says.
+TEST(Timeline, OfARealJobShowsItsDeathAndItsRecovery) {
+  Job job("timeline");
+  const std::string folder = job.folder + "/trace";
+  job.environment.push_back("HOLDFAST_TRACE=" + folder);
+  job.launch(toy(job, 3000, {"--worker_num", "2", "--spares", "1"}));
+  ASSERT_TRUE(job.reaches(20)) << job.output();
+  const auto victims = job.processes("MS_NODE_ID=1");
+  ASSERT_EQ(victims.size(), 1U);
+  ASSERT_TRUE(job.kill("MS_NODE_ID=1"));
+  ASSERT_TRUE(until([&] { return job.status("recoveries") >= 1; })) << job.output();
+  EXPECT_EQ(job.wait(120), 0) << job.output();
+  const std::string picture = job.folder + "/picture.svg";
+  const auto drawn = job.start({HOLDFAST, "timeline", folder, "--output", picture}, {});
+  EXPECT_EQ(job.wait(drawn, 30), 0) << job.output();
+  const auto svg = os::read_file(picture);
+  ASSERT_TRUE(svg) << svg.error().what;
+  const auto reports = json_lines(job.logs + "/recoveries.jsonl");
+  ASSERT_EQ(reports.size(), 1U);
+  for (const auto& part : {cat("Job ", job.name), std::string("2 ranks, 3000 steps, 1 recovery, "),
+                           std::string(">SIGKILL</text>"), cat('>', victims.front(), "</text>"),
+                           cat(" ms. rank 1 (process ", victims.front())}) {
+    EXPECT_TRUE(has(*svg, part)) << part;
+  }
+  const std::size_t at = svg->find("Recovery 1: ");
+  ASSERT_NE(at, std::string::npos);
+  // The trace's line is written a moment after the time that the report has.
+  EXPECT_NEAR(std::atof(svg->c_str() + at + 12), reports[0]["first_step_ms"].get<double>(), 2)
+      << svg->substr(at, 100);
+}
+
 TEST(Status, AsJsonTellsOfRanksAndRecoveries) {
   Job job("status-json");
   job.launch(toy(job, 1'000'000, {"--worker_num", "2"}));

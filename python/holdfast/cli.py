@@ -19,6 +19,7 @@ _HELP = """usage: holdfast COMMAND ...
   status    how a running job is
   clean     remove what dead jobs have left
   settings  all environment variables that Holdfast reads
+  timeline  draw what happened to a job, out of its traces (timeline --help)
   tls       make or check the certificates of a job (tls --help)
   env       print the directory of the native programs, for the PATH
 """
@@ -67,11 +68,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         from holdfast.mindspore._launch import msrun
 
         msrun(rest)  # The hook makes MindSpore programs find Holdfast.
-    if command in ("status", "clean", "settings", "tls", "--version"):
+    if command in ("status", "clean", "settings", "timeline", "tls", "--version"):
         _become("holdfast", words)
     fail(
         f"there is no command '{command}'; "
-        "there are run, verify, msrun, status, clean, settings, tls, env"
+        "there are run, verify, msrun, status, clean, settings, timeline, tls, env"
     )
 
 

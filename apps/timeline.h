@@ -1,0 +1,10 @@
+// `holdfast timeline`: draws what happened to a job, out of its traces.
+#pragma once
+
+namespace holdfast::apps {
+
+// Takes the arguments that follow the command. Returns the exit code: 0; 1 where there are no
+// traces or the picture can not be written, which is said; 2: a wrong command line.
+int draw_timeline(int argc, const char* const* argv);
+
+}  // namespace holdfast::apps

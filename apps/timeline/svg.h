@@ -1,0 +1,38 @@
+// Writes SVG: shapes and texts, no scripts, nothing from elsewhere. Whatever text comes is escaped.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace holdfast::apps::timeline {
+
+// Whatever is no printable letter of ASCII becomes '?': neither XML nor a terminal gets more.
+std::string printable(std::string_view text);
+
+// That, for XML: its marks are escaped too.
+std::string escaped(std::string_view text);
+
+// With at most two digits after the point.
+std::string coordinate(double value);
+
+// About how wide a text is, in the fonts that there may be.
+double text_width(std::string_view text, double size);
+
+class Svg {
+ public:
+  // `style`: further attributes, ours.
+  void rect(double x, double y, double width, double height, std::string_view style,
+            std::string_view tooltip = {});
+  void line(double x1, double y1, double x2, double y2, std::string_view style);
+  void path(std::string_view commands, std::string_view style);
+  void cross(double x, double y, double radius, std::string_view tooltip);
+  void text(double x, double y, std::string_view words, double size, std::string_view style = {});
+
+  // The whole picture.
+  [[nodiscard]] std::string finish(double width, double height, std::string_view title) const;
+
+ private:
+  std::string body_;
+};
+
+}  // namespace holdfast::apps::timeline
