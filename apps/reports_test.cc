@@ -95,15 +95,24 @@ Table documented() {
   return table;
 }
 
-TEST(Traces, HaveJustTheEventsAndFieldsThatAreDocumented) {
-  Job job("traces");
-  const std::string folder = job.folder + "/trace";
+// Two ranks train to their end, with traces in `folder`. The process of rank 1 is killed meanwhile.
+void train_with_a_kill(Job& job, const std::string& folder, pid_t& victim) {
   job.environment.push_back("HOLDFAST_TRACE=" + folder);
   job.launch(toy(job, 3000, {"--worker_num", "2", "--spares", "1"}));
   ASSERT_TRUE(job.reaches(20)) << job.output();
+  const auto victims = job.processes("MS_NODE_ID=1");
+  ASSERT_EQ(victims.size(), 1U);
+  victim = victims.front();
   ASSERT_TRUE(job.kill("MS_NODE_ID=1"));
   ASSERT_TRUE(until([&] { return job.status("recoveries") >= 1; })) << job.output();
   EXPECT_EQ(job.wait(120), 0) << job.output();
+}
+
+TEST(Traces, HaveJustTheEventsAndFieldsThatAreDocumented) {
+  Job job("traces");
+  const std::string folder = job.folder + "/trace";
+  pid_t victim = 0;
+  ASSERT_NO_FATAL_FAILURE(train_with_a_kill(job, folder, victim));
   const Table table = documented();
   ASSERT_FALSE(table.empty());
   Table seen;
@@ -140,14 +149,8 @@ TEST(Traces, HaveJustTheEventsAndFieldsThatAreDocumented) {
 TEST(Timeline, OfARealJobShowsItsDeathAndItsRecovery) {
   Job job("timeline");
   const std::string folder = job.folder + "/trace";
-  job.environment.push_back("HOLDFAST_TRACE=" + folder);
-  job.launch(toy(job, 3000, {"--worker_num", "2", "--spares", "1"}));
-  ASSERT_TRUE(job.reaches(20)) << job.output();
-  const auto victims = job.processes("MS_NODE_ID=1");
-  ASSERT_EQ(victims.size(), 1U);
-  ASSERT_TRUE(job.kill("MS_NODE_ID=1"));
-  ASSERT_TRUE(until([&] { return job.status("recoveries") >= 1; })) << job.output();
-  EXPECT_EQ(job.wait(120), 0) << job.output();
+  pid_t victim = 0;
+  ASSERT_NO_FATAL_FAILURE(train_with_a_kill(job, folder, victim));
   const std::string picture = job.folder + "/picture.svg";
   const auto drawn = job.start({HOLDFAST, "timeline", folder, "--output", picture}, {});
   EXPECT_EQ(job.wait(drawn, 30), 0) << job.output();
@@ -156,8 +159,8 @@ TEST(Timeline, OfARealJobShowsItsDeathAndItsRecovery) {
   const auto reports = json_lines(job.logs + "/recoveries.jsonl");
   ASSERT_EQ(reports.size(), 1U);
   for (const auto& part : {cat("Job ", job.name), std::string("2 ranks, 3000 steps, 1 recovery, "),
-                           std::string(">SIGKILL</text>"), cat('>', victims.front(), "</text>"),
-                           cat(" ms. rank 1 (process ", victims.front())}) {
+                           std::string(">SIGKILL</text>"), cat('>', victim, "</text>"),
+                           cat(" ms. rank 1 (process ", victim)}) {
     EXPECT_TRUE(has(*svg, part)) << part;
   }
   const std::size_t at = svg->find("Recovery 1: ");

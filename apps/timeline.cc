@@ -10,6 +10,7 @@
 #include "apps/timeline/history.h"
 #include "apps/timeline/read.h"
 #include "apps/timeline/svg.h"
+#include "base/text.h"
 #include "os/files.h"
 
 namespace holdfast::apps {
@@ -67,7 +68,7 @@ int draw_timeline(int argc, const char* const* argv) {
   const auto written = os::write_file_atomically(output, timeline::draw(history, zoom), 0644);
   if (!written) return complain(written.error().what, 1);
   const std::string whose = history.job.empty() ? "" : " of job " + history.job;
-  std::printf("The timeline%s is in %s\n", timeline::printable(whose).c_str(), output.c_str());
+  std::printf("The timeline%s is in %s\n", printable(whose).c_str(), output.c_str());
   return 0;
 }
 

@@ -48,6 +48,15 @@ template <class... Args>
   return number == 1 ? cat("the one ", what) : cat("all ", counted(number, what));
 }
 
+// Whatever is no printable letter of ASCII becomes '?': neither a terminal nor XML gets more of
+// what a peer or a file says. So does each byte of a letter beyond ASCII, which may be cut off.
+[[nodiscard]] inline std::string printable(std::string_view text) {
+  std::string out(text);
+  std::replace_if(
+      out.begin(), out.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return out;
+}
+
 // "host:8118"; "[::1]:8118" of an IPv6 address, whose own colons would hide the port.
 [[nodiscard]] inline std::string host_and_port(std::string_view host, std::uint16_t port) {
   const bool needs_brackets = host.find(':') != std::string_view::npos && host.front() != '[';

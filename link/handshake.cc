@@ -39,13 +39,6 @@ bool is_form(char letter) {
   return letter == kInTheClear || letter == kUnderTls || letter == kWouldBeUnderTls;
 }
 
-std::string printable(std::string_view text) {
-  std::string out(text);
-  std::replace_if(
-      out.begin(), out.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-  return out;
-}
-
 // Of the first bytes of a peer, which are none of this release's.
 std::string why_wrong(std::string_view beginning) {
   // A record of TLS: "handshake", or "alert".

@@ -7,18 +7,6 @@
 
 namespace holdfast::apps::timeline {
 
-std::string printable(std::string_view text) {
-  std::string out(text);
-  // Bytes beyond ASCII may be cut off in the middle of a letter.
-  std::replace_if(
-      out.begin(), out.end(),
-      [](char c) {
-        return static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f;
-      },
-      '?');
-  return out;
-}
-
 std::string escaped(std::string_view text) {
   std::string out;
   for (const char c : printable(text)) {

@@ -6,10 +6,7 @@
 
 namespace holdfast::apps::timeline {
 
-// Whatever is no printable letter of ASCII becomes '?': neither XML nor a terminal gets more.
-std::string printable(std::string_view text);
-
-// That, for XML: its marks are escaped too.
+// printable(), and for XML: its marks are escaped too.
 std::string escaped(std::string_view text);
 
 // With at most two digits after the point.

@@ -22,7 +22,8 @@ namespace holdfast::runtime {
 namespace {
 
 constexpr Duration kBetweenTries = std::chrono::milliseconds(20);
-constexpr Duration kBetweenLooks = std::chrono::milliseconds(500);  // At certificates.
+// At certificates, and at a port that is somebody else's.
+constexpr Duration kBetweenLooks = std::chrono::milliseconds(500);
 // The kernel frees a killed predecessor's port only after its memory, and tells nobody.
 constexpr Duration kOfDyingPredecessor = std::chrono::seconds(1);
 
@@ -73,8 +74,9 @@ Result<std::unique_ptr<io::Listener>> listen(io::Loop& loop, const config::Setti
   while (true) {
     auto listener = io::listen(loop, settings.sched_host, settings.sched_port);
     if (listener || wait.is_over()) return listener;
-    if (wait.passed() > kOfDyingPredecessor) wait.say_once(listener.error().what);
-    wait.pause(kBetweenTries);
+    const bool is_strangers = wait.passed() > kOfDyingPredecessor;
+    if (is_strangers) wait.say_once(listener.error().what);
+    wait.pause(is_strangers ? kBetweenLooks : kBetweenTries);
   }
 }
 

@@ -382,9 +382,8 @@ Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) 
                      "not set: only an agent (msrun) sets both, for its spares; ", "unset it")};
   }
   if (settings.role != config::Role::kNone) {
-    const auto with = with_program_tls(settings);
-    if (!with) complain_to_scheduler(settings, with.error());
-    if (!with) return with.error();
+    // The scheduler has heard of it where it failed (secure_channel.cc).
+    if (const auto with = with_program_tls(settings); !with) return with.error();
   }
   auto control = std::make_unique<Control>(settings);
   auto lifeline = LifelineHolder::start(settings);
