@@ -43,7 +43,6 @@ void World::start_scheduler() {
                                                  .topology_timeout = kTopologyTimeout,
                                                  .lease = kLease,
                                                  .replacement_timeout = kReplacementTimeout,
-                                                 .one_host = true,
                                                  .by_agent = setup_.agent,
                                                  .agent_patience = kAgentPatience},
                              durable_);

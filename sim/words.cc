@@ -148,6 +148,7 @@ std::string to_words(const wire::Message& message) {
             if (m.newer_than != 0) text += cat(" newer than version ", m.newer_than);
             return text;
           },
+          [](const wire::GroupLost& m) { return cat("GroupLost in generation ", m.generation); },
           [](const wire::Got& m) {
             return m.found ? cat("Got ", m.key, ", version ", m.version) : std::string("Got none");
           },
@@ -271,6 +272,7 @@ std::string to_words(const trainer::Action& action) {
           [&](const trainer::SayParked& a) { return cat("parked with ", held(a.holding)); },
           [&](const trainer::SayRepaired& a) { return cat("repaired: ", held(a.holding)); },
           [](const trainer::SayCommitted& a) { return cat("committed ", version(a.version)); },
+          [](const trainer::SayGroupEnded&) { return std::string("group ended"); },
           [](const trainer::SayEnded& a) { return cat("ended at ", version(a.version)); },
           [](const trainer::StopGroup& a) { return cat("stop the group of ", a.generation); },
           [](const trainer::NoteResumed& a) {

@@ -30,7 +30,7 @@ struct Fields<Register> {
   static constexpr auto kList =
       in_order(&Register::job, &Register::node_id, &Register::incarnation, &Register::attempt,
                &Register::host, &Register::pid, &Register::protocol, &Register::generation,
-               &Register::memory);
+               &Register::memory, &Register::endpoint);
 };
 template <>
 struct Fields<Ending> {
@@ -70,11 +70,15 @@ struct Fields<Formation> {
                &Formation::cause, &Formation::success, &Formation::end);
 };
 template <>
+struct Fields<PeerPlace> {
+  static constexpr auto kList = in_order(&PeerPlace::host, &PeerPlace::endpoint);
+};
+template <>
 struct Fields<Assignment> {
   static constexpr auto kList =
       in_order(&Assignment::rank, &Assignment::world_size, &Assignment::run_id,
                &Assignment::generation, &Assignment::stage, &Assignment::version,
-               &Assignment::order, &Assignment::ended, &Assignment::cause);
+               &Assignment::order, &Assignment::ended, &Assignment::cause, &Assignment::peers);
 };
 template <>
 struct Fields<Refused> {
@@ -117,6 +121,10 @@ template <>
 struct Fields<JobProgress> {
   static constexpr auto kList = in_order(&JobProgress::generation, &JobProgress::version,
                                          &JobProgress::loss, &JobProgress::recoveries);
+};
+template <>
+struct Fields<GroupLost> {
+  static constexpr auto kList = in_order(&GroupLost::generation);
 };
 template <>
 struct Fields<Finished> {

@@ -37,7 +37,7 @@ struct Seat {
 struct Location {
   Rank holder = kNoRank;
   std::string host;
-  std::string endpoint;
+  std::string endpoint;  // Of who can send it. Empty: it lies in memory that the asker shares.
   bool operator==(const Location&) const = default;
 };
 

@@ -19,7 +19,7 @@
 
 namespace holdfast::wire {
 
-inline constexpr std::uint32_t kProtocol = 4;  // Raised when an older peer could misunderstand us.
+inline constexpr std::uint32_t kProtocol = 5;  // Raised when an older peer could misunderstand us.
 
 // worker → scheduler, first on every connection; again after every reconnection.
 struct Register {
@@ -32,7 +32,15 @@ struct Register {
   std::uint32_t protocol = kProtocol;
   Generation generation = 0;  // The formation that it trains in, or was last stopped for; 0: none.
   std::string memory;         // Names the memory it can share: only with whoever says the same.
+  std::string endpoint;       // Where workers on other hosts reach it; empty: they can not.
   bool operator==(const Register&) const = default;
+};
+
+// Where a rank is, for the others.
+struct PeerPlace {
+  std::uint32_t host = 0;  // The same number: they share memory. It means nothing else.
+  std::string endpoint;    // As of Register.
+  bool operator==(const PeerPlace&) const = default;
 };
 
 // scheduler → worker: this rank's part of the formation. It is state, not an event: the newest one
@@ -51,6 +59,8 @@ struct Assignment {
   Order order;
   Rank ended = kNoRank;  // One whose training has ended: it never joins. kNoRank: all may.
   Reason cause;          // Of the generation.
+  // By rank, if kRunning and not all share one memory; else empty.
+  std::vector<PeerPlace> peers;
   bool operator==(const Assignment&) const = default;
 };
 
@@ -129,6 +139,13 @@ struct JobProgress {
   double loss = 0;
   std::uint64_t recoveries = 0;  // So far, as on record.
   bool operator==(const JobProgress&) const = default;
+};
+
+// worker → scheduler: my group of this generation has ended, and for a while nobody has told me
+// why. No process need be dead: a connection between two hosts may have failed.
+struct GroupLost {
+  Generation generation = 0;
+  bool operator==(const GroupLost&) const = default;
 };
 
 // worker → scheduler: this rank's training has ended in good order, at this version.
@@ -261,10 +278,11 @@ struct Got {
 // numbers of their members for ever: by them a process of another protocol is refused by name.
 using Message = std::variant<Register, Assignment, Refused, Waiting, AgentState, Evict, Report,
                              Repaired, Progress, JobProgress, Finished, Farewell, Failed, JobEnded,
-                             StatusQuery, StatusReply, Heartbeat, Put, Kept, Get, Got>;
+                             StatusQuery, StatusReply, Heartbeat, Put, Kept, Get, Got, GroupLost>;
 inline constexpr std::array<std::string_view, std::variant_size_v<Message>> kMessageNames = {
-    "Register",    "Assignment",  "Refused",     "Waiting",  "AgentState", "Evict",  "Report",
-    "Repaired",    "Progress",    "JobProgress", "Finished", "Farewell",   "Failed", "JobEnded",
-    "StatusQuery", "StatusReply", "Heartbeat",   "Put",      "Kept",       "Get",    "Got"};
+    "Register", "Assignment", "Refused",     "Waiting",     "AgentState", "Evict",
+    "Report",   "Repaired",   "Progress",    "JobProgress", "Finished",   "Farewell",
+    "Failed",   "JobEnded",   "StatusQuery", "StatusReply", "Heartbeat",  "Put",
+    "Kept",     "Get",        "Got",         "GroupLost"};
 
 }  // namespace holdfast::wire

@@ -40,7 +40,8 @@ std::string protoc(const std::string& what, std::string_view type, const std::st
 const std::vector<std::string> kTexts = {
     "job: \"job\"\nnode_id: \"n\\303\\266de\"\nincarnation: 18446744073709551615\n"
     "attempt: 18446744073709551615\nhost: \"host\"\npid: -9223372036854775808\n"
-    "protocol: 4294967295\ngeneration: 18446744073709551615\nmemory: \"memory\"\n",
+    "protocol: 4294967295\ngeneration: 18446744073709551615\nmemory: \"memory\"\n"
+    "endpoint: \"endpoint\"\n",
     "rank: -2147483648\nworld_size: 2147483647\nrun_id: 18446744073709551615\n"
     "generation: 18446744073709551615\nstage: STAGE_ENDED\nversion: 18446744073709551615\n"
     "order {\n  act: ACT_BEGIN\n  source {\n    holder: 2147483647\n    host: \"host\"\n"
@@ -51,7 +52,8 @@ const std::vector<std::string> kTexts = {
     "  node_id: \"a\"\n  host: \"b\"\n  other: \"c\"\n  other_host: \"d\"\n"
     "  detail: \"no \\\"room\\\"\\n\"\n  awaited {\n    kind: AWAITED_NOT_REPAIRED\n"
     "    rank: 2147483647\n    node_id: \"a\"\n    pid: -9223372036854775808\n  }\n"
-    "  awaited {\n    rank: -1\n  }\n}\n",
+    "  awaited {\n    rank: -1\n  }\n}\npeers {\n  host: 4294967295\n  endpoint: \"a\"\n}\n"
+    "peers {\n}\n",
     "sentence: \"no\"\nreason {\n  kind: REASON_SPARE_NOT_STARTED\n  rank: -2147483648\n"
     "  pid: -9223372036854775808\n  ending {\n    kind: ENDING_NOT_HEARD\n"
     "    code: -2147483648\n  }\n  count: -9223372036854775808\n  total: 1\n"
@@ -86,6 +88,7 @@ const std::vector<std::string> kTexts = {
     "18446744073709551615\n",
     "id: 18446744073709551615\nfound: true\nkey: \"k/1\"\nvalue: \"v\\000\\377\"\nversion: "
     "18446744073709551615\n",
+    "generation: 18446744073709551615\n",
 };
 
 TEST(Proto, ProtocReadsEveryMessageAsItWasMeant) {

@@ -112,6 +112,9 @@ struct Reason {
     kNotThatWorker,  // node_id, host; other_host: of the process with that incarnation
     kImpossible,     // rank, pid; version: that it says; count: the newest that it can hold
     kTooMuch,        // count of total; detail: of what
+    // Of several hosts, and no process has died.
+    kGroupLost,          // rank: whose group has ended. Why a generation is formed.
+    kGroupLostTooOften,  // rank; count: times without a step. Why the job has ended.
   };
   Kind kind = Kind::kNone;
   Rank rank = kNoRank;
@@ -129,7 +132,7 @@ struct Reason {
   bool operator==(const Reason&) const = default;
 };
 [[nodiscard]] constexpr bool is_known(Reason::Kind kind) {
-  return kind <= Reason::Kind::kTooMuch;
+  return kind <= Reason::Kind::kGroupLostTooOften;
 }
 
 }  // namespace holdfast::wire

@@ -34,7 +34,8 @@ inline Reason extreme_reason() {
 
 inline std::vector<Message> extreme_messages() {
   return {
-      Register{"job", "nöde", kMost, kMost, "host", kLeast64, 4294967295U, kMost, "memory"},
+      Register{"job", "nöde", kMost, kMost, "host", kLeast64, 4294967295U, kMost, "memory",
+               "endpoint"},
       Assignment{kLeast32,
                  kMost32,
                  kMost,
@@ -43,7 +44,8 @@ inline std::vector<Message> extreme_messages() {
                  kMost,
                  {Act::kBegin, {kMost32, "host", "endpoint"}},
                  kLeast32,
-                 extreme_reason()},
+                 extreme_reason(),
+                 {{4294967295U, "a"}, {}}},
       Refused{"no", extreme_reason()},
       Waiting{{.kind = Reason::Kind::kAssembling, .count = 1, .total = 2}},
       AgentState{"job",
@@ -67,6 +69,7 @@ inline std::vector<Message> extreme_messages() {
       Kept{kMost, {.kind = Reason::Kind::kNoRoom, .count = 1, .total = 2}, true, 7},
       Get{kMost, {"k/1", ""}, true, kMost},
       Got{kMost, true, "k/1", std::string("v\0\xff", 3), kMost},
+      GroupLost{kMost},
   };
 }
 

@@ -69,11 +69,12 @@ std::string too_few_came(const Reason& r) {
 
 std::string other_host(const Reason& r) {
   const bool same_name = r.other_host == r.host;
-  return cat("node '", r.node_id, "' is on host ", r.host, ", but node '", r.other,
-             "' is or was on ", same_name ? "another host or container of that name" : "host ",
-             same_name ? "" : r.other_host,
-             ": so far all workers of a job share one host's memory; start them all on one host, "
-             "with one /dev/shm and one process namespace (docker: --ipc and --pid)");
+  return cat(
+      "node '", r.node_id, "' is on host ", r.host, ", but node '", r.other, "' is or was on ",
+      same_name ? "another host or container of that name" : "host ", same_name ? "" : r.other_host,
+      ", and they can not reach each other by the network: give all processes a MS_SCHED_HOST "
+      "that every host reaches (not 127.0.0.1), or start them all on one host, with one "
+      "/dev/shm and one process namespace (docker: --ipc and --pid)");
 }
 
 std::string holder(const Reason& r) {
@@ -180,6 +181,17 @@ std::string of_refusal(const Reason& r) {
     case Kind::kTooMuch:
       return cat("this connection would have the scheduler keep ", r.count, ' ', r.detail,
                  "; at most are ", r.total);
+    case Kind::kGroupLost:
+      return cat("rank ", r.rank,
+                 " has lost its connections to other hosts, though nobody has "
+                 "died: the group forms anew");
+    case Kind::kGroupLostTooOften:
+      return cat("the connections between hosts were lost ", r.count,
+                 " times without a step in "
+                 "between, the last time those of rank ",
+                 r.rank,
+                 ", though nobody has died: check "
+                 "the network between the hosts, and firewalls that close connections");
     case Kind::kNewerProcess:
       return cat("rank ", r.rank, " has been given to a newer process");
     case Kind::kRefusedAsBefore:

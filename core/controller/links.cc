@@ -18,8 +18,8 @@ bool is_any(const wire::Message& message) {
 bool is_for(PeerKind kind, const wire::Message& message) {
   switch (kind) {
     case PeerKind::kWorker:
-      return is_any<wire::Register, wire::Report, wire::Repaired, wire::Progress, wire::Finished,
-                    wire::Failed, wire::Put, wire::Get, wire::Heartbeat>(message);
+      return is_any<wire::Register, wire::Report, wire::Repaired, wire::Progress, wire::GroupLost,
+                    wire::Finished, wire::Failed, wire::Put, wire::Get, wire::Heartbeat>(message);
     case PeerKind::kAgent:
       return is_any<wire::AgentState, wire::Failed, wire::Put, wire::Get, wire::Heartbeat>(message);
     case PeerKind::kObserver:
@@ -57,6 +57,7 @@ void Machine::on(const Closed& e) {
   const auto peer = peers_.extract(e.link);
   if (peer.empty() || !peer.mapped().has_seat) return;
   if (peer.mapped().rank == kNoRank) {  // Before the ranks are given it just makes room.
+    count_place(arrivals_.at(peer.mapped().node_id).seat, false);
     arrivals_.erase(peer.mapped().node_id);
     return answer_waiting(peer.mapped().node_id);
   }

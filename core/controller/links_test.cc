@@ -79,7 +79,8 @@ std::vector<Word> words() {
           {wire::StatusQuery{}, {}},
           {wire::StatusReply{}, {}},
           {wire::Kept{}, {}},
-          {wire::Got{}, {}}};
+          {wire::Got{}, {}},
+          {wire::GroupLost{}, {worker}}};
 }
 
 TEST_F(LinksTest, EachKindOfProcessSaysOnlyWhatIsForIt) {

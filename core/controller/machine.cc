@@ -96,6 +96,7 @@ void Machine::on(const Started& e) {
   waiting_since_ = now_;
   for (const auto& kept : std::exchange(formation_.roster, {})) {
     const bool resumed = formation_.stage == Stage::kRunning;
+    count_place(kept, true);
     seat({.seat = kept,
           .state = kept.finished ? SeatState::kFinished : SeatState::kHeld,
           .joined = resumed,
@@ -104,6 +105,7 @@ void Machine::on(const Started& e) {
   }
   roster_stored_ = assembled();
   ended_ = ended_rank();
+  peers_of_generation_ = peer_places();
   if (formation_.stage != Stage::kEnded) key_values_.restore(e.kept, e.writers);
   if (formation_.stage == Stage::kEnded) {
     emit(End{formation_.success, formation_.end});

@@ -36,7 +36,6 @@ struct Options {
   Duration topology_timeout{};     // Until all processes have come.
   Duration lease{};                // Silence after which a process counts as lost.
   Duration replacement_timeout{};  // How long a lost rank is waited for.
-  bool one_host = false;           // Arenas and collectives are memory of one host: no second one.
   bool by_agent = false;           // An agent has started this scheduler, and would start another.
   bool comes_back = false;         // Somebody starts it again, after whatever end it may find.
   Duration agent_patience{};       // How long that agent is waited for, after the end.
@@ -199,6 +198,7 @@ struct PlaceWord {
 };
 
 inline constexpr std::size_t kMaxNameBytes = 1024;   // Of a node, a host, a memory, an agent.
+inline constexpr std::int64_t kMaxGroupsLost = 20;   // On end, without a death and without a step.
 inline constexpr std::size_t kMaxTextBytes = 65536;  // Of the words in which somebody fails.
 
 class Machine {
@@ -240,6 +240,7 @@ class Machine {
   void receive(Link link, const wire::Report& m);
   void receive(Link link, const wire::Repaired& m);
   void receive(Link link, const wire::Progress& m);
+  void receive(Link link, const wire::GroupLost& m);
   void receive(Link link, const wire::Finished& m);
   void receive(Link link, const wire::Failed& m);
   void receive(Link link, const wire::Put& m);
@@ -282,6 +283,9 @@ class Machine {
   void died(Member& member, const wire::Ending& ending, bool in_good_order,
             std::uint64_t detected_ns);
   [[nodiscard]] std::optional<wire::Reason> elsewhere(const wire::Register& m) const;
+  [[nodiscard]] const Member* one_with(const std::string& memory) const;
+  void count_place(const wire::Seat& seat, bool in);
+  [[nodiscard]] std::vector<wire::PeerPlace> peer_places() const;
 
   // Seats (seats.cc)
   void seat(Member member);
@@ -384,6 +388,11 @@ class Machine {
   std::set<std::pair<Instant, Rank>> timers_;  // As of Member::timer.
   std::map<std::string, Rank> ranks_;          // By node id.
   std::map<std::string, Member> arrivals_;     // By node id, until then.
+  struct Sharers {                             // Processes that share one memory.
+    std::size_t all = 0;
+    std::size_t unreachable = 0;  // Those without an endpoint.
+  };
+  std::map<std::string, Sharers> memories_;  // Of all members and arrivals.
   std::map<Link, Peer> peers_;
   // Processes that ask for a place which they can not have yet; there may be several for one.
   std::map<Link, wire::Register> pending_;
@@ -398,7 +407,9 @@ class Machine {
   int round_ = 0;             // Of the orders: 1 for each its own arena, 2 copies from others.
   std::set<Rank> repairing_;  // Of this round, not yet repaired.
   std::set<Rank> unproven_;   // Have made no step yet in the running generation.
-  Rank ended_ = kNoRank;      // As of wire::Assignment, for the running generation.
+  Rank ended_ = kNoRank;      // As of wire::Assignment, for the running generation,
+  std::vector<wire::PeerPlace> peers_of_generation_;  // as are these.
+  std::int64_t groups_lost_ = 0;  // Without a death, since all have made a step.
   std::optional<std::pair<Generation, Version>> progress_told_;  // To all agents that are here.
   Instant progress_next_{};           // Agents are not told of progress before.
   double loss_ = 0;                   // The newest that was heard of.

@@ -64,7 +64,12 @@ class ControllerTest : public ::testing::Test {
             .attempt = attempt,
             .host = host,
             .pid = 1,
-            .memory = host};
+            .memory = host,
+            .endpoint = host + ":1"};
+  }
+  static wire::Register in_memory_only(wire::Register m) {
+    m.endpoint.clear();
+    return m;
   }
   void come(Link link, const wire::Register& m) { step(Received{link, m}); }
   // An agent on link 90 says to which process it has given a place; the other places are not its.

@@ -141,12 +141,15 @@ void Machine::attach(Member& member, Link link, const wire::Register& m) {
   member.link = member.newest = link;
   const wire::Seat before = member.seat;
   member.seat.memory = m.memory;
+  member.seat.endpoint = m.endpoint;
   member.seat.node_id = m.node_id;
   member.seat.host = m.host;
   member.seat.domain = m.host;
   member.seat.pid = m.pid;
   member.seat.incarnation = m.incarnation;
   member.seat.attempt = m.attempt;
+  count_place(before, false);
+  count_place(member.seat, true);
   if (member.rank != kNoRank && member.seat != before) changed_.insert(member.rank);
   hear(member);
   advance(member, SeatEvent::kHeard);
@@ -160,23 +163,57 @@ void Machine::detach(Member& member) {
   member.link = 0;
 }
 
-// Why this process can not take part, if a process of the job is on a host with other memory.
-std::optional<Reason> Machine::elsewhere(const wire::Register& m) const {
-  if (!options_.one_host) return std::nullopt;
-  // All who were let in share one memory, so one of them speaks for all.
-  const Member* other = nullptr;
-  if (!arrivals_.empty()) other = &arrivals_.begin()->second;
-  const auto known = std::find_if(members_.begin(), members_.end(), [&](const Member& member) {
+void Machine::count_place(const wire::Seat& seat, bool in) {
+  if (seat.memory.empty()) return;  // Nobody has had it yet.
+  Sharers& sharers = memories_[seat.memory];
+  const auto add = [&](std::size_t& number) { in ? ++number : --number; };
+  add(sharers.all);
+  if (seat.endpoint.empty()) add(sharers.unreachable);
+  if (sharers.all == 0) memories_.erase(seat.memory);
+}
+
+// Some process of the job with this memory; of those that can not be reached, if there are such.
+const Member* Machine::one_with(const std::string& memory) const {
+  const Member* some = nullptr;
+  const auto look = [&](const Member& member) {
     ++looks_;
-    return !member.seat.memory.empty();
-  });
-  if (known != members_.end()) other = &*known;
-  if (other == nullptr || other->seat.memory == m.memory) return std::nullopt;
-  return Reason{.kind = Reason::Kind::kOtherHost,
-                .node_id = m.node_id,
-                .host = m.host,
-                .other = other->seat.node_id,
-                .other_host = other->seat.host};
+    if (member.seat.memory != memory) return;
+    const bool better =
+        some == nullptr || (!some->seat.endpoint.empty() && member.seat.endpoint.empty());
+    if (better) some = &member;
+  };
+  for (const auto& [node_id, member] : arrivals_) look(member);
+  for (const Member& member : members_) look(member);
+  return some;
+}
+
+// Why this process can not take part: it shares no memory with one of the job, and one of the two
+// has no endpoint.
+std::optional<Reason> Machine::elsewhere(const wire::Register& m) const {
+  for (const auto& [memory, sharers] : memories_) {
+    if (memory == m.memory) continue;
+    if (!m.endpoint.empty() && sharers.unreachable == 0) continue;
+    const Member* other = one_with(memory);
+    return Reason{.kind = Reason::Kind::kOtherHost,
+                  .node_id = m.node_id,
+                  .host = m.host,
+                  .other = other->seat.node_id,
+                  .other_host = other->seat.host};
+  }
+  return std::nullopt;
+}
+
+// Where all ranks are, if not all share one memory.
+std::vector<wire::PeerPlace> Machine::peer_places() const {
+  std::vector<wire::PeerPlace> places;
+  if (memories_.size() <= 1) return places;
+  std::map<std::string, std::uint32_t> hosts;
+  for (const Member& member : each()) {
+    const auto next = static_cast<std::uint32_t>(hosts.size());
+    const auto host = hosts.try_emplace(member.seat.memory, next).first;
+    places.push_back({host->second, member.seat.endpoint});
+  }
+  return places;
 }
 
 void Machine::receive(Link link, const wire::Register& m) {
@@ -190,7 +227,8 @@ void Machine::receive(Link link, const wire::Register& m) {
     return refuse(link,
                   {.kind = Reason::Kind::kOtherJob, .other = m.job, .detail = formation_.job});
   }
-  if (const auto why = excess({&m.node_id, &m.host, &m.memory})) return reject(link, *why);
+  if (const auto why = excess({&m.node_id, &m.host, &m.memory, &m.endpoint}))
+    return reject(link, *why);
   Peer& peer = peers_.at(link);
   const bool is_new = peer.node_id.empty();
   if (!is_new && (peer.node_id != m.node_id || peer.incarnation != m.incarnation)) {
@@ -433,6 +471,7 @@ void Machine::died(Member& member, const wire::Ending& ending, bool in_good_orde
   if (rank == kNoRank) {  // Before the ranks are given it just makes room.
     dismiss(member.link);
     detach(member);
+    count_place(member.seat, false);
     arrivals_.erase(node_id);
     return answer_waiting(node_id);
   }

@@ -25,7 +25,8 @@ constexpr Transition<Stage> kStageTransitions[] = {
     {Stage::kRepairing, index(StageEvent::kBegun), Stage::kStopping,
      "a rank is lost or came back, or another scheduler goes on"},
     {Stage::kRepairing, index(StageEvent::kRepaired), Stage::kRunning},
-    {Stage::kRunning, index(StageEvent::kBegun), Stage::kStopping, "a rank is lost or came back"},
+    {Stage::kRunning, index(StageEvent::kBegun), Stage::kStopping,
+     "a rank is lost or came back, or a group is lost"},
     {Stage::kAssembling, index(StageEvent::kOver), Stage::kEnded},
     {Stage::kStopping, index(StageEvent::kOver), Stage::kEnded},
     {Stage::kRepairing, index(StageEvent::kOver), Stage::kEnded},
@@ -80,7 +81,9 @@ void Machine::assign(Rank rank) {
                         .version = formation_.version,
                         .order = {},
                         .ended = formation_.stage == Stage::kRunning ? ended_ : kNoRank,
-                        .cause = formation_.cause};
+                        .cause = formation_.cause,
+                        .peers = {}};
+  if (formation_.stage == Stage::kRunning) part.peers = peers_of_generation_;
   if (repairing_.contains(rank)) part.order = formation_.orders[static_cast<std::size_t>(rank)];
   send(at(rank).link, std::move(part));
 }
@@ -174,7 +177,10 @@ void Machine::give(const planner::Order& order) {
   given.act = order.act;
   if (order.source == kNoRank) return;
   const wire::Seat& source = at(order.source).seat;
-  given.source = {.holder = order.source, .host = source.host, .endpoint = source.endpoint};
+  const bool shared = source.memory == at(order.holder).seat.memory;
+  given.source = {.holder = order.source,
+                  .host = source.host,
+                  .endpoint = shared ? std::string() : source.endpoint};
 }
 
 void Machine::maybe_plan() {
@@ -256,6 +262,7 @@ void Machine::resume() {
   formation_.orders.clear();
   if (formation_.generation > 1) ++formation_.recoveries;
   ended_ = ended_rank();
+  peers_of_generation_ = peer_places();
   store();
   note(Note::Kind::kResume, kNoRank, formation_.cause);
   for (Rank rank = 0; rank < world_size(); ++rank) {
@@ -275,6 +282,7 @@ Rank Machine::ended_rank() const {
 // It has made a step in the running generation; who is last to do so ends the recovery.
 void Machine::proven(Rank rank, Version version) {
   if (unproven_.erase(rank) == 0 || !unproven_.empty()) return;
+  groups_lost_ = 0;
   emit(Note{Note::Kind::kRecovered, formation_.generation, version, kNoRank, formation_.cause, 0});
 }
 
@@ -302,6 +310,18 @@ void Machine::maybe_tell_progress() {
   progress_next_ = now_ + kToldOfProgress * static_cast<Duration::rep>(agents_.size());
   tell_agents(wire::JobProgress{formation_.generation, versions_.begin()->first, loss_,
                                 formation_.recoveries});
+}
+
+// Had anybody died, that would be known by now: a connection has failed. All may try again.
+void Machine::receive(Link link, const wire::GroupLost& m) {
+  const Rank rank = rank_at(link);
+  if (rank == kNoRank || formation_.stage != Stage::kRunning) return;
+  if (m.generation != formation_.generation || at(rank).seat.finished) return;
+  if (++groups_lost_ > kMaxGroupsLost) {
+    return end(false,
+               {.kind = Reason::Kind::kGroupLostTooOften, .rank = rank, .count = kMaxGroupsLost});
+  }
+  begin({.kind = Reason::Kind::kGroupLost, .rank = rank});
 }
 
 void Machine::receive(Link link, const wire::Finished& m) {

@@ -107,8 +107,7 @@ class Large {
                     .world_size = ranks_,
                     .topology_timeout = std::chrono::seconds(60),
                     .lease = std::chrono::seconds(30),
-                    .replacement_timeout = std::chrono::seconds(120),
-                    .one_host = true},
+                    .replacement_timeout = std::chrono::seconds(120)},
                    std::nullopt};
   Instant now_{};
   std::optional<Instant> deadline_;

@@ -46,8 +46,9 @@ void Machine::send(wire::Message message) {
   if (connected_) actions_.push_back(Send{std::move(message)});
 }
 
-void Machine::on(const Connected&) {
+void Machine::on(const Connected& e) {
   connected_ = true;
+  self_.endpoint = e.endpoint;
   greeted_ = false;
   self_.generation = std::max(stopped_for_, running_);
   send(self_);
@@ -141,7 +142,7 @@ void Machine::resume(const wire::Assignment& m) {
   }
   running_ = m.generation;
   enter(State::kTraining);
-  actions_.push_back(Go{m.generation, m.version, m.ended});
+  actions_.push_back(Go{m.generation, m.version, m.ended, m.peers});
 }
 
 void Machine::on(const Committed& e) {

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -21,7 +22,9 @@
 namespace holdfast::member {
 
 // What may happen.
-struct Connected {};
+struct Connected {
+  std::string endpoint;  // Where workers on other hosts reach this one; empty: they can not.
+};
 struct Disconnected {};
 struct Received {
   wire::Message message;
@@ -36,6 +39,7 @@ struct Committed {  // A step was made. The shell says so at a bounded rate, but
   Version version = 0;
   double loss = 0;
 };
+struct GroupEnded {};  // That of the running generation, and for a while nobody has said why.
 struct TrainingEnded {
   Version version = 0;
 };
@@ -43,10 +47,10 @@ struct TrainingFailed {
   wire::Reason reason;
 };
 using Event = std::variant<Connected, Disconnected, Received, Parked, RepairDone, Committed,
-                           TrainingEnded, TrainingFailed>;
-inline constexpr const char* kEventNames[] = {"connected",      "disconnected",   "received",
-                                              "parked",         "repair done",    "committed",
-                                              "training ended", "training failed"};
+                           GroupEnded, TrainingEnded, TrainingFailed>;
+inline constexpr const char* kEventNames[] = {"connected",   "disconnected",   "received",
+                                              "parked",      "repair done",    "committed",
+                                              "group ended", "training ended", "training failed"};
 static_assert(std::size(kEventNames) == std::variant_size_v<Event>);
 
 // What must be done.
@@ -70,6 +74,7 @@ struct Go {  // For the parked training thread: join the group of this generatio
   Generation generation = 0;
   Version version = 0;
   Rank ended = kNoRank;  // Will never join, so that nobody can (P33). kNoRank: all may.
+  std::vector<wire::PeerPlace> peers;  // As of wire::Assignment.
 };
 struct Released {};  // The end of the training is on record; the process may end.
 struct Say {         // For the user, once.
@@ -110,7 +115,7 @@ class Machine {
  private:
   void enter(State next);
 
-  void on(const Connected&);
+  void on(const Connected& e);
   void on(const Disconnected&) { connected_ = false; }
   void on(const Received& e) {
     std::visit([&](const auto& message) { on(message); }, e.message);
@@ -118,6 +123,7 @@ class Machine {
   void on(const Parked& e);
   void on(const RepairDone& e);
   void on(const Committed& e);
+  void on(const GroupEnded&) { send(wire::GroupLost{running_}); }
   void on(const TrainingEnded& e);
   void on(const TrainingFailed& e);
 

@@ -190,6 +190,7 @@ void Machine::form() {
 }
 
 void Machine::on(const Formed& e) {
+  linked_ = e.linked;
   if (e.ended || stopped()) return lose_group(options_.replacement_timeout);
   enter(State::kStepping);
   back(reformed_ ? Return::What::kBegunAnew : Return::What::kBegun);
@@ -200,6 +201,7 @@ void Machine::on(const NotFormed& e) {
   if (options_.solo || e.mistaken) {
     return fail({.kind = Reason::Kind::kNotFormed, .detail = e.why});
   }
+  linked_ = false;
   not_formed_ = e.why;
   lose_group(options_.forming_patience);
 }
@@ -263,6 +265,11 @@ void Machine::lose_group(Duration patience) {
   if (stopped()) return leave(false);
   enter(State::kUncertain);
   deadline_ = now_ + patience;
+  gives_up_at_.reset();
+  if (linked_) {
+    gives_up_at_ = deadline_;
+    deadline_ = std::min(*deadline_, now_ + options_.link_patience);
+  }
   rest();
 }
 
@@ -270,6 +277,7 @@ void Machine::lose_group(Duration patience) {
 void Machine::leave(bool said) {
   said_ = said;
   deadline_.reset();
+  gives_up_at_.reset();
   not_formed_.clear();
   enter(State::kLeaving);
   work(LeaveGroup{});
@@ -409,6 +417,10 @@ void Machine::on(const OutOfReach& e) {
 void Machine::on(const TimePassed&) {
   if (!deadline_ || now_ < *deadline_) return;
   if (state_ == State::kEnding) return finish(Return{.what = Return::What::kEndUnconfirmed});
+  if (gives_up_at_ && now_ < *gives_up_at_) {  // Again and again: what is said may get lost.
+    deadline_ = std::min(*gives_up_at_, now_ + options_.link_patience);
+    return actions_.push_back(SayGroupEnded{});
+  }
   if (!not_formed_.empty()) return fail({.kind = Reason::Kind::kNotFormed, .detail = not_formed_});
   end_over({.kind = Reason::Kind::kNoCause});
 }

@@ -30,6 +30,7 @@ struct Options {
   bool protect = true;  // HOLDFAST_PROTECT. Without it no step is kept that one could go back to.
   Duration replacement_timeout{};  // How long the cause of a fault is waited for; and how long a
                                    // call waits for peers while no scheduler answers (P38).
+  Duration link_patience{};        // The same, before the scheduler hears that links have failed.
   Duration forming_patience{};     // The same, after a group that could not be formed.
   Duration scheduler_timeout{};    // How long the confirmation of the end is waited for.
   Duration progress_interval{};    // Between two words about committed steps.
@@ -82,7 +83,8 @@ struct Repaired {
   std::string error;  // Empty: done.
 };
 struct Formed {
-  bool ended = false;  // Somebody has ended the group by now.
+  bool ended = false;   // Somebody has ended the group by now.
+  bool linked = false;  // It has links to other hosts, which may fail though nobody dies.
 };
 struct NotFormed {
   bool mistaken = false;  // Its options are wrong: no fault is the cause.
@@ -199,6 +201,7 @@ struct SayCommitted {
   Version version = 0;
   double loss = 0;
 };
+struct SayGroupEnded {};  // Links have failed, it seems: nobody has told of a death.
 struct SayEnded {
   Version version = kNoVersion;
 };
@@ -210,8 +213,8 @@ struct NoteResumed {  // For traces, and for the agent, which hears of it after 
   Generation generation = 0;
   Version version = 0;
 };
-using Action =
-    std::variant<Do, SayParked, SayRepaired, SayCommitted, SayEnded, StopGroup, NoteResumed>;
+using Action = std::variant<Do, SayParked, SayRepaired, SayCommitted, SayGroupEnded, SayEnded,
+                            StopGroup, NoteResumed>;
 using Actions = std::vector<Action>;
 
 // {state × event}; see core/table.h.
@@ -284,14 +287,16 @@ class Machine {
   Holding holding_;
   Generation generation_ = 0;  // The newest that it was told to train in.
   Generation aborted_ = 0;
-  Rank ended_ = kNoRank;    // Its training has ended, so that this generation has no group.
-  Version target_ = 0;      // That the step under way makes.
-  double loss_ = 0;         // Of that step.
-  Instant called_at_{};     // When the program's newest call came.
-  bool reformed_ = false;   // This call has lost a group.
-  bool said_ = false;       // While kLeaving: "Parked" was said already.
-  std::string not_formed_;  // While kUncertain: why the group could not be formed.
-  Repair repair_;           // While kRepairing.
+  Rank ended_ = kNoRank;   // Its training has ended, so that this generation has no group.
+  Version target_ = 0;     // That the step under way makes.
+  double loss_ = 0;        // Of that step.
+  Instant called_at_{};    // When the program's newest call came.
+  bool reformed_ = false;  // This call has lost a group.
+  bool linked_ = false;    // As of Formed.
+  std::optional<Instant> gives_up_at_;  // While kUncertain, and not yet said of its group's end.
+  bool said_ = false;                   // While kLeaving: "Parked" was said already.
+  std::string not_formed_;              // While kUncertain: why the group could not be formed.
+  Repair repair_;                       // While kRepairing.
   std::optional<std::variant<RepairOrdered, GoOrdered>> order_;  // Came before it was back.
   std::optional<JobOver> over_;
   std::optional<wire::Reason> unreachable_;

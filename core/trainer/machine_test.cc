@@ -41,16 +41,16 @@ class TrainerTest : public ::testing::Test {
     return false;
   }
   // In the group of generation 1, between two steps, at version 4.
-  void stand() {
+  void stand(bool linked = false) {
     (void)bring(JoinCalled{{4, 4}});
     (void)bring(GoOrdered{1, 4});
     EXPECT_EQ(take<Return>().what, What::kJoined);
-    begin();
+    begin(linked);
   }
-  void begin() {
+  void begin(bool linked = false) {
     (void)bring(StepBegun{});
     (void)take<JoinGroup>();
-    (void)bring(Formed{});
+    (void)bring(Formed{.linked = linked});
     EXPECT_EQ(take<Return>().what, What::kBegun);
   }
   void arrive() {
@@ -68,6 +68,7 @@ class TrainerTest : public ::testing::Test {
   }
 
   Options options_{.replacement_timeout = 60s,
+                   .link_patience = 1s,
                    .forming_patience = 20s,
                    .scheduler_timeout = 30s,
                    .progress_interval = 250ms};
@@ -282,4 +283,39 @@ TEST(TrainerTable, NamesEveryStateAndLeadsFromTheFirstToEach) {
 }
 
 }  // namespace
+// Where a connection between hosts fails, nobody is dead: the scheduler hears of it from the ranks.
+TEST_F(TrainerTest, SaysThatALinkedGroupHasEndedUntilItHearsWhy) {
+  stand(true);
+  arrive();
+  EXPECT_FALSE(has<SayGroupEnded>(bring(Arrived{.outcome = Outcome::kStopped})));
+  EXPECT_EQ(machine_.state(), State::kUncertain);
+  for (int times = 0; times < 3; ++times) {
+    now_ = *machine_.deadline();
+    EXPECT_TRUE(has<SayGroupEnded>(bring(TimePassed{})));
+  }
+  EXPECT_TRUE(has<SayParked>(stop(true)));
+  EXPECT_EQ(machine_.state(), State::kLeaving);
+}
+
+TEST_F(TrainerTest, GivesUpALinkedGroupOfWhoseEndNobodyTells) {
+  stand(true);
+  arrive();
+  (void)bring(Arrived{.outcome = Outcome::kStopped});
+  const Instant end = now_ + options_.replacement_timeout;
+  while (machine_.deadline() && machine_.state() == State::kUncertain) {
+    now_ = *machine_.deadline();
+    (void)bring(TimePassed{});
+  }
+  EXPECT_EQ(take<Return>().reason.kind, Reason::Kind::kNoCause);
+  EXPECT_GE(now_, end);
+}
+
+TEST_F(TrainerTest, OfAGroupWithoutLinksOnlyADeathIsTheEnd) {
+  stand();
+  arrive();
+  (void)bring(Arrived{.outcome = Outcome::kStopped});
+  now_ += 2s;
+  EXPECT_FALSE(has<SayGroupEnded>(bring(TimePassed{})));
+}
+
 }  // namespace holdfast::trainer

@@ -40,7 +40,8 @@ using namespace std::chrono_literals;
 constexpr Duration kHeartbeat = AgentWatch::kEvery;
 constexpr Duration kFailLimit = 5s;
 constexpr Duration kFaultPatience =
-    20s;  // From a group that can not be formed to word of its cause.
+    20s;                                // From a group that can not be formed to word of its cause.
+constexpr Duration kLinkPatience = 1s;  // From the end of a group to the complaint about it.
 constexpr Duration kProgressInterval = 250ms;
 constexpr Duration kProgressOfEach =
     100us;  // So that the scheduler hears no more in a large world.
@@ -72,6 +73,7 @@ trainer::Options trainer_options(const config::Settings& settings) {
   return {.solo = settings.role == config::Role::kNone,
           .protect = settings.protect,
           .replacement_timeout = settings.replacement_timeout,
+          .link_patience = kLinkPatience,
           .forming_patience = kFaultPatience,
           .scheduler_timeout = settings.scheduler_timeout,
           .progress_interval =
@@ -117,6 +119,7 @@ struct Worker::Control {
   void carry_out(trainer::SayParked& a) { post(member::Parked{a.holding}); }
   void carry_out(trainer::SayRepaired& a) { post(member::RepairDone{a.holding}); }
   void carry_out(trainer::SayCommitted& a) { post(member::Committed{a.version, a.loss}); }
+  void carry_out(trainer::SayGroupEnded&) { post(member::GroupEnded{}); }
   void carry_out(trainer::SayEnded& a) { post(member::TrainingEnded{a.version}); }
   void carry_out(trainer::StopGroup& a);
   void carry_out(trainer::NoteResumed& a) { tell_lifeline(a.version); }

@@ -233,8 +233,7 @@ class ControllerPlayer : public Player {
                                .world_size = 2,
                                .topology_timeout = std::chrono::seconds(60),
                                .lease = std::chrono::seconds(30),
-                               .replacement_timeout = std::chrono::seconds(120),
-                               .one_host = true};
+                               .replacement_timeout = std::chrono::seconds(120)};
   std::optional<controller::Machine> machine_;
   std::optional<wire::Formation> durable_;
   std::map<std::string, wire::KeyValue> durable_values_;
