@@ -1,6 +1,7 @@
 #include "os/host.h"
 
 #include <arpa/inet.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -69,6 +70,25 @@ bool is_address_elsewhere(const std::string& host) {
       is_v4 ? reinterpret_cast<const sockaddr*>(&v4) : reinterpret_cast<const sockaddr*>(&v6);
   return socket && ::bind(socket.get(), address, is_v4 ? sizeof v4 : sizeof v6) != 0 &&
          errno == EADDRNOTAVAIL;
+}
+
+std::string local_address(int socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  auto* any = reinterpret_cast<sockaddr*>(&address);
+  std::array<char, NI_MAXHOST> text{};
+  if (::getsockname(socket, any, &size) != 0) return {};
+  const int failed = ::getnameinfo(any, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
+  return failed == 0 ? text.data() : "";
+}
+
+bool is_loopback(const std::string& address) {
+  in_addr v4{};
+  in6_addr v6{};
+  if (::inet_pton(AF_INET, address.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+  if (::inet_pton(AF_INET6, address.c_str(), &v6) != 1) return false;
+  if (IN6_IS_ADDR_V4MAPPED(&v6)) return v6.s6_addr[12] == 127;
+  return IN6_IS_ADDR_LOOPBACK(&v6) != 0;
 }
 
 std::string host_name() {

@@ -27,6 +27,11 @@ std::string host_name();
 // false.
 bool is_address_elsewhere(const std::string& host);
 
+// The numeric address at this end of a connected socket; empty: it has none.
+std::string local_address(int socket);
+// Whether a numeric address leads to this host from this host alone.
+bool is_loopback(const std::string& address);
+
 // Names what processes must share in order to meet in memory: this boot of the kernel, the file
 // system behind runtime_directory(), and the numbers of processes. Two containers have the same
 // name only if they share /dev/shm and the PID namespace (docker's --ipc and --pid).

@@ -203,6 +203,7 @@ std::string to_words(const member::Action& action) {
             return cat("repair in generation ", a.generation, " to ", version(a.version), ": ",
                        order(a.order));
           },
+          [](const member::StopRepair&) { return std::string("stop the repair"); },
           [](const member::Go& a) {
             return cat("go in generation ", a.generation, " from ", version(a.version));
           },

@@ -52,7 +52,7 @@ template <>
 struct Fields<Seat> {
   static constexpr auto kList = in_order(
       &Seat::node_id, &Seat::role, &Seat::incarnation, &Seat::attempt, &Seat::pid, &Seat::host,
-      &Seat::domain, &Seat::endpoint, &Seat::finished, &Seat::version, &Seat::memory);
+      &Seat::domain, &Seat::endpoint, &Seat::finished, &Seat::version, &Seat::memory, &Seat::moved);
 };
 template <>
 struct Fields<Location> {

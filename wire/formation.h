@@ -25,9 +25,11 @@ struct Seat {
   std::uint64_t attempt = 0;
   std::int64_t pid = 0;
   std::string host;
-  std::string domain;     // What fails together with it; by default its host.
-  std::string endpoint;   // Where other hosts reach it. Empty: only through its host's memory.
-  std::string memory;     // As of Register: names the memory that it can share.
+  std::string domain;    // What fails together with it; by default its host.
+  std::string endpoint;  // Where other hosts reach it. Empty: only through its host's memory.
+  std::string memory;    // As of Register: names the memory that it can share.
+  // It was on another host before. What its memory here may hold is older than the rank's state.
+  bool moved = false;
   bool finished = false;  // Its training has ended in good order, at `version`.
   Version version = 0;    // Only where finished.
   bool operator==(const Seat&) const = default;

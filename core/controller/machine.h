@@ -406,8 +406,9 @@ class Machine {
   std::map<Rank, wire::Report> reports_;  // Of the generation being formed.
   int round_ = 0;             // Of the orders: 1 for each its own arena, 2 copies from others.
   std::set<Rank> repairing_;  // Of this round, not yet repaired.
-  std::set<Rank> unproven_;   // Have made no step yet in the running generation.
-  Rank ended_ = kNoRank;      // As of wire::Assignment, for the running generation,
+  std::set<Rank> moved_;  // Have reported in this generation, and are on another host than before.
+  std::set<Rank> unproven_;  // Have made no step yet in the running generation.
+  Rank ended_ = kNoRank;     // As of wire::Assignment, for the running generation,
   std::vector<wire::PeerPlace> peers_of_generation_;  // as are these.
   std::int64_t groups_lost_ = 0;  // Without a death, since all have made a step.
   std::optional<std::pair<Generation, Version>> progress_told_;  // To all agents that are here.

@@ -435,7 +435,9 @@ void Machine::take_over(Rank rank, Link link, const wire::Register& m) {
   stop_waiting(link);
   if (lease_runs(member)) died(member, {.kind = wire::Ending::Kind::kReplaced}, false, 0);
   if (formation_.stage == Stage::kEnded) return tell_end(link);
-  alter(member, [](Member& changed) {
+  const bool moves = member.seat.memory != m.memory;
+  alter(member, [moves](Member& changed) {
+    changed.seat.moved = changed.seat.moved || moves;
     changed.seat.finished = false;  // Its successor has to end in good order itself.
     changed.joined = false;
   });

@@ -62,6 +62,7 @@ void Machine::begin(Reason cause) {
   reports_.clear();
   repairing_.clear();
   unproven_.clear();
+  moved_.clear();
   ++formation_.generation;
   // The number must be durable before anyone sees it: after a crash it could be given twice.
   store();
@@ -100,10 +101,15 @@ void Machine::rank_lost(Rank rank, const Reason& cause, std::uint64_t detected_n
   }
 }
 
-void Machine::receive(Link link, const wire::Report& m) {
+void Machine::receive(Link link, const wire::Report& said_here) {
   const Rank rank = rank_at(link);
   if (rank == kNoRank || formation_.stage != Stage::kStopping) return;
+  wire::Report m = said_here;
   if (m.generation != formation_.generation || at(rank).seat.finished) return;
+  if (at(rank).seat.moved) {
+    moved_.insert(rank);
+    m.version = m.staged = kNoVersion;
+  }
   const Said said = said_by(rank, m);
   if (!is_sound(said)) return disbelieve(rank, m.version, said.told);
   alter(at(rank), [](Member& member) { member.joined = true; });
@@ -259,6 +265,11 @@ void Machine::receive(Link link, const wire::Repaired& m) {
 void Machine::resume() {
   note(Note::Kind::kRepaired, kNoRank, formation_.cause);
   enter(StageEvent::kRepaired);
+  for (const Rank rank : moved_) {
+    at(rank).seat.moved = false;
+    changed_.insert(rank);
+  }
+  moved_.clear();
   formation_.orders.clear();
   if (formation_.generation > 1) ++formation_.recoveries;
   ended_ = ended_rank();

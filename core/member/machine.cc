@@ -95,6 +95,7 @@ void Machine::stop(Generation generation) {
   if (generation < stopped_for_ || generation <= running_) return;  // Nothing is left to stop.
   stopped_for_ = generation;
   if (state_ == State::kTraining) actions_.push_back(Abort{running_});
+  if (state_ == State::kRepairing) actions_.push_back(StopRepair{});
   if (state_ == State::kParked) report();
 }
 

@@ -70,6 +70,7 @@ struct Repair {  // For the parked training thread; answered by RepairDone.
   Version version = 0;
   wire::Order order;
 };
+struct StopRepair {};  // The repair under way comes too late: it may end as soon as it can.
 struct Go {  // For the parked training thread: join the group of this generation and train.
   Generation generation = 0;
   Version version = 0;
@@ -85,7 +86,7 @@ struct GiveUp {  // The job is over or this process has no place in it.
   wire::Reason reason;
   bool stood_by = false;  // Another process had its place until the job ended well.
 };
-using Action = std::variant<Send, RankGiven, Abort, Repair, Go, Released, Say, GiveUp>;
+using Action = std::variant<Send, RankGiven, Abort, Repair, StopRepair, Go, Released, Say, GiveUp>;
 using Actions = std::vector<Action>;
 
 enum class State : std::uint8_t {

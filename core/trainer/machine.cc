@@ -335,7 +335,7 @@ void Machine::on(const RepairOrdered& e) {
 void Machine::on(const Repaired& e) {
   HF_ASSERT(state_ == State::kRepairing);
   holding_ = e.holding;
-  if (!e.error.empty() || holding_.version != repair_.version) {
+  if (!e.too_late && (!e.error.empty() || holding_.version != repair_.version)) {
     return fail({.kind = Reason::Kind::kNotRepaired,
                  .count = static_cast<std::int64_t>(repair_.order.act),
                  .version = repair_.version,

@@ -80,7 +80,8 @@ struct EndCalled {};
 // The training thread has done its Work.
 struct Repaired {
   Holding holding;
-  std::string error;  // Empty: done.
+  std::string error;      // Empty: done.
+  bool too_late = false;  // It was given up, since a newer generation has stopped this one.
 };
 struct Formed {
   bool ended = false;   // Somebody has ended the group by now.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "os/host.h"
 #include "os/random_bits.h"
 #include "runtime/jobs/membership.h"
 #include "runtime/jobs/tls_choice.h"
@@ -65,6 +66,10 @@ void SchedulerLink::close(std::function<void()> closed) {
   retired_ = true;
   closed_ = std::move(closed);
   connection_ ? connection_->close() : closed_();
+}
+
+std::string SchedulerLink::local_address() const {
+  return connection_ ? os::local_address(connection_->descriptor()) : std::string();
 }
 
 void SchedulerLink::try_to_connect() {

@@ -49,6 +49,9 @@ class SchedulerLink {
   void send(const wire::Message& message) {  // Drops it while there is no connection.
     if (connection_) connection_->send(message);
   }
+  // The numeric address from which this process reaches its scheduler; empty: there is no
+  // connection.
+  [[nodiscard]] std::string local_address() const;
   // The job is over: when this connection breaks, no new one is made.
   void retire() { retired_ = true; }
   // Sends what is queued, for at most two seconds; then calls `closed`, and no handler any more.

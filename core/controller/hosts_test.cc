@@ -1,0 +1,157 @@
+// Places on several hosts.
+#include <gtest/gtest.h>
+
+#include "core/controller/machine_for_test.h"
+
+namespace holdfast::controller {
+namespace {
+
+using wire::Reason;
+using wire::Stage;
+
+TEST_F(ControllerTest, ASecondHostThatCanNotBeReachedEndsTheJob) {
+  come(1, in_memory_only(who("0", 1, 0, "host-1")));
+  come(2, in_memory_only(who("1", 2, 0, "host-2")));
+  ASSERT_TRUE(end_.has_value());
+  EXPECT_FALSE(end_->success);
+  EXPECT_EQ(end_->reason, (Reason{.kind = Reason::Kind::kOtherHost,
+                                  .node_id = "1",
+                                  .host = "host-2",
+                                  .other = "0",
+                                  .other_host = "host-1"}));
+  EXPECT_NE(last<wire::JobEnded>(2), nullptr);
+}
+
+TEST_F(ControllerTest, ASuccessorOnAHostThatCanNotBeReachedIsRefused) {
+  all_train(1);
+  come(9, in_memory_only(who("w2", 99, 2, "host-2")));
+  EXPECT_NE(last<wire::Refused>(9), nullptr);
+  EXPECT_EQ(machine_->stage(), Stage::kRunning);
+}
+
+TEST_F(ControllerTest, RanksOfSeveralHostsHearWhereTheOthersAre) {
+  come(1, who("0", 1, 0, "host-1"));
+  come(2, who("1", 2, 0, "host-2"));
+  come(3, who("2", 3, 0, "host-1"));
+  for (Link link = 1; link <= 3; ++link) report(link);
+  const std::vector<wire::PeerPlace> places = {{0, "host-1:1"}, {1, "host-2:1"}, {0, "host-1:1"}};
+  for (Link link = 1; link <= 3; ++link) {
+    ASSERT_NE(at(Stage::kRunning, link), nullptr);
+    EXPECT_EQ(at(Stage::kRunning, link)->peers, places);
+  }
+}
+
+TEST_F(ControllerTest, RanksThatShareOneMemoryNeedNotHearIt) {
+  all_train();
+  EXPECT_TRUE(at(Stage::kRunning, 1)->peers.empty());
+}
+
+TEST_F(ControllerTest, WhoSharesNoMemoryWithItsSourceHearsWhereToFetchTheState) {
+  come(1, who("0", 1, 0, "host-1"));
+  come(2, who("1", 2, 0, "host-2"));
+  come(3, who("2", 3, 0, "host-1"));
+  for (Link link = 1; link <= 3; ++link) {
+    step(Received{link, wire::Report{machine_->generation(), kNoVersion, kNoVersion}});
+  }
+  step(Received{1, wire::Repaired{machine_->generation()}});  // Rank 0 has begun version 0.
+  EXPECT_EQ(at(Stage::kRepairing, 2)->order.source, (wire::Location{0, "host-1", "host-1:1"}));
+  EXPECT_EQ(at(Stage::kRepairing, 3)->order.source, (wire::Location{0, "host-1", ""}));
+}
+
+TEST_F(ControllerTest, ASuccessorOnAnotherHostTakesThePlaceAndIsWhereTheOthersLookForIt) {
+  come(1, who("0", 1, 0, "host-1"));
+  come(2, who("1", 2, 0, "host-2"));
+  come(3, who("2", 3, 0, "host-3"));
+  for (Link link = 1; link <= 3; ++link) report(link);
+  step(ProvenDead{"2", 3});
+  come(4, who("2", 4, 0, "host-2"));
+  for (const Link link : {1, 2}) report(link);
+  step(Received{4, wire::Report{machine_->generation(), kNoVersion, kNoVersion}});
+  EXPECT_EQ(at(Stage::kRepairing, 4)->order.act, wire::Act::kReceive);
+  step(Received{4, wire::Repaired{machine_->generation()}});
+  EXPECT_EQ(at(Stage::kRunning, 1)->peers,
+            (std::vector<wire::PeerPlace>{{0, "host-1:1"}, {1, "host-2:1"}, {1, "host-2:1"}}));
+}
+
+// A host that was cut off comes back, and has its arenas from before.
+TEST_F(ControllerTest, WhatLiesOnAHostFromBeforeTheRankMovedIsNotItsState) {
+  come(1, who("0", 1, 0, "host-1"));
+  come(2, who("1", 2, 0, "host-2"));
+  come(3, who("2", 3, 0, "host-1"));
+  for (Link link = 1; link <= 3; ++link) report(link);
+  step(ProvenDead{"1", 2});
+  come(4, who("1", 4, 0, "host-3"));
+  for (const Link link : {1, 3}) report(link);
+  // Even after the scheduler has been started again.
+  machine_.emplace(options_, record_);
+  said_.clear();
+  step(Started{});
+  come(11, who("0", 1, 0, "host-1"));
+  come(12, who("1", 4, 0, "host-3"));
+  come(13, who("2", 3, 0, "host-1"));
+  for (const Link link : {11, 13}) report(link);
+  step(Received{12, wire::Report{machine_->generation(), 2, 3}});
+  ASSERT_NE(at(Stage::kRepairing, 12), nullptr);
+  EXPECT_EQ(at(Stage::kRepairing, 12)->order.act, wire::Act::kReceive);
+  step(Received{12, wire::Repaired{machine_->generation()}});
+  ASSERT_EQ(machine_->stage(), Stage::kRunning);
+  // From here on it is.
+  step(Received{11, wire::GroupLost{machine_->generation()}});
+  for (const Link link : {11, 12, 13}) report(link);
+  EXPECT_EQ(machine_->stage(), Stage::kRunning);
+}
+
+TEST_F(ControllerTest, AStartedAgainSchedulerStillKnowsWhereAllAre) {
+  come(1, who("0", 1, 0, "host-1"));
+  come(2, who("1", 2, 0, "host-2"));
+  come(3, who("2", 3, 0, "host-1"));
+  for (Link link = 1; link <= 3; ++link) report(link);
+  const auto before = at(Stage::kRunning, 1)->peers;
+  machine_.emplace(options_, record_);
+  said_.clear();
+  step(Started{});
+  come(11, who("0", 1, 0, "host-1"));
+  ASSERT_NE(at(Stage::kRunning, 11), nullptr);
+  EXPECT_EQ(at(Stage::kRunning, 11)->peers, before);
+}
+
+TEST_F(ControllerTest, AGroupThatIsLostWithoutADeathFormsAnew) {
+  all_train();
+  const Generation before = machine_->generation();
+  step(Received{2, wire::GroupLost{before - 1}});
+  EXPECT_EQ(machine_->generation(), before);  // An old one is nobody's concern.
+  step(Received{2, wire::GroupLost{before}});
+  EXPECT_EQ(machine_->generation(), before + 1);
+  EXPECT_EQ(machine_->head().cause, (wire::Reason{.kind = Reason::Kind::kGroupLost, .rank = 1}));
+  step(Received{3, wire::GroupLost{before}});  // The others say the same.
+  EXPECT_EQ(machine_->generation(), before + 1);
+  for (Link link = 1; link <= 3; ++link) report(link);
+  EXPECT_EQ(machine_->stage(), Stage::kRunning);
+}
+
+TEST_F(ControllerTest, AGroupThatIsLostAgainAndAgainEndsTheJob) {
+  all_train();
+  for (std::int64_t times = 0; times < kMaxGroupsLost; ++times) {
+    step(Received{2, wire::GroupLost{machine_->generation()}});
+    ASSERT_FALSE(end_.has_value());
+    for (Link link = 1; link <= 3; ++link) report(link);
+  }
+  step(Received{2, wire::GroupLost{machine_->generation()}});
+  ASSERT_TRUE(end_.has_value());
+  EXPECT_EQ(end_->reason.kind, Reason::Kind::kGroupLostTooOften);
+}
+
+TEST_F(ControllerTest, AStepBetweenTwoLostGroupsBeginsTheCountAnew) {
+  all_train();
+  for (std::int64_t times = 0; times < 2 * kMaxGroupsLost; ++times) {
+    step(Received{2, wire::GroupLost{machine_->generation()}});
+    for (Link link = 1; link <= 3; ++link) report(link);
+    for (Link link = 1; link <= 3; ++link) {
+      step(Received{link, wire::Progress{machine_->generation(), 4}});
+    }
+  }
+  EXPECT_FALSE(end_.has_value());
+}
+
+}  // namespace
+}  // namespace holdfast::controller
