@@ -148,8 +148,9 @@ void read_first_word(Loop& loop, PeerStream stream,
                      std::function<std::size_t(std::string_view)> missing, Duration patience,
                      std::function<void(Result<FirstWord>)> on_result) {
   loop.impl().check_thread();
-  std::make_shared<Reading>(loop, std::move(stream), std::move(missing), std::move(on_result))
-      ->begin(patience);
+  const auto reading =
+      std::make_shared<Reading>(loop, std::move(stream), std::move(missing), std::move(on_result));
+  loop.post([reading, patience] { reading->begin(patience); });
 }
 
 }  // namespace holdfast::io
