@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -201,6 +202,7 @@ struct DataLinks::Impl {
   };
 
   const Options options;
+  const pid_t owner = ::getpid();
   std::string endpoint;
   const std::size_t room = room_for_waiting();
 
@@ -321,9 +323,10 @@ void DataLinks::Impl::refused(const std::string& peer, const std::string& why) {
 
 // "": it may be.
 std::string DataLinks::Impl::why_none_of_ours(const PeerHello& hello) const {
-  if (!run_id) return "";
+  const bool is_state = hello.what == What::kState;
+  if (!run_id) return is_state ? "which run of the job this is is not known here yet" : "";
   if (hello.run_id != *run_id) return "it is of another run of the job";
-  if (hello.what == What::kState) return "";
+  if (is_state) return "";
   if (hello.to != me) return cat("it looks for rank ", hello.to, ", and this is rank ", me);
   if (std::cmp_greater_equal(hello.from, endpoints.size()) || hello.from == me) {
     return cat("rank ", hello.from, ", which it says it is, is not among its peers");
@@ -442,6 +445,10 @@ Result<std::unique_ptr<DataLinks>> DataLinks::start(Options options) {
 }
 
 DataLinks::~DataLinks() {
+  if (::getpid() != impl_->owner) {
+    (void)impl_.release();
+    return;
+  }
   impl_->stop.request_stop();
   {
     std::unique_lock lock(impl_->mutex);
@@ -462,8 +469,9 @@ void DataLinks::set_peers(std::uint64_t run_id, Rank me, std::vector<std::string
     impl_->run_id = run_id;
     impl_->me = me;
     impl_->endpoints = std::move(endpoints);
-    std::erase_if(impl_->waiting,
-                  [&](const auto& one) { return !impl_->why_none_of_ours(one.hello).empty(); });
+    std::erase_if(impl_->waiting, [&](const auto& one) {
+      return is_over(one.stream) || !impl_->why_none_of_ours(one.hello).empty();
+    });
   }
   // The token may be another one by now.
   impl_->loop.post([impl = impl_.get()] {

@@ -24,7 +24,7 @@
 
 namespace holdfast::runtime {
 
-// Any thread. A forked child must not use or destroy it: it has none of its threads.
+// Any thread. A forked child has none of its threads: there it may be destroyed, and no more.
 class DataLinks final : public collective::Links {
  public:
   struct Options {

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
 
 #include <array>
 #include <atomic>
@@ -115,8 +116,9 @@ class DataLinksTest : public testing::TestWithParam<bool> {
   [[nodiscard]] std::future<Made> make(std::size_t rank, std::vector<Wanted> wanted,
                                        Generation generation = 1, const std::string& group = "",
                                        Duration limit = kLong, std::stop_token cancel = {}) {
-    return std::async(std::launch::async, [=, this, wanted = std::move(wanted)] {
-      return workers_[rank]->make(group, generation, wanted, Clock::now() + limit, cancel);
+    auto* const worker = workers_[rank].get();
+    return std::async(std::launch::async, [=, wanted = std::move(wanted)] {
+      return worker->make(group, generation, wanted, Clock::now() + limit, cancel);
     });
   }
   [[nodiscard]] std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> pair(
@@ -129,6 +131,17 @@ class DataLinksTest : public testing::TestWithParam<bool> {
     return {std::move((*left)[0]), std::move((*right)[0])};
   }
 
+  // Rank 0 makes two links, and one is there; nobody comes for the other.
+  [[nodiscard]] std::future<Made> make_half(std::stop_token cancel) {
+    auto making = make(0, {{.peer = 1, .connects = true}, {.peer = 1, .channel = 1}}, 1, "", 1h,
+                       std::move(cancel));
+    auto other = make(1, {{.peer = 0}}).get();
+    EXPECT_TRUE(other) << other.error().what;
+    half_ = std::move((*other)[0]);
+    return making;
+  }
+
+  std::unique_ptr<Link> half_;
   const tls::Papers papers_;
   std::shared_ptr<tls::Context> tls_ = GetParam() ? *papers_.context(tls::Role::kClient) : nullptr;
   Log log_;
@@ -262,21 +275,18 @@ TEST_P(DataLinksTest, NamesWhoDidNotCome) {
 TEST_P(DataLinksTest, ACancelEndsTheWait) {
   start(2);
   std::stop_source stop;
-  auto making = make(0, {{.peer = 1}}, 1, "", 1h, stop.get_token());
-  EXPECT_EQ(making.wait_for(50ms), std::future_status::timeout);
+  auto making = make_half(stop.get_token());
   stop.request_stop();
-  EXPECT_FALSE(making.get());
+  const auto made = making.get();
+  ASSERT_FALSE(made);
+  EXPECT_NE(made.error().what.find("given up"), std::string::npos) << made.error().what;
+  EXPECT_EQ(hear(*half_), '\0') << "its peer need not wait";
 }
 
 TEST_P(DataLinksTest, ItsEndEndsTheWait) {
   start(2);
-  auto making = make(0, {{.peer = 1}}, 1, "", 1h);
-  EXPECT_EQ(making.wait_for(50ms), std::future_status::timeout);
-  std::thread end([&] { workers_[0]->set_peers(kRun, 0, {}); });
-  end.join();
-  // make() holds the object by its address, which stays.
-  auto* const worker = workers_[0].release();
-  delete worker;
+  auto making = make_half({});
+  workers_[0].reset();
   EXPECT_FALSE(making.get());
 }
 
@@ -363,6 +373,29 @@ TEST_P(DataLinksTest, WhoHasGivenUpMeanwhileIsNotTaken) {
   const auto here = make(0, {{.peer = 1}}, 4).get();
   ASSERT_TRUE(here);
   EXPECT_EQ(hear(*(*here)[0]), 'y');
+}
+
+// As few descriptors as are lent to streams that nobody has asked for: the oldest one goes.
+TEST_P(DataLinksTest, WhatNobodyAsksForHasABound) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit small{256, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &small), 0);
+  start(2);
+  std::vector<std::unique_ptr<Link>> there;
+  for (int i = 0; i <= 64; ++i) {
+    auto made = make(1, {{.peer = 0, .connects = true}}, 1, cat("group ", i)).get();
+    ASSERT_TRUE(made) << made.error().what;
+    there.push_back(std::move((*made)[0]));
+  }
+  EXPECT_EQ(hear(*there[0]), '\0');
+  for (const int i : {1, 64}) {
+    const auto here = make(0, {{.peer = 1}}, 1, cat("group ", i)).get();
+    ASSERT_TRUE(here) << here.error().what;
+    say(*there[static_cast<std::size_t>(i)], 'x');
+    EXPECT_EQ(hear(*(*here)[0]), 'x');
+  }
+  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 TEST_P(DataLinksTest, RefusesWhatCanNotBe) {
