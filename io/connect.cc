@@ -17,32 +17,31 @@ namespace holdfast::io {
 namespace {
 
 using Tcp = asio::ip::tcp;
-using Answer = std::function<void(Result<std::shared_ptr<Connection>>)>;
+using Answer = std::function<void(Result<Proven>)>;
 
 // One attempt to connect: looks the name up, tries each address, answers once.
 class Attempt : public std::enable_shared_from_this<Attempt> {
  public:
-  Attempt(Loop& loop, std::string host, std::uint16_t port, Membership membership, Answer answer,
-          ConnectionOptions options)
+  Attempt(Loop& loop, std::string host, std::uint16_t port, Membership membership, Answer answer)
       : loop_(loop),
         host_(std::move(host)),
         port_(port),
         membership_(std::move(membership)),
         answer_(std::move(answer)),
-        options_(options),
         resolver_(loop.impl().context),
         socket_(loop.impl().context) {}
   ~Attempt() { close_guarded(socket_); }
 
   void begin(Duration timeout) {
     timer_ = loop_.after(timeout, [self = shared_from_this()] {
-      self->fail(
-          Error{Blame::kWorld,
-                cat("cannot connect to ", self->where(), ": ",
-                    self->proving_
-                        ? "whoever listens there does not answer as a scheduler does, or is stopped"
-                        : "no answer in time; check that it runs there and that no firewall lies "
-                          "between")});
+      self->fail(Error{
+          Blame::kWorld,
+          cat("cannot connect to ", self->where(), ": ",
+              self->proving_
+                  ? cat("whoever listens there does not answer as a ", self->wanted(),
+                        " does, or is stopped")
+                  : std::string("no answer in time; check that it runs there and that no firewall "
+                                "lies between"))});
     });
     asio::error_code not_numeric;
     const auto address = asio::ip::make_address(host_, not_numeric);
@@ -59,6 +58,9 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
 
  private:
   [[nodiscard]] std::string where() const { return host_and_port(host_, port_); }
+  [[nodiscard]] const char* wanted() const {
+    return membership_.kind == wire::PeerKind::kPeer ? "worker" : "scheduler";
+  }
 
   void take_addresses(const std::error_code& error, const Tcp::resolver::results_type& found) {
     if (!answer_) return;
@@ -125,9 +127,7 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
       if (!self || !self->answer_) return;
       if (!proven) return self->next_after(proven.error());
       self->loop_.cancel(self->timer_);
-      auto made = make_connection(self->loop_, *std::move(proven), self->options_);
-      watch_expiry(self->loop_, made, self->membership_.tls);
-      std::exchange(self->answer_, nullptr)(std::move(made));
+      std::exchange(self->answer_, nullptr)(std::move(proven));
     });
   }
 
@@ -145,7 +145,6 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
   const std::uint16_t port_;
   const Membership membership_;
   Answer answer_;  // Empty once it was called.
-  const ConnectionOptions options_;
   Tcp::resolver resolver_;
   Tcp::socket socket_;
   std::shared_ptr<Proving> proving_;
@@ -171,13 +170,27 @@ void discard(int guarded_socket) {
   ::close(guarded_socket);
 }
 
+void connect_proven(Loop& loop, const std::string& host, std::uint16_t port, Membership membership,
+                    Duration timeout, std::function<void(Result<Proven>)> on_result) {
+  loop.impl().check_thread();
+  const auto attempt =
+      std::make_shared<Attempt>(loop, host, port, std::move(membership), std::move(on_result));
+  loop.post([attempt, timeout] { attempt->begin(timeout); });
+}
+
 void connect(Loop& loop, const std::string& host, std::uint16_t port, Membership membership,
              Duration timeout, std::function<void(Result<std::shared_ptr<Connection>>)> on_result,
              ConnectionOptions options) {
-  loop.impl().check_thread();
-  const auto attempt = std::make_shared<Attempt>(loop, host, port, std::move(membership),
-                                                 std::move(on_result), options);
-  loop.post([attempt, timeout] { attempt->begin(timeout); });
+  // The attempt has the membership, and with it the context.
+  std::weak_ptr<tls::Context> watched = membership.tls;
+  connect_proven(loop, host, port, std::move(membership), timeout,
+                 [&loop, watched = std::move(watched), on_result = std::move(on_result),
+                  options](Result<Proven> proven) {
+                   if (!proven) return on_result(proven.error());
+                   auto made = make_connection(loop, *std::move(proven), options);
+                   watch_expiry(loop, made, watched);
+                   on_result(std::move(made));
+                 });
 }
 
 }  // namespace holdfast::io

@@ -1,7 +1,5 @@
 #include "io/connection.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -24,23 +22,6 @@ constexpr Duration kLinger = std::chrono::seconds(2);
 constexpr std::size_t kKeptBytes = std::size_t{1} << 20;  // Of a queue, beyond what has to be sent.
 constexpr int kTurns = 16;  // Reads of one connection, before another one's.
 
-void set_option(int fd, int level, int name, int value) {
-  // A kernel that lacks one of these still serves.
-  (void)::setsockopt(fd, level, name, &value, sizeof(value));
-}
-
-void set_options(int fd, const ConnectionOptions& options) {
-  using std::chrono::duration_cast;
-  const auto limit = duration_cast<std::chrono::milliseconds>(options.silence_limit).count();
-  const auto probe_seconds = static_cast<int>(std::max<std::int64_t>(1, limit / 3000));
-  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, probe_seconds);
-  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, probe_seconds);
-  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
-  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(limit));
-}
-
 // A connected, guarded socket and what waits to be sent. Pending operations hold it.
 class TcpConnection final : public Connection, public std::enable_shared_from_this<TcpConnection> {
  public:
@@ -50,7 +31,7 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
         stream_(std::move(proven.stream)),
         options_(options),
         peer_(std::move(proven.peer)) {
-    set_options(socket_.native_handle(), options_);
+    watch_peer(socket_.native_handle(), options_.silence_limit);
   }
   ~TcpConnection() override { close_guarded(socket_); }
 

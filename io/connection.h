@@ -78,6 +78,8 @@ class Connection {
   [[nodiscard]] virtual int descriptor() = 0;  // For getsockopt(); -1 once closed.
 };
 
+class PeerStream;
+
 // Where who has connected waits until it has proven that it belongs to the job.
 struct Door {
   std::size_t most = 512;  // Connections; and a quarter of this process's descriptors at most.
@@ -91,6 +93,9 @@ struct Listening {
   // Somebody has not proven it. `why` holds nothing that it has sent but a certificate's name. May
   // be empty.
   std::function<void(const std::string& peer, const std::string& why)> on_refused = nullptr;
+  // In place of on_accept, if it is set: the bare streams (io/peer_stream.h) of those who have
+  // proven to be what `membership` is. All others are refused.
+  std::function<void(PeerStream)> on_stream = nullptr;
   Door door = {};
   ConnectionOptions connection = {};
 };

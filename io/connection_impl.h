@@ -6,6 +6,7 @@
 
 #include "io/connection.h"
 #include "io/loop_impl.h"
+#include "io/peer_stream.h"
 #include "io/proving.h"
 #include "os/fork_guard.h"
 
@@ -25,10 +26,18 @@ void close_guarded(Socket& socket) {
 int guarded_socket(int family);
 void discard(int guarded_socket);
 
+// Sends at once, and takes a peer for lost whose host acknowledges nothing for `silence_limit`.
+void watch_peer(int socket, Duration silence_limit);
+
+// connect() and connect_stream(), but for what is made of it.
+void connect_proven(Loop& loop, const std::string& host, std::uint16_t port, Membership membership,
+                    Duration timeout, std::function<void(Result<Proven>)> on_result);
+
 // As long as `holder` lives, what its certificates say of their end is looked at.
 void watch_expiry(Loop& loop, std::weak_ptr<void> holder, std::weak_ptr<tls::Context> watched);
 
-// A Connection over what both ends have proven.
+// A Connection, or a PeerStream, over what both ends have proven.
 std::shared_ptr<Connection> make_connection(Loop& loop, Proven proven, ConnectionOptions options);
+PeerStream make_stream(Proven proven, Duration silence_limit);
 
 }  // namespace holdfast::io

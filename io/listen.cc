@@ -118,10 +118,23 @@ class ListenerImpl : public Listener {
         const auto door = self.lock();
         if (door == nullptr || !door->acceptor.is_open()) return;
         if (!proven) return door->refused(peer, proven.error().what);
-        const auto kind = proven->kind;
-        door->options.on_accept(
-            make_connection(door->loop, *std::move(proven), door->options.connection), kind);
+        door->let_in(*std::move(proven));
       });
+    }
+
+    void let_in(Proven proven) {
+      const auto kind = proven.kind;
+      if (!options.on_stream) {
+        return options.on_accept(make_connection(loop, std::move(proven), options.connection),
+                                 kind);
+      }
+      const auto wanted = options.membership.kind;
+      if (kind == wanted) {
+        return options.on_stream(make_stream(std::move(proven), options.connection.silence_limit));
+      }
+      refused(proven.peer, cat("it is of kind '", wire::name(kind), "', and only those of kind '",
+                               wire::name(wanted), "' connect here"));
+      close_guarded(proven.socket);
     }
 
     // Of those that the scheduler has waited for, for so long; who has opened TLS is no stranger.

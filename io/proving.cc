@@ -132,16 +132,23 @@ void Proving::go_on(bool has_come) {
   }
 }
 
+Result<tls::SslPtr> Proving::begin_tls() {
+  using Peer = tls::Context::Peer;
+  if (!is_among_peers()) return membership_.tls->begin();
+  return membership_.tls->begin_with(side_ == Side::kClient ? Peer::kConnects : Peer::kAccepts);
+}
+
 // True: TLS is done, and the handshake goes on below it.
 bool Proving::shake_hands() {
   if (!stream_.is_under_tls()) {
-    auto ssl = membership_.tls->begin();
-    auto named = ssl && side_ == Side::kClient ? tls::require_host(ssl->get(), host_) : Status{};
+    const bool names_host = side_ == Side::kClient && !is_among_peers();
+    auto ssl = begin_tls();
+    auto named = ssl && names_host ? tls::require_host(ssl->get(), host_) : Status{};
     if (!ssl || !named) {
       fail(ssl ? named.error() : ssl.error());
       return false;
     }
-    if (side_ == Side::kClient) tls::offer_session(ssl->get());
+    if (names_host) tls::offer_session(ssl->get());
     stream_.put_under_tls(*std::move(ssl));
   }
   const auto outcome = stream_.shake_hands();

@@ -28,7 +28,7 @@ class Proving : public std::enable_shared_from_this<Proving> {
   using Done = std::function<void(Result<Proven>)>;
 
   // `socket` is connected and guarded. `host`: the name that the server's certificate has to bear;
-  // for a client under TLS.
+  // for a client under TLS, but not among peers.
   Proving(Loop& loop, asio::ip::tcp::socket socket, Membership membership, Side side,
           std::string host);
   ~Proving();
@@ -52,6 +52,9 @@ class Proving : public std::enable_shared_from_this<Proving> {
  private:
   void wait(Stream::Outcome wanted);
   void go_on(bool has_come);
+  // Both ends are workers.
+  [[nodiscard]] bool is_among_peers() const { return membership_.kind == wire::PeerKind::kPeer; }
+  [[nodiscard]] Result<tls::SslPtr> begin_tls();
   [[nodiscard]] bool shake_hands();
   [[nodiscard]] bool write();
   [[nodiscard]] bool read();

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "base/assert.h"
 #include "base/text.h"
 #include "tls/handshake.h"
 #include "tls/sessions.h"
@@ -87,8 +88,7 @@ Status Context::use_identity(Instant now) {
 Result<SslContextPtr> Context::build(const Trust& trust, const Identity& identity) const {
   auto store = store_of(trust);
   if (!store) return store.error();
-  SslContextPtr context(
-      SSL_CTX_new(role_ == Role::kServer ? TLS_server_method() : TLS_client_method()));
+  SslContextPtr context(SSL_CTX_new(role_ == Role::kServer ? TLS_server_method() : TLS_method()));
   if (!context) return Error{Blame::kWorld, cat("no TLS here: ", openssl_reason())};
   SSL_CTX_set_security_level(context.get(), kSecurityLevel);
   SSL_CTX_set_options(context.get(), SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
@@ -174,6 +174,21 @@ Result<SslPtr> Context::begin(Instant now) {
     SSL_set_accept_state(ssl.get());
   } else {
     SSL_set_connect_state(ssl.get());
+  }
+  return ssl;
+}
+
+Result<SslPtr> Context::begin_with(Peer me) {
+  HF_ASSERT(role_ == Role::kClient);
+  auto ssl = begin();
+  if (!ssl) return ssl;
+  SSL_set_options(ssl->get(), SSL_OP_NO_TICKET);
+  if (me == Peer::kAccepts) {
+    SSL_set_accept_state(ssl->get());
+    (void)SSL_set_num_tickets(ssl->get(), 0);
+  } else if (SSL_set_purpose(ssl->get(), X509_PURPOSE_SSL_CLIENT) != 1 ||
+             SSL_set_trust(ssl->get(), X509_TRUST_SSL_CLIENT) != 1) {
+    return Error{Blame::kWorld, cat("no TLS connection: ", openssl_reason())};
   }
   return ssl;
 }

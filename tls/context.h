@@ -1,6 +1,7 @@
 // Context: all that one role of a job needs for its TLS connections, from a Config.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -42,6 +43,11 @@ class Context {
   // is said once, and it is looked at again after a minute.
   Result<SslPtr> begin();
   Result<SslPtr> begin(Instant now);
+  // Between two workers, who both prove themselves by a client's certificate: no worker has a
+  // server's, and none is issued for its host. So whoever connects looks at no name. Nothing is
+  // resumed, and no session is kept. Of a client's context.
+  enum class Peer : std::uint8_t { kConnects, kAccepts };
+  Result<SslPtr> begin_with(Peer me);
 
   // What nobody asks for is said in this way, one sentence at a time. Call it before the first
   // begin().

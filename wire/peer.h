@@ -11,9 +11,10 @@ enum class PeerKind : std::uint8_t {
   kWorker = 0,    // A worker or a spare, also on its connection for key-values.
   kAgent = 1,     // What starts workers.
   kObserver = 2,  // It only asks how the job is.
+  kPeer = 3,      // A worker, to another worker. The scheduler hears nothing of it.
 };
 [[nodiscard]] constexpr bool is_known(PeerKind kind) {
-  return kind <= PeerKind::kObserver;
+  return kind <= PeerKind::kPeer;
 }
 [[nodiscard]] constexpr const char* name(PeerKind kind) {
   switch (kind) {
@@ -23,6 +24,8 @@ enum class PeerKind : std::uint8_t {
       return "agent";
     case PeerKind::kObserver:
       return "observer";
+    case PeerKind::kPeer:
+      return "peer";
   }
   return "?";
 }

@@ -24,6 +24,8 @@ bool is_for(PeerKind kind, const wire::Message& message) {
       return is_any<wire::AgentState, wire::Failed, wire::Put, wire::Get, wire::Heartbeat>(message);
     case PeerKind::kObserver:
       return is_any<wire::Heartbeat>(message);
+    case PeerKind::kPeer:
+      return false;
   }
   return false;
 }

@@ -120,6 +120,7 @@ class ControllerPlayer : public Player {
     auto peer = wire::PeerKind::kObserver;
     if (kind == "worker") peer = wire::PeerKind::kWorker;
     if (kind == "agent") peer = wire::PeerKind::kAgent;
+    if (kind == "peer") peer = wire::PeerKind::kPeer;
     return step(controller::Connected{link, peer});
   }
 

@@ -1,0 +1,80 @@
+// DataLinks: a worker's streams to the other workers of its job, for what they exchange and for
+// their states. It listens on an address of its own; both ends of each connection have proven that
+// they belong to the job (io/peer_stream.h), and have said what it is for (peer_words.h).
+//
+// It has a thread of its own: handshakes under TLS take milliseconds each, and come many at a time
+// when a group forms; the worker's control loop has heartbeats to send meanwhile. The thread sleeps
+// otherwise. What is made belongs to the caller's threads alone, and outlasts this object.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "collective/links.h"
+#include "io/connection.h"
+#include "runtime/worker/state_server.h"
+
+namespace holdfast::runtime {
+
+// Any thread. A forked child has none of its threads: there it may be destroyed, and no more.
+class DataLinks final : public collective::Links {
+ public:
+  struct Options {
+    // This host's, as the others reach it: numeric, any free port is taken. None of "0.0.0.0".
+    std::string address;
+    // What this worker proves itself by, of kind kPeer: membership_of(settings, kPeer). Called in
+    // any thread, before each try. Under TLS it has a client's context.
+    std::function<Result<io::Membership>()> membership;
+    // What nobody asks for is said by it, in the thread of this object. Null: on stderr.
+    std::function<void(const std::string&)> say = nullptr;
+    io::Door door = {};
+    // In which a state's bytes have to move, and a peer has to answer that is asked for one.
+    Duration patience = std::chrono::seconds(15);
+  };
+
+  // Errors: the address is not this host's; no thread can be had; those of `membership`.
+  static Result<std::unique_ptr<DataLinks>> start(Options options);
+  // Ends all calls under way, with an error, and waits for them.
+  ~DataLinks() override;
+
+  // Where it listens, for the others: "10.0.0.3:40123", "[fd00::3]:40123".
+  [[nodiscard]] const std::string& endpoint() const;
+
+  // Who the others are: by rank in the world, this one's own among them; "": it is not known yet.
+  // Replaced whole, also while links are being made: each further try takes the new ones. Streams
+  // that wait here and are of another run or for another rank are closed.
+  void set_peers(std::uint64_t run_id, Rank me, std::vector<std::string> endpoints);
+
+  // Requires: set_peers() was called. A peer that does not listen yet is tried again until the
+  // deadline. Links of a generation older than this group's newest here are made no more; what
+  // comes for one is closed. Each of `wanted` is of another peer or channel.
+  //
+  // Under TLS bytes may have come that poll() does not know of, also before the first read: read a
+  // Link until it wants to read, and only then poll() its descriptor.
+  [[nodiscard]] Result<std::vector<std::unique_ptr<collective::Link>>> make(
+      const std::string& group, Generation generation, std::span<const collective::Wanted> wanted,
+      Deadline deadline, const std::stop_token& cancel) override;
+
+  // Whose states the others can have from here; null: nobody's.
+  void serve_state(StateServer::StateOf state_of);
+  // Has that worker send the state of `rank` at `version` into the file `to_path`
+  // (receive_state()). One try. Errors: `cancel`; it can not be reached, has no such state, or
+  // sends nothing for as long as `patience`; the file can not be written. There is no file then.
+  [[nodiscard]] Status fetch_state(const std::string& endpoint, Rank rank, Version version,
+                                   const std::string& to_path, const std::stop_token& cancel);
+
+ private:
+  struct Impl;
+  explicit DataLinks(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace holdfast::runtime
