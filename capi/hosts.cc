@@ -26,7 +26,7 @@ extern "C" {
 hf_status hf_local_rank(hf_worker* worker, int32_t* local_rank) {
   const auto identity = worker->worker->identity();
   if (!identity) return report(identity.error());
-  if (local_rank != nullptr) *local_rank = identity->rank;
+  if (local_rank != nullptr) *local_rank = identity->local_rank;
   return HF_OK;
 }
 

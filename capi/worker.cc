@@ -32,7 +32,7 @@ void begin_early(hf_worker* worker, const runtime::Identity& identity) {
   worker->early = std::make_shared<CurrentGeneration>(
       CurrentGeneration::Options{identity.directory, identity.run_id, of.settings().topo_timeout,
                                  [](Generation) { return false; }});
-  (void)worker->early->begin(capi::kEarly);
+  (void)worker->early->begin(capi::kEarly, of.neighbours().layout());
   of.on_stop([early = worker->early](Generation) {
     early->abort(capi::kEarly);
     return true;

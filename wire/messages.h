@@ -59,7 +59,7 @@ struct Assignment {
   Order order;
   Rank ended = kNoRank;  // One whose training has ended: it never joins. kNoRank: all may.
   Reason cause;          // Of the generation.
-  // By rank, if kRunning and not all share one memory; else empty.
+  // By rank, unless all share one memory or stage is kRepairing.
   std::vector<PeerPlace> peers;
   bool operator==(const Assignment&) const = default;
 };

@@ -105,7 +105,6 @@ void Machine::on(const Started& e) {
   }
   roster_stored_ = assembled();
   ended_ = ended_rank();
-  peers_of_generation_ = peer_places();
   if (formation_.stage != Stage::kEnded) key_values_.restore(e.kept, e.writers);
   if (formation_.stage == Stage::kEnded) {
     emit(End{formation_.success, formation_.end});

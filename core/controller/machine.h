@@ -285,7 +285,7 @@ class Machine {
   [[nodiscard]] std::optional<wire::Reason> elsewhere(const wire::Register& m) const;
   [[nodiscard]] const Member* one_with(const std::string& memory) const;
   void count_place(const wire::Seat& seat, bool in);
-  [[nodiscard]] std::vector<wire::PeerPlace> peer_places() const;
+  [[nodiscard]] const std::vector<wire::PeerPlace>& peer_places();
 
   // Seats (seats.cc)
   void seat(Member member);
@@ -392,7 +392,8 @@ class Machine {
     std::size_t all = 0;
     std::size_t unreachable = 0;  // Those without an endpoint.
   };
-  std::map<std::string, Sharers> memories_;  // Of all members and arrivals.
+  std::map<std::string, Sharers> memories_;                  // Of all members and arrivals.
+  std::optional<std::vector<wire::PeerPlace>> peer_places_;  // As of wire::Assignment, once asked.
   std::map<Link, Peer> peers_;
   // Processes that ask for a place which they can not have yet; there may be several for one.
   std::map<Link, wire::Register> pending_;

@@ -165,6 +165,7 @@ void Machine::detach(Member& member) {
 
 void Machine::count_place(const wire::Seat& seat, bool in) {
   if (seat.memory.empty()) return;  // Nobody has had it yet.
+  peer_places_.reset();
   Sharers& sharers = memories_[seat.memory];
   const auto add = [&](std::size_t& number) { in ? ++number : --number; };
   add(sharers.all);
@@ -204,16 +205,17 @@ std::optional<Reason> Machine::elsewhere(const wire::Register& m) const {
 }
 
 // Where all ranks are, if not all share one memory.
-std::vector<wire::PeerPlace> Machine::peer_places() const {
-  std::vector<wire::PeerPlace> places;
-  if (memories_.size() <= 1) return places;
+const std::vector<wire::PeerPlace>& Machine::peer_places() {
+  if (peer_places_) return *peer_places_;
+  peer_places_.emplace();
+  if (memories_.size() <= 1) return *peer_places_;
   std::map<std::string, std::uint32_t> hosts;
   for (const Member& member : each()) {
     const auto next = static_cast<std::uint32_t>(hosts.size());
     const auto host = hosts.try_emplace(member.seat.memory, next).first;
-    places.push_back({host->second, member.seat.endpoint});
+    peer_places_->push_back({host->second, member.seat.endpoint});
   }
-  return places;
+  return *peer_places_;
 }
 
 void Machine::receive(Link link, const wire::Register& m) {

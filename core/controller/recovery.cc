@@ -84,7 +84,7 @@ void Machine::assign(Rank rank) {
                         .ended = formation_.stage == Stage::kRunning ? ended_ : kNoRank,
                         .cause = formation_.cause,
                         .peers = {}};
-  if (formation_.stage == Stage::kRunning) part.peers = peers_of_generation_;
+  if (formation_.stage != Stage::kRepairing) part.peers = peer_places();
   if (repairing_.contains(rank)) part.order = formation_.orders[static_cast<std::size_t>(rank)];
   send(at(rank).link, std::move(part));
 }
@@ -273,7 +273,6 @@ void Machine::resume() {
   formation_.orders.clear();
   if (formation_.generation > 1) ++formation_.recoveries;
   ended_ = ended_rank();
-  peers_of_generation_ = peer_places();
   store();
   note(Note::Kind::kResume, kNoRank, formation_.cause);
   for (Rank rank = 0; rank < world_size(); ++rank) {

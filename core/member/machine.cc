@@ -65,7 +65,7 @@ void Machine::on(const wire::Assignment& m) {
 // What was said on an older connection may be lost.
 void Machine::greet(const wire::Assignment& m) {
   placed_ = true;
-  actions_.push_back(RankGiven{m.rank, m.world_size, m.run_id});
+  actions_.push_back(RankGiven{m.rank, m.world_size, m.run_id, m.peers});
   if (failure_) send(wire::Failed{*failure_});
   if (state_ == State::kEnded) send(wire::Finished{running_, ended_at_});
 }

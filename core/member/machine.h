@@ -61,6 +61,7 @@ struct RankGiven {  // The rank is known.
   Rank rank = kNoRank;
   std::int32_t world_size = 0;
   std::uint64_t run_id = 0;
+  std::vector<wire::PeerPlace> peers;  // As of wire::Assignment.
 };
 struct Abort {  // Make the collectives of this generation, or the wait for its peers, end at once.
   Generation generation = 0;

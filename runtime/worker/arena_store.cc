@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <string>
 #include <utility>
 
 #include "base/text.h"
+#include "io/loop.h"
+#include "os/files.h"
 #include "runtime/worker/ownership.h"
 
 namespace holdfast::runtime {
@@ -13,14 +16,42 @@ namespace {
 
 using namespace std::chrono_literals;
 
+constexpr Duration kBetweenFetches = 100ms;
+
 std::string path_of(const Identity& identity, Rank rank) {
   return cat(identity.directory, "/rank-", rank, ".arena");
 }
 
+// What another host needs of it: all but the gradients.
+Result<StateFile> state_of(const std::string& path, const arena::Layout& layout, Rank me,
+                           Rank rank) {
+  if (rank != me) {
+    return Error{Blame::kPeer, cat("here is the state of rank ", me, ", not of rank ", rank)};
+  }
+  auto file = os::open_own_file(path, O_RDONLY | O_CLOEXEC);
+  if (!file) return file.error();
+  if (!*file) return Error{Blame::kWorld, cat("there is no arena ", path)};
+  const std::uint64_t size = layout.file_bytes();
+  const std::uint64_t behind = layout.parameters_offset();
+  StateFile state{
+      .file = *std::move(file), .ranges = {{0, layout.gradients_offset()}}, .size = size};
+  if (behind < size) state.ranges.push_back({behind, size - behind});
+  return state;
+}
+
 class ArenaStore final : public StateStore {
  public:
-  ArenaStore(Identity identity, arena::Arena arena, Secrecy secrecy)
-      : identity_(std::move(identity)), arena_(std::move(arena)), secrecy_(secrecy) {}
+  ArenaStore(Worker& worker, Identity identity, arena::Arena arena, Secrecy secrecy)
+      : worker_(worker),
+        identity_(std::move(identity)),
+        arena_(std::move(arena)),
+        secrecy_(secrecy) {
+    worker_.neighbours().serve_state(
+        [path = arena_.path(), layout = arena_.layout(), me = identity_.rank](Rank rank, Version) {
+          return state_of(path, layout, me, rank);
+        });
+  }
+  ~ArenaStore() override { worker_.neighbours().serve_state(nullptr); }
 
   [[nodiscard]] arena::Arena& arena() { return arena_; }
 
@@ -31,8 +62,16 @@ class ArenaStore final : public StateStore {
     if (arena_.fresh()) arena_.begin_version0(position);
   }
   [[nodiscard]] Status receive(const wire::Location& source, Version version) override {
-    return arena_.copy_from(path_of(identity_, source.holder), version,
-                            secrecy_ == Secrecy::kShared);
+    const bool with_private = secrecy_ == Secrecy::kShared;
+    if (source.endpoint.empty()) {
+      return arena_.copy_from(path_of(identity_, source.holder), version, with_private);
+    }
+    // It comes from another host as a file of its own, so that it is checked like one of this host.
+    const std::string received = arena_.path() + ".received";
+    if (auto came = fetch(source, version, received); !came) return came;
+    auto copied = arena_.copy_from(received, version, with_private);
+    std::filesystem::remove(received);
+    return copied;
   }
   void stage(Version n, const arena::StagedStep& step) override { arena_.stage(n, step); }
   void unstage() override { arena_.unstage(); }
@@ -52,6 +91,20 @@ class ArenaStore final : public StateStore {
   }
 
  private:
+  // Tries again until it comes, or is wanted no more. Its host may be lost: then this repair is
+  // stopped.
+  [[nodiscard]] Status fetch(const wire::Location& source, Version version,
+                             const std::string& path) {
+    Neighbours& neighbours = worker_.neighbours();
+    const Instant end = io::Loop::now() + worker_.settings().replacement_timeout;
+    for (;;) {
+      auto came = neighbours.fetch_state(source, version, path);
+      if (came || neighbours.is_repair_stopped() || io::Loop::now() >= end) return came;
+      if (const auto paused = worker_.pause(kBetweenFetches); !paused) return paused;
+    }
+  }
+
+  Worker& worker_;
   Identity identity_;
   arena::Arena arena_;
   Secrecy secrecy_;
@@ -77,7 +130,7 @@ OpenStore in_arena(arena::Layout layout, Secrecy secrecy) {
     auto arena = arena::Arena::open(path, layout, identity.run_id);
     if (!arena) return arena.error();
     return std::unique_ptr<StateStore>(
-        std::make_unique<ArenaStore>(identity, *std::move(arena), secrecy));
+        std::make_unique<ArenaStore>(worker, identity, *std::move(arena), secrecy));
   };
 }
 

@@ -128,7 +128,8 @@ void Session::Parts::do_work(const trainer::Repair& work) {
                                     {"kind", name(work.order.act)},
                                     {"source", work.order.source.holder}});
   }
-  worker.tell(trainer::Repaired{store->holding(), repaired ? "" : repaired.error().what});
+  const bool too_late = !repaired && worker.neighbours().is_repair_stopped();
+  worker.tell(trainer::Repaired{store->holding(), repaired ? "" : repaired.error().what, too_late});
 }
 
 Group::Options Session::Parts::group_options(Generation formed) {
@@ -139,6 +140,7 @@ Group::Options Session::Parts::group_options(Generation formed) {
                          .world_size = identity.world_size,
                          .registered = store->gradients(),
                          .regions = regions,
+                         .layout = worker.neighbours().layout(),
                          .on_thread = [this] { note_sums_thread(::gettid()); },
                          .on_failed = [this] { worker.tell(trainer::SumsIdle{}); }};
   options.join_timeout =
@@ -149,7 +151,8 @@ Group::Options Session::Parts::group_options(Generation formed) {
 void Session::Parts::do_work(const trainer::JoinGroup& work) {
   generation = work.generation;
   const Instant began = io::Loop::now();
-  auto formed = Group::join(group_options(generation), current->begin(generation));
+  auto options = group_options(generation);
+  auto formed = Group::join(options, current->begin(generation, options.layout));
   if (!formed) {
     const Error& error = formed.error();
     return worker.tell(trainer::NotFormed{error.blame == Blame::kUser, error.what});
@@ -159,7 +162,7 @@ void Session::Parts::do_work(const trainer::JoinGroup& work) {
   const auto took = std::chrono::duration<double, std::milli>(io::Loop::now() - began).count();
   worker.trace().event("reform",
                        {{"rank", identity.rank}, {"generation", generation}, {"ms", took}});
-  worker.tell(trainer::Formed{group->aborted()});
+  worker.tell(trainer::Formed{group->aborted(), !options.layout.host_of.empty()});
 }
 
 void Session::Parts::do_work(const trainer::LeaveGroup&) {

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -99,8 +100,13 @@ struct Worker::Control {
   void do_it(member::Send& a) { link.send(a.message); }
   void do_it(member::RankGiven& a);
   void do_it(member::Abort& a);
-  void do_it(member::Repair& a) { tell(trainer::RepairOrdered{a.generation, a.version, a.order}); }
+  void do_it(member::Repair& a) {
+    neighbours.begin_repair();
+    tell(trainer::RepairOrdered{a.generation, a.version, a.order});
+  }
+  void do_it(member::StopRepair&) { neighbours.stop_repair(); }
   void do_it(member::Go& a) {
+    neighbours.meet(a.peers);
     // In the steps to come all training threads are equal again.
     if (training_thread != 0) os::take_usual_slice(training_thread);
     if (std::exchange(hurried, false)) os::take_usual_slice_of_others(lifeline_holder);
@@ -173,6 +179,7 @@ struct Worker::Control {
   std::function<bool(Generation)> stop_groups;
 
   KeyValues key_values{settings};
+  Neighbours neighbours{settings};
 
   std::atomic<pid_t> training_thread = 0;
   std::atomic<Rank> rank = kNoRank;  // Once it is known.
@@ -210,7 +217,7 @@ void Worker::Control::greet_scheduler() {
     out_of_reach.reset();
   }
   tell(trainer::InReach{});
-  step(member::Connected{});
+  step(member::Connected{neighbours.listen(link.local_address())});
 }
 
 void Worker::Control::lose_scheduler(const Error& why) {
@@ -234,9 +241,22 @@ void Worker::Control::step(const member::Event& event) {
   }
 }
 
+// How many lower ranks share this rank's host. Where all do, nobody is told of peers.
+Rank local_rank_among(const std::vector<wire::PeerPlace>& peers, Rank rank) {
+  const auto me = static_cast<std::size_t>(rank);
+  if (me >= peers.size()) return rank;
+  const auto same = [&](const wire::PeerPlace& peer) { return peer.host == peers[me].host; };
+  return static_cast<Rank>(std::count_if(peers.begin(), peers.begin() + rank, same));
+}
+
 void Worker::Control::do_it(member::RankGiven& a) {
+  neighbours.placed(a.run_id, a.rank);
+  neighbours.meet(a.peers);
   const std::lock_guard lock(mutex);
-  place = Identity{.rank = a.rank, .world_size = a.world_size, .run_id = a.run_id};
+  place = Identity{.rank = a.rank,
+                   .local_rank = local_rank_among(a.peers, a.rank),
+                   .world_size = a.world_size,
+                   .run_id = a.run_id};
   rank = a.rank;
   changed.notify_all();
 }
@@ -493,6 +513,10 @@ Generation Worker::generation() const {
 void Worker::on_stop(std::function<bool(Generation)> handler) {
   const std::lock_guard lock(control_->mutex);
   control_->stop_groups = std::move(handler);
+}
+
+Neighbours& Worker::neighbours() {
+  return control_->neighbours;
 }
 
 Status Worker::pause(Duration limit) {

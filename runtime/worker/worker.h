@@ -14,12 +14,14 @@
 #include "core/trainer/machine.h"
 #include "io/trace.h"
 #include "runtime/worker/key_values.h"
+#include "runtime/worker/neighbours.h"
 
 namespace holdfast::runtime {
 
 // This process's place in the job.
 struct Identity {
   Rank rank = 0;
+  Rank local_rank = 0;  // Among those of this host, in the order of their ranks.
   std::int32_t world_size = 1;
   std::uint64_t run_id = 0;
   std::string directory;  // On tmpfs, the same for all ranks of a host: arenas and segments.
@@ -66,6 +68,8 @@ class Worker {
   // returns whether no sum is under way. Null: no more; after the return the old one is not
   // running.
   void on_stop(std::function<bool(Generation)> handler);
+
+  [[nodiscard]] Neighbours& neighbours();  // Any thread.
 
   // Waits for `limit`. Errors: the job is over (why); the scheduler has been gone for longer than
   // HOLDFAST_SCHEDULER_TIMEOUT.

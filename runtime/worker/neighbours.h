@@ -1,0 +1,61 @@
+// Neighbours: the workers of other hosts, as this one knows them: where they are, the links to
+// them, and the states that are fetched from them or given to them.
+//
+// Where the scheduler is reached by a loopback address, all of the job is on this host. Then
+// nothing listens, and there are none.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "collective/links.h"
+#include "config/settings.h"
+#include "runtime/worker/data_links.h"
+#include "wire/messages.h"
+
+namespace holdfast::runtime {
+
+// Any thread.
+class Neighbours {
+ public:
+  // `settings` outlive it.
+  explicit Neighbours(const config::Settings& settings) : settings_(settings) {}
+
+  // Listens at the address from which this process reaches its scheduler: where that one is in
+  // reach, others are. Returns the endpoint; "": nobody can reach this process. Later calls return
+  // the same.
+  std::string listen(const std::string& address);
+  void placed(std::uint64_t run_id, Rank rank);  // This process has this rank.
+  // By rank, those of the generation that is to be formed; none: all share this host's memory.
+  void meet(const std::vector<wire::PeerPlace>& peers);
+  [[nodiscard]] collective::Layout layout() const;
+
+  // A repair begins. Its fetch_state() ends when stop_repair() is called.
+  void begin_repair();
+  void stop_repair();
+  [[nodiscard]] bool is_repair_stopped() const;
+  // The state of a rank on another host becomes the file `path`. One try; blocks.
+  [[nodiscard]] Status fetch_state(const wire::Location& source, Version version,
+                                   const std::string& path);
+  // From here on others get the states that this gives. Null: none.
+  void serve_state(StateServer::StateOf state_of);
+
+ private:
+  const config::Settings& settings_;
+  mutable std::mutex mutex_;          // Guards what follows.
+  std::shared_ptr<DataLinks> links_;  // Null: nothing listens.
+  StateServer::StateOf state_of_;
+  std::uint64_t run_id_ = 0;
+  Rank rank_ = kNoRank;
+  collective::Layout layout_;
+  std::stop_source repair_;
+};
+
+}  // namespace holdfast::runtime
