@@ -6,11 +6,13 @@
 
 namespace holdfast::collective {
 
-std::stop_token CurrentGeneration::begin(Generation generation) {
+std::stop_token CurrentGeneration::begin(Generation generation, Layout layout) {
+  auto shared = std::make_shared<const Layout>(std::move(layout));
   std::shared_ptr<Group> old;  // Ends after the lock: its thread may want it.
   const std::lock_guard lock(mutex_);
   old = std::move(now_.world);
-  now_ = {.generation = generation, .world = nullptr};
+  now_ = {
+      .generation = generation, .world = nullptr, .aborted = false, .layout = std::move(shared)};
   forming_ = std::stop_source{};
   if (is_aborted()) forming_.request_stop();
   return forming_.get_token();

@@ -35,7 +35,8 @@ class CurrentGeneration {
 
   // From here on `generation` is the current one; 0: none is. Returns the token under which its
   // group of all ranks, the world's, is to be formed; that of the former generation is let go of.
-  std::stop_token begin(Generation generation);
+  // `layout`: where the ranks of the world lie in it.
+  std::stop_token begin(Generation generation, Layout layout = {});
   // The world's group of the current generation; null: there is none any more.
   void formed(std::shared_ptr<Group> world);
 
@@ -43,6 +44,7 @@ class CurrentGeneration {
     Generation generation = 0;
     std::shared_ptr<Group> world;
     bool aborted = false;
+    std::shared_ptr<const Layout> layout;  // Of the world; null before the first begin().
   };
   [[nodiscard]] Now now() const;
 

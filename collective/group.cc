@@ -1,18 +1,55 @@
 #include "collective/group.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "base/text.h"
 #include "collective/host_part.h"
+#include "collective/span_part.h"
 
 namespace holdfast::collective {
+namespace {
 
-Result<std::unique_ptr<Group>> Group::join(const Options& options, std::stop_token cancel) {
-  auto part = HostPart::join(options, cancel);
-  if (!part) return part.error();
-  return std::unique_ptr<Group>(new Group(options, *std::move(part)));
+bool lies_on_one_host(const Layout& layout) {
+  const std::vector<int>& hosts = layout.host_of;
+  return std::all_of(hosts.begin(), hosts.end(), [&](int host) { return host == hosts[0]; });
 }
 
-Group::Group(const Options& options, std::unique_ptr<HostPart> part)
+Status check_layout(const Group::Options& o) {
+  const auto refuse = [](std::string what) { return Error{Blame::kUser, std::move(what)}; };
+  const std::size_t hosts = o.layout.host_of.size();
+  if (hosts != 0 && hosts != static_cast<std::size_t>(o.world_size)) {
+    return refuse(cat("layout.host_of names the hosts of ", hosts, " ranks, but the group has ",
+                      o.world_size, "; one host per rank is needed"));
+  }
+  if (!o.world_ranks.empty() && o.world_ranks.size() != static_cast<std::size_t>(o.world_size)) {
+    return refuse(cat("world_ranks names ", o.world_ranks.size(), " ranks, but the group has ",
+                      o.world_size, "; one of the world per rank is needed"));
+  }
+  if (!lies_on_one_host(o.layout) && o.layout.links == nullptr) {
+    return refuse("layout.links is null, but the ranks lie on several hosts; give it the links");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Group>> Group::join(const Options& options, std::stop_token cancel) {
+  if (const Status good = check_layout(options); !good) return good.error();
+  std::unique_ptr<Part> part;
+  if (lies_on_one_host(options.layout)) {
+    auto joined = HostPart::join(options, cancel);
+    if (!joined) return joined.error();
+    part = *std::move(joined);
+  } else {
+    auto joined = SpanPart::join(options, cancel);
+    if (!joined) return joined.error();
+    part = *std::move(joined);
+  }
+  return std::unique_ptr<Group>(new Group(options, std::move(part)));
+}
+
+Group::Group(const Options& options, std::unique_ptr<Part> part)
     : part_(std::move(part)), queue_(options.on_thread, options.on_failed) {}
 
 Group::~Group() {
@@ -22,7 +59,7 @@ Group::~Group() {
 
 // Call it before an operation that runs in the caller's own thread: operations run in the order of
 // calls.
-HostPart& Group::idle_part() {
+Part& Group::idle_part() {
   queue_.drain();
   return *part_;
 }

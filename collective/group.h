@@ -11,6 +11,12 @@
 // kDone (and then every rank has contributed), or none does. A rank that meets an aborted group
 // does not arrive.
 //
+// Of ranks on several hosts, less holds: an operation ends on each host for itself. If any rank
+// returns kDone, then every rank had come to the operation, with the same request, and had shown
+// what the result is made of. But ranks of other hosts may return kAborted from the same operation,
+// if an abort or the end of a link reached them before the last bytes did. So whoever acts on kDone
+// may rely on the others' arrival, and not on their kDone. Ranks of one host still agree.
+//
 // Every outcome but kDone is final: all later calls on this Group give it too (or kAborted, once
 // somebody aborts). The way on is a new Group of a higher generation; a generation forms once.
 //
@@ -32,6 +38,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "collective/links.h"
 #include "collective/numbers.h"
 #include "collective/outcome.h"
 #include "collective/queue.h"
@@ -39,7 +46,7 @@
 
 namespace holdfast::collective {
 
-class HostPart;
+class Part;
 
 // An operation that was started. Null: the group was aborted, and it never began.
 using Ticket = std::shared_ptr<Work>;
@@ -77,12 +84,19 @@ class Group {
     // How long to wait for room in a full directory. What a killed process held comes back once the
     // kernel has torn it down.
     std::chrono::milliseconds room_timeout{1000};
+    // Where the ranks of this group lie. If on several hosts, `directory` is each host's own.
+    Layout layout;
+    std::string group;              // Its name, for Links; "": the world.
+    std::vector<Rank> world_ranks;  // By rank of this group; empty: the same numbers.
     // Called in the thread of started operations: on_thread first of all; on_failed whenever no
     // started operation is under way any more, once one has failed. May be empty.
     std::function<void()> on_thread;
     std::function<void()> on_failed;
   };
 
+  // Of ranks on several hosts, each host makes what follows for its own; then the hosts are linked,
+  // and join() returns when all have met. Also an error (kUser): a layout that does not fit.
+  //
   // Makes or opens the segment file <directory>/group-<generation>-<run id> and waits until every
   // rank has joined. One rank publishes the file whole, and it is unlinked when all are there. A
   // file of another run is never opened. Errors: wrong options (kUser); ranks that disagree about
@@ -144,7 +158,8 @@ class Group {
   void drain();  // Waits until it is so. After abort() that takes moments.
 
   // Every waiter of every rank returns kAborted, and so does every later call. Does not wait. May
-  // be called again. An operation that was complete before stays kDone.
+  // be called again. An operation that was complete before stays kDone. On other hosts it is seen
+  // by the operations that wait or come, and by aborted() after these.
   void abort();
   [[nodiscard]] bool aborted() const;
 
@@ -157,10 +172,10 @@ class Group {
   [[nodiscard]] std::string why() const;
 
  private:
-  Group(const Options& options, std::unique_ptr<HostPart> part);
-  HostPart& idle_part();
+  Group(const Options& options, std::unique_ptr<Part> part);
+  Part& idle_part();
 
-  std::unique_ptr<HostPart> part_;
+  std::unique_ptr<Part> part_;
   Queue queue_;  // Last: its thread uses the part.
 };
 

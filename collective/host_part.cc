@@ -30,7 +30,6 @@ constexpr std::size_t kBlockBytes = std::size_t{64} << 10;
 // So many blocks are left to their owner, if it still runs: they are in its caches.
 constexpr std::uint64_t kLeftToOwner = 3;
 constexpr int kTakenBits = 24;  // Of blocks, a terabyte; the operation is above them.
-constexpr std::uint64_t kOutside = ~std::uint64_t{0};
 
 // The bytes of `total` that a rank reduces: whole cache lines, so that two ranks never write one.
 Range share_of(std::size_t total, int rank, int world_size) {
@@ -59,32 +58,15 @@ Result<std::unique_ptr<HostPart>> HostPart::join(const Group::Options& options,
   part->block_rows_.resize(n);
   part->piece_rows_.resize(n);
   part->addresses_.resize(n);
-  if (const Status mapped = part->map_regions(options); !mapped) {
+  auto mapped = RegisteredRows::map(options);
+  if (!mapped) {
     part->abort();  // The others need not wait for a rank that can not come.
     return mapped.error();
   }
+  part->registered_ = *std::move(mapped);
   if (const Status met = part->segment_->meet(options, cancel); !met) return met.error();
   part->wait_policy_ = WaitPolicy::among(options.world_size);
   return part;
-}
-
-Status HostPart::map_regions(const Group::Options& o) {
-  if (o.registered.bytes == 0) return {};
-  for (int k = 0; k < o.world_size; ++k) {
-    if (k == o.rank && o.registered.memory != nullptr) {
-      regions_.push_back(o.registered.memory);
-      continue;
-    }
-    const std::string& path = o.registered.files[static_cast<std::size_t>(k)];
-    const auto file = open_shared(path);
-    if (!file) return file.error();
-    auto mapping = map_shared(*file, path, o.registered.offset, o.registered.bytes);
-    if (!mapping) return mapping.error();
-    regions_.push_back((*mapping)->bytes().data());
-    mappings_.push_back(*std::move(mapping));
-  }
-  registered_ = {regions_[static_cast<std::size_t>(o.rank)], o.registered.bytes};
-  return {};
 }
 
 // ---- barriers -----------------------------------------------------------------------------------
@@ -135,16 +117,9 @@ Fault HostPart::have_room(std::size_t bytes) {
 
 // ---- sums ---------------------------------------------------------------------------------------
 
-std::uint64_t HostPart::registered_offset(const std::byte* data, std::size_t bytes) const {
-  if (bytes == 0) return 0;
-  const auto at = reinterpret_cast<std::uintptr_t>(data);
-  const auto begin = reinterpret_cast<std::uintptr_t>(registered_.data());
-  if (at < begin || at - begin > registered_.size()) return kOutside;
-  return bytes <= registered_.size() - (at - begin) ? at - begin : kOutside;
-}
-
 Outcome HostPart::all_reduce(Numbers to, const std::byte* from, Op op) {
-  if (const std::uint64_t offset = registered_offset(to.data, to.bytes); offset != kOutside) {
+  if (const std::uint64_t offset = registered_.offset_of(to.data, to.bytes);
+      offset != RegisteredRows::kOutside) {
     if (from != to.data) copy_bytes(to.data, from, to.bytes);
     return all_reduce_registered(to, offset, op);
   }
@@ -176,7 +151,7 @@ Outcome HostPart::all_reduce_registered(const Numbers& numbers, std::uint64_t of
     return Outcome::kDone;
   }
   // Of no bytes, which may lie in no registered memory at all, there are no rows.
-  for (std::size_t k = 0; k < regions_.size(); ++k) rows_[k] = regions_[k] + offset;
+  for (std::size_t k = 0; k < registered_.rows.size(); ++k) rows_[k] = registered_.rows[k] + offset;
   return reduce_everywhere(numbers, op);
 }
 

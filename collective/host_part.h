@@ -1,8 +1,5 @@
 // HostPart: what a Group does within one host, over shared memory. It is one rank's side of the
 // operations, each done in the caller's thread.
-//
-// Group is the seam for further parts (links between hosts, devices): it knows HostPart by the
-// methods below and nothing of the memory beneath.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +13,8 @@
 
 #include "base/result.h"
 #include "collective/group.h"
+#include "collective/part.h"
+#include "collective/registered_rows.h"
 #include "collective/request.h"
 #include "collective/segment.h"
 #include "collective/shared_mapping.h"
@@ -29,23 +28,23 @@ struct Range {
 };
 
 // One thread at a time, but for abort(), aborted() and why(). Contracts: Group.
-class HostPart {
+class HostPart final : public Part {
  public:
   static Result<std::unique_ptr<HostPart>> join(const Group::Options& options,
                                                 const std::stop_token& cancel);
 
-  Outcome all_reduce(Numbers to, const std::byte* from, Op op);
-  Outcome broadcast(std::span<std::byte> bytes, int root);
-  Outcome all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
-  Outcome barrier() { return begin({.kind = Kind::kBarrier}); }
-  void abort() { segment_->gate().abort(); }
-  [[nodiscard]] bool aborted() const { return segment_->gate().aborted(); }
-  void leave() { segment_->leave(); }
-  [[nodiscard]] std::string why() const;
+  Outcome all_reduce(Numbers to, const std::byte* from, Op op) override;
+  Outcome broadcast(std::span<std::byte> bytes, int root) override;
+  Outcome all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override;
+  Outcome barrier() override { return begin({.kind = Kind::kBarrier}); }
+  void abort() override { segment_->gate().abort(); }
+  [[nodiscard]] bool aborted() const override { return segment_->gate().aborted(); }
+  void leave() override { segment_->leave(); }
+  [[nodiscard]] std::string why() const override;
 
-  [[nodiscard]] int rank() const { return segment_->rank(); }
-  [[nodiscard]] int world_size() const { return segment_->world_size(); }
-  [[nodiscard]] std::span<std::byte> registered() const { return registered_; }
+  [[nodiscard]] int rank() const override { return segment_->rank(); }
+  [[nodiscard]] int world_size() const override { return segment_->world_size(); }
+  [[nodiscard]] std::span<std::byte> registered() const override { return registered_.own; }
 
  private:
   // What is reduced through the windows at a time: from where, to where, and how. `soon`: what
@@ -58,7 +57,6 @@ class HostPart {
     const std::byte* soon = nullptr;
   };
   HostPart() = default;
-  Status map_regions(const Group::Options& options);
   Outcome begin(Request request);
   Outcome pass();
   Fault have_room(std::size_t bytes);
@@ -85,19 +83,16 @@ class HostPart {
   Outcome introduce();
   [[nodiscard]] const Introduced* introduced(int rank, RegionId id) const;
   [[nodiscard]] bool is_any_in_region() const;
-  [[nodiscard]] std::uint64_t registered_offset(const std::byte* data, std::size_t bytes) const;
 
   std::unique_ptr<Segment> segment_;
   std::shared_ptr<const Regions> own_regions_;
   std::vector<std::vector<Introduced>> introduced_;  // By rank; the same regions on all ranks.
-  std::vector<SharedMapping> mappings_;
-  std::vector<std::byte*> regions_;  // Every rank's registered memory.
+  RegisteredRows registered_;
   // One entry per rank, for the operation that is under way.
   std::vector<std::byte*> rows_;
   std::vector<std::byte*> block_rows_;
   std::vector<const std::byte*> piece_rows_;
   std::vector<RegionAddress> addresses_;
-  std::span<std::byte> registered_;
   std::uint64_t barriers_ = 1;  // Passed so far, the joining among them.
   WaitPolicy wait_policy_;
   std::uint64_t operations_ = 0;  // Begun so far.

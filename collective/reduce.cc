@@ -7,6 +7,7 @@
 #include <cstring>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "base/assert.h"
 #include "collective/sum.h"
@@ -156,6 +157,38 @@ template <class... Stored>
 constexpr std::array<std::array<Reduce, kOps>, sizeof...(Stored)> table_of() {
   return {by_op<Stored>(std::make_index_sequence<kOps>())...};
 }
+
+// Of a type that is kept in less memory than it is reckoned with in.
+template <Op kOp, class Stored>
+void part_as(std::byte* to, const std::byte* before, Rows rows, std::size_t count,
+             std::size_t all) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t at = i * sizeof(Stored);
+    float result = before != nullptr ? load<float>(before + i * sizeof(float))
+                                     : widen(load<Stored>(rows[0] + at));
+    for (std::size_t k = before != nullptr ? 0 : 1; k < rows.size(); ++k) {
+      result = apply<kOp>(result, widen(load<Stored>(rows[k] + at)));
+    }
+    if (all == 0) {
+      std::memcpy(to + i * sizeof result, &result, sizeof result);
+      continue;
+    }
+    if constexpr (kOp == Op::kAverage) result /= static_cast<float>(all);
+    Stored out{};
+    narrow(result, out);
+    std::memcpy(to + at, &out, sizeof out);
+  }
+}
+
+using ReducePart = void (*)(std::byte* to, const std::byte* before, Rows rows, std::size_t count,
+                            std::size_t all);
+template <class Stored, std::size_t... kOp>
+constexpr std::array<ReducePart, kOps> parts_by_op(std::index_sequence<kOp...>) {
+  return {part_as<static_cast<Op>(kOp), Stored>...};
+}
+constexpr auto kPartOfFloat16 = parts_by_op<Float16>(std::make_index_sequence<kOps>());
+constexpr auto kPartOfBfloat16 = parts_by_op<Bfloat16>(std::make_index_sequence<kOps>());
+
 constexpr auto kReduce = table_of<float, double, std::int32_t, std::int64_t, Float16, Bfloat16,
                                   std::int8_t, std::uint8_t, std::int16_t, Bool>();
 
@@ -193,6 +226,26 @@ void reduce_rows(std::byte* out, Rows rows, std::size_t count, Reduction how, co
   if (!is_fast(how)) return reduce_any(out, rows, count, how);
   sum_rows(out, rows, count, how.element, soon, past_caches && how.op == Op::kSum);
   divide(out, count, how, rows.size());
+}
+
+void reduce_part(std::byte* out, const std::byte* before, Rows rows, std::size_t count,
+                 Reduction how, std::size_t all) {
+  HF_ASSERT(!rows.empty());
+  if (!is_own_partial(how.element)) {
+    HF_ASSERT(static_cast<std::size_t>(how.op) < kOps);
+    const auto& by_op = how.element == Element::kFloat16 ? kPartOfFloat16 : kPartOfBfloat16;
+    return by_op[static_cast<std::size_t>(how.op)](out, before, rows, count, all);
+  }
+  // A partial is like one row more. The average is a sum until the end.
+  const Reduction sum{how.element, how.op == Op::kAverage ? Op::kSum : how.op};
+  if (before == nullptr) {
+    reduce_rows(out, rows, count, sum);
+  } else {
+    std::vector<const std::byte*> with_before = {before};
+    with_before.insert(with_before.end(), rows.begin(), rows.end());
+    reduce_rows(out, with_before, count, sum);
+  }
+  if (all != 0) divide(out, count, how, all);
 }
 
 void reduce_in_place(std::span<std::byte* const> rows, std::size_t count, Reduction how) {

@@ -30,6 +30,26 @@ void reduce_rows(std::byte* out, std::span<const std::byte* const> rows, std::si
 // instead of two.
 void reduce_in_place(std::span<std::byte* const> rows, std::size_t count, Reduction how);
 
+// A reduction can be done in parts, each of consecutive ranks, one after another: the same bits as
+// from reduce_rows() with all rows (but for which of two different NaNs a sum of floats keeps).
+// Between the parts goes a partial: the numbers as they are reckoned with, in so many bytes each.
+[[nodiscard]] constexpr std::size_t partial_size(Element element) {
+  const bool small = element == Element::kFloat16 || element == Element::kBfloat16;
+  return small ? sizeof(float) : size_of(element);
+}
+
+// One part. `before`: the partial of the ranks before; null for the first part. `out`: the partial
+// up to here; it may be `before`. In the last part it is the result, of so many rows as `all` says;
+// it may be one of the rows then, or `before` if the numbers are of the same size in both. 0: there
+// are more parts to come. At least one row.
+void reduce_part(std::byte* out, const std::byte* before, std::span<const std::byte* const> rows,
+                 std::size_t count, Reduction how, std::size_t all);
+
+// Whether one row alone is a partial as it is.
+[[nodiscard]] inline bool is_own_partial(Element element) {
+  return partial_size(element) == size_of(element);
+}
+
 // Whether one row alone is its own result, bit for bit. It is not where NaN or true has many forms
 // that become one.
 [[nodiscard]] bool keeps_one_row(Reduction how);

@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <span>
 #include <vector>
+
+#include "base/prng.h"
 
 namespace holdfast::collective {
 namespace {
@@ -122,6 +125,38 @@ TEST(Reduction, MakesEveryRowTheResultWhereItIsInPlace) {
                 {element, op});
     reduce_in_place(bytes, count, {element, op});
     for (const auto& row : rows) EXPECT_EQ(row, want) << name_of(op) << " of " << name_of(element);
+  }
+}
+
+// Runs of ranks, each of which adds its rows to the partial of those before.
+TEST(Reduction, InPartsGivesTheSameBits) {
+  constexpr std::size_t kBytes = 1000;
+  for (std::uint64_t round = 0; round < 40; ++round) {
+    const std::size_t ranks = 2 + derive(1, round) % 7;
+    std::vector<std::vector<std::byte>> rows(ranks, std::vector<std::byte>(kBytes));
+    std::vector<const std::byte*> at;
+    for (std::size_t k = 0; k < ranks; ++k) {
+      for (std::size_t i = 0; i < kBytes; ++i) rows[k][i] = std::byte(derive(2, round, k, i) % 127);
+      at.push_back(rows[k].data());
+    }
+    std::byte none{};
+    for (int i = 0; i < static_cast<int>(Element::kBytes) * 8; ++i) {
+      const Reduction how{static_cast<Element>(i / 8), static_cast<Op>(i % 8)};
+      if (!check(Numbers(&none, 0, how.element), how.op)) continue;
+      const std::size_t count = kBytes / size_of(how.element) - round % 3;
+      std::vector<std::byte> want(kBytes);
+      reduce_rows(want.data(), at, count, how);
+      std::vector<std::byte> partial(count * partial_size(how.element));
+      std::vector<std::byte> got(kBytes);
+      for (std::size_t first = 0; first < ranks;) {
+        const std::size_t n = std::min(ranks - first, 1 + derive(3, round, first) % 3);
+        const bool last = first + n == ranks;
+        reduce_part(last ? got.data() : partial.data(), first == 0 ? nullptr : partial.data(),
+                    std::span(at).subspan(first, n), count, how, last ? ranks : 0);
+        first += n;
+      }
+      EXPECT_TRUE(got == want) << name_of(how.op) << " of " << name_of(how.element);
+    }
   }
 }
 

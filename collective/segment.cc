@@ -45,7 +45,21 @@ void remove_lower(const Group::Options& o) {
   }
 }
 
-Status check(const Group::Options& o) {
+// os::take_memory(), again and again where there is no room, for at most `limit`.
+template <class GivenUp>
+int take_in_time(const os::Fd& file, std::uint64_t offset, std::uint64_t bytes,
+                 std::chrono::milliseconds limit, const GivenUp& given_up) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (true) {
+    const int error = os::take_memory(file, offset, bytes);
+    if (error != ENOSPC || given_up() || std::chrono::steady_clock::now() >= end) return error;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+}  // namespace
+
+Status Segment::check(const Group::Options& o) {
   const auto refuse = [](std::string what) { return Error{Blame::kUser, std::move(what)}; };
   if (o.world_size < 1 || o.world_size > Group::kMaxRanks) {
     return refuse(cat("a group has 1 to ", Group::kMaxRanks, " ranks, not ", o.world_size));
@@ -70,20 +84,6 @@ Status check(const Group::Options& o) {
   }
   return {};
 }
-
-// os::take_memory(), again and again where there is no room, for at most `limit`.
-template <class GivenUp>
-int take_in_time(const os::Fd& file, std::uint64_t offset, std::uint64_t bytes,
-                 std::chrono::milliseconds limit, const GivenUp& given_up) {
-  const auto end = std::chrono::steady_clock::now() + limit;
-  while (true) {
-    const int error = os::take_memory(file, offset, bytes);
-    if (error != ENOSPC || given_up() || std::chrono::steady_clock::now() >= end) return error;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-}
-
-}  // namespace
 
 Segment::Segment(const Group::Options& options, os::Fd file, SharedMapping mapping)
     : file_(std::move(file)),
@@ -175,7 +175,8 @@ Status Segment::publish(const Group::Options& o, const std::string& path) {
   return failed("publish");
 }
 
-Result<os::Fd> Segment::open_or_publish(const Group::Options& o, const std::string& path) {
+Result<os::Fd> Segment::open_or_publish(const Group::Options& o, const std::string& path,
+                                        int name) {
   for (int attempt = 0; attempt < 3; ++attempt) {
     auto opened = os::open_own_file(path, O_RDWR);
     if (!opened) return opened.error();
@@ -198,7 +199,7 @@ Result<os::Fd> Segment::open_or_publish(const Group::Options& o, const std::stri
     if (found != identity_of(o) || static_cast<std::size_t>(status.st_size) != size_of(o)) {
       return Error{
           Blame::kPeer,
-          cat("rank ", o.rank, " wants a group of ", o.world_size, " ranks, ", o.registered.bytes,
+          cat("rank ", name, " wants a group of ", o.world_size, " ranks, ", o.registered.bytes,
               " registered and ", o.window_bytes, " window bytes; another rank made it with ",
               found.world_size, " ranks, ", found.registered_bytes, " and ", found.window_bytes)};
     }
@@ -210,8 +211,9 @@ Result<os::Fd> Segment::open_or_publish(const Group::Options& o, const std::stri
 
 Status Segment::meet(const Group::Options& o, const std::stop_token& cancel) {
   if (state_of(o.rank).joined.exchange(1) != 0) {
-    return Error{Blame::kPeer, cat("rank ", o.rank, " has joined generation ", o.generation,
-                                   " already; a process that comes again needs a higher one")};
+    return Error{Blame::kPeer,
+                 cat("rank ", name_of(o.rank), " has joined generation ", o.generation,
+                     " already; a process that comes again needs a higher one")};
   }
   const auto deadline = std::chrono::steady_clock::now() + o.join_timeout;
   const Passage passage = gate().pass(static_cast<std::uint64_t>(o.world_size), deadline, cancel);
@@ -221,7 +223,7 @@ Status Segment::meet(const Group::Options& o, const std::stop_token& cancel) {
   }
   std::vector<int> missing;
   for (int k = 0; k < o.world_size; ++k) {
-    if (state_of(k).joined.load() == 0) missing.push_back(k);
+    if (state_of(k).joined.load() == 0) missing.push_back(name_of(k));
   }
   const std::string who = missing.empty() ? "" : cat("; ", name_ranks(missing), " did not join");
   if (cancel.stop_requested()) {
@@ -234,16 +236,19 @@ Status Segment::meet(const Group::Options& o, const std::stop_token& cancel) {
   return Error{Blame::kWorld, cat("another member gave up forming generation ", o.generation, who)};
 }
 
-Result<std::unique_ptr<Segment>> Segment::open(const Group::Options& options) {
+Result<std::unique_ptr<Segment>> Segment::open(const Group::Options& options,
+                                               std::vector<int> names) {
   if (const Status good = check(options); !good) return good.error();
   const std::string path = cat(options.directory, "/", file_name(options));
-  auto file = open_or_publish(options, path);
+  const int name = names.empty() ? options.rank : names[static_cast<std::size_t>(options.rank)];
+  auto file = open_or_publish(options, path, name);
   if (!file) return file.error();
   if (auto taken = take_first(*file, control_bytes(options.world_size), options); !taken)
     return taken.error();
   auto mapping = map_shared(*file, path, 0, size_of(options));
   if (!mapping) return mapping.error();
   std::unique_ptr<Segment> segment(new Segment(options, *std::move(file), *std::move(mapping)));
+  segment->names_ = std::move(names);
   if (segment->take_window(kHalfUnit)) return segment;
   segment->gate().abort();  // The others need not wait for a rank that can not come.
   return no_room(options);
@@ -257,7 +262,7 @@ void Segment::leave() {
 std::vector<int> Segment::left() const {
   std::vector<int> ranks;
   for (int k = 0; k < world_size_; ++k) {
-    if (state_of(k).left.load() != 0) ranks.push_back(k);
+    if (state_of(k).left.load() != 0) ranks.push_back(name_of(k));
   }
   return ranks;
 }

@@ -22,7 +22,10 @@ namespace holdfast::collective {
 class Segment {
  public:
   // Makes the file or opens it, as Group::join says.
-  static Result<std::unique_ptr<Segment>> open(const Group::Options& options);
+  // `names`: by rank, what the ranks are called in errors; empty: by their numbers here.
+  static Result<std::unique_ptr<Segment>> open(const Group::Options& options,
+                                               std::vector<int> names = {});
+  static Status check(const Group::Options& options);  // What can be checked without the others.
   // Waits for all ranks; once.
   Status meet(const Group::Options& options, const std::stop_token& cancel);
 
@@ -49,10 +52,13 @@ class Segment {
   [[nodiscard]] bool take_window(std::size_t bytes);
   [[nodiscard]] const std::string& directory() const { return directory_; }
 
-  void leave();  // Tells the others; see Gate.
-  [[nodiscard]] std::vector<int> left() const;
+  void leave();                                 // Tells the others; see Gate.
+  [[nodiscard]] std::vector<int> left() const;  // By name.
 
  private:
+  [[nodiscard]] int name_of(int rank) const {
+    return names_.empty() ? rank : names_[static_cast<std::size_t>(rank)];
+  }
   struct alignas(64) Line {
     Request request;
   };
@@ -83,7 +89,8 @@ class Segment {
   static Identity identity_of(const Group::Options& options);
   static std::size_t control_bytes(int world_size);  // With the ranks' states; whole pages.
   static std::size_t size_of(const Group::Options& options);
-  static Result<os::Fd> open_or_publish(const Group::Options& options, const std::string& path);
+  static Result<os::Fd> open_or_publish(const Group::Options& options, const std::string& path,
+                                        int name);
   static Error no_room(const Group::Options& options);
   static Status take_first(const os::Fd& file, std::size_t bytes, const Group::Options& options);
   static Status publish(const Group::Options& options, const std::string& path);
@@ -97,6 +104,7 @@ class Segment {
   os::Fd file_;
   SharedMapping mapping_;
   std::string directory_;
+  std::vector<int> names_;
   int rank_;
   int world_size_;
   std::size_t half_bytes_;

@@ -95,10 +95,20 @@ Result<std::shared_ptr<Group>> Team::enter() {
     if (group_ && generation_ == now.generation) return group_;
   }
   if (now.generation == 0 || now.aborted) return std::shared_ptr<Group>();
-  return form(now.generation);
+  return form(now.generation, *now.layout);
 }
 
-Result<std::shared_ptr<Group>> Team::form(Generation generation) {
+// Where the ranks of this team lie.
+Layout Team::layout_in(const Layout& world) const {
+  Layout mine{.host_of = {}, .links = world.links};
+  if (world.host_of.empty()) return mine;
+  for (const Rank rank : members_.ranks) {
+    mine.host_of.push_back(world.host_of.at(static_cast<std::size_t>(rank)));
+  }
+  return mine;
+}
+
+Result<std::shared_ptr<Group>> Team::form(Generation generation, const Layout& world) {
   std::stop_token cancel;
   std::shared_ptr<Group> old;  // Aborted before; ends outside of the lock.
   {
@@ -117,7 +127,10 @@ Result<std::shared_ptr<Group>> Team::form(Generation generation) {
                          .generation = generation,
                          .run_id = job.run_id,
                          .rank = members_.me,
-                         .world_size = size()};
+                         .world_size = size(),
+                         .layout = layout_in(world),
+                         .group = members_.name,
+                         .world_ranks = members_.ranks};
   options.join_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(job.join_timeout);
   if (const auto made = os::Folder::make(options.directory); !made) return made.error();
   auto joined = Group::join(options, cancel);

@@ -66,7 +66,8 @@ class Team {
   // The group of the current generation; null: there is none.
   [[nodiscard]] Result<std::shared_ptr<Group>> enter();
   // Null as well.
-  [[nodiscard]] Result<std::shared_ptr<Group>> form(Generation generation);
+  [[nodiscard]] Result<std::shared_ptr<Group>> form(Generation generation, const Layout& world);
+  [[nodiscard]] Layout layout_in(const Layout& world) const;
   // Ends the group of `generation` or of one before. Never blocks.
   void abort(Generation generation);
 

@@ -1,0 +1,51 @@
+// SpanMap: which ranks of a group lie on which host, and who is linked with whom. Pure: every rank
+// comes to the same map.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "collective/links.h"
+
+namespace holdfast::collective {
+
+// Consecutive ranks [begin, end) of one host.
+struct Run {
+  int begin = 0;
+  int end = 0;
+  int host = 0;
+};
+
+// Hosts are numbered in the order of their first ranks, and the ranks of each host from 0 on. The
+// first ranks of all hosts are lane 0, the second ones lane 1, and so on, as far as all hosts have
+// one. Hop s of a lane is the link between its ranks on the hosts of run s and of run s + 1.
+struct SpanMap {
+  SpanMap(std::span<const int> host_by_rank, int rank);
+
+  [[nodiscard]] int hosts() const { return static_cast<int>(ranks.size()); }
+  [[nodiscard]] const std::vector<int>& mates() const {  // The ranks of this host.
+    return ranks[static_cast<std::size_t>(host)];
+  }
+  [[nodiscard]] int local_size() const { return static_cast<int>(mates().size()); }
+  [[nodiscard]] bool leads_lane() const { return local < lanes; }
+  [[nodiscard]] bool leads_host() const { return local == 0; }
+  [[nodiscard]] std::size_t rounds() const;  // Of a meeting.
+  [[nodiscard]] int host_at(int distance) const { return (host + distance + hosts()) % hosts(); }
+
+  // The links of this rank: first each round's of the meetings, the one that it sends on and the
+  // one that it receives on; then its hops.
+  [[nodiscard]] std::vector<Wanted> wanted(std::span<const Rank> world_ranks) const;
+  [[nodiscard]] std::vector<std::size_t> hops() const;  // Those that this rank has a link for.
+
+  std::vector<int> host_of;             // By rank.
+  std::vector<int> local_of;            // By rank: its number on its host.
+  std::vector<std::vector<int>> ranks;  // By host; ascending.
+  std::vector<Run> runs;
+  int host;   // This rank's.
+  int local;  // This rank's number there.
+  int lanes;
+};
+
+}  // namespace holdfast::collective

@@ -1,0 +1,416 @@
+// SpanPart's meetings: see span_part.h.
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <type_traits>
+#include <utility>
+
+#include "base/text.h"
+#include "collective/span_part.h"
+
+namespace holdfast::collective {
+namespace {
+
+// An operation is done by its meeting alone up to so many bytes of a rank, and of all ranks.
+constexpr std::size_t kMeetingBytes = std::size_t{8} << 10;
+constexpr std::size_t kMeetingBytesOfAll = std::size_t{256} << 10;
+// In the leader's window: the outcome, then its sentence, or at kDataAt what was gathered. The
+// sentence is as long on all hosts: it ends where the smallest half of a window does.
+constexpr std::size_t kDataAt = 64;
+constexpr std::size_t kSentenceAt = 16;
+constexpr std::size_t kSentenceMax = 4096 - kSentenceAt;
+// How long a rank that leaves takes the time to tell the others.
+constexpr std::chrono::seconds kFarewell{1};
+constexpr int kLookAgainMs = 20;
+
+// A block begins with it. Then come the requests, then the data.
+struct BlockHead {
+  std::uint32_t host;
+  std::uint32_t requests;
+  std::uint64_t identity;
+  std::uint64_t data_bytes;
+};
+
+// What of a Request all ranks have to agree about.
+struct ShownRequest {
+  std::uint64_t sequence;
+  std::uint64_t bytes;
+  std::uint64_t offset;
+  std::int32_t root;
+  Kind kind;
+  Element element;
+  Op op;
+  Fault fault;
+};
+static_assert(sizeof(ShownRequest) == 32 && std::has_unique_object_representations_v<ShownRequest>);
+
+template <class T>
+void append_bytes(std::vector<std::byte>& to, const T& value) {
+  const auto bytes = std::as_bytes(std::span(&value, 1));
+  to.insert(to.end(), bytes.begin(), bytes.end());
+}
+
+template <class T>
+T read_as(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+ShownRequest shown_of(const Request& r) {
+  return {.sequence = r.sequence,
+          .bytes = r.bytes,
+          .offset = r.offset,
+          .root = r.root,
+          .kind = r.kind,
+          .element = r.element,
+          .op = r.op,
+          .fault = r.fault};
+}
+
+// Whether a request that came may be talked about.
+bool is_sound(const ShownRequest& r) {
+  return r.kind <= Kind::kIntroduction && r.element <= Element::kBytes && r.op <= Op::kAverage &&
+         r.fault <= Fault::kNoRoom;
+}
+
+Request request_of(const ShownRequest& r) {
+  return {.sequence = r.sequence,
+          .bytes = r.bytes,
+          .offset = r.offset,
+          .root = r.root,
+          .kind = r.kind,
+          .element = r.element,
+          .op = r.op,
+          .fault = r.fault};
+}
+
+}  // namespace
+
+// ---- what is shown ------------------------------------------------------------------------------
+
+bool SpanPart::is_small(const Request& r) const {
+  const std::size_t room = std::min(kMeetingBytesOfAll, segment_->half_bytes() - kDataAt);
+  if (r.bytes > kMeetingBytes) return false;
+  return gathered_bytes(r) <= room;
+}
+
+// What all hosts show together, if the request is small.
+std::size_t SpanPart::gathered_bytes(const Request& r) const {
+  return r.kind == Kind::kBroadcast ? r.bytes : r.bytes * static_cast<std::size_t>(world_size_);
+}
+
+// What a host shows whose ranks all ask for this.
+std::size_t SpanPart::shown_bytes(const Request& r, int host) const {
+  if (r.fault != Fault::kNone || !is_small(r)) return 0;
+  if (r.kind != Kind::kBroadcast) {
+    return r.bytes * map_.ranks[static_cast<std::size_t>(host)].size();
+  }
+  const bool known = r.root >= 0 && r.root < world_size_;
+  return known && map_.host_of[static_cast<std::size_t>(r.root)] == host ? r.bytes : 0;
+}
+
+// What a rank shows needs memory, which has to be there before it is written to. `large`: of each
+// half, if the request is not small.
+Fault SpanPart::have_room(const Request& request, std::size_t large) {
+  if (!has_mates()) return Fault::kNone;
+  std::size_t bytes = large;
+  if (is_small(request)) {
+    bytes = map_.leads_host() ? kDataAt + gathered_bytes(request) : request.bytes;
+  }
+  return segment_->take_window(bytes) ? Fault::kNone : Fault::kNoRoom;
+}
+
+void SpanPart::add_own_block(std::span<const std::byte> shown) {
+  blocks_.resize(sizeof(Frame));
+  Block& block = block_of_[0];
+  block.requests.clear();
+  for (int k = 0; k < map_.local_size(); ++k) {
+    block.requests.push_back(segment_->request(k, operations_));
+  }
+  const Request& first = block.requests[0];
+  const bool same = std::all_of(block.requests.begin(), block.requests.end(),
+                                [&](const Request& r) { return r == first; });
+  if (same) block.requests.resize(1);
+  const std::size_t data = same ? shown_bytes(first, map_.host) : 0;
+  append_bytes(blocks_,
+               BlockHead{static_cast<std::uint32_t>(map_.host),
+                         static_cast<std::uint32_t>(block.requests.size()), identity_, data});
+  for (const Request& r : block.requests) append_bytes(blocks_, shown_of(r));
+  block.at = sizeof(Frame);
+  block.same_options = true;
+  if (data == 0) {
+  } else if (!has_mates()) {
+    blocks_.insert(blocks_.end(), shown.begin(), shown.end());
+  } else {
+    for (const int r : map_.mates()) {
+      if (first.kind == Kind::kBroadcast && r != first.root) continue;
+      const std::byte* row = segment_->window(map_.local_of[static_cast<std::size_t>(r)], 0);
+      blocks_.insert(blocks_.end(), row, row + first.bytes);
+    }
+  }
+  block.end = blocks_.size();
+}
+
+// ---- what comes ---------------------------------------------------------------------------------
+
+// Whether such a frame may come now, and with so many bytes.
+bool SpanPart::accepts(const Frame& frame, std::size_t round) const {
+  if (frame.magic != Frame::kMagic || frame.sequence != operations_) return false;
+  if (frame.type == FrameType::kLeft) {
+    return frame.bytes > 0 && frame.bytes % sizeof(std::int32_t) == 0 &&
+           frame.bytes / sizeof(std::int32_t) <= static_cast<std::size_t>(world_size_);
+  }
+  if (frame.type != FrameType::kMeeting || frame.number != round) return false;
+  const std::size_t first = std::size_t{1} << round;
+  const std::size_t last = std::min(2 * first, block_of_.size());
+  std::size_t most = 0;
+  for (std::size_t i = first; i < last; ++i) {
+    const auto host = static_cast<std::size_t>(map_.host_at(-static_cast<int>(i)));
+    most += sizeof(BlockHead) + map_.ranks[host].size() * (sizeof(ShownRequest) + kMeetingBytes);
+  }
+  return frame.bytes <= most;
+}
+
+bool SpanPart::take_block(std::size_t& at, std::size_t end, int host) {
+  Block& block =
+      block_of_[static_cast<std::size_t>((map_.host - host + map_.hosts()) % map_.hosts())];
+  block.at = at;
+  if (end - at < sizeof(BlockHead)) return false;
+  const auto head = read_as<BlockHead>(&blocks_[at]);
+  at += sizeof head;
+  const std::size_t ranks = map_.ranks[static_cast<std::size_t>(host)].size();
+  if (head.host != static_cast<std::uint32_t>(host)) return false;
+  if (head.requests != 1 && head.requests != ranks) return false;
+  if (end - at < head.requests * sizeof(ShownRequest)) return false;
+  block.requests.clear();
+  for (std::uint32_t i = 0; i < head.requests; ++i, at += sizeof(ShownRequest)) {
+    const auto shown = read_as<ShownRequest>(&blocks_[at]);
+    if (!is_sound(shown)) return false;
+    block.requests.push_back(request_of(shown));
+  }
+  block.same_options = head.identity == identity_;
+  // With other options, other data may be small there.
+  const bool one = head.requests == 1;
+  const std::size_t data = one ? shown_bytes(block.requests[0], host) : 0;
+  if (block.same_options && head.data_bytes != data) return false;
+  if (end - at < head.data_bytes) return false;
+  at += head.data_bytes;
+  block.end = at;
+  return true;
+}
+
+// Round k brings the blocks of the hosts 2^k to 2^(k + 1) - 1 before this one.
+bool SpanPart::take_blocks(std::size_t round) {
+  const std::size_t first = std::size_t{1} << round;
+  const std::size_t last = std::min(2 * first, block_of_.size());
+  std::size_t at = blocks_.size();
+  blocks_.insert(blocks_.end(), came_.begin(), came_.end());
+  for (std::size_t i = first; i < last; ++i) {
+    if (!take_block(at, blocks_.size(), map_.host_at(-static_cast<int>(i)))) return false;
+  }
+  return at == blocks_.size();
+}
+
+bool SpanPart::take_left(std::vector<int>& left) const {
+  for (std::size_t at = 0; at < came_.size(); at += sizeof(std::int32_t)) {
+    const auto r = read_as<std::int32_t>(&came_[at]);
+    if (r < 0 || r >= world_size_ || (!left.empty() && r <= left.back())) return false;
+    left.push_back(r);
+  }
+  return true;
+}
+
+// ---- rounds -------------------------------------------------------------------------------------
+
+// Sends on what this host has, and receives. `left` gets the ranks if some have left: then nothing
+// else came.
+Outcome SpanPart::exchange(std::size_t round, std::vector<int>& left) {
+  const std::size_t had = std::size_t{1} << round;
+  const std::size_t sent = std::min(had, block_of_.size() - had);
+  const std::size_t end = block_of_[sent - 1].end;
+  const Frame frame{.type = FrameType::kMeeting,
+                    .sequence = operations_,
+                    .number = round,
+                    .bytes = end - sizeof(Frame)};
+  std::memcpy(blocks_.data(), &frame, sizeof frame);
+  Flow out(senders_[round], Flow::Direction::kWrite);
+  Flow in(receivers_[round], Flow::Direction::kRead);
+  const std::array<Flow*, 2> both = {&out, &in};
+  out.begin(std::span(blocks_).first(end));
+  in.begin(std::as_writable_bytes(std::span(&frame_, 1)));
+  // A host that has left reads no more. It has told all of us, by what we wait for.
+  bool out_over = false;
+  for (bool has_frame = false; in.is_busy() || (out.is_busy() && !out_over);) {
+    bool moved = false;
+    if (out.is_busy() && !out_over) {
+      const Link::State state = out.move();
+      out_over = state == Link::State::kOver;
+      moved = state == Link::State::kMoved;
+    }
+    if (in.is_busy()) {
+      const Link::State state = in.move();
+      if (state == Link::State::kOver) return lost();
+      moved = moved || state == Link::State::kMoved;
+    }
+    if (in.ended() && !std::exchange(has_frame, true)) {
+      if (!accepts(frame_, round)) return lost();
+      came_.resize(frame_.bytes);
+      in.begin(std::span(came_));
+      moved = true;
+    }
+    if (must_stop()) return lost();
+    if (moved) continue;
+    wait_for_any(std::span(both).subspan(out_over ? 1 : 0), polled_, kLookAgainMs);
+  }
+  sender_over_ = sender_over_ || out_over;
+  const bool sound = frame_.type == FrameType::kLeft ? take_left(left) : take_blocks(round);
+  return sound ? Outcome::kDone : lost();
+}
+
+// Tells the other hosts, by what they wait for next, that these ranks will not come.
+void SpanPart::send_left(std::size_t first_round, std::uint64_t sequence,
+                         const std::vector<int>& left) {
+  std::vector<std::byte> farewell;
+  append_bytes(farewell, Frame{.type = FrameType::kLeft,
+                               .sequence = sequence,
+                               .number = 0,
+                               .bytes = left.size() * sizeof(std::int32_t)});
+  for (const std::int32_t r : left) append_bytes(farewell, r);
+  std::vector<Flow> flows;
+  for (std::size_t k = first_round; k < senders_.size(); ++k) {
+    flows.emplace_back(senders_[k], Flow::Direction::kWrite);
+    flows.back().begin(std::span(farewell));
+  }
+  const auto deadline = std::chrono::steady_clock::now() + kFarewell;
+  std::vector<Flow*> busy;
+  for (Flow& flow : flows) busy.push_back(&flow);
+  while (!busy.empty() && !aborted() && std::chrono::steady_clock::now() < deadline) {
+    bool moved = false;
+    for (Flow* flow : busy) moved = flow->move() == Link::State::kMoved || moved;
+    std::erase_if(busy, [](const Flow* flow) { return !flow->is_busy() || flow->is_over(); });
+    if (!moved) wait_for_any(busy, polled_, kLookAgainMs);
+  }
+}
+
+// ---- verdicts -----------------------------------------------------------------------------------
+
+// All blocks are there.
+Verdict SpanPart::judge() {
+  const Request& first = block_of_[0].requests[0];
+  bool same = first.fault == Fault::kNone;
+  std::vector<int> strangers;
+  for (std::size_t i = 0; i < block_of_.size(); ++i) {
+    const Block& block = block_of_[i];
+    same = same && block.requests.size() == 1 && block.requests[0] == first;
+    if (block.same_options) continue;
+    const auto& ranks = map_.ranks[static_cast<std::size_t>(map_.host_at(-static_cast<int>(i)))];
+    strangers.insert(strangers.end(), ranks.begin(), ranks.end());
+  }
+  if (!strangers.empty()) {
+    std::sort(strangers.begin(), strangers.end());
+    return {Outcome::kMismatch, cat(name_ranks(strangers),
+                                    " joined with another run, generation, layout, size of the "
+                                    "window or of registered memory than rank ",
+                                    rank_, "; these options must be the same in all ranks")};
+  }
+  if (same) return {};
+  std::vector<Request> by_rank(static_cast<std::size_t>(world_size_));
+  for (std::size_t i = 0; i < block_of_.size(); ++i) {
+    const auto& ranks = map_.ranks[static_cast<std::size_t>(map_.host_at(-static_cast<int>(i)))];
+    const std::vector<Request>& requests = block_of_[i].requests;
+    for (std::size_t k = 0; k < ranks.size(); ++k) {
+      by_rank[static_cast<std::size_t>(ranks[k])] = requests[requests.size() == 1 ? 0 : k];
+    }
+  }
+  return {Outcome::kMismatch,
+          describe_mismatch(by_rank, segment_->directory()).substr(0, kSentenceMax)};
+}
+
+// Puts what all have shown where it belongs: by rank, or the root's alone.
+void SpanPart::place_data(std::byte* to) {
+  const Request& request = block_of_[0].requests[0];
+  for (std::size_t i = 0; i < block_of_.size(); ++i) {
+    const int host = map_.host_at(-static_cast<int>(i));
+    const std::size_t bytes = shown_bytes(request, host);
+    if (bytes == 0) continue;
+    const std::byte* data = &blocks_[block_of_[i].end - bytes];
+    if (request.kind == Kind::kBroadcast) {
+      std::memcpy(to, data, bytes);
+      continue;
+    }
+    for (const int r : map_.ranks[static_cast<std::size_t>(host)]) {
+      std::memcpy(to + static_cast<std::size_t>(r) * request.bytes, data, request.bytes);
+      data += request.bytes;
+    }
+  }
+}
+
+void SpanPart::tell_mates(const Verdict& verdict) {
+  std::byte* window = segment_->window(0, 1);
+  const auto outcome = static_cast<std::uint64_t>(verdict.outcome);
+  const std::uint64_t length = std::min(verdict.why.size(), kSentenceMax);
+  std::memcpy(window, &outcome, sizeof outcome);
+  std::memcpy(window + sizeof outcome, &length, sizeof length);
+  if (length > 0) std::memcpy(window + kSentenceAt, verdict.why.data(), length);
+}
+
+Verdict SpanPart::heard() const {
+  const std::byte* window = segment_->window(0, 1);
+  const auto outcome = static_cast<Outcome>(read_as<std::uint64_t>(window));
+  if (outcome == Outcome::kDone) return {};
+  const auto length = read_as<std::uint64_t>(window + sizeof(std::uint64_t));
+  return {outcome, std::string(reinterpret_cast<const char*>(window + kSentenceAt), length)};
+}
+
+// The leader's side: all hosts' blocks, and what follows from them. Not kDone: nobody is told.
+Outcome SpanPart::lead(std::span<const std::byte> shown, Verdict& verdict) {
+  add_own_block(shown);
+  sender_over_ = false;
+  std::vector<int> left;
+  for (std::size_t round = 0; round < senders_.size(); ++round) {
+    if (const Outcome o = exchange(round, left); o != Outcome::kDone) return o;
+    if (left.empty()) continue;
+    send_left(round + 1, operations_, left);
+    verdict = {Outcome::kLeft, name_ranks(left) + (left.size() == 1 ? " has" : " have")};
+    return Outcome::kDone;
+  }
+  if (sender_over_) return lost();  // Somebody has not got what we have sent.
+  verdict = judge();
+  if (verdict.outcome != Outcome::kDone) return Outcome::kDone;
+  if (has_mates()) {
+    place_data(segment_->window(0, 1) + kDataAt);
+  } else {
+    const Request& request = block_of_[0].requests[0];
+    gathered_.resize(is_small(request) ? gathered_bytes(request) : 0);
+    place_data(gathered_.data());
+  }
+  return Outcome::kDone;
+}
+
+// After a failure nothing is shown any more: slower mates may still be reading what was shown
+// before.
+Outcome SpanPart::meet(Request request, std::span<const std::byte> shown) {
+  if (final_ != Outcome::kDone) return aborted() ? Outcome::kAborted : final_;
+  request.sequence = ++operations_;
+  current_ = request;
+  segment_->request(map_.local, operations_) = request;
+  if (has_mates() && !shown.empty()) {
+    std::memcpy(segment_->window(map_.local, 0), shown.data(), shown.size());
+  }
+  if (const Outcome o = pass(); o != Outcome::kDone) return o;
+  Verdict verdict;
+  if (map_.leads_host()) {
+    if (const Outcome o = lead(shown, verdict); o != Outcome::kDone) return o;
+  }
+  data_ = gathered_.data();
+  if (has_mates()) {
+    if (map_.leads_host()) tell_mates(verdict);
+    if (const Outcome o = pass(); o != Outcome::kDone) return o;
+    if (!map_.leads_host()) verdict = heard();
+    data_ = segment_->window(0, 1) + kDataAt;
+  }
+  return end_with(verdict);
+}
+
+}  // namespace holdfast::collective
