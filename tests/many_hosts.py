@@ -7,6 +7,7 @@ import contextlib
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,11 @@ from fleet import Fleet, HostsError, linux  # noqa: E402
 
 BIN = Path(sys.argv[1] if len(sys.argv) > 1 else "build/release").resolve() / "bin"
 LIMIT_S = 120  # Reached by a hang alone.
-PORT = 8118
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
 
 
 def setUpModule():
@@ -51,18 +56,18 @@ class Job:
         (self.out / "trace").mkdir()
         self.program = [str(BIN / "toy"), *words(("steps", steps), ("out", self.out), ("optimizer", optimizer),
                                                  ("elements", elements), ("pause", pause))]
-        self.spares = spares
+        self.spares, self.port = spares, free_port()
         self.agents = {}
         for host in range(hosts):
             self.start(host)
 
     def start(self, host):
         options = words(("worker_num", self.hosts * self.each), ("local_worker_num", self.each), ("node_rank", host),
-                        ("master_port", PORT), ("log_dir", self.out / f"logs{host}"), ("spares", self.spares))
+                        ("master_port", self.port), ("join", True), ("log_dir", self.out / f"logs{host}"), ("spares", self.spares))
         if self.fleet:
             options += words(("master_addr", self.fleet.address(0)))
         command = [str(BIN / "msrun"), *options, *self.program]
-        log = open(self.out / f"msrun{host}.log", "ab")
+        log = open(self.out / f"msrun{host}.log", "ab")  # noqa: SIM115  The agent writes it.
         kwargs = {"env": self.env, "stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
         self.agents[host] = self.fleet.popen(host, command, **kwargs) if self.fleet else subprocess.Popen(command, **kwargs)
 
