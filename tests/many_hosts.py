@@ -5,6 +5,7 @@ tests/many_hosts.py BUILD [TEST...]   needs what tools/hosts needs, see docs/tes
 """
 import contextlib
 import os
+import random
 import secrets
 import signal
 import socket
@@ -20,7 +21,7 @@ sys.path.insert(0, str(SOURCE / "tools"))
 from fleet import Fleet, HostsError, linux  # noqa: E402
 
 BIN = Path(sys.argv[1] if len(sys.argv) > 1 else "build/release").resolve() / "bin"
-LIMIT_S = 120  # Reached by a hang alone.
+LIMIT_S = 40  # Reached by a hang alone.
 
 
 def free_port():
@@ -44,7 +45,7 @@ def words(*pairs):
 class Job:
     """The toy on `hosts` hosts with `each` ranks on each; or all on this machine, without hosts."""
 
-    def __init__(self, folder, fleet, hosts, each, *, steps=300, elements=20_000, pause=1000, optimizer="adam", spares=0, env=()):
+    def __init__(self, folder, fleet, hosts, each, *, steps=300, elements=20_000, pause=1000, optimizer="adam", private="own", spares=0, env=()):
         self.out = Path(folder)
         self.out.mkdir()
         self.fleet, self.hosts, self.each = fleet, hosts, each
@@ -55,13 +56,13 @@ class Job:
                     "HOLDFAST_TRACE": str(self.out / "trace"), **dict(env)}
         (self.out / "trace").mkdir()
         self.program = [str(BIN / "toy"), *words(("steps", steps), ("out", self.out), ("optimizer", optimizer),
-                                                 ("elements", elements), ("pause", pause))]
+                                                 ("elements", elements), ("pause", pause), ("private", private))]
         self.spares, self.port = spares, free_port()
         self.agents = {}
         for host in range(hosts):
             self.start(host)
 
-    def start(self, host):
+    def start(self, host, at=None):
         options = words(("worker_num", self.hosts * self.each), ("local_worker_num", self.each), ("node_rank", host),
                         ("master_port", self.port), ("join", True), ("log_dir", self.out / f"logs{host}"), ("spares", self.spares))
         if self.fleet:
@@ -69,14 +70,20 @@ class Job:
         command = [str(BIN / "msrun"), *options, *self.program]
         log = open(self.out / f"msrun{host}.log", "ab")  # noqa: SIM115  The agent writes it.
         kwargs = {"env": self.env, "stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
-        self.agents[host] = self.fleet.popen(host, command, **kwargs) if self.fleet else subprocess.Popen(command, **kwargs)
+        self.agents[host] = self.fleet.popen(host if at is None else at, command, **kwargs) if self.fleet else subprocess.Popen(command, **kwargs)
 
     def wait(self):
         """The state of each rank, once all agents have ended well."""
         end = time.monotonic() + LIMIT_S
-        codes = {host: agent.wait(max(0.1, end - time.monotonic())) for host, agent in self.agents.items()}
+        codes = {host: self.ended(agent, end) for host, agent in self.agents.items()}
         assert set(codes.values()) == {0}, f"{codes}\n{self.logs()}"
         return [(self.out / f"rank-{rank}").read_bytes() for rank in range(self.hosts * self.each)]
+
+    def ended(self, agent, end):
+        try:
+            return agent.wait(max(0.1, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return f"not ended after {LIMIT_S} s"
 
     def logs(self):
         return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in sorted(self.out.rglob("*.log")))
@@ -100,8 +107,8 @@ class Job:
             assert not dead, f"{what} did not come: {dead}\n{self.logs()}"
             time.sleep(0.02)
 
-    def pids(self, host, role="worker"):
-        """Of the workers' processes on a host, as this machine numbers them."""
+    def pids(self, host, role="MS_WORKER"):
+        """Of the processes with this role and with a place of this host, as this machine numbers them."""
         found = []
         for process in Path("/proc").iterdir():
             if not process.name.isdecimal():
@@ -109,9 +116,10 @@ class Job:
             with contextlib.suppress(OSError):
                 environment = (process / "environ").read_bytes().split(b"\0")
                 command = (process / "cmdline").read_bytes()
-                ours = f"HOLDFAST_JOB={self.env['HOLDFAST_JOB']}".encode() in environment
-                on_host = any(e.startswith(f"MS_NODE_ID=".encode()) and int(e.split(b"=")[1]) // self.each == host for e in environment)
-                if ours and on_host and command.startswith(self.program[0].encode()):
+                words = dict(entry.partition(b"=")[::2] for entry in environment)
+                ours = words.get(b"HOLDFAST_JOB") == self.env["HOLDFAST_JOB"].encode() and words.get(b"MS_ROLE") == role.encode()
+                here = role == "MS_SCHED" or int(words.get(b"MS_NODE_ID", b"-1")) // self.each == host
+                if ours and here and command.startswith(self.program[0].encode()):
                     found.append(int(process.name))
         return found
 
@@ -135,6 +143,50 @@ class ManyHosts(unittest.TestCase):
     def test_same_bits_as_on_one_host(self):
         expected = self.one_host(4, pause=0)
         self.assertEqual(Job(self.folder / "two", self.fleet(2), 2, 2, pause=0).wait(), expected)
+
+
+    def test_any_layout_has_the_same_bits(self):
+        expected = self.one_host(6, pause=0, steps=100)
+        self.assertEqual(Job(self.folder / "three", self.fleet(3), 3, 2, pause=0, steps=100).wait(), expected)
+
+    def test_killed_processes_cost_no_bit(self):
+        expected = self.one_host(4)
+        job = Job(self.folder / "killed", self.fleet(2), 2, 2, spares=1)
+        for host, step in ((1, 40), (0, 120), (1, 200)):
+            job.until_step(step)
+            os.kill(random.choice(job.pids(host)), signal.SIGKILL)
+        self.assertEqual(job.wait(), expected)
+        self.assertGreaterEqual(len(job.events("recovered")), 4)
+
+    def test_the_scheduler_may_die(self):
+        expected = self.one_host(4)
+        job = Job(self.folder / "scheduler", self.fleet(2), 2, 2)
+        job.until_step(40)
+        os.kill(*job.pids(0, "MS_SCHED"), signal.SIGKILL)
+        job.until_step(150)
+        os.kill(random.choice(job.pids(1)), signal.SIGKILL)
+        self.assertEqual(job.wait(), expected)
+
+    def test_a_cut_of_a_moment_costs_nothing_but_time(self):
+        expected = self.one_host(4)
+        fleet = self.fleet(2)
+        job = Job(self.folder / "cut", fleet, 2, 2)
+        job.until_step(40)
+        fleet.cut(0, 1)
+        time.sleep(0.2)  # How long the cut is, not a wait for something.
+        fleet.heal()
+        self.assertEqual(job.wait(), expected)
+        self.assertEqual(len(job.events("recovered")), 1)  # The job's start.
+
+    def test_a_lost_host_whose_processes_start_elsewhere_costs_no_bit(self):
+        expected = self.one_host(4, private="same")
+        fleet = self.fleet(3)
+        job = Job(self.folder / "lost", fleet, 2, 2, private="same", env={"MS_NODE_TIMEOUT": "3"})
+        job.until_step(60)
+        fleet.kill(1)
+        job.agents.pop(1).wait()
+        job.start(1, at=2)
+        self.assertEqual(job.wait(), expected)
 
 
 if __name__ == "__main__":

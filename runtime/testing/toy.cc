@@ -2,7 +2,9 @@
 // are a pure function of (rank, step, parameters), so a run has one right result, bit for bit.
 //
 //   toy --steps N --out DIR [--optimizer sgd|momentum|adam|adamw] [--elements E] [--pause US]
+//       [--private own|same]
 //
+// Its private bytes differ between the ranks, unless they are to be the same.
 // At the end every rank writes DIR/rank-<r>: version, position, parameters, moments, private bytes.
 #include <unistd.h>
 
@@ -33,6 +35,7 @@ struct Options {
   arena::Optimizer optimizer = arena::Optimizer::kMomentum;
   std::uint64_t elements = 100'000;
   unsigned pause_us = 0;  // In every step, in place of computing.
+  bool same_private = false;
 };
 
 // Like a batch norm's running mean: depends on all steps so far and differs between ranks.
@@ -108,7 +111,7 @@ class Toy {
   void check_private() {
     Private expected;
     for (Version step = 1; step <= session_->version(); ++step) {
-      expected = next(expected, session_->identity().rank, step);
+      expected = next(expected, private_of(), step);
     }
     if (std::memcmp(&expected, &(current_ = read_private()), sizeof expected) != 0) {
       die(cat("the private bytes of version ", session_->version(), " are those of step ",
@@ -133,7 +136,7 @@ class Toy {
       session_->reduce(gradients);
     }
     if (options_.pause_us != 0) ::usleep(options_.pause_us);
-    const Private after = next(current_, rank, n);
+    const Private after = next(current_, private_of(), n);
     std::memcpy(arena.private_bytes(n).data(), &after, sizeof after);
     arena::StagedStep staged{.private_bytes = arena.private_bytes(n)};
     staged.arguments.learning_rate = 0.01 / static_cast<double>(1 + n / 100);
@@ -166,6 +169,10 @@ class Toy {
     must(os::write_file_atomically(cat(options_.out, "/rank-", session_->identity().rank), bytes));
   }
 
+  [[nodiscard]] Rank private_of() const {
+    return options_.same_private ? 0 : session_->identity().rank;
+  }
+
   const Options& options_;
   std::unique_ptr<Session> session_;
   Private current_;
@@ -182,6 +189,8 @@ Options parse(int argc, char** argv) {
       options.out = value;
     else if (name == "--elements")
       options.elements = std::stoull(value);
+    else if (name == "--private")
+      options.same_private = value == "same";
     else if (name == "--pause")
       options.pause_us = static_cast<unsigned>(std::stoul(value));
     else if (name == "--optimizer") {
