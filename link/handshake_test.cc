@@ -101,7 +101,8 @@ INSTANTIATE_TEST_SUITE_P(Forms, HandshakeOf, testing::Bool(),
                          [](const auto& tls) { return tls.param ? "Tls" : "Clear"; });
 
 TEST_P(HandshakeOf, ProvesBothEndsAndWhatTheClientIs) {
-  for (const auto kind : {PeerKind::kWorker, PeerKind::kAgent, PeerKind::kObserver}) {
+  for (const auto kind :
+       {PeerKind::kWorker, PeerKind::kAgent, PeerKind::kObserver, PeerKind::kPeer}) {
     Meeting meeting(terms, terms, kind);
     meeting.run();
     EXPECT_TRUE(meeting.both_proven());

@@ -510,10 +510,10 @@ Result<std::vector<std::unique_ptr<Link>>> DataLinks::make(const std::string& gr
   request->over = true;
   impl.requests.remove(request);
   if (!made) {  // What is under way may hold the request longer than the peers should wait.
-    auto why =
-        call.token().stop_requested()
-            ? Error{Blame::kWorld, "the links to other hosts were given up before all were made"}
-            : impl.why_missing(*request, Clock::now() - began);
+    auto why = impl.why_missing(*request, Clock::now() - began);
+    if (call.token().stop_requested()) {
+      why.what = cat("the links to other hosts were given up: ", why.what);
+    }
     for (auto& slot : request->slots) slot.stream.reset();
     return why;
   }
