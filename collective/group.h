@@ -158,8 +158,11 @@ class Group {
   void drain();  // Waits until it is so. After abort() that takes moments.
 
   // Every waiter of every rank returns kAborted, and so does every later call. Does not wait. May
-  // be called again. An operation that was complete before stays kDone. On other hosts it is seen
-  // by the operations that wait or come, and by aborted() after these.
+  // be called again. An operation that was complete before stays kDone. Other hosts' ranks see it
+  // by the ends of links: those that wait for this host, at once if this rank or its host's first
+  // one is in an operation, else as soon as that one comes to its next. A rank that waits for a
+  // mate of its own host sees it when the mate comes. So whoever knows of a failure tells all
+  // hosts' processes, and each calls abort().
   void abort();
   [[nodiscard]] bool aborted() const;
 
