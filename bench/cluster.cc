@@ -99,6 +99,7 @@ class Process {
   }
   void carry_out(const member::Go& a);
   void carry_out(const member::Released&) {}
+  void carry_out(const member::StopRepair&) {}
   void carry_out(const member::Say&) {}
   void carry_out(const member::GiveUp&) { die("a process gave up"); }
   void later(member::Event event);

@@ -63,6 +63,9 @@ struct Secret {
     "How long the job waits for all its workers to come.")                                        \
   X(node_timeout, Duration, kSeconds, "MS_NODE_TIMEOUT", "30", 2, 31536000,                       \
     "Silence after which a worker counts as lost. Below 3 a busy host may lose one by mistake.")  \
+  X(host_timeout, Duration, kSeconds, "HOLDFAST_HOST_TIMEOUT", "0.5", 0, 31536000,                \
+    "Of a job over several hosts: the least silence of a host's agent and of all its workers "    \
+    "after which the host counts as lost. 0: only MS_NODE_TIMEOUT counts.")                       \
   X(job, std::string, kName, "HOLDFAST_JOB", "(port-<MS_SCHED_PORT>)", 0, 0,                      \
     "The job's name; its runtime folder and its journal bear it. msrun draws one for a job "      \
     "of one host that is given none.")                                                            \

@@ -36,9 +36,21 @@ void Machine::receive(Link link, const wire::AgentState& m) {
   }
   if (!agents_[link].is_told) progress_told_.reset();  // It is told with all others.
   agent.is_told = true;
+  agent.heard = agents_[link].heard;
+  agent.gap = agents_[link].gap;
+  hear_agent(agent);
+  look_at_hosts(now_ + options_.host_silence);
+  std::erase_if(missing_, [&](const Agent& one) { return one.agent_id == m.agent_id; });
   agents_[link] = std::move(agent);
   for (const auto& place : changed) heed(place);
   maybe_nobody_came();
+}
+
+Reason Machine::not_its_place(const std::string& node_id, const Agent& other) {
+  return {.kind = Reason::Kind::kNotItsPlace,
+          .node_id = node_id,
+          .other = other.agent_id,
+          .other_host = other.host};
 }
 
 // Whether this agent may speak for these places: no other agent that is here does. The same agent
@@ -58,14 +70,16 @@ bool Machine::make_way(Link link, const wire::AgentState& m) {
     const auto word = place_words_.find(place.node_id);
     if (why || word == place_words_.end() || word->second.link == link) continue;
     const Agent& other = agents_.at(word->second.link);
-    if (other.agent_id == m.agent_id && other.host == m.host) {
+    // Of a host that is lost, another one has the places from now on.
+    if (other.is_silent || (other.agent_id == m.agent_id && other.host == m.host)) {
       former.insert(word->second.link);
       continue;
     }
-    why = Reason{.kind = Reason::Kind::kNotItsPlace,
-                 .node_id = place.node_id,
-                 .other = other.agent_id,
-                 .other_host = other.host};
+    if (watches_hosts()) {
+      rivals_[link] = m;
+      return false;
+    }
+    why = not_its_place(place.node_id, other);
   }
   if (why) {
     reject(link, *std::move(why));
@@ -75,10 +89,11 @@ bool Machine::make_way(Link link, const wire::AgentState& m) {
   return true;
 }
 
-void Machine::forget_agent(Link link) {
-  const auto agent = agents_.extract(link);
-  if (agent.empty()) return;
+std::optional<Agent> Machine::forget_agent(Link link) {
+  auto agent = agents_.extract(link);
+  if (agent.empty()) return std::nullopt;
   for (const auto& node_id : agent.mapped().nodes) place_words_.erase(node_id);
+  return std::move(agent.mapped());
 }
 
 bool Machine::speaks_for_a_place(Link link) const {

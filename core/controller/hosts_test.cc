@@ -6,6 +6,7 @@
 namespace holdfast::controller {
 namespace {
 
+using namespace std::chrono_literals;
 using wire::Reason;
 using wire::Stage;
 
@@ -99,6 +100,110 @@ TEST_F(ControllerTest, WhatLiesOnAHostFromBeforeTheRankMovedIsNotItsState) {
   step(Received{11, wire::GroupLost{machine_->generation()}});
   for (const Link link : {11, 12, 13}) report(link);
   EXPECT_EQ(machine_->stage(), Stage::kRunning);
+}
+
+// Ranks 0 and 1 on host-1 with the agent on link 90, rank 2 on host-2 with that on link 91. All
+// beat every 100 ms, until told otherwise.
+class HostsTest : public ControllerTest {
+ protected:
+  void SetUp() override {
+    options_.host_silence = 500ms;
+    machine_.emplace(options_, std::nullopt);
+    step(Started{});
+    tell(90, "agent-1", "host-1", {{"0", 1, 1, true}, {"1", 2, 1, true}});
+    tell(91, "agent-2", "host-2", {{"2", 3, 1, true}});
+    come(1, who("0", 1, 1, "host-1"));
+    come(2, who("1", 2, 1, "host-1"));
+    come(3, who("2", 3, 1, "host-2"));
+    for (Link link = 1; link <= 3; ++link) report(link);
+    ASSERT_EQ(machine_->stage(), Stage::kRunning);
+    beat(2s, {90, 91});
+  }
+  void tell(Link link, const std::string& agent, const std::string& host,
+            std::vector<wire::PlaceState> places) {
+    step(Connected{link, wire::PeerKind::kAgent});
+    step(Received{link, wire::AgentState{"job", agent, host, std::move(places)}});
+  }
+  void beat(Duration time, const std::vector<Link>& links) {
+    for (const Instant end = now_ + time; now_ < end;) {
+      pass(now_ + 100ms);
+      for (const Link link : links) step(Received{link, wire::Heartbeat{}});
+    }
+  }
+};
+
+TEST_F(HostsTest, AHostThatIsSilentIsLostLongBeforeItsLeases) {
+  beat(400ms, {90});
+  EXPECT_EQ(state("2"), SeatState::kHeld);
+  beat(500ms, {90});
+  EXPECT_EQ(state("2"), SeatState::kSilent);
+  EXPECT_EQ(state("0"), SeatState::kHeld);
+  EXPECT_EQ(machine_->stage(), Stage::kStopping);
+}
+
+TEST_F(HostsTest, AnotherAgentMayHaveThePlacesOfALostHost) {
+  tell(92, "agent-3", "host-3", {{"2", 9, 2, true}});
+  EXPECT_EQ(last<wire::Refused>(92), nullptr);
+  beat(100ms, {90, 91});
+  EXPECT_NE(last<wire::Refused>(92), nullptr);  // Not while the first one is there.
+  beat(900ms, {90});
+  tell(93, "agent-3", "host-3", {{"2", 9, 2, true}});
+  EXPECT_EQ(last<wire::Refused>(93), nullptr);
+  come(4, who("2", 9, 2, "host-3"));
+  EXPECT_EQ(rank(4), 2);
+  EXPECT_EQ(state("2"), SeatState::kHeld);
+}
+
+TEST_F(HostsTest, WhoClaimsThePlacesOfAHostBeforeItsLossIsKnownHasThemThen) {
+  beat(200ms, {90});
+  tell(93, "agent-3", "host-3", {{"2", 9, 2, true}});
+  come(4, who("2", 9, 2, "host-3"));
+  EXPECT_EQ(rank(4), kNoRank);
+  beat(900ms, {90});
+  EXPECT_EQ(last<wire::Refused>(93), nullptr);
+  EXPECT_EQ(rank(4), 2);
+}
+
+TEST_F(HostsTest, AWorkerThatSpeaksShowsThatItsHostLives) {
+  beat(3s, {90, 3});
+  EXPECT_EQ(state("2"), SeatState::kHeld);
+  EXPECT_EQ(machine_->stage(), Stage::kRunning);
+}
+
+TEST_F(HostsTest, AHostIsLostSoonAfterAllItsConnectionsHaveEnded) {
+  step(Closed{91});
+  step(Closed{3});
+  beat(400ms, {90});
+  EXPECT_EQ(state("2"), SeatState::kHeld);  // They may come back.
+  beat(500ms, {90});
+  EXPECT_EQ(state("2"), SeatState::kSilent);
+}
+
+TEST_F(HostsTest, AnAgentThatComesBackHasLostNothing) {
+  step(Closed{91});
+  tell(92, "agent-2", "host-2", {{"2", 3, 1, true}});
+  beat(2s, {90, 92});
+  EXPECT_EQ(state("2"), SeatState::kHeld);
+  EXPECT_EQ(machine_->stage(), Stage::kRunning);
+}
+
+TEST_F(HostsTest, AStandstillOfTheSchedulerCostsNoHostItsRanks) {
+  now_ += 5s;
+  step(TimePassed{});  // Nobody could be heard meanwhile. What they said waits to be read.
+  for (const Link link : {90, 91}) step(Received{link, wire::Heartbeat{}});
+  beat(2s, {90, 91});
+  EXPECT_EQ(machine_->stage(), Stage::kRunning);
+}
+
+TEST_F(HostsTest, ABusyHostHasMoreTime) {
+  for (int times = 0; times < 5; ++times) {
+    pass(now_ + 400ms);
+    for (const Link link : {90, 91}) step(Received{link, wire::Heartbeat{}});
+  }
+  beat(1s, {90});
+  EXPECT_EQ(state("2"), SeatState::kHeld);
+  beat(2s, {90});
+  EXPECT_EQ(state("2"), SeatState::kSilent);
 }
 
 TEST_F(ControllerTest, AStartedAgainSchedulerStillKnowsWhereAllAre) {

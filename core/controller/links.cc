@@ -41,6 +41,10 @@ void Machine::on(const Received& e) {
   const auto peer = peers_.find(e.link);
   if (peer == peers_.end() || peer->second.dismissed) return;
   if (!is_for(peer->second.kind, e.message)) return reject_word(e.link, e.message);
+  if (const auto agent = agents_.find(e.link); agent != agents_.end()) {
+    hear_agent(agent->second);
+    if (!rivals_.empty()) refuse_rivals(e.link);
+  }
   if (Member* member = member_on(e.link)) {
     hear(*member);  // Also while others are still to come: its lease runs from then on.
     // It lives after all. What it reported was struck out when it was lost: ask again.
@@ -53,8 +57,9 @@ void Machine::on(const Received& e) {
 }
 
 void Machine::on(const Closed& e) {
-  forget_agent(e.link);
+  if (auto agent = forget_agent(e.link); agent && !agent->is_silent) miss_agent(*std::move(agent));
   stop_waiting(e.link);
+  rivals_.erase(e.link);
   key_values_.closed(e.link);
   const auto peer = peers_.extract(e.link);
   if (peer.empty() || !peer.mapped().has_seat) return;

@@ -142,6 +142,7 @@ void Machine::on(const TimePassed&) {
     }
     return;
   }
+  check_hosts();
   check_leases();
   maybe_tell_progress();
   if (waits_for_replacement() && now_ >= waiting_since_ + options_.replacement_timeout) {
@@ -157,6 +158,7 @@ std::optional<Instant> Machine::deadline() const {
   if (waits_for_replacement()) consider(waiting_since_ + options_.replacement_timeout);
   if (!timers_.empty()) consider(timers_.begin()->first);
   if (has_progress_to_tell()) consider(progress_next_);
+  if (watches_hosts() && hosts_look_at_) consider(*hosts_look_at_);
   return next;
 }
 

@@ -36,6 +36,7 @@ struct Options {
   Duration topology_timeout{};     // Until all processes have come.
   Duration lease{};                // Silence after which a process counts as lost.
   Duration replacement_timeout{};  // How long a lost rank is waited for.
+  Duration host_silence{};         // Of several hosts: the least after which one counts as lost.
   bool by_agent = false;           // An agent has started this scheduler, and would start another.
   bool comes_back = false;         // Somebody starts it again, after whatever end it may find.
   Duration agent_patience{};       // How long that agent is waited for, after the end.
@@ -190,6 +191,10 @@ struct Agent {
   std::string host;
   std::vector<std::string> nodes;  // Of its places.
   bool is_told = false;            // Of progress, from the next on.
+  Instant heard{};
+  Duration gap{};                   // The longest between two words; old ones count ever less.
+  std::optional<Instant> called{};  // When its silence was noticed: it has its last call.
+  bool is_silent = false;           // Its host counts as lost.
 };
 // What the only agent that speaks for a place says of it.
 struct PlaceWord {
@@ -340,13 +345,25 @@ class Machine {
     kNever,   // It has given the place to another process, with the same attempt number.
   };
   [[nodiscard]] Word word_on(const wire::Register& m) const;
+  [[nodiscard]] static wire::Reason not_its_place(const std::string& node_id, const Agent& other);
   [[nodiscard]] bool make_way(Link link, const wire::AgentState& m);
-  void forget_agent(Link link);
+  std::optional<Agent> forget_agent(Link link);
   void heed(const wire::PlaceState& place);
   void heed_agent(const std::string& node_id);
   void tell_how(Member& member, const wire::PlaceState& place);
   void evict(const Member& member);
   [[nodiscard]] bool speaks_for_a_place(Link link) const;
+
+  // Hosts (hosts.cc)
+  [[nodiscard]] bool watches_hosts() const;
+  void hear_agent(Agent& agent);
+  [[nodiscard]] Duration silence_of(const Agent& agent) const;
+  void miss_agent(Agent agent);
+  void look_at_hosts(Instant when);
+  void check_hosts();
+  void check_host(Agent& agent, std::set<Rank>& lost);
+  void refuse_rivals(Link link);
+  void admit_rivals();
 
   // Recovery (recovery.cc)
   void enter(StageEvent event);
@@ -399,6 +416,11 @@ class Machine {
   std::map<Link, wire::Register> pending_;
   std::map<std::string, std::set<Link>> waiting_;  // The same, by node id.
   std::map<Link, Agent> agents_;
+  std::vector<Agent> missing_;  // Their connections have ended, and they are not back yet.
+  // Agents that claim places of another one. As soon as that one speaks, they are refused; once its
+  // host is lost, they have the places.
+  std::map<Link, wire::AgentState> rivals_;
+  std::optional<Instant> hosts_look_at_;          // When some host may count as lost.
   std::map<std::string, PlaceWord> place_words_;  // By node id.
   KeyValues key_values_;
   std::vector<wire::KeyValue> keeps_;     // To be stored with the next formation.

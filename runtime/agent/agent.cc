@@ -36,7 +36,8 @@ namespace holdfast::runtime {
 namespace {
 
 constexpr Duration kGrace = std::chrono::seconds(5);
-constexpr const char* kReports = "recoveries.jsonl";  // A line for each.
+constexpr Duration kBeat = std::chrono::milliseconds(100);  // Where there may be other hosts.
+constexpr const char* kReports = "recoveries.jsonl";        // A line for each.
 
 // Carries out what the agent machine decides, and tells it what happens.
 class Agent {
@@ -59,6 +60,7 @@ class Agent {
   }
   void carry_out(const agent::Exit& action);
   void look();
+  void beat();
   void received(wire::Message message);
 
   const AgentOptions& options_;
@@ -172,6 +174,7 @@ int Agent::run() {
     if (!spawn_failed_) on_started_();
     link_.open();
     look();
+    beat();
   });
   // What it hears of, a whole job waits for. The watchers' threads inherit it.
   (void)os::take_short_slice();
@@ -231,6 +234,13 @@ void Agent::look() {
   looked_ = now;
   step(std::move(seen));
   loop_.after(agent::kLookEvery, [this] { look(); });
+}
+
+// So that the loss of this host is noticed elsewhere.
+void Agent::beat() {
+  const std::string address = link_.local_address();
+  if (!address.empty() && !os::is_loopback(address)) link_.send(wire::Heartbeat{});
+  loop_.after(kBeat, [this] { beat(); });
 }
 
 void Agent::carry_out(const agent::Exit& action) {

@@ -49,6 +49,7 @@ controller::Options machine_options(const config::Settings& settings) {
           .topology_timeout = settings.topo_timeout,
           .lease = settings.node_timeout,
           .replacement_timeout = settings.replacement_timeout,
+          .host_silence = settings.host_timeout,
           .by_agent = settings.attempt != 0,
           .comes_back = settings.enable_recovery,
           .agent_patience = kAgentPatience};

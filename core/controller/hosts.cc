@@ -1,0 +1,114 @@
+// Hosts: which of them are lost. A host is silent together: its agent and all its workers. Where
+// one of these speaks, the host lives, and a process that has died there is its agent's to tell of.
+#include <algorithm>
+#include <utility>
+
+#include "core/controller/machine.h"
+
+namespace holdfast::controller {
+
+using wire::Stage;
+
+namespace {
+
+// An agent counts as silent after so many of its own longest gaps: on a busy host they are long.
+constexpr int kGaps = 4;
+// The silence has a last call of this part of it: what was said before is heard within that (P10).
+constexpr int kLastCall = 4;
+
+}  // namespace
+
+// On one host, what there is to know of a death is known at once.
+bool Machine::watches_hosts() const {
+  return options_.host_silence > Duration{} && memories_.size() > 1 && assembled() &&
+         formation_.stage != Stage::kEnded;
+}
+
+void Machine::hear_agent(Agent& agent) {
+  if (agent.heard != Instant{}) agent.gap = std::max(now_ - agent.heard, agent.gap / 8 * 7);
+  agent.heard = now_;
+  agent.called.reset();
+  agent.is_silent = false;
+}
+
+Duration Machine::silence_of(const Agent& agent) const {
+  const Duration longest = std::max(options_.host_silence, options_.lease);
+  return std::clamp<Duration>(kGaps * agent.gap, options_.host_silence, longest);
+}
+
+// Its connection has ended. It may come back, as after a fault of the network; else its host is
+// lost, or it has died and takes its processes along.
+void Machine::miss_agent(Agent agent) {
+  if (!watches_hosts()) return;
+  agent.heard = now_;
+  agent.gap = {};
+  agent.called.reset();
+  missing_.push_back(std::move(agent));
+  look_at_hosts(now_ + options_.host_silence);
+}
+
+void Machine::look_at_hosts(Instant when) {
+  hosts_look_at_ = hosts_look_at_ ? std::min(*hosts_look_at_, when) : when;
+}
+
+void Machine::check_hosts() {
+  if (!watches_hosts() || !hosts_look_at_ || now_ < *hosts_look_at_) return;
+  hosts_look_at_.reset();
+  std::set<Rank> lost;
+  for (auto& [link, agent] : agents_) check_host(agent, lost);
+  for (Agent& agent : missing_) check_host(agent, lost);
+  std::erase_if(missing_, [](const Agent& agent) { return agent.is_silent; });
+  for (const Rank rank : lost) {
+    if (lease_runs(at(rank))) lose(at(rank));
+  }
+  if (!lost.empty()) admit_rivals();
+}
+
+// The agent on this link is here.
+void Machine::refuse_rivals(Link link) {
+  const Agent& agent = agents_.at(link);
+  const auto rivals = std::exchange(rivals_, {});
+  for (const auto& [rival, m] : rivals) {
+    const auto place = std::find_if(m.places.begin(), m.places.end(), [&](const auto& claimed) {
+      const auto word = place_words_.find(claimed.node_id);
+      return word != place_words_.end() && word->second.link == link;
+    });
+    if (place == m.places.end()) {
+      rivals_.emplace(rival, m);
+    } else {
+      reject(rival, not_its_place(place->node_id, agent));
+    }
+  }
+}
+
+// Some host is lost, so its places may be claimed.
+void Machine::admit_rivals() {
+  for (const auto& [rival, m] : std::exchange(rivals_, {})) receive(rival, m);
+}
+
+void Machine::check_host(Agent& agent, std::set<Rank>& lost) {
+  if (agent.is_silent) return;
+  const Duration silence = silence_of(agent);
+  if (now_ < agent.heard + silence) return look_at_hosts(agent.heard + silence);
+  if (!agent.called) agent.called = now_;
+  const Instant end = *agent.called + silence / kLastCall;
+  if (now_ < end) return look_at_hosts(end);
+  std::set<Rank> ranks;
+  Instant spoke = agent.heard;
+  for (const auto& node_id : agent.nodes) {
+    const Rank rank = rank_of(node_id);
+    if (rank == kNoRank) continue;
+    spoke = std::max(spoke, at(rank).heard);
+    ranks.insert(rank);
+  }
+  // What its processes said after its own last beat shows that the host lives.
+  if (spoke > agent.heard + agent.gap) {
+    agent.heard = spoke;
+    agent.called.reset();
+    return look_at_hosts(spoke + silence);
+  }
+  agent.is_silent = true;
+  lost.merge(ranks);
+}
+
+}  // namespace holdfast::controller
