@@ -19,8 +19,9 @@ int launch(const std::string& name, int argc, const char* const* argv,
 // is named.
 int status(const std::string& job, bool json);
 
-// Asks the scheduler of a job, which is written down in it, for its status: the JSON of
-// wire::StatusReply. Proves itself with the job's token, which this user alone can read.
+// Asks the scheduler of a job for its status: the JSON of wire::StatusReply. Requires that the job
+// has a scheduler, or an agent of this host that knows where that runs. Proves itself with the
+// job's token, which this user alone can read.
 Result<std::string> query_status(const runtime::FoundJob& job, Duration timeout);
 
 // `holdfast clean`: removes what dead jobs of this user have left on this host. Says what it

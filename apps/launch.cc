@@ -209,8 +209,8 @@ int launch(const std::string& name, int argc, const char* const* argv,
            const char* const* environment) {
   CLI::App app(
       "Starts the scheduler and the workers of a training job and replaces those that fail.\n"
-      "What follows the options is the program with its arguments. So far all workers of a job\n"
-      "share one host's memory: those of a second host are refused.",
+      "What follows the options is the program with its arguments. A job of several hosts is\n"
+      "started by one msrun on each, with HOLDFAST_TOKEN_FILE set (docs/many-hosts.md).",
       name);
   app.set_version_flag("--version", HOLDFAST_VERSION);
   LaunchArguments arguments;

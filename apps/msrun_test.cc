@@ -168,6 +168,21 @@ TEST(Msrun, RefusesAnAddressThatIsNotOfThisHost) {
   }
 }
 
+// Its processes could prove to nobody there that they belong to the job.
+TEST(Msrun, RefusesToStartAPartOfAJobOfAnotherHostWithoutAToken) {
+  Job job("no-token");
+  const std::vector<std::string> part = {"--master_addr=192.0.2.1", "--worker_num=2",
+                                         "--local_worker_num=1", "--node_rank=1", "true"};
+  job.launch(part);
+  EXPECT_EQ(job.wait(), 2);
+  EXPECT_TRUE(has(job.output(), "HOLDFAST_TOKEN_FILE is not set: by it the hosts")) << job.output();
+  job.environment.push_back(cat("HOLDFAST_TOKEN_FILE=", job.folder, "/none"));
+  job.launch(part);
+  EXPECT_EQ(job.wait(1, 60), 2);
+  EXPECT_TRUE(has(job.output(), "HOLDFAST_TOKEN_FILE, ")) << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
 TEST(Msrun, FailsAndSaysWhoCameWhereWorkersAreMissing) {
   Job job("too-few");
   job.environment.push_back("MS_TOPO_TIMEOUT=1");

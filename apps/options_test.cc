@@ -67,10 +67,11 @@ TEST(Options, OfTorchrunAreRefusedWithTheCommandThatTakesThem) {
 }
 
 // What is offered is what there is.
-TEST(Options, HelpSaysThatAJobHasOneHost) {
+TEST(Options, HelpSaysHowAJobOfSeveralHostsIsStarted) {
   Job job("options");
   EXPECT_EQ(job.wait(job.start({MSRUN, "--help"}, {}), 30), 0);
-  EXPECT_TRUE(has(job.output(), "those of a second host are refused")) << job.output();
+  EXPECT_TRUE(has(job.output(), "A job of several hosts is\nstarted by one msrun on each"))
+      << job.output();
   EXPECT_FALSE(has(job.output(), "This host's number")) << job.output();
 }
 

@@ -91,16 +91,23 @@ void print(const Json& json) {
   }
 }
 
+// Whether its scheduler runs on another host, and an agent here knows where.
+bool is_elsewhere(const runtime::FoundJob& job) {
+  return job.agent && !job.master_alive && job.agent->sched_port != 0;
+}
+
 }  // namespace
 
 Result<std::string> query_status(const runtime::FoundJob& job, Duration timeout) try {
   auto settings = config::from_environment(environ);
   if (!settings) return settings.error();
   settings->job = job.name;
+  if (settings->token_file.empty() && job.agent) settings->token_file = job.agent->token_file;
   auto membership = runtime::membership_of_observer(*settings, job.directory);
   if (!membership) return membership.error();
-  const std::string& host = job.scheduler->host;
-  const std::uint16_t port = job.scheduler->port;
+  const bool here = job.scheduler && (job.scheduler_alive || !is_elsewhere(job));
+  const std::string& host = here ? job.scheduler->host : job.agent->host;
+  const std::uint16_t port = here ? job.scheduler->port : job.agent->sched_port;
   Result<std::string> answer =
       Error{Blame::kWorld,
             cat("the scheduler at ", host_and_port(host, port), " did not answer in time")};
@@ -157,12 +164,12 @@ int status(const std::string& job, bool json) {
     std::string all;
     for (const auto& one : running) {
       all += "\n  " + one.name;
-      if (!one.log_dir.empty()) all += "   logs in " + one.log_dir;
+      if (one.agent) all += "   logs in " + one.agent->log_dir;
     }
     return complain("several jobs run here; name one with --job:" + all, 2);
   }
   const auto& found = running.front();
-  if (!found.scheduler_alive) {
+  if (!found.scheduler_alive && !is_elsewhere(found)) {
     return complain("the scheduler of job " + found.name +
                         " does not run at the moment (it starts, or is being replaced)",
                     1);

@@ -19,6 +19,7 @@ void Machine::receive(Link link, const wire::AgentState& m) {
                   {.kind = Reason::Kind::kOtherJob, .other = m.job, .detail = formation_.job});
   }
   if (formation_.stage == Stage::kEnded) {
+    if (!is_own_agent(m.agent_id)) return tell_end(link);
     leaves_at_.reset();
     tell_end(link);
     return leave();
@@ -94,6 +95,10 @@ std::optional<Agent> Machine::forget_agent(Link link) {
   if (agent.empty()) return std::nullopt;
   for (const auto& node_id : agent.mapped().nodes) place_words_.erase(node_id);
   return std::move(agent.mapped());
+}
+
+bool Machine::is_own_agent(const std::string& agent_id) const {
+  return agent_id.starts_with(options_.own_agent);
 }
 
 bool Machine::speaks_for_a_place(Link link) const {

@@ -38,6 +38,7 @@ struct Options {
   Duration replacement_timeout{};  // How long a lost rank is waited for.
   Duration host_silence{};         // Of several hosts: the least after which one counts as lost.
   bool by_agent = false;           // An agent has started this scheduler, and would start another.
+  std::string own_agent;           // How the id of that agent begins; empty: any agent may be it.
   bool comes_back = false;         // Somebody starts it again, after whatever end it may find.
   Duration agent_patience{};       // How long that agent is waited for, after the end.
 };
@@ -352,6 +353,7 @@ class Machine {
   void heed_agent(const std::string& node_id);
   void tell_how(Member& member, const wire::PlaceState& place);
   void evict(const Member& member);
+  [[nodiscard]] bool is_own_agent(const std::string& agent_id) const;
   [[nodiscard]] bool speaks_for_a_place(Link link) const;
 
   // Hosts (hosts.cc)

@@ -431,6 +431,25 @@ TEST_F(ControllerTest, NobodyHearsOfTheEndBeforeAnAgentDoes) {
   EXPECT_TRUE(left_);
 }
 
+// Another host's agent would not start the scheduler again; its own would, if it had not heard.
+TEST_F(ControllerTest, TheEndIsHeldBackUntilTheSchedulersOwnAgentIsHere) {
+  options_.by_agent = true;
+  options_.own_agent = "host-7-";
+  options_.agent_patience = std::chrono::seconds(10);
+  machine_.emplace(options_, std::nullopt);
+  step(Started{});
+  step(Received{9, wire::AgentState{"job", "other-7-1", "other", {{"w3", 30, 1, true}}}});
+  all_train(1);
+  step(Received{2, wire::Failed{{.kind = Reason::Kind::kProgram}}});
+  ASSERT_TRUE(end_.has_value());
+  EXPECT_EQ(last<wire::JobEnded>(9), nullptr);
+  EXPECT_FALSE(left_);
+  step(Received{10, wire::AgentState{"job", "host-7-2", "host", {}}});
+  EXPECT_NE(last<wire::JobEnded>(9), nullptr);
+  EXPECT_NE(last<wire::JobEnded>(1), nullptr);
+  EXPECT_TRUE(left_);
+}
+
 TEST_F(ControllerTest, TheAgentOfAnotherJobIsNotTheOneThatIsWaitedFor) {
   options_.by_agent = true;
   options_.agent_patience = std::chrono::seconds(10);

@@ -406,7 +406,10 @@ void Machine::end(bool success, Reason reason) {
 // An agent that has not heard of the job's end takes the exit of a worker or of the scheduler for a
 // death. It would start them again and blame them. So it hears of the end before they go.
 void Machine::wait_for_agent() {
-  if (options_.by_agent && agents_.empty()) leaves_at_ = now_ + options_.agent_patience;
+  const bool is_here = std::any_of(agents_.begin(), agents_.end(), [&](const auto& entry) {
+    return is_own_agent(entry.second.agent_id);
+  });
+  if (options_.by_agent && !is_here) leaves_at_ = now_ + options_.agent_patience;
 }
 
 void Machine::leave() {

@@ -75,6 +75,8 @@ class Launch:
             if self._signal or self._lost is None:
                 return code
             raised = _EXCEPTION.fullmatch(self._how)
+            if self._run.nodes.count > 1:
+                return int(raised[1]) if raised else 1
             if raised and before and raised[2] == before[2]:
                 say(
                     f"rank {self._lost} {self._how}; the last start of all ended with the same "
@@ -113,7 +115,10 @@ class Launch:
         self._token = f"holdfast: {secrets.token_hex(8)}".encode()
         return [
             str(_PACKAGE / "bin" / "msrun"),
-            f"--worker_num={run.count}",
+            f"--worker_num={run.world_size}",
+            f"--local_worker_num={run.count}",
+            f"--node_rank={run.nodes.rank}",
+            f"--master_addr={run.nodes.address}",
             f"--master_port={run.sched_port or free_port()}",
             f"--log_dir={self._folder()}",
             "--join=True",
@@ -128,15 +133,15 @@ class Launch:
         ]
 
     def _environment(self) -> dict[str, str]:
-        run, count = self._run, str(self._run.count)
+        run, size = self._run, str(self._run.world_size)
         environment = dict(os.environ)
         environment.update(
-            WORLD_SIZE=count,
-            LOCAL_WORLD_SIZE=count,
-            GROUP_RANK="0",
-            GROUP_WORLD_SIZE="1",
+            WORLD_SIZE=size,
+            LOCAL_WORLD_SIZE=str(run.count),
+            GROUP_RANK=str(run.nodes.rank),
+            GROUP_WORLD_SIZE=str(run.nodes.count),
             ROLE_NAME=run.role,
-            ROLE_WORLD_SIZE=count,
+            ROLE_WORLD_SIZE=size,
             MASTER_ADDR=run.master_addr,
             MASTER_PORT=str(run.master_port or free_port()),
             TORCHELASTIC_RUN_ID=run.run_id,
@@ -197,14 +202,25 @@ class Launch:
                             self._signal = number
                             agent.send_signal(number)
                 if self._lost is not None and not asked:
+                    self._say_the_end()
                     agent.terminate()
                     asked = True
+
+    def _say_the_end(self) -> None:
+        """Say why a job over several hosts ends: their launchers can not begin a round together."""
+        if self._run.nodes.count > 1:
+            say(
+                f"rank {self._lost} {self._how} and nothing is kept (no hf.State), so it can not "
+                "be replaced alone; over several hosts all are not started again, so the job ends "
+                f"on all of them; logs are in {self._folder()}"
+            )
 
     def _pass_on(self, stream: int) -> bool:
         """Write the agent's output. True: the agent has ended."""
         with contextlib.suppress(BlockingIOError):
             while words := os.read(stream, 1 << 16):
-                if self._lost is None:  # Else it only says that it was interrupted.
+                # Else it only says that it was interrupted, or whom it has to tell.
+                if self._lost is None or self._run.nodes.count > 1:
                     text = words.replace(b"msrun: ", b"holdfast: ")
                     with contextlib.suppress(OSError):
                         _write_all(2, text)
@@ -218,7 +234,7 @@ class Launch:
             how = line[len(self._token) :].decode(errors="replace").strip()
             self._how = how or "was lost"
         elif rank in self._run.shown and not self._broken and self._lost is None:
-            prefix = f"[{self._run.role}{rank}]:".encode() if self._run.count > 1 else b""
+            prefix = f"[{self._run.role}{rank}]:".encode() if self._run.world_size > 1 else b""
             try:
                 _write_all(1, prefix + line)
             except OSError as error:

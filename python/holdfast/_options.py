@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
-USAGE_EXIT: Final = 2
+from holdfast._nodes import USAGE_EXIT, Nodes, fail, nodes_of
+
+__all__ = ["USAGE_EXIT", "Run", "fail", "parse"]
+
 _MOST: Final = 10_000  # As many as msrun takes.
 
-# torchrun's: how processes of several hosts find each other, or how its own agent works.
+# torchrun's: how its own agents find each other and work.
 _WITHOUT_EFFECT: Final = (
     "rdzv_backend",
-    "rdzv_endpoint",
     "rdzv_conf",
     "local_addr",
     "monitor_interval",
@@ -33,7 +35,8 @@ _WITHOUT_EFFECT: Final = (
 class Run:
     """The program to run, and how to run it."""
 
-    count: int
+    count: int  # Of processes on this host.
+    nodes: Nodes
     command: tuple[str, ...]
     log_dir: Path
     max_restarts: int
@@ -46,11 +49,10 @@ class Run:
     shown: frozenset[int]  # The ranks whose output goes to the terminal.
     remarks: tuple[str, ...]
 
-
-def fail(message: str) -> NoReturn:
-    """End with a sentence that says what is wrong with the command line."""
-    print(f"holdfast: {message}", file=sys.stderr)
-    raise SystemExit(USAGE_EXIT)
+    @property
+    def world_size(self) -> int:
+        """The number of processes on all hosts."""
+        return self.nodes.count * self.count
 
 
 class _Parser(argparse.ArgumentParser):
@@ -64,9 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="holdfast run",
         allow_abbrev=False,
-        description="Start a Python program in several processes on this host and replace those "
-        "that fail. Both - and _ may be written within option names; as for torchrun, PET_<OPTION> "
-        "in the environment stands for an option that is not given.",
+        description="Start a Python program in several processes, on this host or on several, and "
+        "replace those that fail. Both - and _ may be written within option names; as for "
+        "torchrun, PET_<OPTION> in the environment stands for an option that is not given.",
     )
 
     def option(name: str, *short: str, **how: object) -> None:
@@ -77,8 +79,9 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(*short, *names, dest=name, **how)  # type: ignore[arg-type]
 
     option("nproc_per_node", default="1", help="processes, or 'cpu' or 'auto': one per core")
-    option("nnodes", default="1", help="1: all processes are on this host")
-    option("node_rank", default="0", help="0: this host")
+    option("nnodes", default="1", help="hosts; each runs this command (docs/many-hosts.md)")
+    option("node_rank", help="of this host; 0 runs the scheduler. Of two hosts it may be left out")
+    option("rdzv_endpoint", help="HOST[:PORT] of node 0, where all hosts meet; port 29400 if unset")
     option("max_restarts", type=int, default=3, help="of one rank without a step in between")
     option(
         "spares",
@@ -93,10 +96,10 @@ def _parser() -> argparse.ArgumentParser:
     option("local_ranks_filter", help="show only the output of these ranks: 0,2")
     option("role", default="default", help="a name for the processes, shown before their output")
     option("rdzv_id", default="none", help="what the program finds in TORCHELASTIC_RUN_ID")
-    option("master_addr", default="127.0.0.1", help="what the program finds in MASTER_ADDR")
+    option("master_addr", help="what the program finds in MASTER_ADDR; of several hosts, node 0")
     option("master_port", type=int, default=0, help="what it finds in MASTER_PORT; 0: a free one")
-    option("sched_port", type=int, default=0, help="the scheduler's port; 0: a free one")
-    option("standalone", action="store_true", help="taken for granted")
+    option("sched_port", type=int, default=0, help="the scheduler's, on one host; 0: a free one")
+    option("standalone", action="store_true", help="taken for granted on one host")
     option("run_path", action="store_true", help="taken for granted")
     option("virtual_local_rank", action="store_true", help=argparse.SUPPRESS)
     for name in _WITHOUT_EFFECT:
@@ -116,8 +119,8 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _shown(options: argparse.Namespace, count: int) -> frozenset[int]:
-    """Return the ranks that the terminal shows."""
+def _shown(options: argparse.Namespace, count: int, first: int) -> frozenset[int]:
+    """Return the ranks that the terminal shows, of those of this host."""
     for name in ("redirects", "tee"):
         value = getattr(options, name)
         if value not in (None, "0", "3"):
@@ -131,7 +134,9 @@ def _shown(options: argparse.Namespace, count: int) -> frozenset[int]:
         if not all(rank.strip().isdecimal() for rank in named):
             fail(f"--local-ranks-filter is '{options.local_ranks_filter}'; allowed are ranks: 0,2")
         ranks &= frozenset(int(rank) for rank in named)
-    return frozenset() if options.redirects == "3" and options.tee != "3" else ranks
+    if options.redirects == "3" and options.tee != "3":
+        return frozenset()
+    return frozenset(first + rank for rank in ranks)
 
 
 def _command(options: argparse.Namespace) -> list[str]:
@@ -147,11 +152,6 @@ def _command(options: argparse.Namespace) -> list[str]:
 def parse(argv: Sequence[str]) -> Run:
     """Return the options on the command line, or end with a sentence that says what is wrong."""
     options = _parser().parse_args(argv)
-    if options.nnodes not in ("1", "1:1") or options.node_rank != "0":
-        fail(
-            f"--nnodes is {options.nnodes} and --node-rank {options.node_rank}; only one host is "
-            "supported: leave them out, or say 1 and 0"
-        )
     if options.virtual_local_rank:
         fail("--virtual-local-rank is not offered; programs find their rank in LOCAL_RANK")
     if options.module and options.no_python:
@@ -164,20 +164,31 @@ def parse(argv: Sequence[str]) -> Run:
             "each rank"
         )
     count = _count(str(options.nproc_per_node))
-    shown = _shown(options, count)
+    nodes, remarks = nodes_of(options)
+    if nodes.count * count > _MOST:
+        fail(
+            f"--nnodes={nodes.count} with --nproc-per-node={count} are "
+            f"{nodes.count * count} processes; {_MOST} is the most"
+        )
+    shown = _shown(options, count, nodes.rank * count)
     unused = [
         f"--{n.replace('_', '-')}" for n in _WITHOUT_EFFECT if getattr(options, n) is not None
     ]
-    remarks = [f"{', '.join(unused)}: without effect on one host"] if unused else []
+    if nodes.count == 1 and options.rdzv_endpoint is not None:
+        unused.insert(bool(unused) and unused[0] == "--rdzv-backend", "--rdzv-endpoint")
+    if unused:
+        where = " on one host" if nodes.count == 1 else ""
+        remarks.append(f"{', '.join(unused)}: without effect{where}")
     return Run(
         count=count,
+        nodes=nodes,
         command=(*_command(options), *options.arguments),
         log_dir=Path(options.log_dir),
         max_restarts=options.max_restarts,
         spares=options.spares,
-        master_addr=options.master_addr,
-        master_port=options.master_port,
-        sched_port=options.sched_port,
+        master_addr=options.master_addr or nodes.address,
+        master_port=nodes.master_port,
+        sched_port=nodes.port,
         run_id=options.rdzv_id,
         role=options.role,
         shown=shown,

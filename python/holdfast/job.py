@@ -38,7 +38,7 @@ class Job:
         """Wait for the rank; the first time, also set RANK, WORLD_SIZE, ... in os.environ."""
         if self._place is None:
             self._place = self.worker.identity()
-            publish(self._place)
+            publish(self._place, self.local_rank)
         return self._place
 
     @property
@@ -156,17 +156,20 @@ def exit_code_of(status: object) -> int:
 prepare_spare = wait_where_they_are_read
 
 
-def publish(place: Place) -> None:
+def publish(place: Place, local_rank: int) -> None:
     """Set the variables that programs written for torchrun read, if they are not set yet."""
     are_known()
     rank, size = str(place.rank), str(place.world_size)
+    if "_HOLDFAST_RESTART_TOKEN" in os.environ:  # `holdfast run` has numbered the hosts.
+        first = int(os.environ["GROUP_RANK"]) * int(os.environ["LOCAL_WORLD_SIZE"])
+        local_rank = place.rank - first
     for name, value in {
         "RANK": rank,
-        "LOCAL_RANK": rank,
+        "LOCAL_RANK": str(local_rank),
         "ROLE_RANK": rank,
         "GROUP_RANK": "0",
         "WORLD_SIZE": size,
         "LOCAL_WORLD_SIZE": size,
-        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_ADDR": os.environ.get("MS_SCHED_HOST", "127.0.0.1"),
     }.items():
         os.environ.setdefault(name, value)

@@ -31,10 +31,10 @@ def test_core_msrun_is_the_native_one() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("run", "--nnodes", "2", "x.py"), "only one host is supported"),
+        (("run", "--nnodes", "2", "x.py"), "nothing says where the hosts meet"),
         (("run", "--nproc-per-node", "0", "x.py"), "--nproc-per-node is '0'"),
         (("run", "--nproc-per-node", "gpu", "x.py"), "--nproc-per-node is 'gpu'"),
-        (("run", "--node-rank", "1", "x.py"), "only one host is supported"),
+        (("run", "--node-rank", "1", "x.py"), "but --nnodes is 1: say how many hosts"),
         (("run", "--tee", "1", "x.py"), "--tee is '1'; here both streams"),
         (("run", "--virtual-local-rank", "x.py"), "--virtual-local-rank is not offered"),
         (("run", "--local-ranks-filter", "a", "x.py"), "allowed are ranks: 0,2"),

@@ -30,14 +30,18 @@
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/job_files.h"
 #include "runtime/jobs/scheduler_link.h"
+#include "runtime/jobs/tls_choice.h"
 #include "wording/reasons.h"
 
 namespace holdfast::runtime {
 namespace {
 
-constexpr Duration kGrace = std::chrono::seconds(5);
-constexpr Duration kBeat = std::chrono::milliseconds(100);  // Where there may be other hosts.
-constexpr const char* kReports = "recoveries.jsonl";        // A line for each.
+using namespace std::chrono_literals;
+
+constexpr Duration kGrace = 5s;
+constexpr Duration kLastWord = 30s;                   // For the other hosts to hear a failure.
+constexpr Duration kBeat = 100ms;                     // Where there may be other hosts.
+constexpr const char* kReports = "recoveries.jsonl";  // A line for each.
 
 // Carries out what the agent machine decides, and tells it what happens.
 class Agent {
@@ -59,6 +63,11 @@ class Agent {
     options_.terminal->say(wording::in_words(action.reason));
   }
   void carry_out(const agent::Exit& action);
+  void interrupted(int signal);
+  void link_is_up();
+  void link_is_down();
+  [[nodiscard]] bool is_still_needed() const;
+  void leave();
   void look();
   void beat();
   void received(wire::Message message);
@@ -74,15 +83,18 @@ class Agent {
   SchedulerLink link_{loop_,
                       launch_.settings,
                       wire::PeerKind::kAgent,
-                      {.on_up = [this] { step(agent::LinkUp{}); },
+                      {.on_up = [this] { link_is_up(); },
                        .on_message = [this](wire::Message m) { received(std::move(m)); },
-                       .on_down = [this] { step(agent::LinkDown{}); }}};
+                       .on_down = [this] { link_is_down(); }}};
   Instant looked_ = io::Loop::now();
   std::deque<agent::Event> events_;
   bool stepping_ = false;
   bool spawn_failed_ = false;
   std::size_t alive_ = 0;
-  std::optional<agent::Exit> exit_;
+  std::optional<agent::Exit> exit_;  // All has ended here.
+  bool is_linked_ = false;
+  bool was_linked_ = false;
+  bool has_left_ = false;
 };
 
 const char* name(agent::Role role) {
@@ -168,7 +180,7 @@ int Agent::run() {
   struct sigaction hang_up {};
   ::sigaction(SIGHUP, nullptr, &hang_up);
   if (hang_up.sa_handler != SIG_IGN) signals.push_back(SIGHUP);  // nohup means to stay.
-  loop_.on_signals(signals, [this](int signal) { step(agent::Interrupted{signal}); });
+  loop_.on_signals(signals, [this](int signal) { interrupted(signal); });
   loop_.post([this] {
     step(agent::Started{});
     if (!spawn_failed_) on_started_();
@@ -243,8 +255,61 @@ void Agent::beat() {
   loop_.after(kBeat, [this] { beat(); });
 }
 
+// The job goes on elsewhere after all has ended here: the scheduler forgets what an agent said once
+// that agent is gone, and could not find that all have ended. And a host that has ended before it
+// ever reached the scheduler has to say so, or the others wait for it.
+bool Agent::is_still_needed() const {
+  if (options_.runs_scheduler || options_.local_worker_num == options_.worker_num) return false;
+  return !was_linked_ || (is_linked_ && exit_->code == 0);
+}
+
 void Agent::carry_out(const agent::Exit& action) {
   exit_ = action;
+  if (!is_still_needed()) return leave();
+  if (was_linked_) return;
+  options_.terminal->say(
+      cat(action.code == 0 ? "all has ended well here" : wording::in_words(action.reason),
+          "; waits for the scheduler, to tell the other hosts, ", kLastWord / 1s,
+          " s at most (another signal ends this)"));
+  loop_.after(kLastWord, [this] {
+    if (!was_linked_) leave();
+  });
+}
+
+void Agent::interrupted(int signal) {
+  exit_ ? leave() : step(agent::Interrupted{signal});
+}
+
+void Agent::link_is_up() {
+  is_linked_ = was_linked_ = true;
+  if (!exit_) return step(agent::LinkUp{});
+  if (has_left_) return;
+  // The machine of the job has ended: a fresh one introduces this agent.
+  agent::Machine speaker(machine_options(options_, launch_));
+  for (auto& action : speaker.step(agent::LinkUp{})) {
+    auto* send = std::get_if<agent::Send>(&action);
+    auto* state = send == nullptr ? nullptr : std::get_if<wire::AgentState>(&send->message);
+    if (state == nullptr) continue;
+    for (auto& place : state->places) {
+      if (exit_->code != 0) break;
+      place.attempt = 1;
+      place.ending = {wire::Ending::Kind::kExited, 0};
+    }
+    link_.send(send->message);
+  }
+  if (exit_->code == 0) return;  // Until it hears of the job's end.
+  link_.send(wire::Failed{exit_->reason});
+  link_.close([this] { leave(); });
+}
+
+void Agent::link_is_down() {
+  is_linked_ = false;
+  exit_ ? leave() : step(agent::LinkDown{});
+}
+
+void Agent::leave() {
+  if (std::exchange(has_left_, true)) return;
+  const agent::Exit& action = *exit_;
   trace_.event("end", {{"success", action.code == 0},
                        {"reason", wording::in_words(action.reason)},
                        {"exit_code", action.code},
@@ -261,6 +326,12 @@ void Agent::carry_out(const agent::Exit& action) {
 void Agent::received(wire::Message message) {
   if (const auto* progress = std::get_if<wire::JobProgress>(&message)) {
     options_.terminal->show(*progress, alive_, options_.local_worker_num);
+  }
+  if (exit_) {
+    const auto* ended = std::get_if<wire::JobEnded>(&message);
+    if (ended == nullptr) return;
+    if (!ended->success && exit_->code == 0) exit_ = {1, ended->reason, ""};
+    return leave();
   }
   step(agent::Received{std::move(message)});
 }
@@ -284,8 +355,15 @@ void keep_reports(const Launch& launch, Terminal& terminal) {
 // Writes this agent down, and only then leaves anything in the job's folder (job_files.h).
 Status take_folder(const AgentOptions& options, Launch& launch) {
   const auto port = static_cast<std::uint16_t>(options.runs_scheduler ? options.master_port : 0);
+  // For `holdfast status`, which may have no settings and find no scheduler on this host.
+  auto token_file = launch.settings.token_file;
+  std::error_code error;
+  if (!token_file.empty()) token_file = std::filesystem::absolute(token_file, error);
   auto written = write_agent_file(launch.job_directory, {.job = launch.settings.job,
+                                                         .host = options.master_addr,
                                                          .port = port,
+                                                         .sched_port = options.master_port,
+                                                         .token_file = token_file,
                                                          .log_dir = launch.log_directory,
                                                          .node_rank = options.node_rank});
   if (!written) {
@@ -293,6 +371,10 @@ Status take_folder(const AgentOptions& options, Launch& launch) {
     return written;
   }
   auto left = launch.passwords.leave_in(launch.job_directory, launch.environment, launch.settings);
+  // The scheduler does it on its own host.
+  if (left && !options.runs_scheduler && !launch.settings.tls_config.empty()) {
+    left = leave_tls(launch.settings, launch.job_directory);
+  }
   if (!left) (void)remove_job_files(launch.job_directory);
   return left;
 }

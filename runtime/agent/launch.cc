@@ -19,6 +19,7 @@
 #include "runtime/agent/passwords.h"
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/job_files.h"
+#include "runtime/jobs/membership.h"
 
 namespace holdfast::runtime {
 
@@ -28,9 +29,8 @@ namespace {
 
 // How the user of `holdfast run` spells an option of msrun, where it differs.
 constexpr std::pair<std::string_view, std::string_view> kAsTorchrun[] = {
-    {"--worker_num", "--nproc-per-node"},
-    {"--master_port", "--sched-port"},
-    {"--max_restarts", "--max-restarts"},
+    {"--worker_num", "--nproc-per-node"}, {"--master_addr", "the address in --rdzv-endpoint"},
+    {"--master_port", "--sched-port"},    {"--max_restarts", "--max-restarts"},
     {"--log_dir", "--log-dir"},
 };
 
@@ -48,6 +48,11 @@ int usable_cores() {
   return CPU_COUNT(&set);
 }
 
+// Whether no other agent starts a part of the job.
+bool is_alone(const AgentOptions& options) {
+  return options.local_worker_num == options.worker_num;
+}
+
 std::vector<std::string> environment_of(const AgentOptions& options,
                                         std::vector<std::string>& remarks) {
   std::vector<std::string> environment = options.environment;
@@ -58,8 +63,7 @@ std::vector<std::string> environment_of(const AgentOptions& options,
   set(environment, "MS_WORKER_NUM", cat(options.worker_num));
   set(environment, "HOLDFAST_RUN", cat(os::random_bits() | 1));
   // Several agents of one job can not tell one another a random name.
-  const bool alone = options.local_worker_num == options.worker_num;
-  if (alone && value_of(environment, "HOLDFAST_JOB").empty()) {
+  if (is_alone(options) && value_of(environment, "HOLDFAST_JOB").empty()) {
     set(environment, "HOLDFAST_JOB", random_name());
   }
   if (value_of(environment, "OMP_NUM_THREADS").empty()) {
@@ -93,11 +97,15 @@ Status retry(const AgentOptions& options, const std::string& waits, const Check&
   return status;
 }
 
-Status probe_port(const AgentOptions& options, std::uint16_t port) {
-  if (!options.runs_scheduler) return {};
+// Whether this host could listen there; 0: on any port.
+Status listens(const std::string& address, std::uint16_t port) {
   io::Loop loop;
-  const auto listener = io::listen(loop, options.master_addr, port);
+  const auto listener = io::listen(loop, address, port);
   return listener ? Status{} : Status{listener.error()};
+}
+
+Status probe_port(const AgentOptions& options, std::uint16_t port) {
+  return options.runs_scheduler ? listens(options.master_addr, port) : Status{};
 }
 
 Status look_at_other_jobs(const std::string& job, std::vector<std::string>& remarks) {
@@ -117,14 +125,35 @@ Status look_at_other_jobs(const std::string& job, std::vector<std::string>& rema
   return {};
 }
 
+bool is_loopback(const std::string& address) {
+  return address == "localhost" || address == "::1" || address.starts_with("127.");
+}
+
+// The processes of several hosts know one another by a token that the user gives to all: none could
+// be drawn that the other hosts have.
+Status check_token(const AgentOptions& options, const config::Settings& settings,
+                   std::vector<std::string>& remarks) {
+  if (!settings.token_file.empty()) return check_token_file(settings);
+  if (is_alone(options) || is_loopback(options.master_addr)) return {};
+  if (!options.as_torchrun && listens(options.master_addr, 0)) {  // All msruns may be here.
+    remarks.push_back("HOLDFAST_TOKEN_FILE is not set, so only processes of this host can join");
+    return {};
+  }
+  return Error{
+      Blame::kUser,
+      "HOLDFAST_TOKEN_FILE is not set: by it the hosts of a job know one another. Make a "
+      "file on one host, `(umask 077; openssl rand -hex 32 > FILE)`, copy it to all others "
+      "with its mode, and set HOLDFAST_TOKEN_FILE to it on each"};
+}
+
 // A wrong address is wrong with every port, so that needs no waiting.
 Status wait_for_port(const AgentOptions& options) {
   const Status first = probe_port(options, options.master_port);
   if (first) return first;
   if (const Status any = probe_port(options, 0); !any) {
     if (any.error().blame != Blame::kUser) return first;
-    return Error{Blame::kUser,
-                 cat("--master_addr has to be an address of this host: ", first.error().what)};
+    return Error{Blame::kUser, cat(spelled(options, "--master_addr"),
+                                   " has to be an address of this host: ", first.error().what)};
   }
   const auto free = retry(
       options, cat("port ", options.master_port, " can not be had just now; tries again for 2 s"),
@@ -139,7 +168,9 @@ Status wait_for_port(const AgentOptions& options) {
 
 std::string spelled(const AgentOptions& options, std::string_view option) {
   for (const auto& [ours, torchruns] : kAsTorchrun) {
-    if (options.as_torchrun && option == ours) return std::string(torchruns);
+    if (!options.as_torchrun || option != ours) continue;
+    const bool met = ours == "--master_port" && !is_alone(options);
+    return met ? "the port in --rdzv-endpoint" : std::string(torchruns);
   }
   return std::string(option);
 }
@@ -150,6 +181,8 @@ Result<Launch> prepare(const AgentOptions& options, Words argv) {
   auto settings = settings_of(launch.environment);
   if (!settings) return settings.error();
   launch.settings = std::move(*settings);
+  const auto known = check_token(options, launch.settings, launch.remarks);
+  if (!known) return known.error();
   if (const auto free = wait_for_port(options); !free) return free.error();
   const std::string& job = launch.settings.job;
   if (options.runs_scheduler) {

@@ -26,8 +26,9 @@
 
 namespace holdfast::runtime {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Keeper, job, host, port, log_dir, node_rank,
-                                                log_device, log_inode, pid, start_time)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Keeper, job, host, port, sched_port, token_file,
+                                                log_dir, node_rank, log_device, log_inode, pid,
+                                                start_time)
 
 namespace {
 
@@ -247,7 +248,7 @@ FoundJob look_at(const std::string& name, const os::Folder& folder) {
   job.solo_alive = is_solo_folder_in_use(folder);
   const auto agents = other_agents(folder);
   job.agent_alive = !agents.empty();
-  if (job.agent_alive) job.log_dir = agents.front().log_dir;
+  if (job.agent_alive) job.agent = agents.front();
   job.master_alive = std::ranges::any_of(agents, [](const Keeper& k) { return k.port != 0; });
   job.starting = is_starting(folder);
   return job;

@@ -17,10 +17,12 @@ namespace holdfast::runtime {
 // A process of a job: the scheduler, or an agent.
 struct Keeper {
   std::string job;
-  std::string host;            // The scheduler's: where it listens.
-  std::uint16_t port = 0;      // The scheduler's port; an agent's is 0 if it runs no scheduler.
-  std::string log_dir;         // An agent's.
-  std::int32_t node_rank = 0;  // An agent's.
+  std::string host;              // Where the scheduler listens.
+  std::uint16_t port = 0;        // The scheduler's port; an agent's is 0 if it runs no scheduler.
+  std::uint16_t sched_port = 0;  // An agent's: the scheduler's port, wherever that runs.
+  std::string token_file;        // An agent's: what HOLDFAST_TOKEN_FILE names; absolute.
+  std::string log_dir;           // An agent's.
+  std::int32_t node_rank = 0;    // An agent's.
   // Identify its log folder, which may have another name in another mount namespace (container).
   std::uint64_t log_device = 0;
   std::uint64_t log_inode = 0;
@@ -60,9 +62,9 @@ struct FoundJob {
   std::string name;
   std::string directory;
   std::optional<Keeper> scheduler;  // As written down, alive or not.
+  std::optional<Keeper> agent;      // One that lives.
   bool scheduler_alive = false;
   bool agent_alive = false;
-  std::string log_dir;        // Of a living agent; empty: there is none.
   bool master_alive = false;  // The agent that runs the scheduler.
   bool starting = false;      // Made within the last minute, and nobody is written down yet.
   bool solo_alive = false;    // The process that is a world of its own.

@@ -65,14 +65,16 @@ Result<std::string> draw_once(const std::string& directory, const char* file) {
   return drawn;
 }
 
+Result<std::string> given_token(const std::string& path) {
+  const char* const what = "HOLDFAST_TOKEN_FILE";
+  const auto file = tls::read_file(path, what, kLongest, tls::Guard::kSecret);
+  if (!file) return file.error();
+  return token_in(file->bytes, what, path);
+}
+
 // The token that the user has given, or that of the folder.
 Result<std::string> token_of(const config::Settings& settings, const std::string& directory) {
-  if (!settings.token_file.empty()) {
-    const char* const what = "HOLDFAST_TOKEN_FILE";
-    const auto file = tls::read_file(settings.token_file, what, kLongest, tls::Guard::kSecret);
-    if (!file) return file.error();
-    return token_in(file->bytes, what, settings.token_file);
-  }
+  if (!settings.token_file.empty()) return given_token(settings.token_file);
   const auto folder = os::open_runtime_directory(directory);
   if (!folder) return folder.error();
   auto token = drawn_before(*folder, kTokenFile);
@@ -145,6 +147,12 @@ io::Membership membership_of_nobody(const config::Settings& settings, wire::Peer
 Result<io::Membership> membership_of_observer(const config::Settings& settings,
                                               const std::string& directory) {
   return of_client(settings, directory, wire::PeerKind::kObserver);
+}
+
+Status check_token_file(const config::Settings& settings) {
+  if (settings.token_file.empty()) return {};
+  const auto token = given_token(settings.token_file);
+  return token ? Status{} : Status{token.error()};
 }
 
 Status check_tls(const config::Settings& settings, bool is_server) {

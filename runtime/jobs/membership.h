@@ -29,6 +29,9 @@ Result<io::Membership> membership_of_scheduler(const config::Settings& settings,
 Result<io::Membership> membership_of_observer(const config::Settings& settings,
                                               const std::string& directory);
 
+// For the agent, before anything has begun. Errors: the file of HOLDFAST_TOKEN_FILE is no good.
+Status check_token_file(const config::Settings& settings);
+
 // Reads the settings of TLS and all files that they name, and asks for a password where it has to.
 // Does nothing if TLS is not configured. Those above do it, too; call it to find a mistake before
 // anything has begun.

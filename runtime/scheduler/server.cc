@@ -43,6 +43,12 @@ constexpr Duration kLastWords = std::chrono::milliseconds(300);
 constexpr Duration kLinger = std::chrono::seconds(3);          // After the end, for latecomers.
 constexpr Duration kAgentPatience = std::chrono::seconds(10);  // After the end, for our own agent.
 
+// As runtime/agent names itself.
+std::string agent_of(const config::Settings& settings) {
+  if (settings.agent.empty()) return {};
+  return cat(os::host_name(), '-', settings.agent.substr(0, settings.agent.find(':')), '-');
+}
+
 controller::Options machine_options(const config::Settings& settings) {
   return {.job = settings.job,
           .world_size = settings.worker_num,
@@ -51,6 +57,7 @@ controller::Options machine_options(const config::Settings& settings) {
           .replacement_timeout = settings.replacement_timeout,
           .host_silence = settings.host_timeout,
           .by_agent = settings.attempt != 0,
+          .own_agent = agent_of(settings),
           .comes_back = settings.enable_recovery,
           .agent_patience = kAgentPatience};
 }

@@ -1,0 +1,166 @@
+"""The hosts of a job, by torchrun's options: how many, which one this is, where they meet."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import ipaddress
+import re
+import socket
+import sys
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+USAGE_EXIT: Final = 2
+_RDZV_PORT: Final = 29400  # Both are torchrun's.
+_MASTER_PORT: Final = 29500
+_LAST_PORT: Final = 65535
+_MOST: Final = 10_000
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """The hosts of a job. All start the same number of processes."""
+
+    count: int
+    rank: int  # Of this host. 0 runs the scheduler.
+    address: str  # Where it listens: an address of host 0.
+    port: int  # Its port; 0: a free one, on a job's only host.
+    master_port: int  # What the program finds in MASTER_PORT; 0: a free one, likewise.
+
+
+def fail(message: str) -> NoReturn:
+    """End with a sentence that says what is wrong with the command line."""
+    print(f"holdfast: {message}", file=sys.stderr)
+    raise SystemExit(USAGE_EXIT)
+
+
+def nodes_of(options: argparse.Namespace) -> tuple[Nodes, list[str]]:
+    """Return what the options say of hosts, with remarks for the user."""
+    count = _count(options.nnodes)
+    if count == 1:
+        if options.node_rank not in (None, "0"):
+            fail(f"--node-rank is {options.node_rank}, but --nnodes is 1: say how many hosts")
+        return Nodes(1, 0, "127.0.0.1", options.sched_port, options.master_port), []
+    if options.standalone:
+        fail(f"--standalone means one host, and --nnodes is {count}: leave one of them out")
+    address, port = _endpoint(options)
+    if options.sched_port not in (0, port):
+        fail(
+            f"--sched-port is {options.sched_port}, but over several hosts the scheduler's port is "
+            f"the one where they meet, {port}: leave --sched-port out"
+        )
+    rank, remarks = _rank(options.node_rank, count, address)
+    # The program's own store is not the scheduler: it has a port beside it, the same on all hosts.
+    beside = port + 1 if port < _LAST_PORT else port - 1
+    chosen = options.master_port if options.rdzv_endpoint else 0
+    if chosen == port:
+        fail(f"--master-port and the port of --rdzv-endpoint are both {port}: choose two")
+    if rank == 0:
+        _check_reachable(address)
+    return Nodes(count, rank, address, port, chosen or beside), remarks
+
+
+def _count(text: str) -> int:
+    match = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", text)
+    least = int(match[1]) if match else 0
+    most = int(match[2]) if match and match[2] else least
+    if not 1 <= least <= most <= _MOST:
+        fail(f"--nnodes is '{text}'; allowed is a whole number of hosts from 1, or N:N")
+    if most > least:
+        fail(
+            f"--nnodes is {text}; a job runs on a fixed number of hosts, and spare hosts are not "
+            f"offered yet: say --nnodes={least} or --nnodes={most}"
+        )
+    return least
+
+
+def _endpoint(options: argparse.Namespace) -> tuple[str, int]:
+    """Return the address and the port where the hosts meet."""
+    if options.rdzv_endpoint:
+        name, text = "--rdzv-endpoint", options.rdzv_endpoint
+        address, port = _split(text)
+    elif options.master_addr:
+        name, text = "--master-addr", options.master_addr
+        address, port = text.strip("[]"), str(options.master_port or _MASTER_PORT)
+    else:
+        fail(
+            f"--nnodes is {options.nnodes}, but nothing says where the hosts meet: give all of "
+            "them the same --rdzv-endpoint HOST:PORT, with an address of node 0"
+        )
+    if not re.fullmatch(r"[\w.:%-]+", address) or address in ("0.0.0.0", "::"):
+        fail(f"{name} is '{text}'; it has to be HOST:PORT, or HOST, with an address of node 0")
+    if not port.isdecimal() or not 1 <= int(port) <= _LAST_PORT:
+        fail(
+            f"the port in {name} is '{port}'; over several hosts it has to be the same whole "
+            f"number from 1 to {_LAST_PORT} on all of them"
+        )
+    return address, int(port)
+
+
+def _split(endpoint: str) -> tuple[str, str]:
+    """Cut HOST, HOST:PORT, [IPV6], [IPV6]:PORT or IPV6 apart."""
+    if match := re.fullmatch(r"\[(.*)\](?::(.*))?", endpoint):
+        return match[1], str(_RDZV_PORT) if match[2] is None else match[2]
+    if endpoint.count(":") > 1:
+        return endpoint, str(_RDZV_PORT)
+    address, colon, port = endpoint.partition(":")
+    return address, port if colon else str(_RDZV_PORT)
+
+
+def _rank(text: str | None, count: int, address: str) -> tuple[int, list[str]]:
+    """Return the number of this host. Of two it may be found out: node 0 has the address."""
+    if text is not None:
+        if not text.isdecimal() or int(text) >= count:
+            fail(f"--node-rank is '{text}'; with --nnodes={count}, allowed is 0 to {count - 1}")
+        return int(text), []
+    if count > 2 or _is_loopback(address):
+        fail(
+            "--node-rank is missing: give each host its own, from 0 to "
+            f"{count - 1} (0: the host that has the address {address})"
+        )
+    rank = 0 if any(_is_own(a) for a in _resolved(address)) else 1
+    has = "has" if rank == 0 else "does not have"
+    return rank, [f"this host is node {rank} of 2: it {has} the address {address}"]
+
+
+def _is_loopback(address: str) -> bool:
+    """Whether it is so for every host, as it stands there."""
+    if address == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def _resolved(address: str) -> list[tuple[int, tuple[str, int]]]:
+    try:
+        found = socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM)
+    except OSError as error:
+        fail(f"the address {address}, where the hosts meet, can not be looked up: {error.strerror}")
+    return [(family, (str(where[0]), 0)) for family, _, _, _, where in found]
+
+
+def _is_own(resolved: tuple[int, tuple[str, int]]) -> bool:
+    family, where = resolved
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind(where)
+    except OSError as error:
+        if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+            return False
+        fail(f"whether {where[0]} is an address of this host can not be found out: {error}")
+    return True
+
+
+def _check_reachable(address: str) -> None:
+    """See that a name is no loopback address on its own host, as many an /etc/hosts has it."""
+    if _is_loopback(address):
+        return  # Said so: all is on one host, for a trial.
+    found = [where[0] for _, where in _resolved(address)]
+    if found and ipaddress.ip_address(found[0].partition("%")[0]).is_loopback:
+        fail(
+            f"{address} is {found[0]} on this host (see /etc/hosts), where no other host reaches "
+            "its scheduler: write the address that the other hosts reach"
+        )
