@@ -158,7 +158,7 @@ TEST(Span, ReducesRegisteredMemoryInPlace) {
         std::byte* own = span.registered().data() + offset;
         ASSERT_EQ(span.all_reduce({own, count, Element::kFloat32}, from.data()), Outcome::kDone)
             << span.why();
-        EXPECT_EQ(std::memcmp(own, want.data(), want.size()), 0) << count;
+        EXPECT_TRUE(Bytes(own, own + want.size()) == want) << count;
       }
     });
   }
@@ -351,6 +351,22 @@ TEST(Span, AnAbortEndsTheWaitForARankThatNeverComes) {
       EXPECT_EQ(group.barrier(), Outcome::kAborted);
     });
   }
+}
+
+TEST(Span, AnotherHostsAbortEndsTheWaitForAMate) {
+  SpanJob job({0, 0, 1});
+  std::atomic<bool> waiting = false;
+  job.run([&](Group& group) {
+    if (group.rank() == 0) {
+      waiting = true;
+      EXPECT_EQ(group.barrier(), Outcome::kAborted);
+    } else if (group.rank() == 1) {  // Does not come before.
+      while (!group.aborted()) std::this_thread::yield();
+    } else {
+      while (!waiting) std::this_thread::yield();
+      group.abort();
+    }
+  });
 }
 
 TEST(Span, TheEndOfAnyLinkEndsAllInTheMidst) {
