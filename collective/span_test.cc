@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <condition_variable>
 #include <cstring>
 #include <latch>
 #include <limits>
@@ -403,6 +404,45 @@ TEST(Span, NonsenseFromALinkEndsAll) {
       }
     });
   }
+}
+
+// What a link says may be anything. It breaks nothing, and an abort ends the wait for what a wrong
+// length has promised.
+TEST(Span, LinksThatLieBreakNothing) {
+  std::atomic<int> formed = 0;
+  std::atomic<int> seen = 0;  // Ended by the lie, not by the limit.
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    SpanJob job(seed % 2 == 0 ? Hosts{0, 0, 1, 2} : Hosts{0, 1, 0});
+    job.meeting().liars = seed;
+    job.base().join_timeout = std::chrono::milliseconds(100);
+    std::vector<std::jthread> threads;
+    for (int k = 0; k < job.size(); ++k) {
+      threads.emplace_back([&, k] {
+        const auto group = Group::join(job.options(k));
+        if (!group) return;
+        ++formed;
+        std::mutex mutex;
+        std::condition_variable_any changed;
+        std::atomic<bool> late = false;
+        std::jthread limit([&](const std::stop_token& ended) {
+          std::unique_lock lock(mutex);
+          changed.wait_for(lock, ended, std::chrono::milliseconds(100), [] { return false; });
+          late = !ended.stop_requested();
+          (*group)->abort();
+        });
+        std::vector<std::int32_t> numbers(50'000);
+        Outcome o = Outcome::kDone;
+        for (std::size_t i = 0; o == Outcome::kDone; ++i) {
+          o = (*group)->all_reduce(std::span(numbers).first(i % 2 == 0 ? 10 : 50'000));
+        }
+        limit.request_stop();
+        limit.join();
+        if (!late) ++seen;
+      });
+    }
+  }
+  EXPECT_GT(formed, 30);
+  EXPECT_GT(seen, 30);
 }
 
 // ---- joining ------------------------------------------------------------------------------------
