@@ -14,6 +14,7 @@ namespace {
 // the core, in half the time of a sleep; longer spinning only burns the peer's time slice.
 constexpr int kSpins = 100;
 constexpr int kYields = 200;
+constexpr timespec kLookAround{.tv_sec = 0, .tv_nsec = 20'000'000};
 
 void relax() {
 #if defined(__x86_64__)
@@ -74,7 +75,7 @@ Passage Gate::yield_until(std::uint64_t target, WaitPolicy& policy) const {
   return passage;
 }
 
-Passage Gate::pass(std::uint64_t target, WaitPolicy& policy) {
+Passage Gate::pass(std::uint64_t target, WaitPolicy& policy, const std::function<bool()>& goes_on) {
   Passage passage = arrive(target);
   const int spins = policy.may_spin() ? kSpins : 0;
   for (int i = 0; i < spins && passage == Passage::kOpen; ++i) {
@@ -90,7 +91,8 @@ Passage Gate::pass(std::uint64_t target, WaitPolicy& policy) {
     const std::uint32_t heard = bell_.load();
     passage = look(target);
     if (passage != Passage::kOpen) break;
-    sleep(heard, nullptr);
+    sleep(heard, goes_on ? &kLookAround : nullptr);
+    if (goes_on && !goes_on()) abort();
   }
   sleepers_.fetch_sub(1);
   return passage;

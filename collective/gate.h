@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <stop_token>
 
 namespace holdfast::collective {
@@ -53,7 +54,9 @@ class Gate {
   // Arrives and waits until `target` arrivals were counted or a flag is set. Never kOpen. It spins
   // for a moment where there are cores enough, then yields if that is cheap, then sleeps: on one
   // core, the peer must get to run.
-  Passage pass(std::uint64_t target, WaitPolicy& policy);
+  Passage pass(std::uint64_t target, WaitPolicy& policy) { return pass(target, policy, {}); }
+  // The same, but a sleeper calls `goes_on` now and then, and aborts the gate if it says false.
+  Passage pass(std::uint64_t target, WaitPolicy& policy, const std::function<bool()>& goes_on);
   // The same, but at `deadline` or on `cancel` it aborts the gate and looks once more.
   Passage pass(std::uint64_t target, std::chrono::steady_clock::time_point deadline,
                const std::stop_token& cancel);

@@ -159,10 +159,9 @@ class Group {
 
   // Every waiter of every rank returns kAborted, and so does every later call. Does not wait. May
   // be called again. An operation that was complete before stays kDone. Other hosts' ranks see it
-  // by the ends of links: those that wait for this host, at once if this rank or its host's first
-  // one is in an operation, else as soon as that one comes to its next. A rank that waits for a
-  // mate of its own host sees it when the mate comes. So whoever knows of a failure tells all
-  // hosts' processes, and each calls abort().
+  // by the ends of links: at once if this rank is its host's first one, or that one is in an
+  // operation; else when that one comes to its next. So whoever knows of a failure tells all hosts'
+  // processes, and each calls abort().
   void abort();
   [[nodiscard]] bool aborted() const;
 

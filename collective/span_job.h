@@ -64,14 +64,17 @@ inline SocketPair local_pair() {
 
 class SocketLink final : public Link {
  public:
-  // `most`: bytes that move at a time; 0: as many as can.
-  SocketLink(os::Fd socket, std::size_t most) : socket_(std::move(socket)), most_(most) {
+  // `most`: bytes that move at a time; 0: as many as can. `lies`: not 0: now and then a byte that
+  // is read is another than was written, by this seed.
+  SocketLink(os::Fd socket, std::size_t most, std::uint64_t lies)
+      : socket_(std::move(socket)), most_(most), lies_(lies) {
     const int flags = ::fcntl(socket_.get(), F_GETFL);
     HF_ASSERT(::fcntl(socket_.get(), F_SETFL, flags | O_NONBLOCK) == 0);
   }
   ~SocketLink() override { cut(); }
   Moved read(std::span<std::byte> into) override {
     const ssize_t n = ::recv(socket_.get(), into.data(), some(into.size()), 0);
+    if (n > 0 && lies_ != 0) lie(into.first(static_cast<std::size_t>(n)));
     if (n > 0) return {State::kMoved, static_cast<std::size_t>(n)};
     return {n < 0 && errno == EAGAIN ? State::kWantsToRead : State::kOver, 0};
   }
@@ -87,8 +90,15 @@ class SocketLink final : public Link {
   [[nodiscard]] std::size_t some(std::size_t bytes) {
     return most_ == 0 ? bytes : std::min<std::size_t>(bytes, 1 + derive(5, ++moves_) % most_);
   }
+  void lie(std::span<std::byte> bytes) {
+    const std::uint64_t bits = derive(lies_, ++reads_);
+    if (bits % 32 == 0)
+      bytes[(bits >> 8) % std::min<std::size_t>(bytes.size(), 100)] ^= std::byte(bits >> 56);
+  }
   const os::Fd socket_;
   const std::size_t most_;
+  const std::uint64_t lies_;
+  std::uint64_t reads_ = 0;
   std::uint64_t moves_ = 0;
 };
 
@@ -99,6 +109,7 @@ class Meeting {
 
   std::atomic<std::size_t> most = 0;  // For SocketLink.
   std::atomic<bool> over_tcp = false;
+  std::uint64_t liars = 0;  // Not 0: the seed of what links lie.
   // Called with the ends of a new link.
   std::function<void(const Key&, int, int)> on_link;
 
@@ -115,13 +126,13 @@ class Meeting {
       const auto found = offers_.find(key);
       if (found != offers_.end()) {
         EXPECT_NE(found->second.connects, w.connects) << "both connect, or none";
-        links.push_back(std::make_unique<SocketLink>(std::move(found->second.end), most));
+        links.push_back(std::make_unique<SocketLink>(std::move(found->second.end), most, lies()));
         offers_.erase(found);
         continue;
       }
       SocketPair pair = over_tcp ? tcp_pair() : local_pair();
       if (on_link) on_link(key, pair[0].get(), pair[1].get());
-      links.push_back(std::make_unique<SocketLink>(std::move(pair[0]), most));
+      links.push_back(std::make_unique<SocketLink>(std::move(pair[0]), most, lies()));
       offers_[key] = {std::move(pair[1]), w.connects};
       offered.push_back(key);
     }
@@ -136,6 +147,7 @@ class Meeting {
   }
 
  private:
+  std::uint64_t lies() { return liars == 0 ? 0 : derive(liars, ++made_); }
   struct Offer {
     os::Fd end;
     bool connects = false;
@@ -143,6 +155,7 @@ class Meeting {
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::map<Key, Offer> offers_;
+  std::uint64_t made_ = 0;
 };
 
 class TestLinks final : public Links {

@@ -87,6 +87,10 @@ Request request_of(const ShownRequest& r) {
 
 }  // namespace
 
+void SpanPart::Incoming::expect_frame() {
+  if (!std::exchange(begun, true)) flow.begin(std::as_writable_bytes(std::span(&frame, 1)));
+}
+
 // ---- what is shown ------------------------------------------------------------------------------
 
 bool SpanPart::is_small(const Request& r) const {
@@ -235,13 +239,14 @@ Outcome SpanPart::exchange(std::size_t round, std::vector<int>& left) {
                     .bytes = end - sizeof(Frame)};
   std::memcpy(blocks_.data(), &frame, sizeof frame);
   Flow out(senders_[round], Flow::Direction::kWrite);
-  Flow in(receivers_[round], Flow::Direction::kRead);
+  Incoming& from = incoming_[round];
+  Flow& in = from.flow;
   const std::array<Flow*, 2> both = {&out, &in};
   out.begin(std::span(blocks_).first(end));
-  in.begin(std::as_writable_bytes(std::span(&frame_, 1)));
+  from.expect_frame();
   // A host that has left reads no more. It has told all of us, by what we wait for.
   bool out_over = false;
-  for (bool has_frame = false; in.is_busy() || (out.is_busy() && !out_over);) {
+  for (bool has_frame = false, has_all = false; !has_all || (out.is_busy() && !out_over);) {
     bool moved = false;
     if (out.is_busy() && !out_over) {
       const Link::State state = out.move();
@@ -253,19 +258,34 @@ Outcome SpanPart::exchange(std::size_t round, std::vector<int>& left) {
       if (state == Link::State::kOver) return lost();
       moved = moved || state == Link::State::kMoved;
     }
-    if (in.ended() && !std::exchange(has_frame, true)) {
-      if (!accepts(frame_, round)) return lost();
-      came_.resize(frame_.bytes);
-      in.begin(std::span(came_));
+    if (in.ended()) {
       moved = true;
+      if (has_frame) {
+        has_all = true;
+      } else if (!accepts(from.frame, round)) {
+        return lost();
+      } else {
+        has_frame = true;
+        came_.resize(from.frame.bytes);
+        in.begin(std::span(came_));
+      }
     }
     if (must_stop()) return lost();
-    if (moved) continue;
-    wait_for_any(std::span(both).subspan(out_over ? 1 : 0), polled_, kLookAgainMs);
+    if (!moved) wait_for_any(std::span(both).subspan(out_over ? 1 : 0), polled_, kLookAgainMs);
   }
+  from.begun = false;
   sender_over_ = sender_over_ || out_over;
-  const bool sound = frame_.type == FrameType::kLeft ? take_left(left) : take_blocks(round);
+  const bool sound = from.frame.type == FrameType::kLeft ? take_left(left) : take_blocks(round);
   return sound ? Outcome::kDone : lost();
+}
+
+// Whether no host has ended the group. Who has left has said so, and is not looked at any more.
+bool SpanPart::others_go_on() {
+  for (Incoming& from : incoming_) {
+    from.expect_frame();
+    if (from.flow.is_busy() && from.flow.move() == Link::State::kOver) return false;
+  }
+  return true;
 }
 
 // Tells the other hosts, by what they wait for next, that these ranks will not come.
@@ -406,6 +426,8 @@ Outcome SpanPart::meet(Request request, std::span<const std::byte> shown) {
   data_ = gathered_.data();
   if (has_mates()) {
     if (map_.leads_host()) tell_mates(verdict);
+    // After any other verdict the others end their groups, and that is no abort.
+    looks_around_ = looks_around_ && verdict.outcome == Outcome::kDone;
     if (const Outcome o = pass(); o != Outcome::kDone) return o;
     if (!map_.leads_host()) verdict = heard();
     data_ = segment_->window(0, 1) + kDataAt;

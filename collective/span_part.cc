@@ -93,6 +93,7 @@ Result<std::unique_ptr<SpanPart>> SpanPart::join(const Group::Options& options,
   }
   if (const Status met = part->meet_first(options); !met) return met.error();
   part->joining_.reset();
+  part->looks_around_ = part->map_.leads_host() && part->has_mates();
   return part;
 }
 
@@ -123,7 +124,8 @@ Status SpanPart::link(const Group::Options& options, const std::stop_token& canc
   std::size_t next = 0;
   for (std::size_t k = 0; map_.leads_host() && k < map_.rounds(); ++k) {
     senders_.push_back(links_[next++].get());
-    receivers_.push_back(links_[next++].get());
+    Incoming& from = incoming_.emplace_back();
+    from.flow = Flow(links_[next++].get(), Flow::Direction::kRead);
   }
   for (const std::size_t s : map_.hops()) hops_[s] = links_[next++].get();
   return {};
@@ -203,8 +205,14 @@ std::string SpanPart::why() const {
 
 Outcome SpanPart::pass() {
   const std::uint64_t target = (barriers_ + 1) * static_cast<std::uint64_t>(map_.local_size());
-  const Passage passage = joining_ ? gate().pass(target, joining_->deadline, joining_->cancel)
-                                   : gate().pass(target, wait_policy_);
+  Passage passage{};
+  if (joining_) {
+    passage = gate().pass(target, joining_->deadline, joining_->cancel);
+  } else if (looks_around_) {
+    passage = gate().pass(target, wait_policy_, [this] { return others_go_on(); });
+  } else {
+    passage = gate().pass(target, wait_policy_);
+  }
   if (passage != Passage::kPassed) return fail(passage);
   ++barriers_;
   return Outcome::kDone;

@@ -72,6 +72,14 @@ class SpanPart final : public Part {
     bool same_options = true;
   };
 
+  // What comes of a round, from the frame on; the frame perhaps before it is asked for.
+  struct Incoming {
+    Flow flow;
+    Frame frame;
+    bool begun = false;
+    void expect_frame();
+  };
+
   explicit SpanPart(const Group::Options& options);
   Status link(const Group::Options& options, const std::stop_token& cancel);
   Status meet_first(const Group::Options& options);
@@ -89,6 +97,7 @@ class SpanPart final : public Part {
   bool take_blocks(std::size_t round);
   bool take_block(std::size_t& at, std::size_t end, int host);
   bool take_left(std::vector<int>& left) const;
+  [[nodiscard]] bool others_go_on();
   Verdict judge();
   void place_data(std::byte* to);
   void send_left(std::size_t first_round, std::uint64_t sequence, const std::vector<int>& left);
@@ -119,7 +128,6 @@ class SpanPart final : public Part {
   RegisteredRows registered_;                 // Of this host's ranks.
   std::vector<std::unique_ptr<Link>> links_;  // Never changes once joined: abort() cuts them.
   std::vector<Link*> senders_;                // By round.
-  std::vector<Link*> receivers_;              // By round.
   std::vector<Link*> hops_;                   // By hop; null: another rank's.
   std::size_t piece_bytes_ = 0;
   std::size_t portion_bytes_ = 0;  // What goes through the windows at a time.
@@ -131,11 +139,12 @@ class SpanPart final : public Part {
   bool has_left_ = false;
 
   // Of the meeting that is under way, where this rank leads.
-  std::vector<std::byte> blocks_;  // A frame, and behind it the blocks in the order of distance.
-  std::vector<Block> block_of_;    // By distance: this host's, the one before, ...
-  Frame frame_;                    // That came.
-  std::vector<std::byte> came_;    // Behind it.
+  std::vector<std::byte> blocks_;   // A frame, and behind it the blocks in the order of distance.
+  std::vector<Block> block_of_;     // By distance: this host's, the one before, ...
+  std::vector<Incoming> incoming_;  // By round.
+  std::vector<std::byte> came_;     // Behind the frame.
   bool sender_over_ = false;
+  bool looks_around_ = false;        // While it waits for its mates: whether other hosts go on.
   std::vector<std::byte> gathered_;  // What the meeting has brought, without mates.
   const std::byte* data_ = nullptr;  // The same, wherever it lies: all ranks', or the root's.
 

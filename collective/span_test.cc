@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <condition_variable>
 #include <cstring>
 #include <latch>
 #include <limits>
@@ -158,7 +159,7 @@ TEST(Span, ReducesRegisteredMemoryInPlace) {
         std::byte* own = span.registered().data() + offset;
         ASSERT_EQ(span.all_reduce({own, count, Element::kFloat32}, from.data()), Outcome::kDone)
             << span.why();
-        EXPECT_EQ(std::memcmp(own, want.data(), want.size()), 0) << count;
+        EXPECT_TRUE(Bytes(own, own + want.size()) == want) << count;
       }
     });
   }
@@ -353,6 +354,22 @@ TEST(Span, AnAbortEndsTheWaitForARankThatNeverComes) {
   }
 }
 
+TEST(Span, AnotherHostsAbortEndsTheWaitForAMate) {
+  SpanJob job({0, 0, 1});
+  std::atomic<bool> waiting = false;
+  job.run([&](Group& group) {
+    if (group.rank() == 0) {
+      waiting = true;
+      EXPECT_EQ(group.barrier(), Outcome::kAborted);
+    } else if (group.rank() == 1) {  // Does not come before.
+      while (!group.aborted()) std::this_thread::yield();
+    } else {
+      while (!waiting) std::this_thread::yield();
+      group.abort();
+    }
+  });
+}
+
 TEST(Span, TheEndOfAnyLinkEndsAllInTheMidst) {
   for (const Hosts& hosts : {Hosts{0, 1}, Hosts{0, 0, 1, 1}, Hosts{0, 1, 2, 2}}) {
     for (std::size_t link = 0, links = 1; link < links; ++link) {
@@ -387,6 +404,45 @@ TEST(Span, NonsenseFromALinkEndsAll) {
       }
     });
   }
+}
+
+// What a link says may be anything. It breaks nothing, and an abort ends the wait for what a wrong
+// length has promised.
+TEST(Span, LinksThatLieBreakNothing) {
+  std::atomic<int> formed = 0;
+  std::atomic<int> seen = 0;  // Ended by the lie, not by the limit.
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    SpanJob job(seed % 2 == 0 ? Hosts{0, 0, 1, 2} : Hosts{0, 1, 0});
+    job.meeting().liars = seed;
+    job.base().join_timeout = std::chrono::milliseconds(100);
+    std::vector<std::jthread> threads;
+    for (int k = 0; k < job.size(); ++k) {
+      threads.emplace_back([&, k] {
+        const auto group = Group::join(job.options(k));
+        if (!group) return;
+        ++formed;
+        std::mutex mutex;
+        std::condition_variable_any changed;
+        std::atomic<bool> late = false;
+        std::jthread limit([&](const std::stop_token& ended) {
+          std::unique_lock lock(mutex);
+          changed.wait_for(lock, ended, std::chrono::milliseconds(100), [] { return false; });
+          late = !ended.stop_requested();
+          (*group)->abort();
+        });
+        std::vector<std::int32_t> numbers(50'000);
+        Outcome o = Outcome::kDone;
+        for (std::size_t i = 0; o == Outcome::kDone; ++i) {
+          o = (*group)->all_reduce(std::span(numbers).first(i % 2 == 0 ? 10 : 50'000));
+        }
+        limit.request_stop();
+        limit.join();
+        if (!late) ++seen;
+      });
+    }
+  }
+  EXPECT_GT(formed, 30);
+  EXPECT_GT(seen, 30);
 }
 
 // ---- joining ------------------------------------------------------------------------------------
