@@ -164,6 +164,20 @@ TEST_F(HostsTest, WhoClaimsThePlacesOfAHostBeforeItsLossIsKnownHasThemThen) {
   EXPECT_EQ(rank(4), 2);
 }
 
+// The agent of another host counts its attempts from 1; its processes may come before its own word.
+TEST_F(HostsTest, AttemptsAreCountedAnewOnAnotherHost) {
+  step(Received{91, wire::AgentState{"job", "agent-2", "host-2", {{"2", 5, 3, true}}}});
+  come(4, who("2", 5, 3, "host-2"));
+  for (const Link link : {1, 2, 4}) report(link);
+  beat(200ms, {90});
+  come(5, who("2", 9, 1, "host-3"));
+  tell(93, "agent-3", "host-3", {{"2", 9, 1, true}});
+  EXPECT_EQ(last<wire::Refused>(5), nullptr);
+  EXPECT_EQ(rank(5), kNoRank);
+  beat(900ms, {90});
+  EXPECT_EQ(rank(5), 2);
+}
+
 TEST_F(HostsTest, AWorkerThatSpeaksShowsThatItsHostLives) {
   beat(3s, {90, 3});
   EXPECT_EQ(state("2"), SeatState::kHeld);

@@ -328,7 +328,12 @@ Machine::Verdict Machine::judge(Rank rank, const wire::Register& m) const {
                          .node_id = m.node_id};
   if (const auto why = elsewhere(m)) return {Kind::kNever, *why};
   const Word word = word_on(m);
-  if (m.attempt < member.seat.attempt || word == Word::kFormer) return {Kind::kNever, former};
+  // Another host may have the place, once its own agent speaks for it: attempts are counted anew.
+  const bool moves = m.attempt != 0 && m.memory != member.seat.memory;
+  if (moves && word != Word::kGiven) return {Kind::kWaits, is_leased ? leased(rank) : not_given};
+  if ((!moves && m.attempt < member.seat.attempt) || word == Word::kFormer) {
+    return {Kind::kNever, former};
+  }
   if (word == Word::kNever) return {Kind::kNever, not_given, true};
   if (word != Word::kGiven) return {Kind::kWaits, is_leased ? leased(rank) : not_given};
   if (member.seat.attempt != 0 && m.attempt > member.seat.attempt) return {};

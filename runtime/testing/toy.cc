@@ -67,7 +67,10 @@ Private next(const Private& before, Rank rank, Version step) {
 class Toy {
  public:
   Toy(const Options& options, Worker& worker)
-      : options_(options), session_(must(Session::open(worker, in_arena(layout(options))))) {}
+      : options_(options),
+        session_(must(Session::open(
+            worker,
+            in_arena(layout(options), options.same_private ? Secrecy::kShared : Secrecy::kOwn)))) {}
 
   void run() {
     if (arena_of(*session_).fresh()) initialise();

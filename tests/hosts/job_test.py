@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A job over several hosts has the bits that it has on one, and keeps them when processes die.
+"""A job over several hosts of namespaces has the bits that it has on one, and keeps them after faults.
 
-tests/many_hosts.py BUILD [TEST...]   needs what tools/hosts needs, see docs/testing-hosts.md
+job_test.py --build BUILD [TEST...]   what the hosts need: docs/testing-hosts.md
 """
 import contextlib
 import os
@@ -16,25 +16,17 @@ import time
 import unittest
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(SOURCE / "tools"))
-from fleet import Fleet, HostsError, linux  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+from fleet import Fleet  # noqa: E402
+from hosts_test import setUpModule  # noqa: E402, F401
 
-BIN = Path(sys.argv[1] if len(sys.argv) > 1 else "build/release").resolve() / "bin"
-LIMIT_S = 40  # Reached by a hang alone.
+LIMIT_S = 120  # Reached by a hang alone.
 
 
 def free_port():
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
-
-
-def setUpModule():
-    why = linux.lacking()
-    if why and os.environ.get("HOLDFAST_TEST_WITHOUT_HOSTS") == "1":
-        raise unittest.SkipTest(why)
-    if why:
-        raise HostsError(f"no hosts can be had here, so nothing was tested: {why}. HOLDFAST_TEST_WITHOUT_HOSTS=1 leaves this test out")
 
 
 def words(*pairs):
@@ -46,6 +38,7 @@ class Job:
     """The toy on `hosts` hosts with `each` ranks on each; or all on this machine, without hosts."""
 
     def __init__(self, folder, fleet, hosts, each, *, steps=300, elements=20_000, pause=1000, optimizer="adam", private="own", spares=0, env=()):
+        assert fleet or hosts == 1
         self.out = Path(folder)
         self.out.mkdir()
         self.fleet, self.hosts, self.each = fleet, hosts, each
@@ -55,7 +48,7 @@ class Job:
         self.env = {**os.environ, "HOLDFAST_JOB": f"many-{secrets.token_hex(4)}", "HOLDFAST_TOKEN_FILE": str(token),
                     "HOLDFAST_TRACE": str(self.out / "trace"), **dict(env)}
         (self.out / "trace").mkdir()
-        self.program = [str(BIN / "toy"), *words(("steps", steps), ("out", self.out), ("optimizer", optimizer),
+        self.program = [str(BUILD / "bin/toy"), *words(("steps", steps), ("out", self.out), ("optimizer", optimizer),
                                                  ("elements", elements), ("pause", pause), ("private", private))]
         self.spares, self.port = spares, free_port()
         self.agents = {}
@@ -67,10 +60,10 @@ class Job:
                         ("master_port", self.port), ("join", True), ("log_dir", self.out / f"logs{host}"), ("spares", self.spares))
         if self.fleet:
             options += words(("master_addr", self.fleet.address(0)))
-        command = [str(BIN / "msrun"), *options, *self.program]
-        log = open(self.out / f"msrun{host}.log", "ab")  # noqa: SIM115  The agent writes it.
-        kwargs = {"env": self.env, "stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
-        self.agents[host] = self.fleet.popen(host if at is None else at, command, **kwargs) if self.fleet else subprocess.Popen(command, **kwargs)
+        command = [str(BUILD / "bin/msrun"), *options, *self.program]
+        with open(self.out / f"msrun{host}.log", "ab") as log:
+            how = {"env": self.env, "stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+            self.agents[host] = self.fleet.popen(host if at is None else at, command, **how) if self.fleet else subprocess.Popen(command, **how)
 
     def wait(self):
         """The state of each rank, once all agents have ended well."""
@@ -124,18 +117,13 @@ class Job:
         return found
 
 
-class ManyHosts(unittest.TestCase):
+class OneJob(unittest.TestCase):
     def setUp(self):
-        # Beside the sources: every host has a /tmp of its own.
-        BIN.parent.mkdir(exist_ok=True)
-        folder = tempfile.TemporaryDirectory(prefix="many-hosts-", dir=BIN.parent)
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        # Of all folders, /tmp and /dev/shm alone are not the hosts' in common.
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory(dir="/var/tmp")))
 
     def fleet(self, count):
-        fleet = Fleet.up(count, f"many-{os.getpid()}")
-        self.addCleanup(fleet.down)
-        return fleet
+        return self.enterContext(Fleet.up(count))
 
     def one_host(self, ranks, **how):
         return Job(self.folder / f"one-{secrets.token_hex(2)}", None, 1, ranks, **how).wait()
@@ -178,16 +166,64 @@ class ManyHosts(unittest.TestCase):
         self.assertEqual(job.wait(), expected)
         self.assertEqual(len(job.events("recovered")), 1)  # The job's start.
 
+    def test_a_cut_of_seconds_costs_no_bit(self):
+        expected = self.one_host(4, private="same")
+        fleet = self.fleet(2)
+        job = Job(self.folder / "long-cut", fleet, 2, 2, private="same")
+        job.until_step(40)
+        fleet.cut(0, 1)
+        job.until(lambda: len(job.events("fault")) >= 2, "the loss of the host")
+        fleet.heal()
+        self.assertEqual(job.wait(), expected)
+
     def test_a_lost_host_whose_processes_start_elsewhere_costs_no_bit(self):
         expected = self.one_host(4, private="same")
         fleet = self.fleet(3)
-        job = Job(self.folder / "lost", fleet, 2, 2, private="same", env={"MS_NODE_TIMEOUT": "3"})
+        job = Job(self.folder / "lost", fleet, 2, 2, private="same")
         job.until_step(60)
         fleet.kill(1)
         job.agents.pop(1).wait()
         job.start(1, at=2)
         self.assertEqual(job.wait(), expected)
 
+    def test_hosts_are_lost_one_after_the_other(self):
+        expected = self.one_host(4, private="same", steps=600)
+        fleet = self.fleet(2)
+        job = Job(self.folder / "again", fleet, 2, 2, private="same", steps=600)
+        for step in range(60, 600, 120):
+            job.until_step(step)
+            fleet.kill(1)
+            job.agents.pop(1).wait()
+            fleet.up_again(1)
+            job.start(1)
+        self.assertEqual(job.wait(), expected)
+
+    def test_what_only_a_lost_host_had_ends_the_job_by_name(self):
+        fleet = self.fleet(2)
+        job = Job(self.folder / "own", fleet, 2, 2)
+        job.until_step(60)
+        fleet.kill(1)
+        job.agents.pop(1).wait()
+        fleet.up_again(1)
+        job.start(1)
+        end = time.monotonic() + LIMIT_S
+        self.assertNotEqual(job.ended(job.agents[0], end), 0)
+        self.assertIn("private state", job.logs())
+
+    def test_under_tls(self):
+        fleet = self.fleet(2)
+        papers = self.folder / "tls"
+        subprocess.run([BUILD / "bin/holdfast", "tls", "new", papers, "--hosts", fleet.address(0)], check=True, capture_output=True)
+        env = {"HOLDFAST_TLS_CONFIG": str(papers / "config.json"), "HOLDFAST_TLS_CLIENT_PASSWORD_FILE": str(papers / "client.password"),
+               "HOLDFAST_TLS_SERVER_PASSWORD_FILE": str(papers / "server.password")}
+        expected = self.one_host(4)
+        job = Job(self.folder / "under-tls", fleet, 2, 2, env=env)
+        job.until_step(60)
+        os.kill(random.choice(job.pids(1)), signal.SIGKILL)
+        self.assertEqual(job.wait(), expected)
+
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], *sys.argv[2:]], verbosity=2)
+    BUILD = Path(sys.argv.pop(2)).resolve()
+    sys.argv.pop(1)
+    unittest.main(verbosity=2)
