@@ -16,10 +16,8 @@ import time
 import unittest
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-from fleet import Fleet  # noqa: E402
-from hosts_test import setUpModule  # noqa: E402, F401
+from common import fleet_of
+from hosts_test import setUpModule  # noqa: F401
 
 LIMIT_S = 120  # Reached by a hang alone.
 
@@ -123,7 +121,7 @@ class OneJob(unittest.TestCase):
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory(dir="/var/tmp")))
 
     def fleet(self, count):
-        return self.enterContext(Fleet.up(count))
+        return self.enterContext(fleet_of(count, BUILD))
 
     def one_host(self, ranks, **how):
         return Job(self.folder / f"one-{secrets.token_hex(2)}", None, 1, ranks, **how).wait()

@@ -13,10 +13,8 @@ import time
 import unittest
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-from fleet import Fleet  # noqa: E402
-from hosts_test import setUpModule  # noqa: E402, F401
+from common import fleet_of
+from hosts_test import setUpModule  # noqa: F401
 
 LIMIT_S = 120  # Reached by a hang alone.
 NAMES = "RANK LOCAL_RANK ROLE_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID"
@@ -38,7 +36,7 @@ class Launch(unittest.TestCase):
     def setUp(self):
         # Of all folders, /tmp and /dev/shm alone are not the hosts' in common.
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory(dir="/var/tmp")))
-        self.fleet = self.enterContext(Fleet.up(2))
+        self.fleet = self.enterContext(fleet_of(2, BUILD))
         self.program = self.folder / "program.py"
         self.program.write_text(PROGRAM)
         token = self.folder / "token"
