@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""The promise with hosts, shown: trains on several hosts, loses one of them, and compares with an undisturbed run on one.
+
+demo_hosts.py --bin build/release/bin --data DIR [--hosts N] [--epochs N]. ./run --hosts N calls it. The hosts are
+namespaces of this machine (docs/testing-hosts.md): root is needed. All figures come from the traces.
+"""
+import argparse
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "hosts"))
+from common import fleet_of  # noqa: E402
+from fleet import HostsError  # noqa: E402
+
+EACH = 2  # Ranks of a host.
+BATCH = 16  # Of each rank.
+LIMIT_S = 600  # Reached by a hang alone.
+PORT = 8118
+
+
+class Training:
+    """One run of mnist, each host's part under an msrun of its own. Without a fleet all is on this machine."""
+
+    def __init__(self, arguments, folder, name, hosts, fleet=None):
+        self.fleet, self.hosts, self.folder = fleet, hosts, folder / name.replace(" ", "-")
+        (self.folder / "trace").mkdir(parents=True)
+        token = self.folder / "token"
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_hex(32))
+        self.env = {**os.environ, "HOLDFAST_TOKEN_FILE": str(token), "HOLDFAST_TRACE": str(self.folder / "trace"),
+                    "HOLDFAST_JOB": f"demo-{secrets.token_hex(4)}", "OMP_NUM_THREADS": "1"}
+        self.program = [arguments.bin / "mnist", "--data", arguments.data, "--epochs", arguments.epochs, "--batch", BATCH,
+                        "--seed", 7, "--optimizer", "momentum", "--model", "mlp", "--save", self.folder / "final"]
+        self.msrun = arguments.bin / "msrun"
+        self.agents = {}
+        ranks = hosts * EACH
+        print(f"\n{name}: {ranks} workers on {hosts} hosts" if fleet else f"\n{name}: {ranks} workers on one host", flush=True)
+        for part in range(hosts if fleet else 1):
+            self.start(part, part)
+
+    def start(self, part, host):
+        """Starts the part of a job that is one host's, there or on another host."""
+        each = EACH if self.fleet else self.hosts * EACH
+        command = [self.msrun, "--join=True", f"--worker_num={self.hosts * EACH}", f"--local_worker_num={each}", f"--node_rank={part}",
+                   f"--master_port={PORT}", f"--log_dir={self.folder}/log-{part}"]
+        command += [f"--master_addr={self.fleet.address(0)}"] if self.fleet else []
+        command = [str(word) for word in (*command, *self.program)]
+        with open(self.folder / f"said-{part}", "ab") as said:
+            how = {"env": self.env, "stdin": subprocess.DEVNULL, "stdout": said, "stderr": said}
+            self.agents[part] = self.fleet.popen(host, command, **how) if self.fleet else subprocess.Popen(command, **how)
+
+    def events(self, kind, since=0):
+        found = []
+        for path in (self.folder / "trace").iterdir():
+            for line in path.read_text(errors="replace").splitlines():
+                if f'"event":"{kind}"' in line and line.endswith("}"):
+                    event = json.loads(line)
+                    if event["t_ns"] >= since:
+                        found.append(event)
+        return sorted(found, key=lambda event: event["t_ns"])
+
+    def newest_step(self):
+        return max((event["step"] for event in self.events("step")), default=0)
+
+    def until(self, condition):
+        end = time.monotonic() + LIMIT_S
+        while not condition():
+            ended = [part for part, agent in self.agents.items() if agent.poll() is not None]
+            if ended or time.monotonic() > end:
+                sys.exit(f"part {ended} of the job ended too early:\n{self.said()}")
+            time.sleep(0.05)
+
+    def said(self):
+        return "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("said-*")))
+
+    def finish(self):
+        """What rank 0 has saved."""
+        codes = [agent.wait(LIMIT_S) for agent in self.agents.values()]
+        if any(codes):
+            sys.exit(f"the run ended with exit codes {codes}:\n{self.said()}")
+        return (self.folder / "final").read_bytes()
+
+
+def tell(training, killed_ns, started_ns):
+    """One paragraph on what happened, in ms after the loss."""
+    ms = lambda event: f"{(event['t_ns'] - killed_ns) / 1e6:.0f} ms" if event else "?"  # noqa: E731
+    first = lambda kind: next(iter(training.events(kind, killed_ns)), None)  # noqa: E731
+    resume = first("resume")
+    steps = [e for e in training.events("step", killed_ns) if resume and e["generation"] == resume["generation"]]
+    firsts = {}
+    for event in steps:
+        firsts.setdefault(event["rank"], event)
+    before = max((e["step"] for e in training.events("step") if e["t_ns"] < killed_ns), default=0)
+    last = max(firsts.values(), key=lambda event: event["t_ns"], default=None)
+    print(f"Host 1 was lost silently after step {before}, with {EACH} ranks. The scheduler knew {ms(first('fault'))} later. Their command was "
+          f"started on host {training.hosts} at {(started_ns - killed_ns) / 1e6:.0f} ms; the new processes fetched their state from the other hosts, "
+          f"and the group was formed again at {ms(resume)}, after step {resume['version'] if resume else '?'}. "
+          f"All {training.hosts * EACH} ranks had made a new step at {ms(last)}. Steps lost: {max(0, before - resume['version']) if resume else '?'}.")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--hosts", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=12)
+    arguments = parser.parse_args()
+    arguments.bin, arguments.data = arguments.bin.resolve(), arguments.data.resolve()
+    if not 3 <= arguments.hosts <= 8:
+        sys.exit(f"--hosts is {arguments.hosts}; allowed is 3 to 8: the last one waits for another to be lost")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    with tempfile.TemporaryDirectory(prefix="holdfast-run-", dir="/var/tmp") as name, fleet_of(arguments.hosts, arguments.bin.parent) as fleet:
+        folder, training_hosts = Path(name), arguments.hosts - 1
+        disturbed = Training(arguments, folder, "run that loses a host", training_hosts, fleet)
+        samples = int.from_bytes((arguments.data / "train-labels-idx1-ubyte").read_bytes()[4:8], "big")
+        middle = arguments.epochs * (samples // (BATCH * EACH * training_hosts)) // 2
+        disturbed.until(lambda: disturbed.newest_step() >= middle)
+        killed_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        fleet.kill(1)
+        print(f"  lost host 1 at step {disturbed.newest_step()}", flush=True)
+        started_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        disturbed.agents.pop(1).wait()
+        disturbed.start(1, training_hosts)
+        state = disturbed.finish()
+        tell(disturbed, killed_ns, started_ns)
+        undisturbed = Training(arguments, folder, "undisturbed run", training_hosts).finish()
+    if state != undisturbed:
+        sys.exit("parameters and optimizer state of the two runs DIFFER: this is an error in Holdfast")
+    print(f"\nParameters and optimizer state of both runs are equal bit for bit ({len(state):,} bytes compared).")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except HostsError as error:
+        sys.exit(f"no hosts can be made here: {error}")
