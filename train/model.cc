@@ -150,6 +150,12 @@ std::string Model::strayed(arena::Arena& arena, bool new_ones) const {
   return {};
 }
 
+std::string Model::own() const {
+  if (private_.size() > frozen_) return cat("buffer '", private_[frozen_].name, "'");
+  if (!kept_.empty()) return cat("kept value '", kept_[0].name, "'");
+  return {};
+}
+
 void Model::pack(std::span<std::byte> bytes) const {
   std::byte* at = bytes.data();
   for (const auto& t : private_) {

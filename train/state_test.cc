@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "train/data.h"
+#include "train/model.h"
 
 namespace holdfast {
 namespace {
@@ -416,6 +417,18 @@ TEST(State, RefusesWhatHasComeToTheModuleSinceItWasMade) {
             "'norm.running_mean' has 160 bytes, and had 132 before the first step: its State keeps "
             "no more, so give it its full size by then");
   EXPECT_EQ(failure_of(Net(true), 1, [](Net& net) { net->norm->running_mean.fill_(1); }), "");
+}
+
+TEST(Model, NamesWhatEachRankHasAnotherValueOf) {
+  Net net(false);
+  EXPECT_EQ(train::Model(net.ptr()).own(), "buffer 'norm.running_mean'");
+  const auto linear = std::make_shared<torch::nn::LinearImpl>(2, 2);
+  linear->bias.requires_grad_(false);  // Kept in private bytes, and the same on all ranks.
+  train::Model model(linear);
+  EXPECT_EQ(model.own(), "");
+  std::byte value{};
+  model.keep({"sum", &value, 1});
+  EXPECT_EQ(model.own(), "kept value 'sum'");
 }
 
 TEST(State, RefusesWhatCanNotBeRight) {
