@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""Training programs on two hosts of namespaces: the bits of one host, through kills; and what a lost host ends.
+
+faces_test.py --build BUILD [--python PYTHON] [--mindspore PYTHON]   those have PyTorch and MindSpore; without one its tests are left out
+"""
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+from fleet import Fleet  # noqa: E402
+from hosts_test import setUpModule  # noqa: E402, F401
+
+arguments = argparse.Namespace()
+LIMIT_S = 120  # Reached by a hang alone.
+PROGRAMS = ROOT / "python" / "tests"
+
+
+class Faces(unittest.TestCase):
+    def setUp(self):
+        # Of all folders, /tmp and /dev/shm alone are not the hosts' in common.
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory(dir="/var/tmp")))
+        token = self.folder / "token"
+        token.touch(mode=0o600)
+        token.write_text("0123456789abcdef\n")
+        bare = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "HOLDFAST_", "MS_"))}
+        self.env = {**bare, "PYTHONPATH": str(arguments.build / "python"), "HOLDFAST_TOKEN_FILE": str(token), "OMP_NUM_THREADS": "1",
+                    "TORCH_CPP_LOG_LEVEL": "ERROR", "GLOG_v": "3"}
+
+    def start(self, name, fleet, host, command, at=None):
+        """Start a host's part of a job, in the job's folder. Without a fleet it is on this machine."""
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        with open(folder / f"said-{host}", "a") as output:
+            options = {"env": self.env, "stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, "cwd": folder}
+            if fleet:
+                return fleet.popen(host if at is None else at, command, **options)
+            process = subprocess.Popen(command, **options)
+            self.addCleanup(process.wait, LIMIT_S)
+            self.addCleanup(process.terminate)
+            return process
+
+    def torch(self, name, fleet, each, config, spares=0):
+        """Start torch_program.py, on two hosts or without any; return its agents, and how to start one again."""
+        if not arguments.python:
+            self.skipTest("no --python with PyTorch")
+
+        def start(host, at=None):
+            command = [arguments.python, "-m", "holdfast", "run", f"--nproc-per-node={each}", "--log-dir=log", f"--spares={spares}"]
+            if fleet:
+                command += ["--nnodes=2", f"--node-rank={host}", f"--rdzv-endpoint={fleet.address(0)}"]
+            return self.start(name, fleet, host, [*command, PROGRAMS / "torch_program.py", json.dumps(config), self.folder / name], at)
+
+        return [start(host) for host in range(2 if fleet else 1)], start
+
+    def msrun(self, name, fleet, *program):
+        """As above, by an msrun with one rank on each host."""
+
+        def start(host, at=None):
+            options = ["--worker_num=2", "--local_worker_num=1", f"--node_rank={host}", f"--master_addr={fleet.address(0)}",
+                       "--master_port=8118", "--join=True", f"--log_dir=log{host}"]
+            return self.start(name, fleet, host, [arguments.build / "bin" / "msrun", *options, *program], at)
+
+        return [start(host) for host in range(2)], start
+
+    def said(self, name):
+        logs = [*(self.folder / name).glob("said-*"), *(self.folder / name).glob("log*/*.log")]
+        return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in sorted(logs))
+
+    def until(self, what, name, agents):
+        end = time.monotonic() + LIMIT_S
+        while not what():
+            self.assertLess(time.monotonic(), end, self.said(name))
+            self.assertEqual([agent.poll() for agent in agents], [None] * len(agents), self.said(name))
+            time.sleep(0.02)
+
+    def step(self, name, rank):
+        with contextlib.suppress(OSError):
+            return int((self.folder / name / f"pid-{rank}").read_text().split()[1])
+        return 0
+
+    def results(self, name, agents, ranks):
+        for agent in agents:
+            self.assertEqual(agent.wait(LIMIT_S), 0, self.said(name))
+        return [json.loads((self.folder / name / f"result-{rank}").read_text()) for rank in range(ranks)]
+
+    def lose(self, name, fleet, agents, start):
+        """Lose host 1, and start its part of the job on host 2. All have to end for the same reason, which is returned."""
+        fleet.kill(1)
+        agents.pop(1).wait(LIMIT_S)
+        agents.append(start(1, at=2))
+        for agent in agents:
+            self.assertEqual(agent.wait(LIMIT_S), 1, self.said(name))
+        told = [set(), set()]
+        for host in (0, 1):
+            for line in (self.folder / name / f"said-{host}").read_text().splitlines():
+                if "the job has failed: " in line:
+                    told[host].add(line.split("the job has failed: ")[1])
+        self.assertEqual(told[0], told[1], self.said(name))
+        self.assertEqual(len(told[0]), 1, self.said(name))
+        return told[0].pop()
+
+    def test_torch_killed_processes_cost_no_bit(self):
+        config = {"kind": "ddp", "epochs": 2}
+        alone, _ = self.torch("one", None, 4, config)
+        expected = self.results("one", alone, 4)
+        with Fleet.up(2) as fleet:
+            agents, _ = self.torch("two", fleet, 2, {**config, "kills": [[3, 3, "collective"], [0, 6, "update"]]}, spares=1)
+            self.assertEqual(self.results("two", agents, 4), expected)
+        self.assertEqual(len(list((self.folder / "two").glob("killed-*"))), 2)
+
+    def test_torch_a_lost_host_ends_the_job(self):
+        with Fleet.up(3) as fleet:
+            agents, start = self.torch("lost", fleet, 1, {"kind": "ddp", "hold": 5})
+            self.until(lambda: min(self.step("lost", rank) for rank in (0, 1)) == 5, "lost", agents)
+            fleet.run(0, ["touch", self.folder / "lost" / "go"], check=True, cwd="/")
+            # What is under way is void, whether the survivor has left the step by now or not.
+            self.assertRegex(self.lose("lost", fleet, agents, start), r"^the state can not be recovered: rank 1 can not reach version \d+: no copy of its "
+                             "private state at that version is left")
+        self.assertEqual(list((self.folder / "lost").glob("result-*")), [])
+
+    def test_cpp_a_lost_host_ends_a_job_with_values_of_its_own(self):
+        for more, own in (((), "kept value 'progress'"), (("--batch-norm",), "buffer 'layers.norm1.running_mean'")):
+            name = f"mnist{len(more)}"
+            with self.subTest(own), Fleet.up(3) as fleet:
+                program = [arguments.build / "bin" / "mnist", "--data", arguments.build / "digits", "--epochs", "100000", *more]
+                agents, start = self.msrun(name, fleet, *program)
+                self.until(lambda name=name: "epoch 2:" in self.said(name), name, agents)
+                self.assertRegex(self.lose(name, fleet, agents, start), rf"rank 1 has lost its state with its host: of its {own} after step \d+ no copy is left")
+
+    def test_mindspore_a_lost_host_ends_the_job(self):
+        if not arguments.mindspore:
+            self.skipTest("no --mindspore with MindSpore")
+        make = f"import sys, pathlib; sys.path.insert(0, '{PROGRAMS}'); import mindspore_job; mindspore_job.make_data(pathlib.Path(sys.argv[1]))"
+        subprocess.run([arguments.mindspore, "-c", make, self.folder / "data"], env=self.env, check=True, timeout=LIMIT_S)
+        self.env["DATA_PATH"] = str(self.folder / "data")
+        with Fleet.up(3) as fleet:
+            program = [arguments.mindspore, "-m", "holdfast.mindspore", PROGRAMS / "mindspore_program.py", json.dumps({"epochs": 10000, "pause": 0.01})]
+            agents, start = self.msrun("lost", fleet, *program)
+            self.until(lambda: self.step("lost", 0) >= 5, "lost", agents)
+            self.assertRegex(self.lose("lost", fleet, agents, start), r"rank 1 has lost its state with its host: no copy of it after step \d+ is left")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", type=lambda path: Path(path).resolve(), required=True)
+    parser.add_argument("--python")
+    parser.add_argument("--mindspore")
+    arguments, rest = parser.parse_known_args()
+    unittest.main(argv=[sys.argv[0], *rest])
