@@ -38,7 +38,7 @@ class Training:
         self.env = {**os.environ, "HOLDFAST_TOKEN_FILE": str(token), "HOLDFAST_TRACE": str(self.folder / "trace"),
                     "HOLDFAST_JOB": f"demo-{secrets.token_hex(4)}", "OMP_NUM_THREADS": "1"}
         self.program = [arguments.bin / "mnist", "--data", arguments.data, "--epochs", arguments.epochs, "--batch", BATCH,
-                        "--seed", 7, "--optimizer", "momentum", "--model", "mlp", "--save", self.folder / "final"]
+                        "--seed", 7, "--optimizer", "momentum", "--model", "mlp", "--save", self.folder / "final", "--no-progress"]
         self.msrun = arguments.bin / "msrun"
         self.agents = {}
         ranks = hosts * EACH
@@ -82,11 +82,12 @@ class Training:
         return "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("said-*")))
 
     def finish(self):
-        """What rank 0 has saved."""
+        """What rank 0 has saved, and a digest of each rank's state."""
         codes = [agent.wait(LIMIT_S) for agent in self.agents.values()]
         if any(codes):
             sys.exit(f"the run ended with exit codes {codes}:\n{self.said()}")
-        return (self.folder / "final").read_bytes()
+        ends = [line for log in self.folder.glob("log-*/worker_*.log") for line in log.read_text().splitlines() if "; state " in line]
+        return (self.folder / "final").read_bytes(), sorted(ends)
 
 
 def tell(training, killed_ns, started_ns):
@@ -134,7 +135,7 @@ def main():
         undisturbed = Training(arguments, folder, "undisturbed run", training_hosts).finish()
     if state != undisturbed:
         sys.exit("parameters and optimizer state of the two runs DIFFER: this is an error in Holdfast")
-    print(f"\nParameters and optimizer state of both runs are equal bit for bit ({len(state):,} bytes compared).")
+    print(f"\nParameters and optimizer state of both runs are equal bit for bit ({len(state[0]):,} bytes, and digests of {len(state[1])} ranks compared).")
 
 
 if __name__ == "__main__":
