@@ -136,6 +136,27 @@ class Faces(unittest.TestCase):
                 self.until(lambda name=name: "epoch 2:" in self.said(name), name, agents)
                 self.assertRegex(self.lose(name, fleet, agents, start), rf"rank 1 has lost its state with its host: of its {own} after step \d+ no copy is left")
 
+    def test_cpp_a_lost_host_costs_no_bit_of_a_job_without_such(self):
+        with Fleet.up(3) as fleet:
+            program = [arguments.build / "bin" / "mnist", "--data", arguments.build / "digits", "--epochs", "60", "--dropout", "0.2", "--no-progress"]
+            self.env["HOLDFAST_TRACE"] = str(self.folder)
+            agents, start = self.msrun("lost", fleet, *program)
+            self.until(lambda: any('"step":60,' in path.read_text() for path in self.folder.glob("*.jsonl")), "lost", agents)
+            fleet.kill(1)
+            agents.pop(1).wait(LIMIT_S)
+            agents.append(start(1, at=2))
+            ends = self.digests("lost", agents)
+            del self.env["HOLDFAST_TRACE"]
+        with Fleet.up(2) as fleet:
+            self.assertEqual(self.digests("calm", self.msrun("calm", fleet, *program)[0]), ends)
+
+    def digests(self, name, agents):
+        """What each rank says of its state at the end."""
+        for agent in agents:
+            self.assertEqual(agent.wait(LIMIT_S), 0, self.said(name))
+        logs = [(self.folder / name / f"log{rank}" / f"worker_{rank}.log").read_text() for rank in (0, 1)]
+        return [log[log.index("done after step"):].split("\n")[0] for log in logs]
+
     def test_mindspore_a_lost_host_ends_the_job(self):
         if not arguments.mindspore:
             self.skipTest("no --mindspore with MindSpore")
