@@ -138,7 +138,7 @@ class Faces(unittest.TestCase):
 
     def test_cpp_a_lost_host_costs_no_bit_of_a_job_without_such(self):
         with Fleet.up(3) as fleet:
-            program = [arguments.build / "bin" / "mnist", "--data", arguments.build / "digits", "--epochs", "60", "--dropout", "0.2", "--no-progress"]
+            program = [arguments.build / "bin" / "mnist", "--data", arguments.build / "digits", "--epochs", "20", "--dropout", "0.2", "--no-progress"]
             self.env["HOLDFAST_TRACE"] = str(self.folder)
             agents, start = self.msrun("lost", fleet, *program)
             self.until(lambda: any('"step":60,' in path.read_text() for path in self.folder.glob("*.jsonl")), "lost", agents)
