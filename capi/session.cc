@@ -81,6 +81,12 @@ Status check_parameter(hf_session* s, uint64_t i) {
   return user_error(cat("there is no parameter ", i, "; the layout has ", n));
 }
 
+runtime::Secrecy secrecy_of(std::uint32_t flags) {
+  if ((flags & HF_PRIVATE_OWN) != 0) return runtime::Secrecy::kOwn;
+  const bool later = (flags & HF_PRIVATE_OWN_LATER) != 0;
+  return later ? runtime::Secrecy::kOwnLater : runtime::Secrecy::kShared;
+}
+
 }  // namespace
 
 extern "C" {
@@ -89,11 +95,9 @@ hf_status hf_open(hf_worker* worker, const hf_layout* layout, hf_session** sessi
   if (worker->opened) return report(user_error("this worker has its session already"));
   arena::Layout wanted;
   if (const Status good = layout_of(layout, wanted); !good) return report(good);
-  const auto secrecy =
-      (layout->flags & HF_PRIVATE_OWN) != 0 ? runtime::Secrecy::kOwn : runtime::Secrecy::kShared;
   if (const hf_status placed = hf_identity(worker, nullptr); placed != HF_OK) return placed;
-  auto opened =
-      runtime::Session::open(*worker->worker, runtime::in_arena(std::move(wanted), secrecy));
+  auto opened = runtime::Session::open(
+      *worker->worker, runtime::in_arena(std::move(wanted), secrecy_of(layout->flags)));
   if (!opened) return report(opened.error());
   worker->opened = true;
   auto made = std::make_unique<hf_session>();

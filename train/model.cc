@@ -150,10 +150,8 @@ std::string Model::strayed(arena::Arena& arena, bool new_ones) const {
   return {};
 }
 
-std::string Model::own() const {
-  if (private_.size() > frozen_) return cat("buffer '", private_[frozen_].name, "'");
-  if (!kept_.empty()) return cat("kept value '", kept_[0].name, "'");
-  return {};
+bool Model::has_own() const {
+  return private_.size() > frozen_ || !kept_.empty();
 }
 
 void Model::pack(std::span<std::byte> bytes) const {

@@ -47,9 +47,9 @@ class Model {
   // in its place; empty if there is nothing such. `new_ones`: also what has come to the module
   // since; that takes a walk through it.
   [[nodiscard]] std::string strayed(arena::Arena& arena, bool new_ones) const;
-  // Something of the private bytes that each rank has another value of, in words; empty if there is
-  // nothing such: parameters without gradient are the same on all ranks.
-  [[nodiscard]] std::string own() const;
+  // Whether each rank has another value of something in the private bytes. Parameters without
+  // gradient are the same on all ranks.
+  [[nodiscard]] bool has_own() const;
 
   // Buffers, parameters without gradient and kept values, to and from private bytes.
   void pack(std::span<std::byte> bytes) const;

@@ -89,7 +89,6 @@ struct State::Parts {
         exceptions(std::uncaught_exceptions()) {}
 
   void open();
-  void check_origin();
   void rehearse(const std::function<torch::Tensor()>& input);
   void restore();
   void compare_terms();
@@ -139,18 +138,18 @@ void State::Parts::open() {
     throw Failure(
         "this process trains a second State, but a job has one: put both modules into one");
   }
-  session = must(
-      runtime::Session::open(*job->worker, runtime::in_arena(model.layout(kind_of(optimizer)))));
+  // Buffers and kept values differ by rank from step 1 on: no other rank can give them.
+  const auto secrecy = model.has_own() ? runtime::Secrecy::kOwnLater : runtime::Secrecy::kShared;
+  session = must(runtime::Session::open(
+      *job->worker, runtime::in_arena(model.layout(kind_of(optimizer)), secrecy)));
   arena::Arena& arena = runtime::arena_of(*session);
-  const bool had_nothing = arena.fresh();
-  if (had_nothing) {
+  if (arena.fresh()) {
     const std::string slow = session->identity().rank == 0 ? train::slow_blas() : "";
     if (!slow.empty()) std::fprintf(stderr, "holdfast: warning: %s\n", slow.c_str());
     model.write_parameters(arena);
     model.pack(arena.private_bytes(0));
   }
   must(session->join({}));
-  if (had_nothing) check_origin();
   model.adopt(arena);
   model.unpack(arena.private_bytes(version()));
   train::Gradients::Reduce reduce;
@@ -159,17 +158,6 @@ void State::Parts::open() {
   }
   gradients.emplace(model.parameters(), arena, std::move(reduce));
   replicas.emplace(*job->worker, *session, replica_names());
-}
-
-// Of this rank nothing was left, as after the loss of its host. Parameters and moments are the same
-// on all ranks. What came with them is another rank's, which is right at version 0 alone.
-void State::Parts::check_origin() {
-  const std::string own = model.own();
-  if (version() == 0 || own.empty()) return;
-  fail(*job->worker,
-       cat("rank ", session->identity().rank, " has lost its state with its host: of its ", own,
-           " after step ", version(),
-           " no copy is left; start the job again, from a checkpoint if there is one"));
 }
 
 // A process that waits for a rank has time to make its first pass, in which torch sets up threads,

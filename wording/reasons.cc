@@ -224,7 +224,9 @@ std::string of_end(const Reason& r) {
                  " without ending its training");
     case Kind::kNoPlan:
       return cat("the state can not be recovered: rank ", r.rank, " can not reach version ",
-                 r.version, ": no copy of its ", r.detail, " at that version is left");
+                 r.version, ": no copy of its ", r.detail,
+                 " at that version is left; start the job again, "
+                 "from a checkpoint if there is one");
     case Kind::kSchedulerInterrupted:
       return cat("the scheduler was interrupted by signal ", r.count);
     case Kind::kTooOften:

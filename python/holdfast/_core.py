@@ -66,6 +66,11 @@ __all__ = [
 _U64 = U64
 
 
+# For hf_layout.flags.
+_PRIVATE_OWN: Final = 1
+_PRIVATE_OWN_LATER: Final = 2
+
+
 class Place(NamedTuple):
     """The place of this process in its job."""
 
@@ -172,12 +177,15 @@ class Worker(KeyValues):
         optimizer: Optimizer = Optimizer.SGD,
         private_bytes: int = 0,
         own_private: bool = False,
+        own_later: bool = False,
     ) -> Session:
         """Open the state. `parameters` holds names with their numbers of float32 elements.
 
-        `own_private`: private bytes never come from another rank (HF_PRIVATE_OWN).
+        `own_private`: private bytes never come from another rank (HF_PRIVATE_OWN). `own_later`:
+        only those of version 0 do (HF_PRIVATE_OWN_LATER).
         """
-        return Session(self, parameters, optimizer, private_bytes, own_private)
+        flags = (_PRIVATE_OWN if own_private else 0) | (_PRIVATE_OWN_LATER if own_later else 0)
+        return Session(self, parameters, optimizer, private_bytes, flags)
 
     def early_group(self, ranks: Sequence[int], name: str) -> Group:
         """Open a group that a program can use before it has a session."""
@@ -232,13 +240,13 @@ class Session:
         parameters: Sequence[tuple[str, int]],
         optimizer: Optimizer,
         private_bytes: int,
-        own_private: bool,
+        flags: int,
     ) -> None:
         """Wait for the rank and open the state as its predecessor left it."""
         array = (CParameter * len(parameters))(
             *(CParameter(name.encode(), elements) for name, elements in parameters)
         )
-        layout = CLayout(array, len(parameters), int(optimizer), int(own_private), private_bytes)
+        layout = CLayout(array, len(parameters), int(optimizer), flags, private_bytes)
         self._worker = worker  # The worker must outlive its session.
         self._handle = c.c_void_p()
         worker.identity()  # The part that may wait long.

@@ -98,14 +98,15 @@ class Job:
         optimizer: Optimizer = Optimizer.SGD,
         private_bytes: int = 0,
         own_private: bool = False,
+        own_later: bool = False,
     ) -> Session:
         """Open this rank's state: parameters by name and number of float32 elements, private bytes.
 
         Without parameters, all of the state is in the private bytes. With `own_private` they never
-        come from another rank; otherwise version 0 is rank 0's.
+        come from another rank, with `own_later` only version 0 does. Otherwise they come along.
         """
         _ = self.place
-        return self.worker.open(parameters, optimizer, private_bytes, own_private)
+        return self.worker.open(parameters, optimizer, private_bytes, own_private, own_later)
 
     def fail(self, reason: str) -> Exception:
         """Tell all processes that the job can not go on. The caller raises the returned error."""

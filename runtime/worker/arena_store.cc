@@ -56,13 +56,16 @@ class ArenaStore final : public StateStore {
   [[nodiscard]] arena::Arena& arena() { return arena_; }
 
   [[nodiscard]] Holding holding() const override {
-    return {arena_.version(), arena_.staged(), secrecy_ == Secrecy::kOwn};
+    return {arena_.version(), arena_.staged(), secrecy_ != Secrecy::kShared};
   }
   void begin(const arena::Position& position) override {
     if (arena_.fresh()) arena_.begin_version0(position);
   }
   [[nodiscard]] Status receive(const wire::Location& source, Version version) override {
-    const bool with_private = secrecy_ == Secrecy::kShared;
+    // Where they are each rank's own later, a plan for a later version never has a rank receive
+    // that has lost them.
+    const bool with_private =
+        secrecy_ == Secrecy::kShared || (secrecy_ == Secrecy::kOwnLater && version == 0);
     if (source.endpoint.empty()) {
       return arena_.copy_from(path_of(identity_, source.holder), version, with_private);
     }

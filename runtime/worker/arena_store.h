@@ -11,6 +11,7 @@ namespace holdfast::runtime {
 enum class Secrecy : std::uint8_t {
   kShared,  // They come along: version 0 is rank 0's on all ranks.
   kOwn,     // Nobody else has them: version 0 is each rank's own, a later one can not be replaced.
+  kOwnLater,  // Version 0 is rank 0's on all ranks; a later one is each rank's own.
 };
 
 // For Session::open: this rank's arena in the job's folder. Waits until none of its predecessor's

@@ -265,7 +265,7 @@ class Engine:
                 "them: make the first part a job of its own that saves a checkpoint"
             )
         place = self.place
-        self.session = self.job.worker.open(private_bytes=private_bytes)
+        self.session = self.job.worker.open(private_bytes=private_bytes, own_later=True)
         if place.directory:  # A helper knows the size from here.
             note = Path(place.directory) / f"{_SIZE_FILE}.{place.rank}"
             note.write_text(str(private_bytes))

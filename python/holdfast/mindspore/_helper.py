@@ -13,7 +13,7 @@ from typing import NoReturn
 import holdfast
 from holdfast._errors import Error, MarkedError
 from holdfast.mindspore import _engine, _image
-from holdfast.mindspore._steps import HELPER, hello, see_that_it_is_its_own
+from holdfast.mindspore._steps import HELPER, hello
 
 
 def run() -> NoReturn:
@@ -32,11 +32,8 @@ def run() -> NoReturn:
             "then all processes start again from the top"
         )
     try:
-        session = job.open(private_bytes=size)
-        had_nothing = session.fresh
+        session = job.open(private_bytes=size, own_later=True)
         session.join()
-        if had_nothing:
-            see_that_it_is_its_own(job, session)
         while True:
             session.begin_step()
             try:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-import holdfast
 from holdfast import _core
 from holdfast._core import Status
 from holdfast._errors import LeftError, MarkedError, PeerError
@@ -42,20 +41,6 @@ def hello(session: _core.Session, kind: int, digest: bytes, purpose: bytes) -> l
     return [Hello(*words) for words in found]
 
 
-def see_that_it_is_its_own(job: holdfast.Job, session: _core.Session) -> None:
-    """End the job if a rank of which nothing was left has got another one's state.
-
-    Statistics of batch norm, positions of pipelines and what callbacks hold differ by rank. At
-    version 0 they are rank 0's on all ranks.
-    """
-    n = session.version
-    if n > 0:
-        raise job.fail(
-            f"rank {session.world.rank} has lost its state with its host: no copy of it after step "
-            f"{n} is left; start the job again, from a checkpoint if there is one"
-        )
-
-
 class Steps:
     """The state of one network's steps. Version n of the session is the state after n steps."""
 
@@ -84,12 +69,9 @@ class Steps:
         self.purpose = "a step"  # The purpose of the next step, equal on all ranks.
         self._between: tuple[int, Changes] = (-1, {})  # A step; changes of callbacks since.
         self._kind = RESTARTED if engine.restarted else SURVIVOR
-        had_nothing = session.fresh
-        if had_nothing:
+        if session.fresh:
             self._image.write(session.private(0), objects)
         session.join()
-        if had_nothing:
-            see_that_it_is_its_own(engine.job, session)
         self.restore()
         self._turn = threading.Lock()
         engine.set_phase(Phase.ECHO)
