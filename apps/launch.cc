@@ -25,20 +25,22 @@ struct LaunchArguments {
   runtime::AgentOptions agent;
   ReferenceOptions reference;
   std::string join = "False";
+  std::string spare_host = "False";
+  std::string oversubscribe = "False";
   std::string spares = "0";
   std::string forked = "none";
   int node_rank = -1;
   int local_worker_num = 0;  // 0: all.
 };
 
-Result<bool> truth(const std::string& text) {
+Result<bool> truth(const char* option, const std::string& text) {
   for (const char* yes : {"True", "true", "1"}) {
     if (text == yes) return true;
   }
   for (const char* no : {"False", "false", "0"}) {
     if (text == no) return false;
   }
-  return Error{Blame::kUser, cat("--join is '", text, "'; allowed is True or False")};
+  return Error{Blame::kUser, cat(option, " is '", text, "'; allowed is True or False")};
 }
 
 constexpr std::int32_t kMostSpares = 1000;
@@ -120,6 +122,15 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
                  "Processes that wait, ready, to take the place of one that fails: a number of "
                  "them for any place, or all: one for each")
       ->capture_default_str();
+  app.add_option("--spare_host", arguments.spare_host,
+                 "True: this host has no workers until another host is lost; --local_worker_num "
+                 "processes wait, ready, for its places")
+      ->capture_default_str();
+  app.add_option("--oversubscribe", arguments.oversubscribe,
+                 "True: this host takes the places of a lost one besides its own, if no spare host "
+                 "does")
+      ->capture_default_str();
+  app.add_flag("--several", agent.several)->group("");  // Of Python's `holdfast run`.
   add_reference_options(app, arguments.reference);
   app.add_flag("--as_torchrun", agent.as_torchrun)->group("");  // Of Python's `holdfast run`.
   // Of Python's msrun, which knows whether the program imports MindSpore.
@@ -142,9 +153,15 @@ Result<runtime::AgentOptions> finish(LaunchArguments arguments, std::vector<std:
     return unknown(agent.program.front());
   }
   if (agent.program.empty()) return wrong("no program to run is given");
-  const auto join = truth(arguments.join);
+  const auto join = truth("--join", arguments.join);
   if (!join) return join.error();
   agent.join = *join;
+  const auto spare_host = truth("--spare_host", arguments.spare_host);
+  if (!spare_host) return spare_host.error();
+  agent.spare_host = *spare_host;
+  const auto oversubscribe = truth("--oversubscribe", arguments.oversubscribe);
+  if (!oversubscribe) return oversubscribe.error();
+  agent.oversubscribe = *oversubscribe;
   const auto spares = number_of_spares(arguments.spares);
   agent.bound_spares = arguments.spares == "all";
   if (!spares && !agent.bound_spares) {
@@ -165,7 +182,14 @@ Result<runtime::AgentOptions> finish(LaunchArguments arguments, std::vector<std:
         "of them this is with --node_rank (0 runs the scheduler)");
   }
   agent.node_rank = std::max(arguments.node_rank, 0);
-  if ((agent.node_rank + 1) * agent.local_worker_num > agent.worker_num) {
+  const int last = (agent.node_rank + 1) * agent.local_worker_num;
+  if (agent.spare_host && last <= agent.worker_num) {
+    return wrong(cat("--spare_host=True with --node_rank=", agent.node_rank,
+                     ": that number is of a host with workers; give a spare host one from ",
+                     (agent.worker_num + agent.local_worker_num - 1) / agent.local_worker_num,
+                     " on"));
+  }
+  if (!agent.spare_host && last > agent.worker_num) {
     return wrong(cat("--node_rank=", agent.node_rank, " with --local_worker_num=",
                      agent.local_worker_num, " goes beyond --worker_num=", agent.worker_num));
   }

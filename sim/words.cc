@@ -148,6 +148,11 @@ std::string to_words(const wire::Message& message) {
             if (m.newer_than != 0) text += cat(" newer than version ", m.newer_than);
             return text;
           },
+          [](const wire::Give& m) {
+            std::string text = "Give";
+            for (const auto& node_id : m.node_ids) text += cat(' ', node_id);
+            return text;
+          },
           [](const wire::GroupLost& m) { return cat("GroupLost in generation ", m.generation); },
           [](const wire::Got& m) {
             return m.found ? cat("Got ", m.key, ", version ", m.version) : std::string("Got none");

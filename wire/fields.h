@@ -92,8 +92,9 @@ struct Fields<PlaceState> {
 };
 template <>
 struct Fields<AgentState> {
-  static constexpr auto kList = in_order(&AgentState::job, &AgentState::agent_id, &AgentState::host,
-                                         &AgentState::places, &AgentState::protocol);
+  static constexpr auto kList =
+      in_order(&AgentState::job, &AgentState::agent_id, &AgentState::host, &AgentState::places,
+               &AgentState::protocol, &AgentState::takes);
 };
 template <>
 struct Fields<Waiting> {
@@ -102,6 +103,10 @@ struct Fields<Waiting> {
 template <>
 struct Fields<Evict> {
   static constexpr auto kList = in_order(&Evict::node_id, &Evict::incarnation);
+};
+template <>
+struct Fields<Give> {
+  static constexpr auto kList = in_order(&Give::node_ids);
 };
 template <>
 struct Fields<Report> {

@@ -97,6 +97,7 @@ struct AgentState {
   std::string host;
   std::vector<PlaceState> places;
   std::uint32_t protocol = kProtocol;
+  std::uint32_t takes = 0;  // So many places more it would take, if their host is lost.
   bool operator==(const AgentState&) const = default;
 };
 
@@ -105,6 +106,12 @@ struct Evict {
   std::string node_id;
   Incarnation incarnation = 0;
   bool operator==(const Evict&) const = default;
+};
+
+// scheduler → agent: these places are yours from now on, since their host is lost.
+struct Give {
+  std::vector<std::string> node_ids;
+  bool operator==(const Give&) const = default;
 };
 
 // worker → scheduler: parked for this generation; what my arena holds.
@@ -276,13 +283,14 @@ struct Got {
 
 // The order is the kind number on the wire (1-based). Register and Refused keep theirs and the
 // numbers of their members for ever: by them a process of another protocol is refused by name.
-using Message = std::variant<Register, Assignment, Refused, Waiting, AgentState, Evict, Report,
-                             Repaired, Progress, JobProgress, Finished, Farewell, Failed, JobEnded,
-                             StatusQuery, StatusReply, Heartbeat, Put, Kept, Get, Got, GroupLost>;
+using Message =
+    std::variant<Register, Assignment, Refused, Waiting, AgentState, Evict, Report, Repaired,
+                 Progress, JobProgress, Finished, Farewell, Failed, JobEnded, StatusQuery,
+                 StatusReply, Heartbeat, Put, Kept, Get, Got, GroupLost, Give>;
 inline constexpr std::array<std::string_view, std::variant_size_v<Message>> kMessageNames = {
     "Register", "Assignment", "Refused",     "Waiting",     "AgentState", "Evict",
     "Report",   "Repaired",   "Progress",    "JobProgress", "Finished",   "Farewell",
     "Failed",   "JobEnded",   "StatusQuery", "StatusReply", "Heartbeat",  "Put",
-    "Kept",     "Get",        "Got",         "GroupLost"};
+    "Kept",     "Get",        "Got",         "GroupLost",   "Give"};
 
 }  // namespace holdfast::wire

@@ -65,7 +65,7 @@ const std::vector<std::string> kTexts = {
     "job: \"job\"\nagent_id: \"agent\"\nhost: \"host\"\nplaces {\n  node_id: \"a\"\n"
     "  incarnation: 18446744073709551615\n  attempt: 1\n  alive: true\n  ending {\n"
     "    kind: ENDING_SIGNALLED\n    code: 9\n  }\n  detected_ns: 18446744073709551615\n}\n"
-    "places {\n}\nprotocol: 4294967295\n",
+    "places {\n}\nprotocol: 4294967295\ntakes: 4294967295\n",
     "node_id: \"a\"\nincarnation: 18446744073709551615\n",
     "generation: 1\nversion: 18446744073709551615\nstaged: 18446744073709551615\n"
     "private_is_own: true\n",
@@ -89,6 +89,7 @@ const std::vector<std::string> kTexts = {
     "id: 18446744073709551615\nfound: true\nkey: \"k/1\"\nvalue: \"v\\000\\377\"\nversion: "
     "18446744073709551615\n",
     "generation: 18446744073709551615\n",
+    "node_ids: \"a\"\nnode_ids: \"\"\n",
 };
 
 TEST(Proto, ProtocReadsEveryMessageAsItWasMeant) {

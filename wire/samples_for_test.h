@@ -52,6 +52,7 @@ inline std::vector<Message> extreme_messages() {
                  "agent",
                  "host",
                  {{"a", kMost, 1, true, {Ending::Kind::kSignalled, 9}, kMost}, {}},
+                 4294967295U,
                  4294967295U},
       Evict{"a", kMost},
       Report{1, kNoVersion, kNoVersion, true},
@@ -70,6 +71,7 @@ inline std::vector<Message> extreme_messages() {
       Get{kMost, {"k/1", ""}, true, kMost},
       Got{kMost, true, "k/1", std::string("v\0\xff", 3), kMost},
       GroupLost{kMost},
+      Give{{"a", ""}},
   };
 }
 

@@ -136,6 +136,7 @@ void Machine::add_spare(const std::string& node_id) {
 
 // Whether some worker still trains whose place this spare could take. Empty: a spare of any place.
 bool Machine::is_needed(const std::string& spare_of) const {
+  if (waits_for_places()) return state_ == State::kRunning;
   return std::any_of(places_.begin(), places_.end(), [&](const Place& p) {
     return p.role == Role::kWorker && !p.done && (spare_of.empty() || spare_of == p.node_id);
   });
@@ -356,6 +357,7 @@ void Machine::tell_state() {
     state.places.push_back({place.node_id, place.incarnation, place.attempt, place.process != 0,
                             place.ending, place.detected_ns});
   }
+  state.takes = static_cast<std::uint32_t>(std::max(0, options_.takes));
   told_ = link_ == Link::kUp;
   send(std::move(state));
 }
@@ -379,6 +381,7 @@ void Machine::receive(const wire::JobEnded& m) {
   if (m.success) {  // Who has ended in good order needs no help; who hangs has its grace.
     if (state_ == State::kDone) return;
     enter(State::kDone);
+    if (waits_for_places()) end_all(false);  // Nobody has ever needed them.
     actions_.push_back(WantGrace{});
     return;
   }
@@ -396,6 +399,19 @@ void Machine::receive(const wire::Evict& m) {
       actions_.push_back(Kill{place.process, false});
     }
   }
+}
+
+void Machine::receive(const wire::Give& m) {
+  if (state_ != State::kRunning) return;
+  for (const auto& node_id : m.node_ids) {
+    const bool has = std::any_of(places_.begin(), places_.end(),
+                                 [&](const Place& place) { return place.node_id == node_id; });
+    if (has) continue;
+    places_.push_back({.node_id = node_id});
+    options_.takes -= options_.takes > 0 ? 1 : 0;
+    give(places_.back());
+  }
+  tell_state();
 }
 
 void Machine::on(const Interrupted& e) {
@@ -460,6 +476,7 @@ void Machine::on(const GraceOver&) {
 }
 
 bool Machine::workers_done() const {
+  if (waits_for_places() && state_ == State::kRunning) return false;
   return std::all_of(places_.begin(), places_.end(),
                      [](const Place& p) { return p.role != Role::kWorker || p.done; });
 }

@@ -36,6 +36,9 @@ struct Options {
   std::uint64_t seed = 0;            // Incarnations are drawn from it: random for every agent.
   bool runs_scheduler = false;
   std::int32_t spares = 0;
+  // It has no places until the scheduler gives it those of a lost host; `spares` wait for them.
+  bool spare_host = false;
+  std::int32_t takes = 0;         // So many places of lost hosts it would take.
   bool bound_spares = false;      // One for each of `workers`, in place of `spares` for any.
   std::int32_t max_restarts = 3;  // Of one place, or of the spares, without a step made between.
   std::string max_restarts_option = "--max_restarts";  // As its user writes it.
@@ -204,6 +207,7 @@ class Machine {
   void receive(const wire::JobEnded& m);
   void receive(const wire::Refused& m) { fail({1, m.reason, ""}); }
   void receive(const wire::Evict& m);
+  void receive(const wire::Give& m);
   template <class Other>
   void receive(const Other&) {}
 
@@ -231,6 +235,8 @@ class Machine {
   [[nodiscard]] bool is_local() const {  // All ranks run here.
     return options_.workers.size() == static_cast<std::size_t>(options_.world_size);
   }
+  // It is a spare host, and no host was lost so far.
+  [[nodiscard]] bool waits_for_places() const { return options_.spare_host && places_.empty(); }
   [[nodiscard]] bool is_awaited_elsewhere() const;
   [[nodiscard]] bool workers_done() const;
   [[nodiscard]] bool scheduler_runs() const;

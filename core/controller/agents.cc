@@ -28,7 +28,7 @@ void Machine::receive(Link link, const wire::AgentState& m) {
   std::vector<wire::PlaceState> changed;
   std::map<std::string, PlaceWord> former;
   for (const auto& node_id : agents_[link].nodes) former.insert(place_words_.extract(node_id));
-  Agent agent{.agent_id = m.agent_id, .host = m.host, .nodes = {}};
+  Agent agent{.agent_id = m.agent_id, .host = m.host, .nodes = {}, .takes = m.takes};
   for (const auto& place : m.places) {
     const auto before = former.find(place.node_id);
     if (before == former.end() || before->second.place != place) changed.push_back(place);
@@ -42,8 +42,14 @@ void Machine::receive(Link link, const wire::AgentState& m) {
   hear_agent(agent);
   look_at_hosts(now_ + options_.host_silence);
   std::erase_if(missing_, [&](const Agent& one) { return one.agent_id == m.agent_id; });
+  std::erase_if(homeless_, [&](const Homeless& lost) {
+    return std::any_of(agent.nodes.begin(), agent.nodes.end(), [&](const std::string& node_id) {
+      return std::find(lost.nodes.begin(), lost.nodes.end(), node_id) != lost.nodes.end();
+    });
+  });
   agents_[link] = std::move(agent);
   for (const auto& place : changed) heed(place);
+  house();
   maybe_nobody_came();
 }
 
@@ -68,6 +74,9 @@ bool Machine::make_way(Link link, const wire::AgentState& m) {
   std::set<Link> former;
   for (const auto& place : m.places) {
     if (!why) why = excess({&place.node_id});
+    if (const auto other = given_to(place.node_id); !why && other && *other != link) {
+      why = not_its_place(place.node_id, agents_.at(*other));
+    }
     const auto word = place_words_.find(place.node_id);
     if (why || word == place_words_.end() || word->second.link == link) continue;
     const Agent& other = agents_.at(word->second.link);

@@ -28,7 +28,14 @@ void Machine::hear_agent(Agent& agent) {
   if (agent.heard != Instant{}) agent.gap = std::max(now_ - agent.heard, agent.gap / 8 * 7);
   agent.heard = now_;
   agent.called.reset();
-  agent.is_silent = false;
+  // It is back before anybody else has its places.
+  if (std::exchange(agent.is_silent, false)) {
+    std::erase_if(homeless_, [&](const Homeless& lost) {
+      return lost.given_to == 0 && !agent.nodes.empty() &&
+             std::find(lost.nodes.begin(), lost.nodes.end(), agent.nodes.front()) !=
+                 lost.nodes.end();
+    });
+  }
 }
 
 Duration Machine::silence_of(const Agent& agent) const {
@@ -62,6 +69,7 @@ void Machine::check_hosts() {
     if (lease_runs(at(rank))) lose(at(rank));
   }
   if (!lost.empty()) admit_rivals();
+  house();
 }
 
 // The agent on this link is here.
@@ -108,7 +116,61 @@ void Machine::check_host(Agent& agent, std::set<Rank>& lost) {
     return look_at_hosts(spoke + silence);
   }
   agent.is_silent = true;
+  Homeless homeless{.nodes = {}};
+  for (const Rank rank : ranks) {
+    if (lease_runs(at(rank))) homeless.nodes.push_back(at(rank).seat.node_id);
+  }
+  if (!homeless.nodes.empty()) homeless_.push_back(std::move(homeless));
   lost.merge(ranks);
+}
+
+// The places of lost hosts go to a host that would take them. The least loaded does: a spare host
+// before all others.
+void Machine::house() {
+  for (Homeless& lost : homeless_) {
+    if (lost.given_to != 0) continue;
+    lost.given_to = host_for(lost.nodes.size());
+    if (lost.given_to == 0) continue;
+    for (const auto& node_id : lost.nodes) give_away(node_id);
+    send(lost.given_to, wire::Give{lost.nodes});
+  }
+}
+
+Link Machine::host_for(std::size_t places) const {
+  Link best = 0;
+  std::size_t least = 0;
+  for (const auto& [link, agent] : agents_) {
+    const bool has_more = std::any_of(homeless_.begin(), homeless_.end(),
+                                      [&](const Homeless& lost) { return lost.given_to == link; });
+    if (agent.is_silent || has_more || agent.takes < places) continue;
+    if (best != 0 && agent.nodes.size() >= least) continue;
+    best = link;
+    least = agent.nodes.size();
+  }
+  return best;
+}
+
+// Whoever had the place has lost it for good, even if it lives: it hears so when it speaks.
+void Machine::give_away(const std::string& node_id) {
+  Member& member = at(rank_of(node_id));
+  if (const auto word = place_words_.find(node_id); word != place_words_.end()) {
+    dismiss(word->second.link);
+  }
+  if (member.state != SeatState::kSilent) return;
+  if (member.link != 0) {
+    refuse(member.link, {.kind = wire::Reason::Kind::kNewerProcess, .rank = member.rank});
+  }
+  detach(member);
+  advance(member, SeatEvent::kDied);
+}
+
+// Whom the place of a lost host was given to, if it has not claimed it yet.
+std::optional<Link> Machine::given_to(const std::string& node_id) const {
+  for (const Homeless& lost : homeless_) {
+    const bool has = std::find(lost.nodes.begin(), lost.nodes.end(), node_id) != lost.nodes.end();
+    if (has && lost.given_to != 0) return lost.given_to;
+  }
+  return std::nullopt;
 }
 
 }  // namespace holdfast::controller

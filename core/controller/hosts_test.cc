@@ -164,6 +164,88 @@ TEST_F(HostsTest, WhoClaimsThePlacesOfAHostBeforeItsLossIsKnownHasThemThen) {
   EXPECT_EQ(rank(4), 2);
 }
 
+// A spare host on link 95.
+class SpareHostTest : public HostsTest {
+ protected:
+  void SetUp() override {
+    HostsTest::SetUp();
+    spare({});
+  }
+  void spare(std::vector<wire::PlaceState> places) {
+    if (places.empty()) step(Connected{95, wire::PeerKind::kAgent});
+    const std::uint32_t takes = places.empty() ? 2 : 0;
+    step(Received{95, wire::AgentState{"job", "agent-9", "host-9", std::move(places),
+                                       wire::kProtocol, takes}});
+  }
+};
+
+TEST_F(SpareHostTest, HasThePlacesOfALostHost) {
+  beat(500ms, {90, 95});
+  EXPECT_EQ(last<wire::Give>(95), nullptr);
+  beat(400ms, {90, 95});
+  ASSERT_NE(last<wire::Give>(95), nullptr);
+  EXPECT_EQ(last<wire::Give>(95)->node_ids, std::vector<std::string>{"2"});
+  spare({{"2", 9, 1, true}});
+  come(4, who("2", 9, 1, "host-9"));
+  EXPECT_EQ(rank(4), 2);
+}
+
+TEST_F(SpareHostTest, IsAskedOnce) {
+  beat(2s, {90, 95});
+  const auto& said = said_[95];
+  EXPECT_EQ(std::count_if(said.begin(), said.end(),
+                          [](const auto& m) { return std::holds_alternative<wire::Give>(m); }),
+            1);
+}
+
+TEST_F(SpareHostTest, AHostThatComesBackAfterItsPlacesWereGivenAwayHasLostThem) {
+  beat(900ms, {90, 95});
+  ASSERT_NE(last<wire::Give>(95), nullptr);
+  tell(92, "agent-2", "host-2", {{"2", 3, 1, true}});
+  EXPECT_NE(last<wire::Refused>(92), nullptr);
+  step(Received{3, wire::Heartbeat{}});
+  EXPECT_EQ(state("2"), SeatState::kDead);
+  EXPECT_NE(last<wire::Refused>(3), nullptr);
+}
+
+TEST_F(SpareHostTest, AHostThatComesBackBeforeThatKeepsItsPlaces) {
+  step(Closed{95});
+  beat(900ms, {90});
+  EXPECT_EQ(state("2"), SeatState::kSilent);
+  step(Received{91, wire::Heartbeat{}});
+  step(Received{3, wire::Heartbeat{}});
+  EXPECT_EQ(state("2"), SeatState::kHeld);
+  spare({});
+  beat(500ms, {90, 91, 95});
+  EXPECT_EQ(last<wire::Give>(95), nullptr);
+}
+
+TEST_F(SpareHostTest, AnotherOneIsAskedIfItIsLostToo) {
+  beat(900ms, {90, 95});
+  ASSERT_NE(last<wire::Give>(95), nullptr);
+  step(Closed{95});
+  step(Connected{96, wire::PeerKind::kAgent});
+  step(Received{96, wire::AgentState{"job", "agent-10", "host-10", {}, wire::kProtocol, 2}});
+  ASSERT_NE(last<wire::Give>(96), nullptr);
+  EXPECT_EQ(last<wire::Give>(96)->node_ids, std::vector<std::string>{"2"});
+}
+
+TEST_F(SpareHostTest, OneThatIsTooSmallIsNotAsked) {
+  step(Received{95, wire::AgentState{"job", "agent-9", "host-9", {}, wire::kProtocol, 1}});
+  beat(900ms, {91, 95});  // Host 1 is lost, which has two places.
+  EXPECT_EQ(last<wire::Give>(95), nullptr);
+}
+
+TEST_F(HostsTest, AHostThatMayBeOversubscribedTakesThePlacesToo) {
+  step(Received{
+      90,
+      wire::AgentState{
+          "job", "agent-1", "host-1", {{"0", 1, 1, true}, {"1", 2, 1, true}}, wire::kProtocol, 3}});
+  beat(900ms, {90});
+  ASSERT_NE(last<wire::Give>(90), nullptr);
+  EXPECT_EQ(last<wire::Give>(90)->node_ids, std::vector<std::string>{"2"});
+}
+
 // The agent of another host counts its attempts from 1; its processes may come before its own word.
 TEST_F(HostsTest, AttemptsAreCountedAnewOnAnotherHost) {
   step(Received{91, wire::AgentState{"job", "agent-2", "host-2", {{"2", 5, 3, true}}}});

@@ -80,7 +80,8 @@ std::vector<Word> words() {
           {wire::StatusReply{}, {}},
           {wire::Kept{}, {}},
           {wire::Got{}, {}},
-          {wire::GroupLost{}, {worker}}};
+          {wire::GroupLost{}, {worker}},
+          {wire::Give{}, {}}};
 }
 
 TEST_F(LinksTest, EachKindOfProcessSaysOnlyWhatIsForIt) {

@@ -191,6 +191,7 @@ struct Agent {
   std::string agent_id;
   std::string host;
   std::vector<std::string> nodes;  // Of its places.
+  std::uint32_t takes = 0;         // As of wire::AgentState.
   bool is_told = false;            // Of progress, from the next on.
   Instant heard{};
   Duration gap{};                   // The longest between two words; old ones count ever less.
@@ -364,6 +365,10 @@ class Machine {
   void look_at_hosts(Instant when);
   void check_hosts();
   void check_host(Agent& agent, std::set<Rank>& lost);
+  void house();
+  [[nodiscard]] Link host_for(std::size_t places) const;
+  void give_away(const std::string& node_id);
+  [[nodiscard]] std::optional<Link> given_to(const std::string& node_id) const;
   void refuse_rivals(Link link);
   void admit_rivals();
 
@@ -422,6 +427,11 @@ class Machine {
   // Agents that claim places of another one. As soon as that one speaks, they are refused; once its
   // host is lost, they have the places.
   std::map<Link, wire::AgentState> rivals_;
+  struct Homeless {  // The places of a lost host that nobody has claimed yet.
+    std::vector<std::string> nodes;
+    Link given_to = 0;  // The agent that was told to take them; 0: none.
+  };
+  std::vector<Homeless> homeless_;
   std::optional<Instant> hosts_look_at_;          // When some host may count as lost.
   std::map<std::string, PlaceWord> place_words_;  // By node id.
   KeyValues key_values_;

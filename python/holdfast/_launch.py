@@ -75,7 +75,7 @@ class Launch:
             if self._signal or self._lost is None:
                 return code
             raised = _EXCEPTION.fullmatch(self._how)
-            if self._run.nodes.count > 1:
+            if self._run.nodes.several:
                 return int(raised[1]) if raised else 1
             if raised and before and raised[2] == before[2]:
                 say(
@@ -123,6 +123,9 @@ class Launch:
             f"--log_dir={self._folder()}",
             "--join=True",
             "--as_torchrun",
+            *(["--several"] if run.nodes.several else []),
+            f"--spare_host={run.nodes.is_spare}",
+            f"--oversubscribe={run.oversubscribe}",
             f"--max_restarts={run.max_restarts}",
             f"--spares={run.spares}",
             str(_PACKAGE / "_shim.sh"),
@@ -208,7 +211,7 @@ class Launch:
 
     def _say_the_end(self) -> None:
         """Say why a job over several hosts ends: their launchers can not begin a round together."""
-        if self._run.nodes.count > 1:
+        if self._run.nodes.several:
             say(
                 f"rank {self._lost} {self._how} and nothing is kept (no hf.State), so it can not "
                 "be replaced alone; over several hosts all are not started again, so the job ends "
@@ -220,7 +223,7 @@ class Launch:
         with contextlib.suppress(BlockingIOError):
             while words := os.read(stream, 1 << 16):
                 # Else it only says that it was interrupted, or whom it has to tell.
-                if self._lost is None or self._run.nodes.count > 1:
+                if self._lost is None or self._run.nodes.several:
                     text = words.replace(b"msrun: ", b"holdfast: ")
                     with contextlib.suppress(OSError):
                         _write_all(2, text)

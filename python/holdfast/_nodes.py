@@ -23,10 +23,21 @@ class Nodes:
     """The hosts of a job. All start the same number of processes."""
 
     count: int
-    rank: int  # Of this host. 0 runs the scheduler.
+    rank: int  # Of this host. 0 runs the scheduler. From `count` on: a spare host.
     address: str  # Where it listens: an address of host 0.
     port: int  # Its port; 0: a free one, on a job's only host.
     master_port: int  # What the program finds in MASTER_PORT; 0: a free one, likewise.
+    spares: int = 0  # Hosts that wait for another to be lost.
+
+    @property
+    def several(self) -> bool:
+        """Whether the command runs on more hosts than this one."""
+        return self.count + self.spares > 1
+
+    @property
+    def is_spare(self) -> bool:
+        """Whether this host waits for another to be lost."""
+        return self.rank >= self.count
 
 
 def fail(message: str) -> NoReturn:
@@ -37,20 +48,22 @@ def fail(message: str) -> NoReturn:
 
 def nodes_of(options: argparse.Namespace) -> tuple[Nodes, list[str]]:
     """Return what the options say of hosts, with remarks for the user."""
-    count = _count(options.nnodes)
-    if count == 1:
+    count, most = _counts(options.nnodes)
+    if most == 1:
         if options.node_rank not in (None, "0"):
             fail(f"--node-rank is {options.node_rank}, but --nnodes is 1: say how many hosts")
         return Nodes(1, 0, "127.0.0.1", options.sched_port, options.master_port), []
     if options.standalone:
-        fail(f"--standalone means one host, and --nnodes is {count}: leave one of them out")
+        fail(
+            f"--standalone means one host, and --nnodes is {options.nnodes}: leave one of them out"
+        )
     address, port = _endpoint(options)
     if options.sched_port not in (0, port):
         fail(
             f"--sched-port is {options.sched_port}, but over several hosts the scheduler's port is "
             f"the one where they meet, {port}: leave --sched-port out"
         )
-    rank, remarks = _rank(options.node_rank, count, address)
+    rank, remarks = _rank(options.node_rank, most, address)
     # The program's own store is not the scheduler: it has a port beside it, the same on all hosts.
     beside = port + 1 if port < _LAST_PORT else port - 1
     chosen = options.master_port if options.rdzv_endpoint else 0
@@ -58,21 +71,17 @@ def nodes_of(options: argparse.Namespace) -> tuple[Nodes, list[str]]:
         fail(f"--master-port and the port of --rdzv-endpoint are both {port}: choose two")
     if rank == 0:
         _check_reachable(address)
-    return Nodes(count, rank, address, port, chosen or beside), remarks
+    return Nodes(count, rank, address, port, chosen or beside, most - count), remarks
 
 
-def _count(text: str) -> int:
+def _counts(text: str) -> tuple[int, int]:
+    """Return how many hosts have ranks, and how many there are at most."""
     match = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", text)
     least = int(match[1]) if match else 0
     most = int(match[2]) if match and match[2] else least
     if not 1 <= least <= most <= _MOST:
-        fail(f"--nnodes is '{text}'; allowed is a whole number of hosts from 1, or N:N")
-    if most > least:
-        fail(
-            f"--nnodes is {text}; a job runs on a fixed number of hosts, and spare hosts are not "
-            f"offered yet: say --nnodes={least} or --nnodes={most}"
-        )
-    return least
+        fail(f"--nnodes is '{text}'; allowed is a whole number of hosts from 1, or MIN:MAX")
+    return least, most
 
 
 def _endpoint(options: argparse.Namespace) -> tuple[str, int]:

@@ -46,6 +46,7 @@ class Run:
     sched_port: int
     run_id: str
     role: str
+    oversubscribe: bool
     shown: frozenset[int]  # The ranks whose output goes to the terminal.
     remarks: tuple[str, ...]
 
@@ -79,7 +80,12 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(*short, *names, dest=name, **how)  # type: ignore[arg-type]
 
     option("nproc_per_node", default="1", help="processes, or 'cpu' or 'auto': one per core")
-    option("nnodes", default="1", help="hosts; each runs this command (docs/many-hosts.md)")
+    option("nnodes", default="1", help="hosts; MIN:MAX: those beyond MIN are spare hosts")
+    option(
+        "oversubscribe",
+        action="store_true",
+        help="this host takes the processes of a lost one besides its own, if no spare host does",
+    )
     option("node_rank", help="of this host; 0 runs the scheduler. Of two hosts it may be left out")
     option("rdzv_endpoint", help="HOST[:PORT] of node 0, where all hosts meet; port 29400 if unset")
     option("max_restarts", type=int, default=3, help="of one rank without a step in between")
@@ -170,14 +176,16 @@ def parse(argv: Sequence[str]) -> Run:
             f"--nnodes={nodes.count} with --nproc-per-node={count} are "
             f"{nodes.count * count} processes; {_MOST} is the most"
         )
-    shown = _shown(options, count, nodes.rank * count)
+    # A spare host may get any ranks.
+    here = (nodes.count * count, 0) if nodes.is_spare else (count, nodes.rank * count)
+    shown = _shown(options, *here)
     unused = [
         f"--{n.replace('_', '-')}" for n in _WITHOUT_EFFECT if getattr(options, n) is not None
     ]
-    if nodes.count == 1 and options.rdzv_endpoint is not None:
+    if not nodes.several and options.rdzv_endpoint is not None:
         unused.insert(bool(unused) and unused[0] == "--rdzv-backend", "--rdzv-endpoint")
     if unused:
-        where = " on one host" if nodes.count == 1 else ""
+        where = "" if nodes.several else " on one host"
         remarks.append(f"{', '.join(unused)}: without effect{where}")
     return Run(
         count=count,
@@ -191,6 +199,7 @@ def parse(argv: Sequence[str]) -> Run:
         sched_port=nodes.port,
         run_id=options.rdzv_id,
         role=options.role,
+        oversubscribe=options.oversubscribe,
         shown=shown,
         remarks=tuple(remarks),
     )

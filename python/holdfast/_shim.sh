@@ -30,7 +30,7 @@ if [ "$attempt" -gt 1 ] && [ -z "$HOLDFAST_SPARE_FD" ]; then
 fi
 if [ "$MS_ROLE" = MS_WORKER ] && [ -n "$MS_NODE_ID" ]; then # A spare for any place has none yet.
   export RANK="$MS_NODE_ID" ROLE_RANK="$MS_NODE_ID"
-  export LOCAL_RANK=$((MS_NODE_ID - GROUP_RANK * LOCAL_WORLD_SIZE))
+  export LOCAL_RANK=$((MS_NODE_ID % LOCAL_WORLD_SIZE))
 fi
 export TORCHELASTIC_RESTART_COUNT=$((restarts + attempt - 1))
 export _HOLDFAST_RESTART_TOKEN="$token" # For torch/_register.py.

@@ -139,6 +139,13 @@ agent::Options machine_options(const AgentOptions& options, const Launch& launch
       .bound_spares = options.bound_spares,
       .max_restarts = options.max_restarts,
       .max_restarts_option = spelled(options, "--max_restarts")};
+  if (options.spare_host) {
+    made.spare_host = true;
+    made.spares = made.takes = options.local_worker_num;
+    made.bound_spares = false;
+    return made;
+  }
+  if (options.oversubscribe) made.takes = options.worker_num - options.local_worker_num;
   const std::int32_t first = options.node_rank * options.local_worker_num;
   for (std::int32_t i = 0; i < options.local_worker_num; ++i) {
     made.workers.push_back(cat(first + i));
@@ -259,7 +266,7 @@ void Agent::beat() {
 // that agent is gone, and could not find that all have ended. And a host that has ended before it
 // ever reached the scheduler has to say so, or the others wait for it.
 bool Agent::is_still_needed() const {
-  if (options_.runs_scheduler || options_.local_worker_num == options_.worker_num) return false;
+  if (options_.runs_scheduler || is_alone(options_)) return false;
   return !was_linked_ || (is_linked_ && exit_->code == 0);
 }
 

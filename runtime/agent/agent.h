@@ -29,9 +29,16 @@ struct AgentOptions {
   bool join = false;              // Stay in the foreground until the job's end.
   std::int32_t max_restarts = 3;  // Of one place, without a step made in between.
   std::int32_t spares = 0;        // Processes that wait to take over a place.
-  bool bound_spares = false;      // One for each place, in place of `spares` for any.
-  bool as_torchrun = false;       // Its user knows torchrun's names of the options, not msrun's.
+  // This host has no places until another one is lost: `local_worker_num` spares wait for its.
+  bool spare_host = false;
+  bool oversubscribe = false;  // This host takes the places of a lost one besides its own.
+  bool several = false;        // Other agents start parts of the job, whatever the numbers say.
+  bool bound_spares = false;   // One for each place, in place of `spares` for any.
+  bool as_torchrun = false;    // Its user knows torchrun's names of the options, not msrun's.
 };
+
+// Whether no other agent starts a part of the job.
+[[nodiscard]] bool is_alone(const AgentOptions& options);
 
 // How the user of `options` writes an option: "--nproc-per-node" for "--worker_num".
 [[nodiscard]] std::string spelled(const AgentOptions& options, std::string_view option);

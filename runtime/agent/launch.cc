@@ -48,11 +48,6 @@ int usable_cores() {
   return CPU_COUNT(&set);
 }
 
-// Whether no other agent starts a part of the job.
-bool is_alone(const AgentOptions& options) {
-  return options.local_worker_num == options.worker_num;
-}
-
 std::vector<std::string> environment_of(const AgentOptions& options,
                                         std::vector<std::string>& remarks) {
   std::vector<std::string> environment = options.environment;
@@ -165,6 +160,10 @@ Status wait_for_port(const AgentOptions& options) {
 }
 
 }  // namespace
+
+bool is_alone(const AgentOptions& options) {
+  return options.local_worker_num == options.worker_num && !options.several && !options.spare_host;
+}
 
 std::string spelled(const AgentOptions& options, std::string_view option) {
   for (const auto& [ours, torchruns] : kAsTorchrun) {
