@@ -262,6 +262,10 @@ void Machine::met(Outcome outcome, const std::string& why) {
 // knows why.
 void Machine::lose_group(Duration patience) {
   reformed_ = true;
+  // It has kept no step to go back to, and a plan could only say that of something else.
+  if (!options_.protect && !options_.solo) {
+    return fail({.kind = Reason::Kind::kUnprotected, .version = holding_.version});
+  }
   if (stopped()) return leave(false);
   enter(State::kUncertain);
   deadline_ = now_ + patience;
@@ -318,6 +322,7 @@ void Machine::on(const SumsIdle&) {
 // would wait until that thread gets a processor.
 void Machine::speak() {
   if (state_ != State::kSumming && state_ != State::kArriving) return;
+  if (!options_.protect) return;  // The training thread says why it can not go on.
   enter(State::kSpokenFor);
   say_parked();
 }

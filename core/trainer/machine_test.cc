@@ -195,12 +195,21 @@ TEST_F(TrainerTest, AnUnprotectedTrainingEndsAtTheFirstFault) {
   (void)take<Return>();
   (void)stop(true);
   (void)bring(StepBegun{true});
-  (void)take<LeaveGroup>();
-  (void)bring(LeftGroup{});
-  (void)bring(GoOrdered{2, 5});
   const Return result = take<Return>();
   EXPECT_EQ(result.what, What::kFailed);
   EXPECT_EQ(result.reason.kind, wire::Reason::Kind::kUnprotected);
+}
+
+// A report would lead to a plan, which could only say what is missing.
+TEST_F(TrainerTest, NobodySpeaksForAnUnprotectedRank) {
+  options_.protect = false;
+  machine_ = Machine(options_);
+  stand();
+  (void)bring(StepEnded{});
+  (void)take<AwaitSums>();
+  EXPECT_FALSE(has<SayParked>(stop(true)));
+  (void)bring(SumsDone{.outcome = Outcome::kStopped});
+  EXPECT_EQ(take<Return>().reason.kind, wire::Reason::Kind::kUnprotected);
 }
 
 TEST_F(TrainerTest, ARepairThatEndsElsewhereFails) {

@@ -158,8 +158,8 @@ typedef struct hf_parameter {
  * without this flag, private bytes come along (at version 0: rank 0's on all ranks). With it they
  * do not: version 0 is each rank's own, and a later one that is lost ends the job. */
 #define HF_PRIVATE_OWN 1u
-/* In its place: version 0 is rank 0's on all ranks, and comes along; a later one is each rank's own,
- * and ends the job if it is lost. */
+/* In its place: version 0 is rank 0's on all ranks, and comes along; a later one is each rank's
+ * own, and ends the job if it is lost. */
 #define HF_PRIVATE_OWN_LATER 2u
 
 /* No parameters: "image mode"; all of the state is in private bytes, which are kept whole per

@@ -87,6 +87,16 @@ def test_core_of_two_hosts_the_one_that_has_not_the_address_is_the_second() -> N
     )
 
 
+def test_core_hosts_beyond_the_least_number_are_spare_hosts() -> None:
+    held = parsed("--nnodes=2:3", "--node-rank=1", "--nproc-per-node=2", MEET)
+    spare = parsed("--nnodes=2:3", "--node-rank=2", "--nproc-per-node=2", MEET)
+    assert (held.nodes.is_spare, spare.nodes.is_spare) == (False, True)
+    assert held.world_size == spare.world_size == 4
+    assert (held.shown, spare.shown) == ({2, 3}, {0, 1, 2, 3})
+    alone = parsed("--nnodes=1:2", "--node-rank=0", MEET)
+    assert (alone.nodes.several, alone.world_size) == (True, 1)
+
+
 def test_core_one_host_is_as_it_was() -> None:
     run = parsed("--nnodes=1:1", "--node-rank=0", "--rdzv-endpoint=a:b:c")
     assert where(run) == (1, 0, "127.0.0.1", 0)
@@ -97,8 +107,7 @@ def test_core_one_host_is_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--nnodes=1:2", MEET], "spare hosts are not offered yet: say --nnodes=1 or --nnodes=2"),
-        (["--nnodes=0"], "--nnodes is '0'; allowed is a whole number of hosts from 1, or N:N"),
+        (["--nnodes=0"], "--nnodes is '0'; allowed is a whole number of hosts from 1, or MIN:MAX"),
         (["--nnodes=2:1", MEET], "--nnodes is '2:1'"),
         (["--nnodes=two", MEET], "--nnodes is 'two'"),
         (["--node-rank=1"], "--node-rank is 1, but --nnodes is 1"),

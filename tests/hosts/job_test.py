@@ -4,6 +4,7 @@
 job_test.py --build BUILD [TEST...]   what the hosts need: docs/testing-hosts.md
 """
 import contextlib
+import json
 import os
 import random
 import secrets
@@ -35,7 +36,7 @@ def words(*pairs):
 class Job:
     """The toy on `hosts` hosts with `each` ranks on each; or all on this machine, without hosts."""
 
-    def __init__(self, folder, fleet, hosts, each, *, steps=300, elements=20_000, pause=1000, optimizer="adam", private="own", spares=0, env=()):
+    def __init__(self, folder, fleet, hosts, each, *, steps=300, elements=20_000, pause=1000, optimizer="adam", private="own", spares=0, more=(), env=()):
         assert fleet or hosts == 1
         self.out = Path(folder)
         self.out.mkdir()
@@ -51,14 +52,14 @@ class Job:
         self.spares, self.port = spares, free_port()
         self.agents = {}
         for host in range(hosts):
-            self.start(host)
+            self.start(host, *more)
 
-    def start(self, host, at=None):
+    def start(self, host, *more, at=None):
         options = words(("worker_num", self.hosts * self.each), ("local_worker_num", self.each), ("node_rank", host),
                         ("master_port", self.port), ("join", True), ("log_dir", self.out / f"logs{host}"), ("spares", self.spares))
         if self.fleet:
             options += words(("master_addr", self.fleet.address(0)))
-        command = [str(BUILD / "bin/msrun"), *options, *self.program]
+        command = [str(BUILD / "bin/msrun"), *options, *more, *self.program]
         with open(self.out / f"msrun{host}.log", "ab") as log:
             how = {"env": self.env, "stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
             self.agents[host] = self.fleet.popen(host if at is None else at, command, **how) if self.fleet else subprocess.Popen(command, **how)
@@ -183,6 +184,50 @@ class OneJob(unittest.TestCase):
         job.agents.pop(1).wait()
         job.start(1, at=2)
         self.assertEqual(job.wait(), expected)
+
+    def test_a_spare_host_takes_the_place_of_a_lost_one(self):
+        expected = self.one_host(4, private="same")
+        fleet = self.fleet(3)
+        job = Job(self.folder / "spare", fleet, 2, 2, private="same")
+        job.start(2, "--spare_host=True")
+        job.until(lambda: len(job.events("waiting")) >= 2, "the spare host")
+        job.until_step(60)
+        killed_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        fleet.kill(1)
+        job.agents.pop(1).wait()
+        self.assertEqual(job.wait(), expected)
+        steps = [json.loads(line) for line in job.events("step")]
+        first = {event["rank"]: event["t_ns"] for event in reversed(steps) if event["generation"] == 2}
+        self.assertEqual(set(first), {0, 1, 2, 3})
+        print(f"all ranks had made a step {(max(first.values()) - killed_ns) / 1e6:.0f} ms after the loss", file=sys.stderr)
+
+    def test_a_spare_host_that_nobody_needs_ends_well(self):
+        job = Job(self.folder / "unneeded", self.fleet(2), 1, 2, env={"HOLDFAST_JOB": "unneeded"})
+        job.start(1, "--spare_host=True")
+        job.wait()
+
+    def test_a_host_may_be_oversubscribed(self):
+        expected = self.one_host(4, private="same")
+        fleet = self.fleet(2)
+        job = Job(self.folder / "over", fleet, 2, 2, private="same", more=["--oversubscribe=True"])
+        job.until_step(60)
+        fleet.kill(1)
+        job.agents.pop(1).wait()
+        self.assertEqual(job.wait(), expected)
+
+    def test_a_host_that_comes_back_has_lost_its_places(self):
+        expected = self.one_host(4, private="same")
+        fleet = self.fleet(3)
+        job = Job(self.folder / "back", fleet, 2, 2, private="same")
+        job.start(2, "--spare_host=True")
+        job.until(lambda: len(job.events("waiting")) >= 2, "the spare host")
+        job.until_step(60)
+        fleet.cut(1)
+        lost = job.agents.pop(1)
+        job.until(lambda: any('"generation":2' in line for line in job.events("resume")), "the spare host's part")
+        fleet.heal()
+        self.assertEqual(job.wait(), expected)
+        self.assertNotEqual(job.ended(lost, time.monotonic() + LIMIT_S), 0)
 
     def test_hosts_are_lost_one_after_the_other(self):
         expected = self.one_host(4, private="same", steps=600)
