@@ -41,7 +41,7 @@ void Machine::receive(Link link, const wire::AgentState& m) {
   agent.gap = agents_[link].gap;
   hear_agent(agent);
   look_at_hosts(now_ + options_.host_silence);
-  std::erase_if(missing_, [&](const Agent& one) { return one.agent_id == m.agent_id; });
+  stop_missing(agent);
   std::erase_if(homeless_, [&](const Homeless& lost) {
     return std::any_of(agent.nodes.begin(), agent.nodes.end(), [&](const std::string& node_id) {
       return std::find(lost.nodes.begin(), lost.nodes.end(), node_id) != lost.nodes.end();

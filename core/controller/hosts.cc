@@ -15,6 +15,9 @@ namespace {
 constexpr int kGaps = 4;
 // The silence has a last call of this part of it: what was said before is heard within that (P10).
 constexpr int kLastCall = 4;
+// A scheduler that was started again hears of every host again within so long, if the host lives:
+// its processes try to connect at least once a second.
+constexpr Duration kReturn = std::chrono::seconds(3);
 
 }  // namespace
 
@@ -52,6 +55,33 @@ void Machine::miss_agent(Agent agent) {
   agent.called.reset();
   missing_.push_back(std::move(agent));
   look_at_hosts(now_ + options_.host_silence);
+}
+
+// This scheduler takes over: of no host it has heard yet. Each has an agent that is to come back.
+void Machine::miss_all_agents() {
+  if (!watches_hosts()) return;
+  std::map<std::string, Agent> agents;  // By memory.
+  for (const Member& member : each()) {
+    if (member.seat.attempt == 0) continue;  // It was started by hand.
+    Agent& agent = agents[member.seat.memory];
+    agent.host = member.seat.host;
+    agent.nodes.push_back(member.seat.node_id);
+  }
+  for (auto& [memory, agent] : agents) {
+    agent.heard = now_;
+    agent.gap = kReturn / kGaps;
+    missing_.push_back(std::move(agent));
+  }
+  look_at_hosts(now_ + kReturn);
+}
+
+// It is back, or another one has its places.
+void Machine::stop_missing(const Agent& agent) {
+  std::erase_if(missing_, [&](const Agent& missed) {
+    return std::any_of(missed.nodes.begin(), missed.nodes.end(), [&](const std::string& node_id) {
+      return std::find(agent.nodes.begin(), agent.nodes.end(), node_id) != agent.nodes.end();
+    });
+  });
 }
 
 void Machine::look_at_hosts(Instant when) {

@@ -230,6 +230,41 @@ TEST_F(SpareHostTest, AnotherOneIsAskedIfItIsLostToo) {
   EXPECT_EQ(last<wire::Give>(96)->node_ids, std::vector<std::string>{"2"});
 }
 
+// It is lost while no scheduler hears of it.
+TEST_F(SpareHostTest, HasThePlacesOfAHostThatDoesNotComeBackToANewScheduler) {
+  machine_.emplace(options_, record_);
+  said_.clear();
+  step(Started{});
+  tell(190, "agent-1", "host-1", {{"0", 1, 1, true}, {"1", 2, 1, true}});
+  come(101, who("0", 1, 1, "host-1"));
+  come(102, who("1", 2, 1, "host-1"));
+  step(Connected{195, wire::PeerKind::kAgent});
+  step(Received{195, wire::AgentState{"job", "agent-9", "host-9", {}, wire::kProtocol, 2}});
+  beat(2s, {190, 195});
+  EXPECT_EQ(state("2"), SeatState::kHeld);
+  beat(2s, {190, 195});
+  EXPECT_EQ(last<wire::Give>(190), nullptr);
+  ASSERT_NE(last<wire::Give>(195), nullptr);
+  EXPECT_EQ(last<wire::Give>(195)->node_ids, std::vector<std::string>{"2"});
+  EXPECT_EQ(state("0"), SeatState::kHeld);
+}
+
+TEST_F(HostsTest, HostsThatComeBackToANewSchedulerHaveLostNothing) {
+  machine_.emplace(options_, record_);
+  said_.clear();
+  step(Started{});
+  pass(now_ + 1s);
+  tell(190, "agent-1", "host-1", {{"0", 1, 1, true}, {"1", 2, 1, true}});
+  come(101, who("0", 1, 1, "host-1"));
+  come(102, who("1", 2, 1, "host-1"));
+  come(103, who("2", 3, 1, "host-2"));  // Its agent takes longer.
+  beat(1s, {190});
+  tell(191, "agent-2", "host-2", {{"2", 3, 1, true}});
+  beat(5s, {190, 191});
+  EXPECT_EQ(machine_->stage(), Stage::kRunning);
+  for (const char* node : {"0", "1", "2"}) EXPECT_EQ(state(node), SeatState::kHeld) << node;
+}
+
 TEST_F(SpareHostTest, OneThatIsTooSmallIsNotAsked) {
   step(Received{95, wire::AgentState{"job", "agent-9", "host-9", {}, wire::kProtocol, 1}});
   beat(900ms, {91, 95});  // Host 1 is lost, which has two places.

@@ -106,6 +106,7 @@ void Machine::on(const Started& e) {
   roster_stored_ = assembled();
   ended_ = ended_rank();
   if (formation_.stage != Stage::kEnded) key_values_.restore(e.kept, e.writers);
+  miss_all_agents();
   if (formation_.stage == Stage::kEnded) {
     emit(End{formation_.success, formation_.end});
     wait_for_agent();

@@ -362,6 +362,8 @@ class Machine {
   void hear_agent(Agent& agent);
   [[nodiscard]] Duration silence_of(const Agent& agent) const;
   void miss_agent(Agent agent);
+  void miss_all_agents();
+  void stop_missing(const Agent& agent);
   void look_at_hosts(Instant when);
   void check_hosts();
   void check_host(Agent& agent, std::set<Rank>& lost);

@@ -191,9 +191,15 @@ TEST(Clean, RemovesNothingIfItCanNotHaveItsTurn) {
   const Dead dead("job-files-no-turn-test");
   struct rlimit usual {};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
-  const int first_free = os::Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)).get();
+  // Two descriptors are enough to look, and not to lock as well. Who started us may have left some
+  // open behind the first free one.
+  int second_free = 0;
+  {
+    const os::Fd first(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    second_free = os::Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)).get();
+  }
   rlimit few = usual;
-  few.rlim_cur = static_cast<rlim_t>(first_free) + 2;  // Enough to look, and not to lock as well.
+  few.rlim_cur = static_cast<rlim_t>(second_free) + 1;
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
   const auto removed = remove_if_still_dead(dead.found);
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);

@@ -110,7 +110,8 @@ class Job:
                 command = (process / "cmdline").read_bytes()
                 words = dict(entry.partition(b"=")[::2] for entry in environment)
                 ours = words.get(b"HOLDFAST_JOB") == self.env["HOLDFAST_JOB"].encode() and words.get(b"MS_ROLE") == role.encode()
-                here = role == "MS_SCHED" or int(words.get(b"MS_NODE_ID", b"-1")) // self.each == host
+                node = words.get(b"MS_NODE_ID", b"")
+                here = role == "MS_SCHED" or (node.isdigit() and int(node) // self.each == host)
                 if ours and here and command.startswith(self.program[0].encode()):
                     found.append(int(process.name))
         return found
