@@ -29,8 +29,10 @@ Status layout_of(const hf_layout* given, arena::Layout& layout) {
     return user_error(cat("the layout's optimizer is ", given->optimizer,
                           "; it must be an hf_optimizer (0 to ", int{HF_ADAMW}, ")"));
   }
-  if ((given->flags & ~HF_PRIVATE_OWN) != 0) {
-    return user_error(cat("the layout's flags are ", given->flags, "; allowed is HF_PRIVATE_OWN"));
+  if (given->flags > HF_PRIVATE_OWN_LATER ||
+      given->flags == (HF_PRIVATE_OWN | HF_PRIVATE_OWN_LATER)) {
+    return user_error(cat("the layout's flags are ", given->flags,
+                          "; allowed is HF_PRIVATE_OWN or HF_PRIVATE_OWN_LATER"));
   }
   if (given->parameter_count > 0 && given->parameters == nullptr) {
     return user_error("the layout's parameters are missing");

@@ -38,7 +38,7 @@ def test_core_a_bound_spare_knows_its_rank_and_takes_it_over(tmp_path: Path) -> 
     trainer = str(Path(__file__).with_name("trainer_core.py"))
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.format(trainer=trainer))
-    shape = ("--steps", "120", "--pause", "0.01")
+    shape = ("--steps", "500", "--pause", "0.01")
     with job(tmp_path / "calm", *shape, workers=3, program=program) as calm:
         expected = calm.results()
     folder = tmp_path / "killed"

@@ -14,10 +14,8 @@ import time
 import unittest
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-from fleet import Fleet  # noqa: E402
-from hosts_test import setUpModule  # noqa: E402, F401
+from common import ROOT, fleet_of
+from hosts_test import setUpModule  # noqa: F401
 
 arguments = argparse.Namespace()
 LIMIT_S = 120  # Reached by a hang alone.
@@ -112,13 +110,13 @@ class Faces(unittest.TestCase):
         config = {"kind": "ddp", "epochs": 2}
         alone, _ = self.torch("one", None, 4, config)
         expected = self.results("one", alone, 4)
-        with Fleet.up(2) as fleet:
+        with fleet_of(2, arguments.build) as fleet:
             agents, _ = self.torch("two", fleet, 2, {**config, "kills": [[3, 3, "collective"], [0, 6, "update"]]}, spares=1)
             self.assertEqual(self.results("two", agents, 4), expected)
         self.assertEqual(len(list((self.folder / "two").glob("killed-*"))), 2)
 
     def test_torch_a_lost_host_ends_the_job(self):
-        with Fleet.up(3) as fleet:
+        with fleet_of(3, arguments.build) as fleet:
             agents, start = self.torch("lost", fleet, 1, {"kind": "ddp", "hold": 5})
             self.until(lambda: min(self.step("lost", rank) for rank in (0, 1)) == 5, "lost", agents)
             fleet.run(0, ["touch", self.folder / "lost" / "go"], check=True, cwd="/")
@@ -130,14 +128,14 @@ class Faces(unittest.TestCase):
     def test_cpp_a_lost_host_ends_a_job_with_values_of_its_own(self):
         for more, own in (((), "kept value 'progress'"), (("--batch-norm",), "buffer 'layers.norm1.running_mean'")):
             name = f"mnist{len(more)}"
-            with self.subTest(own), Fleet.up(3) as fleet:
+            with self.subTest(own), fleet_of(3, arguments.build) as fleet:
                 program = [arguments.build / "bin" / "mnist", "--data", arguments.build / "digits", "--epochs", "100000", *more]
                 agents, start = self.msrun(name, fleet, *program)
                 self.until(lambda name=name: "epoch 2:" in self.said(name), name, agents)
                 self.assertRegex(self.lose(name, fleet, agents, start), rf"rank 1 can not reach version \d+: no copy of its private state")
 
     def test_cpp_a_lost_host_costs_no_bit_of_a_job_without_such(self):
-        with Fleet.up(3) as fleet:
+        with fleet_of(3, arguments.build) as fleet:
             program = [arguments.build / "bin" / "mnist", "--data", arguments.build / "digits", "--epochs", "20", "--dropout", "0.2", "--no-progress"]
             self.env["HOLDFAST_TRACE"] = str(self.folder)
             agents, start = self.msrun("lost", fleet, *program)
@@ -147,7 +145,7 @@ class Faces(unittest.TestCase):
             agents.append(start(1, at=2))
             ends = self.digests("lost", agents)
             del self.env["HOLDFAST_TRACE"]
-        with Fleet.up(2) as fleet:
+        with fleet_of(2, arguments.build) as fleet:
             self.assertEqual(self.digests("calm", self.msrun("calm", fleet, *program)[0]), ends)
 
     def digests(self, name, agents):
@@ -163,7 +161,7 @@ class Faces(unittest.TestCase):
         make = f"import sys, pathlib; sys.path.insert(0, '{PROGRAMS}'); import mindspore_job; mindspore_job.make_data(pathlib.Path(sys.argv[1]))"
         subprocess.run([arguments.mindspore, "-c", make, self.folder / "data"], env=self.env, check=True, timeout=LIMIT_S)
         self.env["DATA_PATH"] = str(self.folder / "data")
-        with Fleet.up(3) as fleet:
+        with fleet_of(3, arguments.build) as fleet:
             program = [arguments.mindspore, "-m", "holdfast.mindspore", PROGRAMS / "mindspore_program.py", json.dumps({"epochs": 10000, "pause": 0.01})]
             agents, start = self.msrun("lost", fleet, *program)
             self.until(lambda: self.step("lost", 0) >= 5, "lost", agents)
