@@ -169,12 +169,14 @@ void Machine::house() {
 Link Machine::host_for(std::size_t places) const {
   Link best = 0;
   std::size_t least = 0;
-  for (const auto& [link, agent] : agents_) {
-    const bool has_more = std::any_of(homeless_.begin(), homeless_.end(),
-                                      [&](const Homeless& lost) { return lost.given_to == link; });
+  for (const auto& entry : agents_) {
+    const Agent& agent = entry.second;
+    const bool has_more =
+        std::any_of(homeless_.begin(), homeless_.end(),
+                    [&](const Homeless& lost) { return lost.given_to == entry.first; });
     if (agent.is_silent || has_more || agent.takes < places) continue;
     if (best != 0 && agent.nodes.size() >= least) continue;
-    best = link;
+    best = entry.first;
     least = agent.nodes.size();
   }
   return best;
