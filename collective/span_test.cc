@@ -112,7 +112,8 @@ TEST(Span, ReducesToTheBitsOfOneHost) {
           expect_same_sums(span, host, how, count, count % 2 == 0);
         }
       }
-      for (const std::size_t count : {0, 1, 2048, 2049, 8191, 8192, 8193, 16'384, 16'385}) {
+      for (const std::size_t count :
+           std::initializer_list<std::size_t>{0, 1, 2048, 2049, 8191, 8192, 8193, 16'384, 16'385}) {
         expect_same_sums(span, host, {Element::kFloat32, Op::kSum}, count, false);
         expect_same_sums(span, host, {Element::kFloat16, Op::kAverage}, count, true);
       }
@@ -172,7 +173,8 @@ TEST(Span, BroadcastsFromEachRank) {
     job.base().window_bytes = 64 << 10;
     job.run([](Group& group) {
       for (int root = 0; root < group.world_size(); ++root) {
-        for (const std::size_t size : {0, 1, 8192, 8193, 32'768, 300'001}) {
+        for (const std::size_t size :
+             std::initializer_list<std::size_t>{0, 1, 8192, 8193, 32'768, 300'001}) {
           const Bytes want = bytes_of_rank(size, root, size);
           Bytes bytes = group.rank() == root ? want : Bytes(size);
           ASSERT_EQ(group.broadcast(bytes, root), Outcome::kDone) << group.why();

@@ -66,7 +66,7 @@ TEST_F(ControllerTest, ASuccessorOnAnotherHostTakesThePlaceAndIsWhereTheOthersLo
   for (Link link = 1; link <= 3; ++link) report(link);
   step(ProvenDead{"2", 3});
   come(4, who("2", 4, 0, "host-2"));
-  for (const Link link : {1, 2}) report(link);
+  report_all({1, 2});
   step(Received{4, wire::Report{machine_->generation(), kNoVersion, kNoVersion}});
   EXPECT_EQ(at(Stage::kRepairing, 4)->order.act, wire::Act::kReceive);
   step(Received{4, wire::Repaired{machine_->generation()}});
@@ -82,7 +82,7 @@ TEST_F(ControllerTest, WhatLiesOnAHostFromBeforeTheRankMovedIsNotItsState) {
   for (Link link = 1; link <= 3; ++link) report(link);
   step(ProvenDead{"1", 2});
   come(4, who("1", 4, 0, "host-3"));
-  for (const Link link : {1, 3}) report(link);
+  report_all({1, 3});
   // Even after the scheduler has been started again.
   machine_.emplace(options_, record_);
   said_.clear();
@@ -90,7 +90,7 @@ TEST_F(ControllerTest, WhatLiesOnAHostFromBeforeTheRankMovedIsNotItsState) {
   come(11, who("0", 1, 0, "host-1"));
   come(12, who("1", 4, 0, "host-3"));
   come(13, who("2", 3, 0, "host-1"));
-  for (const Link link : {11, 13}) report(link);
+  report_all({11, 13});
   step(Received{12, wire::Report{machine_->generation(), 2, 3}});
   ASSERT_NE(at(Stage::kRepairing, 12), nullptr);
   EXPECT_EQ(at(Stage::kRepairing, 12)->order.act, wire::Act::kReceive);
@@ -98,7 +98,7 @@ TEST_F(ControllerTest, WhatLiesOnAHostFromBeforeTheRankMovedIsNotItsState) {
   ASSERT_EQ(machine_->stage(), Stage::kRunning);
   // From here on it is.
   step(Received{11, wire::GroupLost{machine_->generation()}});
-  for (const Link link : {11, 12, 13}) report(link);
+  report_all({11, 12, 13});
   EXPECT_EQ(machine_->stage(), Stage::kRunning);
 }
 
@@ -285,7 +285,7 @@ TEST_F(HostsTest, AHostThatMayBeOversubscribedTakesThePlacesToo) {
 TEST_F(HostsTest, AttemptsAreCountedAnewOnAnotherHost) {
   step(Received{91, wire::AgentState{"job", "agent-2", "host-2", {{"2", 5, 3, true}}}});
   come(4, who("2", 5, 3, "host-2"));
-  for (const Link link : {1, 2, 4}) report(link);
+  report_all({1, 2, 4});
   beat(200ms, {90});
   come(5, who("2", 9, 1, "host-3"));
   tell(93, "agent-3", "host-3", {{"2", 9, 1, true}});
@@ -321,7 +321,8 @@ TEST_F(HostsTest, AnAgentThatComesBackHasLostNothing) {
 TEST_F(HostsTest, AStandstillOfTheSchedulerCostsNoHostItsRanks) {
   now_ += 5s;
   step(TimePassed{});  // Nobody could be heard meanwhile. What they said waits to be read.
-  for (const Link link : {90, 91}) step(Received{link, wire::Heartbeat{}});
+  for (const Link link : std::initializer_list<Link>{90, 91})
+    step(Received{link, wire::Heartbeat{}});
   beat(2s, {90, 91});
   EXPECT_EQ(machine_->stage(), Stage::kRunning);
 }
@@ -329,7 +330,8 @@ TEST_F(HostsTest, AStandstillOfTheSchedulerCostsNoHostItsRanks) {
 TEST_F(HostsTest, ABusyHostHasMoreTime) {
   for (int times = 0; times < 5; ++times) {
     pass(now_ + 400ms);
-    for (const Link link : {90, 91}) step(Received{link, wire::Heartbeat{}});
+    for (const Link link : std::initializer_list<Link>{90, 91})
+      step(Received{link, wire::Heartbeat{}});
   }
   beat(1s, {90});
   EXPECT_EQ(state("2"), SeatState::kHeld);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <set>
@@ -78,6 +79,9 @@ class ControllerTest : public ::testing::Test {
                   wire::AgentState{"job", "agent", "host", {{node, incarnation, attempt, true}}}});
   }
   void report(Link link) { step(Received{link, wire::Report{machine_->generation(), 4, 4}}); }
+  void report_all(std::initializer_list<Link> links) {
+    for (const Link link : links) report(link);
+  }
 
   // Wakes it whenever it wants to be, up to and including `end`.
   void pass(Instant end) {

@@ -186,7 +186,9 @@ TEST_P(DataLinksTest, EachLinkIsTheOneThatWasWanted) {
     for (const std::uint32_t channel : {0U, 1U, 2U}) {
       for (const Rank peer : {0, 1, 2}) {
         if (peer != me)
-          wanted.push_back({peer, channel, (me + peer + channel) % 2 == 0 ? me < peer : me > peer});
+          wanted.push_back(
+              {peer, channel,
+               (me + peer + static_cast<Rank>(channel)) % 2 == 0 ? me < peer : me > peer});
       }
     }
     return wanted;
