@@ -108,7 +108,8 @@ TEST(Span, ReducesToTheBitsOfOneHost) {
       for (const Reduction how : all_reductions()) {
         const std::size_t size = size_of(how.element);
         // Of one piece, and of several that do not fill the last one. 8 KiB are still small.
-        for (const std::size_t count : {std::size_t{3}, 8192 / size, 100'000 / size}) {
+        for (const std::size_t count :
+             std::initializer_list<std::size_t>{std::size_t{3}, 8192 / size, 100'000 / size}) {
           expect_same_sums(span, host, how, count, count % 2 == 0);
         }
       }
@@ -152,7 +153,8 @@ TEST(Span, ReducesRegisteredMemoryInPlace) {
     SCOPED_TRACE(name(hosts));
     SpanJob job(hosts, kArena);
     job.run_beside_one_host([](Group& span, Group& host) {
-      for (const std::size_t count : {std::size_t{0}, std::size_t{5}, kArena / 8, kArena / 4}) {
+      for (const std::size_t count : std::initializer_list<std::size_t>{
+               std::size_t{0}, std::size_t{5}, kArena / 8, kArena / 4}) {
         const std::size_t offset = count == 5 ? 24 : 0;
         const Bytes from = numbers_of_rank(Element::kFloat32, count, span.rank(), count);
         Bytes want = from;
@@ -191,7 +193,7 @@ TEST(Span, GathersInRankOrder) {
     SpanJob job(hosts);
     job.base().window_bytes = 64 << 10;
     job.run([](Group& group) {
-      for (const std::size_t size : {0, 1, 3000, 8193, 100'001}) {
+      for (const std::size_t size : std::initializer_list<std::size_t>{0, 1, 3000, 8193, 100'001}) {
         Bytes want;
         for (int k = 0; k < group.world_size(); ++k) {
           const Bytes theirs = bytes_of_rank(size, k, size);
@@ -332,7 +334,7 @@ TEST(Span, AnAbortByAnyRankEndsAllInTheMidst) {
                              Hosts{0, 1, 2, 2, 3}}) {
     SpanJob job(hosts);
     for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
-      for (const std::size_t count : {10U, 1'000'000U}) {
+      for (const std::size_t count : std::initializer_list<std::size_t>{10U, 1'000'000U}) {
         SCOPED_TRACE(cat(name(hosts), ": ", rank, " while ", count));
         expect_all_aborted(job, count, [&](auto& groups) { groups[rank]->abort(); });
       }
