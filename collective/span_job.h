@@ -207,13 +207,8 @@ class SpanJob {
   }
   // Every rank joins and does `body` in a thread of its own, under the next generation.
   void run(const std::function<void(Group&)>& body) {
-    std::vector<std::jthread> threads;
-    for (int k = 0; k < size(); ++k) {
-      threads.emplace_back([&, k] {
-        if (const auto group = join(k)) body(*group);
-      });
-    }
-    threads.clear();
+    run_ranks(
+        size(), [this](int rank) { return join(rank); }, body);
     ++base_.generation;
   }
   // The same, each also with its rank of a group on one host.

@@ -20,6 +20,17 @@
 
 namespace holdfast::collective {
 
+// Every rank joins and does `body` in a thread of its own.
+inline void run_ranks(int count, const std::function<std::unique_ptr<Group>(int rank)>& join,
+                      const std::function<void(Group&)>& body) {
+  std::vector<std::jthread> threads;
+  for (int k = 0; k < count; ++k) {
+    threads.emplace_back([&, k] {
+      if (const auto group = join(k)) body(*group);
+    });
+  }
+}
+
 class TestJob {
  public:
   explicit TestJob(int world_size, std::uint64_t arena_bytes = 0) {
@@ -56,13 +67,8 @@ class TestJob {
   }
   // Every rank joins and does `body` in a thread of its own, under the next generation.
   void run(const std::function<void(Group&)>& body) {
-    std::vector<std::jthread> threads;
-    for (int k = 0; k < base_.world_size; ++k) {
-      threads.emplace_back([&, k] {
-        if (const auto group = join(k)) body(*group);
-      });
-    }
-    threads.clear();
+    run_ranks(
+        base_.world_size, [this](int rank) { return join(rank); }, body);
     ++base_.generation;
   }
   // The names of the group's files that are there.

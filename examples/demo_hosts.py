@@ -6,7 +6,6 @@ demo_hosts.py --bin build/release/bin --data DIR [--hosts N] [--epochs N]. ./run
 namespaces of this machine (docs/testing-hosts.md): root is needed. All figures come from the traces.
 """
 import argparse
-import json
 import os
 import secrets
 import signal
@@ -20,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "hosts"))
 from common import fleet_of  # noqa: E402
 from fleet import HostsError  # noqa: E402
+from job import Trace  # noqa: E402
 
 EACH = 2  # Ranks of a host.
 BATCH = 16  # Of each rank.
@@ -33,6 +33,7 @@ class Training:
     def __init__(self, arguments, folder, name, hosts, fleet=None):
         self.fleet, self.hosts, self.folder = fleet, hosts, folder / name.replace(" ", "-")
         (self.folder / "trace").mkdir(parents=True)
+        self.trace = Trace(self.folder / "trace")
         token = self.folder / "token"
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32))
@@ -59,17 +60,12 @@ class Training:
             self.agents[part] = self.fleet.popen(part, command, **how) if self.fleet else subprocess.Popen(command, **how)
 
     def events(self, kind, since=0):
-        found = []
-        for path in (self.folder / "trace").iterdir():
-            for line in path.read_text(errors="replace").splitlines():
-                if f'"event":"{kind}"' in line and line.endswith("}"):
-                    event = json.loads(line)
-                    if event["t_ns"] >= since:
-                        found.append(event)
-        return sorted(found, key=lambda event: event["t_ns"])
+        self.trace.poll()
+        return sorted((e for e in self.trace.events(kind) if e["t_ns"] >= since), key=lambda event: event["t_ns"])
 
     def newest_step(self):
-        return max((event["step"] for event in self.events("step")), default=0)
+        self.trace.poll()
+        return self.trace.newest_step()
 
     def until(self, condition):
         end = time.monotonic() + LIMIT_S

@@ -59,7 +59,7 @@ struct Assignment {
   Order order;
   Rank ended = kNoRank;  // One whose training has ended: it never joins. kNoRank: all may.
   Reason cause;          // Of the generation.
-  // By rank, unless all share one memory or stage is kRepairing.
+  // By rank; empty: all share one memory.
   std::vector<PeerPlace> peers;
   bool operator==(const Assignment&) const = default;
 };

@@ -42,11 +42,8 @@ void Machine::receive(Link link, const wire::AgentState& m) {
   hear_agent(agent);
   look_at_hosts(now_ + options_.host_silence);
   stop_missing(agent);
-  std::erase_if(homeless_, [&](const Homeless& lost) {
-    return std::any_of(agent.nodes.begin(), agent.nodes.end(), [&](const std::string& node_id) {
-      return std::find(lost.nodes.begin(), lost.nodes.end(), node_id) != lost.nodes.end();
-    });
-  });
+  std::erase_if(homeless_,
+                [&](const Homeless& lost) { return share_a_node(lost.nodes, agent.nodes); });
   agents_[link] = std::move(agent);
   for (const auto& place : changed) heed(place);
   house();

@@ -21,6 +21,10 @@ constexpr Duration kReturn = std::chrono::seconds(3);
 
 }  // namespace
 
+bool share_a_node(const std::vector<std::string>& some, const std::vector<std::string>& others) {
+  return std::find_first_of(some.begin(), some.end(), others.begin(), others.end()) != some.end();
+}
+
 // On one host, what there is to know of a death is known at once.
 bool Machine::watches_hosts() const {
   return options_.host_silence > Duration{} && memories_.size() > 1 && assembled() &&
@@ -34,9 +38,7 @@ void Machine::hear_agent(Agent& agent) {
   // It is back before anybody else has its places.
   if (std::exchange(agent.is_silent, false)) {
     std::erase_if(homeless_, [&](const Homeless& lost) {
-      return lost.given_to == 0 && !agent.nodes.empty() &&
-             std::find(lost.nodes.begin(), lost.nodes.end(), agent.nodes.front()) !=
-                 lost.nodes.end();
+      return lost.given_to == 0 && share_a_node(lost.nodes, agent.nodes);
     });
   }
 }
@@ -77,11 +79,8 @@ void Machine::miss_all_agents() {
 
 // It is back, or another one has its places.
 void Machine::stop_missing(const Agent& agent) {
-  std::erase_if(missing_, [&](const Agent& missed) {
-    return std::any_of(missed.nodes.begin(), missed.nodes.end(), [&](const std::string& node_id) {
-      return std::find(agent.nodes.begin(), agent.nodes.end(), node_id) != agent.nodes.end();
-    });
-  });
+  std::erase_if(missing_,
+                [&](const Agent& missed) { return share_a_node(missed.nodes, agent.nodes); });
 }
 
 void Machine::look_at_hosts(Instant when) {
@@ -199,8 +198,7 @@ void Machine::give_away(const std::string& node_id) {
 // Whom the place of a lost host was given to, if it has not claimed it yet.
 std::optional<Link> Machine::given_to(const std::string& node_id) const {
   for (const Homeless& lost : homeless_) {
-    const bool has = std::find(lost.nodes.begin(), lost.nodes.end(), node_id) != lost.nodes.end();
-    if (has && lost.given_to != 0) return lost.given_to;
+    if (lost.given_to != 0 && share_a_node(lost.nodes, {node_id})) return lost.given_to;
   }
   return std::nullopt;
 }

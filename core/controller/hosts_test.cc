@@ -31,10 +31,8 @@ TEST_F(ControllerTest, ASuccessorOnAHostThatCanNotBeReachedIsRefused) {
 }
 
 TEST_F(ControllerTest, RanksOfSeveralHostsHearWhereTheOthersAre) {
-  come(1, who("0", 1, 0, "host-1"));
-  come(2, who("1", 2, 0, "host-2"));
-  come(3, who("2", 3, 0, "host-1"));
-  for (Link link = 1; link <= 3; ++link) report(link);
+  come_from_two_hosts();
+  report_all({1, 2, 3});
   const std::vector<wire::PeerPlace> places = {{0, "host-1:1"}, {1, "host-2:1"}, {0, "host-1:1"}};
   for (Link link = 1; link <= 3; ++link) {
     ASSERT_NE(at(Stage::kRunning, link), nullptr);
@@ -48,9 +46,7 @@ TEST_F(ControllerTest, RanksThatShareOneMemoryNeedNotHearIt) {
 }
 
 TEST_F(ControllerTest, WhoSharesNoMemoryWithItsSourceHearsWhereToFetchTheState) {
-  come(1, who("0", 1, 0, "host-1"));
-  come(2, who("1", 2, 0, "host-2"));
-  come(3, who("2", 3, 0, "host-1"));
+  come_from_two_hosts();
   for (Link link = 1; link <= 3; ++link) {
     step(Received{link, wire::Report{machine_->generation(), kNoVersion, kNoVersion}});
   }
@@ -76,10 +72,8 @@ TEST_F(ControllerTest, ASuccessorOnAnotherHostTakesThePlaceAndIsWhereTheOthersLo
 
 // A host that was cut off comes back, and has its arenas from before.
 TEST_F(ControllerTest, WhatLiesOnAHostFromBeforeTheRankMovedIsNotItsState) {
-  come(1, who("0", 1, 0, "host-1"));
-  come(2, who("1", 2, 0, "host-2"));
-  come(3, who("2", 3, 0, "host-1"));
-  for (Link link = 1; link <= 3; ++link) report(link);
+  come_from_two_hosts();
+  report_all({1, 2, 3});
   step(ProvenDead{"1", 2});
   come(4, who("1", 4, 0, "host-3"));
   report_all({1, 3});
@@ -340,10 +334,8 @@ TEST_F(HostsTest, ABusyHostHasMoreTime) {
 }
 
 TEST_F(ControllerTest, AStartedAgainSchedulerStillKnowsWhereAllAre) {
-  come(1, who("0", 1, 0, "host-1"));
-  come(2, who("1", 2, 0, "host-2"));
-  come(3, who("2", 3, 0, "host-1"));
-  for (Link link = 1; link <= 3; ++link) report(link);
+  come_from_two_hosts();
+  report_all({1, 2, 3});
   const auto before = at(Stage::kRunning, 1)->peers;
   machine_.emplace(options_, record_);
   said_.clear();

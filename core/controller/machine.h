@@ -198,6 +198,9 @@ struct Agent {
   std::optional<Instant> called{};  // When its silence was noticed: it has its last call.
   bool is_silent = false;           // Its host counts as lost.
 };
+// Whether some node id is in both.
+[[nodiscard]] bool share_a_node(const std::vector<std::string>& some,
+                                const std::vector<std::string>& others);
 // What the only agent that speaks for a place says of it.
 struct PlaceWord {
   Link link = 0;

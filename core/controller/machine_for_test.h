@@ -79,6 +79,12 @@ class ControllerTest : public ::testing::Test {
                   wire::AgentState{"job", "agent", "host", {{node, incarnation, attempt, true}}}});
   }
   void report(Link link) { step(Received{link, wire::Report{machine_->generation(), 4, 4}}); }
+  // Ranks 0 and 2 on one host and 1 on another, on links 1, 3 and 2.
+  void come_from_two_hosts() {
+    come(1, who("0", 1, 0, "host-1"));
+    come(2, who("1", 2, 0, "host-2"));
+    come(3, who("2", 3, 0, "host-1"));
+  }
   void report_all(std::initializer_list<Link> links) {
     for (const Link link : links) report(link);
   }

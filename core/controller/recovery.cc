@@ -83,8 +83,7 @@ void Machine::assign(Rank rank) {
                         .order = {},
                         .ended = formation_.stage == Stage::kRunning ? ended_ : kNoRank,
                         .cause = formation_.cause,
-                        .peers = {}};
-  if (formation_.stage != Stage::kRepairing) part.peers = peer_places();
+                        .peers = peer_places()};
   if (repairing_.contains(rank)) part.order = formation_.orders[static_cast<std::size_t>(rank)];
   send(at(rank).link, std::move(part));
 }

@@ -92,6 +92,7 @@ class Agent {
   bool spawn_failed_ = false;
   std::size_t alive_ = 0;
   std::optional<agent::Exit> exit_;  // All has ended here.
+  bool may_have_peers_ = false;      // Agents on other hosts can reach the scheduler as well.
   bool is_linked_ = false;
   bool was_linked_ = false;
   bool has_left_ = false;
@@ -257,8 +258,7 @@ void Agent::look() {
 
 // So that the loss of this host is noticed elsewhere.
 void Agent::beat() {
-  const std::string address = link_.local_address();
-  if (!address.empty() && !os::is_loopback(address)) link_.send(wire::Heartbeat{});
+  if (may_have_peers_) link_.send(wire::Heartbeat{});
   loop_.after(kBeat, [this] { beat(); });
 }
 
@@ -289,6 +289,7 @@ void Agent::interrupted(int signal) {
 
 void Agent::link_is_up() {
   is_linked_ = was_linked_ = true;
+  may_have_peers_ = !os::is_loopback(link_.local_address());
   if (!exit_) return step(agent::LinkUp{});
   if (has_left_) return;
   // The machine of the job has ended: a fresh one introduces this agent.

@@ -120,17 +120,14 @@ Status look_at_other_jobs(const std::string& job, std::vector<std::string>& rema
   return {};
 }
 
-bool is_loopback(const std::string& address) {
-  return address == "localhost" || address == "::1" || address.starts_with("127.");
-}
-
 // The processes of several hosts know one another by a token that the user gives to all: none could
 // be drawn that the other hosts have.
 Status check_token(const AgentOptions& options, const config::Settings& settings,
                    std::vector<std::string>& remarks) {
   if (!settings.token_file.empty()) return check_token_file(settings);
-  if (is_alone(options) || is_loopback(options.master_addr)) return {};
-  if (!options.as_torchrun && listens(options.master_addr, 0)) {  // All msruns may be here.
+  const std::string& address = options.master_addr;
+  if (is_alone(options) || address == "localhost" || os::is_loopback(address)) return {};
+  if (!options.as_torchrun && listens(address, 0)) {  // All msruns may be here.
     remarks.push_back("HOLDFAST_TOKEN_FILE is not set, so only processes of this host can join");
     return {};
   }

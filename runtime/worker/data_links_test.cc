@@ -34,32 +34,28 @@ using Made = Result<std::vector<std::unique_ptr<Link>>>;
 constexpr std::uint64_t kRun = 77;
 constexpr auto kLong = 60s;
 
-// All, or as many as come until the link is over.
-std::size_t write_all(Link& link, std::span<const std::byte> bytes) {
+// All, or as many as move until the link is over. `move`: of the bytes from so many on.
+template <class Move>
+std::size_t move_all(Link& link, std::size_t bytes, const Move& move) {
   std::size_t done = 0;
-  while (done < bytes.size()) {
-    const auto [state, count] = link.write(bytes.subspan(done));
+  while (done < bytes) {
+    const auto [state, count] = move(done);
     done += count;
     if (state == Link::State::kMoved) continue;
+    const bool reads = state == Link::State::kWantsToRead;
     pollfd one{.fd = link.descriptor(),
-               .events = static_cast<short>(state == Link::State::kWantsToRead ? POLLIN : POLLOUT),
+               .events = static_cast<short>(reads ? POLLIN : POLLOUT),
                .revents = 0};
     if (state == Link::State::kOver || ::poll(&one, 1, 60'000) != 1) break;
   }
   return done;
 }
+std::size_t write_all(Link& link, std::span<const std::byte> bytes) {
+  return move_all(link, bytes.size(),
+                  [&](std::size_t at) { return link.write(bytes.subspan(at)); });
+}
 std::size_t read_all(Link& link, std::span<std::byte> into) {
-  std::size_t done = 0;
-  while (done < into.size()) {
-    const auto [state, count] = link.read(into.subspan(done));
-    done += count;
-    if (state == Link::State::kMoved) continue;
-    pollfd one{.fd = link.descriptor(),
-               .events = static_cast<short>(state == Link::State::kWantsToWrite ? POLLOUT : POLLIN),
-               .revents = 0};
-    if (state == Link::State::kOver || ::poll(&one, 1, 60'000) != 1) break;
-  }
-  return done;
+  return move_all(link, into.size(), [&](std::size_t at) { return link.read(into.subspan(at)); });
 }
 
 void say(Link& link, char letter) {

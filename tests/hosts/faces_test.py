@@ -132,7 +132,7 @@ class Faces(unittest.TestCase):
                 program = [arguments.build / "bin" / "mnist", "--data", arguments.build / "digits", "--epochs", "100000", *more]
                 agents, start = self.msrun(name, fleet, *program)
                 self.until(lambda name=name: "epoch 2:" in self.said(name), name, agents)
-                self.assertRegex(self.lose(name, fleet, agents, start), rf"rank 1 can not reach version \d+: no copy of its private state")
+                self.assertRegex(self.lose(name, fleet, agents, start), r"rank 1 can not reach version \d+: no copy of its private state")
 
     def test_cpp_a_lost_host_costs_no_bit_of_a_job_without_such(self):
         with fleet_of(3, arguments.build) as fleet:

@@ -4,12 +4,10 @@
 job_test.py --build BUILD [TEST...]   what the hosts need: docs/testing-hosts.md
 """
 import contextlib
-import json
 import os
 import random
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,13 +17,9 @@ from pathlib import Path
 
 from common import fleet_of
 from hosts_test import setUpModule  # noqa: F401
+from job import Trace, free_port
 
 LIMIT_S = 120  # Reached by a hang alone.
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 def words(*pairs):
@@ -47,6 +41,7 @@ class Job:
         self.env = {**os.environ, "HOLDFAST_JOB": f"many-{secrets.token_hex(4)}", "HOLDFAST_TOKEN_FILE": str(token),
                     "HOLDFAST_TRACE": str(self.out / "trace"), **dict(env)}
         (self.out / "trace").mkdir()
+        self.trace = Trace(self.out / "trace")
         self.program = [str(BUILD / "bin/toy"), *words(("steps", steps), ("out", self.out), ("optimizer", optimizer),
                                                  ("elements", elements), ("pause", pause), ("private", private))]
         self.spares, self.port = spares, free_port()
@@ -81,15 +76,17 @@ class Job:
         return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in sorted(self.out.rglob("*.log")))
 
     def events(self, kind):
-        """The traced events of a kind, so far; each a line of JSON."""
-        lines = []
-        for path in (self.out / "trace").iterdir():
-            lines += [line for line in path.read_text(errors="replace").splitlines() if f'"{kind}"' in line]
-        return lines
+        """The traced events of a kind, so far."""
+        self.trace.poll()
+        return self.trace.events(kind)
+
+    def newest_step(self):
+        self.trace.poll()
+        return self.trace.newest_step()
 
     def until_step(self, step):
         """Waits until some rank has made this step."""
-        self.until(lambda: any(f'"step":{n}' in line for n in range(step, step + 20) for line in self.events("step")), f"step {step}")
+        self.until(lambda: self.newest_step() >= step, f"step {step}")
 
     def until(self, condition, what):
         end = time.monotonic() + LIMIT_S
@@ -197,8 +194,8 @@ class OneJob(unittest.TestCase):
         fleet.kill(1)
         job.agents.pop(1).wait()
         self.assertEqual(job.wait(), expected)
-        steps = [json.loads(line) for line in job.events("step")]
-        first = {event["rank"]: event["t_ns"] for event in reversed(steps) if event["generation"] == 2}
+        steps = sorted(job.events("step"), key=lambda event: event["t_ns"], reverse=True)
+        first = {event["rank"]: event["t_ns"] for event in steps if event["generation"] == 2}
         self.assertEqual(set(first), {0, 1, 2, 3})
         print(f"all ranks had made a step {(max(first.values()) - killed_ns) / 1e6:.0f} ms after the loss", file=sys.stderr)
 
@@ -225,7 +222,7 @@ class OneJob(unittest.TestCase):
         job.until_step(60)
         fleet.cut(1)
         lost = job.agents.pop(1)
-        job.until(lambda: any('"generation":2' in line for line in job.events("resume")), "the spare host's part")
+        job.until(lambda: any(event["generation"] == 2 for event in job.events("resume")), "the spare host's part")
         fleet.heal()
         self.assertEqual(job.wait(), expected)
         self.assertNotEqual(job.ended(lost, time.monotonic() + LIMIT_S), 0)

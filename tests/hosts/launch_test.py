@@ -6,7 +6,6 @@ launch_test.py --build BUILD   what the hosts need: docs/testing-hosts.md
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time

@@ -104,10 +104,6 @@ class Soaked:
         return [(self.job.out / f"rank-{rank}").read_bytes() for rank in range(4)]
 
 
-def newest_step(job):
-    return max((int(line.split('"step":')[1].split(",")[0]) for line in job.events("step")), default=0)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=Path, required=True)
@@ -131,7 +127,7 @@ def main():
                 for fault in range(FAULTS):
                     goal = STEPS * (fault + 1) // (FAULTS + 1) + rng.randrange(STEPS // 20)
                     end = time.monotonic() + LIMIT_S
-                    while newest_step(soaked.job) < goal and soaked.job.agents[0].poll() is None:
+                    while soaked.job.newest_step() < goal and soaked.job.agents[0].poll() is None:
                         soaked.look_after_disturbed()
                         if time.monotonic() > end:
                             sys.exit(f"job {number}, after {said}: step {goal} did not come\n{soaked.job.logs()}")
