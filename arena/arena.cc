@@ -8,6 +8,7 @@
 #include "arena/format.h"
 #include "arena/kernels.h"
 #include "arena/pool.h"
+#include "arena/private_copy.h"
 #include "base/assert.h"
 #include "base/digest.h"
 #include "base/text.h"
@@ -364,7 +365,8 @@ void Arena::finish() {
   if (!fresh() && staged() != version()) update(1);
 }
 
-Status Arena::copy_from(const std::string& path, Version expected, bool with_private) {
+Status Arena::copy_from(const std::string& path, Version expected, bool with_private,
+                        const PrivateCopy* held) {
   Result<os::Found> found = os::find_file(path, os::Access::kRead);
   if (!found) return found.error();
   if (!found->file) return Error{Blame::kWorld, cat("There is no arena ", path, ".")};
@@ -390,6 +392,11 @@ Status Arena::copy_from(const std::string& path, Version expected, bool with_pri
   const Error moved{Blame::kPeer, cat("The arena ", path, " does not stand still at version ",
                                       expected, "; nothing usable was copied.")};
   if (expected == kNoVersion || !stands()) return moved;
+  const std::uint64_t private_size = state_->layout.private_bytes;
+  if (held != nullptr && (!held->has(expected) || held->bytes() != private_size)) {
+    return Error{Blame::kPeer, cat(held->path(), " does not hold the ", private_size,
+                                   " private bytes of version ", expected, ".")};
+  }
 
   invalidate();
   const Layout& layout = state_->layout;
@@ -398,9 +405,10 @@ Status Arena::copy_from(const std::string& path, Version expected, bool with_pri
   std::memcpy(state_->streams.w, from.w, bytes);
   if (from.m != nullptr) std::memcpy(state_->streams.m, from.m, bytes);
   if (from.v != nullptr) std::memcpy(state_->streams.v, from.v, bytes);
-  if (with_private && layout.private_bytes > 0) {
-    std::memcpy(private_bytes(expected).data(), source->at(layout.private_offset(expected % 2)),
-                layout.private_bytes);
+  if ((held != nullptr || with_private) && private_size > 0) {
+    const std::byte* theirs = held != nullptr ? held->place(expected).data()
+                                              : source->at(layout.private_offset(expected % 2));
+    std::memcpy(private_bytes(expected).data(), theirs, private_size);
   }
   const Position position = there.records[expected % 2].position;
   const std::uint64_t sum = digest_of(from, state_->floats);

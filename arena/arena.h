@@ -56,6 +56,8 @@ struct StagedStep {
   Position position;  // After this step.
 };
 
+class PrivateCopy;
+
 class Arena {
  public:
   // Maps the file at `path` and recovers it. Makes the file (0600) and missing directories (0700).
@@ -117,11 +119,12 @@ class Arena {
   void finish();
 
   // Makes this arena a copy of another rank's, which must stand still at `expected`, of the same
-  // run and layout. With with_private its private bytes are copied too; otherwise
-  // private_bytes(expected) stays as it is. Compares the digests of both at the end. From the first
-  // byte on this arena is fresh, and after an error or a death it stays so. At the end version() ==
-  // staged() == expected.
-  [[nodiscard]] Status copy_from(const std::string& path, Version expected, bool with_private);
+  // run and layout. With with_private its private bytes are copied too, or those of `held`, which
+  // has them of this version; otherwise private_bytes(expected) stays as it is. Compares the digests
+  // of both at the end. From the first byte on this arena is fresh, and after an error or a death it
+  // stays so. At the end version() == staged() == expected.
+  [[nodiscard]] Status copy_from(const std::string& path, Version expected, bool with_private,
+                                 const PrivateCopy* held = nullptr);
 
   // Of parameters and moments, which are equal on all ranks of one version; not of private bytes.
   // Reads the whole state. Meaningless while fresh.

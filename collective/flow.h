@@ -13,7 +13,7 @@
 
 namespace holdfast::collective {
 
-enum class FrameType : std::uint32_t { kMeeting, kLeft, kPartial, kResult, kCopy };
+enum class FrameType : std::uint32_t { kMeeting, kLeft, kPartial, kResult, kCopy, kPrivate };
 
 // What comes before the bytes. Hosts of a job have the same byte order.
 struct Frame {

@@ -27,7 +27,7 @@ void put(std::byte* to, const std::byte* from, std::size_t bytes) {
 }
 
 std::uint64_t identity_of(const Group::Options& o, const SpanMap& map) {
-  const std::array<std::uint64_t, 8> all = {
+  const std::array<std::uint64_t, 9> all = {
       o.run_id,
       o.generation,
       static_cast<std::uint64_t>(o.world_size),
@@ -36,6 +36,7 @@ std::uint64_t identity_of(const Group::Options& o, const SpanMap& map) {
       o.registered.bytes,
       digest(std::as_bytes(std::span(map.host_of))),
       digest(std::as_bytes(std::span(o.world_ranks))),
+      o.agreed,
   };
   return digest(std::as_bytes(std::span(all)));
 }

@@ -93,6 +93,9 @@ struct Secret {
   X(protect, bool, kFlag, "HOLDFAST_PROTECT", "1", 0, 1,                                          \
     "0: the step is made without protection against faults, and the first fault ends the job. "   \
     "For benchmarks only.")                                                                       \
+  X(replicas, std::int32_t, kWhole, "HOLDFAST_REPLICAS", "1", 0, 1,                               \
+    "Of a job over several hosts, the same on all: on how many other hosts each rank's private "  \
+    "state lies when a step is committed. 0: a lost host takes it along, and the job ends.")      \
   X(drift, Drift, kDrift, "HOLDFAST_DRIFT", "end", 0, 0,                                          \
     "What happens when replicas are found to hold other values than one another: `end` ends the " \
     "job and names the first, `warn` names it and goes on.")                                      \

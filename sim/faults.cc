@@ -168,6 +168,12 @@ void World::excuse_last_calls(Instant until) {
   }
 }
 
+bool World::any_finished() const {
+  return has_durable_roster() &&
+         std::any_of(durable_->roster.begin(), durable_->roster.end(),
+                     [](const wire::Seat& seat) { return seat.finished; });
+}
+
 // Before that, whoever comes first says which host is meant.
 bool World::has_durable_roster() const {
   return durable_ && !durable_->roster.empty();
@@ -202,6 +208,8 @@ void World::kill_workers(bool wipe, Index only) {
     die(i, 137, choices_.pick(2) == 0, speaks && choices_.pick(2) == 0);
     if (!wipe) continue;
     arena(worker) = Arena{.spent = finished(worker.rank)};
+    if (setup_.holders) held_by(worker.rank) = {};
+    ++wipes_;
     checkers_.wiped();
   }
 }
@@ -236,8 +244,9 @@ bool World::is_legitimate(const wire::Reason& reason) const {
     case Why::kEndedEarly:
     case Why::kEndedWithoutTraining:
       return had(Fault::kEarlyExit);
-    case Why::kNoPlan:  // A private part is lost with its arena.
-      return setup_.private_is_own && had(Fault::kWipe);
+    case Why::kNoPlan:  // A private part is lost with its arena, or with that and its holder's.
+      // A holder that has ended its training gives nothing any more.
+      return setup_.private_is_own && wipes_ > (setup_.holders && !any_finished() ? 1 : 0);
     case Why::kNotRepaired:
       return source_lost_;
     case Why::kNone:

@@ -35,7 +35,9 @@ Setup swarm(Choices& choices) {
     setup.proof = choices.pick(2) == 1;
     setup.replaced = choices.pick(8, 4) == 0;
   }
-  setup.private_is_own = choices.pick(4) == 1;
+  const auto privacy = choices.pick(4);
+  setup.private_is_own = privacy == 1 || privacy == 2;
+  setup.holders = privacy == 2 && setup.ranks > 1;
   setup.faults = choices.pick(5);
   draw_kinds(setup, choices);
   constexpr std::array<std::uint32_t, 5> kFaultRarities = {30, 6, 2, 80, 160};
@@ -83,7 +85,9 @@ std::string to_text(const Setup& setup) {
                             " spares, max_restarts ", setup.max_restarts)
                       : cat("started by hand", setup.proof ? ", deaths are proven" : "",
                             setup.replaced ? "" : ", nobody is replaced"),
-          setup.private_is_own ? ", private parts without a copy" : "");
+          !setup.private_is_own ? ""
+          : setup.holders       ? ", private parts with holders"
+                                : ", private parts without a copy");
   return cat(text, setup.exchange ? ", with an exchange" : "", ", at most ", setup.faults,
              " faults");
 }

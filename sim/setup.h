@@ -50,7 +50,8 @@ struct Setup {
   std::int32_t agents = 1;
   bool proof = false;           // By hand: the scheduler's shell sees deaths of its own host.
   bool replaced = true;         // By hand: somebody starts the dead anew.
-  bool private_is_own = false;  // A part of each rank's state has no copy elsewhere.
+  bool private_is_own = false;  // A part of each rank's state has no copy with all others.
+  bool holders = false;         // But the next rank holds it too, as if on another host.
   std::int32_t spares = 0;
   bool exchange = true;       // Ranks exchange key-values before their sessions.
   bool bound_spares = false;  // One for each place.

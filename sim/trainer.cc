@@ -42,6 +42,14 @@ bool World::complete(const Worker& worker) const {
          operations[worker.operation].arrivals == setup_.ranks;
 }
 
+// What its ward passes on in the step under way.
+bool World::has_come(const Worker& worker) const {
+  const auto& passed = groups_.at(worker.joined).passed;
+  const auto found = passed.find(ward_of(worker.rank));
+  const Arena& own = arenas_[static_cast<std::size_t>(worker.rank)];
+  return found != passed.end() && found->second == own.staged;
+}
+
 bool World::has_formed(const Worker& worker) const {
   return groups_.at(worker.joined).joined + 1 == std::uint32_t{1} << setup_.ranks;
 }
@@ -58,10 +66,13 @@ bool World::can_train(const Worker& worker) const {
   }
   const auto& work = worker.work.front();
   if (is<trainer::LeaveGroup>(work)) return !worker.sums_busy;
-  const bool waits = is<trainer::AwaitSums>(work) ||
-                     (worker.half && (is<trainer::Arrive>(work) || is<trainer::JoinGroup>(work)));
+  const bool passes = is<trainer::PassCopies>(work);
+  const bool waits =
+      is<trainer::AwaitSums>(work) ||
+      (worker.half && (passes || is<trainer::Arrive>(work) || is<trainer::JoinGroup>(work)));
   if (!waits) return true;
   if (groups_.at(worker.joined).aborted) return !worker.sums_busy;
+  if (passes) return has_come(worker);
   return is<trainer::JoinGroup>(work) ? has_formed(worker) : complete(worker);
 }
 
@@ -89,7 +100,40 @@ void World::open(Index index) {
   own.owner = worker.process;
   if (own.updating) finish_update(own);
   worker.program = Program::kTraining;
-  tell_trainer(index, trainer::JoinCalled{holding(own)});
+  tell_trainer(index, trainer::JoinCalled{holding(worker)});
+}
+
+// ---- Private parts ------------------------------------------------------------------------------
+
+Holding World::holding(const Worker& worker) const {
+  const Arena& own = arenas_[static_cast<std::size_t>(worker.rank)];
+  Holding holding{own.version, own.staged, setup_.private_is_own, {}};
+  if (!setup_.holders) return holding;
+  const Rank ward = ward_of(worker.rank);
+  const PrivatePart& part = private_parts_[static_cast<std::size_t>(ward)];
+  if (part.version != kNoVersion) holding.held = {{ward, part.version, part.staged}};
+  return holding;
+}
+
+// What it holds follows its own arena.
+void World::settle(const Worker& worker) {
+  PrivatePart& part = held_by(worker.rank);
+  const Version v = arena(worker).version;
+  if (part.version == kNoVersion) return;
+  if (v == part.version) part.staged = v;
+  if (v == part.staged) part.version = v;
+}
+
+// The group has formed: the holder gets what it does not have. False: its ward has lost it.
+bool World::seed(const Worker& worker) {
+  if (!setup_.holders) return true;
+  settle(worker);
+  const Version v = arena(worker).version;
+  if (held_by(worker.rank).has(v)) return true;
+  held_by(worker.rank) = {};
+  if (arenas_[static_cast<std::size_t>(ward_of(worker.rank))].version != v) return false;
+  held_by(worker.rank) = {v, v};
+  return true;
 }
 
 // ---- The trainer machine ------------------------------------------------------------------------
@@ -163,7 +207,7 @@ bool World::begin(Index index, const trainer::Repair& work) {
       own.updating = true;
       return true;
     case wire::Act::kReceive:
-      if (setup_.private_is_own && work.version != 0) {
+      if (setup_.private_is_own && work.version != 0 && !private_source(worker, work)) {
         checkers_.violate("S3: a rank is to go on without the private part of its state");
       }
       own.version = own.staged = kNoVersion;  // Half a copy is nothing.
@@ -181,6 +225,25 @@ bool World::begin(Index index, const trainer::JoinGroup& work) {
   worker.joined = work.generation;
   groups_[work.generation].joined |= std::uint32_t{1} << worker.rank;
   return true;
+}
+
+// It has given its own part once it waits for its ward's.
+bool World::begin(Index index, const trainer::PassCopies& work) {
+  Worker& worker = workers_[index];
+  Group& group = groups_[worker.joined];
+  if (group.aborted) return false;
+  group.passed[worker.rank] = work.version;
+  if (!held_by(worker.rank).has(work.version)) return true;
+  held_by(worker.rank).staged = held_by(worker.rank).version;  // Once more, after a void step.
+  return true;
+}
+
+// What it is to receive its private part from; null: from nobody who could have it.
+const World::PrivatePart* World::private_source(const Worker& worker,
+                                                const trainer::Repair& work) const {
+  const Rank holder = work.order.private_source.holder;
+  const bool holds = setup_.holders && holder != kNoRank && ward_of(holder) == worker.rank;
+  return holds ? &private_parts_[static_cast<std::size_t>(worker.rank)] : nullptr;
 }
 
 bool World::begin(Index index, const trainer::Arrive&) {
@@ -219,21 +282,25 @@ void World::end(Index index, const trainer::Repair& work) {
   std::string error;
   if (work.order.act == wire::Act::kFinish) {
     if (own.updating) finish_update(own);
+    settle(worker);
   } else if (work.order.act == wire::Act::kBegin) {
     own.version = own.staged = 0;
     own.content = kInitialContent;
   } else {
     const Arena& source = arenas_[static_cast<std::size_t>(work.order.source.holder)];
-    if (source.version == kNoVersion && (struck_ & bit(Fault::kWipe)) != 0) {
+    const PrivatePart* part = private_source(worker, work);
+    const bool lacks = source.version == kNoVersion || (part && part->version == kNoVersion);
+    if (lacks && wipes_ > 0) {
       source_lost_ = true;
       error = kSourceLost;
     } else {
       checkers_.copies(source, work.version);
+      if (part && !part->has(work.version)) checkers_.violate("S7: half a private part is received");
       own.version = own.staged = source.version;
       own.content = source.content;
     }
   }
-  tell_trainer(index, trainer::Repaired{holding(own), error});
+  tell_trainer(index, trainer::Repaired{holding(worker), error});
 }
 
 void World::end(Index index, const trainer::Unstage&) {
@@ -241,13 +308,18 @@ void World::end(Index index, const trainer::Unstage&) {
   Arena& own = arena(worker);
   wrote(worker);
   own.staged = own.version;  // The step is void.
+  settle(worker);
 }
 
 void World::end(Index index, const trainer::JoinGroup& work) {
   Worker& worker = workers_[index];
   const bool formed = worker.joined == work.generation && has_formed(worker);
-  if (!formed) return tell_trainer(index, trainer::NotFormed{false, "the group has ended"});
-  tell_trainer(index, trainer::Formed{groups_[worker.joined].aborted});
+  if (!formed || !seed(worker)) {
+    const auto held = holding(worker).held;
+    return tell_trainer(index, trainer::NotFormed{false, "the group has ended", held});
+  }
+  tell_trainer(index, trainer::Formed{groups_[worker.joined].aborted, false, setup_.holders,
+                                      holding(worker).held});
 }
 
 void World::end(Index index, const trainer::LeaveGroup&) {
@@ -274,9 +346,30 @@ void World::end(Index index, const trainer::Stage& work) {
   tell_trainer(index, trainer::Staged{});
 }
 
+void World::end(Index index, const trainer::PassCopies& work) {
+  Worker& worker = workers_[index];
+  const bool done = worker.joined != 0 && has_come(worker) &&
+                    (!groups_[worker.joined].aborted || choices_.pick(2) == 0);
+  if (done) held_by(worker.rank) = {work.version - 1, work.version};
+  tell_trainer(index, trainer::Passed{done ? trainer::Outcome::kDone : trainer::Outcome::kStopped,
+                                      "", holding(worker).held});
+}
+
+// P50: the step lies on two hosts once it is committed.
+void World::check_copies(const Worker& worker) {
+  if (!setup_.holders) return;
+  const Version n = arena(worker).version + 1;
+  const bool all = std::all_of(private_parts_.begin(), private_parts_.end(),
+                               [n](const auto& part) { return part.has(n); });
+  if (!all && (struck_ & bit(Fault::kWipe)) == 0) {
+    checkers_.violate("P50: a step is committed, and a private part of it has no holder");
+  }
+}
+
 void World::end(Index index, const trainer::Arrive&) {
   Worker& worker = workers_[index];
   const bool done = complete(worker);
+  if (done) check_copies(worker);
   if (done) ++worker.operation;
   tell_trainer(index,
                trainer::Arrived{done ? trainer::Outcome::kDone : trainer::Outcome::kStopped});
@@ -284,6 +377,7 @@ void World::end(Index index, const trainer::Arrive&) {
 
 void World::end(Index index, const trainer::Update&) {
   finish_update(arena(workers_[index]));
+  if (setup_.holders) settle(workers_[index]);
   tell_trainer(index, trainer::Updated{});
 }
 

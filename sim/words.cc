@@ -59,10 +59,23 @@ std::string note_kind(controller::Note::Kind kind) {
   return "?";
 }
 
+std::string in_words(const std::vector<wire::HeldCopy>& held) {
+  std::string text;
+  for (const auto& copy : held) {
+    append(text, cat(", for rank ", copy.ward, " ", version(copy.version), " staged ",
+                     version(copy.staged)));
+  }
+  return text;
+}
+
 std::string order(const wire::Order& order) {
-  const bool copies = order.act == wire::Act::kReceive;
-  return cat(wire::name(order.act), copies ? cat(" from rank ", order.source.holder) : "",
-             copies && !order.source.host.empty() ? cat(" on ", order.source.host) : "");
+  const auto at = [](const wire::Location& source) {
+    return cat("rank ", source.holder, source.host.empty() ? "" : cat(" on ", source.host));
+  };
+  if (order.act != wire::Act::kReceive) return wire::name(order.act);
+  const bool apart = order.private_source.holder != kNoRank;
+  return cat(wire::name(order.act), " from ", at(order.source),
+             apart ? cat(", private parts from ", at(order.private_source)) : "");
 }
 
 std::string role(agent::Role role) {
@@ -117,7 +130,8 @@ std::string to_words(const wire::Message& message) {
           [](const wire::Evict& m) { return cat("Evict ", m.node_id); },
           [](const wire::Report& m) {
             return cat("Report generation ", m.generation, " ", version(m.version), " staged ",
-                       version(m.staged), m.private_is_own ? ", private parts of its own" : "");
+                       version(m.staged), m.private_is_own ? ", private parts of its own" : "",
+                       in_words(m.held));
           },
           [](const wire::Repaired& m) { return cat("Repaired generation ", m.generation); },
           [](const wire::Progress& m) {
@@ -261,6 +275,9 @@ std::string to_words(const trainer::Work& work) {
           [](const trainer::LeaveGroup&) { return std::string("leave the group"); },
           [](const trainer::AwaitSums&) { return std::string("await the sums"); },
           [](const trainer::Stage& w) { return cat("stage ", version(w.version)); },
+          [](const trainer::PassCopies& w) {
+            return cat("pass private parts of ", version(w.version));
+          },
           [](const trainer::Arrive&) { return std::string("arrive at the commit barrier"); },
           [](const trainer::Update&) { return std::string("update"); },
           [](const trainer::Return& w) { return to_words(w); },
@@ -270,7 +287,8 @@ std::string to_words(const trainer::Work& work) {
 
 std::string to_words(const trainer::Action& action) {
   const auto held = [](const Holding& holding) {
-    return cat(version(holding.version), " staged ", version(holding.staged));
+    return cat(version(holding.version), " staged ", version(holding.staged),
+               in_words(holding.held));
   };
   return std::visit(
       Match{

@@ -23,7 +23,8 @@ World::World(const Setup& setup, Choices& choices, std::vector<std::string>* log
       log_(log),
       checkers_(setup.ranks, setup.steps),
       faults_left_(setup.faults),
-      arenas_(static_cast<std::size_t>(setup.ranks)) {}
+      arenas_(static_cast<std::size_t>(setup.ranks)),
+      private_parts_(static_cast<std::size_t>(setup.ranks)) {}
 
 void World::tell(const std::string& text) {
   if (log_) log_->push_back(text);

@@ -125,6 +125,14 @@ class World {
       Version step = 0;
     };
     std::vector<Operation> operations;
+    std::map<Rank, Version> passed;  // What each rank has given to its holder last.
+  };
+  struct PrivatePart {  // Of one rank, where its holder has it.
+    Version version = kNoVersion;
+    Version staged = kNoVersion;
+    [[nodiscard]] bool has(Version v) const {
+      return version != kNoVersion && (v == version || v == staged);
+    }
   };
   struct Scheduler {
     agent::Process process = 0;
@@ -239,6 +247,7 @@ class World {
   void kill_workers(bool wipe, Index only);
   void stand_still();
   void excuse_last_calls(Instant until);
+  [[nodiscard]] bool any_finished() const;
   [[nodiscard]] bool has_durable_roster() const;
   [[nodiscard]] bool is_on_last_call(const Worker& worker) const;
   void disturb(Worker& worker, Instant until);
@@ -310,6 +319,7 @@ class World {
   // The first half of a work; false: there is none, or it can not be done.
   bool begin(Index worker, const trainer::Repair& work);
   bool begin(Index worker, const trainer::JoinGroup& work);
+  bool begin(Index worker, const trainer::PassCopies& work);
   bool begin(Index worker, const trainer::Arrive&);
   bool begin(Index worker, const trainer::Update&);
   template <class Other>
@@ -322,20 +332,30 @@ class World {
   void end(Index worker, const trainer::LeaveGroup&);
   void end(Index worker, const trainer::AwaitSums&);
   void end(Index worker, const trainer::Stage& work);
+  void end(Index worker, const trainer::PassCopies& work);
   void end(Index worker, const trainer::Arrive&);
   void end(Index worker, const trainer::Update&);
   void end(Index worker, const trainer::Return& result);
   bool arrive(Worker& worker);
+  [[nodiscard]] const PrivatePart* private_source(const Worker& worker,
+                                                  const trainer::Repair& work) const;
+  void check_copies(const Worker& worker);
   void wrote(const Worker& worker);
   void check_told(const Worker& worker, trainer::Return::What what);
   void fail_training(Index worker, const wire::Reason& reason);
   void finish_update(Arena& arena);
   [[nodiscard]] bool owner_lives(const Arena& arena, const Worker& opener) const;
   [[nodiscard]] bool complete(const Worker& worker) const;
+  [[nodiscard]] bool has_come(const Worker& worker) const;
   [[nodiscard]] bool has_formed(const Worker& worker) const;
-  [[nodiscard]] Holding holding(const Arena& arena) const {
-    return {arena.version, arena.staged, setup_.private_is_own};
+  [[nodiscard]] Holding holding(const Worker& worker) const;
+  // Whose private part this rank holds: that of the rank before.
+  [[nodiscard]] Rank ward_of(Rank rank) const { return (rank + setup_.ranks - 1) % setup_.ranks; }
+  [[nodiscard]] PrivatePart& held_by(Rank rank) {
+    return private_parts_[static_cast<std::size_t>(ward_of(rank))];
   }
+  void settle(const Worker& worker);
+  bool seed(const Worker& worker);
   [[nodiscard]] Arena& arena(const Worker& worker) {
     return arenas_[static_cast<std::size_t>(worker.rank)];
   }
@@ -387,6 +407,8 @@ class World {
   bool source_lost_ = false;    // A copy failed since its source's arena was lost.
 
   std::vector<Arena> arenas_;
+  std::vector<PrivatePart> private_parts_;  // By ward.
+  std::uint32_t wipes_ = 0;                 // Arenas that were lost, each with what lay beside it.
   std::map<Generation, Group> groups_;
   std::deque<Worker> workers_;    // The dead too.
   std::deque<Connection> links_;  // The Link of a Connection is its index + 1.

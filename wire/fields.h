@@ -60,7 +60,7 @@ struct Fields<Location> {
 };
 template <>
 struct Fields<Order> {
-  static constexpr auto kList = in_order(&Order::act, &Order::source);
+  static constexpr auto kList = in_order(&Order::act, &Order::source, &Order::private_source);
 };
 template <>
 struct Fields<Formation> {
@@ -109,9 +109,13 @@ struct Fields<Give> {
   static constexpr auto kList = in_order(&Give::node_ids);
 };
 template <>
+struct Fields<HeldCopy> {
+  static constexpr auto kList = in_order(&HeldCopy::ward, &HeldCopy::version, &HeldCopy::staged);
+};
+template <>
 struct Fields<Report> {
-  static constexpr auto kList =
-      in_order(&Report::generation, &Report::version, &Report::staged, &Report::private_is_own);
+  static constexpr auto kList = in_order(&Report::generation, &Report::version, &Report::staged,
+                                         &Report::private_is_own, &Report::held);
 };
 template <>
 struct Fields<Repaired> {

@@ -69,6 +69,9 @@ constexpr const char* name(Act act) {
 struct Order {
   Act act = Act::kKeep;
   Location source;  // Of kReceive.
+  // Of kReceive: who has the private part, where that has come from somebody else than `source`.
+  // No holder: it comes along with the rest, or is not needed.
+  Location private_source;
   bool operator==(const Order&) const = default;
 };
 

@@ -19,7 +19,7 @@
 
 namespace holdfast::wire {
 
-inline constexpr std::uint32_t kProtocol = 5;  // Raised when an older peer could misunderstand us.
+inline constexpr std::uint32_t kProtocol = 6;  // Raised when an older peer could misunderstand us.
 
 // worker → scheduler, first on every connection; again after every reconnection.
 struct Register {
@@ -114,12 +114,21 @@ struct Give {
   bool operator==(const Give&) const = default;
 };
 
+// The private part of another rank's state, held on this host in case that rank's host is lost.
+struct HeldCopy {
+  Rank ward = kNoRank;  // Whose it is.
+  Version version = kNoVersion;
+  Version staged = kNoVersion;  // As of Report.
+  bool operator==(const HeldCopy&) const = default;
+};
+
 // worker → scheduler: parked for this generation; what my arena holds.
 struct Report {
   Generation generation = 0;
   Version version = kNoVersion;  // kNoVersion: nothing yet (a fresh arena).
   Version staged = kNoVersion;   // version, or version + 1 where that step was staged.
   bool private_is_own = false;   // Its private part is nobody else's.
+  std::vector<HeldCopy> held;    // What it holds for other ranks.
   bool operator==(const Report&) const = default;
 };
 

@@ -45,7 +45,8 @@ const std::vector<std::string> kTexts = {
     "rank: -2147483648\nworld_size: 2147483647\nrun_id: 18446744073709551615\n"
     "generation: 18446744073709551615\nstage: STAGE_ENDED\nversion: 18446744073709551615\n"
     "order {\n  act: ACT_BEGIN\n  source {\n    holder: 2147483647\n    host: \"host\"\n"
-    "    endpoint: \"endpoint\"\n  }\n}\nended: -2147483648\ncause {\n"
+    "    endpoint: \"endpoint\"\n  }\n  private_source {\n    holder: -2147483648\n"
+    "    host: \"h\"\n    endpoint: \"e\"\n  }\n}\nended: -2147483648\ncause {\n"
     "  kind: REASON_SPARE_NOT_STARTED\n  rank: -2147483648\n  pid: -9223372036854775808\n"
     "  ending {\n    kind: ENDING_NOT_HEARD\n    code: -2147483648\n  }\n"
     "  count: -9223372036854775808\n  total: 1\n  version: 18446744073709551615\n"
@@ -68,7 +69,9 @@ const std::vector<std::string> kTexts = {
     "places {\n}\nprotocol: 4294967295\ntakes: 4294967295\n",
     "node_id: \"a\"\nincarnation: 18446744073709551615\n",
     "generation: 1\nversion: 18446744073709551615\nstaged: 18446744073709551615\n"
-    "private_is_own: true\n",
+    "private_is_own: true\nheld {\n  ward: -2147483648\n  version: 18446744073709551615\n"
+    "  staged: 1\n}\nheld {\n  ward: -1\n  version: 18446744073709551615\n"
+    "  staged: 18446744073709551615\n}\n",
     "generation: 18446744073709551615\n",
     "generation: 2\nversion: 3\nloss: -inf\n",
     "generation: 18446744073709551615\nversion: 18446744073709551615\n"
@@ -120,7 +123,8 @@ TEST(Proto, ProtocReadsAndWritesTheFormation) {
       " act: "
       "ACT_RECEIVE\n"
       "  source {\n    holder: 2147483647\n    host: \"host\"\n    endpoint: \"endpoint\"\n"
-      "  }\n}\norders {\n  source {\n    holder: -1\n  }\n}\ncause {\n"
+      "  }\n  private_source {\n    holder: -1\n  }\n}\norders {\n  source {\n    holder: -1\n"
+      "  }\n  private_source {\n    holder: -1\n  }\n}\ncause {\n"
       "  kind: REASON_SPARE_NOT_STARTED\n  rank: -2147483648\n  pid: -9223372036854775808\n"
       "  ending {\n    kind: ENDING_NOT_HEARD\n    code: -2147483648\n  }\n"
       "  count: -9223372036854775808\n  total: 1\n  version: 18446744073709551615\n"

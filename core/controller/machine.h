@@ -384,8 +384,12 @@ class Machine {
   [[nodiscard]] Said said_by(Rank rank, const wire::Report& report) const;
   void disbelieve(Rank rank, Version said, Version possible);
   [[nodiscard]] bool disbelieve_some(std::set<Rank>& ended);
-  static void list(Rank rank, const wire::Report& report, planner::Table& table);
+  using HeldCopies = std::map<Rank, std::vector<planner::Copy>>;
+  [[nodiscard]] HeldCopies held_copies() const;
+  static void list(Rank rank, const wire::Report& report, const HeldCopies& held,
+                   planner::Table& table);
   void give(const planner::Order& order);
+  [[nodiscard]] wire::Location location_of(Rank holder, Rank asker);
   void maybe_plan();
   void next_round();
   void resume();

@@ -108,6 +108,7 @@ void Machine::receive(Link link, const wire::Report& said_here) {
   if (at(rank).seat.moved) {
     moved_.insert(rank);
     m.version = m.staged = kNoVersion;
+    m.held.clear();
   }
   const Said said = said_by(rank, m);
   if (!is_sound(said)) return disbelieve(rank, m.version, said.told);
@@ -168,24 +169,53 @@ bool Machine::disbelieve_some(std::set<Rank>& ended) {
 }
 
 // What the planner is to know of a rank: all ranks hold the same state, but for a private part.
-void Machine::list(Rank rank, const wire::Report& report, planner::Table& table) {
+void Machine::list(Rank rank, const wire::Report& report, const HeldCopies& held,
+                   planner::Table& table) {
   const planner::Copy copy{rank, report.version, report.staged};
   table.shards[0].copies.push_back(copy);
-  if (report.private_is_own) table.shards.push_back({"private state", {copy}, true});
+  if (!report.private_is_own) return;
+  auto& copies = table.shards.emplace_back(planner::Shard{"private state", {copy}, true}).copies;
+  const auto found = held.find(rank);
+  if (found != held.end()) copies.insert(copies.end(), found->second.begin(), found->second.end());
+}
+
+// By ward, what others hold for it. As such, a rank is a holder of another number: it needs
+// nothing, and gives what it has.
+Machine::HeldCopies Machine::held_copies() const {
+  HeldCopies all;
+  for (const auto& [rank, report] : reports_) {
+    for (const wire::HeldCopy& held : report.held) {
+      auto& copies = all[held.ward];
+      const planner::Holder holder = world_size() + rank;
+      const bool again = !copies.empty() && copies.back().holder == holder;
+      if (held.ward != rank && !again) copies.push_back({holder, held.version, held.staged});
+    }
+  }
+  return all;
 }
 
 // A rank carries out one order for all of its shards. The one that says most is that one: its own
-// memory holds one version, so only the private part of a version 0 ever differs.
+// memory holds one version, so only the private part of a version 0 ever differs. Who only holds
+// has nothing to do: a staged private part is that of the next version.
 void Machine::give(const planner::Order& order) {
+  if (order.holder >= world_size()) return;
   wire::Order& given = formation_.orders[static_cast<std::size_t>(order.holder)];
+  const bool is_private = order.shard > 0;
+  if (order.source != kNoRank && is_private) {
+    given.private_source = location_of(order.source % world_size(), order.holder);
+  }
   if (given.act == wire::Act::kReceive || order.act == wire::Act::kKeep) return;
   given.act = order.act;
-  if (order.source == kNoRank) return;
-  const wire::Seat& source = at(order.source).seat;
-  const bool shared = source.memory == at(order.holder).seat.memory;
-  given.source = {.holder = order.source,
-                  .host = source.host,
-                  .endpoint = shared ? std::string() : source.endpoint};
+  if (order.source != kNoRank && !is_private) given.source = location_of(order.source, order.holder);
+}
+
+// Where `asker` finds what `holder` has.
+wire::Location Machine::location_of(Rank holder, Rank asker) {
+  const wire::Seat& source = at(holder).seat;
+  const bool shared = source.memory == at(asker).seat.memory;
+  return {.holder = holder,
+          .host = source.host,
+          .endpoint = shared ? std::string() : source.endpoint};
 }
 
 void Machine::maybe_plan() {
@@ -205,10 +235,11 @@ void Machine::maybe_plan() {
   planner::Table table{.ranks = world_size(), .finished = {}, .shards = {{"state", {}}}};
   std::set<Rank> disbelieved;
   if (disbelieve_some(disbelieved)) return;
+  const HeldCopies held = held_copies();
   for (Rank rank = 0; rank < world_size(); ++rank) {
     const wire::Seat& seat = at(rank).seat;
     if (!seat.finished) {
-      list(rank, reports_.at(rank), table);
+      list(rank, reports_.at(rank), held, table);
       continue;
     }
     table.finished.insert(rank);

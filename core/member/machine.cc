@@ -106,7 +106,8 @@ void Machine::on(const Parked& e) {
 }
 
 void Machine::report() {
-  send(wire::Report{stopped_for_, holding_.version, holding_.staged, holding_.private_is_own});
+  send(wire::Report{stopped_for_, holding_.version, holding_.staged, holding_.private_is_own,
+                    holding_.held});
 }
 
 void Machine::repair(const wire::Assignment& m) {

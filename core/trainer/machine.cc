@@ -41,7 +41,13 @@ constexpr Row kTransitions[] = {
     {S::kSumming, kEvent<GroupStopped>, S::kSpokenFor},
     {S::kSumming, kEvent<SumsIdle>, S::kSpokenFor},
     {S::kStaging, kEvent<Staged>, S::kArriving},
+    {S::kStaging, kEvent<Staged>, S::kPassing, "private parts have holders on other hosts"},
     {S::kStaging, kEvent<Staged>, S::kUpdating, "unprotected: without a barrier"},
+    {S::kPassing, kEvent<Passed>, S::kArriving},
+    {S::kPassing, kEvent<Passed>, S::kUncertain, "a fault came"},
+    {S::kPassing, kEvent<Passed>, S::kLeaving, "a fault came, and its generation was aborted"},
+    {S::kPassing, kEvent<GroupStopped>, S::kSpokenFor},
+    {S::kPassing, kEvent<SumsIdle>, S::kSpokenFor},
     {S::kArriving, kEvent<Arrived>, S::kUpdating},
     {S::kArriving, kEvent<Arrived>, S::kUncertain, "a fault came"},
     {S::kArriving, kEvent<Arrived>, S::kLeaving, "a fault came, and its generation was aborted"},
@@ -49,6 +55,7 @@ constexpr Row kTransitions[] = {
     {S::kArriving, kEvent<SumsIdle>, S::kSpokenFor},
     {S::kUpdating, kEvent<Updated>, S::kStepping},
     {S::kSpokenFor, kEvent<SumsDone>, S::kLeaving},
+    {S::kSpokenFor, kEvent<Passed>, S::kLeaving},
     {S::kSpokenFor, kEvent<Arrived>, S::kLeaving},
     {S::kUncertain, kEvent<GroupStopped>, S::kLeaving},
     {S::kLeaving, kEvent<LeftGroup>, S::kParked},
@@ -75,7 +82,7 @@ std::span<const Transition<State>> transitions() {
 const char* name(State state) {
   constexpr const char* kNames[kStates] = {"opened",   "parked",   "repairing",  "going",
                                            "forming",  "stepping", "summing",    "staging",
-                                           "arriving", "updating", "spoken for", "uncertain",
+                                           "passing", "arriving", "updating", "spoken for", "uncertain",
                                            "leaving",  "ending",   "over"};
   return kNames[static_cast<std::size_t>(state)];
 }
@@ -191,6 +198,8 @@ void Machine::form() {
 
 void Machine::on(const Formed& e) {
   linked_ = e.linked;
+  passes_ = e.passes;
+  holding_.held = e.held;
   if (e.ended || stopped()) return lose_group(options_.replacement_timeout);
   enter(State::kStepping);
   back(reformed_ ? Return::What::kBegunAnew : Return::What::kBegun);
@@ -202,6 +211,7 @@ void Machine::on(const NotFormed& e) {
     return fail({.kind = Reason::Kind::kNotFormed, .detail = e.why});
   }
   linked_ = false;
+  holding_.held = e.held;
   not_formed_ = e.why;
   lose_group(options_.forming_patience);
 }
@@ -220,6 +230,22 @@ void Machine::on(const Staged&) {
   HF_ASSERT(state_ == State::kStaging);
   holding_.staged = target_;
   if (!options_.protect) return update();
+  if (!passes_) return arrive();
+  enter(State::kPassing);
+  work(PassCopies{target_});
+}
+
+// Whoever holds something of another rank has that step of it before it arrives. So once the
+// barrier is complete anywhere, the step lies on two hosts.
+void Machine::on(const Passed& e) {
+  holding_.held = e.held;
+  if (state_ == State::kSpokenFor) return leave(true);
+  HF_ASSERT(state_ == State::kPassing);
+  if (e.outcome != Outcome::kDone) return met(e.outcome, e.why);
+  arrive();
+}
+
+void Machine::arrive() {
   enter(State::kArriving);
   work(Arrive{});
 }
@@ -240,6 +266,9 @@ void Machine::update() {
 void Machine::on(const Updated&) {
   HF_ASSERT(state_ == State::kUpdating);
   holding_.version = holding_.staged = target_;
+  // What has not this step is of no use any more.
+  std::erase_if(holding_.held, [&](const auto& copy) { return copy.staged != target_; });
+  for (auto& copy : holding_.held) copy.version = target_;
   enter(State::kStepping);
   if (told_generation_ != generation_ || now_ - told_at_ >= options_.progress_interval) {
     told_generation_ = generation_;
@@ -321,7 +350,9 @@ void Machine::on(const SumsIdle&) {
 // Says "Parked" for the training thread, which waits and touches nothing. Else all other ranks
 // would wait until that thread gets a processor.
 void Machine::speak() {
-  if (state_ != State::kSumming && state_ != State::kArriving) return;
+  const bool waits =
+      state_ == State::kSumming || state_ == State::kPassing || state_ == State::kArriving;
+  if (!waits) return;
   if (!options_.protect) return;  // The training thread says why it can not go on.
   enter(State::kSpokenFor);
   say_parked();
@@ -366,8 +397,13 @@ void Machine::on(const GoOrdered& e) {
 // The arena is at the version from which all ranks go on.
 void Machine::go(const GoOrdered& order) {
   HF_ASSERT(order.version == holding_.version);
-  if (holding_.staged != holding_.version) work(Unstage{});
+  const auto is_void = [&](const auto& copy) { return copy.staged == order.version + 1; };
+  const bool any = std::any_of(holding_.held.begin(), holding_.held.end(), is_void);
+  if (any || holding_.staged != holding_.version) work(Unstage{});
   holding_.staged = holding_.version;
+  for (auto& copy : holding_.held) {
+    if (is_void(copy)) copy.staged = copy.version;
+  }
   generation_ = order.generation;
   ended_ = order.ended;
   actions_.push_back(NoteResumed{generation_, holding_.version});
@@ -412,7 +448,8 @@ void Machine::on(const JobOver& e) {
 void Machine::on(const OutOfReach& e) {
   unreachable_ = e.reason;
   const bool in_group = state_ == State::kForming || state_ == State::kStepping ||
-                        state_ == State::kSumming || state_ == State::kArriving;
+                        state_ == State::kSumming || state_ == State::kPassing ||
+                        state_ == State::kArriving;
   if (in_group && now_ - called_at_ >= options_.replacement_timeout) {
     actions_.push_back(StopGroup{generation_});
   }

@@ -45,6 +45,7 @@ enum class State : std::uint8_t {
   kStepping,  // In the group. The program computes, or is between two steps.
   kSumming,   // The step ends: waits for its sums.
   kStaging,
+  kPassing,   // Passes its private part to its holder, and takes what it holds for others.
   kArriving,  // Waits at the commit barrier.
   kUpdating,
   kSpokenFor,  // The control thread has said "Parked"; the training thread has yet to come back.
@@ -53,7 +54,7 @@ enum class State : std::uint8_t {
   kEnding,     // The training has ended; waits until that is on record.
   kOver,       // Nothing more will be done.
 };
-inline constexpr std::size_t kStates = 15;
+inline constexpr std::size_t kStates = 16;
 [[nodiscard]] const char* name(State state);
 
 // How an operation of the group ended.
@@ -86,10 +87,13 @@ struct Repaired {
 struct Formed {
   bool ended = false;   // Somebody has ended the group by now.
   bool linked = false;  // It has links to other hosts, which may fail though nobody dies.
+  bool passes = false;  // Private parts have holders: each step passes them on.
+  std::vector<wire::HeldCopy> held;  // What this rank holds for others, as it has come now.
 };
 struct NotFormed {
   bool mistaken = false;  // Its options are wrong: no fault is the cause.
   std::string why;
+  std::vector<wire::HeldCopy> held;
 };
 struct LeftGroup {};
 struct SumsDone {
@@ -97,6 +101,11 @@ struct SumsDone {
   std::string why;  // Of kRefused.
 };
 struct Staged {};
+struct Passed {
+  Outcome outcome = Outcome::kDone;
+  std::string why;
+  std::vector<wire::HeldCopy> held;  // As it is now, whatever the outcome.
+};
 struct Arrived {
   Outcome outcome = Outcome::kDone;
   std::string why;
@@ -135,11 +144,11 @@ struct TimePassed {};
 
 using Event =
     std::variant<JoinCalled, StepBegun, StepEnded, EndCalled, Repaired, Formed, NotFormed,
-                 LeftGroup, SumsDone, Staged, Arrived, Updated, Stopped, GroupStopped, SumsIdle,
+                 LeftGroup, SumsDone, Staged, Passed, Arrived, Updated, Stopped, GroupStopped, SumsIdle,
                  RepairOrdered, GoOrdered, Released, JobOver, OutOfReach, InReach, TimePassed>;
 inline constexpr const char* kEventNames[] = {
     "join called", "step begun",    "step ended", "end called",     "repaired",   "formed",
-    "not formed",  "left group",    "sums done",  "staged",         "arrived",    "updated",
+    "not formed",  "left group",    "sums done",  "staged", "passed",        "arrived",    "updated",
     "stopped",     "group stopped", "sums idle",  "repair ordered", "go ordered", "released",
     "job over",    "out of reach",  "in reach",   "time passed"};
 static_assert(std::size(kEventNames) == std::variant_size_v<Event>);
@@ -151,7 +160,7 @@ struct Repair {
   Version version = 0;
   wire::Order order;
 };
-struct Unstage {};  // The staged step is void.
+struct Unstage {};  // The staged step is void, also of what it holds for others.
 struct JoinGroup {  // Answered by Formed or NotFormed.
   Generation generation = 0;
 };
@@ -160,8 +169,13 @@ struct AwaitSums {};
 struct Stage {
   Version version = 0;
 };
+// Gives its staged private part to its holder and takes those of its wards: at the barrier the
+// step lies on two hosts.
+struct PassCopies {
+  Version version = 0;
+};
 struct Arrive {};  // At the commit barrier.
-struct Update {};
+struct Update {};  // Also of what it holds for others.
 
 // Back to the program.
 struct Return {
@@ -183,7 +197,7 @@ struct Return {
   wire::Reason reason = {};
 };
 using Work =
-    std::variant<Repair, Unstage, JoinGroup, LeaveGroup, AwaitSums, Stage, Arrive, Update, Return>;
+    std::variant<Repair, Unstage, JoinGroup, LeaveGroup, AwaitSums, Stage, PassCopies, Arrive, Update, Return>;
 
 // ---- What must be done at once, by whichever thread brought the event ----
 
@@ -249,6 +263,7 @@ class Machine {
   void on(const LeftGroup&);
   void on(const SumsDone& e);
   void on(const Staged&);
+  void on(const Passed& e);
   void on(const Arrived& e);
   void on(const Updated&);
   void on(const Stopped& e);
@@ -276,6 +291,7 @@ class Machine {
   void lose_group(Duration patience);
   void leave(bool said);
   void met(Outcome outcome, const std::string& why);
+  void arrive();
   void update();
   void speak();
   void say_parked() { actions_.push_back(SayParked{holding_, generation_, called_at_}); }
@@ -293,7 +309,8 @@ class Machine {
   double loss_ = 0;        // Of that step.
   Instant called_at_{};    // When the program's newest call came.
   bool reformed_ = false;  // This call has lost a group.
-  bool linked_ = false;    // As of Formed.
+  bool linked_ = false;    // As of Formed, as is the next.
+  bool passes_ = false;
   std::optional<Instant> gives_up_at_;  // While kUncertain, and not yet said of its group's end.
   bool said_ = false;                   // While kLeaving: "Parked" was said already.
   std::string not_formed_;              // While kUncertain: why the group could not be formed.

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <string>
+#include <system_error>
 #include <utility>
 
+#include "arena/private_copy.h"
 #include "base/text.h"
 #include "io/loop.h"
 #include "os/files.h"
@@ -22,20 +25,47 @@ std::string path_of(const Identity& identity, Rank rank) {
   return cat(identity.directory, "/rank-", rank, ".arena");
 }
 
-// What another host needs of it: all but the gradients.
-Result<StateFile> state_of(const std::string& path, const arena::Layout& layout, Rank me,
-                           Rank rank) {
-  if (rank != me) {
-    return Error{Blame::kPeer, cat("here is the state of rank ", me, ", not of rank ", rank)};
-  }
+std::string path_of_held(const Identity& identity, Rank ward, Rank holder) {
+  return cat(identity.directory, "/rank-", ward, ".held-by-", holder);
+}
+
+Result<os::Fd> open_to_send(const std::string& path) {
   auto file = os::open_own_file(path, O_RDONLY | O_CLOEXEC);
+  if (file && !*file) return Error{Blame::kWorld, cat("there is no ", path)};
+  return file;
+}
+
+// What another host needs of this rank's state: no gradients, and of the private part at most what
+// that version has.
+Result<StateFile> own_state(const std::string& path, const arena::Layout& layout,
+                            bool with_private, Version version) {
+  auto file = open_to_send(path);
   if (!file) return file.error();
-  if (!*file) return Error{Blame::kWorld, cat("there is no arena ", path)};
   const std::uint64_t size = layout.file_bytes();
-  const std::uint64_t behind = layout.parameters_offset();
   StateFile state{
       .file = *std::move(file), .ranges = {{0, layout.gradients_offset()}}, .size = size};
-  if (behind < size) state.ranges.push_back({behind, size - behind});
+  const auto add = [&state](std::uint64_t from, std::uint64_t to) {
+    if (from < to) state.ranges.push_back({from, to - from});
+  };
+  add(layout.parameters_offset(), layout.private_offset(0));
+  const std::uint64_t place = layout.private_offset(version % 2);
+  if (with_private) add(place, place + layout.private_bytes);
+  return state;
+}
+
+// What this rank holds for a rank of another host.
+Result<StateFile> held_state(const std::string& path, std::uint64_t run_id, Version version) {
+  auto held = arena::PrivateCopy::open(path, run_id, os::Access::kRead);
+  if (!held) return held.error();
+  if (!held->has(version)) {
+    return Error{Blame::kPeer, cat(path, " does not hold version ", version)};
+  }
+  auto file = open_to_send(path);
+  if (!file) return file.error();
+  StateFile state{.file = *std::move(file),
+                  .ranges = {{0, arena::PrivateCopy::header_bytes()}},
+                  .size = held->file_bytes()};
+  if (held->bytes() > 0) state.ranges.push_back({held->offset(version), held->bytes()});
   return state;
 }
 
@@ -46,40 +76,79 @@ class ArenaStore final : public StateStore {
         identity_(std::move(identity)),
         arena_(std::move(arena)),
         secrecy_(secrecy) {
-    worker_.neighbours().serve_state(
-        [path = arena_.path(), layout = arena_.layout(), me = identity_.rank](Rank rank, Version) {
-          return state_of(path, layout, me, rank);
-        });
+    open_held();
+    worker_.neighbours().serve_state([identity = identity_, path = arena_.path(),
+                                      layout = arena_.layout(),
+                                      secrecy](Rank rank, Version version) {
+      return rank == identity.rank
+                 ? own_state(path, layout, takes_private(secrecy, version), version)
+                 : held_state(path_of_held(identity, rank, identity.rank), identity.run_id, version);
+    });
   }
   ~ArenaStore() override { worker_.neighbours().serve_state(nullptr); }
 
   [[nodiscard]] arena::Arena& arena() { return arena_; }
 
   [[nodiscard]] Holding holding() const override {
-    return {arena_.version(), arena_.staged(), secrecy_ != Secrecy::kShared};
+    Holding holding{arena_.version(), arena_.staged(), secrecy_ != Secrecy::kShared, {}};
+    for (const auto& [ward, copy] : held_) {
+      if (copy.version() == kNoVersion) continue;
+      holding.held.push_back({ward, copy.version(), copy.staged()});
+    }
+    return holding;
   }
   void begin(const arena::Position& position) override {
     if (arena_.fresh()) arena_.begin_version0(position);
   }
-  [[nodiscard]] Status receive(const wire::Location& source, Version version) override {
-    // Where they are each rank's own later, a plan for a later version never has a rank receive
-    // that has lost them.
-    const bool with_private =
-        secrecy_ == Secrecy::kShared || (secrecy_ == Secrecy::kOwnLater && version == 0);
-    if (source.endpoint.empty()) {
-      return arena_.copy_from(path_of(identity_, source.holder), version, with_private);
-    }
+  [[nodiscard]] Status receive(const wire::Order& order, Version version) override {
     // It comes from another host as a file of its own, so that it is checked like one of this host.
-    const std::string received = arena_.path() + ".received";
-    if (auto came = fetch(source, version, received); !came) return came;
-    auto copied = arena_.copy_from(received, version, with_private);
-    std::filesystem::remove(received);
-    return copied;
+    const Received state(arena_.path() + ".received");
+    const Received rest(arena_.path() + ".private");
+    const auto& [act, source, private_source] = order;
+    const std::string here = path_of(identity_, source.holder);
+    const auto path = at_hand(source, source.holder, version, here, state);
+    if (!path) return path.error();
+    const bool with_private = takes_private(secrecy_, version);
+    if (private_source.holder == kNoRank) return arena_.copy_from(*path, version, with_private);
+    const std::string held_here = path_of_held(identity_, identity_.rank, private_source.holder);
+    const auto held_path = at_hand(private_source, identity_.rank, version, held_here, rest);
+    if (!held_path) return held_path.error();
+    const auto held = arena::PrivateCopy::open(*held_path, identity_.run_id, os::Access::kRead);
+    if (!held) return held.error();
+    return arena_.copy_from(*path, version, with_private, &*held);
   }
   void stage(Version n, const arena::StagedStep& step) override { arena_.stage(n, step); }
-  void unstage() override { arena_.unstage(); }
-  void update(std::size_t threads) override { arena_.update(threads); }
-  void finish() override { arena_.finish(); }
+  void unstage() override {
+    arena_.unstage();
+    settle();
+  }
+  void update(std::size_t threads) override {
+    arena_.update(threads);
+    std::erase_if(held_, [this](const auto& entry) {
+      const arena::PrivateCopy& copy = entry.second;
+      if (copy.staged() == arena_.version()) return false;
+      std::filesystem::remove(copy.path());
+      return true;
+    });
+    settle();
+  }
+  void finish() override {
+    arena_.finish();
+    settle();
+  }
+
+  [[nodiscard]] std::span<std::byte> private_bytes(Version version) override {
+    return arena_.private_bytes(version);
+  }
+  [[nodiscard]] Result<arena::PrivateCopy*> hold_for(Rank ward, std::uint64_t bytes) override {
+    const auto found = held_.find(ward);
+    if (found != held_.end() && found->second.bytes() == bytes) return &found->second;
+    if (found != held_.end()) held_.erase(found);
+    auto made = arena::PrivateCopy::make(path_of_held(identity_, ward, identity_.rank),
+                                         identity_.run_id, ward, bytes);
+    if (!made) return made.error();
+    return &held_.emplace(ward, *std::move(made)).first->second;
+  }
 
   [[nodiscard]] collective::Registered gradients() override {
     collective::Registered registered{
@@ -94,16 +163,53 @@ class ArenaStore final : public StateStore {
   }
 
  private:
-  // Tries again until it comes, or is wanted no more. Its host may be lost: then this repair is
-  // stopped.
-  [[nodiscard]] Status fetch(const wire::Location& source, Version version,
-                             const std::string& path) {
+  // The name of a file that has come from another host, for as long as that is needed.
+  struct Received {
+    explicit Received(std::string name) : path(std::move(name)) {}
+    ~Received() {
+      std::error_code ignored;
+      std::filesystem::remove(path, ignored);
+    }
+    Received(const Received&) = delete;
+    Received& operator=(const Received&) = delete;
+    const std::string path;
+  };
+
+  // Where they are each rank's own later, a plan for a later version has a holder for those of a
+  // rank that has lost them.
+  static bool takes_private(Secrecy secrecy, Version version) {
+    return secrecy == Secrecy::kShared || (secrecy == Secrecy::kOwnLater && version == 0);
+  }
+
+  // What its predecessor held for others.
+  void open_held() {
+    const std::string mine = cat(".held-by-", identity_.rank);
+    for (const std::string& name : os::names_in(identity_.directory)) {
+      if (!name.starts_with("rank-") || !name.ends_with(mine)) continue;
+      auto copy = arena::PrivateCopy::open(cat(identity_.directory, '/', name), identity_.run_id);
+      if (!copy) continue;  // Of another run, or damaged: nothing is held then.
+      const Rank ward = copy->ward();
+      held_.emplace(ward, *std::move(copy));
+    }
+  }
+
+  void settle() {
+    for (auto& [ward, copy] : held_) copy.settle(arena_.version());
+  }
+
+  // The path of what `rank` has at `source`: `here`, or `received` once it has come. Tries again
+  // until it comes, or is wanted no more. Its host may be lost: then this repair is stopped.
+  [[nodiscard]] Result<std::string> at_hand(const wire::Location& source, Rank rank,
+                                            Version version, const std::string& here,
+                                            const Received& received) {
+    if (source.endpoint.empty()) return here;
     Neighbours& neighbours = worker_.neighbours();
     const Instant end = io::Loop::now() + worker_.settings().replacement_timeout;
     for (;;) {
-      auto came = neighbours.fetch_state(source, version, path);
-      if (came || neighbours.is_repair_stopped() || io::Loop::now() >= end) return came;
-      if (const auto paused = worker_.pause(kBetweenFetches); !paused) return paused;
+      const auto came = neighbours.fetch_state(source, rank, version, received.path);
+      if (came) return received.path;
+      if (neighbours.is_repair_stopped() || io::Loop::now() >= end) return came.error();
+      if (const auto paused = worker_.pause(kBetweenFetches); !paused) return paused.error();
     }
   }
 
@@ -111,6 +217,7 @@ class ArenaStore final : public StateStore {
   Identity identity_;
   arena::Arena arena_;
   Secrecy secrecy_;
+  std::map<Rank, arena::PrivateCopy> held_;  // By ward.
 };
 
 // A world of its own has its arena for itself.

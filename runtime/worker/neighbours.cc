@@ -67,7 +67,7 @@ bool Neighbours::is_repair_stopped() const {
   return repair_.stop_requested();
 }
 
-Status Neighbours::fetch_state(const wire::Location& source, Version version,
+Status Neighbours::fetch_state(const wire::Location& source, Rank rank, Version version,
                                const std::string& path) {
   std::shared_ptr<DataLinks> links;
   std::stop_token stop;
@@ -76,8 +76,8 @@ Status Neighbours::fetch_state(const wire::Location& source, Version version,
     links = links_;
     stop = repair_.get_token();
   }
-  if (links) return links->fetch_state(source.endpoint, source.holder, version, path, stop);
-  return Error{Blame::kWorld, cat("the state of rank ", source.holder, " is on host ", source.host,
+  if (links) return links->fetch_state(source.endpoint, rank, version, path, stop);
+  return Error{Blame::kWorld, cat("the state of rank ", rank, " is on host ", source.host,
                                   ", which this process has no way to reach")};
 }
 

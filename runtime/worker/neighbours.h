@@ -41,8 +41,9 @@ class Neighbours {
   void begin_repair();
   void stop_repair();
   [[nodiscard]] bool is_repair_stopped() const;
-  // The state of a rank on another host becomes the file `path`. One try; blocks.
-  [[nodiscard]] Status fetch_state(const wire::Location& source, Version version,
+  // What there is of that rank's state at `source`, on another host, becomes the file `path`. One
+  // try; blocks.
+  [[nodiscard]] Status fetch_state(const wire::Location& source, Rank rank, Version version,
                                    const std::string& path);
   // From here on others get the states that this gives. Null: none.
   void serve_state(StateServer::StateOf state_of);

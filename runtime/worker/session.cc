@@ -14,6 +14,7 @@
 #include "collective/current_generation.h"
 #include "io/loop.h"
 #include "os/slice.h"
+#include "runtime/worker/private_copies.h"
 #include "wording/reasons.h"
 
 namespace holdfast::runtime {
@@ -52,6 +53,7 @@ struct Session::Parts {
   void do_work(const trainer::LeaveGroup&);
   void do_work(const trainer::AwaitSums&);
   void do_work(const trainer::Stage& work);
+  void do_work(const trainer::PassCopies& work);
   void do_work(const trainer::Arrive&);
   void do_work(const trainer::Update&);
 
@@ -59,6 +61,8 @@ struct Session::Parts {
   [[nodiscard]] Error error_of(const trainer::Return& result);
   Outcome note(Outcome outcome);
   void wait_for_sums();
+  Status join_copies(const collective::Layout& layout, const std::stop_token& stopped,
+                     const Group& formed);
   void drop_group();
   Group::Options group_options(Generation formed);
   void trace_step();
@@ -75,6 +79,7 @@ struct Session::Parts {
   pid_t sums_thread = 0;  // In which the group makes its sums; 0: there is none.
   arena::Position begin_position;
   std::shared_ptr<Group> group;
+  std::unique_ptr<PrivateCopies> copies;  // Asks the group; null: none are needed.
   Generation generation = 0;  // The newest that the machine said to go on in.
   pid_t owner = ::getpid();
   Rank ended_rank = kNoRank;  // After Began::kTooLate.
@@ -118,7 +123,7 @@ void Session::Parts::do_work(const trainer::Repair& work) {
       store->finish();
       break;
     case wire::Act::kReceive:
-      repaired = store->receive(work.order.source, work.version);
+      repaired = store->receive(work.order, work.version);
       break;
   }
   if (!worker.solo()) {
@@ -126,7 +131,8 @@ void Session::Parts::do_work(const trainer::Repair& work) {
                                     {"generation", work.generation},
                                     {"version", work.version},
                                     {"kind", name(work.order.act)},
-                                    {"source", work.order.source.holder}});
+                                    {"source", work.order.source.holder},
+                                    {"private_source", work.order.private_source.holder}});
   }
   const bool too_late = !repaired && worker.neighbours().is_repair_stopped();
   worker.tell(trainer::Repaired{store->holding(), repaired ? "" : repaired.error().what, too_late});
@@ -141,6 +147,7 @@ Group::Options Session::Parts::group_options(Generation formed) {
                          .registered = store->gradients(),
                          .regions = regions,
                          .layout = worker.neighbours().layout(),
+                         .agreed = static_cast<std::uint64_t>(worker.settings().replicas),
                          .on_thread = [this] { note_sums_thread(::gettid()); },
                          .on_failed = [this] { worker.tell(trainer::SumsIdle{}); }};
   options.join_timeout =
@@ -152,17 +159,40 @@ void Session::Parts::do_work(const trainer::JoinGroup& work) {
   generation = work.generation;
   const Instant began = io::Loop::now();
   auto options = group_options(generation);
-  auto formed = Group::join(options, current->begin(generation, options.layout));
-  if (!formed) {
-    const Error& error = formed.error();
-    return worker.tell(trainer::NotFormed{error.blame == Blame::kUser, error.what});
+  const std::stop_token stopped = current->begin(generation, options.layout);
+  auto formed = Group::join(options, stopped);
+  auto status = formed ? join_copies(options.layout, stopped, **formed) : Status(formed.error());
+  const auto held = store->holding().held;
+  if (!status) {
+    const Error& error = status.error();
+    return worker.tell(trainer::NotFormed{error.blame == Blame::kUser, error.what, held});
   }
   group = *std::move(formed);
   current->formed(group);
   const auto took = std::chrono::duration<double, std::milli>(io::Loop::now() - began).count();
   worker.trace().event("reform",
                        {{"rank", identity.rank}, {"generation", generation}, {"ms", took}});
-  worker.tell(trainer::Formed{group->aborted(), !options.layout.host_of.empty()});
+  const bool linked = !options.layout.host_of.empty();
+  worker.tell(trainer::Formed{group->aborted(), linked, copies != nullptr, held});
+}
+
+// Where only this rank has its private part, so that its host would take it along.
+Status Session::Parts::join_copies(const collective::Layout& layout, const std::stop_token& stopped,
+                                   const Group& formed) {
+  const auto& settings = worker.settings();
+  const bool wanted = settings.replicas > 0 && settings.protect && store->holding().private_is_own;
+  if (!wanted || layout.host_of.empty()) return {};
+  auto joined = PrivateCopies::join(
+      {.layout = layout,
+       .generation = generation,
+       .rank = identity.rank,
+       .deadline = collective::Links::Deadline::clock::now() + settings.replacement_timeout,
+       .stop = stopped,
+       .must_stop = [&formed] { return formed.aborted(); }},
+      *store);
+  if (!joined) return joined.error();
+  copies = *std::move(joined);
+  return {};
 }
 
 void Session::Parts::do_work(const trainer::LeaveGroup&) {
@@ -180,6 +210,11 @@ void Session::Parts::do_work(const trainer::Stage& work) {
   worker.tell(trainer::Staged{});
 }
 
+void Session::Parts::do_work(const trainer::PassCopies& work) {
+  if (!copies->pass(work.version)) note(Outcome::kAborted);
+  worker.tell(trainer::Passed{outcome_of(mark), "", store->holding().held});
+}
+
 void Session::Parts::do_work(const trainer::Arrive&) {
   note(group->barrier());
   worker.tell(trainer::Arrived{outcome_of(mark), mark == Outcome::kDone ? "" : group->why()});
@@ -193,6 +228,7 @@ void Session::Parts::do_work(const trainer::Update&) {
 }
 
 void Session::Parts::drop_group() {
+  copies.reset();
   if (!group) return;
   note_sums_thread(0);
   group->abort();  // Leaving is for the end of the training: others must not take it for that.

@@ -9,8 +9,10 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 
 #include "arena/arena.h"
+#include "arena/private_copy.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "collective/group.h"
@@ -28,15 +30,23 @@ class StateStore {
 
   // Commits version 0 as the program has initialised it. Without effect if a version is held.
   virtual void begin(const arena::Position& position) = 0;
-  // Makes this state a copy of the one at `source`, which stands still at `version`. The private
-  // part comes along, unless Holding::private_is_own. After an error nothing is held.
-  [[nodiscard]] virtual Status receive(const wire::Location& source, Version version) = 0;
+  // Makes this state a copy of the one at `order.source`, which stands still at `version`. The
+  // private part comes along, unless Holding::private_is_own; then it comes from
+  // `order.private_source`. After an error nothing is held.
+  [[nodiscard]] virtual Status receive(const wire::Order& order, Version version) = 0;
 
-  // As in arena/arena.h.
+  // As in arena/arena.h. What is held for others follows: unstage() and finish() settle it; update()
+  // settles what has the step staged, and drops the rest.
   virtual void stage(Version n, const arena::StagedStep& step) = 0;
   virtual void unstage() = 0;
   virtual void update(std::size_t threads) = 0;
   virtual void finish() = 0;
+
+  // This rank's private part of a version that is committed or staged here.
+  [[nodiscard]] virtual std::span<std::byte> private_bytes(Version version) = 0;
+  // What is held for that rank, which has so many private bytes; nothing at first. Valid until
+  // update(). Errors: there is no room for it.
+  [[nodiscard]] virtual Result<arena::PrivateCopy*> hold_for(Rank ward, std::uint64_t bytes) = 0;
 
   // The memory in which the gradients are summed in place.
   [[nodiscard]] virtual collective::Registered gradients() = 0;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Training programs on two hosts of namespaces: the bits of one host, through kills; and what a lost host ends.
+"""Training programs on two hosts of namespaces: the bits of one host, through kills and lost hosts.
 
 faces_test.py --build BUILD [--python PYTHON] [--mindspore PYTHON]   those have PyTorch and MindSpore; without one its tests are left out
 """
@@ -90,11 +90,15 @@ class Faces(unittest.TestCase):
             self.assertEqual(agent.wait(LIMIT_S), 0, self.said(name))
         return [json.loads((self.folder / name / f"result-{rank}").read_text()) for rank in range(ranks)]
 
-    def lose(self, name, fleet, agents, start):
-        """Lose host 1, and start its part of the job on host 2. All have to end for the same reason, which is returned."""
+    def lose(self, fleet, agents, start):
+        """Lose host 1, and start its part of the job on host 2."""
         fleet.kill(1)
         agents.pop(1).wait(LIMIT_S)
         agents.append(start(1, at=2))
+
+    def why_lost(self, name, fleet, agents, start):
+        """As above. All have to end for the same reason, which is returned."""
+        self.lose(fleet, agents, start)
         for agent in agents:
             self.assertEqual(agent.wait(LIMIT_S), 1, self.said(name))
         told = [set(), set()]
@@ -115,38 +119,42 @@ class Faces(unittest.TestCase):
             self.assertEqual(self.results("two", agents, 4), expected)
         self.assertEqual(len(list((self.folder / "two").glob("killed-*"))), 2)
 
-    def test_torch_a_lost_host_ends_the_job(self):
+    def test_torch_a_lost_host_costs_no_bit(self):
+        config = {"kind": "ddp", "epochs": 2}
+        alone, _ = self.torch("one", None, 4, config)
+        expected = self.results("one", alone, 4)
+        with fleet_of(3, arguments.build) as fleet:
+            agents, start = self.torch("lost", fleet, 2, {**config, "hold": 5})
+            self.until(lambda: min(self.step("lost", rank) for rank in range(4)) == 5, "lost", agents)
+            fleet.run(0, ["touch", self.folder / "lost" / "go"], check=True, cwd="/")
+            self.lose(fleet, agents, start)
+            self.assertEqual(self.results("lost", agents, 4), expected)
+
+    def test_torch_without_replicas_a_lost_host_ends_the_job(self):
+        self.env["HOLDFAST_REPLICAS"] = "0"
         with fleet_of(3, arguments.build) as fleet:
             agents, start = self.torch("lost", fleet, 1, {"kind": "ddp", "hold": 5})
             self.until(lambda: min(self.step("lost", rank) for rank in (0, 1)) == 5, "lost", agents)
             fleet.run(0, ["touch", self.folder / "lost" / "go"], check=True, cwd="/")
             # What is under way is void, whether the survivor has left the step by now or not.
-            self.assertRegex(self.lose("lost", fleet, agents, start), r"^the state can not be recovered: rank 1 can not reach version \d+: no copy of its "
-                             "private state at that version is left")
+            self.assertRegex(self.why_lost("lost", fleet, agents, start), r"^the state can not be recovered: rank 1 can not reach version \d+: no copy of "
+                             "its private state at that version is left")
         self.assertEqual(list((self.folder / "lost").glob("result-*")), [])
 
-    def test_cpp_a_lost_host_ends_a_job_with_values_of_its_own(self):
-        for more, own in (((), "kept value 'progress'"), (("--batch-norm",), "buffer 'layers.norm1.running_mean'")):
-            name = f"mnist{len(more)}"
-            with self.subTest(own), fleet_of(3, arguments.build) as fleet:
-                program = [arguments.build / "bin" / "mnist", "--data", arguments.build / "digits", "--epochs", "100000", *more]
-                agents, start = self.msrun(name, fleet, *program)
-                self.until(lambda name=name: "epoch 2:" in self.said(name), name, agents)
-                self.assertRegex(self.lose(name, fleet, agents, start), r"rank 1 can not reach version \d+: no copy of its private state")
-
-    def test_cpp_a_lost_host_costs_no_bit_of_a_job_without_such(self):
-        with fleet_of(3, arguments.build) as fleet:
-            program = [arguments.build / "bin" / "mnist", "--data", arguments.build / "digits", "--epochs", "20", "--dropout", "0.2", "--no-progress"]
-            self.env["HOLDFAST_TRACE"] = str(self.folder)
-            agents, start = self.msrun("lost", fleet, *program)
-            self.until(lambda: any('"step":60,' in path.read_text() for path in self.folder.glob("*.jsonl")), "lost", agents)
-            fleet.kill(1)
-            agents.pop(1).wait(LIMIT_S)
-            agents.append(start(1, at=2))
-            ends = self.digests("lost", agents)
-            del self.env["HOLDFAST_TRACE"]
-        with fleet_of(2, arguments.build) as fleet:
-            self.assertEqual(self.digests("calm", self.msrun("calm", fleet, *program)[0]), ends)
+    def test_cpp_a_lost_host_costs_no_bit(self):
+        for number, more in enumerate((["--no-progress"], [], ["--batch-norm"])):
+            with self.subTest(more):
+                program = [arguments.build / "bin" / "mnist", "--data", arguments.build / "digits", "--epochs", "20", "--dropout", "0.2", *more]
+                traces = self.folder / f"traces{number}"
+                self.env["HOLDFAST_TRACE"] = str(traces)
+                with fleet_of(3, arguments.build) as fleet:
+                    agents, start = self.msrun(f"lost{number}", fleet, *program)
+                    self.until(lambda traces=traces: any('"step":60,' in path.read_text() for path in traces.glob("*.jsonl")), f"lost{number}", agents)
+                    self.lose(fleet, agents, start)
+                    ends = self.digests(f"lost{number}", agents)
+                del self.env["HOLDFAST_TRACE"]
+                with fleet_of(2, arguments.build) as fleet:
+                    self.assertEqual(self.digests(f"calm{number}", self.msrun(f"calm{number}", fleet, *program)[0]), ends)
 
     def digests(self, name, agents):
         """What each rank says of its state at the end."""
@@ -155,17 +163,20 @@ class Faces(unittest.TestCase):
         logs = [(self.folder / name / f"log{rank}" / f"worker_{rank}.log").read_text() for rank in (0, 1)]
         return [log[log.index("done after step"):].split("\n")[0] for log in logs]
 
-    def test_mindspore_a_lost_host_ends_the_job(self):
+    def test_mindspore_a_lost_host_costs_no_bit(self):
         if not arguments.mindspore:
             self.skipTest("no --mindspore with MindSpore")
         make = f"import sys, pathlib; sys.path.insert(0, '{PROGRAMS}'); import mindspore_job; mindspore_job.make_data(pathlib.Path(sys.argv[1]))"
         subprocess.run([arguments.mindspore, "-c", make, self.folder / "data"], env=self.env, check=True, timeout=LIMIT_S)
         self.env["DATA_PATH"] = str(self.folder / "data")
+        program = [arguments.mindspore, "-m", "holdfast.mindspore", PROGRAMS / "mindspore_program.py", json.dumps({"epochs": 8, "pause": 0.01})]
         with fleet_of(3, arguments.build) as fleet:
-            program = [arguments.mindspore, "-m", "holdfast.mindspore", PROGRAMS / "mindspore_program.py", json.dumps({"epochs": 10000, "pause": 0.01})]
             agents, start = self.msrun("lost", fleet, *program)
             self.until(lambda: self.step("lost", 0) >= 5, "lost", agents)
-            self.assertRegex(self.lose("lost", fleet, agents, start), r"rank 1 can not reach version \d+: no copy of its private state")
+            self.lose(fleet, agents, start)
+            ends = self.results("lost", agents, 2)
+        with fleet_of(2, arguments.build) as fleet:
+            self.assertEqual(self.results("calm", self.msrun("calm", fleet, *program)[0], 2), ends)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,198 @@
+#include "runtime/worker/private_copies.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/text.h"
+#include "core/planner/holders.h"
+
+namespace holdfast::runtime {
+namespace {
+
+using collective::Flow;
+using collective::Frame;
+using collective::Link;
+
+constexpr const char* kGroup = "private state";  // No other group has a blank in its name.
+constexpr int kLookMs = 20;
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 46;
+
+// What a rank says first to its holder.
+struct Greeting {
+  std::uint64_t bytes = 0;  // Of its private part.
+  std::uint64_t version = 0;
+};
+// The answer: whether the holder has that version.
+struct Answer {
+  std::uint64_t has_it = 0;
+};
+
+// Two ranks may be each other's holders.
+std::uint32_t channel_of(Rank ward, Rank holder) {
+  return ward < holder ? 0 : 1;
+}
+
+template <class T>
+std::span<std::byte> bytes_of(T& value) {
+  return std::as_writable_bytes(std::span(&value, 1));
+}
+
+Frame frame_of(Rank ward, Version version, std::size_t bytes) {
+  return {.type = collective::FrameType::kPrivate,
+          .sequence = version,
+          .number = static_cast<std::uint64_t>(ward),
+          .bytes = bytes};
+}
+
+}  // namespace
+
+struct PrivateCopies::Ward {
+  Rank rank = kNoRank;
+  Flow in, out;
+  Greeting greeting;
+  Answer answer;
+  arena::PrivateCopy* copy = nullptr;
+};
+
+PrivateCopies::PrivateCopies(Options options, StateStore& store)
+    : options_(std::move(options)), store_(store) {}
+
+PrivateCopies::~PrivateCopies() = default;
+
+Result<std::unique_ptr<PrivateCopies>> PrivateCopies::join(const Options& options,
+                                                           StateStore& store) {
+  std::unique_ptr<PrivateCopies> made(new PrivateCopies(options, store));
+  const auto holders = planner::holders(options.layout.host_of);
+  std::vector<Rank> wards;
+  for (std::size_t rank = 0; rank < holders.size(); ++rank) {
+    if (holders[rank] == options.rank) wards.push_back(static_cast<Rank>(rank));
+  }
+  const Rank holder = holders.at(static_cast<std::size_t>(options.rank));
+  if (auto linked = made->link(holder, wards); !linked) return linked.error();
+  const Version version = store.holding().version;
+  bool holder_has_it = true;
+  if (auto greeted = made->greet(version); !greeted) return greeted.error();
+  if (auto told = made->answer(version, holder_has_it); !told) return told.error();
+  const bool gives = !holder_has_it;
+  if (auto seeded = made->give_and_take(version, gives, false); !seeded) return seeded.error();
+  return made;
+}
+
+Status PrivateCopies::link(Rank holder, const std::vector<Rank>& wards) {
+  std::vector<collective::Wanted> wanted;
+  if (holder != kNoRank) {
+    wanted.push_back({holder, channel_of(options_.rank, holder), true});
+  }
+  for (const Rank ward : wards) wanted.push_back({ward, channel_of(ward, options_.rank), false});
+  auto made = options_.layout.links->make(kGroup, options_.generation, wanted, options_.deadline,
+                                          options_.stop);
+  if (!made) return made.error();
+  links_ = *std::move(made);
+  std::size_t next = 0;
+  if (holder != kNoRank) {
+    Link* link = links_[next++].get();
+    to_holder_ = std::make_unique<Flow>(link, Flow::Direction::kWrite);
+    from_holder_ = std::make_unique<Flow>(link, Flow::Direction::kRead);
+    flows_ = {to_holder_.get(), from_holder_.get()};
+  }
+  for (const Rank rank : wards) {
+    auto& ward = wards_.emplace_back(std::make_unique<Ward>());
+    Link* link = links_[next++].get();
+    ward->rank = rank;
+    ward->in = Flow(link, Flow::Direction::kRead);
+    ward->out = Flow(link, Flow::Direction::kWrite);
+    flows_.insert(flows_.end(), {&ward->in, &ward->out});
+  }
+  on_stop_.emplace(options_.stop, [this] { cut(); });
+  return {};
+}
+
+Status PrivateCopies::greet(Version version) {
+  Greeting mine{store_.private_bytes(version).size(), version};
+  if (to_holder_) to_holder_->begin(bytes_of(mine));
+  for (const auto& ward : wards_) ward->in.begin(bytes_of(ward->greeting));
+  return drive();
+}
+
+Status PrivateCopies::answer(Version version, bool& holder_has_it) {
+  for (const auto& ward : wards_) {
+    const auto [bytes, theirs] = ward->greeting;
+    if (theirs != version || bytes > kMostBytes) {
+      cut();
+      return Error{Blame::kPeer, cat("rank ", ward->rank, " is at version ", theirs, " with ", bytes,
+                                     " private bytes, and rank ", options_.rank, " at version ",
+                                     version)};
+    }
+    auto copy = store_.hold_for(ward->rank, bytes);
+    if (!copy) {
+      cut();
+      return Error{Blame::kUser, copy.error().what};
+    }
+    ward->copy = *copy;
+    ward->copy->settle(version);
+    ward->answer.has_it = ward->copy->has(version) ? 1 : 0;
+    ward->out.begin(bytes_of(ward->answer));
+  }
+  Answer of_holder{1};
+  if (from_holder_) from_holder_->begin(bytes_of(of_holder));
+  auto told = drive();
+  holder_has_it = of_holder.has_it != 0;
+  return told;
+}
+
+Status PrivateCopies::pass(Version n) {
+  return give_and_take(n, to_holder_ != nullptr, true);
+}
+
+Status PrivateCopies::give_and_take(Version version, bool gives, bool takes_all) {
+  if (gives) {
+    const auto mine = store_.private_bytes(version);
+    to_holder_->begin(frame_of(options_.rank, version, mine.size()), mine);
+  }
+  std::vector<arena::PrivateCopy*> awaited;
+  for (const auto& ward : wards_) {
+    if (!takes_all && ward->answer.has_it != 0) continue;
+    ward->copy->expect(version);
+    const auto place = ward->copy->place(version);
+    ward->in.begin(frame_of(ward->rank, version, place.size()), place);
+    awaited.push_back(ward->copy);
+  }
+  if (auto moved = drive(); !moved) return moved;
+  for (arena::PrivateCopy* copy : awaited) copy->take(version);
+  return {};
+}
+
+// Until all that was begun has ended.
+Status PrivateCopies::drive() {
+  std::vector<pollfd> scratch;
+  for (;;) {
+    bool busy = false;
+    bool moved = false;
+    for (Flow* flow : flows_) {
+      if (!flow->is_busy()) continue;
+      const Link::State state = flow->move();
+      if (state == Link::State::kOver || options_.stop.stop_requested()) {
+        cut();
+        return Error{Blame::kWorld, "private state can not be passed on: a link has ended"};
+      }
+      moved = moved || state == Link::State::kMoved;
+      busy = busy || flow->is_busy();
+    }
+    if (!busy) return {};
+    if (moved) continue;
+    if (options_.must_stop && options_.must_stop()) {
+      cut();
+      return Error{Blame::kWorld, "private state can not be passed on: the group has ended"};
+    }
+    collective::wait_for_any(flows_, scratch, kLookMs);
+  }
+}
+
+void PrivateCopies::cut() {
+  for (const auto& link : links_) link->cut();
+}
+
+}  // namespace holdfast::runtime

@@ -1,0 +1,71 @@
+// PrivateCopies: what this rank passes on of its private state in one generation, so that another
+// host has it too, and what it takes from others for the same reason (core/planner/holders.h says
+// who is whose). Each pair has a link of its own (docs/formats/peers.md has the bytes).
+//
+// All ranks call join() and pass() alike. A call ends when this rank has given its part and taken
+// all that it holds, or with an error when a link ends, the token stops, or `must_stop` says so.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "collective/flow.h"
+#include "collective/links.h"
+#include "runtime/worker/state_store.h"
+
+namespace holdfast::runtime {
+
+// One thread; the token may be stopped by any.
+class PrivateCopies {
+ public:
+  struct Options {
+    collective::Layout layout;  // Of several hosts.
+    Generation generation = 0;
+    Rank rank = kNoRank;
+    collective::Links::Deadline deadline;  // For the making of the links.
+    std::stop_token stop;                  // Ends calls at once, as long as this lives.
+    std::function<bool()> must_stop = nullptr;  // Asked several times a second while a call waits.
+  };
+
+  // Links this rank to its holder and its wards. Afterwards each holder has the version at which
+  // its ward's store is now; what it had already is not sent again. `store` outlives this. Errors:
+  // no room for what is held here (kUser); else kWorld.
+  [[nodiscard]] static Result<std::unique_ptr<PrivateCopies>> join(const Options& options,
+                                                                   StateStore& store);
+  ~PrivateCopies();
+  PrivateCopies(const PrivateCopies&) = delete;
+  PrivateCopies& operator=(const PrivateCopies&) = delete;
+
+  // Gives the staged version n and takes those of the wards. After an error nothing can be passed
+  // any more.
+  [[nodiscard]] Status pass(Version n);
+
+ private:
+  struct Ward;
+  PrivateCopies(Options options, StateStore& store);
+  Status link(Rank holder, const std::vector<Rank>& wards);
+  Status greet(Version version);
+  Status answer(Version version, bool& holder_has_it);
+  Status give_and_take(Version version, bool gives, bool takes_all);
+  Status drive();
+  void cut();
+
+  Options options_;
+  StateStore& store_;
+  std::vector<std::unique_ptr<collective::Link>> links_;
+  std::unique_ptr<collective::Flow> to_holder_, from_holder_;  // Null: there is none.
+  std::vector<std::unique_ptr<Ward>> wards_;
+  std::vector<collective::Flow*> flows_;
+  std::optional<std::stop_callback<std::function<void()>>> on_stop_;
+};
+
+}  // namespace holdfast::runtime
