@@ -120,9 +120,9 @@ class Arena {
 
   // Makes this arena a copy of another rank's, which must stand still at `expected`, of the same
   // run and layout. With with_private its private bytes are copied too, or those of `held`, which
-  // has them of this version; otherwise private_bytes(expected) stays as it is. Compares the digests
-  // of both at the end. From the first byte on this arena is fresh, and after an error or a death it
-  // stays so. At the end version() == staged() == expected.
+  // has them of this version; otherwise private_bytes(expected) stays as it is. Compares the
+  // digests of both at the end. From the first byte on this arena is fresh, and after an error or a
+  // death it stays so. At the end version() == staged() == expected.
   [[nodiscard]] Status copy_from(const std::string& path, Version expected, bool with_private,
                                  const PrivateCopy* held = nullptr);
 

@@ -30,8 +30,7 @@ struct PrivateHeader {
 static_assert(sizeof(PrivateHeader) <= kPageBytes);
 
 std::uint64_t check_of(const PrivateHeader::Fixed& fixed) {
-  return digest(
-      std::as_bytes(std::span(&fixed, 1)).first(offsetof(PrivateHeader::Fixed, check)));
+  return digest(std::as_bytes(std::span(&fixed, 1)).first(offsetof(PrivateHeader::Fixed, check)));
 }
 
 std::uint64_t place_bytes(std::uint64_t bytes) {

@@ -134,8 +134,8 @@ TEST_F(PrivateCopyTest, IsTrueAfterAnyKill) {
 }
 
 TEST_F(PrivateCopyTest, GoesIntoAnArena) {
-  const Layout layout{.parameters = {{"w", 100}}, .optimizer = Optimizer::kSgd,
-                      .private_bytes = kBytes};
+  const Layout layout{
+      .parameters = {{"w", 100}}, .optimizer = Optimizer::kSgd, .private_bytes = kBytes};
   auto source = Arena::open(directory_.file("rank-0.arena"), layout, kRun);
   ASSERT_TRUE(source);
   source->begin(6, {.epoch = 1, .index = 2, .samples = 3});

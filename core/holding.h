@@ -9,9 +9,9 @@
 namespace holdfast {
 
 struct Holding {
-  Version version = kNoVersion;  // kNoVersion: nothing (a fresh or lost arena).
-  Version staged = kNoVersion;   // version, or version + 1 where that step was staged.
-  bool private_is_own = false;   // Its private part is no other rank's.
+  Version version = kNoVersion;      // kNoVersion: nothing (a fresh or lost arena).
+  Version staged = kNoVersion;       // version, or version + 1 where that step was staged.
+  bool private_is_own = false;       // Its private part is no other rank's.
   std::vector<wire::HeldCopy> held;  // What this rank holds for others.
   bool operator==(const Holding&) const = default;
 };

@@ -169,9 +169,8 @@ void World::excuse_last_calls(Instant until) {
 }
 
 bool World::any_finished() const {
-  return has_durable_roster() &&
-         std::any_of(durable_->roster.begin(), durable_->roster.end(),
-                     [](const wire::Seat& seat) { return seat.finished; });
+  return has_durable_roster() && std::any_of(durable_->roster.begin(), durable_->roster.end(),
+                                             [](const wire::Seat& seat) { return seat.finished; });
 }
 
 // Before that, whoever comes first says which host is meant.

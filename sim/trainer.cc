@@ -295,7 +295,8 @@ void World::end(Index index, const trainer::Repair& work) {
       error = kSourceLost;
     } else {
       checkers_.copies(source, work.version);
-      if (part && !part->has(work.version)) checkers_.violate("S7: half a private part is received");
+      if (part && !part->has(work.version))
+        checkers_.violate("S7: half a private part is received");
       own.version = own.staged = source.version;
       own.content = source.content;
     }

@@ -96,6 +96,79 @@ TEST_F(ControllerTest, WhatLiesOnAHostFromBeforeTheRankMovedIsNotItsState) {
   EXPECT_EQ(machine_->stage(), Stage::kRunning);
 }
 
+// Ranks 0 and 2 on host-1 hold what rank 1 on host-2 has, and it holds what they have.
+class HoldersTest : public ControllerTest {
+ protected:
+  void SetUp() override {
+    come_from_two_hosts();
+    say(1, {4, 4});
+    say(2, {4, 4});
+    say(3, {4, 4});
+    ASSERT_EQ(machine_->stage(), Stage::kRunning);
+  }
+  struct Has {
+    Version version;
+    Version staged;
+    std::vector<wire::HeldCopy> held = {};
+  };
+  void say(Link link, const Has& has) {
+    step(Received{link,
+                  wire::Report{machine_->generation(), has.version, has.staged, true, has.held}});
+  }
+  // Rank 1's host is lost, and another one has its place now, on link 4.
+  void lose_rank_1() {
+    step(ProvenDead{"1", 2});
+    come(4, who("1", 4, 0, "host-3"));
+    say(4, {kNoVersion, kNoVersion});
+  }
+};
+
+TEST_F(HoldersTest, GiveWhatALostHostHadAlone) {
+  lose_rank_1();
+  say(1, {6, 7, {{1, 6, 7}}});
+  say(3, {7, 7, {}});
+  for (const Link link : {1, 3}) step(Received{link, wire::Repaired{machine_->generation()}});
+  const auto* part = at(Stage::kRepairing, 4);
+  ASSERT_NE(part, nullptr);
+  EXPECT_EQ(part->version, 7U);
+  EXPECT_EQ(part->order.act, wire::Act::kReceive);
+  EXPECT_EQ(part->order.private_source, (wire::Location{0, "host-1", "host-1:1"}));
+  EXPECT_FALSE(part->order.source.endpoint.empty());
+  // Who only holds has nothing to do for it.
+  EXPECT_EQ(at(Stage::kRepairing, 3), nullptr);
+}
+
+TEST_F(HoldersTest, WhoSharesTheirMemoryNeedsNoLink) {
+  step(ProvenDead{"1", 2});
+  come(4, who("1", 4, 0, "host-1"));
+  say(4, {kNoVersion, kNoVersion});
+  say(1, {6, 6, {{1, 6, 6}}});
+  say(3, {6, 6});
+  EXPECT_EQ(at(Stage::kRepairing, 4)->order.private_source, (wire::Location{0, "host-1", ""}));
+}
+
+TEST_F(HoldersTest, AreOfNoUseWithAnotherVersion) {
+  lose_rank_1();
+  say(1, {7, 7, {{1, 5, 6}, {1, 7, 7}, {2, 7, 7}}});  // One word for each ward.
+  say(3, {7, 7, {{0, 7, 7}}});
+  ASSERT_TRUE(end_);
+  EXPECT_EQ(end_->reason.kind, Reason::Kind::kNoPlan);
+  EXPECT_EQ(end_->reason.rank, 1);
+}
+
+// Its memory may be that of a former stay.
+TEST_F(HoldersTest, HaveNothingOnceTheyHaveMoved) {
+  step(ProvenDead{"1", 2});
+  step(ProvenDead{"0", 1});
+  come(4, who("1", 4, 0, "host-1"));
+  come(5, who("0", 5, 0, "host-2"));
+  say(4, {kNoVersion, kNoVersion, {{0, 6, 6}}});
+  say(5, {kNoVersion, kNoVersion, {{1, 6, 6}}});
+  say(3, {6, 6, {}});
+  ASSERT_TRUE(end_);
+  EXPECT_EQ(end_->reason.kind, Reason::Kind::kNoPlan);
+}
+
 // Ranks 0 and 1 on host-1 with the agent on link 90, rank 2 on host-2 with that on link 91. All
 // beat every 100 ms, until told otherwise.
 class HostsTest : public ControllerTest {

@@ -206,16 +206,16 @@ void Machine::give(const planner::Order& order) {
   }
   if (given.act == wire::Act::kReceive || order.act == wire::Act::kKeep) return;
   given.act = order.act;
-  if (order.source != kNoRank && !is_private) given.source = location_of(order.source, order.holder);
+  if (order.source != kNoRank && !is_private)
+    given.source = location_of(order.source, order.holder);
 }
 
 // Where `asker` finds what `holder` has.
 wire::Location Machine::location_of(Rank holder, Rank asker) {
   const wire::Seat& source = at(holder).seat;
   const bool shared = source.memory == at(asker).seat.memory;
-  return {.holder = holder,
-          .host = source.host,
-          .endpoint = shared ? std::string() : source.endpoint};
+  return {
+      .holder = holder, .host = source.host, .endpoint = shared ? std::string() : source.endpoint};
 }
 
 void Machine::maybe_plan() {

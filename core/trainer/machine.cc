@@ -80,10 +80,10 @@ std::span<const Transition<State>> transitions() {
 }
 
 const char* name(State state) {
-  constexpr const char* kNames[kStates] = {"opened",   "parked",   "repairing",  "going",
-                                           "forming",  "stepping", "summing",    "staging",
-                                           "passing", "arriving", "updating", "spoken for", "uncertain",
-                                           "leaving",  "ending",   "over"};
+  constexpr const char* kNames[kStates] = {"opened",    "parked",   "repairing", "going",
+                                           "forming",   "stepping", "summing",   "staging",
+                                           "passing",   "arriving", "updating",  "spoken for",
+                                           "uncertain", "leaving",  "ending",    "over"};
   return kNames[static_cast<std::size_t>(state)];
 }
 

@@ -142,15 +142,15 @@ struct OutOfReach {  // The scheduler has been gone for too long. Said again and
 struct InReach {};
 struct TimePassed {};
 
-using Event =
-    std::variant<JoinCalled, StepBegun, StepEnded, EndCalled, Repaired, Formed, NotFormed,
-                 LeftGroup, SumsDone, Staged, Passed, Arrived, Updated, Stopped, GroupStopped, SumsIdle,
-                 RepairOrdered, GoOrdered, Released, JobOver, OutOfReach, InReach, TimePassed>;
+using Event = std::variant<JoinCalled, StepBegun, StepEnded, EndCalled, Repaired, Formed, NotFormed,
+                           LeftGroup, SumsDone, Staged, Passed, Arrived, Updated, Stopped,
+                           GroupStopped, SumsIdle, RepairOrdered, GoOrdered, Released, JobOver,
+                           OutOfReach, InReach, TimePassed>;
 inline constexpr const char* kEventNames[] = {
-    "join called", "step begun",    "step ended", "end called",     "repaired",   "formed",
-    "not formed",  "left group",    "sums done",  "staged", "passed",        "arrived",    "updated",
-    "stopped",     "group stopped", "sums idle",  "repair ordered", "go ordered", "released",
-    "job over",    "out of reach",  "in reach",   "time passed"};
+    "join called", "step begun", "step ended",    "end called", "repaired",       "formed",
+    "not formed",  "left group", "sums done",     "staged",     "passed",         "arrived",
+    "updated",     "stopped",    "group stopped", "sums idle",  "repair ordered", "go ordered",
+    "released",    "job over",   "out of reach",  "in reach",   "time passed"};
 static_assert(std::size(kEventNames) == std::variant_size_v<Event>);
 
 // ---- What the training thread must do, in this order ----
@@ -196,8 +196,8 @@ struct Return {
   Rank ended = kNoRank;
   wire::Reason reason = {};
 };
-using Work =
-    std::variant<Repair, Unstage, JoinGroup, LeaveGroup, AwaitSums, Stage, PassCopies, Arrive, Update, Return>;
+using Work = std::variant<Repair, Unstage, JoinGroup, LeaveGroup, AwaitSums, Stage, PassCopies,
+                          Arrive, Update, Return>;
 
 // ---- What must be done at once, by whichever thread brought the event ----
 

@@ -280,6 +280,83 @@ TEST_F(TrainerTest, AStepThatTakesItsTimeGoesOnWithAScheduler) {
   EXPECT_EQ(take<Return>().what, What::kCommitted);
 }
 
+// P50: what only this rank has lies on another host before the step can be committed.
+class PassingTest : public TrainerTest {
+ protected:
+  // At version 4, in the group of generation 1, holding that of rank 3.
+  void stand_holding() {
+    (void)bring(JoinCalled{{4, 4, true}});
+    (void)bring(GoOrdered{1, 4});
+    (void)take<Return>();
+    (void)bring(StepBegun{});
+    (void)take<JoinGroup>();
+    (void)bring(Formed{.linked = true, .passes = true, .held = {{3, 4, 4}}});
+    (void)take<Return>();
+  }
+  void stage() {
+    (void)bring(StepEnded{});
+    (void)take<AwaitSums>();
+    (void)bring(SumsDone{});
+    (void)take<Stage>();
+    (void)bring(Staged{});
+    EXPECT_EQ(take<PassCopies>().version, 5U);
+  }
+  static const Holding* parked(const Actions& actions) {
+    for (const auto& action : actions) {
+      if (const auto* said = std::get_if<SayParked>(&action)) return &said->holding;
+    }
+    return nullptr;
+  }
+};
+
+TEST_F(PassingTest, ArrivesOnceItHasPassed) {
+  stand_holding();
+  stage();
+  (void)bring(Passed{.held = {{3, 4, 5}}});
+  (void)take<Arrive>();
+  (void)bring(Arrived{});
+  (void)take<Update>();
+  (void)bring(Updated{});
+  EXPECT_EQ(take<Return>().what, What::kCommitted);
+  EXPECT_EQ(machine_.holding(), (Holding{5, 5, true, {{3, 5, 5}}}));
+}
+
+TEST_F(PassingTest, SaysWhatItHoldsOnceAFaultHasMetIt) {
+  stand_holding();
+  stage();
+  const auto actions = stop(true);
+  ASSERT_NE(parked(actions), nullptr);
+  EXPECT_EQ(*parked(actions), (Holding{4, 5, true, {{3, 4, 4}}}));
+  (void)bring(Passed{.outcome = Outcome::kStopped, .held = {{3, 4, 5}}});
+  (void)take<LeaveGroup>();
+  (void)bring(LeftGroup{});
+  (void)bring(GoOrdered{2, 4});
+  (void)take<Unstage>();
+  EXPECT_EQ(take<Return>().what, What::kVoid);
+  EXPECT_EQ(machine_.holding(), (Holding{4, 4, true, {{3, 4, 4}}}));
+}
+
+TEST_F(PassingTest, SaysAtTheBarrierWhatHasCome) {
+  stand_holding();
+  stage();
+  (void)bring(Passed{.held = {{3, 4, 5}}});
+  (void)take<Arrive>();
+  const auto actions = stop(true);
+  ASSERT_NE(parked(actions), nullptr);
+  EXPECT_EQ(*parked(actions), (Holding{4, 5, true, {{3, 4, 5}}}));
+}
+
+TEST_F(PassingTest, DropsWhatItHoldsNoMoreWithTheNextStep) {
+  stand_holding();
+  stage();
+  (void)bring(Passed{.held = {{2, 4, 4}, {3, 4, 5}}});
+  (void)take<Arrive>();
+  (void)bring(Arrived{});
+  (void)take<Update>();
+  (void)bring(Updated{});
+  EXPECT_EQ(machine_.holding().held, (std::vector<wire::HeldCopy>{{3, 5, 5}}));
+}
+
 TEST(TrainerTable, NamesEveryStateAndLeadsFromTheFirstToEach) {
   std::set<State> reached{State::kOpened, State::kOver};
   for (std::size_t round = 0; round < kStates; ++round) {

@@ -37,8 +37,8 @@ Result<os::Fd> open_to_send(const std::string& path) {
 
 // What another host needs of this rank's state: no gradients, and of the private part at most what
 // that version has.
-Result<StateFile> own_state(const std::string& path, const arena::Layout& layout,
-                            bool with_private, Version version) {
+Result<StateFile> own_state(const std::string& path, const arena::Layout& layout, bool with_private,
+                            Version version) {
   auto file = open_to_send(path);
   if (!file) return file.error();
   const std::uint64_t size = layout.file_bytes();
@@ -82,7 +82,8 @@ class ArenaStore final : public StateStore {
                                       secrecy](Rank rank, Version version) {
       return rank == identity.rank
                  ? own_state(path, layout, takes_private(secrecy, version), version)
-                 : held_state(path_of_held(identity, rank, identity.rank), identity.run_id, version);
+                 : held_state(path_of_held(identity, rank, identity.rank), identity.run_id,
+                              version);
     });
   }
   ~ArenaStore() override { worker_.neighbours().serve_state(nullptr); }

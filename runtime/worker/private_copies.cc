@@ -122,9 +122,9 @@ Status PrivateCopies::answer(Version version, bool& holder_has_it) {
     const auto [bytes, theirs] = ward->greeting;
     if (theirs != version || bytes > kMostBytes) {
       cut();
-      return Error{Blame::kPeer, cat("rank ", ward->rank, " is at version ", theirs, " with ", bytes,
-                                     " private bytes, and rank ", options_.rank, " at version ",
-                                     version)};
+      return Error{Blame::kPeer,
+                   cat("rank ", ward->rank, " is at version ", theirs, " with ", bytes,
+                       " private bytes, and rank ", options_.rank, " at version ", version)};
     }
     auto copy = store_.hold_for(ward->rank, bytes);
     if (!copy) {
@@ -144,6 +144,7 @@ Status PrivateCopies::answer(Version version, bool& holder_has_it) {
 }
 
 Status PrivateCopies::pass(Version n) {
+  if (is_over_) return end("it could not before");
   return give_and_take(n, to_holder_ != nullptr, true);
 }
 
@@ -175,8 +176,7 @@ Status PrivateCopies::drive() {
       if (!flow->is_busy()) continue;
       const Link::State state = flow->move();
       if (state == Link::State::kOver || options_.stop.stop_requested()) {
-        cut();
-        return Error{Blame::kWorld, "private state can not be passed on: a link has ended"};
+        return end("a link has ended");
       }
       moved = moved || state == Link::State::kMoved;
       busy = busy || flow->is_busy();
@@ -184,11 +184,16 @@ Status PrivateCopies::drive() {
     if (!busy) return {};
     if (moved) continue;
     if (options_.must_stop && options_.must_stop()) {
-      cut();
-      return Error{Blame::kWorld, "private state can not be passed on: the group has ended"};
+      return end("the group has ended");
     }
     collective::wait_for_any(flows_, scratch, kLookMs);
   }
+}
+
+Error PrivateCopies::end(const char* why) {
+  cut();
+  is_over_ = true;
+  return {Blame::kWorld, cat("private state can not be passed on: ", why)};
 }
 
 void PrivateCopies::cut() {

@@ -31,8 +31,8 @@ class PrivateCopies {
     collective::Layout layout;  // Of several hosts.
     Generation generation = 0;
     Rank rank = kNoRank;
-    collective::Links::Deadline deadline;  // For the making of the links.
-    std::stop_token stop;                  // Ends calls at once, as long as this lives.
+    collective::Links::Deadline deadline;       // For the making of the links.
+    std::stop_token stop;                       // Ends calls at once, as long as this lives.
     std::function<bool()> must_stop = nullptr;  // Asked several times a second while a call waits.
   };
 
@@ -57,6 +57,7 @@ class PrivateCopies {
   Status answer(Version version, bool& holder_has_it);
   Status give_and_take(Version version, bool gives, bool takes_all);
   Status drive();
+  Error end(const char* why);
   void cut();
 
   Options options_;
@@ -65,6 +66,7 @@ class PrivateCopies {
   std::unique_ptr<collective::Flow> to_holder_, from_holder_;  // Null: there is none.
   std::vector<std::unique_ptr<Ward>> wards_;
   std::vector<collective::Flow*> flows_;
+  bool is_over_ = false;
   std::optional<std::stop_callback<std::function<void()>>> on_stop_;
 };
 

@@ -80,7 +80,7 @@ struct Session::Parts {
   arena::Position begin_position;
   std::shared_ptr<Group> group;
   std::unique_ptr<PrivateCopies> copies;  // Asks the group; null: none are needed.
-  Generation generation = 0;  // The newest that the machine said to go on in.
+  Generation generation = 0;              // The newest that the machine said to go on in.
   pid_t owner = ::getpid();
   Rank ended_rank = kNoRank;  // After Began::kTooLate.
   bool ended = false;

@@ -35,8 +35,8 @@ class StateStore {
   // `order.private_source`. After an error nothing is held.
   [[nodiscard]] virtual Status receive(const wire::Order& order, Version version) = 0;
 
-  // As in arena/arena.h. What is held for others follows: unstage() and finish() settle it; update()
-  // settles what has the step staged, and drops the rest.
+  // As in arena/arena.h. What is held for others follows: unstage() and finish() settle it;
+  // update() settles what has the step staged, and drops the rest.
   virtual void stage(Version n, const arena::StagedStep& step) = 0;
   virtual void unstage() = 0;
   virtual void update(std::size_t threads) = 0;

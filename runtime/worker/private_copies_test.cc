@@ -1,0 +1,237 @@
+// PrivateCopies over pairs of sockets: threads are the ranks.
+#include "runtime/worker/private_copies.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <latch>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "collective/span_job.h"
+#include "core/planner/holders.h"
+#include "os/testing.h"
+
+namespace holdfast::runtime {
+namespace {
+
+using collective::SpanJob;
+
+// A state that is its private part alone: of version v, so many bytes of a number.
+class TestStore final : public StateStore {
+ public:
+  TestStore(Rank rank, std::uint64_t bytes, const std::string& folder)
+      : rank_(rank), folder_(folder) {
+    for (auto& place : places_) place.resize(bytes);
+  }
+  static std::byte mark(Rank rank, Version v) {
+    return static_cast<std::byte>(1 + 31 * static_cast<std::uint64_t>(rank) + v);
+  }
+  void set(Version version, Version staged) {
+    version_ = version;
+    staged_ = staged;
+    for (const Version v : {version, staged}) {
+      std::fill(places_[v % 2].begin(), places_[v % 2].end(), mark(rank_, v));
+    }
+  }
+  [[nodiscard]] Holding holding() const override {
+    Holding holding{version_, staged_, true, {}};
+    for (const auto& [ward, copy] : held_) {
+      if (copy.version() != kNoVersion) {
+        holding.held.push_back({ward, copy.version(), copy.staged()});
+      }
+    }
+    return holding;
+  }
+  std::span<std::byte> private_bytes(Version v) override { return places_[v % 2]; }
+  Result<arena::PrivateCopy*> hold_for(Rank ward, std::uint64_t bytes) override {
+    if (full) return Error{Blame::kWorld, "there is no room"};
+    ++asked;
+    const auto found = held_.find(ward);
+    if (found != held_.end() && found->second.bytes() == bytes) return &found->second;
+    held_.erase(ward);
+    auto made =
+        arena::PrivateCopy::make(cat(folder_, "/rank-", ward, ".held-by-", rank_), 7, ward, bytes);
+    if (!made) return made.error();
+    return &held_.emplace(ward, *std::move(made)).first->second;
+  }
+  arena::PrivateCopy& held(Rank ward) { return held_.at(ward); }
+
+  void begin(const arena::Position&) override {}
+  Status receive(const wire::Order&, Version) override { return {}; }
+  void stage(Version, const arena::StagedStep&) override {}
+  void unstage() override {}
+  void update(std::size_t) override {}
+  void finish() override {}
+  collective::Registered gradients() override { return {}; }
+
+  bool full = false;
+  int asked = 0;
+
+ private:
+  Rank rank_;
+  std::string folder_;
+  Version version_ = 4;
+  Version staged_ = 4;
+  std::array<std::vector<std::byte>, 2> places_;
+  std::map<Rank, arena::PrivateCopy> held_;
+};
+
+class PrivateCopiesTest : public ::testing::Test {
+ protected:
+  void use(const std::vector<int>& hosts, std::uint64_t bytes = 3000) {
+    job_ = std::make_unique<SpanJob>(hosts);
+    holders_ = planner::holders(hosts);
+    for (int rank = 0; rank < job_->size(); ++rank) {
+      // No two ranks have as many.
+      stores_.push_back(std::make_unique<TestStore>(
+          rank, bytes + 100 * static_cast<std::uint64_t>(rank), folder_.path()));
+      stores_.back()->set(4, 4);
+    }
+  }
+  using Body = std::function<void(Rank, PrivateCopies&)>;
+  // Every rank joins in a thread of its own, and does `body` then.
+  void run(const Body& body = [](Rank, PrivateCopies&) {}) {
+    ++generation_;
+    errors_.assign(stores_.size(), "");
+    std::vector<std::jthread> threads;
+    for (Rank rank = 0; rank < job_->size(); ++rank) {
+      threads.emplace_back([this, rank, &body] {
+        auto& error = errors_[static_cast<std::size_t>(rank)];
+        auto joined = PrivateCopies::join(options(rank), store(rank));
+        joined ? body(rank, **joined) : (void)(error = joined.error().what);
+      });
+    }
+  }
+  PrivateCopies::Options options(Rank rank) {
+    return {.layout = job_->layout(rank),
+            .generation = generation_,
+            .rank = rank,
+            .deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60),
+            .stop = stop_.get_token(),
+            .must_stop = [this] { return group_is_over_.load(); }};
+  }
+  TestStore& store(Rank rank) { return *stores_[static_cast<std::size_t>(rank)]; }
+  void expect_whole(Version version, Version staged) {
+    for (Rank rank = 0; rank < job_->size(); ++rank) {
+      const Rank holder = holders_[static_cast<std::size_t>(rank)];
+      auto& copy = store(holder).held(rank);
+      EXPECT_EQ(copy.version(), version) << rank;
+      EXPECT_EQ(copy.staged(), staged) << rank;
+      for (const Version v : {version, staged}) {
+        const auto place = copy.place(v);
+        EXPECT_EQ(place.size(), store(rank).private_bytes(v).size());
+        EXPECT_TRUE(std::all_of(place.begin(), place.end(),
+                                [&](auto b) { return b == TestStore::mark(rank, v); }));
+      }
+    }
+  }
+  void stage(Rank rank, PrivateCopies& copies, Version n) {
+    store(rank).set(n - 1, n);
+    const auto passed = copies.pass(n);
+    EXPECT_TRUE(passed) << passed.error().what;
+  }
+
+  os::TemporaryFolder folder_{"/dev/shm"};
+  std::unique_ptr<SpanJob> job_;
+  std::vector<Rank> holders_;
+  std::vector<std::unique_ptr<TestStore>> stores_;
+  std::vector<std::string> errors_;
+  std::stop_source stop_;
+  std::atomic<bool> group_is_over_ = false;
+  Generation generation_ = 0;
+};
+
+TEST_F(PrivateCopiesTest, EachHolderHasTheVersionAtOnceAndEachStepAfterIt) {
+  for (const auto& hosts : {std::vector<int>{0, 1}, {0, 0, 1, 1}, {0, 1, 2}, {0, 0, 0, 1}}) {
+    stores_.clear();
+    use(hosts);
+    run();
+    expect_whole(4, 4);
+    run([this](Rank rank, PrivateCopies& copies) {
+      for (Version n = 5; n < 9; ++n) {
+        stage(rank, copies, n);
+        for (Rank ward = 0; ward < job_->size(); ++ward) {
+          if (holders_[static_cast<std::size_t>(ward)] == rank) store(rank).held(ward).settle(n);
+        }
+      }
+      stage(rank, copies, 9);
+    });
+    expect_whole(8, 9);
+  }
+}
+
+TEST_F(PrivateCopiesTest, WhatAHolderHasAlreadyIsNotSentAgain) {
+  use({0, 1}, std::uint64_t{1} << 20);
+  run();
+  // It would show, were it written again.
+  std::memset(store(1).held(0).place(4).data(), 0, 1 << 20);
+  run();
+  EXPECT_EQ(store(1).held(0).place(4)[0], std::byte{0});
+}
+
+TEST_F(PrivateCopiesTest, ASuccessorOfAHolderGetsTheVersion) {
+  use({0, 0, 1, 1}, std::uint64_t{1} << 20);
+  run([this](Rank rank, PrivateCopies& copies) { stage(rank, copies, 5); });
+  for (Rank rank = 0; rank < 4; ++rank) store(rank).set(5, 5);
+  stores_[2] = std::make_unique<TestStore>(2, (1 << 20) + 200, folder_.path());
+  store(2).set(5, 5);
+  run();
+  expect_whole(5, 5);
+}
+
+TEST_F(PrivateCopiesTest, AStopEndsWhoeverWaits) {
+  use({0, 1});
+  run([this](Rank rank, PrivateCopies& copies) {
+    if (rank == 1) return stop_.request_stop(), void();
+    store(0).set(4, 5);
+    EXPECT_FALSE(copies.pass(5));
+  });
+  EXPECT_TRUE(store(1).held(0).has(4));
+}
+
+TEST_F(PrivateCopiesTest, TheEndOfAnotherEndsIt) {
+  use({0, 1, 2});
+  run([this](Rank rank, PrivateCopies& copies) {
+    if (rank == 2) return;  // It is gone.
+    store(rank).set(4, 5);
+    (void)copies.pass(5);
+    EXPECT_FALSE(copies.pass(6));
+  });
+}
+
+TEST_F(PrivateCopiesTest, AWaitIsOverOnceTheGroupIs) {
+  use({0, 1});
+  std::latch over(1);
+  run([&](Rank rank, PrivateCopies& copies) {
+    if (rank == 1) return over.wait();  // Its links last as long.
+    store(0).set(4, 5);
+    group_is_over_ = true;
+    EXPECT_FALSE(copies.pass(5));
+    over.count_down();
+  });
+}
+
+TEST_F(PrivateCopiesTest, WhoHasNoRoomSaysSoAndTheOthersWaitNoLonger) {
+  use({0, 1});
+  store(1).full = true;
+  run();
+  EXPECT_EQ(errors_[1], "there is no room");
+  EXPECT_NE(errors_[0], "");
+}
+
+TEST_F(PrivateCopiesTest, RanksAtDifferentVersionsDoNotGoOn) {
+  use({0, 1});
+  store(1).set(5, 5);
+  run();
+  EXPECT_NE(errors_[0], "");
+  EXPECT_NE(errors_[1], "");
+}
+
+}  // namespace
+}  // namespace holdfast::runtime
