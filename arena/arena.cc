@@ -365,7 +365,7 @@ void Arena::finish() {
   if (!fresh() && staged() != version()) update(1);
 }
 
-Status Arena::copy_from(const std::string& path, Version expected, bool with_private,
+Status Arena::copy_from(const std::string& path, Version expected, std::uint64_t private_size,
                         const PrivateCopy* held) {
   Result<os::Found> found = os::find_file(path, os::Access::kRead);
   if (!found) return found.error();
@@ -392,9 +392,9 @@ Status Arena::copy_from(const std::string& path, Version expected, bool with_pri
   const Error moved{Blame::kPeer, cat("The arena ", path, " does not stand still at version ",
                                       expected, "; nothing usable was copied.")};
   if (expected == kNoVersion || !stands()) return moved;
-  const std::uint64_t private_size = state_->layout.private_bytes;
-  if (held != nullptr && (!held->has(expected) || held->bytes() != private_size)) {
-    return Error{Blame::kPeer, cat(held->path(), " does not hold the ", private_size,
+  const std::uint64_t rest = state_->layout.private_bytes - private_size;
+  if (held != nullptr && (!held->has(expected) || held->bytes() != rest)) {
+    return Error{Blame::kPeer, cat(held->path(), " does not hold the ", rest,
                                    " private bytes of version ", expected, ".")};
   }
 
@@ -405,10 +405,12 @@ Status Arena::copy_from(const std::string& path, Version expected, bool with_pri
   std::memcpy(state_->streams.w, from.w, bytes);
   if (from.m != nullptr) std::memcpy(state_->streams.m, from.m, bytes);
   if (from.v != nullptr) std::memcpy(state_->streams.v, from.v, bytes);
-  if ((held != nullptr || with_private) && private_size > 0) {
-    const std::byte* theirs = held != nullptr ? held->place(expected).data()
-                                              : source->at(layout.private_offset(expected % 2));
-    std::memcpy(private_bytes(expected).data(), theirs, private_size);
+  std::byte* to = private_bytes(expected).data();
+  if (private_size > 0) {
+    std::memcpy(to, source->at(layout.private_offset(expected % 2)), private_size);
+  }
+  if (held != nullptr && rest > 0) {
+    std::memcpy(to + private_size, held->place(expected).data(), rest);
   }
   const Position position = there.records[expected % 2].position;
   const std::uint64_t sum = digest_of(from, state_->floats);

@@ -49,11 +49,21 @@ struct Position {
   friend bool operator==(const Position&, const Position&) = default;
 };
 
+// Some of a rank's private bytes.
+struct Range {
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+  friend bool operator==(const Range&, const Range&) = default;
+};
+
 struct StagedStep {
   // Exactly Layout::private_bytes long. May be Arena::private_bytes(n) itself, filled in place.
   std::span<const std::byte> private_bytes;
   UpdateArguments arguments;
   Position position;  // After this step.
+  // Those private bytes that are ever read again, in order; none: all. An arena keeps the rest as well,
+  // but it need not go to another host.
+  std::span<const Range> used = {};
 };
 
 class PrivateCopy;
@@ -119,12 +129,12 @@ class Arena {
   void finish();
 
   // Makes this arena a copy of another rank's, which must stand still at `expected`, of the same
-  // run and layout. With with_private its private bytes are copied too, or those of `held`, which
-  // has them of this version; otherwise private_bytes(expected) stays as it is. Compares the
-  // digests of both at the end. From the first byte on this arena is fresh, and after an error or a
-  // death it stays so. At the end version() == staged() == expected.
-  [[nodiscard]] Status copy_from(const std::string& path, Version expected, bool with_private,
-                                 const PrivateCopy* held = nullptr);
+  // run and layout. So many of its private bytes, from the first on, are copied too; those behind
+  // come from `held`, which has them of this version, or stay as they are. Compares the digests of
+  // both at the end. From the first byte on this arena is fresh, and after an error or a death it
+  // stays so. At the end version() == staged() == expected.
+  [[nodiscard]] Status copy_from(const std::string& path, Version expected,
+                                 std::uint64_t private_bytes, const PrivateCopy* held = nullptr);
 
   // Of parameters and moments, which are equal on all ranks of one version; not of private bytes.
   // Reads the whole state. Meaningless while fresh.

@@ -277,7 +277,7 @@ TEST(Arena, CopiesAnotherRanksState) {
   for (const bool with_private : {false, true}) {
     Arena copy =
         must_open(directory.file(with_private ? "b.arena" : "c.arena"), small(Optimizer::kAdam));
-    const Status copied = copy.copy_from(source.path(), 2, with_private);
+    const Status copied = copy.copy_from(source.path(), 2, with_private ? copy.layout().private_bytes : 0);
     ASSERT_TRUE(copied) << copied.error().what;
     EXPECT_EQ(copy.version(), 2);
     EXPECT_EQ(copy.staged(), 2);
@@ -292,11 +292,11 @@ TEST(Arena, DoesNotCopyWhatIsNotTheExpectedVersion) {
   Arena source = must_open(directory.file("a.arena"), small());
   start(source);
   Arena copy = must_open(directory.file("b.arena"), small());
-  EXPECT_FALSE(copy.copy_from(source.path(), 1, true));
-  EXPECT_FALSE(copy.copy_from(directory.file("none"), 0, true));
+  EXPECT_FALSE(copy.copy_from(source.path(), 1, 0));
+  EXPECT_FALSE(copy.copy_from(directory.file("none"), 0, 0));
   Arena other = must_open(directory.file("c.arena"), small(Optimizer::kAdam));
   start(other);
-  const Status of_another = copy.copy_from(other.path(), 0, true);
+  const Status of_another = copy.copy_from(other.path(), 0, 0);
   ASSERT_FALSE(of_another);
   EXPECT_NE(of_another.error().what.find("its model or optimizer differs"), std::string::npos);
   EXPECT_NE(of_another.error().what.find("the optimizer is Adam there and"), std::string::npos);

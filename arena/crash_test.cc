@@ -345,7 +345,7 @@ TEST(CrashInCopy, NeverLooksClean) {
     killed_in([&] {
       Arena copy = script.open(path);
       die_in(delay);
-      if (!copy.copy_from(source.path(), 1, true)) _exit(3);
+      if (!copy.copy_from(source.path(), 1, copy.layout().private_bytes)) _exit(3);
     });
     Arena copy = script.open(path);
     if (copy.fresh()) {

@@ -143,10 +143,10 @@ TEST_F(PrivateCopyTest, GoesIntoAnArena) {
   ASSERT_TRUE(lost);
   auto held = make();
   take(held, 5);
-  EXPECT_FALSE(lost->copy_from(source->path(), 6, false, &held));
+  EXPECT_FALSE(lost->copy_from(source->path(), 6, 0, &held));
   EXPECT_TRUE(lost->fresh());
   take(held, 6);
-  const auto copied = lost->copy_from(source->path(), 6, false, &held);
+  const auto copied = lost->copy_from(source->path(), 6, 0, &held);
   ASSERT_TRUE(copied) << copied.error().what;
   EXPECT_EQ(lost->version(), 6U);
   EXPECT_EQ(lost->position().index, 2U);

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdio>
 #include <utility>
+#include <vector>
 
 #include "base/text.h"
 #include "capi/error.h"
@@ -41,6 +42,12 @@ Status layout_of(const hf_layout* given, arena::Layout& layout) {
     const hf_parameter& p = given->parameters[i];
     if (p.name == nullptr) return user_error(cat("parameter ", i, " of the layout has no name"));
     layout.parameters.push_back({p.name, p.elements});
+  }
+  const bool may_have_common = given->flags == HF_PRIVATE_OWN || given->common_bytes == 0;
+  if (!may_have_common || given->common_bytes > given->private_bytes) {
+    return user_error(cat("the layout's common_bytes are ", given->common_bytes, " of ",
+                          given->private_bytes,
+                          " private bytes; there can be so many with HF_PRIVATE_OWN alone"));
   }
   layout.optimizer = static_cast<arena::Optimizer>(given->optimizer);
   layout.private_bytes = given->private_bytes;
@@ -89,6 +96,26 @@ runtime::Secrecy secrecy_of(std::uint32_t flags) {
   return later ? runtime::Secrecy::kOwnLater : runtime::Secrecy::kShared;
 }
 
+Result<std::vector<arena::Range>> ranges_of(const hf_step& step, std::uint64_t private_bytes) {
+  std::vector<arena::Range> ranges;
+  if (step.used_count > HF_MOST_RANGES || (step.used_count > 0 && step.used == nullptr)) {
+    return user_error(cat("the step has ", step.used_count, " ranges of private bytes; there are ",
+                          "at most ", HF_MOST_RANGES));
+  }
+  std::uint64_t end = 0;
+  for (std::uint64_t i = 0; i < step.used_count; ++i) {
+    const auto [offset, bytes] = step.used[i];
+    if (offset < end || offset > private_bytes || bytes > private_bytes - offset) {
+      return user_error(cat("range ", i, " of the step, ", bytes, " private bytes from ", offset,
+                            " on, lies over another one, or beyond the ", private_bytes,
+                            " that there are"));
+    }
+    end = offset + bytes;
+    ranges.push_back({offset, bytes});
+  }
+  return ranges;
+}
+
 }  // namespace
 
 extern "C" {
@@ -99,7 +126,8 @@ hf_status hf_open(hf_worker* worker, const hf_layout* layout, hf_session** sessi
   if (const Status good = layout_of(layout, wanted); !good) return report(good);
   if (const hf_status placed = hf_identity(worker, nullptr); placed != HF_OK) return placed;
   auto opened = runtime::Session::open(
-      *worker->worker, runtime::in_arena(std::move(wanted), secrecy_of(layout->flags)));
+      *worker->worker,
+      runtime::in_arena(std::move(wanted), secrecy_of(layout->flags), layout->common_bytes));
   if (!opened) return report(opened.error());
   worker->opened = true;
   auto made = std::make_unique<hf_session>();
@@ -224,6 +252,8 @@ hf_status hf_reduce(hf_session* s, uint64_t offset, uint64_t count) {
 hf_status hf_end_step(hf_session* s, const hf_step* step, int* is_void) {
   if (const Status due = expect(s, Phase::kInStep, "hf_end_step()"); !due) return report(due);
   if (step == nullptr) return report(user_error("hf_end_step() needs the step's arguments"));
+  const auto used = ranges_of(*step, arena_of(s).layout().private_bytes);
+  if (!used) return report(used.error());
   s->world.team->drain();
   s->phase = Phase::kJoined;
   s->reduced = false;
@@ -236,7 +266,8 @@ hf_status hf_end_step(hf_session* s, const hf_step* step, int* is_void) {
                                                .epsilon = step->epsilon,
                                                .weight_decay = step->weight_decay,
                                                .update_count = step->update_count},
-                                 .position = position_of(&step->position)};
+                                 .position = position_of(&step->position),
+                                 .used = *used};
   auto ended = s->session->end_step(staged, step->loss);
   if (!ended) return report(ended.error());
   if (is_void != nullptr) *is_void = *ended == runtime::Ended::kVoid ? 1 : 0;

@@ -38,7 +38,7 @@ extern "C" {
 #endif
 
 /* Grows when something that existed changes its meaning or its form; additions leave it. */
-#define HF_ABI_VERSION 1
+#define HF_ABI_VERSION 2
 
 typedef enum hf_status {
   HF_OK = 0,
@@ -156,10 +156,11 @@ typedef struct hf_parameter {
 
 /* For hf_layout.flags. A rank that has lost its state, or never had one, gets it from another rank;
  * without this flag, private bytes come along (at version 0: rank 0's on all ranks). With it they
- * do not: version 0 is each rank's own, and a later one that is lost ends the job. */
+ * do not: version 0 is each rank's own. A later one lies on another host too, in a job over several
+ * (HOLDFAST_REPLICAS); if it is lost for all that, the job ends. */
 #define HF_PRIVATE_OWN 1u
 /* In its place: version 0 is rank 0's on all ranks, and comes along; a later one is each rank's
- * own, and ends the job if it is lost. */
+ * own, as above. */
 #define HF_PRIVATE_OWN_LATER 2u
 
 /* No parameters: "image mode"; all of the state is in private bytes, which are kept whole per
@@ -170,7 +171,18 @@ typedef struct hf_layout {
   uint32_t optimizer; /* hf_optimizer */
   uint32_t flags;
   uint64_t private_bytes;
+  /* With HF_PRIVATE_OWN: so many of the private bytes, from the first on, are the same on all ranks
+   * from version 1 on. A rank that loses its state gets them from any other, and no step has to
+   * bring them to another host. */
+  uint64_t common_bytes;
 } hf_layout;
+
+/* Some of the private bytes. */
+typedef struct hf_range {
+  uint64_t offset;
+  uint64_t bytes;
+} hf_range;
+#define HF_MOST_RANGES 8
 
 /* Where in the data a version stands. Not interpreted. */
 typedef struct hf_position {
@@ -189,6 +201,10 @@ typedef struct hf_step {
   double epsilon;
   double weight_decay;
   uint64_t update_count; /* Adam, AdamW: this update's number, from 1. */
+  /* Which of the private bytes mean anything, in order; none: all. The others need not go to
+   * another host, and a successor there finds anything in them. At most HF_MOST_RANGES. */
+  const hf_range* used;
+  uint64_t used_count;
 } hf_step;
 
 /* Waits for the rank; opens this rank's state as its predecessor left it. Once per worker. */

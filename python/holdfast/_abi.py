@@ -9,7 +9,7 @@ from typing import Any, Final, Union
 
 from holdfast._errors import Error, LeftError, MarkedError, PeerError, UserError, WorldError
 
-ABI_VERSION: Final = 1
+ABI_VERSION: Final = 2
 NO_VERSION: Final = 2**64 - 1
 ANY_VERSION: Final = 2**64 - 1  # Of a key-value.
 _LIBRARY: Final = "libholdfast.so"
@@ -97,11 +97,16 @@ class CLayout(c.Structure):
         ("optimizer", c.c_uint32),
         ("flags", c.c_uint32),
         ("private_bytes", c.c_uint64),
+        ("common_bytes", c.c_uint64),
     ]
 
 
 class CPosition(c.Structure):
     _fields_ = [("epoch", c.c_uint64), ("index", c.c_uint64), ("samples", c.c_uint64)]
+
+
+class CRange(c.Structure):
+    _fields_ = [("offset", c.c_uint64), ("bytes", c.c_uint64)]
 
 
 class CStep(c.Structure):
@@ -115,6 +120,8 @@ class CStep(c.Structure):
         ("epsilon", c.c_double),
         ("weight_decay", c.c_double),
         ("update_count", c.c_uint64),
+        ("used", c.POINTER(CRange)),
+        ("used_count", c.c_uint64),
     ]
 
 

@@ -24,6 +24,7 @@ from holdfast._abi import (
     CParameter,
     CPlace,
     CPosition,
+    CRange,
     CStep,
     DType,
     Op,
@@ -105,6 +106,7 @@ class Step:
     epsilon: float = 1e-8
     weight_decay: float = 0.0
     update_count: int = 1
+    used: Sequence[tuple[int, int]] = ()  # Offset and size of private bytes that count; (): all.
 
 
 _START: Final = Position()
@@ -178,14 +180,16 @@ class Worker(KeyValues):
         private_bytes: int = 0,
         own_private: bool = False,
         own_later: bool = False,
+        common_bytes: int = 0,
     ) -> Session:
         """Open the state. `parameters` holds names with their numbers of float32 elements.
 
         `own_private`: private bytes never come from another rank (HF_PRIVATE_OWN). `own_later`:
-        only those of version 0 do (HF_PRIVATE_OWN_LATER).
+        only those of version 0 do (HF_PRIVATE_OWN_LATER). `common_bytes`: with own_private, so
+        many of the first private bytes are the same on all ranks from version 1 on.
         """
         flags = (_PRIVATE_OWN if own_private else 0) | (_PRIVATE_OWN_LATER if own_later else 0)
-        return Session(self, parameters, optimizer, private_bytes, flags)
+        return Session(self, parameters, optimizer, (private_bytes, common_bytes), flags)
 
     def early_group(self, ranks: Sequence[int], name: str) -> Group:
         """Open a group that a program can use before it has a session."""
@@ -239,14 +243,14 @@ class Session:
         worker: Worker,
         parameters: Sequence[tuple[str, int]],
         optimizer: Optimizer,
-        private_bytes: int,
+        private_bytes: tuple[int, int],
         flags: int,
     ) -> None:
         """Wait for the rank and open the state as its predecessor left it."""
         array = (CParameter * len(parameters))(
             *(CParameter(name.encode(), elements) for name, elements in parameters)
         )
-        layout = CLayout(array, len(parameters), int(optimizer), flags, private_bytes)
+        layout = CLayout(array, len(parameters), int(optimizer), flags, *private_bytes)
         self._worker = worker  # The worker must outlive its session.
         self._handle = c.c_void_p()
         worker.identity()  # The part that may wait long.
@@ -379,6 +383,8 @@ class Session:
             step.epsilon,
             step.weight_decay,
             step.update_count,
+            (CRange * len(step.used))(*(CRange(*part) for part in step.used)),
+            len(step.used),
         )
         is_void = c.c_int()
         check(lib.hf_end_step(self.handle, c.byref(native), c.byref(is_void)))

@@ -325,3 +325,34 @@ def test_torch_what_is_kept_within_a_dict_stays_the_same_object() -> None:
     kept.restore({}, set(), objects)
     assert best == {"loss": 3.0, "history": {"loss": [1.0]}, "seen": {1}}
     assert best["history"] is history and history["loss"] is losses and best["seen"] is seen
+
+
+def test_torch_what_all_ranks_have_alike_may_come_from_any_of_them() -> None:
+    ranks = [Setup("AdamW", 3), Setup("AdamW", 3)]
+    images, views = [], []
+    for rank, program in enumerate(ranks):
+        program.steps(3)
+        with torch.no_grad():  # Each has seen other data.
+            program.model[1].running_mean += rank
+        program.generator.manual_seed(rank)
+        common = {id(parameter) for parameter in program.model.parameters()}
+        images.append(Image(program.kept, {"n": rank}, common))
+        views.append(memoryview(bytearray(images[rank].bytes)))
+        images[rank].write(views[rank], {"n": rank}, with_gradients=False)
+    assert images[0].common == images[1].common > 0
+    expected = ranks[1].bytes()
+    # Rank 1 is lost: its holder has what it used, and rank 0 has the rest.
+    lost = memoryview(bytearray(b"\xa5" * images[1].bytes))
+    own = images[1].common
+    for offset, size in images[1].used:
+        first = max(offset, own)
+        lost[first : offset + size] = views[1][first : offset + size]
+    with pytest.raises(UserError, match="is not laid out as its own"):
+        images[1].read(lost)
+    lost[:own] = views[0][:own]
+    ranks[1].steps(2)
+    assert images[1].read(lost)["n"] == 1
+    assert ranks[1].bytes() == expected
+    # No more than this goes to the holder in each step: nothing that is common, and no room.
+    passed = sum(min(size, max(0, offset + size - own)) for offset, size in images[1].used)
+    assert passed < 10_000 < images[1].bytes

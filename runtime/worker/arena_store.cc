@@ -7,6 +7,7 @@
 #include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "arena/private_copy.h"
 #include "base/text.h"
@@ -37,8 +38,8 @@ Result<os::Fd> open_to_send(const std::string& path) {
 
 // What another host needs of this rank's state: no gradients, and of the private part at most what
 // that version has.
-Result<StateFile> own_state(const std::string& path, const arena::Layout& layout, bool with_private,
-                            Version version) {
+Result<StateFile> own_state(const std::string& path, const arena::Layout& layout,
+                            std::uint64_t private_bytes, Version version) {
   auto file = open_to_send(path);
   if (!file) return file.error();
   const std::uint64_t size = layout.file_bytes();
@@ -49,7 +50,7 @@ Result<StateFile> own_state(const std::string& path, const arena::Layout& layout
   };
   add(layout.parameters_offset(), layout.private_offset(0));
   const std::uint64_t place = layout.private_offset(version % 2);
-  if (with_private) add(place, place + layout.private_bytes);
+  add(place, place + private_bytes);
   return state;
 }
 
@@ -69,21 +70,33 @@ Result<StateFile> held_state(const std::string& path, std::uint64_t run_id, Vers
   return state;
 }
 
+struct Privacy {
+  Secrecy secrecy = Secrecy::kShared;
+  std::uint64_t common_bytes = 0;
+  std::uint64_t private_bytes = 0;  // Of the layout.
+
+  // How many of the first private bytes of a version come along from any rank. A plan has a holder
+  // for the others of a rank that has lost them.
+  [[nodiscard]] std::uint64_t shared_bytes(Version version) const {
+    if (secrecy == Secrecy::kOwn) return version == 0 ? 0 : common_bytes;
+    return secrecy == Secrecy::kShared || version == 0 ? private_bytes : 0;
+  }
+};
+
 class ArenaStore final : public StateStore {
  public:
-  ArenaStore(Worker& worker, Identity identity, arena::Arena arena, Secrecy secrecy)
+  ArenaStore(Worker& worker, Identity identity, arena::Arena arena, Privacy privacy)
       : worker_(worker),
         identity_(std::move(identity)),
         arena_(std::move(arena)),
-        secrecy_(secrecy) {
+        privacy_(privacy) {
     open_held();
     worker_.neighbours().serve_state([identity = identity_, path = arena_.path(),
                                       layout = arena_.layout(),
-                                      secrecy](Rank rank, Version version) {
-      return rank == identity.rank
-                 ? own_state(path, layout, takes_private(secrecy, version), version)
-                 : held_state(path_of_held(identity, rank, identity.rank), identity.run_id,
-                              version);
+                                      privacy](Rank rank, Version version) {
+      return rank == identity.rank ? own_state(path, layout, privacy.shared_bytes(version), version)
+                                   : held_state(path_of_held(identity, rank, identity.rank),
+                                                identity.run_id, version);
     });
   }
   ~ArenaStore() override { worker_.neighbours().serve_state(nullptr); }
@@ -91,7 +104,7 @@ class ArenaStore final : public StateStore {
   [[nodiscard]] arena::Arena& arena() { return arena_; }
 
   [[nodiscard]] Holding holding() const override {
-    Holding holding{arena_.version(), arena_.staged(), secrecy_ != Secrecy::kShared, {}};
+    Holding holding{arena_.version(), arena_.staged(), privacy_.secrecy != Secrecy::kShared, {}};
     for (const auto& [ward, copy] : held_) {
       if (copy.version() == kNoVersion) continue;
       holding.held.push_back({ward, copy.version(), copy.staged()});
@@ -109,16 +122,20 @@ class ArenaStore final : public StateStore {
     const std::string here = path_of(identity_, source.holder);
     const auto path = at_hand(source, source.holder, version, here, state);
     if (!path) return path.error();
-    const bool with_private = takes_private(secrecy_, version);
-    if (private_source.holder == kNoRank) return arena_.copy_from(*path, version, with_private);
+    const std::uint64_t shared = privacy_.shared_bytes(version);
+    if (private_source.holder == kNoRank) return arena_.copy_from(*path, version, shared);
     const std::string held_here = path_of_held(identity_, identity_.rank, private_source.holder);
     const auto held_path = at_hand(private_source, identity_.rank, version, held_here, rest);
     if (!held_path) return held_path.error();
     const auto held = arena::PrivateCopy::open(*held_path, identity_.run_id, os::Access::kRead);
     if (!held) return held.error();
-    return arena_.copy_from(*path, version, with_private, &*held);
+    return arena_.copy_from(*path, version, shared, &*held);
   }
-  void stage(Version n, const arena::StagedStep& step) override { arena_.stage(n, step); }
+  void stage(Version n, const arena::StagedStep& step) override {
+    used_of_ = n;
+    used_.assign(step.used.begin(), step.used.end());
+    arena_.stage(n, step);
+  }
   void unstage() override {
     arena_.unstage();
     settle();
@@ -138,8 +155,20 @@ class ArenaStore final : public StateStore {
     settle();
   }
 
-  [[nodiscard]] std::span<std::byte> private_bytes(Version version) override {
-    return arena_.private_bytes(version);
+  [[nodiscard]] std::uint64_t own_bytes() const override {
+    return arena_.layout().private_bytes - privacy_.common_bytes;
+  }
+  [[nodiscard]] std::vector<OwnPart> own_parts(Version version) override {
+    const auto own = arena_.private_bytes(version).subspan(privacy_.common_bytes);
+    if (used_.empty() || used_of_ != version) return {{0, own}};
+    std::vector<OwnPart> parts;
+    for (const auto& [offset, bytes] : used_) {
+      const std::uint64_t from = std::max(offset, privacy_.common_bytes);
+      const std::uint64_t to = offset + bytes;
+      const std::uint64_t at = from - privacy_.common_bytes;
+      if (from < to) parts.push_back({at, own.subspan(at, to - from)});
+    }
+    return parts;
   }
   [[nodiscard]] Result<arena::PrivateCopy*> hold_for(Rank ward, std::uint64_t bytes) override {
     const auto found = held_.find(ward);
@@ -176,12 +205,6 @@ class ArenaStore final : public StateStore {
     const std::string path;
   };
 
-  // Where they are each rank's own later, a plan for a later version has a holder for those of a
-  // rank that has lost them.
-  static bool takes_private(Secrecy secrecy, Version version) {
-    return secrecy == Secrecy::kShared || (secrecy == Secrecy::kOwnLater && version == 0);
-  }
-
   // What its predecessor held for others.
   void open_held() {
     const std::string mine = cat(".held-by-", identity_.rank);
@@ -217,8 +240,10 @@ class ArenaStore final : public StateStore {
   Worker& worker_;
   Identity identity_;
   arena::Arena arena_;
-  Secrecy secrecy_;
+  const Privacy privacy_;
   std::map<Rank, arena::PrivateCopy> held_;  // By ward.
+  Version used_of_ = kNoVersion;             // Of which version this is known:
+  std::vector<arena::Range> used_;           // StagedStep::used.
 };
 
 // A world of its own has its arena for itself.
@@ -233,15 +258,16 @@ Status take(Worker& worker, const std::string& path) {
 
 }  // namespace
 
-OpenStore in_arena(arena::Layout layout, Secrecy secrecy) {
-  return [layout = std::move(layout), secrecy](
+OpenStore in_arena(arena::Layout layout, Secrecy secrecy, std::uint64_t common_bytes) {
+  const Privacy privacy{secrecy, common_bytes, layout.private_bytes};
+  return [layout = std::move(layout), privacy](
              Worker& worker, const Identity& identity) -> Result<std::unique_ptr<StateStore>> {
     const std::string path = path_of(identity, identity.rank);
     if (auto taken = take(worker, path); !taken) return taken.error();
     auto arena = arena::Arena::open(path, layout, identity.run_id);
     if (!arena) return arena.error();
     return std::unique_ptr<StateStore>(
-        std::make_unique<ArenaStore>(worker, identity, *std::move(arena), secrecy));
+        std::make_unique<ArenaStore>(worker, identity, *std::move(arena), privacy));
   };
 }
 

@@ -14,9 +14,12 @@ enum class Secrecy : std::uint8_t {
   kOwnLater,  // Version 0 is rank 0's on all ranks; a later one is each rank's own.
 };
 
-// For Session::open: this rank's arena in the job's folder. Waits until none of its predecessor's
-// threads can write to it (ownership.h). Errors: those of Arena::open.
-[[nodiscard]] OpenStore in_arena(arena::Layout layout, Secrecy secrecy = Secrecy::kShared);
+// For Session::open: this rank's arena in the job's folder. So many private bytes, from the first
+// on, are not its own: from version 1 on they are the same on all ranks, where Secrecy is kOwn.
+// Waits until none of its predecessor's threads can write to it (ownership.h). Errors: those of
+// Arena::open.
+[[nodiscard]] OpenStore in_arena(arena::Layout layout, Secrecy secrecy = Secrecy::kShared,
+                                 std::uint64_t common_bytes = 0);
 
 // Requires: the session was opened in_arena().
 [[nodiscard]] arena::Arena& arena_of(Session& session);

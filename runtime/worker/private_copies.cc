@@ -6,6 +6,7 @@
 #include <array>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/text.h"
 #include "core/planner/holders.h"
 
@@ -22,13 +23,15 @@ constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 46;
 
 // What a rank says first to its holder.
 struct Greeting {
-  std::uint64_t bytes = 0;  // Of its private part.
+  std::uint64_t bytes = 0;  // Of its own.
   std::uint64_t version = 0;
 };
 // The answer: whether the holder has that version.
 struct Answer {
   std::uint64_t has_it = 0;
 };
+
+constexpr std::size_t kMostParts = 8;
 
 // Two ranks may be each other's holders.
 std::uint32_t channel_of(Rank ward, Rank holder) {
@@ -40,20 +43,53 @@ std::span<std::byte> bytes_of(T& value) {
   return std::as_writable_bytes(std::span(&value, 1));
 }
 
-Frame frame_of(Rank ward, Version version, std::size_t bytes) {
+Frame frame_of(Rank ward, Version version, std::size_t table_bytes) {
   return {.type = collective::FrameType::kPrivate,
           .sequence = version,
           .number = static_cast<std::uint64_t>(ward),
-          .bytes = bytes};
+          .bytes = table_bytes};
 }
 
 }  // namespace
 
+// Of a version, behind its frame: which bytes follow.
+struct PrivateCopies::Table {
+  std::uint64_t count = 0;
+  arena::Range parts[kMostParts];
+
+  [[nodiscard]] bool fits(std::uint64_t bytes) const {
+    std::uint64_t end = 0;
+    for (std::uint64_t i = 0; i < count && count <= kMostParts; ++i) {
+      if (parts[i].offset < end || parts[i].offset > bytes) return false;
+      if (parts[i].bytes > bytes - parts[i].offset) return false;
+      end = parts[i].offset + parts[i].bytes;
+    }
+    return count <= kMostParts;
+  }
+};
+
+// One direction of a link: what moves now, and what follows it.
+struct PrivateCopies::Stream {
+  Flow flow;
+  std::vector<std::span<std::byte>> rest;  // The next one last.
+
+  // Begins what follows. False: nothing does.
+  bool go_on() {
+    while (!flow.is_busy() && !rest.empty()) {
+      flow.begin(rest.back());
+      rest.pop_back();
+    }
+    return flow.is_busy();
+  }
+};
+
 struct PrivateCopies::Ward {
   Rank rank = kNoRank;
-  Flow in, out;
+  Stream in, out;
   Greeting greeting;
   Answer answer;
+  Table table;
+  bool awaits_table = false;
   arena::PrivateCopy* copy = nullptr;
 };
 
@@ -94,26 +130,27 @@ Status PrivateCopies::link(Rank holder, const std::vector<Rank>& wards) {
   std::size_t next = 0;
   if (holder != kNoRank) {
     Link* link = links_[next++].get();
-    to_holder_ = std::make_unique<Flow>(link, Flow::Direction::kWrite);
-    from_holder_ = std::make_unique<Flow>(link, Flow::Direction::kRead);
-    flows_ = {to_holder_.get(), from_holder_.get()};
+    to_holder_ = std::make_unique<Stream>(Stream{Flow(link, Flow::Direction::kWrite), {}});
+    from_holder_ = std::make_unique<Stream>(Stream{Flow(link, Flow::Direction::kRead), {}});
+    streams_ = {to_holder_.get(), from_holder_.get()};
   }
   for (const Rank rank : wards) {
     auto& ward = wards_.emplace_back(std::make_unique<Ward>());
     Link* link = links_[next++].get();
     ward->rank = rank;
-    ward->in = Flow(link, Flow::Direction::kRead);
-    ward->out = Flow(link, Flow::Direction::kWrite);
-    flows_.insert(flows_.end(), {&ward->in, &ward->out});
+    ward->in.flow = Flow(link, Flow::Direction::kRead);
+    ward->out.flow = Flow(link, Flow::Direction::kWrite);
+    streams_.insert(streams_.end(), {&ward->in, &ward->out});
   }
+  for (Stream* stream : streams_) flows_.push_back(&stream->flow);
   on_stop_.emplace(options_.stop, [this] { cut(); });
   return {};
 }
 
 Status PrivateCopies::greet(Version version) {
-  Greeting mine{store_.private_bytes(version).size(), version};
-  if (to_holder_) to_holder_->begin(bytes_of(mine));
-  for (const auto& ward : wards_) ward->in.begin(bytes_of(ward->greeting));
+  Greeting mine{store_.own_bytes(), version};
+  if (to_holder_) to_holder_->flow.begin(bytes_of(mine));
+  for (const auto& ward : wards_) ward->in.flow.begin(bytes_of(ward->greeting));
   return drive();
 }
 
@@ -134,10 +171,10 @@ Status PrivateCopies::answer(Version version, bool& holder_has_it) {
     ward->copy = *copy;
     ward->copy->settle(version);
     ward->answer.has_it = ward->copy->has(version) ? 1 : 0;
-    ward->out.begin(bytes_of(ward->answer));
+    ward->out.flow.begin(bytes_of(ward->answer));
   }
   Answer of_holder{1};
-  if (from_holder_) from_holder_->begin(bytes_of(of_holder));
+  if (from_holder_) from_holder_->flow.begin(bytes_of(of_holder));
   auto told = drive();
   holder_has_it = of_holder.has_it != 0;
   return told;
@@ -149,16 +186,15 @@ Status PrivateCopies::pass(Version n) {
 }
 
 Status PrivateCopies::give_and_take(Version version, bool gives, bool takes_all) {
-  if (gives) {
-    const auto mine = store_.private_bytes(version);
-    to_holder_->begin(frame_of(options_.rank, version, mine.size()), mine);
-  }
+  Table table;
+  if (gives) give(version, table);
   std::vector<arena::PrivateCopy*> awaited;
   for (const auto& ward : wards_) {
     if (!takes_all && ward->answer.has_it != 0) continue;
     ward->copy->expect(version);
-    const auto place = ward->copy->place(version);
-    ward->in.begin(frame_of(ward->rank, version, place.size()), place);
+    ward->in.flow.begin(frame_of(ward->rank, version, sizeof(Table)), bytes_of(ward->table));
+    ward->awaits_table = true;
+    version_ = version;
     awaited.push_back(ward->copy);
   }
   if (auto moved = drive(); !moved) return moved;
@@ -166,11 +202,35 @@ Status PrivateCopies::give_and_take(Version version, bool gives, bool takes_all)
   return {};
 }
 
-// Until all that was begun has ended.
+// `table` is sent, and lasts until it is.
+void PrivateCopies::give(Version version, Table& table) {
+  auto parts = store_.own_parts(version);
+  HF_ASSERT(parts.size() <= kMostParts);
+  table.count = parts.size();
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    table.parts[i] = {parts[i].offset, parts[i].bytes.size()};
+  }
+  std::reverse(parts.begin(), parts.end());
+  for (const auto& part : parts) to_holder_->rest.push_back(part.bytes);
+  to_holder_->flow.begin(frame_of(options_.rank, version, sizeof(Table)), bytes_of(table));
+}
+
+// Its table has come: the bytes go where they belong. False: there are no such.
+bool PrivateCopies::heed_table(Ward& ward) {
+  ward.awaits_table = false;
+  const Table& table = ward.table;
+  if (!table.fits(ward.copy->bytes())) return false;
+  const auto place = ward.copy->place(version_);
+  for (std::size_t i = table.count; i > 0; --i) {
+    ward.in.rest.push_back(place.subspan(table.parts[i - 1].offset, table.parts[i - 1].bytes));
+  }
+  return true;
+}
+
+// Until all that was begun has ended, and what follows it.
 Status PrivateCopies::drive() {
   std::vector<pollfd> scratch;
   for (;;) {
-    bool busy = false;
     bool moved = false;
     for (Flow* flow : flows_) {
       if (!flow->is_busy()) continue;
@@ -179,13 +239,16 @@ Status PrivateCopies::drive() {
         return end("a link has ended");
       }
       moved = moved || state == Link::State::kMoved;
-      busy = busy || flow->is_busy();
     }
+    for (const auto& ward : wards_) {
+      if (!ward->awaits_table || ward->in.flow.is_busy()) continue;
+      if (!heed_table(*ward)) return end("a rank has sent no such bytes");
+    }
+    bool busy = false;
+    for (Stream* stream : streams_) busy = stream->go_on() || busy;
     if (!busy) return {};
     if (moved) continue;
-    if (options_.must_stop && options_.must_stop()) {
-      return end("the group has ended");
-    }
+    if (options_.must_stop && options_.must_stop()) return end("the group has ended");
     collective::wait_for_any(flows_, scratch, kLookMs);
   }
 }

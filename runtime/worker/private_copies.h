@@ -50,12 +50,16 @@ class PrivateCopies {
   [[nodiscard]] Status pass(Version n);
 
  private:
+  struct Stream;
+  struct Table;
   struct Ward;
   PrivateCopies(Options options, StateStore& store);
   Status link(Rank holder, const std::vector<Rank>& wards);
   Status greet(Version version);
   Status answer(Version version, bool& holder_has_it);
   Status give_and_take(Version version, bool gives, bool takes_all);
+  void give(Version version, Table& table);
+  bool heed_table(Ward& ward);
   Status drive();
   Error end(const char* why);
   void cut();
@@ -63,9 +67,11 @@ class PrivateCopies {
   Options options_;
   StateStore& store_;
   std::vector<std::unique_ptr<collective::Link>> links_;
-  std::unique_ptr<collective::Flow> to_holder_, from_holder_;  // Null: there is none.
+  std::unique_ptr<Stream> to_holder_, from_holder_;  // Null: there is none.
   std::vector<std::unique_ptr<Ward>> wards_;
-  std::vector<collective::Flow*> flows_;
+  std::vector<Stream*> streams_;
+  std::vector<collective::Flow*> flows_;  // Of these.
+  Version version_ = 0;                   // That is taken now.
   bool is_over_ = false;
   std::optional<std::stop_callback<std::function<void()>>> on_stop_;
 };

@@ -48,7 +48,14 @@ class TestStore final : public StateStore {
     }
     return holding;
   }
-  std::span<std::byte> private_bytes(Version v) override { return places_[v % 2]; }
+  std::span<std::byte> place(Version v) { return places_[v % 2]; }
+  [[nodiscard]] std::uint64_t own_bytes() const override { return places_[0].size(); }
+  std::vector<OwnPart> own_parts(Version v) override {
+    std::vector<OwnPart> own;
+    for (const auto& [at, bytes] : parts) own.push_back({at, place(v).subspan(at, bytes)});
+    return parts.empty() ? std::vector<OwnPart>{{0, place(v)}} : own;
+  }
+  std::vector<arena::Range> parts;  // None: all.
   Result<arena::PrivateCopy*> hold_for(Rank ward, std::uint64_t bytes) override {
     if (full) return Error{Blame::kWorld, "there is no room"};
     ++asked;
@@ -125,7 +132,7 @@ class PrivateCopiesTest : public ::testing::Test {
       EXPECT_EQ(copy.staged(), staged) << rank;
       for (const Version v : {version, staged}) {
         const auto place = copy.place(v);
-        EXPECT_EQ(place.size(), store(rank).private_bytes(v).size());
+        EXPECT_EQ(place.size(), store(rank).own_bytes());
         EXPECT_TRUE(std::all_of(place.begin(), place.end(),
                                 [&](auto b) { return b == TestStore::mark(rank, v); }));
       }
@@ -173,6 +180,18 @@ TEST_F(PrivateCopiesTest, WhatAHolderHasAlreadyIsNotSentAgain) {
   std::memset(store(1).held(0).place(4).data(), 0, 1 << 20);
   run();
   EXPECT_EQ(store(1).held(0).place(4)[0], std::byte{0});
+}
+
+TEST_F(PrivateCopiesTest, OnlyWhatIsUsedIsSent) {
+  use({0, 1});
+  for (Rank rank = 0; rank < 2; ++rank)
+    store(rank).parts = {{0, 10}, {10, 0}, {500, 1}, {2000, 999}};
+  run([this](Rank rank, PrivateCopies& copies) { stage(rank, copies, 5); });
+  const auto place = store(1).held(0).place(5);
+  for (std::size_t i = 0; i < place.size(); ++i) {
+    const bool used = i < 10 || i == 500 || (i >= 2000 && i < 2999);
+    ASSERT_EQ(place[i], used ? TestStore::mark(0, 5) : std::byte{0}) << i;
+  }
 }
 
 TEST_F(PrivateCopiesTest, ASuccessorOfAHolderGetsTheVersion) {

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "arena/arena.h"
 #include "arena/private_copy.h"
@@ -42,9 +43,15 @@ class StateStore {
   virtual void update(std::size_t threads) = 0;
   virtual void finish() = 0;
 
-  // This rank's private part of a version that is committed or staged here.
-  [[nodiscard]] virtual std::span<std::byte> private_bytes(Version version) = 0;
-  // What is held for that rank, which has so many private bytes; nothing at first. Valid until
+  // What only this rank has of a version that is committed or staged here: what lies where of
+  // own_bytes(). What lies in no part is never read.
+  struct OwnPart {
+    std::uint64_t offset = 0;
+    std::span<std::byte> bytes;
+  };
+  [[nodiscard]] virtual std::uint64_t own_bytes() const = 0;
+  [[nodiscard]] virtual std::vector<OwnPart> own_parts(Version version) = 0;
+  // What is held for that rank, which has so many own bytes; nothing at first. Valid until
   // update(). Errors: there is no room for it.
   [[nodiscard]] virtual Result<arena::PrivateCopy*> hold_for(Rank ward, std::uint64_t bytes) = 0;
 

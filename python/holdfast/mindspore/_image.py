@@ -60,6 +60,7 @@ class Image:
         self._offsets = _offsets(self._start, [a.nbytes for a in arrays])
         end = self._offsets[-1] + arrays[-1].nbytes
         self.bytes = end + -end % 4096
+        self.used: tuple[tuple[int, int], ...] = ()  # Of the image that was written last.
         self.digest = hashlib.sha256(self._table).digest()[:16]
 
     def _entries(self, arrays: Sequence[Array]) -> list[Any]:
@@ -86,6 +87,7 @@ class Image:
         view[at : at + len(rest)] = rest
         for target, array in zip(self._views(view, arrays), arrays):
             target[:] = _bytes(array)
+        self.used = (0, used), (self._start, self.bytes - self._start)
 
     def changes(self, view: memoryview) -> Changes:
         """Return copies of the parameters that differ from an image."""

@@ -291,7 +291,8 @@ class Steps:
             self.give_up()
             return False
         self._image.write(session.private(session.version + 1), objects)
-        if session.end_step(_core.Step(loss=objects.get("loss", 0.0))):
+        step = _core.Step(loss=objects.get("loss", 0.0), used=self._image.used)
+        if session.end_step(step):
             self.restore()
             return False
         self.objects = objects

@@ -33,6 +33,7 @@ class Drift:
         """`ddps`: the modules that hold replicas."""
         self._engine = engine
         self._kept = kept
+        self._ddps = ddps
         self._ids = {
             id(parameter)
             for ddp in ddps
@@ -43,6 +44,19 @@ class Drift:
         self._said: set[str] = set()
         self._took = 0.0  # Seconds, of the last digest.
         self._began = time.perf_counter()
+
+    def common(self) -> set[int]:
+        """Return the ids of the parameters that are the same on all ranks after each step.
+
+        A job whose ranks drift apart has to end: otherwise each rank's are its own.
+        """
+        groups = [ddp.process_group.size() for ddp in self._ddps]
+        whole = all(size == self._engine.world_size for size in groups)
+        return set(self._ids) if whole and not self._may_differ() else set()
+
+    @staticmethod
+    def _may_differ() -> bool:
+        return os.environ.get("HOLDFAST_DRIFT", "end") == "warn"
 
     def begin(self) -> None:
         """Take note that a step begins."""
@@ -90,7 +104,7 @@ class Drift:
             "be the same on all ranks. Something changes them on one rank alone: draws without a "
             "common seed, clipping after the sum, a change of a parameter under `if rank == ...`. "
         )
-        if os.environ.get("HOLDFAST_DRIFT", "end") != "warn":
+        if not self._may_differ():
             raise self._engine.worker.fail(f"{text}To go on all the same: HOLDFAST_DRIFT=warn")
         if name not in self._said:
             self._said.add(name)

@@ -125,11 +125,13 @@ class Engine:
 
     # ---- The session ----------------------------------------------------------------------------
 
-    def open(self, private_bytes: int) -> _core.Session:
-        """Open the state of this rank."""
+    def open(self, private_bytes: int, common_bytes: int = 0) -> _core.Session:
+        """Open the state of this rank, of which so many of the first bytes are all ranks' alike."""
         _ = self.place  # A spare waits here. From now on its rank is known.
         self.early.end()
-        self.session = self.worker.open(private_bytes=private_bytes, own_private=True)
+        self.session = self.worker.open(
+            private_bytes=private_bytes, own_private=True, common_bytes=common_bytes
+        )
         self.session.end_on_exit()
         return self.session
 

@@ -2,13 +2,16 @@
 
 An image describes itself: a plan (which tensor lies where), the pickled rest, the tensors. The plan
 may change, as when an optimizer makes its state in the first step. Only the capacity is fixed.
+
+Before all that lie the tensors that are the same on all ranks, behind a digest of their places: a
+process that takes over a rank may get them from any other one.
 """
 
 from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, Final
 
@@ -17,7 +20,17 @@ from torch import Tensor
 
 from holdfast._errors import UserError
 from holdfast.torch._kept import Kept
-from holdfast.torch._plan import ALIGN, Key, Plan, bytes_of, marks_of, view_of
+from holdfast.torch._plan import (
+    ALIGN,
+    COMMON_DIGEST,
+    Key,
+    Place,
+    Plan,
+    bytes_of,
+    digest_of_common,
+    marks_of,
+    view_of,
+)
 
 _HEADER: Final = struct.Struct("<8sQQQ")
 _MAGIC: Final = b"HFTORCH1"
@@ -31,23 +44,30 @@ _OUTGROWN: Final = (
 class Image:
     """Writes and reads the images of one State."""
 
-    def __init__(self, kept: Kept, objects: dict[str, Any]) -> None:
-        """Measure `objects`, which the first image will hold besides the tensors."""
+    def __init__(self, kept: Kept, objects: dict[str, Any], common: Collection[int] = ()) -> None:
+        """Measure `objects`, which the first image will hold besides the tensors.
+
+        `common`: the ids of the parameters that are the same on all ranks.
+        """
         self._kept = kept
+        self._common = common
         self._plan: Plan | None = None
+        self.used: tuple[tuple[int, int], ...] = ()  # Of the image that was written last.
         self._written: dict[int, bytes] = {}  # By address: the plan that lies there.
-        size, tensors = kept.room_of_tensors()
+        shared, size, tensors = kept.room_of_tensors(common)
+        self.common = shared + ALIGN if common else 0
+        self.common += -self.common % ALIGN
         room = 8 * len(self._pickle(objects)) + 512 * (8 + 4 * tensors) + kept.room
         self._start = _HEADER.size + max(_LEAST_OBJECTS, 1 << (room - 1).bit_length())
         self._start += -self._start % ALIGN
-        total = self._start + size + (1 << 20)
+        total = self.common + self._start + size + (1 << 20)
         self.bytes = total + -total % (1 << 20)  # Unused bytes take no memory.
 
     def agree(self, first: Callable[[bytes], bytes]) -> None:
         """Take the size of the rank's first process, which `first` returns, or be the first."""
         with suppress(UserError):  # No room; its successors measure it themselves.
-            sizes = first(f"{self._start} {self.bytes}".encode()).split()
-            self._start, self.bytes = map(int, sizes)
+            sizes = first(f"{self.common} {self._start} {self.bytes}".encode()).split()
+            self.common, self._start, self.bytes = map(int, sizes)
 
     def _pickle(self, objects: dict[str, Any]) -> bytes:
         try:
@@ -65,57 +85,82 @@ class Image:
         tensors = [tensor for _, tensor in found]
         plan = self._plan
         if plan is None or plan.marks != marks_of(tensors):
-            plan = Plan([key for key, _ in found], tensors, self._start)
+            keys = [key for key, _ in found]
+            shared = [self._kept.is_common(*entry, self._common) for entry in found]
+            plan = Plan(keys, tensors, shared, (ALIGN, self.common + self._start))
             self._plan = plan
         rest = self._pickle(objects)
         used = _HEADER.size + len(plan.pickled) + len(rest)
-        if used > self._start or plan.end > len(view):
+        if used > self._start or plan.end > len(view) or plan.common_end > max(ALIGN, self.common):
             raise UserError(_OUTGROWN.format(len(view)))
         plan.copy_to(memory)
         address = memory.data_ptr()
+        own = view[self.common :]
         at = _HEADER.size + len(plan.pickled)
         if self._written.get(address) is not plan.pickled:
-            view[_HEADER.size : at] = plan.pickled
+            own[_HEADER.size : at] = plan.pickled
             self._written[address] = plan.pickled
-        view[at : at + len(rest)] = rest
-        _HEADER.pack_into(view, 0, _MAGIC, len(plan.pickled), len(rest), 0)
+        own[at : at + len(rest)] = rest
+        _HEADER.pack_into(own, 0, _MAGIC, len(plan.pickled), len(rest), 0)
+        if self.common:
+            view[: len(plan.common)] = plan.common
+        self._use(used, plan.end)
+
+    def _use(self, objects: int, end: int) -> None:
+        start = self.common + self._start
+        self.used = (0, self.common), (self.common, objects), (start, end - start)
 
     def write_again(self, old: memoryview, new: memoryview, changes: dict[str, Any]) -> None:
         """Fill an image with the contents of another one, but change some of its objects."""
-        _, plan_size, rest_size, _ = _HEADER.unpack_from(old, 0)
+        was, own = old[self.common :], new[self.common :]
+        _, plan_size, rest_size, _ = _HEADER.unpack_from(was, 0)
         at = _HEADER.size + plan_size
-        places = pickle.loads(old[_HEADER.size : at])
-        objects = {**pickle.loads(old[at : at + rest_size]), **changes}
+        places = pickle.loads(was[_HEADER.size : at])
+        objects = {**pickle.loads(was[at : at + rest_size]), **changes}
         rest = pickle.dumps(objects, pickle.HIGHEST_PROTOCOL)
         if at + len(rest) > self._start:
             raise UserError(_OUTGROWN.format(len(new)))
-        last = max(places, key=lambda place: place.offset, default=None)
-        end = self._start if last is None else last.offset + bytes_of(last)
-        new[_HEADER.size : at] = old[_HEADER.size : at]
-        new[at : at + len(rest)] = rest
-        new[self._start : end] = old[self._start : end]
+        start = self.common + self._start
+        end = max((place.offset + bytes_of(place) for place in places), default=start)
+        end = max(end, start)
+        own[_HEADER.size : at] = was[_HEADER.size : at]
+        own[at : at + len(rest)] = rest
+        new[: self.common] = old[: self.common]
+        new[start:end] = old[start:end]
         self._written.clear()
-        _HEADER.pack_into(new, 0, _MAGIC, plan_size, len(rest), 0)
+        _HEADER.pack_into(own, 0, _MAGIC, plan_size, len(rest), 0)
+        self._use(at + len(rest), end)
 
     def tensors(self, view: memoryview) -> dict[Key, Tensor]:
         """Return the tensors of an image, without copies."""
-        _, plan_size, _, _ = _HEADER.unpack_from(view, 0)
-        places = pickle.loads(view[_HEADER.size : _HEADER.size + plan_size])
+        own = view[self.common :]
+        _, plan_size, _, _ = _HEADER.unpack_from(own, 0)
+        places = pickle.loads(own[_HEADER.size : _HEADER.size + plan_size])
         memory = torch.frombuffer(view, dtype=torch.uint8)
         return {place.key: view_of(memory, place) for place in places}
 
     @torch.no_grad()
     def read(self, view: memoryview) -> dict[str, Any]:
         """Bring everything to what an image holds; return its objects."""
-        magic, plan_size, rest_size, _ = _HEADER.unpack_from(view, 0)
+        own = view[self.common :]
+        magic, plan_size, rest_size, _ = _HEADER.unpack_from(own, 0)
         if magic != _MAGIC:
             raise UserError(
                 "the state of this rank was written by another kind of program; a job goes on with "
                 "the program it was started with"
             )
         at = _HEADER.size + plan_size
-        distributed = {p.key for p in pickle.loads(view[_HEADER.size : at]) if p.distributed}
-        objects: dict[str, Any] = pickle.loads(view[at : at + rest_size])
+        places = pickle.loads(own[_HEADER.size : at])
+        self._see_that_common_fits(view, places)
+        distributed = {p.key for p in places if p.distributed}
+        objects: dict[str, Any] = pickle.loads(own[at : at + rest_size])
         self._written.clear()
         self._kept.restore(self.tensors(view), distributed, objects)
         return objects
+
+    def _see_that_common_fits(self, view: memoryview, places: list[Place]) -> None:
+        if self.common and view[:COMMON_DIGEST] != digest_of_common(places, self.common):
+            raise UserError(
+                "what this rank got from another one is not laid out as its own: are models and "
+                "optimizers the same on all ranks?"
+            )

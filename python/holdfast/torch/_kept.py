@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from typing import Any
 
 import torch
@@ -201,8 +201,10 @@ class Kept:
             if buffer is not None:
                 yield key, buffer
 
-    def room_of_tensors(self) -> tuple[int, int]:
-        """Return an upper bound of all tensors' bytes, the same on all ranks, and how many.
+    def room_of_tensors(self, common: Collection[int] = ()) -> tuple[int, int, int]:
+        """Return upper bounds of all tensors' bytes, the same on all ranks, and how many there are.
+
+        First: of parameters whose ids are in `common`, and their state. Second: of all others.
 
         An optimizer counts with all the state that it will have, whatever it has by now. A
         successor may have loaded from a snapshot what its predecessor made in its first step.
@@ -211,12 +213,21 @@ class Kept:
         def size(tensor: Tensor) -> int:
             return largest_shape(tensor, self._whole).numel() * tensor.element_size() + ALIGN
 
-        fixed = sum(2 * size(p) for _, p in self.parameters)  # With gradients.
+        shared = sum(size(p) for _, p in self.parameters if id(p) in common)
+        fixed = sum(2 * size(p) for _, p in self.parameters) - shared  # With gradients.
         fixed += sum(size(t) for t in self.tensors.values())
         fixed += sum(size(buffer) for _, buffer in self._buffers_now())
         count = sum(1 for key, _ in self.walk(False) if key[0] != "state")
-        made = [room_of_state(o, self._whole) for o in self.optimizers.values()]
-        return fixed + sum(size for size, _ in made), count + sum(n for _, n in made)
+        for optimizer in self.optimizers.values():
+            of_common, of_others, tensors = room_of_state(optimizer, self._whole, common)
+            shared, fixed, count = shared + of_common, fixed + of_others, count + tensors
+        return shared, fixed, count
+
+    def is_common(self, key: Key, tensor: Tensor, common: Collection[int]) -> bool:
+        """Return whether it is a parameter whose id is in `common`, or of the state of one."""
+        if key[0] == "state":
+            return id(self.parameter_of(key[1], key[2])) in common
+        return key[0] == "model" and id(tensor) in common
 
     def shapes(self) -> str:
         """Return a digest of the parameters and optimizers, which all ranks must have alike."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -55,8 +55,11 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 def _state_after_a_step(
     optimizer: torch.optim.Optimizer, whole: Mapping[int, torch.Size], device: str
-) -> Mapping[Any, Any]:
-    """Return the state of a copy of an optimizer after a step with zero gradients."""
+) -> list[tuple[int, Any]]:
+    """Return the state of a copy of an optimizer after a step with zero gradients.
+
+    First: the id of the parameter whose it is; 0: of none.
+    """
     scratch = {}
     for p in parameters_of(optimizer):
         twin_of_p = torch.zeros(largest_shape(p, whole), dtype=p.dtype, device=device)
@@ -76,14 +79,17 @@ def _state_after_a_step(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         twin.step()
-    found: Mapping[Any, Any] = twin.state
-    return found
+    owners = {twin_of_p: p for p, twin_of_p in scratch.items()}
+    return [(owners.get(key, 0), values) for key, values in twin.state.items()]
 
 
 def room_of_state(
-    optimizer: torch.optim.Optimizer, whole: Mapping[int, torch.Size]
-) -> tuple[int, int]:
-    """Return upper bounds of its state's bytes, the same on all ranks, and number of tensors."""
+    optimizer: torch.optim.Optimizer, whole: Mapping[int, torch.Size], common: Collection[int]
+) -> tuple[int, int, int]:
+    """Return upper bounds of its state's bytes, the same on all ranks, and number of tensors.
+
+    First: of the state of parameters whose ids are in `common`. Second: of all other state.
+    """
     name = type(optimizer).__name__
     try:
         try:
@@ -96,18 +102,20 @@ def room_of_state(
             f"`state` and `param_groups` ({type(error).__name__}: {error}); use an optimizer that "
             "keeps all its state there"
         ) from error
-    total = tensors = 0
-    for values in state.values():
+    total = shared = tensors = 0
+    for owner, values in state:
         for key, value in values.items() if isinstance(values, dict) else ():
             if isinstance(value, Tensor):
-                total += value.numel() * value.element_size() + 64
+                size = value.numel() * value.element_size() + 64
+                total += size
+                shared += size if owner in common else 0
                 tensors += 1
             elif isinstance(value, (list, dict, set)):
                 raise UserError(
                     f"{name} can not be kept: `{key}` of its state is a {type(value).__name__}, "
                     "whose size is not known beforehand"
                 )
-    return total, tensors
+    return shared, total - shared, tensors
 
 
 def holds_trained(thing: Any, outer: tuple[int, ...] = ()) -> bool:

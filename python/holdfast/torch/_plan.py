@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from holdfast.torch._copies import Copies
 from holdfast.torch._optimizers import local
 
 ALIGN: Final = 64
+COMMON_DIGEST: Final = 32  # Bytes.
 
 Key = tuple[Any, ...]
 
@@ -30,17 +32,22 @@ class Place(NamedTuple):
 class Plan:
     """The places of one list of tensors, and copies ready to be made."""
 
-    def __init__(self, keys: list[Key], tensors: list[Tensor], start: int) -> None:
+    def __init__(
+        self, keys: list[Key], tensors: list[Tensor], is_common: list[bool], starts: tuple[int, int]
+    ) -> None:
+        """Lay out the tensors. `starts`: of those that all ranks have alike; of the others."""
         self.marks = marks_of(tensors)
         self.tensors = tensors  # Held, so that no other tensor gets the same id.
         self.places: list[Place] = []
-        at = start
-        for key, tensor in zip(keys, tensors):
+        ends = list(starts)
+        for key, tensor, shared in zip(keys, tensors, is_common):
             part = local(tensor)
+            at = ends[0 if shared else 1]
             distributed = part is not tensor
             self.places.append(Place(key, part.dtype, tuple(part.shape), at, distributed))
-            at += -(-part.nbytes // ALIGN) * ALIGN
-        self.end = at
+            ends[0 if shared else 1] += -(-part.nbytes // ALIGN) * ALIGN
+        self.common_end, self.end = ends
+        self.common = digest_of_common(self.places, starts[1])
         self.pickled = pickle.dumps(self.places, pickle.HIGHEST_PROTOCOL)
         self.copies: dict[int, Copies] = {}
 
@@ -53,6 +60,12 @@ class Plan:
                 [view_of(memory, place) for place, _ in full], [local(t).detach() for _, t in full]
             )
         self.copies[address].make()
+
+
+def digest_of_common(places: list[Place], end: int) -> bytes:
+    """Return a digest of which tensors lie where before `end`."""
+    common = [place for place in places if place.offset < end]
+    return blake2b(repr(common).encode(), digest_size=COMMON_DIGEST).digest()
 
 
 def marks_of(tensors: list[Tensor]) -> list[tuple[int, int]]:

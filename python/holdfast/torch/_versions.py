@@ -54,7 +54,7 @@ class Versions:
         engine = self._engine
         engine.own_use += 1
         with engine.echo():
-            self._image = Image(self._kept, self._objects())
+            self._image = Image(self._kept, self._objects(), self._drift.common())
             if engine.waits_spare:
                 for ddp in self._ddps:
                     _ddp.rehearse(ddp, engine)
@@ -62,7 +62,7 @@ class Versions:
         rank = engine.place.rank  # A spare waits here.
         if not engine.worker.solo:
             self._image.agree(lambda mine: engine.early.first(f"room-{rank}", mine))
-        self._session = session = engine.open(self._image.bytes)
+        self._session = session = engine.open(self._image.bytes, self._image.common)
         if session.fresh:
             self._image.write(session.private(0), self._objects(), with_gradients=False)
         session.join()
@@ -205,7 +205,8 @@ class Versions:
     def _end(self) -> bool:
         at = self._progress.position
         position = _core.Position(at.epoch, at.index + at.own)
-        if self._session.end_step(_core.Step(position=position)):
+        step = _core.Step(position=position, used=self._image.used)
+        if self._session.end_step(step):
             return False
         self._at = self._session.version
         self._engine.asked = self._engine.guessed = False
