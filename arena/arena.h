@@ -61,8 +61,8 @@ struct StagedStep {
   std::span<const std::byte> private_bytes;
   UpdateArguments arguments;
   Position position;  // After this step.
-  // Those private bytes that are ever read again, in order; none: all. An arena keeps the rest as well,
-  // but it need not go to another host.
+  // Those private bytes that are ever read again, in order; none: all. An arena keeps the rest as
+  // well, but it need not go to another host.
   std::span<const Range> used = {};
 };
 

@@ -277,7 +277,8 @@ TEST(Arena, CopiesAnotherRanksState) {
   for (const bool with_private : {false, true}) {
     Arena copy =
         must_open(directory.file(with_private ? "b.arena" : "c.arena"), small(Optimizer::kAdam));
-    const Status copied = copy.copy_from(source.path(), 2, with_private ? copy.layout().private_bytes : 0);
+    const Status copied =
+        copy.copy_from(source.path(), 2, with_private ? copy.layout().private_bytes : 0);
     ASSERT_TRUE(copied) << copied.error().what;
     EXPECT_EQ(copy.version(), 2);
     EXPECT_EQ(copy.staged(), 2);

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <mutex>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "io/loop.h"
 #include "os/slice.h"
 #include "runtime/worker/private_copies.h"
+#include "wording/hosts.h"
 #include "wording/reasons.h"
 
 namespace holdfast::runtime {
@@ -63,6 +66,7 @@ struct Session::Parts {
   void wait_for_sums();
   Status join_copies(const collective::Layout& layout, const std::stop_token& stopped,
                      const Group& formed);
+  void say_cover(bool has_other_hosts);
   void drop_group();
   Group::Options group_options(Generation formed);
   void trace_step();
@@ -79,6 +83,7 @@ struct Session::Parts {
   pid_t sums_thread = 0;  // In which the group makes its sums; 0: there is none.
   arena::Position begin_position;
   std::shared_ptr<Group> group;
+  std::optional<wording::Cover> cover;    // As it was said last.
   std::unique_ptr<PrivateCopies> copies;  // Asks the group; null: none are needed.
   Generation generation = 0;              // The newest that the machine said to go on in.
   pid_t owner = ::getpid();
@@ -173,7 +178,20 @@ void Session::Parts::do_work(const trainer::JoinGroup& work) {
   worker.trace().event("reform",
                        {{"rank", identity.rank}, {"generation", generation}, {"ms", took}});
   const bool linked = !options.layout.host_of.empty();
+  say_cover(linked);
   worker.tell(trainer::Formed{group->aborted(), linked, copies != nullptr, held});
+}
+
+// One rank says for all, as the job begins and whenever it changes, what a lost host takes along.
+void Session::Parts::say_cover(bool has_other_hosts) {
+  if (identity.rank != 0 || (!has_other_hosts && !cover)) return;
+  const bool own = store->holding().private_is_own;
+  const auto now = !own              ? wording::Cover::kNothingOwn
+                   : copies          ? wording::Cover::kHeld
+                   : has_other_hosts ? wording::Cover::kNotHeld
+                                     : wording::Cover::kOneHost;
+  if (std::exchange(cover, now) == now || !worker.settings().protect) return;
+  std::fprintf(stderr, "holdfast: %s\n", wording::in_words(now, store->own_bytes()).c_str());
 }
 
 // Where only this rank has its private part, so that its host would take it along.

@@ -164,9 +164,9 @@ class OneJob(unittest.TestCase):
         self.assertEqual(len(job.events("recovered")), 1)  # The job's start.
 
     def test_a_cut_of_seconds_costs_no_bit(self):
-        expected = self.one_host(4, private="same")
+        expected = self.one_host(4)
         fleet = self.fleet(2)
-        job = Job(self.folder / "long-cut", fleet, 2, 2, private="same")
+        job = Job(self.folder / "long-cut", fleet, 2, 2)
         job.until_step(40)
         fleet.cut(0, 1)
         job.until(lambda: len(job.events("fault")) >= 2, "the loss of the host")
@@ -174,9 +174,9 @@ class OneJob(unittest.TestCase):
         self.assertEqual(job.wait(), expected)
 
     def test_a_lost_host_whose_processes_start_elsewhere_costs_no_bit(self):
-        expected = self.one_host(4, private="same")
+        expected = self.one_host(4)
         fleet = self.fleet(3)
-        job = Job(self.folder / "lost", fleet, 2, 2, private="same")
+        job = Job(self.folder / "lost", fleet, 2, 2)
         job.until_step(60)
         fleet.kill(1)
         job.agents.pop(1).wait()
@@ -184,9 +184,9 @@ class OneJob(unittest.TestCase):
         self.assertEqual(job.wait(), expected)
 
     def test_a_spare_host_takes_the_place_of_a_lost_one(self):
-        expected = self.one_host(4, private="same")
+        expected = self.one_host(4)
         fleet = self.fleet(3)
-        job = Job(self.folder / "spare", fleet, 2, 2, private="same")
+        job = Job(self.folder / "spare", fleet, 2, 2)
         job.start(2, "--spare_host=True")
         job.until(lambda: len(job.events("waiting")) >= 2, "the spare host")
         job.until_step(60)
@@ -205,9 +205,9 @@ class OneJob(unittest.TestCase):
         job.wait()
 
     def test_a_host_may_be_oversubscribed(self):
-        expected = self.one_host(4, private="same")
+        expected = self.one_host(4)
         fleet = self.fleet(2)
-        job = Job(self.folder / "over", fleet, 2, 2, private="same", more=["--oversubscribe=True"])
+        job = Job(self.folder / "over", fleet, 2, 2, more=["--oversubscribe=True"])
         job.until_step(60)
         fleet.kill(1)
         job.agents.pop(1).wait()
@@ -228,9 +228,9 @@ class OneJob(unittest.TestCase):
         self.assertNotEqual(job.ended(lost, time.monotonic() + LIMIT_S), 0)
 
     def test_hosts_are_lost_one_after_the_other(self):
-        expected = self.one_host(4, private="same", steps=600)
+        expected = self.one_host(4, steps=600)
         fleet = self.fleet(2)
-        job = Job(self.folder / "again", fleet, 2, 2, private="same", steps=600)
+        job = Job(self.folder / "again", fleet, 2, 2, steps=600)
         for step in range(60, 600, 120):
             job.until_step(step)
             fleet.kill(1)
@@ -239,9 +239,9 @@ class OneJob(unittest.TestCase):
             job.start(1)
         self.assertEqual(job.wait(), expected)
 
-    def test_what_only_a_lost_host_had_ends_the_job_by_name(self):
+    def test_without_replicas_what_only_a_lost_host_had_ends_the_job_by_name(self):
         fleet = self.fleet(2)
-        job = Job(self.folder / "own", fleet, 2, 2)
+        job = Job(self.folder / "own", fleet, 2, 2, env={"HOLDFAST_REPLICAS": "0"})
         job.until_step(60)
         fleet.kill(1)
         job.agents.pop(1).wait()
@@ -249,10 +249,11 @@ class OneJob(unittest.TestCase):
         job.start(1)
         end = time.monotonic() + LIMIT_S
         self.assertNotEqual(job.ended(job.agents[0], end), 0)
-        self.assertIn("private state", job.logs())
+        self.assertIn("private state at that version is left", job.logs())
+        self.assertIn("a lost host ends this job", job.logs())
 
     def test_under_tls(self):
-        fleet = self.fleet(2)
+        fleet = self.fleet(3)
         papers = self.folder / "tls"
         subprocess.run([BUILD / "bin/holdfast", "tls", "new", papers, "--hosts", fleet.address(0)], check=True, capture_output=True)
         env = {"HOLDFAST_TLS_CONFIG": str(papers / "config.json"), "HOLDFAST_TLS_CLIENT_PASSWORD_FILE": str(papers / "client.password"),
@@ -261,6 +262,10 @@ class OneJob(unittest.TestCase):
         job = Job(self.folder / "under-tls", fleet, 2, 2, env=env)
         job.until_step(60)
         os.kill(random.choice(job.pids(1)), signal.SIGKILL)
+        job.until_step(150)
+        fleet.kill(1)
+        job.agents.pop(1).wait()
+        job.start(1, at=2)
         self.assertEqual(job.wait(), expected)
 
 

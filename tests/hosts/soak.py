@@ -28,7 +28,7 @@ class Soaked:
 
     def __init__(self, folder, fleet):
         self.fleet = fleet
-        self.job = Job(folder, fleet, 2, 2, private="same", steps=STEPS, pause=2000)
+        self.job = Job(folder, fleet, 2, 2, steps=STEPS, pause=2000)
         self.parts, self.disturbed = {0: 0, 1: 1}, []  # Which part of the job each host runs.
         self.next_part = 2
         self.add_spare(2)
@@ -119,7 +119,7 @@ def main():
     kills = 0
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         folder = Path(name)
-        expected = Job(folder / "one", None, 1, 4, private="same", steps=STEPS, pause=0).wait()
+        expected = Job(folder / "one", None, 1, 4, steps=STEPS, pause=0).wait()
         for number in range(arguments.jobs):
             with fleet_of(3, job_test.BUILD) as fleet:
                 soaked = Soaked(folder / f"job-{number}", fleet)

@@ -69,6 +69,11 @@ class Image:
             sizes = first(f"{self.common} {self._start} {self.bytes}".encode()).split()
             self.common, self._start, self.bytes = map(int, sizes)
 
+    def _is_common(self, key: Key, tensor: Tensor) -> bool:
+        if key[0] == "state":
+            tensor = self._kept.parameter_of(key[1], key[2])
+        return key[0] in ("model", "state") and id(tensor) in self._common
+
     def _pickle(self, objects: dict[str, Any]) -> bytes:
         try:
             return pickle.dumps({**objects, **self._kept.objects()}, pickle.HIGHEST_PROTOCOL)
@@ -86,7 +91,7 @@ class Image:
         plan = self._plan
         if plan is None or plan.marks != marks_of(tensors):
             keys = [key for key, _ in found]
-            shared = [self._kept.is_common(*entry, self._common) for entry in found]
+            shared = [self._is_common(*entry) for entry in found]
             plan = Plan(keys, tensors, shared, (ALIGN, self.common + self._start))
             self._plan = plan
         rest = self._pickle(objects)

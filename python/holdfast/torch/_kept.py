@@ -16,6 +16,7 @@ from holdfast._vars import dumps, into, see_that_all_are_plain, see_that_it_fits
 from holdfast.torch._copies import digests_of
 from holdfast.torch._optimizers import (
     largest_shape,
+    like,
     local,
     parameters_of,
     room_of_state,
@@ -202,12 +203,11 @@ class Kept:
                 yield key, buffer
 
     def room_of_tensors(self, common: Collection[int] = ()) -> tuple[int, int, int]:
-        """Return upper bounds of all tensors' bytes, the same on all ranks, and how many there are.
+        """Return upper bounds of all tensors' bytes, the same on all ranks, and their number.
 
-        First: of parameters whose ids are in `common`, and their state. Second: of all others.
-
-        An optimizer counts with all the state that it will have, whatever it has by now. A
-        successor may have loaded from a snapshot what its predecessor made in its first step.
+        First: of parameters in `common`, by their ids, and their state. Second: of all others. An
+        optimizer counts with all the state that it will have, whatever it has by now. A successor
+        may have loaded from a snapshot what its predecessor made in its first step.
         """
 
         def size(tensor: Tensor) -> int:
@@ -215,19 +215,13 @@ class Kept:
 
         shared = sum(size(p) for _, p in self.parameters if id(p) in common)
         fixed = sum(2 * size(p) for _, p in self.parameters) - shared  # With gradients.
-        fixed += sum(size(t) for t in self.tensors.values())
-        fixed += sum(size(buffer) for _, buffer in self._buffers_now())
+        buffers = [buffer for _, buffer in self._buffers_now()]
+        fixed += sum(size(t) for t in (*self.tensors.values(), *buffers))
         count = sum(1 for key, _ in self.walk(False) if key[0] != "state")
         for optimizer in self.optimizers.values():
-            of_common, of_others, tensors = room_of_state(optimizer, self._whole, common)
-            shared, fixed, count = shared + of_common, fixed + of_others, count + tensors
+            more = room_of_state(optimizer, self._whole, common)
+            shared, fixed, count = shared + more[0], fixed + more[1], count + more[2]
         return shared, fixed, count
-
-    def is_common(self, key: Key, tensor: Tensor, common: Collection[int]) -> bool:
-        """Return whether it is a parameter whose id is in `common`, or of the state of one."""
-        if key[0] == "state":
-            return id(self.parameter_of(key[1], key[2])) in common
-        return key[0] == "model" and id(tensor) in common
 
     def shapes(self) -> str:
         """Return a digest of the parameters and optimizers, which all ranks must have alike."""
@@ -337,7 +331,7 @@ class Kept:
         state: dict[tuple[str, int], dict[str, Any]] = {}
         for key, value in tensors.items():
             if key[0] == "gradient":
-                gradients[key[1:]] = _like(value.clone(), known[key[1:]], key in distributed)
+                gradients[key[1:]] = like(value.clone(), known[key[1:]], key in distributed)
             elif key[0] == "state":
                 made = (value, key in distributed)
                 state.setdefault((key[1], key[2]), {})[key[3]] = made
@@ -416,22 +410,6 @@ def _changed(name: str, now: str, was: str) -> UserError:
     )
 
 
-def _like(value: Tensor, parameter: Any, distributed: bool) -> Tensor:
-    if not distributed:
-        return value
-    from torch.distributed.tensor import DTensor
-
-    wrapped: Tensor = DTensor.from_local(
-        value,
-        parameter.device_mesh,
-        parameter.placements,
-        run_check=False,
-        shape=parameter.shape,
-        stride=parameter.stride(),
-    )
-    return wrapped
-
-
 def _restore_optimizer(
     optimizer: torch.optim.Optimizer,
     name: str,
@@ -455,6 +433,6 @@ def _restore_optimizer(
             if isinstance(old, Tensor) and local(old).shape == content.shape:
                 local(old).copy_(content)
             else:
-                mine[key] = _like(content.clone(), parameter, distributed)
+                mine[key] = like(content.clone(), parameter, distributed)
     for group, saved in zip(optimizer.param_groups, groups):
         group.update(saved)

@@ -20,6 +20,23 @@ def local(tensor: Any) -> Tensor:
     return found
 
 
+def like(value: Tensor, parameter: Any, distributed: bool) -> Tensor:
+    """Return `value`; `distributed`: as the local part of a DTensor like `parameter`."""
+    if not distributed:
+        return value
+    from torch.distributed.tensor import DTensor
+
+    wrapped: Tensor = DTensor.from_local(
+        value,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+    return wrapped
+
+
 def whole_shapes(model: torch.nn.Module) -> dict[int, torch.Size]:
     """Return, by id, the largest shape of parameters that FullyShardedDataParallel cuts at will.
 
