@@ -40,7 +40,7 @@ class Training:
         self.env = {**os.environ, "HOLDFAST_TOKEN_FILE": str(token), "HOLDFAST_TRACE": str(self.folder / "trace"),
                     "HOLDFAST_JOB": f"demo-{secrets.token_hex(4)}", "OMP_NUM_THREADS": "1"}
         self.program = [arguments.bin / "mnist", "--data", arguments.data, "--epochs", arguments.epochs, "--batch", BATCH,
-                        "--seed", 7, "--optimizer", "momentum", "--model", "mlp", "--save", self.folder / "final", "--no-progress"]
+                        "--seed", 7, "--optimizer", "momentum", "--model", "mlp", "--save", self.folder / "final"]
         self.msrun = arguments.bin / "msrun"
         self.agents = {}
         ranks = hosts * EACH

@@ -39,16 +39,13 @@ struct Options {
   double clip = 0;
   double dropout = 0;
   bool batch_norm = false;
-  bool progress = true;
   std::string save;
 };
 
 constexpr const char* kUsage =
     "usage: mnist --data DIR [--epochs N] [--steps N] [--batch B] [--seed S]\n"
     "             [--optimizer sgd|momentum|adam|adamw] [--model linear|mlp|deep]\n"
-    "             [--clip NORM] [--dropout P] [--batch-norm] [--save FILE]\n"
-    "             [--no-progress]  no epoch's loss, which each rank keeps for itself: a lost host\n"
-    "                              takes nothing along then that no other has\n";
+    "             [--clip NORM] [--dropout P] [--batch-norm] [--save FILE]\n";
 
 struct MlpImpl : torch::nn::Module {
   MlpImpl(const std::vector<std::int64_t>& widths, double dropout, bool batch_norm) {
@@ -101,10 +98,10 @@ void train(const Options& options, holdfast::Job& job) {
   Mlp net(kModels.at(options.model), options.dropout, options.batch_norm);
   holdfast::State state(job, net, kOptimizers.at(options.optimizer));
   Progress progress;
-  if (options.progress) state.keep("progress", progress);
+  state.keep("progress", progress);
 
   const auto report = [&] {
-    if (progress.steps == 0 || !options.progress) return;
+    if (progress.steps == 0) return;
     std::printf("rank %d of %d: epoch %" PRIu64
                 ": loss %.6f, test accuracy %.2f %% on %zu images (%s)\n",
                 job.rank(), job.world_size(), progress.epoch + 1,
@@ -209,10 +206,6 @@ Options parse(const std::vector<std::string>& words) {
     }
     if (words[i] == "--batch-norm") {
       o.batch_norm = true;
-      continue;
-    }
-    if (words[i] == "--no-progress") {
-      o.progress = false;
       continue;
     }
     const auto found = options.find(words[i]);

@@ -53,8 +53,10 @@ class TestStore final : public StateStore {
   std::vector<OwnPart> own_parts(Version v) override {
     std::vector<OwnPart> own;
     for (const auto& [at, bytes] : parts) own.push_back({at, place(v).subspan(at, bytes)});
-    return parts.empty() ? std::vector<OwnPart>{{0, place(v)}} : own;
+    for (const auto& [at, bytes] : lies) own.push_back({at, place(v).first(bytes)});
+    return own.empty() ? std::vector<OwnPart>{{0, place(v)}} : own;
   }
+  std::vector<arena::Range> lies;   // It says that these are its parts.
   std::vector<arena::Range> parts;  // None: all.
   Result<arena::PrivateCopy*> hold_for(Rank ward, std::uint64_t bytes) override {
     if (full) return Error{Blame::kWorld, "there is no room"};
@@ -191,6 +193,19 @@ TEST_F(PrivateCopiesTest, OnlyWhatIsUsedIsSent) {
   for (std::size_t i = 0; i < place.size(); ++i) {
     const bool used = i < 10 || i == 500 || (i >= 2000 && i < 2999);
     ASSERT_EQ(place[i], used ? TestStore::mark(0, 5) : std::byte{0}) << i;
+  }
+}
+
+TEST_F(PrivateCopiesTest, WhoSendsNoSuchBytesIsNotHeard) {
+  using Parts = std::vector<arena::Range>;
+  for (const auto& parts :
+       {Parts{{5000, 1}}, Parts{{10, 10}, {5, 10}}, Parts{{0, 10}, {2999, 2}}}) {
+    stores_.clear();
+    use({0, 1});
+    store(0).lies = parts;
+    run();
+    EXPECT_EQ(errors_[1], "private state can not be passed on: a rank has sent no such bytes");
+    EXPECT_FALSE(store(1).held(0).has(4));
   }
 }
 

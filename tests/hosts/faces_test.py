@@ -145,7 +145,7 @@ class Faces(unittest.TestCase):
         self.assertEqual(list((self.folder / "lost").glob("result-*")), [])
 
     def test_cpp_a_lost_host_costs_no_bit(self):
-        for number, more in enumerate((["--no-progress"], [], ["--batch-norm"])):
+        for number, more in enumerate(([], ["--batch-norm"])):
             with self.subTest(more):
                 program = [arguments.build / "bin" / "mnist", "--data", arguments.build / "digits", "--epochs", "20", "--dropout", "0.2", *more]
                 traces = self.folder / f"traces{number}"
