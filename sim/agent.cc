@@ -32,19 +32,27 @@ T take(std::vector<T>& from, std::size_t which) {
 
 // The ranks are dealt out in turn.
 void World::start_agents() {
-  const auto count = static_cast<Index>(setup_.agents);
+  const auto count = static_cast<Index>(setup_.agents + (setup_.spare_host ? 1 : 0));
   for (Index i = 0; i < count; ++i) {
     agent::Options options;
     options.job = "job";
     options.agent_id = cat("agent-", i);
-    options.host = "host";
-    for (auto rank = static_cast<Rank>(i); rank < setup_.ranks; rank += setup_.agents) {
+    options.host = setup_.hosts ? cat("host-", i) : "host";
+    const bool is_spare = i == static_cast<Index>(setup_.agents);
+    for (auto rank = static_cast<Rank>(i); !is_spare && rank < setup_.ranks;
+         rank += setup_.agents) {
       options.workers.push_back(cat("w", rank));
     }
+    const auto each = static_cast<std::int32_t>(setup_.ranks / setup_.agents);
+    if (is_spare) {
+      options.spare_host = true;
+      options.takes = each;
+    }
+    if (setup_.oversubscribe && !is_spare) options.takes = setup_.ranks - each;
     options.world_size = setup_.ranks;
     options.seed = i + 1;
     options.runs_scheduler = i == 0;
-    options.spares = setup_.spares;
+    options.spares = is_spare ? each : setup_.spares;
     options.bound_spares = setup_.bound_spares;
     options.max_restarts = setup_.max_restarts;
     agents_.push_back({.machine = agent::Machine(std::move(options))});

@@ -111,6 +111,12 @@ std::string World::describe(const Mishap& mishap) const {
       return "the scheduler is stopped (SIGSTOP)";
     case Fault::kForeign:
       return cat("a process of another host asks for the place of ", workers_[i].node_id);
+    case Fault::kLoseHost:
+      return cat("host ", i, " is lost");
+    case Fault::kCutHost:
+      return cat("host ", i, " is cut off for a while");
+    case Fault::kLinksFail:
+      return cat("the links of the group of generation ", i, " fail");
     case Fault::kStall:
       return cat("connection ", i + 1, " delivers nothing for a while");
     case Fault::kHiccup:

@@ -64,6 +64,12 @@ void World::list_faults() {
   for (Index i = 0; i < agents_.size(); ++i) {
     add(agents_[i].runs(), Fault::kInterrupt, i);
     add(i > 0 && agents_[i].runs(), Fault::kKillAgent, i);
+    add(i > 0 && agents_[i].runs(), Fault::kLoseHost, i);
+    add(i > 0 && agents_[i].runs() && agents_[i].cut_until <= now_, Fault::kCutHost, i);
+  }
+  const auto newest = groups_.empty() ? groups_.end() : std::prev(groups_.end());
+  if (newest != groups_.end() && newest->second.linked && !newest->second.aborted) {
+    add(true, Fault::kLinksFail, static_cast<Index>(newest->first));
   }
 }
 
@@ -142,7 +148,15 @@ void World::strike(const Mishap& mishap) {
       return die(i, 0, false, false);
     case Fault::kInterrupt:
       return tell_agent(i, agent::Interrupted{2});
+    case Fault::kLinksFail:
+      groups_[i].aborted = true;
+      return;
+    case Fault::kCutHost:
+      return cut_host(i);
+    case Fault::kLoseHost:
+      return lose_host(i);
     case Fault::kKillAgent:
+      if (setup_.hosts) lose_sight_of(i);
       return kill_agent(i);
   }
 }
@@ -207,10 +221,62 @@ void World::kill_workers(bool wipe, Index only) {
     die(i, 137, choices_.pick(2) == 0, speaks && choices_.pick(2) == 0);
     if (!wipe) continue;
     arena(worker) = Arena{.spent = finished(worker.rank)};
-    if (setup_.holders) held_by(worker.rank) = {};
+    std::erase_if(private_parts_, [&](const auto& entry) {
+      return std::get<0>(entry.first) == host_of(worker) && std::get<1>(entry.first) == worker.rank;
+    });
     ++wipes_;
     checkers_.wiped();
   }
+}
+
+// With all that it had. Nobody hears the ends of its connections, or all do.
+void World::lose_host(Index index) {
+  AgentProcess& lost = agents_[index];
+  lost.alive = false;
+  const bool silent = choices_.pick(3) != 2;
+  for (auto& link : links_) {
+    const bool its =
+        link.worker == kNone ? link.agent == index : workers_[link.worker].agent == index;
+    if (!its || !link.client_open) continue;
+    link.client_open = false;
+    link.down.clear();
+    link.client_gone = !silent;
+    if (choices_.pick(2) == 0) link.up.clear();
+  }
+  for (auto& worker : workers_) {
+    if (worker.agent != index || !worker.alive) continue;
+    worker.alive = false;
+    worker.died_at = now_;
+    worker.link = worker.exchange.link = kNone;
+  }
+  for (Rank rank = 0; rank < setup_.ranks; ++rank) {
+    arena(index, rank) = Arena{.spent = finished(rank)};
+  }
+  std::erase_if(private_parts_,
+                [&](const auto& entry) { return std::get<0>(entry.first) == index; });
+  lose_sight_of(index);
+}
+
+// What it has committed, nobody else may have seen. If its places are given away, that is lost.
+void World::lose_sight_of(Index agent) {
+  agents_[agent].is_host_lost = true;
+  ++wipes_;
+  checkers_.wiped();
+}
+
+// All that its processes say comes late, and what is said to them.
+void World::cut_host(Index index) {
+  const bool longer = choices_.pick(2) == 0;
+  const Instant until = now_ + (longer ? kLongPause : kShortPause);
+  agents_[index].cut_until = until;
+  for (auto& link : links_) {
+    const bool its =
+        link.worker == kNone ? link.agent == index : workers_[link.worker].agent == index;
+    if (!its || !link.client_open) continue;
+    link.stalled_until = std::max(link.stalled_until, until);
+    disturb(link, until);
+  }
+  lose_sight_of(index);
 }
 
 // Whether a job may end badly for this reason, after what has happened to it.
@@ -239,12 +305,14 @@ bool World::is_legitimate(const wire::Reason& reason) const {
              (failed && durable_->end != reason && is_legitimate(durable_->end));
     case Why::kTooFewCame:
     case Why::kNotFormedInTime:
-      return had(Fault::kEarlyExit) || had(Fault::kKillAgent) || an_agent_left || !setup_.replaced;
+      return had(Fault::kEarlyExit) || had(Fault::kKillAgent) || had(Fault::kLoseHost) ||
+             an_agent_left || !setup_.replaced;
     case Why::kEndedEarly:
     case Why::kEndedWithoutTraining:
       return had(Fault::kEarlyExit);
     case Why::kNoPlan:  // A private part is lost with its arena, or with that and its holder's.
-      // A holder that has ended its training gives nothing any more.
+      // A holder that has ended its training gives nothing any more. A host may be taken for lost.
+      if (setup_.hosts && (!setup_.holders || any_finished())) return setup_.private_is_own;
       return setup_.private_is_own && wipes_ > (setup_.holders && !any_finished() ? 1 : 0);
     case Why::kNotRepaired:
       return source_lost_;

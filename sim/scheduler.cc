@@ -11,6 +11,7 @@ namespace holdfast::sim {
 namespace {
 
 constexpr Duration kAgentPatience = std::chrono::seconds(10);
+constexpr Duration kHostSilence = std::chrono::milliseconds(500);
 constexpr Duration kLinger = std::chrono::seconds(2);  // After the end, for those who come back.
 
 // Taken for dead since it was silent, whether its training has ended or not.
@@ -37,15 +38,17 @@ void World::start_scheduler() {
   scheduler_.since = now_;
   scheduler_.paused_until = {};
   scheduler_.stopped.reset();
-  scheduler_.machine.emplace(controller::Options{.job = "job",
-                                                 .run_id = 7,
-                                                 .world_size = setup_.ranks,
-                                                 .topology_timeout = kTopologyTimeout,
-                                                 .lease = kLease,
-                                                 .replacement_timeout = kReplacementTimeout,
-                                                 .by_agent = setup_.agent,
-                                                 .agent_patience = kAgentPatience},
-                             durable_);
+  scheduler_.machine.emplace(
+      controller::Options{.job = "job",
+                          .run_id = 7,
+                          .world_size = setup_.ranks,
+                          .topology_timeout = kTopologyTimeout,
+                          .lease = kLease,
+                          .replacement_timeout = kReplacementTimeout,
+                          .host_silence = setup_.hosts ? kHostSilence : Duration{},
+                          .by_agent = setup_.agent,
+                          .agent_patience = kAgentPatience},
+      durable_);
   for (auto& agent : agents_) agent.disturbed = std::max(agent.disturbed, now_);
   for (auto& worker : workers_) worker.disturbed = std::max(worker.disturbed, now_);
   std::vector<wire::KeyValue> kept;
@@ -159,7 +162,9 @@ void World::carry_out(const controller::Action& action) {
     link.closed_by_scheduler = link.scheduler_gone = true;
   } else if (const auto* note = std::get_if<controller::Note>(&action)) {
     if (note->kind == controller::Note::Kind::kStop) checkers_.began(note->generation);
-    const bool refused = note->kind == controller::Note::Kind::kRefused;
+    // An agent that comes back after its places were given away hears so.
+    const bool is_late = setup_.hosts && note->reason.kind == wire::Reason::Kind::kNotItsPlace;
+    const bool refused = note->kind == controller::Note::Kind::kRefused && !is_late;
     if (refused || note->reason.kind == wire::Reason::Kind::kImpossible) {
       checkers_.violate("P43: what a sound process says is taken for what can not be");
     }

@@ -8,13 +8,18 @@
 namespace holdfast::sim {
 namespace {
 
+constexpr std::uint32_t kOfHosts =
+    bit(Fault::kLoseHost) | bit(Fault::kCutHost) | bit(Fault::kLinksFail);
+constexpr std::uint32_t kOfOneHost = 15;  // The first so many faults.
+
 // Many kinds hide each other: in half of the runs there are but two.
 void draw_kinds(Setup& setup, Choices& choices) {
   if (choices.pick(2) == 1) {
-    for (int i = 0; i < 2; ++i) setup.kinds |= std::uint32_t{1} << choices.pick(kFaults - 4);
+    for (int i = 0; i < 2; ++i) setup.kinds |= std::uint32_t{1} << choices.pick(kOfOneHost);
     return;
   }
   for (std::uint32_t fault = 0; fault < kFaults; ++fault) {
+    if ((kOfHosts >> fault & 1) != 0) continue;
     const bool doom = (kDoom >> fault & 1) != 0;
     if (choices.pick(2, doom ? 16 : 1) == 1) setup.kinds |= std::uint32_t{1} << fault;
   }
@@ -50,6 +55,39 @@ Setup swarm(Choices& choices) {
   return setup;
 }
 
+// Two or three hosts with ranks, and perhaps a spare one.
+Setup hosts(Choices& choices) {
+  Setup setup;
+  setup.hosts = true;
+  setup.agents = 2 + static_cast<std::int32_t>(choices.pick(2));
+  setup.ranks = setup.agents * (1 + static_cast<Rank>(choices.pick(2)));
+  setup.steps = 3 + choices.pick(3);
+  setup.spares = static_cast<std::int32_t>(choices.pick(2));
+  setup.spare_host = choices.pick(3) != 2;
+  setup.oversubscribe = choices.pick(2) == 1;
+  const auto privacy = choices.pick(3);
+  setup.holders = privacy == 0;
+  setup.private_is_own = privacy != 2;
+  setup.faults = 1 + choices.pick(4);
+  constexpr std::array kAlso = {Fault::kKill,   Fault::kKillScheduler, Fault::kStoreCrash,
+                                Fault::kBreak,  Fault::kPause,         Fault::kStall,
+                                Fault::kHiccup, Fault::kKillAgent,     Fault::kStopScheduler};
+  for (const Fault fault : {Fault::kLoseHost, Fault::kCutHost, Fault::kLinksFail}) {
+    if (choices.pick(3) != 2) setup.kinds |= bit(fault);
+  }
+  for (const Fault fault : kAlso) {
+    if (choices.pick(4) == 1) setup.kinds |= bit(fault);
+  }
+  constexpr std::array<std::uint32_t, 4> kFaultRarities = {30, 80, 160, 6};
+  setup.fault_rarity = kFaultRarities[choices.pick(kFaultRarities.size())];
+  setup.burst = choices.pick(2) == 1;
+  constexpr std::array<std::uint32_t, 5> kOrderRarities = {0, 2, 1, 5, 20};
+  setup.order_rarity = kOrderRarities[choices.pick(kOrderRarities.size())];
+  setup.order = static_cast<Order>(choices.pick(kOrders));
+  setup.exchange = choices.pick(4) == 1;
+  return setup;
+}
+
 Setup small(Choices& choices) {
   Setup setup;
   setup.steps = 1;
@@ -72,6 +110,7 @@ Setup with_exchange(Choices& choices) {
 
 std::optional<Setup> draw_setup(const std::string& world, Choices& choices) {
   if (world == "swarm") return swarm(choices);
+  if (world == "hosts") return hosts(choices);
   if (world == "small") return small(choices);
   if (world == "exchange") return with_exchange(choices);
   return std::nullopt;
@@ -80,11 +119,14 @@ std::optional<Setup> draw_setup(const std::string& world, Choices& choices) {
 std::string to_text(const Setup& setup) {
   std::string text =
       cat(setup.ranks, " ranks, ", setup.steps, " steps, ",
-          setup.agent ? cat(setup.agents == 1 ? "an agent" : "two agents", " with ",
-                            setup.bound_spares ? "bound" : cat(setup.spares),
-                            " spares, max_restarts ", setup.max_restarts)
-                      : cat("started by hand", setup.proof ? ", deaths are proven" : "",
-                            setup.replaced ? "" : ", nobody is replaced"),
+          setup.hosts   ? cat(setup.agents, " hosts", setup.spare_host ? " and a spare one" : "",
+                            setup.oversubscribe ? ", oversubscribed if need be" : "", ", ",
+                              setup.spares, " spares on each")
+          : setup.agent ? cat(setup.agents == 1 ? "an agent" : "two agents", " with ",
+                              setup.bound_spares ? "bound" : cat(setup.spares),
+                              " spares, max_restarts ", setup.max_restarts)
+                        : cat("started by hand", setup.proof ? ", deaths are proven" : "",
+                              setup.replaced ? "" : ", nobody is replaced"),
           !setup.private_is_own ? ""
           : setup.holders       ? ", private parts with holders"
                                 : ", private parts without a copy");

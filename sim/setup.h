@@ -26,13 +26,16 @@ enum class Fault : std::uint8_t {
   kSpawnFails,     // The agent's next processes, up to three, can not be started.
   kStopScheduler,  // The scheduler is stopped (SIGSTOP), shortly or for long.
   kForeign,        // A process of another host asks for a place of the job (P31).
+  kLoseHost,       // Of several: one is lost with all that it had, heard or not.
+  kCutHost,        // Of several: for a while nothing comes from it or to it.
+  kLinksFail,      // Of several: the group's links fail, though nobody dies (P48).
   // What follows ends the job, with a reason.
   kUserError,  // The training says that it can not go on.
   kEarlyExit,  // The program ends with exit code 0 in the midst of its training.
   kInterrupt,  // The user interrupts an agent.
   kKillAgent,  // An agent dies, not the scheduler's, and its processes with it.
 };
-inline constexpr std::uint32_t kFaults = 19;
+inline constexpr std::uint32_t kFaults = 22;
 [[nodiscard]] constexpr std::uint32_t bit(Fault fault) {
   return std::uint32_t{1} << static_cast<std::uint32_t>(fault);
 }
@@ -48,6 +51,9 @@ struct Setup {
   Version steps = 3;
   bool agent = true;  // Else processes are started by hand, attempt 0.
   std::int32_t agents = 1;
+  bool hosts = false;           // Each agent is on a host of its own, with memory of its own.
+  bool spare_host = false;      // One more agent takes the places of a lost host.
+  bool oversubscribe = false;   // So does any other one.
   bool proof = false;           // By hand: the scheduler's shell sees deaths of its own host.
   bool replaced = true;         // By hand: somebody starts the dead anew.
   bool private_is_own = false;  // A part of each rank's state has no copy with all others.
@@ -64,8 +70,8 @@ struct Setup {
   Order order = Order::kMessagesFirst;
 };
 
-// The worlds by name. "swarm" draws all of it; "small" and "exchange" are for
-// counting through: 2 ranks; 2 faults without an exchange, 1 fault with one.
+// The worlds by name. "swarm" draws all of one host, "hosts" all of several; "small" and "exchange"
+// are for counting through: 2 ranks; 2 faults without an exchange, 1 fault with one.
 [[nodiscard]] std::optional<Setup> draw_setup(const std::string& world, Choices& choices);
 
 [[nodiscard]] std::string to_text(const Setup& setup);

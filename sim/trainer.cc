@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "core/planner/holders.h"
 #include "sim/words.h"
 #include "sim/world.h"
 
@@ -11,6 +12,7 @@ namespace {
 
 // Longer than any run: an end that is never confirmed is found.
 constexpr Duration kConfirmationTimeout = std::chrono::hours(1);
+constexpr Duration kLinkPatience = std::chrono::milliseconds(300);
 constexpr const char* kSourceLost = "the source's arena is lost";
 constexpr std::uint64_t kGarbage = 0xbad;  // Gradients that peers have half written.
 
@@ -21,8 +23,9 @@ bool is(const trainer::Work& work) {
 
 }  // namespace
 
-trainer::Options World::trainer_options() {
+trainer::Options World::trainer_options() const {
   return {.replacement_timeout = kReplacementTimeout,
+          .link_patience = kLinkPatience,
           .forming_patience = kReplacementTimeout,
           .scheduler_timeout = kConfirmationTimeout,
           .progress_interval = Duration{}};
@@ -42,12 +45,14 @@ bool World::complete(const Worker& worker) const {
          operations[worker.operation].arrivals == setup_.ranks;
 }
 
-// What its ward passes on in the step under way.
+// What its wards pass on in the step under way.
 bool World::has_come(const Worker& worker) const {
   const auto& passed = groups_.at(worker.joined).passed;
-  const auto found = passed.find(ward_of(worker.rank));
-  const Arena& own = arenas_[static_cast<std::size_t>(worker.rank)];
-  return found != passed.end() && found->second == own.staged;
+  const auto all = wards(worker);
+  return std::all_of(all.begin(), all.end(), [&](Rank ward) {
+    const auto found = passed.find(ward);
+    return found != passed.end() && found->second == arena(worker).staged;
+  });
 }
 
 bool World::has_formed(const Worker& worker) const {
@@ -57,7 +62,7 @@ bool World::has_formed(const Worker& worker) const {
 bool World::can_train(const Worker& worker) const {
   if (const auto end = exchange_ends(worker)) return *end <= now_ && !worker.leaving;
   if (worker.program == Program::kOpening) {
-    return !owner_lives(arenas_[static_cast<std::size_t>(worker.rank)], worker);
+    return !owner_lives(arena(worker), worker);
   }
   if (worker.program != Program::kTraining) return false;
   if (worker.work.empty()) {
@@ -65,11 +70,17 @@ bool World::can_train(const Worker& worker) const {
     return deadline && *deadline <= now_;
   }
   const auto& work = worker.work.front();
+  if (const auto* repair = std::get_if<trainer::Repair>(&work)) {
+    return !fetches(worker, *repair) || agents_[worker.agent].cut_until <= now_ ||
+           worker.repair_stopped;
+  }
   if (is<trainer::LeaveGroup>(work)) return !worker.sums_busy;
   const bool passes = is<trainer::PassCopies>(work);
   const bool waits =
       is<trainer::AwaitSums>(work) ||
       (worker.half && (passes || is<trainer::Arrive>(work) || is<trainer::JoinGroup>(work)));
+  const bool meets = waits || passes || is<trainer::Arrive>(work) || is<trainer::JoinGroup>(work);
+  if (meets && is_cut_off(worker) && !has_ended(worker)) return false;
   if (!waits) return true;
   if (groups_.at(worker.joined).aborted) return !worker.sums_busy;
   if (passes) return has_come(worker);
@@ -105,23 +116,73 @@ void World::open(Index index) {
 
 // ---- Private parts ------------------------------------------------------------------------------
 
+World::Index World::host_named(const std::string& name) const {
+  for (Index i = 0; setup_.hosts && i < agents_.size(); ++i) {
+    if (name == cat("host-", i)) return i;
+  }
+  return 0;
+}
+
+bool World::is_linked(const Worker& worker) const {
+  const auto& hosts = worker.host_of;
+  return setup_.hosts && std::set(hosts.begin(), hosts.end()).size() > 1;
+}
+
+// Nothing reaches those of other hosts, or comes from there.
+bool World::is_cut_off(const Worker& worker) const {
+  if (!setup_.hosts) return false;
+  const auto is_cut = [&](Index host) { return agents_[host].cut_until > now_; };
+  return is_linked(worker) && is_cut(worker.agent);
+}
+
+// Somebody of its own host, or the scheduler, has said that its group is over.
+bool World::has_ended(const Worker& worker) const {
+  return worker.joined != 0 && worker.stopped_up_to >= worker.joined;
+}
+
+Rank World::holder_of(const Worker& worker, Rank rank) const {
+  if (!setup_.hosts) return (rank + 1) % setup_.ranks;
+  const std::vector<int> hosts(worker.host_of.begin(), worker.host_of.end());
+  return planner::holders(hosts).at(static_cast<std::size_t>(rank));
+}
+
+std::vector<Rank> World::wards(const Worker& worker) const {
+  std::vector<Rank> found;
+  for (Rank rank = 0; setup_.holders && rank < setup_.ranks; ++rank) {
+    if (holder_of(worker, rank) == worker.rank) found.push_back(rank);
+  }
+  return found;
+}
+
 Holding World::holding(const Worker& worker) const {
-  const Arena& own = arenas_[static_cast<std::size_t>(worker.rank)];
+  const Arena& own = arena(worker);
   Holding holding{own.version, own.staged, setup_.private_is_own, {}};
-  if (!setup_.holders) return holding;
-  const Rank ward = ward_of(worker.rank);
-  const PrivatePart& part = private_parts_[static_cast<std::size_t>(ward)];
-  if (part.version != kNoVersion) holding.held = {{ward, part.version, part.staged}};
+  for (const auto& [key, part] : private_parts_) {
+    const auto& [host, holder, ward] = key;
+    if (host != host_of(worker) || holder != worker.rank || part.version == kNoVersion) continue;
+    holding.held.push_back({ward, part.version, part.staged});
+  }
   return holding;
 }
 
 // What it holds follows its own arena.
 void World::settle(const Worker& worker) {
-  PrivatePart& part = held_by(worker.rank);
   const Version v = arena(worker).version;
-  if (part.version == kNoVersion) return;
-  if (v == part.version) part.staged = v;
-  if (v == part.staged) part.version = v;
+  for (auto& [key, part] : private_parts_) {
+    const auto& [host, holder, ward] = key;
+    if (host != host_of(worker) || holder != worker.rank || part.version == kNoVersion) continue;
+    if (v == part.version) part.staged = v;
+    if (v == part.staged) part.version = v;
+  }
+}
+
+// It has made a step: what has not come to it is held no more.
+void World::drop_the_rest(const Worker& worker) {
+  std::erase_if(private_parts_, [&](const auto& entry) {
+    const auto& [host, holder, ward] = entry.first;
+    const bool own = host == host_of(worker) && holder == worker.rank;
+    return own && entry.second.staged != arena(worker).version;
+  });
 }
 
 // The group has formed: the holder gets what it does not have. False: its ward has lost it.
@@ -129,11 +190,28 @@ bool World::seed(const Worker& worker) {
   if (!setup_.holders) return true;
   settle(worker);
   const Version v = arena(worker).version;
-  if (held_by(worker.rank).has(v)) return true;
-  held_by(worker.rank) = {};
-  if (arenas_[static_cast<std::size_t>(ward_of(worker.rank))].version != v) return false;
-  held_by(worker.rank) = {v, v};
+  for (const Rank ward : wards(worker)) {
+    PrivatePart& part = held(host_of(worker), worker.rank, ward);
+    if (part.has(v)) continue;
+    part = {};
+    if (arena(worker.host_of[static_cast<std::size_t>(ward)], ward).version != v) return false;
+    part = {v, v};
+  }
   return true;
+}
+
+// Those of the ranks' seats.
+std::vector<Arena> World::arenas_in_use() {
+  std::vector<Arena> found;
+  for (Rank rank = 0; rank < setup_.ranks; ++rank) {
+    const bool known = setup_.hosts && has_durable_roster();
+    const auto at = static_cast<std::size_t>(rank);
+    Arena one = arena(known ? host_named(durable_->roster[at].host) : 0, rank);
+    if (known && finished(rank) && one.version == kNoVersion)
+      one.spent = true;  // Its host is lost.
+    found.push_back(one);
+  }
+  return found;
 }
 
 // ---- The trainer machine ------------------------------------------------------------------------
@@ -154,6 +232,8 @@ void World::carry_out(Index index, const trainer::Action& action) {
     tell_member(index, member::RepairDone{repaired->holding});
   } else if (const auto* committed = std::get_if<trainer::SayCommitted>(&action)) {
     tell_member(index, member::Committed{committed->version, committed->loss});
+  } else if (std::holds_alternative<trainer::SayGroupEnded>(action)) {
+    tell_member(index, member::GroupEnded{});
   } else if (const auto* ended = std::get_if<trainer::SayEnded>(&action)) {
     tell_member(index, member::TrainingEnded{ended->version});
   } else if (const auto* stop = std::get_if<trainer::StopGroup>(&action)) {
@@ -161,7 +241,9 @@ void World::carry_out(Index index, const trainer::Action& action) {
     stop_group(index);
   } else if (const auto* resumed = std::get_if<trainer::NoteResumed>(&action)) {
     worker.said_parked = false;
-    checkers_.went(worker.rank, resumed->generation, resumed->version, arenas_);
+    auto arenas = arenas_in_use();  // Its own may be another one: it has been replaced then.
+    arenas[static_cast<std::size_t>(worker.rank)] = arena(worker);
+    checkers_.went(worker.rank, resumed->generation, resumed->version, arenas);
   }
 }
 
@@ -181,7 +263,7 @@ void World::sums_end(Index index) {
 
 // Its training thread has written to its arena, or does so now.
 void World::wrote(const Worker& worker) {
-  checkers_.wrote(arenas_[static_cast<std::size_t>(worker.rank)], worker.process);
+  checkers_.wrote(arena(worker), worker.process);
   if (worker.said_parked) checkers_.violate("S6: a rank that has said that it is parked writes");
 }
 
@@ -223,31 +305,41 @@ bool World::begin(Index index, const trainer::JoinGroup& work) {
   if (worker.stopped_up_to >= work.generation) return false;
   if (groups_[work.generation].aborted) return false;
   worker.joined = work.generation;
+  groups_[work.generation].linked = is_linked(worker);
   groups_[work.generation].joined |= std::uint32_t{1} << worker.rank;
   return true;
 }
 
-// It has given its own part once it waits for its ward's.
+// It has given its own part once it waits for its wards'.
 bool World::begin(Index index, const trainer::PassCopies& work) {
   Worker& worker = workers_[index];
   Group& group = groups_[worker.joined];
   if (group.aborted) return false;
   group.passed[worker.rank] = work.version;
-  if (!held_by(worker.rank).has(work.version)) return true;
-  held_by(worker.rank).staged = held_by(worker.rank).version;  // Once more, after a void step.
+  for (const Rank ward : wards(worker)) {
+    PrivatePart& part = held(host_of(worker), worker.rank, ward);
+    if (part.has(work.version)) part.staged = part.version;  // Once more, after a void step.
+  }
   return true;
 }
 
+// From another host, which may take any time.
+bool World::fetches(const Worker& worker, const trainer::Repair& work) const {
+  return setup_.hosts && work.order.act == wire::Act::kReceive &&
+         host_named(work.order.source.host) != worker.agent;
+}
+
 // What it is to receive its private part from; null: from nobody who could have it.
-const World::PrivatePart* World::private_source(const Worker& worker,
-                                                const trainer::Repair& work) const {
-  const Rank holder = work.order.private_source.holder;
-  const bool holds = setup_.holders && holder != kNoRank && ward_of(holder) == worker.rank;
-  return holds ? &private_parts_[static_cast<std::size_t>(worker.rank)] : nullptr;
+const World::PrivatePart* World::private_source(const Worker& worker, const trainer::Repair& work) {
+  const auto& source = work.order.private_source;
+  if (!setup_.holders || source.holder == kNoRank) return nullptr;
+  return &held(host_named(source.host), source.holder, worker.rank);
 }
 
 bool World::begin(Index index, const trainer::Arrive&) {
-  return arrive(workers_[index]);
+  const bool has_arrived = arrive(workers_[index]);
+  if (has_arrived && complete(workers_[index])) check_copies(workers_[index]);
+  return has_arrived;
 }
 
 bool World::begin(Index index, const trainer::Update&) {
@@ -287,12 +379,20 @@ void World::end(Index index, const trainer::Repair& work) {
     own.version = own.staged = 0;
     own.content = kInitialContent;
   } else {
-    const Arena& source = arenas_[static_cast<std::size_t>(work.order.source.holder)];
+    const wire::Location& from = work.order.source;
+    if (fetches(worker, work) && worker.repair_stopped) {  // Whatever it has by now.
+      return tell_trainer(index, trainer::Repaired{holding(worker), "stopped", true});
+    }
+    const Arena& source = arena(host_named(from.host), from.holder);
     const PrivatePart* part = private_source(worker, work);
+    // Whoever comes so late that the job has gone on finds another version there, or nobody.
+    const bool is_late = fetches(worker, work) && source.version != work.version;
     const bool lacks = source.version == kNoVersion || (part && part->version == kNoVersion);
     if (lacks && wipes_ > 0) {
       source_lost_ = true;
       error = kSourceLost;
+    } else if (is_late) {
+      error = "the source is at another version";
     } else {
       checkers_.copies(source, work.version);
       if (part && !part->has(work.version))
@@ -315,12 +415,14 @@ void World::end(Index index, const trainer::Unstage&) {
 void World::end(Index index, const trainer::JoinGroup& work) {
   Worker& worker = workers_[index];
   const bool formed = worker.joined == work.generation && has_formed(worker);
+  const bool linked = is_linked(worker);
   if (!formed || !seed(worker)) {
     const auto held = holding(worker).held;
-    return tell_trainer(index, trainer::NotFormed{false, "the group has ended", held});
+    return tell_trainer(index, trainer::NotFormed{false, "the group has ended", held, linked});
   }
-  tell_trainer(index, trainer::Formed{groups_[worker.joined].aborted, false, setup_.holders,
-                                      holding(worker).held});
+  tell_trainer(index,
+               trainer::Formed{groups_[worker.joined].aborted, linked,
+                               setup_.holders && (linked || !setup_.hosts), holding(worker).held});
 }
 
 void World::end(Index index, const trainer::LeaveGroup&) {
@@ -351,26 +453,30 @@ void World::end(Index index, const trainer::PassCopies& work) {
   Worker& worker = workers_[index];
   const bool done = worker.joined != 0 && has_come(worker) &&
                     (!groups_[worker.joined].aborted || choices_.pick(2) == 0);
-  if (done) held_by(worker.rank) = {work.version - 1, work.version};
+  for (const Rank ward : wards(worker)) {
+    if (done) held(host_of(worker), worker.rank, ward) = {work.version - 1, work.version};
+  }
   tell_trainer(index, trainer::Passed{done ? trainer::Outcome::kDone : trainer::Outcome::kStopped,
                                       "", holding(worker).held});
 }
 
-// P50: the step lies on two hosts once it is committed.
+// P50: the step lies on two hosts once it is committed, unless one is lost just now.
 void World::check_copies(const Worker& worker) {
-  if (!setup_.holders) return;
-  const Version n = arena(worker).version + 1;
-  const bool all = std::all_of(private_parts_.begin(), private_parts_.end(),
-                               [n](const auto& part) { return part.has(n); });
-  if (!all && (struck_ & bit(Fault::kWipe)) == 0) {
+  const bool wiped = (struck_ & bit(Fault::kWipe)) != 0;
+  for (Rank ward = 0; setup_.holders && !wiped && ward < setup_.ranks; ++ward) {
+    const Rank holder = holder_of(worker, ward);
+    if (holder == kNoRank) return;
+    const Index host = worker.host_of[static_cast<std::size_t>(holder)];
+    if (setup_.hosts && agents_[host].is_host_lost) continue;
+    if (held(host, holder, ward).has(arena(worker).version + 1)) continue;
     checkers_.violate("P50: a step is committed, and a private part of it has no holder");
   }
 }
 
 void World::end(Index index, const trainer::Arrive&) {
   Worker& worker = workers_[index];
-  const bool done = complete(worker);
-  if (done) check_copies(worker);
+  // Who is cut off when its group ends does not learn that all have arrived.
+  const bool done = complete(worker) && !is_cut_off(worker);
   if (done) ++worker.operation;
   tell_trainer(index,
                trainer::Arrived{done ? trainer::Outcome::kDone : trainer::Outcome::kStopped});
@@ -378,7 +484,8 @@ void World::end(Index index, const trainer::Arrive&) {
 
 void World::end(Index index, const trainer::Update&) {
   finish_update(arena(workers_[index]));
-  if (setup_.holders) settle(workers_[index]);
+  if (setup_.holders) drop_the_rest(workers_[index]);
+  settle(workers_[index]);
   tell_trainer(index, trainer::Updated{});
 }
 
@@ -426,7 +533,7 @@ void World::end(Index index, const trainer::Return& result) {
 // What the program hears of a step that it has begun.
 void World::check_told(const Worker& worker, trainer::Return::What what) {
   using What = trainer::Return::What;
-  const Arena& own = arenas_[static_cast<std::size_t>(worker.rank)];
+  const Arena& own = arena(worker);
   const bool begins = what == What::kBegun || what == What::kBegunAnew;
   if (begins && own.staged != own.version) {
     checkers_.violate("S7: a step begins while another one is staged");

@@ -45,13 +45,18 @@ void World::place(Worker& worker) {
   worker.program = Program::kUnplaced;
   worker.trainer.emplace(trainer_options());
   worker.gives_up_at = now_ + kAlonePatience;
+  const std::string host = setup_.hosts ? cat("host-", worker.agent) : "host";
   worker.machine.emplace(wire::Register{.job = "job",
                                         .node_id = worker.node_id,
                                         .incarnation = worker.incarnation,
                                         .attempt = worker.attempt,
-                                        .host = "host",
+                                        .host = host,
                                         .pid = static_cast<std::int64_t>(worker.process),
-                                        .memory = worker.foreign ? "elsewhere" : "here"});
+                                        .memory = worker.foreign ? "elsewhere" : host});
+}
+
+std::string World::endpoint_of(const Worker& worker) const {
+  return setup_.hosts ? cat("host-", worker.agent, ":1") : "";
 }
 
 void World::tell_member(Index worker, const member::Event& event) {
@@ -107,9 +112,17 @@ void World::carry_out(Index index, const member::Action& action) {
     if (worker.program == Program::kUnplaced) begin_exchange(index);
   } else if (const auto* abort = std::get_if<member::Abort>(&action)) {
     tell_trainer(index, trainer::Stopped{abort->generation});
+  } else if (std::holds_alternative<member::StopRepair>(action)) {
+    worker.repair_stopped = true;
   } else if (const auto* repair = std::get_if<member::Repair>(&action)) {
+    worker.repair_stopped = false;
     tell_trainer(index, trainer::RepairOrdered{repair->generation, repair->version, repair->order});
   } else if (const auto* go_on = std::get_if<member::Go>(&action)) {
+    worker.host_of.assign(static_cast<std::size_t>(setup_.ranks), 0);
+    for (std::size_t rank = 0; rank < go_on->peers.size(); ++rank) {
+      const std::string& endpoint = go_on->peers[rank].endpoint;
+      worker.host_of[rank] = host_named(endpoint.substr(0, endpoint.find(':')));
+    }
     tell_trainer(index, trainer::GoOrdered{go_on->generation, go_on->version, go_on->ended});
   } else if (std::holds_alternative<member::Released>(action)) {
     tell_trainer(index, trainer::Released{});

@@ -23,8 +23,13 @@ World::World(const Setup& setup, Choices& choices, std::vector<std::string>* log
       log_(log),
       checkers_(setup.ranks, setup.steps),
       faults_left_(setup.faults),
-      arenas_(static_cast<std::size_t>(setup.ranks)),
-      private_parts_(static_cast<std::size_t>(setup.ranks)) {}
+      arenas_(static_cast<std::size_t>(setup.ranks) *
+              static_cast<std::size_t>(setup.hosts ? setup.agents + 1 : 1)) {}
+
+// Hosts are watched by the beats of their agents.
+Duration World::beat_every() const {
+  return setup_.hosts ? kBeat / 4 : kBeat;
+}
 
 void World::tell(const std::string& text) {
   if (log_) log_->push_back(text);
@@ -37,7 +42,7 @@ void World::tell(const Transition& transition) {
 }
 
 void World::start() {
-  next_beat_ = kBeat;
+  next_beat_ = beat_every();
   if (setup_.agent) {
     start_agents();
     return;
@@ -205,7 +210,7 @@ void World::perform(const Transition& t) {
       return kill_scheduler(128 + scheduler_.signal, false);
     case Kind::kConnect:
       workers_[t.index].link = connect(t.index, kNone);
-      return tell_member(t.index, member::Connected{});
+      return tell_member(t.index, member::Connected{endpoint_of(workers_[t.index])});
     case Kind::kAskConnect:
       return ask(t.index);
     case Kind::kTrain:
@@ -288,7 +293,7 @@ bool World::advance() {
 }
 
 void World::beat() {
-  while (next_beat_ <= now_) next_beat_ += kBeat;
+  while (next_beat_ <= now_) next_beat_ += beat_every();
   for (Index i = first_link_; i < links_.size(); ++i) {
     const auto& link = links_[i];
     if (!link.client_open || link.exchanges ||
@@ -309,7 +314,7 @@ void World::check_end() {
   const bool success = setup_.agent ? why_ended_by_agents() == nullptr : ended && durable_->success;
   if (success) {
     // A program that ends of its own will, with exit code 0, has ended well by its own word.
-    if ((struck_ & bit(Fault::kEarlyExit)) == 0) checkers_.ended_well(arenas_);
+    if ((struck_ & bit(Fault::kEarlyExit)) == 0) checkers_.ended_well(arenas_in_use());
     return;
   }
   if (!is_legitimate(why_ended())) {
@@ -320,7 +325,10 @@ void World::check_end() {
 // Null: all agents that live have exited with code 0, or there is none.
 const wire::Reason* World::why_ended_by_agents() const {
   for (const auto& agent : agents_) {
-    if (agent.exited && agent.exited->code != 0) return &agent.exited->reason;
+    if (!agent.exited || agent.exited->code == 0) continue;
+    // It came back after its places were given away: the job goes on without it.
+    const bool is_late = agent.exited->reason.kind == wire::Reason::Kind::kNotItsPlace;
+    if (!is_late || !setup_.hosts) return &agent.exited->reason;
   }
   return nullptr;
 }

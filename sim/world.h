@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <variant>
 #include <vector>
 
@@ -84,6 +85,7 @@ class World {
     bool half = false;               // The first half of the oldest work is done.
     Generation stopped_up_to = 0;    // It joins no group of these any more.
     bool sums_busy = false;          // It was stopped in the midst of a sum.
+    bool repair_stopped = false;     // A newer generation has stopped it.
     bool said_parked = false;        // And has no order yet that it may carry out.
     Version began_at = 0;            // Where its program began the step under way.
     bool alive = true;
@@ -94,6 +96,7 @@ class World {
     Index link = kNone;
     Exchange exchange;
     Rank rank = kNoRank;
+    std::vector<Index> host_of;   // By rank, in the generation that it was told to go to.
     Generation joined = 0;        // Whose group it is in; 0: in none.
     std::uint64_t operation = 0;  // How many of the group's have ended for it.
     Instant paused_until{};
@@ -119,6 +122,7 @@ class World {
   struct Group {
     std::uint32_t joined = 0;  // A bit for each rank.
     bool aborted = false;
+    bool linked = false;  // Its ranks lie on several hosts.
     struct Operation {
       std::int32_t arrivals = 0;
       std::uint64_t sum = 0;
@@ -169,6 +173,8 @@ class World {
     Instant stood_still{};                  // It did, until then.
     std::optional<Instant> interrupted_at;  // By a person, since the scheduler's agent has exited.
     std::optional<agent::Exit> exited;
+    Instant cut_until{};        // Its host, of several, is cut off until then.
+    bool is_host_lost = false;  // Or it may be, as far as others know.
     [[nodiscard]] bool runs() const { return alive && !exited; }
   };
   struct Person {  // Starts by hand what has died.
@@ -232,6 +238,7 @@ class World {
   [[nodiscard]] static std::string what_is_next(const Worker& worker);
   bool advance();
   void beat();
+  [[nodiscard]] Duration beat_every() const;
   [[nodiscard]] std::optional<Instant> next_time() const;
   [[nodiscard]] bool over() const;
   void check_end();
@@ -245,6 +252,9 @@ class World {
   void list_faults();
   void strike(const Mishap& mishap);
   void kill_workers(bool wipe, Index only);
+  void lose_host(Index agent);
+  void cut_host(Index agent);
+  void lose_sight_of(Index agent);
   void stand_still();
   void excuse_last_calls(Instant until);
   [[nodiscard]] bool any_finished() const;
@@ -284,6 +294,7 @@ class World {
                    std::uint64_t attempt, bool spare, Index agent = kNone);
   void add_foreign(Index worker);
   void place(Worker& worker);
+  [[nodiscard]] std::string endpoint_of(const Worker& worker) const;
   void tell_member(Index worker, const member::Event& event);
   void tell_trainer(Index worker, const trainer::Event& event);
   void miss_scheduler(Index worker);
@@ -309,7 +320,7 @@ class World {
   void make_durable(controller::Store& store);
 
   // trainer.cc
-  static trainer::Options trainer_options();
+  [[nodiscard]] trainer::Options trainer_options() const;
   [[nodiscard]] bool can_train(const Worker& worker) const;
   void train(Index worker);
   void open(Index worker);
@@ -337,8 +348,9 @@ class World {
   void end(Index worker, const trainer::Update&);
   void end(Index worker, const trainer::Return& result);
   bool arrive(Worker& worker);
+  [[nodiscard]] bool fetches(const Worker& worker, const trainer::Repair& work) const;
   [[nodiscard]] const PrivatePart* private_source(const Worker& worker,
-                                                  const trainer::Repair& work) const;
+                                                  const trainer::Repair& work);
   void check_copies(const Worker& worker);
   void wrote(const Worker& worker);
   void check_told(const Worker& worker, trainer::Return::What what);
@@ -349,16 +361,31 @@ class World {
   [[nodiscard]] bool has_come(const Worker& worker) const;
   [[nodiscard]] bool has_formed(const Worker& worker) const;
   [[nodiscard]] Holding holding(const Worker& worker) const;
-  // Whose private part this rank holds: that of the rank before.
-  [[nodiscard]] Rank ward_of(Rank rank) const { return (rank + setup_.ranks - 1) % setup_.ranks; }
-  [[nodiscard]] PrivatePart& held_by(Rank rank) {
-    return private_parts_[static_cast<std::size_t>(ward_of(rank))];
+  // Where a worker's memory is; 0 where all share one.
+  [[nodiscard]] Index host_of(const Worker& worker) const {
+    return setup_.hosts ? worker.agent : 0;
+  }
+  [[nodiscard]] Index host_named(const std::string& name) const;
+  [[nodiscard]] bool is_linked(const Worker& worker) const;
+  [[nodiscard]] bool has_ended(const Worker& worker) const;
+  [[nodiscard]] bool is_cut_off(const Worker& worker) const;
+  // Whose private parts it holds, and who holds its own.
+  [[nodiscard]] std::vector<Rank> wards(const Worker& worker) const;
+  [[nodiscard]] Rank holder_of(const Worker& worker, Rank rank) const;
+  [[nodiscard]] PrivatePart& held(Index host, Rank holder, Rank ward) {
+    return private_parts_[{host, holder, ward}];
   }
   void settle(const Worker& worker);
+  void drop_the_rest(const Worker& worker);
   bool seed(const Worker& worker);
-  [[nodiscard]] Arena& arena(const Worker& worker) {
-    return arenas_[static_cast<std::size_t>(worker.rank)];
+  [[nodiscard]] Arena& arena(Index host, Rank rank) {
+    return arenas_[host * static_cast<Index>(setup_.ranks) + static_cast<Index>(rank)];
   }
+  [[nodiscard]] Arena& arena(const Worker& worker) { return arena(host_of(worker), worker.rank); }
+  [[nodiscard]] const Arena& arena(const Worker& worker) const {
+    return const_cast<World*>(this)->arena(worker);
+  }
+  [[nodiscard]] std::vector<Arena> arenas_in_use();
 
   // agent.cc
   void start_agents();
@@ -406,9 +433,9 @@ class World {
   bool asked_in_vain_ = false;  // A process that ended early had not exchanged.
   bool source_lost_ = false;    // A copy failed since its source's arena was lost.
 
-  std::vector<Arena> arenas_;
-  std::vector<PrivatePart> private_parts_;  // By ward.
-  std::uint32_t wipes_ = 0;                 // Arenas that were lost, each with what lay beside it.
+  std::vector<Arena> arenas_;                                           // By host, then rank.
+  std::map<std::tuple<Index, Rank, Rank>, PrivatePart> private_parts_;  // By host, holder, ward.
+  std::uint32_t wipes_ = 0;  // Arenas that were lost, each with what lay beside it.
   std::map<Generation, Group> groups_;
   std::deque<Worker> workers_;    // The dead too.
   std::deque<Connection> links_;  // The Link of a Connection is its index + 1.

@@ -57,6 +57,15 @@ Reason Machine::not_its_place(const std::string& node_id, const Agent& other) {
           .other_host = other.host};
 }
 
+namespace {
+
+// Whether that is the table of this agent, on whichever connection.
+bool is_of(const Agent& agent, const wire::AgentState& m) {
+  return agent.agent_id == m.agent_id && agent.host == m.host;
+}
+
+}  // namespace
+
 // Whether this agent may speak for these places: no other agent that is here does. The same agent
 // may come back before the end of its former connection is known.
 bool Machine::make_way(Link link, const wire::AgentState& m) {
@@ -71,14 +80,15 @@ bool Machine::make_way(Link link, const wire::AgentState& m) {
   std::set<Link> former;
   for (const auto& place : m.places) {
     if (!why) why = excess({&place.node_id});
-    if (const auto other = given_to(place.node_id); !why && other && *other != link) {
-      why = not_its_place(place.node_id, agents_.at(*other));
+    const auto heir = given_to(place.node_id);
+    if (!why && heir && *heir != link && !is_of(agents_.at(*heir), m)) {
+      why = not_its_place(place.node_id, agents_.at(*heir));
     }
     const auto word = place_words_.find(place.node_id);
     if (why || word == place_words_.end() || word->second.link == link) continue;
     const Agent& other = agents_.at(word->second.link);
     // Of a host that is lost, another one has the places from now on.
-    if (other.is_silent || (other.agent_id == m.agent_id && other.host == m.host)) {
+    if (other.is_silent || is_of(other, m)) {
       former.insert(word->second.link);
       continue;
     }
@@ -100,6 +110,9 @@ std::optional<Agent> Machine::forget_agent(Link link) {
   auto agent = agents_.extract(link);
   if (agent.empty()) return std::nullopt;
   for (const auto& node_id : agent.mapped().nodes) place_words_.erase(node_id);
+  for (Homeless& lost : homeless_) {
+    if (lost.given_to == link) lost.given_to = 0;
+  }
   return std::move(agent.mapped());
 }
 

@@ -127,9 +127,6 @@ void Machine::check_host(Agent& agent, std::set<Rank>& lost) {
   if (agent.is_silent) return;
   const Duration silence = silence_of(agent);
   if (now_ < agent.heard + silence) return look_at_hosts(agent.heard + silence);
-  if (!agent.called) agent.called = now_;
-  const Instant end = *agent.called + silence / kLastCall;
-  if (now_ < end) return look_at_hosts(end);
   std::set<Rank> ranks;
   Instant spoke = agent.heard;
   for (const auto& node_id : agent.nodes) {
@@ -142,8 +139,11 @@ void Machine::check_host(Agent& agent, std::set<Rank>& lost) {
   if (spoke > agent.heard + agent.gap) {
     agent.heard = spoke;
     agent.called.reset();
-    return look_at_hosts(spoke + silence);
+    if (now_ < spoke + silence) return look_at_hosts(spoke + silence);
   }
+  if (!agent.called) agent.called = now_;
+  const Instant end = *agent.called + silence / kLastCall;
+  if (now_ < end) return look_at_hosts(end);
   agent.is_silent = true;
   Homeless homeless{.nodes = {}};
   for (const Rank rank : ranks) {

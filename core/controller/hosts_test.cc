@@ -127,7 +127,8 @@ TEST_F(HoldersTest, GiveWhatALostHostHadAlone) {
   lose_rank_1();
   say(1, {6, 7, {{1, 6, 7}}});
   say(3, {7, 7, {}});
-  for (const Link link : {1, 3}) step(Received{link, wire::Repaired{machine_->generation()}});
+  for (const Link link : {Link{1}, Link{3}})
+    step(Received{link, wire::Repaired{machine_->generation()}});
   const auto* part = at(Stage::kRepairing, 4);
   ASSERT_NE(part, nullptr);
   EXPECT_EQ(part->version, 7U);
@@ -255,6 +256,26 @@ TEST_F(SpareHostTest, HasThePlacesOfALostHost) {
   spare({{"2", 9, 1, true}});
   come(4, who("2", 9, 1, "host-9"));
   EXPECT_EQ(rank(4), 2);
+}
+
+// Before the end of the former connection is known.
+TEST_F(SpareHostTest, MayClaimThemOnANewConnection) {
+  beat(900ms, {90, 95});
+  ASSERT_NE(last<wire::Give>(95), nullptr);
+  tell(96, "agent-9", "host-9", {{"2", 9, 1, true}});
+  EXPECT_EQ(last<wire::Refused>(96), nullptr);
+  come(4, who("2", 9, 1, "host-9"));
+  EXPECT_EQ(rank(4), 2);
+}
+
+TEST_F(SpareHostTest, IsAHeirNoMoreOnceItIsDismissed) {
+  beat(900ms, {90, 95});
+  ASSERT_NE(last<wire::Give>(95), nullptr);
+  spare({{"0", 9, 1, true}});  // Not its place: that of one who is here.
+  beat(100ms, {90});
+  ASSERT_NE(last<wire::Refused>(95), nullptr);
+  tell(96, "agent-7", "host-7", {{"2", 9, 1, true}});
+  EXPECT_EQ(last<wire::Refused>(96), nullptr);
 }
 
 TEST_F(SpareHostTest, IsAskedOnce) {

@@ -60,9 +60,6 @@ void Machine::on(const Closed& e) {
   if (auto agent = forget_agent(e.link); agent && !agent->is_silent) miss_agent(*std::move(agent));
   stop_waiting(e.link);
   rivals_.erase(e.link);
-  for (Homeless& lost : homeless_) {
-    if (lost.given_to == e.link) lost.given_to = 0;
-  }
   house();
   key_values_.closed(e.link);
   const auto peer = peers_.extract(e.link);

@@ -210,7 +210,7 @@ void Machine::on(const NotFormed& e) {
   if (options_.solo || e.mistaken) {
     return fail({.kind = Reason::Kind::kNotFormed, .detail = e.why});
   }
-  linked_ = false;
+  linked_ = e.linked;
   holding_.held = e.held;
   not_formed_ = e.why;
   lose_group(options_.forming_patience);

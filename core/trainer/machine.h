@@ -94,6 +94,7 @@ struct NotFormed {
   bool mistaken = false;  // Its options are wrong: no fault is the cause.
   std::string why;
   std::vector<wire::HeldCopy> held;
+  bool linked = false;  // It was to have links to other hosts.
 };
 struct LeftGroup {};
 struct SumsDone {

@@ -396,6 +396,23 @@ TEST_F(TrainerTest, GivesUpALinkedGroupOfWhoseEndNobodyTells) {
   EXPECT_GE(now_, end);
 }
 
+TEST_F(TrainerTest, SaysSoAlsoOfALinkedGroupThatCouldNotBeFormed) {
+  (void)bring(JoinCalled{{4, 4}});
+  (void)bring(GoOrdered{1, 4});
+  (void)take<Return>();
+  (void)bring(StepBegun{});
+  (void)take<JoinGroup>();
+  (void)bring(NotFormed{.why = "a link has ended", .linked = true});
+  now_ = *machine_.deadline();
+  EXPECT_TRUE(has<SayGroupEnded>(bring(TimePassed{})));
+  // Until nobody answers that any more.
+  while (machine_.deadline() && machine_.state() == State::kUncertain) {
+    now_ = *machine_.deadline();
+    (void)bring(TimePassed{});
+  }
+  EXPECT_EQ(take<Return>().reason.kind, Reason::Kind::kNotFormed);
+}
+
 TEST_F(TrainerTest, OfAGroupWithoutLinksOnlyADeathIsTheEnd) {
   stand();
   arrive();

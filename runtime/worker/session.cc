@@ -168,16 +168,21 @@ void Session::Parts::do_work(const trainer::JoinGroup& work) {
   auto formed = Group::join(options, stopped);
   auto status = formed ? join_copies(options.layout, stopped, **formed) : Status(formed.error());
   const auto held = store->holding().held;
+  const bool linked = !options.layout.host_of.empty();
   if (!status) {
     const Error& error = status.error();
-    return worker.tell(trainer::NotFormed{error.blame == Blame::kUser, error.what, held});
+    // Others may try again and again: then nobody else says what is wrong here.
+    if (linked && !stopped.stop_requested()) {
+      std::fprintf(stderr, "holdfast: generation %s could not be formed: %s\n",
+                   cat(generation).c_str(), error.what.c_str());
+    }
+    return worker.tell(trainer::NotFormed{error.blame == Blame::kUser, error.what, held, linked});
   }
   group = *std::move(formed);
   current->formed(group);
   const auto took = std::chrono::duration<double, std::milli>(io::Loop::now() - began).count();
   worker.trace().event("reform",
                        {{"rank", identity.rank}, {"generation", generation}, {"ms", took}});
-  const bool linked = !options.layout.host_of.empty();
   say_cover(linked);
   worker.tell(trainer::Formed{group->aborted(), linked, copies != nullptr, held});
 }
