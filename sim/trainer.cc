@@ -338,7 +338,8 @@ const World::PrivatePart* World::private_source(const Worker& worker, const trai
 
 bool World::begin(Index index, const trainer::Arrive&) {
   const bool has_arrived = arrive(workers_[index]);
-  if (has_arrived && complete(workers_[index])) check_copies(workers_[index]);
+  const Worker& worker = workers_[index];
+  if (has_arrived && complete(worker) && !is_out_of_sight(worker)) check_copies(worker);
   return has_arrived;
 }
 
@@ -361,7 +362,9 @@ bool World::arrive(Worker& worker) {
     checkers_.violate("S2: ranks of one generation are in different steps");
   }
   operation.step = own.version + 1;
-  if (++operation.arrivals == setup_.ranks) checkers_.gathered(worker.joined);
+  // Of a host that was cut off, a rank may find all others' arrivals after it was replaced.
+  if (++operation.arrivals < setup_.ranks || is_out_of_sight(worker)) return true;
+  checkers_.gathered(worker.joined);
   return true;
 }
 

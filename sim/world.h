@@ -368,6 +368,9 @@ class World {
   [[nodiscard]] Index host_named(const std::string& name) const;
   [[nodiscard]] bool is_linked(const Worker& worker) const;
   [[nodiscard]] bool has_ended(const Worker& worker) const;
+  [[nodiscard]] bool is_out_of_sight(const Worker& worker) const {
+    return setup_.hosts && agents_[worker.agent].is_host_lost;
+  }
   [[nodiscard]] bool is_cut_off(const Worker& worker) const;
   // Whose private parts it holds, and who holds its own.
   [[nodiscard]] std::vector<Rank> wards(const Worker& worker) const;

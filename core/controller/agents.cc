@@ -42,8 +42,7 @@ void Machine::receive(Link link, const wire::AgentState& m) {
   hear_agent(agent);
   look_at_hosts(now_ + options_.host_silence);
   stop_missing(agent);
-  std::erase_if(homeless_,
-                [&](const Homeless& lost) { return share_a_node(lost.nodes, agent.nodes); });
+  has_home(agent.nodes, /*given=*/true);
   agents_[link] = std::move(agent);
   for (const auto& place : changed) heed(place);
   house();

@@ -36,11 +36,18 @@ void Machine::hear_agent(Agent& agent) {
   agent.heard = now_;
   agent.called.reset();
   // It is back before anybody else has its places.
-  if (std::exchange(agent.is_silent, false)) {
-    std::erase_if(homeless_, [&](const Homeless& lost) {
-      return lost.given_to == 0 && share_a_node(lost.nodes, agent.nodes);
-    });
+  if (std::exchange(agent.is_silent, false)) has_home(agent.nodes, /*given=*/false);
+}
+
+// Somebody speaks for these places: of those that are lost they are struck out, but not where they
+// were given to somebody, unless this is the one (`given`).
+void Machine::has_home(const std::vector<std::string>& nodes, bool given) {
+  for (Homeless& lost : homeless_) {
+    if (lost.given_to != 0 && !given) continue;
+    std::erase_if(lost.nodes,
+                  [&](const std::string& node_id) { return share_a_node(nodes, {node_id}); });
   }
+  std::erase_if(homeless_, [](const Homeless& lost) { return lost.nodes.empty(); });
 }
 
 Duration Machine::silence_of(const Agent& agent) const {
@@ -123,8 +130,13 @@ void Machine::admit_rivals() {
   for (const auto& [rival, m] : std::exchange(rivals_, {})) receive(rival, m);
 }
 
+// Its host is this scheduler's, which is not lost while this one runs: its leases tell of the rest.
+bool Machine::is_here(const Agent& agent) const {
+  return !options_.own_agent.empty() && is_own_agent(agent.agent_id);
+}
+
 void Machine::check_host(Agent& agent, std::set<Rank>& lost) {
-  if (agent.is_silent) return;
+  if (agent.is_silent || is_here(agent)) return;
   const Duration silence = silence_of(agent);
   if (now_ < agent.heard + silence) return look_at_hosts(agent.heard + silence);
   std::set<Rank> ranks;
@@ -147,7 +159,8 @@ void Machine::check_host(Agent& agent, std::set<Rank>& lost) {
   agent.is_silent = true;
   Homeless homeless{.nodes = {}};
   for (const Rank rank : ranks) {
-    if (lease_runs(at(rank))) homeless.nodes.push_back(at(rank).seat.node_id);
+    // Also one whose process was lost before: nobody else would start its successor.
+    if (!at(rank).seat.finished) homeless.nodes.push_back(at(rank).seat.node_id);
   }
   if (!homeless.nodes.empty()) homeless_.push_back(std::move(homeless));
   lost.merge(ranks);

@@ -209,6 +209,18 @@ TEST_F(HostsTest, AHostThatIsSilentIsLostLongBeforeItsLeases) {
   EXPECT_EQ(machine_->stage(), Stage::kStopping);
 }
 
+TEST_F(HostsTest, TheSchedulersOwnHostIsNotLostWhileItRuns) {
+  options_.own_agent = "agent-2";
+  machine_.emplace(options_, record_);
+  step(Started{});
+  tell(91, "agent-2", "host-2", {{"2", 3, 1, true}});
+  come(3, who("2", 3, 1, "host-2"));
+  pass(now_ + 20s);
+  EXPECT_EQ(state("2"), SeatState::kHeld);
+  pass(now_ + 20s);
+  EXPECT_EQ(state("2"), SeatState::kSilent);  // By its lease.
+}
+
 TEST_F(HostsTest, AnotherAgentMayHaveThePlacesOfALostHost) {
   tell(92, "agent-3", "host-3", {{"2", 9, 2, true}});
   EXPECT_EQ(last<wire::Refused>(92), nullptr);
@@ -276,6 +288,30 @@ TEST_F(SpareHostTest, IsAHeirNoMoreOnceItIsDismissed) {
   ASSERT_NE(last<wire::Refused>(95), nullptr);
   tell(96, "agent-7", "host-7", {{"2", 9, 1, true}});
   EXPECT_EQ(last<wire::Refused>(96), nullptr);
+}
+
+TEST_F(SpareHostTest, HasAlsoThePlaceOfAProcessThatWasLostBefore) {
+  step(
+      Received{91, wire::AgentState{"job",
+                                    "agent-2",
+                                    "host-2",
+                                    {{"2", 3, 1, false, {wire::Ending::Kind::kSignalled, 9}, 5}}}});
+  EXPECT_EQ(state("2"), SeatState::kDead);
+  beat(900ms, {90, 95});
+  ASSERT_NE(last<wire::Give>(95), nullptr);
+  EXPECT_EQ(last<wire::Give>(95)->node_ids, std::vector<std::string>{"2"});
+}
+
+// Host 2 has the place of host 1's rank 1 as well, and loses it again to another one.
+TEST_F(SpareHostTest, HasThePlacesOfALostHostThatNobodyElseSpeaksFor) {
+  beat(900ms, {91});  // Host 1 is lost, and so is the spare host.
+  EXPECT_EQ(state("0"), SeatState::kSilent);
+  tell(92, "agent-3", "host-3", {{"1", 9, 2, true}});  // Somebody has started one of its ranks.
+  EXPECT_EQ(last<wire::Refused>(92), nullptr);
+  step(Received{95, wire::Heartbeat{}});
+  beat(200ms, {91, 92, 95});
+  ASSERT_NE(last<wire::Give>(95), nullptr);
+  EXPECT_EQ(last<wire::Give>(95)->node_ids, std::vector<std::string>{"0"});
 }
 
 TEST_F(SpareHostTest, IsAskedOnce) {

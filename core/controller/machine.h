@@ -369,6 +369,8 @@ class Machine {
   void stop_missing(const Agent& agent);
   void look_at_hosts(Instant when);
   void check_hosts();
+  void has_home(const std::vector<std::string>& nodes, bool given);
+  [[nodiscard]] bool is_here(const Agent& agent) const;
   void check_host(Agent& agent, std::set<Rank>& lost);
   void house();
   [[nodiscard]] Link host_for(std::size_t places) const;
