@@ -407,11 +407,28 @@ void Machine::receive(const wire::Give& m) {
     const bool has = std::any_of(places_.begin(), places_.end(),
                                  [&](const Place& place) { return place.node_id == node_id; });
     if (has) continue;
-    places_.push_back({.node_id = node_id});
+    places_.push_back({.node_id = node_id, .given = true});
     options_.takes -= options_.takes > 0 ? 1 : 0;
     give(places_.back());
   }
   tell_state();
+}
+
+void Machine::receive(const wire::Refused& m) {
+  if (m.reason.kind == Reason::Kind::kNotItsPlace && give_back(m.reason.node_id)) return;
+  fail({1, m.reason, ""});
+}
+
+// The host that it is from was not lost, and has spoken to a scheduler that does not know of the
+// gift: it was started again meanwhile. The rest is told on the next connection.
+bool Machine::give_back(const std::string& node_id) {
+  const auto place = std::find_if(places_.begin(), places_.end(),
+                                  [&](const Place& p) { return p.given && p.node_id == node_id; });
+  if (place == places_.end() || state_ != State::kRunning) return false;
+  if (place->process != 0) actions_.push_back(Kill{place->process, false});
+  places_.erase(place);
+  ++options_.takes;
+  return true;
 }
 
 void Machine::on(const Interrupted& e) {

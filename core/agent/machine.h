@@ -160,6 +160,7 @@ struct Place {
   Incarnation incarnation = 0;
   std::uint64_t attempt = 0;
   bool done = false;             // Its process ended with exit code 0.
+  bool given = false;            // By the scheduler, as that of a lost host.
   std::int32_t failures = 0;     // Since the last step was made.
   std::uint64_t pause = 0;       // Its next process waits for the end of this one; 0: for none.
   std::int32_t not_started = 0;  // How often on end its process could not be.
@@ -205,9 +206,10 @@ class Machine {
 
   void receive(const wire::JobProgress& m);
   void receive(const wire::JobEnded& m);
-  void receive(const wire::Refused& m) { fail({1, m.reason, ""}); }
+  void receive(const wire::Refused& m);
   void receive(const wire::Evict& m);
   void receive(const wire::Give& m);
+  bool give_back(const std::string& node_id);
   template <class Other>
   void receive(const Other&) {}
 
