@@ -135,6 +135,7 @@ void World::strike(const Mishap& mishap) {
       return;
     }
     case Fault::kStall:
+      if (setup_.hosts) checkers_.wiped();  // A host may be taken for lost, as in lose_sight_of().
       links_[i].stalled_until = now_ + lasting();
       return disturb(links_[i], links_[i].stalled_until);
     case Fault::kHiccup:
@@ -178,7 +179,8 @@ void World::stand_still() {
 void World::excuse_last_calls(Instant until) {
   last_fault_ = std::max(last_fault_, until);
   for (auto& worker : workers_) {
-    if (is_on_last_call(worker)) disturb(worker, until);
+    // A host's last call is not the member's.
+    if (is_on_last_call(worker) || setup_.hosts) disturb(worker, until);
   }
 }
 
@@ -311,8 +313,11 @@ bool World::is_legitimate(const wire::Reason& reason) const {
     case Why::kEndedWithoutTraining:
       return had(Fault::kEarlyExit);
     case Why::kNoPlan:  // A private part is lost with its arena, or with that and its holder's.
-      // A holder that has ended its training gives nothing any more. A host may be taken for lost.
-      if (setup_.hosts && (!setup_.holders || any_finished())) return setup_.private_is_own;
+      // A holder that has ended its training gives nothing any more. A host may be taken for lost
+      // if nothing comes from it for a while.
+      if (setup_.hosts && (!setup_.holders || any_finished() || had(Fault::kStall))) {
+        return setup_.private_is_own;
+      }
       return setup_.private_is_own && wipes_ > (setup_.holders && !any_finished() ? 1 : 0);
     case Why::kNotRepaired:
       return source_lost_;

@@ -163,8 +163,10 @@ void World::carry_out(const controller::Action& action) {
     link.closed_by_scheduler = link.scheduler_gone = true;
   } else if (const auto* note = std::get_if<controller::Note>(&action)) {
     if (note->kind == controller::Note::Kind::kStop) checkers_.began(note->generation);
-    // An agent that comes back after its places were given away hears so.
-    const bool is_late = setup_.hosts && note->reason.kind == wire::Reason::Kind::kNotItsPlace;
+    // Who comes back after its host's places were given away hears so.
+    const auto why = note->reason.kind;
+    const bool is_late = setup_.hosts && (why == wire::Reason::Kind::kNotItsPlace ||
+                                          why == wire::Reason::Kind::kNotGiven);
     const bool refused = note->kind == controller::Note::Kind::kRefused && !is_late;
     if (refused || note->reason.kind == wire::Reason::Kind::kImpossible) {
       checkers_.violate("P43: what a sound process says is taken for what can not be");

@@ -14,23 +14,33 @@ namespace {
 
 #ifdef HOLDFAST_SANITIZED
 constexpr std::uint64_t kSchedules = 10'000;
+constexpr std::uint64_t kOfHosts = 1'000;
 constexpr std::uint64_t kCounted = 10'000;
 #else
 constexpr std::uint64_t kSchedules = 100'000;
+constexpr std::uint64_t kOfHosts = 20'000;
 constexpr std::uint64_t kCounted = ~std::uint64_t{0};
 #endif
 
-TEST(Simulation, HundredThousandSchedulesKeepEveryInvariant) {
+void keep_every_invariant(const std::string& world, std::uint64_t schedules) {
   std::uint64_t faults = 0;
-  for (std::uint64_t seed = 1; seed <= kSchedules; ++seed) {
+  for (std::uint64_t seed = 1; seed <= schedules; ++seed) {
     Random choices(seed);
-    const Outcome outcome = simulate("swarm", choices);
+    const Outcome outcome = simulate(world, choices);
     faults += outcome.faults;
     ASSERT_EQ(outcome.violation, "")
-        << "bin/sim --only " << seed - 1
-        << " --print --shrink; tape: " << to_text("swarm", choices.tape());
+        << "bin/sim --world " << world << " --only " << seed - 1
+        << " --print --shrink; tape: " << to_text(world, choices.tape());
   }
-  EXPECT_GT(faults, kSchedules / 2);
+  EXPECT_GT(faults, schedules / 2);
+}
+
+TEST(Simulation, HundredThousandSchedulesKeepEveryInvariant) {
+  keep_every_invariant("swarm", kSchedules);
+}
+
+TEST(Simulation, SchedulesOfSeveralHostsKeepEveryInvariant) {
+  keep_every_invariant("hosts", kOfHosts);
 }
 
 // Counts through the runs of `world`, up to so many; returns how many there were. All must end

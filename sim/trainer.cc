@@ -241,8 +241,12 @@ void World::carry_out(Index index, const trainer::Action& action) {
     stop_group(index);
   } else if (const auto* resumed = std::get_if<trainer::NoteResumed>(&action)) {
     worker.said_parked = false;
-    auto arenas = arenas_in_use();  // Its own may be another one: it has been replaced then.
-    arenas[static_cast<std::size_t>(worker.rank)] = arena(worker);
+    const auto at = static_cast<std::size_t>(worker.rank);
+    const bool is_fenced =
+        has_durable_roster() && durable_->roster.at(at).incarnation != worker.incarnation;
+    if (is_out_of_sight(worker) && is_fenced) return;  // It hears late what was said long ago.
+    auto arenas = arenas_in_use();
+    arenas[at] = arena(worker);
     checkers_.went(worker.rank, resumed->generation, resumed->version, arenas);
   }
 }

@@ -577,5 +577,24 @@ TEST_F(AgentTest, WhatStoppedTheAgentAsWellDoesNotCount) {
   EXPECT_TRUE(killed_.empty());
 }
 
+// The scheduler was started again and does not know of the gift; the host that it was from is back.
+TEST_F(AgentTest, GivesBackWhatItWasGivenIfAnotherAgentHasIt) {
+  start();
+  step(LinkUp{});
+  step(Received{wire::Give{{"w7"}}});
+  step(Received{wire::Refused{{}, {.kind = Reason::Kind::kNotItsPlace, .node_id = "w7"}}});
+  EXPECT_FALSE(exit_);
+  ASSERT_EQ(killed_.size(), 1U);
+  EXPECT_EQ(killed_[0].process, at("w7"));
+  dies(at("w7"), 137);
+  step(LinkDown{});
+  said_.clear();
+  step(LinkUp{});
+  EXPECT_EQ(std::get<wire::AgentState>(said_.back()).places.size(), 2U);
+  // Its own places it does not give back.
+  step(Received{wire::Refused{{}, {.kind = Reason::Kind::kNotItsPlace, .node_id = "w0"}}});
+  EXPECT_EQ(killed_.size(), 3U + 1U);
+}
+
 }  // namespace
 }  // namespace holdfast::agent
