@@ -79,16 +79,17 @@ if times: print(statistics.median(times[5:]))
 """
 
 
-def with_torch(arguments, fleet, folder, backend):
+def with_torch(arguments, fleet, folder, backend, text=PROGRAM, words=(json.dumps(SIZES),), more_env=()):
+    """Run a program on all hosts, one rank on each, with these words and the backend's; return what rank 0 has found."""
     program = folder / "program.py"
-    program.write_text(PROGRAM)
+    program.write_text(text)
     token = folder / "token"
     token.write_text(secrets.token_hex(32))
     token.chmod(0o600)
-    environment = {**os.environ, "PYTHONPATH": str(arguments.build / "python"), "HOLDFAST_TOKEN_FILE": str(token), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(arguments.build / "python"), "HOLDFAST_TOKEN_FILE": str(token), "OMP_NUM_THREADS": "1", **dict(more_env)}
     running = []
     for rank in range(arguments.hosts):
-        what = [program, json.dumps(SIZES), backend]
+        what = [program, *words, backend]
         if backend == "holdfast":
             command = [arguments.python, "-m", "holdfast", "run", f"--nnodes={arguments.hosts}", f"--node-rank={rank}", "--nproc-per-node=1",
                        f"--rdzv-endpoint={fleet.address(0)}:{29400}", f"--log-dir={folder}/log-{secrets.token_hex(4)}", *what]

@@ -83,6 +83,10 @@ bool Machine::make_way(Link link, const wire::AgentState& m) {
     if (!why && heir && *heir != link && !is_of(agents_.at(*heir), m)) {
       why = not_its_place(place.node_id, agents_.at(*heir));
     }
+    if (!why && is_awaited(place.node_id, m.host)) {
+      rivals_[link] = m;
+      return false;
+    }
     const auto word = place_words_.find(place.node_id);
     if (why || word == place_words_.end() || word->second.link == link) continue;
     const Agent& other = agents_.at(word->second.link);

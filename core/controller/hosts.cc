@@ -84,6 +84,14 @@ void Machine::miss_all_agents() {
   look_at_hosts(now_ + kReturn);
 }
 
+// Whether another host that has this place is to speak first: this scheduler has been started
+// again, or that host's connection has ended just now.
+bool Machine::is_awaited(const std::string& node_id, const std::string& not_from) const {
+  return std::any_of(missing_.begin(), missing_.end(), [&](const Agent& missed) {
+    return missed.host != not_from && share_a_node(missed.nodes, {node_id});
+  });
+}
+
 // It is back, or another one has its places.
 void Machine::stop_missing(const Agent& agent) {
   std::erase_if(missing_,

@@ -314,6 +314,27 @@ TEST_F(SpareHostTest, HasThePlacesOfALostHostThatNobodyElseSpeaksFor) {
   EXPECT_EQ(last<wire::Give>(95)->node_ids, std::vector<std::string>{"0"});
 }
 
+// The host that it has them from may be the first to speak again.
+TEST_F(SpareHostTest, KeepsItsPlacesThroughARestartOfTheScheduler) {
+  beat(900ms, {90, 95});
+  spare({{"2", 9, 1, true}});
+  come(4, who("2", 9, 1, "host-9"));
+  report_all({1, 2});
+  step(Received{4, wire::Report{machine_->generation(), kNoVersion, kNoVersion}});
+  step(Received{4, wire::Repaired{machine_->generation()}});
+  ASSERT_EQ(machine_->stage(), Stage::kRunning);
+  machine_.emplace(options_, record_);
+  said_.clear();
+  step(Started{});
+  tell(81, "agent-2", "host-2", {{"2", 3, 2, true}});
+  tell(85, "agent-9", "host-9", {{"2", 9, 1, true}});
+  step(Received{85, wire::Heartbeat{}});
+  EXPECT_EQ(last<wire::Refused>(85), nullptr);
+  EXPECT_NE(last<wire::Refused>(81), nullptr);
+  come(14, who("2", 9, 1, "host-9"));
+  EXPECT_EQ(rank(14), 2);
+}
+
 TEST_F(SpareHostTest, IsAskedOnce) {
   beat(2s, {90, 95});
   const auto& said = said_[95];

@@ -369,6 +369,7 @@ class Machine {
   void stop_missing(const Agent& agent);
   void look_at_hosts(Instant when);
   void check_hosts();
+  [[nodiscard]] bool is_awaited(const std::string& node_id, const std::string& not_from) const;
   void has_home(const std::vector<std::string>& nodes, bool given);
   [[nodiscard]] bool is_here(const Agent& agent) const;
   void check_host(Agent& agent, std::set<Rank>& lost);
