@@ -41,8 +41,8 @@ Setup swarm(Choices& choices) {
     setup.replaced = choices.pick(8, 4) == 0;
   }
   const auto privacy = choices.pick(4);
-  setup.private_is_own = privacy == 1 || privacy == 2;
-  setup.holders = privacy == 2 && setup.ranks > 1;
+  setup.private_is_own = privacy == 1 || privacy == 3;
+  setup.holders = privacy == 3 && setup.ranks > 1;
   setup.faults = choices.pick(5);
   draw_kinds(setup, choices);
   constexpr std::array<std::uint32_t, 5> kFaultRarities = {30, 6, 2, 80, 160};

@@ -26,14 +26,15 @@ enum class Fault : std::uint8_t {
   kSpawnFails,     // The agent's next processes, up to three, can not be started.
   kStopScheduler,  // The scheduler is stopped (SIGSTOP), shortly or for long.
   kForeign,        // A process of another host asks for a place of the job (P31).
-  kLoseHost,       // Of several: one is lost with all that it had, heard or not.
-  kCutHost,        // Of several: for a while nothing comes from it or to it.
-  kLinksFail,      // Of several: the group's links fail, though nobody dies (P48).
   // What follows ends the job, with a reason.
   kUserError,  // The training says that it can not go on.
   kEarlyExit,  // The program ends with exit code 0 in the midst of its training.
   kInterrupt,  // The user interrupts an agent.
   kKillAgent,  // An agent dies, not the scheduler's, and its processes with it.
+  // Of several hosts.
+  kLoseHost,   // One is lost with all that it had, heard or not.
+  kCutHost,    // For a while nothing comes from it or to it.
+  kLinksFail,  // The group's links fail, though nobody dies (P48).
 };
 inline constexpr std::uint32_t kFaults = 22;
 [[nodiscard]] constexpr std::uint32_t bit(Fault fault) {
