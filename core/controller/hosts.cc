@@ -156,7 +156,7 @@ void Machine::check_host(Agent& agent, std::set<Rank>& lost) {
     ranks.insert(rank);
   }
   // What its processes said after its own last beat shows that the host lives.
-  if (spoke > agent.heard + agent.gap) {
+  if (spoke > agent.heard + std::min(agent.gap, options_.host_silence)) {
     agent.heard = spoke;
     agent.called.reset();
     if (now_ < spoke + silence) return look_at_hosts(spoke + silence);
