@@ -221,14 +221,6 @@ TEST_F(HostsTest, TheSchedulersOwnHostIsNotLostWhileItRuns) {
   EXPECT_EQ(state("2"), SeatState::kSilent);  // By its lease.
 }
 
-// All stood still for a while: the agent's gaps are long from then on.
-TEST_F(HostsTest, AWordOfAProcessCountsHoweverLongTheAgentsGapsAre) {
-  now_ += 40s;
-  for (const Link link : {Link{90}, Link{91}, Link{3}}) step(Received{link, wire::Heartbeat{}});
-  beat(38s, {90, 3});
-  EXPECT_EQ(state("2"), SeatState::kHeld);
-}
-
 TEST_F(HostsTest, AnotherAgentMayHaveThePlacesOfALostHost) {
   tell(92, "agent-3", "host-3", {{"2", 9, 2, true}});
   EXPECT_EQ(last<wire::Refused>(92), nullptr);
