@@ -47,6 +47,7 @@ void World::start_scheduler() {
                           .replacement_timeout = kReplacementTimeout,
                           .host_silence = setup_.hosts ? kHostSilence : Duration{},
                           .by_agent = setup_.agent,
+                          .own_host = setup_.hosts ? "host-0" : "",
                           .own_agent = setup_.hosts ? "agent-0" : "",
                           .agent_patience = kAgentPatience},
       durable_);

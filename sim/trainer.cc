@@ -176,6 +176,13 @@ void World::settle(const Worker& worker) {
   }
 }
 
+void World::forget_held(const Worker& worker) {
+  std::erase_if(private_parts_, [&](const auto& entry) {
+    const auto& [host, holder, ward] = entry.first;
+    return host == host_of(worker) && holder == worker.rank;
+  });
+}
+
 // It has made a step: what has not come to it is held no more.
 void World::drop_the_rest(const Worker& worker) {
   std::erase_if(private_parts_, [&](const auto& entry) {
@@ -277,6 +284,7 @@ bool World::begin(Index index, const trainer::Repair& work) {
   Worker& worker = workers_[index];
   Arena& own = arena(worker);
   wrote(worker);
+  if (work.order.moved) forget_held(worker);
   switch (work.order.act) {
     case wire::Act::kKeep:
       return false;

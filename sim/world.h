@@ -379,6 +379,7 @@ class World {
     return private_parts_[{host, holder, ward}];
   }
   void settle(const Worker& worker);
+  void forget_held(const Worker& worker);
   void drop_the_rest(const Worker& worker);
   bool seed(const Worker& worker);
   [[nodiscard]] Arena& arena(Index host, Rank rank) {

@@ -60,7 +60,8 @@ struct Fields<Location> {
 };
 template <>
 struct Fields<Order> {
-  static constexpr auto kList = in_order(&Order::act, &Order::source, &Order::private_source);
+  static constexpr auto kList =
+      in_order(&Order::act, &Order::source, &Order::private_source, &Order::moved);
 };
 template <>
 struct Fields<Formation> {

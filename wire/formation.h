@@ -72,6 +72,8 @@ struct Order {
   // Of kReceive: who has the private part, where that has come from somebody else than `source`.
   // No holder: it comes along with the rest, or is not needed.
   Location private_source;
+  // It has moved here: what it may have held on this host before, for others, is not to be used.
+  bool moved = false;
   bool operator==(const Order&) const = default;
 };
 

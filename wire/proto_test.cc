@@ -46,7 +46,7 @@ const std::vector<std::string> kTexts = {
     "generation: 18446744073709551615\nstage: STAGE_ENDED\nversion: 18446744073709551615\n"
     "order {\n  act: ACT_BEGIN\n  source {\n    holder: 2147483647\n    host: \"host\"\n"
     "    endpoint: \"endpoint\"\n  }\n  private_source {\n    holder: -2147483648\n"
-    "    host: \"h\"\n    endpoint: \"e\"\n  }\n}\nended: -2147483648\ncause {\n"
+    "    host: \"h\"\n    endpoint: \"e\"\n  }\n  moved: true\n}\nended: -2147483648\ncause {\n"
     "  kind: REASON_SPARE_NOT_STARTED\n  rank: -2147483648\n  pid: -9223372036854775808\n"
     "  ending {\n    kind: ENDING_NOT_HEARD\n    code: -2147483648\n  }\n"
     "  count: -9223372036854775808\n  total: 1\n  version: 18446744073709551615\n"

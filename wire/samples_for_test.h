@@ -42,7 +42,7 @@ inline std::vector<Message> extreme_messages() {
                  kMost,
                  Stage::kEnded,
                  kMost,
-                 {Act::kBegin, {kMost32, "host", "endpoint"}, {kLeast32, "h", "e"}},
+                 {Act::kBegin, {kMost32, "host", "endpoint"}, {kLeast32, "h", "e"}, true},
                  kLeast32,
                  extreme_reason(),
                  {{4294967295U, "a"}, {}}},

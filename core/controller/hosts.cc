@@ -140,7 +140,9 @@ void Machine::admit_rivals() {
 
 // Its host is this scheduler's, which is not lost while this one runs: its leases tell of the rest.
 bool Machine::is_here(const Agent& agent) const {
-  return !options_.own_agent.empty() && is_own_agent(agent.agent_id);
+  if (options_.own_agent.empty()) return false;
+  // Of a host that is to come back, nobody has said yet who its agent is.
+  return agent.agent_id.empty() ? agent.host == options_.own_host : is_own_agent(agent.agent_id);
 }
 
 void Machine::check_host(Agent& agent, std::set<Rank>& lost) {

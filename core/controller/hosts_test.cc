@@ -157,6 +157,22 @@ TEST_F(HoldersTest, AreOfNoUseWithAnotherVersion) {
   EXPECT_EQ(end_->reason.rank, 1);
 }
 
+// Its memory may be that of a former stay: what it holds there is not used later either.
+TEST_F(HoldersTest, ForgetWhatTheyHeldOnceTheyHaveMoved) {
+  lose_rank_1();
+  say(1, {6, 6, {{1, 6, 6}}});
+  say(3, {6, 6});
+  EXPECT_TRUE(at(Stage::kRepairing, 4)->order.moved);
+  step(Received{4, wire::Repaired{machine_->generation()}});
+  step(ProvenDead{"0", 1});
+  come(5, who("0", 5, 0, "host-1"));
+  say(5, {kNoVersion, kNoVersion});
+  say(3, {6, 6});
+  say(4, {6, 6, {{0, 6, 6}}});
+  ASSERT_NE(at(Stage::kRepairing, 5), nullptr);
+  EXPECT_FALSE(at(Stage::kRepairing, 5)->order.moved);  // It is where it was.
+}
+
 // Its memory may be that of a former stay.
 TEST_F(HoldersTest, HaveNothingOnceTheyHaveMoved) {
   step(ProvenDead{"1", 2});

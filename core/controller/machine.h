@@ -38,6 +38,7 @@ struct Options {
   Duration replacement_timeout{};  // How long a lost rank is waited for.
   Duration host_silence{};         // Of several hosts: the least after which one counts as lost.
   bool by_agent = false;           // An agent has started this scheduler, and would start another.
+  std::string own_host;            // As in Register.
   std::string own_agent;           // How the id of that agent begins; empty: any agent may be it.
   bool comes_back = false;         // Somebody starts it again, after whatever end it may find.
   Duration agent_patience{};       // How long that agent is waited for, after the end.

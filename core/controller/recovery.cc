@@ -105,6 +105,7 @@ void Machine::receive(Link link, const wire::Report& said_here) {
   if (rank == kNoRank || formation_.stage != Stage::kStopping) return;
   wire::Report m = said_here;
   if (m.generation != formation_.generation || at(rank).seat.finished) return;
+  if (m.held.size() > members_.size()) m.held.resize(members_.size());  // P44
   if (at(rank).seat.moved) {
     moved_.insert(rank);
     m.version = m.staged = kNoVersion;
@@ -188,7 +189,8 @@ Machine::HeldCopies Machine::held_copies() const {
       auto& copies = all[held.ward];
       const planner::Holder holder = world_size() + rank;
       const bool again = !copies.empty() && copies.back().holder == holder;
-      if (held.ward != rank && !again) copies.push_back({holder, held.version, held.staged});
+      const bool is_other = held.ward != rank && held.ward >= 0 && held.ward < world_size();
+      if (is_other && !again) copies.push_back({holder, held.version, held.staged});
     }
   }
   return all;
@@ -264,6 +266,7 @@ void Machine::maybe_plan() {
   }
   formation_.orders.resize(members_.size());
   for (const auto& order : plan.orders) give(order);
+  for (const Rank rank : moved_) formation_.orders[static_cast<std::size_t>(rank)].moved = true;
   const bool first = std::any_of(plan.orders.begin(), plan.orders.end(),
                                  [](const auto& order) { return order.act == wire::Act::kBegin; });
   note(Note::Kind::kPlan, kNoRank,

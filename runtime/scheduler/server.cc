@@ -57,6 +57,7 @@ controller::Options machine_options(const config::Settings& settings) {
           .replacement_timeout = settings.replacement_timeout,
           .host_silence = settings.host_timeout,
           .by_agent = settings.attempt != 0,
+          .own_host = os::host_name(),
           .own_agent = agent_of(settings),
           .comes_back = settings.enable_recovery,
           .agent_patience = kAgentPatience};

@@ -118,7 +118,8 @@ class ArenaStore final : public StateStore {
     // It comes from another host as a file of its own, so that it is checked like one of this host.
     const Received state(arena_.path() + ".received");
     const Received rest(arena_.path() + ".private");
-    const auto& [act, source, private_source] = order;
+    const wire::Location& source = order.source;
+    const wire::Location& private_source = order.private_source;
     const std::string here = path_of(identity_, source.holder);
     const auto path = at_hand(source, source.holder, version, here, state);
     if (!path) return path.error();
@@ -129,6 +130,9 @@ class ArenaStore final : public StateStore {
     if (!held_path) return held_path.error();
     const auto held = arena::PrivateCopy::open(*held_path, identity_.run_id, os::Access::kRead);
     if (!held) return held.error();
+    if (held->ward() != identity_.rank) {
+      return Error{Blame::kPeer, cat(*held_path, " is of rank ", held->ward())};
+    }
     return arena_.copy_from(*path, version, shared, &*held);
   }
   void stage(Version n, const arena::StagedStep& step) override {
@@ -155,6 +159,10 @@ class ArenaStore final : public StateStore {
     settle();
   }
 
+  void forget_held() override {
+    for (const auto& [ward, copy] : held_) std::filesystem::remove(copy.path());
+    held_.clear();
+  }
   [[nodiscard]] std::uint64_t own_bytes() const override {
     return arena_.layout().private_bytes - privacy_.common_bytes;
   }
@@ -213,6 +221,7 @@ class ArenaStore final : public StateStore {
       auto copy = arena::PrivateCopy::open(cat(identity_.directory, '/', name), identity_.run_id);
       if (!copy) continue;  // Of another run, or damaged: nothing is held then.
       const Rank ward = copy->ward();
+      if (!path_of_held(identity_, ward, identity_.rank).ends_with(cat('/', name))) continue;
       held_.emplace(ward, *std::move(copy));
     }
   }

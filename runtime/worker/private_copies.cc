@@ -114,6 +114,7 @@ Result<std::unique_ptr<PrivateCopies>> PrivateCopies::join(const Options& option
   if (auto told = made->answer(version, holder_has_it); !told) return told.error();
   const bool gives = !holder_has_it;
   if (auto seeded = made->give_and_take(version, gives, false); !seeded) return seeded.error();
+  for (const auto& ward : made->wards_) ward->copy->settle(version);  // It is committed.
   return made;
 }
 

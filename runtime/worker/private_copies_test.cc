@@ -71,6 +71,7 @@ class TestStore final : public StateStore {
   }
   arena::PrivateCopy& held(Rank ward) { return held_.at(ward); }
 
+  void forget_held() override { held_.clear(); }
   void begin(const arena::Position&) override {}
   Status receive(const wire::Order&, Version) override { return {}; }
   void stage(Version, const arena::StagedStep&) override {}
@@ -194,6 +195,18 @@ TEST_F(PrivateCopiesTest, OnlyWhatIsUsedIsSent) {
     const bool used = i < 10 || i == 500 || (i >= 2000 && i < 2999);
     ASSERT_EQ(place[i], used ? TestStore::mark(0, 5) : std::byte{0}) << i;
   }
+}
+
+// The holder was at the version before: the new one is committed, and is kept through the next
+// step.
+TEST_F(PrivateCopiesTest, WhatIsGivenAtTheStartIsCommitted) {
+  use({0, 1});
+  run();
+  for (Rank rank = 0; rank < 2; ++rank) store(rank).set(5, 5);
+  run();
+  expect_whole(5, 5);
+  store(1).held(0).expect(6);
+  EXPECT_TRUE(store(1).held(0).has(5));
 }
 
 TEST_F(PrivateCopiesTest, WhoSendsNoSuchBytesIsNotHeard) {

@@ -118,6 +118,7 @@ trainer::Return Session::Parts::call(const trainer::Event& event) {
 
 void Session::Parts::do_work(const trainer::Repair& work) {
   Status repaired;
+  if (work.order.moved) store->forget_held();
   switch (work.order.act) {
     case wire::Act::kKeep:
       break;
@@ -170,6 +171,8 @@ void Session::Parts::do_work(const trainer::JoinGroup& work) {
   const auto held = store->holding().held;
   const bool linked = !options.layout.host_of.empty();
   if (!status) {
+    // Else its end would be taken for the end of this rank's training.
+    if (formed) (*formed)->abort();
     const Error& error = status.error();
     // Others may try again and again: then nobody else says what is wrong here.
     if (linked && !stopped.stop_requested()) {

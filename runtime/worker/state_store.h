@@ -54,6 +54,8 @@ class StateStore {
   // What is held for that rank, which has so many own bytes; nothing at first. Valid until
   // update(). Errors: there is no room for it.
   [[nodiscard]] virtual Result<arena::PrivateCopy*> hold_for(Rank ward, std::uint64_t bytes) = 0;
+  // Holds nothing any more: this rank was elsewhere meanwhile.
+  virtual void forget_held() = 0;
 
   // The memory in which the gradients are summed in place.
   [[nodiscard]] virtual collective::Registered gradients() = 0;
