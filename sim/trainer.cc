@@ -401,7 +401,8 @@ void World::end(Index index, const trainer::Repair& work) {
     const Arena& source = arena(host_named(from.host), from.holder);
     const PrivatePart* part = private_source(worker, work);
     // Whoever comes so late that the job has gone on finds another version there, or nobody.
-    const bool is_late = fetches(worker, work) && source.version != work.version;
+    const bool is_late =
+        fetches(worker, work) && (source.version != work.version || source.updating);
     const bool lacks = source.version == kNoVersion || (part && part->version == kNoVersion);
     if (lacks && wipes_ > 0) {
       source_lost_ = true;
