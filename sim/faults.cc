@@ -223,12 +223,14 @@ void World::kill_workers(bool wipe, Index only) {
     die(i, 137, choices_.pick(2) == 0, speaks && choices_.pick(2) == 0);
     if (!wipe) continue;
     arena(worker) = Arena{.spent = finished(worker.rank)};
-    std::erase_if(private_parts_, [&](const auto& entry) {
-      return std::get<0>(entry.first) == host_of(worker) && std::get<1>(entry.first) == worker.rank;
-    });
+    forget_held(worker);
     ++wipes_;
     checkers_.wiped();
   }
+}
+
+bool World::is_of_host(const Connection& link, Index agent) const {
+  return (link.worker == kNone ? link.agent : workers_[link.worker].agent) == agent;
 }
 
 // With all that it had. Nobody hears the ends of its connections, or all do.
@@ -237,9 +239,7 @@ void World::lose_host(Index index) {
   lost.alive = false;
   const bool silent = choices_.pick(3) != 2;
   for (auto& link : links_) {
-    const bool its =
-        link.worker == kNone ? link.agent == index : workers_[link.worker].agent == index;
-    if (!its || !link.client_open) continue;
+    if (!is_of_host(link, index) || !link.client_open) continue;
     link.client_open = false;
     link.down.clear();
     link.client_gone = !silent;
@@ -272,9 +272,7 @@ void World::cut_host(Index index) {
   const Instant until = now_ + (longer ? kLongPause : kShortPause);
   agents_[index].cut_until = until;
   for (auto& link : links_) {
-    const bool its =
-        link.worker == kNone ? link.agent == index : workers_[link.worker].agent == index;
-    if (!its || !link.client_open) continue;
+    if (!is_of_host(link, index) || !link.client_open) continue;
     link.stalled_until = std::max(link.stalled_until, until);
     disturb(link, until);
   }

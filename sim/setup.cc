@@ -25,6 +25,14 @@ void draw_kinds(Setup& setup, Choices& choices) {
   }
 }
 
+// In bursts or not, and what comes before what.
+void draw_order(Setup& setup, Choices& choices) {
+  setup.burst = choices.pick(2) == 1;
+  constexpr std::array<std::uint32_t, 5> kOrderRarities = {0, 2, 1, 5, 20};
+  setup.order_rarity = kOrderRarities[choices.pick(kOrderRarities.size())];
+  setup.order = static_cast<Order>(choices.pick(kOrders));
+}
+
 Setup swarm(Choices& choices) {
   Setup setup;
   setup.ranks = 1 + static_cast<Rank>(choices.pick(4));
@@ -47,10 +55,7 @@ Setup swarm(Choices& choices) {
   draw_kinds(setup, choices);
   constexpr std::array<std::uint32_t, 5> kFaultRarities = {30, 6, 2, 80, 160};
   setup.fault_rarity = kFaultRarities[choices.pick(kFaultRarities.size())];
-  setup.burst = choices.pick(2) == 1;
-  constexpr std::array<std::uint32_t, 5> kOrderRarities = {0, 2, 1, 5, 20};
-  setup.order_rarity = kOrderRarities[choices.pick(kOrderRarities.size())];
-  setup.order = static_cast<Order>(choices.pick(kOrders));
+  draw_order(setup, choices);
   setup.exchange = choices.pick(2) == 0;
   return setup;
 }
@@ -80,10 +85,7 @@ Setup hosts(Choices& choices) {
   }
   constexpr std::array<std::uint32_t, 4> kFaultRarities = {30, 80, 160, 6};
   setup.fault_rarity = kFaultRarities[choices.pick(kFaultRarities.size())];
-  setup.burst = choices.pick(2) == 1;
-  constexpr std::array<std::uint32_t, 5> kOrderRarities = {0, 2, 1, 5, 20};
-  setup.order_rarity = kOrderRarities[choices.pick(kOrderRarities.size())];
-  setup.order = static_cast<Order>(choices.pick(kOrders));
+  draw_order(setup, choices);
   setup.exchange = choices.pick(4) == 1;
   return setup;
 }

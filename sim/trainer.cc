@@ -158,9 +158,8 @@ Holding World::holding(const Worker& worker) const {
   const Arena& own = arena(worker);
   Holding holding{own.version, own.staged, setup_.private_is_own, {}};
   for (const auto& [key, part] : private_parts_) {
-    const auto& [host, holder, ward] = key;
-    if (host != host_of(worker) || holder != worker.rank || part.version == kNoVersion) continue;
-    holding.held.push_back({ward, part.version, part.staged});
+    if (!is_held_by(worker, key) || part.version == kNoVersion) continue;
+    holding.held.push_back({std::get<2>(key), part.version, part.staged});
   }
   return holding;
 }
@@ -169,26 +168,20 @@ Holding World::holding(const Worker& worker) const {
 void World::settle(const Worker& worker) {
   const Version v = arena(worker).version;
   for (auto& [key, part] : private_parts_) {
-    const auto& [host, holder, ward] = key;
-    if (host != host_of(worker) || holder != worker.rank || part.version == kNoVersion) continue;
+    if (!is_held_by(worker, key) || part.version == kNoVersion) continue;
     if (v == part.version) part.staged = v;
     if (v == part.staged) part.version = v;
   }
 }
 
 void World::forget_held(const Worker& worker) {
-  std::erase_if(private_parts_, [&](const auto& entry) {
-    const auto& [host, holder, ward] = entry.first;
-    return host == host_of(worker) && holder == worker.rank;
-  });
+  std::erase_if(private_parts_, [&](const auto& entry) { return is_held_by(worker, entry.first); });
 }
 
 // It has made a step: what has not come to it is held no more.
 void World::drop_the_rest(const Worker& worker) {
   std::erase_if(private_parts_, [&](const auto& entry) {
-    const auto& [host, holder, ward] = entry.first;
-    const bool own = host == host_of(worker) && holder == worker.rank;
-    return own && entry.second.staged != arena(worker).version;
+    return is_held_by(worker, entry.first) && entry.second.staged != arena(worker).version;
   });
 }
 
@@ -473,7 +466,7 @@ void World::end(Index index, const trainer::PassCopies& work) {
     if (done) held(host_of(worker), worker.rank, ward) = {work.version - 1, work.version};
   }
   tell_trainer(index, trainer::Passed{done ? trainer::Outcome::kDone : trainer::Outcome::kStopped,
-                                      "", holding(worker).held});
+                                      holding(worker).held});
 }
 
 // P50: the step lies on two hosts once it is committed, unless one is lost just now.

@@ -252,6 +252,7 @@ class World {
   void list_faults();
   void strike(const Mishap& mishap);
   void kill_workers(bool wipe, Index only);
+  [[nodiscard]] bool is_of_host(const Connection& link, Index agent) const;
   void lose_host(Index agent);
   void cut_host(Index agent);
   void lose_sight_of(Index agent);
@@ -377,6 +378,10 @@ class World {
   [[nodiscard]] Rank holder_of(const Worker& worker, Rank rank) const;
   [[nodiscard]] PrivatePart& held(Index host, Rank holder, Rank ward) {
     return private_parts_[{host, holder, ward}];
+  }
+  [[nodiscard]] bool is_held_by(const Worker& worker,
+                                const std::tuple<Index, Rank, Rank>& key) const {
+    return std::get<0>(key) == host_of(worker) && std::get<1>(key) == worker.rank;
   }
   void settle(const Worker& worker);
   void forget_held(const Worker& worker);

@@ -241,7 +241,7 @@ void Machine::on(const Passed& e) {
   holding_.held = e.held;
   if (state_ == State::kSpokenFor) return leave(true);
   HF_ASSERT(state_ == State::kPassing);
-  if (e.outcome != Outcome::kDone) return met(e.outcome, e.why);
+  if (e.outcome != Outcome::kDone) return met(e.outcome, "");
   arrive();
 }
 

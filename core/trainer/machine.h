@@ -104,7 +104,6 @@ struct SumsDone {
 struct Staged {};
 struct Passed {
   Outcome outcome = Outcome::kDone;
-  std::string why;
   std::vector<wire::HeldCopy> held;  // As it is now, whatever the outcome.
 };
 struct Arrived {

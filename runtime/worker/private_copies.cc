@@ -159,14 +159,12 @@ Status PrivateCopies::answer(Version version, bool& holder_has_it) {
   for (const auto& ward : wards_) {
     const auto [bytes, theirs] = ward->greeting;
     if (theirs != version || bytes > kMostBytes) {
-      cut();
       return Error{Blame::kPeer,
                    cat("rank ", ward->rank, " is at version ", theirs, " with ", bytes,
                        " private bytes, and rank ", options_.rank, " at version ", version)};
     }
     auto copy = store_.hold_for(ward->rank, bytes);
     if (!copy) {
-      cut();
       return Error{Blame::kUser, copy.error().what};
     }
     ward->copy = *copy;

@@ -238,7 +238,7 @@ void Session::Parts::do_work(const trainer::Stage& work) {
 
 void Session::Parts::do_work(const trainer::PassCopies& work) {
   if (!copies->pass(work.version)) note(Outcome::kAborted);
-  worker.tell(trainer::Passed{outcome_of(mark), "", store->holding().held});
+  worker.tell(trainer::Passed{outcome_of(mark), store->holding().held});
 }
 
 void Session::Parts::do_work(const trainer::Arrive&) {
