@@ -3,7 +3,7 @@
 add_library(holdfast_flags INTERFACE)
 target_include_directories(holdfast_flags INTERFACE ${PROJECT_SOURCE_DIR})
 target_compile_options(holdfast_flags INTERFACE
-  -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wno-missing-field-initializers
+  -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wno-missing-field-initializers
   -Werror -fno-math-errno -ffp-contract=off)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 takes a moved-from alternative of std::variant for an uninitialised one.

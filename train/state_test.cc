@@ -387,7 +387,7 @@ std::string failure_of(Net net, std::uint64_t before, const std::function<void(N
 TEST(State, RefusesToTrainInVainWhatIsNoLongerInItsPlace) {
   const std::string file = testing::TempDir() + "pretrained.pt";
   torch::save(Net(false), file);
-  for (const std::uint64_t before : {0, 2}) {
+  for (const std::uint64_t before : {std::uint64_t{0}, std::uint64_t{2}}) {
     EXPECT_EQ(failure_of(Net(false), before, [&](Net& net) { torch::load(net, file); }),
               "parameter 'first.weight' lies in other memory than its State gave it, as after "
               "torch::load() or Module::to(), and would not be trained: do that before the first "

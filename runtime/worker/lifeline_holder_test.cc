@@ -44,7 +44,7 @@ os::Ending ending_of(const Place& place) {
 void stay_on(int core) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  CPU_SET(core, &set);
+  CPU_SET(static_cast<unsigned>(core), &set);
   (void)::sched_setaffinity(0, sizeof(set), &set);
 }
 
