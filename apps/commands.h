@@ -19,10 +19,14 @@ int launch(const std::string& name, int argc, const char* const* argv,
 // is named.
 int status(const std::string& job, bool json);
 
-// Asks the scheduler of a job for its status: the JSON of wire::StatusReply. Requires that the job
-// has a scheduler, or an agent of this host that knows where that runs. Proves itself with the
-// job's token, which this user alone can read.
+// The JSON of the scheduler's wire::StatusReply. Requires what ask_scheduler() does.
 Result<std::string> query_status(const runtime::FoundJob& job, Duration timeout);
+
+// `holdfast drain FROM` (`drains`) and `holdfast move FROM TO`: the ranks of host `from` go to host
+// `to`, or to whichever would take them. Returns once that is decided, at the next step's boundary.
+// 1 where it can not be, and says why.
+int move(const std::string& job, const std::string& from, const std::string& to, bool drains,
+         int timeout_s);
 
 // `holdfast clean`: removes what dead jobs of this user have left on this host. Says what it
 // removes, or would remove (`dry_run`), and what it leaves alone. 1 where something could not be

@@ -1,4 +1,4 @@
-// holdfast: looks after jobs: status, clean, settings, run, verify, timeline, tls.
+// holdfast: looks after jobs: status, drain, move, clean, settings, run, verify, timeline, tls.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -27,6 +27,29 @@ void print_settings(bool markdown) {
   }
 }
 
+// drain and move.
+struct Moving {
+  std::string from;
+  std::string to;
+  int timeout_s = 60;
+  CLI::App* drain = nullptr;
+  CLI::App* move = nullptr;
+
+  void offer(CLI::App& app, std::string& job) {
+    drain = app.add_subcommand("drain", "Have other hosts take a host's ranks over, for good");
+    move = app.add_subcommand("move", "Have another host take a host's ranks over");
+    for (auto* one : {drain, move}) {
+      one->add_option("--job", job, "Its name; needed where several run");
+      one->add_option("HOST", from, "The host, as `holdfast status` names it")->required();
+      one->add_option("--timeout", timeout_s, "Seconds to wait for the end of the step under way")
+          ->capture_default_str()
+          ->check(CLI::Range(1, 86400));
+    }
+    move->add_option("TO", to, "The host that shall have them; left out: any that would");
+  }
+  [[nodiscard]] bool is_meant() const { return drain->parsed() || move->parsed(); }
+};
+
 int run(int argc, char** argv) {
   CLI::App app("Looks after fault-tolerant training jobs on this host.", "holdfast");
   app.set_version_flag("--version", HOLDFAST_VERSION);
@@ -40,6 +63,8 @@ int run(int argc, char** argv) {
   auto* status = app.add_subcommand("status", "How a running job is");
   status->add_option("--job", job, "Its name; needed where several run");
   status->add_flag("--json", json, "As JSON");
+  Moving move;
+  move.offer(app, job);
   bool dry_run = false;
   auto* clean = app.add_subcommand("clean", "Remove what dead jobs of this user have left");
   clean->add_flag("--dry-run", dry_run, "Only say what would be removed");
@@ -53,10 +78,10 @@ int run(int argc, char** argv) {
   app.add_subcommand("tls", "Make or check the certificates of a job (tls --help)");
 
   if (argc < 2) {
-    std::fprintf(
-        stderr,
-        "holdfast: say what to do: status, clean, settings, run, verify, timeline or tls (--help "
-        "tells of each)\n");
+    std::fprintf(stderr,
+                 "holdfast: say what to do: status, drain, move, clean, settings, run, verify, "
+                 "timeline or tls (--help "
+                 "tells of each)\n");
     return 2;
   }
   if (std::string_view(argv[1]) == "run") {
@@ -67,10 +92,14 @@ int run(int argc, char** argv) {
   if (std::string_view(argv[1]) == "tls") return apps::tls(argc - 2, argv + 2, environ);
   try {
     app.parse(argc, argv);
-  } catch (const CLI::RequiredError&) {  // Of a command: nothing else is required.
+  } catch (const CLI::RequiredError& error) {
+    if (const std::string_view command = argv[1]; command == "drain" || command == "move") {
+      std::fprintf(stderr, "holdfast: %s: %s\n", argv[1], error.what());
+      return 2;
+    }
     std::fprintf(stderr,
-                 "holdfast: there is no command '%s'; there are status, clean, settings, run, "
-                 "verify, timeline and tls (--help)\n",
+                 "holdfast: there is no command '%s'; there are status, drain, move, clean, "
+                 "settings, run, verify, timeline and tls (--help)\n",
                  argv[1]);
     return 2;
   } catch (const CLI::ParseError& error) {
@@ -79,6 +108,9 @@ int run(int argc, char** argv) {
     return 2;
   }
   if (status->parsed()) return apps::status(job, json);
+  if (move.is_meant()) {
+    return apps::move(job, move.from, move.to, move.drain->parsed(), move.timeout_s);
+  }
   if (clean->parsed()) return apps::clean(dry_run);
   print_settings(markdown);
   return 0;

@@ -1,23 +1,15 @@
 // `holdfast status`.
 #include "apps/commands.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <memory>
 #include <nlohmann/json.hpp>
-#include <system_error>
-#include <utility>
 #include <variant>
 #include <vector>
 
+#include "apps/ask.h"
 #include "base/text.h"
-#include "io/connection.h"
-#include "io/loop.h"
-#include "os/errors.h"
-#include "runtime/jobs/membership.h"
 
 namespace holdfast::apps {
 namespace {
@@ -91,90 +83,27 @@ void print(const Json& json) {
   }
 }
 
-// Whether its scheduler runs on another host, and an agent here knows where.
-bool is_elsewhere(const runtime::FoundJob& job) {
-  return job.agent && !job.master_alive && job.agent->sched_port != 0;
-}
-
 }  // namespace
 
-Result<std::string> query_status(const runtime::FoundJob& job, Duration timeout) try {
-  auto settings = config::from_environment(environ);
-  if (!settings) return settings.error();
-  settings->job = job.name;
-  if (settings->token_file.empty() && job.agent) settings->token_file = job.agent->token_file;
-  auto membership = runtime::membership_of_observer(*settings, job.directory);
-  if (!membership) return membership.error();
-  const bool here = job.scheduler && (job.scheduler_alive || !is_elsewhere(job));
-  const std::string& host = here ? job.scheduler->host : job.agent->host;
-  const std::uint16_t port = here ? job.scheduler->port : job.agent->sched_port;
-  Result<std::string> answer =
-      Error{Blame::kWorld,
-            cat("the scheduler at ", host_and_port(host, port), " did not answer in time")};
-  std::shared_ptr<io::Connection> connection;
-  io::Loop loop;
-  const auto finish = [&](Result<std::string> result) {
-    answer = std::move(result);
-    loop.stop();
-  };
-  loop.after(timeout, [&] { loop.stop(); });
-  const auto connected = [&](Result<std::shared_ptr<io::Connection>> made) {
-    if (!made) return finish(made.error());
-    connection = *made;
-    connection->start({.on_message =
-                           [&](wire::Message message) {
-                             auto* reply = std::get_if<wire::StatusReply>(&message);
-                             if (reply != nullptr) finish(std::move(reply->json));
-                           },
-                       .on_closed = [&](Error why) { finish(std::move(why)); }});
-    connection->send(wire::StatusQuery{});
-  };
-  io::connect(loop, host, port, *std::move(membership), timeout, connected);
-  loop.run();
-  connection.reset();
-  return answer;
-} catch (const std::system_error& error) {  // A descriptor that can not be had.
-  return os::no_task("can not ask the scheduler", error.code().value());
+Result<std::string> query_status(const runtime::FoundJob& job, Duration timeout) {
+  auto answer = ask_scheduler(job, wire::StatusQuery{}, timeout);
+  if (!answer) return answer.error();
+  auto* reply = std::get_if<wire::StatusReply>(&*answer);
+  if (reply == nullptr) return Error{Blame::kWorld, "the scheduler's answer is no status"};
+  return std::move(reply->json);
 }
 
 int status(const std::string& job, bool json) {
-  std::vector<std::string> names;
+  const auto chosen = choose_job(job);
   // Who reads JSON finds JSON.
   const auto complain = [&](const std::string& text, int code) {
     std::fprintf(stderr, "holdfast: %s\n", text.c_str());
-    const Json said = {{"error", text}, {"jobs", names}};
+    const Json said = {{"error", text}, {"jobs", chosen.names}};
     if (json) std::printf("%s\n", said.dump(-1, ' ', false, kReplace).c_str());
     return code;
   };
-  std::vector<runtime::FoundJob> running;
-  auto on_host = runtime::jobs_on_this_host();
-  for (auto& found : on_host.jobs) {
-    if (job.empty() ? found.agent_alive || found.scheduler_alive : found.name == job)
-      running.push_back(std::move(found));
-  }
-  if (running.empty()) {
-    std::string text = job.empty() ? "no job of this user runs on this host"
-                                   : "no job named '" + job + "' is on this host";
-    for (const auto& why : on_host.left_alone) text += ";\n  but " + why;
-    return complain(text, 1);
-  }
-  for (const auto& why : on_host.left_alone) std::fprintf(stderr, "holdfast: %s\n", why.c_str());
-  for (const auto& found : running) names.push_back(found.name);
-  if (running.size() > 1) {
-    std::string all;
-    for (const auto& one : running) {
-      all += "\n  " + one.name;
-      if (one.agent) all += "   logs in " + one.agent->log_dir;
-    }
-    return complain("several jobs run here; name one with --job:" + all, 2);
-  }
-  const auto& found = running.front();
-  if (!found.scheduler_alive && !is_elsewhere(found)) {
-    return complain("the scheduler of job " + found.name +
-                        " does not run at the moment (it starts, or is being replaced)",
-                    1);
-  }
-  const auto answer = query_status(found, std::chrono::seconds(5));
+  if (!chosen.job) return complain(chosen.why, chosen.code);
+  const auto answer = query_status(*chosen.job, std::chrono::seconds(5));
   if (!answer) return complain(answer.error().what, 1);
   if (json) {
     std::printf("%s\n", answer->c_str());

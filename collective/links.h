@@ -68,6 +68,7 @@ class Links {
 // Which ranks share a host, and how the others reach each other.
 struct Layout {
   std::vector<int> host_of;      // By rank; the numbers mean nothing else. Empty: all on one host.
+  std::vector<int> domain_of;    // The same, of what fails together. Never used by a sum.
   std::shared_ptr<Links> links;  // Null only where all are on one host.
 };
 

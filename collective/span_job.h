@@ -190,7 +190,8 @@ class SpanJob {
     return cat(base_.directory, "/host-", host);
   }
   [[nodiscard]] Layout layout(Rank me) {
-    return {.host_of = hosts_, .links = std::make_shared<TestLinks>(meeting_, me)};
+    return {
+        .host_of = hosts_, .domain_of = hosts_, .links = std::make_shared<TestLinks>(meeting_, me)};
   }
   [[nodiscard]] Group::Options options(int rank) {
     Group::Options o = base_;

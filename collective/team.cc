@@ -100,7 +100,7 @@ Result<std::shared_ptr<Group>> Team::enter() {
 
 // Where the ranks of this team lie.
 Layout Team::layout_in(const Layout& world) const {
-  Layout mine{.host_of = {}, .links = world.links};
+  Layout mine{.host_of = {}, .domain_of = {}, .links = world.links};
   if (world.host_of.empty()) return mine;
   for (const Rank rank : members_.ranks) {
     mine.host_of.push_back(world.host_of.at(static_cast<std::size_t>(rank)));

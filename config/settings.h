@@ -96,6 +96,9 @@ struct Secret {
   X(replicas, std::int32_t, kWhole, "HOLDFAST_REPLICAS", "1", 0, 1,                               \
     "Of a job over several hosts, the same on all: on how many other hosts each rank's private "  \
     "state lies when a step is committed. 0: a lost host takes it along, and the job ends.")      \
+  X(domain, std::string, kText, "HOLDFAST_DOMAIN", "", 0, 0,                                      \
+    "Of a job over several hosts: what fails together with this host, such as its rack or its "   \
+    "power feed. Private state is then held in another domain. Unset: the host alone.")           \
   X(drift, Drift, kDrift, "HOLDFAST_DRIFT", "end", 0, 0,                                          \
     "What happens when replicas are found to hold other values than one another: `end` ends the " \
     "job and names the first, `warn` names it and goes on.")                                      \

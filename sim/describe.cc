@@ -117,6 +117,8 @@ std::string World::describe(const Mishap& mishap) const {
       return cat("host ", i, " is cut off for a while");
     case Fault::kLinksFail:
       return cat("the links of the group of generation ", i, " fail");
+    case Fault::kMove:
+      return cat("host ", i, " shall have no ranks");
     case Fault::kStall:
       return cat("connection ", i + 1, " delivers nothing for a while");
     case Fault::kHiccup:

@@ -66,6 +66,7 @@ void World::list_faults() {
     add(i > 0 && agents_[i].runs(), Fault::kKillAgent, i);
     add(i > 0 && agents_[i].runs(), Fault::kLoseHost, i);
     add(i > 0 && agents_[i].runs() && agents_[i].cut_until <= now_, Fault::kCutHost, i);
+    add(agents_[i].runs() && scheduler_runs(), Fault::kMove, i);
   }
   const auto newest = groups_.empty() ? groups_.end() : std::prev(groups_.end());
   if (newest != groups_.end() && newest->second.linked && !newest->second.aborted) {
@@ -156,6 +157,8 @@ void World::strike(const Mishap& mishap) {
       return cut_host(i);
     case Fault::kLoseHost:
       return lose_host(i);
+    case Fault::kMove:
+      return ask_to_move(i);
     case Fault::kKillAgent:
       if (setup_.hosts) lose_sight_of(i);
       return kill_agent(i);
@@ -259,6 +262,16 @@ void World::lose_host(Index index) {
   lose_sight_of(index);
 }
 
+// Somebody says so, and does not wait for the answer.
+void World::ask_to_move(Index from) {
+  links_.emplace_back();
+  links_.back().client_open = false;
+  links_.back().client_gone = links_.back().accepted = true;
+  const Index link = links_.size() - 1;
+  tell_controller(controller::Connected{link + 1, wire::PeerKind::kObserver});
+  hear(link, wire::Move{cat("host-", from), "", choices_.pick(2) == 1});
+}
+
 // What it has committed, nobody else may have seen. If its places are given away, that is lost.
 void World::lose_sight_of(Index agent) {
   agents_[agent].is_host_lost = true;
@@ -306,17 +319,19 @@ bool World::is_legitimate(const wire::Reason& reason) const {
     case Why::kTooFewCame:
     case Why::kNotFormedInTime:
       return had(Fault::kEarlyExit) || had(Fault::kKillAgent) || had(Fault::kLoseHost) ||
-             an_agent_left || !setup_.replaced;
+             had(Fault::kMove) || an_agent_left || !setup_.replaced;
     case Why::kEndedEarly:
     case Why::kEndedWithoutTraining:
       return had(Fault::kEarlyExit);
     case Why::kNoPlan:  // A private part is lost with its arena, or with that and its holder's.
+      if (setup_.hosts && reason.detail == "state") return wipes_ > 0;
       // A holder that has ended its training gives nothing any more. A host may be taken for lost
       // if nothing comes from it for a while.
       if (setup_.hosts && (!setup_.holders || any_finished() || had(Fault::kStall))) {
         return setup_.private_is_own;
       }
-      return setup_.private_is_own && wipes_ > (setup_.holders && !any_finished() ? 1 : 0);
+      return setup_.private_is_own &&
+             wipes_ > (setup_.holders && !any_finished() && !had(Fault::kMove) ? 1 : 0);
     case Why::kNotRepaired:
       return source_lost_;
     case Why::kNone:

@@ -9,7 +9,7 @@ namespace holdfast::sim {
 namespace {
 
 constexpr std::uint32_t kOfHosts =
-    bit(Fault::kLoseHost) | bit(Fault::kCutHost) | bit(Fault::kLinksFail);
+    bit(Fault::kLoseHost) | bit(Fault::kCutHost) | bit(Fault::kLinksFail) | bit(Fault::kMove);
 constexpr std::uint32_t kOfOneHost = 15;  // The first so many faults.
 
 // Many kinds hide each other: in half of the runs there are but two.
@@ -77,7 +77,7 @@ Setup hosts(Choices& choices) {
   constexpr std::array kAlso = {Fault::kKill,   Fault::kKillScheduler, Fault::kStoreCrash,
                                 Fault::kBreak,  Fault::kPause,         Fault::kStall,
                                 Fault::kHiccup, Fault::kKillAgent,     Fault::kStopScheduler};
-  for (const Fault fault : {Fault::kLoseHost, Fault::kCutHost, Fault::kLinksFail}) {
+  for (const Fault fault : {Fault::kLoseHost, Fault::kCutHost, Fault::kLinksFail, Fault::kMove}) {
     if (choices.pick(3) != 2) setup.kinds |= bit(fault);
   }
   for (const Fault fault : kAlso) {

@@ -35,8 +35,9 @@ enum class Fault : std::uint8_t {
   kLoseHost,   // One is lost with all that it had, heard or not.
   kCutHost,    // For a while nothing comes from it or to it.
   kLinksFail,  // The group's links fail, though nobody dies (P48).
+  kMove,       // A person has other hosts take a host's ranks over.
 };
-inline constexpr std::uint32_t kFaults = 22;
+inline constexpr std::uint32_t kFaults = 23;
 [[nodiscard]] constexpr std::uint32_t bit(Fault fault) {
   return std::uint32_t{1} << static_cast<std::uint32_t>(fault);
 }

@@ -78,6 +78,12 @@ std::string order(const wire::Order& order) {
              apart ? cat(", private parts from ", at(order.private_source)) : "");
 }
 
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (const auto& name : names) text += cat(' ', name);
+  return text;
+}
+
 std::string role(agent::Role role) {
   if (role == agent::Role::kScheduler) return "scheduler";
   return role == agent::Role::kWorker ? "worker" : "spare";
@@ -162,11 +168,15 @@ std::string to_words(const wire::Message& message) {
             if (m.newer_than != 0) text += cat(" newer than version ", m.newer_than);
             return text;
           },
-          [](const wire::Give& m) {
-            std::string text = "Give";
-            for (const auto& node_id : m.node_ids) text += cat(' ', node_id);
-            return text;
+          [](const wire::Give& m) { return cat("Give", listed(m.node_ids)); },
+          [](const wire::Drop& m) {
+            return cat("Drop", listed(m.node_ids), m.drains ? ", for good" : "");
           },
+          [](const wire::Move& m) {
+            return cat("Move from ", m.from, m.to.empty() ? "" : cat(" to ", m.to),
+                       m.drains ? ", for good" : "");
+          },
+          [](const wire::Moved& m) { return cat("Moved: ", in_words(m.reason)); },
           [](const wire::GroupLost& m) { return cat("GroupLost in generation ", m.generation); },
           [](const wire::Got& m) {
             return m.found ? cat("Got ", m.key, ", version ", m.version) : std::string("Got none");

@@ -255,6 +255,7 @@ class World {
   [[nodiscard]] bool is_of_host(const Connection& link, Index agent) const;
   void lose_host(Index agent);
   void cut_host(Index agent);
+  void ask_to_move(Index from);
   void lose_sight_of(Index agent);
   void stand_still();
   void excuse_last_calls(Instant until);

@@ -63,7 +63,7 @@ TEST(Codec, NamesEveryKindAfterItsStruct) {
   EXPECT_EQ(kind_name(kind_of(Heartbeat{})), "Heartbeat");
   EXPECT_EQ(kind_of(Heartbeat{}), kHeartbeat);
   EXPECT_EQ(kind_name(0), "unknown");
-  EXPECT_EQ(kind_name(24), "unknown");
+  EXPECT_EQ(kind_name(27), "unknown");
 }
 
 TEST(Codec, KeepsTheBitsOfALoss) {
@@ -113,7 +113,7 @@ TEST(Codec, BlamesThePeerForMalformedBytes) {
     EXPECT_EQ(message.error().blame, Blame::kPeer);
   }
   EXPECT_FALSE(decode(0, ""));
-  EXPECT_FALSE(decode(24, ""));
+  EXPECT_FALSE(decode(27, ""));
   EXPECT_FALSE(decode_formation(bytes_of({0x08, 1})));
 }
 

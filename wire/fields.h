@@ -30,7 +30,7 @@ struct Fields<Register> {
   static constexpr auto kList =
       in_order(&Register::job, &Register::node_id, &Register::incarnation, &Register::attempt,
                &Register::host, &Register::pid, &Register::protocol, &Register::generation,
-               &Register::memory, &Register::endpoint);
+               &Register::memory, &Register::endpoint, &Register::domain);
 };
 template <>
 struct Fields<Ending> {
@@ -50,9 +50,10 @@ struct Fields<Reason> {
 };
 template <>
 struct Fields<Seat> {
-  static constexpr auto kList = in_order(
-      &Seat::node_id, &Seat::role, &Seat::incarnation, &Seat::attempt, &Seat::pid, &Seat::host,
-      &Seat::domain, &Seat::endpoint, &Seat::finished, &Seat::version, &Seat::memory, &Seat::moved);
+  static constexpr auto kList =
+      in_order(&Seat::node_id, &Seat::role, &Seat::incarnation, &Seat::attempt, &Seat::pid,
+               &Seat::host, &Seat::domain, &Seat::endpoint, &Seat::finished, &Seat::version,
+               &Seat::memory, &Seat::moved, &Seat::agent, &Seat::given);
 };
 template <>
 struct Fields<Location> {
@@ -72,7 +73,8 @@ struct Fields<Formation> {
 };
 template <>
 struct Fields<PeerPlace> {
-  static constexpr auto kList = in_order(&PeerPlace::host, &PeerPlace::endpoint);
+  static constexpr auto kList =
+      in_order(&PeerPlace::host, &PeerPlace::endpoint, &PeerPlace::domain);
 };
 template <>
 struct Fields<Assignment> {
@@ -108,6 +110,18 @@ struct Fields<Evict> {
 template <>
 struct Fields<Give> {
   static constexpr auto kList = in_order(&Give::node_ids);
+};
+template <>
+struct Fields<Drop> {
+  static constexpr auto kList = in_order(&Drop::node_ids, &Drop::drains);
+};
+template <>
+struct Fields<Move> {
+  static constexpr auto kList = in_order(&Move::from, &Move::to, &Move::drains);
+};
+template <>
+struct Fields<Moved> {
+  static constexpr auto kList = in_order(&Moved::reason);
 };
 template <>
 struct Fields<HeldCopy> {

@@ -21,15 +21,18 @@ enum class Role : std::uint8_t { kWorker, kServer, kSpareHost };
 struct Seat {
   std::string node_id;
   Role role = Role::kWorker;
-  Incarnation incarnation = 0;
+  Incarnation incarnation = 0;  // 0: no process has it.
   std::uint64_t attempt = 0;
   std::int64_t pid = 0;
   std::string host;
-  std::string domain;    // What fails together with it; by default its host.
+  std::string domain;    // As of Register.
   std::string endpoint;  // Where other hosts reach it. Empty: only through its host's memory.
   std::string memory;    // As of Register: names the memory that it can share.
   // It was on another host before. What its memory here may hold is older than the rank's state.
   bool moved = false;
+  std::string
+      agent;  // Whose place it is: only this agent's processes may have it. Empty: any one's.
+  bool given = false;  // Another agent had it before: who claims it by its own table is too late.
   bool finished = false;  // Its training has ended in good order, at `version`.
   Version version = 0;    // Only where finished.
   bool operator==(const Seat&) const = default;

@@ -19,7 +19,7 @@
 
 namespace holdfast::wire {
 
-inline constexpr std::uint32_t kProtocol = 6;  // Raised when an older peer could misunderstand us.
+inline constexpr std::uint32_t kProtocol = 7;  // Raised when an older peer could misunderstand us.
 
 // worker → scheduler, first on every connection; again after every reconnection.
 struct Register {
@@ -33,13 +33,15 @@ struct Register {
   Generation generation = 0;  // The formation that it trains in, or was last stopped for; 0: none.
   std::string memory;         // Names the memory it can share: only with whoever says the same.
   std::string endpoint;       // Where workers on other hosts reach it; empty: they can not.
+  std::string domain;         // What fails together with it; empty: its memory alone.
   bool operator==(const Register&) const = default;
 };
 
 // Where a rank is, for the others.
 struct PeerPlace {
-  std::uint32_t host = 0;  // The same number: they share memory. It means nothing else.
-  std::string endpoint;    // As of Register.
+  std::uint32_t host = 0;    // The same number: they share memory. It means nothing else.
+  std::string endpoint;      // As of Register.
+  std::uint32_t domain = 0;  // The same number: they fail together. It means nothing else.
   bool operator==(const PeerPlace&) const = default;
 };
 
@@ -108,10 +110,32 @@ struct Evict {
   bool operator==(const Evict&) const = default;
 };
 
-// scheduler → agent: these places are yours from now on, since their host is lost.
+// scheduler → agent: these places are yours from now on. It is said again whenever the agent's
+// table lacks them.
 struct Give {
   std::vector<std::string> node_ids;
   bool operator==(const Give&) const = default;
+};
+
+// scheduler → agent: these places were given to another one. End their processes. It is said again
+// whenever the agent's table has them.
+struct Drop {
+  std::vector<std::string> node_ids;
+  bool drains = false;  // Take no places any more, and end once these processes have.
+  bool operator==(const Drop&) const = default;
+};
+
+// observer → scheduler, on a person's word: other hosts shall have the places of this one.
+struct Move {
+  std::string from;     // The name of a host.
+  std::string to;       // The same; empty: whichever would take them.
+  bool drains = false;  // As of Drop.
+  bool operator==(const Move&) const = default;
+};
+// scheduler → who has asked: kMoves, or why not.
+struct Moved {
+  Reason reason;
+  bool operator==(const Moved&) const = default;
 };
 
 // The private part of another rank's state, held on this host in case that rank's host is lost.
@@ -295,11 +319,11 @@ struct Got {
 using Message =
     std::variant<Register, Assignment, Refused, Waiting, AgentState, Evict, Report, Repaired,
                  Progress, JobProgress, Finished, Farewell, Failed, JobEnded, StatusQuery,
-                 StatusReply, Heartbeat, Put, Kept, Get, Got, GroupLost, Give>;
+                 StatusReply, Heartbeat, Put, Kept, Get, Got, GroupLost, Give, Drop, Move, Moved>;
 inline constexpr std::array<std::string_view, std::variant_size_v<Message>> kMessageNames = {
-    "Register", "Assignment", "Refused",     "Waiting",     "AgentState", "Evict",
-    "Report",   "Repaired",   "Progress",    "JobProgress", "Finished",   "Farewell",
-    "Failed",   "JobEnded",   "StatusQuery", "StatusReply", "Heartbeat",  "Put",
-    "Kept",     "Get",        "Got",         "GroupLost",   "Give"};
+    "Register",    "Assignment",  "Refused",     "Waiting",  "AgentState", "Evict",  "Report",
+    "Repaired",    "Progress",    "JobProgress", "Finished", "Farewell",   "Failed", "JobEnded",
+    "StatusQuery", "StatusReply", "Heartbeat",   "Put",      "Kept",       "Get",    "Got",
+    "GroupLost",   "Give",        "Drop",        "Move",     "Moved"};
 
 }  // namespace holdfast::wire

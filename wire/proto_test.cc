@@ -41,7 +41,7 @@ const std::vector<std::string> kTexts = {
     "job: \"job\"\nnode_id: \"n\\303\\266de\"\nincarnation: 18446744073709551615\n"
     "attempt: 18446744073709551615\nhost: \"host\"\npid: -9223372036854775808\n"
     "protocol: 4294967295\ngeneration: 18446744073709551615\nmemory: \"memory\"\n"
-    "endpoint: \"endpoint\"\n",
+    "endpoint: \"endpoint\"\ndomain: \"domain\"\n",
     "rank: -2147483648\nworld_size: 2147483647\nrun_id: 18446744073709551615\n"
     "generation: 18446744073709551615\nstage: STAGE_ENDED\nversion: 18446744073709551615\n"
     "order {\n  act: ACT_BEGIN\n  source {\n    holder: 2147483647\n    host: \"host\"\n"
@@ -53,7 +53,8 @@ const std::vector<std::string> kTexts = {
     "  node_id: \"a\"\n  host: \"b\"\n  other: \"c\"\n  other_host: \"d\"\n"
     "  detail: \"no \\\"room\\\"\\n\"\n  awaited {\n    kind: AWAITED_NOT_REPAIRED\n"
     "    rank: 2147483647\n    node_id: \"a\"\n    pid: -9223372036854775808\n  }\n"
-    "  awaited {\n    rank: -1\n  }\n}\npeers {\n  host: 4294967295\n  endpoint: \"a\"\n}\n"
+    "  awaited {\n    rank: -1\n  }\n}\npeers {\n  host: 4294967295\n  endpoint: \"a\"\n  domain: "
+    "4294967295\n}\n"
     "peers {\n}\n",
     "sentence: \"no\"\nreason {\n  kind: REASON_SPARE_NOT_STARTED\n  rank: -2147483648\n"
     "  pid: -9223372036854775808\n  ending {\n    kind: ENDING_NOT_HEARD\n"
@@ -93,6 +94,10 @@ const std::vector<std::string> kTexts = {
     "18446744073709551615\n",
     "generation: 18446744073709551615\n",
     "node_ids: \"a\"\nnode_ids: \"\"\n",
+    "node_ids: \"a\"\nnode_ids: \"\"\ndrains: true\n",
+    "from: \"a\"\nto: \"b\"\ndrains: true\n",
+    "reason {\n  kind: REASON_MOVES\n  rank: -1\n  count: 2\n  host: \"a\"\n  other_host: "
+    "\"b\"\n}\n",
 };
 
 TEST(Proto, ProtocReadsEveryMessageAsItWasMeant) {
@@ -119,7 +124,8 @@ TEST(Proto, ProtocReadsAndWritesTheFormation) {
       "roster {\n  node_id: \"a\"\n  role: ROLE_SPARE_HOST\n"
       "  incarnation: 18446744073709551615\n  attempt: 18446744073709551615\n  pid: -5\n"
       "  host: \"h\"\n  domain: \"d\"\n  endpoint: \"e\"\n  finished: true\n"
-      "  version: 18446744073709551615\n  memory: \"m\"\n  moved: true\n}\nroster {\n}\norders {\n "
+      "  version: 18446744073709551615\n  memory: \"m\"\n  moved: true\n  agent: \"agent\"\n  "
+      "given: true\n}\nroster {\n}\norders {\n "
       " act: "
       "ACT_RECEIVE\n"
       "  source {\n    holder: 2147483647\n    host: \"host\"\n    endpoint: \"endpoint\"\n"

@@ -115,6 +115,15 @@ struct Reason {
     // Of several hosts, and no process has died.
     kGroupLost,          // rank: whose group has ended. Why a generation is formed.
     kGroupLostTooOften,  // rank; count: times without a step. Why the job has ended.
+    // On a person's word, or since there is a host for ranks that another one has besides its own.
+    kMoves,        // count: ranks; host: from there; other_host: to that one. Also of a generation.
+    kNoSuchHost,   // host: no agent of the job is there, or it has no ranks
+    kNobodyTakes,  // count: ranks; host: their own; other_host: that was asked for
+    kNotHeld,      // rank: of its state, or some of it, nobody on another host has a copy
+    kNotNow,       // host: the job is not running yet, or another host is being relieved
+    // What an agent tells its user.
+    kGivenAway,  // count: places that it had; total: that it has still
+    kDrained,    // The same: it takes none any more.
   };
   Kind kind = Kind::kNone;
   Rank rank = kNoRank;
@@ -132,7 +141,7 @@ struct Reason {
   bool operator==(const Reason&) const = default;
 };
 [[nodiscard]] constexpr bool is_known(Reason::Kind kind) {
-  return kind <= Reason::Kind::kGroupLostTooOften;
+  return kind <= Reason::Kind::kDrained;
 }
 
 }  // namespace holdfast::wire

@@ -35,7 +35,7 @@ inline Reason extreme_reason() {
 inline std::vector<Message> extreme_messages() {
   return {
       Register{"job", "nöde", kMost, kMost, "host", kLeast64, 4294967295U, kMost, "memory",
-               "endpoint"},
+               "endpoint", "domain"},
       Assignment{kLeast32,
                  kMost32,
                  kMost,
@@ -45,7 +45,7 @@ inline std::vector<Message> extreme_messages() {
                  {Act::kBegin, {kMost32, "host", "endpoint"}, {kLeast32, "h", "e"}, true},
                  kLeast32,
                  extreme_reason(),
-                 {{4294967295U, "a"}, {}}},
+                 {{4294967295U, "a", 4294967295U}, {}}},
       Refused{"no", extreme_reason()},
       Waiting{{.kind = Reason::Kind::kAssembling, .count = 1, .total = 2}},
       AgentState{"job",
@@ -72,23 +72,26 @@ inline std::vector<Message> extreme_messages() {
       Got{kMost, true, "k/1", std::string("v\0\xff", 3), kMost},
       GroupLost{kMost},
       Give{{"a", ""}},
+      Drop{{"a", ""}, true},
+      Move{"a", "b", true},
+      Moved{{.kind = Reason::Kind::kMoves, .count = 2, .host = "a", .other_host = "b"}},
   };
 }
 
 inline Formation extreme_formation() {
-  return {
-      .job = "job",
-      .run_id = kMost,
-      .generation = kMost,
-      .stage = Stage::kEnded,
-      .version = kNoVersion,
-      .recoveries = kMost,
-      .roster = {{"a", Role::kSpareHost, kMost, kMost, -5, "h", "d", "e", "m", true, true, kMost},
-                 {}},
-      .orders = {{Act::kReceive, {kMost32, "host", "endpoint"}}, {}},
-      .cause = extreme_reason(),
-      .success = true,
-      .end = extreme_reason()};
+  return {.job = "job",
+          .run_id = kMost,
+          .generation = kMost,
+          .stage = Stage::kEnded,
+          .version = kNoVersion,
+          .recoveries = kMost,
+          .roster = {{"a", Role::kSpareHost, kMost, kMost, -5, "h", "d", "e", "m", true, "agent",
+                      true, true, kMost},
+                     {}},
+          .orders = {{Act::kReceive, {kMost32, "host", "endpoint"}}, {}},
+          .cause = extreme_reason(),
+          .success = true,
+          .end = extreme_reason()};
 }
 
 // Flips, cuts, doubles and overwrites.

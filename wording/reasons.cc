@@ -111,6 +111,14 @@ std::string twice(const Reason& r) {
              " with the same exception: ", r.detail);
 }
 
+std::string ranks(std::int64_t count) {
+  return count == 1 ? "1 rank" : cat(count, " ranks");
+}
+
+std::string places(std::int64_t count) {
+  return count == 1 ? "1 place" : cat(count, " places");
+}
+
 std::string of_formation(const Reason& r) {
   switch (r.kind) {
     case Kind::kJobStarts:
@@ -131,6 +139,38 @@ std::string of_formation(const Reason& r) {
       return has_ended(r.rank);
     case Kind::kLeased:
       return leased(r);
+    default:
+      return {};
+  }
+}
+
+std::string of_moves(const Reason& r) {
+  switch (r.kind) {
+    case Kind::kMoves:
+      if (r.count == 0) return cat("host ", r.host, " is drained: it had no ranks");
+      return cat(ranks(r.count), " of host ", r.host, " move to host ", r.other_host);
+    case Kind::kNoSuchHost:
+      return cat("no rank of the job is on a host called '", r.host,
+                 "': `holdfast status` shows the hosts");
+    case Kind::kNobodyTakes:
+      return cat(
+          r.other_host.empty() ? "no other host"
+                               : cat("host ", r.other_host, ", if it is of the job, does not"),
+          r.other_host.empty() ? " would take the " : " take the ", ranks(r.count), " of host ",
+          r.host, ": it takes a spare host of that size, or one with --oversubscribe");
+    case Kind::kNotHeld:
+      return cat("the state of rank ", r.rank,
+                 " is on no other host, so its host is needed (see HOLDFAST_REPLICAS)");
+    case Kind::kNotNow:
+      return cat("the ranks of host ", r.host,
+                 " can not move now: the job has not begun, or another move is under way. Try "
+                 "again");
+    case Kind::kGivenAway:
+      return cat("another host has ", places(r.count), " of this one by now; this host ",
+                 r.total == 0 ? "waits as a spare host" : cat("goes on with ", places(r.total)));
+    case Kind::kDrained:
+      return cat("this host is drained: other hosts have its ", places(r.count),
+                 ", and nothing more is started here");
     default:
       return {};
   }
@@ -308,6 +348,8 @@ std::string in_words(const Reason& reason) {
   std::string text = of_formation(reason);
   if (text.empty()) text = of_refusal(reason);
   if (text.empty()) text = of_end(reason);
+  if (!text.empty()) return text;
+  text = of_moves(reason);
   if (!text.empty()) return text;
   text = of_training(reason);
   const bool named = reason.kind == Kind::kNotRepaired;  // It begins with the rank.

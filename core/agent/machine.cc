@@ -58,6 +58,7 @@ constexpr Transition<State> kTransitions[] = {
     {S::kRunning, kEvent<GraceOver>, S::kExited},
     {S::kRunning, kEvent<Started>, S::kExited, "it has no places"},
     {S::kRunning, kEvent<LinkUp>, S::kExited, "the scheduler has heard that all have ended well"},
+    {S::kRunning, kEvent<Received>, S::kExited, "Drop: it is drained, and nothing ran"},
     {S::kDone, kEvent<Received>, S::kEnding, "JobEnded: the job has failed; or Refused"},
     {S::kDone, kEvent<Died>, S::kEnding, "twice by the same exception, as is known late"},
     {S::kDone, kEvent<Died>, S::kExited, "the last one"},
@@ -381,7 +382,7 @@ void Machine::receive(const wire::JobEnded& m) {
   if (m.success) {  // Who has ended in good order needs no help; who hangs has its grace.
     if (state_ == State::kDone) return;
     enter(State::kDone);
-    if (waits_for_places()) end_all(false);  // Nobody has ever needed them.
+    if (waits_for_places()) end_spares();  // Nobody has ever needed them.
     actions_.push_back(WantGrace{});
     return;
   }
@@ -407,7 +408,7 @@ void Machine::receive(const wire::Give& m) {
     const bool has = std::any_of(places_.begin(), places_.end(),
                                  [&](const Place& place) { return place.node_id == node_id; });
     if (has) continue;
-    places_.push_back({.node_id = node_id, .given = true});
+    places_.push_back({.node_id = node_id});
     options_.takes -= options_.takes > 0 ? 1 : 0;
     give(places_.back());
   }
@@ -415,20 +416,41 @@ void Machine::receive(const wire::Give& m) {
 }
 
 void Machine::receive(const wire::Refused& m) {
-  if (m.reason.kind == Reason::Kind::kNotItsPlace && give_back(m.reason.node_id)) return;
   fail({1, m.reason, ""});
 }
 
-// The host that it is from was not lost, and has spoken to a scheduler that does not know of the
-// gift: it was started again meanwhile. The rest is told on the next connection.
-bool Machine::give_back(const std::string& node_id) {
-  const auto place = std::find_if(places_.begin(), places_.end(),
-                                  [&](const Place& p) { return p.given && p.node_id == node_id; });
-  if (place == places_.end() || state_ != State::kRunning) return false;
-  if (place->process != 0) actions_.push_back(Kill{place->process, false});
-  places_.erase(place);
-  ++options_.takes;
-  return true;
+// Another host has these places. This one is free for others by that much, unless it is drained.
+void Machine::receive(const wire::Drop& m) {
+  if (state_ != State::kRunning) return;
+  std::int32_t dropped = 0;
+  for (const auto& node_id : m.node_ids) {
+    const auto place = std::find_if(places_.begin(), places_.end(), [&](const Place& p) {
+      return p.role == Role::kWorker && p.node_id == node_id;
+    });
+    if (place == places_.end()) continue;
+    if (place->process != 0) actions_.push_back(Kill{place->process, false});
+    places_.erase(place);
+    ++dropped;
+  }
+  options_.drained = options_.drained || m.drains;
+  options_.takes = options_.drained ? 0 : options_.takes + dropped;
+  if (dropped > 0 || m.drains) {
+    const auto left = std::count_if(places_.begin(), places_.end(),
+                                    [](const Place& p) { return p.role == Role::kWorker; });
+    actions_.push_back(Say{{.kind = m.drains ? Reason::Kind::kDrained : Reason::Kind::kGivenAway,
+                            .count = dropped,
+                            .total = static_cast<std::int64_t>(left)}});
+  }
+  if (dropped > 0) wait_for_places(dropped);
+  end_spares();
+  tell_state();
+}
+
+// It has become a spare host, whose processes wait warm.
+void Machine::wait_for_places(std::int32_t places) {
+  options_.spare_host = true;
+  if (!waits_for_places() || options_.bound_spares) return;
+  while (static_cast<std::int32_t>(spares_.size()) < places) add_spare("");
 }
 
 void Machine::on(const Interrupted& e) {
@@ -514,6 +536,7 @@ void Machine::maybe_exit() {
   if (state_ == State::kExited || !running_.empty()) return;
   if (!is_ending() && !workers_done()) return;
   if (state_ == State::kRunning && is_awaited_elsewhere()) return;
+  result_.drained = options_.drained && state_ == State::kRunning;
   enter(State::kExited);
   actions_.push_back(result_);
 }

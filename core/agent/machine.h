@@ -5,6 +5,7 @@
 // docs/protocol/recovery.md, "The agent".
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -39,6 +40,7 @@ struct Options {
   // It has no places until the scheduler gives it those of a lost host; `spares` wait for them.
   bool spare_host = false;
   std::int32_t takes = 0;         // So many places of lost hosts it would take.
+  bool drained = false;           // It takes none any more, and ends once it has none.
   bool bound_spares = false;      // One for each of `workers`, in place of `spares` for any.
   std::int32_t max_restarts = 3;  // Of one place, or of the spares, without a step made between.
   std::string max_restarts_option = "--max_restarts";  // As its user writes it.
@@ -135,6 +137,7 @@ struct Exit {  // Nothing of ours runs any more.
   std::int32_t code = 0;
   wire::Reason reason;      // Of a failure: the first that was not recovered from.
   std::string failed_node;  // Whose log tells more; may be empty.
+  bool drained = false;     // The job goes on, and needs this agent no more.
 };
 using Action = std::variant<Spawn, Promote, Send, Kill, WantGrace, WantPause, Say, Exit>;
 using Actions = std::vector<Action>;
@@ -160,7 +163,6 @@ struct Place {
   Incarnation incarnation = 0;
   std::uint64_t attempt = 0;
   bool done = false;             // Its process ended with exit code 0.
-  bool given = false;            // By the scheduler, as that of a lost host.
   std::int32_t failures = 0;     // Since the last step was made.
   std::uint64_t pause = 0;       // Its next process waits for the end of this one; 0: for none.
   std::int32_t not_started = 0;  // How often on end its process could not be.
@@ -209,7 +211,8 @@ class Machine {
   void receive(const wire::Refused& m);
   void receive(const wire::Evict& m);
   void receive(const wire::Give& m);
-  bool give_back(const std::string& node_id);
+  void receive(const wire::Drop& m);
+  void wait_for_places(std::int32_t places);
   template <class Other>
   void receive(const Other&) {}
 
@@ -237,8 +240,12 @@ class Machine {
   [[nodiscard]] bool is_local() const {  // All ranks run here.
     return options_.workers.size() == static_cast<std::size_t>(options_.world_size);
   }
-  // It is a spare host, and no host was lost so far.
-  [[nodiscard]] bool waits_for_places() const { return options_.spare_host && places_.empty(); }
+  // It is a spare host, and has no places so far, or no more.
+  [[nodiscard]] bool waits_for_places() const {
+    return options_.spare_host && !options_.drained &&
+           std::none_of(places_.begin(), places_.end(),
+                        [](const Place& p) { return p.role == Role::kWorker; });
+  }
   [[nodiscard]] bool is_awaited_elsewhere() const;
   [[nodiscard]] bool workers_done() const;
   [[nodiscard]] bool scheduler_runs() const;

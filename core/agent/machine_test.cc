@@ -1,99 +1,9 @@
 // The agent's rules: whom it starts again, whom it promotes, and with which code and reason it
 // ends.
-#include "core/agent/machine.h"
-
-#include <gtest/gtest.h>
-
-#include <map>
-#include <string>
-#include <vector>
+#include "core/agent/machine_for_test.h"
 
 namespace holdfast::agent {
-
-using wire::Ending;
-using wire::Reason;
-
 namespace {
-
-// Of an exit code as a shell says it.
-Ending ending(std::int32_t code) {
-  using Kind = Ending::Kind;
-  return code > 128 ? Ending{Kind::kSignalled, code - 128} : Ending{Kind::kExited, code};
-}
-
-class AgentTest : public ::testing::Test {
- protected:
-  static constexpr std::int32_t kBound = -1;  // For `spares`: one for each place.
-
-  void start(std::int32_t spares = 0, std::int32_t max_restarts = 1, bool scheduler = true,
-             std::int32_t world_size = 2) {
-    Options options;
-    options.job = "job";
-    options.agent_id = "agent";
-    options.host = "host";
-    options.workers = {"w0", "w1"};
-    options.world_size = world_size;
-    options.runs_scheduler = scheduler;
-    options.spares = spares;
-    options.bound_spares = spares == kBound;
-    options.max_restarts = max_restarts;
-    machine_.emplace(std::move(options));
-    step(Started{});
-  }
-
-  void step(const Event& event) {
-    for (auto& action : machine_->step(event)) {
-      if (const auto* spawn = std::get_if<Spawn>(&action)) {
-        if (spawn->role == Role::kSpare)
-          spares_.push_back(*spawn);
-        else
-          places_[spawn->node_id] = *spawn;
-        ++spawned_;
-      } else if (const auto* promotion = std::get_if<Promote>(&action)) {
-        promoted_.push_back(*promotion);
-      } else if (const auto* kill = std::get_if<Kill>(&action)) {
-        killed_.push_back(*kill);
-      } else if (const auto* send = std::get_if<Send>(&action)) {
-        said_.push_back(send->message);
-      } else if (const auto* exit = std::get_if<Exit>(&action)) {
-        exit_ = *exit;
-      } else if (const auto* pause = std::get_if<WantPause>(&action)) {
-        pauses_.push_back(*pause);
-      } else if (const auto* say = std::get_if<Say>(&action)) {
-        told_.push_back(say->reason);
-      } else if (std::holds_alternative<WantGrace>(action)) {
-        ++graces_;
-      }
-    }
-  }
-
-  void look(std::set<Process> stopped, bool on_time = true) {
-    step(Looked{std::move(stopped), on_time});
-  }
-  void dies(Process process, std::int32_t code) { step(Died{process, ending(code), 1}); }
-  // An exception has ended it, after it had made the step `version`.
-  void raises(Process process, const std::string& error, Version version) {
-    step(Died{process, ending(1), 1, error, version});
-  }
-  // The lifeline tells of a death at once, the kernel of how it came when the memory is gone.
-  void dies_and_is_explained(Process process, std::int32_t code) {
-    step(Died{process, {}, 5});
-    step(Died{process, ending(code), 5});
-  }
-  [[nodiscard]] Process at(const std::string& node) const { return places_.at(node).process; }
-
-  std::optional<Machine> machine_;
-  std::map<std::string, Spawn> places_;  // The newest of each.
-  std::vector<Spawn> spares_;
-  std::vector<Promote> promoted_;
-  std::vector<Kill> killed_;
-  std::vector<wire::Message> said_;
-  std::vector<Reason> told_;  // To the user.
-  std::optional<Exit> exit_;
-  std::vector<WantPause> pauses_;
-  int spawned_ = 0;
-  int graces_ = 0;
-};
 
 TEST_F(AgentTest, StartsTheSchedulerAndEveryPlace) {
   start();
@@ -577,23 +487,62 @@ TEST_F(AgentTest, WhatStoppedTheAgentAsWellDoesNotCount) {
   EXPECT_TRUE(killed_.empty());
 }
 
-// The scheduler was started again and does not know of the gift; the host that it was from is back.
-TEST_F(AgentTest, GivesBackWhatItWasGivenIfAnotherAgentHasIt) {
-  start();
+TEST_F(AgentTest, DropsThePlacesThatAnotherAgentHas) {
+  start(0, 1, false, 4);
   step(LinkUp{});
-  step(Received{wire::Give{{"w7"}}});
-  step(Received{wire::Refused{{}, {.kind = Reason::Kind::kNotItsPlace, .node_id = "w7"}}});
+  const Process process = at("w1");
+  said_.clear();
+  step(Received{wire::Drop{{"w1", "w7"}}});
   EXPECT_FALSE(exit_);
   ASSERT_EQ(killed_.size(), 1U);
-  EXPECT_EQ(killed_[0].process, at("w7"));
-  dies(at("w7"), 137);
-  step(LinkDown{});
-  said_.clear();
+  EXPECT_EQ(killed_[0].process, process);
+  const auto state = std::get<wire::AgentState>(said_.back());
+  ASSERT_EQ(state.places.size(), 1U);
+  EXPECT_EQ(state.places[0].node_id, "w0");
+  EXPECT_EQ(state.takes, 1U);
+  dies(process, 137);
+  EXPECT_EQ(machine_->places().size(), 1U) << "nothing is started in its place";
+}
+
+TEST_F(AgentTest, WaitsAsASpareHostOnceAllItsPlacesAreAnothersOnes) {
+  start(0, 1, false, 4);
   step(LinkUp{});
-  EXPECT_EQ(std::get<wire::AgentState>(said_.back()).places.size(), 2U);
-  // Its own places it does not give back.
-  step(Received{wire::Refused{{}, {.kind = Reason::Kind::kNotItsPlace, .node_id = "w0"}}});
-  EXPECT_EQ(killed_.size(), 3U + 1U);
+  step(Received{wire::Drop{{"w0", "w1"}}});
+  EXPECT_EQ(told_.back(), (Reason{.kind = Reason::Kind::kGivenAway, .count = 2, .total = 0}));
+  EXPECT_EQ(spares_.size(), 2U);
+  dies(at("w0"), 137);
+  dies(at("w1"), 137);
+  EXPECT_FALSE(exit_);
+  step(Received{wire::Give{{"w3"}}});
+  ASSERT_EQ(promoted_.size(), 1U);
+  EXPECT_EQ(promoted_[0].node_id, "w3");
+}
+
+TEST_F(AgentTest, EndsWellOnceItIsDrained) {
+  start(1, 1, false, 4);
+  step(LinkUp{});
+  step(Received{wire::Drop{{"w0", "w1"}, true}});
+  EXPECT_EQ(std::get<wire::AgentState>(said_.back()).takes, 0U);
+  dies(at("w0"), 137);
+  dies(at("w1"), 137);
+  EXPECT_FALSE(exit_);
+  dies(spares_[0].process, 137);
+  ASSERT_TRUE(exit_);
+  EXPECT_EQ(exit_->code, 0);
+  EXPECT_TRUE(exit_->drained);
+}
+
+TEST_F(AgentTest, ThatRunsTheSchedulerStaysThoughItIsDrained) {
+  start(0, 1, true, 4);
+  step(LinkUp{});
+  step(Received{wire::Drop{{"w0", "w1"}, true}});
+  dies(at("w0"), 137);
+  dies(at("w1"), 137);
+  EXPECT_FALSE(exit_);
+  step(Received{wire::JobEnded{true, {}}});
+  dies(at(kSchedulerNode), 0);
+  ASSERT_TRUE(exit_);
+  EXPECT_EQ(exit_->code, 0);
 }
 
 }  // namespace

@@ -24,12 +24,16 @@ void Machine::receive(Link link, const wire::AgentState& m) {
     tell_end(link);
     return leave();
   }
-  if (!make_way(link, m)) return;
+  const Way way = make_way(link, m);
+  if (!way.is_free) return;
   std::vector<wire::PlaceState> changed;
   std::map<std::string, PlaceWord> former;
   for (const auto& node_id : agents_[link].nodes) former.insert(place_words_.extract(node_id));
   Agent agent{.agent_id = m.agent_id, .host = m.host, .nodes = {}, .takes = m.takes};
   for (const auto& place : m.places) {
+    if (std::find(way.too_late.begin(), way.too_late.end(), place.node_id) != way.too_late.end()) {
+      continue;
+    }
     const auto before = former.find(place.node_id);
     if (before == former.end() || before->second.place != place) changed.push_back(place);
     agent.nodes.push_back(place.node_id);
@@ -41,11 +45,13 @@ void Machine::receive(Link link, const wire::AgentState& m) {
   agent.gap = agents_[link].gap;
   hear_agent(agent);
   look_at_hosts(now_ + options_.host_silence);
-  stop_missing(agent);
-  has_home(agent.nodes, /*given=*/true);
+  std::erase_if(missing_, [&](const Agent& missed) { return missed.agent_id == m.agent_id; });
   agents_[link] = std::move(agent);
+  settle_places(link, way.too_late);
   for (const auto& place : changed) heed(place);
   house();
+  judge_rivals();
+  maybe_balance();
   maybe_nobody_came();
 }
 
@@ -56,67 +62,60 @@ Reason Machine::not_its_place(const std::string& node_id, const Agent& other) {
           .other_host = other.host};
 }
 
-namespace {
-
-// Whether that is the table of this agent, on whichever connection.
-bool is_of(const Agent& agent, const wire::AgentState& m) {
-  return agent.agent_id == m.agent_id && agent.host == m.host;
-}
-
-}  // namespace
-
-// Whether this agent may speak for these places: no other agent that is here does. The same agent
-// may come back before the end of its former connection is known.
-bool Machine::make_way(Link link, const wire::AgentState& m) {
-  const auto places = static_cast<std::size_t>(options_.world_size);
-  auto why = excess({&m.agent_id, &m.host});
+// Why this can not be the table of an agent of the job, which has so many places.
+std::optional<Reason> Machine::too_much(const wire::AgentState& m, std::size_t places) {
   if (m.places.size() > places) {
-    why = Reason{.kind = Reason::Kind::kTooMuch,
-                 .count = static_cast<std::int64_t>(m.places.size()),
-                 .total = static_cast<std::int64_t>(places),
-                 .detail = "places"};
+    return Reason{.kind = Reason::Kind::kTooMuch,
+                  .count = static_cast<std::int64_t>(m.places.size()),
+                  .total = static_cast<std::int64_t>(places),
+                  .detail = "places"};
   }
-  std::set<Link> former;
+  auto why = excess({&m.agent_id, &m.host});
   for (const auto& place : m.places) {
     if (!why) why = excess({&place.node_id});
-    const auto heir = given_to(place.node_id);
-    if (!why && heir && *heir != link && !is_of(agents_.at(*heir), m)) {
-      why = not_its_place(place.node_id, agents_.at(*heir));
-    }
-    if (!why && is_awaited(place.node_id, m.host)) {
-      rivals_[link] = m;
-      return false;
+  }
+  return why;
+}
+
+// Whether this agent may speak for the other places in its table. The same agent may come back
+// before the end of its former connection is known.
+Machine::Way Machine::make_way(Link link, const wire::AgentState& m) {
+  const auto rival = rivals_.extract(link);
+  const Instant since = rival.empty() ? now_ : rival.mapped().since;
+  auto why = too_much(m, static_cast<std::size_t>(options_.world_size));
+  Way way;
+  std::set<Link> former;
+  for (const auto& place : m.places) {
+    if (why) break;
+    const Claim claim = judge_claim(place.node_id, m, since);
+    if (claim == Claim::kNever) why = not_its_place(place.node_id, *owner_here(place.node_id));
+    if (claim == Claim::kTooLate) way.too_late.push_back(place.node_id);
+    if (claim == Claim::kWaits) {
+      rivals_[link] = {m, since};
+      return {};
     }
     const auto word = place_words_.find(place.node_id);
-    if (why || word == place_words_.end() || word->second.link == link) continue;
-    const Agent& other = agents_.at(word->second.link);
-    // Of a host that is lost, another one has the places from now on.
-    if (other.is_silent || is_of(other, m)) {
+    if (claim == Claim::kIts && word != place_words_.end() && word->second.link != link) {
       former.insert(word->second.link);
-      continue;
     }
-    if (watches_hosts()) {
-      rivals_[link] = m;
-      return false;
-    }
-    why = not_its_place(place.node_id, other);
   }
   if (why) {
     reject(link, *std::move(why));
-    return false;
+    return {};
+  }
+  if (const Link before = link_of_agent(m.agent_id); before != 0 && before != link) {
+    former.insert(before);
   }
   for (const Link other : former) dismiss(other);
-  return true;
+  way.is_free = true;
+  return way;
 }
 
-std::optional<Agent> Machine::forget_agent(Link link) {
+void Machine::forget_agent(Link link) {
   auto agent = agents_.extract(link);
-  if (agent.empty()) return std::nullopt;
+  if (agent.empty()) return;
   for (const auto& node_id : agent.mapped().nodes) place_words_.erase(node_id);
-  for (Homeless& lost : homeless_) {
-    if (lost.given_to == link) lost.given_to = 0;
-  }
-  return std::move(agent.mapped());
+  if (!agent.mapped().is_silent) miss_agent(std::move(agent.mapped()));
 }
 
 bool Machine::is_own_agent(const std::string& agent_id) const {

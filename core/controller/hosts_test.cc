@@ -33,11 +33,39 @@ TEST_F(ControllerTest, ASuccessorOnAHostThatCanNotBeReachedIsRefused) {
 TEST_F(ControllerTest, RanksOfSeveralHostsHearWhereTheOthersAre) {
   come_from_two_hosts();
   report_all({1, 2, 3});
-  const std::vector<wire::PeerPlace> places = {{0, "host-1:1"}, {1, "host-2:1"}, {0, "host-1:1"}};
+  const std::vector<wire::PeerPlace> places = {
+      {0, "host-1:1", 0}, {1, "host-2:1", 1}, {0, "host-1:1", 0}};
   for (Link link = 1; link <= 3; ++link) {
     ASSERT_NE(at(Stage::kRunning, link), nullptr);
     EXPECT_EQ(at(Stage::kRunning, link)->peers, places);
   }
+}
+
+TEST_F(ControllerTest, RanksHearWhatFailsTogether) {
+  const auto in = [](wire::Register m, const std::string& domain) {
+    m.domain = domain;
+    return m;
+  };
+  come(1, in(who("0", 1, 0, "host-1"), "rack-1"));
+  come(2, in(who("1", 2, 0, "host-2"), "rack-1"));
+  come(3, in(who("2", 3, 0, "host-3"), "rack-2"));
+  report_all({1, 2, 3});
+  ASSERT_NE(at(Stage::kRunning, 1), nullptr);
+  EXPECT_EQ(
+      at(Stage::kRunning, 1)->peers,
+      (std::vector<wire::PeerPlace>{{0, "host-1:1", 0}, {1, "host-2:1", 0}, {2, "host-3:1", 1}}));
+}
+
+// A copy on another host is better than none.
+TEST_F(ControllerTest, HostsOfOnlyOneDomainFailAlone) {
+  for (Link link = 1; link <= 3; ++link) {
+    wire::Register m = who(cat(link - 1), link, 0, cat("host-", link));
+    m.domain = "rack-1";
+    come(link, m);
+  }
+  report_all({1, 2, 3});
+  ASSERT_NE(at(Stage::kRunning, 1), nullptr);
+  EXPECT_EQ(at(Stage::kRunning, 1)->peers[2].domain, 2U);
 }
 
 TEST_F(ControllerTest, RanksThatShareOneMemoryNeedNotHearIt) {
@@ -66,8 +94,9 @@ TEST_F(ControllerTest, ASuccessorOnAnotherHostTakesThePlaceAndIsWhereTheOthersLo
   step(Received{4, wire::Report{machine_->generation(), kNoVersion, kNoVersion}});
   EXPECT_EQ(at(Stage::kRepairing, 4)->order.act, wire::Act::kReceive);
   step(Received{4, wire::Repaired{machine_->generation()}});
-  EXPECT_EQ(at(Stage::kRunning, 1)->peers,
-            (std::vector<wire::PeerPlace>{{0, "host-1:1"}, {1, "host-2:1"}, {1, "host-2:1"}}));
+  EXPECT_EQ(
+      at(Stage::kRunning, 1)->peers,
+      (std::vector<wire::PeerPlace>{{0, "host-1:1", 0}, {1, "host-2:1", 1}, {1, "host-2:1", 1}}));
 }
 
 // A host that was cut off comes back, and has its arenas from before.
@@ -94,6 +123,21 @@ TEST_F(ControllerTest, WhatLiesOnAHostFromBeforeTheRankMovedIsNotItsState) {
   step(Received{11, wire::GroupLost{machine_->generation()}});
   report_all({11, 12, 13});
   EXPECT_EQ(machine_->stage(), Stage::kRunning);
+}
+
+// Whoever is there, has taken it for the rank's state: it can not begin anew in its place.
+TEST_F(ControllerTest, WhereAllIsLostAnArenaOfAFormerStayIsNoBeginning) {
+  come_from_two_hosts();
+  report_all({1, 2, 3});
+  step(ProvenDead{"1", 2});
+  come(4, who("1", 4, 0, "host-3"));
+  for (const Link link : std::initializer_list<Link>{1, 3}) {
+    step(Received{link, wire::Report{machine_->generation(), kNoVersion, kNoVersion}});
+  }
+  step(Received{4, wire::Report{machine_->generation(), 2, 2}});
+  ASSERT_TRUE(end_);
+  EXPECT_EQ(end_->reason.kind, Reason::Kind::kNoPlan);
+  EXPECT_EQ(end_->reason.rank, 1);
 }
 
 // Ranks 0 and 2 on host-1 hold what rank 1 on host-2 has, and it holds what they have.
@@ -186,36 +230,6 @@ TEST_F(HoldersTest, HaveNothingOnceTheyHaveMoved) {
   EXPECT_EQ(end_->reason.kind, Reason::Kind::kNoPlan);
 }
 
-// Ranks 0 and 1 on host-1 with the agent on link 90, rank 2 on host-2 with that on link 91. All
-// beat every 100 ms, until told otherwise.
-class HostsTest : public ControllerTest {
- protected:
-  void SetUp() override {
-    options_.host_silence = 500ms;
-    machine_.emplace(options_, std::nullopt);
-    step(Started{});
-    tell(90, "agent-1", "host-1", {{"0", 1, 1, true}, {"1", 2, 1, true}});
-    tell(91, "agent-2", "host-2", {{"2", 3, 1, true}});
-    come(1, who("0", 1, 1, "host-1"));
-    come(2, who("1", 2, 1, "host-1"));
-    come(3, who("2", 3, 1, "host-2"));
-    for (Link link = 1; link <= 3; ++link) report(link);
-    ASSERT_EQ(machine_->stage(), Stage::kRunning);
-    beat(2s, {90, 91});
-  }
-  void tell(Link link, const std::string& agent, const std::string& host,
-            std::vector<wire::PlaceState> places) {
-    step(Connected{link, wire::PeerKind::kAgent});
-    step(Received{link, wire::AgentState{"job", agent, host, std::move(places)}});
-  }
-  void beat(Duration time, const std::vector<Link>& links) {
-    for (const Instant end = now_ + time; now_ < end;) {
-      pass(now_ + 100ms);
-      for (const Link link : links) step(Received{link, wire::Heartbeat{}});
-    }
-  }
-};
-
 TEST_F(HostsTest, AHostThatIsSilentIsLostLongBeforeItsLeases) {
   beat(400ms, {90});
   EXPECT_EQ(state("2"), SeatState::kHeld);
@@ -260,156 +274,6 @@ TEST_F(HostsTest, WhoClaimsThePlacesOfAHostBeforeItsLossIsKnownHasThemThen) {
   EXPECT_EQ(rank(4), 2);
 }
 
-// A spare host on link 95.
-class SpareHostTest : public HostsTest {
- protected:
-  void SetUp() override {
-    HostsTest::SetUp();
-    spare({});
-  }
-  void spare(std::vector<wire::PlaceState> places) {
-    if (places.empty()) step(Connected{95, wire::PeerKind::kAgent});
-    const std::uint32_t takes = places.empty() ? 2 : 0;
-    step(Received{95, wire::AgentState{"job", "agent-9", "host-9", std::move(places),
-                                       wire::kProtocol, takes}});
-  }
-};
-
-TEST_F(SpareHostTest, HasThePlacesOfALostHost) {
-  beat(500ms, {90, 95});
-  EXPECT_EQ(last<wire::Give>(95), nullptr);
-  beat(400ms, {90, 95});
-  ASSERT_NE(last<wire::Give>(95), nullptr);
-  EXPECT_EQ(last<wire::Give>(95)->node_ids, std::vector<std::string>{"2"});
-  spare({{"2", 9, 1, true}});
-  come(4, who("2", 9, 1, "host-9"));
-  EXPECT_EQ(rank(4), 2);
-}
-
-// Before the end of the former connection is known.
-TEST_F(SpareHostTest, MayClaimThemOnANewConnection) {
-  beat(900ms, {90, 95});
-  ASSERT_NE(last<wire::Give>(95), nullptr);
-  tell(96, "agent-9", "host-9", {{"2", 9, 1, true}});
-  EXPECT_EQ(last<wire::Refused>(96), nullptr);
-  come(4, who("2", 9, 1, "host-9"));
-  EXPECT_EQ(rank(4), 2);
-}
-
-TEST_F(SpareHostTest, IsAHeirNoMoreOnceItIsDismissed) {
-  beat(900ms, {90, 95});
-  ASSERT_NE(last<wire::Give>(95), nullptr);
-  spare({{"0", 9, 1, true}});  // Not its place: that of one who is here.
-  beat(100ms, {90});
-  ASSERT_NE(last<wire::Refused>(95), nullptr);
-  tell(96, "agent-7", "host-7", {{"2", 9, 1, true}});
-  EXPECT_EQ(last<wire::Refused>(96), nullptr);
-}
-
-TEST_F(SpareHostTest, HasAlsoThePlaceOfAProcessThatWasLostBefore) {
-  step(
-      Received{91, wire::AgentState{"job",
-                                    "agent-2",
-                                    "host-2",
-                                    {{"2", 3, 1, false, {wire::Ending::Kind::kSignalled, 9}, 5}}}});
-  EXPECT_EQ(state("2"), SeatState::kDead);
-  beat(900ms, {90, 95});
-  ASSERT_NE(last<wire::Give>(95), nullptr);
-  EXPECT_EQ(last<wire::Give>(95)->node_ids, std::vector<std::string>{"2"});
-}
-
-// Host 2 has the place of host 1's rank 1 as well, and loses it again to another one.
-TEST_F(SpareHostTest, HasThePlacesOfALostHostThatNobodyElseSpeaksFor) {
-  beat(900ms, {91});  // Host 1 is lost, and so is the spare host.
-  EXPECT_EQ(state("0"), SeatState::kSilent);
-  tell(92, "agent-3", "host-3", {{"1", 9, 2, true}});  // Somebody has started one of its ranks.
-  EXPECT_EQ(last<wire::Refused>(92), nullptr);
-  step(Received{95, wire::Heartbeat{}});
-  beat(200ms, {91, 92, 95});
-  ASSERT_NE(last<wire::Give>(95), nullptr);
-  EXPECT_EQ(last<wire::Give>(95)->node_ids, std::vector<std::string>{"0"});
-}
-
-// The host that it has them from may be the first to speak again.
-TEST_F(SpareHostTest, KeepsItsPlacesThroughARestartOfTheScheduler) {
-  beat(900ms, {90, 95});
-  spare({{"2", 9, 1, true}});
-  come(4, who("2", 9, 1, "host-9"));
-  report_all({1, 2});
-  step(Received{4, wire::Report{machine_->generation(), kNoVersion, kNoVersion}});
-  step(Received{4, wire::Repaired{machine_->generation()}});
-  ASSERT_EQ(machine_->stage(), Stage::kRunning);
-  machine_.emplace(options_, record_);
-  said_.clear();
-  step(Started{});
-  tell(81, "agent-2", "host-2", {{"2", 3, 2, true}});
-  tell(85, "agent-9", "host-9", {{"2", 9, 1, true}});
-  step(Received{85, wire::Heartbeat{}});
-  EXPECT_EQ(last<wire::Refused>(85), nullptr);
-  EXPECT_NE(last<wire::Refused>(81), nullptr);
-  come(14, who("2", 9, 1, "host-9"));
-  EXPECT_EQ(rank(14), 2);
-}
-
-TEST_F(SpareHostTest, IsAskedOnce) {
-  beat(2s, {90, 95});
-  const auto& said = said_[95];
-  EXPECT_EQ(std::count_if(said.begin(), said.end(),
-                          [](const auto& m) { return std::holds_alternative<wire::Give>(m); }),
-            1);
-}
-
-TEST_F(SpareHostTest, AHostThatComesBackAfterItsPlacesWereGivenAwayHasLostThem) {
-  beat(900ms, {90, 95});
-  ASSERT_NE(last<wire::Give>(95), nullptr);
-  tell(92, "agent-2", "host-2", {{"2", 3, 1, true}});
-  EXPECT_NE(last<wire::Refused>(92), nullptr);
-  step(Received{3, wire::Heartbeat{}});
-  EXPECT_EQ(state("2"), SeatState::kDead);
-  EXPECT_NE(last<wire::Refused>(3), nullptr);
-}
-
-TEST_F(SpareHostTest, AHostThatComesBackBeforeThatKeepsItsPlaces) {
-  step(Closed{95});
-  beat(900ms, {90});
-  EXPECT_EQ(state("2"), SeatState::kSilent);
-  step(Received{91, wire::Heartbeat{}});
-  step(Received{3, wire::Heartbeat{}});
-  EXPECT_EQ(state("2"), SeatState::kHeld);
-  spare({});
-  beat(500ms, {90, 91, 95});
-  EXPECT_EQ(last<wire::Give>(95), nullptr);
-}
-
-TEST_F(SpareHostTest, AnotherOneIsAskedIfItIsLostToo) {
-  beat(900ms, {90, 95});
-  ASSERT_NE(last<wire::Give>(95), nullptr);
-  step(Closed{95});
-  step(Connected{96, wire::PeerKind::kAgent});
-  step(Received{96, wire::AgentState{"job", "agent-10", "host-10", {}, wire::kProtocol, 2}});
-  ASSERT_NE(last<wire::Give>(96), nullptr);
-  EXPECT_EQ(last<wire::Give>(96)->node_ids, std::vector<std::string>{"2"});
-}
-
-// It is lost while no scheduler hears of it.
-TEST_F(SpareHostTest, HasThePlacesOfAHostThatDoesNotComeBackToANewScheduler) {
-  machine_.emplace(options_, record_);
-  said_.clear();
-  step(Started{});
-  tell(190, "agent-1", "host-1", {{"0", 1, 1, true}, {"1", 2, 1, true}});
-  come(101, who("0", 1, 1, "host-1"));
-  come(102, who("1", 2, 1, "host-1"));
-  step(Connected{195, wire::PeerKind::kAgent});
-  step(Received{195, wire::AgentState{"job", "agent-9", "host-9", {}, wire::kProtocol, 2}});
-  beat(2s, {190, 195});
-  EXPECT_EQ(state("2"), SeatState::kHeld);
-  beat(2s, {190, 195});
-  EXPECT_EQ(last<wire::Give>(190), nullptr);
-  ASSERT_NE(last<wire::Give>(195), nullptr);
-  EXPECT_EQ(last<wire::Give>(195)->node_ids, std::vector<std::string>{"2"});
-  EXPECT_EQ(state("0"), SeatState::kHeld);
-}
-
 TEST_F(HostsTest, HostsThatComeBackToANewSchedulerHaveLostNothing) {
   machine_.emplace(options_, record_);
   said_.clear();
@@ -424,12 +288,6 @@ TEST_F(HostsTest, HostsThatComeBackToANewSchedulerHaveLostNothing) {
   beat(5s, {190, 191});
   EXPECT_EQ(machine_->stage(), Stage::kRunning);
   for (const char* node : {"0", "1", "2"}) EXPECT_EQ(state(node), SeatState::kHeld) << node;
-}
-
-TEST_F(SpareHostTest, OneThatIsTooSmallIsNotAsked) {
-  step(Received{95, wire::AgentState{"job", "agent-9", "host-9", {}, wire::kProtocol, 1}});
-  beat(900ms, {91, 95});  // Host 1 is lost, which has two places.
-  EXPECT_EQ(last<wire::Give>(95), nullptr);
 }
 
 TEST_F(HostsTest, AHostThatMayBeOversubscribedTakesThePlacesToo) {

@@ -23,7 +23,7 @@ bool is_for(PeerKind kind, const wire::Message& message) {
     case PeerKind::kAgent:
       return is_any<wire::AgentState, wire::Failed, wire::Put, wire::Get, wire::Heartbeat>(message);
     case PeerKind::kObserver:
-      return is_any<wire::Heartbeat>(message);
+      return is_any<wire::Heartbeat, wire::Move>(message);
     case PeerKind::kPeer:
       return false;
   }
@@ -43,7 +43,8 @@ void Machine::on(const Received& e) {
   if (!is_for(peer->second.kind, e.message)) return reject_word(e.link, e.message);
   if (const auto agent = agents_.find(e.link); agent != agents_.end()) {
     hear_agent(agent->second);
-    if (!rivals_.empty()) refuse_rivals(e.link);
+    judge_rivals();
+    if (peer->second.dismissed) return;
   }
   if (Member* member = member_on(e.link)) {
     hear(*member);  // Also while others are still to come: its lease runs from then on.
@@ -57,7 +58,7 @@ void Machine::on(const Received& e) {
 }
 
 void Machine::on(const Closed& e) {
-  if (auto agent = forget_agent(e.link); agent && !agent->is_silent) miss_agent(*std::move(agent));
+  forget_agent(e.link);
   stop_waiting(e.link);
   rivals_.erase(e.link);
   house();
@@ -108,6 +109,7 @@ void Machine::reject_word(Link link, const wire::Message& message) {
 void Machine::dismiss(Link link) {
   stop_waiting(link);
   forget_agent(link);
+  rivals_.erase(link);
   if (const auto peer = peers_.find(link); peer != peers_.end()) peer->second.dismissed = true;
   emit(Close{link});
 }

@@ -81,7 +81,10 @@ std::vector<Word> words() {
           {wire::Kept{}, {}},
           {wire::Got{}, {}},
           {wire::GroupLost{}, {worker}},
-          {wire::Give{}, {}}};
+          {wire::Give{}, {}},
+          {wire::Drop{}, {}},
+          {wire::Move{.from = "h"}, {PeerKind::kObserver}},
+          {wire::Moved{}, {}}};
 }
 
 TEST_F(LinksTest, EachKindOfProcessSaysOnlyWhatIsForIt) {

@@ -96,9 +96,12 @@ void Machine::on(const Started& e) {
   waiting_since_ = now_;
   for (const auto& kept : std::exchange(formation_.roster, {})) {
     const bool resumed = formation_.stage == Stage::kRunning;
+    const bool is_empty = kept.incarnation == 0 && !kept.finished;
     count_place(kept, true);
     seat({.seat = kept,
-          .state = kept.finished ? SeatState::kFinished : SeatState::kHeld,
+          .state = kept.finished ? SeatState::kFinished
+                   : is_empty    ? SeatState::kDead
+                                 : SeatState::kHeld,
           .joined = resumed,
           .heard = now_,
           .version = kept.finished ? kept.version : formation_.version});

@@ -175,6 +175,7 @@ struct Member {
   std::optional<Instant> timer{};   // When it is looked at; not later than its silence counts.
   Version version = 0;              // By its own Progress.
   double loss = 0;
+  bool is_free = false;  // The agent whose place it is counts as lost.
 };
 
 // What is at the other end of a connection.
@@ -199,9 +200,6 @@ struct Agent {
   std::optional<Instant> called{};  // When its silence was noticed: it has its last call.
   bool is_silent = false;           // Its host counts as lost.
 };
-// Whether some node id is in both.
-[[nodiscard]] bool share_a_node(const std::vector<std::string>& some,
-                                const std::vector<std::string>& others);
 // What the only agent that speaks for a place says of it.
 struct PlaceWord {
   Link link = 0;
@@ -254,6 +252,7 @@ class Machine {
   void receive(Link link, const wire::GroupLost& m);
   void receive(Link link, const wire::Finished& m);
   void receive(Link link, const wire::Failed& m);
+  void receive(Link link, const wire::Move& m);
   void receive(Link link, const wire::Put& m);
   void receive(Link link, const wire::Get& m);
   template <class Other>
@@ -352,8 +351,14 @@ class Machine {
   };
   [[nodiscard]] Word word_on(const wire::Register& m) const;
   [[nodiscard]] static wire::Reason not_its_place(const std::string& node_id, const Agent& other);
-  [[nodiscard]] bool make_way(Link link, const wire::AgentState& m);
-  std::optional<Agent> forget_agent(Link link);
+  struct Way {  // For an agent's table.
+    bool is_free = false;
+    std::vector<std::string> too_late;  // Places that are another one's by now.
+  };
+  [[nodiscard]] Way make_way(Link link, const wire::AgentState& m);
+  [[nodiscard]] static std::optional<wire::Reason> too_much(const wire::AgentState& m,
+                                                            std::size_t places);
+  void forget_agent(Link link);
   void heed(const wire::PlaceState& place);
   void heed_agent(const std::string& node_id);
   void tell_how(Member& member, const wire::PlaceState& place);
@@ -367,19 +372,49 @@ class Machine {
   [[nodiscard]] Duration silence_of(const Agent& agent) const;
   void miss_agent(Agent agent);
   void miss_all_agents();
-  void stop_missing(const Agent& agent);
   void look_at_hosts(Instant when);
   void check_hosts();
-  [[nodiscard]] bool is_awaited(const std::string& node_id, const std::string& not_from) const;
-  void has_home(const std::vector<std::string>& nodes, bool given);
+  [[nodiscard]] bool is_awaited(const std::string& agent_id, const std::string& not_from) const;
   [[nodiscard]] bool is_here(const Agent& agent) const;
   void check_host(Agent& agent, std::set<Rank>& lost);
+
+  // Whose places are whose (owners.cc)
+  // What is to be done with the claim that an agent's table makes to a place.
+  enum class Claim : std::uint8_t {
+    kIts,     // It is the agent's, from now on if not before.
+    kWaits,   // It is that of another one, which may be lost: that is to be seen.
+    kNever,   // It is that of another one.
+    kTooLate  // It was given to another one: the agent drops it.
+  };
+  [[nodiscard]] Claim judge_claim(const std::string& node_id, const wire::AgentState& m,
+                                  Instant since) const;
+  [[nodiscard]] const Agent* speaker(const std::string& node_id) const;
+  [[nodiscard]] const Agent* owner_here(const std::string& node_id) const;
+  [[nodiscard]] Link link_of_agent(const std::string& agent_id) const;
+  void own(Rank rank, const std::string& agent_id);
+  void set_owner(Member& member, const std::string& agent_id);
+  void retire(Member& member);
+  void free_places(const std::string& agent_id, bool free);
+  void settle_places(Link link, const std::vector<std::string>& too_late);
+  void hand_over(const std::set<Rank>& ranks, Link heir, bool drains);
   void house();
-  [[nodiscard]] Link host_for(std::size_t places) const;
-  void give_away(const std::string& node_id);
-  [[nodiscard]] std::optional<Link> given_to(const std::string& node_id) const;
-  void refuse_rivals(Link link);
-  void admit_rivals();
+  [[nodiscard]] std::size_t unclaimed(const Agent& agent) const;
+  [[nodiscard]] Link host_for(std::size_t places, const std::string& not_on) const;
+  void judge_rivals();
+  struct Wish {  // Other hosts shall have the places of one that lives.
+    std::set<Rank> ranks;
+    std::set<Link> agents;  // That have them now.
+    Link heir = 0;          // An agent.
+    Link asker = 0;         // An observer; 0: nobody has asked.
+    bool drains = false;
+    wire::Reason what;  // As the generation's cause.
+  };
+  [[nodiscard]] std::optional<wire::Reason> plan_move(const wire::Move& m, Wish& wish) const;
+  [[nodiscard]] bool takes(const Agent& agent, std::size_t places) const;
+  void answer_wish(const Wish& wish, wire::Reason reason);
+  void relieve();
+  [[nodiscard]] bool grant_wish(const std::set<Rank>& disbelieved);
+  void maybe_balance();
 
   // Recovery (recovery.cc)
   void enter(StageEvent event);
@@ -392,6 +427,9 @@ class Machine {
   [[nodiscard]] HeldCopies held_copies() const;
   static void list(Rank rank, const wire::Report& report, const HeldCopies& held,
                    planner::Table& table);
+  [[nodiscard]] planner::Table table(const std::set<Rank>& disbelieved,
+                                     const std::set<Rank>& without) const;
+  void carry_out(const planner::Plan& plan);
   void give(const planner::Order& order);
   [[nodiscard]] wire::Location location_of(Rank holder, Rank asker);
   void maybe_plan();
@@ -437,15 +475,17 @@ class Machine {
   std::map<std::string, std::set<Link>> waiting_;  // The same, by node id.
   std::map<Link, Agent> agents_;
   std::vector<Agent> missing_;  // Their connections have ended, and they are not back yet.
-  // Agents that claim places of another one. As soon as that one speaks, they are refused; once its
-  // host is lost, they have the places.
-  std::map<Link, wire::AgentState> rivals_;
-  struct Homeless {  // The places of a lost host that nobody has claimed yet.
-    std::vector<std::string> nodes;
-    Link given_to = 0;  // The agent that was told to take them; 0: none.
+  // Agents that claim places of another one which may be lost, and since when.
+  struct Rival {
+    wire::AgentState claim;
+    Instant since{};
   };
-  std::vector<Homeless> homeless_;
-  std::optional<Instant> hosts_look_at_;          // When some host may count as lost.
+  std::map<Link, Rival> rivals_;
+  std::map<std::string, std::set<Rank>> owned_;  // By Seat::agent, where there is one.
+  std::set<Rank> free_;                          // Whose Member::is_free is true.
+  std::optional<Wish> wish_;
+  std::set<std::string> relieved_by_;     // Agents that were considered as heirs of such a wish.
+  std::optional<Instant> hosts_look_at_;  // When some host may count as lost.
   std::map<std::string, PlaceWord> place_words_;  // By node id.
   KeyValues key_values_;
   std::vector<wire::KeyValue> keeps_;     // To be stored with the next formation.
@@ -455,6 +495,7 @@ class Machine {
   int round_ = 0;             // Of the orders: 1 for each its own arena, 2 copies from others.
   std::set<Rank> repairing_;  // Of this round, not yet repaired.
   std::set<Rank> moved_;  // Have reported in this generation, and are on another host than before.
+  Rank stale_ = kNoRank;  // Some of them, whose memory holds a step of its former stay.
   std::set<Rank> unproven_;  // Have made no step yet in the running generation.
   Rank ended_ = kNoRank;     // As of wire::Assignment, for the running generation,
   std::vector<wire::PeerPlace> peers_of_generation_;  // as are these.

@@ -149,4 +149,38 @@ class ControllerTest : public ::testing::Test {
   Instant now_{};
 };
 
+// Ranks 0 and 1 on host-1 with the agent on link 90, rank 2 on host-2 with that on link 91. All
+// beat every 100 ms, until told otherwise.
+class HostsTest : public ControllerTest {
+ protected:
+  void SetUp() override {
+    options_.host_silence = std::chrono::milliseconds(500);
+    machine_.emplace(options_, std::nullopt);
+    step(Started{});
+    tell(90, "agent-1", "host-1", {{"0", 1, 1, true}, {"1", 2, 1, true}});
+    tell(91, "agent-2", "host-2", {{"2", 3, 1, true}});
+    come(1, who("0", 1, 1, "host-1"));
+    come(2, who("1", 2, 1, "host-1"));
+    come(3, who("2", 3, 1, "host-2"));
+    for (Link link = 1; link <= 3; ++link) {
+      step(Received{link, wire::Report{machine_->generation(), first_, first_}});
+    }
+    ASSERT_EQ(machine_->stage(), wire::Stage::kRunning);
+    beat(std::chrono::seconds(2), {90, 91});
+  }
+  Version first_ = 4;  // That all hold as the job begins.
+
+  void tell(Link link, const std::string& agent, const std::string& host,
+            std::vector<wire::PlaceState> places) {
+    step(Connected{link, wire::PeerKind::kAgent});
+    step(Received{link, wire::AgentState{"job", agent, host, std::move(places)}});
+  }
+  void beat(Duration time, const std::vector<Link>& links) {
+    for (const Instant end = now_ + time; now_ < end;) {
+      pass(now_ + std::chrono::milliseconds(100));
+      for (const Link link : links) step(Received{link, wire::Heartbeat{}});
+    }
+  }
+};
+
 }  // namespace holdfast::controller

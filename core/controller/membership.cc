@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/text.h"
 #include "core/controller/machine.h"
 
 namespace holdfast::controller {
@@ -144,7 +145,7 @@ void Machine::attach(Member& member, Link link, const wire::Register& m) {
   member.seat.endpoint = m.endpoint;
   member.seat.node_id = m.node_id;
   member.seat.host = m.host;
-  member.seat.domain = m.host;
+  member.seat.domain = m.domain;
   member.seat.pid = m.pid;
   member.seat.incarnation = m.incarnation;
   member.seat.attempt = m.attempt;
@@ -204,16 +205,24 @@ std::optional<Reason> Machine::elsewhere(const wire::Register& m) const {
   return std::nullopt;
 }
 
-// Where all ranks are, if not all share one memory.
+// Where all ranks are, if not all share one memory. If all are in one domain, hosts are domains: a
+// copy on another host is better than none.
 const std::vector<wire::PeerPlace>& Machine::peer_places() {
   if (peer_places_) return *peer_places_;
   peer_places_.emplace();
   if (memories_.size() <= 1) return *peer_places_;
   std::map<std::string, std::uint32_t> hosts;
+  std::map<std::string, std::uint32_t> domains;
+  const auto number = [](auto& numbers, const std::string& of) {
+    return numbers.try_emplace(of, static_cast<std::uint32_t>(numbers.size())).first->second;
+  };
   for (const Member& member : each()) {
-    const auto next = static_cast<std::uint32_t>(hosts.size());
-    const auto host = hosts.try_emplace(member.seat.memory, next).first;
-    peer_places_->push_back({host->second, member.seat.endpoint});
+    const wire::Seat& seat = member.seat;
+    const std::string domain = seat.domain.empty() ? cat("host ", seat.memory) : seat.domain;
+    peer_places_->push_back({number(hosts, seat.memory), seat.endpoint, number(domains, domain)});
+  }
+  for (auto& place : *peer_places_) {
+    if (domains.size() == 1) place.domain = place.host;
   }
   return *peer_places_;
 }
@@ -229,7 +238,7 @@ void Machine::receive(Link link, const wire::Register& m) {
     return refuse(link,
                   {.kind = Reason::Kind::kOtherJob, .other = m.job, .detail = formation_.job});
   }
-  if (const auto why = excess({&m.node_id, &m.host, &m.memory, &m.endpoint}))
+  if (const auto why = excess({&m.node_id, &m.host, &m.memory, &m.endpoint, &m.domain}))
     return reject(link, *why);
   Peer& peer = peers_.at(link);
   const bool is_new = peer.node_id.empty();
@@ -299,7 +308,9 @@ void Machine::admit_early(Link link, const wire::Register& m) {
 
 void Machine::assemble() {
   for (const auto& node_id : in_rank_order(arrivals_)) {
-    seat(std::move(arrivals_.at(node_id)));
+    Member& member = arrivals_.at(node_id);
+    if (const Agent* agent = speaker(node_id)) member.seat.agent = agent->agent_id;
+    seat(std::move(member));
   }
   arrivals_.clear();
   begin({.kind = Reason::Kind::kJobStarts});

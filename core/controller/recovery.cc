@@ -14,6 +14,14 @@ namespace {
 
 constexpr Duration kToldOfProgress = std::chrono::milliseconds(1);  // One agent, on average.
 
+constexpr const char* kSharedState = "state";
+
+bool begins(const planner::Plan& plan) {
+  return std::any_of(plan.orders.begin(), plan.orders.end(), [](const auto& order) {
+    return order.act == wire::Act::kBegin && order.shard == 0;
+  });
+}
+
 constexpr std::size_t index(StageEvent event) {
   return static_cast<std::size_t>(event);
 }
@@ -63,6 +71,7 @@ void Machine::begin(Reason cause) {
   repairing_.clear();
   unproven_.clear();
   moved_.clear();
+  stale_ = kNoRank;
   ++formation_.generation;
   // The number must be durable before anyone sees it: after a crash it could be given twice.
   store();
@@ -108,6 +117,7 @@ void Machine::receive(Link link, const wire::Report& said_here) {
   if (m.held.size() > members_.size()) m.held.resize(members_.size());  // P44
   if (at(rank).seat.moved) {
     moved_.insert(rank);
+    if (m.version != kNoVersion && m.version != 0) stale_ = rank;
     m.version = m.staged = kNoVersion;
     m.held.clear();
   }
@@ -234,14 +244,41 @@ void Machine::maybe_plan() {
     }
     if (!member.seat.finished && !reports_.contains(rank)) return;
   }
-  planner::Table table{.ranks = world_size(), .finished = {}, .shards = {{"state", {}}}};
   std::set<Rank> disbelieved;
-  if (disbelieve_some(disbelieved)) return;
-  const HeldCopies held = held_copies();
+  if (disbelieve_some(disbelieved) || grant_wish(disbelieved)) return;
+  const auto plan = planner::plan(table(disbelieved, {}));
+  if (!plan.possible) {
+    return end(false, {.kind = Reason::Kind::kNoPlan,
+                       .rank = plan.lacking,
+                       .version = plan.version,
+                       .detail = plan.shard});
+  }
+  // All begin anew, and here is an arena that can not: its process has gone on from what it holds.
+  if (stale_ != kNoRank && begins(plan)) {
+    return end(false, {.kind = Reason::Kind::kNoPlan,
+                       .rank = stale_,
+                       .version = formation_.version,
+                       .detail = kSharedState});
+  }
+  carry_out(plan);
+}
+
+// What all have reported; of those `without` as if they held nothing.
+planner::Table Machine::table(const std::set<Rank>& disbelieved,
+                              const std::set<Rank>& without) const {
+  planner::Table table{.ranks = world_size(), .finished = {}, .shards = {{kSharedState, {}}}};
+  HeldCopies held = held_copies();
+  for (auto& [ward, copies] : held) {
+    std::erase_if(copies, [&](const planner::Copy& copy) {
+      return without.contains(copy.holder - world_size());
+    });
+  }
   for (Rank rank = 0; rank < world_size(); ++rank) {
     const wire::Seat& seat = at(rank).seat;
     if (!seat.finished) {
-      list(rank, reports_.at(rank), held, table);
+      wire::Report report = reports_.at(rank);
+      if (without.contains(rank)) report.version = report.staged = kNoVersion;
+      list(rank, report, held, table);
       continue;
     }
     table.finished.insert(rank);
@@ -249,13 +286,10 @@ void Machine::maybe_plan() {
       table.shards[0].copies.push_back({rank, seat.version, seat.version});
     }
   }
-  const auto plan = planner::plan(table);
-  if (!plan.possible) {
-    return end(false, {.kind = Reason::Kind::kNoPlan,
-                       .rank = plan.lacking,
-                       .version = plan.version,
-                       .detail = plan.shard});
-  }
+  return table;
+}
+
+void Machine::carry_out(const planner::Plan& plan) {
   enter(StageEvent::kPlanned);
   // What all have lost binds nobody any more, whichever scheduler goes on (P43).
   const bool back = plan.version < formation_.version;
@@ -267,8 +301,7 @@ void Machine::maybe_plan() {
   formation_.orders.resize(members_.size());
   for (const auto& order : plan.orders) give(order);
   for (const Rank rank : moved_) formation_.orders[static_cast<std::size_t>(rank)].moved = true;
-  const bool first = std::any_of(plan.orders.begin(), plan.orders.end(),
-                                 [](const auto& order) { return order.act == wire::Act::kBegin; });
+  const bool first = begins(plan);
   note(Note::Kind::kPlan, kNoRank,
        {.kind = first ? Reason::Kind::kBeginAtZero : Reason::Kind::kGoOn, .version = plan.version});
   round_ = 0;
@@ -313,6 +346,7 @@ void Machine::resume() {
     unproven_.insert(rank);
     assign(rank);
   }
+  relieve();
 }
 
 // One that will not join the others' group any more, if there is such (P33).
@@ -327,6 +361,7 @@ void Machine::proven(Rank rank, Version version) {
   if (unproven_.erase(rank) == 0 || !unproven_.empty()) return;
   groups_lost_ = 0;
   emit(Note{Note::Kind::kRecovered, formation_.generation, version, kNoRank, formation_.cause, 0});
+  maybe_balance();
 }
 
 void Machine::receive(Link link, const wire::Progress& m) {

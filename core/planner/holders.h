@@ -9,11 +9,11 @@
 
 namespace holdfast::planner {
 
-// `host_of`: by rank, equal numbers for ranks that are lost together. By rank: the rank on another
-// host that holds this one's private part; kNoRank: there is no other host.
+// `domain_of`: by rank, equal numbers for ranks that are lost together. By rank: the rank of
+// another domain that holds this one's private part; kNoRank: there is no other domain.
 //
-// The next host in the order of their first ranks holds a host's parts, each of its ranks as many
-// as any other, or one more.
+// The next domain in the order of their first ranks holds a domain's parts, each of its ranks as
+// many as any other, or one more.
 [[nodiscard]] std::vector<Rank> holders(const std::vector<int>& host_of);
 
 }  // namespace holdfast::planner

@@ -272,7 +272,7 @@ bool Agent::is_still_needed() const {
 
 void Agent::carry_out(const agent::Exit& action) {
   exit_ = action;
-  if (!is_still_needed()) return leave();
+  if (action.drained || !is_still_needed()) return leave();
   if (was_linked_) return;
   options_.terminal->say(
       cat(action.code == 0 ? "all has ended well here" : wording::in_words(action.reason),
@@ -323,6 +323,10 @@ void Agent::leave() {
                        {"exit_code", action.code},
                        {"node", action.failed_node}});
   loop_.stop();
+  if (action.drained) {
+    return options_.terminal->say(
+        cat("the job goes on without this host; logs are in ", launch_.log_directory));
+  }
   options_.terminal->show({.exit_code = action.code,
                            .reason = wording::in_words(action.reason),
                            .log_directory = launch_.log_directory,

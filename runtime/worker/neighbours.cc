@@ -41,6 +41,7 @@ void Neighbours::meet(const std::vector<wire::PeerPlace>& peers) {
   std::vector<std::string> endpoints;
   for (const auto& peer : peers) {
     layout_.host_of.push_back(static_cast<int>(peer.host));
+    layout_.domain_of.push_back(static_cast<int>(peer.domain));
     endpoints.push_back(peer.endpoint);
   }
   layout_.links = links_;

@@ -101,7 +101,7 @@ PrivateCopies::~PrivateCopies() = default;
 Result<std::unique_ptr<PrivateCopies>> PrivateCopies::join(const Options& options,
                                                            StateStore& store) {
   std::unique_ptr<PrivateCopies> made(new PrivateCopies(options, store));
-  const auto holders = planner::holders(options.layout.host_of);
+  const auto holders = planner::holders(options.layout.domain_of);
   std::vector<Rank> wards;
   for (std::size_t rank = 0; rank < holders.size(); ++rank) {
     if (holders[rank] == options.rank) wards.push_back(static_cast<Rank>(rank));

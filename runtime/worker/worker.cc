@@ -196,7 +196,8 @@ void Worker::Control::begin() {
                                  .attempt = settings.attempt,
                                  .host = os::host_name(),
                                  .pid = ::getpid(),
-                                 .memory = os::shared_memory_name()});
+                                 .memory = os::shared_memory_name(),
+                                 .domain = settings.domain});
   loop.post([this] { link.open(); });
   loop.after(kHeartbeat, [this] { beat(); });
   thread = std::thread([this] {

@@ -213,19 +213,52 @@ class OneJob(unittest.TestCase):
         job.agents.pop(1).wait()
         self.assertEqual(job.wait(), expected)
 
-    def test_a_host_that_comes_back_has_lost_its_places(self):
-        expected = self.one_host(4, private="same")
+    def test_a_host_that_comes_back_is_a_spare_host(self):
+        expected = self.one_host(4)
         fleet = self.fleet(3)
-        job = Job(self.folder / "back", fleet, 2, 2, private="same")
+        job = Job(self.folder / "back", fleet, 2, 2)
         job.start(2, "--spare_host=True")
         job.until(lambda: len(job.events("waiting")) >= 2, "the spare host")
         job.until_step(60)
         fleet.cut(1)
-        lost = job.agents.pop(1)
         job.until(lambda: any(event["generation"] == 2 for event in job.events("resume")), "the spare host's part")
         fleet.heal()
+        job.until(lambda: "waits as a spare host" in (job.out / "msrun1.log").read_text(), "the host that was cut off")
+        fleet.kill(2)
+        job.agents.pop(2).wait()
         self.assertEqual(job.wait(), expected)
-        self.assertNotEqual(job.ended(lost, time.monotonic() + LIMIT_S), 0)
+
+    def test_ranks_move_back_to_a_host_that_comes_back(self):
+        expected = self.one_host(6, steps=400)
+        fleet = self.fleet(3)
+        job = Job(self.folder / "move-back", fleet, 3, 2, steps=400, more=["--oversubscribe=True"])
+        job.until_step(40)
+        fleet.kill(2)
+        job.agents.pop(2).wait()
+        job.until_step(100)
+        fleet.up_again(2)
+        job.start(2)
+        job.until(lambda: any("move to host host2" in event.get("text", "") for event in job.events("stop")), "the move")
+        self.assertEqual(job.wait(), expected)
+
+    def test_a_drained_host_ends_well_and_costs_no_bit(self):
+        expected = self.one_host(4, steps=500)
+        fleet = self.fleet(3)
+        job = Job(self.folder / "drain", fleet, 2, 2, steps=500)
+        job.start(2, "--spare_host=True")
+        job.until(lambda: len(job.events("waiting")) >= 2, "the spare host")
+        job.until_step(60)
+        ask = [str(BUILD / "bin/holdfast"), "drain", "host1"]
+        asked_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        said = fleet.popen(0, ask, env=job.env, stdout=subprocess.PIPE, text=True).communicate(timeout=LIMIT_S)[0]
+        self.assertEqual(said, "2 ranks of host host1 move to host host2\n")
+        self.assertEqual(job.ended(job.agents.pop(1), time.monotonic() + LIMIT_S), 0)
+        self.assertLess(job.newest_step(), 500)
+        self.assertEqual(job.wait(), expected)
+        steps = sorted(job.events("step"), key=lambda event: event["t_ns"], reverse=True)
+        first = {event["rank"]: event["t_ns"] for event in steps if event["generation"] == 2}
+        self.assertEqual(set(first), {0, 1, 2, 3})
+        print(f"all ranks had made a step {(max(first.values()) - asked_ns) / 1e6:.0f} ms after the command", file=sys.stderr)
 
     def test_hosts_are_lost_one_after_the_other(self):
         expected = self.one_host(4, steps=600)

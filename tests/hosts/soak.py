@@ -9,6 +9,7 @@ import os
 import random
 import secrets
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -24,25 +25,17 @@ FAULTS = 4
 
 
 class Soaked:
-    """A job on host 0 and on whichever others have its places; one more waits."""
+    """A job of three hosts, of which one waits. A host that is lost is started again by the same command, as a cluster would do it."""
 
     def __init__(self, folder, fleet):
         self.fleet = fleet
         self.job = Job(folder, fleet, 2, 2, steps=STEPS, pause=2000)
-        self.parts, self.disturbed = {0: 0, 1: 1}, []  # Which part of the job each host runs.
-        self.next_part = 2
-        self.add_spare(2)
+        self.job.start(2, "--spare_host=True")
         self.kills = 0
 
-    def add_spare(self, host):
-        self.job.start(self.next_part, "--spare_host=True", at=host)
-        self.parts[host] = self.next_part
-        self.next_part += 1
-
     def renew(self, host):
-        """The host is lost: a fresh one comes as a spare host, under a number of its own."""
-        self.job.agents.pop(self.parts[host]).wait(LIMIT_S)
-        self.add_spare(host)
+        self.job.agents.pop(host).wait(LIMIT_S)
+        self.job.start(host, *(["--spare_host=True"] if host == 2 else []))
 
     def lose_silently(self, rng):
         host = rng.choice([1, 2])
@@ -54,7 +47,7 @@ class Soaked:
 
     def lose_agent(self, rng):
         host = rng.choice([1, 2])
-        self.job.agents[self.parts[host]].kill()
+        self.job.agents[host].kill()
         self.kills += 1
         self.renew(host)
         return f"the agent of host {host} killed"
@@ -64,7 +57,6 @@ class Soaked:
         self.fleet.cut(host)
         time.sleep(duration)  # How long the cut is, not a wait for something.
         self.fleet.heal()
-        self.disturbed.append(host)
         return f"host {host} cut off for {duration} s"
 
     def cut_one_way(self, rng):
@@ -72,7 +64,6 @@ class Soaked:
         self.fleet.cut(*pair, one_way=True)
         time.sleep(duration)
         self.fleet.heal()
-        self.disturbed += [host for host in pair if host != 0]
         return f"from host {pair[0]} to host {pair[1]} nothing for {duration} s"
 
     def kill_worker(self, rng):
@@ -86,22 +77,15 @@ class Soaked:
             os.kill(pid, signal.SIGKILL)
         return "the scheduler killed"
 
-    def look_after_disturbed(self):
-        """Who was cut off may have lost its places: its part has ended then, and it waits as a spare host from now on."""
-        for host in set(self.disturbed):
-            agent = self.job.agents.get(self.parts[host])
-            if agent is not None and agent.poll() not in (None, 0):
-                self.renew(host)
+    def move(self, rng):
+        """It may be refused: no other host takes the ranks just now, or it has none."""
+        host = rng.choice([1, 2])
+        ask = [str(job_test.BUILD / "bin/holdfast"), "move", f"host{host}"]
+        self.fleet.popen(0, ask, env=self.job.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).wait(LIMIT_S)
+        return f"the ranks of host {host} moved"
 
     def finish(self):
-        end = time.monotonic() + LIMIT_S
-        while self.job.agents[0].poll() is None and time.monotonic() < end:
-            self.look_after_disturbed()
-            time.sleep(0.1)
-        code = self.job.ended(self.job.agents[0], time.monotonic() + 0.1)
-        if code != 0:
-            raise SystemExit(f"the job: {code}\n{self.job.logs()}")
-        return [(self.job.out / f"rank-{rank}").read_bytes() for rank in range(4)]
+        return self.job.wait()
 
 
 def main():
@@ -128,12 +112,11 @@ def main():
                     goal = STEPS * (fault + 1) // (FAULTS + 1) + rng.randrange(STEPS // 20)
                     end = time.monotonic() + LIMIT_S
                     while soaked.job.newest_step() < goal and soaked.job.agents[0].poll() is None:
-                        soaked.look_after_disturbed()
                         if time.monotonic() > end:
                             sys.exit(f"job {number}, after {said}: step {goal} did not come\n{soaked.job.logs()}")
                         time.sleep(0.02)
                     what = rng.choice([soaked.lose_silently, soaked.lose_silently, soaked.lose_agent, soaked.cut, soaked.cut_one_way,
-                                       soaked.kill_worker, soaked.kill_scheduler])
+                                       soaked.move, soaked.kill_worker, soaked.kill_scheduler])
                     time.sleep(rng.random() * 0.02)
                     said.append(what(rng))
                 same = soaked.finish() == expected

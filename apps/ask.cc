@@ -1,0 +1,104 @@
+#include "apps/ask.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+#include <system_error>
+#include <utility>
+#include <variant>
+
+#include "base/text.h"
+#include "io/connection.h"
+#include "io/loop.h"
+#include "os/errors.h"
+#include "runtime/jobs/membership.h"
+
+namespace holdfast::apps {
+namespace {
+
+// Whether its scheduler runs on another host, and an agent here knows where.
+bool is_elsewhere(const runtime::FoundJob& job) {
+  return job.agent && !job.master_alive && job.agent->sched_port != 0;
+}
+
+}  // namespace
+
+ChosenJob choose_job(const std::string& name) {
+  ChosenJob chosen;
+  std::vector<runtime::FoundJob> running;
+  auto on_host = runtime::jobs_on_this_host();
+  for (auto& found : on_host.jobs) {
+    const bool is_meant = name.empty() ? found.agent_alive || found.scheduler_alive  //
+                                       : found.name == name;
+    if (is_meant) running.push_back(std::move(found));
+  }
+  if (running.empty()) {
+    chosen.why = name.empty() ? "no job of this user runs on this host"
+                              : "no job named '" + name + "' is on this host";
+    for (const auto& why : on_host.left_alone) chosen.why += ";\n  but " + why;
+    chosen.code = 1;
+    return chosen;
+  }
+  for (const auto& why : on_host.left_alone) std::fprintf(stderr, "holdfast: %s\n", why.c_str());
+  for (const auto& found : running) chosen.names.push_back(found.name);
+  auto& first = running.front();
+  if (running.size() > 1) {
+    chosen.why = "several jobs run here; name one with --job:";
+    for (const auto& one : running) {
+      chosen.why += "\n  " + one.name;
+      if (one.agent) chosen.why += "   logs in " + one.agent->log_dir;
+    }
+    chosen.code = 2;
+  } else if (!first.scheduler_alive && !is_elsewhere(first)) {
+    chosen.why = "the scheduler of job " + first.name +
+                 " does not run at the moment (it starts, or is being replaced)";
+    chosen.code = 1;
+  } else {
+    chosen.job = std::move(first);
+  }
+  return chosen;
+}
+
+Result<wire::Message> ask_scheduler(const runtime::FoundJob& job, const wire::Message& question,
+                                    Duration timeout) try {
+  auto settings = config::from_environment(environ);
+  if (!settings) return settings.error();
+  settings->job = job.name;
+  if (settings->token_file.empty() && job.agent) settings->token_file = job.agent->token_file;
+  auto membership = runtime::membership_of_observer(*settings, job.directory);
+  if (!membership) return membership.error();
+  const bool here = job.scheduler && (job.scheduler_alive || !is_elsewhere(job));
+  const std::string& host = here ? job.scheduler->host : job.agent->host;
+  const std::uint16_t port = here ? job.scheduler->port : job.agent->sched_port;
+  Result<wire::Message> answer =
+      Error{Blame::kWorld,
+            cat("the scheduler at ", host_and_port(host, port), " did not answer in time")};
+  std::shared_ptr<io::Connection> connection;
+  io::Loop loop;
+  const auto finish = [&](Result<wire::Message> result) {
+    answer = std::move(result);
+    loop.stop();
+  };
+  loop.after(timeout, [&] { loop.stop(); });
+  const auto connected = [&](Result<std::shared_ptr<io::Connection>> made) {
+    if (!made) return finish(made.error());
+    connection = *made;
+    connection->start({.on_message =
+                           [&](wire::Message message) {
+                             if (!std::holds_alternative<wire::Heartbeat>(message)) {
+                               finish(std::move(message));
+                             }
+                           },
+                       .on_closed = [&](Error why) { finish(std::move(why)); }});
+    connection->send(question);
+  };
+  io::connect(loop, host, port, *std::move(membership), timeout, connected);
+  loop.run();
+  connection.reset();
+  return answer;
+} catch (const std::system_error& error) {  // A descriptor that can not be had.
+  return os::no_task("can not ask the scheduler", error.code().value());
+}
+
+}  // namespace holdfast::apps

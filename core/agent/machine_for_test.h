@@ -1,0 +1,100 @@
+// An agent of the places w0 and w1, and what it has done and said.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/agent/machine.h"
+
+namespace holdfast::agent {
+
+using wire::Ending;
+using wire::Reason;
+
+// Of an exit code as a shell says it.
+inline Ending ending(std::int32_t code) {
+  using Kind = Ending::Kind;
+  return code > 128 ? Ending{Kind::kSignalled, code - 128} : Ending{Kind::kExited, code};
+}
+
+class AgentTest : public ::testing::Test {
+ protected:
+  static constexpr std::int32_t kBound = -1;  // For `spares`: one for each place.
+
+  void start(std::int32_t spares = 0, std::int32_t max_restarts = 1, bool scheduler = true,
+             std::int32_t world_size = 2) {
+    Options options;
+    options.job = "job";
+    options.agent_id = "agent";
+    options.host = "host";
+    options.workers = {"w0", "w1"};
+    options.world_size = world_size;
+    options.runs_scheduler = scheduler;
+    options.spares = spares;
+    options.bound_spares = spares == kBound;
+    options.max_restarts = max_restarts;
+    machine_.emplace(std::move(options));
+    step(Started{});
+  }
+
+  void step(const Event& event) {
+    for (auto& action : machine_->step(event)) {
+      if (const auto* spawn = std::get_if<Spawn>(&action)) {
+        if (spawn->role == Role::kSpare)
+          spares_.push_back(*spawn);
+        else
+          places_[spawn->node_id] = *spawn;
+        ++spawned_;
+      } else if (const auto* promotion = std::get_if<Promote>(&action)) {
+        promoted_.push_back(*promotion);
+      } else if (const auto* kill = std::get_if<Kill>(&action)) {
+        killed_.push_back(*kill);
+      } else if (const auto* send = std::get_if<Send>(&action)) {
+        said_.push_back(send->message);
+      } else if (const auto* exit = std::get_if<Exit>(&action)) {
+        exit_ = *exit;
+      } else if (const auto* pause = std::get_if<WantPause>(&action)) {
+        pauses_.push_back(*pause);
+      } else if (const auto* say = std::get_if<Say>(&action)) {
+        told_.push_back(say->reason);
+      } else if (std::holds_alternative<WantGrace>(action)) {
+        ++graces_;
+      }
+    }
+  }
+
+  void look(std::set<Process> stopped, bool on_time = true) {
+    step(Looked{std::move(stopped), on_time});
+  }
+  void dies(Process process, std::int32_t code) { step(Died{process, ending(code), 1}); }
+  // An exception has ended it, after it had made the step `version`.
+  void raises(Process process, const std::string& error, Version version) {
+    step(Died{process, ending(1), 1, error, version});
+  }
+  // The lifeline tells of a death at once, the kernel of how it came when the memory is gone.
+  void dies_and_is_explained(Process process, std::int32_t code) {
+    step(Died{process, {}, 5});
+    step(Died{process, ending(code), 5});
+  }
+  [[nodiscard]] Process at(const std::string& node) const { return places_.at(node).process; }
+
+  std::optional<Machine> machine_;
+  std::map<std::string, Spawn> places_;  // The newest of each.
+  std::vector<Spawn> spares_;
+  std::vector<Promote> promoted_;
+  std::vector<Kill> killed_;
+  std::vector<wire::Message> said_;
+  std::vector<Reason> told_;  // To the user.
+  std::optional<Exit> exit_;
+  std::vector<WantPause> pauses_;
+  int spawned_ = 0;
+  int graces_ = 0;
+};
+
+}  // namespace holdfast::agent

@@ -1,0 +1,323 @@
+// Whose places are whose. A seat names its owner, an agent, and that is on record. Where the owner
+// is lost, its places are free: for a host that would take them, or for whoever claims them. What
+// an agent has to do follows from its table: places that it lacks are given to it (Give), places
+// that are another one's by now are dropped (Drop), as often as it takes.
+#include <algorithm>
+#include <utility>
+
+#include "core/controller/machine.h"
+
+namespace holdfast::controller {
+
+using wire::Reason;
+using wire::Stage;
+
+namespace {
+
+bool begins_anew(const planner::Plan& plan) {
+  return std::any_of(plan.orders.begin(), plan.orders.end(),
+                     [](const auto& order) { return order.act == wire::Act::kBegin; });
+}
+
+bool is_among(const std::vector<std::string>& nodes, const std::string& node_id) {
+  return std::find(nodes.begin(), nodes.end(), node_id) != nodes.end();
+}
+
+}  // namespace
+
+const Agent* Machine::speaker(const std::string& node_id) const {
+  const auto word = place_words_.find(node_id);
+  return word == place_words_.end() ? nullptr : &agents_.at(word->second.link);
+}
+
+// The agent, if it is here, whose place it is, or that speaks for it before the ranks are given.
+const Agent* Machine::owner_here(const std::string& node_id) const {
+  const Rank rank = rank_of(node_id);
+  if (rank == kNoRank) return speaker(node_id);
+  const Link here = link_of_agent(at(rank).seat.agent);
+  return here == 0 ? nullptr : &agents_.at(here);
+}
+
+Link Machine::link_of_agent(const std::string& agent_id) const {
+  const auto found = std::find_if(agents_.begin(), agents_.end(), [&](const auto& entry) {
+    return entry.second.agent_id == agent_id;
+  });
+  return found == agents_.end() ? 0 : found->first;
+}
+
+Machine::Claim Machine::judge_claim(const std::string& node_id, const wire::AgentState& m,
+                                    Instant since) const {
+  const Rank rank = rank_of(node_id);
+  if (rank == kNoRank) {
+    const Agent* other = speaker(node_id);
+    const bool is_same = other == nullptr || other->agent_id == m.agent_id;
+    return is_same ? Claim::kIts : Claim::kNever;
+  }
+  const Member& member = at(rank);
+  const std::string& owner = member.seat.agent;
+  if (owner.empty() || owner == m.agent_id || member.is_free) return Claim::kIts;
+  if (member.seat.given) return Claim::kTooLate;
+  if (const Link here = link_of_agent(owner); here != 0) {
+    const bool lives = !watches_hosts() || agents_.at(here).heard > since;
+    return lives ? Claim::kNever : Claim::kWaits;
+  }
+  return is_awaited(owner, m.host) ? Claim::kWaits : Claim::kIts;
+}
+
+void Machine::set_owner(Member& member, const std::string& agent_id) {
+  if (const auto former = owned_.find(member.seat.agent); former != owned_.end()) {
+    former->second.erase(member.rank);
+    if (former->second.empty()) owned_.erase(former);
+  }
+  member.seat.agent = agent_id;
+  member.is_free = false;
+  free_.erase(member.rank);
+  if (!agent_id.empty()) owned_[agent_id].insert(member.rank);
+  changed_.insert(member.rank);
+}
+
+// The agent speaks for this place, and may.
+void Machine::own(Rank rank, const std::string& agent_id) {
+  Member& member = at(rank);
+  if (member.seat.agent == agent_id) {
+    member.is_free = false;
+    free_.erase(rank);
+    return;
+  }
+  const bool had_another = !member.seat.agent.empty();
+  member.seat.given = member.seat.given || had_another;
+  set_owner(member, agent_id);
+  if (had_another) retire(member);
+}
+
+// Whoever had the place has lost it for good, even if it lives: it hears so when it speaks. Another
+// agent counts its attempts anew. A process of that one may have the place at once.
+void Machine::retire(Member& member) {
+  if (std::exchange(member.seat.incarnation, 0) == 0) return;
+  member.seat.attempt = 0;
+  changed_.insert(member.rank);
+  if (member.link != 0) {
+    refuse(member.link, {.kind = Reason::Kind::kNewerProcess, .rank = member.rank});
+  }
+  if (lease_runs(member)) {
+    died(member, {.kind = wire::Ending::Kind::kReplaced}, false, 0);
+  } else if (member.state == SeatState::kSilent) {
+    detach(member);
+    advance(member, SeatEvent::kDied);
+  }
+}
+
+void Machine::free_places(const std::string& agent_id, bool free) {
+  const auto owned = owned_.find(agent_id);
+  if (owned == owned_.end()) return;
+  for (const Rank rank : owned->second) {
+    at(rank).is_free = free;
+    free ? (void)free_.insert(rank) : (void)free_.erase(rank);
+  }
+}
+
+// The agent on this link has told its table.
+void Machine::settle_places(Link link, const std::vector<std::string>& too_late) {
+  const Agent agent = agents_.at(link);
+  for (const auto& node_id : agent.nodes) {
+    if (const Rank rank = rank_of(node_id); rank != kNoRank) own(rank, agent.agent_id);
+  }
+  if (!changed_.empty() && formation_.stage != Stage::kEnded) store();
+  if (!too_late.empty()) send(link, wire::Drop{too_late});
+  wire::Give lacking;
+  if (const auto owned = owned_.find(agent.agent_id); owned != owned_.end()) {
+    for (const Rank rank : owned->second) {
+      const wire::Seat& seat = at(rank).seat;
+      if (!seat.finished && !is_among(agent.nodes, seat.node_id)) {
+        lacking.node_ids.push_back(seat.node_id);
+      }
+    }
+  }
+  if (!lacking.node_ids.empty()) send(link, std::move(lacking));
+}
+
+// Places that it owns, and has not claimed so far.
+std::size_t Machine::unclaimed(const Agent& agent) const {
+  const auto owned = owned_.find(agent.agent_id);
+  if (owned == owned_.end()) return 0;
+  return static_cast<std::size_t>(
+      std::count_if(owned->second.begin(), owned->second.end(), [&](Rank rank) {
+        return !at(rank).seat.finished && !is_among(agent.nodes, at(rank).seat.node_id);
+      }));
+}
+
+// Who would take so many places: the least loaded one, so a spare host before all others.
+Link Machine::host_for(std::size_t places, const std::string& not_on) const {
+  Link best = 0;
+  std::size_t least = 0;
+  for (const auto& [link, agent] : agents_) {
+    const bool is_there = !not_on.empty() && agent.host == not_on;
+    if (agent.is_silent || is_there || agent.takes < places || unclaimed(agent) > 0) continue;
+    if (best != 0 && agent.nodes.size() >= least) continue;
+    best = link;
+    least = agent.nodes.size();
+  }
+  return best;
+}
+
+// It is on record before anybody hears of it.
+void Machine::hand_over(const std::set<Rank>& ranks, Link heir, bool drains) {
+  const std::string agent_id = agents_.at(heir).agent_id;
+  std::map<Link, wire::Drop> drops;
+  wire::Give give;
+  for (const Rank rank : ranks) {
+    Member& member = at(rank);
+    const std::string node_id = member.seat.node_id;
+    if (const auto word = place_words_.extract(node_id); !word.empty()) {
+      const Link former = word.mapped().link;
+      std::erase(agents_.at(former).nodes, node_id);
+      drops[former].node_ids.push_back(node_id);
+    }
+    member.seat.given = true;
+    set_owner(member, agent_id);
+    retire(member);
+    give.node_ids.push_back(node_id);
+  }
+  store();
+  for (auto& [link, drop] : drops) {
+    drop.drains = drains;
+    send(link, std::move(drop));
+  }
+  send(heir, std::move(give));
+}
+
+// The places of lost hosts go to hosts that would take them: those of one host to one.
+void Machine::house() {
+  if (formation_.stage == Stage::kEnded) return;
+  std::map<std::string, std::set<Rank>> groups;  // By memory.
+  for (const Rank rank : free_) {
+    if (!at(rank).seat.finished) groups[at(rank).seat.memory].insert(rank);
+  }
+  for (const auto& [memory, ranks] : groups) {
+    if (const Link heir = host_for(ranks.size(), ""); heir != 0) hand_over(ranks, heir, false);
+  }
+}
+
+void Machine::judge_rivals() {
+  const auto rivals = rivals_;
+  for (const auto& [link, rival] : rivals) receive(link, rival.claim);
+}
+
+// ---- Places of a host that lives ----------------------------------------------------------------
+
+// Why that can not be; else `wish` is what is to be done.
+std::optional<Reason> Machine::plan_move(const wire::Move& m, Wish& wish) const {
+  if (!assembled() || wish_) return Reason{.kind = Reason::Kind::kNotNow, .host = m.from};
+  for (const auto& [link, agent] : agents_) {
+    if (agent.host != m.from || agent.is_silent) continue;
+    wish.agents.insert(link);
+    for (const auto& node_id : agent.nodes) {
+      const Rank rank = rank_of(node_id);
+      if (rank != kNoRank && !at(rank).seat.finished) wish.ranks.insert(rank);
+    }
+  }
+  if (wish.agents.empty() || (wish.ranks.empty() && !m.drains)) {
+    return Reason{.kind = Reason::Kind::kNoSuchHost, .host = m.from};
+  }
+  const auto ranks = static_cast<std::int64_t>(wish.ranks.size());
+  wish.drains = m.drains;
+  wish.what = {.kind = Reason::Kind::kMoves, .count = ranks, .host = m.from, .other_host = m.to};
+  if (wish.ranks.empty()) return std::nullopt;
+  for (const auto& [link, agent] : agents_) {
+    const bool is_asked_for = m.to.empty() || agent.host == m.to;
+    if (is_asked_for && agent.host != m.from && takes(agent, wish.ranks.size())) wish.heir = link;
+  }
+  if (m.to.empty()) wish.heir = host_for(wish.ranks.size(), m.from);
+  if (wish.heir == 0) {
+    return Reason{
+        .kind = Reason::Kind::kNobodyTakes, .count = ranks, .host = m.from, .other_host = m.to};
+  }
+  wish.what.other_host = agents_.at(wish.heir).host;
+  return std::nullopt;
+}
+
+bool Machine::takes(const Agent& agent, std::size_t places) const {
+  return !agent.is_silent && agent.takes >= places && unclaimed(agent) == 0;
+}
+
+void Machine::receive(Link link, const wire::Move& m) {
+  if (formation_.stage == Stage::kEnded) return tell_end(link);
+  if (const auto why = excess({&m.from, &m.to})) return reject(link, *why);
+  Wish wish;
+  if (auto why = plan_move(m, wish)) return send(link, wire::Moved{*std::move(why)});
+  if (wish.ranks.empty()) {  // A spare host.
+    for (const Link agent : wish.agents) send(agent, wire::Drop{{}, true});
+    return send(link, wire::Moved{std::move(wish.what)});
+  }
+  wish.asker = link;
+  wish_ = std::move(wish);
+  relieve();
+}
+
+// All stop at a step's boundary, and say what they hold.
+void Machine::relieve() {
+  if (wish_ && formation_.stage == Stage::kRunning) begin(wish_->what);
+}
+
+void Machine::answer_wish(const Wish& wish, Reason reason) {
+  if (wish.asker != 0) send(wish.asker, wire::Moved{std::move(reason)});
+}
+
+// All have reported. Whether places go to another host before there is a plan: only if the job can
+// go on from the same version with what is elsewhere.
+bool Machine::grant_wish(const std::set<Rank>& disbelieved) {
+  const auto wish = std::exchange(wish_, std::nullopt);
+  if (!wish) return false;
+  const auto heir = agents_.find(wish->heir);
+  const bool same = std::all_of(wish->ranks.begin(), wish->ranks.end(), [&](Rank rank) {
+    const auto word = place_words_.find(at(rank).seat.node_id);
+    return !at(rank).seat.finished && word != place_words_.end() &&
+           wish->agents.contains(word->second.link);
+  });
+  if (!same || heir == agents_.end() || !takes(heir->second, wish->ranks.size())) {
+    answer_wish(*wish, {.kind = Reason::Kind::kNotNow, .host = wish->what.host});
+    return false;
+  }
+  const auto plan = planner::plan(table(disbelieved, {}));
+  const auto without = planner::plan(table(disbelieved, wish->ranks));
+  const bool anew = begins_anew(without) && !begins_anew(plan);
+  if (!without.possible || without.version != plan.version || anew) {
+    const Rank rank = without.possible ? *wish->ranks.begin() : without.lacking;
+    answer_wish(*wish, {.kind = Reason::Kind::kNotHeld, .rank = rank});
+    return false;
+  }
+  answer_wish(*wish, wish->what);
+  hand_over(wish->ranks, wish->heir, wish->drains);
+  return true;
+}
+
+// A host that has others' places besides its own gets rid of them once there is one with fewer.
+void Machine::maybe_balance() {
+  if (wish_ || formation_.stage != Stage::kRunning || !unproven_.empty()) return;
+  for (const auto& [link, heir] : agents_) {
+    if (heir.takes == 0 || relieved_by_.contains(heir.agent_id)) continue;
+    for (const auto& [full_link, full] : agents_) {
+      std::set<Rank> given;
+      for (const auto& node_id : full.nodes) {
+        const Rank rank = rank_of(node_id);
+        if (rank == kNoRank) continue;
+        if (at(rank).seat.given && !at(rank).seat.finished) given.insert(rank);
+      }
+      const bool has_own = given.size() < full.nodes.size();
+      const bool is_better = heir.nodes.size() + given.size() < full.nodes.size();
+      if (given.empty() || !has_own || !is_better || full.host == heir.host) continue;
+      if (!takes(heir, given.size())) continue;
+      relieved_by_.insert(heir.agent_id);
+      wish_ = {.ranks = given,
+               .agents = {full_link},
+               .heir = link,
+               .what = {.kind = Reason::Kind::kMoves,
+                        .count = static_cast<std::int64_t>(given.size()),
+                        .host = full.host,
+                        .other_host = heir.host}};
+      return relieve();
+    }
+  }
+}
+
+}  // namespace holdfast::controller

@@ -1,0 +1,358 @@
+// Whose places are whose: spare hosts, hosts that come back, places that are moved.
+#include <gtest/gtest.h>
+
+#include "core/controller/machine_for_test.h"
+
+namespace holdfast::controller {
+namespace {
+
+using namespace std::chrono_literals;
+using wire::Reason;
+using wire::Stage;
+
+// A spare host on link 95.
+class SpareHostTest : public HostsTest {
+ protected:
+  void SetUp() override {
+    HostsTest::SetUp();
+    spare({});
+  }
+  void spare(std::vector<wire::PlaceState> places) {
+    if (places.empty()) step(Connected{95, wire::PeerKind::kAgent});
+    const std::uint32_t takes = places.empty() ? 2 : 0;
+    step(Received{95, wire::AgentState{"job", "agent-9", "host-9", std::move(places),
+                                       wire::kProtocol, takes}});
+  }
+};
+
+TEST_F(SpareHostTest, HasThePlacesOfALostHost) {
+  beat(500ms, {90, 95});
+  EXPECT_EQ(last<wire::Give>(95), nullptr);
+  beat(400ms, {90, 95});
+  ASSERT_NE(last<wire::Give>(95), nullptr);
+  EXPECT_EQ(last<wire::Give>(95)->node_ids, std::vector<std::string>{"2"});
+  spare({{"2", 9, 1, true}});
+  come(4, who("2", 9, 1, "host-9"));
+  EXPECT_EQ(rank(4), 2);
+}
+
+// Before the end of the former connection is known.
+TEST_F(SpareHostTest, MayClaimThemOnANewConnection) {
+  beat(900ms, {90, 95});
+  ASSERT_NE(last<wire::Give>(95), nullptr);
+  tell(96, "agent-9", "host-9", {{"2", 9, 1, true}});
+  EXPECT_EQ(last<wire::Refused>(96), nullptr);
+  come(4, who("2", 9, 1, "host-9"));
+  EXPECT_EQ(rank(4), 2);
+}
+
+TEST_F(SpareHostTest, IsAHeirNoMoreOnceItIsDismissedAndSilent) {
+  beat(900ms, {90, 95});
+  ASSERT_NE(last<wire::Give>(95), nullptr);
+  spare({{"0", 9, 1, true}});  // Not its place: that of one who is here.
+  beat(100ms, {90});
+  ASSERT_NE(last<wire::Refused>(95), nullptr);
+  tell(96, "agent-7", "host-7", {{"2", 9, 1, true}});
+  ASSERT_NE(last<wire::Drop>(96), nullptr) << "the heir may come back";
+  beat(900ms, {90, 96});
+  step(Received{96, wire::AgentState{"job", "agent-7", "host-7", {}, wire::kProtocol, 1}});
+  ASSERT_NE(last<wire::Give>(96), nullptr);
+  EXPECT_EQ(last<wire::Give>(96)->node_ids, std::vector<std::string>{"2"});
+}
+
+// It may not have heard of the gift, or its word may be older.
+TEST_F(SpareHostTest, IsToldAgainWhatItsTableLacks) {
+  beat(900ms, {90, 95});
+  ASSERT_NE(last<wire::Give>(95), nullptr);
+  said_.clear();
+  step(Received{95, wire::AgentState{"job", "agent-9", "host-9", {}, wire::kProtocol, 2}});
+  ASSERT_NE(last<wire::Give>(95), nullptr);
+  EXPECT_EQ(last<wire::Give>(95)->node_ids, std::vector<std::string>{"2"});
+}
+
+// Also by a scheduler that was started again meanwhile: the gift was on record before it was said.
+TEST_F(SpareHostTest, IsTheHeirThroughARestartOfTheScheduler) {
+  beat(900ms, {90, 95});
+  ASSERT_NE(last<wire::Give>(95), nullptr);
+  machine_.emplace(options_, record_);
+  said_.clear();
+  step(Started{});
+  tell(81, "agent-2", "host-2", {{"2", 3, 1, true}});
+  come(82, who("2", 3, 1, "host-2"));
+  EXPECT_NE(last<wire::Drop>(81), nullptr);
+  EXPECT_EQ(rank(82), kNoRank);
+  step(Connected{85, wire::PeerKind::kAgent});
+  step(Received{85, wire::AgentState{"job", "agent-9", "host-9", {}, wire::kProtocol, 2}});
+  ASSERT_NE(last<wire::Give>(85), nullptr);
+  step(Received{85, wire::AgentState{"job", "agent-9", "host-9", {{"2", 9, 1, true}}}});
+  come(14, who("2", 9, 1, "host-9"));
+  EXPECT_EQ(rank(14), 2);
+}
+
+// Attempts are counted anew, though it is where it was.
+TEST_F(SpareHostTest, AHostMayBeGivenItsPlaceAgain) {
+  step(Received{91, wire::AgentState{"job", "agent-2", "host-2", {{"2", 5, 3, true}}}});
+  come(4, who("2", 5, 3, "host-2"));
+  report_all({1, 2, 4});
+  beat(900ms, {90, 95});
+  ASSERT_NE(last<wire::Give>(95), nullptr);
+  step(Received{91, wire::AgentState{"job", "agent-2", "host-2", {}, wire::kProtocol, 1}});
+  beat(900ms, {90, 91});  // The spare host is lost before it has started anything.
+  ASSERT_NE(last<wire::Give>(91), nullptr);
+  step(Received{91, wire::AgentState{"job", "agent-2", "host-2", {{"2", 7, 1, true}}}});
+  come(6, who("2", 7, 1, "host-2"));
+  EXPECT_EQ(rank(6), 2);
+}
+
+TEST_F(SpareHostTest, HasAlsoThePlaceOfAProcessThatWasLostBefore) {
+  step(
+      Received{91, wire::AgentState{"job",
+                                    "agent-2",
+                                    "host-2",
+                                    {{"2", 3, 1, false, {wire::Ending::Kind::kSignalled, 9}, 5}}}});
+  EXPECT_EQ(state("2"), SeatState::kDead);
+  beat(900ms, {90, 95});
+  ASSERT_NE(last<wire::Give>(95), nullptr);
+  EXPECT_EQ(last<wire::Give>(95)->node_ids, std::vector<std::string>{"2"});
+}
+
+// Host 2 has the place of host 1's rank 1 as well, and loses it again to another one.
+TEST_F(SpareHostTest, HasThePlacesOfALostHostThatNobodyElseSpeaksFor) {
+  beat(900ms, {91});  // Host 1 is lost, and so is the spare host.
+  EXPECT_EQ(state("0"), SeatState::kSilent);
+  tell(92, "agent-3", "host-3", {{"1", 9, 2, true}});  // Somebody has started one of its ranks.
+  EXPECT_EQ(last<wire::Refused>(92), nullptr);
+  step(Received{95, wire::Heartbeat{}});
+  beat(200ms, {91, 92, 95});
+  ASSERT_NE(last<wire::Give>(95), nullptr);
+  EXPECT_EQ(last<wire::Give>(95)->node_ids, std::vector<std::string>{"0"});
+}
+
+// The host that it has them from may be the first to speak again.
+TEST_F(SpareHostTest, KeepsItsPlacesThroughARestartOfTheScheduler) {
+  beat(900ms, {90, 95});
+  spare({{"2", 9, 1, true}});
+  come(4, who("2", 9, 1, "host-9"));
+  report_all({1, 2});
+  step(Received{4, wire::Report{machine_->generation(), kNoVersion, kNoVersion}});
+  step(Received{4, wire::Repaired{machine_->generation()}});
+  ASSERT_EQ(machine_->stage(), Stage::kRunning);
+  machine_.emplace(options_, record_);
+  said_.clear();
+  step(Started{});
+  tell(81, "agent-2", "host-2", {{"2", 3, 2, true}});
+  tell(85, "agent-9", "host-9", {{"2", 9, 1, true}});
+  step(Received{85, wire::Heartbeat{}});
+  EXPECT_EQ(last<wire::Refused>(85), nullptr);
+  EXPECT_NE(last<wire::Drop>(81), nullptr);
+  come(14, who("2", 9, 1, "host-9"));
+  EXPECT_EQ(rank(14), 2);
+}
+
+TEST_F(SpareHostTest, IsAskedOnce) {
+  beat(2s, {90, 95});
+  const auto& said = said_[95];
+  EXPECT_EQ(std::count_if(said.begin(), said.end(),
+                          [](const auto& m) { return std::holds_alternative<wire::Give>(m); }),
+            1);
+}
+
+TEST_F(SpareHostTest, AHostThatComesBackAfterItsPlacesWereGivenAwayHasLostThem) {
+  beat(900ms, {90, 95});
+  ASSERT_NE(last<wire::Give>(95), nullptr);
+  tell(92, "agent-2", "host-2", {{"2", 3, 1, true}});
+  EXPECT_EQ(last<wire::Refused>(92), nullptr);
+  ASSERT_NE(last<wire::Drop>(92), nullptr);
+  EXPECT_EQ(last<wire::Drop>(92)->node_ids, std::vector<std::string>{"2"});
+  step(Received{3, wire::Heartbeat{}});
+  EXPECT_EQ(state("2"), SeatState::kDead);
+  EXPECT_NE(last<wire::Refused>(3), nullptr);
+}
+
+TEST_F(SpareHostTest, AHostThatComesBackBeforeThatKeepsItsPlaces) {
+  step(Closed{95});
+  beat(900ms, {90});
+  EXPECT_EQ(state("2"), SeatState::kSilent);
+  step(Received{91, wire::Heartbeat{}});
+  step(Received{3, wire::Heartbeat{}});
+  EXPECT_EQ(state("2"), SeatState::kHeld);
+  spare({});
+  beat(500ms, {90, 91, 95});
+  EXPECT_EQ(last<wire::Give>(95), nullptr);
+}
+
+TEST_F(SpareHostTest, AnotherOneIsAskedIfItIsLostToo) {
+  beat(900ms, {90, 95});
+  ASSERT_NE(last<wire::Give>(95), nullptr);
+  step(Closed{95});
+  beat(900ms, {90});
+  step(Connected{96, wire::PeerKind::kAgent});
+  step(Received{96, wire::AgentState{"job", "agent-10", "host-10", {}, wire::kProtocol, 2}});
+  ASSERT_NE(last<wire::Give>(96), nullptr);
+  EXPECT_EQ(last<wire::Give>(96)->node_ids, std::vector<std::string>{"2"});
+}
+
+// It is lost while no scheduler hears of it.
+TEST_F(SpareHostTest, HasThePlacesOfAHostThatDoesNotComeBackToANewScheduler) {
+  machine_.emplace(options_, record_);
+  said_.clear();
+  step(Started{});
+  tell(190, "agent-1", "host-1", {{"0", 1, 1, true}, {"1", 2, 1, true}});
+  come(101, who("0", 1, 1, "host-1"));
+  come(102, who("1", 2, 1, "host-1"));
+  step(Connected{195, wire::PeerKind::kAgent});
+  step(Received{195, wire::AgentState{"job", "agent-9", "host-9", {}, wire::kProtocol, 2}});
+  beat(2s, {190, 195});
+  EXPECT_EQ(state("2"), SeatState::kHeld);
+  beat(2s, {190, 195});
+  EXPECT_EQ(last<wire::Give>(190), nullptr);
+  ASSERT_NE(last<wire::Give>(195), nullptr);
+  EXPECT_EQ(last<wire::Give>(195)->node_ids, std::vector<std::string>{"2"});
+  EXPECT_EQ(state("0"), SeatState::kHeld);
+}
+
+TEST_F(SpareHostTest, OneThatIsTooSmallIsNotAsked) {
+  step(Received{95, wire::AgentState{"job", "agent-9", "host-9", {}, wire::kProtocol, 1}});
+  beat(900ms, {91, 95});  // Host 1 is lost, which has two places.
+  EXPECT_EQ(last<wire::Give>(95), nullptr);
+}
+
+// Host 2's rank is to go to the spare host on link 95.
+class MoveTest : public SpareHostTest {
+ protected:
+  // An observer asks for it, on link 70.
+  void ask(const std::string& from, const std::string& to = "", bool drains = false) {
+    if (!machine_->peers().contains(70)) step(Connected{70, wire::PeerKind::kObserver});
+    step(Received{70, wire::Move{from, to, drains}});
+  }
+  [[nodiscard]] wire::Reason answer() const {
+    const auto* moved = last<wire::Moved>(70);
+    return moved ? moved->reason : wire::Reason{};
+  }
+  // Host 2's private state is on host 1 as well, or is not.
+  void report_with_holder(bool held) {
+    for (const Link link : std::initializer_list<Link>{1, 2, 3}) {
+      wire::Report report{machine_->generation(), 4, 4, true, {}};
+      if (link == 1 && held) report.held = {{2, 4, 4}};
+      step(Received{link, report});
+    }
+  }
+};
+
+TEST_F(MoveTest, StopsAllAndGivesThePlacesOnceTheyAreKnownToBeElsewhere) {
+  ask("host-2");
+  EXPECT_EQ(machine_->stage(), Stage::kStopping);
+  EXPECT_EQ(machine_->head().cause.kind, Reason::Kind::kMoves);
+  EXPECT_EQ(last<wire::Give>(95), nullptr);
+  report_with_holder(true);
+  EXPECT_EQ(
+      answer(),
+      (Reason{.kind = Reason::Kind::kMoves, .count = 1, .host = "host-2", .other_host = "host-9"}));
+  ASSERT_NE(last<wire::Drop>(91), nullptr);
+  EXPECT_FALSE(last<wire::Drop>(91)->drains);
+  ASSERT_NE(last<wire::Give>(95), nullptr);
+  EXPECT_EQ(last<wire::Give>(95)->node_ids, std::vector<std::string>{"2"});
+  const Generation generation = machine_->generation();
+  spare({{"2", 9, 1, true}});
+  come(4, who("2", 9, 1, "host-9"));
+  step(Received{4, wire::Report{machine_->generation(), kNoVersion, kNoVersion}});
+  EXPECT_EQ(at(Stage::kRepairing, 4)->version, 4U);
+  step(Received{4, wire::Repaired{machine_->generation()}});
+  EXPECT_EQ(machine_->stage(), Stage::kRunning);
+  EXPECT_EQ(machine_->generation(), generation) << "one stop for all of it";
+}
+
+TEST_F(MoveTest, CanNotTakePlaceIfNobodyElseHasTheState) {
+  ask("host-2");
+  report_with_holder(false);
+  EXPECT_EQ(answer(), (Reason{.kind = Reason::Kind::kNotHeld, .rank = 2}));
+  EXPECT_EQ(machine_->stage(), Stage::kRunning);
+  EXPECT_EQ(last<wire::Give>(95), nullptr);
+  EXPECT_EQ(state("2"), SeatState::kHeld);
+}
+
+// Not even of version 0: to begin anew is no way to keep a state.
+class MoveAtFirstTest : public MoveTest {
+ protected:
+  MoveAtFirstTest() { first_ = 0; }
+};
+
+TEST_F(MoveAtFirstTest, CanNotTakeTheOnlyCopy) {
+  ask("host-2");
+  for (const Link link : std::initializer_list<Link>{1, 2, 3}) {
+    const Version version = link == 3 ? 0 : kNoVersion;
+    step(Received{link, wire::Report{machine_->generation(), version, version}});
+  }
+  EXPECT_EQ(answer().kind, Reason::Kind::kNotHeld);
+  EXPECT_EQ(last<wire::Give>(95), nullptr);
+}
+
+TEST_F(MoveTest, IsRefusedAtOnceWhereItCanNotBe) {
+  ask("host-7");
+  EXPECT_EQ(answer().kind, Reason::Kind::kNoSuchHost);
+  ask("host-2", "host-1");
+  EXPECT_EQ(answer().kind, Reason::Kind::kNobodyTakes);
+  ask("host-9");  // It has no ranks.
+  EXPECT_EQ(answer().kind, Reason::Kind::kNoSuchHost);
+  EXPECT_EQ(machine_->stage(), Stage::kRunning);
+  ask("host-2", "host-9");
+  ask("host-1");  // One at a time.
+  EXPECT_EQ(answer().kind, Reason::Kind::kNotNow);
+}
+
+TEST_F(MoveTest, IsNotMadeIfItsHeirIsLostMeanwhile) {
+  ask("host-2");
+  step(Closed{95});
+  report_with_holder(true);
+  EXPECT_EQ(answer().kind, Reason::Kind::kNotNow);
+  EXPECT_EQ(machine_->stage(), Stage::kRunning);
+  EXPECT_EQ(state("2"), SeatState::kHeld);
+}
+
+TEST_F(MoveTest, ADrainedHostIsTold) {
+  ask("host-2", "", true);
+  report_with_holder(true);
+  ASSERT_NE(last<wire::Drop>(91), nullptr);
+  EXPECT_TRUE(last<wire::Drop>(91)->drains);
+}
+
+TEST_F(MoveTest, ASpareHostMayBeDrained) {
+  ask("host-9", "", true);
+  EXPECT_EQ(answer().kind, Reason::Kind::kMoves);
+  ASSERT_NE(last<wire::Drop>(95), nullptr);
+  EXPECT_TRUE(last<wire::Drop>(95)->drains);
+}
+
+// The host that has two ranks besides its own gives them to one that comes, once they make steps.
+TEST_F(MoveTest, RanksLeaveAnOversubscribedHostOnceAnotherComes) {
+  step(Closed{95});
+  const auto table = [&](std::vector<wire::PlaceState> places) {
+    step(Received{
+        90, wire::AgentState{"job", "agent-1", "host-1", std::move(places), wire::kProtocol, 3}});
+  };
+  table({{"0", 1, 1, true}, {"1", 2, 1, true}});
+  beat(900ms, {90});  // Host 2 is lost.
+  ASSERT_NE(last<wire::Give>(90), nullptr);
+  table({{"0", 1, 1, true}, {"1", 2, 1, true}, {"2", 9, 1, true}});
+  come(4, who("2", 9, 1, "host-1"));
+  report_all({1, 2});
+  step(Received{4, wire::Report{machine_->generation(), kNoVersion, kNoVersion}});
+  step(Received{4, wire::Repaired{machine_->generation()}});
+  ASSERT_EQ(machine_->stage(), Stage::kRunning);
+  step(Connected{96, wire::PeerKind::kAgent});
+  step(Received{96, wire::AgentState{"job", "agent-7", "host-7", {}, wire::kProtocol, 1}});
+  EXPECT_EQ(machine_->stage(), Stage::kRunning) << "not before they have made a step";
+  for (const Link link : std::initializer_list<Link>{1, 2, 4}) {
+    step(Received{link, wire::Progress{machine_->generation(), 5}});
+  }
+  EXPECT_EQ(machine_->stage(), Stage::kStopping);
+  for (const Link link : std::initializer_list<Link>{1, 2, 4}) {
+    step(Received{link, wire::Report{machine_->generation(), 5, 5}});
+  }
+  ASSERT_NE(last<wire::Give>(96), nullptr);
+  EXPECT_EQ(last<wire::Give>(96)->node_ids, std::vector<std::string>{"2"});
+  EXPECT_NE(last<wire::Drop>(90), nullptr);
+}
+
+}  // namespace
+}  // namespace holdfast::controller
