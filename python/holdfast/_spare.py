@@ -4,16 +4,20 @@
 
 Before that, or in a program that never keeps anything, it could take nobody's place: the others
 would not wait for it. If it gets a place all the same, it writes TOKEN into its log, with how its
-predecessor ended, and the launcher starts all again. _shim.sh starts it by its path, so it imports
+predecessor ended, and the launcher starts all again. On a spare host no process joins the job until
+one is needed there, so the scheduler is asked. _shim.sh starts it by its path, so it imports
 nothing of ours.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import json
 import os
 import select
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -21,11 +25,32 @@ from typing import NoReturn
 _IN_CREATE = 0x100
 _IN_MOVED_TO = 0x80
 _LOOK_EVERY_MS = 100
+_ASK_EVERY_MS = 1000
+_ANSWER_S = 10
 
 
 def something_is_kept(folder: Path) -> bool:
     """Whether a process has joined the job or has a state. _shim.sh asks the same."""
     return (folder / "joined").exists() or any(folder.glob("rank-*.arena"))
+
+
+def _is_spare_host() -> bool:
+    return int(os.environ.get("GROUP_RANK", "0")) >= int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+
+
+def _note_what_other_hosts_have(folder: Path) -> None:
+    """Ask the scheduler whether a process has joined the job; note it as if it were one of here."""
+    ask = [str(Path(__file__).resolve().with_name("bin") / "holdfast"), "status", "--json"]
+    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):  # Ask again later.
+        said = subprocess.run(
+            [*ask, "--job", folder.name],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_ANSWER_S,
+            check=True,
+        )
+        if json.loads(said.stdout)["ranks"]:
+            (folder / "joined").touch(0o600)
 
 
 def _watch(folder: Path) -> int:
@@ -48,10 +73,14 @@ def main(token: str, command: list[str]) -> NoReturn:
     poller.register(place, select.POLLIN)
     if changes >= 0:
         poller.register(changes, select.POLLIN)
+    spare_host = _is_spare_host()
+    patience = _ASK_EVERY_MS if spare_host else None if changes >= 0 else _LOOK_EVERY_MS
     while not something_is_kept(folder):
-        ready = dict(poller.poll(None if changes >= 0 else _LOOK_EVERY_MS))
+        ready = dict(poller.poll(patience))
         if changes in ready:
             os.read(changes, 1 << 16)
+        if spare_host:
+            _note_what_other_hosts_have(folder)
         if place not in ready or something_is_kept(folder):
             continue
         words = os.read(place, 4096).decode(errors="replace").strip().split(" ", 2)

@@ -30,6 +30,20 @@ while not (folder / "go").exists():
     time.sleep(0.01)
 """
 
+JOINS = f"""
+import socket, sys, time
+from pathlib import Path
+import holdfast
+folder = Path(sys.argv[1])
+job = holdfast.init()
+(folder / f"started-{{socket.gethostname()}}").touch()
+job.rank  # A spare waits here, to the job's end.
+until = time.monotonic() + {LIMIT_S}
+while not (folder / "go").exists():
+    assert time.monotonic() < until
+    time.sleep(0.01)
+"""
+
 
 class Launch(unittest.TestCase):
     def setUp(self):
@@ -98,6 +112,16 @@ class Launch(unittest.TestCase):
     def test_a_host_that_has_not_the_address_is_not_the_first(self):
         self.assertEqual(self.start(1, "--node-rank=0", env=self.told).wait(LIMIT_S), 2)
         self.assertIn("the address in --rdzv-endpoint has to be an address of this host: ", self.said(1))
+
+    def test_on_a_spare_host_the_program_is_started_once_others_have_joined(self):
+        self.program.write_text(JOINS)
+        spare = self.start(1, "--nnodes=1:2", "--node-rank=1", env=self.told)
+        first = self.start(0, "--nnodes=1:2", "--node-rank=0", env=self.told)
+        self.until(lambda: (self.folder / "started-host1").exists() or first.poll() is not None or spare.poll() is not None)
+        self.assertTrue((self.folder / "started-host1").exists(), self.said(0) + self.said(1))
+        (self.folder / "go").touch()
+        for host, process in enumerate((first, spare)):
+            self.assertEqual(process.wait(LIMIT_S), 0, self.said(host))
 
     def test_a_host_that_fails_before_it_reaches_the_scheduler_says_so(self):
         self.program.write_text("import sys; sys.exit(0 if __import__('os').environ['RANK'] != '3' else 'no good')")
