@@ -77,7 +77,7 @@ Setup hosts(Choices& choices) {
   constexpr std::array kAlso = {Fault::kKill,   Fault::kKillScheduler, Fault::kStoreCrash,
                                 Fault::kBreak,  Fault::kPause,         Fault::kStall,
                                 Fault::kHiccup, Fault::kKillAgent,     Fault::kStopScheduler};
-  for (const Fault fault : {Fault::kLoseHost, Fault::kCutHost, Fault::kLinksFail, Fault::kMove}) {
+  for (const Fault fault : {Fault::kLoseHost, Fault::kCutHost, Fault::kLinksFail}) {
     if (choices.pick(3) != 2) setup.kinds |= bit(fault);
   }
   for (const Fault fault : kAlso) {
@@ -87,6 +87,7 @@ Setup hosts(Choices& choices) {
   setup.fault_rarity = kFaultRarities[choices.pick(kFaultRarities.size())];
   draw_order(setup, choices);
   setup.exchange = choices.pick(4) == 1;
+  if (choices.pick(2) == 1) setup.kinds |= bit(Fault::kMove);
   return setup;
 }
 

@@ -17,6 +17,8 @@ _HELP = """usage: holdfast COMMAND ...
   verify    prove that a program goes on with the same bits after faults (verify --help)
   msrun     start any program, with MindSpore's options (msrun --help)
   status    how a running job is
+  drain     have other hosts take a host's ranks over, for good (drain --help)
+  move      have another host take a host's ranks over (move --help)
   clean     remove what dead jobs have left
   settings  all environment variables that Holdfast reads
   timeline  draw what happened to a job, out of its traces (timeline --help)
@@ -68,11 +70,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         from holdfast.mindspore._launch import msrun
 
         msrun(rest)  # The hook makes MindSpore programs find Holdfast.
-    if command in ("status", "clean", "settings", "timeline", "tls", "--version"):
+    if command in ("status", "drain", "move", "clean", "settings", "timeline", "tls", "--version"):
         _become("holdfast", words)
     fail(
         f"there is no command '{command}'; "
-        "there are run, verify, msrun, status, clean, settings, timeline, tls, env"
+        "there are run, verify, msrun, status, drain, move, clean, settings, timeline, tls, env"
     )
 
 
