@@ -32,8 +32,10 @@ class Soaked:
         self.job = Job(folder, fleet, 2, 2, steps=STEPS, pause=2000)
         self.job.start(2, "--spare_host=True")
         self.kills = 0
+        self.renewed = {}  # By host: how far the job was.
 
     def renew(self, host):
+        self.renewed[host] = self.job.newest_step()
         self.job.agents.pop(host).wait(LIMIT_S)
         self.job.start(host, *(["--spare_host=True"] if host == 2 else []))
 
@@ -85,6 +87,11 @@ class Soaked:
         return f"the ranks of host {host} moved"
 
     def finish(self):
+        if (code := self.job.ended(self.job.agents[0], time.monotonic() + LIMIT_S)) != 0:
+            raise SystemExit(f"the job: {code}\n{self.job.logs()}")
+        for host, step in self.renewed.items():
+            if step > STEPS * 2 // 3 and self.job.agents[host].poll() is None:
+                self.job.agents.pop(host).kill()  # It may have come when nobody was there any more: then it waits.
         return self.job.wait()
 
 
