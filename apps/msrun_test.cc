@@ -396,7 +396,8 @@ TEST(Holdfast, SaysWhatItCanDo) {
   Job job("no-command");
   const auto alone = job.start({HOLDFAST}, {});
   EXPECT_EQ(job.wait(alone, 30), 2);
-  EXPECT_TRUE(has(job.output(), "status, drain, move, clean, settings, run, verify, timeline or tls (--help"))
+  EXPECT_TRUE(has(job.output(),
+                  "status, drain, move, clean, settings, run, verify, timeline or tls (--help"))
       << job.output();
 }
 

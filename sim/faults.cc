@@ -319,7 +319,7 @@ bool World::is_legitimate(const wire::Reason& reason) const {
     case Why::kTooFewCame:
     case Why::kNotFormedInTime:
       return had(Fault::kEarlyExit) || had(Fault::kKillAgent) || had(Fault::kLoseHost) ||
-             had(Fault::kMove) || an_agent_left || !setup_.replaced;
+             an_agent_left || !setup_.replaced;
     case Why::kEndedEarly:
     case Why::kEndedWithoutTraining:
       return had(Fault::kEarlyExit);
@@ -327,7 +327,9 @@ bool World::is_legitimate(const wire::Reason& reason) const {
       if (setup_.hosts && reason.detail == "state") return wipes_ > 0;
       // A holder that has ended its training gives nothing any more. A host may be taken for lost
       // if nothing comes from it for a while.
-      if (setup_.hosts && (!setup_.holders || any_finished() || had(Fault::kStall))) {
+      // So may one on its last call while everything stands still.
+      if (setup_.hosts &&
+          (!setup_.holders || any_finished() || had(Fault::kStall) || had(Fault::kHiccup))) {
         return setup_.private_is_own;
       }
       return setup_.private_is_own &&

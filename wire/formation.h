@@ -98,6 +98,7 @@ struct Formation {
   Reason cause;               // Of the generation.
   bool success = false;       // Once kEnded, as is the next.
   Reason end;
+  std::vector<std::string> drained;  // Agents that get no places any more.
   bool operator==(const Formation&) const = default;
 };
 

@@ -10,7 +10,7 @@ namespace holdfast::wire {
 enum class PeerKind : std::uint8_t {
   kWorker = 0,    // A worker or a spare, also on its connection for key-values.
   kAgent = 1,     // What starts workers.
-  kObserver = 2,  // It only asks how the job is.
+  kObserver = 2,  // It asks how the job is, and for places to be moved.
   kPeer = 3,      // A worker, to another worker. The scheduler hears nothing of it.
 };
 [[nodiscard]] constexpr bool is_known(PeerKind kind) {

@@ -91,7 +91,8 @@ inline Formation extreme_formation() {
           .orders = {{Act::kReceive, {kMost32, "host", "endpoint"}}, {}},
           .cause = extreme_reason(),
           .success = true,
-          .end = extreme_reason()};
+          .end = extreme_reason(),
+          .drained = {"a", ""}};
 }
 
 // Flips, cuts, doubles and overwrites.

@@ -238,7 +238,9 @@ class Machine {
   void enter(State next);
   [[nodiscard]] bool is_ending() const { return state_ >= State::kEnding; }
   [[nodiscard]] bool is_local() const {  // All ranks run here.
-    return options_.workers.size() == static_cast<std::size_t>(options_.world_size);
+    return std::count_if(places_.begin(), places_.end(), [](const Place& p) {
+             return p.role == Role::kWorker;
+           }) == options_.world_size;
   }
   // It is a spare host, and has no places so far, or no more.
   [[nodiscard]] bool waits_for_places() const {

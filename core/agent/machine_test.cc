@@ -545,5 +545,16 @@ TEST_F(AgentTest, ThatRunsTheSchedulerStaysThoughItIsDrained) {
   EXPECT_EQ(exit_->code, 0);
 }
 
+TEST_F(AgentTest, ThatRunsTheSchedulerStaysWithoutPlacesAlsoWhileThatIsReplaced) {
+  start(0, 3, true, 2);
+  step(LinkUp{});
+  step(Received{wire::Drop{{"w0", "w1"}, true}});
+  dies(at("w0"), 137);
+  dies(at("w1"), 137);
+  dies(at(kSchedulerNode), 137);
+  dies(at(kSchedulerNode), 137);  // The next one comes after a pause.
+  EXPECT_FALSE(exit_);
+}
+
 }  // namespace
 }  // namespace holdfast::agent

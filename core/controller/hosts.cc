@@ -26,7 +26,8 @@ bool Machine::watches_hosts() const {
   if (options_.host_silence == Duration{} || !assembled()) return false;
   if (formation_.stage == Stage::kEnded) return false;
   const bool elsewhere = !options_.own_host.empty() && at(0).seat.host != options_.own_host;
-  return memories_.size() > 1 || elsewhere;
+  // A place that was given away, and that nobody has taken up yet, may be that of another host.
+  return memories_.size() > 1 || elsewhere || !vacant_.empty();
 }
 
 void Machine::hear_agent(Agent& agent) {
@@ -35,6 +36,22 @@ void Machine::hear_agent(Agent& agent) {
   agent.called.reset();
   // It is back before anybody else has its places.
   if (std::exchange(agent.is_silent, false)) free_places(agent.agent_id, false);
+}
+
+// Its host counted as lost, and lives after all: it is back before anybody else has its places.
+void Machine::host_speaks(const Member& member) {
+  if (!member.is_free) return;
+  const std::string agent_id = member.seat.agent;
+  free_places(agent_id, false);
+  if (const Link link = link_of_agent(agent_id); link != 0) {
+    Agent& agent = agents_.at(link);
+    agent.is_silent = false;
+    agent.heard = now_;
+    agent.called.reset();
+    look_at_hosts(now_ + options_.host_silence);
+  } else {
+    miss_agent({.agent_id = agent_id, .host = member.seat.host});
+  }
 }
 
 Duration Machine::silence_of(const Agent& agent) const {

@@ -50,6 +50,7 @@ void Machine::on(const Received& e) {
     hear(*member);  // Also while others are still to come: its lease runs from then on.
     // It lives after all. What it reported was struck out when it was lost: ask again.
     if (member->state == SeatState::kSilent) {
+      host_speaks(*member);
       advance(*member, SeatEvent::kHeard);
       if (formation_.stage == Stage::kStopping) assign(rank_at(e.link));
     }
@@ -59,6 +60,7 @@ void Machine::on(const Received& e) {
 
 void Machine::on(const Closed& e) {
   forget_agent(e.link);
+  if (wish_ && wish_->asker == e.link) wish_.reset();  // Nobody would hear what became of it.
   stop_waiting(e.link);
   rivals_.erase(e.link);
   house();

@@ -369,6 +369,7 @@ class Machine {
   // Hosts (hosts.cc)
   [[nodiscard]] bool watches_hosts() const;
   void hear_agent(Agent& agent);
+  void host_speaks(const Member& member);
   [[nodiscard]] Duration silence_of(const Agent& agent) const;
   void miss_agent(Agent agent);
   void miss_all_agents();
@@ -396,10 +397,13 @@ class Machine {
   void retire(Member& member);
   void free_places(const std::string& agent_id, bool free);
   void settle_places(Link link, const std::vector<std::string>& too_late);
-  void hand_over(const std::set<Rank>& ranks, Link heir, bool drains);
+  void set_given(Member& member);
+  void refuse_retired();
+  void hand_over(const std::set<Rank>& ranks, Link heir);
   void house();
   [[nodiscard]] std::size_t unclaimed(const Agent& agent) const;
-  [[nodiscard]] Link host_for(std::size_t places, const std::string& not_on) const;
+  [[nodiscard]] Link host_for(std::size_t places, const std::string& not_on,
+                              const std::string& only_on) const;
   void judge_rivals();
   struct Wish {  // Other hosts shall have the places of one that lives.
     std::set<Rank> ranks;
@@ -411,6 +415,8 @@ class Machine {
   };
   [[nodiscard]] std::optional<wire::Reason> plan_move(const wire::Move& m, Wish& wish) const;
   [[nodiscard]] bool takes(const Agent& agent, std::size_t places) const;
+  [[nodiscard]] bool is_drained(const std::string& agent_id) const;
+  void drain(const Wish& wish);
   void answer_wish(const Wish& wish, wire::Reason reason);
   void relieve();
   [[nodiscard]] bool grant_wish(const std::set<Rank>& disbelieved);
@@ -483,9 +489,14 @@ class Machine {
   std::map<Link, Rival> rivals_;
   std::map<std::string, std::set<Rank>> owned_;  // By Seat::agent, where there is one.
   std::set<Rank> free_;                          // Whose Member::is_free is true.
+  std::set<Rank> given_;                         // Whose Seat::given is true.
+  std::set<Rank> vacant_;                        // Whose seat no process has.
+  std::vector<std::pair<Link, Rank>> retired_;   // Their processes are to hear it.
   std::optional<Wish> wish_;
-  std::set<std::string> relieved_by_;     // Agents that were considered as heirs of such a wish.
-  std::optional<Instant> hosts_look_at_;  // When some host may count as lost.
+  // Agents that were relieved, or considered as heirs of others. They are none again.
+  std::set<std::string> relieved_;
+  bool has_proven_ = false;                       // Some generation, by a step of all.
+  std::optional<Instant> hosts_look_at_;          // When some host may count as lost.
   std::map<std::string, PlaceWord> place_words_;  // By node id.
   KeyValues key_values_;
   std::vector<wire::KeyValue> keeps_;     // To be stored with the next formation.

@@ -148,6 +148,7 @@ void Machine::attach(Member& member, Link link, const wire::Register& m) {
   member.seat.domain = m.domain;
   member.seat.pid = m.pid;
   member.seat.incarnation = m.incarnation;
+  vacant_.erase(member.rank);
   member.seat.attempt = m.attempt;
   count_place(before, false);
   count_place(member.seat, true);
@@ -216,9 +217,11 @@ const std::vector<wire::PeerPlace>& Machine::peer_places() {
   const auto number = [](auto& numbers, const std::string& of) {
     return numbers.try_emplace(of, static_cast<std::uint32_t>(numbers.size())).first->second;
   };
+  std::map<std::string, std::string> domain_of;  // By memory: what the first there has said.
   for (const Member& member : each()) {
     const wire::Seat& seat = member.seat;
-    const std::string domain = seat.domain.empty() ? cat("host ", seat.memory) : seat.domain;
+    const std::string said = seat.domain.empty() ? cat("host ", seat.memory) : seat.domain;
+    const std::string& domain = domain_of.try_emplace(seat.memory, said).first->second;
     peer_places_->push_back({number(hosts, seat.memory), seat.endpoint, number(domains, domain)});
   }
   for (auto& place : *peer_places_) {

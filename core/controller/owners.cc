@@ -56,7 +56,7 @@ Machine::Claim Machine::judge_claim(const std::string& node_id, const wire::Agen
   const Member& member = at(rank);
   const std::string& owner = member.seat.agent;
   if (owner.empty() || owner == m.agent_id || member.is_free) return Claim::kIts;
-  if (member.seat.given) return Claim::kTooLate;
+  if (member.seat.given && watches_hosts()) return Claim::kTooLate;
   if (const Link here = link_of_agent(owner); here != 0) {
     const bool lives = !watches_hosts() || agents_.at(here).heard > since;
     return lives ? Claim::kNever : Claim::kWaits;
@@ -85,9 +85,22 @@ void Machine::own(Rank rank, const std::string& agent_id) {
     return;
   }
   const bool had_another = !member.seat.agent.empty();
-  member.seat.given = member.seat.given || had_another;
   set_owner(member, agent_id);
-  if (had_another) retire(member);
+  if (!had_another) return;
+  set_given(member);
+  retire(member);
+}
+
+void Machine::set_given(Member& member) {
+  member.seat.given = true;
+  given_.insert(member.rank);
+}
+
+// What was changed is stored first.
+void Machine::refuse_retired() {
+  for (const auto& [link, rank] : std::exchange(retired_, {})) {
+    refuse(link, {.kind = Reason::Kind::kNewerProcess, .rank = rank});
+  }
 }
 
 // Whoever had the place has lost it for good, even if it lives: it hears so when it speaks. Another
@@ -96,9 +109,8 @@ void Machine::retire(Member& member) {
   if (std::exchange(member.seat.incarnation, 0) == 0) return;
   member.seat.attempt = 0;
   changed_.insert(member.rank);
-  if (member.link != 0) {
-    refuse(member.link, {.kind = Reason::Kind::kNewerProcess, .rank = member.rank});
-  }
+  vacant_.insert(member.rank);
+  if (member.link != 0) retired_.emplace_back(member.link, member.rank);
   if (lease_runs(member)) {
     died(member, {.kind = wire::Ending::Kind::kReplaced}, false, 0);
   } else if (member.state == SeatState::kSilent) {
@@ -123,7 +135,10 @@ void Machine::settle_places(Link link, const std::vector<std::string>& too_late)
     if (const Rank rank = rank_of(node_id); rank != kNoRank) own(rank, agent.agent_id);
   }
   if (!changed_.empty() && formation_.stage != Stage::kEnded) store();
-  if (!too_late.empty()) send(link, wire::Drop{too_late});
+  refuse_retired();
+  const bool drains = is_drained(agent.agent_id);
+  const bool has_not_heard = drains && agent.takes > 0;
+  if (!too_late.empty() || has_not_heard) send(link, wire::Drop{too_late, drains});
   wire::Give lacking;
   if (const auto owned = owned_.find(agent.agent_id); owned != owned_.end()) {
     for (const Rank rank : owned->second) {
@@ -146,13 +161,25 @@ std::size_t Machine::unclaimed(const Agent& agent) const {
       }));
 }
 
-// Who would take so many places: the least loaded one, so a spare host before all others.
-Link Machine::host_for(std::size_t places, const std::string& not_on) const {
+bool Machine::is_drained(const std::string& agent_id) const {
+  const auto& drained = formation_.drained;
+  return std::find(drained.begin(), drained.end(), agent_id) != drained.end();
+}
+
+bool Machine::takes(const Agent& agent, std::size_t places) const {
+  return !agent.is_silent && agent.takes >= places && unclaimed(agent) == 0 &&
+         !is_drained(agent.agent_id);
+}
+
+// Who would take so many places: the least loaded one, so a spare host before all others. It is not
+// on host `not_on`, and on host `only_on`, if that is said.
+Link Machine::host_for(std::size_t places, const std::string& not_on,
+                       const std::string& only_on) const {
   Link best = 0;
   std::size_t least = 0;
   for (const auto& [link, agent] : agents_) {
-    const bool is_there = !not_on.empty() && agent.host == not_on;
-    if (agent.is_silent || is_there || agent.takes < places || unclaimed(agent) > 0) continue;
+    if (!takes(agent, places) || (!not_on.empty() && agent.host == not_on)) continue;
+    if (!only_on.empty() && agent.host != only_on) continue;
     if (best != 0 && agent.nodes.size() >= least) continue;
     best = link;
     least = agent.nodes.size();
@@ -161,7 +188,7 @@ Link Machine::host_for(std::size_t places, const std::string& not_on) const {
 }
 
 // It is on record before anybody hears of it.
-void Machine::hand_over(const std::set<Rank>& ranks, Link heir, bool drains) {
+void Machine::hand_over(const std::set<Rank>& ranks, Link heir) {
   const std::string agent_id = agents_.at(heir).agent_id;
   std::map<Link, wire::Drop> drops;
   wire::Give give;
@@ -173,14 +200,15 @@ void Machine::hand_over(const std::set<Rank>& ranks, Link heir, bool drains) {
       std::erase(agents_.at(former).nodes, node_id);
       drops[former].node_ids.push_back(node_id);
     }
-    member.seat.given = true;
     set_owner(member, agent_id);
+    set_given(member);
     retire(member);
     give.node_ids.push_back(node_id);
   }
   store();
+  refuse_retired();
   for (auto& [link, drop] : drops) {
-    drop.drains = drains;
+    drop.drains = is_drained(agents_.at(link).agent_id);
     send(link, std::move(drop));
   }
   send(heir, std::move(give));
@@ -194,27 +222,29 @@ void Machine::house() {
     if (!at(rank).seat.finished) groups[at(rank).seat.memory].insert(rank);
   }
   for (const auto& [memory, ranks] : groups) {
-    if (const Link heir = host_for(ranks.size(), ""); heir != 0) hand_over(ranks, heir, false);
+    if (const Link heir = host_for(ranks.size(), "", ""); heir != 0) hand_over(ranks, heir);
   }
 }
 
 void Machine::judge_rivals() {
   const auto rivals = rivals_;
-  for (const auto& [link, rival] : rivals) receive(link, rival.claim);
+  for (const auto& [link, rival] : rivals) {
+    if (rivals_.contains(link)) receive(link, rival.claim);  // It may have been judged meanwhile.
+  }
 }
 
 // ---- Places of a host that lives ----------------------------------------------------------------
 
 // Why that can not be; else `wish` is what is to be done.
 std::optional<Reason> Machine::plan_move(const wire::Move& m, Wish& wish) const {
-  if (!assembled() || wish_) return Reason{.kind = Reason::Kind::kNotNow, .host = m.from};
+  const Reason not_now{.kind = Reason::Kind::kNotNow, .host = m.from};
+  if (!assembled() || wish_ || ended_ != kNoRank) return not_now;
   for (const auto& [link, agent] : agents_) {
     if (agent.host != m.from || agent.is_silent) continue;
+    if (unclaimed(agent) > 0) return not_now;
     wish.agents.insert(link);
-    for (const auto& node_id : agent.nodes) {
-      const Rank rank = rank_of(node_id);
-      if (rank != kNoRank && !at(rank).seat.finished) wish.ranks.insert(rank);
-    }
+    const auto owned = owned_.find(agent.agent_id);
+    if (owned != owned_.end()) wish.ranks.insert(owned->second.begin(), owned->second.end());
   }
   if (wish.agents.empty() || (wish.ranks.empty() && !m.drains)) {
     return Reason{.kind = Reason::Kind::kNoSuchHost, .host = m.from};
@@ -223,11 +253,7 @@ std::optional<Reason> Machine::plan_move(const wire::Move& m, Wish& wish) const 
   wish.drains = m.drains;
   wish.what = {.kind = Reason::Kind::kMoves, .count = ranks, .host = m.from, .other_host = m.to};
   if (wish.ranks.empty()) return std::nullopt;
-  for (const auto& [link, agent] : agents_) {
-    const bool is_asked_for = m.to.empty() || agent.host == m.to;
-    if (is_asked_for && agent.host != m.from && takes(agent, wish.ranks.size())) wish.heir = link;
-  }
-  if (m.to.empty()) wish.heir = host_for(wish.ranks.size(), m.from);
+  wish.heir = host_for(wish.ranks.size(), m.from, m.to);
   if (wish.heir == 0) {
     return Reason{
         .kind = Reason::Kind::kNobodyTakes, .count = ranks, .host = m.from, .other_host = m.to};
@@ -236,16 +262,14 @@ std::optional<Reason> Machine::plan_move(const wire::Move& m, Wish& wish) const 
   return std::nullopt;
 }
 
-bool Machine::takes(const Agent& agent, std::size_t places) const {
-  return !agent.is_silent && agent.takes >= places && unclaimed(agent) == 0;
-}
-
 void Machine::receive(Link link, const wire::Move& m) {
   if (formation_.stage == Stage::kEnded) return tell_end(link);
   if (const auto why = excess({&m.from, &m.to})) return reject(link, *why);
   Wish wish;
   if (auto why = plan_move(m, wish)) return send(link, wire::Moved{*std::move(why)});
   if (wish.ranks.empty()) {  // A spare host.
+    drain(wish);
+    store();
     for (const Link agent : wish.agents) send(agent, wire::Drop{{}, true});
     return send(link, wire::Moved{std::move(wish.what)});
   }
@@ -254,27 +278,38 @@ void Machine::receive(Link link, const wire::Move& m) {
   relieve();
 }
 
-// All stop at a step's boundary, and say what they hold.
+// All stop at a step's boundary, and say what they hold. Between two such stops all make a step.
 void Machine::relieve() {
-  if (wish_ && formation_.stage == Stage::kRunning) begin(wish_->what);
+  const bool runs = formation_.stage == Stage::kRunning && unproven_.empty();
+  if (wish_ && runs) begin(wish_->what);
 }
 
+void Machine::drain(const Wish& wish) {
+  for (const Link link : wish.agents) {
+    const std::string& agent_id = agents_.at(link).agent_id;
+    if (!is_drained(agent_id)) formation_.drained.push_back(agent_id);
+  }
+}
+
+// What became of it, if somebody has asked.
 void Machine::answer_wish(const Wish& wish, Reason reason) {
   if (wish.asker != 0) send(wish.asker, wire::Moved{std::move(reason)});
 }
 
 // All have reported. Whether places go to another host before there is a plan: only if the job can
-// go on from the same version with what is elsewhere.
+// go on from the same version with what is elsewhere, and nothing begins anew, not even a private
+// part.
 bool Machine::grant_wish(const std::set<Rank>& disbelieved) {
   const auto wish = std::exchange(wish_, std::nullopt);
   if (!wish) return false;
   const auto heir = agents_.find(wish->heir);
   const bool same = std::all_of(wish->ranks.begin(), wish->ranks.end(), [&](Rank rank) {
     const auto word = place_words_.find(at(rank).seat.node_id);
-    return !at(rank).seat.finished && word != place_words_.end() &&
-           wish->agents.contains(word->second.link);
+    return word != place_words_.end() && wish->agents.contains(word->second.link);
   });
-  if (!same || heir == agents_.end() || !takes(heir->second, wish->ranks.size())) {
+  // A rank that has ended may have left, and with it what it would give.
+  const bool ends = ended_rank() != kNoRank;
+  if (!same || ends || heir == agents_.end() || !takes(heir->second, wish->ranks.size())) {
     answer_wish(*wish, {.kind = Reason::Kind::kNotNow, .host = wish->what.host});
     return false;
   }
@@ -286,31 +321,33 @@ bool Machine::grant_wish(const std::set<Rank>& disbelieved) {
     answer_wish(*wish, {.kind = Reason::Kind::kNotHeld, .rank = rank});
     return false;
   }
+  for (const Link link : wish->agents) relieved_.insert(agents_.at(link).agent_id);
+  if (wish->drains) drain(*wish);
+  hand_over(wish->ranks, wish->heir);
   answer_wish(*wish, wish->what);
-  hand_over(wish->ranks, wish->heir, wish->drains);
   return true;
 }
 
 // A host that has others' places besides its own gets rid of them once there is one with fewer.
 void Machine::maybe_balance() {
-  if (wish_ || formation_.stage != Stage::kRunning || !unproven_.empty()) return;
-  for (const auto& [link, heir] : agents_) {
-    if (heir.takes == 0 || relieved_by_.contains(heir.agent_id)) continue;
-    for (const auto& [full_link, full] : agents_) {
-      std::set<Rank> given;
-      for (const auto& node_id : full.nodes) {
-        const Rank rank = rank_of(node_id);
-        if (rank == kNoRank) continue;
-        if (at(rank).seat.given && !at(rank).seat.finished) given.insert(rank);
-      }
-      const bool has_own = given.size() < full.nodes.size();
+  if (given_.empty() || wish_ || formation_.stage != Stage::kRunning) return;
+  if (!has_proven_ || !unproven_.empty() || ended_ != kNoRank) return;
+  std::map<std::string, std::set<Rank>> by_owner;
+  for (const Rank rank : given_) by_owner[at(rank).seat.agent].insert(rank);
+  for (const auto& [owner, given] : by_owner) {
+    const Link link = link_of_agent(owner);
+    const auto owned = owned_.find(owner);
+    if (link == 0 || owned == owned_.end()) continue;
+    if (given.size() == owned->second.size()) continue;  // It has none of its own.
+    const Agent& full = agents_.at(link);
+    for (const auto& [heir_link, heir] : agents_) {
       const bool is_better = heir.nodes.size() + given.size() < full.nodes.size();
-      if (given.empty() || !has_own || !is_better || full.host == heir.host) continue;
+      if (!is_better || full.host == heir.host || relieved_.contains(heir.agent_id)) continue;
       if (!takes(heir, given.size())) continue;
-      relieved_by_.insert(heir.agent_id);
+      relieved_.insert(heir.agent_id);
       wish_ = {.ranks = given,
-               .agents = {full_link},
-               .heir = link,
+               .agents = {link},
+               .heir = heir_link,
                .what = {.kind = Reason::Kind::kMoves,
                         .count = static_cast<std::int64_t>(given.size()),
                         .host = full.host,

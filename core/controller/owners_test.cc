@@ -169,6 +169,20 @@ TEST_F(SpareHostTest, AHostThatComesBackAfterItsPlacesWereGivenAwayHasLostThem) 
   EXPECT_NE(last<wire::Refused>(3), nullptr);
 }
 
+// Its worker speaks before its agent does.
+TEST_F(SpareHostTest, AHostWhoseWorkerSpeaksAgainKeepsItsPlaces) {
+  step(Closed{95});
+  beat(900ms, {90});
+  EXPECT_EQ(state("2"), SeatState::kSilent);
+  step(Received{3, wire::Heartbeat{}});
+  EXPECT_EQ(state("2"), SeatState::kHeld);
+  step(Connected{96, wire::PeerKind::kAgent});
+  step(Received{96, wire::AgentState{"job", "agent-10", "host-10", {}, wire::kProtocol, 2}});
+  EXPECT_EQ(last<wire::Give>(96), nullptr);
+  beat(900ms, {90, 96});  // But not for ever.
+  EXPECT_NE(last<wire::Give>(96), nullptr);
+}
+
 TEST_F(SpareHostTest, AHostThatComesBackBeforeThatKeepsItsPlaces) {
   step(Closed{95});
   beat(900ms, {90});
@@ -220,6 +234,12 @@ TEST_F(SpareHostTest, OneThatIsTooSmallIsNotAsked) {
 // Host 2's rank is to go to the spare host on link 95.
 class MoveTest : public SpareHostTest {
  protected:
+  void SetUp() override {
+    SpareHostTest::SetUp();
+    for (Link link = 1; link <= 3; ++link) {  // All make a step.
+      step(Received{link, wire::Progress{machine_->generation(), first_}});
+    }
+  }
   // An observer asks for it, on link 70.
   void ask(const std::string& from, const std::string& to = "", bool drains = false) {
     if (!machine_->peers().contains(70)) step(Connected{70, wire::PeerKind::kObserver});
@@ -352,6 +372,100 @@ TEST_F(MoveTest, RanksLeaveAnOversubscribedHostOnceAnotherComes) {
   ASSERT_NE(last<wire::Give>(96), nullptr);
   EXPECT_EQ(last<wire::Give>(96)->node_ids, std::vector<std::string>{"2"});
   EXPECT_NE(last<wire::Drop>(90), nullptr);
+}
+
+// Against what a person has said, nothing moves back.
+TEST_F(MoveTest, RanksDoNotLeaveTheHostThatTheyWereMovedTo) {
+  step(Closed{95});
+  step(Received{
+      90,
+      wire::AgentState{
+          "job", "agent-1", "host-1", {{"0", 1, 1, true}, {"1", 2, 1, true}}, wire::kProtocol, 3}});
+  ask("host-2", "host-1");
+  report_with_holder(true);
+  ASSERT_NE(last<wire::Give>(90), nullptr);
+  step(Received{90, wire::AgentState{"job",
+                                     "agent-1",
+                                     "host-1",
+                                     {{"0", 1, 1, true}, {"1", 2, 1, true}, {"2", 9, 1, true}},
+                                     wire::kProtocol,
+                                     2}});
+  step(Received{91, wire::AgentState{"job", "agent-2", "host-2", {}, wire::kProtocol, 1}});
+  come(4, who("2", 9, 1, "host-1"));
+  step(Received{4, wire::Report{machine_->generation(), kNoVersion, kNoVersion}});
+  step(Received{4, wire::Repaired{machine_->generation()}});
+  ASSERT_EQ(machine_->stage(), Stage::kRunning);
+  for (const Link link : std::initializer_list<Link>{1, 2, 4}) {
+    step(Received{link, wire::Progress{machine_->generation(), 5}});
+  }
+  EXPECT_EQ(machine_->stage(), Stage::kRunning);
+}
+
+// The word that it is drained may be lost, and the scheduler after it.
+TEST_F(MoveTest, ADrainedHostIsToldAgainAndTakesNothing) {
+  ask("host-2", "", true);
+  report_with_holder(true);
+  ASSERT_EQ(answer().kind, Reason::Kind::kMoves);
+  machine_.emplace(options_, record_);
+  said_.clear();
+  step(Started{});
+  tell(81, "agent-2", "host-2", {{"2", 3, 1, true}});
+  ASSERT_NE(last<wire::Drop>(81), nullptr);
+  EXPECT_TRUE(last<wire::Drop>(81)->drains);
+  step(Received{81, wire::AgentState{"job", "agent-2", "host-2", {}, wire::kProtocol, 1}});
+  beat(5s, {81});  // All others are lost.
+  EXPECT_EQ(last<wire::Give>(81), nullptr);
+}
+
+// What is not on record yet is said to nobody.
+TEST_F(MoveTest, IsOnRecordBeforeAnybodyHearsOfIt) {
+  ask("host-2");
+  for (const Link link : std::initializer_list<Link>{1, 2}) {
+    step(Received{link, wire::Report{machine_->generation(), 4, 4}});
+  }
+  const auto actions =
+      machine_->step(now_, Received{3, wire::Report{machine_->generation(), 4, 4}});
+  ASSERT_FALSE(actions.empty());
+  EXPECT_TRUE(std::holds_alternative<Store>(actions.back()));
+  for (const auto& action : actions) {
+    EXPECT_FALSE(std::holds_alternative<Send>(action));
+    EXPECT_FALSE(std::holds_alternative<Close>(action));
+  }
+}
+
+TEST_F(MoveTest, IsForgottenWithWhoHasAskedForIt) {
+  ask("host-2");
+  step(Closed{70});
+  report_with_holder(true);
+  EXPECT_EQ(machine_->stage(), Stage::kRunning);
+  EXPECT_EQ(last<wire::Give>(95), nullptr);
+}
+
+// A rank that has ended may have left, with what others would fetch from it.
+TEST_F(MoveTest, IsNotMadeOnceARankHasEnded) {
+  step(Received{1, wire::Finished{machine_->generation(), 4}});
+  ask("host-2");
+  EXPECT_EQ(answer().kind, Reason::Kind::kNotNow);
+}
+
+// Places that nobody has taken up yet may be another host's, though all processes are on this one.
+TEST_F(MoveTest, AHostThatIsLostBeforeItHasBegunIsMissed) {
+  options_.own_agent = "agent-1";
+  options_.own_host = "host-1";
+  ask("host-2");
+  report_with_holder(true);
+  ASSERT_NE(last<wire::Give>(95), nullptr);
+  machine_.emplace(options_, record_);
+  said_.clear();
+  step(Started{});
+  tell(90, "agent-1", "host-1", {{"0", 1, 1, true}, {"1", 2, 1, true}});
+  step(Received{
+      90,
+      wire::AgentState{
+          "job", "agent-1", "host-1", {{"0", 1, 1, true}, {"1", 2, 1, true}}, wire::kProtocol, 3}});
+  beat(5s, {90});  // Neither the heir nor the former host comes back.
+  ASSERT_NE(last<wire::Give>(90), nullptr);
+  EXPECT_EQ(last<wire::Give>(90)->node_ids, std::vector<std::string>{"2"});
 }
 
 }  // namespace

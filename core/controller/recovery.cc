@@ -346,7 +346,6 @@ void Machine::resume() {
     unproven_.insert(rank);
     assign(rank);
   }
-  relieve();
 }
 
 // One that will not join the others' group any more, if there is such (P33).
@@ -361,6 +360,8 @@ void Machine::proven(Rank rank, Version version) {
   if (unproven_.erase(rank) == 0 || !unproven_.empty()) return;
   groups_lost_ = 0;
   emit(Note{Note::Kind::kRecovered, formation_.generation, version, kNoRank, formation_.cause, 0});
+  has_proven_ = true;
+  relieve();
   maybe_balance();
 }
 

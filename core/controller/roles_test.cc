@@ -72,6 +72,18 @@ TEST_F(RolesTest, AnotherAgentDoesNotSpeakForAPlace) {
   EXPECT_TRUE(nothing_has_changed());
 }
 
+// On one host an agent that is gone is gone at once, however often.
+TEST_F(RolesTest, AnAgentThatIsStartedAgainAndAgainHasItsPlaces) {
+  all_train_with_agent();
+  Link link = kAgent;
+  for (const char* name : {"second", "third"}) {
+    step(Closed{link});
+    tell(++link, {{"w2", 99, 1, true}}, name);
+    EXPECT_EQ(last<wire::Drop>(link), nullptr) << name;
+    EXPECT_EQ(refusal(link), Reason{}) << name;
+  }
+}
+
 TEST_F(RolesTest, NothingOfARefusedTableIsKept) {
   all_train_with_agent();
   tell(81, {{"x", 1, 1, true}, {"w2", 20, 1, false}}, "another");

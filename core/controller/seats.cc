@@ -46,6 +46,8 @@ void Machine::seat(Member member) {
   if (const auto peer = peers_.find(member.link); peer != peers_.end()) {
     peer->second.rank = member.rank;
   }
+  if (member.seat.given) given_.insert(member.rank);
+  if (member.seat.incarnation == 0) vacant_.insert(member.rank);
   if (!member.seat.agent.empty()) owned_[member.seat.agent].insert(member.rank);
   members_.push_back(std::move(member));
   count(members_.back(), true);

@@ -14,6 +14,6 @@ namespace holdfast::planner {
 //
 // The next domain in the order of their first ranks holds a domain's parts, each of its ranks as
 // many as any other, or one more.
-[[nodiscard]] std::vector<Rank> holders(const std::vector<int>& host_of);
+[[nodiscard]] std::vector<Rank> holders(const std::vector<int>& domain_of);
 
 }  // namespace holdfast::planner
