@@ -1,0 +1,322 @@
+#!/usr/bin/env python3
+"""Tries examples/kubernetes without Kubernetes: the manifests against its schema, and the pods' own command in namespaces.
+
+kubernetes_try.py --build BUILD [TEST...]   by hand, as root: what hosts need (docs/testing-hosts.md), kubectl, and for this
+Python PyYAML and kubernetes-validate. HOLDFAST_PYTHON: the Python of a virtual environment with torch.
+
+A pod is a host with an own root (an overlay), process 1, user, secrets, memory folders, /etc/hosts and resolver as the kubelet
+makes them. A name server on a further host knows a pod's name when the test says so.
+"""
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+from common import ROOT, fleet_of
+from hosts_test import setUpModule  # noqa: F401
+
+EXAMPLE = ROOT / "examples" / "kubernetes"
+LIMIT_S = 150  # Reached by a hang alone.
+PODS = 3
+EACH = 2  # Processes of a pod, in place of the example's 4.
+ZONE = "default.svc.cluster.local"
+OLDEST, NEWEST = "1.31", "1.37"
+PYTHON = Path(os.environ.get("HOLDFAST_PYTHON", sys.executable))
+# Rank 0 says in the end what it has, to the last bit.
+SAYS = """
+        import hashlib
+        digest = hashlib.sha256()
+        for of in (net.state_dict().values(), *(s.values() for s in optimizer.state.values())):
+            for value in of:
+                digest.update(value.numpy().tobytes())
+        print(f"loss {run.loss.hex()} state {digest.hexdigest()}")
+"""
+# As the container runtime does it. $1: the image's own, $2: the pod's; then what is to run.
+CONTAINER = r"""
+set -eu
+image=$1 pod=$2 name=$3; shift 3
+hostname "$name"
+mkdir -p /tmp/pod
+mount -t tmpfs pod /tmp/pod
+mkdir /tmp/pod/upper /tmp/pod/work /tmp/pod/root
+mount -t overlay overlay -o lowerdir=/,upperdir=/tmp/pod/upper,workdir=/tmp/pod/work /tmp/pod/root
+cd /tmp/pod/root
+mount -t proc proc proc
+mount --rbind /dev dev
+mount -t tmpfs -o mode=1777 tmp tmp
+mkdir -p opt/venv opt/holdfast app etc/holdfast run/holdfast logs
+mount --bind "$VENV" opt/venv
+mount --bind "$HOLDFAST" opt/holdfast
+cp "$image"/train.py app
+mount --bind "$pod"/secrets etc/holdfast
+for memory in run/holdfast dev/shm; do mount -t tmpfs -o mode=2777,gid=1000 memory $memory; done
+chown 0:1000 logs && chmod 2777 logs
+cp "$pod"/hosts "$pod"/resolv.conf etc
+cp "$image"/holdfast usr/local/bin
+exec chroot /tmp/pod/root setpriv --reuid 1000 --regid 1000 --groups 1000 --bounding-set=-all --inh-caps=-all --no-new-privs \
+  env -i --chdir=/app "$@"
+"""
+
+
+def serve_names(file):
+    """A name server, for addresses of version 4. The file has them as JSON."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("0.0.0.0", 53))
+        while True:
+            question, client = server.recvfrom(512)
+            labels, at = [], 12
+            while size := question[at]:
+                labels.append(question[at + 1:at + 1 + size].decode())
+                at += 1 + size
+            kind, = struct.unpack(">H", question[at + 1:at + 3])
+            address = json.loads(Path(file).read_text()).get(".".join(labels).lower())
+            answer = struct.pack(">HHHIH", 0xC00C, 1, 1, 5, 4) + socket.inet_aton(address) if address and kind == 1 else b""
+            head = question[:2] + struct.pack(">HHHHH", 0x8580 | (0 if address else 3), 1, 1 if answer else 0, 0, 0)
+            server.sendto(head + question[12:at + 5] + answer, client)
+
+
+def manifest(tls):
+    """The job, as the API server gets it."""
+    text = subprocess.run(["kubectl", "kustomize", EXAMPLE], check=True, capture_output=True, text=True).stdout if tls else (EXAMPLE / "train.yaml").read_text()
+    return list(yaml.safe_load_all(text))
+
+
+class Schema(unittest.TestCase):
+    def test_the_manifests_are_as_kubernetes_wants_them(self):
+        for tls in (False, True):
+            for version in (OLDEST, NEWEST):
+                kinds = []
+                for part in manifest(tls):
+                    with self.subTest(tls=tls, version=version, kind=part["kind"]):
+                        kubernetes_validate.validate(part, version, strict=True)
+                    kinds.append(part["kind"])
+                self.assertEqual(sorted(kinds), ["Job", "Service"])
+
+    def test_a_word_that_kubernetes_does_not_know_is_found(self):
+        job = next(part for part in manifest(False) if part["kind"] == "Job")
+        job["spec"]["template"]["spec"]["enableServiceLink"] = False
+        with self.assertRaises(kubernetes_validate.ValidationError):
+            kubernetes_validate.validate(job, NEWEST, strict=True)
+
+    def test_the_parts_fit_together(self):
+        """What the schema does not say."""
+        service, job = sorted(manifest(True), key=lambda part: part["kind"], reverse=True)
+        spec, pod = job["spec"], job["spec"]["template"]["spec"]
+        container, = pod["containers"]
+        settings = {entry["name"]: entry.get("value") for entry in container["env"]}
+        self.assertEqual(pod["subdomain"], service["metadata"]["name"])
+        self.assertEqual(service["spec"]["selector"], {"batch.kubernetes.io/job-name": job["metadata"]["name"]})
+        self.assertEqual(settings["PET_RDZV_ENDPOINT"].partition(":")[0], f"{job['metadata']['name']}-0.{pod['subdomain']}")
+        self.assertEqual(settings["PET_NNODES"].split(":")[1], str(spec["completions"]))
+        self.assertEqual(spec["completions"], spec["parallelism"])
+        self.assertEqual(pod["restartPolicy"], "Never")  # As podFailurePolicy wants it.
+        self.assertEqual({mount["name"] for mount in container["volumeMounts"]}, {volume["name"] for volume in pod["volumes"]})
+
+
+class Pods(unittest.TestCase):
+    expected = ""
+
+    def setUp(self):
+        # Of all folders, /tmp and /dev/shm alone are not the hosts' in common.
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory(dir="/var/tmp", prefix="holdfast-kubernetes-")))
+        self.folder.chmod(0o755)
+        image = self.folder / "image"
+        image.mkdir()
+        shutil.copy(ROOT / "examples/pytorch/mlp.py", image / "train.py")
+        with open(ROOT / "examples/pytorch/mlp.diff") as patch:
+            subprocess.run(["patch", "-s", "train.py"], cwd=image, stdin=patch, check=True)
+        program = (image / "train.py").read_text()
+        for old, new in (('        print(f"loss {run.loss:.4f}")\n', SAYS.removeprefix("\n")), ("epochs=3", "epochs=12")):
+            self.assertIn(old, program)
+            program = program.replace(old, new)
+        (image / "train.py").write_text(program)
+        (image / "holdfast").write_text('#!/bin/sh\nPYTHONPATH=/opt/holdfast exec /opt/venv/bin/python -m holdfast "$@"\n')
+        for file, mode in (("train.py", 0o644), ("holdfast", 0o755)):
+            (image / file).chmod(mode)
+        self.fleet = self.enterContext(fleet_of(PODS + 1, BUILD))
+        self.names = self.folder / "names"
+        self.names.write_text("{}")
+        with open(self.folder / "name-server", "w") as said:
+            self.fleet.popen(PODS, ["python3", __file__, "--names", self.names], stdout=said, stderr=said, cwd="/")
+        self.pods, self.count = {}, 0
+
+    def secrets(self, tls):
+        """As a volume of secrets looks with an fsGroup: files of root's that the group may read, by links."""
+        folder = self.folder / "secrets"
+        (folder / "..now").mkdir(parents=True, exist_ok=True)
+        if tls:
+            subprocess.run([BUILD / "bin/holdfast", "tls", "new", "--hosts", "train-0.train", self.folder / "tls"], check=True, stdout=subprocess.DEVNULL)
+            for file in KEYS_OF_TLS:
+                shutil.copy(self.folder / "tls" / file, folder / "..now")
+        (folder / "..now" / "token").write_text("0123456789abcdef0123456789abcdef")
+        if not (folder / "..data").is_symlink():
+            (folder / "..data").symlink_to("..now")
+        for file in (folder / "..now").iterdir():
+            os.chown(file, 0, 1000)
+            file.chmod(0o440)
+            if not (folder / file.name).is_symlink():
+                (folder / file.name).symlink_to(f"..data/{file.name}")
+        return folder
+
+    def start_pod(self, index, at=None, tls=False, **other):
+        """What the kubelet does. The pod's name is known at once, or when the test says so."""
+        host = index if at is None else at
+        job = next(part for part in manifest(tls) if part["kind"] == "Job")
+        container = job["spec"]["template"]["spec"]["containers"][0]
+        settings = {entry["name"]: entry.get("value", str(index)) for entry in container["env"]}
+        settings.update(PET_NPROC_PER_NODE=str(EACH), OMP_NUM_THREADS="1", PATH="/opt/venv/bin:/usr/local/bin:/usr/bin:/bin", HOME="/tmp", **other)
+        self.count += 1
+        pod = self.folder / f"pod-{self.count}"
+        pod.mkdir()
+        (pod / "secrets").symlink_to(self.secrets(tls))
+        (pod / "hosts").write_text(f"127.0.0.1\tlocalhost\n{self.fleet.address(host)}\ttrain-{index}.train.{ZONE}\ttrain-{index}\n")
+        (pod / "resolv.conf").write_text(f"search {ZONE} svc.cluster.local cluster.local\nnameserver {self.fleet.address(PODS)}\noptions ndots:5\n")
+        command = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--uts", "sh", "-c", CONTAINER, "sh", self.folder / "image", pod.resolve(),
+                   f"train-{index}", *(f"{name}={value}" for name, value in settings.items()), *container["command"], *container["args"]]
+        with open(pod / "said", "w") as said:
+            self.pods[index] = self.fleet.popen(host, command, stdout=said, stderr=said, stdin=subprocess.DEVNULL, cwd="/",
+                                                env={**os.environ, "VENV": str(PYTHON.parent.parent), "HOLDFAST": str(BUILD / "python")})
+        self.pods[index].host = host
+
+    def name_pod(self, index):
+        known = {**json.loads(self.names.read_text()), f"train-{index}.train.{ZONE}": self.fleet.address(self.pods[index].host)}
+        new = self.names.with_suffix(".new")
+        new.write_text(json.dumps(known))
+        new.replace(self.names)
+
+    def said(self):
+        return "\n".join(f"--- {path.parent.name}\n{path.read_text(errors='replace')[-3000:]}" for path in sorted(self.folder.glob("pod-*/said")))
+
+    def until(self, what, name):
+        end = time.monotonic() + LIMIT_S
+        while not (found := what()):
+            self.assertLess(time.monotonic(), end, f"{name} did not come\n{self.said()}")
+            time.sleep(0.2)
+        return found
+
+    def in_training(self):
+        """By what `holdfast status` says in pod 0."""
+        def there():
+            done = self.in_pod(0, "holdfast", "status", "--json")
+            return done.returncode == 0 and min((rank["version"] for rank in json.loads(done.stdout)["ranks"]), default=0) >= 40
+        self.until(lambda: there() or any(pod.poll() is not None for pod in self.pods.values()), "step 40")
+        self.assertEqual([pod.poll() for pod in self.pods.values()], [None] * PODS, self.said())
+
+    def in_pod(self, index, *command):
+        """kubectl exec."""
+        host, first = self.pods[index].host, self.first_process(index)
+        return self.fleet.run(host, ["nsenter", "-t", first, "-m", "-p", "-r", "-w", "setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups", *command],
+                              capture_output=True, text=True, cwd="/", timeout=LIMIT_S, env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOLDFAST_TOKEN_FILE": "/run/holdfast/token"})
+
+    def first_process(self, index):
+        """Of a pod, as its host counts: the child of unshare."""
+        listed = self.fleet.run(self.pods[index].host, ["pgrep", "-f", "^/bin/sh -euc"], stdout=subprocess.PIPE, text=True, cwd="/", timeout=LIMIT_S).stdout
+        return listed.split()[0] if listed.split() else "0"
+
+    def stop_pod(self, index):
+        """What the kubelet does with a pod that is deleted."""
+        self.fleet.run(self.pods[index].host, ["kill", "-TERM", self.first_process(index)], check=True, cwd="/", timeout=LIMIT_S)
+
+    def end(self):
+        """All exit codes."""
+        until = time.monotonic() + LIMIT_S
+        for pod in self.pods.values():
+            try:
+                pod.wait(max(0.1, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self.fail(f"a pod did not end\n{self.said()}")
+        return {index: pod.returncode for index, pod in self.pods.items()}
+
+    def result(self):
+        found = set(re.findall(r"loss \S+ state \w+", self.said()))
+        self.assertEqual(len(found), 1, self.said())
+        return found.pop()
+
+    def undisturbed(self):
+        """Pod 0 comes last, and its name later still."""
+        if not Pods.expected:
+            for index in (1, 2, 0):
+                self.start_pod(index)
+            time.sleep(3)  # How long the name is unknown, not a wait for something.
+            self.assertEqual([pod.poll() for pod in self.pods.values()], [None] * PODS, self.said())
+            self.name_pod(0)
+            self.assertEqual(self.end(), dict.fromkeys(range(PODS), 0), self.said())
+            Pods.expected = self.result()
+            self.forget()
+        return Pods.expected
+
+    def forget(self):
+        """What the pods of a job said that has ended."""
+        for said in self.folder.glob("pod-*/said"):
+            said.unlink()
+
+    def start(self, **how):
+        for index in range(PODS):
+            self.start_pod(index, **how)
+        self.name_pod(0)
+        self.in_training()
+
+    def test_a_node_is_lost(self):
+        expected = self.undisturbed()
+        self.start()
+        self.fleet.kill(1)
+        del self.pods[1]
+        self.assertEqual(self.end(), {0: 0, 2: 0}, self.said())
+        self.assertEqual(self.result(), expected)
+
+    def test_a_node_is_drained(self):
+        """The pod goes at once, and the controller makes another one with its number."""
+        expected = self.undisturbed()
+        self.start()
+        begin = time.monotonic()
+        self.stop_pod(1)
+        self.assertEqual(self.pods[1].wait(LIMIT_S), 137, self.said())
+        self.assertLess(time.monotonic() - begin, 5)
+        self.start_pod(1)
+        self.assertEqual(self.end(), {0: 0, 1: 0, 2: 0}, self.said())
+        self.assertEqual(self.result(), expected)
+
+    def test_under_tls(self):
+        expected = self.undisturbed()
+        self.start(tls=True)
+        self.stop_pod(1)
+        self.assertEqual(self.pods.pop(1).wait(LIMIT_S), 137, self.said())
+        self.assertEqual(self.end(), {0: 0, 2: 0}, self.said())
+        self.assertEqual(self.result(), expected)
+
+    def test_a_program_that_fails_is_told_from_a_lost_pod(self):
+        (self.folder / "image" / "train.py").write_text("raise SystemExit(3)\n")
+        for index in range(PODS):
+            self.start_pod(index)
+        self.name_pod(0)
+        codes = self.end()
+        self.assertFalse({0, 137} & {codes[0], codes[1]}, f"{codes}\n{self.said()}")
+
+    def test_all_pods_are_deleted(self):
+        self.start()
+        for index in range(PODS):
+            self.stop_pod(index)
+        self.assertEqual(self.end(), dict.fromkeys(range(PODS), 137), self.said())
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--names"]:
+        serve_names(sys.argv[2])
+    try:
+        import kubernetes_validate
+        import yaml
+    except ImportError as error:
+        sys.exit(f"{error}: the first lines of {__file__} say what is needed")
+    KEYS_OF_TLS = ("config.json", "ca.crt", "crl.pem", "server.p12", "server.password", "client.p12", "client.password")
+    BUILD = Path(sys.argv.pop(sys.argv.index("--build") + 1)).resolve()
+    sys.argv.remove("--build")
+    unittest.main()

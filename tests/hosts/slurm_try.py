@@ -1,0 +1,251 @@
+#!/usr/bin/env python3
+"""Tries examples/slurm/train.sbatch under Slurm: a controller and three nodes of namespaces, one of which is lost in silence.
+
+slurm_try.py --build BUILD [TEST...]   by hand, as root: what hosts need (docs/testing-hosts.md), and Debian's packages
+slurmctld, slurmd, slurm-client, slurm-wlm-basic-plugins and munge. HOLDFAST_PYTHON: a Python with torch.
+"""
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+from common import ROOT, fleet_of
+from hosts_test import setUpModule  # noqa: F401
+from job import Trace
+
+LIMIT_S = 150  # Reached by a hang alone.
+NODES = (1, 2, 3)  # Host 0 is the controller, where people call sbatch.
+EACH = 2  # Processes of a node.
+LOST_S = 20  # After this silence Slurm calls a node lost.
+PYTHON = os.environ.get("HOLDFAST_PYTHON", sys.executable)
+RUNNING = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
+NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "openssl")
+CONFIGURATION = """
+ClusterName=try
+SlurmctldHost=host0
+AuthInfo=socket=/tmp/munge.socket
+SlurmUser=root
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile=/tmp/slurmctld.pid
+SlurmdPidFile=/tmp/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+SlurmdTimeout={lost_s}
+KillWait=10
+ReturnToService=2
+NodeName=host[1-3] CPUs=4 State=UNKNOWN
+PartitionName=all Nodes=ALL Default=YES State=UP
+"""
+# Rank 0 says in the end what it has, to the last bit.
+SAYS = """
+        import hashlib
+        digest = hashlib.sha256()
+        for of in (net.state_dict().values(), *(s.values() for s in optimizer.state.values())):
+            for value in of:
+                digest.update(value.numpy().tobytes())
+        print(f"loss {run.loss.hex()} state {digest.hexdigest()}")
+"""
+
+
+class Slurm(unittest.TestCase):
+    expected = ""
+
+    def setUp(self):
+        # Of all folders, /tmp and /dev/shm alone are not the hosts' in common.
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory(dir="/var/tmp", prefix="holdfast-slurm-")))
+        (self.folder / "state").mkdir()
+        (self.folder / "home").mkdir(mode=0o700)
+        (self.folder / "slurm.conf").write_text(CONFIGURATION.format(folder=self.folder, lost_s=LOST_S))
+        key = self.folder / "munge.key"
+        key.touch(mode=0o600)
+        key.write_bytes(os.urandom(128))
+        shutil.copy(ROOT / "examples/slurm/train.sbatch", self.folder)
+        shutil.copy(ROOT / "examples/pytorch/mlp.py", self.folder / "train.py")
+        with open(ROOT / "examples/pytorch/mlp.diff") as patch:
+            subprocess.run(["patch", "-s", "train.py"], cwd=self.folder, stdin=patch, check=True)
+        program = (self.folder / "train.py").read_text()
+        for old, new in (('        print(f"loss {run.loss:.4f}")\n', SAYS.removeprefix("\n")), ("epochs=3", 'epochs=int(__import__("os").environ.get("EPOCHS", "12"))')):
+            self.assertIn(old, program)
+            program = program.replace(old, new)
+        (self.folder / "train.py").write_text(program)
+        self.install_holdfast()
+        self.fleet = self.enterContext(fleet_of(1 + len(NODES), BUILD))
+        self.daemons = []
+        for host in (0, *NODES):
+            self.start_node(host)
+        self.until(lambda: self.call("sinfo", "-h", "-N", "-o", "%T").split() == ["idle"] * len(NODES), "three idle nodes")
+
+    def install_holdfast(self):
+        """On the PATH, as pip does it."""
+        script = self.folder / "bin" / "holdfast"
+        script.parent.mkdir()
+        script.write_text(f'#!/bin/sh\nexec {PYTHON} -m holdfast "$@"\n')
+        script.chmod(0o755)
+        bare = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "HOLDFAST_", "MS_", "SLURM_"))}
+        self.env = {**bare, "SLURM_CONF": str(self.folder / "slurm.conf"), "HOME": str(self.folder / "home"), "OMP_NUM_THREADS": "1",
+                    "PATH": f"{script.parent}:{os.environ['PATH']}", "PYTHONPATH": str(BUILD / "python")}
+
+    def start_node(self, host):
+        """The daemons of a host, each with a munged of its own."""
+        munged = ["munged", "--foreground", "--force", f"--key-file={self.folder}/munge.key",
+                  *(f"--{what}-file=/tmp/munge.{what}" for what in ("log", "pid", "seed")), "--socket=/tmp/munge.socket"]
+        self.daemon(host, *munged)
+        self.until(lambda: self.fleet.run(host, ["munge", "-n", "-S", "/tmp/munge.socket"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                          cwd="/", timeout=LIMIT_S).returncode == 0, f"munged of host{host}")
+        self.daemon(host, *(["slurmd", "-D", "-N", f"host{host}"] if host else ["slurmctld", "-D", "-i"]))
+
+    def daemon(self, host, *command):
+        with open(self.folder / f"{command[0]}-{host}.out", "ab") as said:
+            self.daemons.append(self.fleet.popen(host, command, env=self.env, stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd=self.folder))
+
+    def call(self, *command):
+        """What a command says on the host where people work."""
+        return self.fleet.run(0, command, env=self.env, cwd=self.folder, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S).stdout
+
+    def until(self, what, name):
+        end = time.monotonic() + LIMIT_S
+        while not (found := what()):
+            self.assertLess(time.monotonic(), end, f"{name} did not come\n{self.said()}")
+            time.sleep(0.2)
+        return found
+
+    def said(self):
+        return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-4000:]}" for path in sorted(self.folder.glob("slurm*[to]*")))
+
+    # ---- Jobs ----
+
+    def submit(self, *options, **settings):
+        trace = Path(tempfile.mkdtemp(dir=self.folder, prefix="trace-"))
+        self.trace = Trace(trace)
+        settings = {"HOLDFAST_TRACE": trace, "HOLDFAST_SCHEDULER_TIMEOUT": LOST_S + 20, **settings}
+        return self.call("sbatch", "--parsable", f"--export={','.join(['ALL', *(f'{name}={value}' for name, value in settings.items())])}", f"--cpus-per-task={EACH}", *options, "train.sbatch", "train.py").strip()
+
+    def in_training(self, job, step=40):
+        """Some rank has made this step, and the spare host's processes wait."""
+        def there():
+            self.trace.poll()
+            return self.trace.newest_step() >= step
+        self.until(lambda: there() or self.shown(job)["JobState"] not in RUNNING, f"step {step}")
+        self.assertEqual(self.shown(job)["JobState"], "RUNNING", f"{self.output(job)}: {self.trace.newest_step()}, {len(self.trace.events('waiting'))} wait")
+
+    def shown(self, job):
+        return dict(re.findall(r"(\w+)=(\S+)", self.call("scontrol", "show", "job", job)))
+
+    def ended(self, job):
+        """How Slurm says that it ended."""
+        self.until(lambda: self.shown(job)["JobState"] not in RUNNING, f"the end of job {job}")
+        return self.shown(job)
+
+    def output(self, job):
+        return (self.folder / f"slurm-{job}.out").read_text(errors="replace")
+
+    def result(self, job):
+        found = re.findall(r"loss \S+ state \w+", self.output(job))
+        self.assertEqual(len(found), 1, self.output(job))
+        return found[0]
+
+    def processes(self, host):
+        """Of a job, on a host."""
+        with contextlib.suppress(subprocess.CalledProcessError):
+            listed = self.fleet.run(host, ["ps", "-eo", "args"], stdout=subprocess.PIPE, text=True, cwd="/", timeout=LIMIT_S, check=True).stdout
+            return [line for line in listed.splitlines() if "train.py" in line]
+        return []
+
+    def undisturbed(self):
+        """What a job has in the end that loses nothing."""
+        if not Slurm.expected:
+            job = self.submit()
+            self.assert_completed(job)
+            Slurm.expected = self.result(job)
+        return Slurm.expected
+
+    def assert_completed(self, job):
+        ended = self.ended(job)
+        self.assertEqual((ended["JobState"], ended["ExitCode"]), ("COMPLETED", "0:0"), self.output(job))
+
+    def assert_nothing_is_left(self, *nodes):
+        """No process, and no token."""
+        self.until(lambda: not any(self.processes(host) for host in nodes), "the end of all processes")
+        self.assertEqual(list((self.folder / "home").iterdir()), [])
+
+    def test_a_node_is_lost(self):
+        expected = self.undisturbed()
+        job = self.submit()
+        self.in_training(job)
+        self.fleet.kill(2)
+        self.assert_completed(job)
+        self.assertEqual(self.result(job), expected)
+        self.assertIn("Node failure on host2", self.output(job))
+        self.assert_nothing_is_left(1, 3)
+
+    def test_a_node_is_not_heard_for_a_while(self):
+        expected = self.undisturbed()
+        job = self.submit()
+        self.in_training(job)
+        self.fleet.cut(2)
+        self.until(lambda: "Node failure on host2" in self.output(job), "Slurm's word on it")
+        self.fleet.heal()
+        self.assert_completed(job)
+        self.assertEqual(self.result(job), expected)
+        self.assert_nothing_is_left(1, 2, 3)
+
+    def test_the_job_is_cancelled(self):
+        job = self.submit()
+        self.in_training(job)
+        self.call("scancel", job)
+        self.assertEqual(self.ended(job)["JobState"], "CANCELLED")
+        self.assert_nothing_is_left(1, 2, 3)
+
+    def test_the_first_node_is_lost(self):
+        """Another node ends the job."""
+        job = self.submit()
+        self.in_training(job)
+        self.fleet.kill(1)
+        self.assertEqual(self.ended(job)["JobState"], "CANCELLED")
+        self.until(lambda: not self.processes(2) and not self.processes(3), "the end of all processes")
+
+    def test_the_time_is_over(self):
+        job = self.submit("--time=1", EPOCHS=10_000)
+        self.assertEqual(self.ended(job)["JobState"], "TIMEOUT")
+        self.assert_nothing_is_left(1, 2, 3)
+
+    def test_the_program_fails(self):
+        (self.folder / "train.py").write_text("raise SystemExit(3)\n")
+        job = self.submit()
+        ended = self.ended(job)
+        self.assertEqual(ended["JobState"], "FAILED", self.output(job))
+        self.assertNotEqual(ended["ExitCode"], "0:0")
+        self.assert_nothing_is_left(1, 2, 3)
+
+    def test_the_first_node_is_lost_and_slurm_begins_again(self):
+        expected = self.undisturbed()
+        job = self.submit("--requeue")
+        self.in_training(job)
+        self.fleet.kill(1)
+        self.until(lambda: self.shown(job)["Restarts"] == "1", "the job in the queue again")
+        self.fleet.up_again(1)
+        self.start_node(1)
+        self.assert_completed(job)
+        self.assertEqual(self.result(job), expected)
+        self.assert_nothing_is_left(1, 2, 3)
+
+
+if __name__ == "__main__":
+    BUILD = Path(sys.argv.pop(sys.argv.index("--build") + 1)).resolve()
+    sys.argv.remove("--build")
+    if missing := [name for name in NEEDED if not shutil.which(name)]:
+        sys.exit(f"{', '.join(missing)}: not installed; the first lines of {__file__} say what is needed")
+    unittest.main()
