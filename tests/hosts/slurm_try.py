@@ -130,7 +130,7 @@ class Slurm(unittest.TestCase):
     def submit(self, *options, **settings):
         trace = Path(tempfile.mkdtemp(dir=self.folder, prefix="trace-"))
         self.trace = Trace(trace)
-        settings = {"HOLDFAST_TRACE": trace, "HOLDFAST_SCHEDULER_TIMEOUT": LOST_S + 20, **settings}
+        settings = {"HOLDFAST_TRACE": trace, **settings}
         return self.call("sbatch", "--parsable", f"--export={','.join(['ALL', *(f'{name}={value}' for name, value in settings.items())])}", f"--cpus-per-task={EACH}", *options, "train.sbatch", "train.py").strip()
 
     def in_training(self, job, step=40):
