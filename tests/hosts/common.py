@@ -1,4 +1,5 @@
 """What the tests of jobs over several hosts have in common."""
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,3 +12,28 @@ def fleet_of(count: int, build: Path) -> Fleet:
     """Hosts that see the sources and this build folder, also where these lie in what each host has of its own."""
     own = (Path("/tmp"), Path("/dev/shm"))
     return Fleet.up(count, shared=[path for path in {ROOT, build} if any(path.is_relative_to(folder) for folder in own)])
+
+
+# Rank 0 says in the end what it has, to the last bit.
+SAYS = """\
+        import hashlib
+        digest = hashlib.sha256()
+        for of in (net.state_dict().values(), *(s.values() for s in optimizer.state.values())):
+            for value in of:
+                digest.update(value.numpy().tobytes())
+        print(f"loss {run.loss.hex()} state {digest.hexdigest()}")
+"""
+RESULT = r"loss \S+ state \w+"
+
+
+def write_training(path: Path) -> None:
+    """The PyTorch example with its patch, for EPOCHS (12) epochs, and with SAYS."""
+    path.write_text((ROOT / "examples/pytorch/mlp.py").read_text())
+    with open(ROOT / "examples/pytorch/mlp.diff") as patch:
+        subprocess.run(["patch", "-s", path], stdin=patch, check=True)
+    program = path.read_text()
+    epochs = 'epochs=int(__import__("os").environ.get("EPOCHS", "12"))'
+    for old, new in (('        print(f"loss {run.loss:.4f}")\n', SAYS), ("epochs=3", epochs)):
+        assert old in program, f"{old} is no longer in mlp.py with mlp.diff"
+        program = program.replace(old, new)
+    path.write_text(program)

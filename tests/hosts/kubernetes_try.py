@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import socket
 import struct
 import subprocess
@@ -21,7 +20,7 @@ import time
 import unittest
 from pathlib import Path
 
-from common import ROOT, fleet_of
+from common import RESULT, ROOT, fleet_of, write_training
 from hosts_test import setUpModule  # noqa: F401
 
 EXAMPLE = ROOT / "examples" / "kubernetes"
@@ -31,15 +30,6 @@ EACH = 2  # Processes of a pod, in place of the example's 4.
 ZONE = "default.svc.cluster.local"
 OLDEST, NEWEST = "1.31", "1.37"
 PYTHON = Path(os.environ.get("HOLDFAST_PYTHON", sys.executable))
-# Rank 0 says in the end what it has, to the last bit.
-SAYS = """
-        import hashlib
-        digest = hashlib.sha256()
-        for of in (net.state_dict().values(), *(s.values() for s in optimizer.state.values())):
-            for value in of:
-                digest.update(value.numpy().tobytes())
-        print(f"loss {run.loss.hex()} state {digest.hexdigest()}")
-"""
 # As the container runtime does it. $1: the image's own, $2: the pod's; then what is to run.
 CONTAINER = r"""
 set -eu
@@ -131,14 +121,7 @@ class Pods(unittest.TestCase):
         self.folder.chmod(0o755)
         image = self.folder / "image"
         image.mkdir()
-        shutil.copy(ROOT / "examples/pytorch/mlp.py", image / "train.py")
-        with open(ROOT / "examples/pytorch/mlp.diff") as patch:
-            subprocess.run(["patch", "-s", "train.py"], cwd=image, stdin=patch, check=True)
-        program = (image / "train.py").read_text()
-        for old, new in (('        print(f"loss {run.loss:.4f}")\n', SAYS.removeprefix("\n")), ("epochs=3", "epochs=12")):
-            self.assertIn(old, program)
-            program = program.replace(old, new)
-        (image / "train.py").write_text(program)
+        write_training(image / "train.py")
         (image / "holdfast").write_text('#!/bin/sh\nPYTHONPATH=/opt/holdfast exec /opt/venv/bin/python -m holdfast "$@"\n')
         for file, mode in (("train.py", 0o644), ("holdfast", 0o755)):
             (image / file).chmod(mode)
@@ -237,7 +220,7 @@ class Pods(unittest.TestCase):
         return {index: pod.returncode for index, pod in self.pods.items()}
 
     def result(self):
-        found = set(re.findall(r"loss \S+ state \w+", self.said()))
+        found = set(re.findall(RESULT, self.said()))
         self.assertEqual(len(found), 1, self.said())
         return found.pop()
 
@@ -283,6 +266,16 @@ class Pods(unittest.TestCase):
         self.assertLess(time.monotonic() - begin, 5)
         self.start_pod(1)
         self.assertEqual(self.end(), {0: 0, 1: 0, 2: 0}, self.said())
+        self.assertEqual(self.result(), expected)
+
+    def test_the_first_pods_node_is_lost(self):
+        """The controller makes another one, and the others begin anew with it."""
+        expected = self.undisturbed()
+        self.start()
+        self.fleet.kill(0)
+        self.fleet.up_again(0)
+        self.start_pod(0)
+        self.assertEqual(self.end(), dict.fromkeys(range(PODS), 0), self.said())
         self.assertEqual(self.result(), expected)
 
     def test_under_tls(self):

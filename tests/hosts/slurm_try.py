@@ -15,7 +15,7 @@ import time
 import unittest
 from pathlib import Path
 
-from common import ROOT, fleet_of
+from common import RESULT, ROOT, fleet_of, write_training
 from hosts_test import setUpModule  # noqa: F401
 from job import Trace
 
@@ -49,15 +49,6 @@ ReturnToService=2
 NodeName=host[1-3] CPUs=4 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES State=UP
 """
-# Rank 0 says in the end what it has, to the last bit.
-SAYS = """
-        import hashlib
-        digest = hashlib.sha256()
-        for of in (net.state_dict().values(), *(s.values() for s in optimizer.state.values())):
-            for value in of:
-                digest.update(value.numpy().tobytes())
-        print(f"loss {run.loss.hex()} state {digest.hexdigest()}")
-"""
 
 
 class Slurm(unittest.TestCase):
@@ -73,14 +64,7 @@ class Slurm(unittest.TestCase):
         key.touch(mode=0o600)
         key.write_bytes(os.urandom(128))
         shutil.copy(ROOT / "examples/slurm/train.sbatch", self.folder)
-        shutil.copy(ROOT / "examples/pytorch/mlp.py", self.folder / "train.py")
-        with open(ROOT / "examples/pytorch/mlp.diff") as patch:
-            subprocess.run(["patch", "-s", "train.py"], cwd=self.folder, stdin=patch, check=True)
-        program = (self.folder / "train.py").read_text()
-        for old, new in (('        print(f"loss {run.loss:.4f}")\n', SAYS.removeprefix("\n")), ("epochs=3", 'epochs=int(__import__("os").environ.get("EPOCHS", "12"))')):
-            self.assertIn(old, program)
-            program = program.replace(old, new)
-        (self.folder / "train.py").write_text(program)
+        write_training(self.folder / "train.py")
         self.install_holdfast()
         self.fleet = self.enterContext(fleet_of(1 + len(NODES), BUILD))
         self.daemons = []
@@ -153,7 +137,7 @@ class Slurm(unittest.TestCase):
         return (self.folder / f"slurm-{job}.out").read_text(errors="replace")
 
     def result(self, job):
-        found = re.findall(r"loss \S+ state \w+", self.output(job))
+        found = re.findall(RESULT, self.output(job))
         self.assertEqual(len(found), 1, self.output(job))
         return found[0]
 
@@ -185,6 +169,7 @@ class Slurm(unittest.TestCase):
         expected = self.undisturbed()
         job = self.submit()
         self.in_training(job)
+        self.assertIn("4 ranks", self.call("srun", f"--jobid={job}", "--overlap", "-N1", "-n1", "holdfast", "status"))
         self.fleet.kill(2)
         self.assert_completed(job)
         self.assertEqual(self.result(job), expected)
