@@ -134,20 +134,22 @@ class Pods(unittest.TestCase):
 
     def secrets(self, tls):
         """As a volume of secrets looks with an fsGroup: files of root's that the group may read, by links."""
-        folder = self.folder / "secrets"
-        (folder / "..now").mkdir(parents=True, exist_ok=True)
-        if tls and not (self.folder / "tls").exists():
-            subprocess.run([BUILD / "bin/holdfast", "tls", "new", "--hosts", "train-0.train", self.folder / "tls"], check=True, stdout=subprocess.DEVNULL)
+        folder = self.folder / f"secrets-{tls}"
+        if folder.exists():
+            return folder
+        now = folder / "..now"
+        now.mkdir(parents=True)
+        (folder / "..data").symlink_to("..now")
+        (now / "token").write_text("0123456789abcdef0123456789abcdef")
+        if tls:
+            keys = self.folder / "tls"
+            subprocess.run([BUILD / "bin/holdfast", "tls", "new", "--hosts", "train-0.train", keys], check=True, stdout=subprocess.DEVNULL)
             for file in KEYS_OF_TLS:
-                shutil.copy(self.folder / "tls" / file, folder / "..now")
-        (folder / "..now" / "token").write_text("0123456789abcdef0123456789abcdef")
-        if not (folder / "..data").is_symlink():
-            (folder / "..data").symlink_to("..now")
-        for file in (folder / "..now").iterdir():
+                shutil.copy(keys / file, now)
+        for file in now.iterdir():
             os.chown(file, 0, 1000)
             file.chmod(0o440)
-            if not (folder / file.name).is_symlink():
-                (folder / file.name).symlink_to(f"..data/{file.name}")
+            (folder / file.name).symlink_to(f"..data/{file.name}")
         return folder
 
     def start_pod(self, index, at=None, tls=False, **other):
@@ -269,12 +271,15 @@ class Pods(unittest.TestCase):
         self.assertEqual(self.result(), expected)
 
     def test_the_first_pods_node_is_lost(self):
-        """The controller makes another one, and the others begin anew with it."""
+        """The controller makes another one elsewhere. The others go, and begin anew with it."""
         expected = self.undisturbed()
         self.start()
         self.fleet.kill(0)
-        self.fleet.up_again(0)
-        self.start_pod(0)
+        self.start_pod(0, at=PODS)
+        self.name_pod(0)
+        for index in (1, 2):
+            self.assertEqual(self.pods[index].wait(LIMIT_S), 137, self.said())
+            self.start_pod(index)
         self.assertEqual(self.end(), dict.fromkeys(range(PODS), 0), self.said())
         self.assertEqual(self.result(), expected)
 
