@@ -176,6 +176,19 @@ class Slurm(unittest.TestCase):
         self.assertIn("Node failure on host2", self.output(job))
         self.assert_nothing_is_left(1, 3)
 
+    def test_a_node_is_not_heard_for_a_moment(self):
+        """Its ranks are elsewhere then. Slurm has not noticed, and it waits for the next loss."""
+        expected = self.undisturbed()
+        job = self.submit()
+        self.in_training(job)
+        self.fleet.cut(2)
+        self.until(lambda: self.trace.poll() and any(event["generation"] == 2 for event in self.trace.events("resume")), "the spare node's part")
+        self.fleet.heal()
+        self.assert_completed(job)
+        self.assertEqual(self.result(job), expected)
+        self.assertNotIn("Node failure", self.output(job))
+        self.assert_nothing_is_left(1, 2, 3)
+
     def test_a_node_is_not_heard_for_a_while(self):
         expected = self.undisturbed()
         job = self.submit()
