@@ -100,8 +100,7 @@ Status open_journal(Opened& opened) {
   const config::Settings& settings = opened.settings;
   const std::string& folder =
       settings.recovery_path.empty() ? opened.directory : settings.recovery_path;
-  opened.journal_path = cat(folder, '/', settings.job, ".journal");
-  auto journal = io::Journal::open(opened.journal_path, settings.job);
+  auto journal = io::Journal::open(cat(folder, '/', settings.job, ".journal"), settings.job);
   if (!journal) return journal.error();
   opened.journal = std::move(*journal);
   wire::Memory memory;
@@ -116,7 +115,7 @@ Status open_journal(Opened& opened) {
       opened.memory = std::move(memory);
       return {};
     case controller::Takeover::kOtherSize:
-      return Error{Blame::kUser, cat("the journal ", opened.journal_path, " is of a job with ",
+      return Error{Blame::kUser, cat(opened.journal->name(), " is of a job with ",
                                      memory.formation->roster.size(),
                                      " workers, but MS_WORKER_NUM is ", settings.worker_num,
                                      ": set it to that, or remove the journal to start anew")};
