@@ -93,6 +93,23 @@ struct Secret {
   X(protect, bool, kFlag, "HOLDFAST_PROTECT", "1", 0, 1,                                          \
     "0: the step is made without protection against faults, and the first fault ends the job. "   \
     "For benchmarks only.")                                                                       \
+  X(etcd, std::string, kText, "HOLDFAST_ETCD", "", 0, 0,                                          \
+    "etcd's members, `http://h1:2379,http://h2:2379`, or all with https://: the scheduler's "     \
+    "journal and lease are there, and every host has a scheduler that stands by. Unset: the "     \
+    "journal is a file, and the scheduler's host must live.")                                     \
+  X(etcd_ca, std::string, kText, "HOLDFAST_ETCD_CA", "", 0, 0,                                    \
+    "Of https://: the file (PEM) of the authorities that etcd's certificates are from. Unset: "   \
+    "the system's.")                                                                              \
+  X(etcd_cert, std::string, kText, "HOLDFAST_ETCD_CERT", "", 0, 0,                                \
+    "Of https://: the file (PEM) of the certificate that this job proves itself to etcd with.")   \
+  X(etcd_key, std::string, kText, "HOLDFAST_ETCD_KEY", "", 0, 0,                                  \
+    "Its key: a file (PEM) of this user alone (mode 600).")                                       \
+  X(etcd_lease, Duration, kSeconds, "HOLDFAST_ETCD_LEASE", "2", 2, 60,                            \
+    "Whole seconds after which a scheduler that etcd no longer hears is replaced by another "     \
+    "host's. Below 2 etcd does not go.")                                                          \
+  X(standby, bool, kFlag, "HOLDFAST_STANDBY", "0", 0, 1,                                          \
+    "1: this scheduler is not the job's first one. It waits for the lease of another. Set by "    \
+    "the agent.")                                                                                 \
   X(replicas, std::int32_t, kWhole, "HOLDFAST_REPLICAS", "1", 0, 1,                               \
     "Of a job over several hosts, the same on all: on how many other hosts each rank's private "  \
     "state lies when a step is committed. 0: a lost host takes it along, and the job ends.")      \

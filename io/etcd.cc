@@ -248,7 +248,9 @@ class Etcd::Impl {
         const Instant now = Loop::now();
         if (now >= until) return nobody(last);
         auto& member = members_[current_];
-        auto answer = member.client.post(path, body, std::min(until, now + kOneMember));
+        // One that hangs does not take the time of the others.
+        const Duration share = (until - now) / static_cast<std::int64_t>(members_.size() - i);
+        auto answer = member.client.post(path, body, now + std::min(kOneMember, share));
         if (answer) {
           auto judged = judge(member.name, *answer);
           if (judged || judged.error().blame == Blame::kUser) return judged;

@@ -408,6 +408,15 @@ std::string etcd_head(const std::string& job) {
   return cat(etcd_prefix(job), "journal/head");
 }
 
+std::optional<std::uint64_t> run_in_head(const EtcdEntry& head) {
+  auto bytes = opened(head);
+  const bool whole =
+      bytes && take_number<std::uint64_t>(*bytes) && take_number<std::uint32_t>(*bytes);
+  if (!whole) return std::nullopt;
+  const auto formation = wire::decode_formation(*bytes);
+  return formation ? std::optional(formation->run_id) : std::nullopt;
+}
+
 std::unique_ptr<Journal> make_etcd_journal(Etcd etcd, const std::string& job,
                                            std::int64_t created) {
   return std::make_unique<EtcdJournal>(std::move(etcd), job, created);

@@ -1,7 +1,9 @@
 // The journal of a job in etcd, for a scheduler that may be started again on any host.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "io/etcd.h"
@@ -13,6 +15,9 @@ namespace holdfast::io {
 [[nodiscard]] std::string etcd_prefix(const std::string& job);     // Of all of them.
 [[nodiscard]] std::string etcd_scheduler(const std::string& job);  // Who is its scheduler; leased.
 [[nodiscard]] std::string etcd_head(const std::string& job);       // There as long as a journal is.
+
+// The run whose journal a head is of. Nothing: it is damaged.
+[[nodiscard]] std::optional<std::uint64_t> run_in_head(const EtcdEntry& head);
 
 // `created`: the revision that made the key of this scheduler. Every write has the condition that
 // this key is still there: a scheduler that has lost its lease is refused, and changes nothing.

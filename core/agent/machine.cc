@@ -381,7 +381,7 @@ void Machine::receive(const wire::JobEnded& m) {
   if (m.success) {  // Who has ended in good order needs no help; who hangs has its grace.
     if (state_ == State::kDone) return;
     enter(State::kDone);
-    if (waits_for_places()) end_all(false);  // Nobody has ever needed them.
+    if (waits_for_places()) end_spares();  // Nobody has ever needed them.
     actions_.push_back(WantGrace{});
     return;
   }

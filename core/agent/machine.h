@@ -5,6 +5,7 @@
 // docs/protocol/recovery.md, "The agent".
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -34,6 +35,7 @@ struct Options {
   std::vector<std::string> workers;  // Node ids of this host's places.
   std::int32_t world_size = 0;       // Of the whole job.
   std::uint64_t seed = 0;            // Incarnations are drawn from it: random for every agent.
+  // Of several hosts with etcd, each does: one scheduler serves, the others stand by.
   bool runs_scheduler = false;
   std::int32_t spares = 0;
   // It has no places until the scheduler gives it those of a lost host; `spares` wait for them.
@@ -238,7 +240,11 @@ class Machine {
     return options_.workers.size() == static_cast<std::size_t>(options_.world_size);
   }
   // It is a spare host, and no host was lost so far.
-  [[nodiscard]] bool waits_for_places() const { return options_.spare_host && places_.empty(); }
+  [[nodiscard]] bool waits_for_places() const {
+    return options_.spare_host && std::ranges::all_of(places_, [](const Place& place) {
+             return place.role == Role::kScheduler;
+           });
+  }
   [[nodiscard]] bool is_awaited_elsewhere() const;
   [[nodiscard]] bool workers_done() const;
   [[nodiscard]] bool scheduler_runs() const;
