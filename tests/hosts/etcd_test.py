@@ -8,23 +8,32 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 from pathlib import Path
 
 import job_test
+from common import fleet_of
 from hosts_test import setUpModule  # noqa: F401
-from job_test import Job, OneJob
+from job_test import Job
 
 ETCD = 3  # The host that has it, beside those of the job.
 LEASE_S = 2
 STEPS = 1500
 
 
-class Etcd(OneJob):
+class Etcd(unittest.TestCase):
+    def setUp(self):
+        # Of all folders, /tmp and /dev/shm alone are not the hosts' in common.
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory(dir="/var/tmp")))
+
+    def one_host(self, steps):
+        return Job(self.folder / "one", None, 1, 4, steps=steps, pause=0).wait()
+
     def with_etcd(self):
         """Hosts 0 and 1 for a job, host 2 to spare, and etcd on a host that stays."""
-        fleet = self.fleet(4)
+        fleet = self.enterContext(fleet_of(4, job_test.BUILD))
         self.fleet_ = fleet
         address = fleet.address(ETCD)
         client, peer = f"http://{address}:2379", f"http://{address}:2380"
@@ -67,7 +76,7 @@ class Etcd(OneJob):
         return max(first.values())
 
     def test_undisturbed(self):
-        expected = self.one_host(4, steps=100)
+        expected = self.one_host(100)
         fleet, env = self.with_etcd()
         job = Job(self.folder / "whole", fleet, 2, 2, steps=100, env=env)
         job.start(2, "--spare_host=True")
@@ -76,7 +85,7 @@ class Etcd(OneJob):
         self.assertEqual(job.events("takeover"), [])
 
     def test_the_schedulers_host_is_lost(self):
-        expected = self.one_host(4, steps=STEPS, pause=0)
+        expected = self.one_host(STEPS)
         job = self.begin("lost", 2)
         lost_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         self.fleet_.kill(0)
@@ -90,8 +99,42 @@ class Etcd(OneJob):
         self.assertLess(taken_ns - lost_ns, (LEASE_S + 1) * 1e9)
         self.assertNotIn('"kvs"', self.keys())
 
+    def test_a_lost_schedulers_host_is_started_again_elsewhere(self):
+        expected = self.one_host(STEPS)
+        fleet, env = self.with_etcd()
+        job = Job(self.folder / "again", fleet, 2, 2, env=env, steps=STEPS)
+        job.until(lambda: len(job.events("stands_by")) == 1, "who stands by")
+        job.until_step(60)
+        fleet.kill(0)
+        job.agents.pop(0).wait()
+        job.start(0, at=2)  # At once: before anybody has taken over.
+        self.assertEqual(job.wait(), expected)
+        self.assertEqual(len(job.events("takeover")), 1)
+
+    def test_a_killed_scheduler_is_replaced_at_once(self):
+        expected = self.one_host(STEPS)
+        job = self.begin("killed", 2)
+        os.kill(self.scheduler(job), signal.SIGKILL)
+        killed_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        job.until(lambda: job.events("takeover"), "the takeover")
+        self.assertLess(job.events("takeover")[0]["t_ns"] - killed_ns, 1e9, "without waiting for the lease's end")
+        os.kill(random.choice(job.pids(1)), signal.SIGKILL)
+        self.assertEqual(job.wait(), expected)
+
+    def test_etcd_is_away_for_longer_than_the_lease(self):
+        expected = self.one_host(STEPS)
+        job = self.begin("away", 2)
+        self.server.send_signal(signal.SIGSTOP)
+        job.until(lambda: "may have ended, so this process ends" in job.logs(), "the end of the scheduler")
+        step = job.newest_step()
+        job.until_step(step + 50)  # Without a scheduler.
+        self.server.send_signal(signal.SIGCONT)
+        job.until(lambda: job.events("takeover"), "the takeover")
+        os.kill(random.choice(job.pids(1)), signal.SIGKILL)
+        self.assertEqual(job.wait(), expected)
+
     def test_a_scheduler_that_stands_still_has_lost_its_lease(self):
-        expected = self.one_host(4, steps=STEPS, pause=0)
+        expected = self.one_host(STEPS)
         job = self.begin("still", 2)
         stopped = self.scheduler(job)
         for pid in (job.agents[0].pid, stopped):  # Its agent would replace it sooner.
