@@ -267,8 +267,8 @@ void Agent::beat() {
 // that agent is gone, and could not find that all have ended. And a host that has ended before it
 // ever reached the scheduler has to say so, or the others wait for it.
 bool Agent::is_still_needed() const {
-  // With a scheduler, it has waited for that one's end before.
-  if (launch_.runs_scheduler || launch_.stands_by || is_alone(options_)) return false;
+  if (launch_.runs_scheduler || is_alone(options_)) return false;
+  if (launch_.stands_by && exit_->code == 0) return false;  // Its scheduler has ended with the job.
   return !was_linked_ || (is_linked_ && exit_->code == 0);
 }
 

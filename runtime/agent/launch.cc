@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "collective/group.h"
 #include "io/connection.h"
+#include "io/etcd_journal.h"
 #include "io/loop.h"
 #include "os/files.h"
 #include "os/host.h"
@@ -172,13 +173,19 @@ Status check_etcd(const AgentOptions& options, Launch& launch) {
     }
     return {};
   }
-  const auto etcd = io::Etcd::open(etcd_options(settings));
+  auto etcd = io::Etcd::open(etcd_options(settings));
   if (!etcd) return etcd.error();
   if (is_alone(options)) return {};
-  const auto here = listens(address, 0);
-  launch.runs_scheduler = options.runs_scheduler && here;
-  launch.stands_by = !launch.runs_scheduler;
-  if (options.runs_scheduler && !here) {
+  launch.stands_by = !options.runs_scheduler;
+  const auto here = options.runs_scheduler ? listens(address, 0) : Status{};
+  if (!here) {
+    const auto head = etcd->transact(
+        {{}, {{.kind = io::EtcdOperation::Kind::kRange, .key = io::etcd_head(settings.job)}}},
+        io::Loop::now() + std::chrono::seconds(5));
+    if (!head) return head.error();
+    if (head->ranges.front().entries.empty()) return {};  // wait_for_port() says what is wrong.
+    launch.runs_scheduler = false;
+    launch.stands_by = true;
     launch.remarks.push_back(cat(here.error().what, ", so this host takes part in a job that runs ",
                                  "already, whose scheduler etcd knows"));
   }

@@ -200,7 +200,8 @@ class Campaign {
     // It goes on with that run, as any other would.
     if (lived_run_ != 0) return has_head_ || lived_run_ == settings_.run;
     if (settings_.standby) return false;
-    if (!has_head_ || !head_run_ || *head_run_ == own_run()) return true;
+    if (head_run_ == own_run()) lived_run_ = own_run();  // Of a predecessor of its own.
+    if (!has_head_ || !head_run_ || lived_run_ != 0) return true;
     // Another run's journal: either all of it is dead, or one that stands by takes it soon.
     return io::Loop::now() > std::max(seen_, began_) + settings_.etcd_lease + kLateEnd;
   }

@@ -124,8 +124,10 @@ void take_over(const Leadership& leads, config::Settings& settings, io::Trace& t
   settings.attempt = std::max<std::uint64_t>(settings.attempt, 2);
   const auto without = leads.without_scheduler();
   const auto ms = without ? std::chrono::ceil<std::chrono::milliseconds>(*without).count() : 0;
-  say(cat("takes over job ", settings.job, " from the scheduler on ", leads.predecessor(),
-          ", whose key in etcd was last seen ", ms, " ms ago"));
+  say(cat("takes over job ", settings.job,
+          without ? cat(" from the scheduler on ", leads.predecessor(),
+                        ", whose key in etcd was last seen ", ms, " ms ago")
+                  : " from its predecessor"));
   trace.event("takeover", {{"job", settings.job}, {"without_ms", ms}});
 }
 

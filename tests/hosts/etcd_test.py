@@ -20,7 +20,8 @@ from job_test import Job
 
 ETCD = 3  # The host that has it, beside those of the job.
 LEASE_S = 2
-STEPS = 1500
+FEW, MANY = 300, 1500  # Steps; the latter take longer than the lease.
+EXPECTED = {}  # By the number of steps: the state of each rank on one host.
 
 
 class Etcd(unittest.TestCase):
@@ -29,7 +30,9 @@ class Etcd(unittest.TestCase):
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory(dir="/var/tmp")))
 
     def one_host(self, steps):
-        return Job(self.folder / "one", None, 1, 4, steps=steps, pause=0).wait()
+        if steps not in EXPECTED:
+            EXPECTED[steps] = Job(self.folder / "one", None, 1, 4, steps=steps, pause=0).wait()
+        return EXPECTED[steps]
 
     def with_etcd(self):
         """Hosts 0 and 1 for a job, host 2 to spare, and etcd on a host that stays."""
@@ -48,12 +51,12 @@ class Etcd(unittest.TestCase):
         command = ["curl", "-s", f"http://{self.fleet_.address(ETCD)}:2379/v3/kv/range", "-d", '{"key":"Lw==","range_end":"MA=="}']
         return self.fleet_.run(ETCD, command, capture_output=True, text=True, timeout=10).stdout
 
-    def begin(self, name, hosts_stand_by, **how):
+    def begin(self, name, steps):
         """A job of 2 x 2 ranks with a spare host, whose other schedulers stand by."""
         fleet, env = self.with_etcd()
-        job = Job(self.folder / name, fleet, 2, 2, env=env, steps=STEPS, pause=2000, **how)
+        job = Job(self.folder / name, fleet, 2, 2, env=env, steps=steps, pause=2000)
         job.start(2, "--spare_host=True")
-        job.until(lambda: len(job.events("stands_by")) == hosts_stand_by and len(job.events("waiting")) >= 2, "who stands by")
+        job.until(lambda: len(job.events("stands_by")) == 2 and len(job.events("waiting")) >= 2, "who stands by")
         job.until_step(60)
         return job
 
@@ -76,17 +79,17 @@ class Etcd(unittest.TestCase):
         return max(first.values())
 
     def test_undisturbed(self):
-        expected = self.one_host(100)
+        expected = self.one_host(FEW)
         fleet, env = self.with_etcd()
-        job = Job(self.folder / "whole", fleet, 2, 2, steps=100, env=env)
+        job = Job(self.folder / "whole", fleet, 2, 2, steps=FEW, env=env)
         job.start(2, "--spare_host=True")
         self.assertEqual(job.wait(), expected)
         self.assertNotIn('"kvs"', self.keys())
         self.assertEqual(job.events("takeover"), [])
 
     def test_the_schedulers_host_is_lost(self):
-        expected = self.one_host(STEPS)
-        job = self.begin("lost", 2)
+        expected = self.one_host(FEW)
+        job = self.begin("lost", FEW)
         lost_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         self.fleet_.kill(0)
         job.agents.pop(0).wait()
@@ -96,13 +99,13 @@ class Etcd(unittest.TestCase):
         print(f"takeover {(taken_ns - lost_ns) / 1e6:.0f} ms after the loss (lease {LEASE_S} s); "
               f"all ranks had made a step {(stepped_ns - lost_ns) / 1e6:.0f} ms after it", file=sys.stderr)
         self.assertEqual(job.wait(), expected)
-        self.assertLess(taken_ns - lost_ns, (LEASE_S + 1) * 1e9)
+        self.assertLess(taken_ns - lost_ns, (LEASE_S + 2) * 1e9)
         self.assertNotIn('"kvs"', self.keys())
 
     def test_a_lost_schedulers_host_is_started_again_elsewhere(self):
-        expected = self.one_host(STEPS)
+        expected = self.one_host(FEW)
         fleet, env = self.with_etcd()
-        job = Job(self.folder / "again", fleet, 2, 2, env=env, steps=STEPS)
+        job = Job(self.folder / "again", fleet, 2, 2, env=env, steps=FEW)
         job.until(lambda: len(job.events("stands_by")) == 1, "who stands by")
         job.until_step(60)
         fleet.kill(0)
@@ -111,31 +114,25 @@ class Etcd(unittest.TestCase):
         self.assertEqual(job.wait(), expected)
         self.assertEqual(len(job.events("takeover")), 1)
 
-    def test_a_killed_scheduler_is_replaced_at_once(self):
-        expected = self.one_host(STEPS)
-        job = self.begin("killed", 2)
+    def test_a_scheduler_is_killed_and_etcd_is_away_for_longer_than_the_lease(self):
+        expected = self.one_host(MANY)
+        job = self.begin("away", MANY)
         os.kill(self.scheduler(job), signal.SIGKILL)
         killed_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         job.until(lambda: job.events("takeover"), "the takeover")
         self.assertLess(job.events("takeover")[0]["t_ns"] - killed_ns, 1e9, "without waiting for the lease's end")
-        os.kill(random.choice(job.pids(1)), signal.SIGKILL)
-        self.assertEqual(job.wait(), expected)
-
-    def test_etcd_is_away_for_longer_than_the_lease(self):
-        expected = self.one_host(STEPS)
-        job = self.begin("away", 2)
         self.server.send_signal(signal.SIGSTOP)
         job.until(lambda: "may have ended, so this process ends" in job.logs(), "the end of the scheduler")
         step = job.newest_step()
         job.until_step(step + 50)  # Without a scheduler.
         self.server.send_signal(signal.SIGCONT)
-        job.until(lambda: job.events("takeover"), "the takeover")
+        job.until(lambda: len(job.events("takeover")) == 2, "another takeover")
         os.kill(random.choice(job.pids(1)), signal.SIGKILL)
         self.assertEqual(job.wait(), expected)
 
     def test_a_scheduler_that_stands_still_has_lost_its_lease(self):
-        expected = self.one_host(STEPS)
-        job = self.begin("still", 2)
+        expected = self.one_host(MANY)
+        job = self.begin("still", MANY)
         stopped = self.scheduler(job)
         for pid in (job.agents[0].pid, stopped):  # Its agent would replace it sooner.
             os.kill(pid, signal.SIGSTOP)
@@ -152,7 +149,7 @@ class Etcd(unittest.TestCase):
         print(f"takeover {(taken_ns - stopped_ns) / 1e6:.0f} ms after the stop (lease {LEASE_S} s); longest pause of a step meanwhile "
               f"{pause_ns / 1e6:.0f} ms; a worker killed then: all ranks had made a step {(stepped_ns - taken_ns) / 1e6:.0f} ms after the takeover", file=sys.stderr)
         self.assertEqual(job.wait(), expected)
-        self.assertLess(taken_ns - stopped_ns, (LEASE_S + 1) * 1e9)
+        self.assertLess(taken_ns - stopped_ns, (LEASE_S + 2) * 1e9)
         self.assertIn("this scheduler's lease in etcd may have ended, so this process ends", job.logs())
         self.assertNotIn('"kvs"', self.keys())
 
