@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <system_error>
 #include <utility>
 #include <variant>
@@ -17,6 +18,7 @@
 #include "io/connection.h"
 #include "io/loop.h"
 #include "os/errors.h"
+#include "runtime/jobs/leader_file.h"
 #include "runtime/jobs/membership.h"
 
 namespace holdfast::apps {
@@ -96,6 +98,16 @@ bool is_elsewhere(const runtime::FoundJob& job) {
   return job.agent && !job.master_alive && job.agent->sched_port != 0;
 }
 
+// Where its scheduler listens, as far as is known here.
+std::optional<std::pair<std::string, std::uint16_t>> where(const runtime::FoundJob& job) {
+  if (job.scheduler_alive) return std::pair(job.scheduler->host, job.scheduler->port);
+  // With etcd, that of another host may have taken over.
+  const auto told = runtime::read_leader_file(job.directory);
+  if (told) return std::pair(told->host, told->port);
+  if (is_elsewhere(job)) return std::pair(job.agent->host, job.agent->sched_port);
+  return std::nullopt;
+}
+
 }  // namespace
 
 Result<std::string> query_status(const runtime::FoundJob& job, Duration timeout) try {
@@ -105,9 +117,9 @@ Result<std::string> query_status(const runtime::FoundJob& job, Duration timeout)
   if (settings->token_file.empty() && job.agent) settings->token_file = job.agent->token_file;
   auto membership = runtime::membership_of_observer(*settings, job.directory);
   if (!membership) return membership.error();
-  const bool here = job.scheduler && (job.scheduler_alive || !is_elsewhere(job));
-  const std::string& host = here ? job.scheduler->host : job.agent->host;
-  const std::uint16_t port = here ? job.scheduler->port : job.agent->sched_port;
+  const auto at = where(job);
+  if (!at) return Error{Blame::kWorld, cat("no scheduler of job ", job.name, " is known here")};
+  const auto& [host, port] = *at;
   Result<std::string> answer =
       Error{Blame::kWorld,
             cat("the scheduler at ", host_and_port(host, port), " did not answer in time")};
@@ -169,7 +181,7 @@ int status(const std::string& job, bool json) {
     return complain("several jobs run here; name one with --job:" + all, 2);
   }
   const auto& found = running.front();
-  if (!found.scheduler_alive && !is_elsewhere(found)) {
+  if (!where(found)) {
     return complain("the scheduler of job " + found.name +
                         " does not run at the moment (it starts, or is being replaced)",
                     1);

@@ -149,26 +149,29 @@ class Campaign {
       since_ = now;
     }
     seen_ = now;
+    said_where_ = leader.host.empty() ? cat("about to begin on ", leader.host_name)
+                                      : cat("at ", host_and_port(leader.host, leader.port), " on ",
+                                            leader.host_name);
     // Longer than a dead one's key would be there.
     if (now > since_ + settings_.etcd_lease + kLateEnd || leader.run == settings_.run) {
-      lived(leader.run);
+      lived(leader);
     }
     if (has_head_) seen_run_ = leader.run;
     if (leader_ != leader && !leader.host.empty() && leader.token_mark == token_mark_) {
       const auto written =
           write_leader_file(os::runtime_path(settings_.job), {leader.host, leader.port, created});
       if (!written) say(written.error().what);
-      said_where_ = cat(host_and_port(leader.host, leader.port), " on ", leader.host_name);
-      if (lived_run_ != 0) say(cat("the scheduler of job ", settings_.job, " is at ", said_where_));
+      if (lived_run_ != 0) say(cat("the scheduler of job ", settings_.job, " is ", said_where_));
     }
     if (lived_run_ == 0 && !leader.host.empty() && !asking_) ask(leader);
     predecessor_ = leader.host_name;
     leader_ = std::move(leader);
   }
 
-  void lived(std::uint64_t run) {
-    if (std::exchange(lived_run_, run) != 0) return;
-    say(cat("stands by for job ", settings_.job, ", whose scheduler is at ", said_where_));
+  void lived(const Leader& leader) {
+    const bool was_known = std::exchange(lived_run_, leader.run) != 0;
+    if (was_known || leader.token_mark != token_mark_) return;
+    say(cat("stands by for job ", settings_.job, ", whose scheduler is ", said_where_));
     trace_.event("stands_by", {{"job", settings_.job}});
   }
 
@@ -180,12 +183,12 @@ class Campaign {
     asking_ = true;
     io::connect(
         loop_, leader.host, leader.port, *std::move(membership), kAskLimit,
-        [this, run = leader.run, created = created_](const auto& made) {
+        [this, leader, created = created_](const auto& made) {
           asking_ = false;
           if (!made) return;
           (*made)->start({.on_message = [](const auto&) {}, .on_closed = [](const auto&) {}});
           (*made)->close();
-          if (created == created_) lived(run);
+          if (created == created_) lived(leader);
         });
   }
 

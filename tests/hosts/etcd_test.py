@@ -51,6 +51,11 @@ class Etcd(unittest.TestCase):
         command = ["curl", "-s", f"http://{self.fleet_.address(ETCD)}:2379/v3/kv/range", "-d", '{"key":"Lw==","range_end":"MA=="}']
         return self.fleet_.run(ETCD, command, capture_output=True, text=True, timeout=10).stdout
 
+    def status(self, host):
+        command = [job_test.BUILD / "bin/holdfast", "status", "--json"]
+        bare = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+        return self.fleet_.run(host, command, env=bare, capture_output=True, text=True, cwd="/", timeout=30).stdout.replace(" ", "")
+
     def begin(self, name, steps):
         """A job of 2 x 2 ranks with a spare host, whose other schedulers stand by."""
         fleet, env = self.with_etcd()
@@ -96,6 +101,8 @@ class Etcd(unittest.TestCase):
         job.until(lambda: job.events("takeover"), "the takeover")
         taken_ns = job.events("takeover")[0]["t_ns"]
         stepped_ns = self.until_all_step(job, taken_ns)
+        for host in (1, 2):
+            self.assertIn('"generation":2', self.status(host))
         print(f"takeover {(taken_ns - lost_ns) / 1e6:.0f} ms after the loss (lease {LEASE_S} s); "
               f"all ranks had made a step {(stepped_ns - lost_ns) / 1e6:.0f} ms after it", file=sys.stderr)
         self.assertEqual(job.wait(), expected)
