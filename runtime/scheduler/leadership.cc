@@ -27,6 +27,10 @@ constexpr Duration kPublishLimit = 10s;
 constexpr Duration kLateEnd = 1s;
 constexpr Duration kFirstPatience = 10s;  // Of a run's first scheduler, for etcd.
 
+std::chrono::seconds lease_of(const config::Settings& settings) {
+  return std::chrono::seconds(settings.etcd_lease);
+}
+
 template <class Number>
 bool read_number(std::string_view text, Number& number) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -153,7 +157,7 @@ class Campaign {
                                       : cat("at ", host_and_port(leader.host, leader.port), " on ",
                                             leader.host_name);
     // Longer than a dead one's key would be there.
-    if (now > since_ + settings_.etcd_lease + kLateEnd || leader.run == settings_.run) {
+    if (now > since_ + lease_of(settings_) + kLateEnd || leader.run == settings_.run) {
       lived(leader);
     }
     if (has_head_) seen_run_ = leader.run;
@@ -206,7 +210,7 @@ class Campaign {
     if (head_run_ == own_run()) lived_run_ = own_run();  // Of a predecessor of its own.
     if (!has_head_ || !head_run_ || lived_run_ != 0) return true;
     // Another run's journal: either all of it is dead, or one that stands by takes it soon.
-    return io::Loop::now() > std::max(seen_, began_) + settings_.etcd_lease + kLateEnd;
+    return io::Loop::now() > std::max(seen_, began_) + lease_of(settings_) + kLateEnd;
   }
 
   // That which it begins, or goes on with because its user says so (MS_ENABLE_RECOVERY).
@@ -233,9 +237,8 @@ class Campaign {
       say(cat("this scheduler's lease in etcd may have ended, so this process ends: ", why));
       std::_Exit(1);
     };
-    auto lease = io::EtcdLease::take(etcd_options(settings_),
-                                     std::chrono::ceil<std::chrono::seconds>(settings_.etcd_lease),
-                                     std::move(ended));
+    auto lease =
+        io::EtcdLease::take(etcd_options(settings_), lease_of(settings_), std::move(ended));
     if (!lease) return lease.error();
     std::unique_ptr<Leadership> made(new Leadership);
     made->settings_ = &settings_;
