@@ -12,6 +12,7 @@
 #include "io/connection.h"
 #include "io/loop.h"
 #include "os/errors.h"
+#include "runtime/jobs/leader_file.h"
 #include "runtime/jobs/membership.h"
 
 namespace holdfast::apps {
@@ -20,6 +21,17 @@ namespace {
 // Whether its scheduler runs on another host, and an agent here knows where.
 bool is_elsewhere(const runtime::FoundJob& job) {
   return job.agent && !job.master_alive && job.agent->sched_port != 0;
+}
+
+// Where its scheduler listens, as far as is known here.
+std::optional<std::pair<std::string, std::uint16_t>> where(const runtime::FoundJob& job) {
+  if (job.scheduler_alive) return std::pair(job.scheduler->host, job.scheduler->port);
+  // With etcd, that of another host may have taken over.
+  const auto told = runtime::read_leader_file(job.directory);
+  if (told) return std::pair(told->host, told->port);
+  if (is_elsewhere(job)) return std::pair(job.agent->host, job.agent->sched_port);
+  if (job.scheduler) return std::pair(job.scheduler->host, job.scheduler->port);
+  return std::nullopt;
 }
 
 }  // namespace
@@ -50,7 +62,8 @@ ChosenJob choose_job(const std::string& name) {
       if (one.agent) chosen.why += "   logs in " + one.agent->log_dir;
     }
     chosen.code = 2;
-  } else if (!first.scheduler_alive && !is_elsewhere(first)) {
+  } else if (!first.scheduler_alive && !is_elsewhere(first) &&
+             !runtime::read_leader_file(first.directory)) {
     chosen.why = "the scheduler of job " + first.name +
                  " does not run at the moment (it starts, or is being replaced)";
     chosen.code = 1;
@@ -68,9 +81,9 @@ Result<wire::Message> ask_scheduler(const runtime::FoundJob& job, const wire::Me
   if (settings->token_file.empty() && job.agent) settings->token_file = job.agent->token_file;
   auto membership = runtime::membership_of_observer(*settings, job.directory);
   if (!membership) return membership.error();
-  const bool here = job.scheduler && (job.scheduler_alive || !is_elsewhere(job));
-  const std::string& host = here ? job.scheduler->host : job.agent->host;
-  const std::uint16_t port = here ? job.scheduler->port : job.agent->sched_port;
+  const auto at = where(job);
+  if (!at) return Error{Blame::kWorld, cat("no scheduler of job ", job.name, " is known here")};
+  const auto& [host, port] = *at;
   Result<wire::Message> answer =
       Error{Blame::kWorld,
             cat("the scheduler at ", host_and_port(host, port), " did not answer in time")};

@@ -93,6 +93,23 @@ struct Secret {
   X(protect, bool, kFlag, "HOLDFAST_PROTECT", "1", 0, 1,                                          \
     "0: the step is made without protection against faults, and the first fault ends the job. "   \
     "For benchmarks only.")                                                                       \
+  X(etcd, std::string, kText, "HOLDFAST_ETCD", "", 0, 0,                                          \
+    "etcd's members, `http://h1:2379,http://h2:2379`, or all with https://: the scheduler's "     \
+    "journal and lease are there, and every host has a scheduler that stands by. Unset: the "     \
+    "journal is a file, and the scheduler's host must live.")                                     \
+  X(etcd_ca, std::string, kText, "HOLDFAST_ETCD_CA", "", 0, 0,                                    \
+    "Of https://: the file (PEM) of the authorities that etcd's certificates are from. Unset: "   \
+    "the system's.")                                                                              \
+  X(etcd_cert, std::string, kText, "HOLDFAST_ETCD_CERT", "", 0, 0,                                \
+    "Of https://: the file (PEM) of the certificate that this job proves itself to etcd with.")   \
+  X(etcd_key, std::string, kText, "HOLDFAST_ETCD_KEY", "", 0, 0,                                  \
+    "Its key: a file (PEM) of this user alone (mode 600).")                                       \
+  X(etcd_lease, std::int32_t, kWhole, "HOLDFAST_ETCD_LEASE", "2", 2, 60,                          \
+    "The seconds after which a scheduler that etcd no longer hears is replaced by another "       \
+    "host's. Below 2 etcd does not go.")                                                          \
+  X(standby, bool, kFlag, "HOLDFAST_STANDBY", "0", 0, 1,                                          \
+    "1: this scheduler is not the job's first one. It waits for the lease of another. Set by "    \
+    "the agent.")                                                                                 \
   X(replicas, std::int32_t, kWhole, "HOLDFAST_REPLICAS", "1", 0, 1,                               \
     "Of a job over several hosts, the same on all: on how many other hosts each rank's private "  \
     "state lies when a step is committed. 0: a lost host takes it along, and the job ends.")      \
@@ -132,8 +149,8 @@ struct Settings {
 #define HF_FIELD(field, type, ...) type field{};
   HF_SETTINGS(HF_FIELD)
 #undef HF_FIELD
-  // What another launcher set, if it gave this process a rank: "OMPI_COMM_WORLD_SIZE=2". It is no
-  // setting of ours.
+  // What another launcher set, if it gave this process a rank: "OMPI_COMM_WORLD_SIZE=2". It is
+  // no setting of ours.
   std::string other_launcher;
   std::int32_t other_size = 1;
 };
@@ -162,9 +179,9 @@ std::optional<ProcessName> process_name(std::string_view text);
 // The variables that msrun sets for each of its processes, whatever its own environment says.
 std::span<const std::string_view> given_by_msrun();
 
-// Takes the value of one of the secret variables out of the environment: no child inherits it, and
-// /proc/self/environ shows it no more. Empty if it is not set. Call it before there are threads
-// that look at the environment.
+// Takes the value of one of the secret variables out of the environment: no child inherits it,
+// and /proc/self/environ shows it no more. Empty if it is not set. Call it before there are
+// threads that look at the environment.
 std::string take_secret(char** environment, std::string_view variable);
 
 // The allowed values of `row`, in words: "a whole number from 1 to 65535".
@@ -173,8 +190,9 @@ std::string allowed(const Row& row);
 // docs/settings.md.
 std::string markdown();
 
-// Reads "NAME=value" strings up to a null pointer, as the variable `environ` has them. A variable
-// that is set but empty counts as unset. Thread-safe as long as nobody changes the environment.
+// Reads "NAME=value" strings up to a null pointer, as the variable `environ` has them. A
+// variable that is set but empty counts as unset. Thread-safe as long as nobody changes the
+// environment.
 //
 // Errors (Blame::kUser): a wrong value, naming the variable, the value and what is allowed; a
 // HOLDFAST_ name that is not known, naming the nearest known one (HOLDFAST_TORCH, _PYTHON,

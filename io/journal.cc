@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sqlite3.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
@@ -89,14 +90,12 @@ class Statement {
   bool usable_;
 };
 
-}  // namespace
-
 // A database connection with what goes wrong in it put into words.
-struct Journal::Impl {
-  explicit Impl(std::string file) : path(std::move(file)) {}
-  ~Impl() { sqlite3_close(db); }
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
+struct SqliteJournal : Journal {
+  explicit SqliteJournal(std::string file) : path(std::move(file)) {}
+  ~SqliteJournal() override { sqlite3_close(db); }
+  SqliteJournal(const SqliteJournal&) = delete;
+  SqliteJournal& operator=(const SqliteJournal&) = delete;
 
   [[nodiscard]] Error failure(std::string_view doing) const {
     const int code = sqlite3_errcode(db);
@@ -304,49 +303,53 @@ struct Journal::Impl {
     return done;
   }
 
+  Result<wire::Memory> load() override {
+    wire::Memory memory;
+    Status read = load_formation(memory.formation);
+    if (read) read = load_kept(memory.kept);
+    if (read) read = load_writers(memory.writers);
+    if (!read) return read.error();
+    return memory;
+  }
+
+  Status store(const wire::Changes& changes) override {
+    return transact([&] { return put(changes); });
+  }
+
+  Status begin(const wire::Formation& formation) override {
+    return transact([&]() -> Status {
+      const char* const all = "DELETE FROM seats; DELETE FROM kept; DELETE FROM writers";
+      if (const auto gone = execute(all, "write"); !gone) return gone;
+      return put(formation);
+    });
+  }
+
+  Status remove() override {
+    sqlite3_close(std::exchange(db, nullptr));
+    for (const char* suffix : {"", "-wal", "-shm"}) ::unlink(cat(path, suffix).c_str());
+    return {};
+  }
+
+  [[nodiscard]] std::string name() const override { return cat("the journal ", path); }
+
   std::string path;
   sqlite3* db = nullptr;
 };
 
-Result<Journal> Journal::open(const std::string& path, const std::string& job) {
+}  // namespace
+
+Result<std::unique_ptr<Journal>> Journal::open(const std::string& path, const std::string& job) {
   if (const auto made = make_file(path); !made) return made.error();
-  Journal journal(std::make_unique<Impl>(path));
-  Impl& impl = *journal.impl_;
-  if (const auto connected = impl.connect(); !connected) return connected.error();
-  const auto known = impl.recognise();
+  auto journal = std::make_unique<SqliteJournal>(path);
+  if (const auto connected = journal->connect(); !connected) return connected.error();
+  const auto known = journal->recognise();
   if (!known) return known.error();
   for (const char* sql : {"PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL"}) {
-    if (const auto set = impl.execute(sql, "open"); !set) return set.error();
+    if (const auto set = journal->execute(sql, "open"); !set) return set.error();
   }
-  const auto ready = *known ? impl.check_job(job) : impl.create(job);
+  const auto ready = *known ? journal->check_job(job) : journal->create(job);
   if (!ready) return ready.error();
-  return journal;
+  return std::unique_ptr<Journal>(std::move(journal));
 }
-
-Result<wire::Memory> Journal::load() {
-  wire::Memory memory;
-  Status read = impl_->load_formation(memory.formation);
-  if (read) read = impl_->load_kept(memory.kept);
-  if (read) read = impl_->load_writers(memory.writers);
-  if (!read) return read.error();
-  return memory;
-}
-
-Status Journal::store(const wire::Changes& changes) {
-  return impl_->transact([&] { return impl_->put(changes); });
-}
-
-Status Journal::begin(const wire::Formation& formation) {
-  return impl_->transact([&]() -> Status {
-    const char* const all = "DELETE FROM seats; DELETE FROM kept; DELETE FROM writers";
-    if (const auto gone = impl_->execute(all, "write"); !gone) return gone;
-    return impl_->put(formation);
-  });
-}
-
-Journal::Journal(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Journal::Journal(Journal&&) noexcept = default;
-Journal& Journal::operator=(Journal&&) noexcept = default;
-Journal::~Journal() = default;
 
 }  // namespace holdfast::io

@@ -1,8 +1,5 @@
-// Journal: the job's wire::Formation on disk and its key-values. The scheduler restarts from it.
-//
-// It is SQLite with a write-ahead log and synchronous=NORMAL. When store() has returned, what was
-// stored outlives this process. A power loss or a crash of the kernel may lose the newest ones.
-// Then the file holds what was stored before them, and it is whole.
+// Journal: what the scheduler must not forget, wire::Formation and the job's key-values. It
+// restarts from it. The usual one is a file of SQLite; io/etcd_journal.h has another.
 #pragma once
 
 #include <memory>
@@ -13,32 +10,34 @@
 
 namespace holdfast::io {
 
-// For one thread at a time. A file has one Journal at a time: a second open(), by any process,
-// waits some seconds for the first to go, and is then refused.
+// For one thread at a time.
 class Journal {
  public:
-  // Opens the journal of `job`, or makes it (mode 0600). The folder must exist. Errors give the
-  // path and say how to go on: it is another job's journal, no journal, a journal of another
-  // schema, or held by another process.
-  static Result<Journal> open(const std::string& path, const std::string& job);
+  // The journal of `job` in a file, which is made (mode 0600) if it is missing. The folder must
+  // exist. Errors give the path and say how to go on: it is another job's journal, no journal, a
+  // journal of another schema, or held by another process. A file has one Journal at a time: a
+  // second open(), by any process, waits some seconds for the first to go, and is then refused.
+  //
+  // It is SQLite with a write-ahead log and synchronous=NORMAL. When store() has returned, what was
+  // stored outlives this process. A power loss or a crash of the kernel may lose the newest ones.
+  // Then the file holds what was stored before them, and it is whole.
+  static Result<std::unique_ptr<Journal>> open(const std::string& path, const std::string& job);
+
+  virtual ~Journal() = default;
 
   // What was stored last. Anything damaged is an error, never a guess.
-  Result<wire::Memory> load();
+  virtual Result<wire::Memory> load() = 0;
 
   // All of it is durable, or all is as before and there is an error. It writes what has changed: a
-  // recovery of one rank of 10,000 writes one seat.
-  Status store(const wire::Changes& changes);
+  // recovery of one rank of 10,000 writes no others, or few.
+  virtual Status store(const wire::Changes& changes) = 0;
   // The same for another run, which begins without anything.
-  Status begin(const wire::Formation& formation);
+  virtual Status begin(const wire::Formation& formation) = 0;
 
-  Journal(Journal&&) noexcept;
-  Journal& operator=(Journal&&) noexcept;
-  ~Journal();
+  // The job has ended: nothing of it is left. The last call.
+  virtual Status remove() = 0;
 
- private:
-  struct Impl;
-  explicit Journal(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  [[nodiscard]] virtual std::string name() const = 0;  // For people.
 };
 
 }  // namespace holdfast::io

@@ -52,16 +52,16 @@ TEST(Journal, GivesBackTheNewestRecord) {
   {
     auto journal = Journal::open(folder / "j", "job");
     ASSERT_TRUE(journal) << journal.error().what;
-    const auto nothing = journal->load();
+    const auto nothing = (*journal)->load();
     ASSERT_TRUE(nothing);
     EXPECT_FALSE(nothing->formation.has_value());
-    ASSERT_TRUE(journal->store(formation(1)));
-    ASSERT_TRUE(journal->store(formation(2)));
-    EXPECT_EQ(*journal->load()->formation, numbered(2));
+    ASSERT_TRUE((*journal)->store(formation(1)));
+    ASSERT_TRUE((*journal)->store(formation(2)));
+    EXPECT_EQ(*(*journal)->load()->formation, numbered(2));
   }
   auto again = Journal::open(folder / "j", "job");
   ASSERT_TRUE(again) << again.error().what;
-  EXPECT_EQ(*again->load()->formation, numbered(2));
+  EXPECT_EQ(*(*again)->load()->formation, numbered(2));
 }
 
 std::map<std::string, std::string> kept_in(Journal& journal) {
@@ -80,22 +80,22 @@ TEST(Journal, KeepsKeyValuesBesideTheRecordUntilAnotherRun) {
   {
     auto journal = Journal::open(folder / "j", "job");
     ASSERT_TRUE(journal) << journal.error().what;
-    ASSERT_TRUE(journal->store(formation(1)));
-    ASSERT_TRUE(journal->store({.kept = {{"a", "1"}, {"", ""}}}));
-    ASSERT_TRUE(journal->store({.formation = numbered(2), .kept = {{"b", big}, {"a", "2", 2}}}));
-    ASSERT_TRUE(journal->store({.writers = {{~std::uint64_t{0}, 1, 2}, {5, 1, 2}}}));
-    ASSERT_TRUE(journal->store({.writers = {{5, 2, 3}}}));
+    ASSERT_TRUE((*journal)->store(formation(1)));
+    ASSERT_TRUE((*journal)->store({.kept = {{"a", "1"}, {"", ""}}}));
+    ASSERT_TRUE((*journal)->store({.formation = numbered(2), .kept = {{"b", big}, {"a", "2", 2}}}));
+    ASSERT_TRUE((*journal)->store({.writers = {{~std::uint64_t{0}, 1, 2}, {5, 1, 2}}}));
+    ASSERT_TRUE((*journal)->store({.writers = {{5, 2, 3}}}));
   }
   auto again = Journal::open(folder / "j", "job");
   ASSERT_TRUE(again) << again.error().what;
-  EXPECT_EQ(*again->load()->formation, numbered(2)) << "all of a store, or nothing";
-  EXPECT_EQ(kept_in(*again),
+  EXPECT_EQ(*(*again)->load()->formation, numbered(2)) << "all of a store, or nothing";
+  EXPECT_EQ(kept_in(**again),
             (std::map<std::string, std::string>{{"", "1 "}, {"a", "2 2"}, {"b", "1 " + big}}));
-  EXPECT_EQ(again->load()->writers,
+  EXPECT_EQ((*again)->load()->writers,
             (std::vector<wire::Writer>{{~std::uint64_t{0}, 1, 2}, {5, 2, 3}}));
-  ASSERT_TRUE(again->begin(numbered(4)));
-  EXPECT_EQ(*again->load()->formation, numbered(4));
-  EXPECT_TRUE(kept_in(*again).empty());
+  ASSERT_TRUE((*again)->begin(numbered(4)));
+  EXPECT_EQ(*(*again)->load()->formation, numbered(4));
+  EXPECT_TRUE(kept_in(**again).empty());
 }
 
 wire::Formation with_roster(Generation generation, const std::vector<std::string>& nodes) {
@@ -107,14 +107,15 @@ wire::Formation with_roster(Generation generation, const std::vector<std::string
 TEST(Journal, WritesTheSeatsThatHaveChanged) {
   const TemporaryFolder folder;
   auto journal = Journal::open(folder / "j", "job");
-  ASSERT_TRUE(journal && journal->store({.formation = with_roster(1, {"a", "b", "c"})}));
-  EXPECT_EQ(*journal->load()->formation, with_roster(1, {"a", "b", "c"}));
-  ASSERT_TRUE(journal->store({.formation = with_roster(2, {}), .seats = {{1, {.node_id = "B"}}}}));
-  EXPECT_EQ(*journal->load()->formation, with_roster(2, {"a", "B", "c"}));
-  ASSERT_TRUE(journal->store({.formation = with_roster(3, {"x"})}));
-  EXPECT_EQ(*journal->load()->formation, with_roster(3, {"x"}));
-  ASSERT_TRUE(journal->begin(with_roster(4, {})));
-  EXPECT_EQ(*journal->load()->formation, with_roster(4, {}));
+  ASSERT_TRUE(journal && (*journal)->store({.formation = with_roster(1, {"a", "b", "c"})}));
+  EXPECT_EQ(*(*journal)->load()->formation, with_roster(1, {"a", "b", "c"}));
+  ASSERT_TRUE(
+      (*journal)->store({.formation = with_roster(2, {}), .seats = {{1, {.node_id = "B"}}}}));
+  EXPECT_EQ(*(*journal)->load()->formation, with_roster(2, {"a", "B", "c"}));
+  ASSERT_TRUE((*journal)->store({.formation = with_roster(3, {"x"})}));
+  EXPECT_EQ(*(*journal)->load()->formation, with_roster(3, {"x"}));
+  ASSERT_TRUE((*journal)->begin(with_roster(4, {})));
+  EXPECT_EQ(*(*journal)->load()->formation, with_roster(4, {}));
 }
 
 TEST(Journal, TellsWhatIsDamaged) {
@@ -125,14 +126,14 @@ TEST(Journal, TellsWhatIsDamaged) {
     const TemporaryFolder folder;
     {
       auto journal = Journal::open(folder / "j", "job");
-      ASSERT_TRUE(journal &&
-                  journal->store({.formation = with_roster(1, {"a", "b"}), .kept = {{"a", "1"}}}));
-      ASSERT_TRUE(journal->load());
+      ASSERT_TRUE(journal && (*journal)->store(
+                                 {.formation = with_roster(1, {"a", "b"}), .kept = {{"a", "1"}}}));
+      ASSERT_TRUE((*journal)->load());
     }
     run_sql(folder / "j", sql);
     auto journal = Journal::open(folder / "j", "job");
     ASSERT_TRUE(journal);
-    const auto memory = journal->load();
+    const auto memory = (*journal)->load();
     ASSERT_FALSE(memory) << sql;
     EXPECT_NE(memory.error().what.find("damaged"), std::string::npos) << memory.error().what;
   }
@@ -142,7 +143,7 @@ TEST(Journal, IsForItsOwnerAlone) {
   const TemporaryFolder folder;
   auto journal = Journal::open(folder / "j", "job");
   ASSERT_TRUE(journal);
-  ASSERT_TRUE(journal->store(formation(1)));
+  ASSERT_TRUE((*journal)->store(formation(1)));
   for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
     struct stat about {};
     ASSERT_EQ(::stat(entry.path().c_str(), &about), 0);
@@ -204,10 +205,10 @@ TEST(Journal, IsHeldByOneSchedulerAtATime) {
 [[noreturn]] void store_for_ever(const std::string& path, int out) {
   auto journal = Journal::open(path, "job");
   if (!journal) ::_exit(1);
-  const auto last = journal->load();
+  const auto last = (*journal)->load();
   std::uint64_t number = last && last->formation ? last->formation->generation : 0;
   while (true) {
-    if (!journal->store(formation(++number))) ::_exit(2);
+    if (!(*journal)->store(formation(++number))) ::_exit(2);
     if (::write(out, &number, sizeof(number)) != sizeof(number)) ::_exit(3);
   }
 }
@@ -236,7 +237,7 @@ TEST(Journal, HoldsAWholeRecordHoweverItsSchedulerIsKilled) {
     ASSERT_TRUE(WIFSIGNALED(status)) << "the child failed by itself: " << status;
     auto journal = Journal::open(folder / "j", "job");
     ASSERT_TRUE(journal) << journal.error().what;
-    const auto record = journal->load();
+    const auto record = (*journal)->load();
     ASSERT_TRUE(record) << record.error().what;
     const std::uint64_t number = record->formation->generation;
     EXPECT_EQ(*record->formation, numbered(number));

@@ -82,6 +82,22 @@ std::string local_address(int socket) {
   return failed == 0 ? text.data() : "";
 }
 
+std::string address_towards(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(host.c_str(), "9", &hints, &found) != 0) return {};
+  std::string address;
+  for (const auto* each = found; each != nullptr && address.empty(); each = each->ai_next) {
+    const Fd socket(::socket(each->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (socket && ::connect(socket.get(), each->ai_addr, each->ai_addrlen) == 0) {
+      address = local_address(socket.get());
+    }
+  }
+  ::freeaddrinfo(found);
+  return address;
+}
+
 bool is_loopback(const std::string& address) {
   in_addr v4{};
   in6_addr v6{};

@@ -29,6 +29,9 @@ bool is_address_elsewhere(const std::string& host);
 
 // The numeric address at this end of a connected socket; empty: it has none.
 std::string local_address(int socket);
+// The numeric address of this host from which it would reach `host`, an address or a name. Sends
+// nothing. Empty: it would not.
+std::string address_towards(const std::string& host);
 // Whether a numeric address leads to this host from this host alone.
 bool is_loopback(const std::string& address);
 

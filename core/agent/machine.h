@@ -35,6 +35,7 @@ struct Options {
   std::vector<std::string> workers;  // Node ids of this host's places.
   std::int32_t world_size = 0;       // Of the whole job.
   std::uint64_t seed = 0;            // Incarnations are drawn from it: random for every agent.
+  // Of several hosts with etcd, each does: one scheduler serves, the others stand by.
   bool runs_scheduler = false;
   std::int32_t spares = 0;
   // It has no places until the scheduler gives it those of a lost host; `spares` wait for them.

@@ -135,7 +135,7 @@ agent::Options machine_options(const AgentOptions& options, const Launch& launch
       .workers = {},
       .world_size = options.worker_num,
       .seed = os::random_bits(),
-      .runs_scheduler = options.runs_scheduler,
+      .runs_scheduler = launch.runs_scheduler || launch.stands_by,
       .spares = options.spares,
       .bound_spares = options.bound_spares,
       .max_restarts = options.max_restarts,
@@ -169,6 +169,7 @@ Agent::Agent(const AgentOptions& options, const Launch& launch, std::function<vo
                  .job_directory = launch.job_directory,
                  .launcher = options.launcher,
                  .mark = mark(options),
+                 .stands_by = launch.stands_by,
                  .logs = &logs_},
                 [this](agent::Died died) {
                   trace_.event("died", {{"process", died.process},
@@ -266,7 +267,8 @@ void Agent::beat() {
 // that agent is gone, and could not find that all have ended. And a host that has ended before it
 // ever reached the scheduler has to say so, or the others wait for it.
 bool Agent::is_still_needed() const {
-  if (options_.runs_scheduler || is_alone(options_)) return false;
+  if (launch_.runs_scheduler || is_alone(options_)) return false;
+  if (launch_.stands_by && exit_->code == 0) return false;  // Its scheduler has ended with the job.
   return !was_linked_ || (is_linked_ && exit_->code == 0);
 }
 
@@ -331,7 +333,7 @@ void Agent::leave() {
                            .reason = wording::in_words(action.reason),
                            .log_directory = launch_.log_directory,
                            .failed_log = children_.log_of(action.failed_node),
-                           .recoveries = options_.runs_scheduler ? recoveries_of(launch_) : 0,
+                           .recoveries = recoveries_of(launch_),
                            .reports = cat(launch_.log_directory, '/', kReports)});
 }
 
@@ -356,7 +358,8 @@ std::string without(const std::system_error& error) {
 // The reports of the recoveries outlive the job's folder.
 void keep_reports(const Launch& launch, Terminal& terminal) {
   const std::string kept = cat(launch.log_directory, '/', kReports);
-  ::unlink(kept.c_str());
+  // One that stood by may share the folder with the one that has served.
+  if (launch.runs_scheduler) ::unlink(kept.c_str());
   const std::string reports = read_reports(launch.job_directory);
   if (reports.empty()) return;
   if (const auto written = os::write_file_atomically(kept, reports, 0644); !written) {
@@ -366,7 +369,7 @@ void keep_reports(const Launch& launch, Terminal& terminal) {
 
 // Writes this agent down, and only then leaves anything in the job's folder (job_files.h).
 Status take_folder(const AgentOptions& options, Launch& launch) {
-  const auto port = static_cast<std::uint16_t>(options.runs_scheduler ? options.master_port : 0);
+  const auto port = static_cast<std::uint16_t>(launch.runs_scheduler ? options.master_port : 0);
   // For `holdfast status`, which may have no settings and find no scheduler on this host.
   auto token_file = launch.settings.token_file;
   std::error_code error;
@@ -384,7 +387,7 @@ Status take_folder(const AgentOptions& options, Launch& launch) {
   }
   auto left = launch.passwords.leave_in(launch.job_directory, launch.environment, launch.settings);
   // The scheduler does it on its own host.
-  if (left && !options.runs_scheduler && !launch.settings.tls_config.empty()) {
+  if (left && !launch.runs_scheduler && !launch.settings.tls_config.empty()) {
     left = leave_tls(launch.settings, launch.job_directory);
   }
   if (!left) (void)remove_job_files(launch.job_directory);
@@ -406,7 +409,7 @@ int run_job(const AgentOptions& options, Launch& launch, std::function<void()> o
   } catch (const std::system_error& error) {  // Its destructor has ended all processes.
     options.terminal->say(without(error));
   }
-  if (options.runs_scheduler) keep_reports(launch, *options.terminal);
+  if (launch.runs_scheduler || launch.stands_by) keep_reports(launch, *options.terminal);
   if (const auto removed = remove_job_files(launch.job_directory); !removed) {
     options.terminal->say(removed.error().what);
   }

@@ -78,7 +78,9 @@ Children::~Children() {
 
 std::string Children::new_log(const agent::Spawn& what) {
   std::string name = cat("worker_", what.node_id, ".log");
-  if (what.role == agent::Role::kScheduler) name = "scheduler.log";
+  if (what.role == agent::Role::kScheduler) {
+    name = options_.stands_by ? cat("scheduler_", options_.mark, "stands_by.log") : "scheduler.log";
+  }
   if (what.role == agent::Role::kSpare) name = cat("spare_", options_.mark, spares_++, ".log");
   std::string path = cat(options_.logs->path(), '/', name);
   // The first process of a place begins a new log. Its successors go on with it.
@@ -103,6 +105,9 @@ Status Children::spawn(const agent::Spawn& what) {
   environment.push_back(cat("HOLDFAST_LIFELINE=", running.lifeline));
   environment.push_back(cat("HOLDFAST_AGENT=", AgentWatch::words_for_this_process()));
   options_.launcher->tell(environment, {options.output, in_words(what.predecessor)});
+  if (what.role == agent::Role::kScheduler && options_.stands_by) {
+    environment.push_back("HOLDFAST_STANDBY=1");
+  }
   if (what.role != agent::Role::kScheduler && !what.node_id.empty()) {
     environment.push_back(cat("MS_NODE_ID=", what.node_id));
   }

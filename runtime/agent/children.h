@@ -35,7 +35,8 @@ struct ChildrenOptions {
   std::vector<std::string> environment;  // What all have in common.
   std::string job_directory;             // For lifelines; there.
   std::shared_ptr<const Launcher> launcher = std::make_shared<Launcher>();  // Made argv.
-  std::string mark;  // In the names of spares' logs: spare_<mark><n>.log.
+  std::string mark;        // In the names of spares' logs: spare_<mark><n>.log.
+  bool stands_by = false;  // Its scheduler is not the job's first one.
   LogFolder* logs = nullptr;
 };
 

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "collective/group.h"
 #include "io/connection.h"
+#include "io/etcd_journal.h"
 #include "io/loop.h"
 #include "os/files.h"
 #include "os/host.h"
@@ -19,6 +20,7 @@
 #include "runtime/agent/passwords.h"
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/job_files.h"
+#include "runtime/jobs/leader_file.h"
 #include "runtime/jobs/membership.h"
 
 namespace holdfast::runtime {
@@ -100,7 +102,7 @@ Status listens(const std::string& address, std::uint16_t port) {
 }
 
 Status probe_port(const AgentOptions& options, std::uint16_t port) {
-  return options.runs_scheduler ? listens(options.master_addr, port) : Status{};
+  return listens(options.master_addr, port);
 }
 
 Status look_at_other_jobs(const std::string& job, std::vector<std::string>& remarks) {
@@ -156,6 +158,40 @@ Status wait_for_port(const AgentOptions& options) {
                                  options.as_torchrun ? "" : " (or --master_addr)")};
 }
 
+// Without etcd, a job over several hosts says what it would lose. With it, each host has a
+// scheduler, and host 0 may be started again elsewhere.
+Status check_etcd(const AgentOptions& options, Launch& launch) {
+  const auto& settings = launch.settings;
+  const std::string& address = options.master_addr;
+  if (settings.etcd.empty()) {
+    const bool has_others =
+        !is_alone(options) && address != "localhost" && !os::is_loopback(address);
+    if (options.runs_scheduler && has_others) {
+      launch.remarks.push_back(
+          "HOLDFAST_ETCD is not set, so the journal is a file of this host, which runs the "
+          "scheduler: the loss of this host ends the job, that of another does not");
+    }
+    return {};
+  }
+  auto etcd = io::Etcd::open(etcd_options(settings));
+  if (!etcd) return etcd.error();
+  if (is_alone(options)) return {};
+  launch.stands_by = !options.runs_scheduler;
+  const auto here = options.runs_scheduler ? listens(address, 0) : Status{};
+  if (!here) {
+    const auto head = etcd->transact(
+        {{}, {{.kind = io::EtcdOperation::Kind::kRange, .key = io::etcd_head(settings.job)}}},
+        io::Loop::now() + std::chrono::seconds(5));
+    if (!head) return head.error();
+    if (head->ranges.front().entries.empty()) return {};  // wait_for_port() says what is wrong.
+    launch.runs_scheduler = false;
+    launch.stands_by = true;
+    launch.remarks.push_back(cat(here.error().what, ", so this host takes part in a job that runs ",
+                                 "already, whose scheduler etcd knows"));
+  }
+  return {};
+}
+
 }  // namespace
 
 bool is_alone(const AgentOptions& options) {
@@ -179,15 +215,19 @@ Result<Launch> prepare(const AgentOptions& options, Words argv) {
   launch.settings = std::move(*settings);
   const auto known = check_token(options, launch.settings, launch.remarks);
   if (!known) return known.error();
-  if (const auto free = wait_for_port(options); !free) return free.error();
+  launch.runs_scheduler = options.runs_scheduler;
+  if (const auto good = check_etcd(options, launch); !good) return good.error();
+  if (launch.runs_scheduler) {
+    if (const auto free = wait_for_port(options); !free) return free.error();
+  }
   const std::string& job = launch.settings.job;
-  if (options.runs_scheduler) {
+  if (launch.runs_scheduler) {
     const auto unused =
         retry(options, cat("job ", job, " still runs on this host; waits 2 s for its end"),
               [&] { return look_at_other_jobs(job, launch.remarks); });
     if (!unused) return unused.error();
   }
-  auto passwords = Passwords::take(launch.settings, options.runs_scheduler);
+  auto passwords = Passwords::take(launch.settings, launch.runs_scheduler || launch.stands_by);
   if (!passwords) return passwords.error();
   launch.passwords = *std::move(passwords);
   std::error_code error;

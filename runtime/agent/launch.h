@@ -18,6 +18,8 @@ struct Launch {
   std::string log_directory;             // Absolute; there.
   std::string job_directory;             // There, but this agent is not written down in it yet.
   std::vector<std::string> remarks;      // For the user.
+  bool runs_scheduler = false;           // That of the job's start.
+  bool stands_by = false;                // A scheduler that takes the job over, by etcd's lease.
   Passwords passwords;                   // To be left in the job's directory.
 };
 

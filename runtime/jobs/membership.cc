@@ -41,15 +41,20 @@ Result<std::optional<std::string>> drawn_before(const os::Folder& folder, const 
   return std::optional(*std::move(token));
 }
 
-std::string drawn_secret() {
-  std::array<unsigned char, kTokenBytes> bytes;
-  os::fill_with_random(bytes.data(), bytes.size());
+std::string in_hex(std::string_view bytes) {
   std::string text;
-  for (const unsigned byte : bytes) {
-    text += "0123456789abcdef"[byte >> 4];
+  for (const char letter : bytes) {
+    const auto byte = static_cast<unsigned char>(letter);
+    text += "0123456789abcdef"[byte >> 4U];
     text += "0123456789abcdef"[byte & 15U];
   }
   return text;
+}
+
+std::string drawn_secret() {
+  std::array<unsigned char, kTokenBytes> bytes;
+  os::fill_with_random(bytes.data(), bytes.size());
+  return in_hex({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
 // What is in `file`. It is drawn if there is none: its predecessor's stays the job's.
@@ -147,6 +152,13 @@ io::Membership membership_of_nobody(const config::Settings& settings, wire::Peer
 Result<io::Membership> membership_of_observer(const config::Settings& settings,
                                               const std::string& directory) {
   return of_client(settings, directory, wire::PeerKind::kObserver);
+}
+
+Result<std::string> token_mark(const config::Settings& settings) {
+  if (settings.token_file.empty()) return std::string();
+  const auto token = given_token(settings.token_file);
+  if (!token) return token.error();
+  return in_hex(link::key_for("holdfast name of a job", *token).substr(0, 8));
 }
 
 Status check_token_file(const config::Settings& settings) {

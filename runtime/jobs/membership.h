@@ -30,6 +30,10 @@ Result<io::Membership> membership_of_observer(const config::Settings& settings,
                                               const std::string& directory);
 
 // For the agent, before anything has begun. Errors: the file of HOLDFAST_TOKEN_FILE is no good.
+// By which two jobs of one name are told apart, where no secret is to be said. Empty: no token is
+// given.
+Result<std::string> token_mark(const config::Settings& settings);
+
 Status check_token_file(const config::Settings& settings);
 
 // Reads the settings of TLS and all files that they name, and asks for a password where it has to.

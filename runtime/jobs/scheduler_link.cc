@@ -22,6 +22,16 @@ constexpr Duration kFirstDelay = 50ms;
 constexpr Duration kLastDelay = 1s;
 constexpr Duration kConnectLimit = 15s;  // All processes of a large job may come at once.
 constexpr Duration kGlance = 1s;         // At who listens.
+// Where etcd decides who is the scheduler: how often the file that says so is looked at, and for
+// how long one that may be on a lost host is tried.
+constexpr Duration kBetweenLooks = 100ms;
+constexpr Duration kShortTry = 2s;
+
+void drop(const Result<std::shared_ptr<io::Connection>>& made) {
+  if (!made) return;
+  (*made)->start({.on_message = [](const auto&) {}, .on_closed = [](const auto&) {}});
+  (*made)->abort({Blame::kWorld, "the scheduler is elsewhere by now"});
+}
 
 }  // namespace
 
@@ -29,9 +39,9 @@ Error no_scheduler(const config::Settings& settings, const std::string& why) {
   char limit[32];
   std::snprintf(limit, sizeof(limit), "%g",
                 std::chrono::duration<double>(settings.scheduler_timeout).count());
+  const auto at = scheduler_of(settings);
   return {Blame::kWorld,
-          cat("no scheduler answers at ", host_and_port(settings.sched_host, settings.sched_port),
-              " within ", limit,
+          cat("no scheduler answers at ", host_and_port(at.host, at.port), " within ", limit,
               " s (MS_SCHED_HOST, MS_SCHED_PORT, "
               "HOLDFAST_SCHEDULER_TIMEOUT or MS_TOPO_TIMEOUT): ",
               why)};
@@ -44,7 +54,8 @@ void complain_to_scheduler(const config::Settings& settings, const Error& why) {
   membership->tls = nullptr;
   membership->tls_problem = why.what;
   io::Loop loop;
-  io::connect(loop, settings.sched_host, settings.sched_port, *std::move(membership), kGlance,
+  const auto at = scheduler_of(settings);
+  io::connect(loop, at.host, at.port, *std::move(membership), kGlance,
               [&](const auto&) { loop.stop(); });
   loop.run();
 }
@@ -60,6 +71,20 @@ SchedulerLink::SchedulerLink(io::Loop& loop, const config::Settings& settings, w
 void SchedulerLink::open() {
   alone_since_ = io::Loop::now();
   try_to_connect();
+  if (!settings_.etcd.empty()) look_for_another();
+}
+
+// A scheduler whose host is lost, or that is stopped, says nothing, nor does its connection break.
+void SchedulerLink::look_for_another() {
+  if (retired_) return;
+  loop_.after(kBetweenLooks, [this] { look_for_another(); });
+  const auto now_at = scheduler_of(settings_);
+  if (now_at.host == at_.host && now_at.port == at_.port) return;
+  if (connection_) {
+    connection_->abort({Blame::kWorld, "another scheduler serves the job"});
+  } else if (tries_ != 0) {
+    try_to_connect();
+  }
 }
 
 void SchedulerLink::close(std::function<void()> closed) {
@@ -73,16 +98,19 @@ std::string SchedulerLink::local_address() const {
 }
 
 void SchedulerLink::try_to_connect() {
-  if (retired_) return;
+  if (retired_ || connection_) return;
+  const std::uint64_t number = ++tries_;
+  at_ = scheduler_of(settings_);
   auto membership = membership_of(settings_, kind_);
   if (!membership) return lack_membership(membership.error());
   const bool in_the_clear = membership->in_the_clear();
   // Whoever sends has a bound of its own.
   const io::ConnectionOptions options{.queue_limit_bytes = std::numeric_limits<std::size_t>::max()};
   io::connect(
-      loop_, settings_.sched_host, settings_.sched_port, *std::move(membership),
-      std::min(kConnectLimit, settings_.scheduler_timeout),
-      [this, in_the_clear](auto made) {
+      loop_, at_.host, at_.port, *std::move(membership),
+      std::min(at_.term == 0 ? kConnectLimit : kShortTry, settings_.scheduler_timeout),
+      [this, in_the_clear, number](auto made) {
+        if (number != tries_) return drop(made);
         if (!made) return try_again(made.error());
         if (in_the_clear && !may_stay_in_the_clear()) return try_to_connect();
         connected(*std::move(made));
@@ -96,8 +124,8 @@ void SchedulerLink::lack_membership(const Error& why) {
   if (why.blame != Blame::kWorld || io::Loop::now() < alone_since_ + settings_.scheduler_timeout) {
     return try_again(why);
   }
-  io::connect(loop_, settings_.sched_host, settings_.sched_port,
-              membership_of_nobody(settings_, kind_), kGlance, [this, why](const auto& made) {
+  io::connect(loop_, at_.host, at_.port, membership_of_nobody(settings_, kind_), kGlance,
+              [this, why](const auto& made) {
                 if (made) return try_again(why);
                 const std::string about =
                     was_up_ ? cat("job ", settings_.job,

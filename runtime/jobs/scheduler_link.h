@@ -15,6 +15,7 @@
 #include "config/settings.h"
 #include "io/connection.h"
 #include "io/loop.h"
+#include "runtime/jobs/leader_file.h"
 #include "wire/messages.h"
 
 namespace holdfast::runtime {
@@ -59,6 +60,7 @@ class SchedulerLink {
 
  private:
   void try_to_connect();
+  void look_for_another();
   void lack_membership(const Error& why);
   void connected(std::shared_ptr<io::Connection> connection);
   void say_once(const Error& why);
@@ -74,7 +76,9 @@ class SchedulerLink {
   std::string heard_;
   std::string said_;
   Instant alone_since_{};
-  Duration delay_;  // Before the next try.
+  Duration delay_;           // Before the next try.
+  SchedulerAddress at_;      // Where it was looked for last.
+  std::uint64_t tries_ = 0;  // The answer of an older try counts for nothing.
   bool was_up_ = false;
   bool retired_ = false;
   std::function<void()> closed_;

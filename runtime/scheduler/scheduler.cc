@@ -1,5 +1,6 @@
 #include "runtime/scheduler/scheduler.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/job_files.h"
 #include "runtime/jobs/membership.h"
+#include "runtime/scheduler/leadership.h"
 #include "runtime/scheduler/server.h"
 
 namespace holdfast::runtime {
@@ -95,13 +97,49 @@ Result<io::Membership> membership_in_time(io::Loop& loop, io::Listener& listener
   }
 }
 
-// Opens the journal and goes on with its formation, or begins a new one.
-Status open_journal(Opened& opened) {
+// Whoever takes a job over listens on its own host, at the job's port if that is free there.
+Result<std::unique_ptr<io::Listener>> listen_as(io::Loop& loop, const Leadership* leads,
+                                                config::Settings& settings) {
+  if (leads == nullptr || !settings.standby) {
+    auto listener = listen(loop, settings);
+    if (listener || leads == nullptr || !leads->takes_over()) return listener;
+  }
+  const std::string own = os::address_towards(settings.sched_host);
+  if (own.empty()) {
+    return Error{Blame::kWorld, cat("this host has no address from which it would reach ",
+                                    settings.sched_host, " (MS_SCHED_HOST)")};
+  }
+  auto listener = io::listen(loop, own, settings.sched_port);
+  if (!listener) listener = io::listen(loop, own, 0);
+  if (!listener) return listener;
+  settings.sched_host = own;
+  settings.sched_port = (*listener)->port();
+  return listener;
+}
+
+// As if its own agent had started all schedulers of the run.
+void take_over(const Leadership& leads, config::Settings& settings, io::Trace& trace) {
+  settings.run = leads.run();
+  if (!leads.takes_over()) return;
+  settings.attempt = std::max<std::uint64_t>(settings.attempt, 2);
+  const auto without = leads.without_scheduler();
+  const auto ms = without ? std::chrono::ceil<std::chrono::milliseconds>(*without).count() : 0;
+  say(cat("takes over job ", settings.job,
+          without ? cat(" from the scheduler on ", leads.predecessor(),
+                        ", whose key in etcd was last seen ", ms, " ms ago")
+                  : " from its predecessor"));
+  trace.event("takeover", {{"job", settings.job}, {"without_ms", ms}});
+}
+
+// Opens the journal and goes on with its formation, or begins a new one. False: there is nothing to
+// go on with, since the job has ended just before this scheduler had its turn.
+Result<bool> open_journal(Opened& opened, const Leadership* leads, std::uint64_t own_run) {
   const config::Settings& settings = opened.settings;
   const std::string& folder =
       settings.recovery_path.empty() ? opened.directory : settings.recovery_path;
-  opened.journal_path = cat(folder, '/', settings.job, ".journal");
-  auto journal = io::Journal::open(opened.journal_path, settings.job);
+  auto journal = leads != nullptr
+                     ? leads->journal()
+                     : io::Journal::open(cat(folder, '/', settings.job, ".journal"), settings.job);
   if (!journal) return journal.error();
   opened.journal = std::move(*journal);
   wire::Memory memory;
@@ -114,33 +152,49 @@ Status open_journal(Opened& opened) {
   switch (controller::judge(claim, memory.formation)) {
     case controller::Takeover::kGoOn:
       opened.memory = std::move(memory);
-      return {};
+      return true;
     case controller::Takeover::kOtherSize:
-      return Error{Blame::kUser, cat("the journal ", opened.journal_path, " is of a job with ",
+      return Error{Blame::kUser, cat(opened.journal->name(), " is of a job with ",
                                      memory.formation->roster.size(),
                                      " workers, but MS_WORKER_NUM is ", settings.worker_num,
                                      ": set it to that, or remove the journal to start anew")};
     case controller::Takeover::kBegin:
       break;
   }
+  if (leads != nullptr && leads->takes_over() && leads->run() != own_run) return false;
   // Stored at once: an older job's formation must not be found by our own successor.
   opened.memory.formation = wire::Formation{
       .job = settings.job, .run_id = settings.run != 0 ? settings.run : os::random_bits()};
-  return opened.journal->begin(*opened.memory.formation);
+  const auto begun = opened.journal->begin(*opened.memory.formation);
+  return begun ? Result(true) : begun.error();
 }
 
-Result<int> open_and_serve(const config::Settings& settings) {
-  Opened opened{.settings = settings};
-  auto held = hold_lifeline(settings);
+int end_of_standby(const config::Settings& settings) {
+  say(cat("job ", settings.job, " has ended, and this scheduler was not needed"));
+  return 0;
+}
+
+Result<int> open_and_serve(const config::Settings& given) {
+  Opened opened{.settings = given};
+  config::Settings& settings = opened.settings;
+  auto held = hold_lifeline(given);
   if (!held) return held.error();
-  auto trace = open_trace(settings, "scheduler");
+  auto trace = open_trace(given, "scheduler");
   if (!trace) return trace.error();
   opened.trace = std::move(*trace);
+  io::Loop loop;
+  std::unique_ptr<Leadership> leads;
+  if (!given.etcd.empty()) {
+    auto led = Leadership::wait_for(loop, given, opened.trace);
+    if (!led) return led.error();
+    if (!*led) return end_of_standby(given);
+    leads = *std::move(led);
+    take_over(*leads, settings, opened.trace);
+  }
 
   const auto good = check_tls(settings, true);
   if (!good && patience_of(settings).tls == Duration{}) return good.error();
-  io::Loop loop;
-  auto listener = listen(loop, settings);
+  auto listener = listen_as(loop, leads.get(), settings);
   if (!listener) return listener.error();
   // Only now is it certain that no other scheduler serves this job: it would hold the port. The
   // runtime folder is made last: who can not serve leaves none behind.
@@ -158,9 +212,17 @@ Result<int> open_and_serve(const config::Settings& settings) {
   if (!written) return written.error();
   auto membership = membership_in_time(loop, **listener, opened);
   if (!membership) return membership.error();
-  if (const auto ready = open_journal(opened); !ready) return ready.error();
-  Server server(loop, std::move(opened));
-  return server.run(**listener, *std::move(membership));
+  const auto ready = open_journal(opened, leads.get(), given.run);
+  if (!ready) return ready.error();
+  if (!leads) return Server(loop, std::move(opened)).run(**listener, *std::move(membership));
+  if (*ready) {
+    const auto known = leads->publish(opened.directory, settings.sched_host, settings.sched_port);
+    if (!known) return known.error();
+  }
+  const int code = *ready ? Server(loop, std::move(opened)).run(**listener, *std::move(membership))
+                          : end_of_standby(given);
+  leads->give_up();
+  return code;
 }
 
 }  // namespace

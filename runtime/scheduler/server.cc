@@ -452,10 +452,7 @@ void Server::interrupted(int signal) {
 }
 
 void Server::clean_up() {
-  opened_.journal.reset();
-  for (const char* suffix : {"", "-wal", "-shm"}) {
-    ::unlink(cat(opened_.journal_path, suffix).c_str());
-  }
+  if (const auto removed = opened_.journal->remove(); !removed) say(removed.error().what);
   const bool stays = settings_.enable_recovery && !machine_.head().success;
   if (settings_.attempt > 0 || stays) return;
   if (const auto removed = remove_job_files(opened_.directory); !removed) {

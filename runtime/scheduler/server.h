@@ -33,10 +33,9 @@ void say(std::string_view text);
 // What is opened before anything is served.
 struct Opened {
   config::Settings settings;
-  std::string directory;  // The job's runtime folder.
-  std::string journal_path;
-  std::optional<io::Journal> journal;  // There; gone once the job has ended.
-  wire::Memory memory;                 // Taken back from it; or a new formation alone.
+  std::string directory;                 // The job's runtime folder.
+  std::unique_ptr<io::Journal> journal;  // There; gone once the job has ended.
+  wire::Memory memory;                   // Taken back from it; or a new formation alone.
   io::Trace trace;
 };
 

@@ -1,0 +1,29 @@
+// The journal of a job in etcd, for a scheduler that may be started again on any host.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "io/etcd.h"
+#include "io/journal.h"
+
+namespace holdfast::io {
+
+// The keys of a job in etcd (docs/formats/etcd.md).
+[[nodiscard]] std::string etcd_prefix(const std::string& job);     // Of all of them.
+[[nodiscard]] std::string etcd_scheduler(const std::string& job);  // Who is its scheduler; leased.
+[[nodiscard]] std::string etcd_head(const std::string& job);       // There as long as a journal is.
+
+// The run whose journal a head is of. Nothing: it is damaged.
+[[nodiscard]] std::optional<std::uint64_t> run_in_head(const EtcdEntry& head);
+
+// `created`: the revision that made the key of this scheduler. Every write has the condition that
+// this key is still there: a scheduler that has lost its lease is refused, and changes nothing.
+//
+// What takes more than one transaction (a roster of thousands, a value of megabytes) is written
+// beside what is there; the last transaction puts it in force, or nothing has changed.
+std::unique_ptr<Journal> make_etcd_journal(Etcd etcd, const std::string& job, std::int64_t created);
+
+}  // namespace holdfast::io

@@ -1,0 +1,55 @@
+#include "runtime/jobs/leader_file.h"
+
+#include <charconv>
+
+#include "base/text.h"
+#include "os/files.h"
+#include "os/folder.h"
+#include "os/host.h"
+
+namespace holdfast::runtime {
+namespace {
+
+constexpr const char* kLeaderFile = "leader";
+
+template <class Number>
+bool parse_number(std::string_view text, Number& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc{} && end == text.data() + text.size();
+}
+
+}  // namespace
+
+// "10.0.0.2 8118 17"
+Status write_leader_file(const std::string& directory, const SchedulerAddress& address) {
+  const auto folder = os::open_runtime_directory(directory);
+  if (!folder) return folder.error();
+  if (!*folder) return {};  // Nobody of the job is here.
+  return folder->write(kLeaderFile, cat(address.host, ' ', address.port, ' ', address.term, '\n'));
+}
+
+std::optional<SchedulerAddress> read_leader_file(const std::string& directory) {
+  const auto text = os::read_file(cat(directory, '/', kLeaderFile));
+  if (!text || !text->ends_with('\n')) return std::nullopt;
+  const auto first = text->find(' ');
+  const auto second = text->find(' ', first + 1);
+  if (first == 0 || first == std::string::npos || second == std::string::npos) return std::nullopt;
+  const std::string_view all = *text;
+  SchedulerAddress address{.host = text->substr(0, first)};
+  const bool whole = parse_number(all.substr(first + 1, second - first - 1), address.port) &&
+                     parse_number(all.substr(second + 1, all.size() - second - 2), address.term);
+  return whole ? std::optional(std::move(address)) : std::nullopt;
+}
+
+SchedulerAddress scheduler_of(const config::Settings& settings) {
+  if (!settings.etcd.empty()) {
+    if (auto address = read_leader_file(os::runtime_path(settings.job))) return *std::move(address);
+  }
+  return {settings.sched_host, settings.sched_port, 0};
+}
+
+io::EtcdOptions etcd_options(const config::Settings& settings) {
+  return {settings.etcd, settings.etcd_ca, settings.etcd_cert, settings.etcd_key};
+}
+
+}  // namespace holdfast::runtime
