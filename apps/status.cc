@@ -105,6 +105,7 @@ std::optional<std::pair<std::string, std::uint16_t>> where(const runtime::FoundJ
   const auto told = runtime::read_leader_file(job.directory);
   if (told) return std::pair(told->host, told->port);
   if (is_elsewhere(job)) return std::pair(job.agent->host, job.agent->sched_port);
+  if (job.scheduler) return std::pair(job.scheduler->host, job.scheduler->port);
   return std::nullopt;
 }
 
@@ -181,7 +182,8 @@ int status(const std::string& job, bool json) {
     return complain("several jobs run here; name one with --job:" + all, 2);
   }
   const auto& found = running.front();
-  if (!where(found)) {
+  if (!found.scheduler_alive && !is_elsewhere(found) &&
+      !runtime::read_leader_file(found.directory)) {
     return complain("the scheduler of job " + found.name +
                         " does not run at the moment (it starts, or is being replaced)",
                     1);
