@@ -59,6 +59,7 @@ constexpr Transition<State> kTransitions[] = {
     {S::kRunning, kEvent<Started>, S::kExited, "it has no places"},
     {S::kRunning, kEvent<LinkUp>, S::kExited, "the scheduler has heard that all have ended well"},
     {S::kRunning, kEvent<Received>, S::kExited, "Drop: it is drained, and nothing ran"},
+    {S::kRunning, kEvent<OutOfReach>, S::kEnding, "another host runs the scheduler"},
     {S::kDone, kEvent<Received>, S::kEnding, "JobEnded: the job has failed; or Refused"},
     {S::kDone, kEvent<Died>, S::kEnding, "twice by the same exception, as is known late"},
     {S::kDone, kEvent<Died>, S::kExited, "the last one"},
@@ -511,6 +512,12 @@ void Machine::on(const GraceOver&) {
     enter(State::kEnding);
     end_all(false);
   }
+}
+
+// Its workers give up as well. It would only start others.
+void Machine::on(const OutOfReach& e) {
+  if (state_ != State::kRunning || options_.runs_scheduler) return;
+  fail({1, {.kind = Reason::Kind::kOutOfReach, .detail = e.why}, ""});
 }
 
 bool Machine::workers_done() const {

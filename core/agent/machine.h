@@ -91,11 +91,14 @@ struct Interrupted {  // The user, or what started us, wants the job to end.
   std::int32_t signal = 0;
 };
 struct GraceOver {};  // Who was asked to end had its time.
+struct OutOfReach {   // No scheduler has been in reach for HOLDFAST_SCHEDULER_TIMEOUT.
+  std::string why;
+};
 using Event = std::variant<Started, Died, SpawnFailed, PauseOver, Looked, LinkUp, LinkDown,
-                           Received, Interrupted, GraceOver>;
+                           Received, Interrupted, GraceOver, OutOfReach>;
 inline constexpr const char* kEventNames[] = {
-    "started", "died",      "spawn failed", "pause over",  "looked",
-    "link up", "link down", "received",     "interrupted", "grace over"};
+    "started",   "died",     "spawn failed", "pause over", "looked",      "link up",
+    "link down", "received", "interrupted",  "grace over", "out of reach"};
 static_assert(std::size(kEventNames) == std::variant_size_v<Event>);
 
 // What must be done.
@@ -206,6 +209,7 @@ class Machine {
   void on(const Received& e);
   void on(const Interrupted& e);
   void on(const GraceOver&);
+  void on(const OutOfReach& e);
 
   void receive(const wire::JobProgress& m);
   void receive(const wire::JobEnded& m);

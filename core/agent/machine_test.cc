@@ -487,6 +487,25 @@ TEST_F(AgentTest, WhatStoppedTheAgentAsWellDoesNotCount) {
   EXPECT_TRUE(killed_.empty());
 }
 
+// Its scheduler's host may be lost for good.
+TEST_F(AgentTest, EndsIfNoSchedulerIsInReachForTooLong) {
+  start(0, 3, false, 4);
+  step(LinkUp{});
+  step(LinkDown{});
+  step(OutOfReach{"no scheduler"});
+  EXPECT_EQ(killed_.size(), 2U);
+  dies(at("w0"), 143);
+  dies(at("w1"), 143);
+  ASSERT_TRUE(exit_);
+  EXPECT_EQ(exit_->reason, (Reason{.kind = Reason::Kind::kOutOfReach, .detail = "no scheduler"}));
+}
+
+TEST_F(AgentTest, WaitsForTheSchedulerThatItRunsItself) {
+  start();
+  step(OutOfReach{"no scheduler"});
+  EXPECT_TRUE(killed_.empty());
+}
+
 TEST_F(AgentTest, DropsThePlacesThatAnotherAgentHas) {
   start(0, 1, false, 4);
   step(LinkUp{});

@@ -85,7 +85,11 @@ class Agent {
                       wire::PeerKind::kAgent,
                       {.on_up = [this] { link_is_up(); },
                        .on_message = [this](wire::Message m) { received(std::move(m)); },
-                       .on_down = [this] { link_is_down(); }}};
+                       .on_down = [this] { link_is_down(); },
+                       .on_out_of_reach =
+                           [this](const Error& why) {
+                             if (!exit_) step(agent::OutOfReach{why.what});
+                           }}};
   Instant looked_ = io::Loop::now();
   std::deque<agent::Event> events_;
   bool stepping_ = false;
