@@ -18,6 +18,8 @@ constexpr int kLastCall = 4;
 // A scheduler that was started again hears of every host again within so long, if the host lives:
 // its processes try to connect at least once a second.
 constexpr Duration kReturn = std::chrono::seconds(3);
+// The host of a scheduler that another one has replaced, since it was not heard for its lease.
+constexpr Duration kReturnOfSuspect = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -74,12 +76,13 @@ void Machine::miss_agent(Agent agent) {
 void Machine::miss_all_agents() {
   if (!watches_hosts()) return;
   for (const auto& [agent_id, ranks] : owned_) {
-    missing_.push_back({.agent_id = agent_id,
-                        .host = at(*ranks.begin()).seat.host,
-                        .heard = now_,
-                        .gap = kReturn / kGaps});
+    const std::string& host = at(*ranks.begin()).seat.host;
+    const bool is_suspect = !host.empty() && host == options_.suspect_host;
+    const Duration patience = is_suspect ? kReturnOfSuspect : kReturn;
+    missing_.push_back(
+        {.agent_id = agent_id, .host = host, .heard = now_, .gap = patience / kGaps});
+    look_at_hosts(now_ + patience);
   }
-  look_at_hosts(now_ + kReturn);
 }
 
 // Whether an agent of another host is to speak first: this scheduler has been started again, or

@@ -274,6 +274,19 @@ TEST_F(HostsTest, WhoClaimsThePlacesOfAHostBeforeItsLossIsKnownHasThemThen) {
   EXPECT_EQ(rank(4), 2);
 }
 
+// Its scheduler has lost its lease.
+TEST_F(HostsTest, TheHostOfTheFormerSchedulerIsMissedSooner) {
+  options_.suspect_host = "host-2";
+  machine_.emplace(options_, record_);
+  said_.clear();
+  step(Started{});
+  beat(1'500ms, {});
+  EXPECT_EQ(state("2"), SeatState::kSilent);
+  EXPECT_EQ(state("0"), SeatState::kHeld);
+  beat(3s, {});
+  EXPECT_EQ(state("0"), SeatState::kSilent);
+}
+
 TEST_F(HostsTest, HostsThatComeBackToANewSchedulerHaveLostNothing) {
   machine_.emplace(options_, record_);
   said_.clear();

@@ -40,6 +40,7 @@ struct Options {
   bool by_agent = false;           // An agent has started this scheduler, and would start another.
   std::string own_host;            // As in Register.
   std::string own_agent;           // How the id of that agent begins; empty: any agent may be it.
+  std::string suspect_host;        // Its scheduler has lost its lease: it may be lost as well.
   bool comes_back = false;         // Somebody starts it again, after whatever end it may find.
   Duration agent_patience{};       // How long that agent is waited for, after the end.
 };

@@ -190,6 +190,7 @@ Result<int> open_and_serve(const config::Settings& given) {
     if (!*led) return end_of_standby(given);
     leads = *std::move(led);
     take_over(*leads, settings, opened.trace);
+    if (leads->without_scheduler()) opened.suspect_host = leads->predecessor();
   }
 
   const auto good = check_tls(settings, true);

@@ -49,7 +49,8 @@ std::string agent_of(const config::Settings& settings) {
   return cat(os::host_name(), '-', settings.agent.substr(0, settings.agent.find(':')), '-');
 }
 
-controller::Options machine_options(const config::Settings& settings) {
+controller::Options machine_options(const Opened& opened) {
+  const config::Settings& settings = opened.settings;
   return {.job = settings.job,
           .world_size = settings.worker_num,
           .topology_timeout = settings.topo_timeout,
@@ -59,6 +60,7 @@ controller::Options machine_options(const config::Settings& settings) {
           .by_agent = settings.attempt != 0,
           .own_host = os::host_name(),
           .own_agent = agent_of(settings),
+          .suspect_host = opened.suspect_host,
           .comes_back = settings.enable_recovery,
           .agent_patience = kAgentPatience};
 }
@@ -81,7 +83,7 @@ void say(std::string_view text) {
 Server::Server(io::Loop& loop, Opened opened)
     : loop_(loop),
       opened_(std::move(opened)),
-      machine_(machine_options(settings_), opened_.memory.formation),
+      machine_(machine_options(opened_), opened_.memory.formation),
       log_(opened_.memory.formation->recoveries) {
   opened_.memory.formation->roster = {};  // The machine has it.
 }

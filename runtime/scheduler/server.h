@@ -36,6 +36,7 @@ struct Opened {
   std::string directory;                 // The job's runtime folder.
   std::unique_ptr<io::Journal> journal;  // There; gone once the job has ended.
   wire::Memory memory;                   // Taken back from it; or a new formation alone.
+  std::string suspect_host;              // As of controller::Options.
   io::Trace trace;
 };
 
