@@ -91,9 +91,10 @@ std::optional<EtcdEntry> entry_in(const Json& object) {
   auto key = bytes_in(object, "key");
   auto value = bytes_in(object, "value");
   const auto created = number_in(object, "create_revision");
+  const auto changed = number_in(object, "mod_revision");
   const auto lease = number_in(object, "lease");
-  if (!key || !value || !created || !lease) return std::nullopt;
-  return EtcdEntry{*std::move(key), *std::move(value), *created, *lease};
+  if (!key || !value || !created || !changed || !lease) return std::nullopt;
+  return EtcdEntry{*std::move(key), *std::move(value), *created, *changed, *lease};
 }
 
 std::optional<EtcdRange> range_in(const Json& object) {
@@ -112,7 +113,8 @@ std::optional<EtcdRange> range_in(const Json& object) {
   return range;
 }
 
-std::optional<EtcdAnswer> answer_in(const Json& object, std::size_t ranges) {
+// `conditional`: only then may it not have been done.
+std::optional<EtcdAnswer> answer_in(const Json& object, std::size_t ranges, bool conditional) {
   EtcdAnswer answer;
   const auto header = object.find("header");
   const auto done = flag_in(object, "succeeded");
@@ -121,7 +123,7 @@ std::optional<EtcdAnswer> answer_in(const Json& object, std::size_t ranges) {
   if (!revision) return std::nullopt;
   answer.done = *done;
   answer.revision = *revision;
-  if (!answer.done) return answer;
+  if (!answer.done) return conditional ? std::optional(std::move(answer)) : std::nullopt;
   const auto responses = object.find("responses");
   if (responses != object.end() && !responses->is_array()) return std::nullopt;
   for (std::size_t i = 0; responses != object.end() && i < responses->size(); ++i) {
@@ -157,10 +159,11 @@ Json to_json(const EtcdOperation& operation) {
 Json to_json(const EtcdTransaction& transaction) {
   Json json{{"compare", Json::array()}, {"success", Json::array()}};
   for (const auto& each : transaction.conditions) {
-    json["compare"].push_back({{"target", "CREATE"},
-                               {"result", "EQUAL"},
-                               {"key", to_base64(each.key)},
-                               {"create_revision", cat(each.created)}});
+    Json compare{{"result", "EQUAL"}, {"key", to_base64(each.key)}};
+    compare["target"] = each.changed ? "MOD" : "CREATE";
+    compare[each.changed ? "mod_revision" : "create_revision"] =
+        cat(each.changed.value_or(each.created));
+    json["compare"].push_back(std::move(compare));
   }
   for (const auto& each : transaction.operations) json["success"].push_back(to_json(each));
   return json;
@@ -206,8 +209,10 @@ Result<std::vector<Member>> members_of(std::string_view text) {
     auto member = member_of(url);
     if (!member || (!members.empty() && member->is_tls != members[0].is_tls) ||
         members.size() == kMostMembers) {
-      return Error{Blame::kUser, cat("HOLDFAST_ETCD is '", text,
-                                     "'; allowed are addresses of etcd's members with "
+      // It is not shown: there may be a password in it.
+      return Error{Blame::kUser, cat("HOLDFAST_ETCD: member ", members.size() + 1,
+                                     " can not be understood; allowed are addresses of etcd's "
+                                     "members, without a user, with "
                                      "',' between, ",
                                      kMostMembers,
                                      " at most, all with http:// or all with "
@@ -340,7 +345,7 @@ Result<EtcdAnswer> Etcd::transact(const EtcdTransaction& transaction, Instant un
   const auto ranges =
       std::count_if(transaction.operations.begin(), transaction.operations.end(),
                     [](const auto& each) { return each.kind == EtcdOperation::Kind::kRange; });
-  auto answer = answer_in(*json, static_cast<std::size_t>(ranges));
+  auto answer = answer_in(*json, static_cast<std::size_t>(ranges), !transaction.conditions.empty());
   if (!answer) return unexpected();
   return *std::move(answer);
 }

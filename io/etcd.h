@@ -32,7 +32,8 @@ inline constexpr std::size_t kEtcdOperations = 120;
 struct EtcdEntry {
   std::string key;
   std::string value;
-  std::int64_t created = 0;  // The revision that made the key.
+  std::int64_t created = 0;  // The revision that made the key,
+  std::int64_t changed = 0;  // and the one that changed it last.
   std::int64_t lease = 0;    // 0: none.
 };
 
@@ -47,10 +48,12 @@ struct EtcdOperation {
   std::int64_t revision = 0;  // kRange: as of then; 0: as of now.
 };
 
-// The key was made by this revision and is still there; 0: there is no such key.
+// The key was made by this revision and is still there; 0: there is no such key. Or, where that is
+// said, it was `changed` last by that one.
 struct EtcdCondition {
   std::string key;
   std::int64_t created = 0;
+  std::optional<std::int64_t> changed = {};
 };
 
 struct EtcdTransaction {

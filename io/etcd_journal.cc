@@ -25,7 +25,7 @@ constexpr Duration kLimit = std::chrono::seconds(10);  // For one transaction.
 constexpr std::size_t kBlockRanks = 100;               // Ranks: all of 10,000 are 100 keys.
 constexpr std::size_t kInline = std::size_t{256} << 10;
 constexpr std::size_t kPart = std::size_t{1} << 20;
-constexpr std::int64_t kPage = 16;  // Keys: none has more than kPart.
+constexpr std::int64_t kPage = 64;  // Keys; fewer, where an answer is too slow.
 
 std::string hex(std::uint64_t number) {
   char text[17];
@@ -90,6 +90,7 @@ class EtcdJournal : public Journal {
         job_(job),
         fence_{etcd_scheduler(job), created},
         head_(etcd_head(job)),
+        turn_key_(cat(etcd_prefix(job), "journal/turn")),
         all_(cat(etcd_prefix(job), "journal/")) {}
 
   Result<wire::Memory> load() override {
@@ -135,7 +136,7 @@ class EtcdJournal : public Journal {
     return carry_out(std::move(plan), std::move(next));
   }
 
-  Status remove() override { return transact({{Kind::kDelete, all_, end_of(all_)}}); }
+  Status remove() override { return transact({{Kind::kDelete, all_, end_of(all_)}}, true); }
 
   [[nodiscard]] std::string name() const override { return cat("the keys ", all_, " in etcd"); }
 
@@ -152,13 +153,48 @@ class EtcdJournal : public Journal {
     Operations at_once;  // Puts it in force.
   };
 
-  Status transact(Operations operations) {
-    const auto answer = etcd_.transact({{fence_}, std::move(operations)}, Loop::now() + kLimit);
+  // Each is done at its turn alone: it changes the turn that the one before has left. So a copy of
+  // it that reaches etcd late, by another member, changes nothing. `last`: nothing comes after it.
+  Status transact(Operations operations, bool last = false) {
+    if (!turn_) {
+      const auto known = read_turn();
+      if (!known) return known.error();
+      turn_ = known->changed;
+    }
+    const std::string mark = hex(os::random_bits());
+    if (!last) operations.push_back({Kind::kPut, turn_key_, "", mark});
+    const EtcdCondition at_its_turn{.key = turn_key_, .changed = *turn_};
+    const auto answer =
+        etcd_.transact({{fence_, at_its_turn}, std::move(operations)}, Loop::now() + kLimit);
     if (!answer) return answer.error();
-    if (answer->done) return {};
+    if (answer->done) {
+      turn_ = answer->revision;
+      return {};
+    }
+    // A first copy of it may have been done, and its answer lost.
+    const auto now = read_turn();
+    if (!now) return now.error();
+    const bool all_gone = last && now->changed == 0;
+    if (now->mark == mark || all_gone) {
+      turn_ = now->changed;
+      return {};
+    }
     return Error{Blame::kWorld,
                  cat("this scheduler's lease has ended: etcd has its key ", fence_.key,
                      " no more, and another scheduler may serve the job")};
+  }
+
+  struct Turn {
+    std::string mark;
+    std::int64_t changed = 0;  // 0: there was none.
+  };
+  Result<Turn> read_turn() {
+    const auto answer =
+        etcd_.transact({{}, {{.kind = Kind::kRange, .key = turn_key_}}}, Loop::now() + kLimit);
+    if (!answer) return answer.error();
+    const auto& entries = answer->ranges.front().entries;
+    if (entries.empty()) return Turn{};
+    return Turn{entries.front().value, entries.front().changed};
   }
 
   Status carry_out(Plan plan, Cache next) {
@@ -276,16 +312,21 @@ class EtcdJournal : public Journal {
     std::map<std::string, EtcdEntry> all;
     std::string from = all_;
     std::int64_t revision = 0;
+    std::int64_t page = kPage;
     while (true) {
       auto answer = etcd_.transact({{},
                                     {{.kind = Kind::kRange,
                                       .key = from,
                                       .end = end_of(all_),
-                                      .limit = kPage,
+                                      .limit = page,
                                       .revision = revision}}},
                                    Loop::now() + kLimit);
+      if (!answer && page > 1) {
+        page /= 8;  // Values may be large, and the way to etcd slow.
+        continue;
+      }
       if (!answer) return answer.error();
-      revision = answer->revision;
+      if (revision == 0) revision = answer->revision;
       auto& range = answer->ranges.front();
       for (auto& entry : range.entries) {
         from = cat(entry.key, '\0');
@@ -392,7 +433,9 @@ class EtcdJournal : public Journal {
   const std::string job_;
   const EtcdCondition fence_;
   const std::string head_;
+  const std::string turn_key_;
   const std::string all_;
+  std::optional<std::int64_t> turn_;  // The revision of the newest write of this one.
   Cache cache_;
 };
 

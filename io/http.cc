@@ -124,7 +124,7 @@ class HttpClient::Impl {
   Status wait_for(int socket, short what) {
     while (true) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(until_ - Loop::now()).count();
-      if (left <= 0) return Error{Blame::kWorld, cat(name_, " does not answer in time")};
+      if (left <= 0) return late();
       pollfd watched{socket, what, 0};
       const int ready = ::poll(&watched, 1, static_cast<int>(std::min<long>(left, 60'000)));
       if (ready > 0) return {};
@@ -188,6 +188,7 @@ class HttpClient::Impl {
 
   Status send(std::string_view bytes) {
     while (!bytes.empty()) {
+      if (Loop::now() >= until_) return late();
       const auto moved = line_->stream.write(bytes);
       if (moved.outcome == Stream::Outcome::kDone) {
         bytes.remove_prefix(moved.bytes);
@@ -201,6 +202,7 @@ class HttpClient::Impl {
   Status read_more() {
     std::array<char, 16384> buffer;
     while (true) {
+      if (Loop::now() >= until_) return late();
       const auto moved = line_->stream.read(buffer);
       if (moved.outcome == Stream::Outcome::kDone) {
         line_->unread.append(buffer.data(), moved.bytes);
@@ -278,6 +280,10 @@ class HttpClient::Impl {
       if (!line) return line.error();
       if (line->empty()) return {};
     }
+  }
+
+  [[nodiscard]] Error late() const {
+    return {Blame::kWorld, cat(name_, " does not answer in time")};
   }
 
   [[nodiscard]] Error nonsense() const {

@@ -29,8 +29,12 @@ Status write_leader_file(const std::string& directory, const SchedulerAddress& a
 }
 
 std::optional<SchedulerAddress> read_leader_file(const std::string& directory) {
-  const auto text = os::read_file(cat(directory, '/', kLeaderFile));
-  if (!text || !text->ends_with('\n')) return std::nullopt;
+  const auto folder = os::open_runtime_directory(directory);
+  if (!folder || !*folder) return std::nullopt;
+  const auto read = folder->read_if_there(kLeaderFile);
+  if (!read || !*read) return std::nullopt;
+  const auto& text = *read;
+  if (!text->ends_with('\n')) return std::nullopt;
   const auto first = text->find(' ');
   const auto second = text->find(' ', first + 1);
   if (first == 0 || first == std::string::npos || second == std::string::npos) return std::nullopt;

@@ -88,6 +88,7 @@ class Campaign {
     while (true) {
       const auto seen = look();
       if (!seen) {
+        free_since_.reset();
         if (gives_up(seen.error())) return seen.error();
       } else if (has_ended()) {
         return std::unique_ptr<Leadership>();
@@ -130,10 +131,12 @@ class Campaign {
     has_head_ = !heads.empty();
     const auto& keys = answer->ranges[0].entries;
     if (keys.empty()) {
+      if (!free_since_) free_since_ = answered_;
       leader_.reset();
       created_ = 0;
       return {};
     }
+    free_since_.reset();
     auto leader = leader_of(keys.front().value);
     if (!leader) {
       return Error{Blame::kUser, cat("what etcd has at ", key_, " is of no scheduler; delete it")};
@@ -187,7 +190,8 @@ class Campaign {
     asking_ = true;
     io::connect(
         loop_, leader.host, leader.port, *std::move(membership), kAskLimit,
-        [this, leader, created = created_](const auto& made) {
+        [this, alive = std::weak_ptr(alive_), leader, created = created_](const auto& made) {
+          if (alive.expired()) return;  // The loop goes on without this campaign.
           asking_ = false;
           if (!made) return;
           (*made)->start({.on_message = [](const auto&) {}, .on_closed = [](const auto&) {}});
@@ -210,7 +214,8 @@ class Campaign {
     if (head_run_ == own_run()) lived_run_ = own_run();  // Of a predecessor of its own.
     if (!has_head_ || !head_run_ || lived_run_ != 0) return true;
     // Another run's journal: either all of it is dead, or one that stands by takes it soon.
-    return io::Loop::now() > std::max(seen_, began_) + lease_of(settings_) + kLateEnd;
+    // That one has had the time for it, with etcd in reach.
+    return free_since_ && io::Loop::now() > *free_since_ + lease_of(settings_) + kLateEnd;
   }
 
   // That which it begins, or goes on with because its user says so (MS_ENABLE_RECOVERY).
@@ -276,10 +281,10 @@ class Campaign {
   io::Etcd etcd_;
   const std::string key_;
   const std::string head_;
-  const Instant began_ = io::Loop::now();
   Instant answered_ = io::Loop::now();  // By etcd.
   Instant seen_{};                      // A scheduler's key.
   Instant since_{};                     // The one that is there now.
+  std::optional<Instant> free_since_;   // No key was there, in each look since then.
   std::optional<Leader> leader_;
   std::int64_t created_ = 0;
   bool has_head_ = false;
@@ -290,6 +295,7 @@ class Campaign {
   std::string said_;
   std::string said_where_;
   bool asking_ = false;
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   const std::string token_mark_;
   const std::uint64_t drawn_run_ = os::random_bits() | 1U;
 };

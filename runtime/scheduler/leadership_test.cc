@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "io/etcd_testing.h"
 #include "os/files.h"
+#include "runtime/jobs/agent_watch.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -91,6 +92,25 @@ TEST_F(Campaigns, ASuccessorOfTheSameRunGoesOnAtOnce) {
   ASSERT_TRUE(second && *second);
   EXPECT_TRUE((*second)->takes_over());
   EXPECT_LT(io::Loop::now() - began, 1s);
+}
+
+// It has begun to ask a scheduler whether it lives when it learns that this one is dead. The loop
+// goes on without it.
+TEST_F(Campaigns, LeavesNothingBehindThatItHasAsked) {
+  const os::TemporaryFolder folder;
+  settings.token_file = folder / "token";
+  ASSERT_TRUE(os::write_file_atomically(settings.token_file, "a token of this job\n", 0600));
+  settings.agent = AgentWatch::words_for_this_process();
+  auto first = wait();
+  ASSERT_TRUE(first && *first && (*(*first)->journal())->begin(of_run(settings, 7)));
+  ASSERT_TRUE((*first)->publish(folder.path(), "127.0.0.1", 1));
+  settings.attempt = 2;
+  settings.run = 9;  // Of its own agent: it had taken over run 7.
+  const auto second = wait();
+  ASSERT_TRUE(second && *second);
+  EXPECT_EQ((*second)->run(), 7U);
+  loop.after(500ms, [&] { loop.stop(); });
+  loop.run();
 }
 
 // Whoever stands by for it would have taken it meanwhile.

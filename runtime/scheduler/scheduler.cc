@@ -71,8 +71,9 @@ controller::Patience patience_of(const config::Settings& settings) {
   return controller::patience_of(claim_of(settings), settings.scheduler_timeout);
 }
 
-Result<std::unique_ptr<io::Listener>> listen(io::Loop& loop, const config::Settings& settings) {
-  Wait wait(loop, settings, patience_of(settings).port);
+Result<std::unique_ptr<io::Listener>> listen(io::Loop& loop, const config::Settings& settings,
+                                             Duration patience) {
+  Wait wait(loop, settings, patience);
   while (true) {
     auto listener = io::listen(loop, settings.sched_host, settings.sched_port);
     if (listener || wait.is_over()) return listener;
@@ -101,8 +102,12 @@ Result<io::Membership> membership_in_time(io::Loop& loop, io::Listener& listener
 Result<std::unique_ptr<io::Listener>> listen_as(io::Loop& loop, const Leadership* leads,
                                                 config::Settings& settings) {
   if (leads == nullptr || !settings.standby) {
-    auto listener = listen(loop, settings);
-    if (listener || leads == nullptr || !leads->takes_over()) return listener;
+    // Who takes a job over need not have this port: others would listen at once.
+    const bool takes_over = leads != nullptr && leads->takes_over();
+    const Duration patience = patience_of(settings).port;
+    auto listener =
+        listen(loop, settings, takes_over ? std::min(patience, kOfDyingPredecessor) : patience);
+    if (listener || !takes_over) return listener;
   }
   const std::string own = os::address_towards(settings.sched_host);
   if (own.empty()) {
