@@ -251,7 +251,8 @@ TEST_F(WithEtcd, TellsWhatIsDamaged) {
   ASSERT_TRUE(kept->load());
   const auto whole = all();
   for (const auto& entry : whole.entries) {
-    if (entry.key == etcd_scheduler(job)) continue;
+    // The turn is compared, and never read as what it holds.
+    if (entry.key == etcd_scheduler(job) || entry.key.ends_with("/turn")) continue;
     for (const auto& value :
          {std::string(), std::string("x"), entry.value.substr(0, entry.value.size() - 1),
           entry.value + "x", std::string(entry.value.size(), '\xff')}) {

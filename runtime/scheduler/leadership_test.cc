@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 
 #include "base/text.h"
 #include "io/etcd_testing.h"
 #include "os/files.h"
+#include "os/host.h"
 #include "runtime/jobs/agent_watch.h"
 
 namespace holdfast::runtime {
@@ -103,7 +105,8 @@ TEST_F(Campaigns, LeavesNothingBehindThatItHasAsked) {
   settings.agent = AgentWatch::words_for_this_process();
   auto first = wait();
   ASSERT_TRUE(first && *first && (*(*first)->journal())->begin(of_run(settings, 7)));
-  ASSERT_TRUE((*first)->publish(folder.path(), "127.0.0.1", 1));
+  const auto directory = os::runtime_directory(settings.job);
+  ASSERT_TRUE(directory && (*first)->publish(*directory, "127.0.0.1", 1));
   settings.attempt = 2;
   settings.run = 9;  // Of its own agent: it had taken over run 7.
   const auto second = wait();
@@ -111,6 +114,7 @@ TEST_F(Campaigns, LeavesNothingBehindThatItHasAsked) {
   EXPECT_EQ((*second)->run(), 7U);
   loop.after(500ms, [&] { loop.stop(); });
   loop.run();
+  std::filesystem::remove_all(*directory);
 }
 
 // Whoever stands by for it would have taken it meanwhile.
