@@ -372,6 +372,13 @@ TEST_F(MoveTest, RanksLeaveAnOversubscribedHostOnceAnotherComes) {
   ASSERT_NE(last<wire::Give>(96), nullptr);
   EXPECT_EQ(last<wire::Give>(96)->node_ids, std::vector<std::string>{"2"});
   EXPECT_NE(last<wire::Drop>(90), nullptr);
+  // All processes are on host 1. The heir is missed all the same if it is lost before it has begun.
+  table({{"0", 1, 1, true}, {"1", 2, 1, true}});
+  said_.clear();
+  step(Closed{96});
+  beat(900ms, {90});
+  ASSERT_NE(last<wire::Give>(90), nullptr);
+  EXPECT_EQ(last<wire::Give>(90)->node_ids, std::vector<std::string>{"2"});
 }
 
 // Against what a person has said, nothing moves back.
