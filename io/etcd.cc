@@ -1,11 +1,11 @@
 #include "io/etcd.h"
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
 
+#include "base/number.h"
 #include "base/text.h"
 #include "io/http.h"
 #include "io/loop.h"
@@ -69,9 +69,7 @@ std::optional<std::int64_t> number_in(const Json& object, const char* name) {
   if (!found->is_string()) return std::nullopt;
   const auto& text = found->get_ref<const std::string&>();
   std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc{} && end == text.data() + text.size() ? std::optional(value)
-                                                                  : std::nullopt;
+  return read_number(text, value) ? std::optional(value) : std::nullopt;
 }
 
 std::optional<bool> flag_in(const Json& object, const char* name) {
@@ -189,11 +187,7 @@ std::optional<Member> member_of(std::string_view url) {
     member.host = url.substr(1, bracket - 1);
   }
   if (colon != std::string_view::npos) {
-    const auto text = url.substr(colon + 1);
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), member.port);
-    if (error != std::errc{} || end != text.data() + text.size() || member.port == 0) {
-      return std::nullopt;
-    }
+    if (!read_number(url.substr(colon + 1), member.port) || member.port == 0) return std::nullopt;
   }
   const bool sound =
       !member.host.empty() && member.host.find_first_of("/@?#, ") == std::string::npos;

@@ -436,11 +436,9 @@ void Machine::receive(const wire::Drop& m) {
   if (dropped == 0 && (options_.drained || !m.drains)) return;  // It was heard before.
   options_.drained = options_.drained || m.drains;
   options_.takes = options_.drained ? 0 : options_.takes + dropped;
-  const auto left = std::count_if(places_.begin(), places_.end(),
-                                  [](const Place& p) { return p.role == Role::kWorker; });
   actions_.push_back(Say{{.kind = m.drains ? Reason::Kind::kDrained : Reason::Kind::kGivenAway,
                           .count = dropped,
-                          .total = static_cast<std::int64_t>(left)}});
+                          .total = worker_places()}});
   if (dropped > 0) wait_for_places(dropped);
   end_spares();
   tell_state();

@@ -242,16 +242,16 @@ class Machine {
   void maybe_exit();
   void enter(State next);
   [[nodiscard]] bool is_ending() const { return state_ >= State::kEnding; }
+  [[nodiscard]] std::int64_t worker_places() const {
+    return std::count_if(places_.begin(), places_.end(),
+                         [](const Place& p) { return p.role == Role::kWorker; });
+  }
   [[nodiscard]] bool is_local() const {  // All ranks run here.
-    return std::count_if(places_.begin(), places_.end(), [](const Place& p) {
-             return p.role == Role::kWorker;
-           }) == options_.world_size;
+    return worker_places() == options_.world_size;
   }
   // It is a spare host, and has no places so far, or no more.
   [[nodiscard]] bool waits_for_places() const {
-    return options_.spare_host && !options_.drained &&
-           std::none_of(places_.begin(), places_.end(),
-                        [](const Place& p) { return p.role == Role::kWorker; });
+    return options_.spare_host && !options_.drained && worker_places() == 0;
   }
   [[nodiscard]] bool is_awaited_elsewhere() const;
   [[nodiscard]] bool workers_done() const;

@@ -1,7 +1,6 @@
 #include "runtime/jobs/leader_file.h"
 
-#include <charconv>
-
+#include "base/number.h"
 #include "base/text.h"
 #include "os/files.h"
 #include "os/folder.h"
@@ -11,12 +10,6 @@ namespace holdfast::runtime {
 namespace {
 
 constexpr const char* kLeaderFile = "leader";
-
-template <class Number>
-bool parse_number(std::string_view text, Number& number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc{} && end == text.data() + text.size();
-}
 
 }  // namespace
 
@@ -40,8 +33,8 @@ std::optional<SchedulerAddress> read_leader_file(const std::string& directory) {
   if (first == 0 || first == std::string::npos || second == std::string::npos) return std::nullopt;
   const std::string_view all = *text;
   SchedulerAddress address{.host = text->substr(0, first)};
-  const bool whole = parse_number(all.substr(first + 1, second - first - 1), address.port) &&
-                     parse_number(all.substr(second + 1, all.size() - second - 2), address.term);
+  const bool whole = read_number(all.substr(first + 1, second - first - 1), address.port) &&
+                     read_number(all.substr(second + 1, all.size() - second - 2), address.term);
   return whole ? std::optional(std::move(address)) : std::nullopt;
 }
 

@@ -1,10 +1,10 @@
 #include "runtime/scheduler/leadership.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <utility>
 
+#include "base/number.h"
 #include "base/text.h"
 #include "io/connection.h"
 #include "os/host.h"
@@ -29,12 +29,6 @@ constexpr Duration kFirstPatience = 10s;  // Of a run's first scheduler, for etc
 
 std::chrono::seconds lease_of(const config::Settings& settings) {
   return std::chrono::seconds(settings.etcd_lease);
-}
-
-template <class Number>
-bool read_number(std::string_view text, Number& number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc{} && end == text.data() + text.size();
 }
 
 }  // namespace
