@@ -214,9 +214,10 @@ class OneJob(unittest.TestCase):
         self.assertEqual(job.wait(), expected)
 
     def test_a_host_that_comes_back_is_a_spare_host(self):
-        expected = self.one_host(4)
+        long = {"steps": 900, "pause": 3000}  # It has to outlast the return of the host.
+        expected = self.one_host(4, steps=900, pause=0)
         fleet = self.fleet(3)
-        job = Job(self.folder / "back", fleet, 2, 2)
+        job = Job(self.folder / "back", fleet, 2, 2, **long)
         job.start(2, "--spare_host=True")
         job.until(lambda: len(job.events("waiting")) >= 2, "the spare host")
         job.until_step(60)
@@ -229,9 +230,9 @@ class OneJob(unittest.TestCase):
         self.assertEqual(job.wait(), expected)
 
     def test_ranks_move_back_to_a_host_that_comes_back(self):
-        expected = self.one_host(6, steps=400)
+        expected = self.one_host(6, steps=900, pause=0)
         fleet = self.fleet(3)
-        job = Job(self.folder / "move-back", fleet, 3, 2, steps=400, more=["--oversubscribe=True"])
+        job = Job(self.folder / "move-back", fleet, 3, 2, steps=900, pause=3000, more=["--oversubscribe=True"])
         job.until_step(40)
         fleet.kill(2)
         job.agents.pop(2).wait()
@@ -242,9 +243,9 @@ class OneJob(unittest.TestCase):
         self.assertEqual(job.wait(), expected)
 
     def test_a_drained_host_ends_well_and_costs_no_bit(self):
-        expected = self.one_host(4, steps=500)
+        expected = self.one_host(4, steps=900, pause=0)
         fleet = self.fleet(3)
-        job = Job(self.folder / "drain", fleet, 2, 2, steps=500)
+        job = Job(self.folder / "drain", fleet, 2, 2, steps=900, pause=3000)
         job.start(2, "--spare_host=True")
         job.until(lambda: len(job.events("waiting")) >= 2, "the spare host")
         job.until_step(60)
@@ -253,7 +254,7 @@ class OneJob(unittest.TestCase):
         said = fleet.popen(0, ask, env=job.env, stdout=subprocess.PIPE, text=True).communicate(timeout=LIMIT_S)[0]
         self.assertEqual(said, "2 ranks of host host1 move to host host2\n")
         self.assertEqual(job.ended(job.agents.pop(1), time.monotonic() + LIMIT_S), 0)
-        self.assertLess(job.newest_step(), 500)
+        self.assertLess(job.newest_step(), 900)
         self.assertEqual(job.wait(), expected)
         steps = sorted(job.events("step"), key=lambda event: event["t_ns"], reverse=True)
         first = {event["rank"]: event["t_ns"] for event in steps if event["generation"] == 2}
