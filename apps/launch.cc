@@ -3,17 +3,20 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <memory>
+#include <numeric>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "apps/python/launcher.h"
 #include "apps/reference_options.h"
+#include "base/number.h"
 #include "base/result.h"
 #include "base/text.h"
+#include "config/settings.h"
 #include "config/without_effect.h"
 #include "runtime/agent/agent.h"
 
@@ -30,7 +33,7 @@ struct LaunchArguments {
   std::string spares = "0";
   std::string forked = "none";
   int node_rank = -1;
-  int local_worker_num = 0;  // 0: all.
+  std::string local_worker_num;  // Empty: all.
 };
 
 Result<bool> truth(const char* option, const std::string& text) {
@@ -48,8 +51,7 @@ constexpr std::int32_t kMostSpares = 1000;
 // Nothing where the text is no number of spares.
 std::optional<std::int32_t> number_of_spares(const std::string& text) {
   std::int32_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const bool whole = error == std::errc{} && end == text.data() + text.size();
+  const bool whole = read_number(text, number);
   return whole && number >= 0 && number <= kMostSpares ? std::optional(number) : std::nullopt;
 }
 
@@ -95,8 +97,8 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
   app.add_option("--local_worker_num", arguments.local_worker_num,
-                 "Workers that this msrun starts; all of them if not given")
-      ->check(CLI::Range(1, 10000));
+                 "Workers that this msrun starts; all of them if not given. 4,2: 4 where "
+                 "--node_rank is 0, and 2 where it is 1");
   app.add_option("--master_addr", agent.master_addr, "Address of the scheduler's host")
       ->capture_default_str();
   agent.master_port = 8118;
@@ -130,6 +132,9 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
                  "True: this host takes the places of a lost one besides its own, if no spare host "
                  "does")
       ->capture_default_str();
+  app.add_flag("--continue", agent.continues,
+               "Go on with a job whose launcher has died on this host, from what its processes "
+               "have left there; HOLDFAST_JOB says which one, if there are several");
   app.add_flag("--several", agent.several)->group("");  // Of Python's `holdfast run`.
   add_reference_options(app, arguments.reference);
   app.add_flag("--as_torchrun", agent.as_torchrun)->group("");  // Of Python's `holdfast run`.
@@ -141,6 +146,69 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
 
 Forked forked(const std::string& word) {
   return word == "all" ? Forked::kAll : word == "first" ? Forked::kFirst : Forked::kNone;
+}
+
+// "4,2": how many workers each host starts. One number is that of every host.
+Result<std::vector<std::int32_t>> sizes_in(const std::string& text) {
+  std::vector<std::int32_t> sizes;
+  for (std::size_t from = 0; from <= text.size();) {
+    const std::size_t end = std::min(text.find(',', from), text.size());
+    std::int32_t size = 0;
+    const bool whole = read_number(std::string_view(text).substr(from, end - from), size);
+    if (!whole || size < 1 || size > config::kMostWorkers) {
+      return Error{Blame::kUser,
+                   cat("--local_worker_num is '", text, "'; allowed is a whole number from 1 to ",
+                       config::kMostWorkers, ", or one for each host: 4,2")};
+    }
+    sizes.push_back(size);
+    from = end + 1;
+  }
+  return sizes;
+}
+
+// Which ranks are this host's.
+Status place(runtime::AgentOptions& agent, const LaunchArguments& arguments) {
+  const auto wrong = [](std::string what) { return Error{Blame::kUser, std::move(what)}; };
+  const std::string text =
+      arguments.local_worker_num.empty() ? cat(agent.worker_num) : arguments.local_worker_num;
+  const auto sizes = sizes_in(text);
+  if (!sizes) return sizes.error();
+  const std::int32_t each = sizes->front();
+  const bool is_list = sizes->size() > 1;
+  const auto all = std::accumulate(sizes->begin(), sizes->end(), std::int64_t{0});
+  if (is_list && all != agent.worker_num) {
+    return wrong(cat("--local_worker_num=", text, " are ", all, " workers, but --worker_num is ",
+                     agent.worker_num));
+  }
+  if (each > agent.worker_num) {
+    return wrong(cat("--local_worker_num=", text, " is more than --worker_num=", agent.worker_num));
+  }
+  if (each < agent.worker_num && arguments.node_rank < 0) {
+    return wrong(
+        "--local_worker_num is less than --worker_num, so several msruns start this job: say which "
+        "of them this is with --node_rank (0 runs the scheduler)");
+  }
+  agent.node_rank = std::max(arguments.node_rank, 0);
+  const std::int32_t hosts =
+      is_list ? static_cast<std::int32_t>(sizes->size()) : (agent.worker_num + each - 1) / each;
+  const std::int32_t rank = agent.node_rank;
+  if (agent.spare_host) {  // It is as large as the largest one, whose places it can take.
+    agent.local_worker_num = *std::max_element(sizes->begin(), sizes->end());
+    if (rank >= hosts) return {};
+    return wrong(cat("--spare_host=True with --node_rank=", rank,
+                     ": that number is of a host with workers; give a spare host one from ", hosts,
+                     " on"));
+  }
+  const bool is_beyond =
+      is_list ? rank >= hosts : (std::int64_t{rank} + 1) * each > agent.worker_num;
+  if (is_beyond) {
+    return wrong(cat("--node_rank=", rank, " with --local_worker_num=", text,
+                     " goes beyond --worker_num=", agent.worker_num));
+  }
+  const auto mine = is_list ? sizes->begin() + rank : sizes->begin();
+  agent.local_worker_num = *mine;
+  agent.first_rank = is_list ? std::accumulate(sizes->begin(), mine, 0) : rank * each;
+  return {};
 }
 
 // After the parsing: the agent's options, or what is wrong.
@@ -169,30 +237,7 @@ Result<runtime::AgentOptions> finish(LaunchArguments arguments, std::vector<std:
                      kMostSpares, ", or all: one for each worker"));
   }
   agent.spares = spares.value_or(0);
-  agent.local_worker_num =
-      arguments.local_worker_num == 0 ? agent.worker_num : arguments.local_worker_num;
-  if (agent.local_worker_num > agent.worker_num) {
-    return wrong(cat("--local_worker_num=", agent.local_worker_num,
-                     " is more than --worker_num=", agent.worker_num));
-  }
-  const bool several = agent.local_worker_num < agent.worker_num;
-  if (several && arguments.node_rank < 0) {
-    return wrong(
-        "--local_worker_num is less than --worker_num, so several msruns start this job: say which "
-        "of them this is with --node_rank (0 runs the scheduler)");
-  }
-  agent.node_rank = std::max(arguments.node_rank, 0);
-  const int last = (agent.node_rank + 1) * agent.local_worker_num;
-  if (agent.spare_host && last <= agent.worker_num) {
-    return wrong(cat("--spare_host=True with --node_rank=", agent.node_rank,
-                     ": that number is of a host with workers; give a spare host one from ",
-                     (agent.worker_num + agent.local_worker_num - 1) / agent.local_worker_num,
-                     " on"));
-  }
-  if (!agent.spare_host && last > agent.worker_num) {
-    return wrong(cat("--node_rank=", agent.node_rank, " with --local_worker_num=",
-                     agent.local_worker_num, " goes beyond --worker_num=", agent.worker_num));
-  }
+  if (auto placed = place(agent, arguments); !placed) return placed.error();
   agent.runs_scheduler = agent.node_rank == 0;
   std::string& address = agent.master_addr;  // Maybe as addresses with a port are written: [::1].
   if (address.starts_with('[') && address.ends_with(']')) {

@@ -169,6 +169,39 @@ TEST(KilledAgent, LeavesToCleanWhoDidNotHeedIt) {
   EXPECT_TRUE(job.nothing_left());
 }
 
+TEST(KilledAgent, AnotherOneContinuesItsJobWithTheSameBits) {
+  const int steps = 1500;
+  Job undisturbed("undisturbed");
+  undisturbed.launch(toy(undisturbed, steps, {"--worker_num", "2"}));
+  ASSERT_EQ(undisturbed.wait(120), 0) << undisturbed.output();
+  Job job("continued");
+  job.launch(toy(job, steps, {"--worker_num", "2", "--spares", "1"}));
+  for (std::size_t launcher = 0; launcher < 3; ++launcher) {
+    ASSERT_TRUE(job.reaches(200.0 * static_cast<double>(launcher + 1))) << job.output();
+    job.signal(launcher, SIGKILL);
+    EXPECT_EQ(job.wait(launcher, 60), 128 + SIGKILL);
+    job.launch(toy(job, steps, {"--worker_num", "2", "--spares", "1", "--continue"}));
+  }
+  EXPECT_EQ(job.wait(3, 120), 0) << job.output();
+  for (const char* rank : {"/out/rank-0", "/out/rank-1"}) {  // To the last bit.
+    const auto expected = os::read_file(undisturbed.folder + rank);
+    const auto found = os::read_file(job.folder + rank);
+    ASSERT_TRUE(expected && found) << rank;
+    EXPECT_EQ(*found, *expected) << rank;
+  }
+  EXPECT_TRUE(has(job.log("scheduler.log"), "serves again job")) << job.log("scheduler.log");
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(KilledAgent, IsNotContinuedWhereNothingIsLeft) {
+  Job job("not-continued");
+  job.launch(toy(job, 10, {"--continue"}));
+  EXPECT_EQ(job.wait(), 2);
+  EXPECT_TRUE(has(job.output(), cat("nothing is left on this host of job ", job.name)))
+      << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
 // On one host, where their workers share memory, and their logs a folder.
 TEST(SeveralAgents, ReplaceTheirOwnAndEndTogether) {
   Job job("two-agents");

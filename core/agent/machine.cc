@@ -94,7 +94,10 @@ void Machine::enter(State next) {
 
 Machine::Machine(Options options) : options_(std::move(options)), prng_(options_.seed) {
   if (options_.runs_scheduler) {
-    places_.push_back({.node_id = kSchedulerNode, .role = Role::kScheduler});
+    // Its first scheduler counts as a successor: it goes on from the journal.
+    places_.push_back({.node_id = kSchedulerNode,
+                       .role = Role::kScheduler,
+                       .attempt = options_.continues ? 1U : 0U});
   }
   for (const auto& node_id : options_.workers) places_.push_back({.node_id = node_id});
 }

@@ -37,6 +37,7 @@ struct Options {
   std::uint64_t seed = 0;            // Incarnations are drawn from it: random for every agent.
   // Of several hosts with etcd, each does: one scheduler serves, the others stand by.
   bool runs_scheduler = false;
+  bool continues = false;  // Its scheduler goes on from the journal of a dead agent's.
   std::int32_t spares = 0;
   // It has no places until the scheduler gives it those of a lost host; `spares` wait for them.
   bool spare_host = false;

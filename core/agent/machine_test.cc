@@ -12,6 +12,15 @@ TEST_F(AgentTest, StartsTheSchedulerAndEveryPlace) {
   EXPECT_EQ(places_.at("w1").attempt, 1U);
 }
 
+TEST_F(AgentTest, ThatContinuesAJobStartsASuccessorOfItsScheduler) {
+  Options options{.job = "job", .workers = {"w0"}, .world_size = 1, .runs_scheduler = true};
+  options.continues = true;
+  machine_.emplace(std::move(options));
+  step(Started{});
+  EXPECT_EQ(places_.at(kSchedulerNode).attempt, 2U);
+  EXPECT_EQ(places_.at("w0").attempt, 1U);  // By a new agent they are counted anew.
+}
+
 TEST_F(AgentTest, GivesEachSuccessorAHigherAttemptAndAnotherIncarnation) {
   start();
   const Spawn before = places_.at("w0");

@@ -13,8 +13,11 @@ from typing import Final
 _IN_MODIFY: Final = 0x2
 _IN_CREATE: Final = 0x100
 _CHUNK: Final = 1 << 16
-_LOG: Final = re.compile(r"(worker|spare)_(\d+)\.log")
-_PROMOTED: Final = re.compile(rb"msrun: a spare has taken this place; .* (\S*spare_\d+\.log)\s*$")
+# Of a host other than 0, a spare's has the host's number as well: spare_<host>_<n>.log.
+_LOG: Final = re.compile(r"worker_\d+\.log|spare_(?:\d+_)?\d+\.log")
+_PROMOTED: Final = re.compile(
+    rb"msrun: a spare has taken this place; .* (\S*spare_(?:\d+_)?\d+\.log)\s*$"
+)
 
 
 class _Log:
@@ -50,15 +53,23 @@ class Follower:
     from time to time.
     """
 
-    def __init__(self, folder: Path, write: Callable[[int, bytes], None]) -> None:
-        """Follow the logs that will be made in `folder`, but not those that are there already."""
+    def __init__(
+        self, folder: Path, write: Callable[[int, bytes], None], *, goes_on: bool = False
+    ) -> None:
+        """Follow the logs that will be made in `folder`.
+
+        Of those that are there already, follow what is added, if the job goes on with them.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._write = folder, write
         # Those may be a running job's. msrun, which sees to that, begins its own logs anew. The old
         # ones are held open, so that no new log gets their inode number.
-        old = [path for path in folder.iterdir() if _LOG.fullmatch(path.name)]
-        self._logs = {path.name: _Log(path, None, ours=False) for path in old}
         self._places: dict[str, int] = {}  # Of spares that have one, by log name.
+        self._logs: dict[str, _Log] = {}
+        for path in folder.iterdir():
+            if _LOG.fullmatch(path.name):
+                self._logs[path.name] = _Log(path, self._rank_of(path.name), ours=goes_on)
+                os.lseek(self._logs[path.name].file, 0, os.SEEK_END)
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._inotify: int = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._inotify < 0 or not self._watch():
@@ -92,15 +103,18 @@ class Follower:
 
     def _take_up(self, path: Path) -> None:
         """Follow a log that is new, or that has replaced another one of the same name."""
-        if not (match := _LOG.fullmatch(path.name)):
+        if not _LOG.fullmatch(path.name):
             return
         if former := self._logs.get(path.name):
             if former.of == _identity(path.stat()):
                 return
             self._let_go(former)
-        rank = int(match[2]) if match[1] == "worker" else self._places.get(path.name)
-        self._logs[path.name] = _Log(path, rank)
+        self._logs[path.name] = _Log(path, self._rank_of(path.name))
         self._show(self._logs[path.name])
+
+    def _rank_of(self, name: str) -> int | None:
+        is_workers = name.startswith("worker_")
+        return int(name[len("worker_") : -len(".log")]) if is_workers else self._places.get(name)
 
     def _show(self, log: _Log) -> None:
         if log.rank is None or not log.ours:

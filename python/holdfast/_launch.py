@@ -116,7 +116,7 @@ class Launch:
         return [
             str(_PACKAGE / "bin" / "msrun"),
             f"--worker_num={run.world_size}",
-            f"--local_worker_num={run.count}",
+            f"--local_worker_num={','.join(run.said_sizes)}",
             f"--node_rank={run.nodes.rank}",
             f"--master_addr={run.nodes.address}",
             f"--master_port={run.sched_port or free_port()}",
@@ -126,6 +126,7 @@ class Launch:
             *(["--several"] if run.nodes.several else []),
             f"--spare_host={run.nodes.is_spare}",
             f"--oversubscribe={run.oversubscribe}",
+            *(["--continue"] if run.continues else []),
             f"--max_restarts={run.max_restarts}",
             f"--spares={run.spares}",
             str(_PACKAGE / "_shim.sh"),
@@ -143,6 +144,7 @@ class Launch:
             LOCAL_WORLD_SIZE=str(run.count),
             GROUP_RANK=str(run.nodes.rank),
             GROUP_WORLD_SIZE=str(run.nodes.count),
+            _HOLDFAST_SIZES=" ".join(run.said_sizes),
             ROLE_NAME=run.role,
             ROLE_WORLD_SIZE=size,
             MASTER_ADDR=run.master_addr,
@@ -163,12 +165,12 @@ class Launch:
     def _make_round(self) -> int:
         """Run msrun to its end; return its exit code."""
         self._lost = None
-        follower = Follower(self._folder(), self._write)
+        follower = Follower(self._folder(), self._write, goes_on=self._run.continues)
         launcher = os.getpid()
 
         def prepare() -> None:
             os.setpgid(0, 0)  # It gets the terminal's Ctrl-C from us, once.
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != launcher:
                 os._exit(1)
 

@@ -36,6 +36,7 @@ class Run:
     """The program to run, and how to run it."""
 
     count: int  # Of processes on this host.
+    sizes: tuple[int, ...]  # Of processes on each host that has ranks.
     nodes: Nodes
     command: tuple[str, ...]
     log_dir: Path
@@ -47,13 +48,19 @@ class Run:
     run_id: str
     role: str
     oversubscribe: bool
+    continues: bool
     shown: frozenset[int]  # The ranks whose output goes to the terminal.
     remarks: tuple[str, ...]
 
     @property
     def world_size(self) -> int:
         """The number of processes on all hosts."""
-        return self.nodes.count * self.count
+        return sum(self.sizes)
+
+    @property
+    def said_sizes(self) -> list[str]:
+        """The sizes as one says them: a single number, if all hosts have it."""
+        return [str(size) for size in (self.sizes if len(set(self.sizes)) > 1 else self.sizes[:1])]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -79,12 +86,22 @@ def _parser() -> argparse.ArgumentParser:
             how["default"] = os.environ.get(f"PET_{name.upper()}", how.get("default"))
         parser.add_argument(*short, *names, dest=name, **how)  # type: ignore[arg-type]
 
-    option("nproc_per_node", default="1", help="processes, or 'cpu' or 'auto': one per core")
+    option(
+        "nproc_per_node",
+        default="1",
+        help="processes, or 'cpu' or 'auto': one per core; 4,2: of unequal hosts, each one's",
+    )
     option("nnodes", default="1", help="hosts; MIN:MAX: those beyond MIN are spare hosts")
     option(
         "oversubscribe",
         action="store_true",
         help="this host takes the processes of a lost one besides its own, if no spare host does",
+    )
+    option(
+        "continue",
+        action="store_true",
+        help="go on with a job whose launcher has died on this host, from what its processes have "
+        "left there; HOLDFAST_JOB says which one, if there are several",
     )
     option("node_rank", help="of this host; 0 runs the scheduler. Of two hosts it may be left out")
     option("rdzv_endpoint", help="HOST[:PORT] of node 0, where all hosts meet; port 29400 if unset")
@@ -117,12 +134,23 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _count(text: str) -> int:
+def _sizes(text: str, hosts: int) -> tuple[int, ...]:
+    """Return how many processes each host with ranks has."""
     if text in ("cpu", "auto"):
-        return len(os.sched_getaffinity(0))
-    if not text.isdecimal() or not 1 <= int(text) <= _MOST:
-        fail(f"--nproc-per-node is '{text}'; allowed is a whole number from 1, 'cpu' or 'auto'")
-    return int(text)
+        return (len(os.sched_getaffinity(0)),) * hosts
+    numbers = text.split(",")
+    if not all(number.isdecimal() and 1 <= int(number) <= _MOST for number in numbers):
+        fail(
+            f"--nproc-per-node is '{text}'; allowed is a whole number from 1, 'cpu' or 'auto', or "
+            "a number for each host: 4,2"
+        )
+    if len(numbers) not in (1, hosts):
+        fail(
+            f"--nproc-per-node is '{text}', which are {len(numbers)} hosts, but --nnodes is "
+            f"{hosts}: give one number for each host, or one for all"
+        )
+    sizes = tuple(int(number) for number in numbers)
+    return sizes if len(sizes) == hosts else sizes * hosts
 
 
 def _shown(options: argparse.Namespace, count: int, first: int) -> frozenset[int]:
@@ -169,15 +197,17 @@ def parse(argv: Sequence[str]) -> Run:
             f"--spares is '{options.spares}'; allowed is a whole number from 0, or 'all': one for "
             "each rank"
         )
-    count = _count(str(options.nproc_per_node))
     nodes, remarks = nodes_of(options)
-    if nodes.count * count > _MOST:
+    sizes = _sizes(str(options.nproc_per_node), nodes.count)
+    total = sum(sizes)
+    if total > _MOST:
         fail(
-            f"--nnodes={nodes.count} with --nproc-per-node={count} are "
-            f"{nodes.count * count} processes; {_MOST} is the most"
+            f"--nnodes={nodes.count} with --nproc-per-node={options.nproc_per_node} are "
+            f"{total} processes; {_MOST} is the most"
         )
-    # A spare host may get any ranks.
-    here = (nodes.count * count, 0) if nodes.is_spare else (count, nodes.rank * count)
+    # A spare host may get the ranks of any other.
+    count = max(sizes) if nodes.is_spare else sizes[nodes.rank]
+    here = (total, 0) if nodes.is_spare else (count, sum(sizes[: nodes.rank]))
     shown = _shown(options, *here)
     unused = [
         f"--{n.replace('_', '-')}" for n in _WITHOUT_EFFECT if getattr(options, n) is not None
@@ -189,6 +219,7 @@ def parse(argv: Sequence[str]) -> Run:
         remarks.append(f"{', '.join(unused)}: without effect{where}")
     return Run(
         count=count,
+        sizes=sizes,
         nodes=nodes,
         command=(*_command(options), *options.arguments),
         log_dir=Path(options.log_dir),
@@ -200,6 +231,7 @@ def parse(argv: Sequence[str]) -> Run:
         run_id=options.rdzv_id,
         role=options.role,
         oversubscribe=options.oversubscribe,
+        continues=getattr(options, "continue"),
         shown=shown,
         remarks=tuple(remarks),
     )

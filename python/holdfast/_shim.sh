@@ -30,7 +30,14 @@ if [ "$attempt" -gt 1 ] && [ -z "$HOLDFAST_SPARE_FD" ]; then
 fi
 if [ "$MS_ROLE" = MS_WORKER ] && [ -n "$MS_NODE_ID" ]; then # A spare for any place has none yet.
   export RANK="$MS_NODE_ID" ROLE_RANK="$MS_NODE_ID"
-  export LOCAL_RANK=$((MS_NODE_ID % LOCAL_WORLD_SIZE))
+  LOCAL_RANK=$MS_NODE_ID # On the host where the rank began, of those with so many each.
+  while :; do
+    for size in $_HOLDFAST_SIZES; do
+      [ "$LOCAL_RANK" -lt "$size" ] && break 2
+      LOCAL_RANK=$((LOCAL_RANK - size))
+    done
+  done
+  export LOCAL_RANK
 fi
 export TORCHELASTIC_RESTART_COUNT=$((restarts + attempt - 1))
 export _HOLDFAST_RESTART_TOKEN="$token" # For torch/_register.py.

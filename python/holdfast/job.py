@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -157,13 +158,21 @@ def exit_code_of(status: object) -> int:
 prepare_spare = wait_where_they_are_read
 
 
+def _rank_where_it_began(rank: int) -> int:
+    """Return LOCAL_RANK, as _shim.sh does: the same on every host that the rank comes to."""
+    for size in itertools.cycle(map(int, os.environ["_HOLDFAST_SIZES"].split())):
+        if rank < size:
+            return rank
+        rank -= size
+    return rank
+
+
 def publish(place: Place, local_rank: int) -> None:
     """Set the variables that programs written for torchrun read, if they are not set yet."""
     are_known()
     rank, size = str(place.rank), str(place.world_size)
     if "_HOLDFAST_RESTART_TOKEN" in os.environ:  # `holdfast run` has numbered the hosts.
-        first = int(os.environ["GROUP_RANK"]) * int(os.environ["LOCAL_WORLD_SIZE"])
-        local_rank = place.rank - first
+        local_rank = _rank_where_it_began(place.rank)
     for name, value in {
         "RANK": rank,
         "LOCAL_RANK": str(local_rank),

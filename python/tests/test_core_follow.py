@@ -27,6 +27,31 @@ def test_core_a_spare_whose_log_is_found_after_its_promotion_is_shown(tmp_path: 
     assert shown == [(1, b"first\n"), (1, b"second\n"), (1, b"third\n")]
 
 
+def test_core_a_spare_of_another_host_than_the_first_is_shown(tmp_path: Path) -> None:
+    shown: list[tuple[int, bytes]] = []
+    follower = Follower(tmp_path, lambda rank, line: shown.append((rank, line)))
+    append(tmp_path / "worker_5.log", f"{PROMOTED} {tmp_path / 'spare_1_0.log'}\n")
+    append(tmp_path / "spare_1_0.log", "second\n")
+    follower.show()
+    follower.close()
+    assert shown == [(5, b"second\n")]
+
+
+def test_core_of_a_job_that_is_continued_only_what_is_new_is_shown(tmp_path: Path) -> None:
+    shown: list[tuple[int, bytes]] = []
+    worker, spare = tmp_path / "worker_1.log", tmp_path / "spare_0.log"
+    append(worker, f"old\n{PROMOTED} {spare}\n")
+    append(spare, "old\n")
+    follower = Follower(tmp_path, lambda rank, line: shown.append((rank, line)), goes_on=True)
+    append(worker, "new\n")
+    append(spare, "of a spare\n")
+    follower.show()
+    assert shown == [(1, b"new\n")]
+    append(worker, f"{PROMOTED} {spare}\n")
+    follower.close()
+    assert shown == [(1, b"new\n"), (1, b"of a spare\n")]
+
+
 def test_core_a_spare_without_a_place_is_not_shown(tmp_path: Path) -> None:
     shown: list[tuple[int, bytes]] = []
     follower = Follower(tmp_path, lambda rank, line: shown.append((rank, line)))

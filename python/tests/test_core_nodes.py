@@ -59,6 +59,14 @@ def test_core_where_the_hosts_meet(
     assert run.shown == {4, 5, 6, 7}
 
 
+def test_core_hosts_may_be_unequal() -> None:
+    options = ("--nnodes=3:4", "--nproc-per-node=4,2,1", MEET)
+    runs = [parsed(*options, f"--node-rank={rank}") for rank in range(4)]
+    assert [run.count for run in runs] == [4, 2, 1, 4]
+    assert {run.world_size for run in runs} == {7}
+    assert [run.shown for run in runs] == [{0, 1, 2, 3}, {4, 5}, {6}, set(range(7))]
+
+
 def test_core_a_local_rank_is_shown_by_its_filter() -> None:
     options = ("--nnodes=2", "--node-rank=1", "--nproc-per-node=2", "--local-ranks-filter=1")
     assert parsed(*options, MEET).shown == {3}
@@ -123,6 +131,8 @@ def test_core_one_host_is_as_it_was() -> None:
         (["--nnodes=2", "--node-rank=1", "--sched-port=1", MEET], "leave --sched-port out"),
         (["--nnodes=2", "--node-rank=1", "--master-port=4000", MEET], "are both 4000"),
         (["--nnodes=2", "--standalone", MEET], "--standalone means one host"),
+        (["--nnodes=2", "--node-rank=1", "--nproc-per-node=4,2,1", MEET], "which are 3 hosts, but"),
+        (["--nnodes=2", "--node-rank=1", "--nproc-per-node=4,0", MEET], "is '4,0'; allowed is"),
         (["--nnodes=6000", "--node-rank=1", "--nproc-per-node=2", MEET], "12000 processes; 10000"),
     ],
 )
@@ -138,11 +148,14 @@ def test_core_what_is_wrong_with_the_hosts_is_said(
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize(("launched", "local"), [(True, "1"), (False, "3")])
+@pytest.mark.parametrize(
+    ("launched", "sizes", "local"),
+    [(True, "4", "1"), (True, "2 4 2", "3"), (True, "5 3", "0"), (False, "4", "3")],
+)
 def test_core_a_spare_learns_its_local_rank_with_its_rank(
-    monkeypatch: pytest.MonkeyPatch, launched: bool, local: str
+    monkeypatch: pytest.MonkeyPatch, launched: bool, sizes: str, local: str
 ) -> None:
-    environment = {"GROUP_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
+    environment = {"GROUP_RANK": "3", "LOCAL_WORLD_SIZE": "4", "_HOLDFAST_SIZES": sizes}
     if launched:
         environment["_HOLDFAST_RESTART_TOKEN"] = "x"
     monkeypatch.setattr(os, "environ", environment)

@@ -140,6 +140,7 @@ agent::Options machine_options(const AgentOptions& options, const Launch& launch
       .world_size = options.worker_num,
       .seed = os::random_bits(),
       .runs_scheduler = launch.runs_scheduler || launch.stands_by,
+      .continues = options.continues,
       .spares = options.spares,
       .bound_spares = options.bound_spares,
       .max_restarts = options.max_restarts,
@@ -151,9 +152,8 @@ agent::Options machine_options(const AgentOptions& options, const Launch& launch
     return made;
   }
   if (options.oversubscribe) made.takes = options.worker_num - options.local_worker_num;
-  const std::int32_t first = options.node_rank * options.local_worker_num;
   for (std::int32_t i = 0; i < options.local_worker_num; ++i) {
-    made.workers.push_back(cat(first + i));
+    made.workers.push_back(cat(options.first_rank + i));
   }
   return made;
 }
@@ -174,6 +174,7 @@ Agent::Agent(const AgentOptions& options, const Launch& launch, std::function<vo
                  .launcher = options.launcher,
                  .mark = mark(options),
                  .stands_by = launch.stands_by,
+                 .goes_on = options.continues,
                  .logs = &logs_},
                 [this](agent::Died died) {
                   trace_.event("died", {{"process", died.process},
@@ -384,6 +385,7 @@ Status take_folder(const AgentOptions& options, Launch& launch) {
                                                          .sched_port = options.master_port,
                                                          .token_file = token_file,
                                                          .log_dir = launch.log_directory,
+                                                         .run = launch.settings.run,
                                                          .node_rank = options.node_rank});
   if (!written) {
     remove_unused(launch.job_directory);

@@ -19,8 +19,8 @@ struct AgentOptions {
   std::vector<std::string> environment;  // Of msrun itself, as NAME=value.
   std::int32_t worker_num = 1;           // Of the whole job.
   std::int32_t local_worker_num = 1;     // Of this host.
-  std::int32_t node_rank = 0;            // Of this host; its node ids begin at
-                                         // node_rank * local_worker_num.
+  std::int32_t node_rank = 0;            // Of this host.
+  std::int32_t first_rank = 0;           // Its node ids begin there.
   bool runs_scheduler = true;            // This host is master_addr's.
   std::shared_ptr<Terminal> terminal = std::make_shared<Terminal>();
   std::string master_addr = "127.0.0.1";
@@ -34,6 +34,7 @@ struct AgentOptions {
   bool oversubscribe = false;  // This host takes the places of a lost one besides its own.
   bool several = false;        // Other agents start parts of the job, whatever the numbers say.
   bool bound_spares = false;   // One for each place, in place of `spares` for any.
+  bool continues = false;      // Takes up a job whose agent has died on this host.
   bool as_torchrun = false;    // Its user knows torchrun's names of the options, not msrun's.
 };
 

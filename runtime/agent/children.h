@@ -37,6 +37,7 @@ struct ChildrenOptions {
   std::shared_ptr<const Launcher> launcher = std::make_shared<Launcher>();  // Made argv.
   std::string mark;        // In the names of spares' logs: spare_<mark><n>.log.
   bool stands_by = false;  // Its scheduler is not the job's first one.
+  bool goes_on = false;    // With the logs that are there, of an agent that has died.
   LogFolder* logs = nullptr;
 };
 

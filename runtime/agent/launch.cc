@@ -33,7 +33,7 @@ namespace {
 constexpr std::pair<std::string_view, std::string_view> kAsTorchrun[] = {
     {"--worker_num", "--nproc-per-node"}, {"--master_addr", "the address in --rdzv-endpoint"},
     {"--master_port", "--sched-port"},    {"--max_restarts", "--max-restarts"},
-    {"--log_dir", "--log-dir"},
+    {"--log_dir", "--log-dir"},           {"--node_rank", "--node-rank"},
 };
 
 std::string random_name() {
@@ -50,7 +50,43 @@ int usable_cores() {
   return CPU_COUNT(&set);
 }
 
+// The agent of this job, or of any if that is empty, whose part this one takes up (--continue).
+Result<Keeper> dead_agent(const AgentOptions& options, const std::string& job) {
+  std::vector<Keeper> found;
+  for (const auto& each : jobs_on_this_host().jobs) {
+    if (!job.empty() && each.name != job) continue;
+    std::optional<Keeper> newest;
+    for (const auto& agent : each.dead_agents) {
+      if (agent.node_rank == options.node_rank && agent.run != 0) newest = agent;
+    }
+    if (!newest) continue;
+    if (each.agent_alive && each.agent->node_rank == options.node_rank) continue;
+    if (!each.agent_alive) (void)end_orphans(each);
+    found.push_back(*newest);
+  }
+  const std::string asked = job.empty() ? "a job" : cat("job ", job);
+  if (found.empty()) {
+    return Error{
+        Blame::kUser,
+        cat("--continue: nothing is left on this host of ", asked, " whose launcher has died",
+            options.node_rank == 0
+                ? std::string()
+                : cat(" (", spelled(options, "--node_rank"), "=", options.node_rank, ")"),
+            ": leave --continue out to begin anew")};
+  }
+  if (found.size() > 1) {
+    std::string names;
+    for (const auto& each : found) names += cat(names.empty() ? "" : ", ", each.job);
+    return Error{Blame::kUser, cat("--continue: several jobs are left on this host whose launcher "
+                                   "has died: set HOLDFAST_JOB to one of ",
+                                   names)};
+  }
+  return found.front();
+}
+
+// `left`: the part that is taken up.
 std::vector<std::string> environment_of(const AgentOptions& options,
+                                        const std::optional<Keeper>& left,
                                         std::vector<std::string>& remarks) {
   std::vector<std::string> environment = options.environment;
   // An outer launcher may have left these.
@@ -58,7 +94,8 @@ std::vector<std::string> environment_of(const AgentOptions& options,
   set(environment, "MS_SCHED_HOST", options.master_addr);
   set(environment, "MS_SCHED_PORT", cat(options.master_port));
   set(environment, "MS_WORKER_NUM", cat(options.worker_num));
-  set(environment, "HOLDFAST_RUN", cat(os::random_bits() | 1));
+  set(environment, "HOLDFAST_RUN", cat(left ? left->run : os::random_bits() | 1));
+  if (left) set(environment, "HOLDFAST_JOB", left->job);
   // Several agents of one job can not tell one another a random name.
   if (is_alone(options) && value_of(environment, "HOLDFAST_JOB").empty()) {
     set(environment, "HOLDFAST_JOB", random_name());
@@ -108,7 +145,7 @@ Status probe_port(const AgentOptions& options, std::uint16_t port) {
 Status look_at_other_jobs(const std::string& job, std::vector<std::string>& remarks) {
   std::size_t dead = 0;
   for (const auto& found : jobs_on_this_host().jobs) {
-    if (!found.alive()) ++dead;
+    if (!found.alive() && found.name != job) ++dead;
     // Another agent of the same job, without a scheduler, may have come first.
     if (found.name != job || !(found.master_alive || found.scheduler_alive)) continue;
     return Error{Blame::kUser,
@@ -209,7 +246,15 @@ std::string spelled(const AgentOptions& options, std::string_view option) {
 
 Result<Launch> prepare(const AgentOptions& options, Words argv) {
   Launch launch{.argv = std::move(argv)};
-  launch.environment = environment_of(options, launch.remarks);
+  std::optional<Keeper> left;
+  if (options.continues) {
+    auto found = dead_agent(options, value_of(options.environment, "HOLDFAST_JOB"));
+    if (!found) return found.error();
+    left = *std::move(found);
+    launch.remarks.push_back(
+        cat("goes on with job ", left->job, ", whose launcher (process ", left->pid, ") has died"));
+  }
+  launch.environment = environment_of(options, left, launch.remarks);
   auto settings = settings_of(launch.environment);
   if (!settings) return settings.error();
   launch.settings = std::move(*settings);

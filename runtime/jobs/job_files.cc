@@ -27,7 +27,7 @@
 namespace holdfast::runtime {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Keeper, job, host, port, sched_port, token_file,
-                                                log_dir, node_rank, log_device, log_inode, pid,
+                                                log_dir, run, node_rank, log_device, log_inode, pid,
                                                 start_time)
 
 namespace {
@@ -96,14 +96,14 @@ bool is_starting(const os::Folder& folder) {
   return ::fstat(folder.get(), &about) == 0 && ::time(nullptr) - about.st_mtim.tv_sec < 60;
 }
 
-// The living agents of the job, without this process.
-std::vector<Keeper> other_agents(const os::Folder& folder) {
+// The agents of the job that live, or that have died; without this process.
+std::vector<Keeper> other_agents(const os::Folder& folder, bool living = true) {
   std::vector<Keeper> agents;
   for (const auto& name : folder.names()) {
     if (!name.starts_with(kAgentPrefix)) continue;
     const auto keeper = read_keeper(folder, name);
     if (!keeper || is_this_process(*keeper)) continue;
-    if (alive(folder, name, *keeper)) agents.push_back(*keeper);
+    if (alive(folder, name, *keeper) == living) agents.push_back(*keeper);
   }
   return agents;
 }
@@ -250,6 +250,8 @@ FoundJob look_at(const std::string& name, const os::Folder& folder) {
   job.agent_alive = !agents.empty();
   if (job.agent_alive) job.agent = agents.front();
   job.master_alive = std::ranges::any_of(agents, [](const Keeper& k) { return k.port != 0; });
+  job.dead_agents = other_agents(folder, false);
+  std::ranges::sort(job.dead_agents, {}, &Keeper::start_time);
   job.starting = is_starting(folder);
   return job;
 }

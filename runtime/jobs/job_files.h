@@ -22,6 +22,7 @@ struct Keeper {
   std::uint16_t sched_port = 0;  // An agent's: the scheduler's port, wherever that runs.
   std::string token_file;        // An agent's: what HOLDFAST_TOKEN_FILE names; absolute.
   std::string log_dir;           // An agent's.
+  std::uint64_t run = 0;         // An agent's: HOLDFAST_RUN.
   std::int32_t node_rank = 0;    // An agent's.
   // Identify its log folder, which may have another name in another mount namespace (container).
   std::uint64_t log_device = 0;
@@ -63,6 +64,7 @@ struct FoundJob {
   std::string directory;
   std::optional<Keeper> scheduler;  // As written down, alive or not.
   std::optional<Keeper> agent;      // One that lives.
+  std::vector<Keeper> dead_agents;  // The newest last.
   bool scheduler_alive = false;
   bool agent_alive = false;
   bool master_alive = false;  // The agent that runs the scheduler.

@@ -34,7 +34,8 @@ class Job:
         assert fleet or hosts == 1
         self.out = Path(folder)
         self.out.mkdir()
-        self.fleet, self.hosts, self.each = fleet, hosts, each
+        self.fleet, self.each = fleet, each if isinstance(each, list) else [each] * hosts
+        self.ranks = sum(self.each)
         token = self.out / "token"
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32))
@@ -50,7 +51,7 @@ class Job:
             self.start(host, *more)
 
     def start(self, host, *more, at=None):
-        options = words(("worker_num", self.hosts * self.each), ("local_worker_num", self.each), ("node_rank", host),
+        options = words(("worker_num", self.ranks), ("local_worker_num", ",".join(map(str, self.each))), ("node_rank", host),
                         ("master_port", self.port), ("join", True), ("log_dir", self.out / f"logs{host}"), ("spares", self.spares))
         if self.fleet:
             options += words(("master_addr", self.fleet.address(0)))
@@ -64,7 +65,7 @@ class Job:
         end = time.monotonic() + LIMIT_S
         codes = {host: self.ended(agent, end) for host, agent in self.agents.items()}
         assert set(codes.values()) == {0}, f"{codes}\n{self.logs()}"
-        return [(self.out / f"rank-{rank}").read_bytes() for rank in range(self.hosts * self.each)]
+        return [(self.out / f"rank-{rank}").read_bytes() for rank in range(self.ranks)]
 
     def ended(self, agent, end):
         try:
@@ -97,7 +98,7 @@ class Job:
             time.sleep(0.02)
 
     def pids(self, host, role="MS_WORKER"):
-        """Of the processes with this role and with a place of this host, as this machine numbers them."""
+        """Of the processes with this role and a place of this host, as this machine numbers them."""
         found = []
         for process in Path("/proc").iterdir():
             if not process.name.isdecimal():
@@ -108,7 +109,8 @@ class Job:
                 words = dict(entry.partition(b"=")[::2] for entry in environment)
                 ours = words.get(b"HOLDFAST_JOB") == self.env["HOLDFAST_JOB"].encode() and words.get(b"MS_ROLE") == role.encode()
                 node = words.get(b"MS_NODE_ID", b"")
-                here = role == "MS_SCHED" or (node.isdigit() and int(node) // self.each == host)
+                first = sum(self.each[:host])
+                here = role == "MS_SCHED" or (node.isdigit() and int(node) in range(first, first + self.each[host]))
                 if ours and here and command.startswith(self.program[0].encode()):
                     found.append(int(process.name))
         return found
@@ -260,6 +262,25 @@ class OneJob(unittest.TestCase):
         first = {event["rank"]: event["t_ns"] for event in steps if event["generation"] == 2}
         self.assertEqual(set(first), {0, 1, 2, 3})
         print(f"all ranks had made a step {(max(first.values()) - asked_ns) / 1e6:.0f} ms after the command", file=sys.stderr)
+
+    def test_hosts_may_be_unequal(self):
+        expected = self.one_host(3)
+        fleet = self.fleet(3)
+        job = Job(self.folder / "unequal", fleet, 2, [2, 1])
+        job.start(2, "--spare_host=True")
+        job.until(lambda: len(job.events("waiting")) >= 2, "the spare host")
+        job.until_step(60)
+        fleet.kill(1)
+        job.agents.pop(1).wait()
+        self.assertEqual(job.wait(), expected)
+
+    def test_the_launcher_of_the_scheduler_s_host_may_be_continued(self):
+        expected = self.one_host(4, steps=600)
+        job = Job(self.folder / "continued", self.fleet(2), 2, 2, steps=600)
+        job.until_step(60)
+        job.agents.pop(0).kill()
+        job.start(0, "--continue")
+        self.assertEqual(job.wait(), expected)
 
     def test_hosts_are_lost_one_after_the_other(self):
         expected = self.one_host(4, steps=600)

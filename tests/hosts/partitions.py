@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Cuts links between hosts in random shapes, again and again, and compares the bits each time.
+
+partitions.py --build BUILD [--count N] [--seed S]   what the hosts need: docs/testing-hosts.md. Each job has 2 x 2 ranks
+and a spare host, and as many partitions as fall into its steps. The seed chooses them, not the instants at which they meet the job.
+"""
+import argparse
+import os
+import random
+import secrets
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import job_test
+from common import fleet_of
+from fleet import linux
+from job_test import LIMIT_S, Job
+
+HOSTS = (0, 1, 2)
+STEPS, LAST = 4000, 3500  # None begins after step LAST.
+STEPS_BETWEEN = 40
+DURATIONS_S = (0.05, 0.2, 0.5, 0.7, 0.9, 1.5, 3.0)
+
+
+def shape_of(rng):
+    """A name for a partition, and the arguments of `Fleet.cut` that make it."""
+    host, pair = rng.choice(HOSTS), rng.sample(HOSTS, 2)
+    return rng.choice([
+        (f"host {host} cut off", [(host, None, False)]),
+        (f"hosts {pair[0]} and {pair[1]} apart", [(*pair, False)]),
+        (f"nothing from host {pair[0]} to host {pair[1]}", [(*pair, True)]),
+        (f"nothing from host {host}", [(host, None, True)]),
+        (f"nothing to host {host}", [(None, host, True)]),
+        ("the scheduler cut from all", [(0, None, False)]),
+        ("all hosts apart", [(0, 1, False), (0, 2, False), (1, 2, False)]),
+        ("each hears the next one alone", [(0, 1, True), (1, 2, True), (2, 0, True)])])
+
+
+def partition(fleet, rng):
+    """One more cut may come in the midst of the first one."""
+    said = []
+    for _ in range(rng.choice([1, 1, 1, 2])):
+        name, cuts = shape_of(rng)
+        for first, second, one_way in cuts:
+            fleet.cut(first, second, one_way=one_way)
+        duration = rng.choice(DURATIONS_S)
+        time.sleep(duration)  # How long the cut is, not a wait for something.
+        said.append(f"{name} for {duration} s")
+    fleet.heal()
+    return ", then ".join(said)
+
+
+def play(job, fleet, rng, most):
+    """What was cut, while the job made its steps."""
+    said = []
+    while len(said) < most and (newest := job.newest_step()) < LAST:
+        said.append(partition(fleet, rng))
+        goal, end = newest + STEPS_BETWEEN + rng.randrange(20), time.monotonic() + LIMIT_S
+        while job.newest_step() < goal and job.agents[0].poll() is None:
+            if time.monotonic() > end:
+                sys.exit(f"after {said}: step {goal} did not come\n{job.logs()}")
+            time.sleep(0.01)
+    return said
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=Path, required=True)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=secrets.randbits(32))
+    arguments = parser.parse_args()
+    if os.environ.get("HOLDFAST_TEST_WITHOUT_HOSTS") == "1" and (why := linux.lacking()):
+        print(f"not run: {why}")
+        return
+    job_test.BUILD = arguments.build.resolve()
+    rng = random.Random(arguments.seed)
+    print(f"seed {arguments.seed}", flush=True)
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        folder = Path(name)
+        expected = Job(folder / "one", None, 1, 4, steps=STEPS, pause=0).wait()
+        made = 0
+        while made < arguments.count:
+            with fleet_of(len(HOSTS), job_test.BUILD) as fleet:
+                job = Job(folder / f"job-{made}", fleet, 2, 2, steps=STEPS, pause=4000)
+                job.start(2, "--spare_host=True")
+                said = play(job, fleet, rng, arguments.count - made)
+                same = job.wait() == expected
+                recoveries = len({event["generation"] for event in job.events("resume")}) - 1
+            made += len(said)
+            print(f"{made} partitions, {recoveries} recoveries in this job: {'equal bits' if same else f'OTHER BITS after {said}'}", flush=True)
+            if not same:
+                sys.exit(1)
+    print(f"{made} partitions, all bits equal")
+
+
+if __name__ == "__main__":
+    main()
