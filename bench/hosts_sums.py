@@ -2,7 +2,8 @@
 """Sums over several hosts, by Holdfast and by Gloo over the same links, and raw sockets beside them.
 
 hosts_sums.py --build build/release --python PYTHON [--hosts 2]   PYTHON has torch. The hosts are namespaces of this
-machine (docs/testing-hosts.md), one rank on each. Medians of rank 0, in microseconds; Holdfast and Gloo in turn.
+machine (docs/testing-hosts.md), one rank on each. Medians of rank 0, in microseconds; Holdfast, Gloo and Holdfast under
+TLS in turn, and the same bytes along the hosts and back over bare sockets. All hosts share this machine's cores.
 """
 import argparse
 import json
@@ -51,31 +52,52 @@ if dist.get_rank() == 0:
     print("found " + json.dumps(found), flush=True)
 dist.barrier()
 """
+# The bytes of a sum along a chain of hosts, and nothing else: to the last host and back, in pieces, both ways at once.
 RAW = """
-import socket, sys, time, statistics
-host, size = sys.argv[1], int(sys.argv[2])
+import socket, statistics, sys, threading, time
+rank, hosts, size, behind = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+PIECE, TIMES = 256 << 10, max(10, min(500, (64 << 20) // size)) + 5
+def tuned(peer):
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return peer
 def receive(peer, view):
     at = 0
     while at < len(view):
         at += peer.recv_into(view[at:])
-data, into = bytearray(size), memoryview(bytearray(size))
-if host == "serve":
-    server = socket.create_server(("", 7100))
-    peer = server.accept()[0]
-else:
+def pieces(memory):
+    view = memoryview(memory)
+    return [view[at:at + PIECE] for at in range(0, size, PIECE)]
+def pass_on(source, sink, memory):
+    for _ in range(TIMES):
+        for piece in pieces(memory):
+            receive(source, piece); sink.sendall(piece)
+server = socket.create_server(("", 7100)) if rank else None
+after = before = None
+if rank + 1 < hosts:
     for _ in range(100):
-        try: peer = socket.create_connection((host, 7100)); break
+        try: after = tuned(socket.create_connection((behind, 7100))); break
         except OSError: time.sleep(0.05)
-peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-times = []
-for i in range(max(10, min(500, (64 << 20) // size)) + 5):
-    before = time.perf_counter()
-    if host == "serve":
-        receive(peer, into); peer.sendall(data)
-    else:
-        peer.sendall(data); receive(peer, into)
-        times.append((time.perf_counter() - before) * 1e6)
-if times: print(statistics.median(times[5:]))
+if server: before = tuned(server.accept()[0])
+memories = bytearray(size), bytearray(size)
+if rank + 1 == hosts:
+    pass_on(before, before, memories[0])
+elif rank:
+    back = threading.Thread(target=pass_on, args=(after, before, memories[1])); back.start()
+    pass_on(before, after, memories[0]); back.join()
+else:
+    times = []
+    def send():
+        for piece in pieces(memories[0]): after.sendall(piece)
+    for _ in range(TIMES):
+        begun = time.perf_counter()
+        if size > PIECE:
+            sender = threading.Thread(target=send); sender.start()
+        else:
+            sender = None; send()
+        for piece in pieces(memories[1]): receive(after, piece)
+        if sender: sender.join()
+        times.append((time.perf_counter() - begun) * 1e6)
+    print(statistics.median(times[5:]))
 """
 
 
@@ -106,13 +128,30 @@ def with_torch(arguments, fleet, folder, backend, text=PROGRAM, words=(json.dump
 
 
 def raw(arguments, fleet, folder, size):
-    """There and back, of so many bytes: a sum takes at least as long."""
+    """A sum of so many bytes takes at least as long."""
     program = folder / "raw.py"
     program.write_text(RAW)
-    server = fleet.popen(1, [arguments.python, program, "serve", str(size)])
-    told = fleet.run(0, [arguments.python, program, fleet.address(1), str(size)], capture_output=True, text=True, timeout=LIMIT_S)
-    server.wait(LIMIT_S)
-    return float(told.stdout)
+    running = []
+    for rank in reversed(range(arguments.hosts)):
+        behind = fleet.address(rank + 1) if rank + 1 < arguments.hosts else "none"
+        command = [arguments.python, program, str(rank), str(arguments.hosts), str(size), behind]
+        running.append(fleet.popen(rank, command, stdout=subprocess.PIPE, text=True))
+    said = [process.communicate(timeout=LIMIT_S)[0] for process in running]
+    return float(said[-1])
+
+
+def under_tls(arguments, fleet, folder):
+    """What the variables of a job under TLS are."""
+    papers = folder / "tls"
+    subprocess.run([arguments.build / "bin/holdfast", "tls", "new", papers, "--hosts", fleet.address(0)], check=True, capture_output=True)
+    return {"HOLDFAST_TLS_CONFIG": str(papers / "config.json"), "HOLDFAST_TLS_CLIENT_PASSWORD_FILE": str(papers / "client.password"),
+            "HOLDFAST_TLS_SERVER_PASSWORD_FILE": str(papers / "server.password")}
+
+
+def cipher_rate():
+    """Bytes a second that one core encrypts, or decrypts, in records as TLS has them."""
+    told = subprocess.run(["openssl", "speed", "-mr", "-evp", "aes-256-gcm", "-bytes", "16384", "-seconds", "1"], capture_output=True, text=True, check=True).stdout
+    return float(told.strip().splitlines()[-1].split(":")[-1])
 
 
 def main():
@@ -124,13 +163,22 @@ def main():
     arguments.build = arguments.build.resolve()
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name, fleet_of(arguments.hosts, arguments.build) as fleet:
         folder = Path(name)
-        rounds = {"holdfast": [], "gloo": []}
+        tls = under_tls(arguments, fleet, folder)
+        rounds = {"holdfast": [], "gloo": [], "tls": []}
+        limits = []
         for _ in range(ROUNDS):
-            for backend, found in rounds.items():
-                found.append(with_torch(arguments, fleet, folder, backend))
+            for kind, found in rounds.items():
+                backend, more = ("gloo", {}) if kind == "gloo" else ("holdfast", tls if kind == "tls" else {})
+                found.append(with_torch(arguments, fleet, folder, backend, more_env=more))
+            limits.append({name: raw(arguments, fleet, folder, size) for name, size in SIZES.items()})
+        rate = cipher_rate()
+        print(f"medians of {ROUNDS} rounds, microseconds; one core encrypts {rate / 1e9:.2f} GB/s (AES-256-GCM, 16 KB)")
         for name, size in SIZES.items():
-            ours, theirs = (statistics.median(found[name] for found in rounds[backend]) for backend in rounds)
-            print(f"{name:>6}: Holdfast {ours:9.0f} us   Gloo {theirs:9.0f} us   ratio {theirs / ours:5.2f}   raw sockets {raw(arguments, fleet, folder, size):9.0f} us")
+            ours, theirs, secret = (statistics.median(found[name] for found in rounds[kind]) for kind in rounds)
+            limit = statistics.median(found[name] for found in limits)
+            ciphers = 2 * 2 * (arguments.hosts - 1) * size / rate / min(arguments.hosts, os.cpu_count()) * 1e6
+            print(f"{name:>6}: Holdfast {ours:7.0f}   Gloo {theirs:7.0f} ({theirs / ours:4.2f} x)   raw sockets {limit:7.0f} ({limit / ours:4.0%})   "
+                  f"TLS {secret:7.0f}, raw and ciphers {limit + ciphers:7.0f} ({(limit + ciphers) / secret:4.0%})")
 
 
 if __name__ == "__main__":

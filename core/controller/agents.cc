@@ -22,6 +22,7 @@ void Machine::receive(Link link, const wire::AgentState& m) {
     if (!is_own_agent(m.agent_id)) return tell_end(link);
     leaves_at_.reset();
     tell_end(link);
+    dismiss(link);
     return leave();
   }
   const Way way = make_way(link, m);

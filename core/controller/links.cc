@@ -120,10 +120,14 @@ void Machine::dismiss(Link link) {
 void Machine::tell_end(Link link) {
   const auto peer = peers_.find(link);
   if (peer == peers_.end() || peer->second.dismissed || (leaves_at_ && !left_)) return;
+  if (std::exchange(peer->second.is_told_end, true)) return;
   if (peer->second.kind != PeerKind::kObserver) {
     send(link, wire::JobEnded{formation_.success, formation_.end});
   }
-  dismiss(link);
+  // An agent of another host hangs up once it has heard it: it may be cut off just now.
+  const auto agent = agents_.find(link);
+  const bool is_own = agent != agents_.end() && is_own_agent(agent->second.agent_id);
+  if (peer->second.kind != PeerKind::kAgent || is_own) dismiss(link);
 }
 
 // First the agents: they have to know it before the processes that they watch exit.

@@ -115,7 +115,8 @@ struct End {
   bool success = false;
   wire::Reason reason;
 };
-// All who are here have heard of the end: close their connections, and exit once nobody is here.
+// All who are here have been told of the end: exit once nobody is here. Agents of other hosts hang
+// up by themselves when they have heard it.
 struct Leave {
   bool lingers = false;  // Somebody who has not heard of it looks for us: stay for a while.
 };
@@ -183,6 +184,7 @@ struct Member {
 struct Peer {
   wire::PeerKind kind = wire::PeerKind::kWorker;
   bool dismissed = false;       // Its connection is being closed: nothing is heard of it any more.
+  bool is_told_end = false;     // Of the job.
   std::string node_id;          // Of the process that has registered here; empty: none has,
   Incarnation incarnation = 0;  // as is this.
   bool has_seat = false;        // What it says is the word of a seat,

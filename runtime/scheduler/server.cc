@@ -318,7 +318,6 @@ bool Server::carry_out(const controller::End& action) {
 
 bool Server::carry_out(const controller::Leave& action) {
   leaves_ = !action.lingers;
-  for (const auto& [link, connection] : links_) connection->close();
   loop_.after(kLinger, [this] { loop_.stop(); });
   stop_if_alone();
   return false;
