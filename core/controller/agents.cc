@@ -50,6 +50,7 @@ void Machine::receive(Link link, const wire::AgentState& m) {
   agents_[link] = std::move(agent);
   settle_places(link, way.too_late);
   for (const auto& place : changed) heed(place);
+  if (may_assemble()) assemble();
   house();
   judge_rivals();
   maybe_balance();

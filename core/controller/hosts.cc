@@ -15,6 +15,9 @@ namespace {
 constexpr int kGaps = 4;
 // The silence has a last call of this part of it: what was said before is heard within that (P10).
 constexpr int kLastCall = 4;
+// Whoever lives and has lost its connection is back within so long. So a host is lost once its
+// agent and all its workers have hung up, and nobody has come back.
+constexpr Duration kHungUp = std::chrono::milliseconds(70);
 // A scheduler that was started again hears of every host again within so long, if the host lives:
 // its processes try to connect at least once a second.
 constexpr Duration kReturn = std::chrono::seconds(3);
@@ -56,7 +59,16 @@ void Machine::host_speaks(const Member& member) {
   }
 }
 
+// None of its processes is connected, and it was here itself.
+bool Machine::has_hung_up(const Agent& agent) const {
+  const auto owned = owned_.find(agent.agent_id);
+  return agent.has_hung_up && owned != owned_.end() &&
+         std::all_of(owned->second.begin(), owned->second.end(),
+                     [&](Rank rank) { return at(rank).link == 0; });
+}
+
 Duration Machine::silence_of(const Agent& agent) const {
+  if (has_hung_up(agent)) return std::min(kHungUp, options_.host_silence);
   const Duration longest = std::max(options_.host_silence, options_.lease);
   return std::clamp<Duration>(kGaps * agent.gap, options_.host_silence, longest);
 }
@@ -68,8 +80,19 @@ void Machine::miss_agent(Agent agent) {
   agent.heard = now_;
   agent.gap = {};
   agent.called.reset();
+  agent.has_hung_up = true;
   missing_.push_back(std::move(agent));
-  look_at_hosts(now_ + options_.host_silence);
+  look_at_hosts(now_);
+}
+
+// The last one of a missed host may have hung up: it may come back for a moment.
+void Machine::hang_up(const Member& member) {
+  for (Agent& agent : missing_) {
+    if (agent.agent_id != member.seat.agent || !has_hung_up(agent)) continue;
+    agent.heard = now_;
+    agent.called.reset();
+    look_at_hosts(now_ + kHungUp);
+  }
 }
 
 // This scheduler takes over: of no host it has heard yet. Each has an agent that is to come back.

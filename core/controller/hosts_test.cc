@@ -335,11 +335,33 @@ TEST_F(HostsTest, AWorkerThatSpeaksShowsThatItsHostLives) {
 
 TEST_F(HostsTest, AHostIsLostSoonAfterAllItsConnectionsHaveEnded) {
   step(Closed{91});
+  pass(now_ + 200ms);
+  EXPECT_EQ(state("2"), SeatState::kHeld);  // A worker is still connected.
   step(Closed{3});
-  beat(400ms, {90});
+  pass(now_ + 60ms);
   EXPECT_EQ(state("2"), SeatState::kHeld);  // They may come back.
+  pass(now_ + 40ms);
+  EXPECT_EQ(state("2"), SeatState::kSilent);
+}
+
+TEST_F(HostsTest, AHostThatHasHungUpOnlyInPartHasTheTimeOfASilentOne) {
+  step(Closed{91});
+  beat(400ms, {90});
+  EXPECT_EQ(state("2"), SeatState::kHeld);
   beat(500ms, {90});
   EXPECT_EQ(state("2"), SeatState::kSilent);
+}
+
+TEST_F(HostsTest, RanksAreGivenOnceEachAgentHasSpoken) {
+  machine_.emplace(options_, std::nullopt);
+  step(Started{});
+  come(1, who("0", 1, 1, "host-1"));
+  come(2, who("1", 2, 1, "host-1"));
+  tell(90, "agent-1", "host-1", {{"0", 1, 1, true}, {"1", 2, 1, true}});
+  come(3, who("2", 3, 1, "host-2"));
+  EXPECT_EQ(machine_->stage(), Stage::kAssembling);
+  tell(91, "agent-2", "host-2", {{"2", 3, 1, true}});
+  EXPECT_EQ(machine_->stage(), Stage::kStopping);
 }
 
 TEST_F(HostsTest, AnAgentThatComesBackHasLostNothing) {

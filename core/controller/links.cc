@@ -74,6 +74,7 @@ void Machine::on(const Closed& e) {
   }
   Member& member = at(peer.mapped().rank);
   member.link = 0;  // Its lease runs on: a lost host closes nothing, and this end notices it late.
+  hang_up(member);
   // Without an agent nobody tells its exit code: a finished process that hung up has left.
   if (member.seat.attempt == 0) advance(member, SeatEvent::kHungUp);
   maybe_all_left();

@@ -191,7 +191,7 @@ struct Peer {
   Rank rank = kNoRank;          // of this one; kNoRank: the ranks are not given yet.
 };
 
-// An agent that is here.
+// An agent that is here, or that is missed.
 struct Agent {
   std::string agent_id;
   std::string host;
@@ -202,6 +202,7 @@ struct Agent {
   Duration gap{};                   // The longest between two words; old ones count ever less.
   std::optional<Instant> called{};  // When its silence was noticed: it has its last call.
   bool is_silent = false;           // Its host counts as lost.
+  bool has_hung_up = false;         // It was here, and its connection has ended.
 };
 // What the only agent that speaks for a place says of it.
 struct PlaceWord {
@@ -290,6 +291,7 @@ class Machine {
   void keep_waiting(Link link, const wire::Register& m, wire::Reason reason);
   void stop_waiting(Link link);
   void answer_waiting(const std::string& node_id);
+  [[nodiscard]] bool may_assemble() const;
   void assemble();
   void take_over(Rank rank, Link link, const wire::Register& m);
   void welcome(Rank rank);
@@ -373,6 +375,8 @@ class Machine {
   [[nodiscard]] bool watches_hosts() const;
   void hear_agent(Agent& agent);
   void host_speaks(const Member& member);
+  void hang_up(const Member& member);
+  [[nodiscard]] bool has_hung_up(const Agent& agent) const;
   [[nodiscard]] Duration silence_of(const Agent& agent) const;
   void miss_agent(Agent agent);
   void miss_all_agents();

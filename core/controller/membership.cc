@@ -303,10 +303,21 @@ void Machine::admit_early(Link link, const wire::Register& m) {
     return tell_end(link);
   }
   attach(arrivals_[m.node_id], link, m);
-  if (arrivals_.size() == static_cast<std::size_t>(options_.world_size)) return assemble();
+  if (may_assemble()) return assemble();
   send(link, wire::Waiting{{.kind = Reason::Kind::kAssembling,
                             .count = static_cast<std::int64_t>(arrivals_.size()),
                             .total = options_.world_size}});
+}
+
+// Of several hosts, each agent has to have spoken as well: by its silence its host is missed.
+bool Machine::may_assemble() const {
+  if (assembled() || arrivals_.size() != static_cast<std::size_t>(options_.world_size)) {
+    return false;
+  }
+  return memories_.size() <= 1 ||
+         std::all_of(arrivals_.begin(), arrivals_.end(), [&](const auto& arrival) {
+           return arrival.second.seat.attempt == 0 || speaker(arrival.first) != nullptr;
+         });
 }
 
 void Machine::assemble() {
