@@ -46,18 +46,18 @@ class Faces(unittest.TestCase):
             self.addCleanup(process.terminate)
             return process
 
-    def torch(self, name, fleet, each, config, spares=0):
-        """Start torch_program.py, on two hosts or without any; return its agents, and how to start one again."""
+    def torch(self, name, fleet, each, config, spares=0, spare_hosts=0):
+        """Start torch_program.py, on two hosts and spare ones or without any; return its agents, and how to start one again."""
         if not arguments.python:
             self.skipTest("no --python with PyTorch")
 
         def start(host, at=None):
             command = [arguments.python, "-m", "holdfast", "run", f"--nproc-per-node={each}", "--log-dir=log", f"--spares={spares}"]
             if fleet:
-                command += ["--nnodes=2", f"--node-rank={host}", f"--rdzv-endpoint={fleet.address(0)}"]
+                command += [f"--nnodes=2:{2 + spare_hosts}", f"--node-rank={host}", f"--rdzv-endpoint={fleet.address(0)}"]
             return self.start(name, fleet, host, [*command, PROGRAMS / "torch_program.py", json.dumps(config), self.folder / name], at)
 
-        return [start(host) for host in range(2 if fleet else 1)], start
+        return [start(host) for host in range(2 + spare_hosts if fleet else 1)], start
 
     def msrun(self, name, fleet, *program):
         """As above, by an msrun with one rank on each host."""
@@ -132,6 +132,21 @@ class Faces(unittest.TestCase):
                     fleet.run(0, ["touch", self.folder / name / "go"], check=True, cwd="/")
                     self.lose(fleet, agents, start)
                     self.assertEqual(self.results(name, agents, 4), expected)
+
+    def test_torch_a_spare_host_is_ready_before_it_is_needed(self):
+        config = {"kind": "ddp", "epochs": 2}
+        alone, _ = self.torch("one", None, 4, config)
+        expected = self.results("one", alone, 4)
+        traces = self.folder / "traces"
+        self.env["HOLDFAST_TRACE"] = str(traces)
+        with fleet_of(3, arguments.build) as fleet:
+            agents, _ = self.torch("lost", fleet, 2, {**config, "hold": 5}, spare_hosts=1)
+            self.until(lambda: min(self.step("lost", rank) for rank in range(4)) == 5, "lost", agents)
+            self.until(lambda: sum(path.read_text().count('"event":"waiting"') for path in traces.glob("*.jsonl")) >= 2, "lost", agents)
+            fleet.run(0, ["touch", self.folder / "lost" / "go"], check=True, cwd="/")
+            fleet.kill(1)
+            agents.pop(1).wait(LIMIT_S)
+            self.assertEqual(self.results("lost", agents, 4), expected)
 
     def test_torch_without_replicas_a_lost_host_ends_the_job(self):
         self.env["HOLDFAST_REPLICAS"] = "0"
