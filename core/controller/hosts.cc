@@ -98,6 +98,7 @@ void Machine::hang_up(const Member& member) {
 // This scheduler takes over: of no host it has heard yet. Each has an agent that is to come back.
 void Machine::miss_all_agents() {
   if (!watches_hosts()) return;
+  all_are_back_ = now_ + kReturn;
   for (const auto& [agent_id, ranks] : owned_) {
     const std::string& host = at(*ranks.begin()).seat.host;
     const bool is_suspect = !host.empty() && host == options_.suspect_host;

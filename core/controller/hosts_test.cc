@@ -344,6 +344,25 @@ TEST_F(HostsTest, AHostIsLostSoonAfterAllItsConnectionsHaveEnded) {
   EXPECT_EQ(state("2"), SeatState::kSilent);
 }
 
+TEST_F(HostsTest, AfterARestartASpareHostMayStillBeOnItsWayAtTheEnd) {
+  for (const Duration patience : {Duration(1s), Duration(4s)}) {
+    machine_.emplace(options_, record_);
+    left_ = lingers_ = false;
+    step(Started{});
+    tell(92, "agent-1", "host-1", {{"0", 1, 1, true}, {"1", 2, 1, true}});
+    tell(93, "agent-2", "host-2", {{"2", 3, 1, true}});
+    come(11, who("0", 1, 1, "host-1"));
+    come(12, who("1", 2, 1, "host-1"));
+    come(13, who("2", 3, 1, "host-2"));
+    beat(patience, {92, 93});
+    const auto record = record_;
+    step(Received{92, wire::Failed{{.kind = Reason::Kind::kInterrupted}}});
+    EXPECT_TRUE(left_);
+    EXPECT_EQ(lingers_, patience == 1s);
+    record_ = record;
+  }
+}
+
 TEST_F(HostsTest, AHostThatHasHungUpOnlyInPartHasTheTimeOfASilentOne) {
   step(Closed{91});
   beat(400ms, {90});

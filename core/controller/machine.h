@@ -521,6 +521,7 @@ class Machine {
   std::optional<std::pair<Generation, Version>> progress_told_;  // To all agents that are here.
   Instant progress_next_{};           // Agents are not told of progress before.
   double loss_ = 0;                   // The newest that was heard of.
+  Instant all_are_back_{};            // After a restart, also who has no rank.
   std::optional<Instant> leaves_at_;  // At the latest, where an agent is waited for.
   bool left_ = false;
   mutable std::uint64_t looks_ = 0;

@@ -40,7 +40,10 @@ class ControllerTest : public ::testing::Test {
       }
       if (const auto* send = std::get_if<Send>(&action)) said_[send->link].push_back(send->message);
       if (const auto* end = std::get_if<End>(&action)) end_ = *end;
-      left_ = left_ || std::holds_alternative<Leave>(action);
+      if (const auto* leave = std::get_if<Leave>(&action)) {
+        left_ = true;
+        lingers_ = leave->lingers;
+      }
       if (const auto* close = std::get_if<Close>(&action)) closed_.insert(close->link);
       const auto* note = std::get_if<Note>(&action);
       if (note && note->kind == Note::Kind::kHow) hows_.push_back(note->reason);
@@ -142,6 +145,7 @@ class ControllerTest : public ::testing::Test {
   std::map<Link, std::vector<wire::Message>> said_;
   std::optional<End> end_;
   bool left_ = false;
+  bool lingers_ = false;
   std::set<Link> closed_;
   std::vector<wire::Reason> hows_;    // Of notes.
   std::vector<wire::Reason> faults_;  // The same.

@@ -488,7 +488,7 @@ void Machine::leave() {
   const bool unheard = std::any_of(each().begin(), each().end(), [&](const Member& member) {
     return member.link == 0 && (lease_runs(member) || member.state == SeatState::kSilent);
   });
-  emit(Leave{unheard || !missing_.empty()});
+  emit(Leave{unheard || !missing_.empty() || now_ < all_are_back_});
 }
 
 }  // namespace holdfast::controller

@@ -53,7 +53,9 @@ int usable_cores() {
 // The agent of this job, or of any if that is empty, whose part this one takes up (--continue).
 Result<Keeper> dead_agent(const AgentOptions& options, const std::string& job) {
   std::vector<Keeper> found;
-  for (const auto& each : jobs_on_this_host().jobs) {
+  const FoundJobs here = jobs_on_this_host();
+  const FoundJob* its = nullptr;
+  for (const auto& each : here.jobs) {
     if (!job.empty() && each.name != job) continue;
     std::optional<Keeper> newest;
     for (const auto& agent : each.dead_agents) {
@@ -61,7 +63,7 @@ Result<Keeper> dead_agent(const AgentOptions& options, const std::string& job) {
     }
     if (!newest) continue;
     if (each.agent_alive && each.agent->node_rank == options.node_rank) continue;
-    if (!each.agent_alive) (void)end_orphans(each);
+    its = &each;
     found.push_back(*newest);
   }
   const std::string asked = job.empty() ? "a job" : cat("job ", job);
@@ -81,6 +83,7 @@ Result<Keeper> dead_agent(const AgentOptions& options, const std::string& job) {
                                    "has died: set HOLDFAST_JOB to one of ",
                                    names)};
   }
+  if (!its->agent_alive) (void)end_orphans(*its);
   return found.front();
 }
 

@@ -126,9 +126,10 @@ def main():
                                        soaked.move, soaked.kill_worker, soaked.kill_scheduler])
                     time.sleep(rng.random() * 0.02)
                     said.append(what(rng))
+                print(f"job {number}: {'; '.join(said)}", end="", flush=True)
                 same = soaked.finish() == expected
                 kills += soaked.kills
-                print(f"job {number}: {'; '.join(said)}: {'equal bits' if same else 'OTHER BITS'}", flush=True)
+                print(f": {'equal bits' if same else 'OTHER BITS'}", flush=True)
                 if not same:
                     sys.exit(1)
     print(f"{kills} hosts lost, all bits equal")
