@@ -178,6 +178,8 @@ TEST(KilledAgent, AnotherOneContinuesItsJobWithTheSameBits) {
   job.launch(toy(job, steps, {"--worker_num", "2", "--spares", "1"}));
   for (std::size_t launcher = 0; launcher < 3; ++launcher) {
     ASSERT_TRUE(job.reaches(200.0 * static_cast<double>(launcher + 1))) << job.output();
+    ASSERT_TRUE(job.kill("MS_NODE_ID=1"));  // Its next one has a higher attempt number.
+    ASSERT_TRUE(until([&] { return job.status("recoveries") >= 1; })) << job.output();
     job.signal(launcher, SIGKILL);
     EXPECT_EQ(job.wait(launcher, 60), 128 + SIGKILL);
     job.launch(toy(job, steps, {"--worker_num", "2", "--spares", "1", "--continue"}));
@@ -189,6 +191,25 @@ TEST(KilledAgent, AnotherOneContinuesItsJobWithTheSameBits) {
     ASSERT_TRUE(expected && found) << rank;
     EXPECT_EQ(*found, *expected) << rank;
   }
+  EXPECT_TRUE(has(job.log("scheduler.log"), "serves again job")) << job.log("scheduler.log");
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(KilledAgent, AWrongCommandToContinueItsJobLosesNothing) {
+  Job job("continued-wrongly");
+  job.launch(toy(job, 600, {"--worker_num", "2"}));
+  ASSERT_TRUE(job.reaches(100)) << job.output();
+  job.signal(0, SIGKILL);
+  EXPECT_EQ(job.wait(), 128 + SIGKILL);
+  job.launch(toy(job, 601, {"--worker_num", "2", "--continue"}));
+  EXPECT_EQ(job.wait(1, 60), 2);
+  EXPECT_TRUE(has(job.output(), "runs another program, or with other arguments")) << job.output();
+  job.launch(toy(job, 600, {"--worker_num", "3", "--continue", "--max_restarts", "0"}));
+  EXPECT_NE(job.wait(2, 60), 0);
+  EXPECT_TRUE(has(job.output(), "is of a job with 2 workers")) << job.output();
+  EXPECT_TRUE(has(job.output(), "is kept: --continue goes on with it")) << job.output();
+  job.launch(toy(job, 600, {"--worker_num", "2", "--continue"}));
+  EXPECT_EQ(job.wait(3, 60), 0) << job.output();
   EXPECT_TRUE(has(job.log("scheduler.log"), "serves again job")) << job.log("scheduler.log");
   EXPECT_TRUE(job.nothing_left());
 }

@@ -247,8 +247,10 @@ class Machine {
     return std::count_if(places_.begin(), places_.end(),
                          [](const Place& p) { return p.role == Role::kWorker; });
   }
-  [[nodiscard]] bool is_local() const {  // All ranks run here.
-    return worker_places() == options_.world_size;
+  // All ranks run here, and none ever ran elsewhere: an agent that has lost its own may be cut off.
+  [[nodiscard]] bool is_local() const {
+    return worker_places() == options_.world_size &&
+           std::ssize(options_.workers) == worker_places();
   }
   // It is a spare host, and has no places so far, or no more.
   [[nodiscard]] bool waits_for_places() const {

@@ -12,6 +12,17 @@ TEST_F(AgentTest, StartsTheSchedulerAndEveryPlace) {
   EXPECT_EQ(places_.at("w1").attempt, 1U);
 }
 
+TEST_F(AgentTest, TheSchedulersAgentStaysThoughItHasAllPlacesOfOthersByNow) {
+  start(0, 3, true, 4);
+  step(LinkUp{});
+  step(Received{wire::Give{{"w2", "w3"}}});
+  ASSERT_TRUE(places_.contains("w3"));
+  dies(at(kSchedulerNode), 137);
+  dies(at(kSchedulerNode), 137);  // Its successor comes after a pause.
+  for (const char* place : {"w0", "w1", "w2", "w3"}) dies(at(place), 0);
+  EXPECT_FALSE(exit_.has_value());  // The agent that had two of them may be cut off.
+}
+
 TEST_F(AgentTest, ThatContinuesAJobStartsASuccessorOfItsScheduler) {
   Options options{.job = "job", .workers = {"w0"}, .world_size = 1, .runs_scheduler = true};
   options.continues = true;

@@ -15,9 +15,9 @@ namespace {
 constexpr int kGaps = 4;
 // The silence has a last call of this part of it: what was said before is heard within that (P10).
 constexpr int kLastCall = 4;
-// Whoever lives and has lost its connection is back within so long. So a host is lost once its
-// agent and all its workers have hung up, and nobody has come back.
-constexpr Duration kHungUp = std::chrono::milliseconds(70);
+// Whoever lives and has lost its connection is back within this part of a silence. So a host is
+// lost once its agent and all its workers have hung up, and nobody has come back.
+constexpr int kHungUp = 7;
 // A scheduler that was started again hears of every host again within so long, if the host lives:
 // its processes try to connect at least once a second.
 constexpr Duration kReturn = std::chrono::seconds(3);
@@ -68,7 +68,7 @@ bool Machine::has_hung_up(const Agent& agent) const {
 }
 
 Duration Machine::silence_of(const Agent& agent) const {
-  if (has_hung_up(agent)) return std::min(kHungUp, options_.host_silence);
+  if (has_hung_up(agent)) return options_.host_silence / kHungUp;
   const Duration longest = std::max(options_.host_silence, options_.lease);
   return std::clamp<Duration>(kGaps * agent.gap, options_.host_silence, longest);
 }
@@ -91,7 +91,7 @@ void Machine::hang_up(const Member& member) {
     if (agent.agent_id != member.seat.agent || !has_hung_up(agent)) continue;
     agent.heard = now_;
     agent.called.reset();
-    look_at_hosts(now_ + kHungUp);
+    look_at_hosts(now_ + silence_of(agent));
   }
 }
 

@@ -363,6 +363,23 @@ TEST_F(HostsTest, AfterARestartASpareHostMayStillBeOnItsWayAtTheEnd) {
   }
 }
 
+// Of a job that is continued, a process may come before its agent, which counts attempts anew.
+TEST_F(HostsTest, AfterARestartALowerAttemptWaitsForTheWordOfItsAgent) {
+  step(Closed{3});
+  step(Received{91, wire::AgentState{"job", "agent-2", "host-2", {{"2", 5, 2, true}}}});
+  come(4, who("2", 5, 2, "host-2"));
+  report_all({1, 2, 4});
+  ASSERT_EQ(machine_->stage(), Stage::kRunning);
+  machine_.emplace(options_, record_);
+  said_.clear();
+  step(Started{});
+  come(11, who("2", 9, 1, "host-2"));
+  EXPECT_EQ(last<wire::Refused>(11), nullptr);
+  EXPECT_EQ(rank(11), kNoRank);
+  tell(93, "agent-3", "host-2", {{"2", 9, 1, true}});
+  EXPECT_EQ(rank(11), 2);
+}
+
 TEST_F(HostsTest, AHostThatHasHungUpOnlyInPartHasTheTimeOfASilentOne) {
   step(Closed{91});
   beat(400ms, {90});

@@ -127,7 +127,7 @@ void Machine::tell_end(Link link) {
   }
   // An agent of another host hangs up once it has heard it: it may be cut off just now.
   const auto agent = agents_.find(link);
-  const bool is_own = agent != agents_.end() && is_own_agent(agent->second.agent_id);
+  const bool is_own = agent != agents_.end() && is_here(agent->second);
   if (peer->second.kind != PeerKind::kAgent || is_own) dismiss(link);
 }
 

@@ -356,6 +356,12 @@ Machine::Verdict Machine::judge(Rank rank, const wire::Register& m) const {
   // Another host may have the place, once its own agent speaks for it: attempts are counted anew.
   const bool moves = m.attempt != 0 && m.memory != member.seat.memory;
   if (moves && word != Word::kGiven) return {Kind::kWaits, is_leased ? leased(rank) : not_given};
+  // Another agent may be about to take the place up, which counts its attempts anew.
+  const bool is_open =
+      word == Word::kNone && !member.seat.agent.empty() && owner_here(m.node_id) == nullptr;
+  if (is_open && m.attempt != 0 && m.attempt < member.seat.attempt) {
+    return {Kind::kWaits, is_leased ? leased(rank) : not_given};
+  }
   if ((!moves && m.attempt < member.seat.attempt) || word == Word::kFormer) {
     return {Kind::kNever, former};
   }

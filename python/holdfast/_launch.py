@@ -110,6 +110,9 @@ class Launch:
         """Return the folder for the logs of this round."""
         return self._run.log_dir / f"restart_{self._round}" if self._round else self._run.log_dir
 
+    def _continues(self) -> bool:
+        return self._run.continues and self._round == 0
+
     def _arguments(self) -> list[str]:
         run = self._run
         self._token = f"holdfast: {secrets.token_hex(8)}".encode()
@@ -126,7 +129,7 @@ class Launch:
             *(["--several"] if run.nodes.several else []),
             f"--spare_host={run.nodes.is_spare}",
             f"--oversubscribe={run.oversubscribe}",
-            *(["--continue"] if run.continues else []),
+            *(["--continue"] if self._continues() else []),
             f"--max_restarts={run.max_restarts}",
             f"--spares={run.spares}",
             str(_PACKAGE / "_shim.sh"),
@@ -165,7 +168,7 @@ class Launch:
     def _make_round(self) -> int:
         """Run msrun to its end; return its exit code."""
         self._lost = None
-        follower = Follower(self._folder(), self._write, goes_on=self._run.continues)
+        follower = Follower(self._folder(), self._write, goes_on=self._continues())
         launcher = os.getpid()
 
         def prepare() -> None:

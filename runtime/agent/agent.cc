@@ -100,6 +100,7 @@ class Agent {
   bool is_linked_ = false;
   bool was_linked_ = false;
   bool has_left_ = false;
+  bool has_heard_end_ = false;  // Of the job.
 };
 
 const char* name(agent::Role role) {
@@ -272,7 +273,7 @@ void Agent::beat() {
 // that agent is gone, and could not find that all have ended. And a host that has ended before it
 // ever reached the scheduler has to say so, or the others wait for it.
 bool Agent::is_still_needed() const {
-  if (launch_.runs_scheduler || is_alone(options_)) return false;
+  if (launch_.runs_scheduler || is_alone(options_) || has_heard_end_) return false;
   if (launch_.stands_by && exit_->code == 0) return false;  // Its scheduler has ended with the job.
   return !was_linked_ || (is_linked_ && exit_->code == 0);
 }
@@ -343,6 +344,7 @@ void Agent::leave() {
 }
 
 void Agent::received(wire::Message message) {
+  has_heard_end_ = has_heard_end_ || std::holds_alternative<wire::JobEnded>(message);
   if (const auto* progress = std::get_if<wire::JobProgress>(&message)) {
     options_.terminal->show(*progress, alive_, options_.local_worker_num);
   }
@@ -386,6 +388,8 @@ Status take_folder(const AgentOptions& options, Launch& launch) {
                                                          .token_file = token_file,
                                                          .log_dir = launch.log_directory,
                                                          .run = launch.settings.run,
+                                                         .program = program_of(options),
+                                                         .memory = os::shared_memory_name(),
                                                          .node_rank = options.node_rank});
   if (!written) {
     remove_unused(launch.job_directory);
@@ -396,7 +400,7 @@ Status take_folder(const AgentOptions& options, Launch& launch) {
   if (left && !launch.runs_scheduler && !launch.settings.tls_config.empty()) {
     left = leave_tls(launch.settings, launch.job_directory);
   }
-  if (!left) (void)remove_job_files(launch.job_directory);
+  if (!left && !options.continues) (void)remove_job_files(launch.job_directory);
   return left;
 }
 
@@ -416,6 +420,12 @@ int run_job(const AgentOptions& options, Launch& launch, std::function<void()> o
     options.terminal->say(without(error));
   }
   if (launch.runs_scheduler || launch.stands_by) keep_reports(launch, *options.terminal);
+  if (options.continues && code != 0) {  // A wrong command, for one, must not cost what was left.
+    options.terminal->say(
+        "what the job has left on this host is kept: --continue goes on with it, and `holdfast "
+        "clean` removes it");
+    return code;
+  }
   if (const auto removed = remove_job_files(launch.job_directory); !removed) {
     options.terminal->say(removed.error().what);
   }

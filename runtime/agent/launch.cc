@@ -83,8 +83,19 @@ Result<Keeper> dead_agent(const AgentOptions& options, const std::string& job) {
                                    "has died: set HOLDFAST_JOB to one of ",
                                    names)};
   }
+  const Keeper& left = found.front();
+  if (left.program != program_of(options)) {
+    return Error{Blame::kUser, cat("--continue: job ", left.job, " runs another program, or with ",
+                                   "other arguments: it has to be the command that started it, ",
+                                   "and --continue")};
+  }
+  if (left.memory != os::shared_memory_name()) {
+    return Error{Blame::kUser,
+                 cat("--continue: job ", left.job, " ran in another container, or before this ",
+                     "machine was started anew, and its state can not be taken up from here")};
+  }
   if (!its->agent_alive) (void)end_orphans(*its);
-  return found.front();
+  return left;
 }
 
 // `left`: the part that is taken up.
@@ -238,6 +249,14 @@ bool is_alone(const AgentOptions& options) {
   return options.local_worker_num == options.worker_num && !options.several && !options.spare_host;
 }
 
+std::string program_of(const AgentOptions& options) {
+  std::string program;
+  for (const auto& word : options.program) {
+    if (!word.starts_with("holdfast: ")) program += word + '\n';
+  }
+  return program;
+}
+
 std::string spelled(const AgentOptions& options, std::string_view option) {
   for (const auto& [ours, torchruns] : kAsTorchrun) {
     if (!options.as_torchrun || option != ours) continue;
@@ -251,7 +270,9 @@ Result<Launch> prepare(const AgentOptions& options, Words argv) {
   Launch launch{.argv = std::move(argv)};
   std::optional<Keeper> left;
   if (options.continues) {
-    auto found = dead_agent(options, value_of(options.environment, "HOLDFAST_JOB"));
+    std::string job = value_of(options.environment, "HOLDFAST_JOB");
+    if (job.empty() && !is_alone(options)) job = cat("port-", options.master_port);
+    auto found = dead_agent(options, job);
     if (!found) return found.error();
     left = *std::move(found);
     launch.remarks.push_back(

@@ -27,4 +27,7 @@ struct Launch {
 // makes the folders. Leaves no thread behind. The terminal shows what it waits for.
 Result<Launch> prepare(const AgentOptions& options, Words argv);
 
+// The program with its arguments, one on a line, without what `holdfast run` draws for each start.
+std::string program_of(const AgentOptions& options);
+
 }  // namespace holdfast::runtime

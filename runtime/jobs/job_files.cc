@@ -27,8 +27,8 @@
 namespace holdfast::runtime {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Keeper, job, host, port, sched_port, token_file,
-                                                log_dir, run, node_rank, log_device, log_inode, pid,
-                                                start_time)
+                                                log_dir, run, program, memory, node_rank,
+                                                log_device, log_inode, pid, start_time)
 
 namespace {
 

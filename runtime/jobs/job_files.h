@@ -23,6 +23,8 @@ struct Keeper {
   std::string token_file;        // An agent's: what HOLDFAST_TOKEN_FILE names; absolute.
   std::string log_dir;           // An agent's.
   std::uint64_t run = 0;         // An agent's: HOLDFAST_RUN.
+  std::string program;           // An agent's: with its arguments, one on a line.
+  std::string memory;            // An agent's: os::shared_memory_name().
   std::int32_t node_rank = 0;    // An agent's.
   // Identify its log folder, which may have another name in another mount namespace (container).
   std::uint64_t log_device = 0;
