@@ -94,7 +94,7 @@ void Machine::enter(State next) {
 
 Machine::Machine(Options options) : options_(std::move(options)), prng_(options_.seed) {
   if (options_.runs_scheduler) {
-    // Its first scheduler counts as a successor: it goes on from the journal.
+    // Of a job that it continues, its first one counts as a successor, which has a journal.
     places_.push_back({.node_id = kSchedulerNode,
                        .role = Role::kScheduler,
                        .attempt = options_.continues ? 1U : 0U});

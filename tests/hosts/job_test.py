@@ -3,6 +3,7 @@
 
 job_test.py --build BUILD [TEST...]   what the hosts need: docs/testing-hosts.md
 """
+import argparse
 import contextlib
 import os
 import random
@@ -16,6 +17,7 @@ import unittest
 from pathlib import Path
 
 from common import fleet_of
+from fleet import linux
 from hosts_test import setUpModule  # noqa: F401
 from job import Trace, free_port
 
@@ -89,6 +91,13 @@ class Job:
         """Waits until some rank has made this step."""
         self.until(lambda: self.newest_step() >= step, f"step {step}")
 
+    def goes_on_to(self, step):
+        """Waits until some rank has made this step, or the job has ended before."""
+        end = time.monotonic() + LIMIT_S
+        while self.newest_step() < step and self.agents[0].poll() is None:
+            assert time.monotonic() < end, f"step {step} did not come\n{self.logs()}"
+            time.sleep(0.02)
+
     def until(self, condition, what):
         end = time.monotonic() + LIMIT_S
         while not condition():
@@ -114,6 +123,22 @@ class Job:
                 if ours and here and command.startswith(self.program[0].encode()):
                     found.append(int(process.name))
         return found
+
+
+def begin_long_run(doc, counted, default):
+    """The options of a run that is repeated with random faults: how many of them, and what draws them."""
+    global BUILD
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=Path, required=True)
+    parser.add_argument(counted, dest="count", type=int, default=default)
+    parser.add_argument("--seed", type=int, default=secrets.randbits(32))
+    arguments = parser.parse_args()
+    if os.environ.get("HOLDFAST_TEST_WITHOUT_HOSTS") == "1" and (why := linux.lacking()):
+        print(f"not run: {why}")
+        sys.exit(0)
+    BUILD = arguments.build.resolve()
+    print(f"seed {arguments.seed}", flush=True)
+    return arguments.count, random.Random(arguments.seed)
 
 
 class OneJob(unittest.TestCase):

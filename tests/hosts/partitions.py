@@ -4,10 +4,6 @@
 partitions.py --build BUILD [--count N] [--seed S]   what the hosts need: docs/testing-hosts.md. Each job has 2 x 2 ranks
 and a spare host, and as many partitions as fall into its steps. The seed chooses them, not the instants at which they meet the job.
 """
-import argparse
-import os
-import random
-import secrets
 import sys
 import tempfile
 import time
@@ -15,8 +11,7 @@ from pathlib import Path
 
 import job_test
 from common import fleet_of
-from fleet import linux
-from job_test import LIMIT_S, Job
+from job_test import Job, begin_long_run
 
 HOSTS = (0, 1, 2)
 STEPS, LAST = 4000, 2500  # None begins after step LAST: the job has to outlast each of them, or who is cut off misses its end.
@@ -57,35 +52,22 @@ def play(job, fleet, rng, most):
     said = []
     while len(said) < most and (newest := job.newest_step()) < LAST:
         said.append(partition(fleet, rng))
-        goal, end = newest + STEPS_BETWEEN + rng.randrange(20), time.monotonic() + LIMIT_S
-        while job.newest_step() < goal and job.agents[0].poll() is None:
-            if time.monotonic() > end:
-                sys.exit(f"after {said}: step {goal} did not come\n{job.logs()}")
-            time.sleep(0.01)
+        print(f"  {said[-1]}", flush=True)
+        job.goes_on_to(newest + STEPS_BETWEEN + rng.randrange(20))
     return said
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=Path, required=True)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=secrets.randbits(32))
-    arguments = parser.parse_args()
-    if os.environ.get("HOLDFAST_TEST_WITHOUT_HOSTS") == "1" and (why := linux.lacking()):
-        print(f"not run: {why}")
-        return
-    job_test.BUILD = arguments.build.resolve()
-    rng = random.Random(arguments.seed)
-    print(f"seed {arguments.seed}", flush=True)
+    most, rng = begin_long_run(__doc__, "--count", 1000)
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         folder = Path(name)
         expected = Job(folder / "one", None, 1, 4, steps=STEPS, pause=0).wait()
         made = 0
-        while made < arguments.count:
+        while made < most:
             with fleet_of(len(HOSTS), job_test.BUILD) as fleet:
                 job = Job(folder / f"job-{made}", fleet, 2, 2, steps=STEPS, pause=4000)
                 job.start(2, "--spare_host=True")
-                said = play(job, fleet, rng, arguments.count - made)
+                said = play(job, fleet, rng, most - made)
                 same = job.wait() == expected
                 recoveries = len({event["generation"] for event in job.events("resume")}) - 1
             made += len(said)

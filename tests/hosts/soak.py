@@ -4,10 +4,7 @@
 soak.py --build BUILD [--jobs N] [--seed S]   what the hosts need: docs/testing-hosts.md. Each job has 2 x 2 ranks and a
 spare host, and 4 faults. The seed chooses the faults, not the instants at which they meet the job.
 """
-import argparse
 import os
-import random
-import secrets
 import signal
 import subprocess
 import sys
@@ -17,8 +14,7 @@ from pathlib import Path
 
 import job_test
 from common import fleet_of
-from fleet import linux
-from job_test import LIMIT_S, Job
+from job_test import LIMIT_S, Job, begin_long_run
 
 STEPS = 800
 FAULTS = 4
@@ -96,37 +92,20 @@ class Soaked:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=Path, required=True)
-    parser.add_argument("--jobs", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=secrets.randbits(32))
-    arguments = parser.parse_args()
-    if os.environ.get("HOLDFAST_TEST_WITHOUT_HOSTS") == "1" and (why := linux.lacking()):
-        print(f"not run: {why}")
-        return
-    job_test.BUILD = arguments.build.resolve()
-    rng = random.Random(arguments.seed)
-    print(f"seed {arguments.seed}", flush=True)
+    jobs, rng = begin_long_run(__doc__, "--jobs", 50)
     kills = 0
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         folder = Path(name)
         expected = Job(folder / "one", None, 1, 4, steps=STEPS, pause=0).wait()
-        for number in range(arguments.jobs):
+        for number in range(jobs):
             with fleet_of(3, job_test.BUILD) as fleet:
                 soaked = Soaked(folder / f"job-{number}", fleet)
-                said = []
                 for fault in range(FAULTS):
-                    goal = STEPS * (fault + 1) // (FAULTS + 1) + rng.randrange(STEPS // 20)
-                    end = time.monotonic() + LIMIT_S
-                    while soaked.job.newest_step() < goal and soaked.job.agents[0].poll() is None:
-                        if time.monotonic() > end:
-                            sys.exit(f"job {number}, after {said}: step {goal} did not come\n{soaked.job.logs()}")
-                        time.sleep(0.02)
+                    soaked.job.goes_on_to(STEPS * (fault + 1) // (FAULTS + 1) + rng.randrange(STEPS // 20))
                     what = rng.choice([soaked.lose_silently, soaked.lose_silently, soaked.lose_agent, soaked.cut, soaked.cut_one_way,
                                        soaked.move, soaked.kill_worker, soaked.kill_scheduler])
                     time.sleep(rng.random() * 0.02)
-                    said.append(what(rng))
-                print(f"job {number}: {'; '.join(said)}", end="", flush=True)
+                    print(f"job {number}: " if fault == 0 else "; ", what(rng), sep="", end="", flush=True)
                 same = soaked.finish() == expected
                 kills += soaked.kills
                 print(f": {'equal bits' if same else 'OTHER BITS'}", flush=True)
