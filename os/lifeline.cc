@@ -20,12 +20,14 @@ constexpr std::uint64_t kBytes = 4096;
 constexpr Duration kLongestWait = std::chrono::milliseconds(200);
 
 enum Phase : std::uint32_t { kUnheld, kHeld, kReleased };
+enum End : std::uint32_t { kNotNoted, kWell, kBadly };
 
 struct Page {
   std::uint64_t magic;
   std::uint32_t phase;    // A futex: watchers wait here until it leaves kUnheld.
   std::int32_t holder;    // Its process; written before `phase` becomes kHeld.
   Version version;        // The last step that it has noted.
+  std::uint32_t end;      // Of the job, as it has noted it.
   pthread_mutex_t alive;  // Robust; locked before `phase` becomes kHeld.
 };
 
@@ -111,6 +113,17 @@ Lifeline::~Lifeline() {
 
 void Lifeline::note(Version version) const {
   std::atomic_ref(page_.as<Page>(0)->version).store(version, std::memory_order_relaxed);
+}
+
+void Lifeline::note_end(bool well) const {
+  std::atomic_ref(page_.as<Page>(0)->end).store(well ? kWell : kBadly, std::memory_order_relaxed);
+}
+
+std::optional<bool> lifeline_end(const std::string& path) {
+  const Result<Mapping> mapping = find_page(path);
+  if (!mapping) return std::nullopt;
+  const auto end = std::atomic_ref(mapping->as<Page>(0)->end).load(std::memory_order_relaxed);
+  return end == kNotNoted ? std::nullopt : std::optional(end == kWell);
 }
 
 Version lifeline_version(const std::string& path) {

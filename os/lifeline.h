@@ -18,6 +18,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -42,6 +43,8 @@ class Lifeline {
   Lifeline(Lifeline&&) noexcept = default;
   // The holder has made this step: its watcher reads so after the holder's end, too.
   void note(Version version) const;
+  // The holder has heard that the job has ended, well or not: its watcher reads so, likewise.
+  void note_end(bool well) const;
   ~Lifeline();  // Releases it: at once in the thread that called hold(), within 200 ms in another.
 
  private:
@@ -57,6 +60,9 @@ class Lifeline {
 
 // The last step that its holder has noted. kNoVersion: none, or there is no lifeline.
 [[nodiscard]] Version lifeline_version(const std::string& path);
+
+// Whether the job has ended well, if its holder has noted that it has ended.
+[[nodiscard]] std::optional<bool> lifeline_end(const std::string& path);
 
 enum class Ending : std::uint8_t { kDied, kReleased, kCancelled };
 

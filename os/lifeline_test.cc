@@ -132,6 +132,24 @@ TEST(Lifeline, OfAPredecessorIsNotTakenForTheNewOne) {
   EXPECT_EQ(ending.get(), Ending::kDied);
 }
 
+TEST(Lifeline, TellsWhatItsHolderHasHeardAlsoAfterItsEnd) {
+  const TemporaryFolder directory("/dev/shm");
+  const std::string path = directory / "line";
+  ASSERT_TRUE(prepare_lifeline(path).has_value());
+  EXPECT_EQ(lifeline_end(path), std::nullopt);
+  for (const bool well : {false, true}) {
+    {
+      const auto held = Lifeline::hold(path);
+      ASSERT_TRUE(held.has_value());
+      held->note(7);
+      held->note_end(well);
+    }
+    EXPECT_EQ(lifeline_version(path), 7);
+    EXPECT_EQ(lifeline_end(path), well);
+  }
+  EXPECT_EQ(lifeline_end(path + ".none"), std::nullopt);
+}
+
 TEST(Lifeline, ThatIsNotThereIsAnErrorByName) {
   const TemporaryFolder directory("/dev/shm");
   const std::atomic<bool> never = false;

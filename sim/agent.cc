@@ -104,8 +104,11 @@ void World::perform_for_agent(const Transition& t) {
       return tell_agent(t.agent, agent::LinkUp{});
     case Kind::kPromote:
       return promote(t.agent, t.index);
-    case Kind::kDied:
-      return tell_agent(t.agent, take(agent.deaths, t.index));
+    case Kind::kDied: {
+      const agent::Died died = take(agent.deaths, t.index);
+      agent.knows_end = agent.knows_end || died.job_ended;
+      return tell_agent(t.agent, died);
+    }
     case Kind::kSpawnFailed: {
       const agent::Process process = agent.not_spawned.front();
       agent.not_spawned.pop_front();
@@ -177,6 +180,9 @@ void World::kill_child(Index agent, const agent::Kill& kill) {
 }
 
 void World::spawn(Index agent, const agent::Spawn& what) {
+  if (agents_[agent].knows_end) {
+    checkers_.violate("P26: a process is started for a job of which its agent knows the end");
+  }
   if (spawns_fail_ > 0) {
     --spawns_fail_;
     agents_[agent].not_spawned.push_back(what.process);
@@ -263,15 +269,18 @@ void World::check_stopped_are_ended() {
 }
 
 void World::agent_hears_of_death(Index agent, agent::Process process, std::int32_t code,
-                                 bool lifeline) {
+                                 bool lifeline, std::optional<bool> job_ended) {
   using End = wire::Ending::Kind;
   if (!agents_[agent].alive) return;
   auto& deaths = agents_[agent].deaths;
   const agent::Process known = local(process);
-  if (lifeline) deaths.push_back({known, {}, 1});
+  if (lifeline) deaths.push_back({.process = known, .detected_ns = 1, .job_ended = job_ended});
   const bool signalled = code > 128;
   deaths.push_back(
-      {known, {signalled ? End::kSignalled : End::kExited, signalled ? code - 128 : code}, 1});
+      {.process = known,
+       .ending = {signalled ? End::kSignalled : End::kExited, signalled ? code - 128 : code},
+       .detected_ns = 1,
+       .job_ended = job_ended});
 }
 
 void World::promote(Index agent, Index which) {

@@ -316,6 +316,8 @@ bool World::is_legitimate(const wire::Reason& reason) const {
     case Why::kTooOften:
       return setup_.max_restarts < 100 ||
              (failed && durable_->end != reason && is_legitimate(durable_->end));
+    case Why::kProcessEnded:  // It had heard that the job has failed; its agent had not.
+      return failed && is_legitimate(durable_->end);
     case Why::kTooFewCame:
     case Why::kNotFormedInTime:
       return had(Fault::kEarlyExit) || had(Fault::kKillAgent) || had(Fault::kLoseHost) ||

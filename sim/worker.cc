@@ -128,9 +128,11 @@ void World::carry_out(Index index, const member::Action& action) {
     tell_trainer(index, trainer::Released{});
   } else if (const auto* over = std::get_if<member::GiveUp>(&action)) {
     worker.over = true;
+    if (over->job_ended) worker.job_ended = over->success;
     tell_trainer(index, trainer::JobOver{over->success, over->reason});
     // A program that is in no call of Holdfast's hears of it there, or not at all.
-    if (worker.program != Program::kTraining) worker.leaving = over->success ? 0 : 1;
+    const bool stood_by = over->stood_by && worker.program == Program::kUnplaced;
+    if (worker.program != Program::kTraining) worker.leaving = stood_by ? 0 : 1;
   }
 }
 
@@ -146,7 +148,7 @@ void World::die(Index index, std::int32_t code, bool lifeline, bool loses) {
   fold(static_cast<std::uint64_t>(code) + worker.process * 1000);
   if (worker.foreign) return;  // Nobody here is its parent.
   if (setup_.agent) {
-    agent_hears_of_death(worker.agent, worker.process, code, lifeline);
+    agent_hears_of_death(worker.agent, worker.process, code, lifeline, worker.job_ended);
     return;
   }
   const bool another = std::any_of(workers_.begin(), workers_.end(), [&](const Worker& other) {

@@ -89,8 +89,9 @@ class World {
     bool said_parked = false;        // And has no order yet that it may carry out.
     Version began_at = 0;            // Where its program began the step under way.
     bool alive = true;
-    bool foreign = false;  // On another host.
-    bool over = false;     // It was told that the job is over, or that it has no place.
+    bool foreign = false;           // On another host.
+    bool over = false;              // It was told that the job is over, or that it has no place.
+    std::optional<bool> job_ended;  // It was told that the job has ended: well, or not.
     std::optional<std::int32_t> leaving;  // It will exit with this code.
     std::int32_t signal = 0;              // Sent to it and not yet delivered.
     Index link = kNone;
@@ -173,6 +174,7 @@ class World {
     Instant stood_still{};                  // It did, until then.
     std::optional<Instant> interrupted_at;  // By a person, since the scheduler's agent has exited.
     std::optional<agent::Exit> exited;
+    bool knows_end = false;     // Of the job: a process of its own had heard it.
     Instant cut_until{};        // Its host, of several, is cut off until then.
     bool is_host_lost = false;  // Or it may be, as far as others know.
     [[nodiscard]] bool runs() const { return alive && !exited; }
@@ -405,7 +407,8 @@ class World {
   void carry_out(Index agent, const agent::Action& action);
   void kill_child(Index agent, const agent::Kill& kill);
   void kill_agent(Index agent);
-  void agent_hears_of_death(Index agent, agent::Process process, std::int32_t code, bool lifeline);
+  void agent_hears_of_death(Index agent, agent::Process process, std::int32_t code, bool lifeline,
+                            std::optional<bool> job_ended = {});
   void spawn(Index agent, const agent::Spawn& what);
   void look(Index agent);
   void stop(Worker& worker);

@@ -18,6 +18,7 @@ using wire::Reason;
 using Kind = Reason::Kind;
 
 std::string process(const std::string& node_id) {
+  if (node_id.empty()) return "a process";
   return node_id == "scheduler" ? "the scheduler" : cat("worker ", node_id);
 }
 

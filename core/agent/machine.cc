@@ -141,6 +141,7 @@ void Machine::add_spare(const std::string& node_id) {
 
 // Whether some worker still trains whose place this spare could take. Empty: a spare of any place.
 bool Machine::is_needed(const std::string& spare_of) const {
+  if (failed_) return false;
   if (waits_for_places()) return state_ == State::kRunning;
   return std::any_of(places_.begin(), places_.end(), [&](const Place& p) {
     return p.role == Role::kWorker && !p.done && (spare_of.empty() || spare_of == p.node_id);
@@ -197,7 +198,7 @@ std::uint64_t Machine::pause(std::int32_t times) {
 }
 
 void Machine::on(const PauseOver& e) {
-  if (state_ != State::kRunning) return;
+  if (state_ != State::kRunning || failed_) return;
   start_owed([&](const Owed& owed) { return owed.pause == e.pause; });
   for (auto& place : places_) {
     if (place.pause != e.pause) continue;
@@ -233,6 +234,7 @@ void Machine::on(const Died& died) {
   }
   const auto current = std::find_if(places_.begin(), places_.end(),
                                     [&](const Place& p) { return p.process == e.process; });
+  heed_end(e, current != places_.end() ? current->node_id : "");
   if (current != places_.end()) {
     place_died(*current, e);
   } else if (std::any_of(spares_.begin(), spares_.end(),
@@ -249,6 +251,20 @@ void Machine::on(const Died& died) {
     tell_state();
     if (repeats_its_error(*former, e)) fail(twice(*former));
   }
+}
+
+// What a process has heard of the job's end counts for its agent, which may be cut off itself
+// (P26). A successor could only hear the same.
+void Machine::heed_end(const Died& e, const std::string& node_id) {
+  if (!e.job_ended || state_ != State::kRunning) return;
+  if (*e.job_ended) return receive(wire::JobEnded{true, {}});
+  if (failed_) return;
+  const Reason reason{.kind = Reason::Kind::kProcessEnded,
+                      .ending = e.ending,
+                      .node_id = node_id,
+                      .detail = e.error};
+  failed_ = Exit{exit_code(e.ending), reason, node_id};
+  actions_.push_back(WantGrace{});
 }
 
 void Machine::place_died(Place& place, const Died& e) {
@@ -270,6 +286,7 @@ void Machine::place_died(Place& place, const Died& e) {
   }
   if (is_ending()) return;
   if (is_told(e)) say_end(place, e);
+  if (failed_) return tell_state();
   const bool repeats = repeats_its_error(place, e);
   if (++place.failures > options_.max_restarts) {
     blamed_ = e.process;
@@ -407,7 +424,7 @@ void Machine::receive(const wire::Evict& m) {
 }
 
 void Machine::receive(const wire::Give& m) {
-  if (state_ != State::kRunning) return;
+  if (state_ != State::kRunning || failed_) return;
   for (const auto& node_id : m.node_ids) {
     const bool has = std::any_of(places_.begin(), places_.end(),
                                  [&](const Place& place) { return place.node_id == node_id; });
@@ -503,6 +520,8 @@ void Machine::on(const GraceOver&) {
   grace_over_ = true;
   if (is_ending()) {
     end_all(false);
+  } else if (failed_) {
+    fail(*failed_);
   } else if (state_ == State::kDone) {
     enter(State::kEnding);
     end_all(false);

@@ -71,6 +71,7 @@ struct Died {  // Seen first by its lifeline (no exit code yet) or by its end it
   std::uint64_t detected_ns = 0;
   std::string error = {};        // The exception that ended it, in its own words; empty: none did.
   Version version = kNoVersion;  // The last step that it has made; kNoVersion: none is known of.
+  std::optional<bool> job_ended = {};  // It has heard that the job has ended: well, or not.
 };
 struct SpawnFailed {
   Process process = 0;
@@ -222,6 +223,7 @@ class Machine {
   template <class Other>
   void receive(const Other&) {}
 
+  void heed_end(const Died& e, const std::string& node_id);
   void place_died(Place& place, const Died& e);
   void spare_died(const Died& e);
   void give(Place& place);
@@ -276,6 +278,8 @@ class Machine {
   Link link_ = Link::kNever;   // To the scheduler.
   bool told_ = false;          // Its newest state was said to a scheduler.
   bool grace_over_ = false;    // Some grace is over.
+  // The job has failed, as one of its processes has heard. Why, the scheduler may still say.
+  std::optional<Exit> failed_;
   State state_ = State::kRunning;
   std::size_t event_ = 0;  // That is being handled.
   Exit result_;

@@ -374,31 +374,6 @@ TEST_F(AgentTest, EvictsOnlyTheProcessThatIsMeant) {
   EXPECT_EQ(state.places[0].ending.kind, Ending::Kind::kWasSilent);
 }
 
-TEST_F(AgentTest, AJobThatFailedEndsAllWithItsReason) {
-  start();
-  step(Received{wire::JobEnded{false, {.kind = Reason::Kind::kProgram, .rank = 0}}});
-  dies(at("w0"), 1);
-  dies(at("w1"), 1);
-  dies(at(kSchedulerNode), 1);
-  ASSERT_TRUE(exit_.has_value());
-  EXPECT_NE(exit_->code, 0);
-  EXPECT_EQ(exit_->reason.kind, Reason::Kind::kProgram);
-}
-
-TEST_F(AgentTest, WhoHangsAfterAGoodEndIsEndedAndTheCodeIsZero) {
-  start();
-  step(LinkUp{});
-  step(Received{wire::JobEnded{true, {}}});
-  dies(at("w0"), 0);
-  dies(at(kSchedulerNode), 0);
-  EXPECT_GT(graces_, 0);
-  step(GraceOver{});
-  ASSERT_FALSE(killed_.empty());
-  dies(at("w1"), 137);
-  ASSERT_TRUE(exit_.has_value());
-  EXPECT_EQ(exit_->code, 0);
-}
-
 TEST_F(AgentTest, ASchedulerThatNeverServedIsTheProgramsFault) {
   start();
   dies(at(kSchedulerNode), 0);
@@ -555,44 +530,6 @@ TEST_F(AgentTest, WaitsAsASpareHostOnceAllItsPlacesAreAnothersOnes) {
   step(Received{wire::Give{{"w3"}}});
   ASSERT_EQ(promoted_.size(), 1U);
   EXPECT_EQ(promoted_[0].node_id, "w3");
-}
-
-TEST_F(AgentTest, EndsWellOnceItIsDrained) {
-  start(1, 1, false, 4);
-  step(LinkUp{});
-  step(Received{wire::Drop{{"w0", "w1"}, true}});
-  EXPECT_EQ(std::get<wire::AgentState>(said_.back()).takes, 0U);
-  dies(at("w0"), 137);
-  dies(at("w1"), 137);
-  EXPECT_FALSE(exit_);
-  dies(spares_[0].process, 137);
-  ASSERT_TRUE(exit_);
-  EXPECT_EQ(exit_->code, 0);
-  EXPECT_TRUE(exit_->drained);
-}
-
-TEST_F(AgentTest, ThatRunsTheSchedulerStaysThoughItIsDrained) {
-  start(0, 1, true, 4);
-  step(LinkUp{});
-  step(Received{wire::Drop{{"w0", "w1"}, true}});
-  dies(at("w0"), 137);
-  dies(at("w1"), 137);
-  EXPECT_FALSE(exit_);
-  step(Received{wire::JobEnded{true, {}}});
-  dies(at(kSchedulerNode), 0);
-  ASSERT_TRUE(exit_);
-  EXPECT_EQ(exit_->code, 0);
-}
-
-TEST_F(AgentTest, ThatRunsTheSchedulerStaysWithoutPlacesAlsoWhileThatIsReplaced) {
-  start(0, 3, true, 2);
-  step(LinkUp{});
-  step(Received{wire::Drop{{"w0", "w1"}, true}});
-  dies(at("w0"), 137);
-  dies(at("w1"), 137);
-  dies(at(kSchedulerNode), 137);
-  dies(at(kSchedulerNode), 137);  // The next one comes after a pause.
-  EXPECT_FALSE(exit_);
 }
 
 }  // namespace

@@ -166,10 +166,10 @@ void Machine::on(const wire::Farewell&) {
   if (state_ == State::kEnded) actions_.push_back(Released{});
 }
 
-void Machine::give_up(bool success, wire::Reason reason) {
+void Machine::give_up(bool success, wire::Reason reason, bool job_ended) {
   if (std::exchange(over_, true)) return;
   actions_.push_back(Abort{std::max(stopped_for_, running_)});
-  actions_.push_back(GiveUp{success, std::move(reason), success && stands_by()});
+  actions_.push_back(GiveUp{success, std::move(reason), success && stands_by(), job_ended});
 }
 
 // Somebody else lives in its place, or has ended that rank's training.

@@ -86,6 +86,7 @@ struct GiveUp {  // The job is over or this process has no place in it.
   bool success = false;
   wire::Reason reason;
   bool stood_by = false;  // Another process had its place until the job ended well.
+  bool job_ended = false;
 };
 using Action = std::variant<Send, RankGiven, Abort, Repair, StopRepair, Go, Released, Say, GiveUp>;
 using Actions = std::vector<Action>;
@@ -133,7 +134,7 @@ class Machine {
   void on(const wire::Refused& m);
   void on(const wire::Waiting& m);
   void on(const wire::Farewell&);
-  void on(const wire::JobEnded& m) { give_up(m.success, m.reason); }
+  void on(const wire::JobEnded& m) { give_up(m.success, m.reason, true); }
   [[nodiscard]] bool stands_by() const;
   template <class Other>
   void on(const Other&) {}  // Not for a worker: a peer's nonsense changes nothing.
@@ -144,7 +145,7 @@ class Machine {
   void repair(const wire::Assignment& m);
   void resume(const wire::Assignment& m);
   void report();
-  void give_up(bool success, wire::Reason reason);
+  void give_up(bool success, wire::Reason reason, bool job_ended = false);
 
   wire::Register self_;
   State state_ = State::kStarting;

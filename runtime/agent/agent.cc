@@ -182,6 +182,7 @@ Agent::Agent(const AgentOptions& options, const Launch& launch, std::function<vo
                                         {"exit_code", shell_code(died.ending)},
                                         {"how", wording::in_words(died.ending)},
                                         {"detected_ns", died.detected_ns}});
+                  has_heard_end_ = has_heard_end_ || died.job_ended;
                   step(std::move(died));
                 }) {
   // prepare() has tried the folder: one that went since then costs the trace, not the job.

@@ -190,8 +190,10 @@ void Children::lifeline_ended(agent::Process process, Instant when) {
   } else if (const pid_t trainer = trainer_of(found->second.lifeline, group); trainer != 0) {
     ::kill(trainer, SIGKILL);
   }
-  on_died_(
-      {.process = process, .ending = {}, .detected_ns = static_cast<std::uint64_t>(when.count())});
+  on_died_({.process = process,
+            .ending = {},
+            .detected_ns = static_cast<std::uint64_t>(when.count()),
+            .job_ended = os::lifeline_end(found->second.lifeline)});
 }
 
 void Children::exited(agent::Process process, const os::Exit& exit) {
@@ -209,7 +211,8 @@ void Children::exited(agent::Process process, const os::Exit& exit) {
                                  ? wire::Ending{wire::Ending::Kind::kSignalled, exit.signal}
                                  : wire::Ending{wire::Ending::Kind::kExited, exit.code},
                    .detected_ns = static_cast<std::uint64_t>(when.count()),
-                   .version = os::lifeline_version(found->second.lifeline)};
+                   .version = os::lifeline_version(found->second.lifeline),
+                   .job_ended = os::lifeline_end(found->second.lifeline)};
   if (exit.signal == 0 && exit.code != 0) {
     died.error = options_.launcher->reason(os::end_of(found->second.log, found->second.log_begin));
   }

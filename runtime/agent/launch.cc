@@ -209,6 +209,33 @@ Status wait_for_port(const AgentOptions& options) {
                                  options.as_torchrun ? "" : " (or --master_addr)")};
 }
 
+// What etcd has of the job's journal; nothing: none.
+Result<std::optional<io::EtcdEntry>> journal_head(io::Etcd& etcd, const std::string& job) {
+  const auto head =
+      etcd.transact({{}, {{.kind = io::EtcdOperation::Kind::kRange, .key = io::etcd_head(job)}}},
+                    io::Loop::now() + std::chrono::seconds(5));
+  if (!head) return head.error();
+  const auto& entries = head->ranges.front().entries;
+  return entries.empty() ? std::nullopt : std::optional(entries.front());
+}
+
+// Another host's scheduler may have gone on meanwhile, in a run that the dead launcher has never
+// known, or to the job's end.
+Status continue_in_etcd(io::Etcd& etcd, Launch& launch) {
+  const std::string& job = launch.settings.job;
+  const auto head = journal_head(etcd, job);
+  if (!head) return head.error();
+  const auto run = *head ? io::run_in_head(**head) : std::nullopt;
+  if (!run) {
+    return Error{Blame::kUser,
+                 cat("--continue: etcd has no journal of job ", job, " (any more): it has ended ",
+                     "meanwhile. `holdfast clean` removes what it has left on this host")};
+  }
+  launch.settings.run = *run;
+  set(launch.environment, "HOLDFAST_RUN", cat(*run));
+  return {};
+}
+
 // Without etcd, a job over several hosts says what it would lose. With it, each host has a
 // scheduler, and host 0 may be started again elsewhere.
 Status check_etcd(const AgentOptions& options, Launch& launch) {
@@ -226,15 +253,16 @@ Status check_etcd(const AgentOptions& options, Launch& launch) {
   }
   auto etcd = io::Etcd::open(etcd_options(settings));
   if (!etcd) return etcd.error();
+  if (options.continues) {
+    if (const auto goes_on = continue_in_etcd(*etcd, launch); !goes_on) return goes_on;
+  }
   if (is_alone(options)) return {};
   launch.stands_by = !options.runs_scheduler;
   const auto here = options.runs_scheduler ? listens(address, 0) : Status{};
   if (!here) {
-    const auto head = etcd->transact(
-        {{}, {{.kind = io::EtcdOperation::Kind::kRange, .key = io::etcd_head(settings.job)}}},
-        io::Loop::now() + std::chrono::seconds(5));
+    const auto head = journal_head(*etcd, settings.job);
     if (!head) return head.error();
-    if (head->ranges.front().entries.empty()) return {};  // wait_for_port() says what is wrong.
+    if (!*head) return {};  // wait_for_port() says what is wrong.
     launch.runs_scheduler = false;
     launch.stands_by = true;
     launch.remarks.push_back(cat(here.error().what, ", so this host takes part in a job that runs ",

@@ -273,6 +273,7 @@ void Worker::Control::do_it(member::Abort& a) {
 
 void Worker::Control::do_it(member::GiveUp& a) {
   link.retire();
+  if (a.job_ended && held_lifeline()) held_lifeline()->note_end(a.success);
   {
     const std::lock_guard lock(mutex);
     over = Error{Blame::kWorld, wording::in_words(a.reason)};

@@ -71,6 +71,11 @@ class Etcd(unittest.TestCase):
         pids = [pid for pid in job.pids(0, "MS_SCHED") if b"HOLDFAST_STANDBY=1" not in (Path("/proc") / str(pid) / "environ").read_bytes().split(b"\0")]
         return pids[0]
 
+    @staticmethod
+    def schedulers(job):
+        """What those that have served so far have told at their start."""
+        return sorted((event for event in job.events("start") if event["role"] == "scheduler"), key=lambda event: event["t_ns"])
+
     def until_all_step(self, job, since_ns):
         """When all ranks had made a step since then."""
         first = {}
@@ -120,6 +125,35 @@ class Etcd(unittest.TestCase):
         job.start(0, at=2)  # At once: before anybody has taken over.
         self.assertEqual(job.wait(), expected)
         self.assertEqual(len(job.events("takeover")), 1)
+
+    def test_killed_launchers_are_continued_in_the_run_of_the_journal(self):
+        expected = self.one_host(MANY)
+        fleet, env = self.with_etcd()
+        job = Job(self.folder / "continued", fleet, 2, 2, env=env, steps=MANY, pause=2000)
+        job.until(lambda: len(job.events("stands_by")) == 1, "who stands by")
+        job.until_step(60)
+        job.agents.pop(0).kill()
+        job.until(lambda: job.events("takeover"), "the takeover")
+        job.start(0)  # It comes in a run of its own, and takes part in that of the journal.
+        job.until_step(job.newest_step() + 60)
+        for host in (0, 1):
+            job.agents.pop(host).kill()
+        served = len(self.schedulers(job))
+        job.start(0, "--continue")
+        job.until(lambda: len(self.schedulers(job)) > served, "the scheduler of host 0")
+        self.assertTrue(self.schedulers(job)[-1]["taken_back"], "the job begins anew")
+        job.start(1, "--continue")
+        self.assertEqual(job.wait(), expected)
+        self.assertNotIn('"kvs"', self.keys())
+
+    def test_what_has_ended_meanwhile_is_not_continued(self):
+        expected = self.one_host(FEW)
+        job = self.begin("ended", FEW)
+        job.agents.pop(0).kill()
+        self.assertEqual(job.wait(), expected)
+        job.start(0, "--continue")
+        self.assertEqual(job.agents[0].wait(60), 2)
+        self.assertIn("it has ended meanwhile", job.logs())
 
     def test_a_scheduler_is_killed_and_etcd_is_away_for_longer_than_the_lease(self):
         expected = self.one_host(MANY)
