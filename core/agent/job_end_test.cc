@@ -84,6 +84,8 @@ TEST_F(AgentTest, WaitsForTheReasonOfABadEndOfWhichAProcessHasHeard) {
   step(Died{.process = at("w0"), .ending = ending(1), .detected_ns = 1, .job_ended = false});
   EXPECT_EQ(graces_, 1);
   dies(spares_[0].process, 1);
+  step(Received{wire::Drop{{"w1"}, false}});
+  step(Received{wire::Give{{"w2"}}});
   EXPECT_EQ(spawned_, 3);
   EXPECT_TRUE(promoted_.empty());
   step(Received{wire::JobEnded{false, {.kind = Reason::Kind::kNoPlan}}});

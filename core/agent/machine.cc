@@ -48,7 +48,8 @@ using S = State;
 constexpr Transition<State> kTransitions[] = {
     {S::kRunning, kEvent<Received>, S::kDone, "JobEnded: all is well"},
     {S::kRunning, kEvent<Received>, S::kEnding, "JobEnded: the job has failed; or Refused"},
-    {S::kRunning, kEvent<Died>, S::kDone, "the scheduler, and it has ended well"},
+    {S::kRunning, kEvent<Died>, S::kDone,
+     "the scheduler has ended well; or it has heard of the job's end"},
     {S::kRunning, kEvent<Died>, S::kEnding, "too often, or twice by the same exception"},
     {S::kRunning, kEvent<Died>, S::kExited, "the last one; all workers had ended well"},
     {S::kRunning, kEvent<SpawnFailed>, S::kEnding},
@@ -141,7 +142,6 @@ void Machine::add_spare(const std::string& node_id) {
 
 // Whether some worker still trains whose place this spare could take. Empty: a spare of any place.
 bool Machine::is_needed(const std::string& spare_of) const {
-  if (failed_) return false;
   if (waits_for_places()) return state_ == State::kRunning;
   return std::any_of(places_.begin(), places_.end(), [&](const Place& p) {
     return p.role == Role::kWorker && !p.done && (spare_of.empty() || spare_of == p.node_id);
@@ -198,7 +198,7 @@ std::uint64_t Machine::pause(std::int32_t times) {
 }
 
 void Machine::on(const PauseOver& e) {
-  if (state_ != State::kRunning || failed_) return;
+  if (state_ != State::kRunning) return;
   start_owed([&](const Owed& owed) { return owed.pause == e.pause; });
   for (auto& place : places_) {
     if (place.pause != e.pause) continue;
@@ -254,17 +254,17 @@ void Machine::on(const Died& died) {
 }
 
 // What a process has heard of the job's end counts for its agent, which may be cut off itself
-// (P26). A successor could only hear the same.
+// (P26). A successor could only hear the same. Why a job has failed, the scheduler may still say.
 void Machine::heed_end(const Died& e, const std::string& node_id) {
   if (!e.job_ended || state_ != State::kRunning) return;
-  if (*e.job_ended) return receive(wire::JobEnded{true, {}});
-  if (failed_) return;
-  const Reason reason{.kind = Reason::Kind::kProcessEnded,
-                      .ending = e.ending,
-                      .node_id = node_id,
-                      .detail = e.error};
-  failed_ = Exit{exit_code(e.ending), reason, node_id};
-  actions_.push_back(WantGrace{});
+  receive(wire::JobEnded{true, {}});
+  if (*e.job_ended) return;
+  result_ = {exit_code(e.ending),
+             {.kind = Reason::Kind::kProcessEnded,
+              .ending = e.ending,
+              .node_id = node_id,
+              .detail = e.error},
+             node_id};
 }
 
 void Machine::place_died(Place& place, const Died& e) {
@@ -286,7 +286,6 @@ void Machine::place_died(Place& place, const Died& e) {
   }
   if (is_ending()) return;
   if (is_told(e)) say_end(place, e);
-  if (failed_) return tell_state();
   const bool repeats = repeats_its_error(place, e);
   if (++place.failures > options_.max_restarts) {
     blamed_ = e.process;
@@ -326,7 +325,7 @@ void Machine::spare_died(const Died& e) {
                                   [&](const Spare& s) { return s.process == e.process; });
   const std::string node_id = spare->node_id;
   spares_.erase(spare);
-  if (is_ending() || !is_needed(node_id)) return;
+  if (state_ != State::kRunning || !is_needed(node_id)) return;
   if (++spare_failures_ > options_.max_restarts) {
     actions_.push_back(
         Say{{.kind = Reason::Kind::kSparesGivenUp, .ending = e.ending, .count = spare_failures_}});
@@ -424,7 +423,7 @@ void Machine::receive(const wire::Evict& m) {
 }
 
 void Machine::receive(const wire::Give& m) {
-  if (state_ != State::kRunning || failed_) return;
+  if (state_ != State::kRunning) return;
   for (const auto& node_id : m.node_ids) {
     const bool has = std::any_of(places_.begin(), places_.end(),
                                  [&](const Place& place) { return place.node_id == node_id; });
@@ -520,8 +519,6 @@ void Machine::on(const GraceOver&) {
   grace_over_ = true;
   if (is_ending()) {
     end_all(false);
-  } else if (failed_) {
-    fail(*failed_);
   } else if (state_ == State::kDone) {
     enter(State::kEnding);
     end_all(false);

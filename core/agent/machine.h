@@ -151,7 +151,7 @@ using Actions = std::vector<Action>;
 // How far the agent is. Each leads only to those after it.
 enum class State : std::uint8_t {
   kRunning,  // Whoever dies is replaced.
-  kDone,     // The job has ended in good order: who is gone is not missed.
+  kDone,     // The job has ended, in good order as far as it goes: who is gone is not missed.
   kEnding,   // Nothing is replaced any more, and all are ended.
   kExited,
 };
@@ -278,8 +278,6 @@ class Machine {
   Link link_ = Link::kNever;   // To the scheduler.
   bool told_ = false;          // Its newest state was said to a scheduler.
   bool grace_over_ = false;    // Some grace is over.
-  // The job has failed, as one of its processes has heard. Why, the scheduler may still say.
-  std::optional<Exit> failed_;
   State state_ = State::kRunning;
   std::size_t event_ = 0;  // That is being handled.
   Exit result_;

@@ -17,7 +17,7 @@ constexpr int kGaps = 4;
 constexpr int kLastCall = 4;
 // Whoever lives and has lost its connection is back within this part of a silence. So a host is
 // lost once its agent and all its workers have hung up, and nobody has come back.
-constexpr int kHungUp = 7;
+constexpr int kHungUp = 12;
 // A scheduler that was started again hears of every host again within so long, if the host lives:
 // its processes try to connect at least once a second.
 constexpr Duration kReturn = std::chrono::seconds(3);

@@ -338,9 +338,9 @@ TEST_F(HostsTest, AHostIsLostSoonAfterAllItsConnectionsHaveEnded) {
   pass(now_ + 200ms);
   EXPECT_EQ(state("2"), SeatState::kHeld);  // A worker is still connected.
   step(Closed{3});
-  pass(now_ + 60ms);
-  EXPECT_EQ(state("2"), SeatState::kHeld);  // They may come back.
   pass(now_ + 40ms);
+  EXPECT_EQ(state("2"), SeatState::kHeld);  // They may come back.
+  pass(now_ + 20ms);
   EXPECT_EQ(state("2"), SeatState::kSilent);
 }
 

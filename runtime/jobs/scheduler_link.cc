@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Duration kFirstDelay = 50ms;
+constexpr Duration kFirstDelay = 20ms;
 constexpr Duration kLastDelay = 1s;
 constexpr Duration kConnectLimit = 15s;  // All processes of a large job may come at once.
 constexpr Duration kGlance = 1s;         // At who listens.
