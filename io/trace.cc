@@ -11,12 +11,14 @@
 #include "io/loop.h"
 #include "os/errors.h"
 #include "os/files.h"
+#include "os/host.h"
 
 namespace holdfast::io {
 Result<Trace> Trace::open_from(const std::string& directory, const std::string& role) {
   if (directory.empty()) return Trace();
   if (auto made = os::make_directories(directory); !made) return made.error();
-  const std::string path = cat(directory, '/', role, '-', ::getpid(), ".jsonl");
+  const std::string path =
+      cat(directory, '/', role, '-', os::host_name(), '-', ::getpid(), ".jsonl");
   os::Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   if (!file) return os::system_error(cat("cannot open the trace ", path), errno);
   Trace trace;

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "io/testing.h"
 #include "os/files.h"
+#include "os/host.h"
 
 namespace holdfast::io {
 namespace {
@@ -32,7 +33,8 @@ TEST(Trace, WritesOneLineOfJsonPerEvent) {
                         {"why", text},
                         {"word", "plain"}});
   trace->event("bare");
-  const std::string bytes = *os::read_file(folder / cat("worker-", ::getpid(), ".jsonl"));
+  const std::string bytes =
+      *os::read_file(folder / cat("worker-", os::host_name(), '-', ::getpid(), ".jsonl"));
   const std::string_view start = "{\"t_ns\":";
   ASSERT_TRUE(bytes.starts_with(start));
   const std::size_t comma = bytes.find(',');
@@ -74,7 +76,8 @@ TEST(Trace, KeepsTheLinesOfManyThreadsWhole) {
     });
   }
   for (auto& thread : threads) thread.join();
-  const std::string bytes = *os::read_file(folder / cat("w-", ::getpid(), ".jsonl"));
+  const std::string bytes =
+      *os::read_file(folder / cat("w-", os::host_name(), '-', ::getpid(), ".jsonl"));
   int lines = 0;
   for (std::size_t at = 0; at < bytes.size(); ++lines) {
     const std::size_t end = bytes.find('\n', at);
@@ -91,7 +94,8 @@ TEST(Trace, WritesAnyBytesAsJson) {
   const auto trace = Trace::open_from(folder.path(), "w");
   ASSERT_TRUE(trace);
   trace->event("said", {{"text", "a\\\x01\t ü€𝄞 \xff."}, {"none", std::string_view("\0", 1)}});
-  const std::string bytes = *os::read_file(folder / cat("w-", ::getpid(), ".jsonl"));
+  const std::string bytes =
+      *os::read_file(folder / cat("w-", os::host_name(), '-', ::getpid(), ".jsonl"));
   EXPECT_TRUE(
       bytes.ends_with(",\"text\":\"a\\\\\\u0001\\t ü€𝄞 \xef\xbf\xbd.\",\"none\":\"\\u0000\"}\n"))
       << bytes;

@@ -75,6 +75,7 @@ struct Refused {
 
 // scheduler → worker: not yet, for this reason (too few processes so far; the old incarnation's
 // lease still runs). Said once per reason; the worker keeps the connection and waits.
+// scheduler → agent, for its user: a host is lost (kHostLost).
 struct Waiting {
   Reason reason;
   bool operator==(const Waiting&) const = default;

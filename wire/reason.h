@@ -124,6 +124,7 @@ struct Reason {
     // What an agent tells its user.
     kGivenAway,  // count: places that it had; total: that it has still
     kDrained,    // The same: it takes none any more.
+    kHostLost,   // host, count: its ranks; other_host: that takes them; empty: none does
   };
   Kind kind = Kind::kNone;
   Rank rank = kNoRank;
@@ -141,7 +142,7 @@ struct Reason {
   bool operator==(const Reason&) const = default;
 };
 [[nodiscard]] constexpr bool is_known(Reason::Kind kind) {
-  return kind <= Reason::Kind::kDrained;
+  return kind <= Reason::Kind::kHostLost;
 }
 
 }  // namespace holdfast::wire

@@ -169,6 +169,15 @@ std::string of_moves(const Reason& r) {
     case Kind::kGivenAway:
       return cat("another host has ", places(r.count), " of this one by now; this host ",
                  r.total == 0 ? "waits as a spare host" : cat("goes on with ", places(r.total)));
+    case Kind::kHostLost:
+      if (!r.other_host.empty()) {
+        return cat("host ", r.host, " is lost with ", ranks(r.count), "; host ", r.other_host,
+                   " takes them");
+      }
+      return cat("host ", r.host, " is lost with ", ranks(r.count),
+                 ", and no other host takes them: the job waits for them (at most "
+                 "HOLDFAST_REPLACEMENT_TIMEOUT). Start that host's command again, there or "
+                 "elsewhere");
     case Kind::kDrained:
       return cat("this host is drained: other hosts have its ", places(r.count),
                  ", and nothing more is started here");

@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "base/text.h"
@@ -16,11 +17,19 @@ struct Death {
   std::string words;
 };
 
+// Each host counts its processes anew, if it is a container.
+using Process = std::pair<std::string, std::int64_t>;  // Host and pid.
+
+struct Spawned {
+  Event event;
+  std::string host;
+  std::int64_t agent_until = 0;
+};
+
 // What all files say, in one order.
 struct Told {
-  std::map<std::int64_t, Death> deaths;                 // By pid, from the agents.
-  std::map<std::int64_t, std::string> node;             // By pid of those that agents started.
-  std::vector<std::pair<Event, std::int64_t>> spawned;  // And the last time of their agent.
+  std::map<Process, Death> deaths;  // From the agents.
+  std::vector<Spawned> spawned;
   std::int64_t end_ns = std::numeric_limits<std::int64_t>::max();  // Deaths after it are in order.
 };
 
@@ -29,12 +38,12 @@ void take_agent(const File& file, Told& told) {
   for (const auto& event : file.events) {
     if (event.name == "spawn") {
       pids[event.process] = event.child;
-      told.spawned.emplace_back(event, file.last_ns());
+      told.spawned.push_back({event, file.host, file.last_ns()});
     } else if (event.name == "died") {
       const auto pid = pids.find(event.process);
       if (pid == pids.end()) continue;
       // The first word of a death has its time, and the last one how it came.
-      auto& death = told.deaths[pid->second];
+      auto& death = told.deaths[{file.host, pid->second}];
       if (death.t_ns == 0) death.t_ns = event.detected_ns != 0 ? event.detected_ns : event.t_ns;
       death.words = event.exit_code == 0 ? "" : event.text;
     }
@@ -103,8 +112,8 @@ std::int64_t rank_of(const File& file) {
   return file.steps.empty() ? -1 : file.steps.front().rank;
 }
 
-void close(Bar& bar, const Told& told) {
-  const auto death = told.deaths.find(bar.pid);
+void close(Bar& bar, const std::string& host, const Told& told) {
+  const auto death = told.deaths.find({host, bar.pid});
   if (death == told.deaths.end() || death->second.t_ns < bar.from_ns) return;
   bar.to_ns = death->second.t_ns;
   if (bar.to_ns < told.end_ns) bar.death = death->second.words;
@@ -124,21 +133,22 @@ void add_worker(const File& file, const Told& told, Lanes& lanes) {
     Bar waiting = bar;
     waiting.waits = true;
     if (promoted) waiting.to_ns = *promoted;
-    if (!promoted) close(waiting, told);
+    if (!promoted) close(waiting, file.host, told);
     lanes.add_spare(std::move(waiting));
     if (!promoted) return;
     bar.from_ns = *promoted;
   }
-  close(bar, told);
+  close(bar, file.host, told);
   const std::int64_t rank = rank_of(file);
   lanes.add(rank >= 0 ? cat("rank ", rank) : cat("node ", node), rank, std::move(bar));
 }
 
 // One that died before it could write its own trace: its agent tells that it was there.
-void add_silent(const Event& spawn, std::int64_t agent_until,
-                const std::map<std::string, std::int64_t>& ranks, const Told& told, Lanes& lanes) {
-  Bar bar{.pid = spawn.child, .from_ns = spawn.t_ns, .to_ns = agent_until};
-  close(bar, told);
+void add_silent(const Spawned& spawned, const std::map<std::string, std::int64_t>& ranks,
+                const Told& told, Lanes& lanes) {
+  const Event& spawn = spawned.event;
+  Bar bar{.pid = spawn.child, .from_ns = spawn.t_ns, .to_ns = spawned.agent_until};
+  close(bar, spawned.host, told);
   const auto rank = ranks.find(spawn.node);
   if (spawn.role == "spare") {
     bar.waits = true;
@@ -154,10 +164,10 @@ void add_silent(const Event& spawn, std::int64_t agent_until,
 
 std::vector<Lane> lanes_of(const std::vector<File>& files, const Told& told) {
   Lanes lanes;
-  std::map<std::int64_t, bool> wrote;
+  std::set<Process> wrote;
   std::map<std::string, std::int64_t> ranks;  // By node.
   for (const auto& file : files) {
-    wrote[file.pid] = true;
+    wrote.emplace(file.host, file.pid);
     if (file.writer == Writer::kWorker) {
       add_worker(file, told, lanes);
       for (const auto& event : file.events) {
@@ -166,12 +176,13 @@ std::vector<Lane> lanes_of(const std::vector<File>& files, const Told& told) {
       continue;
     }
     Bar bar{.pid = file.pid, .from_ns = file.first_ns(), .to_ns = file.last_ns()};
-    close(bar, told);
+    close(bar, file.host, told);
     const bool scheduler = file.writer == Writer::kScheduler;
     lanes.add(scheduler ? "scheduler" : "agent", -1, std::move(bar));
   }
-  for (const auto& [spawn, until] : told.spawned) {
-    if (!wrote[spawn.child]) add_silent(spawn, until, ranks, told, lanes);
+  for (const auto& spawned : told.spawned) {
+    if (wrote.contains({spawned.host, spawned.event.child})) continue;
+    add_silent(spawned, ranks, told, lanes);
   }
   return lanes.take();
 }

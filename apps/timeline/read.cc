@@ -164,7 +164,9 @@ bool parse_name(std::string_view name, File& file) {
   if (dash == std::string_view::npos || !name.ends_with(kEnd)) return false;
   const std::string_view writer = name.substr(0, dash);
   const char* const last = name.data() + name.size() - kEnd.size();
-  const auto [end, error] = std::from_chars(name.data() + dash + 1, last, file.pid);
+  const std::size_t before_pid = name.rfind('-');  // The host's name may have others.
+  file.host = dash < before_pid ? name.substr(dash + 1, before_pid - dash - 1) : "";
+  const auto [end, error] = std::from_chars(name.data() + before_pid + 1, last, file.pid);
   if (error != std::errc() || end != last || file.pid <= 0) return false;
   file.writer = writer == "agent"       ? Writer::kAgent
                 : writer == "scheduler" ? Writer::kScheduler

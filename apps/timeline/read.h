@@ -47,6 +47,7 @@ struct Step {
 // What one process has written, in the order of time.
 struct File {
   Writer writer = Writer::kWorker;
+  std::string host;
   std::int64_t pid = 0;
   std::int64_t written_ns = 0;  // The wall clock at its last event; 0: not known.
   std::vector<Event> events;

@@ -219,6 +219,7 @@ class Machine {
   void receive(const wire::Evict& m);
   void receive(const wire::Give& m);
   void receive(const wire::Drop& m);
+  void receive(const wire::Waiting& m) { actions_.push_back(Say{m.reason}); }
   void wait_for_places(std::int32_t places);
   template <class Other>
   void receive(const Other&) {}

@@ -44,6 +44,7 @@ void Machine::receive(Link link, const wire::AgentState& m) {
   agent.is_told = true;
   agent.heard = agents_[link].heard;
   agent.gap = agents_[link].gap;
+  agent.beats = agents_[link].beats;
   hear_agent(agent);
   look_at_hosts(now_ + options_.host_silence);
   std::erase_if(missing_, [&](const Agent& missed) { return missed.agent_id == m.agent_id; });

@@ -132,6 +132,11 @@ void Machine::check_hosts() {
     if (lease_runs(at(rank))) lose(at(rank));
   }
   house();
+  std::map<std::string, std::set<Rank>> left;  // Whom nobody takes, by memory.
+  for (const Rank rank : lost) {
+    if (free_.contains(rank) && !at(rank).seat.finished) left[at(rank).seat.memory].insert(rank);
+  }
+  for (const auto& [memory, ranks] : left) tell_lost(ranks, "");
   judge_rivals();
 }
 

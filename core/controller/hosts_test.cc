@@ -239,6 +239,51 @@ TEST_F(HostsTest, AHostThatIsSilentIsLostLongBeforeItsLeases) {
   EXPECT_EQ(machine_->stage(), Stage::kStopping);
 }
 
+TEST_F(HostsTest, AllHostsHearOfALostOne) {
+  beat(900ms, {90});
+  EXPECT_EQ(last<wire::Waiting>(90)->reason,
+            (Reason{.kind = Reason::Kind::kHostLost, .count = 1, .host = "host-2"}));
+  step(Connected{95, wire::PeerKind::kAgent});
+  step(Received{95, wire::AgentState{"job", "agent-9", "host-9", {}, wire::kProtocol, 1}});
+  EXPECT_EQ(
+      last<wire::Waiting>(90)->reason,
+      (Reason{
+          .kind = Reason::Kind::kHostLost, .count = 1, .host = "host-2", .other_host = "host-9"}));
+}
+
+// A host is lost before the job has begun, and its command is started again.
+TEST_F(HostsTest, ItsFormerAgentIsInNobodysWayOnceItIsSilent) {
+  machine_.emplace(options_, std::nullopt);
+  said_.clear();
+  step(Started{});
+  tell(90, "agent-1", "host-1", {{"0", 1, 1, true}, {"1", 2, 1, true}});
+  tell(91, "agent-2", "host-2", {{"2", 3, 1, true}});
+  come(3, who("2", 3, 1, "host-2"));
+  beat(300ms, {90, 91});
+  tell(92, "agent-3", "host-2", {{"2", 9, 1, true}});
+  come(4, who("2", 9, 1, "host-2"));
+  EXPECT_EQ(last<wire::Refused>(92), nullptr);
+  beat(400ms, {90, 92});
+  EXPECT_EQ(machine_->find("2")->seat.incarnation, 3U);
+  beat(200ms, {90, 92});
+  EXPECT_EQ(machine_->find("2")->seat.incarnation, 9U);
+  come(1, who("0", 1, 1, "host-1"));
+  come(2, who("1", 2, 1, "host-1"));
+  EXPECT_EQ(machine_->stage(), Stage::kStopping);
+}
+
+TEST_F(HostsTest, AnAgentThatLivesKeepsItsPlacesBeforeTheJobBegins) {
+  machine_.emplace(options_, std::nullopt);
+  said_.clear();
+  step(Started{});
+  tell(91, "agent-2", "host-2", {{"2", 3, 1, true}});
+  beat(300ms, {91});
+  tell(92, "agent-3", "host-3", {{"2", 9, 1, true}});
+  beat(200ms, {91});
+  ASSERT_NE(last<wire::Refused>(92), nullptr);
+  EXPECT_EQ(last<wire::Refused>(92)->reason.kind, Reason::Kind::kNotItsPlace);
+}
+
 TEST_F(HostsTest, TheSchedulersOwnHostIsNotLostWhileItRuns) {
   options_.own_agent = "agent-2";
   machine_.emplace(options_, record_);

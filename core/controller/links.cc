@@ -43,6 +43,7 @@ void Machine::on(const Received& e) {
   if (!is_for(peer->second.kind, e.message)) return reject_word(e.link, e.message);
   if (const auto agent = agents_.find(e.link); agent != agents_.end()) {
     hear_agent(agent->second);
+    agent->second.beats = agent->second.beats || std::holds_alternative<wire::Heartbeat>(e.message);
     judge_rivals();
     if (peer->second.dismissed) return;
   }

@@ -138,6 +138,7 @@ void Machine::on(const TimePassed&) {
     return;
   }
   if (formation_.stage == Stage::kAssembling) {
+    judge_rivals();
     if (now_ >= started_ + options_.topology_timeout) {
       end(false, {.kind = Reason::Kind::kTooFewCame,
                   .count = static_cast<std::int64_t>(arrivals_.size()),
@@ -156,9 +157,13 @@ void Machine::on(const TimePassed&) {
 
 std::optional<Instant> Machine::deadline() const {
   if (formation_.stage == Stage::kEnded) return left_ ? std::nullopt : leaves_at_;
-  if (formation_.stage == Stage::kAssembling) return started_ + options_.topology_timeout;
   std::optional<Instant> next;
   const auto consider = [&](Instant instant) { next = next ? std::min(*next, instant) : instant; };
+  if (formation_.stage == Stage::kAssembling) {
+    consider(started_ + options_.topology_timeout);
+    for (const auto& [link, rival] : rivals_) consider(rival.since + options_.host_silence);
+    return next;
+  }
   if (waits_for_replacement()) consider(waiting_since_ + options_.replacement_timeout);
   if (!timers_.empty()) consider(timers_.begin()->first);
   if (has_progress_to_tell()) consider(progress_next_);

@@ -203,6 +203,7 @@ struct Agent {
   std::optional<Instant> called{};  // When its silence was noticed: it has its last call.
   bool is_silent = false;           // Its host counts as lost.
   bool has_hung_up = false;         // It was here, and its connection has ended.
+  bool beats = false;               // So its silence says something.
 };
 // What the only agent that speaks for a place says of it.
 struct PlaceWord {
@@ -385,6 +386,7 @@ class Machine {
   [[nodiscard]] bool is_awaited(const std::string& agent_id, const std::string& not_from) const;
   [[nodiscard]] bool is_here(const Agent& agent) const;
   void check_host(Agent& agent, std::set<Rank>& lost);
+  void tell_lost(const std::set<Rank>& ranks, const std::string& heir);
 
   // Whose places are whose (owners.cc)
   // What is to be done with the claim that an agent's table makes to a place.

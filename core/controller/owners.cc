@@ -50,8 +50,11 @@ Machine::Claim Machine::judge_claim(const std::string& node_id, const wire::Agen
   const Rank rank = rank_of(node_id);
   if (rank == kNoRank) {
     const Agent* other = speaker(node_id);
-    const bool is_same = other == nullptr || other->agent_id == m.agent_id;
-    return is_same ? Claim::kIts : Claim::kNever;
+    if (other == nullptr || other->agent_id == m.agent_id) return Claim::kIts;
+    // Its host may be lost already, before the job has begun, and started again.
+    const bool may_be_lost = other->beats && options_.host_silence != Duration{};
+    if (!may_be_lost || other->heard > since) return Claim::kNever;
+    return now_ < since + options_.host_silence ? Claim::kWaits : Claim::kIts;
   }
   const Member& member = at(rank);
   const std::string& owner = member.seat.agent;
@@ -222,8 +225,19 @@ void Machine::house() {
     if (!at(rank).seat.finished) groups[at(rank).seat.memory].insert(rank);
   }
   for (const auto& [memory, ranks] : groups) {
-    if (const Link heir = host_for(ranks.size(), "", ""); heir != 0) hand_over(ranks, heir);
+    const Link heir = host_for(ranks.size(), "", "");
+    if (heir == 0) continue;
+    tell_lost(ranks, agents_.at(heir).host);
+    hand_over(ranks, heir);
   }
+}
+
+// On every host: what became of these ranks' host.
+void Machine::tell_lost(const std::set<Rank>& ranks, const std::string& heir) {
+  tell_agents(wire::Waiting{{.kind = Reason::Kind::kHostLost,
+                             .count = static_cast<std::int64_t>(ranks.size()),
+                             .host = at(*ranks.begin()).seat.host,
+                             .other_host = heir}});
 }
 
 void Machine::judge_rivals() {
@@ -293,6 +307,7 @@ void Machine::drain(const Wish& wish) {
 
 // What became of it, if somebody has asked.
 void Machine::answer_wish(const Wish& wish, Reason reason) {
+  formation_.cause = reason;
   if (wish.asker != 0) send(wish.asker, wire::Moved{std::move(reason)});
 }
 

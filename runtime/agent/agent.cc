@@ -478,7 +478,8 @@ int run_in_background(const AgentOptions& options, Launch& launch) {
     // From here on nobody reads the terminal.
     const std::string path = cat(launch.log_directory, "/msrun", options.node_rank == 0 ? "" : "_",
                                  options.node_rank == 0 ? "" : cat(options.node_rank), ".log");
-    const os::Fd log(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    const int begins = options.continues ? O_APPEND : O_TRUNC;
+    const os::Fd log(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | begins, 0644));
     const os::Fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
     ::dup2(null.get(), STDIN_FILENO);
     for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {

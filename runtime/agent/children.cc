@@ -240,8 +240,9 @@ void Children::promote(const agent::Promote& what) {
   (void)!::write(running.pipe.get(), place.data(), place.size());
   running.pipe.reset();
   if (std::exchange(running.idle, false)) make_group_ordinary(group);
-  const std::string former = logs_[what.node_id];
-  const os::Fd log(::open(former.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  std::string former = logs_[what.node_id];  // Empty: the place was another host's.
+  if (former.empty()) former = cat(options_.logs->path(), "/worker_", what.node_id, ".log");
+  const os::Fd log(::open(former.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644));
   const std::string line =
       cat("msrun: a spare has taken this place; its output goes on in ", running.log, '\n');
   if (log) (void)!::write(log.get(), line.data(), line.size());

@@ -22,6 +22,7 @@ constexpr Duration kFirstDelay = 20ms;
 constexpr Duration kLastDelay = 1s;
 constexpr Duration kConnectLimit = 15s;  // All processes of a large job may come at once.
 constexpr Duration kGlance = 1s;         // At who listens.
+constexpr Duration kPatience = 10s;      // Then the user hears that nobody has answered so far.
 // Where etcd decides who is the scheduler: how often the file that says so is looked at, and for
 // how long one that may be on a lost host is tried.
 constexpr Duration kBetweenLooks = 100ms;
@@ -167,6 +168,13 @@ void SchedulerLink::broke(const Error& why) {
 void SchedulerLink::try_again(const Error& why) {
   if (retired_) return;
   if (why.blame != Blame::kWorld) say_once(why);
+  if (!was_up_ && kind_ == wire::PeerKind::kAgent && io::Loop::now() > alone_since_ + kPatience &&
+      !std::exchange(said_nobody_, true)) {
+    std::fprintf(stderr,
+                 "holdfast: no scheduler answers at %s so far (%s): is the first host's part "
+                 "started, and are address and port the same in all? Waits on\n",
+                 host_and_port(at_.host, at_.port).c_str(), why.what.c_str());
+  }
   const Duration left = alone_since_ + settings_.scheduler_timeout - io::Loop::now();
   if (left <= Duration{}) handlers_.on_out_of_reach(no_scheduler(settings_, why.what));
   // The last try before the limit is at the limit.

@@ -80,6 +80,7 @@ class SchedulerLink {
   SchedulerAddress at_;      // Where it was looked for last.
   std::uint64_t tries_ = 0;  // The answer of an older try counts for nothing.
   bool was_up_ = false;
+  bool said_nobody_ = false;
   bool retired_ = false;
   std::function<void()> closed_;
 };

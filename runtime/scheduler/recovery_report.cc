@@ -118,6 +118,8 @@ std::optional<RecoveryReport> RecoveryLog::note(Instant now, const controller::N
       if (!current_) break;
       current_->resume = now;
       current_->version = note.version;
+      // It is known by now what became of a move.
+      if (current_->cause.kind == wire::Reason::Kind::kMoves) current_->cause = note.reason;
       break;
     case Kind::kRecovered:
       if (!current_ || !current_->resume) break;

@@ -449,9 +449,11 @@ Result<Identity> Worker::identity() try {
   if (c.known) return *c.known;
   auto identity = c.place_in_world();
   if (identity && !solo() && identity->world_size != settings().worker_num) {
-    return fail(cat("MS_WORKER_NUM is ", settings().worker_num, " for node '", settings().node_id,
-                    "', but the job has ", identity->world_size,
-                    " workers by that of its scheduler: give all processes of a job the same"));
+    return fail(
+        cat("MS_WORKER_NUM is ", settings().worker_num, " for node '", settings().node_id,
+            "', but the job has ", identity->world_size,
+            " workers by that of its scheduler: give all processes of a job the same (on every "
+            "host the same --nnodes and --nproc-per-node, or --worker_num)"));
   }
   if (identity) c.known = *identity;
   return identity;
