@@ -88,6 +88,7 @@ class Arena {
 
   [[nodiscard]] const std::string& path() const;
   [[nodiscard]] const Layout& layout() const;
+  [[nodiscard]] std::uint64_t run_id() const;
   [[nodiscard]] bool fresh() const { return version() == kNoVersion; }
   [[nodiscard]] Version version() const;    // Committed; kNoVersion if fresh.
   [[nodiscard]] Version staged() const;     // version() or version() + 1; kNoVersion if fresh.
@@ -132,7 +133,7 @@ class Arena {
   // run and layout. So many of its private bytes, from the first on, are copied too; those behind
   // come from `held`, which has them of this version, or stay as they are. Compares the digests of
   // both at the end. From the first byte on this arena is fresh, and after an error or a death it
-  // stays so. At the end version() == staged() == expected.
+  // stays so. At the end version() == staged() == expected. Of other hosts: arena/arrival.h.
   [[nodiscard]] Status copy_from(const std::string& path, Version expected,
                                  std::uint64_t private_bytes, const PrivateCopy* held = nullptr);
 
