@@ -221,6 +221,17 @@ hf_status hf_join(hf_session* s, const hf_position* position) {
   return HF_OK;
 }
 
+hf_status hf_meet(hf_session* s, const hf_position* position, int* to_fill) {
+  if (to_fill == nullptr) return report(user_error("hf_meet() needs a place for its answer"));
+  *to_fill = 0;
+  if (s->phase != Phase::kOpen) return report(user_error("hf_join() was called before"));
+  const auto met = s->session->meet(position_of(position));
+  if (!met) return report(met.error());
+  *to_fill = *met == runtime::Met::kToFill ? 1 : 0;
+  if (*to_fill == 0) s->phase = Phase::kJoined;
+  return HF_OK;
+}
+
 hf_status hf_begin_step(hf_session* s, int* reformed) {
   const bool may_give_up = s->phase == Phase::kInStep && !s->reduced;
   if (const Status due = expect(s, Phase::kJoined, "hf_begin_step()"); !due && !may_give_up) {

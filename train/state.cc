@@ -143,13 +143,12 @@ void State::Parts::open() {
   session = must(runtime::Session::open(
       *job->worker, runtime::in_arena(model.layout(kind_of(optimizer)), secrecy)));
   arena::Arena& arena = runtime::arena_of(*session);
-  if (arena.fresh()) {
+  while (must(session->meet({})) == runtime::Met::kToFill) {
     const std::string slow = session->identity().rank == 0 ? train::slow_blas() : "";
     if (!slow.empty()) std::fprintf(stderr, "holdfast: warning: %s\n", slow.c_str());
     model.write_parameters(arena);
     model.pack(arena.private_bytes(0));
   }
-  must(session->join({}));
   model.adopt(arena);
   model.unpack(arena.private_bytes(version()));
   train::Gradients::Reduce reduce;

@@ -172,6 +172,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "hf_copy": (None, [U64, PP, PP, c.POINTER(U64)]),
     "hf_digest": (None, [U64, PP, c.POINTER(U64), c.POINTER(U64)]),
     "hf_join": (c.c_int, [P, c.POINTER(CPosition)]),
+    "hf_meet": (c.c_int, [P, c.POINTER(CPosition), c.POINTER(c.c_int)]),
     "hf_begin_step": (c.c_int, [P, c.POINTER(c.c_int)]),
     "hf_reduce": (c.c_int, [P, U64, U64]),
     "hf_end_step": (c.c_int, [P, c.POINTER(CStep), c.POINTER(c.c_int)]),

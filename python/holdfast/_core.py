@@ -355,6 +355,16 @@ class Session:
         native = _position(position)
         interruptibly(lambda: check(lib.hf_join(self.handle, c.byref(native))))
 
+    def meet(self, position: Position = _START) -> bool:
+        """Do as join() does, but without a version 0 that is filled beforehand.
+
+        True: it is needed, so fill private(0) and call this again.
+        """
+        native, to_fill = _position(position), c.c_int()
+        answer = c.byref(to_fill)
+        interruptibly(lambda: check(lib.hf_meet(self.handle, c.byref(native), answer)))
+        return bool(to_fill.value)
+
     def begin_step(self) -> bool:
         """Begin a step. True: the group was formed anew, so restore from private(version).
 

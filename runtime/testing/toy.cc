@@ -73,8 +73,7 @@ class Toy {
             in_arena(layout(options), options.same_private ? Secrecy::kShared : Secrecy::kOwn)))) {}
 
   void run() {
-    if (arena_of(*session_).fresh()) initialise();
-    must(session_->join({}));
+    while (must(session_->meet({})) == Met::kToFill) initialise();
     check_private();
     while (session_->version() < options_.steps) step();
     write_state();
