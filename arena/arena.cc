@@ -52,8 +52,18 @@ Status check_layout(const os::Found& found, const Fixed& fixed, const Layout& la
                    "; continue with the same model and optimizer, or start a new run.")};
 }
 
-Result<os::Mapping> create(const std::string& path, const Layout& layout, std::uint64_t run_id) {
-  Result<os::Mapping> mapping = os::make_file(path, layout.file_bytes());
+// Zeros, at path + ".new".
+Result<os::Mapping> zeros(const std::string& path, std::uint64_t bytes,
+                          std::unique_ptr<os::Unnamed> prepared) {
+  const bool fits = prepared && prepared->mapping.bytes().size() == bytes;
+  if (fits && os::give_draft_name(*prepared, path)) return std::move(prepared->mapping);
+  prepared.reset();  // Else its memory might be what is missing.
+  return os::make_file(path, bytes);
+}
+
+Result<os::Mapping> create(const std::string& path, const Layout& layout, std::uint64_t run_id,
+                           std::unique_ptr<os::Unnamed> prepared) {
+  Result<os::Mapping> mapping = zeros(path, layout.file_bytes(), std::move(prepared));
   if (!mapping) return mapping;
   const std::string text = layout.to_text();
   auto& header = *mapping->as<Header>(0);
@@ -186,7 +196,8 @@ void Arena::State::work(std::size_t slot, Version n) {
   update_lines(layout.optimizer, record(n).arguments, streams, slots()[slot]);
 }
 
-Result<Arena> Arena::open(const std::string& path, const Layout& layout, std::uint64_t run_id) {
+Result<Arena> Arena::open(const std::string& path, const Layout& layout, std::uint64_t run_id,
+                          std::unique_ptr<os::Unnamed> prepared) {
   Result<os::Found> found = os::find_file(path, os::Access::kWrite);
   if (!found) return found.error();
   bool usable = static_cast<bool>(found->file);
@@ -200,8 +211,8 @@ Result<Arena> Arena::open(const std::string& path, const Layout& layout, std::ui
       }
     }
   }
-  Result<os::Mapping> mapping =
-      usable ? os::map_file(*found, os::Access::kWrite, path) : create(path, layout, run_id);
+  Result<os::Mapping> mapping = usable ? os::map_file(*found, os::Access::kWrite, path)
+                                       : create(path, layout, run_id, std::move(prepared));
   if (!mapping) return mapping.error();
   auto state = std::make_unique<State>(path, layout, std::move(*mapping));
   if (usable) {

@@ -24,6 +24,7 @@
 #include "arena/layout.h"
 #include "base/ids.h"
 #include "base/result.h"
+#include "os/shared_file.h"
 
 namespace holdfast::arena {
 
@@ -79,8 +80,11 @@ class Arena {
   // Errors: kUser if the layout differs within the same run (names the first difference). kWorld if
   // the file is truncated or corrupt, if the file system has no room (names the directory and the
   // bytes), or if the former process still lives in the midst of an update.
+  // `prepared`: becomes a new file if it has its size; Layout::file_bytes() zeros on the same file
+  // system. May be null.
   [[nodiscard]] static Result<Arena> open(const std::string& path, const Layout& layout,
-                                          std::uint64_t run_id);
+                                          std::uint64_t run_id,
+                                          std::unique_ptr<os::Unnamed> prepared = nullptr);
 
   Arena(Arena&&) noexcept;
   Arena& operator=(Arena&&) noexcept;

@@ -120,14 +120,21 @@ Result<std::vector<arena::Range>> ranges_of(const hf_step& step, std::uint64_t p
 
 extern "C" {
 
+hf_status hf_prepare(hf_worker* worker, const hf_layout* layout) {
+  arena::Layout wanted;
+  if (const Status good = layout_of(layout, wanted); !good) return report(good);
+  worker->prepared = runtime::prepare_arena(*worker->worker, wanted);
+  return HF_OK;
+}
+
 hf_status hf_open(hf_worker* worker, const hf_layout* layout, hf_session** session) {
   if (worker->opened) return report(user_error("this worker has its session already"));
   arena::Layout wanted;
   if (const Status good = layout_of(layout, wanted); !good) return report(good);
   if (const hf_status placed = hf_identity(worker, nullptr); placed != HF_OK) return placed;
   auto opened = runtime::Session::open(
-      *worker->worker,
-      runtime::in_arena(std::move(wanted), secrecy_of(layout->flags), layout->common_bytes));
+      *worker->worker, runtime::in_arena(std::move(wanted), secrecy_of(layout->flags),
+                                         layout->common_bytes, std::move(worker->prepared)));
   if (!opened) return report(opened.error());
   worker->opened = true;
   auto made = std::make_unique<hf_session>();

@@ -207,6 +207,10 @@ typedef struct hf_step {
   uint64_t used_count;
 } hf_step;
 
+/* Before hf_identity() and hf_open(), with the same layout: a spare on a spare host takes the
+ * memory of the state already now, which it would have to after a loss. Any other process does
+ * nothing. */
+HF_API hf_status hf_prepare(hf_worker* worker, const hf_layout* layout);
 /* Waits for the rank; opens this rank's state as its predecessor left it. Once per worker. */
 HF_API hf_status hf_open(hf_worker* worker, const hf_layout* layout, hf_session** session);
 /* Without hf_end() before, this rank counts as lost once its process ends. Groups of this session

@@ -157,6 +157,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
         c.c_int,
         [P, c.c_char_p, U64, c.c_int64, PP, c.POINTER(U64), c.POINTER(U64)],
     ),
+    "hf_prepare": (c.c_int, [P, c.POINTER(CLayout)]),
     "hf_open": (c.c_int, [P, c.POINTER(CLayout), PP]),
     "hf_close": (None, [P]),
     "hf_fresh": (c.c_int, [P]),

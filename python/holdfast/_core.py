@@ -173,6 +173,11 @@ class Worker(KeyValues):
         lib.hf_fail(self.handle, reason.encode())
         return WorldError(last_error())
 
+    def prepare(self, private_bytes: int) -> None:
+        """Before identity(): a spare on a spare host takes the memory of such a state already."""
+        layout = CLayout(None, 0, int(Optimizer.SGD), 0, private_bytes, 0)
+        check(lib.hf_prepare(self.handle, c.byref(layout)))
+
     def open(
         self,
         parameters: Sequence[tuple[str, int]] = (),

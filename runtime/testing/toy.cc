@@ -70,7 +70,8 @@ class Toy {
       : options_(options),
         session_(must(Session::open(
             worker,
-            in_arena(layout(options), options.same_private ? Secrecy::kShared : Secrecy::kOwn)))) {}
+            in_arena(layout(options), options.same_private ? Secrecy::kShared : Secrecy::kOwn, 0,
+                     prepare_arena(worker, layout(options)))))) {}
 
   void run() {
     while (must(session_->meet({})) == Met::kToFill) initialise();

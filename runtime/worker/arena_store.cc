@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "io/loop.h"
 #include "os/files.h"
+#include "os/host.h"
 #include "runtime/worker/ownership.h"
 
 namespace holdfast::runtime {
@@ -286,17 +287,32 @@ Status take(Worker& worker, const std::string& path) {
 
 }  // namespace
 
-OpenStore in_arena(arena::Layout layout, Secrecy secrecy, std::uint64_t common_bytes) {
+OpenStore in_arena(arena::Layout layout, Secrecy secrecy, std::uint64_t common_bytes,
+                   std::unique_ptr<os::Unnamed> prepared) {
   const Privacy privacy{secrecy, common_bytes, layout.private_bytes};
-  return [layout = std::move(layout), privacy](
+  // std::function wants what can be copied.
+  const auto shared = std::make_shared<std::unique_ptr<os::Unnamed>>(std::move(prepared));
+  return [layout = std::move(layout), privacy, shared](
              Worker& worker, const Identity& identity) -> Result<std::unique_ptr<StateStore>> {
     const std::string path = path_of(identity, identity.rank);
     if (auto taken = take(worker, path); !taken) return taken.error();
-    auto arena = arena::Arena::open(path, layout, identity.run_id);
+    auto arena = arena::Arena::open(path, layout, identity.run_id, std::move(*shared));
     if (!arena) return arena.error();
     return std::unique_ptr<StateStore>(
         std::make_unique<ArenaStore>(worker, identity, *std::move(arena), privacy));
   };
+}
+
+std::unique_ptr<os::Unnamed> prepare_arena(const Worker& worker, const arena::Layout& layout) {
+  if (!worker.waits_spare() || !worker.settings().prepare) return nullptr;
+  const auto folder = os::runtime_directory(worker.settings().job);
+  if (!folder) return nullptr;
+  for (const std::string& name : os::names_in(*folder)) {
+    // Its ranks were elsewhere meanwhile: what is left of them needs the room.
+    if (name.starts_with("rank-") && name.ends_with(".arena")) return nullptr;
+  }
+  auto made = os::make_unnamed_file(*folder, layout.file_bytes());
+  return made ? std::make_unique<os::Unnamed>(*std::move(made)) : nullptr;
 }
 
 arena::Arena& arena_of(Session& session) {

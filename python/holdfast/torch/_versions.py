@@ -58,6 +58,7 @@ class Versions:
             if engine.waits_spare:
                 for ddp in self._ddps:
                     _ddp.rehearse(ddp, engine)
+                engine.worker.prepare(self._image.bytes)
         engine.own_use -= 1
         rank = engine.place.rank  # A spare waits here.
         if not engine.worker.solo:
