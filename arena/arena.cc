@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "arena/format.h"
+#include "arena/head.h"
 #include "arena/kernels.h"
 #include "arena/pool.h"
-#include "arena/private_copy.h"
 #include "base/assert.h"
 #include "base/digest.h"
 #include "base/text.h"
@@ -22,32 +22,6 @@ constexpr Duration kPatience = std::chrono::seconds(5);
 // Below this many lines (64 KiB of each array) waking another thread costs more than it saves.
 constexpr std::uint64_t kLinesWorthAThread = 512;
 
-std::uint64_t check_of(const Fixed& fixed) {
-  return digest(std::as_bytes(std::span(&fixed, 1)).first(offsetof(Fixed, check)));
-}
-
-Error damaged(const std::string& path, const char* what) {
-  return {Blame::kWorld, cat("The arena ", path, " ", what,
-                             "; remove it, and its rank gets its state from another rank or from a "
-                             "checkpoint.")};
-}
-
-// The header of a file that has its name; such a file was whole once.
-Result<Header> read_header(const os::Found& found, const std::string& path) {
-  Header header{};
-  if (os::read_at(found.file, 0, std::as_writable_bytes(std::span(&header, 1))) != sizeof header) {
-    return damaged(path, "is truncated");
-  }
-  const Fixed& fixed = header.fixed;
-  if (fixed.magic != kMagic || fixed.check != check_of(fixed)) return damaged(path, "is corrupt");
-  if (fixed.format != kFormat) {
-    return Error{Blame::kUser, cat("The arena ", path, " has format ", fixed.format,
-                                   ", this program knows ", kFormat, "; remove it.")};
-  }
-  if (found.bytes != fixed.file_bytes) return damaged(path, "is truncated");
-  return header;
-}
-
 Status check_words(const Header& header, const std::string& path) {
   const Version version = header.version;
   const bool staged_fits = header.staged == version || header.staged == version + 1;
@@ -56,27 +30,21 @@ Status check_words(const Header& header, const std::string& path) {
   return damaged(path, "has a corrupt header");
 }
 
-// How an arena's layout differs, in a clause; empty if it does not.
-Result<std::string> layout_difference(const os::Found& found, const Fixed& fixed,
-                                      const Layout& layout, const std::string& path) {
-  if (fixed.fingerprint == layout.fingerprint() && fixed.file_bytes == layout.file_bytes()) {
-    return std::string{};
-  }
-  std::string text(std::min(fixed.layout_bytes, found.bytes), '\0');
-  Layout there;
-  const bool read = os::read_at(found.file, kLayoutOffset,
-                                std::as_writable_bytes(std::span(text))) == text.size() &&
-                    digest(std::as_bytes(std::span(text))) == fixed.fingerprint &&
-                    Layout::from_text(text, there);
-  if (!read) return damaged(path, "has a corrupt layout");
-  std::string different = difference(there, layout);
-  if (different.empty()) return damaged(path, "has another size than its layout");
-  return different;
+// The header of a file that has its name; such a file was whole once.
+Result<Header> read_header(const os::Found& found, const std::string& path) {
+  Header header{};
+  const auto bytes = std::as_writable_bytes(std::span(&header, 1));
+  return header_in(bytes.first(os::read_at(found.file, 0, bytes)), found.bytes, path);
 }
 
 Status check_layout(const os::Found& found, const Fixed& fixed, const Layout& layout,
                     const std::string& path) {
-  const Result<std::string> different = layout_difference(found, fixed, layout, path);
+  const auto read_text = [&found](std::uint64_t bytes) {
+    std::string text(std::min(bytes, found.bytes), '\0');
+    const auto into = std::as_writable_bytes(std::span(text));
+    return os::read_at(found.file, kLayoutOffset, into) == text.size() ? text : std::string{};
+  };
+  const Result<std::string> different = layout_difference(fixed, layout, path, read_text);
   if (!different) return different.error();
   if (different->empty()) return {};
   return Error{Blame::kUser,
@@ -84,8 +52,18 @@ Status check_layout(const os::Found& found, const Fixed& fixed, const Layout& la
                    "; continue with the same model and optimizer, or start a new run.")};
 }
 
-Result<os::Mapping> create(const std::string& path, const Layout& layout, std::uint64_t run_id) {
-  Result<os::Mapping> mapping = os::make_file(path, layout.file_bytes());
+// Zeros, at path + ".new".
+Result<os::Mapping> zeros(const std::string& path, std::uint64_t bytes,
+                          std::unique_ptr<os::Unnamed> prepared) {
+  const bool fits = prepared && prepared->mapping.bytes().size() == bytes;
+  if (fits && os::give_draft_name(*prepared, path)) return std::move(prepared->mapping);
+  prepared.reset();  // Else its memory might be what is missing.
+  return os::make_file(path, bytes);
+}
+
+Result<os::Mapping> create(const std::string& path, const Layout& layout, std::uint64_t run_id,
+                           std::unique_ptr<os::Unnamed> prepared) {
+  Result<os::Mapping> mapping = zeros(path, layout.file_bytes(), std::move(prepared));
   if (!mapping) return mapping;
   const std::string text = layout.to_text();
   auto& header = *mapping->as<Header>(0);
@@ -101,22 +79,6 @@ Result<os::Mapping> create(const std::string& path, const Layout& layout, std::u
     os::init_robust(mapping->as<Slot>(kSlotsOffset)[i].alive);
   if (Status named = os::give_name(path); !named) return named.error();
   return mapping;
-}
-
-Streams streams_of(const os::Mapping& mapping, const Layout& layout) {
-  const std::size_t moments = moment_count(layout.optimizer);
-  return {.w = mapping.as<float>(layout.parameters_offset()),
-          .m = moments > 0 ? mapping.as<float>(layout.moments_offset(0)) : nullptr,
-          .v = moments > 1 ? mapping.as<float>(layout.moments_offset(1)) : nullptr,
-          .g = mapping.as<float>(layout.gradients_offset())};
-}
-
-std::uint64_t digest_of(const Streams& streams, std::uint64_t floats) {
-  std::uint64_t sum = 0;
-  for (const float* region : {streams.w, streams.m, streams.v}) {
-    if (region != nullptr) sum = digest(std::as_bytes(std::span(region, floats)), sum);
-  }
-  return sum;
 }
 
 // Holds slots of the update for as long as it lives.
@@ -234,7 +196,8 @@ void Arena::State::work(std::size_t slot, Version n) {
   update_lines(layout.optimizer, record(n).arguments, streams, slots()[slot]);
 }
 
-Result<Arena> Arena::open(const std::string& path, const Layout& layout, std::uint64_t run_id) {
+Result<Arena> Arena::open(const std::string& path, const Layout& layout, std::uint64_t run_id,
+                          std::unique_ptr<os::Unnamed> prepared) {
   Result<os::Found> found = os::find_file(path, os::Access::kWrite);
   if (!found) return found.error();
   bool usable = static_cast<bool>(found->file);
@@ -248,8 +211,8 @@ Result<Arena> Arena::open(const std::string& path, const Layout& layout, std::ui
       }
     }
   }
-  Result<os::Mapping> mapping =
-      usable ? os::map_file(*found, os::Access::kWrite, path) : create(path, layout, run_id);
+  Result<os::Mapping> mapping = usable ? os::map_file(*found, os::Access::kWrite, path)
+                                       : create(path, layout, run_id, std::move(prepared));
   if (!mapping) return mapping.error();
   auto state = std::make_unique<State>(path, layout, std::move(*mapping));
   if (usable) {
@@ -268,6 +231,9 @@ const std::string& Arena::path() const {
 }
 const Layout& Arena::layout() const {
   return state_->layout;
+}
+std::uint64_t Arena::run_id() const {
+  return state_->header().fixed.run_id;
 }
 std::shared_ptr<const void> Arena::memory() const {
   return state_->mapped;
@@ -363,65 +329,6 @@ void Arena::update(std::size_t threads) {
 
 void Arena::finish() {
   if (!fresh() && staged() != version()) update(1);
-}
-
-Status Arena::copy_from(const std::string& path, Version expected, std::uint64_t private_size,
-                        const PrivateCopy* held) {
-  Result<os::Found> found = os::find_file(path, os::Access::kRead);
-  if (!found) return found.error();
-  if (!found->file) return Error{Blame::kWorld, cat("There is no arena ", path, ".")};
-  const Result<Header> header = read_header(*found, path);
-  if (!header) return header.error();
-  const Fixed& own = state_->header().fixed;
-  if (header->fixed.run_id != own.run_id) {
-    return Error{Blame::kPeer, cat("The arena ", path, " is of another run than ", state_->path,
-                                   "; a copy would be wrong.")};
-  }
-  const auto different = layout_difference(*found, header->fixed, state_->layout, path);
-  if (!different) return different.error();
-  if (!different->empty()) {
-    return Error{Blame::kUser, cat("its model or optimizer differs from that of ", path, ": ",
-                                   *different, "; start every rank with the same program")};
-  }
-  Result<os::Mapping> source = os::map_file(*found, os::Access::kRead, path);
-  if (!source) return source.error();
-  const Header& there = *source->as<Header>(0);
-  const auto stands = [&] {
-    return load(there.version) == expected && load(there.updating) != expected + 1;
-  };
-  const Error moved{Blame::kPeer, cat("The arena ", path, " does not stand still at version ",
-                                      expected, "; nothing usable was copied.")};
-  if (expected == kNoVersion || !stands()) return moved;
-  const std::uint64_t rest = state_->layout.private_bytes - private_size;
-  if (held != nullptr && (!held->has(expected) || held->bytes() != rest)) {
-    return Error{Blame::kPeer, cat(held->path(), " does not hold the ", rest,
-                                   " private bytes of version ", expected, ".")};
-  }
-
-  invalidate();
-  const Layout& layout = state_->layout;
-  const Streams from = streams_of(*source, layout);
-  const std::uint64_t bytes = layout.gradients_bytes();
-  std::memcpy(state_->streams.w, from.w, bytes);
-  if (from.m != nullptr) std::memcpy(state_->streams.m, from.m, bytes);
-  if (from.v != nullptr) std::memcpy(state_->streams.v, from.v, bytes);
-  std::byte* to = private_bytes(expected).data();
-  if (private_size > 0) {
-    std::memcpy(to, source->at(layout.private_offset(expected % 2)), private_size);
-  }
-  if (held != nullptr && rest > 0) {
-    std::memcpy(to + private_size, held->place(expected).data(), rest);
-  }
-  const Position position = there.records[expected % 2].position;
-  const std::uint64_t sum = digest_of(from, state_->floats);
-  if (!stands()) return moved;
-  if (sum != digest()) {
-    return Error{Blame::kWorld,
-                 cat("The copy of ", path, " in ", state_->path,
-                     " differs from it: memory that does not keep what is written?")};
-  }
-  begin(expected, position);
-  return {};
 }
 
 std::uint64_t Arena::digest() const {

@@ -24,6 +24,7 @@
 #include "arena/layout.h"
 #include "base/ids.h"
 #include "base/result.h"
+#include "os/shared_file.h"
 
 namespace holdfast::arena {
 
@@ -79,8 +80,11 @@ class Arena {
   // Errors: kUser if the layout differs within the same run (names the first difference). kWorld if
   // the file is truncated or corrupt, if the file system has no room (names the directory and the
   // bytes), or if the former process still lives in the midst of an update.
+  // `prepared`: becomes a new file if it has its size; Layout::file_bytes() zeros on the same file
+  // system. May be null.
   [[nodiscard]] static Result<Arena> open(const std::string& path, const Layout& layout,
-                                          std::uint64_t run_id);
+                                          std::uint64_t run_id,
+                                          std::unique_ptr<os::Unnamed> prepared = nullptr);
 
   Arena(Arena&&) noexcept;
   Arena& operator=(Arena&&) noexcept;
@@ -88,6 +92,7 @@ class Arena {
 
   [[nodiscard]] const std::string& path() const;
   [[nodiscard]] const Layout& layout() const;
+  [[nodiscard]] std::uint64_t run_id() const;
   [[nodiscard]] bool fresh() const { return version() == kNoVersion; }
   [[nodiscard]] Version version() const;    // Committed; kNoVersion if fresh.
   [[nodiscard]] Version staged() const;     // version() or version() + 1; kNoVersion if fresh.
@@ -132,7 +137,7 @@ class Arena {
   // run and layout. So many of its private bytes, from the first on, are copied too; those behind
   // come from `held`, which has them of this version, or stay as they are. Compares the digests of
   // both at the end. From the first byte on this arena is fresh, and after an error or a death it
-  // stays so. At the end version() == staged() == expected.
+  // stays so. At the end version() == staged() == expected. Of other hosts: arena/arrival.h.
   [[nodiscard]] Status copy_from(const std::string& path, Version expected,
                                  std::uint64_t private_bytes, const PrivateCopy* held = nullptr);
 

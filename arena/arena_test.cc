@@ -268,6 +268,43 @@ TEST(Arena, SaysHowMuchRoomItNeeds) {
   EXPECT_TRUE(std::filesystem::is_empty(directory.file("")));
 }
 
+TEST(Arena, IsMadeOfWhatWasPreparedForIt) {
+  const Directory directory;
+  const std::string path = directory.file("a.arena");
+  const Layout layout = small();
+  const auto prepare = [&](std::uint64_t bytes) {
+    auto made = os::make_unnamed_file(directory.file(""), bytes);
+    EXPECT_TRUE(made) << made.error().what;
+    return std::make_unique<os::Unnamed>(*std::move(made));
+  };
+  const auto inode_of = [](const auto& file) {
+    struct stat status {};
+    if constexpr (std::is_same_v<std::decay_t<decltype(file)>, std::string>) {
+      EXPECT_EQ(::stat(file.c_str(), &status), 0);
+    } else {
+      EXPECT_EQ(::fstat(file.get(), &status), 0);
+    }
+    return status.st_ino;
+  };
+  for (const std::uint64_t more :
+       {std::uint64_t{0}, std::uint64_t{4096}}) {  // Of another size it is of no use.
+    auto prepared = prepare(layout.file_bytes() + more);
+    EXPECT_TRUE(std::filesystem::is_empty(directory.file(""))) << "it goes with this process";
+    const auto inode = inode_of(prepared->file);
+    auto arena = Arena::open(path, layout, 7, std::move(prepared));
+    ASSERT_TRUE(arena) << arena.error().what;
+    EXPECT_EQ(inode_of(path) == inode, more == 0);
+    EXPECT_TRUE(arena->fresh());
+    start(*arena);
+    take_step(*arena);
+    // What is there already is taken up.
+    auto again = Arena::open(path, layout, 7, prepare(layout.file_bytes()));
+    ASSERT_TRUE(again);
+    EXPECT_EQ(again->version(), 1U);
+    std::filesystem::remove(path);
+  }
+}
+
 TEST(Arena, CopiesAnotherRanksState) {
   const Directory directory;
   Arena source = must_open(directory.file("a.arena"), small(Optimizer::kAdam));

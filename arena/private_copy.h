@@ -13,7 +13,9 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "arena/arena.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "os/mapping.h"
@@ -40,16 +42,39 @@ class PrivateCopy {
   }
   // Where the bytes of version v are; whole if has(v).
   [[nodiscard]] std::span<std::byte> place(Version v) const;
-  // Where they lie in the file.
-  [[nodiscard]] static std::uint64_t header_bytes();
-  [[nodiscard]] std::uint64_t offset(Version v) const;
+  // Which of them were taken: in order. The others mean nothing.
+  [[nodiscard]] std::vector<Range> used(Version v) const;
+  static constexpr std::size_t kMostParts = 8;
+
+  // What a file says of itself.
+  struct Facts {
+    Rank ward = kNoRank;
+    std::uint64_t bytes = 0;
+    Version version = kNoVersion;
+    Version staged = kNoVersion;
+    std::vector<Range> used[2];  // Of version v in [v % 2]; means nothing unless has(v).
+
+    [[nodiscard]] bool has(Version v) const {
+      return version != kNoVersion && (v == version || v == staged);
+    }
+    // What another host needs of the file at version v: in order, none empty. The first is the
+    // file's beginning.
+    [[nodiscard]] std::vector<Range> ranges_to_copy(Version v) const;
+  };
+  // `beginning`: the first bytes of a file of so many bytes. Errors: it is of another run, or
+  // damaged; `name` is for these.
+  [[nodiscard]] static Result<Facts> read(std::span<const std::byte> beginning,
+                                          std::uint64_t file_bytes, std::uint64_t run_id,
+                                          const std::string& name);
+  [[nodiscard]] Facts facts() const;
   [[nodiscard]] std::uint64_t file_bytes() const;
 
   // The bytes of version v are about to be written to place(v). What lay there counts no more.
   void expect(Version v);
-  // They are whole. Of a version that follows version() they are staged; of any other one they are
-  // all that is held.
-  void take(Version v);
+  // They are whole: those in `used`, in order and at most kMostParts of them; none: all. Of a
+  // version that follows version() they are staged; of any other one they are all that is held.
+  // Requires: expect(v) before.
+  void take(Version v, std::span<const Range> used = {});
   // Its rank is at version v: a step that was staged after it is void, one that led to it is made.
   void settle(Version v);
 

@@ -97,6 +97,25 @@ TEST_F(PrivateCopyTest, AnotherProcessFindsIt) {
   EXPECT_TRUE(is_whole(*copy, 5) && is_whole(*copy, 6));
 }
 
+TEST_F(PrivateCopyTest, SaysWhichBytesOfEachVersionAreInUse) {
+  auto copy = make();
+  take(copy, 5);
+  EXPECT_EQ(copy.used(5), (std::vector<Range>{{0, kBytes}}));
+  const std::vector<Range> used{{0, 10}, {10, 0}, {500, 1}};
+  copy.expect(6);
+  copy.take(6, used);
+  const auto there = PrivateCopy::open(path_, kRun, os::Access::kRead);
+  ASSERT_TRUE(there) << there.error().what;
+  EXPECT_EQ(there->used(5), (std::vector<Range>{{0, kBytes}}));
+  EXPECT_EQ(there->used(6), used);
+  const auto facts = there->facts();
+  EXPECT_TRUE(facts.has(5) && facts.has(6) && !facts.has(7));
+  const std::uint64_t place = 4096;  // Of even versions: the first one.
+  const std::vector<Range> ranges{{0, 4096}, {place, 10}, {place + 500, 1}};
+  EXPECT_EQ(facts.ranges_to_copy(6), ranges);
+  EXPECT_EQ(facts.ranges_to_copy(5)[1], (Range{place + 12'288, kBytes}));
+}
+
 TEST_F(PrivateCopyTest, RefusesWhatIsNoneOfThisRun) {
   EXPECT_FALSE(PrivateCopy::open(path_, kRun));
   { (void)make(); }

@@ -33,6 +33,7 @@ struct hf_worker {
   std::shared_ptr<holdfast::collective::CurrentGeneration> early;
   std::string directory;  // What an hf_place points to.
   bool opened = false;
+  std::unique_ptr<holdfast::os::Unnamed> prepared;  // By hf_prepare().
 };
 
 struct hf_session {

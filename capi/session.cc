@@ -120,14 +120,21 @@ Result<std::vector<arena::Range>> ranges_of(const hf_step& step, std::uint64_t p
 
 extern "C" {
 
+hf_status hf_prepare(hf_worker* worker, const hf_layout* layout) {
+  arena::Layout wanted;
+  if (const Status good = layout_of(layout, wanted); !good) return report(good);
+  worker->prepared = runtime::prepare_arena(*worker->worker, wanted);
+  return HF_OK;
+}
+
 hf_status hf_open(hf_worker* worker, const hf_layout* layout, hf_session** session) {
   if (worker->opened) return report(user_error("this worker has its session already"));
   arena::Layout wanted;
   if (const Status good = layout_of(layout, wanted); !good) return report(good);
   if (const hf_status placed = hf_identity(worker, nullptr); placed != HF_OK) return placed;
   auto opened = runtime::Session::open(
-      *worker->worker,
-      runtime::in_arena(std::move(wanted), secrecy_of(layout->flags), layout->common_bytes));
+      *worker->worker, runtime::in_arena(std::move(wanted), secrecy_of(layout->flags),
+                                         layout->common_bytes, std::move(worker->prepared)));
   if (!opened) return report(opened.error());
   worker->opened = true;
   auto made = std::make_unique<hf_session>();
@@ -218,6 +225,17 @@ hf_status hf_join(hf_session* s, const hf_position* position) {
     return report(joined);
   }
   s->phase = Phase::kJoined;
+  return HF_OK;
+}
+
+hf_status hf_meet(hf_session* s, const hf_position* position, int* to_fill) {
+  if (to_fill == nullptr) return report(user_error("hf_meet() needs a place for its answer"));
+  *to_fill = 0;
+  if (s->phase != Phase::kOpen) return report(user_error("hf_join() was called before"));
+  const auto met = s->session->meet(position_of(position));
+  if (!met) return report(met.error());
+  *to_fill = *met == runtime::Met::kToFill ? 1 : 0;
+  if (*to_fill == 0) s->phase = Phase::kJoined;
   return HF_OK;
 }
 

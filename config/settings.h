@@ -82,6 +82,9 @@ struct Secret {
     "The file by which the agent learns of this process's death at once. Set by the agent.")      \
   X(spare_fd, std::int32_t, kWhole, "HOLDFAST_SPARE_FD", "-1", -1, 1048576,                       \
     "The pipe on which a spare waits for its place; -1: not a spare. Set by the agent.")          \
+  X(prepare, bool, kFlag, "HOLDFAST_PREPARE", "0", 0, 1,                                          \
+    "1: a spare takes the memory of its state while it waits, as on a spare host. Set by the "    \
+    "agent.")                                                                                     \
   X(trace, std::string, kText, "HOLDFAST_TRACE", "", 0, 0,                                        \
     "A folder that gets one line of JSON per event from every process; unset: no trace.")         \
   X(replacement_timeout, Duration, kSeconds, "HOLDFAST_REPLACEMENT_TIMEOUT", "600", 1, 31536000,  \

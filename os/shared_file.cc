@@ -82,6 +82,26 @@ Result<Mapping> make_file(const std::string& path, std::uint64_t bytes) {
   return filled;
 }
 
+Result<Unnamed> make_unnamed_file(const std::string& folder, std::uint64_t bytes) {
+  Unnamed made;
+  made.file.reset(open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (!made.file) return failed("create a file in", folder);
+  Result<Mapping> filled = fill(made.file, bytes, cat(folder, "/(no name yet)"));
+  if (!filled) return filled.error();
+  made.mapping = *std::move(filled);
+  return made;
+}
+
+Status give_draft_name(const Unnamed& unnamed, const std::string& path) {
+  const std::string draft = path + ".new";
+  unlink(draft.c_str());
+  const std::string content = cat("/proc/self/fd/", unnamed.file.get());
+  if (linkat(AT_FDCWD, content.c_str(), AT_FDCWD, draft.c_str(), AT_SYMLINK_FOLLOW) != 0) {
+    return failed("name", draft);
+  }
+  return {};
+}
+
 Status give_name(const std::string& path) {
   if (rename((path + ".new").c_str(), path.c_str()) != 0) return failed("name", path);
   return {};

@@ -28,6 +28,14 @@ struct Found {
 [[nodiscard]] Result<Mapping> make_file(const std::string& path, std::uint64_t bytes);
 [[nodiscard]] Status give_name(const std::string& path);
 
+// The same without a name: it goes with the process, unless it is given the name path + ".new".
+struct Unnamed {
+  Fd file;
+  Mapping mapping;
+};
+[[nodiscard]] Result<Unnamed> make_unnamed_file(const std::string& folder, std::uint64_t bytes);
+[[nodiscard]] Status give_draft_name(const Unnamed& unnamed, const std::string& path);
+
 // Fills `into` as far as the file has bytes. Returns their number.
 [[nodiscard]] std::size_t read_at(const Fd& file, std::uint64_t offset, std::span<std::byte> into);
 

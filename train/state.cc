@@ -140,16 +140,17 @@ void State::Parts::open() {
   }
   // Buffers and kept values differ by rank from step 1 on: no other rank can give them.
   const auto secrecy = model.has_own() ? runtime::Secrecy::kOwnLater : runtime::Secrecy::kShared;
+  const auto layout = model.layout(kind_of(optimizer));
+  auto prepared = runtime::prepare_arena(*job->worker, layout);
   session = must(runtime::Session::open(
-      *job->worker, runtime::in_arena(model.layout(kind_of(optimizer)), secrecy)));
+      *job->worker, runtime::in_arena(layout, secrecy, 0, std::move(prepared))));
   arena::Arena& arena = runtime::arena_of(*session);
-  if (arena.fresh()) {
+  while (must(session->meet({})) == runtime::Met::kToFill) {
     const std::string slow = session->identity().rank == 0 ? train::slow_blas() : "";
     if (!slow.empty()) std::fprintf(stderr, "holdfast: warning: %s\n", slow.c_str());
     model.write_parameters(arena);
     model.pack(arena.private_bytes(0));
   }
-  must(session->join({}));
   model.adopt(arena);
   model.unpack(arena.private_bytes(version()));
   train::Gradients::Reduce reduce;

@@ -137,7 +137,9 @@ void Machine::add_spare(const std::string& node_id) {
   const Spare spare{next_process_++, prng_.next(), node_id};
   spares_.push_back(spare);
   running_.insert(spare.process);
-  actions_.push_back(Spawn{spare.process, Role::kSpare, node_id, 0, spare.incarnation});
+  Spawn spawn{spare.process, Role::kSpare, node_id, 0, spare.incarnation};
+  spawn.prepares = waits_for_places();
+  actions_.push_back(spawn);
 }
 
 // Whether some worker still trains whose place this spare could take. Empty: a spare of any place.

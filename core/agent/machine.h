@@ -117,6 +117,7 @@ struct Spawn {
   std::uint64_t attempt = 0;
   Incarnation incarnation = 0;
   Predecessor predecessor = {};
+  bool prepares = false;  // A spare: whatever place it gets, its state is not on this host yet.
 };
 struct Promote {  // This waiting spare becomes `node_id`.
   Process process = 0;

@@ -207,6 +207,10 @@ typedef struct hf_step {
   uint64_t used_count;
 } hf_step;
 
+/* Before hf_identity() and hf_open(), with the same layout: a spare on a spare host takes the
+ * memory of the state already now, which it would have to after a loss. Any other process does
+ * nothing. */
+HF_API hf_status hf_prepare(hf_worker* worker, const hf_layout* layout);
 /* Waits for the rank; opens this rank's state as its predecessor left it. Once per worker. */
 HF_API hf_status hf_open(hf_worker* worker, const hf_layout* layout, hf_session** session);
 /* Without hf_end() before, this rank counts as lost once its process ends. Groups of this session
@@ -245,6 +249,9 @@ HF_API void hf_digest(uint64_t count, const void* const* data, const uint64_t* b
 /* Agrees with the others on a version and brings this rank's state to it. Where nobody has one yet,
  * version 0 is rank 0's: parameters and moments, and private bytes as the flag says. Once. */
 HF_API hf_status hf_join(hf_session* session, const hf_position* position);
+/* The same, without a version 0 that is filled beforehand. `to_fill`: 1 if it is needed: fill it,
+ * and call this again. 0: all have joined. A successor mostly needs none. */
+HF_API hf_status hf_meet(hf_session* session, const hf_position* position, int* to_fill);
 /* Before a step. One that is under way is given up, as if it had not begun, on this rank: if it has
  * no hf_reduce() yet. `reformed` (may be NULL): 1 if the group was formed anew: restore from
  * private. HF_LEFT: another rank's training has ended, so that nothing can be exchanged; no step is

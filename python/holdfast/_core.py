@@ -173,6 +173,11 @@ class Worker(KeyValues):
         lib.hf_fail(self.handle, reason.encode())
         return WorldError(last_error())
 
+    def prepare(self, private_bytes: int) -> None:
+        """Before identity(): a spare on a spare host takes the memory of such a state already."""
+        layout = CLayout(None, 0, int(Optimizer.SGD), 0, private_bytes, 0)
+        check(lib.hf_prepare(self.handle, c.byref(layout)))
+
     def open(
         self,
         parameters: Sequence[tuple[str, int]] = (),
@@ -354,6 +359,16 @@ class Session:
         """Agree with the others on a version and bring this rank's state to it."""
         native = _position(position)
         interruptibly(lambda: check(lib.hf_join(self.handle, c.byref(native))))
+
+    def meet(self, position: Position = _START) -> bool:
+        """Do as join() does, but without a version 0 that is filled beforehand.
+
+        True: it is needed, so fill private(0) and call this again.
+        """
+        native, to_fill = _position(position), c.c_int()
+        answer = c.byref(to_fill)
+        interruptibly(lambda: check(lib.hf_meet(self.handle, c.byref(native), answer)))
+        return bool(to_fill.value)
 
     def begin_step(self) -> bool:
         """Begin a step. True: the group was formed anew, so restore from private(version).

@@ -51,6 +51,29 @@ def test_core_the_calls_of_a_step_come_in_their_order(session: holdfast.Session)
         session.join()
 
 
+def test_core_whose_own_beginning_is_needed_is_asked_for_it() -> None:
+    code = """
+import holdfast
+with holdfast.init().open([("w", 3)], private_bytes=4) as session:
+    asked = 0
+    while session.meet(holdfast.Position(1, 2, 3)):
+        asked += 1
+        assert session.fresh
+        session.parameter(0)[:] = memoryview(b"\\0\\0\\x80?" * 3).cast("f")
+        session.private(0)[:] = b"mine"
+    assert asked == 1
+    assert (session.version, session.position) == (0, holdfast.Position(1, 2, 3))
+    assert bytes(session.private(0)) == b"mine" and list(session.parameter(0)) == [1, 1, 1]
+    assert not session.begin_step()
+    try:
+        session.meet()
+    except holdfast.UserError as error:
+        print(error)
+"""
+    done = run(code)
+    assert "was called before" in done.stdout, done.stdout + done.stderr
+
+
 def test_core_a_step_updates_the_parameters_and_keeps_private_bytes(
     session: holdfast.Session,
 ) -> None:

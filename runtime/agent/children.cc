@@ -121,6 +121,7 @@ Status Children::spawn(const agent::Spawn& what) {
     options.inherit.push_back({reading.get(), kSpareFd});
     options.idle = idle_spares_;
     environment.push_back(cat("HOLDFAST_SPARE_FD=", kSpareFd));
+    if (what.prepares) environment.push_back("HOLDFAST_PREPARE=1");
   }
   auto child = os::spawn(options);
   if (!child) return child.error();

@@ -70,11 +70,11 @@ class Toy {
       : options_(options),
         session_(must(Session::open(
             worker,
-            in_arena(layout(options), options.same_private ? Secrecy::kShared : Secrecy::kOwn)))) {}
+            in_arena(layout(options), options.same_private ? Secrecy::kShared : Secrecy::kOwn, 0,
+                     prepare_arena(worker, layout(options)))))) {}
 
   void run() {
-    if (arena_of(*session_).fresh()) initialise();
-    must(session_->join({}));
+    while (must(session_->meet({})) == Met::kToFill) initialise();
     check_private();
     while (session_->version() < options_.steps) step();
     write_state();

@@ -9,10 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "arena/arrival.h"
 #include "arena/private_copy.h"
 #include "base/text.h"
 #include "io/loop.h"
 #include "os/files.h"
+#include "os/host.h"
 #include "runtime/worker/ownership.h"
 
 namespace holdfast::runtime {
@@ -36,22 +38,20 @@ Result<os::Fd> open_to_send(const std::string& path) {
   return file;
 }
 
+StateFile state_file(os::Fd file, const std::vector<arena::Range>& ranges, std::uint64_t size) {
+  StateFile state{.file = std::move(file), .ranges = {}, .size = size};
+  for (const auto& [offset, bytes] : ranges) state.ranges.push_back({offset, bytes});
+  return state;
+}
+
 // What another host needs of this rank's state: no gradients, and of the private part at most what
 // that version has.
 Result<StateFile> own_state(const std::string& path, const arena::Layout& layout,
                             std::uint64_t private_bytes, Version version) {
   auto file = open_to_send(path);
   if (!file) return file.error();
-  const std::uint64_t size = layout.file_bytes();
-  StateFile state{
-      .file = *std::move(file), .ranges = {{0, layout.gradients_offset()}}, .size = size};
-  const auto add = [&state](std::uint64_t from, std::uint64_t to) {
-    if (from < to) state.ranges.push_back({from, to - from});
-  };
-  add(layout.parameters_offset(), layout.private_offset(0));
-  const std::uint64_t place = layout.private_offset(version % 2);
-  add(place, place + private_bytes);
-  return state;
+  return state_file(*std::move(file), arena::ranges_to_copy(layout, version, private_bytes),
+                    layout.file_bytes());
 }
 
 // What this rank holds for a rank of another host.
@@ -63,11 +63,7 @@ Result<StateFile> held_state(const std::string& path, std::uint64_t run_id, Vers
   }
   auto file = open_to_send(path);
   if (!file) return file.error();
-  StateFile state{.file = *std::move(file),
-                  .ranges = {{0, arena::PrivateCopy::header_bytes()}},
-                  .size = held->file_bytes()};
-  if (held->bytes() > 0) state.ranges.push_back({held->offset(version), held->bytes()});
-  return state;
+  return state_file(*std::move(file), held->facts().ranges_to_copy(version), held->file_bytes());
 }
 
 struct Privacy {
@@ -115,25 +111,22 @@ class ArenaStore final : public StateStore {
     if (arena_.fresh()) arena_.begin_version0(position);
   }
   [[nodiscard]] Status receive(const wire::Order& order, Version version) override {
-    // It comes from another host as a file of its own, so that it is checked like one of this host.
-    const Received state(arena_.path() + ".received");
-    const Received rest(arena_.path() + ".private");
     const wire::Location& source = order.source;
-    const wire::Location& private_source = order.private_source;
-    const std::string here = path_of(identity_, source.holder);
-    const auto path = at_hand(source, source.holder, version, here, state);
-    if (!path) return path.error();
-    const std::uint64_t shared = privacy_.shared_bytes(version);
-    if (private_source.holder == kNoRank) return arena_.copy_from(*path, version, shared);
-    const std::string held_here = path_of_held(identity_, identity_.rank, private_source.holder);
-    const auto held_path = at_hand(private_source, identity_.rank, version, held_here, rest);
-    if (!held_path) return held_path.error();
-    const auto held = arena::PrivateCopy::open(*held_path, identity_.run_id, os::Access::kRead);
-    if (!held) return held.error();
-    if (held->ward() != identity_.rank) {
-      return Error{Blame::kPeer, cat(*held_path, " is of rank ", held->ward())};
+    const wire::Location& held = order.private_source;
+    const bool has_held = held.holder != kNoRank;
+    arena::Arrival arrival(arena_, version, privacy_.shared_bytes(version), has_held);
+    Sink state(arrival, kNoRank, cat("rank ", source.holder, "'s arena"));
+    auto came = source.endpoint.empty() ? arrival.copy(path_of(identity_, source.holder))
+                                        : fetch(source, source.holder, version, state);
+    if (!came) return came;
+    if (has_held) {
+      const Rank me = identity_.rank;
+      Sink rest(arrival, me, cat("what rank ", held.holder, " holds for rank ", me));
+      came = held.endpoint.empty() ? copy_held(arrival, path_of_held(identity_, me, held.holder))
+                                   : fetch(held, me, version, rest);
+      if (!came) return came;
     }
-    return arena_.copy_from(*path, version, shared, &*held);
+    return arrival.end();
   }
   void stage(Version n, const arena::StagedStep& step) override {
     used_of_ = n;
@@ -201,16 +194,36 @@ class ArenaStore final : public StateStore {
   }
 
  private:
-  // The name of a file that has come from another host, for as long as that is needed.
-  struct Received {
-    explicit Received(std::string name) : path(std::move(name)) {}
-    ~Received() {
-      std::error_code ignored;
-      std::filesystem::remove(path, ignored);
+  // Of one file that comes from another host: a rank's arena, or what is held for `ward`.
+  class Sink final : public StateSink {
+   public:
+    Sink(arena::Arrival& arrival, Rank ward, std::string from)
+        : arrival_(arrival), ward_(ward), coming_{.from = std::move(from)} {}
+    [[nodiscard]] Result<std::span<std::byte>> place(const StateHead& head,
+                                                     std::size_t range) override {
+      if (range == 0) {
+        coming_.file_bytes = head.size;
+        coming_.ranges.clear();
+        for (const auto& [offset, bytes] : head.ranges) coming_.ranges.push_back({offset, bytes});
+      }
+      auto placed = ward_ == kNoRank ? arrival_.place(coming_, range)
+                                     : arrival_.place_held(coming_, range, ward_);
+      has_refused_ = !placed;
+      return placed;
     }
-    Received(const Received&) = delete;
-    Received& operator=(const Received&) = delete;
-    const std::string path;
+    [[nodiscard]] Status came(const StateHead&) override {
+      auto seen = ward_ == kNoRank ? arrival_.came(coming_) : arrival_.came_held(coming_, ward_);
+      has_refused_ = !seen;
+      return seen;
+    }
+    // What came was not what is expected: no further try would change that.
+    [[nodiscard]] bool has_refused() const { return has_refused_; }
+
+   private:
+    arena::Arrival& arrival_;
+    const Rank ward_;  // kNoRank: it is an arena.
+    arena::Arrival::Coming coming_;
+    bool has_refused_ = false;
   };
 
   // What its predecessor held for others.
@@ -230,19 +243,26 @@ class ArenaStore final : public StateStore {
     for (auto& [ward, copy] : held_) copy.settle(arena_.version());
   }
 
-  // The path of what `rank` has at `source`: `here`, or `received` once it has come. Tries again
-  // until it comes, or is wanted no more. Its host may be lost: then this repair is stopped.
-  [[nodiscard]] Result<std::string> at_hand(const wire::Location& source, Rank rank,
-                                            Version version, const std::string& here,
-                                            const Received& received) {
-    if (source.endpoint.empty()) return here;
+  // Of this host.
+  [[nodiscard]] Status copy_held(arena::Arrival& arrival, const std::string& path) const {
+    const auto held = arena::PrivateCopy::open(path, identity_.run_id, os::Access::kRead);
+    if (!held) return held.error();
+    if (held->ward() != identity_.rank) {
+      return Error{Blame::kPeer, cat(path, " is of rank ", held->ward())};
+    }
+    return arrival.copy_held(*held);
+  }
+
+  // What `rank` has at `source`. Tries again until it comes, or is wanted no more. Its host may be
+  // lost: then this repair is stopped.
+  [[nodiscard]] Status fetch(const wire::Location& source, Rank rank, Version version, Sink& sink) {
     Neighbours& neighbours = worker_.neighbours();
     const Instant end = io::Loop::now() + worker_.settings().replacement_timeout;
     for (;;) {
-      const auto came = neighbours.fetch_state(source, rank, version, received.path);
-      if (came) return received.path;
-      if (neighbours.is_repair_stopped() || io::Loop::now() >= end) return came.error();
-      if (const auto paused = worker_.pause(kBetweenFetches); !paused) return paused.error();
+      const auto came = neighbours.fetch_state(source, rank, version, sink);
+      if (came || sink.has_refused()) return came;
+      if (neighbours.is_repair_stopped() || io::Loop::now() >= end) return came;
+      if (const auto paused = worker_.pause(kBetweenFetches); !paused) return paused;
     }
   }
 
@@ -267,17 +287,32 @@ Status take(Worker& worker, const std::string& path) {
 
 }  // namespace
 
-OpenStore in_arena(arena::Layout layout, Secrecy secrecy, std::uint64_t common_bytes) {
+OpenStore in_arena(arena::Layout layout, Secrecy secrecy, std::uint64_t common_bytes,
+                   std::unique_ptr<os::Unnamed> prepared) {
   const Privacy privacy{secrecy, common_bytes, layout.private_bytes};
-  return [layout = std::move(layout), privacy](
+  // std::function wants what can be copied.
+  const auto shared = std::make_shared<std::unique_ptr<os::Unnamed>>(std::move(prepared));
+  return [layout = std::move(layout), privacy, shared](
              Worker& worker, const Identity& identity) -> Result<std::unique_ptr<StateStore>> {
     const std::string path = path_of(identity, identity.rank);
     if (auto taken = take(worker, path); !taken) return taken.error();
-    auto arena = arena::Arena::open(path, layout, identity.run_id);
+    auto arena = arena::Arena::open(path, layout, identity.run_id, std::move(*shared));
     if (!arena) return arena.error();
     return std::unique_ptr<StateStore>(
         std::make_unique<ArenaStore>(worker, identity, *std::move(arena), privacy));
   };
+}
+
+std::unique_ptr<os::Unnamed> prepare_arena(const Worker& worker, const arena::Layout& layout) {
+  if (!worker.waits_spare() || !worker.settings().prepare) return nullptr;
+  const auto folder = os::runtime_directory(worker.settings().job);
+  if (!folder) return nullptr;
+  for (const std::string& name : os::names_in(*folder)) {
+    // Its ranks were elsewhere meanwhile: what is left of them needs the room.
+    if (name.starts_with("rank-") && name.ends_with(".arena")) return nullptr;
+  }
+  auto made = os::make_unnamed_file(*folder, layout.file_bytes());
+  return made ? std::make_unique<os::Unnamed>(*std::move(made)) : nullptr;
 }
 
 arena::Arena& arena_of(Session& session) {

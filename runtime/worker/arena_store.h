@@ -1,6 +1,8 @@
 // The arena as a StateStore.
 #pragma once
 
+#include <memory>
+
 #include "arena/arena.h"
 #include "runtime/worker/session.h"
 #include "runtime/worker/state_store.h"
@@ -17,9 +19,15 @@ enum class Secrecy : std::uint8_t {
 // For Session::open: this rank's arena in the job's folder. So many private bytes, from the first
 // on, are not its own: from version 1 on they are the same on all ranks, where Secrecy is kOwn.
 // Waits until none of its predecessor's threads can write to it (ownership.h). Errors: those of
-// Arena::open.
+// Arena::open. `prepared`: as of Arena::open.
 [[nodiscard]] OpenStore in_arena(arena::Layout layout, Secrecy secrecy = Secrecy::kShared,
-                                 std::uint64_t common_bytes = 0);
+                                 std::uint64_t common_bytes = 0,
+                                 std::unique_ptr<os::Unnamed> prepared = nullptr);
+
+// For in_arena(), of a spare that waits and is to prepare (HOLDFAST_PREPARE): the memory of a new
+// arena, which takes long to get. Null: this is none, or there is no room for it now.
+[[nodiscard]] std::unique_ptr<os::Unnamed> prepare_arena(const Worker& worker,
+                                                         const arena::Layout& layout);
 
 // Requires: the session was opened in_arena().
 [[nodiscard]] arena::Arena& arena_of(Session& session);

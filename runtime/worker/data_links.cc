@@ -530,7 +530,7 @@ void DataLinks::serve_state(StateServer::StateOf state_of) {
 }
 
 Status DataLinks::fetch_state(const std::string& endpoint, Rank rank, Version version,
-                              const std::string& to_path, const std::stop_token& cancel) {
+                              StateSink& sink, const std::stop_token& cancel) {
   Impl& impl = *impl_;
   const Impl::Call call(impl, cancel);
   const auto to = endpoint_in(endpoint);
@@ -559,7 +559,7 @@ Status DataLinks::fetch_state(const std::string& endpoint, Rank rank, Version ve
   lock.unlock();
   if (!**answer) return (**answer).error();
   auto stream = *std::move(**answer);
-  return receive_state(stream, hello, to_path, {call.token(), impl.options.patience});
+  return receive_state(stream, hello, sink, {call.token(), impl.options.patience});
 }
 
 }  // namespace holdfast::runtime

@@ -65,11 +65,11 @@ class DataLinks final : public collective::Links {
 
   // Whose states the others can have from here; null: nobody's.
   void serve_state(StateServer::StateOf state_of);
-  // Has that worker send the state of `rank` at `version` into the file `to_path`
-  // (receive_state()). One try. Errors: `cancel`; it can not be reached, has no such state, or
-  // sends nothing for as long as `patience`; the file can not be written. There is no file then.
+  // Has that worker send the state of `rank` at `version` to `sink` (receive_state()). One try.
+  // Errors: `cancel`; it can not be reached, has no such state, or sends nothing for as long as
+  // `patience`; those of the sink.
   [[nodiscard]] Status fetch_state(const std::string& endpoint, Rank rank, Version version,
-                                   const std::string& to_path, const std::stop_token& cancel);
+                                   StateSink& sink, const std::stop_token& cancel);
 
  private:
   struct Impl;

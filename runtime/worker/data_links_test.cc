@@ -420,6 +420,20 @@ TEST_P(DataLinksTest, RefusesWhatCanNotBe) {
 
 // ---- States -------------------------------------------------------------------------------------
 
+struct Fetched final : StateSink {
+  Result<std::span<std::byte>> place(const StateHead& head, std::size_t range) override {
+    bytes.resize(head.size);
+    const auto& [offset, length] = head.ranges.at(range);
+    return std::as_writable_bytes(std::span(bytes)).subspan(offset, length);
+  }
+  Status came(const StateHead&) override {
+    is_whole = true;
+    return {};
+  }
+  std::string bytes;
+  bool is_whole = false;
+};
+
 class StateOverLinksTest : public DataLinksTest {
  protected:
   void serve(std::function<void()> first = [] {}) {
@@ -433,10 +447,15 @@ class StateOverLinksTest : public DataLinksTest {
                            bytes_.size()};
         });
   }
-  Status fetch(Rank rank, Version version, const std::string& name = "copy",
-               const std::stop_token& cancel = {}) {
-    return workers_[1]->fetch_state(endpoints_[0], rank, version, folder_ / name, cancel);
+  Status fetch(Rank rank, Version version, const std::stop_token& cancel = {}) {
+    copy_ = {};
+    return fetch_into(copy_, rank, version, cancel);
   }
+  Status fetch_into(Fetched& copy, Rank rank, Version version, const std::stop_token& cancel = {}) {
+    return workers_[1]->fetch_state(endpoints_[0], rank, version, copy, cancel);
+  }
+
+  Fetched copy_;
 
   os::TemporaryFolder folder_;
   const std::string bytes_ = std::string(20'000'000, 'h') + "the end";
@@ -450,11 +469,11 @@ TEST_P(StateOverLinksTest, ComesAsItIs) {
   serve();
   const auto fetched = fetch(5, 9);
   ASSERT_TRUE(fetched) << fetched.error().what;
-  EXPECT_TRUE(*os::read_file(folder_ / "copy") == bytes_);
-  const auto none = fetch(5, 8, "other");
+  EXPECT_TRUE(copy_.is_whole && copy_.bytes == bytes_);
+  const auto none = fetch(5, 8);
   ASSERT_FALSE(none);
   EXPECT_NE(none.error().what.find("only version 9 of rank 5"), std::string::npos);
-  EXPECT_FALSE(std::filesystem::exists(folder_ / "other"));
+  EXPECT_FALSE(copy_.is_whole);
 }
 
 // More than are sent at once: the others wait in line.
@@ -475,11 +494,9 @@ TEST_P(StateOverLinksTest, ManyAtATimeAllGetIt) {
 #endif
   std::vector<std::future<bool>> all;
   for (int i = 0; i < kAskers; ++i) {
-    all.push_back(std::async(std::launch::async, [&, i] {
-      const auto name = cat("copy", i);
-      const bool is_there = fetch(5, 9, name) && *os::read_file(folder_ / name) == bytes_;
-      std::filesystem::remove(folder_ / name);
-      return is_there;
+    all.push_back(std::async(std::launch::async, [&] {
+      Fetched copy;
+      return fetch_into(copy, 5, 9) && copy.is_whole && copy.bytes == bytes_;
     }));
   }
   for (auto& one : all) EXPECT_TRUE(one.get());
@@ -493,7 +510,7 @@ TEST_P(StateOverLinksTest, NobodyServesOne) {
   EXPECT_NE(fetched.error().what.find("no state is served"), std::string::npos);
 }
 
-TEST_P(StateOverLinksTest, ASenderThatEndsMeanwhileLeavesNoFile) {
+TEST_P(StateOverLinksTest, ASenderThatEndsMeanwhileLeavesNothing) {
   start(2);
   std::promise<void> asked;
   std::promise<void> go_on;
@@ -508,7 +525,7 @@ TEST_P(StateOverLinksTest, ASenderThatEndsMeanwhileLeavesNoFile) {
   end.join();
   // It was sent whole before the end, or it is not there.
   const auto status = fetched.get();
-  EXPECT_EQ(status.has_value(), std::filesystem::exists(folder_ / "copy"));
+  EXPECT_EQ(status.has_value(), copy_.is_whole);
 }
 
 TEST_P(StateOverLinksTest, ACancelEndsIt) {
@@ -520,12 +537,11 @@ TEST_P(StateOverLinksTest, ACancelEndsIt) {
     go_on.get_future().wait();
   });
   std::stop_source stop;
-  auto fetched =
-      std::async(std::launch::async, [&] { return fetch(5, 9, "copy", stop.get_token()); });
+  auto fetched = std::async(std::launch::async, [&] { return fetch(5, 9, stop.get_token()); });
   asked.get_future().wait();
   stop.request_stop();
   EXPECT_FALSE(fetched.get());
-  EXPECT_FALSE(std::filesystem::exists(folder_ / "copy"));
+  EXPECT_FALSE(copy_.is_whole);
   go_on.set_value();
   workers_.clear();  // And with it the thread that has waited.
 }

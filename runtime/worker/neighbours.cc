@@ -69,7 +69,7 @@ bool Neighbours::is_repair_stopped() const {
 }
 
 Status Neighbours::fetch_state(const wire::Location& source, Rank rank, Version version,
-                               const std::string& path) {
+                               StateSink& sink) {
   std::shared_ptr<DataLinks> links;
   std::stop_token stop;
   {
@@ -77,7 +77,7 @@ Status Neighbours::fetch_state(const wire::Location& source, Rank rank, Version 
     links = links_;
     stop = repair_.get_token();
   }
-  if (links) return links->fetch_state(source.endpoint, rank, version, path, stop);
+  if (links) return links->fetch_state(source.endpoint, rank, version, sink, stop);
   return Error{Blame::kWorld, cat("the state of rank ", rank, " is on host ", source.host,
                                   ", which this process has no way to reach")};
 }

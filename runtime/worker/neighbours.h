@@ -41,10 +41,10 @@ class Neighbours {
   void begin_repair();
   void stop_repair();
   [[nodiscard]] bool is_repair_stopped() const;
-  // What there is of that rank's state at `source`, on another host, becomes the file `path`. One
-  // try; blocks.
+  // What there is of that rank's state at `source`, on another host, goes to `sink`. One try;
+  // blocks.
   [[nodiscard]] Status fetch_state(const wire::Location& source, Rank rank, Version version,
-                                   const std::string& path);
+                                   StateSink& sink);
   // From here on others get the states that this gives. Null: none.
   void serve_state(StateServer::StateOf state_of);
 

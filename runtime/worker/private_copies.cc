@@ -31,7 +31,7 @@ struct Answer {
   std::uint64_t has_it = 0;
 };
 
-constexpr std::size_t kMostParts = 8;
+constexpr std::size_t kMostParts = arena::PrivateCopy::kMostParts;
 
 // Two ranks may be each other's holders.
 std::uint32_t channel_of(Rank ward, Rank holder) {
@@ -187,17 +187,21 @@ Status PrivateCopies::pass(Version n) {
 Status PrivateCopies::give_and_take(Version version, bool gives, bool takes_all) {
   Table table;
   if (gives) give(version, table);
-  std::vector<arena::PrivateCopy*> awaited;
+  std::vector<Ward*> awaited;
   for (const auto& ward : wards_) {
     if (!takes_all && ward->answer.has_it != 0) continue;
     ward->copy->expect(version);
     ward->in.flow.begin(frame_of(ward->rank, version, sizeof(Table)), bytes_of(ward->table));
     ward->awaits_table = true;
     version_ = version;
-    awaited.push_back(ward->copy);
+    awaited.push_back(ward.get());
   }
   if (auto moved = drive(); !moved) return moved;
-  for (arena::PrivateCopy* copy : awaited) copy->take(version);
+  for (Ward* ward : awaited) {
+    const auto parts = std::span(ward->table.parts).first(ward->table.count);
+    constexpr arena::Range kNone[] = {{0, 0}};
+    ward->copy->take(version, parts.empty() ? std::span<const arena::Range>(kNone) : parts);
+  }
   return {};
 }
 

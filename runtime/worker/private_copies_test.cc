@@ -195,6 +195,7 @@ TEST_F(PrivateCopiesTest, OnlyWhatIsUsedIsSent) {
     const bool used = i < 10 || i == 500 || (i >= 2000 && i < 2999);
     ASSERT_EQ(place[i], used ? TestStore::mark(0, 5) : std::byte{0}) << i;
   }
+  EXPECT_EQ(store(1).held(0).used(5), store(0).parts);
 }
 
 // The holder was at the version before: the new one is committed, and is kept through the next

@@ -50,6 +50,9 @@ struct Session::Parts {
 
   // Tells the machine of a call and does what it says, until it goes back to the program.
   trainer::Return call(const trainer::Event& event);
+  // Does what it says. Null: the next is `due`, for which this rank's beginning is needed.
+  std::optional<trainer::Return> go_on(bool is_filled);
+  [[nodiscard]] bool needs_beginning(const trainer::Repair& work) const;
   void do_work(const trainer::Repair& work);
   void do_work(const trainer::Unstage&) { store->unstage(); }
   void do_work(const trainer::JoinGroup& work);
@@ -82,6 +85,7 @@ struct Session::Parts {
   std::mutex sums_mutex;
   pid_t sums_thread = 0;  // In which the group makes its sums; 0: there is none.
   arena::Position begin_position;
+  std::optional<trainer::Repair> due;  // Between two calls of meet().
   std::shared_ptr<Group> group;
   std::optional<wording::Cover> cover;    // As it was said last.
   std::unique_ptr<PrivateCopies> copies;  // Asks the group; null: none are needed.
@@ -105,15 +109,30 @@ trainer::Outcome outcome_of(Outcome outcome) {
 
 trainer::Return Session::Parts::call(const trainer::Event& event) {
   worker.tell(event);
+  return *go_on(true);
+}
+
+std::optional<trainer::Return> Session::Parts::go_on(bool is_filled) {
   for (;;) {
     const trainer::Work work = worker.next_work();
     if (const auto* result = std::get_if<trainer::Return>(&work)) return *result;
+    const auto* repair = std::get_if<trainer::Repair>(&work);
+    if (!is_filled && repair != nullptr && needs_beginning(*repair)) {
+      due = *repair;
+      return std::nullopt;
+    }
     std::visit(
         [&](const auto& w) {
           if constexpr (!std::is_same_v<std::decay_t<decltype(w)>, trainer::Return>) do_work(w);
         },
         work);
   }
+}
+
+// Its own, or its private part: that of version 0 does not come from others.
+bool Session::Parts::needs_beginning(const trainer::Repair& work) const {
+  const bool begins = work.order.act == wire::Act::kBegin || work.order.act == wire::Act::kReceive;
+  return begins && work.version == 0 && version() == kNoVersion;
 }
 
 void Session::Parts::do_work(const trainer::Repair& work) {
@@ -345,13 +364,27 @@ Generation Session::generation() const {
   return parts_->generation;
 }
 
-Status Session::join(const arena::Position& position) {
+Result<Met> Session::meet(const arena::Position& position) {
   Parts& p = *parts_;
   p.begin_position = position;
-  const auto result = p.call(trainer::JoinCalled{p.store->holding()});
-  if (result.what != What::kJoined) return p.error_of(result);
+  if (p.due) {
+    p.do_work(*std::exchange(p.due, std::nullopt));
+  } else {
+    p.worker.tell(trainer::JoinCalled{p.store->holding()});
+  }
+  const auto result = p.go_on(false);
+  if (!result) return Met::kToFill;
+  if (result->what != What::kJoined) return p.error_of(*result);
   p.generation = p.worker.generation();
-  return {};
+  return Met::kJoined;
+}
+
+Status Session::join(const arena::Position& position) {
+  for (;;) {
+    const auto met = meet(position);
+    if (!met) return met.error();
+    if (*met == Met::kJoined) return {};
+  }
 }
 
 Result<Began> Session::begin_step() {

@@ -6,8 +6,7 @@
 //
 //   auto session = *Session::open(worker, in_arena(layout));  // waits for the rank
 //   arena::Arena& arena = arena_of(*session);
-//   if (arena.fresh()) fill parameters, moments and private_bytes(0)
-//   check(session->join({}));                                 // waits for the others
+//   while (*session->meet({}) == Met::kToFill) fill parameters, moments and private_bytes(0)
 //   restore what private_bytes(version) holds
 //   while (session->version() < last) {
 //     if (*session->begin_step() == Began::kReformed) restore the same
@@ -41,6 +40,11 @@
 
 namespace holdfast::runtime {
 
+enum class Met : std::uint8_t {
+  kJoined,
+  kToFill,  // All begin at version 0, for which this rank's own beginning is needed.
+};
+
 enum class Began : std::uint8_t {
   kAtOnce,
   kReformed,  // The group was formed anew, since a fault came between two steps.
@@ -68,10 +72,12 @@ class Session {
   [[nodiscard]] Version version() const;  // Committed.
   [[nodiscard]] Generation generation() const;
 
-  // Does: agrees with the others on a version and brings the state to it. Requires: a fresh arena
-  // has its parameters, moments and private_bytes(0) filled; whether they count or those of another
-  // rank is not this rank's choice. `position`: of version 0. Ends with a state that holds a
-  // version.
+  // Does: agrees with the others on a version and brings the state to it. kToFill: fill parameters,
+  // moments and private_bytes(0) of the arena, which is fresh, and call it again; whether they
+  // count or those of another rank is not this rank's choice. A successor's are mostly not needed.
+  // `position`: of version 0. Ends with a state that holds a version.
+  [[nodiscard]] Result<Met> meet(const arena::Position& position);
+  // The same. Requires: a fresh arena is filled.
   [[nodiscard]] Status join(const arena::Position& position);
 
   // Before the gradients of a step are touched. Forms the group if there is none or it was aborted.

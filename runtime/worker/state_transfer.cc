@@ -1,8 +1,6 @@
 #include "runtime/worker/state_transfer.h"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -124,19 +122,6 @@ Status send_range(Mover& mover, Digest& digest, const StateFile& state, StateRan
   return {};
 }
 
-Status write_at(const os::Fd& file, const std::string& path, std::uint64_t offset,
-                std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t put =
-        ::pwrite(file.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) return os::system_error(cat(path, " can not be written"), put < 0 ? errno : EIO);
-    bytes.remove_prefix(static_cast<std::size_t>(put));
-    offset += static_cast<std::uint64_t>(put);
-  }
-  return {};
-}
-
 Result<StateHead> read_head(Mover& mover, Digest& digest) {
   std::string bytes;
   while (const std::size_t missing = missing_of_head(bytes)) {
@@ -148,26 +133,27 @@ Result<StateHead> read_head(Mover& mover, Digest& digest) {
   return decode_head(bytes);
 }
 
-Status receive_into(const os::Fd& file, const std::string& path, Mover& mover,
-                    const StateHead& head, Digest& digest) {
-  if (::ftruncate(file.get(), static_cast<off_t>(head.size)) != 0) {
-    return os::system_error(cat(path, " can not be made ", head.size, " bytes long"), errno);
+Status receive_range(Mover& mover, Digest& digest, std::span<char> into) {
+  while (!into.empty()) {  // A piece is still in the processor's cache when it is digested.
+    const auto piece = into.first(std::min(into.size(), kPiece));
+    if (auto read = mover.read(piece); !read) return read;
+    digest.add({piece.data(), piece.size()});
+    into = into.subspan(piece.size());
   }
-  std::string piece(kPiece, '\0');
-  for (auto [offset, length] : head.ranges) {
-    while (length > 0) {
-      const auto part = std::span(piece).first(std::min<std::uint64_t>(length, kPiece));
-      if (auto read = mover.read(part); !read) return read;
-      const std::string_view bytes(part.data(), part.size());
-      digest.add(bytes);
-      if (auto written = write_at(file, path, offset, bytes); !written) return written;
-      offset += bytes.size();
-      length -= bytes.size();
-    }
+  return {};
+}
+
+Status receive_into(StateSink& sink, Mover& mover, const StateHead& head, Digest& digest) {
+  for (std::size_t i = 0; i < head.ranges.size(); ++i) {
+    const auto place = sink.place(head, i);
+    if (!place) return place.error();
+    HF_ASSERT(place->size() == head.ranges[i].length);
+    const std::span into(reinterpret_cast<char*>(place->data()), place->size());
+    if (auto came = receive_range(mover, digest, into); !came) return came;
   }
   std::string theirs(8, '\0');
   if (auto read = mover.read(theirs); !read) return read;
-  if (theirs == digest.bytes()) return {};
+  if (theirs == digest.bytes()) return sink.came(head);
   return Error{Blame::kPeer,
                "what has come of the state is not what was sent: its digest is wrong"};
 }
@@ -198,7 +184,7 @@ Status send_state(io::PeerStream& to, const Result<StateFile>& state, const Pati
   return mover.write(digest.bytes());
 }
 
-Status receive_state(io::PeerStream& from, const PeerHello& hello, const std::string& path,
+Status receive_state(io::PeerStream& from, const PeerHello& hello, StateSink& sink,
                      const Patience& patience) {
   Mover mover(from, patience);
   Digest digest;
@@ -208,14 +194,7 @@ Status receive_state(io::PeerStream& from, const PeerHello& hello, const std::st
   if (!head->refusal.empty()) {
     return Error{Blame::kWorld, cat(from.peer(), " has no such state: ", head->refusal)};
   }
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
-    return os::system_error(cat(path, " can not be replaced"), errno);
-  }
-  const os::Fd file(::open(path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file) return os::system_error(cat(path, " can not be made"), errno);
-  auto received = receive_into(file, path, mover, *head, digest);
-  if (!received) (void)::unlink(path.c_str());
-  return received;
+  return receive_into(sink, mover, *head, digest);
 }
 
 }  // namespace holdfast::runtime

@@ -4,8 +4,10 @@
 // or soon after `cancel`. It cuts the stream then.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -35,10 +37,20 @@ struct Patience {
 // The file, or why there is none.
 Status send_state(io::PeerStream& to, const Result<StateFile>& state, const Patience& patience);
 
-// Asks with `hello`, and makes the file `path` of what comes: as large as the sender's, with its
-// ranges at the same places and holes elsewhere. Only this user may read it (0600). It replaces
-// what has this name. After an error there is no such file.
-Status receive_state(io::PeerStream& from, const PeerHello& hello, const std::string& path,
+// Where what comes of a state is to lie.
+class StateSink {
+ public:
+  virtual ~StateSink() = default;
+  // Memory for the bytes of a range, which nobody believes yet. Each range is asked for in turn,
+  // when those before it have come. An error ends the transfer.
+  [[nodiscard]] virtual Result<std::span<std::byte>> place(const StateHead& head,
+                                                           std::size_t range) = 0;
+  // All have come, and their digest is right. Without this call nothing has come.
+  [[nodiscard]] virtual Status came(const StateHead& head) = 0;
+};
+
+// Asks with `hello`, and gives `sink` what comes. Each byte is digested where it is to lie.
+Status receive_state(io::PeerStream& from, const PeerHello& hello, StateSink& sink,
                      const Patience& patience);
 
 }  // namespace holdfast::runtime

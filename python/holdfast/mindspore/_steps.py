@@ -69,9 +69,8 @@ class Steps:
         self.purpose = "a step"  # The purpose of the next step, equal on all ranks.
         self._between: tuple[int, Changes] = (-1, {})  # A step; changes of callbacks since.
         self._kind = RESTARTED if engine.restarted else SURVIVOR
-        if session.fresh:
+        while session.meet():
             self._image.write(session.private(0), objects)
-        session.join()
         self.restore()
         self._turn = threading.Lock()
         engine.set_phase(Phase.ECHO)

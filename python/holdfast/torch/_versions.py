@@ -58,14 +58,14 @@ class Versions:
             if engine.waits_spare:
                 for ddp in self._ddps:
                     _ddp.rehearse(ddp, engine)
+                engine.worker.prepare(self._image.bytes)
         engine.own_use -= 1
         rank = engine.place.rank  # A spare waits here.
         if not engine.worker.solo:
             self._image.agree(lambda mine: engine.early.first(f"room-{rank}", mine))
         self._session = session = engine.open(self._image.bytes, self._image.common)
-        if session.fresh:
+        while session.meet():
             self._image.write(session.private(0), self._objects(), with_gradients=False)
-        session.join()
         self.restore()
         self.was_there = session.version > 1
         engine.set_phase(Phase.CATCHING_UP)
