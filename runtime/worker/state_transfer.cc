@@ -144,6 +144,8 @@ Status receive_range(Mover& mover, Digest& digest, std::span<char> into) {
 }
 
 Status receive_into(StateSink& sink, Mover& mover, const StateHead& head, Digest& digest) {
+  // Else what came of a former try could be taken for all of it.
+  if (head.ranges.empty()) return Error{Blame::kPeer, "nothing comes of the state"};
   for (std::size_t i = 0; i < head.ranges.size(); ++i) {
     const auto place = sink.place(head, i);
     if (!place) return place.error();
