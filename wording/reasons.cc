@@ -172,10 +172,10 @@ std::string of_moves(const Reason& r) {
     case Kind::kHostLost:
       if (!r.other_host.empty()) {
         return cat("host ", r.host, " is lost with ", ranks(r.count), "; host ", r.other_host,
-                   " takes them");
+                   " takes over");
       }
       return cat("host ", r.host, " is lost with ", ranks(r.count),
-                 ", and no other host takes them: the job waits for them (at most "
+                 ", and no other host takes over: the job waits (at most "
                  "HOLDFAST_REPLACEMENT_TIMEOUT). Start that host's command again, there or "
                  "elsewhere");
     case Kind::kDrained:

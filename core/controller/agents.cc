@@ -139,10 +139,20 @@ Machine::Word Machine::word_on(const wire::Register& m) const {
   const auto word = place_words_.find(m.node_id);
   if (word == place_words_.end()) return Word::kNone;
   const wire::PlaceState& place = word->second.place;
-  if (m.attempt != place.attempt) {
-    return m.attempt > place.attempt ? Word::kNotYet : Word::kFormer;
-  }
-  return m.incarnation == place.incarnation ? Word::kGiven : Word::kNever;
+  const bool same = m.attempt == place.attempt && m.incarnation == place.incarnation;
+  if (same) return Word::kGiven;
+  if (m.attempt > place.attempt || is_of_rival(m)) return Word::kNotYet;
+  return m.attempt < place.attempt ? Word::kFormer : Word::kNever;
+}
+
+// Its agent claims the place, and that is to be judged.
+bool Machine::is_of_rival(const wire::Register& m) const {
+  return std::any_of(rivals_.begin(), rivals_.end(), [&](const auto& rival) {
+    const auto& places = rival.second.claim.places;
+    return std::any_of(places.begin(), places.end(), [&](const wire::PlaceState& place) {
+      return place.node_id == m.node_id && place.incarnation == m.incarnation;
+    });
+  });
 }
 
 void Machine::evict(const Member& member) {

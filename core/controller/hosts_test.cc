@@ -264,8 +264,10 @@ TEST_F(HostsTest, ItsFormerAgentIsInNobodysWayOnceItIsSilent) {
   come(4, who("2", 9, 1, "host-2"));
   EXPECT_EQ(last<wire::Refused>(92), nullptr);
   beat(400ms, {90, 92});
+  ASSERT_NE(machine_->find("2"), nullptr);
   EXPECT_EQ(machine_->find("2")->seat.incarnation, 3U);
   beat(200ms, {90, 92});
+  ASSERT_NE(machine_->find("2"), nullptr);
   EXPECT_EQ(machine_->find("2")->seat.incarnation, 9U);
   come(1, who("0", 1, 1, "host-1"));
   come(2, who("1", 2, 1, "host-1"));

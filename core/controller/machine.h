@@ -356,6 +356,7 @@ class Machine {
     kNever,   // It has given the place to another process, with the same attempt number.
   };
   [[nodiscard]] Word word_on(const wire::Register& m) const;
+  [[nodiscard]] bool is_of_rival(const wire::Register& m) const;
   [[nodiscard]] static wire::Reason not_its_place(const std::string& node_id, const Agent& other);
   struct Way {  // For an agent's table.
     bool is_free = false;

@@ -299,7 +299,11 @@ void Agent::interrupted(int signal) {
 void Agent::link_is_up() {
   is_linked_ = was_linked_ = true;
   may_have_peers_ = !os::is_loopback(link_.local_address());
-  if (!exit_) return step(agent::LinkUp{});
+  if (!exit_) {
+    step(agent::LinkUp{});
+    if (may_have_peers_) link_.send(wire::Heartbeat{});  // It may be lost before the next is due.
+    return;
+  }
   if (has_left_) return;
   // The machine of the job has ended: a fresh one introduces this agent.
   agent::Machine speaker(machine_options(options_, launch_));

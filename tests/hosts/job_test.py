@@ -224,7 +224,22 @@ class OneJob(unittest.TestCase):
         steps = sorted(job.events("step"), key=lambda event: event["t_ns"], reverse=True)
         first = {event["rank"]: event["t_ns"] for event in steps if event["generation"] == 2}
         self.assertEqual(set(first), {0, 1, 2, 3})
+        self.assertIn("host host1 is lost with 2 ranks; host host2 takes over", (job.out / "msrun0.log").read_text())
+        self.assertIn("spare_2_", (job.out / "logs2/worker_3.log").read_text(), "where its output goes on")
         print(f"all ranks had made a step {(max(first.values()) - killed_ns) / 1e6:.0f} ms after the loss", file=sys.stderr)
+
+    def test_a_host_that_is_lost_before_the_job_begins_is_started_again(self):
+        expected = self.one_host(4)
+        fleet = self.fleet(3)
+        job = Job(self.folder / "early", fleet, 1, [2, 1, 1])
+        job.start(1)
+        job.until(lambda: "3 of 4 workers are here" in job.logs(), "the third worker")
+        fleet.kill(1)
+        fleet.up_again(1)
+        job.agents.pop(1).wait(LIMIT_S)
+        for host in (1, 2):
+            job.start(host)
+        self.assertEqual(job.wait(), expected)
 
     def test_a_spare_host_that_nobody_needs_ends_well(self):
         job = Job(self.folder / "unneeded", self.fleet(2), 1, 2, env={"HOLDFAST_JOB": "unneeded"})
