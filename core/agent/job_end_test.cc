@@ -111,6 +111,23 @@ TEST_F(AgentTest, EndsBadlyIfNobodySaysWhyTheJobHasFailed) {
   EXPECT_EQ(exit_->failed_node, "w0");
 }
 
+TEST_F(AgentTest, EndsBadlyThoughWhoHasHeardOfABadEndHasEndedWell) {
+  start(0, 3, false, 4);
+  step(Died{.process = at("w0"), .ending = ending(0), .detected_ns = 1, .job_ended = false});
+  dies(at("w1"), 0);
+  ASSERT_TRUE(exit_);
+  EXPECT_EQ(exit_->code, 1);
+}
+
+TEST_F(AgentTest, SaysHowWhoHasHeardOfABadEndHasEnded) {
+  start(0, 3, false, 4);
+  step(Died{.process = at("w0"), .ending = {}, .detected_ns = 1, .job_ended = false});
+  step(Died{.process = at("w0"), .ending = ending(7), .detected_ns = 1, .job_ended = false});
+  dies(at("w1"), 0);
+  ASSERT_TRUE(exit_);
+  EXPECT_EQ(exit_->code, 7);
+}
+
 TEST_F(AgentTest, HeedsTheEndThatAProcessOfAFormerPlaceHasHeard) {
   start(0, 3, false, 4);
   step(LinkUp{});

@@ -129,8 +129,12 @@ void Machine::start(Place& place) {
   place.incarnation = prng_.next();
   ++place.attempt;
   running_.insert(place.process);
-  actions_.push_back(Spawn{place.process, place.role, place.node_id, place.attempt,
-                           place.incarnation, place.predecessor});
+  Spawn spawn{place.process, place.role,        place.node_id,
+              place.attempt, place.incarnation, place.predecessor};
+  const auto& own = options_.workers;
+  spawn.takes_over =
+      place.role == Role::kWorker && std::find(own.begin(), own.end(), place.node_id) == own.end();
+  actions_.push_back(spawn);
 }
 
 void Machine::add_spare(const std::string& node_id) {
@@ -249,7 +253,9 @@ void Machine::on(const Died& died) {
     // The lifeline told of the death at once; now that its memory is gone the kernel says why.
     former->ending = e.ending;
     say_end(*former, e);
-    if (e.process == blamed_) result_ = too_often(*former);
+    if (e.process == blamed_) {
+      result_ = e.job_ended ? failed(e, former->node_id) : too_often(*former);
+    }
     tell_state();
     if (repeats_its_error(*former, e)) fail(twice(*former));
   }
@@ -261,12 +267,19 @@ void Machine::heed_end(const Died& e, const std::string& node_id) {
   if (!e.job_ended || state_ != State::kRunning) return;
   receive(wire::JobEnded{true, {}});
   if (*e.job_ended) return;
-  result_ = {exit_code(e.ending),
-             {.kind = Reason::Kind::kProcessEnded,
-              .ending = e.ending,
-              .node_id = node_id,
-              .detail = e.error},
-             node_id};
+  blamed_ = e.process;
+  result_ = failed(e, node_id);
+}
+
+// A process that has heard of the failure may well have ended with exit code 0.
+Exit Machine::failed(const Died& e, const std::string& node_id) {
+  const std::int32_t code = exit_code(e.ending);
+  return {code != 0 ? code : 1,
+          {.kind = Reason::Kind::kProcessEnded,
+           .ending = e.ending,
+           .node_id = node_id,
+           .detail = e.error},
+          node_id};
 }
 
 void Machine::place_died(Place& place, const Died& e) {

@@ -117,7 +117,8 @@ struct Spawn {
   std::uint64_t attempt = 0;
   Incarnation incarnation = 0;
   Predecessor predecessor = {};
-  bool prepares = false;  // A spare: whatever place it gets, its state is not on this host yet.
+  bool takes_over = false;  // A place that another host has had.
+  bool prepares = false;    // A spare: whatever place it gets, its state is not on this host yet.
 };
 struct Promote {  // This waiting spare becomes `node_id`.
   Process process = 0;
@@ -240,6 +241,7 @@ class Machine {
   void send(wire::Message message);
   void say_end(const Place& place, const Died& e);
   bool repeats_its_error(Place& place, const Died& e);
+  [[nodiscard]] static Exit failed(const Died& e, const std::string& node_id);
   [[nodiscard]] Exit too_often(const Place& place) const;
   [[nodiscard]] Exit twice(const Place& place) const;
   void fail(Exit result);

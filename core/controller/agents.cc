@@ -109,9 +109,22 @@ Machine::Way Machine::make_way(Link link, const wire::AgentState& m) {
   if (const Link before = link_of_agent(m.agent_id); before != 0 && before != link) {
     former.insert(before);
   }
-  for (const Link other : former) dismiss(other);
+  for (const Link other : former) {
+    const Agent displaced = agents_.at(other);
+    dismiss(other);
+    if (!assembled() && displaced.agent_id != m.agent_id) forget_arrivals(displaced.nodes);
+  }
   way.is_free = true;
   return way;
+}
+
+// Its host is lost before the ranks are given. Whoever takes its places counts attempts anew.
+void Machine::forget_arrivals(const std::vector<std::string>& nodes) {
+  for (const auto& node_id : nodes) {
+    if (const auto early = arrivals_.find(node_id); early != arrivals_.end()) {
+      died(early->second, {.kind = wire::Ending::Kind::kReplaced}, false, 0);
+    }
+  }
 }
 
 void Machine::forget_agent(Link link) {

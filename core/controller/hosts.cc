@@ -167,6 +167,7 @@ void Machine::check_host(Agent& agent, std::set<Rank>& lost) {
   agent.is_silent = true;
   // Also the place of a process that was lost before: nobody else would start its successor.
   free_places(agent.agent_id, true);
+  if (!ranks.empty()) lost_[agent.agent_id] = agent.host;
   lost.insert(ranks.begin(), ranks.end());
 }
 

@@ -257,8 +257,8 @@ TEST_F(HostsTest, ItsFormerAgentIsInNobodysWayOnceItIsSilent) {
   said_.clear();
   step(Started{});
   tell(90, "agent-1", "host-1", {{"0", 1, 1, true}, {"1", 2, 1, true}});
-  tell(91, "agent-2", "host-2", {{"2", 3, 1, true}});
-  come(3, who("2", 3, 1, "host-2"));
+  tell(91, "agent-2", "host-2", {{"2", 3, 2, true}});
+  come(3, who("2", 3, 2, "host-2"));
   beat(300ms, {90, 91});
   tell(92, "agent-3", "host-2", {{"2", 9, 1, true}});
   come(4, who("2", 9, 1, "host-2"));

@@ -366,6 +366,7 @@ class Machine {
   [[nodiscard]] static std::optional<wire::Reason> too_much(const wire::AgentState& m,
                                                             std::size_t places);
   void forget_agent(Link link);
+  void forget_arrivals(const std::vector<std::string>& nodes);
   void heed(const wire::PlaceState& place);
   void heed_agent(const std::string& node_id);
   void tell_how(Member& member, const wire::PlaceState& place);
@@ -507,6 +508,7 @@ class Machine {
   std::set<std::string> relieved_;
   bool has_proven_ = false;                       // Some generation, by a step of all.
   std::optional<Instant> hosts_look_at_;          // When some host may count as lost.
+  std::map<std::string, std::string> lost_;       // Hosts, by agent, whose ranks are to be housed.
   std::map<std::string, PlaceWord> place_words_;  // By node id.
   KeyValues key_values_;
   std::vector<wire::KeyValue> keeps_;     // To be stored with the next formation.

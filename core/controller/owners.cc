@@ -123,6 +123,7 @@ void Machine::retire(Member& member) {
 }
 
 void Machine::free_places(const std::string& agent_id, bool free) {
+  if (!free) lost_.erase(agent_id);
   const auto owned = owned_.find(agent_id);
   if (owned == owned_.end()) return;
   for (const Rank rank : owned->second) {
@@ -234,9 +235,11 @@ void Machine::house() {
 
 // On every host: what became of these ranks' host.
 void Machine::tell_lost(const std::set<Rank>& ranks, const std::string& heir) {
+  const wire::Seat& seat = at(*ranks.begin()).seat;
+  const auto host = lost_.find(seat.agent);
   tell_agents(wire::Waiting{{.kind = Reason::Kind::kHostLost,
                              .count = static_cast<std::int64_t>(ranks.size()),
-                             .host = at(*ranks.begin()).seat.host,
+                             .host = host != lost_.end() ? host->second : seat.host,
                              .other_host = heir}});
 }
 
@@ -307,7 +310,7 @@ void Machine::drain(const Wish& wish) {
 
 // What became of it, if somebody has asked.
 void Machine::answer_wish(const Wish& wish, Reason reason) {
-  formation_.cause = reason;
+  if (formation_.cause == wish.what) formation_.cause = reason;  // Else there is a fault as well.
   if (wish.asker != 0) send(wish.asker, wire::Moved{std::move(reason)});
 }
 

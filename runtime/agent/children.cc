@@ -83,8 +83,9 @@ std::string Children::new_log(const agent::Spawn& what) {
   }
   if (what.role == agent::Role::kSpare) name = cat("spare_", options_.mark, spares_++, ".log");
   std::string path = cat(options_.logs->path(), '/', name);
-  // The first process of a place begins a new log. Its successors go on with it.
-  if (what.attempt <= 1 && !options_.goes_on) ::unlink(path.c_str());
+  // The first process of a place begins a new log. Its successors go on with it, also elsewhere.
+  const bool is_first = what.attempt <= 1 && !what.takes_over;
+  if (is_first && !options_.goes_on) ::unlink(path.c_str());
   if (what.role != agent::Role::kSpare) logs_[what.node_id] = path;
   return path;
 }

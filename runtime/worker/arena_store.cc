@@ -111,22 +111,22 @@ class ArenaStore final : public StateStore {
     if (arena_.fresh()) arena_.begin_version0(position);
   }
   [[nodiscard]] Status receive(const wire::Order& order, Version version) override {
-    const wire::Location& source = order.source;
-    const wire::Location& held = order.private_source;
-    const bool has_held = held.holder != kNoRank;
-    arena::Arrival arrival(arena_, version, privacy_.shared_bytes(version), has_held);
-    Sink state(arrival, kNoRank, cat("rank ", source.holder, "'s arena"));
-    auto came = source.endpoint.empty() ? arrival.copy(path_of(identity_, source.holder))
-                                        : fetch(source, source.holder, version, state);
-    if (!came) return came;
-    if (has_held) {
-      const Rank me = identity_.rank;
-      Sink rest(arrival, me, cat("what rank ", held.holder, " holds for rank ", me));
-      came = held.endpoint.empty() ? copy_held(arrival, path_of_held(identity_, me, held.holder))
-                                   : fetch(held, me, version, rest);
-      if (!came) return came;
+    const Status received = receive_all(order, version);
+    has_remains_ = !received && arena_.fresh();
+    return received;
+  }
+  [[nodiscard]] bool has_remains() const override { return has_remains_; }
+  void clear() override {
+    const auto zero = [](auto numbers) { std::fill(numbers.begin(), numbers.end(), 0); };
+    zero(arena_.parameters());
+    for (std::size_t k = 0; k < arena::moment_count(arena_.layout().optimizer); ++k) {
+      zero(arena_.moments(k));
     }
-    return arrival.end();
+    for (const Version place : {Version{0}, Version{1}}) {
+      const auto bytes = arena_.private_bytes(place);
+      std::fill(bytes.begin(), bytes.end(), std::byte{});
+    }
+    has_remains_ = false;
   }
   void stage(Version n, const arena::StagedStep& step) override {
     used_of_ = n;
@@ -194,7 +194,27 @@ class ArenaStore final : public StateStore {
   }
 
  private:
-  // Of one file that comes from another host: a rank's arena, or what is held for `ward`.
+  [[nodiscard]] Status receive_all(const wire::Order& order, Version version) {
+    const wire::Location& source = order.source;
+    const wire::Location& held = order.private_source;
+    const bool has_held = held.holder != kNoRank;
+    arena::Arrival arrival(arena_, version, privacy_.shared_bytes(version), has_held);
+    Sink state(arrival, kNoRank, cat("rank ", source.holder, "'s arena"));
+    auto came = source.endpoint.empty() ? arrival.copy(path_of(identity_, source.holder))
+                                        : fetch(source, source.holder, version, state);
+    if (!came) return came;
+    if (has_held) {
+      const Rank me = identity_.rank;
+      Sink rest(arrival, me, cat("what rank ", held.holder, " holds for rank ", me));
+      came = held.endpoint.empty() ? copy_held(arrival, path_of_held(identity_, me, held.holder))
+                                   : fetch(held, me, version, rest);
+      if (!came) return came;
+    }
+    return arrival.end();
+  }
+
+  // Of one file that comes from another host: a rank's arena, or what is held for `ward`. What it
+  // begins with is judged before its digest is known, so that may be damage on the way: once.
   class Sink final : public StateSink {
    public:
     Sink(arena::Arrival& arrival, Rank ward, std::string from)
@@ -208,22 +228,23 @@ class ArenaStore final : public StateStore {
       }
       auto placed = ward_ == kNoRank ? arrival_.place(coming_, range)
                                      : arrival_.place_held(coming_, range, ward_);
-      has_refused_ = !placed;
+      refused_ += placed ? 0 : 1;
       return placed;
     }
     [[nodiscard]] Status came(const StateHead&) override {
       auto seen = ward_ == kNoRank ? arrival_.came(coming_) : arrival_.came_held(coming_, ward_);
-      has_refused_ = !seen;
+      refused_ += seen ? 0 : kMostRefused;
       return seen;
     }
     // What came was not what is expected: no further try would change that.
-    [[nodiscard]] bool has_refused() const { return has_refused_; }
+    [[nodiscard]] bool has_refused() const { return refused_ >= kMostRefused; }
 
    private:
+    static constexpr int kMostRefused = 2;
     arena::Arrival& arrival_;
     const Rank ward_;  // kNoRank: it is an arena.
     arena::Arrival::Coming coming_;
-    bool has_refused_ = false;
+    int refused_ = 0;
   };
 
   // What its predecessor held for others.
@@ -268,6 +289,7 @@ class ArenaStore final : public StateStore {
 
   Worker& worker_;
   Identity identity_;
+  bool has_remains_ = false;
   arena::Arena arena_;
   const Privacy privacy_;
   std::map<Rank, arena::PrivateCopy> held_;  // By ward.

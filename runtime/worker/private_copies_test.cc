@@ -49,6 +49,8 @@ class TestStore final : public StateStore {
     return holding;
   }
   std::span<std::byte> place(Version v) { return places_[v % 2]; }
+  [[nodiscard]] bool has_remains() const override { return false; }
+  void clear() override {}
   [[nodiscard]] std::uint64_t own_bytes() const override { return places_[0].size(); }
   std::vector<OwnPart> own_parts(Version v) override {
     std::vector<OwnPart> own;

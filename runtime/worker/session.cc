@@ -86,6 +86,7 @@ struct Session::Parts {
   pid_t sums_thread = 0;  // In which the group makes its sums; 0: there is none.
   arena::Position begin_position;
   std::optional<trainer::Repair> due;  // Between two calls of meet().
+  bool was_cleared = false;            // What was filled before is no more.
   std::shared_ptr<Group> group;
   std::optional<wording::Cover> cover;    // As it was said last.
   std::unique_ptr<PrivateCopies> copies;  // Asks the group; null: none are needed.
@@ -118,6 +119,8 @@ std::optional<trainer::Return> Session::Parts::go_on(bool is_filled) {
     if (const auto* result = std::get_if<trainer::Return>(&work)) return *result;
     const auto* repair = std::get_if<trainer::Repair>(&work);
     if (!is_filled && repair != nullptr && needs_beginning(*repair)) {
+      was_cleared = store->has_remains();
+      if (was_cleared) store->clear();
       due = *repair;
       return std::nullopt;
     }
@@ -132,7 +135,7 @@ std::optional<trainer::Return> Session::Parts::go_on(bool is_filled) {
 // Its own, or its private part: that of version 0 does not come from others.
 bool Session::Parts::needs_beginning(const trainer::Repair& work) const {
   const bool begins = work.order.act == wire::Act::kBegin || work.order.act == wire::Act::kReceive;
-  return begins && work.version == 0 && version() == kNoVersion;
+  return begins && work.version == 0 && (work.order.moved || version() == kNoVersion);
 }
 
 void Session::Parts::do_work(const trainer::Repair& work) {
@@ -151,7 +154,7 @@ void Session::Parts::do_work(const trainer::Repair& work) {
       repaired = store->receive(work.order, work.version);
       break;
   }
-  if (!worker.solo()) {
+  if (repaired && !worker.solo()) {
     worker.trace().event("repair", {{"rank", identity.rank},
                                     {"generation", work.generation},
                                     {"version", work.version},
@@ -384,6 +387,11 @@ Status Session::join(const arena::Position& position) {
     const auto met = meet(position);
     if (!met) return met.error();
     if (*met == Met::kJoined) return {};
+    if (parts_->was_cleared) {
+      return Error{Blame::kWorld,
+                   "what came of another rank's state broke off, and by now no rank has any: the "
+                   "version 0 of this one was overwritten by it. Start the job again"};
+    }
   }
 }
 
@@ -465,6 +473,10 @@ void Session::on_abort(std::function<void(Generation)> handler) {
 
 Status Session::end() {
   Parts& p = *parts_;
+  if (p.due) {
+    return Error{Blame::kUser,
+                 "this rank ends, and was asked for the version 0 with which all begin"};
+  }
   if (std::exchange(p.ended, true)) return {};
   if (p.group) p.group->leave();
   p.worker.trace().event("end", {{"rank", p.identity.rank}, {"version", p.version()}});

@@ -35,6 +35,10 @@ class StateStore {
   // private part comes along, unless Holding::private_is_own; then it comes from
   // `order.private_source`. After an error nothing is held.
   [[nodiscard]] virtual Status receive(const wire::Order& order, Version version) = 0;
+  // Whether a receive() that failed has left something where version 0 would be filled. clear()
+  // takes it away: all is zero, as in a new store.
+  [[nodiscard]] virtual bool has_remains() const = 0;
+  virtual void clear() = 0;
 
   // As in arena/arena.h. What is held for others follows: unstage() and finish() settle it;
   // update() settles what has the step staged, and drops the rest.

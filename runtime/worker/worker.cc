@@ -53,12 +53,25 @@ std::unique_ptr<LifelineHolder>& held_lifeline() {
   return holder;
 }
 
+// The training thread lets go of it; the other one may note in it just then.
+std::mutex& lifeline_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
 void tell_lifeline(Version version) {
+  const std::lock_guard lock(lifeline_mutex());
   if (held_lifeline()) held_lifeline()->note(version);
+}
+
+void tell_lifeline_of_end(bool well) {
+  const std::lock_guard lock(lifeline_mutex());
+  if (held_lifeline()) held_lifeline()->note_end(well);
 }
 
 // From here on, nobody has to hear of this process's end at once.
 void let_go_of_lifeline() {
+  const std::lock_guard lock(lifeline_mutex());
   held_lifeline().reset();
 }
 
@@ -273,7 +286,7 @@ void Worker::Control::do_it(member::Abort& a) {
 
 void Worker::Control::do_it(member::GiveUp& a) {
   link.retire();
-  if (a.job_ended && held_lifeline()) held_lifeline()->note_end(a.success);
+  if (a.job_ended) tell_lifeline_of_end(a.success);
   {
     const std::lock_guard lock(mutex);
     over = Error{Blame::kWorld, wording::in_words(a.reason)};

@@ -241,6 +241,30 @@ class OneJob(unittest.TestCase):
             job.start(host)
         self.assertEqual(job.wait(), expected)
 
+    def test_what_has_come_of_a_state_that_is_lost_meanwhile_is_in_no_new_beginning(self):
+        """A host is lost, and then the last state, while it goes to a spare host: all begin anew."""
+        large = {"steps": 16, "elements": 40_000_000, "private": "same", "pause": 0}
+        expected = self.one_host(2, **large)
+        fleet = self.fleet(3)
+        job = Job(self.folder / "anew", fleet, 2, 1, **large)
+        job.start(2, "--spare_host=True")
+        job.until(lambda: job.events("waiting"), "the spare host")
+        job.until_step(4)
+        givers = job.pids(0)
+        fleet.kill(1)
+        job.agents.pop(1).wait()
+
+        def repairs(by_rank):
+            return [event for event in job.events("repair") if 4 <= event["version"] <= 16 and ("rank" in event) == by_rank]
+        job.until(lambda: repairs(by_rank=False), "the order to receive the state")
+        for pid in givers:  # No more of it comes from now on.
+            os.kill(pid, signal.SIGSTOP)
+        fleet.run(0, ["sh", "-c", "rm /dev/shm/holdfast-*/*/rank-0.arena"], check=True)
+        for pid in givers:
+            os.kill(pid, signal.SIGKILL)
+        self.assertEqual(job.wait(), expected)
+        self.assertEqual(repairs(by_rank=True), [], "it came before the state was lost")
+
     def test_a_spare_host_that_nobody_needs_ends_well(self):
         job = Job(self.folder / "unneeded", self.fleet(2), 1, 2, env={"HOLDFAST_JOB": "unneeded"})
         job.start(1, "--spare_host=True")
