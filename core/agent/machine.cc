@@ -37,6 +37,13 @@ bool is_told(const Died& e) {
   return e.ending.kind != wire::Ending::Kind::kUnknown;
 }
 
+Reason how_it_ended(const Died& e, const std::string& node_id) {
+  return {.kind = Reason::Kind::kProcessEnded,
+          .ending = e.ending,
+          .node_id = node_id,
+          .detail = e.error};
+}
+
 bool ended_well(const wire::Ending& ending) {
   return ending == wire::Ending{wire::Ending::Kind::kExited, 0};
 }
@@ -274,12 +281,7 @@ void Machine::heed_end(const Died& e, const std::string& node_id) {
 // A process that has heard of the failure may well have ended with exit code 0.
 Exit Machine::failed(const Died& e, const std::string& node_id) {
   const std::int32_t code = exit_code(e.ending);
-  return {code != 0 ? code : 1,
-          {.kind = Reason::Kind::kProcessEnded,
-           .ending = e.ending,
-           .node_id = node_id,
-           .detail = e.error},
-          node_id};
+  return {code != 0 ? code : 1, how_it_ended(e, node_id), node_id};
 }
 
 void Machine::place_died(Place& place, const Died& e) {
@@ -319,10 +321,7 @@ void Machine::place_died(Place& place, const Died& e) {
 // Requires that it is known by now how the process ended.
 void Machine::say_end(const Place& place, const Died& e) {
   if (is_ending() || ended_well(e.ending)) return;
-  actions_.push_back(Say{{.kind = Reason::Kind::kProcessEnded,
-                          .ending = e.ending,
-                          .node_id = place.node_id,
-                          .detail = e.error}});
+  actions_.push_back(Say{how_it_ended(e, place.node_id)});
 }
 
 // An exception that comes again at the same step comes from the program or its data: no further

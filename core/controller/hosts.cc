@@ -132,11 +132,7 @@ void Machine::check_hosts() {
     if (lease_runs(at(rank))) lose(at(rank));
   }
   house();
-  std::map<std::string, std::set<Rank>> left;  // Whom nobody takes, by memory.
-  for (const Rank rank : lost) {
-    if (free_.contains(rank) && !at(rank).seat.finished) left[at(rank).seat.memory].insert(rank);
-  }
-  for (const auto& [memory, ranks] : left) tell_lost(ranks, "");
+  for (const auto& [memory, ranks] : homeless(lost)) tell_lost(ranks, "");  // Nobody takes them.
   judge_rivals();
 }
 

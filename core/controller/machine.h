@@ -411,6 +411,7 @@ class Machine {
   void set_given(Member& member);
   void refuse_retired();
   void hand_over(const std::set<Rank>& ranks, Link heir);
+  [[nodiscard]] std::map<std::string, std::set<Rank>> homeless(const std::set<Rank>& ranks) const;
   void house();
   [[nodiscard]] std::size_t unclaimed(const Agent& agent) const;
   [[nodiscard]] Link host_for(std::size_t places, const std::string& not_on,

@@ -218,14 +218,20 @@ void Machine::hand_over(const std::set<Rank>& ranks, Link heir) {
   send(heir, std::move(give));
 }
 
+// Those of these ranks whose places are free and needed, by memory.
+std::map<std::string, std::set<Rank>> Machine::homeless(const std::set<Rank>& ranks) const {
+  std::map<std::string, std::set<Rank>> groups;
+  for (const Rank rank : ranks) {
+    if (!free_.contains(rank) || at(rank).seat.finished) continue;
+    groups[at(rank).seat.memory].insert(rank);
+  }
+  return groups;
+}
+
 // The places of lost hosts go to hosts that would take them: those of one host to one.
 void Machine::house() {
   if (formation_.stage == Stage::kEnded) return;
-  std::map<std::string, std::set<Rank>> groups;  // By memory.
-  for (const Rank rank : free_) {
-    if (!at(rank).seat.finished) groups[at(rank).seat.memory].insert(rank);
-  }
-  for (const auto& [memory, ranks] : groups) {
+  for (const auto& [memory, ranks] : homeless(free_)) {
     const Link heir = host_for(ranks.size(), "", "");
     if (heir == 0) continue;
     tell_lost(ranks, agents_.at(heir).host);

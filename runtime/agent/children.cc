@@ -57,6 +57,10 @@ std::string in_words(const agent::Predecessor& predecessor) {
              predecessor.error.empty() ? "" : cat(" (", predecessor.error, ")"));
 }
 
+std::string log_name(const std::string& node_id) {
+  return cat("worker_", node_id, ".log");
+}
+
 }  // namespace
 
 Children::Children(io::Loop& loop, ChildrenOptions options,
@@ -77,7 +81,7 @@ Children::~Children() {
 }
 
 std::string Children::new_log(const agent::Spawn& what) {
-  std::string name = cat("worker_", what.node_id, ".log");
+  std::string name = log_name(what.node_id);
   if (what.role == agent::Role::kScheduler) {
     name = options_.stands_by ? cat("scheduler_", options_.mark, "stands_by.log") : "scheduler.log";
   }
@@ -243,7 +247,7 @@ void Children::promote(const agent::Promote& what) {
   running.pipe.reset();
   if (std::exchange(running.idle, false)) make_group_ordinary(group);
   std::string former = logs_[what.node_id];  // Empty: the place was another host's.
-  if (former.empty()) former = cat(options_.logs->path(), "/worker_", what.node_id, ".log");
+  if (former.empty()) former = cat(options_.logs->path(), '/', log_name(what.node_id));
   const os::Fd log(::open(former.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644));
   const std::string line =
       cat("msrun: a spare has taken this place; its output goes on in ", running.log, '\n');
