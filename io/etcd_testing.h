@@ -51,8 +51,8 @@ class EtcdServers {
     pid_t& pid = pids_.at(static_cast<std::size_t>(member));
     if (pid == 0) return;
     ::kill(pid, signal);
-    if (signal != SIGKILL) return;
-    ::waitpid(std::exchange(pid, 0), nullptr, 0);
+    if (signal == SIGSTOP) ::waitpid(pid, nullptr, WUNTRACED);  // Until it stands still.
+    if (signal == SIGKILL) ::waitpid(std::exchange(pid, 0), nullptr, 0);
   }
   // Until it answers.
   [[nodiscard]] bool wait(EtcdOptions options) const {
