@@ -111,10 +111,16 @@ def test_torch_a_spare_waits_where_its_program_reads_its_rank(tmp_path: Path) ->
     folder = tmp_path / "job"
     job = Job(folder, {"kills": [1]}, spares=1, program=program, options=("--max-restarts", "1"))
     try:
-        job.until(lambda trace: any(e["event"] == "waiting" for e in trace), "a spare that waits")
-        assert len(list(folder.glob("began-*"))) == 2
+        job.until(
+            lambda trace: (
+                any(e["event"] == "waiting" for e in trace)
+                and len(list(folder.glob("began-*"))) == 2
+            ),
+            "a spare that waits, and two ranks that have begun",
+        )
         (folder / "go").touch()
         assert job.end() == expected
+        assert len(list(folder.glob("began-*"))) == 3
     finally:
         job.stop()
     assert any(e["event"] == "promoted" for e in job.trace())
