@@ -2,9 +2,10 @@
 // are a pure function of (rank, step, parameters), so a run has one right result, bit for bit.
 //
 //   toy --steps N --out DIR [--optimizer sgd|momentum|adam|adamw] [--elements E] [--pause US]
-//       [--private own|same]
+//       [--private own|same] [--hold STEP]
 //
-// Its private bytes differ between the ranks, unless they are to be the same.
+// Its private bytes differ between the ranks, unless they are to be the same. Within step STEP it
+// waits until there is a file DIR/go.
 // At the end every rank writes DIR/rank-<r>: version, position, parameters, moments, private bytes.
 #include <unistd.h>
 
@@ -36,6 +37,7 @@ struct Options {
   std::uint64_t elements = 100'000;
   unsigned pause_us = 0;  // In every step, in place of computing.
   bool same_private = false;
+  Version hold = 0;  // 0: none.
 };
 
 // Like a batch norm's running mean: depends on all steps so far and differs between ranks.
@@ -139,6 +141,9 @@ class Toy {
       session_->reduce(gradients);
     }
     if (options_.pause_us != 0) ::usleep(options_.pause_us);
+    if (n == options_.hold) {
+      while (::access(cat(options_.out, "/go").c_str(), F_OK) != 0) ::usleep(1000);
+    }
     const Private after = next(current_, private_of(), n);
     std::memcpy(arena.private_bytes(n).data(), &after, sizeof after);
     arena::StagedStep staged{.private_bytes = arena.private_bytes(n)};
@@ -194,6 +199,8 @@ Options parse(int argc, char** argv) {
       options.elements = std::stoull(value);
     else if (name == "--private")
       options.same_private = value == "same";
+    else if (name == "--hold")
+      options.hold = std::stoull(value);
     else if (name == "--pause")
       options.pause_us = static_cast<unsigned>(std::stoul(value));
     else if (name == "--optimizer") {

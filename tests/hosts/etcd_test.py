@@ -59,9 +59,9 @@ class Etcd(unittest.TestCase):
     def begin(self, name, steps):
         """A job of 2 x 2 ranks with a spare host, whose other schedulers stand by."""
         fleet, env = self.with_etcd()
-        job = Job(self.folder / name, fleet, 2, 2, env=env, steps=steps, pause=2000)
+        job = Job(self.folder / name, fleet, 2, 2, env=env, steps=steps, pause=2000, hold=40)
         job.start(2, "--spare_host=True")
-        job.until(lambda: len(job.events("stands_by")) == 2 and len(job.events("waiting")) >= 2, "who stands by")
+        job.until_ready(lambda: len(job.events("stands_by")) == 2 and len(job.events("waiting")) >= 2, "who stands by")
         job.until_step(60)
         return job
 
@@ -117,8 +117,8 @@ class Etcd(unittest.TestCase):
     def test_a_lost_schedulers_host_is_started_again_elsewhere(self):
         expected = self.one_host(FEW)
         fleet, env = self.with_etcd()
-        job = Job(self.folder / "again", fleet, 2, 2, env=env, steps=FEW)
-        job.until(lambda: len(job.events("stands_by")) == 1, "who stands by")
+        job = Job(self.folder / "again", fleet, 2, 2, env=env, steps=FEW, hold=40)
+        job.until_ready(lambda: len(job.events("stands_by")) == 1, "who stands by")
         job.until_step(60)
         fleet.kill(0)
         job.agents.pop(0).wait()
@@ -129,8 +129,8 @@ class Etcd(unittest.TestCase):
     def test_killed_launchers_are_continued_in_the_run_of_the_journal(self):
         expected = self.one_host(MANY)
         fleet, env = self.with_etcd()
-        job = Job(self.folder / "continued", fleet, 2, 2, env=env, steps=MANY, pause=2000)
-        job.until(lambda: len(job.events("stands_by")) == 1, "who stands by")
+        job = Job(self.folder / "continued", fleet, 2, 2, env=env, steps=MANY, pause=2000, hold=40)
+        job.until_ready(lambda: len(job.events("stands_by")) == 1, "who stands by")
         job.until_step(60)
         job.agents.pop(0).kill()
         job.until(lambda: job.events("takeover"), "the takeover")

@@ -32,7 +32,7 @@ def words(*pairs):
 class Job:
     """The toy on `hosts` hosts with `each` ranks on each; or all on this machine, without hosts."""
 
-    def __init__(self, folder, fleet, hosts, each, *, steps=300, elements=20_000, pause=1000, optimizer="adam", private="own", spares=0, more=(), env=()):
+    def __init__(self, folder, fleet, hosts, each, *, steps=300, elements=20_000, pause=1000, optimizer="adam", private="own", hold=None, spares=0, more=(), env=()):
         assert fleet or hosts == 1
         self.out = Path(folder)
         self.out.mkdir()
@@ -46,7 +46,8 @@ class Job:
         (self.out / "trace").mkdir()
         self.trace = Trace(self.out / "trace")
         self.program = [str(BUILD / "bin/toy"), *words(("steps", steps), ("out", self.out), ("optimizer", optimizer),
-                                                 ("elements", elements), ("pause", pause), ("private", private))]
+                                                 ("elements", elements), ("pause", pause), ("private", private),
+                                                 *([] if hold is None else [("hold", hold)]))]
         self.spares, self.port = spares, free_port()
         self.agents = {}
         for host in range(hosts):
@@ -90,6 +91,11 @@ class Job:
     def until_step(self, step):
         """Waits until some rank has made this step."""
         self.until(lambda: self.newest_step() >= step, f"step {step}")
+
+    def until_ready(self, condition, what):
+        """Waits for this in a job that holds at a step, and lets it go on."""
+        self.until(condition, what)
+        (self.out / "go").touch()
 
     def goes_on_to(self, step):
         """Waits until some rank has made this step, or the job has ended before."""
@@ -213,9 +219,9 @@ class OneJob(unittest.TestCase):
     def test_a_spare_host_takes_the_place_of_a_lost_one(self):
         expected = self.one_host(4)
         fleet = self.fleet(3)
-        job = Job(self.folder / "spare", fleet, 2, 2)
+        job = Job(self.folder / "spare", fleet, 2, 2, hold=40)
         job.start(2, "--spare_host=True")
-        job.until(lambda: len(job.events("waiting")) >= 2, "the spare host")
+        job.until_ready(lambda: len(job.events("waiting")) >= 2, "the spare host")
         job.until_step(60)
         killed_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         fleet.kill(1)
@@ -246,9 +252,9 @@ class OneJob(unittest.TestCase):
         large = {"steps": 16, "elements": 40_000_000, "private": "same", "pause": 0}
         expected = self.one_host(2, **large)
         fleet = self.fleet(3)
-        job = Job(self.folder / "anew", fleet, 2, 1, **large)
+        job = Job(self.folder / "anew", fleet, 2, 1, hold=3, **large)
         job.start(2, "--spare_host=True")
-        job.until(lambda: job.events("waiting"), "the spare host")
+        job.until_ready(lambda: job.events("waiting"), "the spare host")
         job.until_step(4)
         givers = job.pids(0)
         fleet.kill(1)
@@ -283,9 +289,9 @@ class OneJob(unittest.TestCase):
         long = {"steps": 900, "pause": 3000}  # It has to outlast the return of the host.
         expected = self.one_host(4, steps=900, pause=0)
         fleet = self.fleet(3)
-        job = Job(self.folder / "back", fleet, 2, 2, **long)
+        job = Job(self.folder / "back", fleet, 2, 2, hold=40, **long)
         job.start(2, "--spare_host=True")
-        job.until(lambda: len(job.events("waiting")) >= 2, "the spare host")
+        job.until_ready(lambda: len(job.events("waiting")) >= 2, "the spare host")
         job.until_step(60)
         fleet.cut(1)
         job.until(lambda: any(event["generation"] == 2 for event in job.events("resume")), "the spare host's part")
@@ -311,9 +317,9 @@ class OneJob(unittest.TestCase):
     def test_a_drained_host_ends_well_and_costs_no_bit(self):
         expected = self.one_host(4, steps=900, pause=0)
         fleet = self.fleet(3)
-        job = Job(self.folder / "drain", fleet, 2, 2, steps=900, pause=3000)
+        job = Job(self.folder / "drain", fleet, 2, 2, steps=900, pause=3000, hold=40)
         job.start(2, "--spare_host=True")
-        job.until(lambda: len(job.events("waiting")) >= 2, "the spare host")
+        job.until_ready(lambda: len(job.events("waiting")) >= 2, "the spare host")
         job.until_step(60)
         ask = [str(BUILD / "bin/holdfast"), "drain", "host1"]
         asked_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
@@ -330,9 +336,9 @@ class OneJob(unittest.TestCase):
     def test_hosts_may_be_unequal(self):
         expected = self.one_host(3)
         fleet = self.fleet(3)
-        job = Job(self.folder / "unequal", fleet, 2, [2, 1])
+        job = Job(self.folder / "unequal", fleet, 2, [2, 1], hold=40)
         job.start(2, "--spare_host=True")
-        job.until(lambda: len(job.events("waiting")) >= 2, "the spare host")
+        job.until_ready(lambda: len(job.events("waiting")) >= 2, "the spare host")
         job.until_step(60)
         fleet.kill(1)
         job.agents.pop(1).wait()
