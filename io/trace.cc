@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <ctime>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -23,6 +24,10 @@ Result<Trace> Trace::open_from(const std::string& directory, const std::string& 
   if (!file) return os::system_error(cat("cannot open the trace ", path), errno);
   Trace trace;
   trace.file_ = std::make_shared<const os::Fd>(std::move(file));
+  timespec wall{};
+  ::clock_gettime(CLOCK_REALTIME, &wall);
+  trace.event("clock", {{"boot", os::boot_name()},
+                        {"wall_ns", wall.tv_sec * std::int64_t{1'000'000'000} + wall.tv_nsec}});
   return trace;
 }
 

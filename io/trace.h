@@ -44,7 +44,8 @@ class Trace {
   Trace() = default;  // Off.
 
   // Appends to <directory>/<role>-<host>-<pid>.jsonl (mode 0600): hosts may share the directory.
-  // Makes a missing directory. If `directory` is empty, the trace is off.
+  // Makes a missing directory. The first event, "clock", says what this host's times count from. If
+  // `directory` is empty, the trace is off.
   static Result<Trace> open_from(const std::string& directory, const std::string& role);
 
   [[nodiscard]] bool on() const { return file_ != nullptr; }

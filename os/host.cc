@@ -55,9 +55,12 @@ Result<Folder> open_runtime_directory(const std::string& path) {
 std::string shared_memory_name() {
   struct stat folder {};
   ::stat(memory_folder().c_str(), &folder);
+  return cat(boot_name(), '-', folder.st_dev, '-', pid_namespace().value_or(0));
+}
+
+std::string boot_name() {
   const auto boot = read_file("/proc/sys/kernel/random/boot_id");
-  return cat(boot ? boot->substr(0, boot->find('\n')) : host_name(), '-', folder.st_dev, '-',
-             pid_namespace().value_or(0));
+  return boot ? boot->substr(0, boot->find('\n')) : host_name();
 }
 
 bool is_address_elsewhere(const std::string& host) {

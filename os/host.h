@@ -22,6 +22,8 @@ Result<Folder> open_runtime_directory(const std::string& path);
 
 // This host's name for people, or "localhost". Two hosts may have the same name, and it may change.
 std::string host_name();
+// Names this boot of this host's kernel, from which CLOCK_MONOTONIC counts.
+std::string boot_name();
 
 // Whether `host` is the numeric address of another host than this one. A name is not looked up:
 // false.
@@ -35,7 +37,7 @@ std::string address_towards(const std::string& host);
 // Whether a numeric address leads to this host from this host alone.
 bool is_loopback(const std::string& address);
 
-// Names what processes must share in order to meet in memory: this boot of the kernel, the file
+// Names what processes must share in order to meet in memory: first boot_name(), then the file
 // system behind runtime_directory(), and the numbers of processes. Two containers have the same
 // name only if they share /dev/shm and the PID namespace (docker's --ipc and --pid).
 std::string shared_memory_name();

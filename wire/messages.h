@@ -88,7 +88,7 @@ struct PlaceState {
   std::uint64_t attempt = 0;
   bool alive = false;
   Ending ending;                  // Of the newest one that died.
-  std::uint64_t detected_ns = 0;  // When the agent knew of the last death (CLOCK_MONOTONIC).
+  std::uint64_t detected_ns = 0;  // When the agent knew of the last death, by its host's clock.
   bool operator==(const PlaceState&) const = default;
 };
 

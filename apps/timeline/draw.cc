@@ -36,7 +36,7 @@ double draw_title(Svg& svg, const History& history, std::size_t hidden) {
     std::tm utc{};
     ::gmtime_r(&seconds, &utc);
     std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S UTC", &utc);
-    caption += cat(": ", text, " by the host's clock");
+    caption += cat(": ", text, " by the wall clock");
   }
   caption += cat(". The last one came ", duration(history.to_ns - history.from_ns), " later.");
   if (hidden > 0) caption += cat(" ", phrase(hidden, "lane is", "lanes are"), " not shown.");

@@ -283,18 +283,11 @@ std::vector<Recovery> recoveries_of(const std::vector<File>& files) {
   return recoveries.finish();
 }
 
-// A file's time of change is the wall clock of its last event. Where the files do not agree, they
-// have been copied, or are from several hosts.
+// Of files that are on one clock.
 std::int64_t wall_clock_at(const std::vector<File>& files, std::int64_t t_ns) {
-  std::int64_t least = std::numeric_limits<std::int64_t>::max();
-  std::int64_t most = 0;
-  for (const auto& file : files) {
-    const std::int64_t ahead = file.written_ns - file.last_ns();
-    if (file.written_ns == 0 || ahead < 0) return 0;
-    least = std::min(least, ahead);
-    most = std::max(most, ahead);
-  }
-  return most - least < 1'000'000'000 ? least + t_ns : 0;
+  const auto knows = [](const File& file) { return !file.boot.empty(); };
+  const auto found = std::find_if(files.begin(), files.end(), knows);
+  return found == files.end() ? 0 : t_ns + found->wall_ahead_ns;
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "apps/timeline/clocks.h"
 #include "base/text.h"
 #include "os/errors.h"
 #include "os/fd.h"
@@ -21,10 +22,6 @@ namespace holdfast::apps::timeline {
 namespace {
 
 using Json = nlohmann::json;
-
-// A hundred years since the host's start, in the clock of the traces: more is no time. So sums and
-// differences of times do not overflow.
-constexpr std::int64_t kLatest = 100LL * 366 * 24 * 3600 * 1'000'000'000;
 
 bool is_time(std::int64_t t_ns) {
   return t_ns > 0 && t_ns < kLatest;
@@ -114,7 +111,6 @@ Result<File> read_one(const os::Fd& folder, const std::string& path, const std::
   if (!*opened || ::fstat(opened->get(), &about) != 0) {
     return os::system_error(cat("cannot open ", path, '/', name), errno);
   }
-  file.written_ns = about.st_mtim.tv_sec * 1'000'000'000LL + about.st_mtim.tv_nsec;
   // The steps of a file take about this much; without it, they would be moved again and again.
   file.steps.reserve(
       std::min<std::size_t>(static_cast<std::size_t>(about.st_size) / 110 + 1, kMostSteps));
@@ -187,6 +183,8 @@ void LineReader::line(std::string_view text) {
   auto event = event_of(text);
   if (!event) {
     ++file_.broken;
+  } else if (event->name == "clock") {
+    clock(text);
   } else if (event->name == "step" && file_.steps.size() < kMostSteps) {
     file_.steps.push_back({event->t_ns, static_cast<std::uint32_t>(event->version),
                            static_cast<std::int32_t>(event->rank)});
@@ -195,6 +193,15 @@ void LineReader::line(std::string_view text) {
   } else {
     ++file_.left_out;
   }
+}
+
+// The first speaks for the file: a process number may be used again, in a file that is there.
+void LineReader::clock(std::string_view line) {
+  const auto json = Json::parse(line, nullptr, false);
+  const auto wall_ns = number<std::int64_t>(json, "wall_ns", 0);
+  if (!file_.boot.empty() || !is_time(wall_ns)) return;
+  file_.boot = text(json, "boot");
+  file_.wall_ahead_ns = wall_ns - number<std::int64_t>(json, "t_ns", 0);
 }
 
 void LineReader::feed(std::string_view bytes) {
@@ -276,6 +283,12 @@ Result<Traces> read_traces(const std::string& path) {
     std::string why = cat("there are no traces in ", path);
     for (const auto& complaint : traces.complaints) why += cat("; ", complaint);
     return none(why);
+  }
+  if (const std::size_t clocks = set_on_one_clock(traces.files); clocks > 1) {
+    traces.complaints.push_back(
+        cat("the traces are of ", clocks,
+            " hosts, each with a clock of its own, and are set against each "
+            "other by the hosts' wall clocks: as exact as these agree"));
   }
   if (const std::size_t earlier = keep_newest_run(traces.files); earlier > 0) {
     traces.complaints.push_back(cat(path, " has traces of an earlier run too (",

@@ -19,6 +19,9 @@ constexpr std::size_t kLongestWord = 200;      // Of a text in an event; the res
 constexpr std::size_t kMostEvents = 500'000;   // Of a file, without its steps.
 constexpr std::size_t kMostSteps = 4'000'000;  // Of a file.
 constexpr std::size_t kMostFiles = 4096;
+// A hundred years since the host's start, in the clock of the traces: more is no time. So sums and
+// differences of times do not overflow.
+constexpr std::int64_t kLatest = 100LL * 366 * 24 * 3600 * 1'000'000'000;
 
 enum class Writer : std::uint8_t { kAgent, kScheduler, kWorker };
 
@@ -49,7 +52,8 @@ struct File {
   Writer writer = Writer::kWorker;
   std::string host;
   std::int64_t pid = 0;
-  std::int64_t written_ns = 0;  // The wall clock at its last event; 0: not known.
+  std::string boot;  // Names the clock of its times: they count from this start of its host.
+  std::int64_t wall_ahead_ns = 0;  // So far ahead of that clock is the wall clock.
   std::vector<Event> events;
   std::vector<Step> steps;
   std::size_t broken = 0;    // Lines.
@@ -69,6 +73,7 @@ class LineReader {
 
  private:
   void line(std::string_view text);
+  void clock(std::string_view text);
   File& file_;
   std::string begun_;
   bool too_long_ = false;  // What comes until the next line's end belongs to no line.

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/timeline/clocks.h"
 #include "apps/timeline/draw.h"
 #include "apps/timeline/history.h"
 #include "apps/timeline/read.h"
@@ -175,6 +176,59 @@ TEST(Read, TakesTheNewestRunOfAFolder) {
   EXPECT_EQ(keep_newest_run(files), all);
   ASSERT_EQ(files.size(), 1U);
   EXPECT_EQ(files[0].pid, 7);
+}
+
+// The first line of a trace of a host that has been up for `up_s`, at this second by the wall
+// clock.
+std::string clock(std::int64_t up_s, std::string_view boot, std::int64_t wall_s) {
+  return at(up_s * 1000, "clock",
+            cat(R"("boot":")", boot, R"(","wall_ns":)", wall_s * 1'000'000'000));
+}
+
+TEST(Read, SetsTheTracesOfSeveralHostsOnOneClock) {
+  const os::TemporaryFolder folder;
+  const auto write = [&](const std::string& name, const std::string& lines) {
+    ASSERT_TRUE(os::write_file_atomically(folder / name, lines));
+  };
+  write("agent-a-1.jsonl", clock(1000, "A", 5000) + at(1'000'001, "start", "") +
+                               at(1'009'000, "died", R"("detected_ns":1008000000000)"));
+  write("worker-a-2.jsonl", clock(1001, "A", 9999) + at(1'001'000, "start", ""));  // It was set.
+  write("worker-b-1.jsonl", clock(20, "B", 5002) + at(20'500, "start", "") +
+                                R"({"t_ns":21000000000,"event":"step","rank":1,"step":7})"
+                                "\n");
+  const auto traces = read_traces(folder / "");
+  ASSERT_TRUE(traces);
+  ASSERT_EQ(traces->files.size(), 3U) << "all are of one run";
+  ASSERT_EQ(traces->complaints.size(), 1U);
+  EXPECT_TRUE(has(traces->complaints[0], "of 2 hosts"));
+  const auto& files = traces->files;  // By their first event.
+  EXPECT_EQ(files[0].host, "a");
+  EXPECT_EQ(files[0].events[0].t_ns, 1'000'001'000'000);
+  EXPECT_EQ(files[0].events[1].detected_ns, 1'008'000'000'000);
+  EXPECT_EQ(files[1].pid, 2);
+  EXPECT_EQ(files[1].events[0].t_ns, 1'001'000'000'000);
+  EXPECT_EQ(files[2].host, "b");
+  EXPECT_EQ(files[2].events[0].t_ns, 1'002'500'000'000);
+  EXPECT_EQ(files[2].steps.at(0).t_ns, 1'003'000'000'000);
+  EXPECT_EQ(history_of(files).wall_ns, 5'000'001'000'000);
+}
+
+TEST(Read, NoClockMovesATimeBeyondAllBounds) {
+  std::vector<File> files;
+  files.push_back(file_of("worker-a-1.jsonl",
+                          R"({"t_ns":9,"event":"clock","boot":"A","wall_ns":3162239999999999999})"
+                          "\n" +
+                              std::string(kStepLine) + "\n"));
+  files.push_back(file_of("worker-b-1.jsonl",
+                          R"({"t_ns":3162239999999999999,"event":"clock","boot":"B","wall_ns":1})"
+                          "\n" +
+                              std::string(kStepLine) + "\n"));
+  files.push_back(file_of("worker-3.jsonl", std::string(kStepLine) + "\n"));
+  EXPECT_EQ(set_on_one_clock(files), 2U);
+  for (const auto& file : files) {
+    EXPECT_GT(file.steps.at(0).t_ns, 0);
+    EXPECT_LE(file.steps.at(0).t_ns, kLatest);
+  }
 }
 
 TEST(Lanes, HaveTheSuccessorThePromotedSpareAndTheNextScheduler) {

@@ -201,6 +201,11 @@ TEST_F(HoldersTest, AreOfNoUseWithAnotherVersion) {
   EXPECT_EQ(end_->reason.rank, 1);
 }
 
+TEST_F(HoldersTest, AFaultNamesTheHostByWhoseClockItWasSeen) {
+  lose_rank_1();
+  EXPECT_EQ(fault_memory_, "host-2");
+}
+
 // Its memory may be that of a former stay: what it holds there is not used later either.
 TEST_F(HoldersTest, ForgetWhatTheyHeldOnceTheyHaveMoved) {
   lose_rank_1();

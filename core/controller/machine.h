@@ -110,6 +110,7 @@ struct Note {  // For traces and reports; decides nothing.
   wire::Reason reason = {};
   std::uint64_t detected_ns = 0;  // kFault: when its agent knew; 0: not known.
   Seeker seeker = {};             // kTaken
+  std::string memory = {};        // kFault: that of the lost rank's host, as of wire::Seat.
 };
 struct End {
   bool success = false;

@@ -47,7 +47,10 @@ class ControllerTest : public ::testing::Test {
       if (const auto* close = std::get_if<Close>(&action)) closed_.insert(close->link);
       const auto* note = std::get_if<Note>(&action);
       if (note && note->kind == Note::Kind::kHow) hows_.push_back(note->reason);
-      if (note && note->kind == Note::Kind::kFault) faults_.push_back(note->reason);
+      if (note && note->kind == Note::Kind::kFault) {
+        faults_.push_back(note->reason);
+        fault_memory_ = note->memory;
+      }
       if (note && note->kind == Note::Kind::kTaken) taken_.push_back(*note);
     }
     if (stored) step(Stored{});
@@ -150,6 +153,7 @@ class ControllerTest : public ::testing::Test {
   std::vector<wire::Reason> hows_;    // Of notes.
   std::vector<wire::Reason> faults_;  // The same.
   std::vector<Note> taken_;
+  std::string fault_memory_;  // Of the newest fault.
   Instant now_{};
 };
 

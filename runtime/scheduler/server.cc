@@ -279,7 +279,10 @@ bool Server::carry_out(const controller::Close& action) {
   return false;
 }
 
-bool Server::carry_out(const Note& action) {
+bool Server::carry_out(const Note& said) {
+  Note action = said;
+  // Its agent's clock counts from the start of another kernel there.
+  if (!action.memory.starts_with(os::boot_name())) action.detected_ns = 0;
   note_in_trace(action);
   if (action.kind == Note::Kind::kStop && action.generation == 1) {
     say(cat(all_of(settings_.worker_num, "worker"),
