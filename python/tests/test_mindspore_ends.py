@@ -58,14 +58,17 @@ def test_mindspore_pytest_that_finds_no_test_has_trained_once(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("item", "graph", "error"),
+    ("item", "graph", "error", "most"),
     [
-        ("", " + ops.ones((3, 7), ms.float32) @ x", ""),
-        (" if i < 5 else open('not-there')", "", "FileNotFoundError"),
+        ("", " + ops.ones((3, 7), ms.float32) @ x", "", 2),
+        (" if i < 0 else open('not-there')", "", "FileNotFoundError", 2),
+        # The pipeline, which works ahead, tells of its error at this step or some earlier one, now
+        # one and now another. Each step that was made since the last error allows another attempt.
+        (" if i < 5 else open('not-there')", "", "FileNotFoundError", 7),
     ],
 )
 def test_mindspore_an_error_of_the_compiler_or_the_data_is_tried_again_once(
-    tmp_path: Path, item: str, graph: str, error: str
+    tmp_path: Path, item: str, graph: str, error: str, most: int
 ) -> None:
     trains(tmp_path, item, graph)
     run = Job(tmp_path, tmp_path, ["train.py"])
@@ -76,7 +79,7 @@ def test_mindspore_an_error_of_the_compiler_or_the_data_is_tried_again_once(
     logs = run.logs()
     for rank in (0, 1):
         log = (tmp_path / "logs" / f"worker_{rank}.log").read_text()
-        assert 1 <= log.count("STARTED") <= 2, log
+        assert 1 <= log.count("STARTED") <= most, log
     assert "with the same exception: " in said and "DONE" not in logs, said + logs
     assert error in logs
 
