@@ -104,7 +104,7 @@ def test_torch_a_replacement_draws_what_its_predecessor_drew(tmp_path: Path) -> 
 
 
 SPARE = """
-import random
+import random, time
 import numpy, torch, holdfast.torch as hf, json, os, sys
 folder = sys.argv[2]
 random.seed(); numpy.random.seed(); torch.seed()
@@ -117,7 +117,7 @@ state = hf.State(model, optimizer)
 rank = torch.distributed.get_rank()
 for x in state.steps(data):
     if state.n == 2 and rank == 1 and not os.path.exists(f"{folder}/killed"):
-        while not os.path.exists(f"{folder}/go"): pass
+        while not os.path.exists(f"{folder}/go"): time.sleep(0.01)  # A spare starts idle.
         open(f"{folder}/killed", "x").close()
         os.kill(os.getpid(), 9)
     optimizer.zero_grad()

@@ -83,7 +83,7 @@ def test_torch_a_spare_that_waits_has_made_a_backward_pass(tmp_path: Path) -> No
 
 
 PROGRAM = """
-import os, json, sys, torch, holdfast.torch as hf
+import os, json, sys, time, torch, holdfast.torch as hf
 rank = int(os.environ.get("LOCAL_RANK", "-1"))
 assert os.getenv("RANK") == str(rank) == os.environ["ROLE_RANK"]
 folder = sys.argv[2]
@@ -95,7 +95,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 state = hf.State(model, optimizer)
 for x in state.steps([torch.full((1, 2), i + rank + 1.0) for i in range(6)]):
     if state.n == 3 and rank == 1 and json.loads(sys.argv[1])["kills"]:
-        while not os.path.exists(f"{folder}/go"): pass
+        while not os.path.exists(f"{folder}/go"): time.sleep(0.01)  # A spare starts idle.
         if int(os.environ["HOLDFAST_ATTEMPT"]) == 1: os.kill(os.getpid(), 9)
     optimizer.zero_grad()
     (model(x) ** 2).sum().backward()
