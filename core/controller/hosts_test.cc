@@ -140,6 +140,23 @@ TEST_F(ControllerTest, WhereAllIsLostAnArenaOfAFormerStayIsNoBeginning) {
   EXPECT_EQ(end_->reason.rank, 1);
 }
 
+TEST_F(ControllerTest, ADeathIsDatedByOurClockAlone) {
+  options_.boot = "host-1";
+  machine_.emplace(options_, std::nullopt);
+  step(Started{});
+  come_from_two_hosts();
+  report_all({1, 2, 3});
+  const auto dies = [&](Link link, const std::string& host, const std::string& node,
+                        Incarnation incarnation) {
+    const wire::Ending killed{wire::Ending::Kind::kSignalled, 9};
+    const wire::PlaceState dead{node, incarnation, 0, false, killed, 5};
+    step(Received{link, wire::AgentState{"job", "agent-of-" + host, host, {dead}}});
+  };
+  dies(90, "host-1", "0", 1);
+  dies(91, "host-2", "1", 2);
+  EXPECT_EQ(detected_ns_, (std::vector<std::uint64_t>{5, 0}));
+}
+
 // Ranks 0 and 2 on host-1 hold what rank 1 on host-2 has, and it holds what they have.
 class HoldersTest : public ControllerTest {
  protected:
@@ -199,11 +216,6 @@ TEST_F(HoldersTest, AreOfNoUseWithAnotherVersion) {
   ASSERT_TRUE(end_);
   EXPECT_EQ(end_->reason.kind, Reason::Kind::kNoPlan);
   EXPECT_EQ(end_->reason.rank, 1);
-}
-
-TEST_F(HoldersTest, AFaultNamesTheHostByWhoseClockItWasSeen) {
-  lose_rank_1();
-  EXPECT_EQ(fault_memory_, "host-2");
 }
 
 // Its memory may be that of a former stay: what it holds there is not used later either.

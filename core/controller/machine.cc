@@ -80,9 +80,7 @@ void Machine::on(const Stored&) {
 }
 
 void Machine::note(Note::Kind kind, Rank rank, const Reason& reason, std::uint64_t detected_ns) {
-  Note said{kind, formation_.generation, formation_.version, rank, reason, detected_ns};
-  if (kind == Note::Kind::kFault) said.memory = at(rank).seat.memory;
-  emit(std::move(said));
+  emit(Note{kind, formation_.generation, formation_.version, rank, reason, detected_ns});
 }
 
 void Machine::send(Link link, wire::Message message) {

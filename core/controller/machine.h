@@ -39,6 +39,7 @@ struct Options {
   Duration host_silence{};         // Of several hosts: the least after which one counts as lost.
   bool by_agent = false;           // An agent has started this scheduler, and would start another.
   std::string own_host;            // As in Register.
+  std::string boot;                // The memory (Register) of whoever has our clock begins so.
   std::string own_agent;           // How the id of that agent begins; empty: any agent may be it.
   std::string suspect_host;        // Its scheduler has lost its lease: it may be lost as well.
   bool comes_back = false;         // Somebody starts it again, after whatever end it may find.
@@ -108,9 +109,8 @@ struct Note {  // For traces and reports; decides nothing.
   Version version = 0;
   Rank rank = kNoRank;  // kFault: the lost rank. kHow: the rank whose death is explained by now.
   wire::Reason reason = {};
-  std::uint64_t detected_ns = 0;  // kFault: when its agent knew; 0: not known.
+  std::uint64_t detected_ns = 0;  // kFault: when its agent knew, by our clock; 0: not known.
   Seeker seeker = {};             // kTaken
-  std::string memory = {};        // kFault: that of the lost rank's host, as of wire::Seat.
 };
 struct End {
   bool success = false;

@@ -49,7 +49,7 @@ class ControllerTest : public ::testing::Test {
       if (note && note->kind == Note::Kind::kHow) hows_.push_back(note->reason);
       if (note && note->kind == Note::Kind::kFault) {
         faults_.push_back(note->reason);
-        fault_memory_ = note->memory;
+        detected_ns_.push_back(note->detected_ns);
       }
       if (note && note->kind == Note::Kind::kTaken) taken_.push_back(*note);
     }
@@ -153,7 +153,7 @@ class ControllerTest : public ::testing::Test {
   std::vector<wire::Reason> hows_;    // Of notes.
   std::vector<wire::Reason> faults_;  // The same.
   std::vector<Note> taken_;
-  std::string fault_memory_;  // Of the newest fault.
+  std::vector<std::uint64_t> detected_ns_;  // Of each fault.
   Instant now_{};
 };
 

@@ -99,7 +99,9 @@ void Machine::assign(Rank rank) {
 
 void Machine::rank_lost(Rank rank, const Reason& cause, std::uint64_t detected_ns) {
   if (formation_.stage == Stage::kEnded) return;
-  note(Note::Kind::kFault, rank, cause, detected_ns);
+  // An agent under another kernel has another clock.
+  const bool by_our_clock = at(rank).seat.memory.starts_with(options_.boot);
+  note(Note::Kind::kFault, rank, cause, by_our_clock ? detected_ns : 0);
   if (at(rank).seat.finished) return;  // Nobody waits for it; begin() comes with its successor.
   if (formation_.stage == Stage::kStopping) {
     reports_.erase(rank);

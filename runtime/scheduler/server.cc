@@ -59,6 +59,7 @@ controller::Options machine_options(const Opened& opened) {
           .host_silence = settings.host_timeout,
           .by_agent = settings.attempt != 0,
           .own_host = os::host_name(),
+          .boot = os::boot_name(),
           .own_agent = agent_of(settings),
           .suspect_host = opened.suspect_host,
           .comes_back = settings.enable_recovery,
@@ -279,10 +280,7 @@ bool Server::carry_out(const controller::Close& action) {
   return false;
 }
 
-bool Server::carry_out(const Note& said) {
-  Note action = said;
-  // Its agent's clock counts from the start of another kernel there.
-  if (!action.memory.starts_with(os::boot_name())) action.detected_ns = 0;
+bool Server::carry_out(const Note& action) {
   note_in_trace(action);
   if (action.kind == Note::Kind::kStop && action.generation == 1) {
     say(cat(all_of(settings_.worker_num, "worker"),

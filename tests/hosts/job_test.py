@@ -32,7 +32,7 @@ def words(*pairs):
 class Job:
     """The toy on `hosts` hosts with `each` ranks on each; or all on this machine, without hosts."""
 
-    def __init__(self, folder, fleet, hosts, each, *, steps=300, elements=20_000, pause=1000, optimizer="adam", private="own", hold=None, spares=0, more=(), env=()):
+    def __init__(self, folder, fleet, hosts, each, *, steps=300, elements=20_000, pause=1000, optimizer="adam", private="own", hold=0, spares=0, more=(), env=()):
         assert fleet or hosts == 1
         self.out = Path(folder)
         self.out.mkdir()
@@ -46,8 +46,7 @@ class Job:
         (self.out / "trace").mkdir()
         self.trace = Trace(self.out / "trace")
         self.program = [str(BUILD / "bin/toy"), *words(("steps", steps), ("out", self.out), ("optimizer", optimizer),
-                                                 ("elements", elements), ("pause", pause), ("private", private),
-                                                 *([] if hold is None else [("hold", hold)]))]
+                                                 ("elements", elements), ("pause", pause), ("private", private), ("hold", hold))]
         self.spares, self.port = spares, free_port()
         self.agents = {}
         for host in range(hosts):
