@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import threading
 import types
 import weakref
@@ -75,9 +76,40 @@ def test_torch_what_a_fault_cut_short_is_an_echo(broken: Any, dtype: torch.dtype
     group.allreduce([tensor]).wait()
     assert tensor.tolist() == [0, 4, 8, 12, 16]  # As if all four had sent the same.
     assert group._engine.marked
-    sizes = torch.tensor([7, 8], dtype=dtype)
-    group.broadcast([sizes], 3)
-    assert sizes.tolist() == [7, 8]
+    mine = torch.tensor([7, 8], dtype=dtype)
+    group.broadcast([mine], 0)
+    assert mine.tolist() == [7, 8]
+
+
+@pytest.mark.parametrize("elements", [3, 1 << 20])
+def test_torch_what_another_rank_would_have_sent_is_zero_in_a_void_step(
+    broken: Any, elements: int
+) -> None:
+    group = broken()
+    unfilled = -4673361451380162419
+    for dtype in (torch.int64, torch.float32):
+        for _ in range(2):  # Cut short, and then in a step that is known to be void.
+            tensor = torch.full((elements,), unfilled).to(dtype)
+            group.broadcast([tensor], 3)
+            assert not tensor.any()
+    assert group._engine.marked
+    tensor = torch.full((elements,), unfilled)
+    work = types.SimpleNamespace(poll=lambda _: Status.ABORTED)
+    lose = functools.partial(group._nothing_came, tensor)
+    assert _work.Started(group._engine, work, [tensor], lambda: None, lose).wait()
+    assert not tensor.any()
+
+
+def test_torch_objects_of_another_rank_that_a_fault_cut_short_are_never_unpickled(
+    broken: Any,
+) -> None:
+    group = broken()
+
+    def broadcast_object_list() -> None:  # As torch's own, which reads a size and allocates it.
+        group.broadcast([torch.empty(1, dtype=torch.int64)], 3)
+
+    with pytest.raises(MarkedError, match="broadcast_object_list was not completed"):
+        broadcast_object_list()
 
 
 def test_torch_a_large_sum_that_was_cut_short_is_finite(broken: Any) -> None:

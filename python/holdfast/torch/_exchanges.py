@@ -125,6 +125,8 @@ class Exchanges(Member):
             receive,
             [n if r == opts.rootRank else 0 for r in range(self._size)],
         )
+        if self._engine.marked and not at_root:
+            self._nothing_came(receive)
         output.copy_(receive.view(output.shape))
         return Done(outputs)
 
@@ -139,7 +141,7 @@ class Exchanges(Member):
         if not self._group():
             return Done(tensors)
         work = self._native().start_send(dense.data_ptr(), dense.nbytes, to, tag)
-        return Started(self._engine, work, [dense], lambda: None)
+        return Started(self._engine, work, [dense], lambda: None, lambda: None)
 
     def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> Done:
         """Start to receive."""
@@ -156,10 +158,16 @@ class Exchanges(Member):
 
             return Later(tensors, finish)
         if not self._group():
+            if self._engine.marked:
+                self._nothing_came(tensor)
             return Done(tensors)
         work = self._native().start_receive(dense.data_ptr(), dense.nbytes, source, tag)
         return Started(
-            self._engine, work, [dense], lambda: None if dense is tensor else tensor.copy_(dense)
+            self._engine,
+            work,
+            [dense],
+            lambda: None if dense is tensor else tensor.copy_(dense),
+            lambda: self._nothing_came(tensor),
         )
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Done:

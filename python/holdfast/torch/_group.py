@@ -1,8 +1,10 @@
 """The c10d backend "holdfast": a process group that lives on, as a new generation, after a fault.
 
 A collective never fails inside a step. If a fault cuts it short, it completes with an echo, the
-result as if every rank had sent what this one sent, and the step will be void. All sums are in rank
-order, ((r0 + r1) + r2) + ..., so their bits depend neither on buckets nor on timing.
+result as if every rank had sent what this one sent, and the step will be void. What only another
+rank would have sent is zero then, since the program may have left the memory for it unfilled. All
+sums are in rank order, ((r0 + r1) + r2) + ..., so their bits depend neither on buckets nor on
+timing.
 """
 
 from __future__ import annotations
@@ -264,16 +266,17 @@ class HoldfastGroup(Exchanges):
             if dense is not tensor:
                 tensor.copy_(dense)
             return
-        if not (group := self._group()):
-            return
-        keep = self._keep(dense)
-        status = lib.hf_broadcast(group, dense.data_ptr(), dense.nbytes, root, None)
-        if status:
-            self._engine.cut_short(status)
-            if keep is None:
-                self._echo(dense, None, None)
-            else:
-                dense.copy_(keep)
+        if group := self._group():
+            keep = self._keep(dense)
+            status = lib.hf_broadcast(group, dense.data_ptr(), dense.nbytes, root, None)
+            if status:
+                self._engine.cut_short(status)
+                if keep is None:
+                    self._echo(dense, None, None)
+                else:
+                    dense.copy_(keep)
+        if self._engine.marked and not self._engine.echoing and self.rank() != root:
+            self._nothing_came(dense)
         if dense is not tensor:
             tensor.copy_(dense)
 

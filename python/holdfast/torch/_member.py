@@ -11,9 +11,10 @@ from typing import Any, Final, NoReturn
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from holdfast import _core
-from holdfast._errors import PeerError, UserError
+from holdfast._errors import MarkedError, PeerError, UserError
 from holdfast.torch._eager import runs_as_it_is
 from holdfast.torch._early import LIMIT, OTHERS, Early
 from holdfast.torch._engine import Engine, Phase
@@ -108,6 +109,20 @@ class Member(_Base):  # type: ignore[misc]
                 "all ranks run one program and exchange the same in the same order"
             )
         raise UserError(OTHERS)
+
+    def _nothing_came(self, tensor: Tensor) -> None:
+        """In a step that is void, fill what another rank would have sent with zeros.
+
+        A framework's own values stay: they are valid. MarkedError: it would be unpickled.
+        """
+        caller = sys._getframe(1)
+        if call := _wants_objects_of_another(caller):
+            raise MarkedError(
+                f"{call} was not completed, since another process was lost, and nothing can stand "
+                "for another rank's objects; this process ends too, and is replaced"
+            )
+        if not _is_of_a_framework(caller):
+            tensor.zero_()
 
     def rank(self) -> int:
         """Return this process's rank in the group; a spare waits for it."""

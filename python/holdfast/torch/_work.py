@@ -274,11 +274,16 @@ class Started(Later):
     """A send or a receive under way."""
 
     def __init__(
-        self, engine: Engine, work: _core.Work, tensors: list[Tensor], copy: Callable[[], Any]
+        self,
+        engine: Engine,
+        work: _core.Work,
+        tensors: list[Tensor],
+        copy: Callable[[], Any],
+        lose: Callable[[], None],
     ) -> None:
-        """Call `copy` when the data has arrived."""
+        """Call `copy` when the data has arrived, and `lose` if it will not: the step is void."""
         super().__init__(tensors, lambda: None)
-        self._engine, self._work, self._copy = engine, work, copy
+        self._engine, self._work, self._copy, self._lose = engine, work, copy, lose
         self._status: int = _core.Status.PENDING
 
     def wait(self, timeout: Any = None) -> bool:
@@ -301,3 +306,4 @@ class Started(Later):
             self._copy()
         else:
             self._engine.cut_short(status)
+            self._lose()
