@@ -146,7 +146,8 @@ def test_mindspore_a_second_last_checkpoint_has_the_step_of_the_whole_training(
         first = gasped(run)
     resumes = {**TFT, "initial_epoch": True, "initial_step": initial_step}
     # A program that adds the first steps itself has a count of its own, which begins at 1.
-    config = {**resumes, "resume": str(first), "errors": [[1, 40 - 30 * initial_step, "end", "bug"]]}
+    errors = [[1, 40 - 30 * initial_step, "end", "bug"]]
+    config = {**resumes, "resume": str(first), "errors": errors}
     with job(tmp_path / "second", data, config, spares=None, variables=TTP) as run:
         second = gasped(run)
     assert second.parent.parent.name == "ttp_saved_checkpoints-step_40"
@@ -155,7 +156,8 @@ def test_mindspore_a_second_last_checkpoint_has_the_step_of_the_whole_training(
     config = {**resumes, "resume": str(second)}
     with job(tmp_path / "third", data, config, variables=TTP) as run:
         run.end()
-    assert digests(tmp_path / "third") == digests(tmp_path / "calm")
+    third, calm = (digests(tmp_path / name)["final-0.ckpt"] for name in ("third", "calm"))
+    assert third == calm  # Rank 1 has begun with the batch norm of rank 0, which has saved it.
 
 
 @pytest.mark.parametrize(
