@@ -43,7 +43,10 @@ def save(place: _core.Place) -> str:
             "says where to"
         )
     step = registry.step
-    path = getattr(registry.handlers["save_ckpt"][1], "ckpt_save_path", None)
+    callback = registry.handlers["save_ckpt"][1]
+    path = getattr(callback, "ckpt_save_path", None)
+    if hasattr(callback, "cur_step_num"):
+        callback.cur_step_num = step  # Its own lacks its initial_step; it goes into the file.
     if path is not None and not _clear(Path(path), step, place):
         return str(Path(path) / f"{_NAME}{step}")  # Another has, and was lost then.
     with _quick_writer():
@@ -149,20 +152,20 @@ def save_image(values: dict[str, Any], objects: dict[str, Any], place: _core.Pla
         os.environ.pop(name, None)
     import mindspore as ms
 
-    step, epoch, batches = objects["step"], objects["epoch"] + 1, objects["batch_num"]
+    epoch, batches = objects["epoch"] + 1, objects["batch_num"]
     path = Path(where["path"])
-    total = step + where["initial_step"]
-    folder = path / f"{_NAME}{total}_tmp" / f"rank_{place.rank}"
+    step = objects["step"] + where["initial_step"]
+    folder = path / f"{_NAME}{step}_tmp" / f"rank_{place.rank}"
     file = folder / f"ttp_rank_{place.rank}-{epoch}_{(step - 1) % batches + 1}.ckpt"
     things = [{"name": name, "data": ms.Tensor(value)} for name, value in values.items()]
     append = {"epoch_num": epoch, "step_num": step, "cur_rank": place.rank, "batch_num": batches}
     try:
-        if _clear(path, total, place):
+        if _clear(path, step, place):
             folder.mkdir(parents=True)
             ms.save_checkpoint(things, str(file), integrated_save=False, append_dict=append)
-            folder.parent.rename(path / f"{_NAME}{total}")
-            _note(place, total).touch(0o600)
-        said = _link(path, total)
+            folder.parent.rename(path / f"{_NAME}{step}")
+            _note(place, step).touch(0o600)
+        said = _link(path, step)
     except (OSError, RuntimeError, ValueError) as error:
         return f"all processes were lost, and their last checkpoint could not be written: {error}"
     return f"all processes were lost; the state after their last step is in {said}"

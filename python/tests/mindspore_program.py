@@ -164,11 +164,16 @@ if "kills_in_gasp" in config:
     saving.save_checkpoint = kill_in_save
 if config.get("tft"):
     callbacks.append(train.TFTRegister(0, "127.0.0.1", 30051, "./ttp_checkpoints/"))
+first = {}
 if config.get("resume"):  # The lines of the dying-gasp document.
     saved = ms.load_checkpoint(config["resume"])
     for part in (network, optimizer):
         ms.load_param_into_net(part, saved)
     dataset.set_init_step(int(saved["step_num"]))
-model.train(config.get("epochs", 2), dataset, callbacks=callbacks)
+    if config.get("initial_epoch"):  # As the document means it.
+        first["initial_epoch"] = int(saved["step_num"]) // dataset.get_dataset_size()
+    if config.get("initial_step"):
+        callbacks[-1].initial_step = int(saved["step_num"])
+model.train(config.get("epochs", 2), dataset, callbacks=callbacks, **first)
 ms.save_checkpoint(model.train_network, f"final-{get_rank()}.ckpt")
 print("DONE", flush=True)

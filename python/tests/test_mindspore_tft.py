@@ -135,6 +135,31 @@ def resumes_within_an_epoch(folder: Path, data: Path, saved: Path, whole: Path) 
     assert (missing, equal, numbers["step_num"]) == ([], True, 18)
 
 
+@pytest.mark.parametrize("initial_step", [False, True])
+def test_mindspore_a_second_last_checkpoint_has_the_step_of_the_whole_training(
+    tmp_path: Path, data: Path, initial_step: bool
+) -> None:
+    with job(tmp_path / "calm", data, TFT, variables=TTP) as run:
+        run.end()
+    config = {**TFT, "errors": [[1, 30, "end", "bug"]]}
+    with job(tmp_path / "first", data, config, spares=None, variables=TTP) as run:
+        first = gasped(run)
+    resumes = {**TFT, "initial_epoch": True, "initial_step": initial_step}
+    # A program that adds the first steps itself has a count of its own, which begins at 1.
+    errors = [[1, 40 - 30 * initial_step, "end", "bug"]]
+    config = {**resumes, "resume": str(first), "errors": errors}
+    with job(tmp_path / "second", data, config, spares=None, variables=TTP) as run:
+        second = gasped(run)
+    assert second.parent.parent.name == "ttp_saved_checkpoints-step_40"
+    assert second.name == "ttp_rank_0-2_15.ckpt"
+    assert compare(second, second)[2]["step_num"] == 40
+    config = {**resumes, "resume": str(second)}
+    with job(tmp_path / "third", data, config, variables=TTP) as run:
+        run.end()
+    third, calm = (digests(tmp_path / name)["final-0.ckpt"] for name in ("third", "calm"))
+    assert third == calm  # Rank 1 has begun with the batch norm of rank 0, which has saved it.
+
+
 @pytest.mark.parametrize(
     ("ranks", "saver", "who"),
     [

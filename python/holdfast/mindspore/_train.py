@@ -134,24 +134,25 @@ class Run:
             _random.give_back(trainer.drawn[1])
             self._parts.put_back(trainer.drawn[2])
         trainer.drawn = trainer.call, _random.states(), self._parts.now()
-        begun = int(self._first_batch // self._dataset.get_dataset_size())
-        if initial_epoch or not (begun or (self._first_batch and self._counts_on())):
-            return initial_epoch
+        size = self._dataset.get_dataset_size()
+        begun = int(self._first_batch // size)
         # The dying-gasp document sets the first step and forgets to pass the epoch that it has
-        # computed, so the data would end before the loop (EOF, tree_adapter.cc:497). MindSpore
-        # counts steps from 1 again. So a second last checkpoint would have too small a step, and a
-        # training from it would see data again.
-        if begun:
+        # computed, so the data would end before the loop (EOF, tree_adapter.cc:497).
+        forgotten = not initial_epoch and begun > 0
+        if forgotten:
             trainer.engine.say_once(
                 f"set_init_step({self._first_batch}) without initial_epoch: the first epoch is "
                 f"{begun}"
             )
-        self._cb_params.cur_step_num = self._first_step = self._first_batch
-        return begun
-
-    def _counts_on(self) -> bool:
-        """Return whether a last checkpoint needs the step and the program does not add it."""
-        return any(hasattr(c, "ckpt_save_path") and not c.initial_step for c in self._callbacks)
+        first = initial_epoch or begun
+        # MindSpore counts steps from 1 again, whatever it begins from. So a second last checkpoint
+        # would have too small a step, and a training from it would see data again.
+        saving = [c for c in self._callbacks if hasattr(c, "ckpt_save_path")]
+        added = any(c.initial_step for c in saving)  # The program adds what was done itself.
+        if not added and (saving or forgotten):
+            done = first * size + self._first_batch % size
+            self._cb_params.cur_step_num = self._first_step = done
+        return first
 
     def _resume(self, at: dict[str, Any]) -> int:
         from mindspore import dataset
