@@ -78,6 +78,29 @@ class Order(ast.NodeVisitor):
             self.read_first.add(node.target.id)
         self.visit(node.target)
 
+    def visit(self, node: ast.AST) -> None:
+        """Take the variables of a comprehension as its own."""
+        if not hasattr(node, "generators"):
+            super().visit(node)
+            return
+        before = set(self.set)
+        for part in node.generators:
+            self.visit(part.iter)
+            self.set |= _names(part.target)
+            for condition in part.ifs:
+                self.visit(condition)
+        for name in ("key", "value", "elt"):
+            if (what := getattr(node, name, None)) is not None:
+                self.visit(what)
+        self.set = before
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        """Take its arguments as its own."""
+        before = set(self.set)
+        self.set |= {part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)}
+        self.visit(node.body)
+        self.set = before
+
     def visit_For(self, node: ast.For) -> None:
         """Go through a loop within the loop."""
         self.visit(node.iter)
@@ -113,6 +136,7 @@ class _Reader:
         yield from self._counted()
         yield from self._written()
         yield from self._made_before()
+        yield from self._set_in_one_epoch()
         for node in _within(self._loop.body, loops=False):
             if isinstance(node, ast.Break):
                 yield node.lineno, "`break` leaves its step undone; state.stop() ends after it"
@@ -131,7 +155,7 @@ class _Reader:
                 if node.func.attr in _FILLS and name and name not in self._kept | fresh:
                     yield node.lineno, _goes_on(ast.unparse(node.func.value))
             elif isinstance(node, ast.Assign):
-                read = {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
+                read = _read(node.value)
                 names = {n for target in node.targets for n in _names(target)}
                 for name in sorted(names & read - self._kept - fresh):
                     yield node.lineno, _goes_on(name)
@@ -190,6 +214,28 @@ class _Reader:
                     f"{name}(...) may run again after a fault, with the same content; "
                     "state.once(f) around it runs it once",
                 )
+
+    def _set_in_one_epoch(self) -> Iterator[tuple[int, str]]:
+        """Find attributes set in one turn, `if epoch == 3:`, of objects made before the loops."""
+        order = Order(self._outer)
+        for node in _within(self._outer.body):
+            if not isinstance(node, ast.If) or not any(
+                isinstance(n, (ast.Eq, ast.In)) for n in ast.walk(node.test)
+            ):
+                continue
+            for part in _within(node.body):
+                if not isinstance(part, ast.Assign):
+                    continue
+                for target in part.targets:
+                    if not isinstance(target, (ast.Attribute, ast.Subscript)):
+                        continue
+                    if _root(target) not in self._kept | order.set:
+                        yield (
+                            part.lineno,
+                            f"`{ast.unparse(target)}` is set in one turn of the loop, and a "
+                            "replacement that begins later does not set it: set it in each turn, "
+                            "as `if epoch >= 3:` does, or keep it",
+                        )
 
     def _made_before(self) -> Iterator[tuple[int, str]]:
         """Find state.once(...) before a loop of the program's own: State sees no place there."""
@@ -251,6 +297,8 @@ def _kept_names(tree: ast.Module) -> set[str]:
             continue
         if _last(node.value.func) in _KEEPERS:
             kept |= {name for target in node.targets for name in _names(target)}
+        if any(isinstance(n, ast.Call) and _last(n.func) == "steps" for n in ast.walk(node.value)):
+            kept |= {name for target in node.targets for name in _names(target)}  # A bar's counts.
     for node in ast.walk(tree):  # `losses = run.losses` is the same list.
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Attribute):
             continue
@@ -274,6 +322,13 @@ def _names(target: ast.expr) -> set[str]:
     if isinstance(target, (ast.Tuple, ast.List)):
         return {name for part in target.elts for name in _names(part)}
     return {target.id} if isinstance(target, ast.Name) else set()
+
+
+def _read(node: ast.expr) -> set[str]:
+    """Return the variables that an expression reads, without those of its comprehensions."""
+    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    own = [n.target for n in ast.walk(node) if isinstance(n, ast.comprehension)]
+    return names.difference(*map(_names, own))
 
 
 def _targets(loop: _Loop) -> set[str]:
@@ -301,8 +356,18 @@ def _innermost(tree: ast.Module, line: int) -> _Function:
 
 
 def _loop_at(function: _Function, line: int) -> _Loop | None:
-    """Return the loop whose head, or whose `with`, is on that line."""
+    """Return the loop whose head, whose `with`, or whose named steps are on that line."""
     loops = [n for n in ast.walk(function) if isinstance(n, (ast.For, ast.While))]
+    named = {
+        name
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign) and node.lineno <= line <= (node.end_lineno or 0)
+        for target in node.targets
+        for name in _names(target)
+    }  # `bar = tqdm(state.steps(loader))`, and then `for x in bar:`.
+    for loop in sorted(loops, key=lambda loop: loop.lineno):
+        if loop.lineno > line and isinstance(loop, ast.For) and _root(loop.iter) in named:
+            return loop
     around = [loop for loop in loops if loop.lineno <= line <= (loop.end_lineno or 0)]
     return max(around, key=lambda loop: loop.lineno, default=None)
 

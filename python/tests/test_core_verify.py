@@ -10,6 +10,7 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -23,9 +24,10 @@ from holdfast.verify._mirror import made, mirror
 from holdfast.verify._note import Notes
 from holdfast.verify._options import parse
 from holdfast.verify._places import Kill, Places
-from holdfast.verify._plan import kill_runs
+from holdfast.verify._plan import epochs_of, kill_runs
 from holdfast.verify._probe import Probe, Told
 from holdfast.verify._records import Line, Past, Rank, Record, read
+from holdfast.verify._report import Verdict, epochs_tried
 
 
 class Point:
@@ -278,6 +280,33 @@ def test_core_verify_plans_a_kill_at_each_place_that_there_is() -> None:
     (quick,) = kill_runs(Record(ranks), ["0"], quick=True)
     assert {k.place for k in quick.kills} == {"forward", "update", "between steps", "save"}
     assert len({k.number for k in quick.kills}) == len(quick.kills)
+
+
+def test_core_verify_kills_in_each_epoch_and_says_which_had_none() -> None:
+    def record(epochs: int, each: int) -> Record:
+        steps = range(1, epochs * each + 1)
+        rank = Rank(
+            states=[(n, {}) for n in steps],
+            places={n: {"forward": 3, "backward": 2, "sum": 1, "update": 1} for n in steps},
+            past=[Past("between steps", n, 0) for n in steps],
+            epochs={n: (n - 1) // each for n in steps},
+        )
+        return Record({0: rank, 1: rank})
+
+    orders = kill_runs(record(5, 4), ["0", "1"], quick=False)
+    for place in ("forward", "update"):  # Each place comes late and early.
+        done = [k.done for o in orders for k in o.kills if k.place == place]
+        assert min(done) < 8 and max(done) >= 12, done
+    for order in orders:
+        assert len({k.done // 4 for k in order.kills}) >= 4
+    every = [kill for order in orders for kill in order.kills]
+    assert epochs_of(record(5, 4), every) == set(range(5))
+    outcome = SimpleNamespace(
+        order=orders[0], record=Record({0: Rank(kills=[0, 1]), 1: Rank()}), code=0
+    )
+    verdict: Any = Verdict(outcome, [])  # type: ignore[arg-type]
+    assert epochs_tried(record(5, 4), [verdict]) == "2 of 5 epochs had a kill, not 2, 3, 4"
+    assert epochs_tried(record(1, 4), [verdict]) == ""
 
 
 def test_core_verify_kills_once_where_it_is_told_to(tmp_path: Path) -> None:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import random
+import types
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pytest
 
 torch = pytest.importorskip("torch")
+numpy = pytest.importorskip("numpy")
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler  # noqa: E402
 
 from holdfast._errors import UserError  # noqa: E402
-from holdfast.torch._data import Fetched, Mark, feeder_of, fingerprint  # noqa: E402
+from holdfast.torch._batch import Batch  # noqa: E402
+from holdfast.torch._data import Fetched, Mark, feeder_of  # noqa: E402
 from holdfast.torch._position import Position, Sources  # noqa: E402
 from holdfast.torch._random import Seeds, note, seed_of  # noqa: E402
-from holdfast.torch._steps import _with_parts_of_its_own  # noqa: E402
 
 SEEDS = Seeds(5, 6, 7)
 
@@ -419,21 +423,70 @@ def test_torch_a_loader_that_can_not_tell_its_position_is_refused(source: Any) -
         feeder_of(source, SEEDS)
 
 
-def test_torch_a_batch_that_was_changed_in_place_is_noticed() -> None:
-    batch = {"x": torch.zeros(3), "more": [torch.ones(2)]}
-    before = fingerprint(batch)
-    assert fingerprint(batch) == before
-    batch["more"][0].add_(1)
-    assert fingerprint(batch) != before
+class Pair(NamedTuple):
+    x: Any
+    y: Any
+
+
+@dataclass
+class Sample:
+    x: Any
+
+
+class Own:
+    def __init__(self) -> None:
+        self.x = torch.zeros(2)
+
+
+def _add_to(part: Any) -> None:
+    part += 1
+
+
+CHANGES: dict[str, tuple[Any, Any]] = {
+    "a tensor": ({"x": [torch.zeros(3)]}, lambda b: b["x"][0].add_(1)),
+    "a tensor by NumPy": ([torch.zeros(3)], lambda b: _add_to(b[0].numpy())),
+    "an array": ([numpy.zeros(3)], lambda b: _add_to(b[0])),
+    "a view of an array": ([numpy.zeros((4, 4))[:, 1:3]], lambda b: _add_to(b[0])),
+    "in a dataclass": (Sample(numpy.zeros(3)), lambda b: _add_to(b.x)),
+    "in a named tuple": (Pair(1, torch.zeros(3)), lambda b: b.y.zero_()),
+    "in inference": ([torch.inference_mode()(torch.zeros)(2)], lambda b: _add_to(b[0].numpy())),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_torch_a_batch_that_was_changed_in_place_is_noticed(case: str) -> None:
+    given, change = CHANGES[case]
+    batch = Batch(copy.deepcopy(given), by_contents=True)
+    batch.give()
+    batch.see_that_it_is_unchanged(1)
+    change(batch.give())
+    with pytest.raises(UserError, match="step 1 changed its batch in place"):
+        batch.see_that_it_is_unchanged(1)
 
 
 def test_torch_a_body_may_take_parts_out_of_a_batch() -> None:
-    x = torch.zeros(2)
-    batch = (x, {"labels": torch.ones(2), "more": [1]})
-    again = _with_parts_of_its_own(batch)
-    batch[1].pop("labels")
-    batch[1]["more"].append(2)
-    assert again[0] is x and again[1]["labels"].tolist() == [1, 1] and again[1]["more"] == [1]
+    kept = Batch(
+        (
+            *(torch.zeros(2), {"labels": torch.ones(2), "more": [1]}),
+            *(Sample([1]), Pair(numpy.ones(1), None)),
+        ),
+        by_contents=False,
+    )
+    for _ in range(3):
+        x, table, sample, pair = kept.give()
+        assert x.grad is None and table["labels"].tolist() == [1, 1] and table["more"] == [1]
+        assert sample.x == [1] and type(pair) is Pair and pair.x.tolist() == [1]
+        x.requires_grad_().sum().backward()
+        table.pop("labels")
+        table["more"].append(2)
+        sample.x = None
+        kept.see_that_it_is_unchanged(1)
+
+
+@pytest.mark.parametrize("part", [Own(), [lambda: 1], {"x": torch.Generator()}])
+def test_torch_a_batch_of_what_may_change_unseen_is_refused_by_its_type(part: Any) -> None:
+    with pytest.raises(UserError, match=r"holds a (Own|function|Generator), and nobody can tell"):
+        Batch((torch.zeros(1), part), by_contents=True)
 
 
 class Drawing(Dataset[Any]):
@@ -454,3 +507,53 @@ def test_torch_a_data_set_whose_items_can_not_be_given_again_is_refused() -> Non
     sources.of(DataLoader(Noisy(), 4), SEEDS, None)
     with pytest.raises(UserError, match="item 0 of the data set Drawing is not the same"):
         sources.of(DataLoader(Drawing(), 4), SEEDS, None)
+
+
+COMMON: Any = getattr(random.random, "__self__", None)  # Python's own.
+
+
+class Seldom(Drawing):
+    """It draws for every third item only, from a generator deep inside."""
+
+    def __init__(self, generator: Any, anew: bool = False) -> None:
+        self.transform = types.SimpleNamespace(steps=[types.SimpleNamespace(own=generator)])
+        self.anew = anew
+
+    def __getitem__(self, i: int) -> Any:
+        generator = self.transform.steps[0].own
+        if self.anew:
+            generator.seed(i)
+        return torch.tensor(float(generator.random()) if i % 3 == 2 else 0.0)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("own", [random.Random(1), numpy.random.default_rng(1)])
+def test_torch_a_data_set_that_draws_seldom_is_refused_where_it_draws(
+    own: Any, workers: int
+) -> None:
+    sources = Sources(Position())
+    loader: Any = DataLoader(Seldom(own), 1, num_workers=workers)
+    batches = sources.of(loader, SEEDS, None).feeder.start(0, 0, 0, None)
+    with pytest.raises(UserError, match="Seldom drew an item from a generator of its own"):
+        list(batches)
+
+
+def test_torch_a_data_set_may_draw_from_what_is_set_for_each_item() -> None:
+    for data in (Seldom(random.Random(1), anew=True), Seldom(COMMON)):
+        assert read(DataLoader(data, 1), 0)[2:] == read(DataLoader(data, 1), 0, skip=2)
+
+
+class OwnOrder(Sampler[int]):
+    def __init__(self, generator: Any) -> None:
+        self.own = generator
+
+    def __iter__(self) -> Iterator[int]:
+        yield from sorted(range(4), key=lambda i: float(self.own.random()))
+
+
+def test_torch_a_sampler_with_a_generator_of_its_own_is_refused() -> None:
+    sources = Sources(Position())
+    sources.of(DataLoader(Noisy(), 4, sampler=OwnOrder(random)), SEEDS, None)
+    for own in (random.Random(1), numpy.random.default_rng(1)):
+        with pytest.raises(UserError, match="sampler OwnOrder gives another order"):
+            sources.of(DataLoader(Noisy(), 4, sampler=OwnOrder(own)), SEEDS, None)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from torch_job import needs_torch
-from torch_small import small
+from torch_small import small, survives
 
 pytestmark = needs_torch
 
@@ -74,3 +74,24 @@ json.dump([state.n], open(f"{folder}/result-{rank}", "w"))
     results, said = small(tmp_path / "job", text)
     assert results == [[6], [6]], said
     assert "holds other values" not in said
+
+
+def test_torch_replicas_of_some_ranks_only_may_differ_from_the_others(tmp_path: Path) -> None:
+    text = """
+pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+expert = torch.nn.Linear(2, 2)
+with torch.no_grad():
+    expert.weight.fill_(rank // 2)
+expert = DDP(expert, process_group=pairs[rank // 2])
+optimizer = torch.optim.SGD([*model.parameters(), *expert.parameters()], lr=0.1, momentum=0.9)
+state = hf.State(model, expert, optimizer)
+for x in state.steps(data, epochs=2):
+    at(state.n)
+    optimizer.zero_grad()
+    (expert(model(x)) ** 2).mean().backward()
+    optimizer.step()
+leave(state.n, expert.module.weight.tolist())
+"""
+    results, said = survives(tmp_path, text, [[1, 2], [2, 4]], ranks=4)
+    weights = [result[1] for result in results]
+    assert weights[0] == weights[1] != weights[2] == weights[3], said

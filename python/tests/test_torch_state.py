@@ -68,11 +68,12 @@ state = hf.State(model, optimizer)
 run = state.vars(seen=[])
 def train(how):
     for x in state.steps([1.0, 2.0, 3.0]):
-        optimizer.zero_grad(); model(torch.ones(1, 2) * x).sum().backward(); optimizer.step()
+        optimizer.zero_grad(); model(torch.ones(1, 2) * x).sum().backward()
         run.seen.append(x)
         if x == 2.0 and how == "break": break
         if x == 2.0 and how == "return": return
         if x == 2.0 and how == "raise": raise KeyError
+        optimizer.step()
 weights = []
 for epoch, how in zip(state.epochs(3), ("break", "return", "raise")):
     try: train(how)
@@ -82,6 +83,33 @@ for epoch, how in zip(state.epochs(3), ("break", "return", "raise")):
 assert weights[0] != weights[1] != weights[2]
 """)
     assert said.count("which is not done: what it changed is taken back") == 3, said
+
+
+def test_torch_a_consumer_that_leaves_a_step_after_its_update_is_refused(program: Program) -> None:
+    program("""
+import itertools
+hf.init()
+state = hf.State(model, optimizer)
+for x in itertools.islice(state.steps([1.0, 2.0, 3.0]), 2): optimizer.step()
+assert state.n == 1
+refused("was left within step 2, after an optimizer's step", state.begin)
+""")
+
+
+def test_torch_a_bar_may_be_around_the_steps(program: Program) -> None:
+    program("""
+class tqdm:
+    def __init__(self, inner): self.inner, self.total = inner, len(inner)
+    def __iter__(self): yield from self.inner
+hf.init()
+state = hf.State(model, optimizer)
+run = state.vars(seen=[])
+for epoch in state.epochs(2):
+    bar = tqdm(state.steps([1.0, 2.0, 3.0]))
+    assert bar.total == 3
+    for x in bar: run.seen.append(x); optimizer.step()
+assert state.n == 6 and run.seen == [1.0, 2.0, 3.0] * 2
+""")
 
 
 def test_torch_stop_ends_the_loops_after_their_step(program: Program) -> None:
@@ -224,6 +252,31 @@ def test_torch_the_source_of_a_loop_is_read_for_what_would_be_lost(tmp_path: Pat
     assert len(found) == len(words) and all(line.startswith("train.py:") for line in found), found
 
 
+RIGHT = """
+for epoch in state.epochs(3):
+    dataset.epoch = epoch
+    bar = tqdm(state.steps(loader))
+    for batch in bar:
+        batch = {k: v.clone() for k, v in batch.items()}
+        v = sorted([v for v in batch.values()], key=lambda k: k[0])
+        k = sum(k for k in v)
+        optimizer.step()
+        bar.update(k)
+"""
+
+
+def test_torch_a_right_loop_is_not_accused(tmp_path: Path) -> None:
+    def found(name: str, was: str = "", now: str = "") -> str:
+        file = tmp_path / name
+        file.write_text(RIGHT.replace(was, now) if was else RIGHT)
+        return "".join(advise(str(file), 4))
+
+    assert found("right.py") == ""
+    once = found("once.py", "dataset.epoch = epoch", "if epoch == 2: dataset.mosaic = False")
+    assert "`dataset.mosaic` is set in one turn of the loop" in once
+    assert "`seen` goes on from step to step" in found("seen.py", "bar.update(k)", "seen.update(k)")
+
+
 def test_torch_strict_makes_advice_an_error(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text(ADVICE.format(strict=True))
@@ -235,6 +288,20 @@ def test_torch_strict_makes_advice_an_error(tmp_path: Path) -> None:
     run = [sys.executable, "-m", "holdfast", "run", "--nproc-per-node", "2", str(file)]
     done = subprocess.run(run, capture_output=True, text=True, timeout=150, cwd=tmp_path)
     assert done.returncode == 1 and said in done.stderr, done.stderr
+
+
+def test_torch_advice_comes_also_where_nothing_was_exchanged_before_state(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    text = """
+hf.init()
+state, last = hf.State(model, optimizer), 0
+for x in state.steps([1.0, 2.0]): print(last); last = x
+"""
+    file.write_text(BEGIN + text)
+    run = [sys.executable, "-m", "holdfast", "run", "--nproc-per-node", "2", str(file)]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=150, cwd=tmp_path)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0 and said.count("`last` goes on from step to step") == 1, said
 
 
 def test_torch_a_rank_stops_before_it_takes_a_void_step_back(program: Program) -> None:
@@ -459,6 +526,26 @@ refused("buffer `.mean` of `model2` was made after State", lambda: next(steps))
 del late._buffers["mean"], late._buffers["mask"]
 optimizer.add_param_group({"params": late.parameters()})
 refused("a group of parameters was added to `sgd1` after State", lambda: state.finish())
+""")
+
+
+def test_torch_state_at_no_parameter_and_a_ddp_made_anew_are_refused(program: Program) -> None:
+    program("""
+from torch.nn.parallel import DistributedDataParallel as DDP
+class Flat(torch.optim.SGD):
+    def step(self, closure=None):
+        self.state["all"]["mean"] = torch.zeros(2)
+        return super().step(closure)
+hf.init()
+flat = Flat(model.parameters())
+refused("has state that hangs at none of its parameters", lambda: hf.State(model, flat))
+state = hf.State(DDP(model), optimizer)
+DDP(torch.nn.Linear(1, 1))  # State does not keep that.
+refused("is made anew for a model that State keeps", lambda: DDP(model))
+steps = state.steps([1.0, 2.0])
+next(steps)
+optimizer.state["all"]["mean"] = torch.zeros(2)
+refused("has state that hangs at none of its parameters", lambda: next(steps))
 """)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,8 +42,13 @@ def _is_dense(tensor: Tensor) -> bool:
 def digests_of(tensors: list[Tensor]) -> ctypes.Array[ctypes.c_uint64]:
     """Return for each tensor a digest of 64 bits over its bytes."""
     dense = [tensor.detach().contiguous() for tensor in tensors]
-    count = len(dense)
+    return digests_of_memory([(tensor, tensor.data_ptr(), tensor.nbytes) for tensor in dense])
+
+
+def digests_of_memory(pieces: list[tuple[Any, int, int]]) -> ctypes.Array[ctypes.c_uint64]:
+    """Return a digest of each piece of memory: its holder, its address, its bytes."""
+    count = len(pieces)
     digests = (U64 * count)()
-    pointers = (ctypes.c_void_p * count)(*(tensor.data_ptr() for tensor in dense))
-    lib.hf_digest(count, pointers, (U64 * count)(*(tensor.nbytes for tensor in dense)), digests)
+    pointers = (ctypes.c_void_p * count)(*(address for _, address, _ in pieces))
+    lib.hf_digest(count, pointers, (U64 * count)(*(size for _, _, size in pieces)), digests)
     return digests

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -15,8 +16,10 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from holdfast._errors import UserError
+from holdfast.torch._draws import OwnGenerators
 from holdfast.torch._random import Seeds, get_states, note, reseed, seed_of, set_states
 
+_LOOKED_AT: Final = 1000  # Of an order that is to be the same twice.
 _AT_ONCE: Final = 1 << 20  # Indices, or batches of them, that are held at once.
 
 
@@ -45,13 +48,18 @@ class _Seeded(torch.utils.data.Dataset[Any]):
         return len(self._dataset)
 
     def __getitem__(self, ticket: _Ticket) -> Any:
-        ticket.seed.set()
-        return self._dataset[ticket.what]
+        return self._own().asked(ticket.seed, lambda: self._dataset[ticket.what])
 
     def __getitems__(self, ticket: _Ticket) -> Any:
-        ticket.seed.set()
         many = getattr(self._dataset, "__getitems__", None)
-        return many(ticket.what) if many else [self._dataset[i] for i in ticket.what]
+        ask = self._own().asked
+        if many:
+            return ask(ticket.seed, lambda: many(ticket.what))
+        return ask(ticket.seed, lambda: [self._dataset[i] for i in ticket.what])
+
+    def _own(self) -> OwnGenerators:
+        found: OwnGenerators = self.__dict__.setdefault("_own_of", OwnGenerators(self._dataset))
+        return found
 
     def __getattr__(self, name: str) -> Any:
         # A worker_init_fn that uses get_worker_info().dataset reaches the dataset itself.
@@ -99,17 +107,17 @@ class _Tickets:
     """A sampler that gives tickets from position `skip` on."""
 
     def __init__(self, sampler: Any, seed: Seeds) -> None:
-        self._sampler = sampler
+        self.sampler = sampler
         self.seed = seed
         self.skip = 0
 
     def __len__(self) -> int:
-        return len(self._sampler)
+        return len(self.sampler)
 
     def __iter__(self) -> Iterator[_Ticket]:
         seed, skip = self.seed, self.skip
         position = skip
-        for piece in _pieces(self._sampler, seed.derive("order"), skip):
+        for piece in _pieces(self.sampler, seed.derive("order"), skip):
             for what in piece:
                 yield _Ticket(seed.derive("batch", position), what)
                 position += 1
@@ -165,6 +173,9 @@ class Feeder:
         """Return the object with items by index, if any. An item must depend on its index alone."""
         return None
 
+    def see_that_its_order_is_drawn_again(self) -> None:
+        """Raise UserError if the order of an epoch is another one each time."""
+
     @property
     def seeds(self) -> tuple[int, ...]:
         """The program's seeds for these generators, the same before start() and after it."""
@@ -216,6 +227,37 @@ class _Loader(Feeder):
         self._seed.derive("epoch", order).set()
         return iter(self._loader)
 
+    def see_that_its_order_is_drawn_again(self) -> None:
+        sampler, before = self._tickets.sampler, get_states()
+        kept = [(g, g.get_state()) for g in self._generators]
+        if hasattr(sampler, "__next__"):
+            return  # It can be asked only once.
+        twice = []
+        try:
+            for _ in range(2):
+                self._seed.derive("order").set()
+                for generator in self._generators:
+                    generator.manual_seed(1)
+                for holder in self._samplers:
+                    if hasattr(holder, "set_epoch"):
+                        holder.set_epoch(0)
+                twice.append([str(what) for what in islice(iter(sampler), _LOOKED_AT)])
+        except Exception:
+            return  # It is told more before it is asked; start() does so.
+        finally:
+            set_states(before)
+            for generator, state in kept:
+                generator.set_state(state)
+        if twice[0] != twice[1]:
+            kinds = [type(s) for s in (*self._samplers, sampler)]
+            own = next((k for k in kinds if not k.__module__.startswith("torch.")), kinds[0])
+            raise UserError(
+                f"the sampler {own.__name__} gives another order when it is asked twice "
+                "under equal seeds, so a fault would change the data. It draws from a generator of "
+                "its own, or counts: draw from torch, random or numpy.random, which are set for "
+                "each epoch, or derive the generator in __iter__ from what set_epoch() was given"
+            )
+
     def recall(self, order: int, seeds: tuple[int, ...]) -> None:
         for generator, seed in zip(self._generators, seeds, strict=False):
             note(generator, seed, order)  # State may have set it as for this seed.
@@ -262,9 +304,13 @@ class _Indexed(Feeder):
         self._seed = seed
 
     def start(self, epoch: int, order: int, skip: int, state: Mark | None) -> Iterator[Any]:
-        for i in range(skip, len(self._batches)):
-            self._seed.derive("data", order, i).set()
-            yield self._batches[i]
+        batches = self._batches
+        own = OwnGenerators(None if isinstance(batches, (list, tuple)) else batches)
+        for i in range(skip, len(batches)):
+            yield own.asked(self._seed.derive("data", order, i), partial(batches.__getitem__, i))
+
+    def items(self) -> Any:
+        return None if isinstance(self._batches, (list, tuple)) else self._batches
 
     @property
     def length(self) -> int | None:
@@ -383,22 +429,3 @@ def feeder_of(source: Any, seed: Seeds, at: Whereabouts | None = None) -> Feeder
         f"steps() can not tell the position of a {type(source).__name__}; give it a DataLoader, a "
         "sequence of batches, or an iterable with state_dict() and load_state_dict()"
     )
-
-
-def fingerprint(batch: Any) -> tuple[tuple[int, int], ...]:
-    """Identify the tensors of a batch and how often each was written to."""
-    found: list[tuple[int, int]] = []
-
-    def visit(value: Any, depth: int) -> None:
-        if isinstance(value, torch.Tensor):
-            if not value.is_inference():
-                found.append((id(value), value._version))
-        elif depth and isinstance(value, dict):
-            for item in value.values():
-                visit(item, depth - 1)
-        elif depth and isinstance(value, (list, tuple)):
-            for item in value:
-                visit(item, depth - 1)
-
-    visit(batch, 4)
-    return tuple(found)

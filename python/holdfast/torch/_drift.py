@@ -37,6 +37,7 @@ class Drift:
         self._ids = {
             id(parameter)
             for ddp in ddps
+            if ddp.process_group.size() == engine.world_size  # Others have replicas elsewhere.
             for name, parameter in ddp.module.named_parameters()
             if name not in ddp.parameters_to_ignore
         }

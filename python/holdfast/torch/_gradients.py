@@ -35,6 +35,7 @@ class Gradients:
         self._updated = False  # The last step that ended made an update.
         self._looked = False  # At any gradient, in the step under way.
         self._hooks: list[Any] = []
+        self._one = -1  # The parameter that is watched when all is known.
 
     def _is_known(self) -> bool:
         return self._needed or self._drops >= _ENOUGH
@@ -45,17 +46,32 @@ class Gradients:
         DDP puts a new gradient where the dropped one was, so its address would not tell. FSDP sets
         its own gradients, at another address if they were dropped.
         """
-        if self._is_known():
+        if self._needed:
             self._unwatch()
             self._left.clear()
-        elif not self._hooks:
-            self._hooks = [
-                parameter.register_hook(self._looker(i))  # type: ignore[no-untyped-call]
-                for i, parameter in enumerate(self._parameters)
-                if parameter.requires_grad
-                and local(parameter) is parameter
-                and not getattr(parameter, "_is_flat_param", False)
-            ]
+        elif self._drops >= _ENOUGH and (self._one < 0 or not self._hooks):
+            self._unwatch()
+            few = [i for i in self._can_be_watched() if i in self._left or not self._left]
+            self._one = min(few, key=lambda i: self._parameters[i].numel(), default=-1)
+            self._left = {i: gradient for i, gradient in self._left.items() if i == self._one}
+            self._hook([self._one] if few else [])
+        elif not self._is_known() and not self._hooks:
+            self._hook(self._can_be_watched())
+
+    def _can_be_watched(self) -> list[int]:
+        return [
+            i
+            for i, parameter in enumerate(self._parameters)
+            if parameter.requires_grad
+            and local(parameter) is parameter
+            and not getattr(parameter, "_is_flat_param", False)
+        ]
+
+    def _hook(self, places: list[int]) -> None:
+        self._hooks = [
+            self._parameters[i].register_hook(self._looker(i))  # type: ignore[no-untyped-call]
+            for i in places
+        ]
 
     def _unwatch(self) -> None:
         for hook in self._hooks:
@@ -76,13 +92,19 @@ class Gradients:
 
     def _see_left(self, gradient: Tensor) -> None:
         if bool(local(gradient).detach().any()):
+            if self._drops >= _ENOUGH:
+                raise UserError(
+                    "this step adds to gradients that an update left, and the first steps dropped "
+                    "such gradients, so State does not keep them; drop them in every step that "
+                    "makes an update: optimizer.zero_grad()"
+                )
             self._needed = True
         else:
             self._zeroed = True
 
     def see_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Look at gradients that an optimizer has used and that no backward pass came to."""
-        if not self._left:
+        if not self._left or self._is_known():
             return
         for parameter in parameters_of(optimizer):
             before = self._left.pop(self._places.get(id(parameter), -1), None)
@@ -111,6 +133,9 @@ class Gradients:
             self._updated = has_updated
             if has_updated:
                 self._left = there
+        elif not self._needed and has_updated and self._one >= 0:
+            gradient = self._parameters[self._one].grad
+            self._left = {} if gradient is None else {self._one: gradient}
         if self._hooks:
             self._watch()
         return self._needed or not has_updated or self._drops < _ENOUGH

@@ -20,6 +20,7 @@ from holdfast.torch._optimizers import (
     local,
     parameters_of,
     room_of_state,
+    see_that_its_state_is_kept,
     whole_shapes,
 )
 from holdfast.torch._others import can_be_kept, contents_of, put_back
@@ -89,6 +90,11 @@ class Kept:
     def name_of(self, thing: Any) -> str | None:
         """Return the name under which `thing` is kept."""
         return next((name for name, known in self.others.items() if known is thing), None)
+
+    def has_a_parameter_of(self, module: torch.nn.Module) -> bool:
+        """Whether a parameter of a module is kept."""
+        kept = {id(parameter) for _, parameter in self.parameters}
+        return any(id(parameter) in kept for parameter in module.parameters())
 
     def _add_model(self, name: str, model: torch.nn.Module) -> None:
         self.models[name] = model
@@ -250,6 +256,7 @@ class Kept:
     def objects(self) -> dict[str, Any]:
         """Return the rest of the state, to be pickled."""
         for name, optimizer in self.optimizers.items():
+            see_that_its_state_is_kept(optimizer)
             if len(optimizer.param_groups) != self._groups[name]:
                 raise UserError(
                     f"a group of parameters was added to `{name}` after State was made, which can "

@@ -121,6 +121,8 @@ def room_of_state(
         ) from error
     total = shared = tensors = 0
     for owner, values in state:
+        if not owner:
+            raise _hangs_at_none(optimizer)
         for key, value in values.items() if isinstance(values, dict) else ():
             if isinstance(value, Tensor):
                 size = value.numel() * value.element_size() + 64
@@ -133,6 +135,19 @@ def room_of_state(
                     "whose size is not known beforehand"
                 )
     return shared, total - shared, tensors
+
+
+def _hangs_at_none(optimizer: torch.optim.Optimizer) -> UserError:
+    return UserError(
+        f"{type(optimizer).__name__} can not be kept: it has state that hangs at none of its "
+        "parameters; put that at one, `self.state[parameter]`, or into a group of `param_groups`"
+    )
+
+
+def see_that_its_state_is_kept(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse state of an optimizer that belongs to no parameter."""
+    if any(not isinstance(key, Tensor) for key in optimizer.state):
+        raise _hangs_at_none(optimizer)
 
 
 def holds_trained(thing: Any, outer: tuple[int, ...] = ()) -> bool:

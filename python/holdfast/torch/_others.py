@@ -13,10 +13,22 @@ from holdfast._vars import into
 
 def can_be_kept(thing: Any) -> bool:
     """Whether it is a generator, a container, or has state_dict() and load_state_dict()."""
-    if isinstance(thing, (torch.Generator, random.Random, dict, list, set)):
+    if is_generator(thing) or isinstance(thing, (dict, list, set)):
         return True
-    tells = hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
-    return tells or _of_numpy(thing) is not None
+    return hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
+
+
+def is_generator(thing: Any) -> bool:
+    """Whether it is a generator of random numbers."""
+    return isinstance(thing, (torch.Generator, random.Random)) or _of_numpy(thing) is not None
+
+
+def is_common(generator: Any) -> bool:
+    """Whether a generator is the one that torch, random or NumPy uses by itself."""
+    numpy = sys.modules.get("numpy")
+    of_numpy = getattr(numpy.random.rand, "__self__", None) if numpy is not None else None
+    of_python = getattr(random.random, "__self__", None)
+    return any(generator is common for common in (torch.default_generator, of_python, of_numpy))
 
 
 def contents_of(thing: Any) -> Any:

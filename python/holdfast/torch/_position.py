@@ -119,6 +119,7 @@ class Sources:
             entry.feeder = feeder
         if not entry.seen:
             entry.seen = True
+            feeder.see_that_its_order_is_drawn_again()
             if (items := feeder.items()) is not None:
                 _see_that_items_can_be_given_again(items, seeds.derive("item"))
         return Source(feeder, name, self._position)

@@ -12,6 +12,8 @@ from typing import Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
+from torch.nn.modules.module import register_module_module_registration_hook
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from holdfast._advice import advise, advise_of_attributes, plain_attributes, say_or_refuse
@@ -78,6 +80,8 @@ class State:
         seeds = seeds_of_the_program()
         self.progress = Progress(seeds)
         self.versions = Versions(self.engine, self.kept, self._ddps, self.progress)
+        hook = register_module_module_registration_hook(self._see_module)
+        self.engine.at_end.append(hook.remove)
         self.engine.see_beginning(seeds, self.progress.seeds)
         self.engine.meet = self.versions.begin
         self.engine.see_that_it_was_done = self._see_that_it_arrived
@@ -88,10 +92,11 @@ class State:
         self.was_stopped = False  # A wish after its last step ended that loop.
         self.arrived = self.progress.n == 0  # At the step from which the others go on.
         self.has_updated = False  # An optimizer stepped in the step under way.
+        self.left = 0  # The step whose loop over steps() was left after an update, if any was.
         self._replaying = False
         self._wish = False  # To stop, from before the step under way.
         self.drawn = 0  # 1: the position counts the batch of the step under way.
-        self._seen = False  # This process has come to the end of a step.
+        self.seen = False  # This process has come to the end of a step.
         self._attributes: dict[str, Any] = {}  # Of modules, before it.
         # After the last step of an own loop, or a once() since: what is kept, and what was drawn.
         self._left: tuple[dict[str, Any], bytes] | None = None
@@ -157,6 +162,18 @@ class State:
             self.engine.warn_once(
                 f"{type(optimizer).__name__} updates parameters that State was not given: a "
                 "replacement begins anew with them, and a void step counts twice. Give it both"
+            )
+
+    def _see_module(self, outer: Any, name: str, inner: Any) -> None:
+        """Refuse a DistributedDataParallel that is made anew for a model of State."""
+        if not isinstance(outer, DistributedDataParallel) or name != "module":
+            return
+        if isinstance(inner, torch.nn.Module) and self.kept.has_a_parameter_of(inner):
+            raise UserError(
+                "DistributedDataParallel is made anew for a model that State keeps, which a "
+                "replacement would not do again; make it once, before State. To unfreeze "
+                "parameters later, leave their requires_grad as it is and give them a learning "
+                "rate of 0 until then"
             )
 
     # ---- Where it is ----------------------------------------------------------------------------
@@ -319,7 +336,8 @@ class State:
     # ---- One step -------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin a step."""
+        """Begin a step. UserError: the loop was left in an earlier one after its update."""
+        self._see_that_no_update_was_lost()
         self._wish = self.progress.wish
         self.versions.begin()
         self.progress.wish = self._wish
@@ -333,12 +351,12 @@ class State:
         self.engine.drain()
         if observer.voids(n):
             self.engine.marked = True
-        if not self._seen:
+        if not self.seen:
             self.kept.see_that_buffers_are_kept()
             self.kept.see_that_it_is_whole()  # A scheduler may have been made since.
             now = plain_attributes(self.kept.models.values())
             self._remark(advise_of_attributes(self._attributes, now))
-            self._seen = True
+            self.seen = True
         self.results.prune()
         is_made = self.versions.commit(self.has_updated, may_wait)
         self.engine.in_step = self.engine.marked = False
@@ -371,13 +389,23 @@ class State:
     def _advise(self, frame: Any) -> None:
         """Before the first step of a job, read the loop's source and say what breaks the rule."""
         is_first = self.engine.first_start and self.engine.place.rank == 0
-        if self._seen or self.n or not (is_first or self._strict):
+        if self.seen or self.n or not (is_first or self._strict):
             return
         self._attributes = plain_attributes(self.kept.models.values())
         self._remark(advise(frame.f_code.co_filename, frame.f_lineno))
 
     def _remark(self, remarks: list[str]) -> None:
         say_or_refuse(remarks, self._strict, self.engine.warn_once)
+
+    def _see_that_no_update_was_lost(self) -> None:
+        """Raise if the loop over steps() took no batch after an update, which ends its step."""
+        if self.left:
+            raise UserError(
+                f"the loop over state.steps(...) was left within step {self.left}, after an "
+                "optimizer's step, which was taken back. Let state.stop() end the loop, which it "
+                "does after the step; and let no islice(), zip() or library count the batches: a "
+                "void step's batch comes twice. Give steps() fewer batches instead"
+            )
 
     def _see_that_it_arrived(self) -> None:
         if not self.arrived and not self.progress.position.own:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 import weakref
 from collections.abc import Generator, Iterator
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast._errors import UserError
 from holdfast._trainers import shared_generator, told, unwrapped
-from holdfast.torch._data import fingerprint, tells_its_position
+from holdfast.torch._batch import Batch
+from holdfast.torch._data import tells_its_position
 from holdfast.torch._engine import say
 from holdfast.torch._random import seed_of_rank_0
 from holdfast.torch._versions import Between
@@ -148,31 +148,26 @@ def _one_pass(state: State, source: Source, given: Any, epoch: int, turn: int) -
 def _one_step(state: State, source: Source, batch: Any, between: Between | None) -> Iterator[Any]:
     """Yield the batch of one step, again if it was void, until the step is done."""
     at = state.progress.position
-    written = fingerprint(batch)
+    kept = Batch(batch, by_contents=not state.seen)
+    del batch
     at.index += 1
     after = at.objects()
     while True:
         state.begin()
         at.restore(after)  # begin() may have gone back.
         state.drawn = 1
-        given, batch = batch, _with_parts_of_its_own(batch)  # The body may take parts out.
         try:
-            yield given
+            yield kept.give()
         except GeneratorExit:
             _leave(state, source, between)
             raise
         finally:
             state.drawn = 0
-        given = None
+        kept.see_that_it_is_unchanged(state.n + 1)
         if state.finish():
             return
         if between is not None:
             between.put_back(state.kept)
-        if fingerprint(batch) != written:
-            raise UserError(
-                f"step {state.n + 1} is to be made again, but its batch was changed in place; "
-                "let the body change a copy"
-            )
 
 
 def _leave(state: State, source: Source, between: Between | None) -> None:
@@ -181,20 +176,11 @@ def _leave(state: State, source: Source, between: Between | None) -> None:
         return  # The program has ended, and its generators are closed.
     state.engine.drain()
     n = state.n + 1
+    if state.has_updated:
+        state.left = n
     state.leave(between)
     source.feeder.lose()
     say(
         f"the loop was left within step {n}, which is not done: what it changed is taken back "
         "(state.stop() ends a loop after its step)"
     )
-
-
-def _with_parts_of_its_own(batch: Any) -> Any:
-    """Return a batch of the same tensors, in containers that nobody else changes."""
-    if type(batch) in (list, tuple):
-        return type(batch)(map(_with_parts_of_its_own, batch))
-    if type(batch) is dict:
-        return {key: _with_parts_of_its_own(part) for key, part in batch.items()}
-    if hasattr(batch, "keys") and hasattr(batch, "__getitem__"):  # Such as a tokenizer's.
-        return copy.copy(batch)
-    return batch

@@ -152,6 +152,8 @@ class Course:
             )
         if text := _report.words(verdicts):
             print(text)
+        if text := _report.epochs_tried(clean.record, verdicts):
+            print(text)
         if equal:
             print("all runs are equal" + self._unseen())
         steps = clean.record.steps

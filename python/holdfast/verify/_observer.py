@@ -78,7 +78,9 @@ class Observer:
             self._looked = True
             self._notes("sources", sources=sources(sys._getframe(1)))
         digests, memory = self._digests(), self._look(sys._getframe(1))
-        self._notes("done", n=n, digests=digests, memory=memory, places=counts)
+        epoch = getattr(self._state, "epoch", None)  # Not every face has it.
+        more = {"epoch": epoch} if type(epoch) is int else {}
+        self._notes("done", n=n, digests=digests, memory=memory, places=counts, **more)
         self._output.done = n
         self._places.at("between steps")
         if n == self._last:

@@ -5,7 +5,7 @@ This is pure: the same record of an undisturbed run gives the same plan.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -41,20 +41,24 @@ def kill_runs(record: Record, spares: Sequence[str], quick: bool) -> list[Order]
     """Return the runs with kills: one per rank and number of spares, or one run if `quick`."""
     ranks = sorted(record.ranks)
     if quick:
-        kills: list[Kill] = []
-        for place, at in _QUICK:
-            kills += _kills(record, ranks[at], (place,), len(kills), len(kills), len(_QUICK))
+        chosen = [(ranks[at], place) for place, at in _QUICK]
         title = f"kills, {_spares(spares[0])}"
-        return [Order(f"kills-{spares[0]}", title, spares=spares[0], kills=tuple(kills))]
+        kills = _kills(record, chosen, 0, 1)
+        return [Order(f"kills-{spares[0]}", title, spares=spares[0], kills=kills)]
     orders = []
-    for number in spares:
-        for rank in ranks:
-            places = (*IN_STEP, *BETWEEN)
-            kills = _kills(record, rank, places, 0, rank, len(places) + 1)
-            title = f"kills of rank {rank}, {_spares(number)}"
-            name = f"kills-{rank}-{number}"
-            orders.append(Order(name, title, spares=number, kills=tuple(kills)))
+    runs = [(number, rank) for number in spares for rank in ranks]
+    for turn, (number, rank) in enumerate(runs):
+        kills = _kills(record, [(rank, place) for place in (*IN_STEP, *BETWEEN)], turn, len(runs))
+        title = f"kills of rank {rank}, {_spares(number)}"
+        orders.append(Order(f"kills-{rank}-{number}", title, spares=number, kills=kills))
     return orders
+
+
+def epochs_of(record: Record, kills: Iterable[Kill]) -> set[int]:
+    """Return the epochs in which kills are made: of the step under way, else of the last one."""
+    epochs = record.epochs
+    steps = [kill.done + (kill.place in IN_STEP) for kill in kills]
+    return {epochs[n] for n in steps if n in epochs}
 
 
 def _spares(number: str) -> str:
@@ -62,37 +66,32 @@ def _spares(number: str) -> str:
 
 
 def _kills(
-    record: Record, rank: int, places: Sequence[str], first: int, spread: int, of: int
-) -> list[Kill]:
-    """Return one kill of the rank at each of `places` that the program has.
+    record: Record, chosen: Sequence[tuple[int, str]], turn: int, turns: int
+) -> tuple[Kill, ...]:
+    """Return a kill of each chosen rank and place that the program has, all over its steps.
 
-    The kills are spread over the steps, which are cut into `of` parts; the first is in part
-    `spread`.
+    The steps are cut into as many parts as there are kills, and each kill is in another part. The
+    next of the `turns` has each place in the next part, and somewhat later there.
     """
-    own = record.ranks[rank]
-    kills: list[Kill] = []
-    steps = record.steps
-    for index, place in enumerate(places):
-        if place in IN_STEP:
-            having = [n for n in range(1, steps + 1) if own.places.get(n, {}).get(place)]
-            if not having:
-                continue
-            # Take neither the first nor the last step if there are others.
-            inner = having[1:-1] or having
-            n = inner[_spot(len(inner), index + spread, of)]
-            done, nth = n - 1, own.places[n][place] // 2
-        else:
-            past = [p for p in own.past if p.place == place and p.done > 0]
-            early = [p for p in past if p.done < steps] or past
-            if not early:
-                continue
-            spot = _spot(len(early), index + spread, of)
-            if place == "save":
-                early, spot = past, 0 if rank % 2 == 0 else len(past) - 1
-            done, nth = early[spot].done, early[spot].nth
-        kills.append(Kill(first + len(kills), rank, place, done, nth))
-    return kills
+    there = [(rank, place, found) for rank, place in chosen if (found := _at(record, rank, place))]
+    kills = []
+    for number, (rank, place, found) in enumerate(there):
+        part = (number + turn) % len(there)
+        spot = len(found) * (part * turns + turn) // (len(there) * turns)
+        if place == "save":
+            spot = 0 if rank % 2 == 0 else len(found) - 1
+        kills.append(Kill(number, rank, place, *found[spot]))
+    return tuple(kills)
 
 
-def _spot(count: int, index: int, of: int) -> int:
-    return min(count - 1, (index % of) * count // of)
+def _at(record: Record, rank: int, place: str) -> list[tuple[int, int]]:
+    """Return where a rank may be killed at a place: the steps done, and which one since then."""
+    own, steps = record.ranks[rank], record.steps
+    if place in IN_STEP:
+        having = [n for n in range(1, steps + 1) if own.places.get(n, {}).get(place)]
+        # Take neither the first nor the last step if there are others.
+        return [(n - 1, own.places[n][place] // 2) for n in having[1:-1] or having]
+    past = [(p.done, p.nth) for p in own.past if p.place == place and p.done > 0]
+    if place == "save":
+        return past
+    return [(done, nth) for done, nth in past if done < steps] or past

@@ -40,6 +40,7 @@ class Rank:
     states: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     memory: list[tuple[Moment, dict[str, str]]] = field(default_factory=list)
     places: dict[int, dict[str, int]] = field(default_factory=dict)
+    epochs: dict[int, int] = field(default_factory=dict)  # Of each step, where it is known.
     past: list[Past] = field(default_factory=list)
     printed: list[Line] = field(default_factory=list)
     kills: list[int] = field(default_factory=list)
@@ -62,6 +63,8 @@ class Rank:
             self.states.append((note["n"], note["digests"]))
             if what == "done":
                 self.places[note["n"]] = note["places"]
+                if "epoch" in note:
+                    self.epochs[note["n"]] = note["epoch"]
         elif what == "place":
             self.past.append(Past(note["place"], note["done"], note["nth"]))
         elif what == "print":
@@ -87,6 +90,11 @@ class Record:
     def steps(self) -> int:
         """The number of steps that were made."""
         return max((n for rank in self.ranks.values() for n, _ in rank.states), default=0)
+
+    @property
+    def epochs(self) -> dict[int, int]:
+        """The epoch of each step; nothing if it is not known."""
+        return {n: epoch for rank in self.ranks.values() for n, epoch in rank.epochs.items()}
 
     @property
     def disturbed(self) -> bool:

@@ -10,6 +10,8 @@ from typing import Any, Final
 from holdfast.verify._compare import Difference, blamed, in_order
 from holdfast.verify._launch import Outcome
 from holdfast.verify._places import PLACES, Kill
+from holdfast.verify._plan import epochs_of
+from holdfast.verify._records import Record
 
 _SHOWN: Final = 6
 
@@ -98,6 +100,18 @@ def words(verdicts: Sequence[Verdict]) -> str:
         if not new:
             lines.append("  the same as above")
     return "\n".join(lines)
+
+
+def epochs_tried(record: Record, verdicts: Sequence[Verdict]) -> str:
+    """Return in which epochs there were kills; nothing if there are no two epochs."""
+    every = sorted(set(record.epochs.values()))
+    tried = {e for verdict in verdicts for e in epochs_of(record, verdict.kills_made())}
+    if len(every) < 2:
+        return ""
+    missed = [str(epoch) for epoch in every if epoch not in tried]
+    if not missed:
+        return f"each of the {len(every)} epochs had a kill"
+    return f"{len(tried)} of {len(every)} epochs had a kill, not {', '.join(missed)}"
 
 
 def as_json(verdicts: Sequence[Verdict], **more: Any) -> dict[str, Any]:

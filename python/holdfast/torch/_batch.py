@@ -1,0 +1,144 @@
+"""The batch of a step, which the step must leave as it is: a void step is made again with it.
+
+A batch is of tensors, arrays and plain values, in containers. Each try of a step gets containers of
+its own, so the body may take parts out. Whether it changed a tensor is told by the tensor's count
+of changes, and in a process's first step by its contents; for an array, always by its contents.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import datetime
+import enum
+import pathlib
+import sys
+from collections import deque
+from typing import Any, Final
+
+import torch
+
+from holdfast._errors import UserError
+from holdfast.torch._copies import digests_of, digests_of_memory
+
+_PLAIN: Final = (
+    *(bool, int, float, complex, str, bytes, type(None), range, slice, enum.Enum),
+    *(datetime.date, datetime.time, datetime.timedelta, pathlib.PurePath),
+    *(torch.dtype, torch.device, torch.Size, type),
+)
+_DEEPEST: Final = 32
+
+
+class Batch:
+    """One batch. UserError: it holds what nobody can tell to be unchanged, or to be given again."""
+
+    def __init__(self, given: Any, by_contents: bool) -> None:
+        """Take note of what it is now; `by_contents`: of the contents of tensors, too."""
+        self._given = given
+        self._is_new = True
+        self._by_contents = by_contents
+        self._leaves: list[Any] = []
+        self._kept = self._fresh(given, 0)
+        self._mark = self._marks()
+
+    def give(self) -> Any:
+        """Return it for one try of its step, and keep no reference to that."""
+        if self._is_new:
+            self._is_new, given, self._given = False, self._given, None
+            return given
+        given = self._kept
+        self._leaves.clear()
+        self._kept = self._fresh(given, 0)
+        return given
+
+    def see_that_it_is_unchanged(self, n: int) -> None:
+        """Raise UserError if step `n` has changed it."""
+        if self._marks() != self._mark:
+            raise UserError(
+                f"step {n} changed its batch in place, and would be made again with other data if "
+                "it was void; let the body change a copy: `x = x.clone()`, `a = a.copy()`"
+            )
+
+    def _marks(self) -> tuple[Any, ...]:
+        """Return what differs if a part was changed."""
+        tensors = [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
+        arrays = [leaf for leaf in self._leaves if not isinstance(leaf, torch.Tensor)]
+        counts = [-1 if t.is_inference() else t._version for t in tensors]
+        read = [t for t in tensors if _has_bytes(t) and (self._by_contents or t.is_inference())]
+        return (
+            *counts,
+            *(digests_of(read) if read else ()),
+            *(digests_of_memory([_dense(array) for array in arrays]) if arrays else ()),
+        )
+
+    def _fresh(self, value: Any, depth: int) -> Any:
+        """Return the same tensors and arrays, in containers that nobody else changes; note them."""
+        if isinstance(value, torch.Tensor):
+            if type(value) is torch.Tensor and not (value.requires_grad or value.is_inference()):
+                value = value.detach()  # A gradient that the body gives it is not its successor's.
+            self._leaves.append(value)
+            return value
+        if isinstance(value, _PLAIN):
+            return value
+        if depth > _DEEPEST:
+            raise UserError("a batch of steps() is nested too deeply; does it hold itself?")
+        if _is_array(value):
+            if value.dtype.hasobject:
+                for part in value.flat:
+                    self._fresh(part, depth + 1)
+                return value.copy()
+            self._leaves.append(value)
+            return value
+        if (own := self._container(value, depth + 1)) is None:
+            raise UserError(
+                f"a batch of steps() holds a {type(value).__qualname__}, and nobody can tell "
+                "whether a step changes it; give tensors, arrays and plain values, in lists, "
+                "tuples, dicts or dataclasses: DataLoader(..., collate_fn=...)"
+            )
+        return own
+
+    def _container(self, value: Any, depth: int) -> Any:
+        """Return a container of fresh parts; None: it is no container."""
+        if isinstance(value, tuple):
+            parts = [self._fresh(part, depth) for part in value]
+            return value._make(parts) if hasattr(value, "_make") else type(value)(parts)
+        if isinstance(value, (list, deque)):
+            own = copy.copy(value)
+            for i, part in enumerate(value):
+                own[i] = self._fresh(part, depth)
+            return own
+        if isinstance(value, (set, frozenset)):
+            for part in value:
+                self._fresh(part, depth)
+            return copy.copy(value)
+        if callable(getattr(value, "keys", None)) and hasattr(value, "__setitem__"):
+            own = copy.copy(value)  # A dict, or such as that of a tokenizer.
+            for key in list(value.keys()):
+                own[key] = self._fresh(value[key], depth)
+            return own
+        if dataclasses.is_dataclass(value):
+            made = copy.copy(value)
+            for field in dataclasses.fields(value):
+                if hasattr(value, field.name):
+                    part = self._fresh(getattr(value, field.name), depth)
+                    object.__setattr__(made, field.name, part)
+            return made
+        return None
+
+
+def _is_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic))
+
+
+def _dense(array: Any) -> tuple[Any, int, int]:
+    """Return an array's memory in one piece: its holder, its address, its bytes."""
+    whole = sys.modules["numpy"].ascontiguousarray(array)
+    return whole, whole.ctypes.data, whole.nbytes
+
+
+def _has_bytes(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's contents can be read directly."""
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        return False
+    return type(tensor) is torch.Tensor and not tensor.is_quantized and not tensor.is_nested
