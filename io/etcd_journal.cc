@@ -24,6 +24,7 @@ using Kind = EtcdOperation::Kind;
 constexpr Duration kLimit = std::chrono::seconds(10);  // For one transaction.
 constexpr std::size_t kBlockRanks = 100;               // Ranks: all of 10,000 are 100 keys.
 constexpr std::size_t kInline = std::size_t{256} << 10;
+constexpr std::size_t kBeside = 400;  // Of a value: its key but for what is named, and numbers.
 constexpr std::size_t kPart = std::size_t{1} << 20;
 constexpr std::int64_t kPage = 64;  // Keys; fewer, where an answer is too slow.
 
@@ -119,6 +120,33 @@ class EtcdJournal : public Journal {
     for (const auto& pair : changes.kept) put_kept(pair, next, plan);
     for (const auto& last : changes.writers) put_writer(last, plan);
     return carry_out(std::move(plan), std::move(next));
+  }
+
+  // What put_seats() puts in force takes half of a transaction at most.
+  [[nodiscard]] bool takes_at_once(const wire::Changes& first,
+                                   const wire::Changes& later) const override {
+    std::size_t keys = 0;
+    std::size_t bytes = 0;
+    bool seats = false;
+    for (const auto* each : {&first, &later}) {
+      seats = seats || each->formation || !each->seats.empty();
+      if (each->formation) {
+        wire::Formation head = *each->formation;
+        head.roster.clear();
+        bytes += wire::encode(head).size();
+      }
+      for (const auto& pair : each->kept) {
+        keys += cache_.parts.contains(pair.key) ? 2U : 1U;
+        bytes += std::min(pair.value.size(), kInline) + pair.key.size() + kBeside;
+      }
+      keys += each->writers.size();
+      bytes += each->writers.size() * kBeside;
+    }
+    if (seats) {
+      keys += kEtcdOperations / 2 + 2;
+      bytes += kEtcdBytes / 2 + kBeside;
+    }
+    return keys <= kEtcdOperations && bytes <= kEtcdBytes;
   }
 
   Status begin(const wire::Formation& formation) override {

@@ -10,6 +10,9 @@
 #include "io/etcd_journal.h"
 #include "io/etcd_lease.h"
 #include "io/etcd_testing.h"
+#include "io/journal_testing.h"
+#include "io/journal_writer.h"
+#include "io/testing.h"
 #include "os/files.h"
 #include "tls/authority.h"
 #include "tls/testing/papers.h"
@@ -213,6 +216,75 @@ TEST_F(WithEtcd, WhatIsTooLargeIsRefusedAndChangesNothing) {
   EXPECT_EQ(*kept->load()->formation, of(job, 1, 2));
   ASSERT_TRUE(kept->store({.formation = of(job, 3, 2)}));
   EXPECT_EQ(*kept->load()->formation, of(job, 3, 2));
+}
+
+// As many as one transaction takes, however large they are.
+TEST_F(WithEtcd, WhatQueuesIsWrittenInFewTransactions) {
+  const auto created = lead();
+  const auto hand = std::make_shared<HeldJournal::Hand>();
+  Loop loop;
+  std::size_t durable = 0;
+  std::map<std::string, std::string> expected;
+  std::vector<wire::Changes> all;
+  all.push_back({.formation = of(job, 1, 1000)});
+  for (std::uint64_t i = 1; i <= 200; ++i) {
+    const std::size_t size = i % 40 == 0 ? 300'000 : i % 20 == 0 ? 250'000 : 10;
+    const std::string value(size, static_cast<char>('a' + i % 26));
+    all.push_back({.kept = {{cat("key", i % 150), value, i}}, .writers = {{i, i, i}}});
+    expected[cat("key", i % 150)] = value;
+  }
+  wire::Formation head = of(job, 2, 0);
+  all.push_back({.formation = head, .seats = {{7, {.node_id = "other"}}}});
+  {
+    JournalWriter writer(loop, std::make_unique<HeldJournal>(hand, journal(created)),
+                         [&](const Result<std::size_t>& heard) {
+                           ASSERT_TRUE(heard) << heard.error().what;
+                           durable += *heard;
+                           if (durable == all.size()) loop.stop();
+                         });
+    for (const auto& each : all) writer.store(each);
+    hand->let_go();
+    run_to_stop(loop);
+  }
+  EXPECT_LT(hand->stored.size(), 20U);
+  const auto memory = journal(created)->load();
+  ASSERT_TRUE(memory) << memory.error().what;
+  EXPECT_EQ(memory->formation->generation, 2U);
+  EXPECT_EQ(memory->formation->roster.size(), 1000U);
+  EXPECT_EQ(memory->formation->roster[7].node_id, "other");
+  EXPECT_EQ(memory->writers.size(), 200U);
+  std::map<std::string, std::string> kept;
+  for (const auto& pair : memory->kept) kept[pair.key] = pair.value;
+  EXPECT_EQ(kept, expected);
+}
+
+TEST(Etcd, ThatStandsStillHoldsUpNoLoop) {
+  ASSERT_TRUE(has_etcd());
+  EtcdServers servers;
+  ASSERT_TRUE(servers.wait());
+  auto etcd = *Etcd::open(servers.options());
+  const auto made = etcd.transact({{}, {{Kind::kPut, etcd_scheduler("job")}}}, within(5s));
+  ASSERT_TRUE(made);
+  const auto hand = std::make_shared<HeldJournal::Hand>();
+  Loop loop;
+  std::vector<std::size_t> heard;
+  JournalWriter writer(loop,
+                       std::make_unique<HeldJournal>(
+                           hand, make_etcd_journal(std::move(etcd), "job", made->revision)),
+                       [&](const Result<std::size_t>& said) {
+                         ASSERT_TRUE(said) << said.error().what;
+                         heard.push_back(*said);
+                         if (heard.size() == 2) loop.stop();
+                       });
+  hand->let_go();
+  servers.kill(0, SIGSTOP);
+  writer.store({.kept = {{"a", "1"}}});
+  for (int i = 0; i < 20; ++i) writer.store({.kept = {{"b", cat(i)}}});
+  loop.post([&] { loop.post([&] { servers.kill(0, SIGCONT); }); });
+  run_to_stop(loop);
+  EXPECT_EQ(heard[0] + heard[1], 21U);
+  EXPECT_EQ(hand->stored.size(), 2U);
+  EXPECT_EQ(hand->stored[1].kept.at(0).value, "19");
 }
 
 TEST_F(WithEtcd, ASchedulerWhoseKeyIsGoneWritesNothing) {

@@ -1,8 +1,10 @@
 #include "io/journal.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sqlite3.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -331,6 +333,11 @@ struct SqliteJournal : Journal {
       if (const auto gone = execute(all, "write"); !gone) return gone;
       return put(formation);
     });
+  }
+
+  [[nodiscard]] bool is_in_memory() const override {
+    struct statfs about {};
+    return ::statfs(path.c_str(), &about) == 0 && about.f_type == TMPFS_MAGIC;
   }
 
   Status remove() override {

@@ -34,6 +34,14 @@ class Journal {
   // The same for another run, which begins without anything.
   virtual Status begin(const wire::Formation& formation) = 0;
 
+  // Whether store() takes both as one, where it takes each.
+  [[nodiscard]] virtual bool takes_at_once(const wire::Changes& /*first*/,
+                                           const wire::Changes& /*later*/) const {
+    return true;
+  }
+  // Nothing makes it wait, a disk or another host: it takes less than to wake a thread.
+  [[nodiscard]] virtual bool is_in_memory() const { return false; }
+
   // The job has ended: nothing of it is left. The last call.
   virtual Status remove() = 0;
 

@@ -62,7 +62,12 @@ void World::start_scheduler() {
 
 void World::kill_scheduler(std::int32_t code, bool store_survives) {
   const bool by_itself = scheduler_.exits_at && *scheduler_.exits_at <= now_;
-  if (store_survives && !scheduler_.stores.empty()) make_durable(scheduler_.stores.front());
+  // What has queued is one transaction, or several: any number of the oldest may be durable.
+  const auto queued = static_cast<std::uint32_t>(scheduler_.stores.size());
+  const std::uint32_t survive = !store_survives || queued == 0 ? 0
+                                : queued == 1                  ? 1
+                                                               : 1 + choices_.pick(queued);
+  for (std::uint32_t i = 0; i < survive; ++i) make_durable(scheduler_.stores[i]);
   scheduler_.machine.reset();
   scheduler_.stores.clear();
   scheduler_.deadline.reset();

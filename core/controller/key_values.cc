@@ -77,18 +77,21 @@ Found KeyValues::newer(const std::string& key, wire::KeyVersion than) const {
   return found && found->version > than ? found : nullptr;
 }
 
-KeyValues::Asked KeyValues::get(Link link, const wire::Get& get, Found& found) {
+bool KeyValues::get(Link link, const wire::Get& get, Found& found) {
   withdraw(link, get.id);
   for (const auto& key : get.keys) {
     found = newer(key, get.newer_than);
-    if (found) return Asked::kAnswered;
+    if (found) return true;
   }
-  if (get.at_once) return Asked::kAnswered;
-  auto& pending = pending_[link];
-  if (pending.size() >= kMaxPendingGets) return Asked::kTooMany;
-  pending[get.id] = get;
+  if (get.at_once) return true;
+  pending_[link][get.id] = get;
   for (const auto& wanted : get.keys) askers_[wanted].insert({link, get.id});
-  return Asked::kWaits;
+  return false;
+}
+
+std::size_t KeyValues::pending(Link link) const {
+  const auto of_link = pending_.find(link);
+  return of_link == pending_.end() ? 0 : of_link->second.size();
 }
 
 void KeyValues::withdraw(Link link, std::uint64_t id) {

@@ -23,7 +23,7 @@ using Link = std::uint64_t;  // A connection; each has a greater number than all
 
 inline constexpr std::size_t kMaxStoredBytes = std::size_t{256} << 20;  // Keys and values together.
 inline constexpr std::size_t kMaxStoredKeys = 100'000;                  // As many writers, too.
-inline constexpr std::size_t kMaxPendingGets = 1'000;                   // Of a link.
+inline constexpr std::size_t kMaxUnanswered = 1'000;                    // Words of a link.
 
 // A value as it was when it was asked for. Many may ask for a large one at once, so it is shared.
 using Found = std::shared_ptr<const wire::KeyValue>;
@@ -57,9 +57,9 @@ class KeyValues {
   // For all who wait for what this key has by now. They do not wait any more.
   [[nodiscard]] std::vector<Answer> answers(const std::string& key);
 
-  enum class Asked : std::uint8_t { kAnswered, kWaits, kTooMany };
-  // kAnswered: `found` is the first that is newer; null: none is.
-  [[nodiscard]] Asked get(Link link, const wire::Get& get, Found& found);
+  // `found` is the first that is newer; null: none is. False: it waits for one.
+  [[nodiscard]] bool get(Link link, const wire::Get& get, Found& found);
+  [[nodiscard]] std::size_t pending(Link link) const;      // How many wait.
   [[nodiscard]] Found find(const std::string& key) const;  // Null: there is no value.
 
   void closed(Link link);

@@ -11,7 +11,6 @@
 namespace holdfast::controller {
 namespace {
 
-using Asked = KeyValues::Asked;
 using Outcome = KeyValues::Outcome;
 
 Outcome put(KeyValues& values, const std::string& key, const std::string& value) {
@@ -32,12 +31,12 @@ std::string change(KeyValues& values, std::uint64_t id, wire::KeyVersion expecte
 // What a Get that looks only is told.
 std::string look(KeyValues& values, const std::vector<std::string>& keys) {
   Found found;
-  EXPECT_EQ(values.get(9, {.id = 1, .keys = keys, .at_once = true}, found), Asked::kAnswered);
+  EXPECT_TRUE(values.get(9, {.id = 1, .keys = keys, .at_once = true}, found));
   return found ? cat(found->key, "=", found->value) : "nothing";
 }
 
-Asked ask(KeyValues& values, Link link, std::uint64_t id, std::vector<std::string> keys,
-          wire::KeyVersion newer_than = 0) {
+bool ask(KeyValues& values, Link link, std::uint64_t id, std::vector<std::string> keys,
+         wire::KeyVersion newer_than = 0) {
   Found found;
   return values.get(link, {.id = id, .keys = std::move(keys), .newer_than = newer_than}, found);
 }
@@ -55,8 +54,8 @@ TEST(KeyValues, TheFirstValueStays) {
 
 TEST(KeyValues, WhoWaitsForAnyOfSomeIsAnsweredOnce) {
   KeyValues values;
-  EXPECT_EQ(ask(values, 1, 5, {"a", "b"}), Asked::kWaits);
-  EXPECT_EQ(ask(values, 2, 5, {"b", "b"}), Asked::kWaits);
+  EXPECT_FALSE(ask(values, 1, 5, {"a", "b"}));
+  EXPECT_FALSE(ask(values, 2, 5, {"b", "b"}));
   ASSERT_EQ(put(values, "b", "v"), Outcome::kSet);
   const auto told = values.answers("b");
   ASSERT_EQ(told.size(), 2U);
@@ -71,34 +70,24 @@ TEST(KeyValues, WhoWaitsForAnyOfSomeIsAnsweredOnce) {
 
 TEST(KeyValues, ALaterGetTakesThePlaceOfTheOneWithItsNumber) {
   KeyValues values;
-  EXPECT_EQ(ask(values, 1, 5, {"a"}), Asked::kWaits);
-  EXPECT_EQ(ask(values, 1, 5, {"b"}), Asked::kWaits);
+  EXPECT_FALSE(ask(values, 1, 5, {"a"}));
+  EXPECT_FALSE(ask(values, 1, 5, {"b"}));
   ASSERT_EQ(put(values, "a", ""), Outcome::kSet);
   EXPECT_TRUE(values.answers("a").empty());
   Found found;
-  EXPECT_EQ(values.get(1, {.id = 5, .keys = {}, .at_once = true}, found), Asked::kAnswered);
+  EXPECT_TRUE(values.get(1, {.id = 5, .keys = {}, .at_once = true}, found));
   EXPECT_EQ(found, nullptr);
 }
 
 TEST(KeyValues, WhatALinkWaitsForDiesWithIt) {
   KeyValues values;
-  EXPECT_EQ(ask(values, 1, 1, {"a"}), Asked::kWaits);
-  EXPECT_EQ(ask(values, 1, 2, {"a", "b"}), Asked::kWaits);
-  EXPECT_EQ(ask(values, 2, 1, {"a"}), Asked::kWaits);
+  EXPECT_FALSE(ask(values, 1, 1, {"a"}));
+  EXPECT_FALSE(ask(values, 1, 2, {"a", "b"}));
+  EXPECT_FALSE(ask(values, 2, 1, {"a"}));
   values.closed(1);
   values.closed(3);
   ASSERT_EQ(put(values, "a", ""), Outcome::kSet);
   EXPECT_EQ(values.answers("a").size(), 1U);
-}
-
-TEST(KeyValues, PendingGetsOfALinkAreBounded) {
-  KeyValues values;
-  for (std::uint64_t id = 0; id < kMaxPendingGets; ++id) {
-    ASSERT_EQ(ask(values, 1, id, {"a"}), Asked::kWaits);
-  }
-  EXPECT_EQ(ask(values, 1, kMaxPendingGets, {"a"}), Asked::kTooMany);
-  EXPECT_EQ(ask(values, 1, 0, {"a"}), Asked::kWaits) << "in the place of an earlier one";
-  EXPECT_EQ(ask(values, 2, 0, {"a"}), Asked::kWaits) << "of another link";
 }
 
 TEST(KeyValues, BytesAreBounded) {
@@ -126,7 +115,7 @@ TEST(KeyValues, ComeBackAndGo) {
   values.restore({{"a", "1"}, {"b", "22"}}, {});
   EXPECT_EQ(look(values, {"b"}), "b=22");
   EXPECT_EQ(values.bytes(), 5U);
-  EXPECT_EQ(ask(values, 1, 1, {"c"}), Asked::kWaits);
+  EXPECT_FALSE(ask(values, 1, 1, {"c"}));
   values.clear();
   EXPECT_EQ(look(values, {"b"}), "nothing");
   EXPECT_EQ(values.bytes(), 0U);
@@ -165,8 +154,8 @@ TEST(KeyValues, WhatAWriterSaidIsKnownAfterARestart) {
 TEST(KeyValues, WhoWaitsForANewerVersionIsAnsweredByThat) {
   KeyValues values;
   EXPECT_EQ(change(values, 1, 0, "x"), "set 1");
-  EXPECT_EQ(ask(values, 1, 5, {"a"}, 1), Asked::kWaits);
-  EXPECT_EQ(ask(values, 2, 5, {"a"}, 2), Asked::kWaits);
+  EXPECT_FALSE(ask(values, 1, 5, {"a"}, 1));
+  EXPECT_FALSE(ask(values, 2, 5, {"a"}, 2));
   EXPECT_TRUE(values.answers("a").empty());
   EXPECT_EQ(change(values, 2, 1, "y"), "set 2");
   const auto told = values.answers("a");
@@ -252,7 +241,7 @@ TEST(KeyValuesOfAJob, NobodyHearsOfAValueThatIsNotDurable) {
   EXPECT_EQ(said(hear(machine, 1, wire::Get{5, {"a"}})), "");
   EXPECT_EQ(said(put(machine, 2, "a", "1")), "store a=1; ");
   EXPECT_EQ(said(put(machine, 3, "a", "2")), "");
-  EXPECT_EQ(said(hear(machine, 4, wire::Get{5, {"a"}, true})), "");
+  EXPECT_EQ(said(hear(machine, 4, wire::Get{5, {"b", "a"}, true})), "");
   EXPECT_EQ(said(machine.step({}, Stored{})), "2 kept; 1 got a=1; 3 kept; 4 got a=1; ");
   EXPECT_EQ(said(hear(machine, 4, wire::Get{5, {"b"}, true})), "4 got nothing; ");
 }
@@ -265,9 +254,54 @@ TEST(KeyValuesOfAJob, WhoAskedIsToldTheValueThatIsDurable) {
     return said(hear(machine, 2, wire::Put{id, "a", value, wire::kAnyKeyVersion, 2}));
   };
   EXPECT_EQ(set(1, "x"), "store a=x; ");
-  EXPECT_EQ(set(2, "y"), "");
-  EXPECT_EQ(said(machine.step({}, Stored{})), "2 kept; 1 got a=x; store a=y; ");
+  EXPECT_EQ(set(2, "y"), "store a=y; ") << "with the first one, if that has not begun";
+  EXPECT_EQ(said(machine.step({}, Stored{})), "2 kept; 1 got a=x; ");
+  EXPECT_EQ(said(hear(machine, 4, wire::Get{5, {"a"}, true})), "") << "that is y";
+  EXPECT_EQ(said(machine.step({}, Stored{})), "2 kept; 4 got a=y; ");
+}
+
+TEST(KeyValuesOfAJob, WhatIsDurableIsToldWhileSomethingElseIsStored) {
+  Machine machine = begun({{"old", "1"}});
+  EXPECT_EQ(said(put(machine, 2, "new", "2")), "store new=2; ");
+  EXPECT_EQ(said(hear(machine, 1, wire::Get{5, {"old"}})), "1 got old=1; ");
+  EXPECT_EQ(said(hear(machine, 1, wire::Get{6, {"none"}, true})), "1 got nothing; ");
   EXPECT_EQ(said(machine.step({}, Stored{})), "2 kept; ");
+}
+
+// P36: however a word waits for its answer.
+TEST(KeyValuesOfAJob, WhatALinkWaitsForIsBounded) {
+  Machine machine = begun();
+  EXPECT_EQ(said(put(machine, 2, "a", "1")), "store a=1; ");
+  std::uint64_t id = 0;
+  for (; id < kMaxUnanswered - 1; ++id) {
+    const wire::Get waits{id, {"x"}};
+    const wire::Get held{id, {"a"}, true};
+    EXPECT_EQ(said(hear(machine, 1, id % 2 == 0 ? waits : held)), "");
+  }
+  EXPECT_EQ(said(put(machine, 1, "a", "2")), "");
+  EXPECT_EQ(said(hear(machine, 1, wire::Get{0, {"x"}})), "") << "in the place of an earlier one";
+  EXPECT_EQ(said(hear(machine, 3, wire::Get{0, {"a"}})), "") << "of another link";
+  EXPECT_EQ(said(hear(machine, 1, wire::Get{id, {"a"}, true})), "");
+  EXPECT_EQ(said(put(machine, 1, "b", "2")), "") << "nothing is heard there any more";
+  const std::string end = said(machine.step({}, Stored{}));
+  EXPECT_TRUE(end.ends_with("1 kept; 3 got a=1; 1 got a=1; close; ")) << end;
+  machine = begun();
+  EXPECT_EQ(said(put(machine, 2, "a", "1")), "store a=1; ");
+  for (id = 0; id <= kMaxUnanswered; ++id) (void)put(machine, 1, "a", "2");
+  EXPECT_TRUE(said(machine.step({}, Stored{})).ends_with("1 kept; close; "));
+}
+
+TEST(KeyValuesOfAJob, WhatIsNotDurableIsBounded) {
+  Machine machine = begun();
+  const std::string part(16U << 20U, 'v');
+  const auto set = [&] {
+    return said(hear(machine, 1, wire::Put{1, "a", part, wire::kAnyKeyVersion}));
+  };
+  std::size_t stores = 0;
+  while (set().starts_with("store")) ++stores;
+  EXPECT_EQ(stores, kMaxStoredBytes / part.size() + 1);
+  for (; stores > 1; --stores) (void)machine.step({}, Stored{});
+  EXPECT_EQ(said(machine.step({}, Stored{})), "1 kept; close; ");
 }
 
 TEST(KeyValuesOfAJob, ComeBackWithTheJournal) {
@@ -296,10 +330,11 @@ TEST(KeyValuesOfAJob, ThereIsAnEndToThem) {
     (void)machine.step({}, Stored{});
   }
   EXPECT_EQ(said(put(machine, 1, "more", part)), "1 no room; ");
-  for (std::uint64_t id = 0; id < kMaxPendingGets; ++id) {
+  for (std::uint64_t id = 0; id < kMaxUnanswered; ++id) {
     EXPECT_EQ(said(hear(machine, 1, wire::Get{id, {"x"}})), "");
   }
-  EXPECT_EQ(said(hear(machine, 1, wire::Get{kMaxPendingGets, {"x"}})), "close; ");
+  EXPECT_EQ(said(hear(machine, 1, wire::Get{0, {"x"}})), "") << "in the place of an earlier one";
+  EXPECT_EQ(said(hear(machine, 1, wire::Get{kMaxUnanswered, {"x"}})), "close; ");
 }
 
 }  // namespace

@@ -78,6 +78,7 @@ void Machine::on(const Closed& e) {
   rivals_.erase(e.link);
   house();
   key_values_.closed(e.link);
+  unanswered_.erase(e.link);
   const auto peer = peers_.extract(e.link);
   if (peer.empty() || !peer.mapped().has_seat) return;
   if (peer.mapped().rank == kNoRank) {  // Before the ranks are given it just makes room.

@@ -19,13 +19,13 @@ class LinksTest : public ::testing::Test {
   LinksTest() { step(Started{}); }
 
   void step(const Event& event) {
-    bool stored = false;
+    std::size_t stores = 0;
     for (const auto& action : machine_.step({}, event)) {
-      stored = stored || std::holds_alternative<Store>(action);
+      if (std::holds_alternative<Store>(action)) ++stores;
       if (const auto* send = std::get_if<Send>(&action)) said_[send->link].push_back(send->message);
       if (const auto* close = std::get_if<Close>(&action)) closed_.insert(close->link);
     }
-    if (stored) step(Stored{});
+    for (; stores > 0; --stores) step(Stored{});
   }
   void hear(Link link, wire::Message message) { step(Received{link, std::move(message)}); }
   [[nodiscard]] bool was_refused(Link link) const {

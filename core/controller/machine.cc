@@ -58,25 +58,55 @@ void apply(const Store& store, wire::Formation& record) {
 }
 
 void Machine::emit(Action action) {
-  // held_ begins with a Store that was handed out and not answered; the rest waits behind it.
-  if (!held_.empty()) {
-    held_.push_back(std::move(action));
+  if (const auto* store = std::get_if<Store>(&action)) {
+    auto& written = unstored_.emplace_back();
+    for (const auto& pair : store->kept) {
+      written.keys.push_back(pair.key);
+      ++unstored_keys_[pair.key];
+      written.bytes += pair.value.size();
+    }
+    unstored_bytes_ += written.bytes;
+  } else if (!unstored_.empty()) {
+    if (const Link asker = asker_of(action)) ++unanswered_[asker];
+    unstored_.back().held.push_back(std::move(action));
     return;
   }
-  if (std::holds_alternative<Store>(action)) held_.push_back(Store{});
   actions_.push_back(std::move(action));
 }
 
 void Machine::on(const Stored&) {
-  HF_ASSERT(!held_.empty());
-  held_.pop_front();
-  while (!held_.empty()) {
-    // A Store is handed out, and its place kept: the rest waits for it.
-    const bool waits = std::holds_alternative<Store>(held_.front());
-    actions_.push_back(std::exchange(held_.front(), Store{}));
-    if (waits) return;
-    held_.pop_front();
+  HF_ASSERT(!unstored_.empty());
+  const auto less = [](auto& counts, const auto& of) {
+    const auto count = counts.find(of);
+    if (count != counts.end() && --count->second == 0) counts.erase(count);
+  };
+  Unstored durable = std::move(unstored_.front());
+  unstored_.pop_front();
+  unstored_bytes_ -= durable.bytes;
+  for (const auto& key : durable.keys) less(unstored_keys_, key);
+  for (auto& action : durable.held) {
+    less(unanswered_, asker_of(action));
+    actions_.push_back(std::move(action));
   }
+}
+
+// Whose question it answers; 0: of nobody.
+Link Machine::asker_of(const Action& action) {
+  if (const auto* answer = std::get_if<Answer>(&action)) return answer->link;
+  const auto* send = std::get_if<Send>(&action);
+  const bool answers = send != nullptr && (std::holds_alternative<wire::Got>(send->message) ||
+                                           std::holds_alternative<wire::Kept>(send->message));
+  return answers ? send->link : 0;
+}
+
+std::size_t Machine::unanswered(Link link) const {
+  const auto held = unanswered_.find(link);
+  return key_values_.pending(link) + (held == unanswered_.end() ? 0 : held->second);
+}
+
+bool Machine::is_unstored(const std::vector<std::string>& keys) const {
+  return std::any_of(keys.begin(), keys.end(),
+                     [&](const auto& key) { return unstored_keys_.contains(key); });
 }
 
 void Machine::note(Note::Kind kind, Rank rank, const Reason& reason, std::uint64_t detected_ns) {
@@ -177,6 +207,10 @@ std::optional<Instant> Machine::deadline() const {
 void Machine::receive(Link link, const wire::Put& m) {
   if (formation_.stage == Stage::kEnded) return tell_end(link);
   if (m.key == wire::kSucceeded) return reject_word(link, m);  // The scheduler alone puts that.
+  // Whoever belongs to the job comes again, and says it again.
+  if (unanswered(link) >= kMaxUnanswered || unstored_bytes_ > kMaxStoredBytes) {
+    return dismiss(link);
+  }
   const auto put = key_values_.put(m);
   if (!put) return;
   if (put->outcome == KeyValues::Outcome::kSet) {
@@ -199,10 +233,14 @@ void Machine::receive(Link link, const wire::Put& m) {
 void Machine::receive(Link link, const wire::Get& m) {
   if (formation_.stage == Stage::kEnded) return tell_end(link);
   Found found;
-  const auto asked = key_values_.get(link, m, found);
-  if (asked == KeyValues::Asked::kTooMany) dismiss(link);
-  if (asked != KeyValues::Asked::kAnswered) return;
-  found ? emit(Answer{link, m.id, std::move(found)}) : send(link, wire::Got{.id = m.id});
+  if (key_values_.get(link, m, found)) {
+    Action answer = found ? Action(Answer{link, m.id, std::move(found)})
+                          : Action(Send{link, wire::Got{.id = m.id}});
+    // What is durable may be told while something else is being stored.
+    if (!is_unstored(m.keys)) return actions_.push_back(std::move(answer));
+    emit(std::move(answer));
+  }
+  if (unanswered(link) > kMaxUnanswered) dismiss(link);
 }
 
 void Machine::on(const Interrupted& e) {

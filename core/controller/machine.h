@@ -2,8 +2,10 @@
 //
 // Pure: no clock, no I/O, no threads, no randomness, no unordered containers. The same state and
 // the same event give the same actions. What it says to others it says only once the record behind
-// it is durable: every action after a Store is held back until that Store is answered by Stored.
-// Why it is right: docs/protocol/recovery.md.
+// it is durable: every action after a Store is held back until that Store is answered by Stored,
+// but for what is told of key-values that are durable already. Stores themselves wait for nothing:
+// several may be unanswered, and are made durable in order. Why it is right:
+// docs/protocol/recovery.md.
 #pragma once
 
 #include <array>
@@ -473,6 +475,9 @@ class Machine {
   [[nodiscard]] Rank world_size() const { return static_cast<Rank>(members_.size()); }
 
   void emit(Action action);
+  [[nodiscard]] static Link asker_of(const Action& action);
+  [[nodiscard]] std::size_t unanswered(Link link) const;
+  [[nodiscard]] bool is_unstored(const std::vector<std::string>& keys) const;
   void note(Note::Kind kind, Rank rank, const wire::Reason& reason, std::uint64_t detected_ns = 0);
   void store();
   void send(Link link, wire::Message message);
@@ -541,7 +546,15 @@ class Machine {
   Instant now_{};
   Instant started_{};
   Instant waiting_since_{};  // Since when ranks are stopped.
-  std::deque<Action> held_;  // From the first unanswered Store on (not with it).
+  struct Unstored {
+    std::vector<std::string> keys;  // Which it gives values,
+    std::size_t bytes = 0;          // of so many bytes.
+    Actions held;                   // All after it, up to the next one.
+  };
+  std::deque<Unstored> unstored_;  // Stores that are not answered, the oldest first.
+  std::size_t unstored_bytes_ = 0;
+  std::map<std::string, std::size_t> unstored_keys_;  // How many of these stores each is in.
+  std::map<Link, std::size_t> unanswered_;            // Answers that are held, by who has asked.
   Actions actions_;
 };
 

@@ -46,10 +46,10 @@ class ControllerTest : public ::testing::Test {
   // Carries out the event; every store is durable at once.
   void step(const Event& event) {
     if (const auto* heard = std::get_if<Received>(&event)) connect(*heard);
-    bool stored = false;
+    std::size_t stores = 0;
     for (auto& action : machine_->step(now_, event)) {
       if (const auto* store = std::get_if<Store>(&action)) {
-        stored = true;
+        ++stores;
         expect_readable(*store);
         apply(*store, record_);
       }
@@ -71,7 +71,7 @@ class ControllerTest : public ::testing::Test {
       }
       if (note && note->kind == Note::Kind::kTaken) taken_.push_back(*note);
     }
-    if (stored) step(Stored{});
+    for (; stores > 0; --stores) step(Stored{});
   }
 
   // Whoever speaks for the first time is what it sounds like, unless it was said before.

@@ -26,16 +26,16 @@ class Large {
   explicit Large(Rank ranks) : ranks_(ranks) { step(Started{}); }
 
   void step(const Event& event) {
-    bool stored = false;
+    std::size_t stores = 0;
     for (const auto& action : machine_.step(now_, event)) {
-      if (std::holds_alternative<Store>(action)) stored = true;
+      if (std::holds_alternative<Store>(action)) ++stores;
       const auto* send = std::get_if<Send>(&action);
       if (send == nullptr) continue;
       ++sent_;
       if (std::holds_alternative<wire::JobProgress>(send->message)) ++progress_;
       if (const auto* part = std::get_if<wire::Assignment>(&send->message)) part_ = *part;
     }
-    if (stored) step(Stored{});
+    for (; stores > 0; --stores) step(Stored{});
     deadline_ = machine_.deadline();  // As the shell asks after every event.
   }
 

@@ -159,18 +159,28 @@ void Server::answered(Link link) {
 
 void Server::received(Link link, wire::Message message) {
   if (std::holds_alternative<wire::StatusQuery>(message)) {
-    const auto json =
-        status_json(machine_, settings_.worker_num, under_tls_, taken_.newest(), reports_);
-    links_.at(link)->send(wire::StatusReply{json});
-    return;
+    statuses_[link] = {to_store_, status_json(machine_, settings_.worker_num, under_tls_,
+                                              taken_.newest(), reports_)};
+    return tell_statuses();
   }
   if (const auto* who = std::get_if<wire::Register>(&message)) remember_local(link, *who);
   if (const auto* get = std::get_if<wire::Get>(&message)) withdraw_answer(link, *get);
   step(controller::Received{link, std::move(message)});
 }
 
+// What a crash could make it forget is not told (P1).
+void Server::tell_statuses() {
+  std::erase_if(statuses_, [this](const auto& status) {
+    const auto& [link, said] = status;
+    if (said.to_store > stored_) return false;
+    links_.at(link)->send(wire::StatusReply{said.json});
+    return true;
+  });
+}
+
 void Server::closed(Link link) {
   links_.erase(link);
+  statuses_.erase(link);
   answered(link);
   step(controller::Closed{link});
   if (const auto local = locals_.extract(link); !local.empty()) {
@@ -179,32 +189,34 @@ void Server::closed(Link link) {
   stop_if_alone();
 }
 
-void Server::step(controller::Event event) {
-  std::deque<controller::Event> events;
-  events.push_back(std::move(event));
-  while (!events.empty()) {
-    const auto actions = machine_.step(io::Loop::now(), events.front());
-    events.pop_front();
-    for (const auto& action : actions) {
-      const bool stored = std::visit([&](const auto& a) { return carry_out(a); }, action);
-      if (stored) events.push_back(controller::Stored{});
-    }
+void Server::step(const controller::Event& event) {
+  for (const auto& action : machine_.step(io::Loop::now(), event)) {
+    std::visit([&](const auto& a) { carry_out(a); }, action);
   }
   set_timer();
 }
 
-bool Server::carry_out(const controller::Store& action) {
-  if (const auto stored = opened_.journal->store(action); !stored) {
+void Server::written(const Result<std::size_t>& stores) {
+  if (!stores) {
     // What can not remember must not speak: the next scheduler starts from the last one.
-    say(cat("the journal can not be written, so this process ends: ", stored.error().what));
+    say(cat("the journal can not be written, so this process ends: ", stores.error().what));
     std::_Exit(1);
   }
-  return true;
+  for (std::size_t i = 0; i < *stores; ++i) {
+    ++stored_;
+    step(controller::Stored{});
+  }
+  tell_statuses();
 }
 
-bool Server::carry_out(const controller::Send& action) {
+void Server::carry_out(const controller::Store& action) {
+  ++to_store_;
+  journal_.store(action);
+}
+
+void Server::carry_out(const controller::Send& action) {
   const auto found = links_.find(action.link);
-  if (found == links_.end()) return false;
+  if (found == links_.end()) return;
   const auto* part = std::get_if<wire::Assignment>(&action.message);
   if (part != nullptr && part->order.act != wire::Act::kKeep) {
     opened_.trace.event("repair", {{"generation", part->generation},
@@ -216,13 +228,12 @@ bool Server::carry_out(const controller::Send& action) {
       refused != nullptr && refused->reason.kind == wire::Reason::Kind::kOtherProtocol) {
     // A process of a former protocol knows no reasons, only sentences.
     found->second->send(wire::Refused{wording::in_words(refused->reason), refused->reason});
-    return false;
+    return;
   }
   found->second->send(action.message);
-  return false;
 }
 
-bool Server::carry_out(const controller::Answer& action) {
+void Server::carry_out(const controller::Answer& action) {
   answers_.push_back(action);
   // A value that waits to be sent stays, though another one may have taken its place meanwhile.
   std::size_t& waiting = waiting_[action.found.get()];
@@ -231,7 +242,6 @@ bool Server::carry_out(const controller::Answer& action) {
     if (const auto found = links_.find(action.link); found != links_.end()) found->second->close();
   }
   send_answers();
-  return false;
 }
 
 controller::Answer Server::next_answer(std::deque<controller::Answer>::iterator from) {
@@ -279,12 +289,11 @@ void Server::send_answers() {
   });
 }
 
-bool Server::carry_out(const controller::Close& action) {
+void Server::carry_out(const controller::Close& action) {
   if (const auto found = links_.find(action.link); found != links_.end()) found->second->close();
-  return false;
 }
 
-bool Server::carry_out(const Note& action) {
+void Server::carry_out(const Note& action) {
   note_in_trace(action);
   if (action.kind == Note::Kind::kStop && action.generation == 1) {
     say(cat(all_of(settings_.worker_num, "worker"),
@@ -308,24 +317,21 @@ bool Server::carry_out(const Note& action) {
     for (const auto& member : machine_.members()) newest = std::max(newest, member.version);
     log_.compare_with(newest);
   }
-  return false;
 }
 
-bool Server::carry_out(const controller::End& action) {
+void Server::carry_out(const controller::End& action) {
   report(log_.finish());
   publish_late();
   const std::string reason = wording::in_words(action.reason);
   say(cat("the job has ", action.success ? "ended" : "failed", ": ", reason));
   opened_.trace.event("end", {{"success", action.success}, {"reason", reason}});
   ended_ = true;
-  return false;
 }
 
-bool Server::carry_out(const controller::Leave& action) {
+void Server::carry_out(const controller::Leave& action) {
   leaves_ = !action.lingers;
   loop_.after(kLinger, [this] { loop_.stop(); });
   stop_if_alone();
-  return false;
 }
 
 void Server::watch_agent() {
@@ -450,15 +456,16 @@ void Server::note_in_trace(const Note& note) {
 void Server::interrupted(int signal) {
   exit_code_ = 128 + signal;
   say(cat("interrupted by signal ", signal));
-  const bool ended = ended_;
+  const auto has_ended = [this] { return machine_.stage() == wire::Stage::kEnded; };
+  const bool ended = has_ended();
   step(controller::Interrupted{signal});
-  if (ended_ && !ended) return;  // It leaves as after any end.
+  if (has_ended() && !ended) return;  // It leaves as after any end.
   // An agent that ends the job has told why, but the signal may have overtaken its message.
-  loop_.after(ended_ || settings_.attempt == 0 ? Duration{} : kLastWords, [this] { loop_.stop(); });
+  loop_.after(ended || settings_.attempt == 0 ? Duration{} : kLastWords, [this] { loop_.stop(); });
 }
 
 void Server::clean_up() {
-  if (const auto removed = opened_.journal->remove(); !removed) say(removed.error().what);
+  if (const auto removed = journal_.remove(); !removed) say(removed.error().what);
   const bool stays = settings_.enable_recovery && !machine_.head().success;
   if (settings_.attempt > 0 || stays) return;
   if (const auto removed = remove_job_files(opened_.directory); !removed) {

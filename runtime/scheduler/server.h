@@ -18,6 +18,7 @@
 #include "core/controller/machine.h"
 #include "io/connection.h"
 #include "io/journal.h"
+#include "io/journal_writer.h"
 #include "io/loop.h"
 #include "io/trace.h"
 #include "runtime/jobs/agent_watch.h"
@@ -51,19 +52,20 @@ class Server {
 
  private:
   io::Listening listening(io::Membership membership);
+  void tell_statuses();
   void accept(std::shared_ptr<io::Connection> connection, wire::PeerKind kind);
   void refused(const std::string& peer, const std::string& why);
   void received(controller::Link link, wire::Message message);
   void closed(controller::Link link);
-  void step(controller::Event event);
-  // True where the action has to be answered by Stored.
-  bool carry_out(const controller::Store& action);
-  bool carry_out(const controller::Send& action);
-  bool carry_out(const controller::Answer& action);
-  bool carry_out(const controller::Close& action);
-  bool carry_out(const controller::Note& action);
-  bool carry_out(const controller::End& action);
-  bool carry_out(const controller::Leave& action);
+  void written(const Result<std::size_t>& stores);
+  void step(const controller::Event& event);
+  void carry_out(const controller::Store& action);
+  void carry_out(const controller::Send& action);
+  void carry_out(const controller::Answer& action);
+  void carry_out(const controller::Close& action);
+  void carry_out(const controller::Note& action);
+  void carry_out(const controller::End& action);
+  void carry_out(const controller::Leave& action);
   void set_timer();
   void remember_local(controller::Link link, const wire::Register& who);
   void look_for_locals();
@@ -87,6 +89,15 @@ class Server {
   const config::Settings& settings_ = opened_.settings;
   const std::string reports_path_ = opened_.directory + "/recoveries.jsonl";
   const AgentWatch agent_{settings_};
+  io::JournalWriter journal_{loop_, std::move(opened_.journal),
+                             [this](const auto& stores) { written(stores); }};
+  std::uint64_t to_store_ = 0;  // So many stores so far,
+  std::uint64_t stored_ = 0;    // and so many are durable.
+  struct Status {
+    std::uint64_t to_store = 0;
+    std::string json;
+  };
+  std::map<controller::Link, Status> statuses_;  // The newest for each; not durable yet.
   controller::Machine machine_;
   RecoveryLog log_;
   std::optional<RecoveryReport> late_;  // It is not known yet how its first rank died.

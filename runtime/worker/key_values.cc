@@ -32,7 +32,7 @@ struct Reply {
 };
 
 // The scheduler hangs up on whoever waits for more. Some of those are watches.
-constexpr std::size_t kMaxOpen = controller::kMaxPendingGets - 100;
+constexpr std::size_t kMaxOpen = controller::kMaxUnanswered - 100;
 constexpr Duration kBetweenLooks = 20ms;  // Whether a caller gives up.
 constexpr Duration kMargin = 1s;  // From the link's limit to ours, which a silent scheduler meets.
 

@@ -1,0 +1,124 @@
+#include "runtime/scheduler/server.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/text.h"
+#include "io/journal_testing.h"
+#include "os/testing.h"
+
+namespace holdfast::runtime {
+namespace {
+
+const io::Membership kOfServer{.job = "job", .token = "a token for tests"};
+
+// A scheduler in a thread of its own, and processes that talk to it.
+class ServerTest : public testing::Test {
+ protected:
+  ServerTest() {
+    opened_.settings.job = "job";
+    opened_.settings.worker_num = 2;
+    opened_.settings.topo_timeout = opened_.settings.node_timeout = std::chrono::hours(1);
+    opened_.settings.door_connections = 100;
+    opened_.settings.door_seconds = std::chrono::minutes(1);
+    opened_.directory = folder_.path();
+    opened_.journal = std::make_unique<io::HeldJournal>(hand_);
+    opened_.memory.formation = wire::Formation{.job = "job", .run_id = 7};
+    opened_.memory.kept = {{"old", "1"}};
+    auto listener = io::listen(its_loop_, "127.0.0.1", 0);
+    EXPECT_TRUE(listener);
+    port_ = (*listener)->port();
+    thread_ = std::thread([this, listener = *std::move(listener)]() mutable {
+      Server(its_loop_, std::move(opened_)).run(*listener, kOfServer);
+      listener.reset();
+    });
+  }
+  ~ServerTest() override {
+    hand_->let_go();
+    its_loop_.stop();
+    thread_.join();
+  }
+
+  std::shared_ptr<io::Connection> connect(wire::PeerKind kind = wire::PeerKind::kWorker) {
+    std::shared_ptr<io::Connection> made;
+    auto membership = kOfServer;
+    membership.kind = kind;
+    io::connect(loop_, "127.0.0.1", port_, std::move(membership), std::chrono::seconds(60),
+                [&](const auto& got) {
+                  if (got) made = *got;
+                  loop_.stop();
+                });
+    loop_.run();
+    EXPECT_TRUE(made);
+    made->start({.on_message = [this](wire::Message message) { hear(message); },
+                 .on_closed = [](const Error&) {}});
+    return made;
+  }
+  void hear(const wire::Message& message) {
+    if (const auto* got = std::get_if<wire::Got>(&message)) {
+      said_.push_back(cat("got ", got->found ? cat(got->key, '=', got->value) : "nothing"));
+    } else if (const auto* kept = std::get_if<wire::Kept>(&message)) {
+      said_.push_back(cat("kept ", kept->id));
+    } else if (std::holds_alternative<wire::StatusReply>(message)) {
+      said_.emplace_back("status");
+    }
+    if (said_.size() >= awaited_) loop_.stop();
+  }
+  // What they hear next.
+  std::vector<std::string> heard(std::size_t words) {
+    awaited_ = words;
+    if (said_.size() < awaited_) loop_.run();
+    return std::exchange(said_, {});
+  }
+  using Words = std::vector<std::string>;
+
+  const os::TemporaryFolder folder_;
+  const std::shared_ptr<io::HeldJournal::Hand> hand_ = std::make_shared<io::HeldJournal::Hand>();
+  io::Loop its_loop_;
+  io::Loop loop_;
+  Opened opened_;
+  std::uint16_t port_ = 0;
+  std::thread thread_;
+  std::size_t awaited_ = 0;
+  Words said_;
+};
+
+TEST_F(ServerTest, AnswersWhileItsJournalIsWritten) {
+  const auto one = connect();
+  const auto other = connect();
+  one->send(wire::Put{.id = 1, .key = "a", .value = "1"});
+  hand_->until_held();
+  other->send(wire::Heartbeat{});
+  other->send(wire::Get{.id = 1, .keys = {"a"}, .at_once = true});
+  other->send(wire::Get{.id = 2, .keys = {"old"}});
+  other->send(wire::Get{.id = 3, .keys = {"none"}, .at_once = true});
+  ASSERT_EQ(heard(2), (Words{"got old=1", "got nothing"})) << "a is not durable";
+  for (std::uint64_t id = 2; id <= 50; ++id) {
+    one->send(wire::Put{.id = id, .key = cat(id), .value = "1"});
+  }
+  one->send(wire::Get{.id = 99, .keys = {"old"}});
+  ASSERT_EQ(heard(1), Words{"got old=1"}) << "all before it were heard";
+  const auto watcher = connect(wire::PeerKind::kObserver);
+  watcher->send(wire::StatusQuery{});
+  other->send(wire::Get{.id = 4, .keys = {"old"}});
+  ASSERT_EQ(heard(1), Words{"got old=1"});
+  hand_->let_go();
+  auto rest = heard(52);
+  EXPECT_EQ(std::count(rest.begin(), rest.end(), "got a=1"), 1);
+  EXPECT_EQ(std::count(rest.begin(), rest.end(), "status"), 1);
+  EXPECT_EQ(std::count_if(rest.begin(), rest.end(),
+                          [](const auto& word) { return word.starts_with("kept"); }),
+            50);
+  ASSERT_EQ(hand_->stored.size(), 2U) << "what came meanwhile was one transaction";
+  EXPECT_EQ(hand_->stored[1].kept.size(), 49U);
+}
+
+}  // namespace
+}  // namespace holdfast::runtime
