@@ -63,6 +63,28 @@ TEST(Msrun, ReplacesAWorkerWhereTheFolderOfTheLogsIsGone) {
   }
 }
 
+// All that there is of the state dies with the workers.
+TEST(Msrun, EndsWithoutSuccessWhereNoArenaIsLeftAfterAStep) {
+  Job job("all-lost");
+  job.launch(toy(job, 1'000'000, {"--worker_num", "2"}));
+  ASSERT_TRUE(job.reaches(20)) << job.output();
+  const auto workers = job.processes("MS_ROLE=MS_WORKER");
+  ASSERT_EQ(workers.size(), 2U);
+  for (const int rank : {0, 1}) {
+    const std::string arena =
+        cat("/dev/shm/holdfast-", ::geteuid(), '/', job.name, "/rank-", rank, ".arena");
+    EXPECT_TRUE(std::filesystem::remove(arena)) << arena;
+  }
+  for (const pid_t worker : workers) ::kill(worker, SIGKILL);
+  EXPECT_EQ(job.wait(120), 1) << job.output();
+  EXPECT_TRUE(has(job.output(), "the state can not be recovered: it was at step ")) << job.output();
+  EXPECT_TRUE(has(job.output(), "from the newest checkpoint that the program itself has saved"))
+      << job.output();
+  const std::string reports = job.log("recoveries.jsonl");
+  EXPECT_TRUE(has(reports, R"("steps_lost":null)")) << reports << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
 TEST(Stopped, WorkerBehindAWrapperIsReplacedToo) {
   Job job("stopped-wrapped");
   job.environment.emplace_back(kLongLease);

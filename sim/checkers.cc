@@ -97,6 +97,10 @@ void Checkers::went(Rank rank, Generation generation, Version version,
                   arena.reached(), " exists"));
     }
   }
+  if (version < told_) {
+    violate(
+        cat("S3: all go on from version ", version, " but the scheduler knew of version ", told_));
+  }
   if (!wiped_ && version < committed_) {
     violate(cat("S3: all go on from version ", version, " but version ", committed_,
                 " had been committed"));

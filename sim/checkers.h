@@ -2,6 +2,7 @@
 // played or how the machines decide; docs/protocol/recovery.md says which sentence each keeps.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -45,6 +46,10 @@ class Checkers {
   void wrote(const Arena& arena, std::uint64_t process);
   void copies(const Arena& source, Version version);
   void committed(const Arena& arena);
+  // The scheduler has heard that a rank has committed it; if it dies, it knows no more than
+  // `version`.
+  void told(Version version) { told_ = std::max(told_, version); }
+  void forgot(Version version) { told_ = std::min(told_, version); }
   void ended_well(const std::vector<Arena>& arenas);
   void gave(Rank rank, std::uint64_t value) { given_[rank].insert(value); }
   void got(Rank rank, std::uint64_t value);  // Of that rank, in the exchange before the sessions.
@@ -70,7 +75,8 @@ class Checkers {
   std::map<Generation, Version> resumed_;          // By any Resume that was sent.
   std::map<Generation, Formed> formed_;            // By those who went.
   Generation newest_ = 0;                          // That anybody went to.
-  Version committed_ = 0;                          // The greatest ever.
+  Version committed_ = 0;                          // The greatest ever,
+  Version told_ = 0;                               // and that the scheduler knows of.
   std::map<Rank, std::set<std::uint64_t>> given_;  // By its processes.
   std::map<Rank, std::uint64_t> got_;
   std::map<wire::KeyVersion, std::string> lists_;

@@ -292,6 +292,19 @@ void World::cut_host(Index index) {
   lose_sight_of(index);
 }
 
+// No rank has its state any more. Of those that have moved it is not asked what lies where they
+// are.
+bool World::is_all_lost() const {
+  const auto& roster = durable_->roster;
+  return std::all_of(roster.begin(), roster.end(), [&](const wire::Seat& seat) {
+    const auto rank = static_cast<Rank>(&seat - roster.data());
+    const Index host = setup_.hosts ? host_named(seat.host) : 0;
+    const bool unseen = setup_.hosts && agents_[host].is_host_lost;
+    const bool is_empty = const_cast<World*>(this)->arena(host, rank).version == kNoVersion;
+    return seat.moved || unseen || is_empty;
+  });
+}
+
 // Whether a job may end badly for this reason, after what has happened to it.
 bool World::is_legitimate(const wire::Reason& reason) const {
   using Why = wire::Reason::Kind;
@@ -326,7 +339,7 @@ bool World::is_legitimate(const wire::Reason& reason) const {
     case Why::kEndedWithoutTraining:
       return had(Fault::kEarlyExit);
     case Why::kNoPlan:  // A private part is lost with its arena, or with that and its holder's.
-      if (setup_.hosts && reason.detail == "state") return wipes_ > 0;
+      if (reason.rank == kNoRank) return is_all_lost();
       // A holder that has ended its training gives nothing any more. A host may be taken for lost
       // if nothing comes from it for a while.
       // So may one on its last call while everything stands still.

@@ -68,6 +68,7 @@ void World::kill_scheduler(std::int32_t code, bool store_survives) {
                                 : queued == 1                  ? 1
                                                                : 1 + choices_.pick(queued);
   for (std::uint32_t i = 0; i < survive; ++i) make_durable(scheduler_.stores[i]);
+  checkers_.forgot(durable_ ? durable_->reached : 0);
   scheduler_.machine.reset();
   scheduler_.stores.clear();
   scheduler_.deadline.reset();
@@ -121,7 +122,15 @@ std::uint64_t World::record_print() const {
   for (const auto& seat : formation.roster) {
     print = derive(print, seat.incarnation, seat.finished, seat.version);
   }
-  return print;
+  return derive(print, formation.reached);
+}
+
+// Somebody has committed it, and says so in time.
+void World::hear_of_step(const wire::Message& message) {
+  const auto* progress = std::get_if<wire::Progress>(&message);
+  const bool counts = progress != nullptr && scheduler_.machine->stage() == wire::Stage::kRunning &&
+                      scheduler_.machine->generation() == progress->generation;
+  if (counts) checkers_.told(progress->version);
 }
 
 void World::hear(Index link, wire::Message message) {
@@ -134,6 +143,7 @@ void World::hear(Index link, wire::Message message) {
              member->seat.incarnation != worker.incarnation;
   }
   const std::uint64_t before = fenced ? record_print() : 0;
+  if (!fenced) hear_of_step(message);
   tell_controller(controller::Received{link + 1, std::move(message)});
   if (fenced && record_print() != before) {
     checkers_.violate("S6: the word of a fenced process changed the record");

@@ -110,6 +110,8 @@ const char* name(wire::Stage stage) {
 std::string to_words(const wire::Formation& formation) {
   std::string text = cat("generation ", formation.generation, " ", name(formation.stage));
   if (formation.stage == wire::Stage::kRunning) text += cat(" at ", version(formation.version));
+  if (formation.reached > formation.version)
+    text += cat(", ", version(formation.reached), " was reached");
   for (const auto& seat : formation.roster) text += in_roster(seat);
   return text;
 }

@@ -274,6 +274,7 @@ class World {
   void disturb(Worker& worker, Instant until);
   void disturb(const Connection& link, Instant until);
   [[nodiscard]] bool is_legitimate(const wire::Reason& reason) const;
+  [[nodiscard]] bool is_all_lost() const;
 
   // network.cc
   Index connect(Index worker, Index agent);
@@ -295,6 +296,7 @@ class World {
   void check_agent_hears_first();
   void store_done();
   void hear(Index link, wire::Message message);
+  void hear_of_step(const wire::Message& message);
   void carry_out(const controller::Action& action);
   void send_down(Index link, const wire::Message& message);
   void controller_timer();

@@ -97,7 +97,8 @@ struct Fields<Formation> {
   static constexpr auto kList =
       in_order(&Formation::job, &Formation::run_id, &Formation::generation, &Formation::stage,
                &Formation::version, &Formation::recoveries, &Formation::roster, &Formation::orders,
-               &Formation::cause, &Formation::success, &Formation::end, &Formation::drained);
+               &Formation::cause, &Formation::success, &Formation::end, &Formation::drained,
+               &Formation::reached);
 };
 template <>
 struct Fields<PeerPlace> {

@@ -104,6 +104,9 @@ struct Formation {
   bool success = false;       // Once kEnded, as is the next.
   Reason end;
   std::vector<std::string> drained;  // Agents that get no places any more.
+  // Some rank had committed it; not less than `version`. On record from the first step on, and
+  // after that as new as the newest store.
+  Version reached = 0;
   bool operator==(const Formation&) const = default;
 };
 

@@ -81,7 +81,7 @@ struct Reason {
     kNotFormedInTime,       // awaited
     kEndedWithoutTraining,  // rank
     kEndedEarly,            // rank, version
-    kNoPlan,                // rank, version: that it can not reach; detail: the shard that it lacks
+    kNoPlan,                // version: that is lost; rank: whose private part; kNoRank: all's state
     kSchedulerInterrupted,  // count: signal
     // Why a rank's training or an agent's part can not go on. `rank`: said by that rank.
     kProgram,         // detail: the program's own words

@@ -92,7 +92,8 @@ inline Formation extreme_formation() {
           .cause = extreme_reason(),
           .success = true,
           .end = extreme_reason(),
-          .drained = {"a", ""}};
+          .drained = {"a", ""},
+          .reached = kMost};
 }
 
 // Flips, cuts, doubles and overwrites.

@@ -24,10 +24,11 @@ double draw_title(Svg& svg, const History& history, std::size_t hidden) {
            R"(font-weight="bold")");
   std::uint64_t lost = 0;
   for (const auto& recovery : history.recoveries) lost += recovery.steps_lost;
+  const bool ends_so = !history.recoveries.empty() && !history.recoveries.back().went_on();
   svg.text(kMargin, 58,
            cat(phrase(history.ranks, "rank", "ranks"), ", ", phrase(history.steps, "step", "steps"),
                ", ", phrase(history.recoveries.size(), "recovery", "recoveries"),
-               ", steps lost: ", lost),
+               ", steps lost: ", lost, ends_so ? "; the last recovery was not completed" : ""),
            14);
   std::string caption = cat("The first event is second 0");
   if (history.wall_ns > 0) {

@@ -43,6 +43,9 @@ struct Recovery {
 
   [[nodiscard]] std::int64_t end_ns() const;  // Of the last phase that was reached.
   [[nodiscard]] bool done() const { return ends_ns.back() != 0; }
+  [[nodiscard]] bool went_on() const {
+    return ends_ns[static_cast<std::size_t>(Phase::kRepair)] != 0;
+  }
 };
 
 struct History {

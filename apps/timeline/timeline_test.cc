@@ -325,6 +325,14 @@ TEST(Drawing, HasThePhasesWhereTheyBelong) {
   }
 }
 
+TEST(Drawing, SaysThatAJobDidNotGoOn) {
+  const auto files = job();
+  auto history = history_of(files);
+  EXPECT_FALSE(has(draw(history, {}), "not completed"));
+  history.recoveries.back().ends_ns = {};
+  EXPECT_TRUE(has(draw(history, {}), "steps lost: 0; the last recovery was not completed"));
+}
+
 TEST(Drawing, OfAZoomLeavesOutRecoveriesBeyondIt) {
   const auto files = job();
   EXPECT_FALSE(has(draw(history_of(files), {.from = 0.15}), "Recovery 1:"));

@@ -137,7 +137,8 @@ TEST_F(ControllerTest, WhereAllIsLostAnArenaOfAFormerStayIsNoBeginning) {
   step(Received{4, wire::Report{machine_->generation(), 2, 2}});
   ASSERT_TRUE(end_);
   EXPECT_EQ(end_->reason.kind, Reason::Kind::kNoPlan);
-  EXPECT_EQ(end_->reason.rank, 1);
+  EXPECT_EQ(end_->reason.rank, kNoRank);
+  EXPECT_EQ(end_->reason.version, 4U);
 }
 
 TEST_F(ControllerTest, ADeathIsDatedByOurClockAlone) {

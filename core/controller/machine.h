@@ -118,6 +118,7 @@ struct Note {  // For traces and reports; decides nothing.
   wire::Reason reason = {};
   std::uint64_t detected_ns = 0;  // kFault: when its agent knew, by our clock; 0: not known.
   Seeker seeker = {};             // kTaken
+  std::uint64_t steps_lost = 0;   // kPlan: that were known to be committed, and are not any more.
 };
 struct End {
   bool success = false;
@@ -464,6 +465,7 @@ class Machine {
   void resume();
   void assign(Rank rank);
   void proven(Rank rank, Version version);
+  void reach(Version version);
   void maybe_tell_progress();
   [[nodiscard]] bool has_progress_to_tell() const;
   void maybe_all_left();
@@ -531,7 +533,6 @@ class Machine {
   int round_ = 0;             // Of the orders: 1 for each its own arena, 2 copies from others.
   std::set<Rank> repairing_;  // Of this round, not yet repaired.
   std::set<Rank> moved_;  // Have reported in this generation, and are on another host than before.
-  Rank stale_ = kNoRank;  // Some of them, whose memory holds a step of its former stay.
   std::set<Rank> unproven_;  // Have made no step yet in the running generation.
   Rank ended_ = kNoRank;     // As of wire::Assignment, for the running generation,
   std::vector<wire::PeerPlace> peers_of_generation_;  // as are these.

@@ -70,6 +70,7 @@ class ControllerTest : public ::testing::Test {
         detected_ns_.push_back(note->detected_ns);
       }
       if (note && note->kind == Note::Kind::kTaken) taken_.push_back(*note);
+      if (note && note->kind == Note::Kind::kPlan) plans_.push_back(*note);
     }
     for (; stores > 0; --stores) step(Stored{});
   }
@@ -171,6 +172,7 @@ class ControllerTest : public ::testing::Test {
   std::vector<wire::Reason> hows_;    // Of notes.
   std::vector<wire::Reason> faults_;  // The same.
   std::vector<Note> taken_;
+  std::vector<Note> plans_;
   std::vector<std::uint64_t> detected_ns_;  // Of each fault.
   Instant now_{};
 };

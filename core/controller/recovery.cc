@@ -71,7 +71,6 @@ void Machine::begin(Reason cause) {
   repairing_.clear();
   unproven_.clear();
   moved_.clear();
-  stale_ = kNoRank;
   ++formation_.generation;
   // The number must be durable before anyone sees it: after a crash it could be given twice.
   store();
@@ -119,7 +118,8 @@ void Machine::receive(Link link, const wire::Report& said_here) {
   if (m.held.size() > members_.size()) m.held.resize(members_.size());  // P44
   if (at(rank).seat.moved) {
     moved_.insert(rank);
-    if (m.version != kNoVersion && m.version != 0) stale_ = rank;
+    // What its memory holds of its former stay is of no use but to show how far the job was.
+    if (m.version != kNoVersion) formation_.reached = std::max(formation_.reached, m.version);
     m.version = m.staged = kNoVersion;
     m.held.clear();
   }
@@ -249,26 +249,21 @@ void Machine::maybe_plan() {
   std::set<Rank> disbelieved;
   if (disbelieve_some(disbelieved) || grant_wish(disbelieved)) return;
   const auto plan = planner::plan(table(disbelieved, {}));
-  if (!plan.possible) {
-    return end(false, {.kind = Reason::Kind::kNoPlan,
-                       .rank = plan.lacking,
-                       .version = plan.version,
-                       .detail = plan.shard});
-  }
-  // All begin anew, and here is an arena that can not: its process has gone on from what it holds.
-  if (stale_ != kNoRank && begins(plan)) {
-    return end(false, {.kind = Reason::Kind::kNoPlan,
-                       .rank = stale_,
-                       .version = formation_.version,
-                       .detail = kSharedState});
-  }
-  carry_out(plan);
+  // A version from which all have gone on is never gone back behind.
+  if (plan.possible && plan.version >= formation_.version) return carry_out(plan);
+  const bool shared = plan.shard == kSharedState;
+  end(false, {.kind = Reason::Kind::kNoPlan,
+              .rank = shared ? kNoRank : plan.lacking,
+              .version = std::max(plan.version, formation_.version)});
 }
 
 // What all have reported; of those `without` as if they held nothing.
 planner::Table Machine::table(const std::set<Rank>& disbelieved,
                               const std::set<Rank>& without) const {
-  planner::Table table{.ranks = world_size(), .finished = {}, .shards = {{kSharedState, {}}}};
+  planner::Table table{.ranks = world_size(),
+                       .finished = {},
+                       .shards = {{kSharedState, {}}},
+                       .reached = formation_.reached};
   HeldCopies held = held_copies();
   for (auto& [ward, copies] : held) {
     std::erase_if(copies, [&](const planner::Copy& copy) {
@@ -293,19 +288,21 @@ planner::Table Machine::table(const std::set<Rank>& disbelieved,
 
 void Machine::carry_out(const planner::Plan& plan) {
   enter(StageEvent::kPlanned);
-  // What all have lost binds nobody any more, whichever scheduler goes on (P43).
-  const bool back = plan.version < formation_.version;
-  formation_.version = plan.version;
-  if (back) store();
-  for (Rank rank = 0; rank < world_size(); ++rank) {  // All reach it; it may be 0 again.
+  const Version reached = std::max(formation_.reached, plan.version);
+  formation_.version = formation_.reached = plan.version;
+  for (Rank rank = 0; rank < world_size(); ++rank) {  // All reach it.
     if (!at(rank).seat.finished) set_version(at(rank), plan.version);
   }
   formation_.orders.resize(members_.size());
   for (const auto& order : plan.orders) give(order);
   for (const Rank rank : moved_) formation_.orders[static_cast<std::size_t>(rank)].moved = true;
   const bool first = begins(plan);
-  note(Note::Kind::kPlan, kNoRank,
-       {.kind = first ? Reason::Kind::kBeginAtZero : Reason::Kind::kGoOn, .version = plan.version});
+  emit(Note{.kind = Note::Kind::kPlan,
+            .generation = formation_.generation,
+            .version = plan.version,
+            .reason = {.kind = first ? Reason::Kind::kBeginAtZero : Reason::Kind::kGoOn,
+                       .version = plan.version},
+            .steps_lost = reached - plan.version});
   round_ = 0;
   next_round();
 }
@@ -374,9 +371,17 @@ void Machine::receive(Link link, const wire::Progress& m) {
   if (m.version < at(rank).version) return disbelieve(rank, m.version, at(rank).version);
   set_version(at(rank), m.version);
   at(rank).loss = loss_ = m.loss;
+  reach(m.version);
   proven(rank, m.version);
   if (!progress_told_) progress_told_.emplace();
   maybe_tell_progress();
+}
+
+// It has been committed. That there was a first step at all must outlive us (P43).
+void Machine::reach(Version version) {
+  const bool first = formation_.reached == 0 && version > 0;
+  formation_.reached = std::max(formation_.reached, version);
+  if (first) store();
 }
 
 bool Machine::has_progress_to_tell() const {
@@ -418,6 +423,7 @@ void Machine::receive(Link link, const wire::Finished& m) {
       changed.seat.version = changed.version = m.version;
     });
     changed_.insert(rank);
+    formation_.reached = std::max(formation_.reached, m.version);
     advance(member, SeatEvent::kTrainingEnded);
     if (ended_ == kNoRank) ended_ = rank;
     store();

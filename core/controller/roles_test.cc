@@ -359,28 +359,6 @@ TEST_F(RolesTest, TheWordsOfAFailureHaveABound) {
   EXPECT_TRUE(end_->reason.awaited.empty());
 }
 
-// All have lost version 4 and begin again. The scheduler dies before the generation runs.
-TEST_F(RolesTest, AVersionThatAllHaveLostBindsNobodyAfterARestart) {
-  all_train();
-  for (Link link = 1; link <= 3; ++link) step(ProvenDead{cat("w", link), 10 * link});
-  for (Link link = 4; link <= 6; ++link) come(link, who(cat("w", link - 3), 10 * link));
-  const auto nothing = [&](Version version) {
-    for (Link link = 4; link <= 6; ++link) {
-      step(Received{link, wire::Report{machine_->generation(), version, version}});
-    }
-  };
-  nothing(kNoVersion);
-  ASSERT_EQ(machine_->stage(), Stage::kRepairing);
-  ASSERT_EQ(at(Stage::kRepairing, 4)->order.act, wire::Act::kBegin);
-
-  machine_.emplace(options_, record_);
-  step(Started{});
-  for (Link link = 4; link <= 6; ++link) come(link, who(cat("w", link - 3), 10 * link));
-  nothing(0);
-  for (Link link = 4; link <= 6; ++link) EXPECT_EQ(state(cat("w", link - 3)), SeatState::kHeld);
-  EXPECT_TRUE(faults_.empty() || faults_.back().kind != wire::Reason::Kind::kImpossible);
-}
-
 // Started by hand, one too many or twice: the scheduler's log is to name it.
 TEST_F(RolesTest, WhoAsksForATakenPlaceIsNoted) {
   const auto by_hand = [&](const std::string& node, Incarnation incarnation, std::int64_t pid) {

@@ -109,11 +109,13 @@ Plan plan(const Table& table) {
   bool damaged = false;
   for (const Shard& shard : table.shards) {
     for (const Copy& copy : shard.copies) {
-      if (copy.version != kNoVersion) versions.insert(copy.version);
       damaged = damaged || !copy.clean;
+      if (copy.version == kNoVersion) continue;
+      versions.insert(copy.version);
+      if (copy.staged <= table.reached) versions.insert(copy.staged);
     }
   }
-  if (versions.empty() && !damaged) return begin(table);
+  if (versions.empty() && !damaged && table.reached == 0) return begin(table);
   Plan best;
   for (const Version version : versions) {
     Plan candidate = Planner(table, version).reach();
@@ -121,7 +123,11 @@ Plan plan(const Table& table) {
     candidate.orders.clear();
     if (best.lacking == kNoRank) best = std::move(candidate);
   }
-  if (best.lacking == kNoRank) best.lacking = 0;  // All is damaged.
+  if (best.lacking == kNoRank) {  // Nobody has anything, or all is damaged.
+    best.lacking = 0;
+    best.version = table.reached;
+    best.shard = table.shards.front().name;
+  }
   return best;
 }
 

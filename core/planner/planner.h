@@ -37,6 +37,7 @@ struct Table {
   Rank ranks = 0;             // Holders from this number on are no ranks: they need nothing.
   std::set<Holder> finished;  // Their processes have ended: their copies can be read only.
   std::vector<Shard> shards;
+  Version reached = 0;  // Some rank is known to have committed it, whoever has it still.
 };
 
 using wire::Act;
@@ -57,11 +58,12 @@ struct Plan {
   std::string shard;          // and what it lacks.
 };
 
-// The greatest version v that some holder has and every rank can reach in each of its shards: its
-// copy is at v already, or at v-1 with step v staged (v was committed somewhere, so all ranks had
-// staged it and all gradients are complete: the update can be made from the copy alone), or it can
-// receive it from a holder of which one of these is true. If nobody holds anything, the lowest rank
-// of each shard begins version 0 and the others receive it.
+// The greatest version v that some holder has, or has staged where v was reached, and that every
+// rank can reach in each of its shards: its copy is at v already, or at v-1 with step v staged (v
+// was committed somewhere, so all ranks had staged it and all gradients are complete: the update
+// can be made from the copy alone), or it can receive it from a holder of which one of these is
+// true. If nobody holds anything and no step was ever committed, the lowest rank of each shard
+// begins version 0 and the others receive it.
 //
 // Ends with possible == false if no version will do.
 [[nodiscard]] Plan plan(const Table& table);

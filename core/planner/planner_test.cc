@@ -67,14 +67,17 @@ void for_all_worlds(std::size_t ranks, const Visit& visit) {
   }
 }
 
-// The same with and without private parts, and with every keeper.
+// The same with and without private parts, with every keeper, and with what may have been reached.
 template <class Visit>
 void for_all_tables(std::size_t ranks, const Visit& visit) {
   for_all_worlds(ranks, [&](const std::vector<Held>& held) {
+    const auto visit_all = [&](Table table) {
+      for (table.reached = 0; table.reached <= 2; ++table.reached) visit(table);
+    };
     for (const Private has_private : {Private::kNone, Private::kOwn}) {
-      visit(table_of(held, has_private));
+      visit_all(table_of(held, has_private));
       for (const Held& keeper : possible_holdings()) {
-        if (!keeper.finished) visit(table_of(held, has_private, keeper));
+        if (!keeper.finished) visit_all(table_of(held, has_private, keeper));
       }
     }
   });
@@ -111,7 +114,9 @@ std::set<Version> versions_in(const Table& table) {
   std::set<Version> versions;
   for (const Shard& shard : table.shards) {
     for (const Copy& copy : shard.copies) {
-      if (copy.version != kNoVersion) versions.insert(copy.version);
+      if (copy.version == kNoVersion) continue;
+      versions.insert(copy.version);
+      if (copy.staged <= table.reached) versions.insert(copy.staged);
     }
   }
   return versions;
@@ -200,13 +205,13 @@ TEST(Planner, ChoosesTheGreatestVersionThatAllCanReach) {
   });
 }
 
-TEST(Planner, BeginsTheSharedStateOnlyWhereNobodyHoldsAnything) {
+TEST(Planner, BeginsTheSharedStateOnlyWhereNobodyHoldsAnythingOrEverDid) {
   for_all_tables(3, [&](const Table& table) {
     const Plan made = plan(table);
     const bool begins = std::any_of(made.orders.begin(), made.orders.end(), [](const Order& order) {
       return order.act == Act::kBegin && order.shard == 0;
     });
-    ASSERT_EQ(begins, nobody_holds_anything(table));
+    ASSERT_EQ(begins, nobody_holds_anything(table) && table.reached == 0);
   });
 }
 
@@ -255,6 +260,27 @@ TEST(Planner, SaysWhichRankCanNotFollowAndWhatItLacks) {
   EXPECT_EQ(made.lacking, 1);
   EXPECT_EQ(made.shard, "private 1");
   EXPECT_EQ(made.version, 5U);
+}
+
+TEST(Planner, SaysThatAllIsLostWhereNobodyHoldsAnythingAfterAStep) {
+  Table table = table_of({{}, {}}, Private::kOwn);
+  table.reached = 5;
+  const Plan made = plan(table);
+  EXPECT_FALSE(made.possible);
+  EXPECT_EQ(made.version, 5U);
+  EXPECT_EQ(made.shard, "state");
+}
+
+// Who had it told so, and has lost it.
+TEST(Planner, MakesTheStagedStepThatIsKnownToBeCommitted) {
+  Table table = table_of({{}, {4, 5}, {4, 5}});
+  EXPECT_EQ(plan(table).version, 4U);
+  table.reached = 5;
+  const Plan made = plan(table);
+  ASSERT_TRUE(made.possible);
+  EXPECT_EQ(made.version, 5U);
+  EXPECT_EQ(order_of(made, 0, 1)->act, Act::kFinish);
+  EXPECT_EQ(order_of(made, 0, 0)->act, Act::kReceive);
 }
 
 TEST(Planner, APrivatePartStartsAnewAtVersionZero) {

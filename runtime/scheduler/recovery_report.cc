@@ -36,18 +36,20 @@ std::string phase(const char* name, const RecoveryReport& report,
 }  // namespace
 
 std::string to_json(const RecoveryReport& report) {
-  const nlohmann::ordered_json json = {{"recovery", report.number},
-                                       {"generation", report.generation},
-                                       {"cause", wording::in_words(report.cause)},
-                                       {"ranks", report.ranks},
-                                       {"version", report.version},
-                                       {"steps_lost", report.steps_lost},
-                                       {"detected_ns", report.detected.count()},
-                                       {"stop_ms", since(report, report.stop)},
-                                       {"plan_ms", since(report, report.plan)},
-                                       {"repair_ms", since(report, report.repair)},
-                                       {"resume_ms", since(report, report.resume)},
-                                       {"first_step_ms", since(report, report.first_step)}};
+  const nlohmann::ordered_json json = {
+      {"recovery", report.number},
+      {"generation", report.generation},
+      {"cause", wording::in_words(report.cause)},
+      {"ranks", report.ranks},
+      {"version", report.version},
+      {"steps_lost",
+       report.plan ? nlohmann::ordered_json(report.steps_lost) : nlohmann::ordered_json()},
+      {"detected_ns", report.detected.count()},
+      {"stop_ms", since(report, report.stop)},
+      {"plan_ms", since(report, report.plan)},
+      {"repair_ms", since(report, report.repair)},
+      {"resume_ms", since(report, report.resume)},
+      {"first_step_ms", since(report, report.first_step)}};
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -106,7 +108,9 @@ std::optional<RecoveryReport> RecoveryLog::note(Instant now, const controller::N
       if (!current_->stop) current_->stop = now;
       break;
     case Kind::kPlan:
-      if (current_) current_->plan = now;
+      if (!current_) break;
+      current_->plan = now;
+      current_->steps_lost += note.steps_lost;
       break;
     case Kind::kRepaired:
       if (current_) current_->repair = now;
@@ -131,10 +135,6 @@ std::optional<RecoveryReport> RecoveryLog::note(Instant now, const controller::N
       break;
   }
   return finished;
-}
-
-void RecoveryLog::compare_with(Version newest) {
-  if (current_ && newest > current_->version) current_->steps_lost = newest - current_->version;
 }
 
 std::optional<RecoveryReport> RecoveryLog::finish() {

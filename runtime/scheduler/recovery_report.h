@@ -19,7 +19,7 @@ struct RecoveryReport {
   wire::Reason cause;             // Of the first fault.
   std::vector<Rank> ranks;        // Lost in it; empty where none was.
   Version version = 0;            // After which training went on.
-  std::uint64_t steps_lost = 0;   // Committed before the fault and not any more; always 0.
+  std::uint64_t steps_lost = 0;   // Known to be committed before the fault, and made once more.
   Instant detected{};             // When the first fault was known, by its agent where it tells.
   std::optional<Instant> stop;    // The ranks were told to stop.
   std::optional<Instant> plan;    // All had reported, and the version was chosen.
@@ -50,8 +50,6 @@ class RecoveryLog {
   // What a note adds. Returns the report that it finished, if any: one whose ranks have all made a
   // new step, or one that the next fault cut short.
   std::optional<RecoveryReport> note(Instant now, const controller::Note& note);
-  // Before the fault, a rank was known to have committed `newest`.
-  void compare_with(Version newest);
   // The job has ended; what of its last recovery is known.
   std::optional<RecoveryReport> finish();
 

@@ -32,7 +32,6 @@ TEST(RecoveryReport, CountsThePhasesFromTheAgentsDetection) {
   EXPECT_FALSE(log.note(at(1005), note(Kind::kPlan, 2, 9)));
   EXPECT_FALSE(log.note(at(1006), note(Kind::kRepaired, 2, 9)));
   EXPECT_FALSE(log.note(at(1007), note(Kind::kResume, 2, 9)));
-  log.compare_with(9);
   const auto report = log.note(at(1010), note(Kind::kRecovered, 2, 10));
   ASSERT_TRUE(report);
   EXPECT_EQ(
@@ -116,9 +115,24 @@ TEST(RecoveryReport, DoesNotBelieveAnotherHostsClock) {
 TEST(RecoveryReport, OwnsUpToStepsThatWereLost) {
   RecoveryLog log(0);
   (void)log.note(at(10), fault(1));
-  (void)log.note(at(12), note(Kind::kResume, 2, 7));
-  log.compare_with(9);
-  EXPECT_EQ(log.finish()->steps_lost, 2U);
+  Note plan = note(Kind::kPlan, 2, 7);
+  plan.steps_lost = 2;
+  (void)log.note(at(11), plan);
+  (void)log.note(at(12), fault(0));
+  (void)log.note(at(13), note(Kind::kPlan, 3, 7));  // It has counted them already.
+  (void)log.note(at(14), note(Kind::kResume, 3, 7));
+  const auto report = log.finish();
+  EXPECT_EQ(report->steps_lost, 2U);
+  EXPECT_NE(to_json(*report).find(R"("steps_lost":2,)"), std::string::npos) << to_json(*report);
+  EXPECT_NE(in_words(*report).find("steps lost: 2 "), std::string::npos) << in_words(*report);
+}
+
+TEST(RecoveryReport, CountsNoStepsWhereTheJobDidNotGoOn) {
+  RecoveryLog log(0);
+  (void)log.note(at(10), fault(1));
+  (void)log.note(at(10), note(Kind::kStop, 2, 7));
+  const std::string json = to_json(*log.finish());
+  EXPECT_NE(json.find(R"("steps_lost":null,)"), std::string::npos) << json;
 }
 
 }  // namespace

@@ -155,8 +155,8 @@ class Faces(unittest.TestCase):
             self.until(lambda: min(self.step("lost", rank) for rank in (0, 1)) == 5, "lost", agents)
             fleet.run(0, ["touch", self.folder / "lost" / "go"], check=True, cwd="/")
             # What is under way is void, whether the survivor has left the step by now or not.
-            self.assertRegex(self.why_lost("lost", fleet, agents, start), r"^the state can not be recovered: rank 1 can not reach version \d+: no copy of "
-                             "its private state at that version is left")
+            self.assertRegex(self.why_lost("lost", fleet, agents, start), r"^the state can not be recovered: it was at step \d+, and no copy of the private "
+                             "part of rank 1 is left")
         self.assertEqual(list((self.folder / "lost").glob("result-*")), [])
 
     def test_cpp_a_lost_host_costs_no_bit(self):

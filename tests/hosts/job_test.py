@@ -259,12 +259,11 @@ class OneJob(unittest.TestCase):
             job.start(host)
         self.assertEqual(job.wait(), expected)
 
-    def test_what_has_come_of_a_state_that_is_lost_meanwhile_is_in_no_new_beginning(self):
-        """A host is lost, and then the last state, while it goes to a spare host: all begin anew."""
+    def test_a_job_whose_last_state_is_lost_on_its_way_ends(self):
+        """A host is lost, and then the last state, while it goes to a spare host. Half of it is none."""
         large = {"steps": 16, "elements": 40_000_000, "private": "same", "pause": 0}
-        expected = self.one_host(2, **large)
         fleet = self.fleet(3)
-        job = Job(self.folder / "anew", fleet, 2, 1, hold=3, **large)
+        job = Job(self.folder / "lost", fleet, 2, 1, hold=3, **large)
         job.start(2, "--spare_host=True")
         job.until_ready(lambda: job.events("waiting"), "the spare host")
         job.until_step(4)
@@ -280,7 +279,9 @@ class OneJob(unittest.TestCase):
         fleet.run(0, ["sh", "-c", "rm /dev/shm/holdfast-*/*/rank-0.arena"], check=True)
         for pid in givers:
             os.kill(pid, signal.SIGKILL)
-        self.assertEqual(job.wait(), expected)
+        end = time.monotonic() + LIMIT_S
+        self.assertEqual({job.ended(agent, end) for agent in job.agents.values()}, {1}, job.logs())
+        self.assertIn("the state can not be recovered: it was at step ", job.logs())
         self.assertEqual(repairs(by_rank=True), [], "it came before the state was lost")
 
     def test_a_spare_host_that_nobody_needs_ends_well(self):
