@@ -100,7 +100,7 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
     for (int turn = 0; turn < kTurns; ++turn) {
       const auto [outcome, bytes] = stream_.read(incoming());
       if (outcome == Outcome::kDone) {
-        if (!closing_) reader_.feed({incoming().data(), bytes});
+        if (!closing_ && !is_deaf_) reader_.feed({incoming().data(), bytes});
         if (!take_messages()) return;
         // That was all there is, so another try would be for nothing.
         const bool is_all = bytes < incoming().size() && !stream_.is_under_tls();
@@ -139,11 +139,17 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
 
   // False: it is over.
   bool take_messages() {
-    while (is_open()) {
+    while (is_open() && !is_deaf_) {
       auto next = reader_.next();
       if (!next) {
-        finish(Error{Blame::kPeer, cat(peer_, ": ", next.error().what)});
-        return false;
+        const Error why{Blame::kPeer, cat(peer_, ": ", next.error().what)};
+        is_deaf_ = next.error().blame == Blame::kPeer && handlers_.on_unreadable;
+        if (!is_deaf_) {
+          finish(why);
+          return false;
+        }
+        handlers_.on_unreadable(why);
+        break;
       }
       if (!next->has_value()) break;
       handlers_.on_message(std::move(**next));
@@ -219,6 +225,7 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
   Handlers handlers_;
   bool started_ = false;
   bool closing_ = false;      // close() was called: discard what comes, send what is queued.
+  bool is_deaf_ = false;      // Nothing that comes can be read any more: discard it.
   std::optional<Error> why_;  // Set once it is over.
   std::optional<Error> write_error_;
   bool write_wants_to_read_ = false;  // TLS has to hear something before it can say more.

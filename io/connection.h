@@ -54,6 +54,10 @@ class Connection {
     // The last call, exactly once, also after close(). The blame is kPeer if the peer sent
     // nonsense.
     std::function<void(Error why)> on_closed;
+    // The peer has sent what is no message, and has sent it so: it is of another version, or has a
+    // fault. `why` names it and says what to do. Nothing is read any more; what is sent still goes
+    // out, until close(). Empty: the connection is closed.
+    std::function<void(const Error& why)> on_unreadable = nullptr;
     // All that was queued is with the kernel. May be empty.
     std::function<void()> on_drained = nullptr;
   };

@@ -35,16 +35,27 @@ struct End {
   std::vector<Error> closed;
   std::function<void()> after_message = [] {};
   std::function<void()> after_closed = [] {};
+  std::vector<Error> unreadable;
+  std::function<void()> after_unreadable;  // Empty: it does not ask to hear of it.
 
   void start() {
-    connection->start({[this](wire::Message message) {
-                         messages.push_back(std::move(message));
-                         after_message();
-                       },
-                       [this](Error why) {
-                         closed.push_back(std::move(why));
-                         after_closed();
-                       }});
+    Connection::Handlers handlers{.on_message =
+                                      [this](wire::Message message) {
+                                        messages.push_back(std::move(message));
+                                        after_message();
+                                      },
+                                  .on_closed =
+                                      [this](Error why) {
+                                        closed.push_back(std::move(why));
+                                        after_closed();
+                                      }};
+    if (after_unreadable) {
+      handlers.on_unreadable = [this](const Error& why) {
+        unreadable.push_back(why);
+        after_unreadable();
+      };
+    }
+    connection->start(std::move(handlers));
   }
 };
 
@@ -189,6 +200,43 @@ TEST_F(ConnectionTest, GivesTheMessagesBeforeTheGarbage) {
   run_to_stop(loop);
   EXPECT_EQ(here.messages, (std::vector<wire::Message>{wire::Heartbeat{}, wire::Repaired{7}}));
   EXPECT_EQ(here.closed.size(), 1U);
+}
+
+// What it can not read is a message of another version, so it may still be told why.
+TEST_F(ConnectionTest, MayAnswerWhatCanNotBeRead) {
+  make_pair();
+  const wire::Waiting unknown{{.kind = static_cast<wire::Reason::Kind>(250)}};
+  here.after_unreadable = [&] { here.connection->send(wire::Repaired{7}); };
+  there.after_message = [&] {  // It reads nothing any more, and its end is still heard.
+    there.connection->send(wire::Repaired{8});
+    there.connection->close();
+  };
+  here.after_closed = [&] { loop.stop(); };
+  here.start();
+  there.start();
+  there.connection->send(wire::Repaired{6});
+  there.connection->send(unknown);
+  run_to_stop(loop);
+  EXPECT_EQ(here.messages, std::vector<wire::Message>{wire::Repaired{6}});
+  ASSERT_EQ(here.unreadable.size(), 1U);
+  EXPECT_NE(here.unreadable[0].what.find("127.0.0.1:"), std::string::npos);
+  EXPECT_NE(here.unreadable[0].what.find("a malformed Waiting; use the same version of Holdfast"),
+            std::string::npos)
+      << here.unreadable[0].what;
+  EXPECT_EQ(there.messages, std::vector<wire::Message>{wire::Repaired{7}});
+}
+
+TEST_F(ConnectionTest, DamageEndsTheConnectionAndIsNotThePeersWord) {
+  make_raw_pair();
+  here.after_unreadable = [&] { ADD_FAILURE(); };
+  here.after_closed = [&] { loop.stop(); };
+  here.start();
+  std::string damaged = wire::frame(wire::Repaired{7});
+  damaged.back() ^= 1;
+  write_raw(damaged);
+  run_to_stop(loop);
+  ASSERT_EQ(here.closed.size(), 1U);
+  EXPECT_NE(here.closed[0].what.find("damaged on its way"), std::string::npos);
 }
 
 TEST_F(ConnectionTest, EndsOnceWhenThePeerClosesInTheMidstOfAFrame) {

@@ -342,6 +342,14 @@ class EtcdJournal : public Journal {
                                     etcd_prefix(job_), " (etcdctl del --prefix) to begin it anew")};
   }
 
+  [[nodiscard]] Error unreadable(std::string_view what) const {
+    return Error{Blame::kUser, cat(what,
+                                   " of the job in etcd can not be read by this version of "
+                                   "Holdfast; go on with the one that wrote it, or delete all keys "
+                                   "below ",
+                                   etcd_prefix(job_), " (etcdctl del --prefix) to begin it anew")};
+  }
+
   Status load_formation(const All& all, std::optional<wire::Formation>& formation) {
     cache_ = {};
     const auto head = all.find(head_);
@@ -352,30 +360,31 @@ class EtcdJournal : public Journal {
     const auto ranks = take_number<std::uint32_t>(*bytes);
     if (!epoch || !ranks) return damaged("the formation");
     auto decoded = wire::decode_formation(*bytes);
-    if (!decoded || decoded->job != job_) return damaged("the formation");
+    if (!decoded) return unreadable("the formation");
+    if (decoded->job != job_) return damaged("the formation");
     cache_.epoch = *epoch;
     cache_.formation = *bytes;
     formation = *std::move(decoded);
     for (std::size_t block = 0; block * kBlockRanks < *ranks; ++block) {
-      if (!load_block(all, block, formation->roster)) return damaged("a rank's seat");
+      if (const auto got = load_block(all, block, formation->roster); !got) return got;
     }
     return formation->roster.size() == *ranks ? Status{} : damaged("a rank's seat");
   }
 
-  bool load_block(const All& all, std::size_t block, std::vector<wire::Seat>& roster) {
+  Status load_block(const All& all, std::size_t block, std::vector<wire::Seat>& roster) {
     const auto found = all.find(cat(all_, "seats/", hex(cache_.epoch), '/', hex(block)));
     auto bytes = found == all.end() ? std::nullopt : opened(found->second);
-    if (!bytes) return false;
+    if (!bytes) return damaged("a rank's seat");
     while (!bytes->empty()) {
       const auto size = take_number<std::uint32_t>(*bytes);
-      if (!size || *size > bytes->size()) return false;
+      if (!size || *size > bytes->size()) return damaged("a rank's seat");
       auto seat = wire::decode_seat(bytes->substr(0, *size));
-      if (!seat) return false;
+      if (!seat) return unreadable("a rank's seat");
       cache_.roster.emplace_back(bytes->substr(0, *size));
       roster.push_back(*std::move(seat));
       bytes->remove_prefix(*size);
     }
-    return true;
+    return {};
   }
 
   Status load_kept(const All& all, std::vector<wire::KeyValue>& kept) {

@@ -246,13 +246,21 @@ struct SqliteJournal : Journal {
                                     " is damaged; move the file away to begin the job anew")};
   }
 
+  [[nodiscard]] Error unreadable(std::string_view what) const {
+    return Error{Blame::kUser, cat(what, " in the journal ", path,
+                                   " can not be read by this version of Holdfast; go on with the "
+                                   "one that wrote it, or move the file away to begin the job "
+                                   "anew")};
+  }
+
   Status load_formation(std::optional<wire::Formation>& formation) {
     Statement query(db, "SELECT record, digest FROM journal WHERE id = 1");
     if (query.step() != SQLITE_ROW) return failure("read");
     if (query.is_null(0)) return {};
     const std::string bytes = query.bytes(0);
     auto decoded = wire::decode_formation(bytes);
-    if (!decoded || query.number(1) != digest_of(bytes)) return damaged("the formation");
+    if (query.number(1) != digest_of(bytes)) return damaged("the formation");
+    if (!decoded) return unreadable("the formation");
     formation = std::move(*decoded);
     return load_roster(formation->roster);
   }
@@ -264,7 +272,8 @@ struct SqliteJournal : Journal {
       const std::string bytes = query.bytes(1);
       auto seat = wire::decode_seat(bytes);
       const bool is_next = query.number(0) == static_cast<std::int64_t>(roster.size());
-      if (!is_next || !seat || query.number(2) != digest_of(bytes)) return damaged("a rank's seat");
+      if (!is_next || query.number(2) != digest_of(bytes)) return damaged("a rank's seat");
+      if (!seat) return unreadable("a rank's seat");
       roster.push_back(std::move(*seat));
     }
     return got == SQLITE_DONE ? Status{} : failure("read");

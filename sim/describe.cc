@@ -2,6 +2,7 @@
 #include "base/text.h"
 #include "sim/words.h"
 #include "sim/world.h"
+#include "wire/codec.h"
 
 namespace holdfast::sim {
 
@@ -11,6 +12,11 @@ std::string World::what_is_next(const Worker& worker) {
   if (worker.program == Program::kOpening) return "opens its arena";
   if (worker.work.empty()) return "has waited for too long";
   return cat(worker.half ? "ends to " : "", to_words(worker.work.front()));
+}
+
+std::string World::in_words(const Letter& letter) {
+  const auto message = wire::decode(letter.kind, letter.body);
+  return message ? to_words(*message) : message.error().what;
 }
 
 std::string World::describe(const Transition& t) const {
@@ -24,9 +30,9 @@ std::string World::describe(const Transition& t) const {
   };
   switch (t.kind) {
     case Kind::kUp:
-      return cat(far_end(t.index), " → scheduler: ", to_words(links_[t.index].up.front()));
+      return cat(far_end(t.index), " → scheduler: ", in_words(links_[t.index].up.front()));
     case Kind::kDown:
-      return cat("scheduler → ", far_end(t.index), ": ", to_words(links_[t.index].down.front()));
+      return cat("scheduler → ", far_end(t.index), ": ", in_words(links_[t.index].down.front()));
     case Kind::kSchedulerHears:
       return cat("the scheduler hears the end of ", far_end(t.index));
     case Kind::kClientHears:

@@ -6,6 +6,7 @@
 #include "base/prng.h"
 #include "base/text.h"
 #include "sim/world.h"
+#include "wire/codec.h"
 
 namespace holdfast::sim {
 namespace {
@@ -157,7 +158,22 @@ void World::check_told(Index link, const wire::Message& message) {
   }
 }
 
+// As the journal writes it and reads it.
+template <class T>
+void World::write_down(T& value, Result<T> (*decode)(std::string_view)) {
+  auto read = decode(wire::encode(value));
+  if (!read) return checkers_.violate(cat("P53: ", read.error().what));
+  value = *std::move(read);
+}
+
 void World::make_durable(controller::Store& store) {
+  if (store.formation) {
+    auto roster = std::exchange(store.formation->roster, {});
+    write_down(*store.formation, wire::decode_formation);
+    for (auto& seat : roster) write_down(seat, wire::decode_seat);
+    store.formation->roster = std::move(roster);
+  }
+  for (auto& [rank, seat] : store.seats) write_down(seat, wire::decode_seat);
   if (store.formation && !durable_) durable_.emplace();
   if (durable_) controller::apply(store, *durable_);
   for (auto& pair : store.kept) durable_values_[pair.key] = std::move(pair);

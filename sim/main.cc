@@ -19,7 +19,8 @@ namespace holdfast::sim {
 namespace {
 
 constexpr const char* kUsage =
-    "usage: sim [--world swarm|small] [--schedules N] [--seed S] [--only I] [--exhaustive]\n"
+    "usage: sim [--world swarm|hosts|wide|small|exchange] [--schedules N] [--seed S] [--only I] "
+    "[--exhaustive]\n"
     "           [--seconds T] [--tape FILE] [--save FILE] [--print] [--shrink]\n"
     "  --schedules N  how many (100000)       --seed S     of the first (1); schedule I has S+I\n"
     "  --only I       only the I-th           --exhaustive count through all of the world\n"

@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 #include "sim/world.h"
+#include "wire/codec.h"
 
 namespace holdfast::sim {
 namespace {
@@ -31,24 +32,38 @@ void World::accept(Index link) {
 void World::send_up(Index link, const wire::Message& message) {
   auto& to = links_[link];
   if (!to.client_open || to.client_gone || to.scheduler_gone) return;  // Lost.
-  to.up.push_back(message);
+  to.up.push_back(written(message));
 }
 
 void World::send_down(Index link, const wire::Message& message) {
   auto& to = links_[link];
   if (!to.scheduler_open || to.client_gone || to.scheduler_gone) return;
-  to.down.push_back(message);
+  to.down.push_back(written(message));
+}
+
+World::Letter World::written(const wire::Message& message) {
+  return {wire::kind_of(message), wire::encode(message)};
+}
+
+// No sound process says what another one can not read.
+std::optional<wire::Message> World::read(const Letter& letter) {
+  auto message = wire::decode(letter.kind, letter.body);
+  if (message) return *std::move(message);
+  checkers_.violate(cat("P53: ", message.error().what));
+  return std::nullopt;
 }
 
 void World::deliver_up(Index link) {
-  wire::Message message = std::move(links_[link].up.front());
+  auto message = read(links_[link].up.front());
   links_[link].up.pop_front();
-  hear(link, std::move(message));
+  if (message) hear(link, *std::move(message));
 }
 
 void World::deliver_down(Index link) {
-  wire::Message message = std::move(links_[link].down.front());
+  auto heard = read(links_[link].down.front());
   links_[link].down.pop_front();
+  if (!heard) return;
+  wire::Message& message = *heard;
   if (links_[link].worker == kNone) {
     tell_agent(links_[link].agent, agent::Received{std::move(message)});
   } else if (links_[link].exchanges) {

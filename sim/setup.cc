@@ -91,6 +91,23 @@ Setup hosts(Choices& choices) {
   return setup;
 }
 
+// So many ranks a host that each list of a message is long.
+Setup wide(Choices& choices) {
+  Setup setup;
+  setup.hosts = true;
+  setup.agents = 2;
+  setup.ranks = static_cast<Rank>(kMostRanks);
+  setup.steps = 2;
+  setup.spare_host = true;
+  setup.holders = setup.private_is_own = true;
+  setup.faults = 1;
+  setup.kinds = bit(Fault::kLoseHost);
+  setup.fault_rarity = 4000;
+  setup.exchange = false;
+  setup.order = static_cast<Order>(choices.pick(kOrders));
+  return setup;
+}
+
 Setup small(Choices& choices) {
   Setup setup;
   setup.steps = 1;
@@ -114,6 +131,7 @@ Setup with_exchange(Choices& choices) {
 std::optional<Setup> draw_setup(const std::string& world, Choices& choices) {
   if (world == "swarm") return swarm(choices);
   if (world == "hosts") return hosts(choices);
+  if (world == "wide") return wide(choices);
   if (world == "small") return small(choices);
   if (world == "exchange") return with_exchange(choices);
   return std::nullopt;

@@ -1,6 +1,7 @@
 // What one simulated run is made of: how many ranks, who starts them, which faults, how rare.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -48,6 +49,8 @@ inline constexpr std::uint32_t kDoom = bit(Fault::kUserError) | bit(Fault::kEarl
 enum class Order : std::uint8_t { kMessagesFirst, kTrainersFirst, kInTurn, kNewestFirst };
 inline constexpr std::uint32_t kOrders = 4;
 
+inline constexpr std::size_t kMostRanks = 128;
+
 struct Setup {
   Rank ranks = 2;
   Version steps = 3;
@@ -72,8 +75,9 @@ struct Setup {
   Order order = Order::kMessagesFirst;
 };
 
-// The worlds by name. "swarm" draws all of one host, "hosts" all of several; "small" and "exchange"
-// are for counting through: 2 ranks; 2 faults without an exchange, 1 fault with one.
+// The worlds by name. "swarm" draws all of one host, "hosts" all of several; in "wide" one of two
+// hosts with 64 ranks each is lost, or a spare one. "small" and "exchange" are for counting
+// through: 2 ranks; 2 faults without an exchange, 1 fault with one.
 [[nodiscard]] std::optional<Setup> draw_setup(const std::string& world, Choices& choices);
 
 [[nodiscard]] std::string to_text(const Setup& setup);

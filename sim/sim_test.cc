@@ -43,6 +43,19 @@ TEST(Simulation, SchedulesOfSeveralHostsKeepEveryInvariant) {
   keep_every_invariant("hosts", kOfHosts);
 }
 
+// The second of two hosts with 64 ranks each is lost in a step, and a spare one takes its places.
+TEST(Simulation, AHostWithManyRanksMayBeLost) {
+  for (const std::size_t chance : {2'500U, 3'500U}) {
+    Tape tape(chance);
+    tape.push_back(1);
+    Replay choices(tape);
+    const Outcome outcome = simulate("wide", choices);
+    EXPECT_EQ(outcome.violation, "") << to_text("wide", tape);
+    EXPECT_TRUE(outcome.success) << to_text("wide", tape);
+    EXPECT_EQ(outcome.faults, 1U);
+  }
+}
+
 // Counts through the runs of `world`, up to so many; returns how many there were. All must end
 // well.
 std::uint64_t count_through(const std::string& world, std::uint64_t most) {

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "base/text.h"
-#include "core/planner/holders.h"
 #include "sim/words.h"
 #include "sim/world.h"
 
@@ -56,7 +55,7 @@ bool World::has_come(const Worker& worker) const {
 }
 
 bool World::has_formed(const Worker& worker) const {
-  return groups_.at(worker.joined).joined + 1 == std::uint32_t{1} << setup_.ranks;
+  return groups_.at(worker.joined).joined.count() == static_cast<std::size_t>(setup_.ranks);
 }
 
 bool World::can_train(const Worker& worker) const {
@@ -132,7 +131,7 @@ bool World::is_linked(const Worker& worker) const {
 bool World::is_cut_off(const Worker& worker) const {
   if (!setup_.hosts) return false;
   const auto is_cut = [&](Index host) { return agents_[host].cut_until > now_; };
-  return is_linked(worker) && is_cut(worker.agent);
+  return is_cut(worker.agent) && is_linked(worker);
 }
 
 // Somebody of its own host, or the scheduler, has said that its group is over.
@@ -142,8 +141,7 @@ bool World::has_ended(const Worker& worker) const {
 
 Rank World::holder_of(const Worker& worker, Rank rank) const {
   if (!setup_.hosts) return (rank + 1) % setup_.ranks;
-  const std::vector<int> hosts(worker.host_of.begin(), worker.host_of.end());
-  return planner::holders(hosts).at(static_cast<std::size_t>(rank));
+  return worker.holder_of.at(static_cast<std::size_t>(rank));
 }
 
 std::vector<Rank> World::wards(const Worker& worker) const {
@@ -311,7 +309,7 @@ bool World::begin(Index index, const trainer::JoinGroup& work) {
   if (groups_[work.generation].aborted) return false;
   worker.joined = work.generation;
   groups_[work.generation].linked = is_linked(worker);
-  groups_[work.generation].joined |= std::uint32_t{1} << worker.rank;
+  groups_[work.generation].joined.set(static_cast<std::size_t>(worker.rank));
   return true;
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/prng.h"
 #include "base/text.h"
+#include "core/planner/holders.h"
 #include "sim/words.h"
 #include "sim/world.h"
 
@@ -123,6 +124,8 @@ void World::carry_out(Index index, const member::Action& action) {
       const std::string& endpoint = go_on->peers[rank].endpoint;
       worker.host_of[rank] = host_named(endpoint.substr(0, endpoint.find(':')));
     }
+    if (setup_.hosts)
+      worker.holder_of = planner::holders({worker.host_of.begin(), worker.host_of.end()});
     tell_trainer(index, trainer::GoOrdered{go_on->generation, go_on->version, go_on->ended});
   } else if (std::holds_alternative<member::Released>(action)) {
     tell_trainer(index, trainer::Released{});

@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "base/text.h"
+#include "wire/codec.h"
 #include "wording/reasons.h"
 
 namespace holdfast::sim {
@@ -14,6 +15,7 @@ constexpr Duration kTick = std::chrono::microseconds(100);  // That one transiti
 constexpr Duration kBeat = std::chrono::seconds(1);
 constexpr Duration kSilenceBound = std::chrono::seconds(300);  // After the last fault.
 constexpr std::uint32_t kTransitionsBound = 20'000;
+constexpr std::uint32_t kTransitionsOfARank = 600;  // Where there are many.
 
 }  // namespace
 
@@ -37,7 +39,7 @@ void World::tell(const std::string& text) {
 
 void World::tell(const Transition& transition) {
   const bool beats = transition.kind == Kind::kUp &&
-                     std::holds_alternative<wire::Heartbeat>(links_[transition.index].up.front());
+                     links_[transition.index].up.front().kind == wire::kind_of(wire::Heartbeat{});
   if (!beats) tell(cat(now_.count() / 1000, " us: ", describe(transition)));
 }
 
@@ -54,9 +56,11 @@ void World::start() {
 }
 
 Outcome World::run() {
+  const auto ranks = static_cast<std::uint32_t>(setup_.ranks);
+  const std::uint32_t bound = std::max(kTransitionsBound, ranks * kTransitionsOfARank);
   start();
   while (checkers_.violation().empty() && !over()) {
-    if (++transitions_ > kTransitionsBound || now_ > last_fault_ + kSilenceBound) {
+    if (++transitions_ > bound || now_ > last_fault_ + kSilenceBound) {
       checkers_.violate("L1: the job neither ends nor fails");
       break;
     }

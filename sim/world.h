@@ -3,6 +3,7 @@
 // as the shells do and decides nothing itself; every freedom is a choice.
 #pragma once
 
+#include <bitset>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -98,6 +99,7 @@ class World {
     Exchange exchange;
     Rank rank = kNoRank;
     std::vector<Index> host_of;   // By rank, in the generation that it was told to go to.
+    std::vector<Rank> holder_of;  // The same, where there are several hosts.
     Generation joined = 0;        // Whose group it is in; 0: in none.
     std::uint64_t operation = 0;  // How many of the group's have ended for it.
     Instant paused_until{};
@@ -107,10 +109,14 @@ class World {
     bool cut_off = false;   // It has found that.
     Instant disturbed{};    // When it was last kept from being heard.
   };
+  struct Letter {  // A message as it is on its way.
+    std::uint8_t kind = 0;
+    std::string body;
+  };
   struct Connection {
     Index worker = kNone;  // kNone: an agent's.
     Index agent = kNone;
-    std::deque<wire::Message> up, down;
+    std::deque<Letter> up, down;
     bool scheduler_open = true;  // The scheduler's shell has not been told of its end.
     bool client_open = true;
     bool scheduler_gone = false;  // The client will be told.
@@ -121,7 +127,7 @@ class World {
     Instant stalled_until{};
   };
   struct Group {
-    std::uint32_t joined = 0;  // A bit for each rank.
+    std::bitset<kMostRanks> joined;
     bool aborted = false;
     bool linked = false;  // Its ranks lie on several hosts.
     struct Operation {
@@ -237,6 +243,7 @@ class World {
   void perform(const Transition& transition);
   [[nodiscard]] std::string describe(const Transition& transition) const;
   [[nodiscard]] std::string describe(const Mishap& mishap) const;
+  [[nodiscard]] static std::string in_words(const Letter& letter);
   [[nodiscard]] static std::string what_is_next(const Worker& worker);
   bool advance();
   void beat();
@@ -278,6 +285,8 @@ class World {
   void client_hears(Index link);
   void client_is_gone(Index link, bool loses);
   void break_link(Index link, std::uint32_t what_is_lost);
+  [[nodiscard]] static Letter written(const wire::Message& message);
+  [[nodiscard]] std::optional<wire::Message> read(const Letter& letter);
   [[nodiscard]] bool flows(const Connection& link) const { return link.stalled_until <= now_; }
 
   // scheduler.cc
@@ -324,6 +333,8 @@ class World {
   void hear_of_exchange(Index worker, const wire::Message& message);
   void check_told(Index link, const wire::Message& message);
   void make_durable(controller::Store& store);
+  template <class T>
+  void write_down(T& value, Result<T> (*decode)(std::string_view));
 
   // trainer.cc
   [[nodiscard]] trainer::Options trainer_options() const;

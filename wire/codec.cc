@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/assert.h"
 #include "base/text.h"
 #include "wire/fields.h"
 
@@ -74,24 +75,25 @@ std::string encode_struct(const T& value) {
 template <class T>
 bool read_struct(pbf_reader in, T& value);
 
-bool read(pbf_reader& in, std::string& value) {
+bool read(pbf_reader& in, std::string& value, const Bounds& bounds) {
   if (!in.has_wire_type(pbf_wire_type::length_delimited)) return false;
   const auto view = in.get_view();
+  if (view.size() > bounds.text_bytes) return false;
   value.assign(view.data(), view.size());
   return true;
 }
-bool read(pbf_reader& in, double& value) {
+bool read(pbf_reader& in, double& value, const Bounds&) {
   if (!in.has_wire_type(pbf_wire_type::fixed64)) return false;
   value = in.get_double();
   return true;
 }
-bool read(pbf_reader& in, bool& value) {
+bool read(pbf_reader& in, bool& value, const Bounds&) {
   if (!in.has_wire_type(pbf_wire_type::varint)) return false;
   value = in.get_uint64() != 0;
   return true;
 }
 template <std::integral T>
-bool read(pbf_reader& in, T& value) {
+bool read(pbf_reader& in, T& value, const Bounds&) {
   if (!in.has_wire_type(pbf_wire_type::varint)) return false;
   if constexpr (std::signed_integral<T>) {
     const std::int64_t wide = in.get_sint64();
@@ -105,9 +107,9 @@ bool read(pbf_reader& in, T& value) {
 }
 template <class T>
 requires std::is_enum_v<T>
-bool read(pbf_reader& in, T& value) {
+bool read(pbf_reader& in, T& value, const Bounds& bounds) {
   std::uint8_t number = 0;
-  if (!read(in, number)) return false;
+  if (!read(in, number, bounds)) return false;
   value = static_cast<T>(number);
   return true;
 }
@@ -115,19 +117,13 @@ template <class T>
 requires requires {
   Fields<T>::kList;
 }
-bool read(pbf_reader& in, T& value) {
+bool read(pbf_reader& in, T& value, const Bounds&) {
   if (!in.has_wire_type(pbf_wire_type::length_delimited)) return false;
   return read_struct(in.get_message(), value);
 }
-bool read(pbf_reader& in,
-          std::vector<std::string>& keys) {  // The only list of texts is one of keys.
-  return keys.size() < kMaxKeys && read(in, keys.emplace_back());
-}
 template <class T>
-bool read(pbf_reader& in, std::vector<T>& list) {
-  if (!in.has_wire_type(pbf_wire_type::length_delimited)) return false;
-  if (list.size() == kMaxListLength) return false;
-  return read_struct(in.get_message(), list.emplace_back());
+bool read(pbf_reader& in, std::vector<T>& list, const Bounds& bounds) {
+  return list.size() < bounds.entries && read(in, list.emplace_back(), bounds);
 }
 
 // What may stand in a member once the whole struct is read.
@@ -137,20 +133,38 @@ bool is_valid(const T& value) {
   return true;
 }
 
-// What a whole message may hold.
+// Whether a value of this type can be out of bounds.
 template <class T>
-bool is_within_limits(const T&) {
+constexpr bool kHasBounds = std::is_same_v<T, std::string>;
+template <class T>
+constexpr bool kHasBounds<std::vector<T>> = true;
+template <class T>
+requires requires {
+  Fields<T>::kList;
+}
+constexpr bool kHasBounds<T> = std::apply(
+    []<class... Members>(const Field<T, Members>&... field) {
+      return ((kHasBounds<Members> && !(std::is_same_v<Members, std::string> &&
+                                        field.bounds.text_bytes == Bounds::kAnyBytes)) ||
+              ...);
+    },
+    Fields<T>::kList);
+
+// What the readers ask of lists and texts.
+template <class T>
+bool is_within(const T& value, const Bounds& bounds) {
+  if constexpr (std::is_same_v<T, std::string>) {
+    return value.size() <= bounds.text_bytes;
+  } else if constexpr (requires { Fields<T>::kList; } && kHasBounds<T>) {
+    return std::apply(
+        [&](const auto&... field) { return (is_within(value.*field.member, field.bounds) && ...); },
+        Fields<T>::kList);
+  } else if constexpr (kHasBounds<T>) {
+    const auto is_good = [&](const auto& item) { return is_within(item, bounds); };
+    return value.size() <= bounds.entries && (!kHasBounds<typename T::value_type> ||
+                                              std::all_of(value.begin(), value.end(), is_good));
+  }
   return true;
-}
-bool is_within_limits(const Put& m) {
-  return m.key.size() <= kMaxKeyBytes && m.value.size() <= kMaxValueBytes;
-}
-bool is_within_limits(const Get& m) {
-  return std::all_of(m.keys.begin(), m.keys.end(),
-                     [](const auto& key) { return key.size() <= kMaxKeyBytes; });
-}
-bool is_within_limits(const Got& m) {
-  return m.key.size() <= kMaxKeyBytes && m.value.size() <= kMaxValueBytes;
 }
 
 // Of a struct that is absent, too.
@@ -173,7 +187,7 @@ bool read_struct(pbf_reader in, T& value) {
     const auto try_one = [&](const auto& field) {
       if (field.number != in.tag()) return;
       known = true;
-      good = read(in, value.*field.member);
+      good = read(in, value.*field.member, field.bounds);
     };
     std::apply([&](const auto&... field) { (try_one(field), ...); }, Fields<T>::kList);
     if (!good) return false;
@@ -198,7 +212,7 @@ constexpr std::size_t kKinds = std::variant_size_v<Message>;
 template <std::size_t kIndex>
 bool decode_kind(std::string_view body, Message& message) {
   auto& value = message.emplace<kIndex>();
-  return decode_struct(body, value) && is_within_limits(value);
+  return decode_struct(body, value);
 }
 
 template <std::size_t... kIndex>
@@ -214,6 +228,10 @@ std::uint8_t kind_of(const Message& message) {
 
 std::string_view kind_name(std::uint8_t kind) {
   return kind >= 1 && kind <= kKinds ? kMessageNames.at(kind - 1U) : "unknown";
+}
+
+bool is_within_bounds(const Message& message) {
+  return std::visit([](const auto& value) { return is_within(value, {}); }, message);
 }
 
 std::string encode(const Message& message) {
@@ -235,6 +253,7 @@ Result<Message> decode(std::uint8_t kind, std::string_view body) {
 }
 
 std::string encode(const Formation& formation) {
+  HF_ASSERT(is_within(formation, {}));
   return encode_struct(formation);
 }
 

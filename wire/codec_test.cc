@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 
+#include "wire/fields.h"
 #include "wire/frame.h"
 #include "wire/samples_for_test.h"
 
@@ -25,6 +26,8 @@ constexpr std::uint8_t kRegister = 1;
 constexpr std::uint8_t kAssignment = 2;
 constexpr std::uint8_t kAgentState = 5;
 constexpr std::uint8_t kHeartbeat = 17;
+constexpr std::uint8_t kGet = 20;
+constexpr std::uint8_t kGive = 23;
 
 // A message of every kind as its struct's initialisers make it.
 template <std::size_t... kIndex>
@@ -125,6 +128,87 @@ TEST(Codec, RefusesAListThatWouldNeedMuchMoreMemoryThanItsBytes) {
   ASSERT_TRUE(most);
   EXPECT_EQ(std::get<AgentState>(*most).places.size(), kMaxListLength);
   EXPECT_FALSE(decode(kAgentState, body + empty_slot));
+}
+
+// Calls `f` for each list and each bounded text of a struct, also within others, with what makes it
+// as large as it may be, and by so much larger.
+template <class T, class F>
+void for_each_bound(const F& f) {
+  const auto of_field = [&]<class Member>(const Field<T, Member>& field) {
+    const auto at = [member = field.member](T& value) -> Member& { return value.*member; };
+    const auto bounds = field.bounds;
+    if constexpr (requires { Fields<Member>::kList; }) {
+      for_each_bound<Member>(
+          [&](auto fill) { f([=](T& v, std::size_t more) { fill(at(v), more); }); });
+    } else if constexpr (std::is_same_v<Member, std::string>) {
+      if (bounds.text_bytes == Bounds::kAnyBytes) return;
+      f([=](T& v, std::size_t more) { at(v) = std::string(bounds.text_bytes + more, 'x'); });
+    } else if constexpr (requires(Member m) { m.resize(1); }) {
+      f([=](T& v, std::size_t more) { at(v).resize(bounds.entries + more); });
+      if constexpr (std::is_same_v<Member, std::vector<std::string>>) {
+        if (bounds.text_bytes == Bounds::kAnyBytes) return;
+        f([=](T& v, std::size_t more) {
+          at(v).assign(bounds.entries, std::string(bounds.text_bytes, 'x'));
+          at(v).back() += std::string(more, 'x');
+        });
+      } else {
+        using Item = typename Member::value_type;
+        for_each_bound<Item>([&](auto fill) {
+          f([=](T& v, std::size_t more) {
+            at(v).resize(1);
+            fill(at(v)[0], more);
+          });
+        });
+      }
+    }
+  };
+  std::apply([&](const auto&... field) { (of_field(field), ...); }, Fields<T>::kList);
+}
+
+// How many bounds a message has; each is tried.
+template <class T>
+int keep_the_bounds_of_a_message() {
+  int bounds = 0;
+  for_each_bound<T>([&](const auto& fill) {
+    ++bounds;
+    T most;
+    fill(most, 0);
+    EXPECT_TRUE(is_within_bounds(most)) << bounds;
+    const auto back = decode(kind_of(most), encode(most));
+    EXPECT_TRUE(back && *back == Message(most)) << kind_name(kind_of(most)) << ' ' << bounds;
+    T more;
+    fill(more, 1);
+    EXPECT_FALSE(is_within_bounds(more)) << bounds;
+    EXPECT_FALSE(decode(kind_of(more), encode(more))) << kind_name(kind_of(more)) << ' ' << bounds;
+  });
+  return bounds;
+}
+template <std::size_t... kIndex>
+std::vector<int> keep_all_bounds(std::index_sequence<kIndex...>) {
+  return {keep_the_bounds_of_a_message<std::variant_alternative_t<kIndex, Message>>()...};
+}
+
+TEST(Codec, TakesEachListAndTextUpToItsOwnBound) {
+  const auto bounds = keep_all_bounds(std::make_index_sequence<std::variant_size_v<Message>>());
+  EXPECT_EQ(bounds[kAssignment - 1], 2);  // The ranks that its cause awaits, and its peers.
+  EXPECT_EQ(bounds[kGet - 1], 2);
+  EXPECT_EQ(bounds[kGive - 1], 1);
+  EXPECT_EQ(bounds[kHeartbeat - 1], 0);
+}
+
+TEST(Codec, TakesEachListOfTheFormationUpToItsOwnBound) {
+  int bounds = 0;
+  for_each_bound<Formation>([&](const auto& fill) {
+    ++bounds;
+    Formation most;
+    fill(most, 0);
+    const auto back = decode_formation(encode(most));
+    EXPECT_TRUE(back && *back == most) << bounds;
+    Formation more;
+    fill(more, 1);
+    EXPECT_DEATH((void)encode(more), "is_within") << bounds;
+  });
+  EXPECT_EQ(bounds, 5);
 }
 
 TEST(Codec, BoundsKeysAndValues) {

@@ -3,6 +3,7 @@
 // says the same, and a test compares the two.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <tuple>
 
@@ -10,16 +11,43 @@
 
 namespace holdfast::wire {
 
+// How much decode() takes of a list or a text. Nothing more may be sent or stored.
+struct Bounds {
+  std::size_t entries = kMaxListLength;
+  std::size_t text_bytes = kAnyBytes;  // Of the text, or of each one in a list.
+  static constexpr std::size_t kAnyBytes = ~std::size_t{0};
+};
+
 template <class Struct, class Member>
 struct Field {
   std::uint32_t number;
   Member Struct::*member;
+  Bounds bounds;
 };
-// Numbers the members 1, 2, 3, ... as they are listed.
+
+template <class Struct, class Member>
+struct Bounded {
+  Member Struct::*member;
+  Bounds bounds;
+};
+template <class Struct, class Member>
+constexpr auto bounded(Member Struct::*member, Bounds bounds = {}) {
+  return Bounded<Struct, Member>{member, bounds};
+}
+template <class Struct, class Member>
+constexpr auto bounded(Bounded<Struct, Member> member) {
+  return member;
+}
+
 template <class Struct, class... Members>
-constexpr auto in_order(Members Struct::*... members) {
+constexpr auto numbered(Bounded<Struct, Members>... members) {
   std::uint32_t number = 0;
-  return std::tuple{Field<Struct, Members>{++number, members}...};
+  return std::tuple{Field<Struct, Members>{++number, members.member, members.bounds}...};
+}
+// Numbers the members 1, 2, 3, ... as they are listed: each one as &Struct::member, or bounded().
+template <class... Members>
+constexpr auto in_order(Members... members) {
+  return numbered(bounded(members)...);
 }
 
 template <class Struct>
@@ -180,10 +208,13 @@ struct Fields<Heartbeat> {
   static constexpr auto kList = std::tuple{};
 };
 
+inline constexpr Bounds kKeyBounds{.entries = kMaxKeys, .text_bytes = kMaxKeyBytes};
+inline constexpr Bounds kValueBounds{.text_bytes = kMaxValueBytes};
 template <>
 struct Fields<Put> {
   static constexpr auto kList =
-      in_order(&Put::id, &Put::key, &Put::value, &Put::expected, &Put::writer);
+      in_order(&Put::id, bounded(&Put::key, kKeyBounds), bounded(&Put::value, kValueBounds),
+               &Put::expected, &Put::writer);
 };
 template <>
 struct Fields<Kept> {
@@ -191,12 +222,13 @@ struct Fields<Kept> {
 };
 template <>
 struct Fields<Get> {
-  static constexpr auto kList = in_order(&Get::id, &Get::keys, &Get::at_once, &Get::newer_than);
+  static constexpr auto kList =
+      in_order(&Get::id, bounded(&Get::keys, kKeyBounds), &Get::at_once, &Get::newer_than);
 };
 template <>
 struct Fields<Got> {
-  static constexpr auto kList =
-      in_order(&Got::id, &Got::found, &Got::key, &Got::value, &Got::version);
+  static constexpr auto kList = in_order(&Got::id, &Got::found, bounded(&Got::key, kKeyBounds),
+                                         bounded(&Got::value, kValueBounds), &Got::version);
 };
 
 }  // namespace holdfast::wire

@@ -3,6 +3,7 @@
 // beside it the job's key-values.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -11,6 +12,10 @@
 #include "wire/reason.h"
 
 namespace holdfast::wire {
+
+// Of every list that has no lower bound (wire/fields.h): far more than a job can have ranks, places
+// or agents.
+inline constexpr std::size_t kMaxListLength = 65536;
 
 enum class Role : std::uint8_t { kWorker, kServer, kSpareHost };
 [[nodiscard]] constexpr bool is_known(Role role) {

@@ -34,8 +34,12 @@ std::uint32_t checksum(std::uint8_t kind, std::string_view body) {
 
 std::string frame(const Message& message) {
   const std::string body = encode(message);
-  HF_ASSERT(body.size() <= kMaxBodyBytes);
   const std::uint8_t kind = kind_of(message);
+  if (body.size() > kMaxBodyBytes || !is_within_bounds(message)) {
+    const auto why = cat("this ", kind_name(kind), " of ", body.size(),
+                         " bytes is within kMaxBodyBytes and the bounds of wire/fields.h");
+    assertion_failed(why.c_str(), __FILE__, __LINE__);
+  }
   std::string out;
   out.reserve(kFrameHeaderBytes + body.size());
   out += kMagic;
@@ -59,8 +63,8 @@ void FrameReader::feed(std::string_view bytes) {
   buffer_ += bytes;
 }
 
-Error FrameReader::fail(std::string what) {
-  error_ = Error{Blame::kPeer, std::move(what)};
+Error FrameReader::fail(Error error) {
+  error_ = std::move(error);
   buffer_ = {};
   start_ = 0;
   return *error_;
@@ -71,26 +75,29 @@ Result<std::optional<Message>> FrameReader::next() {
   const std::string_view bytes = unread();
   if (bytes.size() < kFrameHeaderBytes) return std::optional<Message>();
   if (bytes.substr(0, 4) != kMagic) {
-    return fail("the peer does not speak Holdfast's protocol; check the address and the port");
+    return fail({Blame::kPeer,
+                 "the peer does not speak Holdfast's protocol; check the address and the port"});
   }
   const auto version = static_cast<std::uint8_t>(bytes[4]);
   if (version != kFrameVersion || bytes[6] != 0 || bytes[7] != 0) {
-    return fail(cat("the peer sent a frame of version ", version, ", this is version ",
-                    kFrameVersion, "; use the same version of Holdfast on all hosts"));
+    return fail(
+        {Blame::kPeer, cat("the peer sent a frame of version ", version, ", this is version ",
+                           kFrameVersion, "; use the same version of Holdfast on all hosts")});
   }
   const auto kind = static_cast<std::uint8_t>(bytes[5]);
   const std::size_t length = get_u32(bytes.substr(8, 4));
   if (length > kMaxBodyBytes) {
-    return fail(
-        cat("the peer announced a message of ", length, " bytes, the limit is ", kMaxBodyBytes));
+    return fail({Blame::kPeer, cat("the peer announced a message of ", length,
+                                   " bytes, the limit is ", kMaxBodyBytes)});
   }
   if (bytes.size() < kFrameHeaderBytes + length) return std::optional<Message>();
   const std::string_view body = bytes.substr(kFrameHeaderBytes, length);
   if (get_u32(bytes.substr(12, 4)) != checksum(kind, body)) {
-    return fail(cat("a ", kind_name(kind), " was damaged on its way: its checksum is wrong"));
+    return fail({Blame::kWorld,
+                 cat("a ", kind_name(kind), " was damaged on its way: its checksum is wrong")});
   }
   Result<Message> message = decode(kind, body);
-  if (!message) return fail(message.error().what);
+  if (!message) return fail(message.error());
   start_ += kFrameHeaderBytes + length;
   if (start_ == buffer_.size()) {
     buffer_.clear();

@@ -16,7 +16,8 @@ inline constexpr std::size_t kFrameHeaderBytes = 16;
 inline constexpr std::size_t kMaxBodyBytes = std::size_t{16} << 20;
 inline constexpr std::uint8_t kFrameVersion = 1;
 
-// The message with its header, ready to be sent. Requires that its body is within kMaxBodyBytes.
+// The message with its header, ready to be sent. Requires that its body is within kMaxBodyBytes,
+// and its lists and texts within their bounds.
 std::string frame(const Message& message);
 
 // Cuts a stream of bytes into messages, however the bytes come in. For one thread at a time.
@@ -29,13 +30,14 @@ class FrameReader {
   void feed(std::string_view bytes);
 
   // The next whole message, or nothing if more bytes are needed. Error{kPeer} if the bytes are no
-  // frame of ours, are damaged or too long, or hold a malformed message.
+  // frame of ours, are too long, or hold a malformed message; Error{kWorld} if they were damaged on
+  // their way.
   Result<std::optional<Message>> next();
 
   [[nodiscard]] std::size_t buffered_bytes() const { return buffer_.size() - start_; }
 
  private:
-  Error fail(std::string what);
+  Error fail(Error error);
   [[nodiscard]] std::string_view unread() const { return std::string_view(buffer_).substr(start_); }
 
   std::string buffer_;

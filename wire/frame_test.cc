@@ -110,7 +110,25 @@ TEST(Frame, TakesABodyUpToTheLimit) {
 }
 
 TEST(FrameDeathTest, DoesNotMakeAFrameThatNobodyWouldTake) {
-  EXPECT_DEATH((void)frame(StatusReply{std::string(kMaxBodyBytes, 'x')}), "kMaxBodyBytes");
+  EXPECT_DEATH((void)frame(StatusReply{std::string(kMaxBodyBytes, 'x')}),
+               "StatusReply.*kMaxBodyBytes");
+  Give too_many;
+  too_many.node_ids.resize(kMaxListLength + 1);
+  EXPECT_DEATH((void)frame(too_many), "this Give of .* bounds");
+}
+
+TEST(Frame, TellsDamageFromWhatThePeerHasSaidSo) {
+  const auto blame = [](const std::string& bytes) {
+    FrameReader reader;
+    reader.feed(bytes);
+    const auto next = reader.next();
+    return next ? std::nullopt : std::optional(next.error().blame);
+  };
+  std::string damaged = frame(Repaired{7});
+  damaged.back() ^= 1;
+  EXPECT_EQ(blame(damaged), Blame::kWorld);
+  EXPECT_EQ(blame(frame(Waiting{{.kind = static_cast<Reason::Kind>(250)}})), Blame::kPeer);
+  EXPECT_EQ(blame(std::string(16, 'x')), Blame::kPeer);
 }
 
 #if defined(HOLDFAST_SANITIZED) || !defined(NDEBUG)

@@ -125,6 +125,9 @@ struct Reason {
     kGivenAway,  // count: places that it had; total: that it has still
     kDrained,    // The same: it takes none any more.
     kHostLost,   // host, count: its ranks; other_host: that takes them; empty: none does
+    // Why a message is refused, too. node_id, or other: of which agent; neither: not known yet, or
+    // it is the scheduler; host; detail: the address, and what is wrong
+    kUnreadable,
   };
   Kind kind = Kind::kNone;
   Rank rank = kNoRank;
@@ -142,7 +145,7 @@ struct Reason {
   bool operator==(const Reason&) const = default;
 };
 [[nodiscard]] constexpr bool is_known(Reason::Kind kind) {
-  return kind <= Reason::Kind::kHostLost;
+  return kind <= Reason::Kind::kUnreadable;
 }
 
 }  // namespace holdfast::wire

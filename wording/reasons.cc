@@ -186,6 +186,15 @@ std::string of_moves(const Reason& r) {
   }
 }
 
+// Who has said what can not be read.
+std::string sender_of(const Reason& r) {
+  const std::string who = !r.node_id.empty() ? cat("node '", r.node_id, '\'')
+                          : !r.other.empty() ? cat("agent ", r.other)
+                                             : "";
+  if (who.empty()) return {};
+  return cat("what ", who, r.host.empty() ? "" : cat(" on ", r.host), " says can not be read: ");
+}
+
 std::string of_refusal(const Reason& r) {
   switch (r.kind) {
     case Kind::kOtherProtocol:
@@ -231,6 +240,8 @@ std::string of_refusal(const Reason& r) {
     case Kind::kTooMuch:
       return cat("this connection would have the scheduler keep ", r.count, ' ', r.detail,
                  "; at most are ", r.total);
+    case Kind::kUnreadable:
+      return cat(sender_of(r), r.detail);
     case Kind::kGroupLost:
       return cat("rank ", r.rank,
                  " has lost its connections to other hosts, though nobody has "

@@ -29,6 +29,16 @@ TEST(Reasons, AllKindsButNoneAreWordedAndEachInItsOwnWay) {
   EXPECT_EQ(in_words(Reason{}), "");
 }
 
+TEST(Reasons, NamesWhoCanNotBeRead) {
+  const std::string detail = "1.2.3.4:5: the peer sent nonsense";
+  const auto kind = Reason::Kind::kUnreadable;
+  EXPECT_EQ(in_words({.kind = kind, .detail = detail}), detail);
+  EXPECT_EQ(in_words({.kind = kind, .node_id = "w3", .detail = detail}),
+            "what node 'w3' says can not be read: " + detail);
+  EXPECT_EQ(in_words({.kind = kind, .host = "b", .other = "agent-2", .detail = detail}),
+            "what agent agent-2 on b says can not be read: " + detail);
+}
+
 TEST(Reasons, AllEndingsAreWorded) {
   std::set<std::string> sentences;
   for (std::uint8_t kind = 0; wire::is_known(static_cast<Ending::Kind>(kind)); ++kind) {

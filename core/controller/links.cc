@@ -59,6 +59,18 @@ void Machine::on(const Received& e) {
   std::visit([&](const auto& message) { receive(e.link, message); }, e.message);
 }
 
+// It would say the same on every other connection.
+void Machine::on(const Unreadable& e) {
+  const auto peer = peers_.find(e.link);
+  if (peer == peers_.end() || peer->second.dismissed) return;
+  Reason why{.kind = Reason::Kind::kUnreadable, .node_id = peer->second.node_id, .detail = e.why};
+  if (const auto agent = agents_.find(e.link); agent != agents_.end()) {
+    why.other = agent->second.agent_id;
+    why.host = agent->second.host;
+  }
+  reject(e.link, std::move(why));
+}
+
 void Machine::on(const Closed& e) {
   forget_agent(e.link);
   if (wish_ && wish_->asker == e.link) wish_.reset();  // Nobody would hear what became of it.

@@ -111,6 +111,27 @@ TEST_F(LinksTest, AfterAWrongWordNothingIsHeard) {
   EXPECT_TRUE(machine_.arrivals().empty());
 }
 
+TEST_F(LinksTest, WhoCanNotBeReadIsRefusedByName) {
+  step(Connected{1, PeerKind::kWorker});
+  hear(1, wire::Register{.job = "job", .node_id = "a", .incarnation = 1});
+  step(Connected{2, PeerKind::kAgent});
+  hear(2, wire::AgentState{.job = "job", .agent_id = "agent-2", .host = "h", .places = {{"a"}}});
+  for (const Link link : std::initializer_list<Link>{1, 2}) {
+    step(Unreadable{link, "1.2.3.4:5: the peer sent a malformed Report"});
+    ASSERT_TRUE(closed_.contains(link));
+    const auto* refused = std::get_if<wire::Refused>(&said_[link].back());
+    ASSERT_NE(refused, nullptr);
+    EXPECT_EQ(refused->reason, (Reason{.kind = Reason::Kind::kUnreadable,
+                                       .node_id = link == 1 ? "a" : "",
+                                       .host = link == 2 ? "h" : "",
+                                       .other = link == 2 ? "agent-2" : "",
+                                       .detail = "1.2.3.4:5: the peer sent a malformed Report"}));
+    const auto said = said_[link].size();
+    step(Unreadable{link, "again"});
+    EXPECT_EQ(said_[link].size(), said) << "nothing is heard any more";
+  }
+}
+
 TEST_F(LinksTest, NothingIsHeardOfALinkThatIsNotConnected) {
   hear(1, wire::Register{.job = "job", .node_id = "a", .incarnation = 1});
   EXPECT_TRUE(machine_.arrivals().empty());

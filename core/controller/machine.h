@@ -61,6 +61,11 @@ struct Received {
   Link link = 0;
   wire::Message message;
 };
+// What has come there can not be read, and nothing more of it is. `why` names its address.
+struct Unreadable {
+  Link link = 0;
+  std::string why;
+};
 struct Closed {
   Link link = 0;
 };
@@ -73,8 +78,8 @@ struct TimePassed {};
 struct Interrupted {  // Somebody ends the scheduler.
   std::int32_t signal = 0;
 };
-using Event =
-    std::variant<Started, Connected, Received, Closed, ProvenDead, Stored, TimePassed, Interrupted>;
+using Event = std::variant<Started, Connected, Received, Unreadable, Closed, ProvenDead, Stored,
+                           TimePassed, Interrupted>;
 
 // What must be done, in this order.
 using Store = wire::Changes;  // To be made durable, and answered by Stored.
@@ -245,6 +250,7 @@ class Machine {
   void on(const Started& e);
   void on(const Connected& e);
   void on(const Received& e);
+  void on(const Unreadable& e);
   void on(const Closed& e);
   void on(const ProvenDead& e);
   void on(const Stored&);

@@ -13,6 +13,7 @@
 
 #include "base/text.h"
 #include "core/controller/machine.h"
+#include "wire/codec.h"
 
 namespace holdfast::controller {
 
@@ -29,6 +30,19 @@ class ControllerTest : public ::testing::Test {
     step(Started{});
   }
 
+  // What is said is heard, and what is stored is read again.
+  static void expect_readable(const wire::Message& message) {
+    const auto back = wire::decode(wire::kind_of(message), wire::encode(message));
+    ASSERT_TRUE(back) << back.error().what;
+    EXPECT_EQ(*back, message);
+  }
+  static void expect_readable(const Store& store) {
+    if (!store.formation) return;
+    const auto back = wire::decode_formation(wire::encode(*store.formation));
+    ASSERT_TRUE(back) << back.error().what;
+    EXPECT_EQ(*back, *store.formation);
+  }
+
   // Carries out the event; every store is durable at once.
   void step(const Event& event) {
     if (const auto* heard = std::get_if<Received>(&event)) connect(*heard);
@@ -36,9 +50,13 @@ class ControllerTest : public ::testing::Test {
     for (auto& action : machine_->step(now_, event)) {
       if (const auto* store = std::get_if<Store>(&action)) {
         stored = true;
+        expect_readable(*store);
         apply(*store, record_);
       }
-      if (const auto* send = std::get_if<Send>(&action)) said_[send->link].push_back(send->message);
+      if (const auto* send = std::get_if<Send>(&action)) {
+        expect_readable(send->message);
+        said_[send->link].push_back(send->message);
+      }
       if (const auto* end = std::get_if<End>(&action)) end_ = *end;
       if (const auto* leave = std::get_if<Leave>(&action)) {
         left_ = true;

@@ -273,6 +273,13 @@ std::optional<Reason> Machine::plan_move(const wire::Move& m, Wish& wish) const 
     return Reason{.kind = Reason::Kind::kNoSuchHost, .host = m.from};
   }
   const auto ranks = static_cast<std::int64_t>(wish.ranks.size());
+  const std::size_t drained = formation_.drained.size() + wish.agents.size();
+  if (m.drains && drained > wire::kMaxListLength) {
+    return Reason{.kind = Reason::Kind::kTooMuch,
+                  .count = static_cast<std::int64_t>(drained),
+                  .total = static_cast<std::int64_t>(wire::kMaxListLength),
+                  .detail = "drained agents"};
+  }
   wish.drains = m.drains;
   wish.what = {.kind = Reason::Kind::kMoves, .count = ranks, .host = m.from, .other_host = m.to};
   if (wish.ranks.empty()) return std::nullopt;

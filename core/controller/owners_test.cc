@@ -343,6 +343,17 @@ TEST_F(MoveTest, ASpareHostMayBeDrained) {
   EXPECT_TRUE(last<wire::Drop>(95)->drains);
 }
 
+TEST_F(MoveTest, AnyNumberOfHostsMayBeDrained) {
+  for (Link link = 200; link < 240; ++link) {
+    const std::string number = cat(link);
+    step(Received{link, wire::AgentState{
+                            "job", "agent-" + number, "host-" + number, {}, wire::kProtocol, 2}});
+    ask("host-" + number, "", true);
+    EXPECT_EQ(answer().kind, Reason::Kind::kMoves);
+  }
+  EXPECT_EQ(record_.drained.size(), 40U);
+}
+
 // The host that has two ranks besides its own gives them to one that comes, once they make steps.
 TEST_F(MoveTest, RanksLeaveAnOversubscribedHostOnceAnotherComes) {
   step(Closed{95});

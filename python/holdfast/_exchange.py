@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ctypes as c
 from collections.abc import Sequence
+from contextlib import suppress
+from threading import Thread
 from typing import Any, Final
 
 from holdfast._abi import U64, Buffer, DType, Op, Status, address, check, lib
@@ -23,6 +25,10 @@ class Work:
         self._handle = handle
         self._keep = keep
 
+    def hold(self, *more: object) -> None:
+        """Keep alive what else owns its memory, until it is complete."""
+        self._keep += more
+
     def poll(self, milliseconds: int = 0) -> Status:
         """Wait `milliseconds` at most (negative: until complete); Status.PENDING: not complete."""
         return Status(lib.hf_wait(self._handle, milliseconds))
@@ -34,10 +40,20 @@ class Work:
         check(status)
 
     def __del__(self) -> None:
-        """Wait until the operation is complete, then release it."""
-        if self._handle.value:
-            lib.hf_release(self._handle)
-            self._handle.value = None
+        """Release it. If it is under way, a thread waits: here nobody could interrupt a wait."""
+        handle, self._handle = self._handle, c.c_void_p()
+        if not handle.value:
+            return
+        if lib.hf_wait(handle, 0) == Status.PENDING:
+            # The thread's frame holds the memory, whenever the process ends.
+            with suppress(RuntimeError):  # The interpreter ends and starts none.
+                Thread(target=_release, args=(handle, self._keep), daemon=True).start()
+                return
+        lib.hf_release(handle)
+
+
+def _release(handle: c.c_void_p, keep: object) -> None:
+    lib.hf_release(handle)  # Waits until it is complete.
 
 
 class Group:

@@ -139,6 +139,9 @@ if what == "late" and os.path.exists(f"{folder}/killed-{rank}"):
     dist.all_reduce(torch.ones(3))  # As for a checkpoint that was not there before.
 total = torch.ones(3) * (seed % 5)
 dist.all_reduce(total)
+large = torch.full(((20 << 20) // 8,), time.time_ns())  # Another one in each process.
+dist.broadcast(large, 1)
+assert large.unique().numel() == 1
 for parameter in torch.nn.Linear(2, 2).parameters():
     dist.broadcast(parameter, 0)
 got = torch.zeros(1)
@@ -171,7 +174,7 @@ for x in state.steps([1.0] * 6):
         open(f"{folder}/killed-{rank}", "x").close()
         os.kill(os.getpid(), 9)
     dist.barrier()
-told = [int(seed), total.tolist(), everyone, mine, block.tolist(), out.tolist()]
+told = [int(seed), total.tolist(), everyone, int(large[-1]), mine, block.tolist(), out.tolist()]
 told = told + ([] if rank == 0 else name)  # Rank 0 has what it made itself.
 open(f"{folder}/result-{rank}", "w").write(json.dumps(told))
 """
@@ -189,12 +192,11 @@ def test_torch_a_replacement_is_told_what_was_exchanged_before_its_state(
     finally:
         job.stop()
     assert [(tmp_path / f"job/killed-{rank}").exists() for rank in (0, 1)] == [True, True]
-    seed, total, everyone, *_ = first
-    assert second[:3] == [seed, total, everyone] and everyone == [[0, seed], [1, seed]]
+    seed, total, everyone, large, *_ = first
+    assert second[:4] == [seed, total, everyone, large] and everyone == [[0, seed], [1, seed]]
     assert total == [2.0 * (seed % 5)] * 3
-    assert (first[3:], second[3:6]) == ([[10], [0.0], [0.5, 1.5]], [[11], [0.0], [0.25, 1.25]])
-    assert second[6].startswith("run ") and second[7] == "x" * 70000
-    assert "its own values" not in job.logs()
+    assert (first[4:], second[4:7]) == ([[10], [0.0], [0.5, 1.5]], [[11], [0.0], [0.25, 1.25]])
+    assert second[7].startswith("run ") and second[8] == "x" * 70000
 
 
 WITHOUT_NUMPY = """

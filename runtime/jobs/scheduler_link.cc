@@ -145,7 +145,8 @@ void SchedulerLink::connected(std::shared_ptr<io::Connection> connection) {
   said_.clear();
   heard_.clear();
   connection_->start({.on_message = [this](wire::Message m) { handlers_.on_message(std::move(m)); },
-                      .on_closed = [this](const Error& why) { broke(why); }});
+                      .on_closed = [this](const Error& why) { broke(why); },
+                      .on_unreadable = [this](const Error& why) { can_not_read(why); }});
   handlers_.on_up();
 }
 
@@ -155,6 +156,15 @@ void SchedulerLink::say_once(const Error& why) {
   if (std::exchange(heard_, why.what) != why.what) return;
   if (std::exchange(said_, why.what) == why.what) return;
   std::fprintf(stderr, "holdfast: %s\n", why.what.c_str());
+}
+
+// On another connection it would say the same. So this process takes itself for refused.
+void SchedulerLink::can_not_read(const Error& why) {
+  retired_ = true;
+  handlers_.on_message(
+      wire::Refused{{},
+                    {.kind = wire::Reason::Kind::kUnreadable,
+                     .detail = cat("what the scheduler says can not be read: ", why.what)}});
 }
 
 void SchedulerLink::broke(const Error& why) {

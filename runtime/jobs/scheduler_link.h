@@ -32,6 +32,7 @@ class SchedulerLink {
   struct Handlers {
     // There is a connection, and at its other end a scheduler of this job.
     std::function<void()> on_up;
+    // If the scheduler says what can not be read, it is a Refused for that reason, and the last.
     std::function<void(wire::Message)> on_message;
     // The connection broke. Its scheduler may not have heard all that was sent.
     std::function<void()> on_down = [] {};
@@ -64,6 +65,7 @@ class SchedulerLink {
   void lack_membership(const Error& why);
   void connected(std::shared_ptr<io::Connection> connection);
   void say_once(const Error& why);
+  void can_not_read(const Error& why);
   void broke(const Error& why);
   void try_again(const Error& why);
 

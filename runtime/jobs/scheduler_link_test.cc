@@ -48,7 +48,7 @@ class SchedulerLinkTest : public ::testing::Test {
     connection->start({.on_message =
                            [this](wire::Message message) {
                              heard_.push_back(std::move(message));
-                             peer_->send(wire::Got{});
+                             peer_->send(answer_);
                            },
                        .on_closed = [this](const Error&) { peer_.reset(); }});
   }
@@ -59,6 +59,8 @@ class SchedulerLinkTest : public ::testing::Test {
   std::string token_ = kToken;
   bool drawn_ = false;  // The token is in the job's folder.
   std::vector<wire::Message> heard_;
+  wire::Message answer_ = wire::Got{};
+  std::vector<wire::Message> told_;
 
   io::Loop loop_;
   std::shared_ptr<io::Connection> peer_;
@@ -72,7 +74,11 @@ class SchedulerLinkTest : public ::testing::Test {
                              happens("up");
                              link_.send(wire::Get{.at_once = true});
                            },
-                       .on_message = [this](const wire::Message&) { happens("message"); },
+                       .on_message =
+                           [this](const wire::Message& message) {
+                             told_.push_back(message);
+                             happens("message");
+                           },
                        .on_down = [this] { happens("down"); },
                        .on_out_of_reach =
                            [this](const Error& why) {
@@ -99,6 +105,22 @@ TEST_F(SchedulerLinkTest, SaysAtEveryTryThatNoSchedulerAnswers) {
   });
   EXPECT_EQ(all_, (Events{"out of reach", "out of reach", "out of reach"}));
   EXPECT_NE(why_.find("did not accept this process"), std::string::npos) << why_;
+}
+
+TEST_F(SchedulerLinkTest, ASchedulerThatCanNotBeReadHasRefusedThisProcess) {
+  answer_ = wire::Waiting{{.kind = static_cast<wire::Reason::Kind>(250)}};
+  run(60s, [&](const std::string& what) {
+    if (what == "message") loop_.post([&] { peer_->close(); });
+    // By then there would be another one.
+    if (what == "down") loop_.after(200ms, [&] { loop_.stop(); });
+  });
+  EXPECT_EQ(all_, (Events{"up", "message", "down"}));
+  const auto* refused = std::get_if<wire::Refused>(&told_.at(0));
+  ASSERT_NE(refused, nullptr);
+  EXPECT_EQ(refused->reason.kind, wire::Reason::Kind::kUnreadable);
+  EXPECT_NE(refused->reason.detail.find("what the scheduler says can not be read: 127.0.0.1:"),
+            std::string::npos)
+      << refused->reason.detail;
 }
 
 // Once its scheduler is gone with all that it had left on this host.

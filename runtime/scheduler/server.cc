@@ -145,6 +145,10 @@ void Server::accept(std::shared_ptr<io::Connection> connection, wire::PeerKind k
   connection->start(
       {.on_message = [this, link](wire::Message message) { received(link, std::move(message)); },
        .on_closed = [this, link](const Error&) { closed(link); },
+       .on_unreadable =
+           [this, link](const Error& why) {
+             step(controller::Unreadable{link, why.what});
+           },
        .on_drained = [this, link] { answered(link); }});
   step(controller::Connected{link, kind});
 }

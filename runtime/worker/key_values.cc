@@ -98,6 +98,7 @@ struct KeyValues::Client {
   void received(wire::Message message);
   void answer(std::uint64_t id, const Result<Reply>& result);
   void fail_all(const Error& why);
+  void end(const wire::Reason& why);
 
   std::atomic<std::uint64_t> newest_id = 0;
 
@@ -143,10 +144,16 @@ void KeyValues::Client::received(wire::Message message) {
     }
     answer(kept->id, Error{Blame::kUser, wording::in_words(kept->reason)});
   } else if (const auto* ended = std::get_if<wire::JobEnded>(&message)) {
-    over = Error{Blame::kWorld, wording::in_words(ended->reason)};
-    link.retire();
-    fail_all(*over);
+    end(ended->reason);
+  } else if (const auto* refused = std::get_if<wire::Refused>(&message)) {
+    end(refused->reason);
   }
+}
+
+void KeyValues::Client::end(const wire::Reason& why) {
+  over = Error{Blame::kWorld, wording::in_words(why)};
+  link.retire();
+  fail_all(*over);
 }
 
 void KeyValues::Client::answer(std::uint64_t id, const Result<Reply>& result) {

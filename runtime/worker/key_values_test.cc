@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <future>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -16,6 +18,7 @@
 #include "os/process.h"
 #include "os/spawn.h"
 #include "os/testing.h"
+#include "runtime/jobs/scheduler_link.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -209,6 +212,31 @@ TEST_F(KeyValuesTest, WhoWaitsHearsOfTheJobsEndAndWhoAsksLaterToo) {
   EXPECT_EQ(value_of(waits.get()), "the scheduler was interrupted by signal 15");
   EXPECT_EQ(value_of(idle.get({"b"}, {})), "the scheduler was interrupted by signal 15");
   EXPECT_FALSE(values.put("a", "1")) << "that is final";
+}
+
+TEST_F(KeyValuesTest, WhoSaysWhatTheSchedulerCanNotReadIsRefusedByName) {
+  start_scheduler();
+  const auto here = settings();
+  io::Loop loop;
+  std::optional<wire::Message> heard;
+  std::function<void()> speak;
+  SchedulerLink link(loop, here, wire::PeerKind::kWorker,
+                     {.on_up = [&] { speak(); },
+                      .on_message =
+                          [&](wire::Message message) {
+                            heard = std::move(message);
+                            link.retire();
+                            loop.stop();
+                          }});
+  speak = [&] { link.send(wire::Waiting{{.kind = static_cast<wire::Reason::Kind>(250)}}); };
+  link.open();
+  loop.run();
+  ASSERT_TRUE(heard && std::holds_alternative<wire::Refused>(*heard));
+  const auto& why = std::get<wire::Refused>(*heard).reason;
+  EXPECT_EQ(why.kind, wire::Reason::Kind::kUnreadable);
+  EXPECT_NE(why.detail.find("a malformed Waiting; use the same version of Holdfast on all hosts"),
+            std::string::npos)
+      << why.detail;
 }
 
 TEST_F(KeyValuesTest, WhatIsTooLongIsRefusedByName) {

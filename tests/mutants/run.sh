@@ -44,7 +44,7 @@ library_of() {  # room
   ar rcs "$1.a" "$1"_*.o
 }
 link_simulation() {  # where to, objects
-  g++ "${@:2}" "$build/sim/libholdfast_sim.a" "$build/wording/libholdfast_wording.a" "$work/clean/core.a" \
+  g++ "${@:2}" "$build/sim/libholdfast_sim.a" "$build/wording/libholdfast_wording.a" "$work/clean/core.a" "$build/wire/libholdfast_wire.a" \
     "$build/os/libholdfast_os.a" "$build/base/libholdfast_base.a" -o "$1"
 }
 link_test() {  # test, where to, rooms, objects: as the build links it, but for these rooms and objects

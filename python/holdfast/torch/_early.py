@@ -30,10 +30,10 @@ OTHERS: Final = (
     "replaces, and is told the answers in their order. Exchange the same there in every start; "
     "load a checkpoint after State: `if state.n == 0: load()`"
 )
-LIMIT: Final = 1 << 24  # Bytes of an operand up to which it is kept: the scheduler has 256 MiB.
-_PART: Final = (1 << 24) - 2048  # Bytes of a value: a larger operand has several.
+_PART: Final = 1 << 20  # Bytes of a value: few enough to come within _WAIT_S.
 _WAIT_S: Final = 0.2  # At a time: then signals are handled, and the time limit is looked at.
 _WAIT_FOR_PLACE_S: Final = 0.02  # Likewise in a spare, which may be given its place meanwhile.
+_NAMED_AFTER_S: Final = 10.0  # Then whoever is awaited is named.
 
 
 class Early:
@@ -51,12 +51,22 @@ class Early:
         self._succeeds: bool | None = None
 
     def gather(
-        self, label: str, ranks: Sequence[int], what: str, mine: Tensor, everyone: Tensor
+        self,
+        label: str,
+        ranks: Sequence[int],
+        what: str,
+        mine: Tensor,
+        everyone: Tensor,
+        limit_s: float | None = None,
     ) -> bool:
-        """Fill the rows of `everyone` with what each rank gave; its own row holds `mine`."""
+        """Fill the rows of `everyone` with what each rank gave; its own row holds `mine`.
+
+        `limit_s`: the program's own time limit; None: MS_TOPO_TIMEOUT.
+        """
         name = self._begin(label)
         self._give(name, what, mine)
-        return all(self._take(name, what, rank, row) for rank, row in zip(ranks, everyone))
+        until = None if limit_s is None else time.monotonic() + limit_s
+        return all(self._take(name, what, rank, row, until) for rank, row in zip(ranks, everyone))
 
     def broadcast(self, label: str, root: int, tensor: Tensor) -> bool:
         """Copy what rank `root` gave."""
@@ -129,9 +139,14 @@ class Early:
         elif by in (None, self._engine.place.rank):
             self._write(name, what, raw)
 
-    def _take(self, name: str, what: str, rank: int, into: Tensor) -> bool:
-        """Wait for the part of a rank. False: the rank is past its State and gave none."""
-        until = time.monotonic() + _limit_s()
+    def _take(
+        self, name: str, what: str, rank: int, into: Tensor, until: float | None = None
+    ) -> bool:
+        """Wait for the part of a rank. False: the rank is past its State and gave none.
+
+        `until`: the end of the program's own time limit; None: MS_TOPO_TIMEOUT.
+        """
+        began = time.monotonic()
         keys = [self._key(k) for k in (f"{name}-of-{rank}", f"past-{rank}", f"left-{rank}")]
         while True:
             self._see_whether_it_is_due()
@@ -146,11 +161,19 @@ class Early:
                     f"rank {rank} has ended its program without a State, and without {what} that "
                     "this one came to before its own; all ranks run one program"
                 )
-            if time.monotonic() > until:
+            now = time.monotonic()
+            if until is not None and now > until:
+                raise WorldError(f"rank {rank} did not come to {what} within the timeout given")
+            if now - began > _limit_s():
                 raise WorldError(
                     f"rank {rank} did not come to {what} before its State within MS_TOPO_TIMEOUT; "
                     "all ranks run one program, and each has to come there; if one prepares data "
                     "for so long, give MS_TOPO_TIMEOUT more seconds"
+                )
+            if now - began > _NAMED_AFTER_S and not self._engine.waits_spare:
+                self._engine.warn_once(
+                    f"this process waits at {what} for rank {rank}, which has not come there yet; "
+                    "all ranks run one program, and each has to come there"
                 )
         given, raw = self._whole(keys[0], value)
         if given == what.encode() and len(raw) == into.nbytes:

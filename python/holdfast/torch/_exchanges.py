@@ -53,7 +53,7 @@ class Exchanges(Member):
     def _exchange_early(
         self, send: Tensor, send_counts: list[int], receive: Tensor, receive_counts: list[int]
     ) -> bool:
-        if (early := self._early(0)) is None:
+        if (early := self._early()) is None:
             return False
         blocks = torch.split(send.reshape(-1), send_counts)
         for to, block in zip(self._ranks, blocks):
@@ -135,7 +135,7 @@ class Exchanges(Member):
     def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> Done:
         """Start to send. The n-th send to a rank with a tag meets its n-th receive with it."""
         dense = as_dense(tensors[0])
-        if (early := self._early(0)) is not None:
+        if (early := self._early()) is not None:
             early.send(self._tagged(tag), self._ranks[to], dense)
             return Done(tensors)
         if not self._group():
@@ -147,7 +147,7 @@ class Exchanges(Member):
         """Start to receive."""
         tensor = tensors[0]
         dense = as_dense(tensor)
-        if (early := self._early(0)) is not None:
+        if (early := self._early()) is not None:
             take = early.receive(self._tagged(tag), self._ranks[source], dense)
 
             def finish() -> None:

@@ -149,15 +149,17 @@ class HoldfastGroup(Exchanges):
         else:
             out.copy_(reduced(kind, [mine] * self._size))
 
-    def _early_parts(self, what: str, mine: Tensor, kind: Any = None) -> list[Tensor] | None:
+    def _early_parts(
+        self, what: str, mine: Tensor, kind: Any = None, limit_s: float | None = None
+    ) -> list[Tensor] | None:
         """Return what the ranks gave to this call before their States. All have the same `kind`."""
-        if (early := self._early(mine.nbytes)) is None:
+        if (early := self._early()) is None:
             return None
         if kind is not None:
             what = f"{what} ({kind}, {mine.dtype})"
         mine = mine.detach()
         everyone = mine.reshape(1, *mine.shape).repeat(self._size, *[1] * mine.dim())
-        if not early.gather(self.label, self._ranks, what, mine, everyone):
+        if not early.gather(self.label, self._ranks, what, mine, everyone, limit_s):
             self._nobody_gives()
         return list(everyone)
 
@@ -260,7 +262,7 @@ class HoldfastGroup(Exchanges):
         dense = as_dense(tensor)
         if dense.numel() == 0:
             return
-        if (early := self._early(tensor.nbytes)) is not None:
+        if (early := self._early()) is not None:
             if not early.broadcast(self.label, self._ranks[root], dense):
                 self._nobody_gives()
             if dense is not tensor:
@@ -344,8 +346,10 @@ class HoldfastGroup(Exchanges):
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> Done:
-        """Wait until every rank has come."""
-        if self._early_parts("a barrier", _NOTHING) is not None:
+        """Wait until every rank has come. Before State, a timeout that was given is kept."""
+        given = opts.timeout.total_seconds() if opts is not None else 0.0  # Unset: negative.
+        limit_s = given if given > 0 else None
+        if self._early_parts("a barrier", _NOTHING, limit_s=limit_s) is not None:
             return Done([])
         group = self._group(answers=False)
         if group and (status := lib.hf_barrier(group, None)):

@@ -16,7 +16,7 @@ from torch import Tensor
 from holdfast import _core
 from holdfast._errors import MarkedError, PeerError, UserError
 from holdfast.torch._eager import runs_as_it_is
-from holdfast.torch._early import LIMIT, OTHERS, Early
+from holdfast.torch._early import OTHERS, Early
 from holdfast.torch._engine import Engine, Phase
 from holdfast.torch._work import Done, Runner
 
@@ -75,8 +75,9 @@ class Member(_Base):  # type: ignore[misc]
             return 0
         if engine.phase is Phase.EARLY:
             if not engine.first_start:
-                _tell_of_echo(engine)
-                return 0
+                if _wants_objects_of_another(sys._getframe(1)):
+                    raise UserError(OTHERS)
+                return 0  # A framework asks. State restores what it wants to have.
             opened = engine.worker.early_group(self._ranks, f"early-{self.label}")
         else:
             if engine.session is None:
@@ -89,14 +90,13 @@ class Member(_Base):  # type: ignore[misc]
         self._handle = opened.handle
         return self._handle
 
-    def _early(self, size: int) -> Early | None:
+    def _early(self) -> Early | None:
         """Return who answers a call of the program's own before its State; None: _group() does.
 
-        `size`: in bytes, equal in all ranks. Frameworks exchange large things, which State
-        restores.
+        What frameworks exchange is large, and State restores it.
         """
         engine = self._engine
-        if engine.phase is not Phase.EARLY or engine.echoing or self._size == 1 or size > LIMIT:
+        if engine.phase is not Phase.EARLY or engine.echoing or self._size == 1:
             return None
         self.runner.drain()
         return None if _is_of_a_framework(sys._getframe(1)) else engine.early
@@ -224,16 +224,3 @@ _NO_OBJECTS: Final = (
     "scatter_object_list) where the others do not; exchange them before hf.State(...), or by "
     "state.once(f)"
 )
-
-
-def _tell_of_echo(engine: Engine) -> None:
-    """Say once that a large exchange of the program's own was answered locally."""
-    caller = sys._getframe(1)
-    if _is_of_a_framework(caller):
-        return
-    if _wants_objects_of_another(caller):
-        raise UserError(OTHERS)
-    engine.warn_once(
-        f"this process replaces another, and asks before its State for more than {LIMIT >> 20} "
-        "MiB, which is not kept: it is answered from its own values"
-    )

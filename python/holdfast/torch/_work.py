@@ -283,6 +283,7 @@ class Started(Later):
     ) -> None:
         """Call `copy` when the data has arrived, and `lose` if it will not: the step is void."""
         super().__init__(tensors, lambda: None)
+        work.hold(tensors)  # It was given their addresses, and may outlive this.
         self._engine, self._work, self._copy, self._lose = engine, work, copy, lose
         self._status: int = _core.Status.PENDING
 
