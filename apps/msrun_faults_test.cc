@@ -76,7 +76,8 @@ TEST(Msrun, EndsWithoutSuccessWhereNoArenaIsLeftAfterAStep) {
     EXPECT_TRUE(std::filesystem::remove(arena)) << arena;
   }
   for (const pid_t worker : workers) ::kill(worker, SIGKILL);
-  EXPECT_EQ(job.wait(120), 1) << job.output();
+  const int code = job.wait(120);  // That of a worker, if the agent knows it by then.
+  EXPECT_TRUE(code > 0) << code << job.output();
   EXPECT_TRUE(has(job.output(), "the state can not be recovered: it was at step ")) << job.output();
   EXPECT_TRUE(has(job.output(), "from the newest checkpoint that the program itself has saved"))
       << job.output();

@@ -1,9 +1,13 @@
+// Where nobody has the state any more.
 #include <gtest/gtest.h>
 
-#include "base/text.h"
 #include "core/controller/machine_for_test.h"
 
 namespace holdfast::controller {
+
+using wire::Reason;
+using wire::Stage;
+
 namespace {
 
 // All processes die with their memory, from versions that all had reached, and others come.
@@ -100,5 +104,6 @@ TEST_F(AllLostTest, StepsThatNobodyHasAnyMoreAreCountedAsLost) {
   for (const Link link : {Link{2}, Link{3}, Link{4}}) say(link, 4);
   EXPECT_EQ(plans_.back().steps_lost, 0U) << "they were counted once";
 }
+
 }  // namespace
 }  // namespace holdfast::controller

@@ -280,7 +280,8 @@ class OneJob(unittest.TestCase):
         for pid in givers:
             os.kill(pid, signal.SIGKILL)
         end = time.monotonic() + LIMIT_S
-        self.assertEqual({job.ended(agent, end) for agent in job.agents.values()}, {1}, job.logs())
+        codes = {job.ended(agent, end) for agent in job.agents.values()}
+        self.assertTrue(all(isinstance(code, int) and code > 0 for code in codes), f"{codes}\n{job.logs()}")
         self.assertIn("the state can not be recovered: it was at step ", job.logs())
         self.assertEqual(repairs(by_rank=True), [], "it came before the state was lost")
 
