@@ -388,7 +388,7 @@ class OneJob(unittest.TestCase):
         job.start(1)
         end = time.monotonic() + LIMIT_S
         self.assertNotEqual(job.ended(job.agents[0], end), 0)
-        self.assertIn("private state at that version is left", job.logs())
+        self.assertIn("no copy of the private part of rank 2 is left", job.logs())
         self.assertIn("a lost host ends this job", job.logs())
 
     def test_under_tls(self):
