@@ -59,6 +59,14 @@ TEST(Text, ShowsThePortOfAnIpv6Address) {
   EXPECT_EQ(host_and_port("[::1]", 8118), "[::1]:8118");
   EXPECT_EQ(host_and_port("127.0.0.1", 8118), "127.0.0.1:8118");
   EXPECT_EQ(host_and_port("", 1), ":1");
+  for (const std::string_view text : {"10.0.0.3:40123", "[fd00::3]:1"}) {
+    const auto endpoint = endpoint_in(text);
+    ASSERT_TRUE(endpoint) << text;
+    EXPECT_EQ(host_and_port(endpoint->host, endpoint->port), text);
+  }
+  for (const std::string_view text : {"", "a", ":1", "a:", "a:0", "a:65536", "a:1b", "[]:1"}) {
+    EXPECT_FALSE(endpoint_in(text)) << text;
+  }
 }
 
 TEST(Prng, GivesTheSameNumbersForEver) {

@@ -1,12 +1,14 @@
 // cat(a, b, ...): builds a sentence from strings and whole numbers; ordinal(4): "4th";
 // counted(1, "worker"): "1 worker"; all_of(4, "worker"): "all 4 workers";
-// host_and_port(host, port): where somebody listens;
+// host_and_port(host, port): where somebody listens; endpoint_in(text): the same, read;
 // is_plain_name(text); edit_distance(a, b): how alike two names are.
 #pragma once
 
 #include <algorithm>
+#include <charconv>
 #include <concepts>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -61,6 +63,24 @@ template <class... Args>
 [[nodiscard]] inline std::string host_and_port(std::string_view host, std::uint16_t port) {
   const bool needs_brackets = host.find(':') != std::string_view::npos && host.front() != '[';
   return needs_brackets ? cat('[', host, "]:", port) : cat(host, ':', port);
+}
+
+struct Endpoint {
+  std::string host;
+  std::uint16_t port = 0;
+};
+
+// Nothing: it is none.
+[[nodiscard]] inline std::optional<Endpoint> endpoint_in(std::string_view text) {
+  const auto colon = text.rfind(':');
+  if (colon == std::string_view::npos || colon == 0) return std::nullopt;
+  std::string_view host = text.substr(0, colon);
+  if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  Endpoint found{.host = std::string(host)};
+  const auto* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, found.port);
+  if (host.empty() || error != std::errc() || rest != end || found.port == 0) return std::nullopt;
+  return found;
 }
 
 // Whether it can be a file's name wherever it is put: 1 to 100 letters, digits, '.', '_' and '-',

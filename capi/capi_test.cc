@@ -2,10 +2,12 @@
 #include <unistd.h>
 
 #include <array>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "capi/error.h"
 #include "include/holdfast/c.h"
 
 namespace holdfast::capi {
@@ -141,6 +143,20 @@ TEST(CInterface, ServesThreadsThatUseOneGroupOneAfterTheOther) {
   EXPECT_EQ(hf_end(session), HF_OK);
   hf_close(session);
   hf_stop(worker);
+}
+
+TEST(CInterface, TellsAnExceptionAsAnError) {
+  const auto call = [](auto what) {
+    try {
+      throw what;
+    } catch (...) {
+      return report_caught();
+    }
+  };
+  EXPECT_EQ(call(std::length_error("no room")), HF_WORLD);
+  EXPECT_STREQ(hf_last_error(), "this process can not go on: no room");
+  EXPECT_EQ(call(3), HF_WORLD);
+  EXPECT_STREQ(hf_last_error(), "this process can not go on: an exception of unknown kind");
 }
 
 TEST(CInterface, KeepsTheSentenceOfEachThreadApart) {

@@ -1,7 +1,10 @@
 #include "capi/error.h"
 
 #include <cstddef>
+#include <exception>
 #include <utility>
+
+#include "base/text.h"
 
 namespace holdfast::capi {
 namespace {
@@ -34,6 +37,16 @@ hf_status report(const Status& status) {
 hf_status report(const Result<collective::Verdict>& verdict) {
   if (!verdict) return report(verdict.error());
   return report(kOfOutcome[static_cast<std::size_t>(verdict->outcome)], verdict->why);
+}
+
+hf_status report_caught() {
+  try {
+    throw;
+  } catch (const std::exception& e) {
+    return report(HF_WORLD, cat("this process can not go on: ", e.what()));
+  } catch (...) {
+    return report(HF_WORLD, "this process can not go on: an exception of unknown kind");
+  }
 }
 
 }  // namespace holdfast::capi

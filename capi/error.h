@@ -16,5 +16,7 @@ hf_status report(hf_status status, const std::string& what);
 hf_status report(const Error& error);
 hf_status report(const Status& status);
 hf_status report(const Result<collective::Verdict>& verdict);
+// For a catch (...) around all that a function of c.h does: C knows no exceptions.
+hf_status report_caught();
 
 }  // namespace holdfast::capi

@@ -10,6 +10,7 @@
 
 using namespace holdfast;
 using capi::report;
+using capi::report_caught;
 using capi::user_error;
 using collective::Blocks;
 using collective::Element;
@@ -96,12 +97,14 @@ int32_t hf_group_size(const hf_group* group) {
   return group->team->size();
 }
 
-hf_status hf_wait(hf_work* work, int64_t milliseconds) {
+hf_status hf_wait(hf_work* work, int64_t milliseconds) try {
   if (milliseconds < 0) return report(work->work->wait());
   const auto ended = work->work->wait_for(
       std::min(std::chrono::milliseconds(milliseconds),
                std::chrono::duration_cast<std::chrono::milliseconds>(config::kNever)));
   return ended ? report(*ended) : HF_PENDING;
+} catch (...) {
+  return report_caught();
 }
 
 void hf_release(hf_work* work) {
@@ -110,45 +113,58 @@ void hf_release(hf_work* work) {
   delete work;
 }
 
-hf_status hf_barrier(hf_group* group, hf_work** work) {
+hf_status hf_barrier(hf_group* group, hf_work** work) try {
   return carry_out(collective::barrier(*group->team), work);
+} catch (...) {
+  return report_caught();
 }
 
-hf_status hf_broadcast(hf_group* group, void* data, uint64_t bytes, int32_t root, hf_work** work) {
+hf_status hf_broadcast(hf_group* group, void* data, uint64_t bytes, int32_t root,
+                       hf_work** work) try {
   return carry_out(collective::broadcast(*group->team, bytes_at(data, bytes), root), work);
+} catch (...) {
+  return report_caught();
 }
 
 hf_status hf_all_gather(hf_group* group, const void* mine, uint64_t bytes, void* all,
-                        hf_work** work) {
+                        hf_work** work) try {
   return carry_out(
       collective::all_gather(*group->team, bytes_at(mine, bytes), static_cast<std::byte*>(all)),
       work);
+} catch (...) {
+  return report_caught();
 }
 
 hf_status hf_all_reduce(hf_group* group, void* data, uint64_t count, hf_dtype dtype, hf_op op,
-                        hf_work** work) {
+                        hf_work** work) try {
   return hf_all_reduce_into(group, data, data, count, dtype, op, work);
+} catch (...) {
+  return report_caught();
 }
 
 hf_status hf_all_reduce_into(hf_group* group, const void* from, void* to, uint64_t count,
-                             hf_dtype dtype, hf_op op, hf_work** work) {
+                             hf_dtype dtype, hf_op op, hf_work** work) try {
   if (const Status known = check_known(dtype, op); !known) return report(known);
   return carry_out(
       collective::all_reduce(*group->team, from, numbers_at(to, count, dtype), static_cast<Op>(op)),
       work);
+} catch (...) {
+  return report_caught();
 }
 
 hf_status hf_reduce_scatter(hf_group* group, const void* all, void* mine, uint64_t count,
-                            hf_dtype dtype, hf_op op, hf_work** work) {
+                            hf_dtype dtype, hf_op op, hf_work** work) try {
   if (const Status known = check_known(dtype, op); !known) return report(known);
   return carry_out(collective::reduce_scatter(*group->team, all, numbers_at(mine, count, dtype),
                                               static_cast<Op>(op)),
                    work);
+} catch (...) {
+  return report_caught();
 }
 
 hf_status hf_all_to_all(hf_group* group, const void* send, const uint64_t* send_bytes,
                         void* receive, const uint64_t* receive_bytes, uint64_t block_bytes,
-                        hf_work** work) {
+                        hf_work** work) try {
   if ((send_bytes == nullptr) != (receive_bytes == nullptr)) {
     return report(user_error("hf_all_to_all() needs both arrays of sizes, or none"));
   }
@@ -159,25 +175,37 @@ hf_status hf_all_to_all(hf_group* group, const void* send, const uint64_t* send_
   return carry_out(
       collective::all_to_all(*group->team, std::move(out), std::move(in), send_bytes == nullptr),
       work);
+} catch (...) {
+  return report_caught();
 }
 
-hf_status hf_send(hf_group* group, const void* data, uint64_t bytes, int32_t to, hf_work** work) {
+hf_status hf_send(hf_group* group, const void* data, uint64_t bytes, int32_t to,
+                  hf_work** work) try {
   return hf_send_tagged(group, data, bytes, to, 0, work);
+} catch (...) {
+  return report_caught();
 }
 
-hf_status hf_receive(hf_group* group, void* data, uint64_t bytes, int32_t from, hf_work** work) {
+hf_status hf_receive(hf_group* group, void* data, uint64_t bytes, int32_t from,
+                     hf_work** work) try {
   return hf_receive_tagged(group, data, bytes, from, 0, work);
+} catch (...) {
+  return report_caught();
 }
 
 hf_status hf_send_tagged(hf_group* group, const void* data, uint64_t bytes, int32_t to,
-                         uint32_t tag, hf_work** work) {
+                         uint32_t tag, hf_work** work) try {
   return carry_out(collective::send(*group->team, bytes_at(data, bytes), to, tag % HF_TAGS), work);
+} catch (...) {
+  return report_caught();
 }
 
 hf_status hf_receive_tagged(hf_group* group, void* data, uint64_t bytes, int32_t from, uint32_t tag,
-                            hf_work** work) {
+                            hf_work** work) try {
   return carry_out(collective::receive(*group->team, bytes_at(data, bytes), from, tag % HF_TAGS),
                    work);
+} catch (...) {
+  return report_caught();
 }
 
 }  // extern "C"

@@ -13,6 +13,7 @@
 
 using namespace holdfast;
 using capi::report;
+using capi::report_caught;
 using capi::user_error;
 using collective::CurrentGeneration;
 using collective::Team;
@@ -120,14 +121,16 @@ Result<std::vector<arena::Range>> ranges_of(const hf_step& step, std::uint64_t p
 
 extern "C" {
 
-hf_status hf_prepare(hf_worker* worker, const hf_layout* layout) {
+hf_status hf_prepare(hf_worker* worker, const hf_layout* layout) try {
   arena::Layout wanted;
   if (const Status good = layout_of(layout, wanted); !good) return report(good);
   worker->prepared = runtime::prepare_arena(*worker->worker, wanted);
   return HF_OK;
+} catch (...) {
+  return report_caught();
 }
 
-hf_status hf_open(hf_worker* worker, const hf_layout* layout, hf_session** session) {
+hf_status hf_open(hf_worker* worker, const hf_layout* layout, hf_session** session) try {
   if (worker->opened) return report(user_error("this worker has its session already"));
   arena::Layout wanted;
   if (const Status good = layout_of(layout, wanted); !good) return report(good);
@@ -148,6 +151,8 @@ hf_status hf_open(hf_worker* worker, const hf_layout* layout, hf_session** sessi
   *session = made.release();
   open_session = *session;
   return HF_OK;
+} catch (...) {
+  return report_caught();
 }
 
 void hf_close(hf_session* s) {
@@ -179,17 +184,21 @@ int hf_marked(hf_session* s) {
   return now.world == nullptr || now.aborted ? 1 : 0;
 }
 
-hf_status hf_parameter_of(hf_session* s, uint64_t i, float** data, uint64_t* count) {
+hf_status hf_parameter_of(hf_session* s, uint64_t i, float** data, uint64_t* count) try {
   if (const Status known = check_parameter(s, i); !known) return report(known);
   return give(arena_of(s).parameter(i), data, count);
+} catch (...) {
+  return report_caught();
 }
 
-hf_status hf_gradient_of(hf_session* s, uint64_t i, float** data, uint64_t* count) {
+hf_status hf_gradient_of(hf_session* s, uint64_t i, float** data, uint64_t* count) try {
   if (const Status known = check_parameter(s, i); !known) return report(known);
   return give(arena_of(s).gradient(i), data, count);
+} catch (...) {
+  return report_caught();
 }
 
-hf_status hf_moment_of(hf_session* s, uint32_t k, uint64_t i, float** data, uint64_t* count) {
+hf_status hf_moment_of(hf_session* s, uint32_t k, uint64_t i, float** data, uint64_t* count) try {
   if (const Status known = check_parameter(s, i); !known) return report(known);
   const arena::Optimizer optimizer = arena_of(s).layout().optimizer;
   if (k >= arena::moment_count(optimizer)) {
@@ -197,13 +206,17 @@ hf_status hf_moment_of(hf_session* s, uint32_t k, uint64_t i, float** data, uint
                                  arena::moment_count(optimizer))));
   }
   return give(arena_of(s).moment(k, i), data, count);
+} catch (...) {
+  return report_caught();
 }
 
-hf_status hf_gradients(hf_session* s, float** data, uint64_t* count) {
+hf_status hf_gradients(hf_session* s, float** data, uint64_t* count) try {
   return give(arena_of(s).gradients(), data, count);
+} catch (...) {
+  return report_caught();
 }
 
-hf_status hf_private(hf_session* s, uint64_t version, void** data, uint64_t* bytes) {
+hf_status hf_private(hf_session* s, uint64_t version, void** data, uint64_t* bytes) try {
   arena::Arena& arena = arena_of(s);
   const bool known =
       arena.fresh() ? version == 0 : version == arena.version() || version == arena.version() + 1;
@@ -217,18 +230,22 @@ hf_status hf_private(hf_session* s, uint64_t version, void** data, uint64_t* byt
   *data = span.data();
   *bytes = span.size();
   return HF_OK;
+} catch (...) {
+  return report_caught();
 }
 
-hf_status hf_join(hf_session* s, const hf_position* position) {
+hf_status hf_join(hf_session* s, const hf_position* position) try {
   if (s->phase != Phase::kOpen) return report(user_error("hf_join() was called before"));
   if (const Status joined = s->session->join(position_of(position)); !joined) {
     return report(joined);
   }
   s->phase = Phase::kJoined;
   return HF_OK;
+} catch (...) {
+  return report_caught();
 }
 
-hf_status hf_meet(hf_session* s, const hf_position* position, int* to_fill) {
+hf_status hf_meet(hf_session* s, const hf_position* position, int* to_fill) try {
   if (to_fill == nullptr) return report(user_error("hf_meet() needs a place for its answer"));
   *to_fill = 0;
   if (s->phase != Phase::kOpen) return report(user_error("hf_join() was called before"));
@@ -237,9 +254,11 @@ hf_status hf_meet(hf_session* s, const hf_position* position, int* to_fill) {
   *to_fill = *met == runtime::Met::kToFill ? 1 : 0;
   if (*to_fill == 0) s->phase = Phase::kJoined;
   return HF_OK;
+} catch (...) {
+  return report_caught();
 }
 
-hf_status hf_begin_step(hf_session* s, int* reformed) {
+hf_status hf_begin_step(hf_session* s, int* reformed) try {
   const bool may_give_up = s->phase == Phase::kInStep && !s->reduced;
   if (const Status due = expect(s, Phase::kJoined, "hf_begin_step()"); !due && !may_give_up) {
     return report(due);
@@ -252,9 +271,11 @@ hf_status hf_begin_step(hf_session* s, int* reformed) {
   if (too_late) return report(HF_LEFT, s->session->why_too_late());
   if (reformed != nullptr) *reformed = *began == runtime::Began::kReformed ? 1 : 0;
   return HF_OK;
+} catch (...) {
+  return report_caught();
 }
 
-hf_status hf_reduce(hf_session* s, uint64_t offset, uint64_t count) {
+hf_status hf_reduce(hf_session* s, uint64_t offset, uint64_t count) try {
   if (const Status due = expect(s, Phase::kInStep, "hf_reduce()"); !due) return report(due);
   const auto gradients = arena_of(s).gradients();
   if (offset > gradients.size() || count > gradients.size() - offset) {
@@ -265,9 +286,11 @@ hf_status hf_reduce(hf_session* s, uint64_t offset, uint64_t count) {
   s->session->reduce(gradients.subspan(offset, count));
   s->reduced = true;
   return HF_OK;
+} catch (...) {
+  return report_caught();
 }
 
-hf_status hf_end_step(hf_session* s, const hf_step* step, int* is_void) {
+hf_status hf_end_step(hf_session* s, const hf_step* step, int* is_void) try {
   if (const Status due = expect(s, Phase::kInStep, "hf_end_step()"); !due) return report(due);
   if (step == nullptr) return report(user_error("hf_end_step() needs the step's arguments"));
   const auto used = ranges_of(*step, arena_of(s).layout().private_bytes);
@@ -290,12 +313,16 @@ hf_status hf_end_step(hf_session* s, const hf_step* step, int* is_void) {
   if (!ended) return report(ended.error());
   if (is_void != nullptr) *is_void = *ended == runtime::Ended::kVoid ? 1 : 0;
   return HF_OK;
+} catch (...) {
+  return report_caught();
 }
 
-hf_status hf_end(hf_session* s) {
+hf_status hf_end(hf_session* s) try {
   s->world.team->drain();
   s->phase = Phase::kEnded;
   return report(s->session->end());
+} catch (...) {
+  return report_caught();
 }
 
 void hf_end_on_exit(int status, void* session) {
@@ -305,7 +332,7 @@ void hf_end_on_exit(int status, void* session) {
   if (hf_end(s) != HF_OK) std::fprintf(stderr, "holdfast: %s\n", hf_last_error());
 }
 
-hf_status hf_register(hf_session* s, void* data, uint64_t bytes, hf_memory** memory) {
+hf_status hf_register(hf_session* s, void* data, uint64_t bytes, hf_memory** memory) try {
   if (memory == nullptr)
     return report(user_error("hf_register() needs somewhere to put the memory"));
   const std::shared_ptr<collective::Regions>& regions = s->session->regions();
@@ -313,6 +340,8 @@ hf_status hf_register(hf_session* s, void* data, uint64_t bytes, hf_memory** mem
   if (!region) return report(region.error());
   *memory = new hf_memory{regions, *std::move(region)};
   return HF_OK;
+} catch (...) {
+  return report_caught();
 }
 
 void* hf_memory_data(const hf_memory* memory) {
@@ -333,9 +362,11 @@ hf_group* hf_world(hf_session* s) {
 }
 
 hf_status hf_group_open(hf_session* s, const int32_t* ranks, uint64_t count, const char* name,
-                        hf_group** group) {
+                        hf_group** group) try {
   return capi::open_group(s->session->current(), s->session->identity(), ranks, count, name, "sub-",
                           group);
+} catch (...) {
+  return report_caught();
 }
 
 }  // extern "C"

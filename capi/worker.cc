@@ -21,6 +21,7 @@
 
 using namespace holdfast;
 using capi::report;
+using capi::report_caught;
 using capi::user_error;
 using collective::CurrentGeneration;
 
@@ -81,15 +82,17 @@ uint32_t hf_abi_version(void) {
 }
 
 hf_status hf_set_tls(const char* config_path, const char* client_password,
-                     const char* server_password) {
+                     const char* server_password) try {
   const auto settings = config::from_environment(environ);
   if (!settings) return report(settings.error());
   const auto text = [](const char* given) { return given == nullptr ? "" : given; };
   return report(
       runtime::set_tls(*settings, text(config_path), text(client_password), text(server_password)));
+} catch (...) {
+  return report_caught();
 }
 
-hf_status hf_start(hf_worker** worker) {
+hf_status hf_start(hf_worker** worker) try {
   if (worker == nullptr) return report(user_error("hf_start() needs somewhere to put the worker"));
   auto settings = config::from_environment(environ);
   if (!settings) return report(settings.error());
@@ -106,6 +109,8 @@ hf_status hf_start(hf_worker** worker) {
   *worker = new hf_worker;
   (*worker)->worker = *std::move(started);
   return HF_OK;
+} catch (...) {
+  return report_caught();
 }
 
 void hf_stop(hf_worker* worker) {
@@ -124,7 +129,7 @@ int32_t hf_bound_rank(const hf_worker* worker) {
   return worker->worker->bound_rank();
 }
 
-hf_status hf_identity(hf_worker* worker, hf_place* place) {
+hf_status hf_identity(hf_worker* worker, hf_place* place) try {
   const auto identity = worker->worker->identity();
   if (!identity) return report(identity.error());
   const config::Settings& settings = worker->worker->settings();
@@ -138,15 +143,19 @@ hf_status hf_identity(hf_worker* worker, hf_place* place) {
             .directory = worker->directory.c_str(),
             .job = settings.job.c_str()};
   return HF_OK;
+} catch (...) {
+  return report_caught();
 }
 
-hf_status hf_fail(hf_worker* worker, const char* reason) {
+hf_status hf_fail(hf_worker* worker, const char* reason) try {
   report(worker->worker->fail(reason == nullptr ? "the training failed" : reason));
   return HF_WORLD;
+} catch (...) {
+  return report_caught();
 }
 
 hf_status hf_early_group_open(hf_worker* worker, const int32_t* ranks, uint64_t count,
-                              const char* name, hf_group** group) {
+                              const char* name, hf_group** group) try {
   if (worker->opened) {
     return report(user_error("an early group after hf_open(): use hf_group_open()"));
   }
@@ -154,19 +163,24 @@ hf_status hf_early_group_open(hf_worker* worker, const int32_t* ranks, uint64_t 
   if (!identity) return report(identity.error());
   if (!worker->early) begin_early(worker, *identity);
   return capi::open_group(worker->early, *identity, ranks, count, name, "early-", group);
+} catch (...) {
+  return report_caught();
 }
 
-hf_status hf_kv_put(hf_worker* worker, const char* key, const void* value, uint64_t bytes) {
+hf_status hf_kv_put(hf_worker* worker, const char* key, const void* value, uint64_t bytes) try {
   if (key == nullptr || (value == nullptr && bytes > 0)) {
     return report(user_error("hf_kv_put() needs a key and a value"));
   }
   if (const Status usable = check_key_values(worker); !usable) return report(usable);
   return report(
       worker->worker->key_values().put(key, std::string(static_cast<const char*>(value), bytes)));
+} catch (...) {
+  return report_caught();
 }
 
 hf_status hf_kv_get(hf_worker* worker, const char* const* keys, uint64_t count,
-                    int64_t milliseconds, uint64_t* which, const void** value, uint64_t* bytes) {
+                    int64_t milliseconds, uint64_t* which, const void** value,
+                    uint64_t* bytes) try {
   if (const Status usable = check_key_values(worker); !usable) return report(usable);
   const std::vector<std::string> wanted(keys, keys + (keys == nullptr ? 0 : count));
   const hf_status read = read_key_values(worker, wanted, 0, milliseconds);
@@ -177,10 +191,12 @@ hf_status hf_kv_get(hf_worker* worker, const char* const* keys, uint64_t count,
   }
   tell_value(value, bytes);
   return HF_OK;
+} catch (...) {
+  return report_caught();
 }
 
 hf_status hf_kv_set(hf_worker* worker, const char* key, const void* value, uint64_t bytes,
-                    uint64_t expected, int* is_set, uint64_t* version) {
+                    uint64_t expected, int* is_set, uint64_t* version) try {
   if (key == nullptr || (value == nullptr && bytes > 0)) {
     return report(user_error("hf_kv_set() needs a key and a value"));
   }
@@ -191,10 +207,12 @@ hf_status hf_kv_set(hf_worker* worker, const char* key, const void* value, uint6
   if (is_set != nullptr) *is_set = written->is_set ? 1 : 0;
   if (version != nullptr) *version = written->version;
   return HF_OK;
+} catch (...) {
+  return report_caught();
 }
 
 hf_status hf_kv_read(hf_worker* worker, const char* key, uint64_t newer_than, int64_t milliseconds,
-                     const void** value, uint64_t* bytes, uint64_t* version) {
+                     const void** value, uint64_t* bytes, uint64_t* version) try {
   if (key == nullptr) return report(user_error("hf_kv_read() needs a key"));
   if (const Status usable = check_key_values(worker); !usable) return report(usable);
   const hf_status read = read_key_values(worker, {key}, newer_than, milliseconds);
@@ -202,10 +220,12 @@ hf_status hf_kv_read(hf_worker* worker, const char* key, uint64_t newer_than, in
   tell_value(value, bytes);
   if (version != nullptr) *version = last_read().version;
   return HF_OK;
+} catch (...) {
+  return report_caught();
 }
 
 hf_status hf_kv_wait(hf_worker* worker, hf_session* session, const char* key, uint64_t newer_than,
-                     const void** value, uint64_t* bytes, uint64_t* version) {
+                     const void** value, uint64_t* bytes, uint64_t* version) try {
   if (key == nullptr) return report(user_error("hf_kv_wait() needs a key"));
   if (const Status usable = check_key_values(worker); !usable) return report(usable);
   const auto gives_up = [session] { return hf_marked(session) != 0; };
@@ -215,6 +235,8 @@ hf_status hf_kv_wait(hf_worker* worker, hf_session* session, const char* key, ui
   tell_value(value, bytes);
   if (version != nullptr) *version = last_read().version;
   return HF_OK;
+} catch (...) {
+  return report_caught();
 }
 
 void hf_copy(uint64_t count, void* const* to, const void* const* from, const uint64_t* bytes) {

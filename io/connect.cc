@@ -155,6 +155,13 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
   std::optional<Error> refusal_;
 };
 
+// One connection that is given up as soon as it is made.
+struct Glance {
+  explicit Glance(Loop& loop) : socket(loop.impl().context) {}
+  ~Glance() { close_guarded(socket); }
+  Tcp::socket socket;
+};
+
 }  // namespace
 
 int guarded_socket(int family) {
@@ -191,6 +198,23 @@ void connect(Loop& loop, const std::string& host, std::uint16_t port, Membership
                    watch_expiry(loop, made, watched);
                    on_result(std::move(made));
                  });
+}
+
+void probe(Loop& loop, const std::string& host, std::uint16_t port, Duration timeout,
+           std::function<void()> on_refused) {
+  asio::error_code error;
+  const Tcp::endpoint to(asio::ip::make_address(host, error), port);
+  const int fd = error ? -1 : guarded_socket(to.protocol().family());
+  if (fd < 0) return;
+  const auto glance = std::make_shared<Glance>(loop);
+  glance->socket.assign(to.protocol(), fd, error);
+  if (error) return discard(fd);
+  const auto timer = loop.after(timeout, [glance] { close_guarded(glance->socket); });
+  glance->socket.async_connect(
+      to, [&loop, timer, on_refused = std::move(on_refused)](const std::error_code& result) {
+        loop.cancel(timer);
+        if (result == std::errc::connection_refused) on_refused();
+      });
 }
 
 }  // namespace holdfast::io

@@ -125,4 +125,10 @@ void connect(Loop& loop, const std::string& host, std::uint16_t port, Membership
              Duration timeout, std::function<void(Result<std::shared_ptr<Connection>>)> on_result,
              ConnectionOptions options = {});
 
+// Calls `on_refused`, once, if this host's kernel refuses connections at that port: nobody listens
+// there. Where somebody does, or nothing answers within `timeout`, nothing is called. The host is a
+// numeric address.
+void probe(Loop& loop, const std::string& host, std::uint16_t port, Duration timeout,
+           std::function<void()> on_refused);
+
 }  // namespace holdfast::io

@@ -238,9 +238,9 @@ TEST_F(WithEtcd, WhatQueuesIsWrittenInFewTransactions) {
   {
     JournalWriter writer(loop, std::make_unique<HeldJournal>(hand, journal(created)),
                          [&](const Result<std::size_t>& heard) {
-                           ASSERT_TRUE(heard) << heard.error().what;
-                           durable += *heard;
-                           if (durable == all.size()) loop.stop();
+                           EXPECT_TRUE(heard) << heard.error().what;
+                           durable += heard ? *heard : all.size();
+                           if (durable >= all.size()) loop.stop();
                          });
     for (const auto& each : all) writer.store(each);
     hand->let_go();
@@ -272,18 +272,19 @@ TEST(Etcd, ThatStandsStillHoldsUpNoLoop) {
                        std::make_unique<HeldJournal>(
                            hand, make_etcd_journal(std::move(etcd), "job", made->revision)),
                        [&](const Result<std::size_t>& said) {
-                         ASSERT_TRUE(said) << said.error().what;
-                         heard.push_back(*said);
-                         if (heard.size() == 2) loop.stop();
+                         EXPECT_TRUE(said) << said.error().what;
+                         heard.push_back(said ? *said : 0);
+                         if (!said || heard.size() == 2) loop.stop();
                        });
-  hand->let_go();
-  servers.kill(0, SIGSTOP);
   writer.store({.kept = {{"a", "1"}}});
+  hand->until_held();
   for (int i = 0; i < 20; ++i) writer.store({.kept = {{"b", cat(i)}}});
+  servers.kill(0, SIGSTOP);
+  hand->let_go();
   loop.post([&] { loop.post([&] { servers.kill(0, SIGCONT); }); });
   run_to_stop(loop);
-  EXPECT_EQ(heard[0] + heard[1], 21U);
-  EXPECT_EQ(hand->stored.size(), 2U);
+  EXPECT_EQ(heard, (std::vector<std::size_t>{1, 20}));
+  ASSERT_EQ(hand->stored.size(), 2U);
   EXPECT_EQ(hand->stored[1].kept.at(0).value, "19");
 }
 

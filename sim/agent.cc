@@ -79,7 +79,8 @@ void World::list_agents() {
       if (condition) possible_.push_back({kind, index, a});
     };
     const bool serves = scheduler_.machine.has_value();
-    add(serves && agent.link == kNone && agent.connects_at <= now_, Kind::kAgentConnect, 0);
+    add(serves && agent.link == kNone && std::max(agent.connects_at, agent.away_until) <= now_,
+        Kind::kAgentConnect, 0);
     for (Index i = 0; i < agent.promotions.size(); ++i) add(true, Kind::kPromote, i);
     for (Index i = 0; i < agent.deaths.size(); ++i) {
       const auto same = [&](const agent::Died& d) { return d.process == agent.deaths[i].process; };

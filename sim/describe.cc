@@ -48,11 +48,10 @@ std::string World::describe(const Transition& t) const {
     case Kind::kSchedulerSignal:
       return "the scheduler ends by a signal";
     case Kind::kConnect:
-      return cat(worker(t.index), " connects");
+    case Kind::kAskConnect:
+      return cat(worker(t.index), " connects", t.kind == Kind::kConnect ? "" : " for its exchange");
     case Kind::kAgentConnect:
       return "the agent connects";
-    case Kind::kAskConnect:
-      return cat(worker(t.index), " connects for its exchange");
     case Kind::kTrain:
       return cat(worker(t.index), " ", what_is_next(workers_[t.index]));
     case Kind::kSumsIdle:
@@ -71,8 +70,7 @@ std::string World::describe(const Transition& t) const {
                      ? "is dying"
                      : "has ended");
     case Kind::kSpawnFailed:
-      return cat("the agent hears that process ", agents_[t.agent].not_spawned.front(),
-                 " could not be started");
+      return cat("process ", agents_[t.agent].not_spawned.front(), " could not be started");
     case Kind::kLook:
       return "the agent looks for stopped processes";
     case Kind::kPauseOver:
@@ -87,6 +85,8 @@ std::string World::describe(const Transition& t) const {
       return "somebody starts the scheduler again";
     case Kind::kProof:
       return cat("it is proven that ", proofs_[t.index].node_id, " is dead");
+    case Kind::kNotThere:
+      return cat("the host of ", not_there_[t.index].node_id, " says that it is not there");
   }
   return "?";
 }
@@ -121,6 +121,8 @@ std::string World::describe(const Mishap& mishap) const {
       return cat("host ", i, " is lost");
     case Fault::kCutHost:
       return cat("host ", i, " is cut off for a while");
+    case Fault::kReset:
+      return cat("all connections of host ", i, " end");
     case Fault::kLinksFail:
       return cat("the links of the group of generation ", i, " fail");
     case Fault::kMove:

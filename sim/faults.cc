@@ -9,6 +9,7 @@ namespace {
 
 constexpr Duration kShortPause = std::chrono::seconds(1);
 constexpr Duration kMoment = std::chrono::milliseconds(350);  // Too short to be ended for it.
+constexpr Duration kAway = std::chrono::milliseconds(300);    // Too short to be lost for it.
 constexpr Duration kLongPause = std::chrono::seconds(8);      // Longer than a lease.
 constexpr Duration kHiccup = std::chrono::seconds(4);         // Likewise.
 constexpr std::uint32_t kBurst = 25;                          // Transitions.
@@ -66,6 +67,7 @@ void World::list_faults() {
     add(i > 0 && agents_[i].runs(), Fault::kKillAgent, i);
     add(i > 0 && agents_[i].runs(), Fault::kLoseHost, i);
     add(i > 0 && agents_[i].runs() && agents_[i].cut_until <= now_, Fault::kCutHost, i);
+    add(i > 0 && agents_[i].runs() && agents_[i].link != kNone, Fault::kReset, i);
     add(agents_[i].runs() && scheduler_runs(), Fault::kMove, i);
   }
   const auto newest = groups_.empty() ? groups_.end() : std::prev(groups_.end());
@@ -97,6 +99,7 @@ void World::strike(const Mishap& mishap) {
   const Index i = mishap.index;
   if (log_) tell(cat("  *** ", describe(mishap)));
   const auto lasting = [&] { return choices_.pick(2) == 0 ? kLongPause : kShortPause; };
+  const auto stopped = [&] { return now_ + (choices_.pick(2) == 0 ? kLongPause : kMoment); };
   switch (mishap.fault) {
     case Fault::kKill:
       return kill_workers(false, i);
@@ -120,21 +123,17 @@ void World::strike(const Mishap& mishap) {
       workers_[i].stopped.reset();
       return disturb(workers_[i], workers_[i].paused_until);
     case Fault::kStop:
-      workers_[i].paused_until = now_ + (choices_.pick(2) == 0 ? kLongPause : kMoment);
+      workers_[i].paused_until = stopped();
       stop(workers_[i]);
       return disturb(workers_[i], workers_[i].paused_until);
     case Fault::kStopScheduler:
-      scheduler_.paused_until = now_ + (choices_.pick(2) == 0 ? kLongPause : kMoment);
+      scheduler_.paused_until = stopped();
       stop_scheduler();
       return excuse_last_calls(scheduler_.paused_until);
     case Fault::kForeign:
       return add_foreign(i);
-    case Fault::kSpawnFails: {
-      const auto left = static_cast<std::uint32_t>(agent::kSpawnTries - 1 - spawns_failed_);
-      spawns_fail_ = 1 + choices_.pick(std::min<std::uint32_t>(3, left));
-      spawns_failed_ += static_cast<std::int32_t>(spawns_fail_);
-      return;
-    }
+    case Fault::kSpawnFails:
+      return fail_spawns();
     case Fault::kStall:
       if (setup_.hosts) checkers_.wiped();  // A host may be taken for lost, as in lose_sight_of().
       links_[i].stalled_until = now_ + lasting();
@@ -155,6 +154,8 @@ void World::strike(const Mishap& mishap) {
       return;
     case Fault::kCutHost:
       return cut_host(i);
+    case Fault::kReset:
+      return reset_host(i);
     case Fault::kLoseHost:
       return lose_host(i);
     case Fault::kMove:
@@ -163,6 +164,12 @@ void World::strike(const Mishap& mishap) {
       if (setup_.hosts) lose_sight_of(i);
       return kill_agent(i);
   }
+}
+
+void World::fail_spawns() {
+  const auto left = static_cast<std::uint32_t>(agent::kSpawnTries - 1 - spawns_failed_);
+  spawns_fail_ = 1 + choices_.pick(std::min<std::uint32_t>(3, left));
+  spawns_failed_ += static_cast<std::int32_t>(spawns_fail_);
 }
 
 // It excuses the evictions of those only who were on their last call already.
@@ -241,6 +248,7 @@ void World::lose_host(Index index) {
   AgentProcess& lost = agents_[index];
   lost.alive = false;
   const bool silent = choices_.pick(3) != 2;
+  lost.is_down = silent;
   for (auto& link : links_) {
     if (!is_of_host(link, index) || !link.client_open) continue;
     link.client_open = false;
@@ -277,6 +285,19 @@ void World::lose_sight_of(Index agent) {
   agents_[agent].is_host_lost = true;
   ++wipes_;
   checkers_.wiped();
+}
+
+// Its processes live, and are back before long.
+void World::reset_host(Index index) {
+  AgentProcess& agent = agents_[index];
+  agent.away_until = now_ + (choices_.pick(2) == 0 ? kAway : kAway / 6);
+  for (Index i = first_link_; i < links_.size(); ++i) {
+    if (!is_of_host(links_[i], index) || !links_[i].client_open) continue;
+    disturb(links_[i], agent.away_until);
+    break_link(i, choices_.pick(2) == 0 ? 0 : 3);
+  }
+  // With other faults it may be taken for lost.
+  if (setup_.kinds != bit(Fault::kReset)) checkers_.wiped();
 }
 
 // All that its processes say comes late, and what is said to them.
@@ -343,8 +364,8 @@ bool World::is_legitimate(const wire::Reason& reason) const {
       // A holder that has ended its training gives nothing any more. A host may be taken for lost
       // if nothing comes from it for a while.
       // So may one on its last call while everything stands still.
-      if (setup_.hosts &&
-          (!setup_.holders || any_finished() || had(Fault::kStall) || had(Fault::kHiccup))) {
+      if (setup_.hosts && (!setup_.holders || any_finished() || had(Fault::kStall) ||
+                           had(Fault::kHiccup) || had(Fault::kReset))) {
         return setup_.private_is_own;
       }
       return setup_.private_is_own &&

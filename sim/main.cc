@@ -19,7 +19,7 @@ namespace holdfast::sim {
 namespace {
 
 constexpr const char* kUsage =
-    "usage: sim [--world swarm|hosts|wide|small|exchange] [--schedules N] [--seed S] [--only I] "
+    "usage: sim [--world swarm|hosts|wide|small|smallest|exchange] [--schedules N] [--seed S] "
     "[--exhaustive]\n"
     "           [--seconds T] [--tape FILE] [--save FILE] [--print] [--shrink]\n"
     "  --schedules N  how many (100000)       --seed S     of the first (1); schedule I has S+I\n"

@@ -1,4 +1,5 @@
 // The scheduler's process: plays the controller, its journal and its connections.
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -75,6 +76,7 @@ void World::kill_scheduler(std::int32_t code, bool store_survives) {
   scheduler_.exits_at.reset();
   scheduler_.signal = 0;
   proofs_.clear();
+  not_there_.clear();
   bool speaks = false;
   for (Index i = first_link_; i < links_.size(); ++i) speaks = speaks || !links_[i].down.empty();
   const bool loses = code != 0 && !by_itself && speaks && choices_.pick(2) == 0;
@@ -177,6 +179,8 @@ void World::carry_out(const controller::Action& action) {
   } else if (const auto* close = std::get_if<controller::Close>(&action)) {
     auto& link = links_[static_cast<Index>(close->link) - 1];
     link.closed_by_scheduler = link.scheduler_gone = true;
+  } else if (const auto* question = std::get_if<controller::Probe>(&action)) {
+    probe(*question);
   } else if (const auto* note = std::get_if<controller::Note>(&action)) {
     if (note->kind == controller::Note::Kind::kStop) checkers_.began(note->generation);
     // Who comes back after its host's places were given away hears so.
@@ -195,16 +199,30 @@ void World::carry_out(const controller::Action& action) {
   }
 }
 
-void World::controller_timer() {
+// The kernel of its host answers, if it is reached: where a process lives, it has its endpoint.
+void World::probe(const controller::Probe& probe) {
+  const auto found = std::find_if(workers_.begin(), workers_.end(), [&](const Worker& worker) {
+    return worker.incarnation == probe.incarnation && worker.node_id == probe.node_id;
+  });
+  const AgentProcess& host = agents_[found->agent];
+  const bool is_reached = !host.is_down && host.cut_until <= now_ && host.away_until <= now_;
+  if (is_reached && !found->alive) not_there_.push_back({probe.node_id, probe.incarnation});
+}
+
+void World::tell_and_check_evictions(const controller::Event& event) {
   std::set<std::string> lost_before;
   for (const auto& member : scheduler_.machine->members()) {
     if (is_lost(member)) lost_before.insert(member.seat.node_id);
   }
-  tell_controller(controller::TimePassed{});
+  tell_controller(event);
+  check_evictions(lost_before);
+}
+
+void World::controller_timer() {
+  tell_and_check_evictions(controller::TimePassed{});
   if (scheduler_.deadline && *scheduler_.deadline <= now_) {
     checkers_.violate("L4: the scheduler wants to be woken at once, for ever");
   }
-  check_evictions(lost_before);
 }
 
 void World::check_evictions(const std::set<std::string>& lost_before) {
@@ -213,6 +231,10 @@ void World::check_evictions(const std::set<std::string>& lost_before) {
     if (member == nullptr || !is_lost(*member) || lost_before.contains(worker.node_id) ||
         member->seat.incarnation != worker.incarnation) {
       continue;
+    }
+    if (worker.alive && struck_ == bit(Fault::kReset)) {
+      checkers_.violate(
+          cat("P47: rank ", worker.rank, " was taken for lost since connections ended"));
     }
     if (worker.alive && now_ > worker.disturbed + kLease) {
       checkers_.violate(cat("L2: rank ", worker.rank, " was evicted but lives and was heard"));

@@ -8,8 +8,8 @@
 namespace holdfast::sim {
 namespace {
 
-constexpr std::uint32_t kOfHosts =
-    bit(Fault::kLoseHost) | bit(Fault::kCutHost) | bit(Fault::kLinksFail) | bit(Fault::kMove);
+constexpr std::uint32_t kOfHosts = bit(Fault::kLoseHost) | bit(Fault::kCutHost) |
+                                   bit(Fault::kLinksFail) | bit(Fault::kMove) | bit(Fault::kReset);
 constexpr std::uint32_t kOfOneHost = 15;  // The first so many faults.
 
 // Many kinds hide each other: in half of the runs there are but two.
@@ -88,6 +88,10 @@ Setup hosts(Choices& choices) {
   draw_order(setup, choices);
   setup.exchange = choices.pick(4) == 1;
   if (choices.pick(2) == 1) setup.kinds |= bit(Fault::kMove);
+  // Often alone: nothing else excuses the loss of a host then.
+  if (const auto reset = choices.pick(4); reset >= 2) {
+    setup.kinds = bit(Fault::kReset) | (reset == 2 ? setup.kinds : 0);
+  }
   return setup;
 }
 
@@ -118,6 +122,13 @@ Setup small(Choices& choices) {
   return setup;
 }
 
+// As small, but no connection ends of itself: what a minute is enough for.
+Setup smallest(Choices& choices) {
+  Setup setup = small(choices);
+  setup.kinds &= ~bit(Fault::kBreak);
+  return setup;
+}
+
 Setup with_exchange(Choices& choices) {
   Setup setup = small(choices);
   setup.exchange = true;
@@ -133,6 +144,7 @@ std::optional<Setup> draw_setup(const std::string& world, Choices& choices) {
   if (world == "hosts") return hosts(choices);
   if (world == "wide") return wide(choices);
   if (world == "small") return small(choices);
+  if (world == "smallest") return smallest(choices);
   if (world == "exchange") return with_exchange(choices);
   return std::nullopt;
 }

@@ -37,8 +37,9 @@ enum class Fault : std::uint8_t {
   kCutHost,    // For a while nothing comes from it or to it.
   kLinksFail,  // The group's links fail, though nobody dies (P48).
   kMove,       // A person has other hosts take a host's ranks over.
+  kReset,      // All its connections end at once, though it lives (a firewall's flush).
 };
-inline constexpr std::uint32_t kFaults = 23;
+inline constexpr std::uint32_t kFaults = 24;
 [[nodiscard]] constexpr std::uint32_t bit(Fault fault) {
   return std::uint32_t{1} << static_cast<std::uint32_t>(fault);
 }

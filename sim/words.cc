@@ -208,6 +208,7 @@ std::string to_words(const controller::Action& action) {
                        a.found->version);
           },
           [](const controller::Close& a) { return cat("close connection ", a.link); },
+          [](const controller::Probe& a) { return cat("probe ", a.node_id, " at ", a.endpoint); },
           [](const controller::Note& a) {
             const auto& seeker = a.seeker;
             const auto who = cat(" for ", seeker.node_id, " (process ", seeker.pid, ")");

@@ -144,7 +144,9 @@ void World::list_processes() {
     add(worker.signal == 9, Kind::kSignal, i);
     if (worker.paused_until > now_) continue;
     add(worker.signal == 15, Kind::kSignal, i);
-    add(serves && worker.machine && worker.link == kNone && !worker.leaving && !worker.over,
+    const bool is_away = worker.agent != kNone && agents_[worker.agent].away_until > now_;
+    add(serves && !is_away && worker.machine && worker.link == kNone && !worker.leaving &&
+            !worker.over,
         Kind::kConnect, i);
     list_exchange(i);
     add(can_train(worker), Kind::kTrain, i);
@@ -159,6 +161,7 @@ void World::list_processes() {
   }
   add(person_.scheduler, Kind::kPersonScheduler, 0);
   for (Index i = 0; runs && i < proofs_.size(); ++i) possible_.push_back({Kind::kProof, i});
+  for (Index i = 0; runs && i < not_there_.size(); ++i) possible_.push_back({Kind::kNotThere, i});
 }
 
 void World::list_transitions() {
@@ -242,6 +245,11 @@ void World::perform(const Transition& t) {
       proofs_.erase(proofs_.begin() + static_cast<std::ptrdiff_t>(t.index));
       return tell_controller(proof);
     }
+    case Kind::kNotThere: {
+      const controller::NotThere answer = not_there_[t.index];
+      not_there_.erase(not_there_.begin() + static_cast<std::ptrdiff_t>(t.index));
+      return tell_and_check_evictions(answer);
+    }
     case Kind::kAgentConnect:
     case Kind::kPromote:
     case Kind::kDied:
@@ -280,6 +288,7 @@ std::optional<Instant> World::next_time() const {
     for (const auto& pause : agent.pauses) consider(pause.until);
     if (agent.next_look) consider(*agent.next_look);
     if (agent.link == kNone) consider(agent.connects_at);
+    consider(agent.away_until);
   }
   for (const auto& errand : person_.workers) consider(errand.at);
   return next;

@@ -181,7 +181,9 @@ class World {
     std::optional<Instant> interrupted_at;  // By a person, since the scheduler's agent has exited.
     std::optional<agent::Exit> exited;
     bool knows_end = false;     // Of the job: a process of its own had heard it.
-    Instant cut_until{};        // Its host, of several, is cut off until then.
+    Instant cut_until{};        // Its host, of several, is cut off until then,
+    Instant away_until{};       // or can make no connections.
+    bool is_down = false;       // Its host has been lost silently: no kernel of it answers.
     bool is_host_lost = false;  // Or it may be, as far as others know.
     [[nodiscard]] bool runs() const { return alive && !exited; }
   };
@@ -222,6 +224,7 @@ class World {
     kPersonWorker,
     kPersonScheduler,
     kProof,
+    kNotThere,
     kAskConnect
   };
   struct Transition {
@@ -264,8 +267,10 @@ class World {
   [[nodiscard]] bool is_of_host(const Connection& link, Index agent) const;
   void lose_host(Index agent);
   void cut_host(Index agent);
+  void reset_host(Index agent);
   void ask_to_move(Index from);
   void lose_sight_of(Index agent);
+  void fail_spawns();
   void stand_still();
   void excuse_last_calls(Instant until);
   [[nodiscard]] bool any_finished() const;
@@ -300,6 +305,8 @@ class World {
   void carry_out(const controller::Action& action);
   void send_down(Index link, const wire::Message& message);
   void controller_timer();
+  void tell_and_check_evictions(const controller::Event& event);
+  void probe(const controller::Probe& probe);
   [[nodiscard]] Rank rank_in_roster(const std::string& node_id) const;
   void check_evictions(const std::set<std::string>& lost_before);
   [[nodiscard]] std::uint64_t record_print() const;
@@ -474,6 +481,7 @@ class World {
   bool worker_told_end_ = false;  // By the actions that were just carried out.
   Person person_;
   std::vector<controller::ProvenDead> proofs_;
+  std::vector<controller::NotThere> not_there_;  // Answers of kernels, on their way.
 
   std::vector<AgentProcess>
       agents_;                      // The first runs the scheduler; empty: all is started by hand.

@@ -74,6 +74,10 @@ class Lint(unittest.TestCase):
     def test_a_long_function(self):
         self.fires("base/x.cc", "// X.\nvoid f() {\n" + "  g();\n" * 80 + "}\n", "a function of")
 
+    def test_an_exception_that_c_would_see(self):
+        body = " {\n  return HF_OK;\n}"
+        self.fires("capi/group.cc", f"// X.\nhf_status hf_wait(hf_work* work,\n    int milliseconds){body}\n", "lets exceptions out")
+
     def test_a_todo_without_an_issue(self):
         self.fires("base/x.cc", "// X.\n// TODO: more\n", "TODO without an issue")
 

@@ -31,6 +31,9 @@ class PythonLauncher final : public runtime::Launcher {
   [[nodiscard]] std::string reason(std::string_view words) const override {
     return last_exception(words);
   }
+  [[nodiscard]] bool is_final(std::string_view reason) const override {
+    return reason.starts_with("holdfast._errors.UserError:");
+  }
 
  private:
   const Forked forked_;

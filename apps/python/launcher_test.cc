@@ -26,6 +26,13 @@ TEST(PythonLauncher, RefusesAScriptThatIsNotThere) {
   EXPECT_EQ(command.error().what, "there is no readable program /nowhere/x.py");
 }
 
+TEST(PythonLauncher, TellsHoldfastsRefusalsFromOtherExceptions) {
+  const PythonLauncher launcher(Forked::kNone);
+  EXPECT_TRUE(launcher.is_final("holdfast._errors.UserError: no"));
+  EXPECT_FALSE(launcher.is_final("holdfast._errors.PeerError: no"));
+  EXPECT_FALSE(launcher.is_final(""));
+}
+
 TEST(PythonLauncher, PutsAStandInBeforeAProgramThatIsToBeForked) {
   const PythonLauncher launcher(Forked::kFirst);
   EXPECT_TRUE(launcher.stands_in());

@@ -264,7 +264,7 @@ void Machine::on(const Died& died) {
       result_ = e.job_ended ? failed(e, former->node_id) : too_often(*former);
     }
     tell_state();
-    if (repeats_its_error(*former, e)) fail(twice(*former));
+    if (repeats_its_error(*former, e)) fail(for_its_error(*former, e));
   }
 }
 
@@ -308,7 +308,7 @@ void Machine::place_died(Place& place, const Died& e) {
     blamed_ = e.process;
     return fail(too_often(place));
   }
-  if (repeats) return fail(twice(place));
+  if (repeats) return fail(for_its_error(place, e));
   // A scheduler that fails at once, each time, must not keep a processor busy.
   if (place.role == Role::kScheduler && place.failures > 1) {
     place.pause = pause(place.failures - 2);
@@ -324,11 +324,11 @@ void Machine::say_end(const Place& place, const Died& e) {
   actions_.push_back(Say{how_it_ended(e, place.node_id)});
 }
 
-// An exception that comes again at the same step comes from the program or its data: no further
-// process would fare better.
+// An exception that comes again at the same step, or would, comes from the program or its data: no
+// further process would fare better.
 bool Machine::repeats_its_error(Place& place, const Died& e) {
   if (e.error.empty() || is_ending()) return false;
-  const bool repeats = e.error == place.error && e.version == place.error_version;
+  const bool repeats = e.is_final || (e.error == place.error && e.version == place.error_version);
   place.error = e.error;
   place.error_version = e.version;
   return repeats;
@@ -506,7 +506,8 @@ Exit Machine::too_often(const Place& place) const {
           place.node_id};
 }
 
-Exit Machine::twice(const Place& place) const {
+Exit Machine::for_its_error(const Place& place, const Died& e) const {
+  if (e.is_final) return failed(e, place.node_id);
   return {exit_code(place.ending),
           {.kind = Reason::Kind::kTwice,
            .ending = place.ending,

@@ -72,6 +72,7 @@ struct Died {  // Seen first by its lifeline (no exit code yet) or by its end it
   std::string error = {};        // The exception that ended it, in its own words; empty: none did.
   Version version = kNoVersion;  // The last step that it has made; kNoVersion: none is known of.
   std::optional<bool> job_ended = {};  // It has heard that the job has ended: well, or not.
+  bool is_final = false;  // `error` says what the program has to change, so it would come again.
 };
 struct SpawnFailed {
   Process process = 0;
@@ -243,7 +244,7 @@ class Machine {
   bool repeats_its_error(Place& place, const Died& e);
   [[nodiscard]] static Exit failed(const Died& e, const std::string& node_id);
   [[nodiscard]] Exit too_often(const Place& place) const;
-  [[nodiscard]] Exit twice(const Place& place) const;
+  [[nodiscard]] Exit for_its_error(const Place& place, const Died& e) const;
   void fail(Exit result);
   void end_all(bool gently);
   void maybe_exit();

@@ -140,6 +140,22 @@ TEST_F(AgentTest, TheSameExceptionAtTheSameStepEndsTheJobAtTheSecondTime) {
   }
 }
 
+TEST_F(AgentTest, WhatHoldfastRefusesEndsTheJobAtOnce) {
+  for (const bool is_known_later : {false, true}) {
+    exit_.reset();
+    start(0, 100);
+    const Process process = at("w1");
+    if (is_known_later) step(Died{process, {}, 5});
+    step(Died{process, ending(1), 5, "UserError: no", 6, {}, true});
+    for (const char* node : {"w0", "w1", kSchedulerNode}) dies(at(node), 143);
+    ASSERT_TRUE(exit_.has_value());
+    EXPECT_EQ(exit_->code, 1);
+    EXPECT_EQ(exit_->failed_node, "w1");
+    EXPECT_EQ(exit_->reason.kind, Reason::Kind::kProcessEnded);
+    EXPECT_EQ(exit_->reason.detail, "UserError: no");
+  }
+}
+
 // It is known at first that they died, and only then of what.
 TEST_F(AgentTest, TheSameExceptionCountsWhereItIsKnownOnlyLater) {
   start(0, 100);

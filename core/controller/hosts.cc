@@ -15,9 +15,8 @@ namespace {
 constexpr int kGaps = 4;
 // The silence has a last call of this part of it: what was said before is heard within that (P10).
 constexpr int kLastCall = 4;
-// Whoever lives and has lost its connection is back within this part of a silence. So a host is
-// lost once its agent and all its workers have hung up, and nobody has come back.
-constexpr int kHungUp = 12;
+// Once all of a host have hung up, it is asked for them again after this time, then twice that, ...
+constexpr Duration kFirstAsked = std::chrono::milliseconds(5);
 // A scheduler that was started again hears of every host again within so long, if the host lives:
 // its processes try to connect at least once a second.
 constexpr Duration kReturn = std::chrono::seconds(3);
@@ -67,8 +66,41 @@ bool Machine::has_hung_up(const Agent& agent) const {
                      [&](Rank rank) { return at(rank).link == 0; });
 }
 
+// All have hung up, and the host's kernel lives and says that none of its processes is there. So no
+// fault of the network alone is taken for a loss.
+bool Machine::is_proven_lost(const Agent& agent) const {
+  if (!has_hung_up(agent)) return false;
+  const auto& ranks = owned_.at(agent.agent_id);
+  const auto has_lease = [&](Rank rank) { return lease_runs(at(rank)); };
+  return std::any_of(ranks.begin(), ranks.end(), has_lease) &&
+         std::none_of(ranks.begin(), ranks.end(),
+                      [&](Rank rank) { return has_lease(rank) && at(rank).is_there; });
+}
+
+// A process may close its connection some time before the one at which it listens, and a host may
+// be cut off for a while: so this is done more than once.
+void Machine::ask(Agent& agent) {
+  if (now_ >= agent.asks_at) {
+    agent.asks_every = std::max(2 * agent.asks_every, kFirstAsked);
+    agent.asks_at = now_ + agent.asks_every;
+    for (const Rank rank : owned_.at(agent.agent_id)) {
+      const Member& member = at(rank);
+      if (!lease_runs(member) || !member.is_there || member.seat.endpoint.empty()) continue;
+      emit(Probe{member.seat.node_id, member.seat.incarnation, member.seat.endpoint});
+    }
+  }
+  look_at_hosts(agent.asks_at);
+}
+
+void Machine::on(const NotThere& e) {
+  const Rank rank = rank_of(e.node_id);
+  if (rank == kNoRank || at(rank).seat.incarnation != e.incarnation || at(rank).link != 0) return;
+  at(rank).is_there = false;
+  look_at_hosts(now_);
+  check_hosts();
+}
+
 Duration Machine::silence_of(const Agent& agent) const {
-  if (has_hung_up(agent)) return options_.host_silence / kHungUp;
   const Duration longest = std::max(options_.host_silence, options_.lease);
   return std::clamp<Duration>(kGaps * agent.gap, options_.host_silence, longest);
 }
@@ -85,13 +117,13 @@ void Machine::miss_agent(Agent agent) {
   look_at_hosts(now_);
 }
 
-// The last one of a missed host may have hung up: it may come back for a moment.
+// The last one of a missed host may have hung up.
 void Machine::hang_up(const Member& member) {
   for (Agent& agent : missing_) {
     if (agent.agent_id != member.seat.agent || !has_hung_up(agent)) continue;
     agent.heard = now_;
     agent.called.reset();
-    look_at_hosts(now_ + silence_of(agent));
+    look_at_hosts(now_);
   }
 }
 
@@ -141,25 +173,38 @@ bool Machine::is_here(const Agent& agent) const {
   return !options_.own_agent.empty() && is_own_agent(agent.agent_id);
 }
 
-void Machine::check_host(Agent& agent, std::set<Rank>& lost) {
-  if (agent.is_silent || is_here(agent)) return;
+bool Machine::is_silent_for_long(Agent& agent) {
+  const auto not_before = [&](Instant when) {
+    look_at_hosts(when);
+    return false;
+  };
   const Duration silence = silence_of(agent);
-  if (now_ < agent.heard + silence) return look_at_hosts(agent.heard + silence);
-  const auto owned = owned_.find(agent.agent_id);
-  const std::set<Rank> ranks = owned == owned_.end() ? std::set<Rank>() : owned->second;
+  if (now_ < agent.heard + silence) return not_before(agent.heard + silence);
   Instant spoke = agent.heard;
-  for (const Rank rank : ranks) {
-    if (at(rank).seat.incarnation != 0) spoke = std::max(spoke, at(rank).heard);
+  if (const auto owned = owned_.find(agent.agent_id); owned != owned_.end()) {
+    for (const Rank rank : owned->second) {
+      if (at(rank).seat.incarnation != 0) spoke = std::max(spoke, at(rank).heard);
+    }
   }
   // What its processes said after its own last beat shows that the host lives.
   if (spoke > agent.heard + std::min(agent.gap, options_.host_silence)) {
     agent.heard = spoke;
     agent.called.reset();
-    if (now_ < spoke + silence) return look_at_hosts(spoke + silence);
+    if (now_ < spoke + silence) return not_before(spoke + silence);
   }
   if (!agent.called) agent.called = now_;
   const Instant end = *agent.called + silence / kLastCall;
-  if (now_ < end) return look_at_hosts(end);
+  return now_ >= end || not_before(end);
+}
+
+void Machine::check_host(Agent& agent, std::set<Rank>& lost) {
+  if (agent.is_silent || is_here(agent)) return;
+  if (!is_proven_lost(agent)) {
+    if (has_hung_up(agent)) ask(agent);
+    if (!is_silent_for_long(agent)) return;
+  }
+  const auto owned = owned_.find(agent.agent_id);
+  const std::set<Rank> ranks = owned == owned_.end() ? std::set<Rank>() : owned->second;
   agent.is_silent = true;
   // Also the place of a process that was lost before: nobody else would start its successor.
   free_places(agent.agent_id, true);

@@ -398,14 +398,57 @@ TEST_F(HostsTest, AWorkerThatSpeaksShowsThatItsHostLives) {
   EXPECT_EQ(machine_->stage(), Stage::kRunning);
 }
 
-TEST_F(HostsTest, AHostIsLostSoonAfterAllItsConnectionsHaveEnded) {
+TEST_F(HostsTest, AHostIsLostAtOnceWhereItsKernelRefusesAllOfIt) {
   step(Closed{91});
   pass(now_ + 200ms);
-  EXPECT_EQ(state("2"), SeatState::kHeld);  // A worker is still connected.
+  EXPECT_TRUE(probes_.empty());  // A worker is still connected.
   step(Closed{3});
-  pass(now_ + 40ms);
-  EXPECT_EQ(state("2"), SeatState::kHeld);  // They may come back.
-  pass(now_ + 20ms);
+  pass(now_);
+  ASSERT_EQ(probes_.size(), 1U);
+  EXPECT_EQ(probes_[0].node_id, "2");
+  EXPECT_EQ(probes_[0].endpoint, "host-2:1");
+  step(NotThere{"2", 2});  // Another process.
+  EXPECT_EQ(state("2"), SeatState::kHeld);
+  step(NotThere{"2", 3});
+  EXPECT_EQ(state("2"), SeatState::kSilent);
+}
+
+TEST_F(HostsTest, AHostIsNotLostWhileSomeOfItsProcessesMayBeThere) {
+  step(Closed{1});
+  step(Closed{2});
+  step(Closed{90});
+  pass(now_);
+  EXPECT_EQ(probes_.size(), 2U);
+  step(NotThere{"0", 1});
+  beat(400ms, {91});
+  EXPECT_EQ(state("0"), SeatState::kHeld);
+  EXPECT_EQ(probes_.back().node_id, "1") << "of the other one nothing more is to be known";
+  step(NotThere{"1", 2});
+  EXPECT_EQ(state("0"), SeatState::kSilent);
+  EXPECT_EQ(state("1"), SeatState::kSilent);
+  EXPECT_EQ(state("2"), SeatState::kHeld);
+}
+
+// As by a firewall's flush.
+TEST_F(HostsTest, AHostWhoseConnectionsWereAllResetHasTheTimeOfASilentOne) {
+  const auto reset = [&](Link agent, Link worker) {
+    step(Closed{agent});
+    step(Closed{worker});
+    beat(400ms, {90});
+    EXPECT_EQ(state("2"), SeatState::kHeld);
+    EXPECT_GE(probes_.size(), 5U) << "it may be cut off for a while, and dead nevertheless";
+    EXPECT_LE(probes_.size(), 8U);
+  };
+  reset(91, 3);
+  tell(92, "agent-2", "host-2", {{"2", 3, 1, true}});
+  come(13, who("2", 3, 1, "host-2"));
+  step(NotThere{"2", 3});  // It can not be: here it is.
+  beat(2s, {90, 92});
+  EXPECT_EQ(state("2"), SeatState::kHeld);
+  EXPECT_EQ(machine_->generation(), 1U);
+  probes_.clear();
+  reset(92, 13);
+  beat(300ms, {90});
   EXPECT_EQ(state("2"), SeatState::kSilent);
 }
 

@@ -75,13 +75,19 @@ struct ProvenDead {  // The shell has proof that this process of the scheduler's
   std::string node_id;
   Incarnation incarnation = 0;
 };
+// The kernel of its host says that nobody listens where this process did: it is dead. Answers a
+// Probe.
+struct NotThere {
+  std::string node_id;
+  Incarnation incarnation = 0;
+};
 struct Stored {};  // The oldest unanswered Store is durable.
 struct TimePassed {};
 struct Interrupted {  // Somebody ends the scheduler.
   std::int32_t signal = 0;
 };
-using Event = std::variant<Started, Connected, Received, Unreadable, Closed, ProvenDead, Stored,
-                           TimePassed, Interrupted>;
+using Event = std::variant<Started, Connected, Received, Unreadable, Closed, ProvenDead, NotThere,
+                           Stored, TimePassed, Interrupted>;
 
 // What must be done, in this order.
 using Store = wire::Changes;  // To be made durable, and answered by Stored.
@@ -93,6 +99,13 @@ struct Send {
 };
 struct Close {
   Link link = 0;
+};
+// Whether somebody listens at the endpoint of this process is to be seen. Only a refusal is
+// answered.
+struct Probe {
+  std::string node_id;
+  Incarnation incarnation = 0;
+  std::string endpoint;
 };
 struct Seeker {  // Who asks for a place that it can not have.
   std::string node_id;
@@ -129,7 +142,7 @@ struct End {
 struct Leave {
   bool lingers = false;  // Somebody who has not heard of it looks for us: stay for a while.
 };
-using Action = std::variant<Store, Send, Answer, Close, Note, End, Leave>;
+using Action = std::variant<Store, Send, Answer, Close, Probe, Note, End, Leave>;
 using Actions = std::vector<Action>;
 
 // What a seat is: whether a process holds it, and whether its training has ended.
@@ -187,6 +200,7 @@ struct Member {
   Version version = 0;              // By its own Progress.
   double loss = 0;
   bool is_free = false;  // The agent whose place it is counts as lost.
+  bool is_there = true;  // Nobody has said NotThere since it was heard last.
 };
 
 // What is at the other end of a connection.
@@ -212,6 +226,8 @@ struct Agent {
   std::optional<Instant> called{};  // When its silence was noticed: it has its last call.
   bool is_silent = false;           // Its host counts as lost.
   bool has_hung_up = false;         // It was here, and its connection has ended.
+  Duration asks_every{};            // Whether its processes are there, once all have hung up,
+  Instant asks_at{};                // and when next.
   bool beats = false;               // So its silence says something.
 };
 // What the only agent that speaks for a place says of it.
@@ -255,6 +271,7 @@ class Machine {
   void on(const Unreadable& e);
   void on(const Closed& e);
   void on(const ProvenDead& e);
+  void on(const NotThere& e);
   void on(const Stored&);
   void on(const TimePassed&);
   void on(const Interrupted& e);
@@ -390,7 +407,10 @@ class Machine {
   void host_speaks(const Member& member);
   void hang_up(const Member& member);
   [[nodiscard]] bool has_hung_up(const Agent& agent) const;
+  [[nodiscard]] bool is_proven_lost(const Agent& agent) const;
+  void ask(Agent& agent);
   [[nodiscard]] Duration silence_of(const Agent& agent) const;
+  [[nodiscard]] bool is_silent_for_long(Agent& agent);
   void miss_agent(Agent agent);
   void miss_all_agents();
   void look_at_hosts(Instant when);

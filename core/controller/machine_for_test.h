@@ -63,6 +63,7 @@ class ControllerTest : public ::testing::Test {
         lingers_ = leave->lingers;
       }
       if (const auto* close = std::get_if<Close>(&action)) closed_.insert(close->link);
+      if (const auto* probe = std::get_if<Probe>(&action)) probes_.push_back(*probe);
       const auto* note = std::get_if<Note>(&action);
       if (note && note->kind == Note::Kind::kHow) hows_.push_back(note->reason);
       if (note && note->kind == Note::Kind::kFault) {
@@ -169,6 +170,7 @@ class ControllerTest : public ::testing::Test {
   bool left_ = false;
   bool lingers_ = false;
   std::set<Link> closed_;
+  std::vector<Probe> probes_;
   std::vector<wire::Reason> hows_;    // Of notes.
   std::vector<wire::Reason> faults_;  // The same.
   std::vector<Note> taken_;

@@ -153,6 +153,7 @@ void Machine::attach(Member& member, Link link, const wire::Register& m) {
   count_place(before, false);
   count_place(member.seat, true);
   if (member.rank != kNoRank && member.seat != before) changed_.insert(member.rank);
+  member.is_there = true;
   hear(member);
   advance(member, SeatEvent::kHeard);
 }

@@ -94,7 +94,7 @@ def test_torch_what_another_rank_would_have_sent_is_zero_in_a_void_step(
             assert not tensor.any()
     assert group._engine.marked
     tensor = torch.full((elements,), unfilled)
-    work = types.SimpleNamespace(poll=lambda _: Status.ABORTED)
+    work = types.SimpleNamespace(hold=lambda _: None, poll=lambda _: Status.ABORTED)
     lose = functools.partial(group._nothing_came, tensor)
     assert _work.Started(group._engine, work, [tensor], lambda: None, lose).wait()
     assert not tensor.any()

@@ -221,6 +221,7 @@ void Children::exited(agent::Process process, const os::Exit& exit) {
                    .job_ended = os::lifeline_end(found->second.lifeline)};
   if (exit.signal == 0 && exit.code != 0) {
     died.error = options_.launcher->reason(os::end_of(found->second.log, found->second.log_begin));
+    died.is_final = options_.launcher->is_final(died.error);
   }
   ::unlink(found->second.lifeline.c_str());
   running_.erase(found);

@@ -175,20 +175,16 @@ Status look_at_other_jobs(const std::string& job, std::vector<std::string>& rema
 
 // The processes of several hosts know one another by a token that the user gives to all: none could
 // be drawn that the other hosts have.
-Status check_token(const AgentOptions& options, const config::Settings& settings,
-                   std::vector<std::string>& remarks) {
+Status check_token(const AgentOptions& options, const config::Settings& settings) {
   if (!settings.token_file.empty()) return check_token_file(settings);
   const std::string& address = options.master_addr;
   if (is_alone(options) || address == "localhost" || os::is_loopback(address)) return {};
-  if (!options.as_torchrun && listens(address, 0)) {  // All msruns may be here.
-    remarks.push_back("HOLDFAST_TOKEN_FILE is not set, so only processes of this host can join");
-    return {};
-  }
   return Error{
       Blame::kUser,
       "HOLDFAST_TOKEN_FILE is not set: by it the hosts of a job know one another. Make a "
       "file on one host, `(umask 077; openssl rand -hex 32 > FILE)`, copy it to all others "
-      "with its mode, and set HOLDFAST_TOKEN_FILE to it on each"};
+      "with its mode, and set HOLDFAST_TOKEN_FILE to it on each. (A job of several msruns on one "
+      "host needs none if its --master_addr is 127.0.0.1)"};
 }
 
 // A wrong address is wrong with every port, so that needs no waiting.
@@ -310,7 +306,7 @@ Result<Launch> prepare(const AgentOptions& options, Words argv) {
   auto settings = settings_of(launch.environment);
   if (!settings) return settings.error();
   launch.settings = std::move(*settings);
-  const auto known = check_token(options, launch.settings, launch.remarks);
+  const auto known = check_token(options, launch.settings);
   if (!known) return known.error();
   launch.runs_scheduler = options.runs_scheduler;
   if (const auto good = check_etcd(options, launch); !good) return good.error();

@@ -42,6 +42,8 @@ class Launcher {
   [[nodiscard]] virtual bool stands_in() const { return false; }
   // Why a process ended, by the last words of its output. Empty: they do not say.
   [[nodiscard]] virtual std::string reason(std::string_view /*words*/) const { return {}; }
+  // Whether that reason would end any further process as well, since it is Holdfast's own refusal.
+  [[nodiscard]] virtual bool is_final(std::string_view /*reason*/) const { return false; }
 };
 
 }  // namespace holdfast::runtime

@@ -30,6 +30,7 @@ namespace {
 using controller::Link;
 using controller::Note;
 
+constexpr Duration kProbePatience = std::chrono::seconds(1);
 constexpr Duration kProofPatience = std::chrono::seconds(5);  // For a process to be gone.
 constexpr std::size_t kReportsShown = 16;
 constexpr Duration kHowPatience = std::chrono::milliseconds(500);  // From a death to its exit code.
@@ -291,6 +292,14 @@ void Server::send_answers() {
 
 void Server::carry_out(const controller::Close& action) {
   if (const auto found = links_.find(action.link); found != links_.end()) found->second->close();
+}
+
+void Server::carry_out(const controller::Probe& action) {
+  const auto to = endpoint_in(action.endpoint);
+  if (!to) return;
+  io::probe(loop_, to->host, to->port, kProbePatience, [this, action] {
+    step(controller::NotThere{action.node_id, action.incarnation});
+  });
 }
 
 void Server::carry_out(const Note& action) {

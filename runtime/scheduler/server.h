@@ -63,6 +63,7 @@ class Server {
   void carry_out(const controller::Send& action);
   void carry_out(const controller::Answer& action);
   void carry_out(const controller::Close& action);
+  void carry_out(const controller::Probe& action);
   void carry_out(const controller::Note& action);
   void carry_out(const controller::End& action);
   void carry_out(const controller::Leave& action);

@@ -1,8 +1,9 @@
 #include "runtime/worker/arena_store.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <map>
 #include <string>
 #include <system_error>
@@ -142,7 +143,7 @@ class ArenaStore final : public StateStore {
     std::erase_if(held_, [this](const auto& entry) {
       const arena::PrivateCopy& copy = entry.second;
       if (copy.staged() == arena_.version()) return false;
-      std::filesystem::remove(copy.path());
+      ::unlink(copy.path().c_str());
       return true;
     });
     settle();
@@ -153,7 +154,7 @@ class ArenaStore final : public StateStore {
   }
 
   void forget_held() override {
-    for (const auto& [ward, copy] : held_) std::filesystem::remove(copy.path());
+    for (const auto& [ward, copy] : held_) ::unlink(copy.path().c_str());
     held_.clear();
   }
   [[nodiscard]] std::uint64_t own_bytes() const override {

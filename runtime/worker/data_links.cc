@@ -75,24 +75,6 @@ class StreamLink final : public Link {
   io::PeerStream stream_;
 };
 
-struct Endpoint {
-  std::string host;
-  std::uint16_t port = 0;
-};
-
-// Nothing: it is none.
-std::optional<Endpoint> endpoint_in(std::string_view text) {
-  const auto colon = text.rfind(':');
-  if (colon == std::string_view::npos || colon == 0) return std::nullopt;
-  std::string_view host = text.substr(0, colon);
-  if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  Endpoint found{.host = std::string(host)};
-  const auto* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, found.port);
-  if (host.empty() || error != std::errc() || rest != end || found.port == 0) return std::nullopt;
-  return found;
-}
-
 // The peer has gone, or has closed its end, while the stream waited here.
 bool is_over(const io::PeerStream& stream) {
   pollfd one{.fd = stream.descriptor(), .events = POLLRDHUP, .revents = 0};

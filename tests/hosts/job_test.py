@@ -299,6 +299,24 @@ class OneJob(unittest.TestCase):
         job.agents.pop(1).wait()
         self.assertEqual(job.wait(), expected)
 
+    def test_a_live_host_whose_connections_are_all_reset_is_not_lost(self):
+        """As by a firewall's flush. Stopped, it can not come back for a while."""
+        expected = self.one_host(4, steps=900, pause=0)
+        fleet = self.fleet(3)
+        job = Job(self.folder / "reset", fleet, 2, 2, steps=900, pause=3000, env={"HOLDFAST_HOST_TIMEOUT": "4"})
+        job.start(2, "--spare_host=True")
+        job.until_step(60)
+        stopped = [job.agents[1].pid, *job.pids(1)]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        fleet.run(1, ["ss", "-K", "state", "established"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(1)  # How long it is away: several times what was once enough to be lost.
+        for pid in reversed(stopped):
+            os.kill(pid, signal.SIGCONT)
+        self.assertEqual(job.wait(), expected)
+        self.assertEqual(job.events("fault"), [], job.logs())
+        self.assertNotIn("is lost with", job.logs())
+
     def test_a_host_that_comes_back_is_a_spare_host(self):
         long = {"steps": 900, "pause": 3000}  # It has to outlast the return of the host.
         expected = self.one_host(4, steps=900, pause=0)

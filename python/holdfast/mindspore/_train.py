@@ -271,6 +271,12 @@ def train_process(
     if not trainer.retrying:
         trainer.call += 1
     trainer.seed.give(arguments["train_dataset"], engine.rank, trainer.call)
+    batches = arguments["cb_params"].batch_num
+    if batches != arguments["train_dataset"].get_dataset_size():
+        engine.say_once(
+            "sink_size has no effect on a CPU: each batch is a step. MindSpore tells callbacks all "
+            f"the same that an epoch has {batches}"
+        )
     manager = arguments["list_callback"]
     callbacks = list(manager._callbacks)
     if _bulk.current is not None:
