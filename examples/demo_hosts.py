@@ -30,7 +30,7 @@ PORT = 8118
 class Training:
     """One run of mnist, each host's part under an msrun of its own. Without a fleet all is on this machine."""
 
-    def __init__(self, arguments, folder, name, hosts, fleet=None):
+    def __init__(self, arguments, folder, name, hosts, fleet=None, spare_host=False):
         self.fleet, self.hosts, self.folder = fleet, hosts, folder / name.replace(" ", "-")
         (self.folder / "trace").mkdir(parents=True)
         self.trace = Trace(self.folder / "trace")
@@ -45,7 +45,11 @@ class Training:
         self.agents = {}
         ranks = hosts * EACH
         print(f"\n{name}: {ranks} workers on {hosts} hosts" if fleet else f"\n{name}: {ranks} workers on one host", flush=True)
-        for part in range(hosts if fleet else 1):
+        self.start(0)
+        if spare_host:  # Before the training can begin, so that it is not over before these are ready.
+            self.start(hosts, "--spare_host=True")
+            self.until(lambda: len(self.events("waiting")) >= EACH)
+        for part in range(1, hosts if fleet else 1):
             self.start(part)
 
     def start(self, part, *more):
@@ -119,11 +123,10 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory(prefix="holdfast-run-", dir="/var/tmp") as name, fleet_of(arguments.hosts, arguments.bin.parent) as fleet:
         folder, training_hosts = Path(name), arguments.hosts - 1
-        disturbed = Training(arguments, folder, "run that loses a host", training_hosts, fleet)
-        disturbed.start(training_hosts, "--spare_host=True")
+        disturbed = Training(arguments, folder, "run that loses a host", training_hosts, fleet, spare_host=True)
         samples = int.from_bytes((arguments.data / "train-labels-idx1-ubyte").read_bytes()[4:8], "big")
         middle = arguments.epochs * (samples // (BATCH * EACH * training_hosts)) // 2
-        disturbed.until(lambda: disturbed.newest_step() >= middle and len(disturbed.events("waiting")) >= EACH)
+        disturbed.until(lambda: disturbed.newest_step() >= middle)
         killed_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         fleet.kill(1)
         print(f"  lost host 1 at step {disturbed.newest_step()}", flush=True)

@@ -114,6 +114,10 @@ Actions Machine::step(const Event& event) {
   event_ = event.index();
   if (state_ != State::kExited) {
     std::visit([&](const auto& e) { on(e); }, event);
+    if (workers_leave_ && std::all_of(running_.begin(), running_.end(),
+                                      [&](Process process) { return is_scheduler(process); })) {
+      say_interrupted();
+    }
     maybe_exit();
   }
   // What is to be told goes first: to start a process takes milliseconds, and the others wait.
@@ -377,7 +381,8 @@ void Machine::on(const SpawnFailed& e) {
 void Machine::on(const LinkUp&) {
   link_ = Link::kUp;
   tell_state();
-  if (result_.code != 0) send(wire::Failed{result_.reason});  // It may not have been told yet.
+  // It may not have been told yet.
+  if (result_.code != 0 && !workers_leave_) send(wire::Failed{result_.reason});
 }
 
 void Machine::send(wire::Message message) {
@@ -484,12 +489,25 @@ void Machine::wait_for_places(std::int32_t places) {
   while (static_cast<std::int32_t>(spares_.size()) < places) add_spare("");
 }
 
+// A program may save what it has at the signal, at the end of its step. So nobody hears of it
+// before the workers have ended, or their grace is over.
 void Machine::on(const Interrupted& e) {
-  if (is_ending()) {
-    end_all(false);
-  } else {
-    fail({128 + e.signal, {.kind = Reason::Kind::kInterrupted, .count = e.signal}, ""});
+  if (workers_leave_) return say_interrupted();
+  if (is_ending()) return end_all(false);
+  enter(State::kEnding);
+  result_ = {128 + e.signal, {.kind = Reason::Kind::kInterrupted, .count = e.signal}, ""};
+  workers_leave_ = true;
+  for (const Process process : running_) {
+    if (!is_scheduler(process)) actions_.push_back(Kill{process, true});
   }
+  actions_.push_back(WantGrace{});
+}
+
+void Machine::say_interrupted() {
+  workers_leave_ = false;
+  send(wire::Failed{result_.reason});
+  for (const Process process : running_) actions_.push_back(Kill{process, is_scheduler(process)});
+  actions_.push_back(WantGrace{});
 }
 
 // The job fails because the processes of a place fail each time. In mid-training, exit code 0 is
@@ -532,7 +550,9 @@ void Machine::end_all(bool gently) {
 
 void Machine::on(const GraceOver&) {
   grace_over_ = true;
-  if (is_ending()) {
+  if (workers_leave_) {
+    say_interrupted();
+  } else if (is_ending()) {
     end_all(false);
   } else if (state_ == State::kDone) {
     enter(State::kEnding);
@@ -556,6 +576,10 @@ bool Machine::workers_done() const {
   if (waits_for_places() && state_ == State::kRunning) return false;
   return std::all_of(places_.begin(), places_.end(),
                      [](const Place& p) { return p.role != Role::kWorker || p.done; });
+}
+
+bool Machine::is_scheduler(Process process) const {
+  return options_.runs_scheduler && places_.front().process == process;
 }
 
 bool Machine::scheduler_runs() const {

@@ -247,6 +247,7 @@ class Machine {
   [[nodiscard]] Exit for_its_error(const Place& place, const Died& e) const;
   void fail(Exit result);
   void end_all(bool gently);
+  void say_interrupted();
   void maybe_exit();
   void enter(State next);
   [[nodiscard]] bool is_ending() const { return state_ >= State::kEnding; }
@@ -265,6 +266,7 @@ class Machine {
   }
   [[nodiscard]] bool is_awaited_elsewhere() const;
   [[nodiscard]] bool workers_done() const;
+  [[nodiscard]] bool is_scheduler(Process process) const;
   [[nodiscard]] bool scheduler_runs() const;
 
   Options options_;
@@ -279,10 +281,11 @@ class Machine {
   Process next_process_ = 1;
   std::int32_t spare_failures_ = 0;
   Version version_ = 0;
-  Generation generation_ = 0;  // In which version_ was made.
-  Link link_ = Link::kNever;   // To the scheduler.
-  bool told_ = false;          // Its newest state was said to a scheduler.
-  bool grace_over_ = false;    // Some grace is over.
+  Generation generation_ = 0;   // In which version_ was made.
+  Link link_ = Link::kNever;    // To the scheduler.
+  bool told_ = false;           // Its newest state was said to a scheduler.
+  bool grace_over_ = false;     // Some grace is over.
+  bool workers_leave_ = false;  // They were interrupted, which nobody has been told yet.
   State state_ = State::kRunning;
   std::size_t event_ = 0;  // That is being handled.
   Exit result_;

@@ -334,17 +334,42 @@ TEST_F(AgentTest, NeverPromotesASpareToTheScheduler) {
   EXPECT_EQ(places_.at(kSchedulerNode).attempt, 2U);
 }
 
+// So that the steps in which they save what they have are not disturbed.
+TEST_F(AgentTest, AnInterruptIsToldOnceTheWorkersHaveEnded) {
+  start();
+  step(LinkUp{});
+  said_.clear();
+  step(Interrupted{15});
+  EXPECT_EQ(killed_.size(), 2U) << "the scheduler goes on";
+  dies(at("w0"), 0);
+  step(LinkUp{});
+  for (const auto& message : said_) EXPECT_FALSE(std::holds_alternative<wire::Failed>(message));
+  said_.clear();
+  dies(at("w1"), 143);
+  ASSERT_EQ(said_.size(), 1U);
+  EXPECT_EQ(std::get<wire::Failed>(said_[0]).reason.kind, Reason::Kind::kInterrupted);
+  EXPECT_EQ(killed_.back().process, at(kSchedulerNode));
+  EXPECT_TRUE(killed_.back().gently);
+  dies(at(kSchedulerNode), 143);
+  ASSERT_TRUE(exit_.has_value());
+  EXPECT_EQ(exit_->code, 143);
+}
+
 TEST_F(AgentTest, AnInterruptEndsAllGentlyAndThenAtOnce) {
   start();
   step(Interrupted{2});
-  ASSERT_EQ(killed_.size(), 3U);
+  ASSERT_EQ(killed_.size(), 2U);
   EXPECT_TRUE(killed_[0].gently);
   killed_.clear();
   dies(at("w0"), 130);
   step(GraceOver{});
   ASSERT_EQ(killed_.size(), 2U);
-  EXPECT_FALSE(killed_[0].gently);
+  for (const auto& kill : killed_) EXPECT_EQ(kill.gently, kill.process == at(kSchedulerNode));
+  killed_.clear();
   dies(at("w1"), 137);
+  step(GraceOver{});
+  ASSERT_EQ(killed_.size(), 1U);
+  EXPECT_FALSE(killed_[0].gently);
   dies(at(kSchedulerNode), 137);
   ASSERT_TRUE(exit_.has_value());
   EXPECT_EQ(exit_->code, 130);

@@ -149,3 +149,28 @@ def test_torch_who_ends_well_before_its_state_is_waited_for_by_nobody(tmp_path: 
     assert "rank 1 has ended its program without a State, and without a barrier" in (
         done.stdout + done.stderr
     )
+
+
+LEAVES = """
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
+for x in state.steps([torch.ones(3, 4)] * 100):
+    optimizer.zero_grad()
+    model(x).square().sum().backward()
+    optimizer.step()
+    if rank == 0 and state.n == 2:
+        os.kill(os.getppid(), signal.SIGTERM)  # The launcher, which sends it to all.
+        while not asked:
+            time.sleep(0.01)
+    leaves = torch.tensor([float(bool(asked))])
+    dist.all_reduce(leaves)
+    if leaves.item():
+        state.stop()
+pathlib.Path(f"saved-{rank}").write_text(str(state.n))
+"""
+
+
+def test_torch_a_flag_that_sigterm_sets_is_looked_at_and_the_state_saved(tmp_path: Path) -> None:
+    done = start(tmp_path, LEAVES)
+    assert done.returncode == 143, done.stdout + done.stderr
+    assert [(tmp_path / f"saved-{rank}").read_text() for rank in (0, 1)] == ["3", "3"]

@@ -44,6 +44,19 @@ for x in state.steps([1.0] * 3):
 open(f"{folder}/result-{rank}", "w").write(json.dumps(got))
 """
 
+GLOO = """
+import json, sys, torch.distributed as dist, holdfast, holdfast.torch as hf
+hf.init()
+said = []
+gloo = {"backend": "gloo"}
+for ranks, how in ((None, gloo), ([0], gloo), (None, {})):
+    try:
+        said.append(str(dist.new_group(ranks, **how) is not None))
+    except holdfast.UserError as error:
+        said.append(str(error).partition(",")[0])
+open(f"{sys.argv[2]}/result-{dist.get_rank()}", "w").write(json.dumps(said))
+"""
+
 
 def results(tmp_path: Path, text: str) -> tuple[list[object], str]:
     """Run a program without a fault; return what its ranks wrote, and the logs."""
@@ -67,3 +80,9 @@ def test_torch_a_barrier_before_state_names_who_is_awaited_and_keeps_its_timeout
 def test_torch_a_send_that_nobody_holds_arrives_and_blocks_nobody(tmp_path: Path) -> None:
     got, _ = results(tmp_path, DROPPED)
     assert got == [[], [[0.0], [1.0], [2.0]]]
+
+
+def test_torch_a_group_of_gloo_is_refused_and_not_awaited(tmp_path: Path) -> None:
+    said, _ = results(tmp_path, GLOO)
+    refused = "a group with another backend than Holdfast's"
+    assert said == [[refused, "True", "True"]] * 2

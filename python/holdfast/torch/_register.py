@@ -9,13 +9,13 @@ import time
 from typing import Any, NoReturn
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
 
 from holdfast._errors import LeftError, UserError
 from holdfast.torch import _engine
 from holdfast.torch._engine import Engine, Phase
 from holdfast.torch._group import HoldfastGroup
 from holdfast.torch._member import label_of
+from holdfast.torch._store import OwnStore
 
 
 def _create(options: Any, _: Any) -> HoldfastGroup:
@@ -88,7 +88,7 @@ def _serve_env_rendezvous() -> None:
         if not asked or "holdfast" not in asked[-1]:
             return usual(url, *arguments, **keywords)
         engine = _engine.start(managed=False)
-        return iter([(HashStore(), engine.place.rank, engine.place.world_size)])
+        return iter([(OwnStore(), engine.place.rank, engine.place.world_size)])
 
     ours._holdfast = True  # type: ignore[attr-defined]
     handlers["env"] = ours
@@ -113,7 +113,7 @@ def init_process_group(engine: Engine) -> None:
     try:
         dist.init_process_group(
             "holdfast",
-            store=HashStore(),
+            store=OwnStore(),
             rank=engine.rank if bound or not engine.waits_spare else 0,
             world_size=engine.world_size,
         )

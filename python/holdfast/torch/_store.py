@@ -1,0 +1,65 @@
+"""The store of torch's groups: torch itself needs none here, and for other backends it refuses."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+
+from holdfast._errors import UserError
+
+
+class OwnStore(dist.Store):  # type: ignore[misc]
+    """Hold what this process sets. What another one would have to set is an error, and no wait.
+
+    By its keys, other backends tell each other addresses. Those of a lost process would stay, and
+    its successor would be connected to nobody.
+    """
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        super().__init__()
+        self._values: dict[str, bytes] = {}
+
+    def _refuse(self, keys: list[str]) -> None:
+        if any(key not in self._values for key in keys):
+            raise UserError(
+                "a group with another backend than Holdfast's, such as gloo, would not outlive the "
+                "loss of a process: leave `backend` out in dist.new_group(), so that the group is "
+                "one of Holdfast's (and unset TORCH_DISTRIBUTED_DEBUG, which makes groups of gloo)"
+            )
+
+    def set(self, key: str, value: bytes | str) -> None:
+        """Keep a value."""
+        self._values[key] = value.encode() if isinstance(value, str) else bytes(value)
+
+    def get(self, key: str) -> bytes:
+        """Return a value that this process has set."""
+        self._refuse([key])
+        return self._values[key]
+
+    def add(self, key: str, amount: int) -> int:
+        """Count."""
+        count = int(self._values.get(key, b"0")) + amount
+        self._values[key] = str(count).encode()
+        return count
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        """Keep a value in place of that one, or of none."""
+        if self._values.get(key, expected.encode()) == expected.encode():
+            self.set(key, desired)
+        return self._values[key]
+
+    def check(self, keys: list[str]) -> bool:
+        """Return whether this process has set them all."""
+        return all(key in self._values for key in keys)
+
+    def wait(self, keys: list[str], *_: object) -> None:
+        """Do not: what is not there will not come."""
+        self._refuse(keys)
+
+    def num_keys(self) -> int:
+        """Return how many there are."""
+        return len(self._values)
+
+    def delete_key(self, key: str) -> bool:
+        """Forget a value."""
+        return self._values.pop(key, None) is not None
