@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 from holdfast._errors import UserError
 
 
-class OwnStore(dist.Store):  # type: ignore[misc]
+class OwnStore(Store):
     """Hold what this process sets. What another one would have to set is an error, and no wait.
 
     By its keys, other backends tell each other addresses. Those of a lost process would stay, and
