@@ -77,14 +77,10 @@ class Launch:
             raised = _EXCEPTION.fullmatch(self._how)
             if self._run.nodes.several:
                 return int(raised[1]) if raised else 1
-            is_final = raised and raised[2].startswith("holdfast._errors.UserError:")
-            if raised and (is_final or (before and raised[2] == before[2])):
-                why = "the last start of all ended with the same exception"
-                if is_final:
-                    why = "the program has to be changed"
+            if raised and before and raised[2] == before[2]:
                 say(
-                    f"rank {self._lost} {self._how}; {why}, so none is started again; logs are in "
-                    f"{self._folder()}"
+                    f"rank {self._lost} {self._how}; the last start of all ended with the same "
+                    f"exception, so none is started again; logs are in {self._folder()}"
                 )
                 return int(raised[1])
             if self._round == self._run.max_restarts:

@@ -67,10 +67,6 @@ def test_core_what_holdfast_refuses_ends_the_job_at_the_first_time(tmp_path: Pat
     assert code == 1, out + err
     assert (tmp_path / "starts").read_text() == "x"
     assert "failed: worker 1 exited with code 1 (holdfast._errors.UserError: not so)" in err
-    script = trains(tmp_path, "before init", "raise holdfast.UserError('not so')")
-    code, out, err = run(tmp_path, "--nproc-per-node=2", script)
-    assert code == 1, out + err
-    assert "the program has to be changed, so none is started again" in err
 
 
 def test_core_where_nothing_is_kept_the_same_exception_ends_the_second_start_of_all(

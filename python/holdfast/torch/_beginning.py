@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
 
-from holdfast._errors import UserError
+from holdfast._errors import Error, UserError
 from holdfast._vars import raw_bytes
 from holdfast.torch._engine import Engine
 from holdfast.torch._random import Seeds, get_states, seeds_of_the_program, set_states
@@ -40,7 +40,7 @@ def begin_as_the_first(engine: Engine) -> None:
     def see(mine: Seeds, of_the_first: Seeds) -> None:
         own = zip(mine, of_the_first, began, strict=True)
         if any(now not in (first, then) for now, first, then in own):
-            raise UserError(
+            raise Error(  # No UserError, which would end the job: another spare may do.
                 "this spare drew random numbers between hf.init() and hf.State(...), before it had "
                 "a rank, and the ranks began with different generators: it would go on with other "
                 "data than the process it replaces, so another one is started. Seed torch, random "

@@ -18,6 +18,14 @@ from holdfast.torch._member import label_of
 from holdfast.torch._store import OwnStore
 
 
+_stores: list[OwnStore] = []  # torch calls their methods only as long as somebody here holds them.
+
+
+def _store() -> OwnStore:
+    _stores.append(OwnStore())
+    return _stores[-1]
+
+
 def _create(options: Any, _: Any) -> HoldfastGroup:
     engine = _engine.start(managed=False)
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
@@ -88,7 +96,7 @@ def _serve_env_rendezvous() -> None:
         if not asked or "holdfast" not in asked[-1]:
             return usual(url, *arguments, **keywords)
         engine = _engine.start(managed=False)
-        return iter([(OwnStore(), engine.place.rank, engine.place.world_size)])
+        return iter([(_store(), engine.place.rank, engine.place.world_size)])
 
     ours._holdfast = True  # type: ignore[attr-defined]
     handlers["env"] = ours
@@ -113,7 +121,7 @@ def init_process_group(engine: Engine) -> None:
     try:
         dist.init_process_group(
             "holdfast",
-            store=OwnStore(),
+            store=_store(),
             rank=engine.rank if bound or not engine.waits_spare else 0,
             world_size=engine.world_size,
         )
