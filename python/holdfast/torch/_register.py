@@ -17,7 +17,6 @@ from holdfast.torch._group import HoldfastGroup
 from holdfast.torch._member import label_of
 from holdfast.torch._store import OwnStore
 
-
 _stores: list[OwnStore] = []  # torch calls their methods only as long as somebody here holds them.
 
 
