@@ -36,10 +36,10 @@ constexpr std::size_t kHits = 60;
 constexpr std::size_t kCutCopies = 10;
 constexpr std::size_t kCreations = 15;
 #else
-const std::size_t kNights = std::getenv("HOLDFAST_TEST_NIGHTLY") != nullptr ? 4 : 1;
-const std::size_t kHits = 500 * kNights;
-const std::size_t kCutCopies = 50 * kNights;
-const std::size_t kCreations = 60 * kNights;
+const std::size_t kTimes = std::getenv("HOLDFAST_TEST_NIGHTLY") != nullptr ? 4 : 1;
+const std::size_t kHits = 500 * kTimes;
+const std::size_t kCutCopies = 50 * kTimes;
+const std::size_t kCreations = 63 * kTimes;
 #endif
 #ifdef __SANITIZE_THREAD__
 const auto kThreads = ::testing::Values(2U);  // TSan sees nothing in the update of one thread.
