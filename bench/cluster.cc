@@ -1,16 +1,17 @@
 // bench_cluster: a real scheduler, and N processes played over real sockets by this one.
 //
-// usage: bench_cluster N [CONFIG]
+// usage: bench_cluster N HOSTS [CONFIG]
 //
-// N: 1 to 10000. CONFIG: a config.json; all connections are under TLS, with the passwords of
-// HOLDFAST_TLS_*_PASSWORD_FILE. Each process played has a connection and a member machine of its
-// own; its steps are empty. Prints one line for each figure: how long until all were registered and
-// had the topology, until all had reported and gone on, until one that was lost had been replaced
-// and all had gone on (stop, plan, repair, resume, told to all and answered by all), until all were
-// back after the scheduler was killed and started again; what an idle second costs the scheduler;
-// what it holds for a process. Both sides run on the same cores. At most 1,000 connect at the same
-// time: the kernel queues 4,096 (net.core.somaxconn), and lets those beyond wait for a second.
-// bench/cluster.py runs it beside c10d's TCPStore.
+// N: 1 to 10000. HOSTS: the processes lie on so many, each with an agent. CONFIG: a config.json;
+// all connections are under TLS, with the passwords of HOLDFAST_TLS_*_PASSWORD_FILE. Each process
+// played has a connection and a member machine of its own; its steps are empty. Prints one line for
+// each figure: how long until all were registered and had the topology, until all had reported and
+// gone on, until one that was lost had been replaced and all had gone on (stop, plan, repair,
+// resume, told to all and answered by all), until all were back after the scheduler was killed and
+// started again; what an idle second costs the scheduler; what it holds for a process. Both sides
+// run on the same cores. At most 1,000 connect at the same time: the kernel queues 4,096
+// (net.core.somaxconn), and lets those beyond wait for a second. bench/cluster.py runs it beside
+// c10d's TCPStore.
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -46,6 +47,7 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr Duration kHeartbeat = 1s;
+constexpr Duration kAgentBeat = 100ms;
 constexpr int kConnectingAtOnce = 1000;
 
 [[noreturn]] void die(const std::string& why) {
@@ -70,6 +72,9 @@ class Process {
   }
   void beat() {
     if (connection_) connection_->send(wire::Heartbeat{});
+  }
+  void find(const std::shared_ptr<const AddressBook>& book) {
+    if (machine_ && machine_->awaits_addresses()) step(member::AddressesFound{book});
   }
   [[nodiscard]] wire::PlaceState place() const {
     return {.node_id = std::to_string(number_),
@@ -98,6 +103,7 @@ class Process {
     later(member::RepairDone{holding_});
   }
   void carry_out(const member::Go& a);
+  void carry_out(const member::AwaitAddresses&);
   void carry_out(const member::Released&) {}
   void carry_out(const member::StopRepair&) {}
   void carry_out(const member::Say&) {}
@@ -114,10 +120,34 @@ class Process {
   std::shared_ptr<io::Connection> connection_;
 };
 
+// An agent: what it says is said of all places of its host. What it leaves for its workers they
+// have at once.
+class Host {
+ public:
+  Host(Cluster& cluster, int number) : cluster_(cluster), name_(cat("bench-", number)) {}
+  void add(Process& process) { processes_.push_back(&process); }
+  void connect();
+  void tell_of_places();
+  void beat() {
+    if (connection_) connection_->send(wire::Heartbeat{});
+  }
+  void show(Process& process) const { process.find(book_); }
+  [[nodiscard]] const std::string& name() const { return name_; }
+
+ private:
+  void received(const wire::Message& message);
+
+  Cluster& cluster_;
+  const std::string name_;
+  std::vector<Process*> processes_;
+  std::shared_ptr<const AddressBook> book_ = std::make_shared<AddressBook>();
+  std::shared_ptr<io::Connection> connection_;
+};
+
 // The job, and what of it is waited for.
 class Cluster {
  public:
-  Cluster(int size, std::string config);
+  Cluster(int size, int hosts, std::string config);
   void run();
 
   enum class Event : std::uint8_t { kBack, kGone };  // On a new connection; on with the training.
@@ -144,6 +174,11 @@ class Cluster {
   // Under TLS each process has a context of its own, as a real one has: with the sessions that it
   // may resume. In the clear one serves for all.
   std::vector<io::Membership> of_workers;
+  [[nodiscard]] Host& host_of(int number) {
+    return hosts_[static_cast<std::size_t>(number) * hosts_.size() /
+                  static_cast<std::size_t>(settings.worker_num)];
+  }
+  [[nodiscard]] bool has_hosts() const { return hosts_.size() > 1; }
 
  private:
   void next_in_turn() {
@@ -155,9 +190,8 @@ class Cluster {
     }
   }
   void start_scheduler();
-  void connect_agent();
-  void tell_of_places();
   void beat();
+  void beat_of_agents();
   double until_all(Event event, const std::function<void()>& begin);
   [[nodiscard]] std::vector<io::Membership> memberships() const;
   [[nodiscard]] double processor_seconds() const;
@@ -172,7 +206,7 @@ class Cluster {
   Clock::time_point all_ranked_;
   std::deque<std::function<void()>> waiting_;
   std::vector<std::unique_ptr<Process>> processes_;
-  std::shared_ptr<io::Connection> agent_;
+  std::deque<Host> hosts_;
   os::Child scheduler_;
 };
 
@@ -184,9 +218,9 @@ void Process::start() {
                                   .node_id = std::to_string(number_),
                                   .incarnation = incarnation(),
                                   .attempt = life_,
-                                  .host = "bench",
+                                  .host = cluster_.host_of(number_).name(),
                                   .pid = number_ + 1,
-                                  .memory = "bench"});
+                                  .memory = cluster_.host_of(number_).name()});
   (void)machine_->step(member::Parked{holding_});
   connect();
 }
@@ -216,7 +250,7 @@ void Process::connected(Result<std::shared_ptr<io::Connection>> made) {
                             step(member::Disconnected{});
                             connect();
                           }});
-  step(member::Connected{});
+  step(member::Connected{cluster_.has_hosts() ? cat("192.0.2.1:", 20'000 + number_) : ""});
 }
 
 void Process::received(wire::Message message) {
@@ -226,6 +260,10 @@ void Process::received(wire::Message message) {
 
 void Process::carry_out(const member::RankGiven& /*unused*/) {
   cluster_.ranked();
+}
+
+void Process::carry_out(const member::AwaitAddresses& /*unused*/) {
+  cluster_.loop.post([this] { cluster_.host_of(number_).show(*this); });
 }
 
 void Process::carry_out(const member::Go& a) {
@@ -248,7 +286,7 @@ void Process::later(member::Event event) {
 
 // ---- The job ------------------------------------------------------------------------------------
 
-Cluster::Cluster(int size, std::string config) : config_(std::move(config)) {
+Cluster::Cluster(int size, int hosts, std::string config) : config_(std::move(config)) {
   settings.job = cat("bench-cluster-", ::getpid());
   settings.sched_port = os::free_port();
   settings.worker_num = size;
@@ -258,7 +296,11 @@ Cluster::Cluster(int size, std::string config) : config_(std::move(config)) {
   };
   settings.tls_client_password_file = variable("HOLDFAST_TLS_CLIENT_PASSWORD_FILE");
   settings.tls_server_password_file = variable("HOLDFAST_TLS_SERVER_PASSWORD_FILE");
-  for (int i = 0; i < size; ++i) processes_.push_back(std::make_unique<Process>(*this, i));
+  for (int i = 0; i < hosts; ++i) hosts_.emplace_back(*this, i);
+  for (int i = 0; i < size; ++i) {
+    processes_.push_back(std::make_unique<Process>(*this, i));
+    host_of(i).add(*processes_.back());
+  }
 }
 
 void Cluster::start_scheduler() {
@@ -281,35 +323,53 @@ void Cluster::start_scheduler() {
   scheduler_ = *std::move(child);
 }
 
-// What it says is said of all places.
-void Cluster::connect_agent() {
-  auto membership = runtime::membership_of(settings, wire::PeerKind::kAgent);
-  const auto again = [this] { loop.after(5ms, [this] { connect_agent(); }); };
+void Host::connect() {
+  auto membership = runtime::membership_of(cluster_.settings, wire::PeerKind::kAgent);
+  const auto again = [this] { cluster_.loop.after(5ms, [this] { connect(); }); };
   if (!membership) return again();
-  io::connect(loop, "127.0.0.1", settings.sched_port, *std::move(membership), 60s,
-              [this, again](Result<std::shared_ptr<io::Connection>> made) {
-                if (!made) return again();
-                agent_ = *made;
-                agent_->start({.on_message = [](const wire::Message&) {},
-                               .on_closed =
-                                   [this](const Error&) {
-                                     agent_.reset();
-                                     connect_agent();
-                                   }});
-                tell_of_places();
-              });
+  cluster_.connect_in_turn([this, again, mine = *std::move(membership)] {
+    io::connect(cluster_.loop, "127.0.0.1", cluster_.settings.sched_port, mine, 60s,
+                [this, again](Result<std::shared_ptr<io::Connection>> made) {
+                  cluster_.connect_is_over();
+                  if (!made) return again();
+                  connection_ = *made;
+                  connection_->start({.on_message = [this](const wire::Message& m) { received(m); },
+                                      .on_closed =
+                                          [this](const Error&) {
+                                            connection_.reset();
+                                            connect();
+                                          }});
+                  tell_of_places();
+                });
+  });
 }
 
-void Cluster::tell_of_places() {
+void Host::tell_of_places() {
   wire::AgentState state{
-      .job = settings.job, .agent_id = "bench-agent", .host = "bench", .places = {}};
-  for (const auto& process : processes_) state.places.push_back(process->place());
-  if (agent_) agent_->send(state);
+      .job = cluster_.settings.job, .agent_id = name_, .host = name_, .places = {}};
+  for (const auto* process : processes_) state.places.push_back(process->place());
+  if (connection_) connection_->send(state);
+}
+
+void Host::received(const wire::Message& message) {
+  const auto* addresses = std::get_if<wire::Addresses>(&message);
+  if (addresses == nullptr) return;
+  auto book = book_->after(*addresses);
+  if (!book) die("an agent was told of changes of what it does not know");
+  book_ = std::make_shared<AddressBook>(*std::move(book));
+  for (Process* process : processes_) show(*process);
 }
 
 void Cluster::beat() {
   for (const auto& process : processes_) process->beat();
   loop.after(kHeartbeat, [this] { beat(); });
+}
+
+// On several hosts an agent that is silent for half a second may be lost with its host.
+void Cluster::beat_of_agents() {
+  if (!has_hosts()) return;
+  for (auto& host : hosts_) host.beat();
+  loop.after(kAgentBeat, [this] { beat_of_agents(); });
 }
 
 double Cluster::until_all(Event event, const std::function<void()>& begin) {
@@ -373,7 +433,8 @@ void Cluster::run() {
   const auto began = Clock::now();
   const double gone_on = until_all(Event::kGone, [this] {
     for (const auto& process : processes_) process->start();
-    connect_agent();
+    for (auto& host : hosts_) host.connect();
+    beat_of_agents();
   });
   const std::chrono::duration<double, std::milli> ranked = all_ranked_ - began;
   say("all registered, with the topology", ranked.count(), "ms");
@@ -383,9 +444,9 @@ void Cluster::run() {
       until_all(Event::kGone,
                 [this] {
                   processes_[0]->lose();
-                  tell_of_places();
+                  host_of(0).tell_of_places();
                   processes_[0]->start();
-                  tell_of_places();
+                  host_of(0).tell_of_places();
                 }),
       "ms");
   say("scheduler killed and started again: all back",
@@ -410,13 +471,17 @@ void Cluster::run() {
 
 int run(int count, char** arguments) {
   const long size = count > 1 ? std::strtol(arguments[1], nullptr, 10) : 0;
-  if (size < 1 || size > 10'000) die("usage: bench_cluster N [CONFIG], N from 1 to 10000");
+  const long hosts = count > 2 ? std::strtol(arguments[2], nullptr, 10) : 0;
+  if (size < 1 || size > 10'000 || hosts < 1 || hosts > size) {
+    die("usage: bench_cluster N HOSTS [CONFIG], N from 1 to 10000, and not more HOSTS");
+  }
   rlimit limit{};
   (void)::getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = limit.rlim_max;
   (void)::setrlimit(RLIMIT_NOFILE, &limit);
-  std::printf("%ld processes, %s\n", size, count > 2 ? "under TLS" : "in the clear");
-  Cluster(static_cast<int>(size), count > 2 ? arguments[2] : "").run();
+  std::printf("%ld processes on %ld host%s, %s\n", size, hosts, hosts == 1 ? "" : "s",
+              count > 3 ? "under TLS" : "in the clear");
+  Cluster(static_cast<int>(size), static_cast<int>(hosts), count > 3 ? arguments[3] : "").run();
   return 0;
 }
 

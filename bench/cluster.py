@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A job's cluster at scale, beside c10d's TCPStore and plain loopback, in one run.
 
-bench/cluster.py --bin build/release/bin [--sizes 1000,10000] [--torch PYTHON]
+bench/cluster.py --bin build/release/bin [--sizes 1000,10000] [--hosts 1,100,1250] [--torch PYTHON]
 
-For each size: bench_cluster in the clear, the same under TLS (`holdfast tls new` makes the certificates), as many
+For each size, on each number of hosts: bench_cluster in the clear, the same under TLS (`holdfast tls new` makes the certificates), as many
 clients of a TCPStore that each set a key of their own and then read their neighbour's (a client's own cost is in it:
 compare the orders, not the digits), and as many bare connections that send 36 bytes and read 32, one after the other:
 what the kernel and Python's loop take for that. The store asks the resolver for the name of each client. Root keeps it
@@ -100,6 +100,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=Path, required=True)
     parser.add_argument("--sizes", default="1000,10000")
+    parser.add_argument("--hosts", default="1,100,1250")
     parser.add_argument("--torch", type=Path)
     arguments = parser.parse_args()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -110,8 +111,10 @@ def main():
         for size in (int(text) for text in arguments.sizes.split(",")):
             print(f"\nload {os.getloadavg()[0]:.1f}")
             bench = arguments.bin / "bench_cluster"
-            failed = subprocess.run([bench, str(size)], check=False).returncode
-            failed |= subprocess.run([bench, str(size), config], check=False, env=environment).returncode
+            failed = 0
+            for hosts in (text for text in arguments.hosts.split(",") if int(text) <= size):
+                failed |= subprocess.run([bench, str(size), hosts], check=False).returncode
+                failed |= subprocess.run([bench, str(size), hosts, config], check=False, env=environment).returncode
             clients = min(size, (most - SPARE_DESCRIPTORS) // 2)
             if clients < size:
                 print(f"the next are of {clients} clients: `ulimit -Hn` is {most}", flush=True)

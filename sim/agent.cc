@@ -155,6 +155,8 @@ void World::carry_out(Index index, const agent::Action& action) {
     kill_child(index, *kill);
   } else if (const auto* pause = std::get_if<agent::WantPause>(&action)) {
     agent.pauses.push_back({now_ + pause->how_long, pause->pause});
+  } else if (const auto* left = std::get_if<agent::LeaveAddresses>(&action)) {
+    agent.addresses = left->addresses;
   } else if (std::holds_alternative<agent::WantGrace>(action)) {
     agent.graces.push_back(now_ + kGrace);
   } else if (const auto* exit = std::get_if<agent::Exit>(&action)) {

@@ -107,6 +107,13 @@ void Checkers::went(Rank rank, Generation generation, Version version,
   }
 }
 
+void Checkers::met(Generation generation, const std::vector<PeerPlace>& places) {
+  if (met_.emplace(generation, places).first->second != places) {
+    violate(cat("P54: the ranks of generation ", generation,
+                " look for each other at different places"));
+  }
+}
+
 void Checkers::gathered(Generation generation) {
   if (generation < newest_) {
     violate(cat("S6: the group of generation ", generation, " works on while generation ", newest_,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "core/address_book.h"
 #include "wire/messages.h"
 
 namespace holdfast::sim {
@@ -42,6 +43,8 @@ class Checkers {
             const std::optional<wire::Formation>& durable);
   void began(Generation generation);  // The scheduler has begun to form it.
   void went(Rank rank, Generation generation, Version version, const std::vector<Arena>& arenas);
+  // A rank goes to this generation, in which nobody is missing, and looks for the others there.
+  void met(Generation generation, const std::vector<PeerPlace>& places);
   void gathered(Generation generation);  // An operation of its group is complete.
   void wrote(const Arena& arena, std::uint64_t process);
   void copies(const Arena& source, Version version);
@@ -72,12 +75,13 @@ class Checkers {
   std::vector<std::uint64_t> undisturbed_;  // The content of every version without any fault.
   std::set<Generation> announced_;          // A Stop for it was sent.
   std::set<Generation> begun_;
-  std::map<Generation, Version> resumed_;          // By any Resume that was sent.
-  std::map<Generation, Formed> formed_;            // By those who went.
-  Generation newest_ = 0;                          // That anybody went to.
-  Version committed_ = 0;                          // The greatest ever,
-  Version told_ = 0;                               // and that the scheduler knows of.
-  std::map<Rank, std::set<std::uint64_t>> given_;  // By its processes.
+  std::map<Generation, Version> resumed_;             // By any Resume that was sent.
+  std::map<Generation, Formed> formed_;               // By those who went.
+  std::map<Generation, std::vector<PeerPlace>> met_;  // Where they look for each other.
+  Generation newest_ = 0;                             // That anybody went to.
+  Version committed_ = 0;                             // The greatest ever,
+  Version told_ = 0;                                  // and that the scheduler knows of.
+  std::map<Rank, std::set<std::uint64_t>> given_;     // By its processes.
   std::map<Rank, std::uint64_t> got_;
   std::map<wire::KeyVersion, std::string> lists_;
   bool wiped_ = false;

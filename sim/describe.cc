@@ -50,8 +50,10 @@ std::string World::describe(const Transition& t) const {
     case Kind::kConnect:
     case Kind::kAskConnect:
       return cat(worker(t.index), " connects", t.kind == Kind::kConnect ? "" : " for its exchange");
-    case Kind::kAgentConnect:
-      return "the agent connects";
+    case Kind::kAddressesFound:
+      return cat(worker(t.index), " finds the addresses that its agent has left");
+    case Kind::kAddressesOverdue:
+      return cat(worker(t.index), " has looked for addresses for too long");
     case Kind::kTrain:
       return cat(worker(t.index), " ", what_is_next(workers_[t.index]));
     case Kind::kSumsIdle:
@@ -62,6 +64,23 @@ std::string World::describe(const Transition& t) const {
       return cat(worker(t.index), " ends by a signal");
     case Kind::kUnreachable:
       return cat(worker(t.index), " finds no scheduler and gives up");
+    case Kind::kPersonWorker:
+      return cat("somebody starts ", person_.workers[t.index].node_id, " again");
+    case Kind::kPersonScheduler:
+      return "somebody starts the scheduler again";
+    case Kind::kProof:
+      return cat("it is proven that ", proofs_[t.index].node_id, " is dead");
+    case Kind::kNotThere:
+      return cat("the host of ", not_there_[t.index].node_id, " says that it is not there");
+    default:
+      return describe_for_agent(t);
+  }
+}
+
+std::string World::describe_for_agent(const Transition& t) const {
+  switch (t.kind) {
+    case Kind::kAgentConnect:
+      return "the agent connects";
     case Kind::kPromote:
       return "the spare hears of its promotion";
     case Kind::kDied:
@@ -79,16 +98,9 @@ std::string World::describe(const Transition& t) const {
       return cat("agent ", t.agent, " is interrupted: the scheduler's has exited");
     case Kind::kGrace:
       return "the agent's grace is over";
-    case Kind::kPersonWorker:
-      return cat("somebody starts ", person_.workers[t.index].node_id, " again");
-    case Kind::kPersonScheduler:
-      return "somebody starts the scheduler again";
-    case Kind::kProof:
-      return cat("it is proven that ", proofs_[t.index].node_id, " is dead");
-    case Kind::kNotThere:
-      return cat("the host of ", not_there_[t.index].node_id, " says that it is not there");
+    default:
+      return "?";
   }
-  return "?";
 }
 
 std::string World::describe(const Mishap& mishap) const {

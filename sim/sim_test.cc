@@ -193,6 +193,14 @@ TEST_F(CheckersTest, SeeAWriterThatLostItsArena) {
   expect("S6");
 }
 
+TEST_F(CheckersTest, SeeRanksThatLookForEachOtherAtDifferentPlaces) {
+  checkers_.met(1, {{0, "a:1", 0}, {1, "b:1", 1}});
+  checkers_.met(2, {{0, "a:1", 0}, {1, "c:1", 1}});
+  EXPECT_EQ(checkers_.violation(), "");
+  checkers_.met(2, {{0, "a:1", 0}, {1, "b:1", 1}});
+  EXPECT_EQ(checkers_.violation().substr(0, 3), "P54");
+}
+
 TEST_F(CheckersTest, SeeASourceThatIsNotWhole) {
   checkers_.copies(Arena{}, 0);
   expect("S7");

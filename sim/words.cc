@@ -3,6 +3,7 @@
 
 #include "base/prng.h"
 #include "base/text.h"
+#include "wire/codec.h"
 #include "wording/reasons.h"
 
 namespace holdfast::sim {
@@ -147,14 +148,11 @@ std::string to_words(const wire::Message& message) {
           },
           [](const wire::JobProgress& m) { return cat("JobProgress ", version(m.version)); },
           [](const wire::Finished& m) { return cat("Finished ", version(m.version)); },
-          [](const wire::Farewell&) { return std::string("Farewell"); },
           [](const wire::Failed& m) { return cat("Failed: ", in_words(m.reason)); },
           [](const wire::JobEnded& m) {
             return cat("JobEnded ", m.success ? "well" : "badly", ": ", in_words(m.reason));
           },
-          [](const wire::StatusQuery&) { return std::string("StatusQuery"); },
-          [](const wire::StatusReply&) { return std::string("StatusReply"); },
-          [](const wire::Heartbeat&) { return std::string("Heartbeat"); },
+          [](const auto& m) { return std::string(wire::kind_name(wire::kind_of(m))); },
           [](const wire::Put& m) {
             if (m.writer == 0) return cat("Put ", m.key);
             if (m.expected == wire::kAnyKeyVersion) return cat("Put ", m.key, ", whatever it is");
@@ -179,6 +177,7 @@ std::string to_words(const wire::Message& message) {
                        m.drains ? ", for good" : "");
           },
           [](const wire::Moved& m) { return cat("Moved: ", in_words(m.reason)); },
+          [](const wire::Addresses& m) { return cat("Addresses of ", m.at.size(), " ranks"); },
           [](const wire::GroupLost& m) { return cat("GroupLost in generation ", m.generation); },
           [](const wire::Got& m) {
             return m.found ? cat("Got ", m.key, ", version ", m.version) : std::string("Got none");
@@ -239,6 +238,7 @@ std::string to_words(const member::Action& action) {
           [](const member::Go& a) {
             return cat("go in generation ", a.generation, " from ", version(a.version));
           },
+          [](const member::AwaitAddresses&) { return std::string("look for addresses"); },
           [](const member::Released&) { return std::string("released"); },
           [](const member::Say& a) { return cat("to the user: ", in_words(a.reason)); },
           [](const member::GiveUp& a) {
@@ -336,6 +336,9 @@ std::string to_words(const agent::Action& action) {
           [](const agent::WantGrace&) { return std::string("want grace"); },
           [](const agent::WantPause& a) {
             return cat("want a pause of ", a.how_long.count() / 1'000'000, " ms");
+          },
+          [](const agent::LeaveAddresses& a) {
+            return cat("leave ", to_words(wire::Message(a.addresses)));
           },
           [](const agent::Say& a) { return cat("to the user: ", in_words(a.reason)); },
           [](const agent::Exit& a) {

@@ -13,6 +13,7 @@ namespace holdfast::sim {
 namespace {
 
 constexpr Duration kPersonTakes = std::chrono::seconds(1);
+constexpr Duration kAddressesPatience = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -57,7 +58,7 @@ void World::place(Worker& worker) {
 }
 
 std::string World::endpoint_of(const Worker& worker) const {
-  return setup_.hosts ? cat("host-", worker.agent, ":1") : "";
+  return setup_.hosts ? cat("host-", worker.agent, ":", worker.process % 65'536 + 1) : "";
 }
 
 void World::tell_member(Index worker, const member::Event& event) {
@@ -119,14 +120,10 @@ void World::carry_out(Index index, const member::Action& action) {
     worker.repair_stopped = false;
     tell_trainer(index, trainer::RepairOrdered{repair->generation, repair->version, repair->order});
   } else if (const auto* go_on = std::get_if<member::Go>(&action)) {
-    worker.host_of.assign(static_cast<std::size_t>(setup_.ranks), 0);
-    for (std::size_t rank = 0; rank < go_on->peers.size(); ++rank) {
-      const std::string& endpoint = go_on->peers[rank].endpoint;
-      worker.host_of[rank] = host_named(endpoint.substr(0, endpoint.find(':')));
-    }
-    if (setup_.hosts)
-      worker.holder_of = planner::holders({worker.host_of.begin(), worker.host_of.end()});
-    tell_trainer(index, trainer::GoOrdered{go_on->generation, go_on->version, go_on->ended});
+    go(index, *go_on);
+  } else if (std::holds_alternative<member::AwaitAddresses>(action)) {
+    worker.addresses_seen = 0;
+    worker.addresses_due = now_ + kAddressesPatience;
   } else if (std::holds_alternative<member::Released>(action)) {
     tell_trainer(index, trainer::Released{});
   } else if (const auto* over = std::get_if<member::GiveUp>(&action)) {
@@ -137,6 +134,41 @@ void World::carry_out(Index index, const member::Action& action) {
     const bool stood_by = over->stood_by && worker.program == Program::kUnplaced;
     if (worker.program != Program::kTraining) worker.leaving = stood_by ? 0 : 1;
   }
+}
+
+void World::go(Index index, const member::Go& action) {
+  Worker& worker = workers_[index];
+  if (action.ended == kNoRank) checkers_.met(action.generation, action.peers->places());
+  worker.host_of.assign(static_cast<std::size_t>(setup_.ranks), 0);
+  const auto& peers = action.peers->places();
+  for (std::size_t rank = 0; rank < peers.size(); ++rank) {
+    const std::string& endpoint = peers[rank].endpoint;
+    worker.host_of[rank] = host_named(endpoint.substr(0, endpoint.find(':')));
+  }
+  if (setup_.hosts)
+    worker.holder_of = planner::holders({worker.host_of.begin(), worker.host_of.end()});
+  tell_trainer(index, trainer::GoOrdered{action.generation, action.version, action.ended});
+}
+
+// What its agent has left, it looks at once.
+void World::list_addresses(Index index) {
+  const Worker& worker = workers_[index];
+  if (!worker.machine || !worker.machine->awaits_addresses()) return;
+  const auto& left = agents_[worker.agent].addresses;
+  if (left && left->name != worker.addresses_seen) {
+    possible_.push_back({Kind::kAddressesFound, index});
+  }
+  if (worker.addresses_due && *worker.addresses_due <= now_) {
+    possible_.push_back({Kind::kAddressesOverdue, index});
+  }
+}
+
+void World::find_addresses(Index index) {
+  const wire::Addresses& left = *agents_[workers_[index].agent].addresses;
+  workers_[index].addresses_seen = left.name;
+  auto book = AddressBook().after(left);
+  if (!book) return checkers_.violate("P54: an agent has left addresses that can not be");
+  tell_member(index, member::AddressesFound{std::make_shared<AddressBook>(*std::move(book))});
 }
 
 // `lifeline`: the agent hears of it first without an exit code. `loses`: what it sent last.

@@ -149,6 +149,7 @@ void World::list_processes() {
             !worker.over,
         Kind::kConnect, i);
     list_exchange(i);
+    list_addresses(i);
     add(can_train(worker), Kind::kTrain, i);
     add(worker.sums_busy, Kind::kSumsIdle, i);
     add(worker.leaving.has_value(), Kind::kExit, i);
@@ -220,6 +221,11 @@ void World::perform(const Transition& t) {
       return tell_member(t.index, member::Connected{endpoint_of(workers_[t.index])});
     case Kind::kAskConnect:
       return ask(t.index);
+    case Kind::kAddressesFound:
+      return find_addresses(t.index);
+    case Kind::kAddressesOverdue:
+      workers_[t.index].addresses_due.reset();
+      return tell_member(t.index, member::AddressesOverdue{});
     case Kind::kTrain:
       return train(t.index);
     case Kind::kSumsIdle:
@@ -277,6 +283,7 @@ std::optional<Instant> World::next_time() const {
     if (!worker.alive) continue;
     consider(worker.paused_until);
     if (const auto end = exchange_ends(worker)) consider(*end);
+    if (worker.addresses_due) consider(*worker.addresses_due);
     if (worker.trainer && worker.trainer->deadline()) consider(*worker.trainer->deadline());
     if (!setup_.agent && worker.link == kNone) consider(worker.gives_up_at);
   }

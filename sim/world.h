@@ -105,6 +105,8 @@ class World {
     Instant paused_until{};
     std::optional<Instant> stopped;  // Since when, where its pause is one that its agent can see.
     Instant died_at{};
+    std::uint64_t addresses_seen = 0;      // The name of those that it has looked at last.
+    std::optional<Instant> addresses_due;  // Then it looks for them no longer in vain.
     Instant gives_up_at{};  // Without a connection until then, it finds the scheduler out of reach.
     bool cut_off = false;   // It has found that.
     Instant disturbed{};    // When it was last kept from being heard.
@@ -180,9 +182,10 @@ class World {
     Instant stood_still{};                  // It did, until then.
     std::optional<Instant> interrupted_at;  // By a person, since the scheduler's agent has exited.
     std::optional<agent::Exit> exited;
-    bool knows_end = false;     // Of the job: a process of its own had heard it.
-    Instant cut_until{};        // Its host, of several, is cut off until then,
-    Instant away_until{};       // or can make no connections.
+    std::optional<wire::Addresses> addresses;  // That it has left for the workers of its host.
+    bool knows_end = false;                    // Of the job: a process of its own had heard it.
+    Instant cut_until{};                       // Its host, of several, is cut off until then,
+    Instant away_until{};                      // or can make no connections.
     bool is_down = false;       // Its host has been lost silently: no kernel of it answers.
     bool is_host_lost = false;  // Or it may be, as far as others know.
     [[nodiscard]] bool runs() const { return alive && !exited; }
@@ -225,7 +228,9 @@ class World {
     kPersonScheduler,
     kProof,
     kNotThere,
-    kAskConnect
+    kAskConnect,
+    kAddressesFound,
+    kAddressesOverdue
   };
   struct Transition {
     Kind kind;
@@ -245,6 +250,7 @@ class World {
   void put_in_order();
   void perform(const Transition& transition);
   [[nodiscard]] std::string describe(const Transition& transition) const;
+  [[nodiscard]] std::string describe_for_agent(const Transition& transition) const;
   [[nodiscard]] std::string describe(const Mishap& mishap) const;
   [[nodiscard]] static std::string in_words(const Letter& letter);
   [[nodiscard]] static std::string what_is_next(const Worker& worker);
@@ -322,6 +328,9 @@ class World {
   void miss_scheduler(Index worker);
   void bring_events();
   void carry_out(Index worker, const member::Action& action);
+  void list_addresses(Index worker);
+  void find_addresses(Index worker);
+  void go(Index worker, const member::Go& action);
   void send_up(Index link, const wire::Message& message);
   void die(Index worker, std::int32_t code, bool lifeline, bool loses);
 

@@ -56,6 +56,9 @@ void write(pbf_writer& out, std::uint32_t number, const T& value) {
 void write(pbf_writer& out, std::uint32_t number, const std::vector<std::string>& list) {
   for (const auto& item : list) out.add_string(number, item);
 }
+void write(pbf_writer& out, std::uint32_t number, const std::vector<std::uint32_t>& list) {
+  out.add_packed_uint32(number, list.begin(), list.end());
+}
 template <class T>
 void write(pbf_writer& out, std::uint32_t number, const std::vector<T>& list) {
   // Not with a nested writer: it leaves out an entry that is empty.
@@ -120,6 +123,14 @@ requires requires {
 bool read(pbf_reader& in, T& value, const Bounds&) {
   if (!in.has_wire_type(pbf_wire_type::length_delimited)) return false;
   return read_struct(in.get_message(), value);
+}
+bool read(pbf_reader& in, std::vector<std::uint32_t>& list, const Bounds& bounds) {
+  if (!in.has_wire_type(pbf_wire_type::length_delimited)) return false;
+  for (const std::uint64_t wide : in.get_packed_uint64()) {
+    if (list.size() == bounds.entries || !std::in_range<std::uint32_t>(wide)) return false;
+    list.push_back(static_cast<std::uint32_t>(wide));
+  }
+  return true;
 }
 template <class T>
 bool read(pbf_reader& in, std::vector<T>& list, const Bounds& bounds) {

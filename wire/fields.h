@@ -101,16 +101,26 @@ struct Fields<Formation> {
                &Formation::reached);
 };
 template <>
-struct Fields<PeerPlace> {
+struct Fields<HostAddress> {
   static constexpr auto kList =
-      in_order(&PeerPlace::host, &PeerPlace::endpoint, &PeerPlace::domain);
+      in_order(&HostAddress::host, &HostAddress::domain, &HostAddress::address);
+};
+template <>
+struct Fields<Addresses> {
+  static constexpr auto kList = in_order(&Addresses::name, &Addresses::base, &Addresses::addresses,
+                                         &Addresses::ranks, &Addresses::at, &Addresses::ports);
+};
+template <>
+struct Fields<AskAddresses> {
+  static constexpr auto kList = std::tuple{};
 };
 template <>
 struct Fields<Assignment> {
   static constexpr auto kList =
-      in_order(&Assignment::rank, &Assignment::world_size, &Assignment::run_id,
-               &Assignment::generation, &Assignment::stage, &Assignment::version,
-               &Assignment::order, &Assignment::ended, &Assignment::cause, &Assignment::peers);
+      std::tuple_cat(in_order(&Assignment::rank, &Assignment::world_size, &Assignment::run_id,
+                              &Assignment::generation, &Assignment::stage, &Assignment::version,
+                              &Assignment::order, &Assignment::ended, &Assignment::cause),
+                     std::tuple{Field<Assignment, std::uint64_t>{11, &Assignment::addresses, {}}});
 };
 template <>
 struct Fields<Refused> {

@@ -19,7 +19,7 @@
 
 namespace holdfast::wire {
 
-inline constexpr std::uint32_t kProtocol = 8;  // Raised when an older peer could misunderstand us.
+inline constexpr std::uint32_t kProtocol = 9;  // Raised when an older peer could misunderstand us.
 
 // worker → scheduler, first on every connection; again after every reconnection.
 struct Register {
@@ -37,14 +37,6 @@ struct Register {
   bool operator==(const Register&) const = default;
 };
 
-// Where a rank is, for the others.
-struct PeerPlace {
-  std::uint32_t host = 0;    // The same number: they share memory. It means nothing else.
-  std::string endpoint;      // As of Register.
-  std::uint32_t domain = 0;  // The same number: they fail together. It means nothing else.
-  bool operator==(const PeerPlace&) const = default;
-};
-
 // scheduler → worker: this rank's part of the formation. It is state, not an event: the newest one
 // says all, so a lost one costs nothing. Sent when all ranks are known, on every new connection and
 // after every change that concerns this rank.
@@ -59,11 +51,35 @@ struct Assignment {
   Stage stage = Stage::kStopping;
   Version version = 0;
   Order order;
-  Rank ended = kNoRank;  // One whose training has ended: it never joins. kNoRank: all may.
-  Reason cause;          // Of the generation.
-  // By rank; empty: all share one memory.
-  std::vector<PeerPlace> peers;
+  Rank ended = kNoRank;         // One whose training has ended: it never joins. kNoRank: all may.
+  Reason cause;                 // Of the generation.
+  std::uint64_t addresses = 0;  // Names what says where the others are. 0: all share one memory.
   bool operator==(const Assignment&) const = default;
+};
+
+// Where workers of one host listen.
+struct HostAddress {
+  std::uint32_t host = 0;  // As of PeerPlace (core/address_book.h), and the domain as well.
+  std::uint32_t domain = 0;
+  std::string address;  // An Endpoint of Register without its port.
+  bool operator==(const HostAddress&) const = default;
+};
+
+// scheduler → agent: where all ranks are, before the first Assignment that names it. The agent
+// leaves it to the workers of its host. To a worker only when it asks.
+struct Addresses {
+  std::uint64_t name = 0;  // Of all that is known after it.
+  std::uint64_t base = 0;  // The name of what it changes; 0: it says all.
+  std::vector<HostAddress> addresses;
+  std::vector<std::uint32_t> ranks;  // Whose places it changes; empty: it says all, by rank.
+  std::vector<std::uint32_t> at;     // Of each: the place of its address in `addresses`,
+  std::vector<std::uint32_t> ports;  // and its port; 0: the address has none.
+  bool operator==(const Addresses&) const = default;
+};
+// worker or agent → scheduler: say all Addresses to me. What my agent should have left is not there
+// (it has none, or stands still), or changes what I do not have.
+struct AskAddresses {
+  bool operator==(const AskAddresses&) const = default;
 };
 
 // scheduler → worker or agent: never, for this reason.
@@ -317,14 +333,15 @@ struct Got {
 
 // The order is the kind number on the wire (1-based). Register and Refused keep theirs and the
 // numbers of their members for ever: by them a process of another protocol is refused by name.
-using Message =
-    std::variant<Register, Assignment, Refused, Waiting, AgentState, Evict, Report, Repaired,
-                 Progress, JobProgress, Finished, Farewell, Failed, JobEnded, StatusQuery,
-                 StatusReply, Heartbeat, Put, Kept, Get, Got, GroupLost, Give, Drop, Move, Moved>;
+using Message = std::variant<Register, Assignment, Refused, Waiting, AgentState, Evict, Report,
+                             Repaired, Progress, JobProgress, Finished, Farewell, Failed, JobEnded,
+                             StatusQuery, StatusReply, Heartbeat, Put, Kept, Get, Got, GroupLost,
+                             Give, Drop, Move, Moved, Addresses, AskAddresses>;
 inline constexpr std::array<std::string_view, std::variant_size_v<Message>> kMessageNames = {
-    "Register",    "Assignment",  "Refused",     "Waiting",  "AgentState", "Evict",  "Report",
-    "Repaired",    "Progress",    "JobProgress", "Finished", "Farewell",   "Failed", "JobEnded",
-    "StatusQuery", "StatusReply", "Heartbeat",   "Put",      "Kept",       "Get",    "Got",
-    "GroupLost",   "Give",        "Drop",        "Move",     "Moved"};
+    "Register", "Assignment", "Refused",     "Waiting",     "AgentState", "Evict",
+    "Report",   "Repaired",   "Progress",    "JobProgress", "Finished",   "Farewell",
+    "Failed",   "JobEnded",   "StatusQuery", "StatusReply", "Heartbeat",  "Put",
+    "Kept",     "Get",        "Got",         "GroupLost",   "Give",       "Drop",
+    "Move",     "Moved",      "Addresses",   "AskAddresses"};
 
 }  // namespace holdfast::wire

@@ -53,9 +53,7 @@ const std::vector<std::string> kTexts = {
     "  node_id: \"a\"\n  host: \"b\"\n  other: \"c\"\n  other_host: \"d\"\n"
     "  detail: \"no \\\"room\\\"\\n\"\n  awaited {\n    kind: AWAITED_NOT_REPAIRED\n"
     "    rank: 2147483647\n    node_id: \"a\"\n    pid: -9223372036854775808\n  }\n"
-    "  awaited {\n    rank: -1\n  }\n}\npeers {\n  host: 4294967295\n  endpoint: \"a\"\n  domain: "
-    "4294967295\n}\n"
-    "peers {\n}\n",
+    "  awaited {\n    rank: -1\n  }\n}\naddresses: 18446744073709551615\n",
     "sentence: \"no\"\nreason {\n  kind: REASON_SPARE_NOT_STARTED\n  rank: -2147483648\n"
     "  pid: -9223372036854775808\n  ending {\n    kind: ENDING_NOT_HEARD\n"
     "    code: -2147483648\n  }\n  count: -9223372036854775808\n  total: 1\n"
@@ -98,6 +96,10 @@ const std::vector<std::string> kTexts = {
     "from: \"a\"\nto: \"b\"\ndrains: true\n",
     "reason {\n  kind: REASON_MOVES\n  rank: -1\n  count: 2\n  host: \"a\"\n  other_host: "
     "\"b\"\n}\n",
+    "name: 18446744073709551615\nbase: 18446744073709551615\naddresses {\n  host: 4294967295\n"
+    "  domain: 4294967295\n  address: \"a\"\n}\naddresses {\n}\nranks: 0\nranks: 4294967295\n"
+    "at: 4294967295\nat: 0\nports: 1\nports: 65535\n",
+    "",
 };
 
 TEST(Proto, ProtocReadsEveryMessageAsItWasMeant) {

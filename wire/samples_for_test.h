@@ -45,7 +45,7 @@ inline std::vector<Message> extreme_messages() {
                  {Act::kBegin, {kMost32, "host", "endpoint"}, {kLeast32, "h", "e"}, true},
                  kLeast32,
                  extreme_reason(),
-                 {{4294967295U, "a", 4294967295U}, {}}},
+                 kMost},
       Refused{"no", extreme_reason()},
       Waiting{{.kind = Reason::Kind::kAssembling, .count = 1, .total = 2}},
       AgentState{"job",
@@ -75,6 +75,13 @@ inline std::vector<Message> extreme_messages() {
       Drop{{"a", ""}, true},
       Move{"a", "b", true},
       Moved{{.kind = Reason::Kind::kMoves, .count = 2, .host = "a", .other_host = "b"}},
+      Addresses{kMost,
+                kMost,
+                {{4294967295U, 4294967295U, "a"}, {}},
+                {0, 4294967295U},
+                {4294967295U, 0},
+                {1, 65535}},
+      AskAddresses{},
   };
 }
 

@@ -89,6 +89,8 @@ bool Machine::is_awaited_elsewhere() const {
 }
 
 void Machine::maybe_exit() {
+  const auto is_its = [&](Process process) { return is_scheduler(process); };
+  if (workers_leave_ && std::all_of(running_.begin(), running_.end(), is_its)) say_interrupted();
   if (state_ == State::kExited || !running_.empty()) return;
   if (!is_ending() && !workers_done()) return;
   if (state_ == State::kRunning && is_awaited_elsewhere()) return;

@@ -114,10 +114,6 @@ Actions Machine::step(const Event& event) {
   event_ = event.index();
   if (state_ != State::kExited) {
     std::visit([&](const auto& e) { on(e); }, event);
-    if (workers_leave_ && std::all_of(running_.begin(), running_.end(),
-                                      [&](Process process) { return is_scheduler(process); })) {
-      say_interrupted();
-    }
     maybe_exit();
   }
   // What is to be told goes first: to start a process takes milliseconds, and the others wait.
@@ -459,6 +455,17 @@ void Machine::receive(const wire::Refused& m) {
 }
 
 // Another host has these places. This one is free for others by that much, unless it is drained.
+// A change of another book: what came between is lost, so all is asked for.
+void Machine::receive(const wire::Addresses& m) {
+  auto book = book_.after(m);
+  if (!book) {
+    if (m.base != 0) send(wire::AskAddresses{});
+    return;
+  }
+  book_ = *std::move(book);
+  actions_.push_back(LeaveAddresses{book_.whole()});
+}
+
 void Machine::receive(const wire::Drop& m) {
   if (state_ != State::kRunning) return;
   std::int32_t dropped = 0;

@@ -21,6 +21,7 @@
 
 #include "base/ids.h"
 #include "base/prng.h"
+#include "core/address_book.h"
 #include "core/table.h"
 #include "wire/messages.h"
 
@@ -139,6 +140,9 @@ struct WantPause {    // Deliver PauseOver once, so much later.
   std::uint64_t pause = 0;
   Duration how_long{};
 };
+struct LeaveAddresses {  // For the workers of this host, in place of those before.
+  wire::Addresses addresses;
+};
 struct Say {
   wire::Reason reason;
 };
@@ -148,7 +152,8 @@ struct Exit {  // Nothing of ours runs any more.
   std::string failed_node;  // Whose log tells more; may be empty.
   bool drained = false;     // The job goes on, and needs this agent no more.
 };
-using Action = std::variant<Spawn, Promote, Send, Kill, WantGrace, WantPause, Say, Exit>;
+using Action =
+    std::variant<Spawn, Promote, Send, Kill, WantGrace, WantPause, Say, Exit, LeaveAddresses>;
 using Actions = std::vector<Action>;
 
 // How far the agent is. Each leads only to those after it.
@@ -222,6 +227,7 @@ class Machine {
   void receive(const wire::Evict& m);
   void receive(const wire::Give& m);
   void receive(const wire::Drop& m);
+  void receive(const wire::Addresses& m);
   void receive(const wire::Waiting& m) { actions_.push_back(Say{m.reason}); }
   void wait_for_places(std::int32_t places);
   template <class Other>
@@ -282,6 +288,7 @@ class Machine {
   std::int32_t spare_failures_ = 0;
   Version version_ = 0;
   Generation generation_ = 0;   // In which version_ was made.
+  AddressBook book_;            // Where the ranks are, as the scheduler has told it last.
   Link link_ = Link::kNever;    // To the scheduler.
   bool told_ = false;           // Its newest state was said to a scheduler.
   bool grace_over_ = false;     // Some grace is over.

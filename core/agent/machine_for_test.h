@@ -57,6 +57,8 @@ class AgentTest : public ::testing::Test {
         killed_.push_back(*kill);
       } else if (const auto* send = std::get_if<Send>(&action)) {
         said_.push_back(send->message);
+      } else if (const auto* left = std::get_if<LeaveAddresses>(&action)) {
+        left_.push_back(left->addresses);
       } else if (const auto* exit = std::get_if<Exit>(&action)) {
         exit_ = *exit;
       } else if (const auto* pause = std::get_if<WantPause>(&action)) {
@@ -90,7 +92,8 @@ class AgentTest : public ::testing::Test {
   std::vector<Promote> promoted_;
   std::vector<Kill> killed_;
   std::vector<wire::Message> said_;
-  std::vector<Reason> told_;  // To the user.
+  std::vector<wire::Addresses> left_;  // For the workers.
+  std::vector<Reason> told_;           // To the user.
   std::optional<Exit> exit_;
   std::vector<WantPause> pauses_;
   int spawned_ = 0;

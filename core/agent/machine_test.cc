@@ -542,6 +542,23 @@ TEST_F(AgentTest, WaitsForTheSchedulerThatItRunsItself) {
   EXPECT_TRUE(killed_.empty());
 }
 
+TEST_F(AgentTest, LeavesTheAddressesOfAllToItsWorkers) {
+  start();
+  step(LinkUp{});
+  std::vector<PeerPlace> places = {{0, "a:1", 0}, {1, "b:1", 1}, {1, "b:2", 1}};
+  const AddressBook before(places);
+  places[2].endpoint = "b:3";
+  const AddressBook after(places);
+  step(Received{after.since(before)});  // Of a book that it does not have.
+  EXPECT_TRUE(left_.empty());
+  EXPECT_EQ(said_.back(), wire::Message(wire::AskAddresses{}));
+  step(Received{before.whole()});
+  step(Received{after.since(before)});
+  ASSERT_EQ(left_.size(), 2U);
+  EXPECT_EQ(left_[0], before.whole());
+  EXPECT_EQ(left_[1], after.whole());
+}
+
 TEST_F(AgentTest, DropsThePlacesThatAnotherAgentHas) {
   start(0, 1, false, 4);
   step(LinkUp{});

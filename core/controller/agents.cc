@@ -45,10 +45,14 @@ void Machine::receive(Link link, const wire::AgentState& m) {
   agent.heard = agents_[link].heard;
   agent.gap = agents_[link].gap;
   agent.beats = agents_[link].beats;
+  agent.book = agents_[link].book;
   hear_agent(agent);
   look_at_hosts(now_ + options_.host_silence);
   std::erase_if(missing_, [&](const Agent& missed) { return missed.agent_id == m.agent_id; });
+  const bool knows = agent.book == book_.name();
+  agent_links_[m.agent_id] = link;
   agents_[link] = std::move(agent);
+  if (!knows) receive(link, wire::AskAddresses{});
   settle_places(link, way.too_late);
   for (const auto& place : changed) heed(place);
   if (may_assemble()) assemble();
@@ -130,6 +134,8 @@ void Machine::forget_arrivals(const std::vector<std::string>& nodes) {
 void Machine::forget_agent(Link link) {
   auto agent = agents_.extract(link);
   if (agent.empty()) return;
+  const auto here = agent_links_.find(agent.mapped().agent_id);
+  if (here != agent_links_.end() && here->second == link) agent_links_.erase(here);
   for (const auto& node_id : agent.mapped().nodes) place_words_.erase(node_id);
   if (!agent.mapped().is_silent) miss_agent(std::move(agent.mapped()));
 }

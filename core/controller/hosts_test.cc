@@ -30,49 +30,6 @@ TEST_F(ControllerTest, ASuccessorOnAHostThatCanNotBeReachedIsRefused) {
   EXPECT_EQ(machine_->stage(), Stage::kRunning);
 }
 
-TEST_F(ControllerTest, RanksOfSeveralHostsHearWhereTheOthersAre) {
-  come_from_two_hosts();
-  report_all({1, 2, 3});
-  const std::vector<wire::PeerPlace> places = {
-      {0, "host-1:1", 0}, {1, "host-2:1", 1}, {0, "host-1:1", 0}};
-  for (Link link = 1; link <= 3; ++link) {
-    ASSERT_NE(at(Stage::kRunning, link), nullptr);
-    EXPECT_EQ(at(Stage::kRunning, link)->peers, places);
-  }
-}
-
-TEST_F(ControllerTest, RanksHearWhatFailsTogether) {
-  const auto in = [](wire::Register m, const std::string& domain) {
-    m.domain = domain;
-    return m;
-  };
-  come(1, in(who("0", 1, 0, "host-1"), "rack-1"));
-  come(2, in(who("1", 2, 0, "host-2"), "rack-1"));
-  come(3, in(who("2", 3, 0, "host-3"), "rack-2"));
-  report_all({1, 2, 3});
-  ASSERT_NE(at(Stage::kRunning, 1), nullptr);
-  EXPECT_EQ(
-      at(Stage::kRunning, 1)->peers,
-      (std::vector<wire::PeerPlace>{{0, "host-1:1", 0}, {1, "host-2:1", 0}, {2, "host-3:1", 1}}));
-}
-
-// A copy on another host is better than none.
-TEST_F(ControllerTest, HostsOfOnlyOneDomainFailAlone) {
-  for (Link link = 1; link <= 3; ++link) {
-    wire::Register m = who(cat(link - 1), link, 0, cat("host-", link));
-    m.domain = "rack-1";
-    come(link, m);
-  }
-  report_all({1, 2, 3});
-  ASSERT_NE(at(Stage::kRunning, 1), nullptr);
-  EXPECT_EQ(at(Stage::kRunning, 1)->peers[2].domain, 2U);
-}
-
-TEST_F(ControllerTest, RanksThatShareOneMemoryNeedNotHearIt) {
-  all_train();
-  EXPECT_TRUE(at(Stage::kRunning, 1)->peers.empty());
-}
-
 TEST_F(ControllerTest, WhoSharesNoMemoryWithItsSourceHearsWhereToFetchTheState) {
   come_from_two_hosts();
   for (Link link = 1; link <= 3; ++link) {
@@ -94,9 +51,8 @@ TEST_F(ControllerTest, ASuccessorOnAnotherHostTakesThePlaceAndIsWhereTheOthersLo
   step(Received{4, wire::Report{machine_->generation(), kNoVersion, kNoVersion}});
   EXPECT_EQ(at(Stage::kRepairing, 4)->order.act, wire::Act::kReceive);
   step(Received{4, wire::Repaired{machine_->generation()}});
-  EXPECT_EQ(
-      at(Stage::kRunning, 1)->peers,
-      (std::vector<wire::PeerPlace>{{0, "host-1:1", 0}, {1, "host-2:1", 1}, {1, "host-2:1", 1}}));
+  EXPECT_EQ(places_of(1),
+            (std::vector<PeerPlace>{{0, "host-1:1", 0}, {1, "host-2:1", 1}, {1, "host-2:1", 1}}));
 }
 
 // A host that was cut off comes back, and has its arenas from before.
@@ -535,18 +491,6 @@ TEST_F(HostsTest, ABusyHostHasMoreTime) {
   EXPECT_EQ(state("2"), SeatState::kHeld);
   beat(2s, {90});
   EXPECT_EQ(state("2"), SeatState::kSilent);
-}
-
-TEST_F(ControllerTest, AStartedAgainSchedulerStillKnowsWhereAllAre) {
-  come_from_two_hosts();
-  report_all({1, 2, 3});
-  const auto before = at(Stage::kRunning, 1)->peers;
-  machine_.emplace(options_, record_);
-  said_.clear();
-  step(Started{});
-  come(11, who("0", 1, 0, "host-1"));
-  ASSERT_NE(at(Stage::kRunning, 11), nullptr);
-  EXPECT_EQ(at(Stage::kRunning, 11)->peers, before);
 }
 
 TEST_F(ControllerTest, AGroupThatIsLostWithoutADeathFormsAnew) {

@@ -84,7 +84,9 @@ std::vector<Word> words() {
           {wire::Give{}, {}},
           {wire::Drop{}, {}},
           {wire::Move{.from = "h"}, {PeerKind::kObserver}},
-          {wire::Moved{}, {}}};
+          {wire::Moved{}, {}},
+          {wire::Addresses{}, {}},
+          {wire::AskAddresses{}, {worker, agent}}};
 }
 
 TEST_F(LinksTest, EachKindOfProcessSaysOnlyWhatIsForIt) {

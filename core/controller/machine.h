@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "core/address_book.h"
 #include "core/controller/belief.h"
 #include "core/controller/key_values.h"
 #include "core/planner/planner.h"
@@ -229,6 +230,7 @@ struct Agent {
   Duration asks_every{};            // Whether its processes are there, once all have hung up,
   Instant asks_at{};                // and when next.
   bool beats = false;               // So its silence says something.
+  std::uint64_t book = 0;           // The name of the address book that it has; 0: none.
 };
 // What the only agent that speaks for a place says of it.
 struct PlaceWord {
@@ -287,6 +289,7 @@ class Machine {
   void receive(Link link, const wire::Move& m);
   void receive(Link link, const wire::Put& m);
   void receive(Link link, const wire::Get& m);
+  void receive(Link link, const wire::AskAddresses&);
   template <class Other>
   void receive(Link, const Other&) {
   }  // Heartbeats are heard in on(Received); the rest is nonsense.
@@ -328,7 +331,8 @@ class Machine {
   [[nodiscard]] std::optional<wire::Reason> elsewhere(const wire::Register& m) const;
   [[nodiscard]] const Member* one_with(const std::string& memory) const;
   void count_place(const wire::Seat& seat, bool in);
-  [[nodiscard]] const std::vector<wire::PeerPlace>& peer_places();
+  [[nodiscard]] std::vector<PeerPlace> peer_places() const;
+  void refresh_book();
 
   // Seats (seats.cc)
   void seat(Member member);
@@ -519,13 +523,16 @@ class Machine {
     std::size_t all = 0;
     std::size_t unreachable = 0;  // Those without an endpoint.
   };
-  std::map<std::string, Sharers> memories_;                  // Of all members and arrivals.
-  std::optional<std::vector<wire::PeerPlace>> peer_places_;  // As of wire::Assignment, once asked.
+  std::map<std::string, Sharers> memories_;  // Of all members and arrivals.
+  std::size_t unreachable_ = 0;              // Of all these.
+  AddressBook book_;                         // Which the agents were told of last.
+  bool is_book_old_ = false;                 // A place has changed since.
   std::map<Link, Peer> peers_;
   // Processes that ask for a place which they can not have yet; there may be several for one.
   std::map<Link, wire::Register> pending_;
   std::map<std::string, std::set<Link>> waiting_;  // The same, by node id.
   std::map<Link, Agent> agents_;
+  std::map<std::string, Link> agent_links_;  // By agent_id.
   std::vector<Agent> missing_;  // Their connections have ended, and they are not back yet.
   // Agents that claim places of another one which may be lost, and since when.
   struct Rival {
@@ -553,9 +560,8 @@ class Machine {
   int round_ = 0;             // Of the orders: 1 for each its own arena, 2 copies from others.
   std::set<Rank> repairing_;  // Of this round, not yet repaired.
   std::set<Rank> moved_;  // Have reported in this generation, and are on another host than before.
-  std::set<Rank> unproven_;  // Have made no step yet in the running generation.
-  Rank ended_ = kNoRank;     // As of wire::Assignment, for the running generation,
-  std::vector<wire::PeerPlace> peers_of_generation_;  // as are these.
+  std::set<Rank> unproven_;       // Have made no step yet in the running generation.
+  Rank ended_ = kNoRank;          // As of wire::Assignment, for the running generation.
   std::int64_t groups_lost_ = 0;  // Without a death, since all have made a step.
   std::optional<std::pair<Generation, Version>> progress_told_;  // To all agents that are here.
   Instant progress_next_{};           // Agents are not told of progress before.
@@ -564,6 +570,7 @@ class Machine {
   std::optional<Instant> leaves_at_;  // At the latest, where an agent is waited for.
   bool left_ = false;
   mutable std::uint64_t looks_ = 0;
+  mutable std::string unspoken_;  // Of the arrivals, one of which no agent had spoken yet.
   Instant now_{};
   Instant started_{};
   Instant waiting_since_{};  // Since when ranks are stopped.

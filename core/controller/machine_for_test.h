@@ -158,6 +158,15 @@ class ControllerTest : public ::testing::Test {
     }
     return nullptr;
   }
+  // Where all are, as this worker hears when it asks; it has been told to train with them.
+  std::vector<PeerPlace> places_of(Link link) {
+    step(Received{link, wire::AskAddresses{}});
+    const auto* said = last<wire::Addresses>(link);
+    const auto* part = at(wire::Stage::kRunning, link);
+    if (said == nullptr || part == nullptr || part->addresses != said->name) return {};
+    const auto book = AddressBook().after(*said);
+    return book ? book->places() : std::vector<PeerPlace>();
+  }
   [[nodiscard]] SeatState state(const std::string& node) const {
     return machine_->find(node)->state;
   }

@@ -152,6 +152,8 @@ void Machine::attach(Member& member, Link link, const wire::Register& m) {
   member.seat.attempt = m.attempt;
   count_place(before, false);
   count_place(member.seat, true);
+  is_book_old_ = is_book_old_ || before.memory != m.memory || before.endpoint != m.endpoint ||
+                 before.domain != m.domain;
   if (member.rank != kNoRank && member.seat != before) changed_.insert(member.rank);
   member.is_there = true;
   hear(member);
@@ -168,11 +170,13 @@ void Machine::detach(Member& member) {
 
 void Machine::count_place(const wire::Seat& seat, bool in) {
   if (seat.memory.empty()) return;  // Nobody has had it yet.
-  peer_places_.reset();
   Sharers& sharers = memories_[seat.memory];
   const auto add = [&](std::size_t& number) { in ? ++number : --number; };
   add(sharers.all);
-  if (seat.endpoint.empty()) add(sharers.unreachable);
+  if (seat.endpoint.empty()) {
+    add(sharers.unreachable);
+    add(unreachable_);
+  }
   if (sharers.all == 0) memories_.erase(seat.memory);
 }
 
@@ -194,6 +198,11 @@ const Member* Machine::one_with(const std::string& memory) const {
 // Why this process can not take part: it shares no memory with one of the job, and one of the two
 // has no endpoint.
 std::optional<Reason> Machine::elsewhere(const wire::Register& m) const {
+  const auto own = memories_.find(m.memory);
+  const bool is_first = own == memories_.end();
+  const std::size_t others = memories_.size() - (is_first ? 0 : 1);
+  const std::size_t unreachable = unreachable_ - (is_first ? 0 : own->second.unreachable);
+  if (others == 0 || (!m.endpoint.empty() && unreachable == 0)) return std::nullopt;
   for (const auto& [memory, sharers] : memories_) {
     if (memory == m.memory) continue;
     if (!m.endpoint.empty() && sharers.unreachable == 0) continue;
@@ -205,30 +214,6 @@ std::optional<Reason> Machine::elsewhere(const wire::Register& m) const {
                   .other_host = other->seat.host};
   }
   return std::nullopt;
-}
-
-// Where all ranks are, if not all share one memory. If all are in one domain, hosts are domains: a
-// copy on another host is better than none.
-const std::vector<wire::PeerPlace>& Machine::peer_places() {
-  if (peer_places_) return *peer_places_;
-  peer_places_.emplace();
-  if (memories_.size() <= 1) return *peer_places_;
-  std::map<std::string, std::uint32_t> hosts;
-  std::map<std::string, std::uint32_t> domains;
-  const auto number = [](auto& numbers, const std::string& of) {
-    return numbers.try_emplace(of, static_cast<std::uint32_t>(numbers.size())).first->second;
-  };
-  std::map<std::string, std::string> domain_of;  // By memory: what the first there has said.
-  for (const Member& member : each()) {
-    const wire::Seat& seat = member.seat;
-    const std::string said = seat.domain.empty() ? cat("host ", seat.memory) : seat.domain;
-    const std::string& domain = domain_of.try_emplace(seat.memory, said).first->second;
-    peer_places_->push_back({number(hosts, seat.memory), seat.endpoint, number(domains, domain)});
-  }
-  for (auto& place : *peer_places_) {
-    if (domains.size() == 1) place.domain = place.host;
-  }
-  return *peer_places_;
 }
 
 void Machine::receive(Link link, const wire::Register& m) {
@@ -315,10 +300,16 @@ bool Machine::may_assemble() const {
   if (assembled() || arrivals_.size() != static_cast<std::size_t>(options_.world_size)) {
     return false;
   }
-  return memories_.size() <= 1 ||
-         std::all_of(arrivals_.begin(), arrivals_.end(), [&](const auto& arrival) {
-           return arrival.second.seat.attempt == 0 || speaker(arrival.first) != nullptr;
-         });
+  if (memories_.size() <= 1) return true;
+  const auto is_unspoken = [&](const auto& arrival) {
+    return arrival.second.seat.attempt != 0 && speaker(arrival.first) == nullptr;
+  };
+  // Whoever was found first may still be so: then the others need not be looked at again.
+  const auto known = arrivals_.find(unspoken_);
+  if (known != arrivals_.end() && is_unspoken(*known)) return false;
+  const auto found = std::find_if(arrivals_.begin(), arrivals_.end(), is_unspoken);
+  if (found != arrivals_.end()) unspoken_ = found->first;
+  return found == arrivals_.end();
 }
 
 void Machine::assemble() {

@@ -39,10 +39,8 @@ const Agent* Machine::owner_here(const std::string& node_id) const {
 }
 
 Link Machine::link_of_agent(const std::string& agent_id) const {
-  const auto found = std::find_if(agents_.begin(), agents_.end(), [&](const auto& entry) {
-    return entry.second.agent_id == agent_id;
-  });
-  return found == agents_.end() ? 0 : found->first;
+  const auto found = agent_links_.find(agent_id);
+  return found == agent_links_.end() ? 0 : found->second;
 }
 
 Machine::Claim Machine::judge_claim(const std::string& node_id, const wire::AgentState& m,

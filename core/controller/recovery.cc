@@ -82,6 +82,7 @@ void Machine::begin(Reason cause) {
 
 // This rank's part of the formation, as it is now.
 void Machine::assign(Rank rank) {
+  refresh_book();
   wire::Assignment part{.rank = rank,
                         .world_size = world_size(),
                         .run_id = formation_.run_id,
@@ -91,7 +92,7 @@ void Machine::assign(Rank rank) {
                         .order = {},
                         .ended = formation_.stage == Stage::kRunning ? ended_ : kNoRank,
                         .cause = formation_.cause,
-                        .peers = peer_places()};
+                        .addresses = book_.name()};
   if (repairing_.contains(rank)) part.order = formation_.orders[static_cast<std::size_t>(rank)];
   send(at(rank).link, std::move(part));
 }

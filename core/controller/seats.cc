@@ -41,7 +41,7 @@ const char* name(SeatEvent event) {
 // It has the next rank from now on.
 void Machine::seat(Member member) {
   member.rank = world_size();
-  peer_places_.reset();
+  is_book_old_ = true;
   ranks_[member.seat.node_id] = member.rank;
   if (const auto peer = peers_.find(member.link); peer != peers_.end()) {
     peer->second.rank = member.rank;

@@ -16,6 +16,7 @@ constexpr Transition<State> kTransitions[] = {
     {S::kStarting, kEvent<Parked>, S::kParked},
     {S::kParked, kEvent<Received>, S::kRepairing, "Assignment: an order to repair"},
     {S::kParked, kEvent<Received>, S::kTraining, "Assignment: its generation is running"},
+    {S::kParked, kEvent<AddressesFound>, S::kTraining, "the same, and now it knows the others"},
     {S::kRepairing, kEvent<RepairDone>, S::kParked},
     {S::kTraining, kEvent<Parked>, S::kParked},
     {S::kTraining, kEvent<TrainingEnded>, S::kEnded},
@@ -49,23 +50,58 @@ void Machine::send(wire::Message message) {
 void Machine::on(const Connected& e) {
   connected_ = true;
   self_.endpoint = e.endpoint;
-  greeted_ = false;
+  greeted_ = settled_ = false;
   self_.generation = std::max(stopped_for_, running_);
   send(self_);
 }
 
+// On the next connection it is told anew.
+void Machine::on(const Disconnected&) {
+  connected_ = false;
+  awaited_.reset();
+}
+
 void Machine::on(const wire::Assignment& m) {
-  if (!std::exchange(greeted_, true)) greet(m);
+  awaited_.reset();
+  if (!std::exchange(greeted_, true)) greet();
   // Whoever has missed the stop of a newer generation makes up for it first.
   if (m.stage == wire::Stage::kStopping || m.generation > stopped_for_) stop(m.generation);
   if (m.stage == wire::Stage::kRepairing && m.order.act != wire::Act::kKeep) repair(m);
+  if (m.addresses == 0) book_ = std::make_shared<AddressBook>();
+  m.addresses == book_->name() ? settle(m) : await_addresses(m);
+}
+
+// It stops and repairs without knowing where the others are, but trains with nobody.
+void Machine::await_addresses(const wire::Assignment& m) {
+  awaited_ = m;
+  if (self_.attempt == 0) return send(wire::AskAddresses{});  // It has no agent.
+  actions_.push_back(AwaitAddresses{});
+}
+
+void Machine::on(const wire::Addresses& m) {
+  if (auto book = AddressBook().after(m)) take(std::make_shared<AddressBook>(*std::move(book)));
+}
+
+void Machine::take(std::shared_ptr<const AddressBook> book) {
+  if (!awaited_ || book->name() != awaited_->addresses) return;
+  book_ = std::move(book);
+  settle(*std::exchange(awaited_, std::nullopt));
+}
+
+void Machine::on(const AddressesOverdue&) {
+  if (awaited_) send(wire::AskAddresses{});
+}
+
+void Machine::settle(const wire::Assignment& m) {
+  if (!std::exchange(settled_, true)) {
+    actions_.push_back(RankGiven{m.rank, m.world_size, m.run_id, book_});
+  }
   if (m.stage == wire::Stage::kRunning) resume(m);
 }
 
 // What was said on an older connection may be lost.
-void Machine::greet(const wire::Assignment& m) {
+void Machine::greet() {
   placed_ = true;
-  actions_.push_back(RankGiven{m.rank, m.world_size, m.run_id, m.peers});
   if (failure_) send(wire::Failed{*failure_});
   if (state_ == State::kEnded) send(wire::Finished{running_, ended_at_});
 }
@@ -144,7 +180,7 @@ void Machine::resume(const wire::Assignment& m) {
   }
   running_ = m.generation;
   enter(State::kTraining);
-  actions_.push_back(Go{m.generation, m.version, m.ended, m.peers});
+  actions_.push_back(Go{m.generation, m.version, m.ended, book_});
 }
 
 void Machine::on(const Committed& e) {

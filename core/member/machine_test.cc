@@ -71,6 +71,80 @@ TEST_F(MemberTest, SaysNothingWithoutAConnection) {
   EXPECT_EQ(find<Send>(hear(part(Stage::kStopping, 2))), nullptr);
 }
 
+// Two ranks on two hosts. This one has an agent, unless said otherwise.
+class MemberOfHostsTest : public MemberTest {
+ protected:
+  static wire::Assignment with(const AddressBook& book, wire::Assignment part) {
+    part.addresses = book.name();
+    return part;
+  }
+  void SetUp() override {
+    machine_ = Machine(wire::Register{.job = "job", .node_id = "w0", .attempt = 1});
+  }
+  static std::shared_ptr<const AddressBook> book_of(const AddressBook& book) {
+    return std::make_shared<AddressBook>(book);
+  }
+  const AddressBook book_{{{0, "a:1", 0}, {1, "b:1", 1}}};
+  const AddressBook next_{{{0, "a:1", 0}, {1, "c:1", 1}}};
+};
+
+TEST_F(MemberOfHostsTest, StopsAtOnceAndGoesOnceItKnowsWhereTheOthersAre) {
+  (void)machine_.step(Connected{});
+  auto actions = hear(with(book_, part(Stage::kStopping, 1)));
+  EXPECT_NE(find<AwaitAddresses>(actions), nullptr);
+  EXPECT_EQ(find<RankGiven>(actions), nullptr);
+  actions = machine_.step(AddressesFound{book_of(book_)});
+  ASSERT_NE(find<RankGiven>(actions), nullptr);
+  EXPECT_EQ(find<RankGiven>(actions)->peers->places(), book_.places());
+  EXPECT_NE(said<wire::Report>(machine_.step(Parked{{5, 5}})), nullptr);
+  // The other one is replaced.
+  actions = hear(with(next_, part(Stage::kRunning, 1, 5)));
+  EXPECT_NE(find<AwaitAddresses>(actions), nullptr);
+  EXPECT_EQ(find<Go>(actions), nullptr);
+  EXPECT_TRUE(machine_.step(AddressesFound{book_of(book_)}).empty()) << "these are too old";
+  // And once more, before anybody has left the addresses: it reports, and goes nowhere.
+  EXPECT_NE(said<wire::Report>(hear(with(book_, part(Stage::kStopping, 2)))), nullptr);
+  EXPECT_TRUE(machine_.step(AddressesFound{book_of(next_)}).empty());
+  actions = hear(with(next_, part(Stage::kRunning, 2, 5)));
+  actions = machine_.step(AddressesFound{book_of(next_)});
+  ASSERT_NE(find<Go>(actions), nullptr);
+  EXPECT_EQ(find<Go>(actions)->peers->places(), next_.places());
+  EXPECT_FALSE(machine_.awaits_addresses());
+}
+
+TEST_F(MemberOfHostsTest, AsksTheSchedulerWhereItsAgentLeavesNothing) {
+  (void)machine_.step(Connected{});
+  EXPECT_EQ(said<wire::AskAddresses>(hear(with(book_, part(Stage::kStopping, 1)))), nullptr);
+  EXPECT_NE(said<wire::AskAddresses>(machine_.step(AddressesOverdue{})), nullptr);
+  EXPECT_NE(find<RankGiven>(hear(book_.whole())), nullptr);
+  EXPECT_EQ(said<wire::AskAddresses>(machine_.step(AddressesOverdue{})), nullptr);
+}
+
+TEST_F(MemberOfHostsTest, AsksAtOnceIfItHasNoAgent) {
+  machine_ = Machine(wire::Register{.job = "job", .node_id = "w0"});
+  (void)machine_.step(Connected{});
+  const auto actions = hear(with(book_, part(Stage::kStopping, 1)));
+  EXPECT_NE(said<wire::AskAddresses>(actions), nullptr);
+  EXPECT_EQ(find<AwaitAddresses>(actions), nullptr);
+}
+
+TEST_F(MemberOfHostsTest, WaitsForNothingWithoutAConnection) {
+  (void)machine_.step(Connected{});
+  (void)hear(with(book_, part(Stage::kStopping, 1)));
+  (void)machine_.step(Disconnected{});
+  EXPECT_FALSE(machine_.awaits_addresses());
+  EXPECT_TRUE(machine_.step(AddressesFound{book_of(book_)}).empty());
+}
+
+TEST_F(MemberOfHostsTest, NeedsNoneWhereAllShareOneMemory) {
+  park(1, 5);
+  (void)hear(with(book_, part(Stage::kStopping, 2, 5)));
+  (void)machine_.step(AddressesFound{book_of(book_)});
+  const auto actions = hear(part(Stage::kRunning, 2, 5));
+  ASSERT_NE(find<Go>(actions), nullptr);
+  EXPECT_TRUE(find<Go>(actions)->peers->places().empty());
+}
+
 TEST_F(MemberTest, HearsWhoWillNeverJoin) {
   park(1, 5);
   const auto actions = hear(part(Stage::kRunning, 1, 5, {}, 2));

@@ -27,6 +27,7 @@
 #include "runtime/agent/children.h"
 #include "runtime/agent/launch.h"
 #include "runtime/agent/log_folder.h"
+#include "runtime/jobs/addresses_file.h"
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/job_files.h"
 #include "runtime/jobs/scheduler_link.h"
@@ -59,6 +60,10 @@ class Agent {
     loop_.after(kGrace, [this] { step(agent::GraceOver{}); });
   }
   void carry_out(const agent::WantPause& action);
+  void carry_out(const agent::LeaveAddresses& action) {
+    const auto left = write_addresses_file(launch_.job_directory, action.addresses);
+    if (!left) options_.terminal->say(left.error().what);  // The workers ask the scheduler.
+  }
   void carry_out(const agent::Say& action) {
     options_.terminal->say(wording::in_words(action.reason));
   }

@@ -40,8 +40,9 @@ void Terminal::show(const JobEnd& end) {
   say(cat("the job has failed: ", end.reason));
   if (end.failed_log.empty()) return say(cat("logs are in ", end.log_directory));
   const std::string words = os::tail(end.failed_log, kTailLines);
-  if (words.empty())
+  if (words.empty()) {
     return say(cat("the log of the process that failed, ", end.failed_log, ", is empty"));
+  }
   say(cat("the last lines of ", end.failed_log, ":"));
   std::fprintf(stderr, "%s%s", words.c_str(), words.ends_with('\n') ? "" : "\n");
 }

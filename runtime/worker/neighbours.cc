@@ -34,7 +34,7 @@ void Neighbours::placed(std::uint64_t run_id, Rank rank) {
   if (links_) links_->set_peers(run_id, rank, {});
 }
 
-void Neighbours::meet(const std::vector<wire::PeerPlace>& peers) {
+void Neighbours::meet(const std::vector<PeerPlace>& peers) {
   const std::lock_guard lock(mutex_);
   layout_ = {};
   if (!links_ || peers.empty()) return;

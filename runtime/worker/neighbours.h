@@ -17,6 +17,7 @@
 #include "base/result.h"
 #include "collective/links.h"
 #include "config/settings.h"
+#include "core/address_book.h"
 #include "runtime/worker/data_links.h"
 #include "wire/messages.h"
 
@@ -34,7 +35,7 @@ class Neighbours {
   std::string listen(const std::string& address);
   void placed(std::uint64_t run_id, Rank rank);  // This process has this rank.
   // By rank, those of the generation that is to be formed; none: all share this host's memory.
-  void meet(const std::vector<wire::PeerPlace>& peers);
+  void meet(const std::vector<PeerPlace>& peers);
   [[nodiscard]] collective::Layout layout() const;
 
   // A repair begins. Its fetch_state() ends when stop_repair() is called.

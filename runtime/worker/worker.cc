@@ -29,6 +29,7 @@
 #include "runtime/jobs/scheduler_link.h"
 #include "runtime/jobs/solo_folder.h"
 #include "runtime/jobs/tls_choice.h"
+#include "runtime/worker/address_lookup.h"
 #include "runtime/worker/lifeline_holder.h"
 #include "runtime/worker/promotion.h"
 #include "wording/reasons.h"
@@ -119,12 +120,13 @@ struct Worker::Control {
   }
   void do_it(member::StopRepair&) { neighbours.stop_repair(); }
   void do_it(member::Go& a) {
-    neighbours.meet(a.peers);
+    neighbours.meet(a.peers->places());
     // In the steps to come all training threads are equal again.
     if (training_thread != 0) os::take_usual_slice(training_thread);
     if (std::exchange(hurried, false)) os::take_usual_slice_of_others(lifeline_holder);
     tell(trainer::GoOrdered{a.generation, a.version, a.ended});
   }
+  void do_it(member::AwaitAddresses&) { lookup.begin(); }
   void do_it(member::Released&) { tell(trainer::Released{}); }
   void do_it(member::Say& a) {
     std::fprintf(stderr, "holdfast: %s\n", wording::in_words(a.reason).c_str());
@@ -173,6 +175,14 @@ struct Worker::Control {
        .on_message = [this](wire::Message m) { step(member::Received{std::move(m)}); },
        .on_down = [this] { step(member::Disconnected{}); },
        .on_out_of_reach = [this](const Error& why) { lose_scheduler(why); }}};
+  AddressLookup lookup{loop,
+                       os::runtime_path(settings.job),
+                       {.is_awaited = [this] { return machine->awaits_addresses(); },
+                        .on_found =
+                            [this](std::shared_ptr<const AddressBook> book) {
+                              step(member::AddressesFound{std::move(book)});
+                            },
+                        .on_overdue = [this] { step(member::AddressesOverdue{}); }}};
   // A promoted spare: its agent has given all its threads a short slice, and those that they have
   // made since have it from them. `lifeline_holder` keeps it.
   bool hurried = false;
@@ -256,19 +266,19 @@ void Worker::Control::step(const member::Event& event) {
 }
 
 // How many lower ranks share this rank's host. Where all do, nobody is told of peers.
-Rank local_rank_among(const std::vector<wire::PeerPlace>& peers, Rank rank) {
+Rank local_rank_among(const std::vector<PeerPlace>& peers, Rank rank) {
   const auto me = static_cast<std::size_t>(rank);
   if (me >= peers.size()) return rank;
-  const auto same = [&](const wire::PeerPlace& peer) { return peer.host == peers[me].host; };
+  const auto same = [&](const PeerPlace& peer) { return peer.host == peers[me].host; };
   return static_cast<Rank>(std::count_if(peers.begin(), peers.begin() + rank, same));
 }
 
 void Worker::Control::do_it(member::RankGiven& a) {
   neighbours.placed(a.run_id, a.rank);
-  neighbours.meet(a.peers);
+  neighbours.meet(a.peers->places());
   const std::lock_guard lock(mutex);
   place = Identity{.rank = a.rank,
-                   .local_rank = local_rank_among(a.peers, a.rank),
+                   .local_rank = local_rank_among(a.peers->places(), a.rank),
                    .world_size = a.world_size,
                    .run_id = a.run_id};
   rank = a.rank;

@@ -1,0 +1,61 @@
+// Where all ranks are, and who is told of it (P54).
+#include <utility>
+
+#include "base/text.h"
+#include "core/controller/machine.h"
+
+namespace holdfast::controller {
+
+// Where all ranks are, if not all share one memory. If all are in one domain, hosts are domains: a
+// copy on another host is better than none.
+std::vector<PeerPlace> Machine::peer_places() const {
+  std::vector<PeerPlace> places;
+  if (memories_.size() <= 1) return places;
+  std::map<std::string, PeerPlace> first_of;  // By memory. Its domain is what the first has said.
+  std::map<std::string, std::uint32_t> domains;
+  const PeerPlace* host = nullptr;  // That of the last rank: the next one is likely to share it.
+  const std::string* memory = nullptr;
+  for (const Member& member : each()) {
+    const wire::Seat& seat = member.seat;
+    if (memory == nullptr || *memory != seat.memory) {
+      memory = &seat.memory;
+      const auto number = static_cast<std::uint32_t>(first_of.size());
+      const auto [found, is_new] = first_of.try_emplace(seat.memory, PeerPlace{.host = number});
+      host = &found->second;
+      if (is_new) {
+        const std::string domain = seat.domain.empty() ? cat("host ", seat.memory) : seat.domain;
+        const auto next = static_cast<std::uint32_t>(domains.size());
+        found->second.domain = domains.try_emplace(domain, next).first->second;
+      }
+    }
+    places.push_back({host->host, seat.endpoint, host->domain});
+  }
+  for (PeerPlace& place : places) {
+    if (domains.size() == 1) place.domain = place.host;
+  }
+  return places;
+}
+
+// Before any rank hears the name of a book, its agent was told of the book.
+void Machine::refresh_book() {
+  if (!std::exchange(is_book_old_, false)) return;
+  AddressBook next(peer_places());
+  if (next.name() == book_.name()) return;
+  const AddressBook before = std::exchange(book_, std::move(next));
+  if (book_.name() == 0) return;  // Nobody looks into any.
+  const wire::Addresses changes = book_.since(before);
+  for (auto& [link, agent] : agents_) {
+    const bool knows = std::exchange(agent.book, book_.name()) == before.name();
+    send(link, knows ? changes : book_.whole());
+  }
+}
+
+void Machine::receive(Link link, const wire::AskAddresses&) {
+  if (book_.name() == 0) return;
+  if (const auto agent = agents_.find(link); agent != agents_.end()) {
+    agent->second.book = book_.name();
+  }
+  send(link, book_.whole());
+}
+
+}  // namespace holdfast::controller

@@ -1,0 +1,114 @@
+// What ranks hear of where the others are, and their agents.
+#include <gtest/gtest.h>
+
+#include "core/controller/machine_for_test.h"
+
+namespace holdfast::controller {
+namespace {
+
+using wire::Stage;
+
+TEST_F(ControllerTest, RanksOfSeveralHostsHearWhereTheOthersAre) {
+  come_from_two_hosts();
+  report_all({1, 2, 3});
+  const std::vector<PeerPlace> places = {
+      {0, "host-1:1", 0}, {1, "host-2:1", 1}, {0, "host-1:1", 0}};
+  for (Link link = 1; link <= 3; ++link) EXPECT_EQ(places_of(link), places);
+}
+
+TEST_F(ControllerTest, RanksHearWhatFailsTogether) {
+  const auto in = [](wire::Register m, const std::string& domain) {
+    m.domain = domain;
+    return m;
+  };
+  come(1, in(who("0", 1, 0, "host-1"), "rack-1"));
+  come(2, in(who("1", 2, 0, "host-2"), "rack-1"));
+  come(3, in(who("2", 3, 0, "host-3"), "rack-2"));
+  report_all({1, 2, 3});
+  EXPECT_EQ(places_of(1),
+            (std::vector<PeerPlace>{{0, "host-1:1", 0}, {1, "host-2:1", 0}, {2, "host-3:1", 1}}));
+}
+
+// A copy on another host is better than none.
+TEST_F(ControllerTest, HostsOfOnlyOneDomainFailAlone) {
+  for (Link link = 1; link <= 3; ++link) {
+    wire::Register m = who(cat(link - 1), link, 0, cat("host-", link));
+    m.domain = "rack-1";
+    come(link, m);
+  }
+  report_all({1, 2, 3});
+  ASSERT_EQ(places_of(1).size(), 3U);
+  EXPECT_EQ(places_of(1)[2].domain, 2U);
+}
+
+TEST_F(ControllerTest, RanksThatShareOneMemoryNeedNotHearIt) {
+  all_train();
+  EXPECT_EQ(at(Stage::kRunning, 1)->addresses, 0U);
+}
+
+// The newest that is known on this link, after all that was said there.
+AddressBook heard_on(const std::vector<wire::Message>& said) {
+  AddressBook book;
+  for (const auto& message : said) {
+    const auto* addresses = std::get_if<wire::Addresses>(&message);
+    if (addresses == nullptr) continue;
+    const auto next = book.after(*addresses);
+    EXPECT_TRUE(next);
+    if (next) book = *next;
+  }
+  return book;
+}
+
+TEST_F(HostsTest, EachAgentHearsWhereAllAreOnceAndThenWhatHasChanged) {
+  const auto count = [&](Link link) {
+    return std::count_if(said_[link].begin(), said_[link].end(), [](const auto& message) {
+      return std::holds_alternative<wire::Addresses>(message);
+    });
+  };
+  for (const Link link : std::initializer_list<Link>{90, 91}) {
+    EXPECT_EQ(count(link), 1);
+    EXPECT_EQ(heard_on(said_[link]).places(),
+              (std::vector<PeerPlace>{{0, "host-1:1", 0}, {0, "host-1:1", 0}, {1, "host-2:1", 1}}));
+  }
+  EXPECT_EQ(last<wire::Addresses>(1), nullptr) << "a rank has it from its agent";
+  // Another process has the place of rank 1, and listens elsewhere.
+  tell(90, "agent-1", "host-1", {{"0", 1, 1, true}, {"1", 22, 2, true}});
+  auto successor = who("1", 22, 2, "host-1");
+  successor.endpoint = "host-1:2";
+  come(4, successor);
+  for (const Link link : std::initializer_list<Link>{90, 91}) {
+    ASSERT_EQ(count(link), 2);
+    const auto* changes = last<wire::Addresses>(link);
+    EXPECT_EQ(changes->ranks, std::vector<std::uint32_t>{1});
+    EXPECT_EQ(heard_on(said_[link]).places()[1].endpoint, "host-1:2");
+    EXPECT_EQ(heard_on(said_[link]).name(), last<wire::Assignment>(4)->addresses);
+  }
+}
+
+TEST_F(HostsTest, AnAgentThatComesOrAsksHearsWhereAllAre) {
+  const AddressBook book = heard_on(said_[90]);
+  step(Received{91, wire::AskAddresses{}});
+  EXPECT_EQ(*last<wire::Addresses>(91), book.whole());
+  step(Closed{91});
+  tell(92, "agent-2", "host-2", {{"2", 3, 1, true}});
+  ASSERT_NE(last<wire::Addresses>(92), nullptr);
+  EXPECT_EQ(*last<wire::Addresses>(92), book.whole());
+  tell(92, "agent-2", "host-2", {{"2", 3, 1, true}});  // The same agent speaks again.
+  EXPECT_EQ(said_[92].size(), 1U);
+}
+
+TEST_F(ControllerTest, AStartedAgainSchedulerStillKnowsWhereAllAre) {
+  come_from_two_hosts();
+  report_all({1, 2, 3});
+  const auto before = at(Stage::kRunning, 1)->addresses;
+  EXPECT_NE(before, 0U);
+  machine_.emplace(options_, record_);
+  said_.clear();
+  step(Started{});
+  come(11, who("0", 1, 0, "host-1"));
+  ASSERT_NE(at(Stage::kRunning, 11), nullptr);
+  EXPECT_EQ(at(Stage::kRunning, 11)->addresses, before);
+}
+
+}  // namespace
+}  // namespace holdfast::controller

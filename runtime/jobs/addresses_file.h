@@ -1,0 +1,18 @@
+// Where the ranks of a job on several hosts are: a file in the job's folder on each host. Its agent
+// writes it, and its workers look into it.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "wire/messages.h"
+
+namespace holdfast::runtime {
+
+// Another agent of the job on the same host may write the same.
+Status write_addresses_file(const std::string& directory, const wire::Addresses& addresses);
+// Nothing: it is not there, or can not be read.
+std::optional<wire::Addresses> read_addresses_file(const std::string& directory);
+
+}  // namespace holdfast::runtime

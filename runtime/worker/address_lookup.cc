@@ -1,0 +1,38 @@
+#include "runtime/worker/address_lookup.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/jobs/addresses_file.h"
+
+namespace holdfast::runtime {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Duration kPatience = 1s;
+constexpr Duration kFirst = 1ms;  // After so long it looks again, then after twice that, ...
+constexpr Duration kLast = 64ms;
+
+}  // namespace
+
+void AddressLookup::begin() {
+  loop_.cancel(timer_);
+  timer_ = loop_.after({}, [this] { look(kFirst, io::Loop::now() + kPatience); });
+}
+
+// The agent was told before this process, so it has left them by now or is about to.
+void AddressLookup::look(Duration next, std::optional<Instant> overdue) {
+  if (!handlers_.is_awaited()) return;
+  if (const auto found = read_addresses_file(directory_)) {
+    auto book = AddressBook().after(*found);
+    if (book) handlers_.on_found(std::make_shared<AddressBook>(*std::move(book)));
+  }
+  if (overdue && io::Loop::now() >= *overdue) {
+    overdue.reset();
+    if (handlers_.is_awaited()) handlers_.on_overdue();
+  }
+  timer_ = loop_.after(next, [this, next, overdue] { look(std::min(2 * next, kLast), overdue); });
+}
+
+}  // namespace holdfast::runtime
