@@ -51,11 +51,14 @@ void Machine::refresh_book() {
 }
 
 void Machine::receive(Link link, const wire::AskAddresses&) {
+  refresh_book();
   if (book_.name() == 0) return;
   if (const auto agent = agents_.find(link); agent != agents_.end()) {
     agent->second.book = book_.name();
   }
   send(link, book_.whole());
+  // It may wait for a book that is not the newest any more.
+  if (const Rank rank = rank_at(link); rank != kNoRank) assign(rank);
 }
 
 }  // namespace holdfast::controller

@@ -87,6 +87,9 @@ TEST_F(HostsTest, EachAgentHearsWhereAllAreOnceAndThenWhatHasChanged) {
 
 TEST_F(HostsTest, AnAgentThatComesOrAsksHearsWhereAllAre) {
   const AddressBook book = heard_on(said_[90]);
+  step(Received{1, wire::AskAddresses{}});  // A rank that asks hears its part anew as well.
+  EXPECT_EQ(said_[1][said_[1].size() - 2], wire::Message(book.whole()));
+  EXPECT_EQ(last<wire::Assignment>(1), &std::get<wire::Assignment>(said_[1].back()));
   step(Received{91, wire::AskAddresses{}});
   EXPECT_EQ(*last<wire::Addresses>(91), book.whole());
   step(Closed{91});

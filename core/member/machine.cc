@@ -63,12 +63,25 @@ void Machine::on(const Disconnected&) {
 
 void Machine::on(const wire::Assignment& m) {
   awaited_.reset();
+  placed_ = true;
+  if (m.addresses == 0) book_ = std::make_shared<AddressBook>();
+  const bool knows = is_enough(*book_, m);
+  if (knows) give_rank(m);
   if (!std::exchange(greeted_, true)) greet();
   // Whoever has missed the stop of a newer generation makes up for it first.
   if (m.stage == wire::Stage::kStopping || m.generation > stopped_for_) stop(m.generation);
   if (m.stage == wire::Stage::kRepairing && m.order.act != wire::Act::kKeep) repair(m);
-  if (m.addresses == 0) book_ = std::make_shared<AddressBook>();
-  m.addresses == book_->name() ? settle(m) : await_addresses(m);
+  if (m.stage == wire::Stage::kRunning && knows) resume(m);
+  if (!knows && (m.stage == wire::Stage::kRunning || !settled_)) await_addresses(m);
+}
+
+// All who train together have the same book. To be given a rank, one that has its place is enough:
+// others may come and go meanwhile.
+bool Machine::is_enough(const AddressBook& book, const wire::Assignment& m) const {
+  if (book.name() == m.addresses) return true;
+  const auto rank = static_cast<std::size_t>(m.rank);
+  return m.stage != wire::Stage::kRunning && rank < book.places().size() &&
+         book.places()[rank].endpoint == self_.endpoint;
 }
 
 // It stops and repairs without knowing where the others are, but trains with nobody.
@@ -83,25 +96,25 @@ void Machine::on(const wire::Addresses& m) {
 }
 
 void Machine::take(std::shared_ptr<const AddressBook> book) {
-  if (!awaited_ || book->name() != awaited_->addresses) return;
+  if (!awaited_) return;
   book_ = std::move(book);
-  settle(*std::exchange(awaited_, std::nullopt));
+  if (!is_enough(*book_, *awaited_)) return;
+  const wire::Assignment m = *std::exchange(awaited_, std::nullopt);
+  give_rank(m);
+  if (m.stage == wire::Stage::kRunning) resume(m);
 }
 
 void Machine::on(const AddressesOverdue&) {
   if (awaited_) send(wire::AskAddresses{});
 }
 
-void Machine::settle(const wire::Assignment& m) {
-  if (!std::exchange(settled_, true)) {
-    actions_.push_back(RankGiven{m.rank, m.world_size, m.run_id, book_});
-  }
-  if (m.stage == wire::Stage::kRunning) resume(m);
+void Machine::give_rank(const wire::Assignment& m) {
+  if (std::exchange(settled_, true)) return;
+  actions_.push_back(RankGiven{m.rank, m.world_size, m.run_id, book_});
 }
 
 // What was said on an older connection may be lost.
 void Machine::greet() {
-  placed_ = true;
   if (failure_) send(wire::Failed{*failure_});
   if (state_ == State::kEnded) send(wire::Finished{running_, ended_at_});
 }

@@ -157,8 +157,9 @@ class Machine {
   void send(wire::Message message);
   void greet();
   void await_addresses(const wire::Assignment& m);
+  [[nodiscard]] bool is_enough(const AddressBook& book, const wire::Assignment& m) const;
   void take(std::shared_ptr<const AddressBook> book);
-  void settle(const wire::Assignment& m);
+  void give_rank(const wire::Assignment& m);
   void stop(Generation generation);
   void repair(const wire::Assignment& m);
   void resume(const wire::Assignment& m);

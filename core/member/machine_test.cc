@@ -89,7 +89,7 @@ class MemberOfHostsTest : public MemberTest {
 };
 
 TEST_F(MemberOfHostsTest, StopsAtOnceAndGoesOnceItKnowsWhereTheOthersAre) {
-  (void)machine_.step(Connected{});
+  (void)machine_.step(Connected{"a:1"});
   auto actions = hear(with(book_, part(Stage::kStopping, 1)));
   EXPECT_NE(find<AwaitAddresses>(actions), nullptr);
   EXPECT_EQ(find<RankGiven>(actions), nullptr);
@@ -104,7 +104,7 @@ TEST_F(MemberOfHostsTest, StopsAtOnceAndGoesOnceItKnowsWhereTheOthersAre) {
   EXPECT_TRUE(machine_.step(AddressesFound{book_of(book_)}).empty()) << "these are too old";
   // And once more, before anybody has left the addresses: it reports, and goes nowhere.
   EXPECT_NE(said<wire::Report>(hear(with(book_, part(Stage::kStopping, 2)))), nullptr);
-  EXPECT_TRUE(machine_.step(AddressesFound{book_of(next_)}).empty());
+  EXPECT_FALSE(machine_.awaits_addresses());
   actions = hear(with(next_, part(Stage::kRunning, 2, 5)));
   actions = machine_.step(AddressesFound{book_of(next_)});
   ASSERT_NE(find<Go>(actions), nullptr);
@@ -113,7 +113,7 @@ TEST_F(MemberOfHostsTest, StopsAtOnceAndGoesOnceItKnowsWhereTheOthersAre) {
 }
 
 TEST_F(MemberOfHostsTest, AsksTheSchedulerWhereItsAgentLeavesNothing) {
-  (void)machine_.step(Connected{});
+  (void)machine_.step(Connected{"a:1"});
   EXPECT_EQ(said<wire::AskAddresses>(hear(with(book_, part(Stage::kStopping, 1)))), nullptr);
   EXPECT_NE(said<wire::AskAddresses>(machine_.step(AddressesOverdue{})), nullptr);
   EXPECT_NE(find<RankGiven>(hear(book_.whole())), nullptr);
@@ -122,18 +122,39 @@ TEST_F(MemberOfHostsTest, AsksTheSchedulerWhereItsAgentLeavesNothing) {
 
 TEST_F(MemberOfHostsTest, AsksAtOnceIfItHasNoAgent) {
   machine_ = Machine(wire::Register{.job = "job", .node_id = "w0"});
-  (void)machine_.step(Connected{});
+  (void)machine_.step(Connected{"a:1"});
   const auto actions = hear(with(book_, part(Stage::kStopping, 1)));
   EXPECT_NE(said<wire::AskAddresses>(actions), nullptr);
   EXPECT_EQ(find<AwaitAddresses>(actions), nullptr);
 }
 
 TEST_F(MemberOfHostsTest, WaitsForNothingWithoutAConnection) {
-  (void)machine_.step(Connected{});
+  (void)machine_.step(Connected{"a:1"});
   (void)hear(with(book_, part(Stage::kStopping, 1)));
   (void)machine_.step(Disconnected{});
   EXPECT_FALSE(machine_.awaits_addresses());
   EXPECT_TRUE(machine_.step(AddressesFound{book_of(book_)}).empty());
+}
+
+// Others have come since it was told of its place.
+TEST_F(MemberOfHostsTest, IsGivenItsRankByAnyBookThatHasItsPlace) {
+  (void)machine_.step(Connected{"a:1"});
+  (void)hear(with(book_, part(Stage::kStopping, 1)));
+  const AddressBook without({{0, "z:1", 0}, {1, "c:1", 1}});
+  EXPECT_TRUE(machine_.step(AddressesFound{book_of(without)}).empty());
+  const auto actions = machine_.step(AddressesFound{book_of(next_)});
+  ASSERT_NE(find<RankGiven>(actions), nullptr);
+  EXPECT_EQ(find<RankGiven>(actions)->peers->places(), next_.places());
+}
+
+TEST_F(MemberOfHostsTest, GoesWithTheNewestBookIfItsOwnIsGone) {
+  park(1, 5);
+  (void)hear(with(book_, part(Stage::kRunning, 1, 5)));
+  (void)machine_.step(AddressesOverdue{});
+  EXPECT_EQ(find<Go>(hear(next_.whole())), nullptr);
+  const auto actions = hear(with(next_, part(Stage::kRunning, 1, 5)));
+  ASSERT_NE(find<Go>(actions), nullptr);
+  EXPECT_EQ(find<Go>(actions)->peers->places(), next_.places());
 }
 
 TEST_F(MemberOfHostsTest, NeedsNoneWhereAllShareOneMemory) {
