@@ -50,15 +50,18 @@ void Machine::refresh_book() {
   }
 }
 
+// Who is no agent and has no rank has nothing to look for.
 void Machine::receive(Link link, const wire::AskAddresses&) {
+  const auto agent = agents_.find(link);
+  const Rank rank = rank_at(link);
+  if (agent == agents_.end() && rank == kNoRank) return;
   refresh_book();
-  if (book_.name() == 0) return;
-  if (const auto agent = agents_.find(link); agent != agents_.end()) {
-    agent->second.book = book_.name();
+  if (book_.name() != 0) {
+    if (agent != agents_.end()) agent->second.book = book_.name();
+    send(link, book_.whole());
   }
-  send(link, book_.whole());
   // It may wait for a book that is not the newest any more.
-  if (const Rank rank = rank_at(link); rank != kNoRank) assign(rank);
+  if (rank != kNoRank) assign(rank);
 }
 
 }  // namespace holdfast::controller

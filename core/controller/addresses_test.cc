@@ -113,5 +113,30 @@ TEST_F(ControllerTest, AStartedAgainSchedulerStillKnowsWhereAllAre) {
   EXPECT_EQ(at(Stage::kRunning, 11)->addresses, before);
 }
 
+// All are on one host by now: there is no book, and nothing to wait for.
+TEST_F(ControllerTest, WhoAsksForABookThatNobodyNeedsAnyMoreHearsItsPartAnew) {
+  come_from_two_hosts();
+  report_all({1, 2, 3});
+  step(ProvenDead{"1", 2});
+  EXPECT_NE(last<wire::Assignment>(1)->addresses, 0U);
+  come(4, who("1", 4, 0, "host-1"));
+  step(Received{1, wire::AskAddresses{}});
+  EXPECT_EQ(last<wire::Addresses>(1), nullptr);
+  EXPECT_EQ(last<wire::Assignment>(1)->addresses, 0U);
+}
+
+TEST_F(HostsTest, OnlyAgentsAndRanksHearWhereAllAre) {
+  step(Received{70, wire::AskAddresses{}});
+  EXPECT_TRUE(said_[70].empty());
+}
+
+TEST_F(HostsTest, AnAgentThatTakesAnotherNameLeavesNothingOfTheFormer) {
+  tell(92, "agent-x", "host-3", {});
+  tell(92, "agent-y", "host-3", {});
+  step(Closed{92});
+  tell(93, "agent-x", "host-3", {});
+  EXPECT_FALSE(closed_.contains(93));
+}
+
 }  // namespace
 }  // namespace holdfast::controller

@@ -50,6 +50,7 @@ void Machine::receive(Link link, const wire::AgentState& m) {
   look_at_hosts(now_ + options_.host_silence);
   std::erase_if(missing_, [&](const Agent& missed) { return missed.agent_id == m.agent_id; });
   const bool knows = agent.book == book_.name();
+  forget_link(agents_[link].agent_id, link);
   agent_links_[m.agent_id] = link;
   agents_[link] = std::move(agent);
   if (!knows) receive(link, wire::AskAddresses{});
@@ -131,11 +132,16 @@ void Machine::forget_arrivals(const std::vector<std::string>& nodes) {
   }
 }
 
+// It is the link of this agent no more.
+void Machine::forget_link(const std::string& agent_id, Link link) {
+  const auto here = agent_links_.find(agent_id);
+  if (here != agent_links_.end() && here->second == link) agent_links_.erase(here);
+}
+
 void Machine::forget_agent(Link link) {
   auto agent = agents_.extract(link);
   if (agent.empty()) return;
-  const auto here = agent_links_.find(agent.mapped().agent_id);
-  if (here != agent_links_.end() && here->second == link) agent_links_.erase(here);
+  forget_link(agent.mapped().agent_id, link);
   for (const auto& node_id : agent.mapped().nodes) place_words_.erase(node_id);
   if (!agent.mapped().is_silent) miss_agent(std::move(agent.mapped()));
 }

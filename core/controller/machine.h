@@ -397,6 +397,7 @@ class Machine {
   [[nodiscard]] static std::optional<wire::Reason> too_much(const wire::AgentState& m,
                                                             std::size_t places);
   void forget_agent(Link link);
+  void forget_link(const std::string& agent_id, Link link);
   void forget_arrivals(const std::vector<std::string>& nodes);
   void heed(const wire::PlaceState& place);
   void heed_agent(const std::string& node_id);
