@@ -213,7 +213,7 @@ void probe(Loop& loop, const std::string& host, std::uint16_t port, Duration tim
   glance->socket.async_connect(
       to, [&loop, timer, on_refused = std::move(on_refused)](const std::error_code& result) {
         loop.cancel(timer);
-        if (result == std::errc::connection_refused) on_refused();
+        if (result == asio::error::connection_refused) on_refused();
       });
 }
 

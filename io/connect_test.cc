@@ -68,6 +68,29 @@ TEST(Connect, NamesWhoRefused) {
   EXPECT_NE(attempted.error.find(cat("127.0.0.1:", port)), std::string::npos) << attempted.error;
 }
 
+TEST(Probe, SaysThatNobodyListens) {
+  Loop loop;
+  bool refused = false;
+  probe(loop, "127.0.0.1", os::free_port(), seconds(5), [&] {
+    refused = true;
+    loop.stop();
+  });
+  loop.after(seconds(10), [&] { loop.stop(); });
+  loop.run();
+  EXPECT_TRUE(refused);
+}
+
+TEST(Probe, SaysNothingOfOneWhoListens) {
+  Loop loop;
+  const auto listener = listen(loop, "127.0.0.1", 0);
+  ASSERT_TRUE(listener);
+  bool refused = false;
+  probe(loop, "127.0.0.1", (*listener)->port(), seconds(5), [&] { refused = true; });
+  loop.after(milliseconds(300), [&] { loop.stop(); });
+  loop.run();
+  EXPECT_FALSE(refused);
+}
+
 TEST(Connect, FindsAHostByItsName) {
   Loop loop;
   bool connected = false;
