@@ -111,8 +111,9 @@ TEST(Files, GivesAJobAFolderWhileAnotherTakesTheUsersAway) {
     const std::string mine = cat("/dev/shm/holdfast-", ::geteuid());
     std::atomic<bool> over = false;
     std::thread other([&] {
-      // No job ends without a moment's pause.
-      for (const timespec pause{0, 1000}; !over; ::nanosleep(&pause, nullptr)) {
+      // A thousand jobs that end each second: between two ends there is time for a whole try, also
+      // on a busy core.
+      for (const timespec pause{0, 1'000'000}; !over; ::nanosleep(&pause, nullptr)) {
         ::rmdir(mine.c_str());
       }
     });
