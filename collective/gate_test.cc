@@ -1,5 +1,6 @@
 // A gate's completion is one fact for all, abort or not, and abort wakes every sleeper.
 #include "collective/gate.h"
+#include "base/rounds_for_test.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -69,7 +70,7 @@ TEST(Gate, AbortGoesBeforeLeave) {
 TEST(Gate, AllAgreeHowFarTheyCameWhenAbortRaces) {
   constexpr int kRanks = 3;
   int ended_late = 0;
-  for (std::uint64_t round = 0; round < 1500; ++round) {
+  for (std::uint64_t round = 0; round < rounds(1500); ++round) {
     const auto gate = std::make_unique<Gate>();
     std::vector<std::uint64_t> passed(kRanks);
     std::vector<std::jthread> threads;

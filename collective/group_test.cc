@@ -1,5 +1,6 @@
 // What a group promises besides sums: abort, mismatch, leaving, order.
 #include "collective/group.h"
+#include "base/rounds_for_test.h"
 
 #include <gtest/gtest.h>
 
@@ -23,7 +24,7 @@ TEST(Group, RanksAgreeOnEveryOperationWhenAbortRaces) {
   constexpr int kRanks = 3;
   TestJob job(kRanks, 1 << 20);
   int in_the_midst = 0;
-  for (std::uint64_t round = 0; round < 150; ++round) {
+  for (std::uint64_t round = 0; round < rounds(150); ++round) {
     std::vector<std::uint64_t> done(kRanks);
     std::vector<std::uint64_t> begun(kRanks);
     job.run([&](Group& group) {

@@ -1,5 +1,6 @@
 // Memory that ranks register for themselves, and what of it all_reduce() makes.
 #include "collective/regions.h"
+#include "base/rounds_for_test.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -323,7 +324,7 @@ TEST(Regions, SumsAreRightWhateverEachRankHasRegisteredWhenAbortRaces) {
     TestJob job(ranks);
     job.base().window_bytes = std::size_t{64} << 10;
     const auto regions = regions_of_all(job, ranks);
-    for (std::uint64_t round = 0; round < 20; ++round) {
+    for (std::uint64_t round = 0; round < rounds(20); ++round) {
       std::vector<std::uint64_t> done(static_cast<std::size_t>(ranks));
       run_ranks(job, regions, [&](Group& group, Regions& mine) {
         const auto me = static_cast<std::size_t>(group.rank());

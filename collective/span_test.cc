@@ -1,4 +1,5 @@
 // Groups whose ranks lie on several hosts: the bits of one host, and how everything ends.
+#include "base/rounds_for_test.h"
 #include "collective/span_part.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +27,7 @@ using Hosts = std::vector<int>;
 using Bytes = std::vector<std::byte>;
 
 const std::vector<Hosts>& layouts() {
-#ifdef HOLDFAST_SANITIZED  // Ten times as slow: one layout of each kind.
+#ifdef HOLDFAST_SANITIZED  // One layout of each kind.
   static const std::vector<Hosts> all = {{0, 0, 1, 1}, {0, 1, 2}, {0, 1, 0, 1}};
 #else
   static const std::vector<Hosts> all = {
@@ -127,13 +128,14 @@ TEST(Span, ReducesToTheBitsOfOneHost) {
 }
 
 TEST(Span, ReducesMegabytesToTheBitsOfOneHost) {
+  constexpr std::size_t kCount = rounds(1'500'001);
   for (const Hosts& hosts : {Hosts{0, 1}, Hosts{0, 0, 1, 1}, Hosts{0, 1, 1, 2}, Hosts{0, 1, 0}}) {
     SCOPED_TRACE(name(hosts));
     SpanJob job(hosts);
     job.run_beside_one_host([](Group& span, Group& host) {
       for (const bool in_place : {false, true}) {
-        expect_same_sums(span, host, {Element::kFloat32, Op::kSum}, 1'500'001, in_place);
-        expect_same_sums(span, host, {Element::kBfloat16, Op::kAverage}, 1'500'001, in_place);
+        expect_same_sums(span, host, {Element::kFloat32, Op::kSum}, kCount, in_place);
+        expect_same_sums(span, host, {Element::kBfloat16, Op::kAverage}, kCount, in_place);
       }
     });
   }
@@ -219,7 +221,7 @@ TEST(Span, OperationsOfAllKindsFollowEachOther) {
     SpanJob job(hosts);
     job.base().window_bytes = hosts.size() == 5 ? 64 << 10 : 16 << 10;
     job.run_beside_one_host([](Group& span, Group& host) {
-      for (std::uint64_t i = 0; i < 300; ++i) {
+      for (std::uint64_t i = 0; i < rounds(300); ++i) {
         const std::size_t size = derive(8, i) % (i % 3 == 0 ? 100'000 : 3'000);
         const int root = static_cast<int>(derive(9, i) % 4);
         Bytes got = bytes_of_rank(size, span.rank(), i);

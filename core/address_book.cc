@@ -4,7 +4,6 @@
 #include <array>
 #include <charconv>
 #include <cstddef>
-#include <cstring>
 #include <map>
 #include <span>
 #include <string_view>
@@ -85,7 +84,7 @@ class Writer {
   using Key = std::tuple<std::uint32_t, std::uint32_t, std::string_view>;
   wire::Addresses& said_;
   std::map<Key, std::uint32_t> numbers_;
-  Key key_;  // That of the last one,
+  Key key_;  // That of the last one.
   std::uint32_t number_ = 0;
 };
 
@@ -111,6 +110,11 @@ wire::Addresses AddressBook::since(const AddressBook& base) const {
     writer.add(places_[rank]);
   }
   return 2 * said.ranks.size() > places_.size() ? whole() : said;
+}
+
+std::shared_ptr<const AddressBook> AddressBook::heard(const wire::Addresses& said) {
+  auto book = AddressBook().after(said);
+  return book ? std::make_shared<const AddressBook>(*std::move(book)) : nullptr;
 }
 
 std::optional<AddressBook> AddressBook::after(const wire::Addresses& said) const {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -37,6 +38,8 @@ class AddressBook {
   // The book that is meant by what was said to whoever has this one. Nothing: it changes another
   // book, or makes none that has the name which it gives.
   [[nodiscard]] std::optional<AddressBook> after(const wire::Addresses& said) const;
+  // The same for whoever has none.
+  [[nodiscard]] static std::shared_ptr<const AddressBook> heard(const wire::Addresses& said);
 
  private:
   std::vector<PeerPlace> places_;

@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "base/rounds_for_test.h"
 #include "io/etcd_journal.h"
 #include "io/etcd_lease.h"
 #include "io/etcd_testing.h"
@@ -326,9 +327,10 @@ TEST_F(WithEtcd, TellsWhatIsDamaged) {
   for (const auto& entry : whole.entries) {
     // The turn is compared, and never read as what it holds.
     if (entry.key == etcd_scheduler(job) || entry.key.ends_with("/turn")) continue;
-    for (const auto& value :
-         {std::string(), std::string("x"), entry.value.substr(0, entry.value.size() - 1),
-          entry.value + "x", std::string(entry.value.size(), '\xff')}) {
+    std::vector<std::string> damages{entry.value.substr(0, entry.value.size() - 1), "", "x",
+                                     entry.value + "x", std::string(entry.value.size(), '\xff')};
+    damages.resize(rounds(damages.size()));
+    for (const auto& value : damages) {
       put(entry.key, value);
       const auto memory = kept->load();
       ASSERT_FALSE(memory) << entry.key;

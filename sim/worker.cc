@@ -166,9 +166,9 @@ void World::list_addresses(Index index) {
 void World::find_addresses(Index index) {
   const wire::Addresses& left = *agents_[workers_[index].agent].addresses;
   workers_[index].addresses_seen = left.name;
-  auto book = AddressBook().after(left);
+  auto book = AddressBook::heard(left);
   if (!book) return checkers_.violate("P54: an agent has left addresses that can not be");
-  tell_member(index, member::AddressesFound{std::make_shared<AddressBook>(*std::move(book))});
+  tell_member(index, member::AddressesFound{std::move(book)});
 }
 
 // `lifeline`: the agent hears of it first without an exit code. `loses`: what it sent last.

@@ -454,7 +454,6 @@ void Machine::receive(const wire::Refused& m) {
   fail({1, m.reason, ""});
 }
 
-// Another host has these places. This one is free for others by that much, unless it is drained.
 // A change of another book: what came between is lost, so all is asked for.
 void Machine::receive(const wire::Addresses& m) {
   auto book = book_.after(m);
@@ -466,6 +465,7 @@ void Machine::receive(const wire::Addresses& m) {
   actions_.push_back(LeaveAddresses{book_.whole()});
 }
 
+// Another host has these places. This one is free for others by that much, unless it is drained.
 void Machine::receive(const wire::Drop& m) {
   if (state_ != State::kRunning) return;
   std::int32_t dropped = 0;

@@ -55,6 +55,7 @@ void Machine::receive(Link link, const wire::AskAddresses&) {
   const auto agent = agents_.find(link);
   const Rank rank = rank_at(link);
   if (agent == agents_.end() && rank == kNoRank) return;
+  if (unanswered(link) >= kMaxUnanswered) return dismiss(link);
   refresh_book();
   if (book_.name() != 0) {
     if (agent != agents_.end()) agent->second.book = book_.name();

@@ -95,7 +95,8 @@ Link Machine::asker_of(const Action& action) {
   if (const auto* answer = std::get_if<Answer>(&action)) return answer->link;
   const auto* send = std::get_if<Send>(&action);
   const bool answers = send != nullptr && (std::holds_alternative<wire::Got>(send->message) ||
-                                           std::holds_alternative<wire::Kept>(send->message));
+                                           std::holds_alternative<wire::Kept>(send->message) ||
+                                           std::holds_alternative<wire::Addresses>(send->message));
   return answers ? send->link : 0;
 }
 

@@ -92,7 +92,7 @@ void Machine::await_addresses(const wire::Assignment& m) {
 }
 
 void Machine::on(const wire::Addresses& m) {
-  if (auto book = AddressBook().after(m)) take(std::make_shared<AddressBook>(*std::move(book)));
+  if (auto book = AddressBook::heard(m)) take(std::move(book));
 }
 
 void Machine::take(std::shared_ptr<const AddressBook> book) {

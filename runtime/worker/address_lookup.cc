@@ -24,15 +24,13 @@ void AddressLookup::begin() {
 // The agent was told before this process, so it has left them by now or is about to.
 void AddressLookup::look(Duration next, std::optional<Instant> overdue) {
   if (!handlers_.is_awaited()) return;
-  if (const auto found = read_addresses_file(directory_)) {
-    auto book = AddressBook().after(*found);
-    if (book) handlers_.on_found(std::make_shared<AddressBook>(*std::move(book)));
-  }
-  if (overdue && io::Loop::now() >= *overdue) {
-    overdue.reset();
-    if (handlers_.is_awaited()) handlers_.on_overdue();
-  }
+  const bool is_overdue = overdue && io::Loop::now() >= *overdue;
+  if (is_overdue) overdue.reset();
   timer_ = loop_.after(next, [this, next, overdue] { look(std::min(2 * next, kLast), overdue); });
+  if (const auto found = read_addresses_file(directory_)) {
+    if (auto book = AddressBook::heard(*found)) handlers_.on_found(std::move(book));
+  }
+  if (is_overdue && handlers_.is_awaited()) handlers_.on_overdue();
 }
 
 }  // namespace holdfast::runtime
