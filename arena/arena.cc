@@ -8,10 +8,10 @@
 #include "arena/format.h"
 #include "arena/head.h"
 #include "arena/kernels.h"
-#include "arena/pool.h"
 #include "base/assert.h"
 #include "base/digest.h"
 #include "base/text.h"
+#include "os/pool.h"
 #include "os/robust_mutex.h"
 #include "os/shared_file.h"
 
@@ -147,7 +147,7 @@ struct Arena::State {
   Streams streams;
   std::uint64_t floats;
   std::vector<std::uint64_t> offsets;
-  std::unique_ptr<Pool> pool;
+  std::unique_ptr<os::Pool> pool;
 };
 
 // Finishes the update that a dead process began. If this process dies in here, the next one goes
@@ -312,7 +312,7 @@ void Arena::update(std::size_t threads) {
   const std::uint64_t worth = state_->floats / kLineFloats / kLinesWorthAThread + 1;
   threads = std::min<std::size_t>(threads, worth);
   if (threads > 1 && (!state_->pool || state_->pool->size() < threads)) {
-    state_->pool = std::make_unique<Pool>(threads);
+    state_->pool = std::make_unique<os::Pool>(threads);
   }
   const SlotLocks lock(state_->slots(), 1);
   HF_ASSERT(lock.all() && !fresh() && staged() == version() + 1);

@@ -56,7 +56,7 @@ endfunction()
 
 # A test program of GoogleTest; one entry for ctest. LABELS: e.g. chaos, nightly. TIMEOUT in seconds. ALONE: with no
 # other test beside it, but for what BESIDE, a filter of GoogleTest's, names. FIRST: it is long and begins before the
-# others, so that it is not what the last core waits for.
+# others, so that no core waits for it at the end.
 function(holdfast_test name)
   cmake_parse_arguments(A "ALONE;FIRST" "TIMEOUT;BESIDE" "SOURCES;LINKS;LABELS" ${ARGN})
   add_executable(${name} ${A_SOURCES})

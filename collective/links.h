@@ -20,7 +20,7 @@
 
 namespace holdfast::collective {
 
-// One thread at a time, but for cut().
+// One thread at a time, but for cut(); where it is duplex, one that reads and one that writes.
 class Link {
  public:
   enum class State : std::uint8_t {
@@ -39,6 +39,7 @@ class Link {
   [[nodiscard]] virtual Moved read(std::span<std::byte> into) = 0;
   // After a kWants..., the next call has to begin with the same bytes, wherever they are then.
   [[nodiscard]] virtual Moved write(std::span<const std::byte> bytes) = 0;
+  [[nodiscard]] virtual bool is_duplex() const = 0;
   [[nodiscard]] virtual int descriptor() const = 0;  // For poll(); the same for its whole life.
   // From here on both ends get kOver, at once. Any thread; may be called again.
   virtual void cut() = 0;

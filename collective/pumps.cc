@@ -31,8 +31,8 @@ std::size_t Pieces::size(std::size_t index) const {
 // ---- reductions ---------------------------------------------------------------------------------
 
 Chain::Chain(const SpanMap& map, const std::vector<Link*>& hops, const Terms& terms,
-             Buffers& buffers)
-    : terms_(terms), count_(terms.pieces.count()) {
+             Buffers& buffers, Ways ways)
+    : terms_(terms), ways_(ways), count_(terms.pieces.count()) {
   const auto last = map.runs.size() - 1;
   for (std::size_t s = 0; s <= last; ++s) {
     if (map.runs[s].host != map.host) continue;
@@ -48,15 +48,18 @@ Chain::Chain(const SpanMap& map, const std::vector<Link*>& hops, const Terms& te
   for (std::size_t i = 0; i < stages_.size(); ++i) {
     Stage& stage = stages_[i];
     for (std::size_t k = 0; k < kSlots; ++k) stage.slots[k] = &buffers[i * kSlots + k];
-    if (stage.before != nullptr) {
-      stage.partial_in = Flow(stage.before, Flow::Direction::kRead);
-      stage.result_out = Flow(stage.before, Flow::Direction::kWrite);
-      flows_.insert(flows_.end(), {&stage.partial_in, &stage.result_out});
+    const auto flow = [&](Flow& one, Link* link, Flow::Direction direction) {
+      if (link == nullptr) return;
+      one = Flow(link, direction);
+      flows_.push_back(&one);
+    };
+    if (ways_ != Ways::kBack) {
+      flow(stage.partial_in, stage.before, Flow::Direction::kRead);
+      flow(stage.partial_out, stage.behind, Flow::Direction::kWrite);
     }
-    if (stage.behind != nullptr) {
-      stage.partial_out = Flow(stage.behind, Flow::Direction::kWrite);
-      stage.result_in = Flow(stage.behind, Flow::Direction::kRead);
-      flows_.insert(flows_.end(), {&stage.partial_out, &stage.result_in});
+    if (sends_results(stage)) {
+      flow(stage.result_in, stage.behind, Flow::Direction::kRead);
+      flow(stage.result_out, stage.before, Flow::Direction::kWrite);
     }
   }
 }
@@ -75,6 +78,11 @@ std::span<std::byte> Chain::slot(Stage& stage, std::size_t index) const {
   const std::size_t most = terms_.pieces.piece_bytes / size_of(e) * partial_size(e);
   if (memory.size() < most) memory.resize(most);
   return std::span(memory).first(terms_.pieces.size(index) / size_of(e) * partial_size(e));
+}
+
+// Those of the last run are made on the way there.
+bool Chain::sends_results(const Stage& stage) const {
+  return ways_ == Ways::kBoth || (ways_ == Ways::kBack) == (stage.behind != nullptr);
 }
 
 // The first run's only row goes out as it is.
@@ -137,8 +145,9 @@ bool Chain::return_results(Stage& stage) {
       spread(stage.got++);
       any = true;
     }
-    // Not before its partial is out: it is written where the row may lie.
-    if (!stage.result_in.is_busy() && stage.got < stage.sent) {
+    // Before its partial is out there is none: one thread does not ask for it in vain.
+    const std::size_t awaited = ways_ == Ways::kBoth ? stage.sent : count_;
+    if (!stage.result_in.is_busy() && stage.got < awaited) {
       const std::span into = result(stage.got);
       stage.result_in.begin(frame(FrameType::kResult, stage.got, into.size()), into);
       any = true;
@@ -157,7 +166,7 @@ bool Chain::return_results(Stage& stage) {
   return any;
 }
 
-bool Chain::advance(Stage& stage) {
+bool Chain::send_partials(Stage& stage) {
   bool any = stage.before != nullptr && receive(stage);
   any = reduce(stage) || any;
   if (stage.behind != nullptr) {
@@ -175,19 +184,26 @@ bool Chain::advance(Stage& stage) {
       any = true;
     }
   }
-  return return_results(stage) || any;
+  return any;
 }
 
 bool Chain::advance() {
   bool any = false;
-  for (Stage& stage : stages_) any = advance(stage) || any;
+  for (Stage& stage : stages_) {
+    if (ways_ != Ways::kBack) any = send_partials(stage) || any;
+    if (sends_results(stage)) any = return_results(stage) || any;
+  }
   return any;
 }
 
+bool Chain::is_done(const Stage& stage) const {
+  if (!sends_results(stage)) return stage.sent == count_;
+  return stage.got == count_ && (stage.before == nullptr || stage.passed == count_);
+}
+
 bool Chain::is_done() const {
-  return std::all_of(stages_.begin(), stages_.end(), [this](const Stage& stage) {
-    return stage.got == count_ && (stage.before == nullptr || stage.passed == count_);
-  });
+  return std::all_of(stages_.begin(), stages_.end(),
+                     [this](const Stage& stage) { return is_done(stage); });
 }
 
 // ---- copies -------------------------------------------------------------------------------------

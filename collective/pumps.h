@@ -45,8 +45,14 @@ class Pump {
 
 // A reduction along the runs: each run adds its rows to the partial of those before; the last one
 // has the result and sends it back.
+//
+// A host between two others has twice as much to move as one thread can. So one may drive the way
+// there (kThere: partials, and what the last run makes of them), another one the way back. They
+// share nothing: the result of a piece comes only once its partial has come to the last run, so
+// this host has sent it on by then, and what it is written over is needed no more.
 class Chain final : public Pump {
  public:
+  enum class Ways : std::uint8_t { kBoth, kThere, kBack };
   struct Terms {
     Reduction how{};
     std::size_t all = 0;  // Rows of the whole group.
@@ -58,7 +64,8 @@ class Chain final : public Pump {
   using Buffers = std::vector<std::vector<std::byte>>;  // Kept for the next one.
 
   // `hops`: by hop; null where this rank has no link.
-  Chain(const SpanMap& map, const std::vector<Link*>& hops, const Terms& terms, Buffers& buffers);
+  Chain(const SpanMap& map, const std::vector<Link*>& hops, const Terms& terms, Buffers& buffers,
+        Ways ways);
   bool advance() override;
   [[nodiscard]] bool is_done() const override;
 
@@ -74,7 +81,9 @@ class Chain final : public Pump {
     // How many of the lane's pieces have come that far.
     std::size_t received = 0, reduced = 0, sent = 0, got = 0, passed = 0;
   };
-  bool advance(Stage& stage);
+  [[nodiscard]] bool sends_results(const Stage& stage) const;
+  [[nodiscard]] bool is_done(const Stage& stage) const;
+  bool send_partials(Stage& stage);
   bool receive(Stage& stage);
   bool reduce(Stage& stage);
   bool return_results(Stage& stage);
@@ -84,6 +93,7 @@ class Chain final : public Pump {
   [[nodiscard]] Frame frame(FrameType type, std::size_t index, std::size_t bytes) const;
 
   const Terms& terms_;
+  const Ways ways_;
   const std::size_t count_;
   std::vector<Stage> stages_;
   std::vector<const std::byte*> piece_rows_;

@@ -83,6 +83,7 @@ class SocketLink final : public Link {
     if (n > 0) return {State::kMoved, static_cast<std::size_t>(n)};
     return {n < 0 && errno == EAGAIN ? State::kWantsToWrite : State::kOver, 0};
   }
+  [[nodiscard]] bool is_duplex() const override { return most_ == 0; }  // `moves_` is for one.
   [[nodiscard]] int descriptor() const override { return socket_.get(); }
   void cut() override { ::shutdown(socket_.get(), SHUT_RDWR); }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <condition_variable>
 #include <cstring>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -21,6 +22,7 @@ constexpr std::size_t kLinkPieceUnit = 4096;
 // How often a rank that waits for other hosts looks for an abort by its mates.
 constexpr int kLookMs = 20;
 constexpr std::chrono::milliseconds kLook{kLookMs};
+constexpr std::size_t kPiecesWorthAThread = 3;
 
 void put(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes != 0 && to != from) std::memcpy(to, from, bytes);
@@ -129,7 +131,26 @@ Status SpanPart::link(const Group::Options& options, const std::stop_token& canc
     from.flow = Flow(links_[next++].get(), Flow::Direction::kRead);
   }
   for (const std::size_t s : map_.hops()) hops_[s] = links_[next++].get();
+  if (is_worth_two_threads()) {
+    try {
+      two_threads_ = std::make_unique<os::Pool>(2);
+    } catch (const std::system_error&) {  // One does it all, more slowly.
+    }
+  }
   return {};
+}
+
+// One of this host's runs has another one before and behind it, over links that two threads can
+// use, and there are cores for them.
+bool SpanPart::is_worth_two_threads() const {
+  if (std::thread::hardware_concurrency() < 2 * static_cast<unsigned>(map_.lanes)) return false;
+  const auto is_own = [&](std::size_t hop) { return hops_[hop] != nullptr; };
+  bool between = false;
+  for (std::size_t s = 0; s + 1 < hops_.size(); ++s) {
+    between = between || (is_own(s) && is_own(s + 1) && map_.runs[s + 1].host == map_.host);
+  }
+  return between && std::all_of(hops_.begin(), hops_.end(),
+                                [](const Link* hop) { return hop == nullptr || hop->is_duplex(); });
 }
 
 // All hosts' ranks are there, and their options are the same.
@@ -225,18 +246,19 @@ bool SpanPart::must_stop() const {
                       std::chrono::steady_clock::now() >= joining_->deadline);
 }
 
-Outcome SpanPart::drive(Pump& pump) {
+// Until it is done; false: something ends the operation.
+bool SpanPart::drive(Pump& pump, std::vector<pollfd>& polled) const {
   for (;;) {
     bool moved = pump.advance();
-    if (pump.is_done()) return Outcome::kDone;
+    if (pump.is_done()) return true;
     for (Flow* flow : pump.flows()) {
       if (!flow->is_busy()) continue;
       const Link::State state = flow->move();
-      if (state == Link::State::kOver) return lost();
+      if (state == Link::State::kOver) return false;
       moved = moved || state == Link::State::kMoved;
     }
-    if (must_stop()) return lost();
-    if (!moved) wait_for_any(pump.flows(), polled_, kLookMs);
+    if (must_stop()) return false;
+    if (!moved) wait_for_any(pump.flows(), polled, kLookMs);
   }
 }
 
@@ -285,10 +307,20 @@ Outcome SpanPart::all_reduce(Numbers to, const std::byte* from, Op op) {
   return pass();
 }
 
-Outcome SpanPart::reduce(Chain::Terms& terms) {
+Outcome SpanPart::reduce(const Chain::Terms& terms) {
   if (!map_.leads_lane()) return Outcome::kDone;
-  Chain chain(map_, hops_, terms, buffers_);
-  return drive(chain);
+  if (two_threads_ == nullptr || terms.pieces.count() < kPiecesWorthAThread) {
+    Chain chain(map_, hops_, terms, buffers_, Chain::Ways::kBoth);
+    return drive(chain, polled_) ? Outcome::kDone : lost();
+  }
+  Chain there(map_, hops_, terms, buffers_, Chain::Ways::kThere);
+  Chain back(map_, hops_, terms, buffers_, Chain::Ways::kBack);
+  std::array<bool, 2> done{};
+  two_threads_->run(2, [&](std::size_t way) {
+    done[way] = way == 0 ? drive(there, polled_) : drive(back, polled_back_);
+    if (!done[way]) abort();  // So the other one ends as well.
+  });
+  return done[0] && done[1] ? Outcome::kDone : lost();
 }
 
 // Each rank shows its numbers in the first half of its window. The result comes into the second
@@ -366,7 +398,7 @@ Outcome SpanPart::flood(int root, std::byte* own, std::size_t bytes) {
   const auto forward = [&] {
     if (!map_.leads_lane()) return Outcome::kDone;
     Flood pump(map_, hops_, terms);
-    return drive(pump);
+    return drive(pump, polled_) ? Outcome::kDone : lost();
   };
   if (!has_mates()) return forward();
   const int owner = here ? map_.local_of[static_cast<std::size_t>(root)] : 0;

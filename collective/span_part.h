@@ -37,6 +37,7 @@
 #include "collective/request.h"
 #include "collective/segment.h"
 #include "collective/span_map.h"
+#include "os/pool.h"
 
 namespace holdfast::collective {
 
@@ -109,14 +110,15 @@ class SpanPart final : public Part {
   Outcome fail(Passage passage);
   Outcome lost();
   [[nodiscard]] bool must_stop() const;
-  Outcome drive(Pump& pump);
+  [[nodiscard]] bool drive(Pump& pump, std::vector<pollfd>& polled) const;
 
   [[nodiscard]] bool is_small(const Request& request) const;
   [[nodiscard]] std::size_t shown_bytes(const Request& request, int host) const;
   [[nodiscard]] std::size_t gathered_bytes(const Request& request) const;
   [[nodiscard]] Fault have_room(const Request& request, std::size_t large);
   [[nodiscard]] Pieces pieces(std::size_t total, std::size_t begin, std::size_t bytes) const;
-  Outcome reduce(Chain::Terms& terms);
+  [[nodiscard]] bool is_worth_two_threads() const;
+  Outcome reduce(const Chain::Terms& terms);
   Outcome reduce_by_windows(const Numbers& to, const std::byte* from, Chain::Terms& terms);
   Outcome flood(int root, std::byte* own, std::size_t bytes);
 
@@ -149,6 +151,8 @@ class SpanPart final : public Part {
   const std::byte* data_ = nullptr;  // The same, wherever it lies: all ranks', or the root's.
 
   std::vector<pollfd> polled_;
+  std::vector<pollfd> polled_back_;
+  std::unique_ptr<os::Pool> two_threads_;  // Where there is so much for this rank to move.
   std::vector<const std::byte*> rows_;
   Chain::Buffers buffers_;
   Outcome final_ = Outcome::kDone;  // The first other outcome, once it has come.

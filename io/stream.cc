@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <climits>
 #include <utility>
@@ -98,9 +99,7 @@ Stream::Moved Stream::read(std::span<char> into) {
     if (got > 0) return {Outcome::kDone, static_cast<std::size_t>(got)};
     if (got == 0) return {Outcome::kEnd};
     if (errno == EAGAIN) return {Outcome::kWantsToRead};
-    if (errno == EINTR) continue;
-    error_ = std::error_code(errno, std::system_category());
-    return {Outcome::kBroken};
+    if (errno != EINTR) return broken_by(errno);
   }
 }
 
@@ -116,9 +115,7 @@ Stream::Moved Stream::write(std::string_view bytes) {
     const ssize_t sent = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent > 0) return {Outcome::kDone, static_cast<std::size_t>(sent)};
     if (errno == EAGAIN) return {Outcome::kWantsToWrite};
-    if (errno == EINTR) continue;
-    error_ = std::error_code(errno, std::system_category());
-    return {Outcome::kBroken};
+    if (errno != EINTR) return broken_by(errno);
   }
 }
 
@@ -140,11 +137,14 @@ Stream::Moved Stream::judge(int result) {
     ERR_clear_error();
     return {Outcome::kEnd};
   }
-  if (ERR_peek_error() == 0 && error_number != 0) {
-    error_ = std::error_code(error_number, std::system_category());
-  } else {
-    words_ = tls::why(ssl_.get(), result);
-  }
+  if (ERR_peek_error() == 0 && error_number != 0) return broken_by(error_number);
+  words_ = tls::why(ssl_.get(), result);
+  return {Outcome::kBroken};
+}
+
+// Who reads and who writes may both find it broken.
+Stream::Moved Stream::broken_by(int error_number) {
+  std::atomic_ref(error_number_).store(error_number, std::memory_order_relaxed);
   return {Outcome::kBroken};
 }
 
@@ -176,7 +176,7 @@ Result<std::string> Stream::binding() const {
 
 Error Stream::why_broken(std::string_view what) const {
   if (!words_.empty()) return {Blame::kUser, cat(what, ": ", words_)};
-  return os::system_error(cat(what, " broke"), error_);
+  return os::system_error(cat(what, " broke"), error_number_);
 }
 
 }  // namespace holdfast::io

@@ -6,15 +6,14 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 
 #include "base/result.h"
 #include "tls/openssl.h"
 
 namespace holdfast::io {
 
-// For one thread at a time. Does not own the socket, which has to be open while it is used, and not
-// to block. Nothing raises SIGPIPE.
+// For one thread at a time; in the clear, one may read while another writes. Does not own the
+// socket, which has to be open while it is used, and not to block. Nothing raises SIGPIPE.
 class Stream {
  public:
   explicit Stream(int socket) : socket_(socket) {}
@@ -55,10 +54,11 @@ class Stream {
 
  private:
   Moved judge(int result);
+  Moved broken_by(int error_number);
 
   int socket_;
   tls::SslPtr ssl_;
-  std::error_code error_;
+  int error_number_ = 0;
   std::string words_;  // TLS's.
 };
 

@@ -19,8 +19,8 @@ constexpr std::uint64_t kSchedules = 600;
 constexpr std::uint64_t kOfHosts = 120;
 constexpr std::uint64_t kCounted = 500;
 #else
-constexpr std::uint64_t kSchedules = 40'000;
-constexpr std::uint64_t kOfHosts = 20'000;
+constexpr std::uint64_t kSchedules = 20'000;
+constexpr std::uint64_t kOfHosts = 10'000;
 constexpr std::uint64_t kCounted = ~std::uint64_t{0};
 #endif
 

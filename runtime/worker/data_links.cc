@@ -41,7 +41,8 @@ constexpr std::size_t kMostNamed = 8;       // Peers, in an error.
 
 class StreamLink final : public Link {
  public:
-  explicit StreamLink(io::PeerStream stream) : stream_(std::move(stream)) {}
+  explicit StreamLink(io::PeerStream stream)
+      : stream_(std::move(stream)), duplex_(!stream_.stream().is_under_tls()) {}
 
   Moved read(std::span<std::byte> into) override {
     return moved(stream_.stream().read({reinterpret_cast<char*>(into.data()), into.size()}));
@@ -50,6 +51,7 @@ class StreamLink final : public Link {
     return moved(
         stream_.stream().write({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
   }
+  [[nodiscard]] bool is_duplex() const override { return duplex_; }
   [[nodiscard]] int descriptor() const override { return stream_.descriptor(); }
   // Of the socket alone: OpenSSL's part belongs to the thread that moves bytes.
   void cut() override { stream_.cut(); }
@@ -73,6 +75,7 @@ class StreamLink final : public Link {
   }
 
   io::PeerStream stream_;
+  const bool duplex_;
 };
 
 // The peer has gone, or has closed its end, while the stream waited here.

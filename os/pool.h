@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-namespace holdfast::arena {
+namespace holdfast::os {
 
 class Pool {
  public:
@@ -37,4 +37,4 @@ class Pool {
   std::vector<std::thread> threads_;  // Last: they use all above.
 };
 
-}  // namespace holdfast::arena
+}  // namespace holdfast::os

@@ -1,10 +1,10 @@
-#include "arena/pool.h"
+#include "os/pool.h"
 
 #include <signal.h>
 
 #include "base/assert.h"
 
-namespace holdfast::arena {
+namespace holdfast::os {
 
 Pool::Pool(std::size_t threads) {
   // The trainer's signals are for the trainer's threads. A memory error is for the thread that
@@ -58,4 +58,4 @@ void Pool::serve(std::size_t index) {
   }
 }
 
-}  // namespace holdfast::arena
+}  // namespace holdfast::os
