@@ -33,6 +33,7 @@
 #include "io/connection.h"
 #include "io/loop.h"
 #include "os/files.h"
+#include "os/host.h"
 #include "os/process.h"
 #include "os/spawn.h"
 #include "os/testing.h"
@@ -124,7 +125,9 @@ class Process {
 // have at once.
 class Host {
  public:
-  Host(Cluster& cluster, int number) : cluster_(cluster), name_(cat("bench-", number)) {}
+  // The first one is the scheduler's.
+  Host(Cluster& cluster, int number)
+      : cluster_(cluster), name_(number == 0 ? os::host_name() : cat("bench-", number)) {}
   void add(Process& process) { processes_.push_back(&process); }
   void connect();
   void tell_of_places();

@@ -448,6 +448,7 @@ class Machine {
   void hand_over(const std::set<Rank>& ranks, Link heir);
   [[nodiscard]] std::map<std::string, std::set<Rank>> homeless(const std::set<Rank>& ranks) const;
   void house();
+  [[nodiscard]] bool has_claimed(const Agent& agent, const std::string& node_id) const;
   [[nodiscard]] std::size_t unclaimed(const Agent& agent) const;
   [[nodiscard]] Link host_for(std::size_t places, const std::string& not_on,
                               const std::string& only_on) const;

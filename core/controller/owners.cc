@@ -19,10 +19,6 @@ bool begins_anew(const planner::Plan& plan) {
                      [](const auto& order) { return order.act == wire::Act::kBegin; });
 }
 
-bool is_among(const std::vector<std::string>& nodes, const std::string& node_id) {
-  return std::find(nodes.begin(), nodes.end(), node_id) != nodes.end();
-}
-
 }  // namespace
 
 const Agent* Machine::speaker(const std::string& node_id) const {
@@ -145,12 +141,17 @@ void Machine::settle_places(Link link, const std::vector<std::string>& too_late)
   if (const auto owned = owned_.find(agent.agent_id); owned != owned_.end()) {
     for (const Rank rank : owned->second) {
       const wire::Seat& seat = at(rank).seat;
-      if (!seat.finished && !is_among(agent.nodes, seat.node_id)) {
+      if (!seat.finished && !has_claimed(agent, seat.node_id)) {
         lacking.node_ids.push_back(seat.node_id);
       }
     }
   }
   if (!lacking.node_ids.empty()) send(link, std::move(lacking));
+}
+
+bool Machine::has_claimed(const Agent& agent, const std::string& node_id) const {
+  const Agent* claimant = speaker(node_id);
+  return claimant != nullptr && claimant->agent_id == agent.agent_id;
 }
 
 // Places that it owns, and has not claimed so far.
@@ -159,7 +160,7 @@ std::size_t Machine::unclaimed(const Agent& agent) const {
   if (owned == owned_.end()) return 0;
   return static_cast<std::size_t>(
       std::count_if(owned->second.begin(), owned->second.end(), [&](Rank rank) {
-        return !at(rank).seat.finished && !is_among(agent.nodes, at(rank).seat.node_id);
+        return !at(rank).seat.finished && !has_claimed(agent, at(rank).seat.node_id);
       }));
 }
 
