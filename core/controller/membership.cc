@@ -304,10 +304,13 @@ bool Machine::may_assemble() const {
   const auto is_unspoken = [&](const auto& arrival) {
     return arrival.second.seat.attempt != 0 && speaker(arrival.first) == nullptr;
   };
-  // Whoever was found first may still be so: then the others need not be looked at again.
-  const auto known = arrivals_.find(unspoken_);
-  if (known != arrivals_.end() && is_unspoken(*known)) return false;
-  const auto found = std::find_if(arrivals_.begin(), arrivals_.end(), is_unspoken);
+  // From the last one that was found on: the agents of those before it have spoken, most likely.
+  const auto from = arrivals_.lower_bound(unspoken_);
+  auto found = std::find_if(from, arrivals_.end(), is_unspoken);
+  if (found == arrivals_.end()) {
+    found = std::find_if(arrivals_.begin(), from, is_unspoken);
+    if (found == from) found = arrivals_.end();
+  }
   if (found != arrivals_.end()) unspoken_ = found->first;
   return found == arrivals_.end();
 }
