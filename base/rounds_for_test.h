@@ -1,5 +1,5 @@
-// How often a test repeats itself. Under a sanitizer a round takes ten times as long, and what it
-// finds seldom hides from a quarter of them; the usual build runs them all.
+// How often a test repeats itself, or how much it moves. Under a sanitizer all takes ten times as
+// long, and what that finds seldom hides from a quarter of it; the usual build does it all.
 #pragma once
 
 #include <cstdint>

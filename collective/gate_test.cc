@@ -1,6 +1,5 @@
 // A gate's completion is one fact for all, abort or not, and abort wakes every sleeper.
 #include "collective/gate.h"
-#include "base/rounds_for_test.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "base/prng.h"
+#include "base/rounds_for_test.h"
 
 namespace holdfast::collective {
 namespace {

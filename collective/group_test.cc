@@ -1,6 +1,5 @@
 // What a group promises besides sums: abort, mismatch, leaving, order.
 #include "collective/group.h"
-#include "base/rounds_for_test.h"
 
 #include <gtest/gtest.h>
 
@@ -9,6 +8,7 @@
 #include <set>
 #include <vector>
 
+#include "base/rounds_for_test.h"
 #include "collective/test_job.h"
 
 namespace holdfast::collective {

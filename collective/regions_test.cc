@@ -1,6 +1,5 @@
 // Memory that ranks register for themselves, and what of it all_reduce() makes.
 #include "collective/regions.h"
-#include "base/rounds_for_test.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -11,6 +10,7 @@
 #include <fstream>
 #include <numeric>
 
+#include "base/rounds_for_test.h"
 #include "collective/test_job.h"
 
 namespace holdfast::collective {

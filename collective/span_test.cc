@@ -1,5 +1,4 @@
 // Groups whose ranks lie on several hosts: the bits of one host, and how everything ends.
-#include "base/rounds_for_test.h"
 #include "collective/span_part.h"
 
 #include <gtest/gtest.h>
@@ -15,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/rounds_for_test.h"
 #include "collective/current_generation.h"
 #include "collective/operations.h"
 #include "collective/span_job.h"

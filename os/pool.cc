@@ -2,6 +2,8 @@
 
 #include <signal.h>
 
+#include <system_error>
+
 #include "base/assert.h"
 
 namespace holdfast::os {
@@ -14,11 +16,21 @@ Pool::Pool(std::size_t threads) {
   sigfillset(&asynchronous);
   for (const int signal : {SIGBUS, SIGSEGV, SIGFPE, SIGILL}) sigdelset(&asynchronous, signal);
   pthread_sigmask(SIG_SETMASK, &asynchronous, &before);
-  for (std::size_t i = 1; i < threads; ++i) threads_.emplace_back([this, i] { serve(i); });
+  try {
+    for (std::size_t i = 1; i < threads; ++i) threads_.emplace_back([this, i] { serve(i); });
+  } catch (const std::system_error&) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    end();
+    throw;
+  }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 Pool::~Pool() {
+  end();
+}
+
+void Pool::end() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;

@@ -13,7 +13,8 @@ namespace holdfast::os {
 
 class Pool {
  public:
-  explicit Pool(std::size_t threads);  // Including the caller: starts threads - 1.
+  // Including the caller: starts threads - 1. Throws std::system_error where there can be no more.
+  explicit Pool(std::size_t threads);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -25,6 +26,7 @@ class Pool {
 
  private:
   void serve(std::size_t index);
+  void end();
 
   std::mutex mutex_;
   std::condition_variable begin_;

@@ -1,6 +1,8 @@
 // What ranks hear of where the others are, and their agents.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "core/controller/machine_for_test.h"
 
 namespace holdfast::controller {
@@ -128,6 +130,25 @@ TEST_F(ControllerTest, WhoAsksForABookThatNobodyNeedsAnyMoreHearsItsPartAnew) {
 TEST_F(HostsTest, OnlyAgentsAndRanksHearWhereAllAre) {
   step(Received{70, wire::AskAddresses{}});
   EXPECT_TRUE(said_[70].empty());
+}
+
+// P36, as whatever is asked: what waits for the record is counted.
+TEST_F(ControllerTest, WhoAsksForTheBookWithoutEndIsHeardNoMore) {
+  come_from_two_hosts();
+  report_all({1, 2, 3});
+  (void)machine_->step(now_, Received{2, wire::Put{1, "key", "value"}});  // Not stored yet.
+  const auto ask = [&] { (void)machine_->step(now_, Received{1, wire::AskAddresses{}}); };
+  const auto closes = [](const Actions& actions) {
+    return std::any_of(actions.begin(), actions.end(), [](const Action& action) {
+      const auto* close = std::get_if<Close>(&action);
+      return close != nullptr && close->link == 1;
+    });
+  };
+  for (std::size_t i = 0; i < kMaxUnanswered; ++i) ask();
+  EXPECT_FALSE(machine_->peers().at(1).dismissed);
+  ask();
+  EXPECT_TRUE(machine_->peers().at(1).dismissed);
+  EXPECT_TRUE(closes(machine_->step(now_, Stored{})));
 }
 
 TEST_F(HostsTest, AnAgentThatTakesAnotherNameLeavesNothingOfTheFormer) {
