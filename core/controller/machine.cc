@@ -170,13 +170,11 @@ void Machine::on(const TimePassed&) {
   }
   if (formation_.stage == Stage::kAssembling) {
     judge_rivals();
-    if (now_ >= started_ + options_.topology_timeout) {
-      end(false, {.kind = Reason::Kind::kTooFewCame,
-                  .count = static_cast<std::int64_t>(arrivals_.size()),
-                  .total = options_.world_size,
-                  .awaited = awaited()});
-    }
-    return;
+    if (now_ < started_ + options_.topology_timeout) return maybe_tell_arrivals();
+    return end(false, {.kind = Reason::Kind::kTooFewCame,
+                       .count = static_cast<std::int64_t>(arrivals_.size()),
+                       .total = options_.world_size,
+                       .awaited = awaited()});
   }
   check_hosts();
   check_leases();
@@ -192,6 +190,7 @@ std::optional<Instant> Machine::deadline() const {
   const auto consider = [&](Instant instant) { next = next ? std::min(*next, instant) : instant; };
   if (formation_.stage == Stage::kAssembling) {
     consider(started_ + options_.topology_timeout);
+    if (!arrivals_are_told_) consider(arrivals_next_);
     for (const auto& [link, rival] : rivals_) consider(rival.since + options_.host_silence);
     return next;
   }

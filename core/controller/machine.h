@@ -313,6 +313,7 @@ class Machine {
     bool unsound = false;  // No process of the job would ask.
   };
   void admit_early(Link link, const wire::Register& m);
+  void maybe_tell_arrivals();
   void admit(Link link, Rank rank, const wire::Register& m);
   [[nodiscard]] Verdict judge(Rank rank, const wire::Register& m) const;
   [[nodiscard]] Verdict judge_early(const wire::Register& m) const;
@@ -521,6 +522,8 @@ class Machine {
   std::set<std::pair<Instant, Rank>> timers_;  // As of Member::timer.
   std::map<std::string, Rank> ranks_;          // By node id.
   std::map<std::string, Member> arrivals_;     // By node id, until then.
+  bool arrivals_are_told_ = true;              // How many they are.
+  Instant arrivals_next_{};                    // They are not told before.
   struct Sharers {                             // Processes that share one memory.
     std::size_t all = 0;
     std::size_t unreachable = 0;  // Those without an endpoint.

@@ -58,9 +58,21 @@ TEST_F(ControllerTest, NobodyHasARankBeforeAllHaveCome) {
   come(1, who("a", 1));
   come(2, who("b", 2));
   EXPECT_EQ(rank(1), kNoRank);
-  ASSERT_NE(last<wire::Waiting>(2), nullptr);
-  EXPECT_EQ(last<wire::Waiting>(2)->reason,
-            (Reason{.kind = Reason::Kind::kAssembling, .count = 2, .total = 3}));
+}
+
+// Thousands may come within a second.
+TEST_F(ControllerTest, TellsHowManyAreHereAtMostOnceASecond) {
+  come(1, who("a", 1));
+  EXPECT_EQ(last<wire::Waiting>(1)->reason,
+            (Reason{.kind = Reason::Kind::kAssembling, .count = 1, .total = 3}));
+  come(2, who("b", 2));
+  EXPECT_EQ(last<wire::Waiting>(2), nullptr);
+  pass(now_ + std::chrono::seconds(1));
+  for (const Link link : {1, 2}) {
+    ASSERT_NE(last<wire::Waiting>(link), nullptr);
+    EXPECT_EQ(last<wire::Waiting>(link)->reason,
+              (Reason{.kind = Reason::Kind::kAssembling, .count = 2, .total = 3}));
+  }
 }
 
 TEST_F(ControllerTest, RefusesOneWorkerTooMany) {

@@ -90,6 +90,9 @@ std::vector<std::string> in_rank_order(const std::map<std::string, Member>& memb
   return order;
 }
 
+// Who waits for the others is told of them no more often.
+constexpr Duration kArrivalsToldEvery = std::chrono::seconds(1);
+
 // So many are named where a group can not be formed. All ranks are told that.
 constexpr std::size_t kMaxAwaited = 64;
 
@@ -290,9 +293,20 @@ void Machine::admit_early(Link link, const wire::Register& m) {
   }
   attach(arrivals_[m.node_id], link, m);
   if (may_assemble()) return assemble();
-  send(link, wire::Waiting{{.kind = Reason::Kind::kAssembling,
-                            .count = static_cast<std::int64_t>(arrivals_.size()),
-                            .total = options_.world_size}});
+  arrivals_are_told_ = false;
+  maybe_tell_arrivals();
+}
+
+// How many are here. Of thousands that come within a second, each is told once or twice.
+void Machine::maybe_tell_arrivals() {
+  if (arrivals_are_told_ || now_ < arrivals_next_) return;
+  for (const auto& [node_id, member] : arrivals_) {
+    send(member.link, wire::Waiting{{.kind = Reason::Kind::kAssembling,
+                                     .count = static_cast<std::int64_t>(arrivals_.size()),
+                                     .total = options_.world_size}});
+  }
+  arrivals_are_told_ = true;
+  arrivals_next_ = now_ + kArrivalsToldEvery;
 }
 
 // Of several hosts, each agent has to have spoken as well: by its silence its host is missed.
