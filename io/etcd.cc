@@ -251,9 +251,9 @@ class Etcd::Impl {
         const Duration share = (until - now) / static_cast<std::int64_t>(members_.size() - i);
         auto answer = member.client.post(path, body, now + std::min(kOneMember, share));
         if (answer) {
-          auto judged = judge(member.name, *answer);
-          if (judged || judged.error().blame == Blame::kUser) return judged;
-          last = judged.error();
+          auto checked = check(member.name, *answer);
+          if (checked || checked.error().blame == Blame::kUser) return checked;
+          last = checked.error();
         } else {
           last = answer.error();
         }
@@ -271,7 +271,7 @@ class Etcd::Impl {
   };
 
   // Blame::kUser: final.
-  static Result<Json> judge(const std::string& name, const HttpClient::Answer& answer) {
+  static Result<Json> check(const std::string& name, const HttpClient::Answer& answer) {
     Json json = Json::parse(answer.body, nullptr, false);
     if (!json.is_object()) {
       return Error{Blame::kPeer, cat(name, " answers what is none of etcd's JSON (HTTP status ",

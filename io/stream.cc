@@ -79,7 +79,7 @@ Stream::Outcome Stream::shake_hands() {
   ERR_clear_error();
   errno = 0;
   const int result = SSL_do_handshake(ssl_.get());
-  return result == 1 ? Outcome::kDone : judge(result).outcome;
+  return result == 1 ? Outcome::kDone : outcome_of(result).outcome;
 }
 
 bool Stream::has_heard() const {
@@ -92,7 +92,7 @@ Stream::Moved Stream::read(std::span<char> into) {
     errno = 0;
     const int got = SSL_read(ssl_.get(), into.data(),
                              static_cast<int>(std::min<std::size_t>(into.size(), INT_MAX)));
-    return got > 0 ? Moved{Outcome::kDone, static_cast<std::size_t>(got)} : judge(got);
+    return got > 0 ? Moved{Outcome::kDone, static_cast<std::size_t>(got)} : outcome_of(got);
   }
   while (true) {
     const ssize_t got = ::recv(socket_, into.data(), into.size(), MSG_DONTWAIT);
@@ -109,7 +109,7 @@ Stream::Moved Stream::write(std::string_view bytes) {
     errno = 0;
     const int sent = SSL_write(ssl_.get(), bytes.data(),
                                static_cast<int>(std::min<std::size_t>(bytes.size(), INT_MAX)));
-    return sent > 0 ? Moved{Outcome::kDone, static_cast<std::size_t>(sent)} : judge(sent);
+    return sent > 0 ? Moved{Outcome::kDone, static_cast<std::size_t>(sent)} : outcome_of(sent);
   }
   while (true) {
     const ssize_t sent = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -119,7 +119,7 @@ Stream::Moved Stream::write(std::string_view bytes) {
   }
 }
 
-Stream::Moved Stream::judge(int result) {
+Stream::Moved Stream::outcome_of(int result) {
   const int error_number = errno;
   switch (SSL_get_error(ssl_.get(), result)) {
     case SSL_ERROR_WANT_READ:

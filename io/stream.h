@@ -53,7 +53,7 @@ class Stream {
   [[nodiscard]] Error why_broken(std::string_view what) const;
 
  private:
-  Moved judge(int result);
+  Moved outcome_of(int result);
   Moved broken_by(int error_number);
 
   int socket_;

@@ -185,8 +185,7 @@ void World::carry_out(const controller::Action& action) {
     if (note->kind == controller::Note::Kind::kStop) checkers_.began(note->generation);
     // Who comes back after its host's places were given away hears so.
     const auto why = note->reason.kind;
-    const bool is_late = setup_.hosts && (why == wire::Reason::Kind::kNotItsPlace ||
-                                          why == wire::Reason::Kind::kNotGiven);
+    const bool is_late = setup_.hosts && why == wire::Reason::Kind::kNotGiven;
     const bool refused = note->kind == controller::Note::Kind::kRefused && !is_late;
     if (refused || note->reason.kind == wire::Reason::Kind::kImpossible) {
       checkers_.violate("P43: what a sound process says is taken for what can not be");

@@ -168,9 +168,8 @@ std::string to_words(const wire::Message& message) {
             if (m.newer_than != 0) text += cat(" newer than version ", m.newer_than);
             return text;
           },
-          [](const wire::Give& m) { return cat("Give", listed(m.node_ids)); },
-          [](const wire::Drop& m) {
-            return cat("Drop", listed(m.node_ids), m.drains ? ", for good" : "");
+          [](const wire::Places& m) {
+            return cat("Places", listed(m.node_ids), m.drains ? ", and no more" : "");
           },
           [](const wire::Move& m) {
             return cat("Move from ", m.from, m.to.empty() ? "" : cat(" to ", m.to),

@@ -345,10 +345,7 @@ void World::check_end() {
 // Null: all agents that live have exited with code 0, or there is none.
 const wire::Reason* World::why_ended_by_agents() const {
   for (const auto& agent : agents_) {
-    if (!agent.exited || agent.exited->code == 0) continue;
-    // It came back after its places were given away: the job goes on without it.
-    const bool is_late = agent.exited->reason.kind == wire::Reason::Kind::kNotItsPlace;
-    if (!is_late || !setup_.hosts) return &agent.exited->reason;
+    if (agent.exited && agent.exited->code != 0) return &agent.exited->reason;
   }
   return nullptr;
 }

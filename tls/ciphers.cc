@@ -53,7 +53,8 @@ std::map<std::string, Verdict, std::less<>> known_ciphers() {
   return known;
 }
 
-Verdict judge(const std::map<std::string, Verdict, std::less<>>& known, std::string_view entry) {
+Verdict verdict_on(const std::map<std::string, Verdict, std::less<>>& known,
+                   std::string_view entry) {
   const auto found = known.find(entry);
   if (found != known.end()) return found->second;
   const bool command = entry.find_first_of("!+-@") == 0;  // OpenSSL's, as "!aNULL".
@@ -84,7 +85,7 @@ void add(std::string& list, std::string_view name) {
 
 }  // namespace
 
-Result<Ciphers> judge_ciphers(std::string_view list) {
+Result<Ciphers> check_ciphers(std::string_view list) {
   const auto known = known_ciphers();
   if (list.empty()) list = kSoundCiphers;
   Ciphers ciphers;
@@ -95,7 +96,7 @@ Result<Ciphers> judge_ciphers(std::string_view list) {
     const std::string_view entry = list.substr(from, end - from);
     from = end + 1;
     if (entry.empty()) continue;
-    switch (judge(known, entry)) {
+    switch (verdict_on(known, entry)) {
       case Verdict::kUsed:
         if (!entry.starts_with("TLS_")) add(ciphers.tls12, entry);
         for (const auto& suite : kSuites13) {

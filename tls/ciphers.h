@@ -26,6 +26,6 @@ struct Ciphers {
 // TLS_AES_128_GCM_SHA256.
 //
 // Errors (Blame::kUser): weak entries, each by its name; no entry that counts.
-Result<Ciphers> judge_ciphers(std::string_view list);
+Result<Ciphers> check_ciphers(std::string_view list);
 
 }  // namespace holdfast::tls

@@ -19,7 +19,7 @@ constexpr const char* kOfTheDocument =
     "ECDHE-ECDSA-AES256-CCM:ECDHE-ECDSA-CHACHA20-POLY1305";
 
 TEST(Ciphers, OfTheDocumentAreTakenAndItsMisprintIsNamed) {
-  const auto ciphers = judge_ciphers(kOfTheDocument);
+  const auto ciphers = check_ciphers(kOfTheDocument);
   ASSERT_TRUE(ciphers) << ciphers.error().what;
   EXPECT_EQ(ciphers->tls12,
             "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES256-GCM-SHA384:"
@@ -43,7 +43,7 @@ TEST(Ciphers, OfTheDocumentAreTakenAndItsMisprintIsNamed) {
 }
 
 TEST(Ciphers, OfAnEmptyListAreSound) {
-  const auto ciphers = judge_ciphers("");
+  const auto ciphers = check_ciphers("");
   ASSERT_TRUE(ciphers) << ciphers.error().what;
   EXPECT_EQ(ciphers->tls12, kSoundCiphers);
   EXPECT_TRUE(ciphers->warnings.empty());
@@ -54,7 +54,7 @@ TEST(Ciphers, ThatAreWeakAreRefusedByName) {
        {"AES128-GCM-SHA256", "ECDHE-RSA-AES128-SHA", "ECDHE-ECDSA-AES128-CCM8", "RC4-SHA",
         "DES-CBC3-SHA", "NULL-SHA256", "ADH-AES256-GCM-SHA384", "AECDH-AES128-SHA",
         "PSK-AES128-GCM-SHA256", "TLS_AES_128_CCM_8_SHA256"}) {
-    const auto ciphers = judge_ciphers(std::string("ECDHE-RSA-AES256-GCM-SHA384:") + weak);
+    const auto ciphers = check_ciphers(std::string("ECDHE-RSA-AES256-GCM-SHA384:") + weak);
     ASSERT_FALSE(ciphers) << weak;
     EXPECT_TRUE(has(ciphers.error().what, std::string("weak ciphers: ") + weak + ". "));
   }
@@ -62,7 +62,7 @@ TEST(Ciphers, ThatAreWeakAreRefusedByName) {
 
 // OpenSSL would take these, and some of them lower what it asks for.
 TEST(Ciphers, AreNamesAndNoCommands) {
-  const auto ciphers = judge_ciphers("ALL:@SECLEVEL=0:!aNULL:HIGH:ECDHE-RSA-AES256-GCM-SHA384");
+  const auto ciphers = check_ciphers("ALL:@SECLEVEL=0:!aNULL:HIGH:ECDHE-RSA-AES256-GCM-SHA384");
   ASSERT_TRUE(ciphers) << ciphers.error().what;
   EXPECT_EQ(ciphers->tls12, "ECDHE-RSA-AES256-GCM-SHA384");
   EXPECT_EQ(ciphers->tls13, "TLS_AES_256_GCM_SHA384");
@@ -70,9 +70,9 @@ TEST(Ciphers, AreNamesAndNoCommands) {
 }
 
 TEST(Ciphers, CanBeOfOneVersionAlone) {
-  EXPECT_EQ(judge_ciphers("ECDHE-ECDSA-AES256-CCM")->tls13, "");
-  EXPECT_EQ(judge_ciphers("TLS_AES_256_GCM_SHA384")->tls12, "");
-  const auto none = judge_ciphers("HIGH");
+  EXPECT_EQ(check_ciphers("ECDHE-ECDSA-AES256-CCM")->tls13, "");
+  EXPECT_EQ(check_ciphers("TLS_AES_256_GCM_SHA384")->tls12, "");
+  const auto none = check_ciphers("HIGH");
   ASSERT_FALSE(none);
   EXPECT_TRUE(has(none.error().what, "no cipher that can be used")) << none.error().what;
 }

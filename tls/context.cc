@@ -46,7 +46,7 @@ bool show_identity(SSL_CTX* context, const Identity& identity) {
 Result<std::shared_ptr<Context>> Context::make(const Config& config, Role role,
                                                const Password& password) {
   ERR_clear_error();  // Of whoever used OpenSSL before in this thread.
-  auto ciphers = judge_ciphers(config.cipher_list);
+  auto ciphers = check_ciphers(config.cipher_list);
   if (!ciphers) return ciphers.error();
   auto trust = read_trust(config.ca_cert_path, config.crl_path);
   if (!trust) return trust.error();

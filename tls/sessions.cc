@@ -74,8 +74,8 @@ int write_into_ticket(SSL* ssl, void*) {
 }
 
 // One that is good stays in use: another one would cost as much as a third of resuming.
-SSL_TICKET_RETURN judge_ticket(SSL* ssl, SSL_SESSION* session, const unsigned char*, std::size_t,
-                               SSL_TICKET_STATUS status, void*) {
+SSL_TICKET_RETURN accept_ticket(SSL* ssl, SSL_SESSION* session, const unsigned char*, std::size_t,
+                                SSL_TICKET_STATUS status, void*) {
   if (status != SSL_TICKET_SUCCESS && status != SSL_TICKET_SUCCESS_RENEW) {
     return SSL_TICKET_RETURN_IGNORE_RENEW;
   }
@@ -155,7 +155,7 @@ bool keep_sessions(SSL_CTX* context, Role role, const Trust& trust) {
   // The client keeps all: a server holds nothing of who is gone.
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   return SSL_CTX_set_num_tickets(context, 1) == 1 &&
-         SSL_CTX_set_session_ticket_cb(context, write_into_ticket, judge_ticket, nullptr) == 1;
+         SSL_CTX_set_session_ticket_cb(context, write_into_ticket, accept_ticket, nullptr) == 1;
 }
 
 bool seal_tickets(SSL_CTX* context, const std::string& secret, const std::string& good_for) {

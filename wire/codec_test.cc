@@ -27,7 +27,7 @@ constexpr std::uint8_t kAssignment = 2;
 constexpr std::uint8_t kAgentState = 5;
 constexpr std::uint8_t kHeartbeat = 17;
 constexpr std::uint8_t kGet = 20;
-constexpr std::uint8_t kGive = 23;
+constexpr std::uint8_t kPlaces = 23;
 
 // A message of every kind as its struct's initialisers make it.
 template <std::size_t... kIndex>
@@ -192,7 +192,7 @@ TEST(Codec, TakesEachListAndTextUpToItsOwnBound) {
   const auto bounds = keep_all_bounds(std::make_index_sequence<std::variant_size_v<Message>>());
   EXPECT_EQ(bounds[kAssignment - 1], 1);  // The ranks that its cause awaits.
   EXPECT_EQ(bounds[kGet - 1], 2);
-  EXPECT_EQ(bounds[kGive - 1], 1);
+  EXPECT_EQ(bounds[kPlaces - 1], 1);
   EXPECT_EQ(bounds[kHeartbeat - 1], 0);
 }
 

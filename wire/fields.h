@@ -147,12 +147,8 @@ struct Fields<Evict> {
   static constexpr auto kList = in_order(&Evict::node_id, &Evict::incarnation);
 };
 template <>
-struct Fields<Give> {
-  static constexpr auto kList = in_order(&Give::node_ids);
-};
-template <>
-struct Fields<Drop> {
-  static constexpr auto kList = in_order(&Drop::node_ids, &Drop::drains);
+struct Fields<Places> {
+  static constexpr auto kList = in_order(&Places::node_ids, &Places::drains);
 };
 template <>
 struct Fields<Move> {

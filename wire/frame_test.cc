@@ -112,9 +112,9 @@ TEST(Frame, TakesABodyUpToTheLimit) {
 TEST(FrameDeathTest, DoesNotMakeAFrameThatNobodyWouldTake) {
   EXPECT_DEATH((void)frame(StatusReply{std::string(kMaxBodyBytes, 'x')}),
                "StatusReply.*kMaxBodyBytes");
-  Give too_many;
+  Places too_many;
   too_many.node_ids.resize(kMaxListLength + 1);
-  EXPECT_DEATH((void)frame(too_many), "this Give of .* bounds");
+  EXPECT_DEATH((void)frame(too_many), "this Places of .* bounds");
 }
 
 TEST(Frame, TellsDamageFromWhatThePeerHasSaidSo) {

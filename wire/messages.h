@@ -19,7 +19,7 @@
 
 namespace holdfast::wire {
 
-inline constexpr std::uint32_t kProtocol = 9;  // Raised when an older peer could misunderstand us.
+inline constexpr std::uint32_t kProtocol = 10;  // Raised when an older peer could misunderstand us.
 
 // worker → scheduler, first on every connection; again after every reconnection.
 struct Register {
@@ -127,26 +127,20 @@ struct Evict {
   bool operator==(const Evict&) const = default;
 };
 
-// scheduler → agent: these places are yours from now on. It is said again whenever the agent's
-// table lacks them.
-struct Give {
+// scheduler → agent: these places are yours, and no others. It is state, as the agent's table is,
+// and said whenever that table differs. Start a process for each that you lack; end those of all
+// others.
+struct Places {
   std::vector<std::string> node_ids;
-  bool operator==(const Give&) const = default;
-};
-
-// scheduler → agent: these places were given to another one. End their processes. It is said again
-// whenever the agent's table has them.
-struct Drop {
-  std::vector<std::string> node_ids;
-  bool drains = false;  // Take no places any more, and end once these processes have.
-  bool operator==(const Drop&) const = default;
+  bool drains = false;  // Take no more places, and end once you have none.
+  bool operator==(const Places&) const = default;
 };
 
 // observer → scheduler, on a person's word: other hosts shall have the places of this one.
 struct Move {
   std::string from;     // The name of a host.
   std::string to;       // The same; empty: whichever would take them.
-  bool drains = false;  // As of Drop.
+  bool drains = false;  // As of Places.
   bool operator==(const Move&) const = default;
 };
 // scheduler → who has asked: kMoves, or why not.
@@ -336,12 +330,12 @@ struct Got {
 using Message = std::variant<Register, Assignment, Refused, Waiting, AgentState, Evict, Report,
                              Repaired, Progress, JobProgress, Finished, Farewell, Failed, JobEnded,
                              StatusQuery, StatusReply, Heartbeat, Put, Kept, Get, Got, GroupLost,
-                             Give, Drop, Move, Moved, Addresses, AskAddresses>;
+                             Places, Move, Moved, Addresses, AskAddresses>;
 inline constexpr std::array<std::string_view, std::variant_size_v<Message>> kMessageNames = {
     "Register", "Assignment", "Refused",     "Waiting",     "AgentState", "Evict",
     "Report",   "Repaired",   "Progress",    "JobProgress", "Finished",   "Farewell",
     "Failed",   "JobEnded",   "StatusQuery", "StatusReply", "Heartbeat",  "Put",
-    "Kept",     "Get",        "Got",         "GroupLost",   "Give",       "Drop",
-    "Move",     "Moved",      "Addresses",   "AskAddresses"};
+    "Kept",     "Get",        "Got",         "GroupLost",   "Places",     "Move",
+    "Moved",    "Addresses",  "AskAddresses"};
 
 }  // namespace holdfast::wire

@@ -91,7 +91,6 @@ const std::vector<std::string> kTexts = {
     "id: 18446744073709551615\nfound: true\nkey: \"k/1\"\nvalue: \"v\\000\\377\"\nversion: "
     "18446744073709551615\n",
     "generation: 18446744073709551615\n",
-    "node_ids: \"a\"\nnode_ids: \"\"\n",
     "node_ids: \"a\"\nnode_ids: \"\"\ndrains: true\n",
     "from: \"a\"\nto: \"b\"\ndrains: true\n",
     "reason {\n  kind: REASON_MOVES\n  rank: -1\n  count: 2\n  host: \"a\"\n  other_host: "

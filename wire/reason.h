@@ -105,10 +105,11 @@ struct Reason {
     // Why a value is not kept.
     kNoRoom,  // count: bytes that all of them may have; total: how many there may be
     // Why a message is refused, and its sender's connection closed.
-    kNotItsWord,     // count: kind of the message; total: the sender's wire::PeerKind
-    kTwoProcesses,   // node_id: of who has registered on the connection; other: of who would
-    kNotItsPlace,    // node_id; other: the agent that speaks for it; other_host: of that agent
-    kNotGiven,       // node_id; count: attempt
+    kNotItsWord,    // count: kind of the message; total: the sender's wire::PeerKind
+    kTwoProcesses,  // node_id: of who has registered on the connection; other: of who would
+    kNotItsPlace,  // node_id; other: the agent that has it; other_host: of that agent. Not refused:
+                   // told to the agent that asks for it, for its user
+    kNotGiven,     // node_id; count: attempt
     kNotThatWorker,  // node_id, host; other_host: of the process with that incarnation
     kImpossible,     // rank, pid; version: that it says; count: the newest that it can hold
     kTooMuch,        // count of total; detail: of what

@@ -226,8 +226,9 @@ std::string of_refusal(const Reason& r) {
       return cat("this connection is that of node '", r.node_id, "': another process, node '",
                  r.other, "', can not be registered on it");
     case Kind::kNotItsPlace:
-      return cat("another agent, ", r.other, " on ", r.other_host, ", speaks for node '", r.node_id,
-                 "': give every agent places of its own (--node_rank)");
+      return cat("another agent, ", r.other, " on ", r.other_host, ", has node '", r.node_id,
+                 "': this one waits, in case that one is lost. Else give every agent places of its "
+                 "own (--node_rank)");
     case Kind::kNotGiven:
       return cat("the agent of node '", r.node_id,
                  "' has not given that place to this process, as ", "attempt ", r.count);

@@ -32,7 +32,7 @@ TEST_F(AgentTest, WhoHangsAfterAGoodEndIsEndedAndTheCodeIsZero) {
 TEST_F(AgentTest, ThatRunsTheSchedulerStaysThoughItIsDrained) {
   start(0, 1, true, 4);
   step(LinkUp{});
-  step(Received{wire::Drop{{"w0", "w1"}, true}});
+  step(Received{wire::Places{{}, true}});
   dies(at("w0"), 137);
   dies(at("w1"), 137);
   EXPECT_FALSE(exit_);
@@ -45,7 +45,7 @@ TEST_F(AgentTest, ThatRunsTheSchedulerStaysThoughItIsDrained) {
 TEST_F(AgentTest, ThatRunsTheSchedulerStaysWithoutPlacesAlsoWhileThatIsReplaced) {
   start(0, 3, true, 2);
   step(LinkUp{});
-  step(Received{wire::Drop{{"w0", "w1"}, true}});
+  step(Received{wire::Places{{}, true}});
   dies(at("w0"), 137);
   dies(at("w1"), 137);
   dies(at(kSchedulerNode), 137);
@@ -56,7 +56,7 @@ TEST_F(AgentTest, ThatRunsTheSchedulerStaysWithoutPlacesAlsoWhileThatIsReplaced)
 TEST_F(AgentTest, EndsWellOnceItIsDrained) {
   start(1, 1, false, 4);
   step(LinkUp{});
-  step(Received{wire::Drop{{"w0", "w1"}, true}});
+  step(Received{wire::Places{{}, true}});
   EXPECT_EQ(std::get<wire::AgentState>(said_.back()).takes, 0U);
   dies(at("w0"), 137);
   dies(at("w1"), 137);
@@ -84,8 +84,7 @@ TEST_F(AgentTest, WaitsForTheReasonOfABadEndOfWhichAProcessHasHeard) {
   step(Died{.process = at("w0"), .ending = ending(1), .detected_ns = 1, .job_ended = false});
   EXPECT_EQ(graces_, 1);
   dies(spares_[0].process, 1);
-  step(Received{wire::Drop{{"w1"}, false}});
-  step(Received{wire::Give{{"w2"}}});
+  step(Received{wire::Places{{"w0", "w2"}}});
   EXPECT_EQ(spawned_, 3);
   EXPECT_TRUE(promoted_.empty());
   step(Received{wire::JobEnded{false, {.kind = Reason::Kind::kNoPlan}}});
@@ -131,7 +130,7 @@ TEST_F(AgentTest, SaysHowWhoHasHeardOfABadEndHasEnded) {
 TEST_F(AgentTest, HeedsTheEndThatAProcessOfAFormerPlaceHasHeard) {
   start(0, 3, false, 4);
   step(LinkUp{});
-  step(Received{wire::Drop{{"w0", "w1"}, false}});
+  step(Received{wire::Places{}});
   const int before = spawned_;
   step(Died{.process = at("w0"), .ending = ending(1), .detected_ns = 1, .job_ended = true});
   for (const auto& spare : spares_) dies(spare.process, 137);

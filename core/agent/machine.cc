@@ -66,7 +66,7 @@ constexpr Transition<State> kTransitions[] = {
     {S::kRunning, kEvent<GraceOver>, S::kExited},
     {S::kRunning, kEvent<Started>, S::kExited, "it has no places"},
     {S::kRunning, kEvent<LinkUp>, S::kExited, "the scheduler has heard that all have ended well"},
-    {S::kRunning, kEvent<Received>, S::kExited, "Drop: it is drained, and nothing ran"},
+    {S::kRunning, kEvent<Received>, S::kExited, "Places: it is drained, and nothing ran"},
     {S::kRunning, kEvent<OutOfReach>, S::kEnding, "another host runs the scheduler"},
     {S::kDone, kEvent<Received>, S::kEnding, "JobEnded: the job has failed; or Refused"},
     {S::kDone, kEvent<Died>, S::kEnding, "twice by the same exception, as is known late"},
@@ -247,7 +247,7 @@ void Machine::on(const Died& died) {
   }
   const auto current = std::find_if(places_.begin(), places_.end(),
                                     [&](const Place& p) { return p.process == e.process; });
-  heed_end(e, current != places_.end() ? current->node_id : "");
+  hear_of_end(e, current != places_.end() ? current->node_id : "");
   if (current != places_.end()) {
     place_died(*current, e);
   } else if (std::any_of(spares_.begin(), spares_.end(),
@@ -270,7 +270,7 @@ void Machine::on(const Died& died) {
 
 // What a process has heard of the job's end counts for its agent, which may be cut off itself
 // (P26). A successor could only hear the same. Why a job has failed, the scheduler may still say.
-void Machine::heed_end(const Died& e, const std::string& node_id) {
+void Machine::hear_of_end(const Died& e, const std::string& node_id) {
   if (!e.job_ended || state_ != State::kRunning) return;
   receive(wire::JobEnded{true, {}});
   if (*e.job_ended) return;
@@ -437,17 +437,41 @@ void Machine::receive(const wire::Evict& m) {
   }
 }
 
-void Machine::receive(const wire::Give& m) {
+void Machine::receive(const wire::Places& m) {
   if (state_ != State::kRunning) return;
-  for (const auto& node_id : m.node_ids) {
-    const bool has = std::any_of(places_.begin(), places_.end(),
-                                 [&](const Place& place) { return place.node_id == node_id; });
-    if (has) continue;
+  const std::set<std::string> granted(m.node_ids.begin(), m.node_ids.end());
+  const std::int32_t dropped = drop_others(granted);
+  const bool drains = m.drains && !options_.drained;
+  options_.drained = options_.drained || m.drains;
+  options_.takes = options_.drained ? 0 : options_.takes + dropped;
+  if (dropped > 0 || drains) {
+    actions_.push_back(Say{{.kind = m.drains ? Reason::Kind::kDrained : Reason::Kind::kGivenAway,
+                            .count = dropped,
+                            .total = worker_places()}});
+  }
+  if (dropped > 0) wait_for_places(dropped);
+  const bool takes = take_lacking(granted);
+  if (dropped > 0 || drains) end_spares();
+  if (dropped > 0 || drains || takes) tell_state();
+}
+
+// Another host has these places. This one is free for others by that much, unless it is drained.
+std::int32_t Machine::drop_others(const std::set<std::string>& granted) {
+  return static_cast<std::int32_t>(std::erase_if(places_, [&](const Place& place) {
+    if (place.role != Role::kWorker || granted.contains(place.node_id)) return false;
+    if (place.process != 0) actions_.push_back(Kill{place.process, false});
+    return true;
+  }));
+}
+
+bool Machine::take_lacking(std::set<std::string> granted) {
+  for (const auto& place : places_) granted.erase(place.node_id);
+  for (const auto& node_id : granted) {
     places_.push_back({.node_id = node_id});
     options_.takes -= options_.takes > 0 ? 1 : 0;
     give(places_.back());
   }
-  tell_state();
+  return !granted.empty();
 }
 
 void Machine::receive(const wire::Refused& m) {
@@ -463,30 +487,6 @@ void Machine::receive(const wire::Addresses& m) {
   }
   book_ = *std::move(book);
   actions_.push_back(LeaveAddresses{book_.whole()});
-}
-
-// Another host has these places. This one is free for others by that much, unless it is drained.
-void Machine::receive(const wire::Drop& m) {
-  if (state_ != State::kRunning) return;
-  std::int32_t dropped = 0;
-  for (const auto& node_id : m.node_ids) {
-    const auto place = std::find_if(places_.begin(), places_.end(), [&](const Place& p) {
-      return p.role == Role::kWorker && p.node_id == node_id;
-    });
-    if (place == places_.end()) continue;
-    if (place->process != 0) actions_.push_back(Kill{place->process, false});
-    places_.erase(place);
-    ++dropped;
-  }
-  if (dropped == 0 && (options_.drained || !m.drains)) return;  // It was heard before.
-  options_.drained = options_.drained || m.drains;
-  options_.takes = options_.drained ? 0 : options_.takes + dropped;
-  actions_.push_back(Say{{.kind = m.drains ? Reason::Kind::kDrained : Reason::Kind::kGivenAway,
-                          .count = dropped,
-                          .total = worker_places()}});
-  if (dropped > 0) wait_for_places(dropped);
-  end_spares();
-  tell_state();
 }
 
 // It has become a spare host, whose processes wait warm.

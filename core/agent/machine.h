@@ -225,15 +225,16 @@ class Machine {
   void receive(const wire::JobEnded& m);
   void receive(const wire::Refused& m);
   void receive(const wire::Evict& m);
-  void receive(const wire::Give& m);
-  void receive(const wire::Drop& m);
+  void receive(const wire::Places& m);
   void receive(const wire::Addresses& m);
   void receive(const wire::Waiting& m) { actions_.push_back(Say{m.reason}); }
   void wait_for_places(std::int32_t places);
   template <class Other>
   void receive(const Other&) {}
 
-  void heed_end(const Died& e, const std::string& node_id);
+  std::int32_t drop_others(const std::set<std::string>& granted);
+  bool take_lacking(std::set<std::string> granted);
+  void hear_of_end(const Died& e, const std::string& node_id);
   void place_died(Place& place, const Died& e);
   void spare_died(const Died& e);
   void give(Place& place);

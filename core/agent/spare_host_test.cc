@@ -20,7 +20,7 @@ TEST_F(AgentTest, SparesOfASpareHostAloneTakeMemoryBeforehand) {
   step(Started{});
   ASSERT_EQ(spares_.size(), 2U);
   for (const Spawn& spare : spares_) EXPECT_TRUE(spare.prepares);
-  step(Received{wire::Give{{"w3"}}});
+  step(Received{wire::Places{{"w3"}}});
   step(PauseOver{pauses_.back().pause});
   ASSERT_EQ(spares_.size(), 3U);
   EXPECT_FALSE(spares_.back().prepares);

@@ -25,49 +25,49 @@ void Machine::receive(Link link, const wire::AgentState& m) {
     dismiss(link);
     return leave();
   }
-  const Way way = make_way(link, m);
-  if (!way.is_free) return;
-  std::vector<wire::PlaceState> changed;
-  std::map<std::string, PlaceWord> former;
-  for (const auto& node_id : agents_[link].nodes) former.insert(place_words_.extract(node_id));
-  Agent agent{.agent_id = m.agent_id, .host = m.host, .nodes = {}, .takes = m.takes};
-  for (const auto& place : m.places) {
-    if (std::find(way.too_late.begin(), way.too_late.end(), place.node_id) != way.too_late.end()) {
-      continue;
-    }
-    const auto before = former.find(place.node_id);
-    if (before == former.end() || before->second.place != place) changed.push_back(place);
-    agent.nodes.push_back(place.node_id);
-    place_words_[place.node_id] = {link, place};
+  if (auto why = too_much(m, static_cast<std::size_t>(options_.world_size))) {
+    return reject(link, *std::move(why));
   }
-  if (!agents_[link].is_told) progress_told_.reset();  // It is told with all others.
-  agent.is_told = true;
-  agent.heard = agents_[link].heard;
-  agent.gap = agents_[link].gap;
-  agent.beats = agents_[link].beats;
-  agent.book = agents_[link].book;
+  // The same agent may come back before the end of its former connection is known.
+  if (const Link former = link_of_agent(m.agent_id); former != 0 && former != link) dismiss(former);
+  Agent& agent = agents_[link];
+  const bool is_new = !std::exchange(agent.is_told, true);
+  if (is_new) progress_told_.reset();  // It is told with all others.
+  forget_link(agent.agent_id, link);
+  agent_links_[m.agent_id] = link;
+  agent.agent_id = m.agent_id;
+  agent.host = m.host;
+  agent.takes = m.takes;
   hear_agent(agent);
   look_at_hosts(now_ + options_.host_silence);
   std::erase_if(missing_, [&](const Agent& missed) { return missed.agent_id == m.agent_id; });
-  const bool knows = agent.book == book_.name();
-  forget_link(agents_[link].agent_id, link);
-  agent_links_[m.agent_id] = link;
-  agents_[link] = std::move(agent);
-  if (!knows) receive(link, wire::AskAddresses{});
-  settle_places(link, way.too_late);
-  for (const auto& place : changed) heed(place);
-  if (may_assemble()) assemble();
-  house();
-  judge_rivals();
+  if (agent.book != book_.name()) receive(link, wire::AskAddresses{});
+  std::map<std::string, PlaceWord> former;
+  for (const auto& node_id : std::exchange(agent.nodes, {})) {
+    former.insert(place_words_.extract(node_id));
+  }
+  agent.asks = m.places;
+  agent.has_others = false;
+  if (is_new) tell_who_has_them(link);
+  take_up(link, former);
+  assign_free_places();
+  answer_askers();
   maybe_balance();
   maybe_nobody_came();
 }
 
-Reason Machine::not_its_place(const std::string& node_id, const Agent& other) {
-  return {.kind = Reason::Kind::kNotItsPlace,
-          .node_id = node_id,
-          .other = other.agent_id,
-          .other_host = other.host};
+// Whose places this agent asks for. It waits for them, in case that one is lost.
+void Machine::tell_who_has_them(Link link) {
+  const Agent& agent = agents_.at(link);
+  for (const auto& place : agent.asks) {
+    if (right_to(place.node_id, agent) != Right::kNotYet) continue;
+    const Agent* other = owner_here(place.node_id);
+    if (other == nullptr) continue;
+    return send(link, wire::Waiting{{.kind = Reason::Kind::kNotItsPlace,
+                                     .node_id = place.node_id,
+                                     .other = other->agent_id,
+                                     .other_host = other->host}});
+  }
 }
 
 // Why this can not be the table of an agent of the job, which has so many places.
@@ -85,51 +85,70 @@ std::optional<Reason> Machine::too_much(const wire::AgentState& m, std::size_t p
   return why;
 }
 
-// Whether this agent may speak for the other places in its table. The same agent may come back
-// before the end of its former connection is known.
-Machine::Way Machine::make_way(Link link, const wire::AgentState& m) {
-  const auto rival = rivals_.extract(link);
-  const Instant since = rival.empty() ? now_ : rival.mapped().since;
-  auto why = too_much(m, static_cast<std::size_t>(options_.world_size));
-  Way way;
-  std::set<Link> former;
-  for (const auto& place : m.places) {
-    if (why) break;
-    const Claim claim = judge_claim(place.node_id, m, since);
-    if (claim == Claim::kNever) why = not_its_place(place.node_id, *owner_here(place.node_id));
-    if (claim == Claim::kTooLate) way.too_late.push_back(place.node_id);
-    if (claim == Claim::kWaits) {
-      rivals_[link] = {m, since};
-      return {};
-    }
-    const auto word = place_words_.find(place.node_id);
-    if (claim == Claim::kIts && word != place_words_.end() && word->second.link != link) {
-      former.insert(word->second.link);
+// What the agent asks for becomes its own as far as nobody else has it, and what it says of its
+// places is heard. `former`: what it has said of them before.
+void Machine::take_up(Link link, const std::map<std::string, PlaceWord>& former) {
+  Agent& agent = agents_.at(link);
+  std::vector<wire::PlaceState> taken;
+  for (auto& place : std::exchange(agent.asks, {})) {
+    switch (right_to(place.node_id, agent)) {
+      case Right::kIts:
+        take_word(link, place);
+        taken.push_back(std::move(place));
+        break;
+      case Right::kNotYet:
+        agent.asks.push_back(std::move(place));
+        break;
+      case Right::kLost:
+        agent.has_others = true;
+        break;
     }
   }
-  if (why) {
-    reject(link, *std::move(why));
-    return {};
+  agent.asks.empty() ? (void)askers_.erase(link) : (void)askers_.insert(link);
+  for (const auto& place : taken) {
+    if (const Rank rank = rank_of(place.node_id); rank != kNoRank) own(rank, agent.agent_id);
   }
-  if (const Link before = link_of_agent(m.agent_id); before != 0 && before != link) {
-    former.insert(before);
+  if (!changed_.empty() && formation_.stage != Stage::kEnded) store();
+  untold_.insert(link);
+  tell_owners();
+  for (const auto& place : taken) {
+    const auto before = former.find(place.node_id);
+    if (before == former.end() || before->second.place != place) apply_word(place);
   }
-  for (const Link other : former) {
-    const Agent displaced = agents_.at(other);
-    dismiss(other);
-    if (!assembled() && displaced.agent_id != m.agent_id) forget_arrivals(displaced.nodes);
-  }
-  way.is_free = true;
-  return way;
+  if (may_assemble()) assemble();
 }
 
-// Its host is lost before the ranks are given. Whoever takes its places counts attempts anew.
-void Machine::forget_arrivals(const std::vector<std::string>& nodes) {
-  for (const auto& node_id : nodes) {
-    if (const auto early = arrivals_.find(node_id); early != arrivals_.end()) {
-      died(early->second, {.kind = wire::Ending::Kind::kReplaced}, false, 0);
-    }
+void Machine::take_word(Link link, const wire::PlaceState& place) {
+  const bool was_anothers = forget_word(place.node_id);
+  agents_.at(link).nodes.insert(place.node_id);
+  place_words_[place.node_id] = {link, place};
+  if (was_anothers && !assembled()) forget_arrival(place.node_id);
+}
+
+// Of whoever else has spoken for this place. It hears which places it has still.
+bool Machine::forget_word(const std::string& node_id) {
+  const auto word = place_words_.extract(node_id);
+  if (word.empty()) return false;
+  Agent& agent = agents_.at(word.mapped().link);
+  agent.nodes.erase(node_id);
+  agent.has_others = true;
+  untold_.insert(word.mapped().link);
+  return true;
+}
+
+// Its host is lost before the ranks are given. Whoever takes its place counts attempts anew.
+void Machine::forget_arrival(const std::string& node_id) {
+  if (const auto early = arrivals_.find(node_id); early != arrivals_.end()) {
+    died(early->second, {.kind = wire::Ending::Kind::kReplaced}, false, 0);
   }
+}
+
+// Those who ask for places of others may have them by now.
+void Machine::answer_askers() {
+  for (const Link link : std::set<Link>(askers_)) {
+    if (askers_.contains(link)) take_up(link, {});
+  }
+  if (!assembled()) askers_next_ = now_ + options_.host_silence;
 }
 
 // It is the link of this agent no more.
@@ -143,6 +162,7 @@ void Machine::forget_agent(Link link) {
   if (agent.empty()) return;
   forget_link(agent.mapped().agent_id, link);
   for (const auto& node_id : agent.mapped().nodes) place_words_.erase(node_id);
+  askers_.erase(link);
   if (!agent.mapped().is_silent) miss_agent(std::move(agent.mapped()));
 }
 
@@ -166,15 +186,15 @@ Machine::Word Machine::word_on(const wire::Register& m) const {
   const wire::PlaceState& place = word->second.place;
   const bool same = m.attempt == place.attempt && m.incarnation == place.incarnation;
   if (same) return Word::kGiven;
-  if (m.attempt > place.attempt || is_of_rival(m)) return Word::kNotYet;
+  if (m.attempt > place.attempt || is_asked_for(m)) return Word::kNotYet;
   return m.attempt < place.attempt ? Word::kFormer : Word::kNever;
 }
 
-// Its agent claims the place, and that is to be judged.
-bool Machine::is_of_rival(const wire::Register& m) const {
-  return std::any_of(rivals_.begin(), rivals_.end(), [&](const auto& rival) {
-    const auto& places = rival.second.claim.places;
-    return std::any_of(places.begin(), places.end(), [&](const wire::PlaceState& place) {
+// Its agent asks for the place, which is another one's so far.
+bool Machine::is_asked_for(const wire::Register& m) const {
+  return std::any_of(askers_.begin(), askers_.end(), [&](Link link) {
+    const auto& asks = agents_.at(link).asks;
+    return std::any_of(asks.begin(), asks.end(), [&](const wire::PlaceState& place) {
       return place.node_id == m.node_id && place.incarnation == m.incarnation;
     });
   });
@@ -187,13 +207,13 @@ void Machine::evict(const Member& member) {
 }
 
 // What an agent said of a process may have come before the process's own Register.
-void Machine::heed_agent(const std::string& node_id) {
+void Machine::apply_word_on(const std::string& node_id) {
   if (const auto word = place_words_.find(node_id); word != place_words_.end()) {
-    heed(wire::PlaceState(word->second.place));
+    apply_word(wire::PlaceState(word->second.place));
   }
 }
 
-void Machine::heed(const wire::PlaceState& place) {
+void Machine::apply_word(const wire::PlaceState& place) {
   const Rank rank = rank_of(place.node_id);
   const auto early = arrivals_.find(place.node_id);
   if (rank == kNoRank && early == arrivals_.end()) return answer_waiting(place.node_id);

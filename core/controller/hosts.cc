@@ -163,9 +163,10 @@ void Machine::check_hosts() {
   for (const Rank rank : lost) {
     if (lease_runs(at(rank))) lose(at(rank));
   }
-  house();
-  for (const auto& [memory, ranks] : homeless(lost)) tell_lost(ranks, "");  // Nobody takes them.
-  judge_rivals();
+  assign_free_places();
+  for (const auto& [memory, ranks] : free_by_memory(lost))
+    tell_lost(ranks, "");  // Nobody takes them.
+  answer_askers();
 }
 
 // Its host is this scheduler's, which is not lost while this one runs: its leases tell of the rest.

@@ -255,9 +255,14 @@ TEST_F(HostsTest, AnAgentThatLivesKeepsItsPlacesBeforeTheJobBegins) {
   tell(91, "agent-2", "host-2", {{"2", 3, 1, true}});
   beat(300ms, {91});
   tell(92, "agent-3", "host-3", {{"2", 9, 1, true}});
-  beat(200ms, {91});
-  ASSERT_NE(last<wire::Refused>(92), nullptr);
-  EXPECT_EQ(last<wire::Refused>(92)->reason.kind, Reason::Kind::kNotItsPlace);
+  beat(2s, {91, 92});
+  ASSERT_NE(last<wire::Waiting>(92), nullptr);
+  EXPECT_EQ(last<wire::Waiting>(92)->reason, (Reason{.kind = Reason::Kind::kNotItsPlace,
+                                                     .node_id = "2",
+                                                     .other = "agent-2",
+                                                     .other_host = "host-2"}));
+  come(4, who("2", 9, 1, "host-3"));
+  EXPECT_EQ(machine_->find("2"), nullptr);
 }
 
 TEST_F(HostsTest, TheSchedulersOwnHostIsNotLostWhileItRuns) {
@@ -274,18 +279,16 @@ TEST_F(HostsTest, TheSchedulersOwnHostIsNotLostWhileItRuns) {
 
 TEST_F(HostsTest, AnotherAgentMayHaveThePlacesOfALostHost) {
   tell(92, "agent-3", "host-3", {{"2", 9, 2, true}});
-  EXPECT_EQ(last<wire::Refused>(92), nullptr);
-  beat(100ms, {90, 91});
-  EXPECT_NE(last<wire::Refused>(92), nullptr);  // Not while the first one is there.
-  beat(900ms, {90});
-  tell(93, "agent-3", "host-3", {{"2", 9, 2, true}});
-  EXPECT_EQ(last<wire::Refused>(93), nullptr);
+  beat(2s, {90, 91, 92});
+  come(4, who("2", 9, 2, "host-3"));
+  EXPECT_EQ(rank(4), kNoRank) << "not while the first one is there";
+  beat(900ms, {90, 92});
   come(4, who("2", 9, 2, "host-3"));
   EXPECT_EQ(rank(4), 2);
   EXPECT_EQ(state("2"), SeatState::kHeld);
 }
 
-TEST_F(HostsTest, WhoClaimsThePlacesOfAHostBeforeItsLossIsKnownHasThemThen) {
+TEST_F(HostsTest, WhoAsksForThePlacesOfAHostBeforeItsLossIsKnownHasThemThen) {
   beat(200ms, {90});
   tell(93, "agent-3", "host-3", {{"2", 9, 2, true}});
   come(4, who("2", 9, 2, "host-3"));
@@ -330,8 +333,7 @@ TEST_F(HostsTest, AHostThatMayBeOversubscribedTakesThePlacesToo) {
       wire::AgentState{
           "job", "agent-1", "host-1", {{"0", 1, 1, true}, {"1", 2, 1, true}}, wire::kProtocol, 3}});
   beat(900ms, {90});
-  ASSERT_NE(last<wire::Give>(90), nullptr);
-  EXPECT_EQ(last<wire::Give>(90)->node_ids, std::vector<std::string>{"2"});
+  EXPECT_EQ(granted(90), (Nodes{"0", "1", "2"}));
 }
 
 // The agent of another host counts its attempts from 1; its processes may come before its own word.

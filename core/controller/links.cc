@@ -46,8 +46,6 @@ void Machine::on(const Received& e) {
   if (const auto agent = agents_.find(e.link); agent != agents_.end()) {
     hear_agent(agent->second);
     agent->second.beats = agent->second.beats || std::holds_alternative<wire::Heartbeat>(e.message);
-    judge_rivals();
-    if (peer->second.dismissed) return;
   }
   if (Member* member = member_on(e.link)) {
     hear(*member);  // Also while others are still to come: its lease runs from then on.
@@ -75,10 +73,11 @@ void Machine::on(const Unreadable& e) {
 
 void Machine::on(const Closed& e) {
   forget_agent(e.link);
-  if (wish_ && wish_->asker == e.link) wish_.reset();  // Nobody would hear what became of it.
+  if (transfer_ && transfer_->asker == e.link)
+    transfer_.reset();  // Nobody would hear what became of it.
   stop_waiting(e.link);
-  rivals_.erase(e.link);
-  house();
+  assign_free_places();
+  answer_askers();
   key_values_.closed(e.link);
   unanswered_.erase(e.link);
   const auto peer = peers_.extract(e.link);
@@ -128,7 +127,6 @@ void Machine::reject_word(Link link, const wire::Message& message) {
 void Machine::dismiss(Link link) {
   stop_waiting(link);
   forget_agent(link);
-  rivals_.erase(link);
   if (const auto peer = peers_.find(link); peer != peers_.end()) peer->second.dismissed = true;
   emit(Close{link});
 }

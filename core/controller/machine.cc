@@ -169,7 +169,7 @@ void Machine::on(const TimePassed&) {
     return;
   }
   if (formation_.stage == Stage::kAssembling) {
-    judge_rivals();
+    if (!askers_.empty() && now_ >= askers_next_) answer_askers();
     if (now_ < started_ + options_.topology_timeout) return maybe_tell_arrivals();
     return end(false, {.kind = Reason::Kind::kTooFewCame,
                        .count = static_cast<std::int64_t>(arrivals_.size()),
@@ -191,7 +191,7 @@ std::optional<Instant> Machine::deadline() const {
   if (formation_.stage == Stage::kAssembling) {
     consider(started_ + options_.topology_timeout);
     if (!arrivals_are_told_) consider(arrivals_next_);
-    for (const auto& [link, rival] : rivals_) consider(rival.since + options_.host_silence);
+    if (!askers_.empty() && options_.host_silence != Duration{}) consider(askers_next_);
     return next;
   }
   if (waits_for_replacement()) consider(waiting_since_ + options_.replacement_timeout);

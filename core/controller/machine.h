@@ -219,9 +219,11 @@ struct Peer {
 struct Agent {
   std::string agent_id;
   std::string host;
-  std::vector<std::string> nodes;  // Of its places.
-  std::uint32_t takes = 0;         // As of wire::AgentState.
-  bool is_told = false;            // Of progress, from the next on.
+  std::set<std::string> nodes;         // Of its places that its table has.
+  std::vector<wire::PlaceState> asks;  // The places in it that are another one's, who may be lost.
+  bool has_others = false;             // It has places as well that it has lost for good.
+  std::uint32_t takes = 0;             // As of wire::AgentState.
+  bool is_told = false;                // Of progress, from the next on.
   Instant heard{};
   Duration gap{};                   // The longest between two words; old ones count ever less.
   std::optional<Instant> called{};  // When its silence was noticed: it has its last call.
@@ -315,8 +317,8 @@ class Machine {
   void admit_early(Link link, const wire::Register& m);
   void maybe_tell_arrivals();
   void admit(Link link, Rank rank, const wire::Register& m);
-  [[nodiscard]] Verdict judge(Rank rank, const wire::Register& m) const;
-  [[nodiscard]] Verdict judge_early(const wire::Register& m) const;
+  [[nodiscard]] Verdict verdict_on(Rank rank, const wire::Register& m) const;
+  [[nodiscard]] Verdict early_verdict_on(const wire::Register& m) const;
   void turn_away(Link link, const wire::Register& m, const Verdict& verdict);
   [[nodiscard]] wire::Reason leased(Rank rank) const;
   void note_taken(const wire::Register& m, const wire::Reason& reason);
@@ -388,20 +390,19 @@ class Machine {
     kNever,   // It has given the place to another process, with the same attempt number.
   };
   [[nodiscard]] Word word_on(const wire::Register& m) const;
-  [[nodiscard]] bool is_of_rival(const wire::Register& m) const;
-  [[nodiscard]] static wire::Reason not_its_place(const std::string& node_id, const Agent& other);
-  struct Way {  // For an agent's table.
-    bool is_free = false;
-    std::vector<std::string> too_late;  // Places that are another one's by now.
-  };
-  [[nodiscard]] Way make_way(Link link, const wire::AgentState& m);
+  [[nodiscard]] bool is_asked_for(const wire::Register& m) const;
   [[nodiscard]] static std::optional<wire::Reason> too_much(const wire::AgentState& m,
                                                             std::size_t places);
   void forget_agent(Link link);
   void forget_link(const std::string& agent_id, Link link);
-  void forget_arrivals(const std::vector<std::string>& nodes);
-  void heed(const wire::PlaceState& place);
-  void heed_agent(const std::string& node_id);
+  void forget_arrival(const std::string& node_id);
+  void take_up(Link link, const std::map<std::string, PlaceWord>& former);
+  void take_word(Link link, const wire::PlaceState& place);
+  bool forget_word(const std::string& node_id);
+  void answer_askers();
+  void tell_who_has_them(Link link);
+  void apply_word(const wire::PlaceState& place);
+  void apply_word_on(const std::string& node_id);
   void tell_how(Member& member, const wire::PlaceState& place);
   void evict(const Member& member);
   [[nodiscard]] bool is_own_agent(const std::string& agent_id) const;
@@ -427,15 +428,13 @@ class Machine {
   void tell_lost(const std::set<Rank>& ranks, const std::string& heir);
 
   // Whose places are whose (owners.cc)
-  // What is to be done with the claim that an agent's table makes to a place.
-  enum class Claim : std::uint8_t {
+  // Whether an agent may have a place that it asks for.
+  enum class Right : std::uint8_t {
     kIts,     // It is the agent's, from now on if not before.
-    kWaits,   // It is that of another one, which may be lost: that is to be seen.
-    kNever,   // It is that of another one.
-    kTooLate  // It was given to another one: the agent drops it.
+    kNotYet,  // It is that of another one, which may be lost.
+    kLost,    // It was granted to another one since: the agent drops it.
   };
-  [[nodiscard]] Claim judge_claim(const std::string& node_id, const wire::AgentState& m,
-                                  Instant since) const;
+  [[nodiscard]] Right right_to(const std::string& node_id, const Agent& asker) const;
   [[nodiscard]] const Agent* speaker(const std::string& node_id) const;
   [[nodiscard]] const Agent* owner_here(const std::string& node_id) const;
   [[nodiscard]] Link link_of_agent(const std::string& agent_id) const;
@@ -443,18 +442,17 @@ class Machine {
   void set_owner(Member& member, const std::string& agent_id);
   void retire(Member& member);
   void free_places(const std::string& agent_id, bool free);
-  void settle_places(Link link, const std::vector<std::string>& too_late);
   void set_given(Member& member);
-  void refuse_retired();
+  void tell_owners();
+  void tell_places(Link link, const Agent& agent);
+  [[nodiscard]] std::vector<std::string> lacking(const Agent& agent) const;
   void hand_over(const std::set<Rank>& ranks, Link heir);
-  [[nodiscard]] std::map<std::string, std::set<Rank>> homeless(const std::set<Rank>& ranks) const;
-  void house();
-  [[nodiscard]] bool has_claimed(const Agent& agent, const std::string& node_id) const;
-  [[nodiscard]] std::size_t unclaimed(const Agent& agent) const;
+  [[nodiscard]] std::map<std::string, std::set<Rank>> free_by_memory(
+      const std::set<Rank>& ranks) const;
+  void assign_free_places();
   [[nodiscard]] Link host_for(std::size_t places, const std::string& not_on,
                               const std::string& only_on) const;
-  void judge_rivals();
-  struct Wish {  // Other hosts shall have the places of one that lives.
+  struct Transfer {  // Other hosts shall have the places of one that lives.
     std::set<Rank> ranks;
     std::set<Link> agents;  // That have them now.
     Link heir = 0;          // An agent.
@@ -462,13 +460,14 @@ class Machine {
     bool drains = false;
     wire::Reason what;  // As the generation's cause.
   };
-  [[nodiscard]] std::optional<wire::Reason> plan_move(const wire::Move& m, Wish& wish) const;
+  [[nodiscard]] std::optional<wire::Reason> plan_move(const wire::Move& m,
+                                                      Transfer& transfer) const;
   [[nodiscard]] bool takes(const Agent& agent, std::size_t places) const;
   [[nodiscard]] bool is_drained(const std::string& agent_id) const;
-  void drain(const Wish& wish);
-  void answer_wish(const Wish& wish, wire::Reason reason);
-  void relieve();
-  [[nodiscard]] bool grant_wish(const std::set<Rank>& disbelieved);
+  void drain(const Transfer& transfer);
+  void answer_transfer(const Transfer& transfer, wire::Reason reason);
+  void begin_transfer();
+  [[nodiscard]] bool carry_out_transfer(const std::set<Rank>& disbelieved);
   void maybe_balance();
 
   // Recovery (recovery.cc)
@@ -516,9 +515,10 @@ class Machine {
   wire::Formation formation_;                     // But for its roster, which is in members_.
   std::vector<Member> members_;                   // By rank; empty until all processes have come.
   std::array<std::size_t, kSeatStates> seats_{};  // How many of members_ are in each state.
-  std::size_t absent_ = 0;                   // Of those whose training has not ended: not held, and
-  std::size_t unjoined_ = 0;                 // held, by a process that has not reported yet.
-  std::map<Version, std::size_t> versions_;  // How many of members_ are at each.
+  // Of the members whose training has not ended, how many
+  std::size_t absent_ = 0;                     // have no process,
+  std::size_t unjoined_ = 0;                   // have one that has not reported yet.
+  std::map<Version, std::size_t> versions_;    // How many of members_ are at each.
   std::set<std::pair<Instant, Rank>> timers_;  // As of Member::timer.
   std::map<std::string, Rank> ranks_;          // By node id.
   std::map<std::string, Member> arrivals_;     // By node id, until then.
@@ -539,23 +539,20 @@ class Machine {
   std::map<Link, Agent> agents_;
   std::map<std::string, Link> agent_links_;  // By agent_id.
   std::vector<Agent> missing_;  // Their connections have ended, and they are not back yet.
-  // Agents that claim places of another one which may be lost, and since when.
-  struct Rival {
-    wire::AgentState claim;
-    Instant since{};
-  };
-  std::map<Link, Rival> rivals_;
+  std::set<Link> askers_;       // Agents whose Agent::asks are not empty.
+  Instant askers_next_{};       // Before the ranks are given: when they are answered again.
+  std::set<Link> untold_;  // Agents that are to hear which places they have, if they do not know.
   std::map<std::string, std::set<Rank>> owned_;  // By Seat::agent, where there is one.
   std::set<Rank> free_;                          // Whose Member::is_free is true.
   std::set<Rank> given_;                         // Whose Seat::given is true.
   std::set<Rank> vacant_;                        // Whose seat no process has.
   std::vector<std::pair<Link, Rank>> retired_;   // Their processes are to hear it.
-  std::optional<Wish> wish_;
+  std::optional<Transfer> transfer_;
   // Agents that were relieved, or considered as heirs of others. They are none again.
-  std::set<std::string> relieved_;
+  std::set<std::string> emptied_;
   bool has_proven_ = false;                       // Some generation, by a step of all.
   std::optional<Instant> hosts_look_at_;          // When some host may count as lost.
-  std::map<std::string, std::string> lost_;       // Hosts, by agent, whose ranks are to be housed.
+  std::map<std::string, std::string> lost_;       // Hosts, by agent, whose places are free.
   std::map<std::string, PlaceWord> place_words_;  // By node id.
   KeyValues key_values_;
   std::vector<wire::KeyValue> keeps_;     // To be stored with the next formation.

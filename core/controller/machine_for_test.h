@@ -17,6 +17,8 @@
 
 namespace holdfast::controller {
 
+using Nodes = std::set<std::string>;
+
 class ControllerTest : public ::testing::Test {
  protected:
   explicit ControllerTest(std::int32_t world_size = 3) {
@@ -131,6 +133,12 @@ class ControllerTest : public ::testing::Test {
     ASSERT_EQ(machine_->stage(), wire::Stage::kRunning);
   }
 
+  // The places of the agent there, as it was told last.
+  [[nodiscard]] Nodes granted(Link link) const {
+    const auto* places = last<wire::Places>(link);
+    if (places == nullptr) return {"it was told of none"};
+    return {places->node_ids.begin(), places->node_ids.end()};
+  }
   template <class Message>
   [[nodiscard]] const Message* last(Link link) const {
     const auto found = said_.find(link);

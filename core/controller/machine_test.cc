@@ -68,7 +68,7 @@ TEST_F(ControllerTest, TellsHowManyAreHereAtMostOnceASecond) {
   come(2, who("b", 2));
   EXPECT_EQ(last<wire::Waiting>(2), nullptr);
   pass(now_ + std::chrono::seconds(1));
-  for (const Link link : {1, 2}) {
+  for (const Link link : std::initializer_list<Link>{1, 2}) {
     ASSERT_NE(last<wire::Waiting>(link), nullptr);
     EXPECT_EQ(last<wire::Waiting>(link)->reason,
               (Reason{.kind = Reason::Kind::kAssembling, .count = 2, .total = 3}));

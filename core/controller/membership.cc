@@ -252,7 +252,7 @@ void Machine::receive(Link link, const wire::Register& m) {
 }
 
 // Before the ranks are given.
-Machine::Verdict Machine::judge_early(const wire::Register& m) const {
+Machine::Verdict Machine::early_verdict_on(const wire::Register& m) const {
   using Kind = Verdict::Kind;
   const Reason not_given{.kind = Reason::Kind::kNotGiven,
                          .count = static_cast<std::int64_t>(m.attempt),
@@ -279,7 +279,7 @@ Machine::Verdict Machine::judge_early(const wire::Register& m) const {
 }
 
 void Machine::admit_early(Link link, const wire::Register& m) {
-  const Verdict verdict = judge_early(m);
+  const Verdict verdict = early_verdict_on(m);
   if (verdict.kind == Verdict::Kind::kWaits) return keep_waiting(link, m, verdict.reason);
   if (verdict.kind == Verdict::Kind::kNever) return turn_away(link, m, verdict);
   const auto found = arrivals_.find(m.node_id);
@@ -337,7 +337,7 @@ void Machine::assemble() {
   }
   arrivals_.clear();
   begin({.kind = Reason::Kind::kJobStarts});
-  for (Rank rank = 0; rank < world_size(); ++rank) heed_agent(at(rank).seat.node_id);
+  for (Rank rank = 0; rank < world_size(); ++rank) apply_word_on(at(rank).seat.node_id);
   std::map<Link, wire::Register> surplus;
   for (const auto& [link, m] : pending_) {
     if (rank_of(m.node_id) == kNoRank) surplus.emplace(link, m);
@@ -352,7 +352,7 @@ void Machine::assemble() {
 
 // An agent gives a place to one process at a time: a later one proves that the former is dead. But
 // only the agent itself can say which process is the later one.
-Machine::Verdict Machine::judge(Rank rank, const wire::Register& m) const {
+Machine::Verdict Machine::verdict_on(Rank rank, const wire::Register& m) const {
   using Kind = Verdict::Kind;
   const Member& member = at(rank);
   const bool is_leased = lease_runs(member);
@@ -405,7 +405,7 @@ void Machine::admit(Link link, Rank rank, const wire::Register& m) {
     attach(member, link, m);
     return welcome(rank);
   }
-  const Verdict verdict = judge(rank, m);
+  const Verdict verdict = verdict_on(rank, m);
   switch (verdict.kind) {
     case Verdict::Kind::kTakes:
       return take_over(rank, link, m);
@@ -470,7 +470,7 @@ void Machine::answer_waiting(const std::string& node_id) {
     const wire::Register m = pending->second;
     const Rank rank = rank_of(node_id);
     if (assembled() && rank == kNoRank) return;
-    const Verdict verdict = assembled() ? judge(rank, m) : judge_early(m);
+    const Verdict verdict = assembled() ? verdict_on(rank, m) : early_verdict_on(m);
     if (verdict.kind == Verdict::Kind::kWaits) continue;  // That was said already.
     stop_waiting(*link);
     assembled() ? admit(*link, rank, m) : admit_early(*link, m);
@@ -504,7 +504,7 @@ void Machine::take_over(Rank rank, Link link, const wire::Register& m) {
     begin({.kind = Reason::Kind::kRankCameBack, .rank = rank});
   }
   for (auto& answer : key_values_.answers(wire::kSucceeded)) emit(std::move(answer));
-  heed_agent(m.node_id);
+  apply_word_on(m.node_id);
 }
 
 // Tells a process all that it may have missed.

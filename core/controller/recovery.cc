@@ -157,8 +157,9 @@ void Machine::disbelieve(Rank rank, Version said, Version possible) {
   answer_waiting(member.seat.node_id);
 }
 
-// Those of all who have reported or ended whose word no plan can rest on. The plan has to wait for
-// successors of those that still train: true is returned.
+// Some ranks may have reported what can not be. Those that still train get successors, and the plan
+// waits for these: then true is returned. Those that have ended are added to `ended`, and what they
+// hold is not counted.
 bool Machine::disbelieve_some(std::set<Rank>& ended) {
   std::vector<Said> all;
   for (Rank rank = 0; rank < world_size(); ++rank) {
@@ -248,7 +249,7 @@ void Machine::maybe_plan() {
     if (!member.seat.finished && !reports_.contains(rank)) return;
   }
   std::set<Rank> disbelieved;
-  if (disbelieve_some(disbelieved) || grant_wish(disbelieved)) return;
+  if (disbelieve_some(disbelieved) || carry_out_transfer(disbelieved)) return;
   const auto plan = planner::plan(table(disbelieved, {}));
   // A version from which all have gone on is never gone back behind.
   if (plan.possible && plan.version >= formation_.version) return carry_out(plan);
@@ -361,7 +362,7 @@ void Machine::proven(Rank rank, Version version) {
   groups_lost_ = 0;
   emit(Note{Note::Kind::kRecovered, formation_.generation, version, kNoRank, formation_.cause, 0});
   has_proven_ = true;
-  relieve();
+  begin_transfer();
   maybe_balance();
 }
 

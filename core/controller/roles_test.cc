@@ -61,15 +61,19 @@ class RolesTest : public ControllerTest {
 
 // ---- Agents -------------------------------------------------------------------------------------
 
+// It may wait for its end.
 TEST_F(RolesTest, AnotherAgentDoesNotSpeakForAPlace) {
   all_train_with_agent();
   tell(81, {{"w2", 99, 99, false, {Ending::Kind::kSignalled, 9}, 1}}, "another");
-  EXPECT_EQ(refusal(81), (Reason{.kind = Reason::Kind::kNotItsPlace,
-                                 .node_id = "w2",
-                                 .other = "agent",
-                                 .other_host = "host"}));
-  EXPECT_TRUE(closed_.contains(81));
+  ASSERT_NE(last<wire::Waiting>(81), nullptr);
+  EXPECT_EQ(last<wire::Waiting>(81)->reason, (Reason{.kind = Reason::Kind::kNotItsPlace,
+                                                     .node_id = "w2",
+                                                     .other = "agent",
+                                                     .other_host = "host"}));
+  EXPECT_EQ(last<wire::Places>(81), nullptr);
   EXPECT_TRUE(nothing_has_changed());
+  step(Closed{kAgent});
+  EXPECT_EQ(state("w2"), SeatState::kDead);
 }
 
 // On one host an agent that is gone is gone at once, however often.
@@ -79,16 +83,9 @@ TEST_F(RolesTest, AnAgentThatIsStartedAgainAndAgainHasItsPlaces) {
   for (const char* name : {"second", "third"}) {
     step(Closed{link});
     tell(++link, {{"w2", 99, 1, true}}, name);
-    EXPECT_EQ(last<wire::Drop>(link), nullptr) << name;
+    EXPECT_EQ(last<wire::Places>(link), nullptr) << name;
     EXPECT_EQ(refusal(link), Reason{}) << name;
   }
-}
-
-TEST_F(RolesTest, NothingOfARefusedTableIsKept) {
-  all_train_with_agent();
-  tell(81, {{"x", 1, 1, true}, {"w2", 20, 1, false}}, "another");
-  tell(82, {{"x", 2, 1, true}}, "a third");
-  EXPECT_EQ(refusal(82), Reason{}) << "nobody speaks for x yet";
 }
 
 TEST_F(RolesTest, AnAgentThatComesBackTakesUpItsPlaces) {

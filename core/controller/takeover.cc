@@ -8,23 +8,23 @@ constexpr Duration kToTellAll = std::chrono::seconds(10);
 
 }  // namespace
 
-bool may_succeed(const Claim& claim) {
-  return claim.attempt > 1 || (claim.attempt == 0 && claim.by_hand_again);
+bool may_succeed(const Candidate& candidate) {
+  return candidate.attempt > 1 || (candidate.attempt == 0 && candidate.by_hand_again);
 }
 
 // A first one of an agent has nobody to wait for it: its agent ends the job with its reason.
-Patience patience_of(const Claim& claim, Duration limit) {
-  if (may_succeed(claim)) return {.port = limit, .tls = limit};
-  return {.tls = claim.attempt == 0 ? kToTellAll : Duration{}};
+Patience patience_of(const Candidate& candidate, Duration limit) {
+  if (may_succeed(candidate)) return {.port = limit, .tls = limit};
+  return {.tls = candidate.attempt == 0 ? kToTellAll : Duration{}};
 }
 
 // A predecessor of ours may have died before it had stored anything: then what is found is an older
 // job's of the same name.
-Takeover judge(const Claim& claim, const std::optional<wire::Formation>& stored) {
-  if (!may_succeed(claim) || !stored) return Takeover::kBegin;
-  if (claim.run != 0 && stored->run_id != claim.run) return Takeover::kBegin;
+Takeover choose_takeover(const Candidate& candidate, const std::optional<wire::Formation>& stored) {
+  if (!may_succeed(candidate) || !stored) return Takeover::kBegin;
+  if (candidate.run != 0 && stored->run_id != candidate.run) return Takeover::kBegin;
   const bool known = !stored->roster.empty();
-  if (known && stored->roster.size() != static_cast<std::size_t>(claim.world_size)) {
+  if (known && stored->roster.size() != static_cast<std::size_t>(candidate.world_size)) {
     return Takeover::kOtherSize;
   }
   return Takeover::kGoOn;

@@ -7,7 +7,7 @@ namespace holdfast::controller {
 namespace {
 
 constexpr std::uint64_t kRun = 7;
-constexpr Claim kSecondAttempt{.attempt = 2, .run = kRun, .world_size = 2};
+constexpr Candidate kSecondAttempt{.attempt = 2, .run = kRun, .world_size = 2};
 
 wire::Formation of_run(std::uint64_t run, std::size_t ranks = 2) {
   wire::Formation formation;
@@ -17,42 +17,42 @@ wire::Formation of_run(std::uint64_t run, std::size_t ranks = 2) {
 }
 
 TEST(Takeover, AFirstAttemptBeginsWhateverItFinds) {
-  const Claim first{.attempt = 1, .run = kRun, .world_size = 2};
+  const Candidate first{.attempt = 1, .run = kRun, .world_size = 2};
   EXPECT_FALSE(may_succeed(first));
-  EXPECT_EQ(judge(first, of_run(kRun)), Takeover::kBegin);
+  EXPECT_EQ(choose_takeover(first, of_run(kRun)), Takeover::kBegin);
 }
 
 TEST(Takeover, ByHandItGoesOnWhereTheUserSaysSo) {
-  Claim by_hand{.world_size = 2};
-  EXPECT_EQ(judge(by_hand, of_run(kRun)), Takeover::kBegin);
+  Candidate by_hand{.world_size = 2};
+  EXPECT_EQ(choose_takeover(by_hand, of_run(kRun)), Takeover::kBegin);
   by_hand.by_hand_again = true;
-  EXPECT_EQ(judge(by_hand, of_run(kRun)), Takeover::kGoOn);
+  EXPECT_EQ(choose_takeover(by_hand, of_run(kRun)), Takeover::kGoOn);
 }
 
 // The option is the user's word on schedulers that are started by hand, not on a new agent's first.
 TEST(Takeover, AnAgentsFirstAttemptIsNotTheSameRunWhateverTheUserSays) {
-  const Claim claim{.attempt = 1, .by_hand_again = true, .run = kRun, .world_size = 2};
-  EXPECT_EQ(judge(claim, of_run(kRun)), Takeover::kBegin);
+  const Candidate candidate{.attempt = 1, .by_hand_again = true, .run = kRun, .world_size = 2};
+  EXPECT_EQ(choose_takeover(candidate, of_run(kRun)), Takeover::kBegin);
 }
 
 TEST(Takeover, ALaterAttemptGoesOnWithItsOwnRunAlone) {
-  EXPECT_EQ(judge(kSecondAttempt, of_run(kRun)), Takeover::kGoOn);
-  EXPECT_EQ(judge(kSecondAttempt, of_run(kRun + 1)), Takeover::kBegin);
-  EXPECT_EQ(judge(kSecondAttempt, std::nullopt), Takeover::kBegin);
+  EXPECT_EQ(choose_takeover(kSecondAttempt, of_run(kRun)), Takeover::kGoOn);
+  EXPECT_EQ(choose_takeover(kSecondAttempt, of_run(kRun + 1)), Takeover::kBegin);
+  EXPECT_EQ(choose_takeover(kSecondAttempt, std::nullopt), Takeover::kBegin);
 }
 
 TEST(Takeover, AWorldOfAnotherSizeIsRefusedOnceRanksWereGiven) {
-  EXPECT_EQ(judge(kSecondAttempt, of_run(kRun, 3)), Takeover::kOtherSize);
-  EXPECT_EQ(judge(kSecondAttempt, of_run(kRun, 0)), Takeover::kGoOn);
+  EXPECT_EQ(choose_takeover(kSecondAttempt, of_run(kRun, 3)), Takeover::kOtherSize);
+  EXPECT_EQ(choose_takeover(kSecondAttempt, of_run(kRun, 0)), Takeover::kGoOn);
 }
 
 // P46.
 TEST(Takeover, ASuccessorTriesForAsLongAsItsWorkersWait) {
   constexpr Duration kLimit = std::chrono::seconds(600);
-  Claim again_by_hand{.by_hand_again = true};
-  for (const auto& claim : {kSecondAttempt, again_by_hand}) {
-    EXPECT_EQ(patience_of(claim, kLimit).port, kLimit);
-    EXPECT_EQ(patience_of(claim, kLimit).tls, kLimit);
+  Candidate again_by_hand{.by_hand_again = true};
+  for (const auto& candidate : {kSecondAttempt, again_by_hand}) {
+    EXPECT_EQ(patience_of(candidate, kLimit).port, kLimit);
+    EXPECT_EQ(patience_of(candidate, kLimit).tls, kLimit);
   }
 }
 

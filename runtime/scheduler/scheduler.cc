@@ -60,7 +60,7 @@ class Wait {
   std::string said_;
 };
 
-controller::Claim claim_of(const config::Settings& settings) {
+controller::Candidate candidate_of(const config::Settings& settings) {
   return {.attempt = settings.attempt,
           .by_hand_again = settings.enable_recovery,
           .run = settings.run,
@@ -68,7 +68,7 @@ controller::Claim claim_of(const config::Settings& settings) {
 }
 
 controller::Patience patience_of(const config::Settings& settings) {
-  return controller::patience_of(claim_of(settings), settings.scheduler_timeout);
+  return controller::patience_of(candidate_of(settings), settings.scheduler_timeout);
 }
 
 Result<std::unique_ptr<io::Listener>> listen(io::Loop& loop, const config::Settings& settings,
@@ -148,13 +148,13 @@ Result<bool> open_journal(Opened& opened, const Leadership* leads, std::uint64_t
   if (!journal) return journal.error();
   opened.journal = std::move(*journal);
   wire::Memory memory;
-  const controller::Claim claim = claim_of(settings);
-  if (controller::may_succeed(claim)) {
+  const controller::Candidate candidate = candidate_of(settings);
+  if (controller::may_succeed(candidate)) {
     auto loaded = opened.journal->load();
     if (!loaded) return loaded.error();
     memory = std::move(*loaded);
   }
-  switch (controller::judge(claim, memory.formation)) {
+  switch (controller::choose_takeover(candidate, memory.formation)) {
     case controller::Takeover::kGoOn:
       opened.memory = std::move(memory);
       return true;
