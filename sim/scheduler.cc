@@ -183,10 +183,7 @@ void World::carry_out(const controller::Action& action) {
     probe(*question);
   } else if (const auto* note = std::get_if<controller::Note>(&action)) {
     if (note->kind == controller::Note::Kind::kStop) checkers_.began(note->generation);
-    // Who comes back after its host's places were given away hears so.
-    const auto why = note->reason.kind;
-    const bool is_late = setup_.hosts && why == wire::Reason::Kind::kNotGiven;
-    const bool refused = note->kind == controller::Note::Kind::kRefused && !is_late;
+    const bool refused = note->kind == controller::Note::Kind::kRefused;
     if (refused || note->reason.kind == wire::Reason::Kind::kImpossible) {
       checkers_.violate("P43: what a sound process says is taken for what can not be");
     }

@@ -179,25 +179,12 @@ bool Machine::speaks_for_a_place(Link link) const {
   });
 }
 
-Machine::Word Machine::word_on(const wire::Register& m) const {
-  if (m.attempt == 0) return Word::kGiven;  // No agent has started it.
+// Whether the agent of its place says so. If no agent has started it, nobody need say so.
+bool Machine::is_given(const wire::Register& m) const {
+  if (m.attempt == 0) return true;
   const auto word = place_words_.find(m.node_id);
-  if (word == place_words_.end()) return Word::kNone;
-  const wire::PlaceState& place = word->second.place;
-  const bool same = m.attempt == place.attempt && m.incarnation == place.incarnation;
-  if (same) return Word::kGiven;
-  if (m.attempt > place.attempt || is_asked_for(m)) return Word::kNotYet;
-  return m.attempt < place.attempt ? Word::kFormer : Word::kNever;
-}
-
-// Its agent asks for the place, which is another one's so far.
-bool Machine::is_asked_for(const wire::Register& m) const {
-  return std::any_of(askers_.begin(), askers_.end(), [&](Link link) {
-    const auto& asks = agents_.at(link).asks;
-    return std::any_of(asks.begin(), asks.end(), [&](const wire::PlaceState& place) {
-      return place.node_id == m.node_id && place.incarnation == m.incarnation;
-    });
-  });
+  return word != place_words_.end() && word->second.place.attempt == m.attempt &&
+         word->second.place.incarnation == m.incarnation;
 }
 
 void Machine::evict(const Member& member) {

@@ -312,7 +312,6 @@ class Machine {
     enum class Kind : std::uint8_t { kTakes, kWaits, kNever };
     Kind kind = Kind::kTakes;
     wire::Reason reason;
-    bool unsound = false;  // No process of the job would ask.
   };
   void admit_early(Link link, const wire::Register& m);
   void maybe_tell_arrivals();
@@ -381,16 +380,7 @@ class Machine {
   void detach(Member& member);
 
   // Agents (agents.cc)
-  // What the agent of a process's place says of the process.
-  enum class Word : std::uint8_t {
-    kNone,    // No agent speaks for the place.
-    kNotYet,  // It has given the place to fewer processes so far.
-    kGiven,   // It has given the place to this process, or no agent has started this process.
-    kFormer,  // It has given the place to others since.
-    kNever,   // It has given the place to another process, with the same attempt number.
-  };
-  [[nodiscard]] Word word_on(const wire::Register& m) const;
-  [[nodiscard]] bool is_asked_for(const wire::Register& m) const;
+  [[nodiscard]] bool is_given(const wire::Register& m) const;
   [[nodiscard]] static std::optional<wire::Reason> too_much(const wire::AgentState& m,
                                                             std::size_t places);
   void forget_agent(Link link);

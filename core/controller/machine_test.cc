@@ -167,10 +167,10 @@ TEST_F(ControllerTest, AfterItsOwnEndItStillKnowsWhomASuccessorReplaces) {
   EXPECT_EQ(last<wire::Waiting>(12)->reason.count, 30);
 }
 
-TEST_F(ControllerTest, AnOlderAttemptIsRefused) {
+TEST_F(ControllerTest, AnOlderAttemptDisplacesNobody) {
   all_train(2);
   come(4, who("w2", 21, 1));
-  EXPECT_EQ(refusal(4).kind, Reason::Kind::kNewerProcess);
+  EXPECT_EQ(rank(4), kNoRank);
   EXPECT_EQ(machine_->members()[1].seat.incarnation, 20U);
 }
 

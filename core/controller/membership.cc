@@ -93,6 +93,12 @@ std::vector<std::string> in_rank_order(const std::map<std::string, Member>& memb
 // Who waits for the others is told of them no more often.
 constexpr Duration kArrivalsToldEvery = std::chrono::seconds(1);
 
+Reason not_given(const wire::Register& m) {
+  return {.kind = Reason::Kind::kNotGiven,
+          .count = static_cast<std::int64_t>(m.attempt),
+          .node_id = m.node_id};
+}
+
 // So many are named where a group can not be formed. All ranks are told that.
 constexpr std::size_t kMaxAwaited = 64;
 
@@ -251,31 +257,25 @@ void Machine::receive(Link link, const wire::Register& m) {
   }
 }
 
-// Before the ranks are given.
+// Before the ranks are given. A process may come while no agent speaks for its place.
 Machine::Verdict Machine::early_verdict_on(const wire::Register& m) const {
   using Kind = Verdict::Kind;
-  const Reason not_given{.kind = Reason::Kind::kNotGiven,
-                         .count = static_cast<std::int64_t>(m.attempt),
-                         .node_id = m.node_id};
-  const Word word = word_on(m);
-  if (word == Word::kNever) return {Kind::kNever, not_given, true};
-  if (word == Word::kFormer) return {Kind::kNever, not_given};
   if (const auto other = same_number(arrivals_, m.node_id)) {
     return {Kind::kNever,
             {.kind = Reason::Kind::kNodeTaken, .node_id = m.node_id, .other = *other}};
   }
   const auto found = arrivals_.find(m.node_id);
   const bool is_free = found == arrivals_.end() || found->second.seat.incarnation == m.incarnation;
-  if (is_free) return word == Word::kNotYet ? Verdict{Kind::kWaits, not_given} : Verdict{};
-  if (m.attempt == 0 || found->second.seat.attempt == 0) {
+  const bool by_hand = m.attempt == 0 || (!is_free && found->second.seat.attempt == 0);
+  if (!is_free && by_hand) {
     return {Kind::kNever,
             {.kind = Reason::Kind::kNodeTaken,
              .pid = found->second.seat.pid,
              .node_id = m.node_id,
              .host = found->second.seat.host}};
   }
-  // Two processes of agents: the agent of the place knows which of them it is.
-  return word == Word::kGiven ? Verdict{} : Verdict{Kind::kWaits, not_given};
+  const bool is_unspoken = is_free && !place_words_.contains(m.node_id);
+  return is_given(m) || is_unspoken ? Verdict{} : Verdict{Kind::kWaits, not_given(m)};
 }
 
 void Machine::admit_early(Link link, const wire::Register& m) {
@@ -350,32 +350,18 @@ void Machine::assemble() {
   }
 }
 
-// An agent gives a place to one process at a time: a later one proves that the former is dead. But
-// only the agent itself can say which process is the later one.
+// An agent gives a place to one process at a time: a later one proves that the former is dead. Only
+// the agent that owns the place says which process has it. All others wait, until their own agents
+// end them.
 Machine::Verdict Machine::verdict_on(Rank rank, const wire::Register& m) const {
   using Kind = Verdict::Kind;
   const Member& member = at(rank);
   const bool is_leased = lease_runs(member);
-  const Reason former{.kind = Reason::Kind::kNewerProcess, .rank = rank};
-  const Reason not_given{.kind = Reason::Kind::kNotGiven,
-                         .count = static_cast<std::int64_t>(m.attempt),
-                         .node_id = m.node_id};
   if (const auto why = elsewhere(m)) return {Kind::kNever, *why};
-  const Word word = word_on(m);
-  // Another host may have the place, once its own agent speaks for it: attempts are counted anew.
-  const bool moves = m.attempt != 0 && m.memory != member.seat.memory;
-  if (moves && word != Word::kGiven) return {Kind::kWaits, is_leased ? leased(rank) : not_given};
-  // Another agent may be about to take the place up, which counts its attempts anew.
-  const bool is_open =
-      word == Word::kNone && !member.seat.agent.empty() && owner_here(m.node_id) == nullptr;
-  if (is_open && m.attempt != 0 && m.attempt < member.seat.attempt) {
-    return {Kind::kWaits, is_leased ? leased(rank) : not_given};
+  if (m.attempt == 0 && member.seat.attempt != 0) {
+    return {Kind::kNever, {.kind = Reason::Kind::kNewerProcess, .rank = rank}};
   }
-  if ((!moves && m.attempt < member.seat.attempt) || word == Word::kFormer) {
-    return {Kind::kNever, former};
-  }
-  if (word == Word::kNever) return {Kind::kNever, not_given, true};
-  if (word != Word::kGiven) return {Kind::kWaits, is_leased ? leased(rank) : not_given};
+  if (!is_given(m)) return {Kind::kWaits, is_leased ? leased(rank) : not_given(m)};
   if (member.seat.attempt != 0 && m.attempt > member.seat.attempt) return {};
   // Of a rank that has ended and left nobody has to take the place: the job's end is waited for.
   if (member.state == SeatState::kLeft) {
@@ -439,7 +425,7 @@ bool Machine::waits_for_place(const std::string& node_id, std::int64_t pid) cons
 
 void Machine::turn_away(Link link, const wire::Register& m, const Verdict& verdict) {
   note_taken(m, verdict.reason);
-  verdict.unsound ? reject(link, verdict.reason) : refuse(link, verdict.reason);
+  refuse(link, verdict.reason);
 }
 
 void Machine::keep_waiting(Link link, const wire::Register& m, Reason reason) {
