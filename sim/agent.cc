@@ -1,5 +1,6 @@
 // Agents as processes: each plays its machine, starts the others and hears of their deaths.
 #include <algorithm>
+#include <array>
 
 #include "base/text.h"
 #include "sim/words.h"
@@ -30,34 +31,47 @@ T take(std::vector<T>& from, std::size_t which) {
 
 }  // namespace
 
-// The ranks are dealt out in turn.
 void World::start_agents() {
   const auto count = static_cast<Index>(setup_.agents + (setup_.spare_host ? 1 : 0));
-  for (Index i = 0; i < count; ++i) {
-    agent::Options options;
-    options.job = "job";
-    options.agent_id = cat("agent-", i);
-    options.host = setup_.hosts ? cat("host-", i) : "host";
-    const bool is_spare = i == static_cast<Index>(setup_.agents);
-    for (auto rank = static_cast<Rank>(i); !is_spare && rank < setup_.ranks;
-         rank += setup_.agents) {
-      options.workers.push_back(cat("w", rank));
-    }
-    const auto each = static_cast<std::int32_t>(setup_.ranks / setup_.agents);
-    if (is_spare) {
-      options.spare_host = true;
-      options.takes = each;
-    }
-    if (setup_.oversubscribe && !is_spare) options.takes = setup_.ranks - each;
-    options.world_size = setup_.ranks;
-    options.seed = i + 1;
-    options.runs_scheduler = i == 0;
-    options.spares = is_spare ? each : setup_.spares;
-    options.bound_spares = setup_.bound_spares;
-    options.max_restarts = setup_.max_restarts;
-    agents_.push_back({.machine = agent::Machine(std::move(options))});
-  }
+  for (Index i = 0; i < count; ++i)
+    agents_.push_back({.machine = agent::Machine(options_of(i, i))});
   for (Index i = 0; i < count; ++i) tell_agent(i, agent::Started{});
+}
+
+// Of agent `i`, with the places of host `of`. The ranks are dealt out in turn.
+agent::Options World::options_of(Index i, Index of) const {
+  const bool is_spare = of == static_cast<Index>(setup_.agents);
+  const auto each = static_cast<std::int32_t>(setup_.ranks / setup_.agents);
+  agent::Options options;
+  options.job = "job";
+  options.agent_id = cat("agent-", i);
+  options.host = setup_.hosts ? cat("host-", i) : "host";
+  for (auto rank = static_cast<Rank>(of); !is_spare && rank < setup_.ranks; rank += setup_.agents) {
+    options.workers.push_back(cat("w", rank));
+  }
+  if (is_spare) {
+    options.spare_host = true;
+    options.takes = each;
+  }
+  if (setup_.oversubscribe && !is_spare) options.takes = setup_.ranks - each;
+  options.world_size = setup_.ranks;
+  options.seed = i + 1;
+  options.runs_scheduler = i == 0;
+  options.spares = is_spare ? each : setup_.spares;
+  options.bound_spares = setup_.bound_spares;
+  options.max_restarts = setup_.max_restarts;
+  return options;
+}
+
+// On another host. The loss may not be known yet.
+void World::start_again(Index lost) {
+  if (!setup_.restarts || agents_.size() > static_cast<Index>(setup_.agents) + 1) return;
+  if (!setup_.spare_host && agents_.size() > static_cast<Index>(setup_.agents)) return;
+  constexpr std::array kAfter = {Duration{}, Duration{200'000'000}, Duration{2'000'000'000}};
+  const Index i = agents_.size();
+  agents_.push_back({.machine = agent::Machine(options_of(i, lost)),
+                     .connects_at = now_ + kAfter[choices_.pick(kAfter.size())]});
+  tell_agent(i, agent::Started{});
 }
 
 bool World::agents_have_exited() const {

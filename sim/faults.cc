@@ -268,6 +268,7 @@ void World::lose_host(Index index) {
   std::erase_if(private_parts_,
                 [&](const auto& entry) { return std::get<0>(entry.first) == index; });
   lose_sight_of(index);
+  start_again(index);
 }
 
 // Somebody says so, and does not wait for the answer.

@@ -92,6 +92,7 @@ Setup hosts(Choices& choices) {
   if (const auto reset = choices.pick(4); reset >= 2) {
     setup.kinds = bit(Fault::kReset) | (reset == 2 ? setup.kinds : 0);
   }
+  setup.restarts = choices.pick(3) == 1;
   return setup;
 }
 
@@ -153,7 +154,8 @@ std::string to_text(const Setup& setup) {
   std::string text =
       cat(setup.ranks, " ranks, ", setup.steps, " steps, ",
           setup.hosts   ? cat(setup.agents, " hosts", setup.spare_host ? " and a spare one" : "",
-                            setup.oversubscribe ? ", oversubscribed if need be" : "", ", ",
+                            setup.oversubscribe ? ", oversubscribed if need be" : "",
+                            setup.restarts ? ", started again once when lost" : "", ", ",
                               setup.spares, " spares on each")
           : setup.agent ? cat(setup.agents == 1 ? "an agent" : "two agents", " with ",
                               setup.bound_spares ? "bound" : cat(setup.spares),

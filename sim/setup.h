@@ -60,6 +60,7 @@ struct Setup {
   bool hosts = false;           // Each agent is on a host of its own, with memory of its own.
   bool spare_host = false;      // One more agent takes the places of a lost host.
   bool oversubscribe = false;   // So does any other one.
+  bool restarts = false;        // The command of a lost host is started again, on another one.
   bool proof = false;           // By hand: the scheduler's shell sees deaths of its own host.
   bool replaced = true;         // By hand: somebody starts the dead anew.
   bool private_is_own = false;  // A part of each rank's state has no copy with all others.

@@ -26,7 +26,7 @@ World::World(const Setup& setup, Choices& choices, std::vector<std::string>* log
       checkers_(setup.ranks, setup.steps),
       faults_left_(setup.faults),
       arenas_(static_cast<std::size_t>(setup.ranks) *
-              static_cast<std::size_t>(setup.hosts ? setup.agents + 1 : 1)) {}
+              static_cast<std::size_t>(setup.hosts ? setup.agents + 2 : 1)) {}
 
 // Hosts are watched by the beats of their agents.
 Duration World::beat_every() const {

@@ -430,6 +430,8 @@ class World {
 
   // agent.cc
   void start_agents();
+  [[nodiscard]] agent::Options options_of(Index i, Index of) const;
+  void start_again(Index lost);
   void list_agents();
   void perform_for_agent(const Transition& transition);
   void tell_agent(Index agent, const agent::Event& event);
