@@ -60,7 +60,7 @@ struct Secret {
   X(recovery_path, std::string, kText, "MS_RECOVERY_PATH", "", 0, 0,                              \
     "Where the scheduler keeps its journal; unset: in the job's runtime folder.")                 \
   X(topo_timeout, Duration, kSeconds, "MS_TOPO_TIMEOUT", "1800", 1, 31536000,                     \
-    "How long the job waits for all its workers to come.")                                        \
+    "How long the job waits for all its workers to come; `holdfast run`: for ever, if unset.")    \
   X(node_timeout, Duration, kSeconds, "MS_NODE_TIMEOUT", "30", 2, 31536000,                       \
     "Silence after which a worker counts as lost. Below 3 a busy host may lose one by mistake.")  \
   X(host_timeout, Duration, kSeconds, "HOLDFAST_HOST_TIMEOUT", "0.5", 0, 31536000,                \

@@ -121,7 +121,7 @@ struct Reason {
     kNoSuchHost,   // host: no agent of the job is there, or it has no ranks
     kNobodyTakes,  // count: ranks; host: their own; other_host: that was asked for
     kNotHeld,      // rank: of its state, or some of it, nobody on another host has a copy
-    kNotNow,       // host: the job is not running yet, or another host is being relieved
+    kNotNow,       // host: the job is not running yet, or another host is being emptied
     // What an agent tells its user.
     kGivenAway,  // count: places that it had; total: that it has still
     kDrained,    // The same: it takes none any more.

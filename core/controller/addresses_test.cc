@@ -157,6 +157,7 @@ TEST_F(HostsTest, AnAgentThatTakesAnotherNameLeavesNothingOfTheFormer) {
   step(Closed{92});
   tell(93, "agent-x", "host-3", {});
   EXPECT_FALSE(closed_.contains(93));
+  EXPECT_FALSE(closed_.contains(92)) << "it is gone";
 }
 
 }  // namespace

@@ -419,7 +419,7 @@ void Machine::go(const GoOrdered& order) {
 
 // ---- Waits --------------------------------------------------------------------------------------
 
-// The training thread waits for others now, so it heeds what has come before.
+// The training thread waits for others now, so it takes in what has come before.
 void Machine::rest() {
   const bool waits =
       state_ == State::kParked || state_ == State::kUncertain || state_ == State::kEnding;

@@ -76,7 +76,8 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         description="Start a Python program in several processes, on this host or on several, and "
         "replace those that fail. Both - and _ may be written within option names; as for "
-        "torchrun, PET_<OPTION> in the environment stands for an option that is not given.",
+        "torchrun, PET_<OPTION> in the environment stands for an option with a value that is "
+        "not given.",
     )
 
     def option(name: str, *short: str, **how: object) -> None:
