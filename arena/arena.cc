@@ -9,7 +9,6 @@
 #include "arena/head.h"
 #include "arena/kernels.h"
 #include "base/assert.h"
-#include "base/digest.h"
 #include "base/text.h"
 #include "os/pool.h"
 #include "os/robust_mutex.h"
@@ -21,36 +20,6 @@ namespace {
 constexpr Duration kPatience = std::chrono::seconds(5);
 // Below this many lines (64 KiB of each array) waking another thread costs more than it saves.
 constexpr std::uint64_t kLinesWorthAThread = 512;
-
-Status check_words(const Header& header, const std::string& path) {
-  const Version version = header.version;
-  const bool staged_fits = header.staged == version || header.staged == version + 1;
-  const bool threads_fit = header.threads >= 1 && header.threads <= kSlots;
-  if (staged_fits && (threads_fit || header.updating != version + 1)) return {};
-  return damaged(path, "has a corrupt header");
-}
-
-// The header of a file that has its name; such a file was whole once.
-Result<Header> read_header(const os::Found& found, const std::string& path) {
-  Header header{};
-  const auto bytes = std::as_writable_bytes(std::span(&header, 1));
-  return header_in(bytes.first(os::read_at(found.file, 0, bytes)), found.bytes, path);
-}
-
-Status check_layout(const os::Found& found, const Fixed& fixed, const Layout& layout,
-                    const std::string& path) {
-  const auto read_text = [&found](std::uint64_t bytes) {
-    std::string text(std::min(bytes, found.bytes), '\0');
-    const auto into = std::as_writable_bytes(std::span(text));
-    return os::read_at(found.file, kLayoutOffset, into) == text.size() ? text : std::string{};
-  };
-  const Result<std::string> different = layout_difference(fixed, layout, path, read_text);
-  if (!different) return different.error();
-  if (different->empty()) return {};
-  return Error{Blame::kUser,
-               cat("The arena ", path, " of this run has another layout: ", *different,
-                   "; continue with the same model and optimizer, or start a new run.")};
-}
 
 // Zeros, at path + ".new".
 Result<os::Mapping> zeros(const std::string& path, std::uint64_t bytes,
@@ -109,6 +78,16 @@ class SlotLocks {
 
 }  // namespace
 
+bool Parts::fit(std::uint64_t bytes) const {
+  if (count > kMostParts) return false;
+  std::uint64_t end = 0;
+  for (const auto& [offset, size] : all()) {
+    if (offset < end || offset > bytes || size > bytes - offset) return false;
+    end = offset + size;
+  }
+  return true;
+}
+
 struct Arena::State {
   State(std::string its_path, Layout its_layout, os::Mapping its_mapping)
       : path(std::move(its_path)),
@@ -127,6 +106,13 @@ struct Arena::State {
   [[nodiscard]] Header& header() const { return *mapping.as<Header>(0); }
   [[nodiscard]] Slot* slots() const { return mapping.as<Slot>(kSlotsOffset); }
   [[nodiscard]] Record& record(Version v) const { return header().records[v % 2]; }
+  [[nodiscard]] Parts parts(std::span<const Range> used) const {
+    HF_ASSERT(used.size() <= kMostParts);
+    Parts parts{.count = used.size(), .ranges = {}};
+    std::ranges::copy(used, parts.ranges);
+    HF_ASSERT(parts.fit(layout.private_bytes));
+    return parts;
+  }
   [[nodiscard]] std::span<float> part(float* region, std::size_t i) const {
     HF_ASSERT(region != nullptr && i < offsets.size());
     return {region + offsets[i], layout.parameters[i].elements};
@@ -136,6 +122,8 @@ struct Arena::State {
     return k == 0 ? streams.m : streams.v;
   }
 
+  // As it was left in a file that has a version.
+  static Result<Arena> recovered(const std::string& path, ArenaFile file);
   Status recover();
   void split(std::size_t threads);
   void work(std::size_t slot, Version n);
@@ -161,7 +149,7 @@ Status Arena::State::recover() {
   }
   if (locks.last() == os::Locked::kUnusable) return damaged(path, "has corrupt locks");
   Header& h = header();
-  if (Status checked = check_words(h, path); !checked) return checked;
+  if (Status checked = check_words(h, layout, path); !checked) return checked;
   const Version n = h.version + 1;
   if (h.updating != n) return {};
   for (std::size_t i = 0; i < h.threads; ++i) {
@@ -172,6 +160,12 @@ Status Arena::State::recover() {
   }
   publish(h.version, n);
   return {};
+}
+
+Result<Arena> Arena::State::recovered(const std::string& path, ArenaFile file) {
+  auto state = std::make_unique<State>(path, std::move(file.head.layout), std::move(file.mapping));
+  if (Status recovered = state->recover(); !recovered) return recovered.error();
+  return Arena(std::move(state));
 }
 
 // Writes into the file which slot updates which lines. So a successor need not split them in the
@@ -198,27 +192,29 @@ void Arena::State::work(std::size_t slot, Version n) {
 
 Result<Arena> Arena::open(const std::string& path, const Layout& layout, std::uint64_t run_id,
                           std::unique_ptr<os::Unnamed> prepared) {
-  Result<os::Found> found = os::find_file(path, os::Access::kWrite);
-  if (!found) return found.error();
-  bool usable = static_cast<bool>(found->file);
-  if (usable) {
-    const Result<Header> header = read_header(*found, path);
-    if (!header) return header.error();
-    usable = header->fixed.run_id == run_id && header->version != kNoVersion;
-    if (usable) {
-      if (Status same = check_layout(*found, header->fixed, layout, path); !same) {
-        return same.error();
-      }
-    }
+  Result<ArenaFile> file = file_at(path, os::Access::kWrite);
+  if (!file) return file.error();
+  const Head& head = file->head;
+  if (file->found.file && head.has_version_of(run_id)) {
+    const std::string different = difference(head.layout, layout);
+    if (different.empty()) return State::recovered(path, *std::move(file));
+    return Error{Blame::kUser,
+                 cat("The arena ", path, " of this run has another layout: ", different,
+                     "; continue with the same model and optimizer, or start a new run.")};
   }
-  Result<os::Mapping> mapping = usable ? os::map_file(*found, os::Access::kWrite, path)
-                                       : create(path, layout, run_id, std::move(prepared));
+  Result<os::Mapping> mapping = create(path, layout, run_id, std::move(prepared));
   if (!mapping) return mapping.error();
-  auto state = std::make_unique<State>(path, layout, std::move(*mapping));
-  if (usable) {
-    if (Status recovered = state->recover(); !recovered) return recovered.error();
-  }
-  return Arena(std::move(state));
+  return Arena(std::make_unique<State>(path, layout, *std::move(mapping)));
+}
+
+Result<Arena> Arena::open_held(const std::string& path, std::uint64_t run_id) {
+  Result<ArenaFile> file = file_at(path, os::Access::kWrite);
+  if (!file) return file.error();
+  const Head& head = file->head;
+  const bool is_held = file->found.file && head.has_version_of(run_id) &&
+                       head.layout.ward != kNoRank && head.layout.parameters.empty();
+  if (!is_held) return Error{Blame::kWorld, cat("Nothing of this run is held in ", path, ".")};
+  return State::recovered(path, *std::move(file));
 }
 
 Arena::Arena(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -275,12 +271,17 @@ std::span<std::byte> Arena::private_bytes(Version v) {
   return {state_->mapping.at(state_->layout.private_offset(v % 2)), state_->layout.private_bytes};
 }
 
-void Arena::begin(Version v, const Position& position) {
+std::vector<Range> Arena::used(Version v) const {
+  HF_ASSERT(has(v));
+  return used_of(state_->header(), state_->layout, v);
+}
+
+void Arena::begin(Version v, const Position& position, std::span<const Range> used) {
   HF_ASSERT(fresh() && v != kNoVersion);
   Header& h = state_->header();
   publish(h.updating, 0);
   publish(h.staged, v);
-  state_->record(v).position = position;
+  state_->record(v) = {position, {}, state_->parts(used)};
   publish(h.version, v);
 }
 
@@ -297,7 +298,7 @@ void Arena::stage(Version n, const StagedStep& step) {
     std::memcpy(slot.data(), step.private_bytes.data(), slot.size());
   }
   Record& record = state_->record(n);
-  record = {step.position, step.arguments};
+  record = {step.position, step.arguments, state_->parts(step.used)};
   record.arguments.gradient_scale = gradient_scale(step.arguments.clip_norm, gradients());
   publish(state_->header().staged, n);
 }
@@ -329,6 +330,12 @@ void Arena::update(std::size_t threads) {
 
 void Arena::finish() {
   if (!fresh() && staged() != version()) update(1);
+}
+
+void Arena::settle(Version v) {
+  if (fresh()) return;
+  if (v == version()) unstage();
+  if (v == staged()) finish();
 }
 
 std::uint64_t Arena::digest() const {

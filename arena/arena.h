@@ -20,6 +20,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "arena/layout.h"
 #include "base/ids.h"
@@ -56,18 +57,26 @@ struct Range {
   std::uint64_t bytes = 0;
   friend bool operator==(const Range&, const Range&) = default;
 };
+inline constexpr std::size_t kMostParts = 8;
+struct Parts {
+  std::uint64_t count = 0;
+  Range ranges[kMostParts];
+
+  // Of so many bytes: in order, none over another.
+  [[nodiscard]] bool fit(std::uint64_t bytes) const;
+  // Requires: they fit.
+  [[nodiscard]] std::span<const Range> all() const { return std::span(ranges).first(count); }
+};
 
 struct StagedStep {
   // Exactly Layout::private_bytes long. May be Arena::private_bytes(n) itself, filled in place.
   std::span<const std::byte> private_bytes;
   UpdateArguments arguments;
   Position position;  // After this step.
-  // Those private bytes that are ever read again, in order; none: all. An arena keeps the rest as
-  // well, but it need not go to another host.
+  // Those private bytes that are ever read again, in order, at most kMostParts; none: all. An arena
+  // keeps the rest as well, but it need not go to another host.
   std::span<const Range> used = {};
 };
-
-class PrivateCopy;
 
 class Arena {
  public:
@@ -85,6 +94,8 @@ class Arena {
   [[nodiscard]] static Result<Arena> open(const std::string& path, const Layout& layout,
                                           std::uint64_t run_id,
                                           std::unique_ptr<os::Unnamed> prepared = nullptr);
+  // The same with what was held for a rank in this run, however large. Errors: nothing is.
+  [[nodiscard]] static Result<Arena> open_held(const std::string& path, std::uint64_t run_id);
 
   Arena(Arena&&) noexcept;
   Arena& operator=(Arena&&) noexcept;
@@ -97,6 +108,7 @@ class Arena {
   [[nodiscard]] Version version() const;    // Committed; kNoVersion if fresh.
   [[nodiscard]] Version staged() const;     // version() or version() + 1; kNoVersion if fresh.
   [[nodiscard]] Position position() const;  // Of version(). Requires: not fresh.
+  [[nodiscard]] bool has(Version v) const { return !fresh() && (v == version() || v == staged()); }
 
   // Views into the file, 128-byte aligned. They are valid as long as this Arena, or as long as
   // somebody holds memory().
@@ -112,10 +124,13 @@ class Arena {
   // The private bytes of version v (place v % 2). Those of version() are committed. Those of
   // version() + 1 may be filled before stage().
   [[nodiscard]] std::span<std::byte> private_bytes(Version v);
+  // Which of them are in use. Requires: has(v).
+  [[nodiscard]] std::vector<Range> used(Version v) const;
 
   // Commits version v: 0, or that of a checkpoint. The caller has filled parameters, moments and
-  // private_bytes(v). Requires: fresh. In a new arena the moments are zero.
-  void begin(Version v, const Position& position);
+  // private_bytes(v). Requires: fresh. In a new arena the moments are zero. `used`: as in
+  // StagedStep.
+  void begin(Version v, const Position& position, std::span<const Range> used = {});
   void begin_version0(const Position& position) { begin(0, position); }
   // Makes the arena fresh, so that all of it may be overwritten (by a checkpoint, or by state from
   // afar). Then call begin(). The bytes stay, but until begin() a successor sees no version.
@@ -132,14 +147,9 @@ class Arena {
   void update(std::size_t threads);
   // For a staged version that a plan declares committed: update(1) if one is staged, else nothing.
   void finish();
-
-  // Makes this arena a copy of another rank's, which must stand still at `expected`, of the same
-  // run and layout. So many of its private bytes, from the first on, are copied too; those behind
-  // come from `held`, which has them of this version, or stay as they are. Compares the digests of
-  // both at the end. From the first byte on this arena is fresh, and after an error or a death it
-  // stays so. At the end version() == staged() == expected. Of other hosts: arena/arrival.h.
-  [[nodiscard]] Status copy_from(const std::string& path, Version expected,
-                                 std::uint64_t private_bytes, const PrivateCopy* held = nullptr);
+  // The rank for which it is held is at version v: a step that was staged after it is void, one
+  // that led to it is made.
+  void settle(Version v);
 
   // Of parameters and moments, which are equal on all ranks of one version; not of private bytes.
   // Reads the whole state. Meaningless while fresh.

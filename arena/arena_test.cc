@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "arena/format.h"
+#include "arena/head.h"
 #include "arena/testing.h"
 #include "base/text.h"
 
@@ -76,6 +77,17 @@ TEST(Layout, SurvivesItsTextForm) {
   ASSERT_TRUE(Layout::from_text(layout.to_text(), back));
   EXPECT_EQ(difference(layout, back), "");
   EXPECT_EQ(layout.fingerprint(), back.fingerprint());
+}
+
+TEST(Layout, OfWhatIsHeldIsNoRanksOwn) {
+  const Layout held = Layout::held_for(3, 24);
+  Layout back;
+  ASSERT_TRUE(Layout::from_text(held.to_text(), back));
+  EXPECT_EQ(difference(held, back), "");
+  EXPECT_EQ(difference(held, Layout::held_for(4, 24)),
+            "the state is held for rank 3 there and held for rank 4 here");
+  EXPECT_EQ(difference({.private_bytes = 24}, held),
+            "the state is a rank's own there and held for rank 3 here");
 }
 
 TEST(Layout, RefusesEveryTextThatIsCutShort) {
@@ -255,6 +267,46 @@ TEST(Arena, RefusesADamagedFileByName) {
   damage([&] { poke(0); });
   damage([&] { poke(offsetof(Fixed, file_bytes)); });
   damage([&] { poke(offsetof(Header, staged) + 3); });
+  damage([&] { poke(offsetof(Header, records[0].used.count)); });
+}
+
+TEST(Arena, RefusesAFormerFormatByItsNumber) {
+  const Directory directory;
+  const std::string path = directory.file("a.arena");
+  {
+    Arena arena = must_open(path, small());
+    start(arena);
+  }
+  {
+    const auto file = file_at(path, os::Access::kWrite);
+    ASSERT_TRUE(file);
+    Fixed& fixed = file->mapping.as<Header>(0)->fixed;
+    fixed.format = 2;
+    fixed.check = check_of(fixed);
+  }
+  const Result<Arena> arena = Arena::open(path, small(), 7);
+  ASSERT_FALSE(arena);
+  EXPECT_EQ(arena.error().what,
+            cat("The arena ", path, " has format 2, this program knows 3; remove it."));
+}
+
+TEST(Arena, KnowsWhichPrivateBytesOfEachVersionAreInUse) {
+  const Directory directory;
+  const std::string path = directory.file("a.arena");
+  using Used = std::vector<Range>;
+  const Used all{{0, 24}};
+  const Used some{{0, 10}, {10, 0}, {23, 1}};
+  {
+    Arena arena = must_open(path, small());
+    start(arena);
+    arena.stage(1, {.private_bytes = bytes(1), .used = some});
+    EXPECT_EQ(arena.used(0), all);
+    EXPECT_EQ(arena.used(1), some);
+    arena.stage(1, {.private_bytes = bytes(1)});
+    EXPECT_EQ(arena.used(1), all);
+    arena.stage(1, {.private_bytes = bytes(1), .used = some});
+  }
+  EXPECT_EQ(must_open(path, small()).used(1), some);
 }
 
 TEST(Arena, SaysHowMuchRoomItNeeds) {
@@ -315,7 +367,7 @@ TEST(Arena, CopiesAnotherRanksState) {
     Arena copy =
         must_open(directory.file(with_private ? "b.arena" : "c.arena"), small(Optimizer::kAdam));
     const Status copied =
-        copy.copy_from(source.path(), 2, with_private ? copy.layout().private_bytes : 0);
+        testing::copy(copy, source.path(), 2, with_private ? copy.layout().private_bytes : 0);
     ASSERT_TRUE(copied) << copied.error().what;
     EXPECT_EQ(copy.version(), 2);
     EXPECT_EQ(copy.staged(), 2);
@@ -330,11 +382,11 @@ TEST(Arena, DoesNotCopyWhatIsNotTheExpectedVersion) {
   Arena source = must_open(directory.file("a.arena"), small());
   start(source);
   Arena copy = must_open(directory.file("b.arena"), small());
-  EXPECT_FALSE(copy.copy_from(source.path(), 1, 0));
-  EXPECT_FALSE(copy.copy_from(directory.file("none"), 0, 0));
+  EXPECT_FALSE(testing::copy(copy, source.path(), 1, 0));
+  EXPECT_FALSE(testing::copy(copy, directory.file("none"), 0, 0));
   Arena other = must_open(directory.file("c.arena"), small(Optimizer::kAdam));
   start(other);
-  const Status of_another = copy.copy_from(other.path(), 0, 0);
+  const Status of_another = testing::copy(copy, other.path(), 0, 0);
   ASSERT_FALSE(of_another);
   EXPECT_NE(of_another.error().what.find("its model or optimizer differs"), std::string::npos);
   EXPECT_NE(of_another.error().what.find("the optimizer is Adam there and"), std::string::npos);

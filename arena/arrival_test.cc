@@ -31,6 +31,8 @@ void pattern(std::span<std::byte> bytes, std::size_t seed) {
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(seed + 31 * i);
 }
 
+using From = Arrival::From;
+
 class ArrivalTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -47,49 +49,39 @@ class ArrivalTest : public ::testing::Test {
     EXPECT_TRUE(arena) << arena.error().what;
     return *std::move(arena);
   }
-  PrivateCopy make(const std::string& name, std::uint64_t bytes = kPrivate - kCommon) {
-    auto made = PrivateCopy::make(directory_.file(name), kArrivalRun, kWard, bytes);
-    EXPECT_TRUE(made) << made.error().what;
-    return *std::move(made);
+  Arena make(const std::string& name, std::uint64_t bytes = kPrivate - kCommon) {
+    return open(name, Layout::held_for(kWard, bytes));
   }
-  static void hold(PrivateCopy& copy, Version v, const std::vector<Range>& used = kUsed) {
-    copy.expect(v);
-    pattern(copy.place(v), 5);
-    copy.take(v, used);
+  static void hold(Arena& held, Version v, const std::vector<Range>& used = kUsed) {
+    held.invalidate();
+    pattern(held.private_bytes(v), 5);
+    held.begin(v, {.epoch = 9}, used);
   }
 
   // As runtime/worker/state_transfer does it, but for the network.
-  using Place = std::function<Result<std::span<std::byte>>(const Arrival::Coming&, std::size_t)>;
-  static Status bring(const Arrival::Coming& coming, const Place& place, std::size_t ranges) {
-    const auto file = os::read_file(coming.from);
+  static Status bring(Arrival& arrival, const Arrival::Coming& coming, std::size_t ranges) {
+    const auto file = os::read_file(coming.name);
     EXPECT_TRUE(file);
     for (std::size_t i = 0; i < ranges; ++i) {
-      const auto to = place(coming, i);
+      const auto to = arrival.place(coming, i);
       if (!to) return to.error();
       EXPECT_EQ(to->size(), coming.ranges[i].bytes);
       std::memcpy(to->data(), file->data() + coming.ranges[i].offset, to->size());
     }
     return {};
   }
+  static Status bring(Arrival& arrival, const Arrival::Coming& coming) {
+    auto brought = bring(arrival, coming, coming.ranges.size());
+    return brought ? arrival.came(coming) : brought;
+  }
   static Arrival::Coming coming_of(const Arena& arena, Version v = kVersion) {
-    return {.file_bytes = arena.layout().file_bytes(),
-            .ranges = ranges_to_copy(arena.layout(), v, kCommon),
-            .from = arena.path()};
-  }
-  static Arrival::Coming coming_of(const PrivateCopy& held, Version v = kVersion) {
-    return {.file_bytes = held.file_bytes(),
-            .ranges = held.facts().ranges_to_copy(v),
-            .from = held.path()};
-  }
-  static Status bring_state(Arrival& arrival, const Arrival::Coming& coming) {
-    const auto place = [&](const auto& c, std::size_t i) { return arrival.place(c, i); };
-    if (auto brought = bring(coming, place, coming.ranges.size()); !brought) return brought;
-    return arrival.came(coming);
-  }
-  static Status bring_held(Arrival& arrival, const Arrival::Coming& coming, Rank ward = kWard) {
-    const auto place = [&](const auto& c, std::size_t i) { return arrival.place_held(c, i, ward); };
-    if (auto brought = bring(coming, place, coming.ranges.size()); !brought) return brought;
-    return arrival.came_held(coming, ward);
+    const auto leaves = departure(arena.path(), v, kCommon);
+    EXPECT_TRUE(leaves) << leaves.error().what;
+    const bool is_held = arena.layout().ward != kNoRank;
+    return {.from = is_held ? From::kHolder : From::kRank,
+            .name = arena.path(),
+            .file_bytes = leaves->file.bytes,
+            .ranges = leaves->ranges};
   }
   void expect_whole(const Arena& arena) const {
     auto& lost = const_cast<Arena&>(arena);
@@ -103,7 +95,7 @@ class ArrivalTest : public ::testing::Test {
     const auto all = std::span(expected);
     std::ranges::copy(source.private_bytes(kVersion).first(kCommon), all.begin());
     for (const auto& [offset, bytes] : kUsed) {
-      const auto held = held_.place(kVersion).subspan(offset, bytes);
+      const auto held = const_cast<Arena&>(held_).private_bytes(kVersion).subspan(offset, bytes);
       std::ranges::copy(held, all.subspan(kCommon + offset).begin());
     }
     EXPECT_TRUE(std::ranges::equal(lost.private_bytes(kVersion), all));
@@ -111,7 +103,7 @@ class ArrivalTest : public ::testing::Test {
 
   Directory directory_;
   Arena source_ = open("rank-0.arena");
-  PrivateCopy held_ = make("rank-3.held-by-0");
+  Arena held_ = make("rank-3.held-by-0");
   Arena lost_ = open("rank-3.arena");
 };
 
@@ -120,14 +112,14 @@ TEST_F(ArrivalTest, BringsEachByteToItsPlace) {
     for (const bool held_is_here : {false, true}) {
       lost_.invalidate();
       pattern(lost_.private_bytes(kVersion), 9);
-      Arrival arrival(lost_, kVersion, kCommon, true);
-      const auto state =
-          state_is_here ? arrival.copy(source_.path()) : bring_state(arrival, coming_of(source_));
+      Arrival arrival(lost_, kVersion, kCommon, kWard);
+      const auto state = state_is_here ? arrival.copy(From::kRank, source_.path())
+                                       : bring(arrival, coming_of(source_));
       ASSERT_TRUE(state) << state.error().what;
       EXPECT_FALSE(arrival.end()) << "the half of it is no version";
       EXPECT_TRUE(lost_.fresh());
-      const auto held =
-          held_is_here ? arrival.copy_held(held_) : bring_held(arrival, coming_of(held_));
+      const auto held = held_is_here ? arrival.copy(From::kHolder, held_.path())
+                                     : bring(arrival, coming_of(held_));
       ASSERT_TRUE(held) << held.error().what;
       EXPECT_TRUE(lost_.fresh());
       ASSERT_TRUE(arrival.end());
@@ -139,30 +131,26 @@ TEST_F(ArrivalTest, BringsEachByteToItsPlace) {
 // What has come but for its digest, or only in part, is nothing; the same may come once more.
 TEST_F(ArrivalTest, WhatHasNotComeWholeCountsForNothing) {
   lost_.begin(2, {});
-  Arrival arrival(lost_, kVersion, kCommon, true);
+  Arrival arrival(lost_, kVersion, kCommon, kWard);
   const auto coming = coming_of(source_);
-  const auto place = [&](const auto& c, std::size_t i) { return arrival.place(c, i); };
   for (std::size_t ranges = 0; ranges <= coming.ranges.size(); ++ranges) {
-    ASSERT_TRUE(bring(coming, place, ranges));
+    ASSERT_TRUE(bring(arrival, coming, ranges));
     EXPECT_FALSE(arrival.end());
     // Nothing is touched before the second range.
     EXPECT_EQ(lost_.version(), ranges < 2 ? 2 : kNoVersion) << ranges;
   }
-  ASSERT_TRUE(bring_state(arrival, coming));
+  ASSERT_TRUE(bring(arrival, coming));
   const auto rest = coming_of(held_);
-  const auto to_rest = [&](const auto& c, std::size_t i) {
-    return arrival.place_held(c, i, kWard);
-  };
   for (std::size_t ranges = 0; ranges <= rest.ranges.size(); ++ranges) {
-    ASSERT_TRUE(bring(rest, to_rest, ranges));
+    ASSERT_TRUE(bring(arrival, rest, ranges));
     EXPECT_FALSE(arrival.end());
   }
   // One that is begun anew is not here any more.
-  ASSERT_TRUE(bring_held(arrival, rest));
-  ASSERT_TRUE(bring(coming, place, 2));
+  ASSERT_TRUE(bring(arrival, rest));
+  ASSERT_TRUE(bring(arrival, coming, 2));
   EXPECT_FALSE(arrival.end());
   EXPECT_TRUE(lost_.fresh());
-  ASSERT_TRUE(bring_state(arrival, coming));
+  ASSERT_TRUE(bring(arrival, coming));
   ASSERT_TRUE(arrival.end());
   expect_whole(Arena(std::move(lost_)));
 }
@@ -170,8 +158,8 @@ TEST_F(ArrivalTest, WhatHasNotComeWholeCountsForNothing) {
 TEST_F(ArrivalTest, WhatIsNotExpectedTouchesNothing) {
   lost_.begin(2, {});
   const auto refused = [&](const Arrival::Coming& coming, const std::string& why) {
-    Arrival arrival(lost_, kVersion, kCommon, true);
-    const auto came = bring_state(arrival, coming);
+    Arrival arrival(lost_, kVersion, kCommon, kWard);
+    const auto came = bring(arrival, coming);
     ASSERT_FALSE(came) << why;
     EXPECT_NE(came.error().what.find(why), std::string::npos) << came.error().what;
     EXPECT_FALSE(arrival.end());
@@ -207,34 +195,55 @@ TEST_F(ArrivalTest, WhatIsNotExpectedTouchesNothing) {
 TEST_F(ArrivalTest, WhatIsHeldOfAnotherIsNotTaken) {
   lost_.begin(2, {});
   const auto refused = [&](const Arrival::Coming& coming, Rank ward, const std::string& why) {
-    Arrival arrival(lost_, kVersion, kCommon, true);
-    const auto came = bring_held(arrival, coming, ward);
-    ASSERT_FALSE(came) << why;
-    EXPECT_NE(came.error().what.find(why), std::string::npos) << came.error().what;
+    Arrival arrival(lost_, kVersion, kCommon, ward);
+    for (const bool is_here : {false, true}) {
+      if (is_here && why == "other parts come") continue;
+      const auto came = is_here ? arrival.copy(From::kHolder, coming.name) : bring(arrival, coming);
+      ASSERT_FALSE(came) << why;
+      EXPECT_NE(came.error().what.find(why), std::string::npos) << came.error().what;
+    }
     EXPECT_EQ(lost_.version(), 2U) << why;
   };
-  refused(coming_of(held_), kWard + 1, "is of rank 3");
+  refused(coming_of(held_), kWard + 1, "held for rank 3 there and held for rank 4 here");
   auto coming = coming_of(held_);
   coming.ranges.pop_back();
   refused(coming, kWard, "other parts come");
-  PrivateCopy later = make("later");
+  Arena later = make("later");
   hold(later, kVersion + 1);
-  refused(coming_of(later, kVersion + 1), kWard, "does not hold the 20000");
-  PrivateCopy smaller = make("smaller", 8'000);
+  EXPECT_FALSE(departure(later.path(), kVersion, kCommon));
+  refused(coming_of(later, kVersion + 1), kWard, "does not stand still at version 6");
+  Arena smaller = make("smaller", 8'000);
   hold(smaller, kVersion, {{0, 1}});
-  refused(coming_of(smaller), kWard, "does not hold the 20000");
+  refused(coming_of(smaller), kWard, "8000 bytes there and 20000 here");
+  coming = coming_of(source_);
+  coming.from = From::kHolder;
+  refused(coming, kWard, "a rank's own there and held for rank 3 here");
 }
 
-// Of a held copy nothing of which is in use only the beginning comes.
+// The holder has staged it only: it needs no update.
+TEST_F(ArrivalTest, AStagedVersionOfWhatIsHeldIsWhole) {
+  hold(held_, kVersion - 1);
+  pattern(held_.private_bytes(kVersion), 5);
+  held_.stage(kVersion, {.private_bytes = held_.private_bytes(kVersion), .used = kUsed});
+  Arrival arrival(lost_, kVersion, kCommon, kWard);
+  ASSERT_TRUE(bring(arrival, coming_of(source_)));
+  ASSERT_TRUE(bring(arrival, coming_of(held_)));
+  ASSERT_TRUE(arrival.copy(From::kHolder, held_.path()));
+  ASSERT_TRUE(arrival.end());
+  expect_whole(lost_);
+}
+
+// Of what is held, nothing of which is in use, only the beginning comes.
 TEST_F(ArrivalTest, NothingInUseIsAllOfIt) {
   hold(held_, kVersion, {{0, 0}});
   const auto coming = coming_of(held_);
   EXPECT_EQ(coming.ranges.size(), 1U);
-  Arrival arrival(lost_, kVersion, kCommon, true);
-  ASSERT_TRUE(bring_state(arrival, coming_of(source_)));
-  EXPECT_FALSE(bring_held(arrival, coming, kWard + 1));
+  Arrival of_another(lost_, kVersion, kCommon, kWard + 1);
+  EXPECT_FALSE(bring(of_another, coming));
+  Arrival arrival(lost_, kVersion, kCommon, kWard);
+  ASSERT_TRUE(bring(arrival, coming_of(source_)));
   EXPECT_FALSE(arrival.end());
-  ASSERT_TRUE(bring_held(arrival, coming));
+  ASSERT_TRUE(bring(arrival, coming));
   EXPECT_TRUE(arrival.end());
 }
 
@@ -249,8 +258,8 @@ TEST_F(ArrivalTest, IsTrueAfterAnyKill) {
       for (;;) {
         lost_.invalidate();
         pattern(lost_.private_bytes(kVersion), 9);
-        Arrival arrival(lost_, kVersion, kCommon, true);
-        if (!bring_state(arrival, coming_of(source_)) || !bring_held(arrival, coming_of(held_)) ||
+        Arrival arrival(lost_, kVersion, kCommon, kWard);
+        if (!bring(arrival, coming_of(source_)) || !bring(arrival, coming_of(held_)) ||
             !arrival.end()) {
           _exit(1);
         }

@@ -18,10 +18,10 @@
 #include <tuple>
 
 #include "arena/format.h"
+#include "arena/head.h"
 #include "arena/testing.h"
 #include "base/prng.h"
 #include "base/text.h"
-#include "os/shared_file.h"
 
 namespace holdfast::arena {
 namespace {
@@ -169,18 +169,12 @@ struct Cut {
 };
 
 Cut look(const std::string& path) {
-  const Result<os::Found> found = os::find_file(path, os::Access::kRead);
-  Header header{};
-  EXPECT_EQ(os::read_at(found->file, 0, std::as_writable_bytes(std::span(&header, 1))),
-            sizeof header);
+  const auto file = file_at(path, os::Access::kRead);
+  const Header& header = file->head.header;
   Cut cut{.version = header.version};
   cut.updating = cut.version != kNoVersion && header.updating == cut.version + 1;
-  std::vector<std::byte> bytes(kSlots * sizeof(Slot));
-  EXPECT_EQ(os::read_at(found->file, kSlotsOffset, bytes), bytes.size());
   for (std::size_t i = 0; i < kSlots; ++i) {
-    std::uint64_t progress = 0;
-    std::memcpy(&progress, bytes.data() + i * sizeof(Slot) + offsetof(Slot, progress),
-                sizeof progress);
+    const std::uint64_t progress = file->mapping.as<Slot>(kSlotsOffset)[i].progress;
     cut.progress += progress;
     cut.line_open = cut.line_open || progress % 2 == 1;
   }
@@ -347,7 +341,7 @@ TEST(CrashInCopy, NeverLooksClean) {
     killed_in([&] {
       Arena copy = script.open(path);
       die_in(delay);
-      if (!copy.copy_from(source.path(), 1, copy.layout().private_bytes)) _exit(3);
+      if (!testing::copy(copy, source.path(), 1, copy.layout().private_bytes)) _exit(3);
     });
     Arena copy = script.open(path);
     if (copy.fresh()) {

@@ -21,7 +21,7 @@ namespace holdfast::arena {
 
 inline constexpr std::uint64_t kPageBytes = 4096;
 inline constexpr std::uint64_t kMagic = 0x6172656e61466421;  // "!dFanera" in memory
-inline constexpr std::uint64_t kFormat = 2;
+inline constexpr std::uint64_t kFormat = 3;
 inline constexpr std::size_t kSlots = 16;     // The most threads an update runs on.
 inline constexpr std::size_t kUndoLines = 3;  // parameters and up to two moments
 
@@ -39,6 +39,7 @@ struct Fixed {
 struct Record {
   Position position;
   UpdateArguments arguments;
+  Parts used;  // Of the private bytes; none: all.
 };
 
 struct Header {

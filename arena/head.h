@@ -3,28 +3,48 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "arena/format.h"
 #include "arena/kernels.h"
 #include "arena/layout.h"
 #include "base/result.h"
 #include "os/mapping.h"
+#include "os/shared_file.h"
 
 namespace holdfast::arena {
 
 [[nodiscard]] Error damaged(const std::string& path, const char* what);
 [[nodiscard]] std::uint64_t check_of(const Fixed& fixed);
-// The header that the beginning of a file of so many bytes has. `path` names it in errors.
-[[nodiscard]] Result<Header> header_in(std::span<const std::byte> beginning,
-                                       std::uint64_t file_bytes, const std::string& path);
-// How the file's layout differs, in a clause; empty if it does not. `read_text` gives so many bytes
-// of the file from kLayoutOffset on; none: it has not so many.
-[[nodiscard]] Result<std::string> layout_difference(
-    const Fixed& fixed, const Layout& layout, const std::string& path,
-    const std::function<std::string(std::uint64_t)>& read_text);
+
+// Errors: what changes in the header can not be so. Requires: it has a version.
+[[nodiscard]] Status check_words(const Header& header, const Layout& layout,
+                                 const std::string& path);
+// Which private bytes of a version are in use. Requires: the words were checked, and the version is
+// committed or staged.
+[[nodiscard]] std::vector<Range> used_of(const Header& header, const Layout& layout, Version v);
+
+struct Head {
+  Header header;
+  Layout layout;
+
+  [[nodiscard]] bool has_version_of(std::uint64_t run_id) const {
+    return header.fixed.run_id == run_id && header.version != kNoVersion;
+  }
+};
+// Of a file of so many bytes, the first of which these are.
+[[nodiscard]] Result<Head> head_in(std::span<const std::byte> bytes, std::uint64_t file_bytes,
+                                   const std::string& path);
+
+// The file at `path`; its descriptor is empty if there is none.
+struct ArenaFile {
+  os::Found found;
+  os::Mapping mapping;
+  Head head;
+};
+[[nodiscard]] Result<ArenaFile> file_at(const std::string& path, os::Access access);
 
 [[nodiscard]] Streams streams_of(const os::Mapping& mapping, const Layout& layout);
 // Of parameters and moments.

@@ -32,6 +32,10 @@ std::string describe(const Entry& entry) {
   return cat(entry.name, " (", entry.elements, ")");
 }
 
+std::string owner(const Layout& layout) {
+  return layout.ward == kNoRank ? "a rank's own" : cat("held for rank ", layout.ward);
+}
+
 }  // namespace
 
 std::size_t moment_count(Optimizer optimizer) {
@@ -42,6 +46,10 @@ std::size_t moment_count(Optimizer optimizer) {
 const char* name(Optimizer optimizer) {
   constexpr const char* kNames[] = {"SGD without momentum", "SGD with momentum", "Adam", "AdamW"};
   return kNames[static_cast<std::size_t>(optimizer)];
+}
+
+Layout Layout::held_for(Rank ward, std::uint64_t private_bytes) {
+  return {.parameters = {}, .private_bytes = private_bytes, .ward = ward};
 }
 
 std::uint64_t Layout::fingerprint() const {
@@ -78,8 +86,8 @@ std::uint64_t Layout::file_bytes() const {
 }
 
 std::string Layout::to_text() const {
-  std::string text = cat(kTitle, static_cast<unsigned>(optimizer), '\n', private_bytes, '\n',
-                         parameters.size(), '\n');
+  std::string text = cat(kTitle, static_cast<unsigned>(optimizer), '\n', private_bytes, '\n', ward,
+                         '\n', parameters.size(), '\n');
   for (const Entry& entry : parameters) {
     text += cat(entry.elements, ' ', entry.name.size(), ' ', entry.name, '\n');
   }
@@ -91,7 +99,7 @@ bool Layout::from_text(const std::string& text, Layout& out) {
   unsigned optimizer = 0;
   std::uint64_t count = 0;
   out = {};
-  in.ignore(kTitle.size()) >> optimizer >> out.private_bytes >> count;
+  in.ignore(kTitle.size()) >> optimizer >> out.private_bytes >> out.ward >> count;
   if (optimizer > static_cast<unsigned>(Optimizer::kAdamW)) return false;
   out.optimizer = static_cast<Optimizer>(optimizer);
   for (std::uint64_t i = 0; i < count && in; ++i) {
@@ -107,6 +115,9 @@ bool Layout::from_text(const std::string& text, Layout& out) {
 }
 
 std::string difference(const Layout& there, const Layout& here) {
+  if (there.ward != here.ward) {
+    return cat("the state is ", owner(there), " there and ", owner(here), " here");
+  }
   if (there.optimizer != here.optimizer) {
     return cat("the optimizer is ", name(there.optimizer), " there and ", name(here.optimizer),
                " here");

@@ -1,11 +1,13 @@
 // What an arena holds: the parameters by name and size, the optimizer, the bytes a rank keeps
-// private.
+// private. What is held for a rank of another host is an arena of private bytes alone.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "base/ids.h"
 
 namespace holdfast::arena {
 
@@ -30,6 +32,9 @@ struct Layout {
   std::vector<Entry> parameters;
   Optimizer optimizer = Optimizer::kSgd;
   std::uint64_t private_bytes = 0;  // Size of what differs between ranks; kept twice.
+  Rank ward = kNoRank;              // For whom it is held; kNoRank: it is a rank's own.
+
+  [[nodiscard]] static Layout held_for(Rank ward, std::uint64_t private_bytes);
 
   // If anything above differs, this differs, but for a chance of 2^-64.
   [[nodiscard]] std::uint64_t fingerprint() const;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "arena/arena.h"
+#include "arena/arrival.h"
 #include "os/testing.h"
 
 namespace holdfast::arena::testing {
@@ -16,6 +17,14 @@ struct Directory : os::TemporaryFolder {
   Directory() : TemporaryFolder("/dev/shm") {}
   [[nodiscard]] std::string file(const std::string& name) const { return *this / name; }
 };
+
+// With so many private bytes, from the first on.
+inline Status copy(Arena& to, const std::string& path, Version version,
+                   std::uint64_t private_bytes) {
+  Arrival arrival(to, version, private_bytes);
+  auto copied = arrival.copy(Arrival::From::kRank, path);
+  return copied ? arrival.end() : copied;
+}
 
 // The state of an arena in private memory. Its update is that of kernels.h, written once more
 // without lines, undo or threads.

@@ -107,16 +107,4 @@ Status give_name(const std::string& path) {
   return {};
 }
 
-std::size_t read_at(const Fd& file, std::uint64_t offset, std::span<std::byte> into) {
-  std::size_t done = 0;
-  while (done < into.size()) {
-    const ssize_t n = pread(file.get(), into.data() + done, into.size() - done,
-                            static_cast<off_t>(offset + done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) break;
-    done += static_cast<std::size_t>(n);
-  }
-  return done;
-}
-
 }  // namespace holdfast::os

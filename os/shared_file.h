@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 
 #include "base/result.h"
@@ -35,8 +34,5 @@ struct Unnamed {
 };
 [[nodiscard]] Result<Unnamed> make_unnamed_file(const std::string& folder, std::uint64_t bytes);
 [[nodiscard]] Status give_draft_name(const Unnamed& unnamed, const std::string& path);
-
-// Fills `into` as far as the file has bytes. Returns their number.
-[[nodiscard]] std::size_t read_at(const Fd& file, std::uint64_t offset, std::span<std::byte> into);
 
 }  // namespace holdfast::os

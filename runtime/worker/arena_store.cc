@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "arena/arrival.h"
-#include "arena/private_copy.h"
 #include "base/text.h"
 #include "io/loop.h"
 #include "os/files.h"
@@ -23,6 +22,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
+using From = arena::Arrival::From;
+
 constexpr Duration kBetweenFetches = 100ms;
 
 std::string path_of(const Identity& identity, Rank rank) {
@@ -33,38 +34,14 @@ std::string path_of_held(const Identity& identity, Rank ward, Rank holder) {
   return cat(identity.directory, "/rank-", ward, ".held-by-", holder);
 }
 
-Result<os::Fd> open_to_send(const std::string& path) {
-  auto file = os::open_own_file(path, O_RDONLY | O_CLOEXEC);
-  if (file && !*file) return Error{Blame::kWorld, cat("there is no ", path)};
-  return file;
-}
-
-StateFile state_file(os::Fd file, const std::vector<arena::Range>& ranges, std::uint64_t size) {
-  StateFile state{.file = std::move(file), .ranges = {}, .size = size};
+Result<StateFile> state_file(const std::string& path, Version version,
+                             std::uint64_t private_bytes) {
+  auto departure = arena::departure(path, version, private_bytes);
+  if (!departure) return departure.error();
+  auto& [file, ranges] = *departure;
+  StateFile state{.file = std::move(file.file), .ranges = {}, .size = file.bytes};
   for (const auto& [offset, bytes] : ranges) state.ranges.push_back({offset, bytes});
   return state;
-}
-
-// What another host needs of this rank's state: no gradients, and of the private part at most what
-// that version has.
-Result<StateFile> own_state(const std::string& path, const arena::Layout& layout,
-                            std::uint64_t private_bytes, Version version) {
-  auto file = open_to_send(path);
-  if (!file) return file.error();
-  return state_file(*std::move(file), arena::ranges_to_copy(layout, version, private_bytes),
-                    layout.file_bytes());
-}
-
-// What this rank holds for a rank of another host.
-Result<StateFile> held_state(const std::string& path, std::uint64_t run_id, Version version) {
-  auto held = arena::PrivateCopy::open(path, run_id, os::Access::kRead);
-  if (!held) return held.error();
-  if (!held->has(version)) {
-    return Error{Blame::kPeer, cat(path, " does not hold version ", version)};
-  }
-  auto file = open_to_send(path);
-  if (!file) return file.error();
-  return state_file(*std::move(file), held->facts().ranges_to_copy(version), held->file_bytes());
 }
 
 struct Privacy {
@@ -88,12 +65,10 @@ class ArenaStore final : public StateStore {
         arena_(std::move(arena)),
         privacy_(privacy) {
     open_held();
-    worker_.neighbours().serve_state([identity = identity_, path = arena_.path(),
-                                      layout = arena_.layout(),
-                                      privacy](Rank rank, Version version) {
-      return rank == identity.rank ? own_state(path, layout, privacy.shared_bytes(version), version)
-                                   : held_state(path_of_held(identity, rank, identity.rank),
-                                                identity.run_id, version);
+    worker_.neighbours().serve_state([identity = identity_, privacy](Rank rank, Version version) {
+      const Rank me = identity.rank;
+      return state_file(rank == me ? path_of(identity, me) : path_of_held(identity, rank, me),
+                        version, privacy.shared_bytes(version));
     });
   }
   ~ArenaStore() override { worker_.neighbours().serve_state(nullptr); }
@@ -102,9 +77,8 @@ class ArenaStore final : public StateStore {
 
   [[nodiscard]] Holding holding() const override {
     Holding holding{arena_.version(), arena_.staged(), privacy_.secrecy != Secrecy::kShared, {}};
-    for (const auto& [ward, copy] : held_) {
-      if (copy.version() == kNoVersion) continue;
-      holding.held.push_back({ward, copy.version(), copy.staged()});
+    for (const auto& [ward, held] : held_) {
+      if (!held.fresh()) holding.held.push_back({ward, held.version(), held.staged()});
     }
     return holding;
   }
@@ -129,11 +103,7 @@ class ArenaStore final : public StateStore {
     }
     has_remains_ = false;
   }
-  void stage(Version n, const arena::StagedStep& step) override {
-    used_of_ = n;
-    used_.assign(step.used.begin(), step.used.end());
-    arena_.stage(n, step);
-  }
+  void stage(Version n, const arena::StagedStep& step) override { arena_.stage(n, step); }
   void unstage() override {
     arena_.unstage();
     settle();
@@ -141,9 +111,9 @@ class ArenaStore final : public StateStore {
   void update(std::size_t threads) override {
     arena_.update(threads);
     std::erase_if(held_, [this](const auto& entry) {
-      const arena::PrivateCopy& copy = entry.second;
-      if (copy.staged() == arena_.version()) return false;
-      ::unlink(copy.path().c_str());
+      const arena::Arena& held = entry.second;
+      if (held.staged() == arena_.version()) return false;
+      ::unlink(held.path().c_str());
       return true;
     });
     settle();
@@ -154,7 +124,7 @@ class ArenaStore final : public StateStore {
   }
 
   void forget_held() override {
-    for (const auto& [ward, copy] : held_) ::unlink(copy.path().c_str());
+    for (const auto& [ward, held] : held_) ::unlink(held.path().c_str());
     held_.clear();
   }
   [[nodiscard]] std::uint64_t own_bytes() const override {
@@ -162,9 +132,8 @@ class ArenaStore final : public StateStore {
   }
   [[nodiscard]] std::vector<OwnPart> own_parts(Version version) override {
     const auto own = arena_.private_bytes(version).subspan(privacy_.common_bytes);
-    if (used_.empty() || used_of_ != version) return {{0, own}};
     std::vector<OwnPart> parts;
-    for (const auto& [offset, bytes] : used_) {
+    for (const auto& [offset, bytes] : arena_.used(version)) {
       const std::uint64_t from = std::max(offset, privacy_.common_bytes);
       const std::uint64_t to = offset + bytes;
       const std::uint64_t at = from - privacy_.common_bytes;
@@ -172,12 +141,16 @@ class ArenaStore final : public StateStore {
     }
     return parts;
   }
-  [[nodiscard]] Result<arena::PrivateCopy*> hold_for(Rank ward, std::uint64_t bytes) override {
+  [[nodiscard]] Result<arena::Arena*> hold_for(Rank ward, std::uint64_t bytes) override {
     const auto found = held_.find(ward);
-    if (found != held_.end() && found->second.bytes() == bytes) return &found->second;
+    if (found != held_.end() && found->second.layout().private_bytes == bytes) {
+      return &found->second;
+    }
     if (found != held_.end()) held_.erase(found);
-    auto made = arena::PrivateCopy::make(path_of_held(identity_, ward, identity_.rank),
-                                         identity_.run_id, ward, bytes);
+    const std::string path = path_of_held(identity_, ward, identity_.rank);
+    ::unlink(path.c_str());  // Whatever lies there.
+    auto made =
+        arena::Arena::open(path, arena::Layout::held_for(ward, bytes), identity_.run_id, nullptr);
     if (!made) return made.error();
     return &held_.emplace(ward, *std::move(made)).first->second;
   }
@@ -196,30 +169,33 @@ class ArenaStore final : public StateStore {
 
  private:
   [[nodiscard]] Status receive_all(const wire::Order& order, Version version) {
+    const Rank me = identity_.rank;
     const wire::Location& source = order.source;
     const wire::Location& held = order.private_source;
     const bool has_held = held.holder != kNoRank;
-    arena::Arrival arrival(arena_, version, privacy_.shared_bytes(version), has_held);
-    Sink state(arrival, kNoRank, cat("rank ", source.holder, "'s arena"));
-    auto came = source.endpoint.empty() ? arrival.copy(path_of(identity_, source.holder))
-                                        : fetch(source, source.holder, version, state);
+    arena::Arrival arrival(arena_, version, privacy_.shared_bytes(version),
+                           has_held ? me : kNoRank);
+    Sink state(arrival, From::kRank, cat("rank ", source.holder, "'s arena"));
+    auto came = source.endpoint.empty()
+                    ? arrival.copy(From::kRank, path_of(identity_, source.holder))
+                    : fetch(source, source.holder, version, state);
     if (!came) return came;
     if (has_held) {
-      const Rank me = identity_.rank;
-      Sink rest(arrival, me, cat("what rank ", held.holder, " holds for rank ", me));
-      came = held.endpoint.empty() ? copy_held(arrival, path_of_held(identity_, me, held.holder))
-                                   : fetch(held, me, version, rest);
+      Sink rest(arrival, From::kHolder, cat("what rank ", held.holder, " holds for rank ", me));
+      came = held.endpoint.empty()
+                 ? arrival.copy(From::kHolder, path_of_held(identity_, me, held.holder))
+                 : fetch(held, me, version, rest);
       if (!came) return came;
     }
     return arrival.end();
   }
 
-  // Of one file that comes from another host: a rank's arena, or what is held for `ward`. What it
-  // begins with is judged before its digest is known, so that may be damage on the way: once.
+  // Of one file that comes from another host. What it begins with is judged before its digest is
+  // known, so that may be damage on the way: once.
   class Sink final : public StateSink {
    public:
-    Sink(arena::Arrival& arrival, Rank ward, std::string from)
-        : arrival_(arrival), ward_(ward), coming_{.from = std::move(from)} {}
+    Sink(arena::Arrival& arrival, From from, std::string name)
+        : arrival_(arrival), coming_{.from = from, .name = std::move(name)} {}
     [[nodiscard]] Result<std::span<std::byte>> place(const StateHead& head,
                                                      std::size_t range) override {
       if (range == 0) {
@@ -227,13 +203,12 @@ class ArenaStore final : public StateStore {
         coming_.ranges.clear();
         for (const auto& [offset, bytes] : head.ranges) coming_.ranges.push_back({offset, bytes});
       }
-      auto placed = ward_ == kNoRank ? arrival_.place(coming_, range)
-                                     : arrival_.place_held(coming_, range, ward_);
+      auto placed = arrival_.place(coming_, range);
       refused_ += placed ? 0 : 1;
       return placed;
     }
     [[nodiscard]] Status came(const StateHead&) override {
-      auto seen = ward_ == kNoRank ? arrival_.came(coming_) : arrival_.came_held(coming_, ward_);
+      auto seen = arrival_.came(coming_);
       refused_ += seen ? 0 : kMostRefused;
       return seen;
     }
@@ -243,7 +218,6 @@ class ArenaStore final : public StateStore {
    private:
     static constexpr int kMostRefused = 2;
     arena::Arrival& arrival_;
-    const Rank ward_;  // kNoRank: it is an arena.
     arena::Arrival::Coming coming_;
     int refused_ = 0;
   };
@@ -253,26 +227,16 @@ class ArenaStore final : public StateStore {
     const std::string mine = cat(".held-by-", identity_.rank);
     for (const std::string& name : os::names_in(identity_.directory)) {
       if (!name.starts_with("rank-") || !name.ends_with(mine)) continue;
-      auto copy = arena::PrivateCopy::open(cat(identity_.directory, '/', name), identity_.run_id);
-      if (!copy) continue;  // Of another run, or damaged: nothing is held then.
-      const Rank ward = copy->ward();
-      if (!path_of_held(identity_, ward, identity_.rank).ends_with(cat('/', name))) continue;
-      held_.emplace(ward, *std::move(copy));
+      auto held = arena::Arena::open_held(cat(identity_.directory, '/', name), identity_.run_id);
+      if (!held) continue;  // Of another run, or damaged: nothing is held then.
+      const Rank ward = held->layout().ward;
+      if (path_of_held(identity_, ward, identity_.rank) != held->path()) continue;
+      held_.emplace(ward, *std::move(held));
     }
   }
 
   void settle() {
-    for (auto& [ward, copy] : held_) copy.settle(arena_.version());
-  }
-
-  // Of this host.
-  [[nodiscard]] Status copy_held(arena::Arrival& arrival, const std::string& path) const {
-    const auto held = arena::PrivateCopy::open(path, identity_.run_id, os::Access::kRead);
-    if (!held) return held.error();
-    if (held->ward() != identity_.rank) {
-      return Error{Blame::kPeer, cat(path, " is of rank ", held->ward())};
-    }
-    return arrival.copy_held(*held);
+    for (auto& [ward, held] : held_) held.settle(arena_.version());
   }
 
   // What `rank` has at `source`. Tries again until it comes, or is wanted no more. Its host may be
@@ -293,9 +257,7 @@ class ArenaStore final : public StateStore {
   bool has_remains_ = false;
   arena::Arena arena_;
   const Privacy privacy_;
-  std::map<Rank, arena::PrivateCopy> held_;  // By ward.
-  Version used_of_ = kNoVersion;             // Of which version this is known:
-  std::vector<arena::Range> used_;           // StagedStep::used.
+  std::map<Rank, arena::Arena> held_;  // By ward.
 };
 
 // A world of its own has its arena for itself.

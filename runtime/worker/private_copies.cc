@@ -31,8 +31,6 @@ struct Answer {
   std::uint64_t has_it = 0;
 };
 
-constexpr std::size_t kMostParts = arena::PrivateCopy::kMostParts;
-
 // Two ranks may be each other's holders.
 std::uint32_t channel_of(Rank ward, Rank holder) {
   return ward < holder ? 0 : 1;
@@ -43,30 +41,34 @@ std::span<std::byte> bytes_of(T& value) {
   return std::as_writable_bytes(std::span(&value, 1));
 }
 
-Frame frame_of(Rank ward, Version version, std::size_t table_bytes) {
+Frame frame_of(Rank ward, Version version) {
   return {.type = collective::FrameType::kPrivate,
           .sequence = version,
           .number = static_cast<std::uint64_t>(ward),
-          .bytes = table_bytes};
+          .bytes = sizeof(arena::Parts)};
+}
+
+// The bytes of version v are about to be written. What lay in their place counts no more.
+void expect(arena::Arena& held, Version v) {
+  if (!held.fresh() && v == held.version() + 1) {
+    held.unstage();
+  } else {
+    held.invalidate();
+  }
+}
+
+// They are whole. Of a version that follows another one they are staged.
+void take(arena::Arena& held, Version v, const arena::Parts& used) {
+  constexpr arena::Range kNothing[] = {{0, 0}};  // None would be all.
+  const auto parts = used.count == 0 ? std::span(kNothing) : used.all();
+  if (held.fresh()) {
+    held.begin(v, {}, parts);
+  } else {
+    held.stage(v, {.private_bytes = held.private_bytes(v), .used = parts});
+  }
 }
 
 }  // namespace
-
-// Of a version, behind its frame: which bytes follow.
-struct PrivateCopies::Table {
-  std::uint64_t count = 0;
-  arena::Range parts[kMostParts];
-
-  [[nodiscard]] bool fits(std::uint64_t bytes) const {
-    std::uint64_t end = 0;
-    for (std::uint64_t i = 0; i < count && count <= kMostParts; ++i) {
-      if (parts[i].offset < end || parts[i].offset > bytes) return false;
-      if (parts[i].bytes > bytes - parts[i].offset) return false;
-      end = parts[i].offset + parts[i].bytes;
-    }
-    return count <= kMostParts;
-  }
-};
 
 // One direction of a link: what moves now, and what follows it.
 struct PrivateCopies::Stream {
@@ -88,9 +90,9 @@ struct PrivateCopies::Ward {
   Stream in, out;
   Greeting greeting;
   Answer answer;
-  Table table;
+  arena::Parts table;  // Which bytes of a version follow.
   bool awaits_table = false;
-  arena::PrivateCopy* copy = nullptr;
+  arena::Arena* held = nullptr;
 };
 
 PrivateCopies::PrivateCopies(Options options, StateStore& store)
@@ -114,7 +116,7 @@ Result<std::unique_ptr<PrivateCopies>> PrivateCopies::join(const Options& option
   if (auto told = made->answer(version, holder_has_it); !told) return told.error();
   const bool gives = !holder_has_it;
   if (auto seeded = made->give_and_take(version, gives, false); !seeded) return seeded.error();
-  for (const auto& ward : made->wards_) ward->copy->settle(version);  // It is committed.
+  for (const auto& ward : made->wards_) ward->held->settle(version);  // It is committed.
   return made;
 }
 
@@ -163,13 +165,11 @@ Status PrivateCopies::answer(Version version, bool& holder_has_it) {
                    cat("rank ", ward->rank, " is at version ", theirs, " with ", bytes,
                        " private bytes, and rank ", options_.rank, " at version ", version)};
     }
-    auto copy = store_.hold_for(ward->rank, bytes);
-    if (!copy) {
-      return Error{Blame::kUser, copy.error().what};
-    }
-    ward->copy = *copy;
-    ward->copy->settle(version);
-    ward->answer.has_it = ward->copy->has(version) ? 1 : 0;
+    auto held = store_.hold_for(ward->rank, bytes);
+    if (!held) return Error{Blame::kUser, held.error().what};
+    ward->held = *held;
+    ward->held->settle(version);
+    ward->answer.has_it = ward->held->has(version) ? 1 : 0;
     ward->out.flow.begin(bytes_of(ward->answer));
   }
   Answer of_holder{1};
@@ -185,47 +185,43 @@ Status PrivateCopies::pass(Version n) {
 }
 
 Status PrivateCopies::give_and_take(Version version, bool gives, bool takes_all) {
-  Table table;
+  arena::Parts table;
   if (gives) give(version, table);
   std::vector<Ward*> awaited;
   for (const auto& ward : wards_) {
     if (!takes_all && ward->answer.has_it != 0) continue;
-    ward->copy->expect(version);
-    ward->in.flow.begin(frame_of(ward->rank, version, sizeof(Table)), bytes_of(ward->table));
+    expect(*ward->held, version);
+    ward->in.flow.begin(frame_of(ward->rank, version), bytes_of(ward->table));
     ward->awaits_table = true;
     version_ = version;
     awaited.push_back(ward.get());
   }
   if (auto moved = drive(); !moved) return moved;
-  for (Ward* ward : awaited) {
-    const auto parts = std::span(ward->table.parts).first(ward->table.count);
-    constexpr arena::Range kNone[] = {{0, 0}};
-    ward->copy->take(version, parts.empty() ? std::span<const arena::Range>(kNone) : parts);
-  }
+  for (Ward* ward : awaited) take(*ward->held, version, ward->table);
   return {};
 }
 
 // `table` is sent, and lasts until it is.
-void PrivateCopies::give(Version version, Table& table) {
+void PrivateCopies::give(Version version, arena::Parts& table) {
   auto parts = store_.own_parts(version);
-  HF_ASSERT(parts.size() <= kMostParts);
+  HF_ASSERT(parts.size() <= arena::kMostParts);
   table.count = parts.size();
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    table.parts[i] = {parts[i].offset, parts[i].bytes.size()};
+    table.ranges[i] = {parts[i].offset, parts[i].bytes.size()};
   }
   std::reverse(parts.begin(), parts.end());
   for (const auto& part : parts) to_holder_->rest.push_back(part.bytes);
-  to_holder_->flow.begin(frame_of(options_.rank, version, sizeof(Table)), bytes_of(table));
+  to_holder_->flow.begin(frame_of(options_.rank, version), bytes_of(table));
 }
 
 // Its table has come: the bytes go where they belong. False: there are no such.
 bool PrivateCopies::heed_table(Ward& ward) {
   ward.awaits_table = false;
-  const Table& table = ward.table;
-  if (!table.fits(ward.copy->bytes())) return false;
-  const auto place = ward.copy->place(version_);
-  for (std::size_t i = table.count; i > 0; --i) {
-    ward.in.rest.push_back(place.subspan(table.parts[i - 1].offset, table.parts[i - 1].bytes));
+  const auto place = ward.held->private_bytes(version_);
+  if (!ward.table.fit(place.size())) return false;
+  for (std::size_t i = ward.table.count; i > 0; --i) {
+    const auto& [offset, bytes] = ward.table.ranges[i - 1];
+    ward.in.rest.push_back(place.subspan(offset, bytes));
   }
   return true;
 }

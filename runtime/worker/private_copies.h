@@ -51,14 +51,13 @@ class PrivateCopies {
 
  private:
   struct Stream;
-  struct Table;
   struct Ward;
   PrivateCopies(Options options, StateStore& store);
   Status link(Rank holder, const std::vector<Rank>& wards);
   Status greet(Version version);
   Status answer(Version version, bool& holder_has_it);
   Status give_and_take(Version version, bool gives, bool takes_all);
-  void give(Version version, Table& table);
+  void give(Version version, arena::Parts& table);
   bool heed_table(Ward& ward);
   Status drive();
   Error end(const char* why);

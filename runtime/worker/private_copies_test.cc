@@ -42,9 +42,7 @@ class TestStore final : public StateStore {
   [[nodiscard]] Holding holding() const override {
     Holding holding{version_, staged_, true, {}};
     for (const auto& [ward, copy] : held_) {
-      if (copy.version() != kNoVersion) {
-        holding.held.push_back({ward, copy.version(), copy.staged()});
-      }
+      if (!copy.fresh()) holding.held.push_back({ward, copy.version(), copy.staged()});
     }
     return holding;
   }
@@ -60,18 +58,19 @@ class TestStore final : public StateStore {
   }
   std::vector<arena::Range> lies;   // It says that these are its parts.
   std::vector<arena::Range> parts;  // None: all.
-  Result<arena::PrivateCopy*> hold_for(Rank ward, std::uint64_t bytes) override {
+  Result<arena::Arena*> hold_for(Rank ward, std::uint64_t bytes) override {
     if (full) return Error{Blame::kWorld, "there is no room"};
-    ++asked;
     const auto found = held_.find(ward);
-    if (found != held_.end() && found->second.bytes() == bytes) return &found->second;
+    if (found != held_.end() && found->second.layout().private_bytes == bytes) {
+      return &found->second;
+    }
     held_.erase(ward);
-    auto made =
-        arena::PrivateCopy::make(cat(folder_, "/rank-", ward, ".held-by-", rank_), 7, ward, bytes);
+    auto made = arena::Arena::open(cat(folder_, "/rank-", ward, ".held-by-", rank_),
+                                   arena::Layout::held_for(ward, bytes), ++run_);
     if (!made) return made.error();
     return &held_.emplace(ward, *std::move(made)).first->second;
   }
-  arena::PrivateCopy& held(Rank ward) { return held_.at(ward); }
+  arena::Arena& held(Rank ward) { return held_.at(ward); }
 
   void forget_held() override { held_.clear(); }
   void begin(const arena::Position&) override {}
@@ -83,7 +82,6 @@ class TestStore final : public StateStore {
   collective::Registered gradients() override { return {}; }
 
   bool full = false;
-  int asked = 0;
 
  private:
   Rank rank_;
@@ -91,7 +89,8 @@ class TestStore final : public StateStore {
   Version version_ = 4;
   Version staged_ = 4;
   std::array<std::vector<std::byte>, 2> places_;
-  std::map<Rank, arena::PrivateCopy> held_;
+  std::map<Rank, arena::Arena> held_;
+  static inline std::atomic<std::uint64_t> run_ = 0;  // Nothing is found of a former store.
 };
 
 class PrivateCopiesTest : public ::testing::Test {
@@ -136,7 +135,7 @@ class PrivateCopiesTest : public ::testing::Test {
       EXPECT_EQ(copy.version(), version) << rank;
       EXPECT_EQ(copy.staged(), staged) << rank;
       for (const Version v : {version, staged}) {
-        const auto place = copy.place(v);
+        const auto place = copy.private_bytes(v);
         EXPECT_EQ(place.size(), store(rank).own_bytes());
         EXPECT_TRUE(std::all_of(place.begin(), place.end(),
                                 [&](auto b) { return b == TestStore::mark(rank, v); }));
@@ -182,9 +181,9 @@ TEST_F(PrivateCopiesTest, WhatAHolderHasAlreadyIsNotSentAgain) {
   use({0, 1}, std::uint64_t{1} << 20);
   run();
   // It would show, were it written again.
-  std::memset(store(1).held(0).place(4).data(), 0, 1 << 20);
+  std::memset(store(1).held(0).private_bytes(4).data(), 0, 1 << 20);
   run();
-  EXPECT_EQ(store(1).held(0).place(4)[0], std::byte{0});
+  EXPECT_EQ(store(1).held(0).private_bytes(4)[0], std::byte{0});
 }
 
 TEST_F(PrivateCopiesTest, OnlyWhatIsUsedIsSent) {
@@ -192,7 +191,7 @@ TEST_F(PrivateCopiesTest, OnlyWhatIsUsedIsSent) {
   for (Rank rank = 0; rank < 2; ++rank)
     store(rank).parts = {{0, 10}, {10, 0}, {500, 1}, {2000, 999}};
   run([this](Rank rank, PrivateCopies& copies) { stage(rank, copies, 5); });
-  const auto place = store(1).held(0).place(5);
+  const auto place = store(1).held(0).private_bytes(5);
   for (std::size_t i = 0; i < place.size(); ++i) {
     const bool used = i < 10 || i == 500 || (i >= 2000 && i < 2999);
     ASSERT_EQ(place[i], used ? TestStore::mark(0, 5) : std::byte{0}) << i;
@@ -208,7 +207,7 @@ TEST_F(PrivateCopiesTest, WhatIsGivenAtTheStartIsCommitted) {
   for (Rank rank = 0; rank < 2; ++rank) store(rank).set(5, 5);
   run();
   expect_whole(5, 5);
-  store(1).held(0).expect(6);
+  store(1).held(0).unstage();
   EXPECT_TRUE(store(1).held(0).has(5));
 }
 
@@ -223,6 +222,21 @@ TEST_F(PrivateCopiesTest, WhoSendsNoSuchBytesIsNotHeard) {
     EXPECT_EQ(errors_[1], "private state can not be passed on: a rank has sent no such bytes");
     EXPECT_FALSE(store(1).held(0).has(4));
   }
+}
+
+// What is being written over counts no more.
+TEST_F(PrivateCopiesTest, WhatHasNotComeWholeIsNotHeld) {
+  use({0, 1});
+  run([this](Rank rank, PrivateCopies& copies) {
+    stage(rank, copies, 5);
+    if (rank == 0) store(0).lies = {{5000, 1}};
+    const auto passed = copies.pass(5);  // Once more, after a void step.
+    EXPECT_FALSE(rank == 1 && passed);
+  });
+  EXPECT_TRUE(store(1).held(0).has(4) && !store(1).held(0).has(5));
+  for (Rank rank = 0; rank < 2; ++rank) store(rank).set(8, 8);
+  run();
+  EXPECT_TRUE(store(1).held(0).fresh()) << "none but version 8 is of use, and that did not come";
 }
 
 TEST_F(PrivateCopiesTest, ASuccessorOfAHolderGetsTheVersion) {

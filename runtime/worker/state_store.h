@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "arena/arena.h"
-#include "arena/private_copy.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "collective/group.h"
@@ -55,9 +54,9 @@ class StateStore {
   };
   [[nodiscard]] virtual std::uint64_t own_bytes() const = 0;
   [[nodiscard]] virtual std::vector<OwnPart> own_parts(Version version) = 0;
-  // What is held for that rank, which has so many own bytes; nothing at first. Valid until
-  // update(). Errors: there is no room for it.
-  [[nodiscard]] virtual Result<arena::PrivateCopy*> hold_for(Rank ward, std::uint64_t bytes) = 0;
+  // What is held for that rank, which has so many own bytes: Layout::held_for() them, fresh at
+  // first. Valid until update(). Errors: there is no room for it.
+  [[nodiscard]] virtual Result<arena::Arena*> hold_for(Rank ward, std::uint64_t bytes) = 0;
   // Holds nothing any more: this rank was elsewhere meanwhile.
   virtual void forget_held() = 0;
 
