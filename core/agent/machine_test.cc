@@ -559,52 +559,5 @@ TEST_F(AgentTest, LeavesTheAddressesOfAllToItsWorkers) {
   EXPECT_EQ(left_[1], after.whole());
 }
 
-// One message may say both, and may be said again.
-TEST_F(AgentTest, HasThePlacesThatItIsTold) {
-  start(0, 1, false, 4);
-  step(LinkUp{});
-  const int before = spawned_;
-  step(Received{wire::Places{{"w1", "w3"}}});
-  EXPECT_EQ(spawned_, before + 1);
-  EXPECT_EQ(killed_.size(), 1U);
-  ASSERT_TRUE(places_.contains("w3"));
-  const auto said = said_.size();
-  step(Received{wire::Places{{"w3", "w1"}}});
-  EXPECT_EQ(spawned_, before + 1);
-  EXPECT_EQ(killed_.size(), 1U);
-  EXPECT_EQ(said_.size(), said) << "it has nothing new to tell";
-}
-
-TEST_F(AgentTest, DropsThePlacesThatAnotherAgentHas) {
-  start(0, 1, false, 4);
-  step(LinkUp{});
-  const Process process = at("w1");
-  said_.clear();
-  step(Received{wire::Places{{"w0"}}});
-  EXPECT_FALSE(exit_);
-  ASSERT_EQ(killed_.size(), 1U);
-  EXPECT_EQ(killed_[0].process, process);
-  const auto state = std::get<wire::AgentState>(said_.back());
-  ASSERT_EQ(state.places.size(), 1U);
-  EXPECT_EQ(state.places[0].node_id, "w0");
-  EXPECT_EQ(state.takes, 1U);
-  dies(process, 137);
-  EXPECT_EQ(machine_->places().size(), 1U) << "nothing is started in its place";
-}
-
-TEST_F(AgentTest, WaitsAsASpareHostOnceAllItsPlacesAreAnothersOnes) {
-  start(0, 1, false, 4);
-  step(LinkUp{});
-  step(Received{wire::Places{}});
-  EXPECT_EQ(told_.back(), (Reason{.kind = Reason::Kind::kGivenAway, .count = 2, .total = 0}));
-  EXPECT_EQ(spares_.size(), 2U);
-  dies(at("w0"), 137);
-  dies(at("w1"), 137);
-  EXPECT_FALSE(exit_);
-  step(Received{wire::Places{{"w3"}}});
-  ASSERT_EQ(promoted_.size(), 1U);
-  EXPECT_EQ(promoted_[0].node_id, "w3");
-}
-
 }  // namespace
 }  // namespace holdfast::agent

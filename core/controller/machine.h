@@ -538,7 +538,8 @@ class Machine {
   std::set<Rank> vacant_;                        // Whose seat no process has.
   std::vector<std::pair<Link, Rank>> retired_;   // Their processes are to hear it.
   std::optional<Transfer> transfer_;
-  // Agents whose places went to others, or that were to have those of others: nothing moves to them.
+  // Agents whose places went to others, or that were to have those of others: nothing moves to
+  // them.
   std::set<std::string> emptied_;
   bool has_proven_ = false;                       // Some generation, by a step of all.
   std::optional<Instant> hosts_look_at_;          // When some host may count as lost.
