@@ -40,7 +40,7 @@ WaitPolicy WaitPolicy::among(int waiters) {
   return WaitPolicy(known && CPU_COUNT(&cores) < waiters);
 }
 
-Passage Gate::judge(std::uint64_t word, std::uint64_t target) {
+Passage Gate::passage_of(std::uint64_t word, std::uint64_t target) {
   if (word / kOne >= target) return Passage::kPassed;  // First: complete stays complete.
   if ((word & kAbortedFlag) != 0) return Passage::kAborted;
   if ((word & kLeftFlag) != 0) return Passage::kLeft;
@@ -48,15 +48,15 @@ Passage Gate::judge(std::uint64_t word, std::uint64_t target) {
 }
 
 Passage Gate::look(std::uint64_t target) const {
-  return judge(word_.load(), target);
+  return passage_of(word_.load(), target);
 }
 
 Passage Gate::arrive(std::uint64_t target) {
   std::uint64_t word = word_.load();
   do {
-    if ((word & kFlags) != 0) return judge(word, target);
+    if ((word & kFlags) != 0) return passage_of(word, target);
   } while (!word_.compare_exchange_weak(word, word + kOne));
-  const Passage passage = judge(word + kOne, target);
+  const Passage passage = passage_of(word + kOne, target);
   if (passage == Passage::kPassed) ring();
   return passage;
 }
@@ -75,7 +75,8 @@ Passage Gate::yield_until(std::uint64_t target, WaitPolicy& policy) const {
   return passage;
 }
 
-Passage Gate::pass(std::uint64_t target, WaitPolicy& policy, const std::function<bool()>& goes_on) {
+Passage Gate::arrive_and_wait(std::uint64_t target, WaitPolicy& policy,
+                              const std::function<bool()>& goes_on) {
   Passage passage = arrive(target);
   const int spins = policy.may_spin() ? kSpins : 0;
   for (int i = 0; i < spins && passage == Passage::kOpen; ++i) {
@@ -98,8 +99,8 @@ Passage Gate::pass(std::uint64_t target, WaitPolicy& policy, const std::function
   return passage;
 }
 
-Passage Gate::pass(std::uint64_t target, std::chrono::steady_clock::time_point deadline,
-                   const std::stop_token& cancel) {
+Passage Gate::arrive_and_wait(std::uint64_t target, std::chrono::steady_clock::time_point deadline,
+                              const std::stop_token& cancel) {
   Passage passage = arrive(target);
   if (passage != Passage::kOpen) return passage;
   sleepers_.fetch_add(1);

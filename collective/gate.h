@@ -54,12 +54,15 @@ class Gate {
   // Arrives and waits until `target` arrivals were counted or a flag is set. Never kOpen. It spins
   // for a moment where there are cores enough, then yields if that is cheap, then sleeps: on one
   // core, the peer must get to run.
-  Passage pass(std::uint64_t target, WaitPolicy& policy) { return pass(target, policy, {}); }
+  Passage arrive_and_wait(std::uint64_t target, WaitPolicy& policy) {
+    return arrive_and_wait(target, policy, {});
+  }
   // The same, but a sleeper calls `goes_on` now and then, and aborts the gate if it says false.
-  Passage pass(std::uint64_t target, WaitPolicy& policy, const std::function<bool()>& goes_on);
+  Passage arrive_and_wait(std::uint64_t target, WaitPolicy& policy,
+                          const std::function<bool()>& goes_on);
   // The same, but at `deadline` or on `cancel` it aborts the gate and looks once more.
-  Passage pass(std::uint64_t target, std::chrono::steady_clock::time_point deadline,
-               const std::stop_token& cancel);
+  Passage arrive_and_wait(std::uint64_t target, std::chrono::steady_clock::time_point deadline,
+                          const std::stop_token& cancel);
   void abort() { freeze(kAbortedFlag); }
   void leave() { freeze(kLeftFlag); }
   [[nodiscard]] bool aborted() const { return (word_.load() & kAbortedFlag) != 0; }
@@ -75,7 +78,7 @@ class Gate {
   static constexpr std::uint64_t kFlags = 3;
   static constexpr std::uint64_t kOne = 4;
 
-  static Passage judge(std::uint64_t word, std::uint64_t target);
+  static Passage passage_of(std::uint64_t word, std::uint64_t target);
   [[nodiscard]] Passage look(std::uint64_t target) const;
   Passage arrive(std::uint64_t target);
   void freeze(std::uint64_t flag);

@@ -19,14 +19,14 @@ namespace {
 
 using std::chrono::steady_clock;
 
-Passage pass(Gate& gate, std::uint64_t target) {
+Passage arrive(Gate& gate, std::uint64_t target) {
   WaitPolicy policy;
-  return gate.pass(target, policy);
+  return gate.arrive_and_wait(target, policy);
 }
 
 TEST(Gate, PassesOneAloneWithoutWaiting) {
   const auto gate = std::make_unique<Gate>();
-  for (std::uint64_t k = 1; k < 100; ++k) EXPECT_EQ(pass(*gate, k), Passage::kPassed);
+  for (std::uint64_t k = 1; k < 100; ++k) EXPECT_EQ(arrive(*gate, k), Passage::kPassed);
 }
 
 TEST(WaitPolicy, YieldsUntilOneTookLongAndThenRestsForAWhile) {
@@ -54,16 +54,16 @@ TEST(WaitPolicy, SpinsOnlyWhereThereAreCoresEnough) {
 TEST(Gate, DoesNotCountWhoComesAfterAbort) {
   const auto gate = std::make_unique<Gate>();
   gate->abort();
-  EXPECT_EQ(pass(*gate, 1), Passage::kAborted);
-  EXPECT_EQ(pass(*gate, 1), Passage::kAborted);
+  EXPECT_EQ(arrive(*gate, 1), Passage::kAborted);
+  EXPECT_EQ(arrive(*gate, 1), Passage::kAborted);
 }
 
 TEST(Gate, AbortGoesBeforeLeave) {
   const auto gate = std::make_unique<Gate>();
   gate->leave();
-  EXPECT_EQ(pass(*gate, 1), Passage::kLeft);
+  EXPECT_EQ(arrive(*gate, 1), Passage::kLeft);
   gate->abort();
-  EXPECT_EQ(pass(*gate, 1), Passage::kAborted);
+  EXPECT_EQ(arrive(*gate, 1), Passage::kAborted);
 }
 
 // If one saw barrier k complete, all did: an abort in the midst of it must not divide the ranks.
@@ -77,7 +77,7 @@ TEST(Gate, AllAgreeHowFarTheyCameWhenAbortRaces) {
     for (std::size_t rank = 0; rank < kRanks; ++rank) {
       threads.emplace_back([&, rank] {
         std::uint64_t k = 0;
-        while (pass(*gate, (k + 1) * kRanks) == Passage::kPassed) ++k;
+        while (arrive(*gate, (k + 1) * kRanks) == Passage::kPassed) ++k;
         passed[rank] = k;
       });
     }
@@ -98,7 +98,7 @@ TEST(Gate, AbortWakesAllSleepers) {
     const auto gate = std::make_unique<Gate>();
     std::vector<std::jthread> threads;
     for (int i = 0; i < kSleepers; ++i) {
-      threads.emplace_back([&] { EXPECT_EQ(pass(*gate, kSleepers + 1), Passage::kAborted); });
+      threads.emplace_back([&] { EXPECT_EQ(arrive(*gate, kSleepers + 1), Passage::kAborted); });
     }
     while (gate->sleepers() < kSleepers) std::this_thread::yield();
     gate->abort();
@@ -109,17 +109,17 @@ TEST(Gate, CompletionWakesAllSleepers) {
   const auto gate = std::make_unique<Gate>();
   std::vector<std::jthread> threads;
   for (int i = 0; i < 3; ++i) {
-    threads.emplace_back([&] { EXPECT_EQ(pass(*gate, 4), Passage::kPassed); });
+    threads.emplace_back([&] { EXPECT_EQ(arrive(*gate, 4), Passage::kPassed); });
   }
   while (gate->sleepers() < 3) std::this_thread::yield();
-  EXPECT_EQ(pass(*gate, 4), Passage::kPassed);
+  EXPECT_EQ(arrive(*gate, 4), Passage::kPassed);
   threads.clear();
   EXPECT_EQ(gate->sleepers(), 0U);
 }
 
 TEST(Gate, GivesUpByAbortingAtTheDeadline) {
   const auto gate = std::make_unique<Gate>();
-  EXPECT_EQ(gate->pass(2, steady_clock::now() + std::chrono::milliseconds(5), {}),
+  EXPECT_EQ(gate->arrive_and_wait(2, steady_clock::now() + std::chrono::milliseconds(5), {}),
             Passage::kAborted);
   EXPECT_TRUE(gate->aborted());
 }
@@ -128,8 +128,9 @@ TEST(Gate, GivesUpByAbortingWhenCancelledWhileAsleep) {
   const auto gate = std::make_unique<Gate>();
   std::stop_source stop;
   std::jthread waiter([&] {
-    EXPECT_EQ(gate->pass(2, steady_clock::now() + std::chrono::minutes(1), stop.get_token()),
-              Passage::kAborted);
+    EXPECT_EQ(
+        gate->arrive_and_wait(2, steady_clock::now() + std::chrono::minutes(1), stop.get_token()),
+        Passage::kAborted);
   });
   while (gate->sleepers() < 1) std::this_thread::yield();
   stop.request_stop();

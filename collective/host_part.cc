@@ -71,9 +71,9 @@ Result<std::unique_ptr<HostPart>> HostPart::join(const Group::Options& options,
 
 // ---- barriers -----------------------------------------------------------------------------------
 
-Outcome HostPart::pass() {
+Outcome HostPart::arrive_and_wait() {
   const auto n = static_cast<std::uint64_t>(world_size());
-  const Passage passage = segment_->gate().pass((barriers_ + 1) * n, wait_policy_);
+  const Passage passage = segment_->gate().arrive_and_wait((barriers_ + 1) * n, wait_policy_);
   if (passage != Passage::kPassed) return fail(passage);
   ++barriers_;
   return Outcome::kDone;
@@ -97,7 +97,7 @@ Outcome HostPart::begin(Request request) {
   request.sequence = ++operations_;
   current_ = request;
   segment_->request(rank(), operations_) = request;
-  if (const Outcome o = pass(); o != Outcome::kDone) return o;
+  if (const Outcome o = arrive_and_wait(); o != Outcome::kDone) return o;
   bool same = request.fault == Fault::kNone;
   for (int k = 0; k < world_size(); ++k) same &= segment_->request(k, operations_) == request;
   if (same) [[likely]]
@@ -168,7 +168,7 @@ Outcome HostPart::reduce_everywhere(const Numbers& numbers, Op op) {
                       {numbers.element, op});
     }
   }
-  return pass();
+  return arrive_and_wait();
 }
 
 // Takes the next block of the owner's share, unless no more than `leave` are left. What an earlier
@@ -220,7 +220,7 @@ Outcome HostPart::reduce_by_windows(const Numbers& numbers, const std::byte* fro
     if (request.fault == Fault::kNone) {
       show(piece, whole ? Range{0, 0} : share_of(piece.to.bytes, rank(), world_size()));
     }
-    Outcome o = at == 0 ? begin(request) : pass();
+    Outcome o = at == 0 ? begin(request) : arrive_and_wait();
     // A rank whose numbers lie in a region has not shown its piece. All ranks see that, and meet
     // once more.
     if (o == Outcome::kDone && at == 0 && !begun && is_any_in_region()) o = begin(request);
@@ -279,7 +279,7 @@ Outcome HostPart::reduce_share(const Piece& piece) {
     reduce_range(piece, block, segment_->window(rank(), pieces_) + at, false);
     fetch(piece, rank(), block);
   }
-  if (const Outcome o = pass(); o != Outcome::kDone) return o;
+  if (const Outcome o = arrive_and_wait(); o != Outcome::kDone) return o;
   for (int k = 0; k < world_size(); ++k) {
     if (k != rank()) fetch(piece, k, share_of(piece.to.bytes, k, world_size()));
   }
@@ -306,7 +306,8 @@ Outcome HostPart::broadcast(std::span<std::byte> bytes, int root) {
     if (rank() == root && request.fault == Fault::kNone) {
       copy_bytes(window, piece.data(), piece.size());
     }
-    if (const Outcome o = at == 0 ? begin(request) : pass(); o != Outcome::kDone) return o;
+    if (const Outcome o = at == 0 ? begin(request) : arrive_and_wait(); o != Outcome::kDone)
+      return o;
     if (rank() != root) copy_bytes(piece.data(), window, piece.size());
     ++pieces_;
     at += piece.size();
@@ -327,7 +328,8 @@ Outcome HostPart::all_gather(std::span<const std::byte> mine, std::span<std::byt
     if (request.fault == Fault::kNone) {
       copy_bytes(segment_->window(rank(), pieces_), mine.data() + at, bytes);
     }
-    if (const Outcome o = at == 0 ? begin(request) : pass(); o != Outcome::kDone) return o;
+    if (const Outcome o = at == 0 ? begin(request) : arrive_and_wait(); o != Outcome::kDone)
+      return o;
     for (std::size_t k = 0; k < n; ++k) {
       copy_bytes(all.data() + k * mine.size() + at, segment_->window(static_cast<int>(k), pieces_),
                  bytes);

@@ -58,7 +58,7 @@ class HostPart final : public Part {
   };
   HostPart() = default;
   Outcome begin(Request request);
-  Outcome pass();
+  Outcome arrive_and_wait();
   Fault have_room(std::size_t bytes);
   Outcome fail(Passage passage);
   bool take(int owner, const Range& share, std::uint64_t leave, Range& block);

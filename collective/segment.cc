@@ -216,7 +216,8 @@ Status Segment::meet(const Group::Options& o, const std::stop_token& cancel) {
                      " already; a process that comes again needs a higher one")};
   }
   const auto deadline = std::chrono::steady_clock::now() + o.join_timeout;
-  const Passage passage = gate().pass(static_cast<std::uint64_t>(o.world_size), deadline, cancel);
+  const Passage passage =
+      gate().arrive_and_wait(static_cast<std::uint64_t>(o.world_size), deadline, cancel);
   if (passage == Passage::kPassed) {
     if (o.rank == o.world_size - 1) ::unlink(cat(o.directory, "/", file_name(o)).c_str());
     return {};

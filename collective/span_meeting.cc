@@ -316,7 +316,7 @@ void SpanPart::send_left(std::size_t first_round, std::uint64_t sequence,
 // ---- verdicts -----------------------------------------------------------------------------------
 
 // All blocks are there.
-Verdict SpanPart::judge() {
+Verdict SpanPart::verdict_on_blocks() {
   const Request& first = block_of_[0].requests[0];
   bool same = first.fault == Fault::kNone;
   std::vector<int> strangers;
@@ -396,7 +396,7 @@ Outcome SpanPart::lead(std::span<const std::byte> shown, Verdict& verdict) {
     return Outcome::kDone;
   }
   if (sender_over_) return lost();  // Somebody has not got what we have sent.
-  verdict = judge();
+  verdict = verdict_on_blocks();
   if (verdict.outcome != Outcome::kDone) return Outcome::kDone;
   if (has_mates()) {
     place_data(segment_->window(0, 1) + kDataAt);
@@ -418,7 +418,7 @@ Outcome SpanPart::meet(Request request, std::span<const std::byte> shown) {
   if (has_mates() && !shown.empty()) {
     std::memcpy(segment_->window(map_.local, 0), shown.data(), shown.size());
   }
-  if (const Outcome o = pass(); o != Outcome::kDone) return o;
+  if (const Outcome o = arrive_and_wait(); o != Outcome::kDone) return o;
   Verdict verdict;
   if (map_.leads_host()) {
     if (const Outcome o = lead(shown, verdict); o != Outcome::kDone) return o;
@@ -428,7 +428,7 @@ Outcome SpanPart::meet(Request request, std::span<const std::byte> shown) {
     if (map_.leads_host()) tell_mates(verdict);
     // After any other verdict the others end their groups, and that is no abort.
     looks_around_ = looks_around_ && verdict.outcome == Outcome::kDone;
-    if (const Outcome o = pass(); o != Outcome::kDone) return o;
+    if (const Outcome o = arrive_and_wait(); o != Outcome::kDone) return o;
     if (!map_.leads_host()) verdict = heard();
     data_ = segment_->window(0, 1) + kDataAt;
   }

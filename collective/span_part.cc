@@ -225,15 +225,15 @@ std::string SpanPart::why() const {
 
 // ---- waiting ------------------------------------------------------------------------------------
 
-Outcome SpanPart::pass() {
+Outcome SpanPart::arrive_and_wait() {
   const std::uint64_t target = (barriers_ + 1) * static_cast<std::uint64_t>(map_.local_size());
   Passage passage{};
   if (joining_) {
-    passage = gate().pass(target, joining_->deadline, joining_->cancel);
+    passage = gate().arrive_and_wait(target, joining_->deadline, joining_->cancel);
   } else if (looks_around_) {
-    passage = gate().pass(target, wait_policy_, [this] { return others_go_on(); });
+    passage = gate().arrive_and_wait(target, wait_policy_, [this] { return others_go_on(); });
   } else {
-    passage = gate().pass(target, wait_policy_);
+    passage = gate().arrive_and_wait(target, wait_policy_);
   }
   if (passage != Passage::kPassed) return fail(passage);
   ++barriers_;
@@ -304,7 +304,7 @@ Outcome SpanPart::all_reduce(Numbers to, const std::byte* from, Op op) {
   for (std::byte* row : registered_.rows) terms.outs.push_back(row + offset);
   terms.rows.assign(terms.outs.begin(), terms.outs.end());
   if (const Outcome o = reduce(terms); o != Outcome::kDone) return o;
-  return pass();
+  return arrive_and_wait();
 }
 
 Outcome SpanPart::reduce(const Chain::Terms& terms) {
@@ -331,9 +331,9 @@ Outcome SpanPart::reduce_by_windows(const Numbers& to, const std::byte* from, Ch
   for (std::size_t at = 0; at < to.bytes; at += portion_bytes_) {
     terms.pieces = pieces(to.bytes, at, std::min(portion_bytes_, to.bytes - at));
     put(segment_->window(map_.local, 0), from + at, terms.pieces.bytes);
-    if (const Outcome o = pass(); o != Outcome::kDone) return o;
+    if (const Outcome o = arrive_and_wait(); o != Outcome::kDone) return o;
     if (const Outcome o = reduce(terms); o != Outcome::kDone) return o;
-    if (const Outcome o = pass(); o != Outcome::kDone) return o;
+    if (const Outcome o = arrive_and_wait(); o != Outcome::kDone) return o;
     put(to.data + at, terms.outs[0], terms.pieces.bytes);
   }
   return Outcome::kDone;
@@ -406,11 +406,11 @@ Outcome SpanPart::flood(int root, std::byte* own, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += portion_bytes_) {
     terms.pieces = pieces(bytes, at, std::min(portion_bytes_, bytes - at));
     if (rank_ == root) put(terms.place, own + at, terms.pieces.bytes);
-    if (const Outcome o = pass(); o != Outcome::kDone) return o;
+    if (const Outcome o = arrive_and_wait(); o != Outcome::kDone) return o;
     // The root shows its next bytes once it has passed, so what lies here is read before.
     if (here && rank_ != root) put(own + at, terms.place, terms.pieces.bytes);
     if (const Outcome o = forward(); o != Outcome::kDone) return o;
-    if (const Outcome o = pass(); o != Outcome::kDone) return o;
+    if (const Outcome o = arrive_and_wait(); o != Outcome::kDone) return o;
     if (!here) put(own + at, terms.place, terms.pieces.bytes);
   }
   return Outcome::kDone;

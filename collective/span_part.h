@@ -99,14 +99,14 @@ class SpanPart final : public Part {
   bool take_block(std::size_t& at, std::size_t end, int host);
   bool take_left(std::vector<int>& left) const;
   [[nodiscard]] bool others_go_on();
-  Verdict judge();
+  Verdict verdict_on_blocks();
   void place_data(std::byte* to);
   void send_left(std::size_t first_round, std::uint64_t sequence, const std::vector<int>& left);
   void tell_mates(const Verdict& verdict);
   [[nodiscard]] Verdict heard() const;
   Outcome end_with(const Verdict& verdict);
 
-  Outcome pass();
+  Outcome arrive_and_wait();
   Outcome fail(Passage passage);
   Outcome lost();
   [[nodiscard]] bool must_stop() const;
