@@ -160,9 +160,9 @@ class Group {
 
   // Every waiter of every rank returns kAborted, and so does every later call. Does not wait. May
   // be called again. An operation that was complete before stays kDone.
-  // Other hosts' ranks see it by the ends of links, which the first rank of this host holds: at once
-  // if that is this rank, or is in an operation; else when it begins its next one. So whoever knows
-  // of a failure tells all hosts' processes, and each calls abort().
+  // Other hosts' ranks see it by the ends of links, which the first rank of this host holds: at
+  // once if that is this rank, or is in an operation; else when it begins its next one. So whoever
+  // knows of a failure tells all hosts' processes, and each calls abort().
   void abort();
   [[nodiscard]] bool aborted() const;
 
