@@ -95,7 +95,8 @@ struct Arena::State {
         mapped(std::make_shared<const os::Mapping>(std::move(its_mapping))),
         mapping(*mapped),
         streams(streams_of(mapping, layout)),
-        floats(layout.region_floats()) {
+        floats(layout.region_floats()),
+        private_offsets{layout.private_offset(0), layout.private_offset(1)} {
     std::uint64_t at = 0;
     for (const Entry& entry : layout.parameters) {
       offsets.push_back(at);
@@ -134,6 +135,7 @@ struct Arena::State {
   const os::Mapping& mapping;
   Streams streams;
   std::uint64_t floats;
+  std::uint64_t private_offsets[2];  // The layout works them out from its text, each time.
   std::vector<std::uint64_t> offsets;
   std::unique_ptr<os::Pool> pool;
 };
@@ -268,7 +270,7 @@ std::span<float> Arena::gradients() {
 }
 std::span<std::byte> Arena::private_bytes(Version v) {
   HF_ASSERT(v != kNoVersion);
-  return {state_->mapping.at(state_->layout.private_offset(v % 2)), state_->layout.private_bytes};
+  return {state_->mapping.at(state_->private_offsets[v % 2]), state_->layout.private_bytes};
 }
 
 std::vector<Range> Arena::used(Version v) const {
@@ -333,9 +335,10 @@ void Arena::finish() {
 }
 
 void Arena::settle(Version v) {
+  HF_ASSERT(state_->layout.parameters.empty());  // So there is nothing to update.
   if (fresh()) return;
   if (v == version()) unstage();
-  if (v == staged()) finish();
+  if (v == staged()) publish(state_->header().version, v);
 }
 
 std::uint64_t Arena::digest() const {
