@@ -135,7 +135,7 @@ struct Arena::State {
   const os::Mapping& mapping;
   Streams streams;
   std::uint64_t floats;
-  std::uint64_t private_offsets[2];  // The layout works them out from its text, each time.
+  std::uint64_t private_offsets[2];  // The layout works them out from all parameters, each time.
   std::vector<std::uint64_t> offsets;
   std::unique_ptr<os::Pool> pool;
 };

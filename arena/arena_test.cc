@@ -117,6 +117,23 @@ TEST(Layout, KeepsRegionsApartAndInLines) {
   }
 }
 
+TEST(Layout, HasAsManyPagesForItsTextAsThatNeeds) {
+  const auto expect = [](const Layout& layout) {
+    const std::uint64_t end = kLayoutOffset + layout.to_text().size();
+    ASSERT_EQ(layout.gradients_offset(), (end + kPageBytes - 1) / kPageBytes * kPageBytes);
+  };
+  Layout one = small();
+  for (int letters = 0; letters < 5000; ++letters) {
+    expect(one);
+    one.parameters[1].name += 'x';
+  }
+  Layout many = Layout::held_for(12, 3456);
+  for (std::uint64_t i = 0; i < 2000; ++i) {
+    expect(many);
+    many.parameters.push_back({std::string(i % 13, 'x'), i * i});
+  }
+}
+
 TEST(Arena, IsFreshAndZeroUntilItsFirstVersionIsCommitted) {
   const Directory directory;
   Arena arena = must_open(directory.file("deep/er/a.arena"), small());

@@ -36,6 +36,18 @@ std::string owner(const Layout& layout) {
   return layout.ward == kNoRank ? "a rank's own" : cat("held for rank ", layout.ward);
 }
 
+// Of to_text(), which every offset depends on, without making it.
+std::uint64_t text_bytes(const Layout& layout) {
+  const auto digits = [](auto number) { return std::to_string(number).size(); };
+  std::uint64_t bytes = kTitle.size() + digits(static_cast<unsigned>(layout.optimizer)) +
+                        digits(layout.private_bytes) + digits(layout.ward) +
+                        digits(layout.parameters.size()) + 4;
+  for (const auto& [name, elements] : layout.parameters) {
+    bytes += digits(elements) + digits(name.size()) + name.size() + 3;
+  }
+  return bytes;
+}
+
 }  // namespace
 
 std::size_t moment_count(Optimizer optimizer) {
@@ -65,7 +77,7 @@ std::uint64_t Layout::offset(std::size_t i) const {
 }
 
 std::uint64_t Layout::gradients_offset() const {
-  return round_up(kLayoutOffset + to_text().size(), kPageBytes);
+  return round_up(kLayoutOffset + text_bytes(*this), kPageBytes);
 }
 
 std::uint64_t Layout::parameters_offset() const {
