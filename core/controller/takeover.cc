@@ -21,8 +21,10 @@ Patience patience_of(const Candidate& candidate, Duration limit) {
 // A predecessor of ours may have died before it had stored anything: then what is found is an older
 // job's of the same name.
 Takeover choose_takeover(const Candidate& candidate, const std::optional<wire::Formation>& stored) {
-  if (!may_succeed(candidate) || !stored) return Takeover::kBegin;
-  if (candidate.run != 0 && stored->run_id != candidate.run) return Takeover::kBegin;
+  const bool is_another = stored && candidate.run != 0 && stored->run_id != candidate.run;
+  if (!may_succeed(candidate) || !stored || is_another) {
+    return candidate.of_others ? Takeover::kEnded : Takeover::kBegin;
+  }
   const bool known = !stored->roster.empty();
   if (known && stored->roster.size() != static_cast<std::size_t>(candidate.world_size)) {
     return Takeover::kOtherSize;

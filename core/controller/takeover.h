@@ -17,6 +17,7 @@ struct Candidate {
   bool by_hand_again = false;  // MS_ENABLE_RECOVERY: the user says that it is the same run.
   std::uint64_t run = 0;       // HOLDFAST_RUN, drawn by the agent for the run; 0: none.
   std::int32_t world_size = 0;
+  bool of_others = false;  // With etcd: others have begun and served that run.
 };
 
 // Whether a predecessor of this run may have left a journal, and may still be dying. A first
@@ -34,6 +35,7 @@ struct Patience {
 
 enum class Takeover : std::uint8_t {
   kBegin,      // The journal is empty, or of another run: begin a new formation.
+  kEnded,      // The same, but of the run of others: it has ended just now.
   kGoOn,       // With the one in the journal.
   kOtherSize,  // Its world has another size than the candidate's: refuse.
 };

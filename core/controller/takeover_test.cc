@@ -41,6 +41,15 @@ TEST(Takeover, ALaterAttemptGoesOnWithItsOwnRunAlone) {
   EXPECT_EQ(choose_takeover(kSecondAttempt, std::nullopt), Takeover::kBegin);
 }
 
+// With etcd, another scheduler may have ended the job just before this one had its turn.
+TEST(Takeover, TheRunOfOthersIsNotBegunAnew) {
+  Candidate candidate = kSecondAttempt;
+  candidate.of_others = true;
+  EXPECT_EQ(choose_takeover(candidate, of_run(kRun)), Takeover::kGoOn);
+  EXPECT_EQ(choose_takeover(candidate, of_run(kRun + 1)), Takeover::kEnded);
+  EXPECT_EQ(choose_takeover(candidate, std::nullopt), Takeover::kEnded);
+}
+
 TEST(Takeover, AWorldOfAnotherSizeIsRefusedOnceRanksWereGiven) {
   EXPECT_EQ(choose_takeover(kSecondAttempt, of_run(kRun, 3)), Takeover::kOtherSize);
   EXPECT_EQ(choose_takeover(kSecondAttempt, of_run(kRun, 0)), Takeover::kGoOn);

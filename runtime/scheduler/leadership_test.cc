@@ -77,8 +77,8 @@ wire::Formation of_run(const config::Settings& settings, std::uint64_t run) {
 TEST_F(Campaigns, TheFirstOfARunBeginsAtOnce) {
   const auto led = wait();
   ASSERT_TRUE(led && *led);
-  EXPECT_FALSE((*led)->takes_over());
-  EXPECT_EQ((*led)->run(), 7U);
+  EXPECT_FALSE((*led)->lead().takes_over);
+  EXPECT_EQ((*led)->lead().key.leader.run, 7U);
   const auto journal = (*led)->journal();
   ASSERT_TRUE(journal && (*journal)->begin(of_run(settings, 7)));
   EXPECT_TRUE((*journal)->store({.kept = {{"a", "1"}}}));
@@ -92,7 +92,7 @@ TEST_F(Campaigns, ASuccessorOfTheSameRunGoesOnAtOnce) {
   const Instant began = io::Loop::now();
   const auto second = wait();
   ASSERT_TRUE(second && *second);
-  EXPECT_TRUE((*second)->takes_over());
+  EXPECT_TRUE((*second)->lead().takes_over);
   EXPECT_LT(io::Loop::now() - began, 1s);
 }
 
@@ -111,24 +111,10 @@ TEST_F(Campaigns, LeavesNothingBehindThatItHasAsked) {
   settings.run = 9;  // Of its own agent: it had taken over run 7.
   const auto second = wait();
   ASSERT_TRUE(second && *second);
-  EXPECT_EQ((*second)->run(), 7U);
+  EXPECT_EQ((*second)->lead().key.leader.run, 7U);
   loop.after(500ms, [&] { loop.stop(); });
   loop.run();
   std::filesystem::remove_all(*directory);
-}
-
-// Whoever stands by for it would have taken it meanwhile.
-TEST_F(Campaigns, AnotherRunsJournalIsReplacedOnlyOnceNobodyTakesIt) {
-  auto first = wait();
-  ASSERT_TRUE(first && *first && (*(*first)->journal())->begin(of_run(settings, 7)));
-  (*first)->give_up();
-  settings.run = 8;
-  const Instant began = io::Loop::now();
-  const auto second = wait();
-  ASSERT_TRUE(second && *second);
-  EXPECT_FALSE((*second)->takes_over());
-  EXPECT_EQ((*second)->run(), 8U);
-  EXPECT_GT(io::Loop::now() - began, 2s);
 }
 
 TEST_F(Campaigns, AnotherJobsTokenIsRefusedByName) {

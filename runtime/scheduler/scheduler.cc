@@ -103,7 +103,7 @@ Result<std::unique_ptr<io::Listener>> listen_as(io::Loop& loop, const Leadership
                                                 config::Settings& settings) {
   if (leads == nullptr || !settings.standby) {
     // Who takes a job over need not have this port: others would listen at once.
-    const bool takes_over = leads != nullptr && leads->takes_over();
+    const bool takes_over = leads != nullptr && leads->lead().takes_over;
     const Duration patience = patience_of(settings).port;
     auto listener =
         listen(loop, settings, takes_over ? std::min(patience, kOfDyingPredecessor) : patience);
@@ -123,16 +123,16 @@ Result<std::unique_ptr<io::Listener>> listen_as(io::Loop& loop, const Leadership
 }
 
 // As if its own agent had started all schedulers of the run.
-void take_over(const Leadership& leads, config::Settings& settings, io::Trace& trace) {
-  settings.run = leads.run();
-  if (!leads.takes_over()) return;
+void take_over(const election::Lead& lead, config::Settings& settings, io::Trace& trace) {
+  settings.run = lead.key.leader.run;
+  if (!lead.takes_over) return;
   settings.attempt = std::max<std::uint64_t>(settings.attempt, 2);
-  const auto without = leads.without_scheduler();
-  const auto ms = without ? std::chrono::ceil<std::chrono::milliseconds>(*without).count() : 0;
+  const auto ms =
+      std::chrono::ceil<std::chrono::milliseconds>(lead.without.value_or(Duration{})).count();
   say(cat("takes over job ", settings.job,
-          without ? cat(" from the scheduler on ", leads.predecessor(),
-                        ", whose key in etcd was last seen ", ms, " ms ago")
-                  : " from its predecessor"));
+          lead.without ? cat(" from the scheduler on ", lead.predecessor,
+                             ", whose key in etcd was last seen ", ms, " ms ago")
+                       : " from its predecessor"));
   trace.event("takeover", {{"job", settings.job}, {"without_ms", ms}});
 }
 
@@ -148,7 +148,9 @@ Result<bool> open_journal(Opened& opened, const Leadership* leads, std::uint64_t
   if (!journal) return journal.error();
   opened.journal = std::move(*journal);
   wire::Memory memory;
-  const controller::Candidate candidate = candidate_of(settings);
+  controller::Candidate candidate = candidate_of(settings);
+  candidate.of_others =
+      leads != nullptr && leads->lead().takes_over && leads->lead().key.leader.run != own_run;
   if (controller::may_succeed(candidate)) {
     auto loaded = opened.journal->load();
     if (!loaded) return loaded.error();
@@ -163,10 +165,11 @@ Result<bool> open_journal(Opened& opened, const Leadership* leads, std::uint64_t
                                      memory.formation->roster.size(),
                                      " workers, but MS_WORKER_NUM is ", settings.worker_num,
                                      ": set it to that, or remove the journal to start anew")};
+    case controller::Takeover::kEnded:
+      return false;
     case controller::Takeover::kBegin:
       break;
   }
-  if (leads != nullptr && leads->takes_over() && leads->run() != own_run) return false;
   // Stored at once: an older job's formation must not be found by our own successor.
   opened.memory.formation = wire::Formation{
       .job = settings.job, .run_id = settings.run != 0 ? settings.run : os::random_bits()};
@@ -194,8 +197,8 @@ Result<int> open_and_serve(const config::Settings& given) {
     if (!led) return led.error();
     if (!*led) return end_of_standby(given);
     leads = *std::move(led);
-    take_over(*leads, settings, opened.trace);
-    if (leads->without_scheduler()) opened.suspect_host = leads->predecessor();
+    take_over(leads->lead(), settings, opened.trace);
+    if (leads->lead().without) opened.suspect_host = leads->lead().predecessor;
   }
 
   const auto good = check_tls(settings, true);

@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "core/agent/machine.h"
 #include "core/controller/machine.h"
+#include "core/election/machine.h"
 #include "core/member/machine.h"
 #include "core/trainer/machine.h"
 #include "sim/words.h"
@@ -124,7 +125,10 @@ something else. What the events carry stands in each machine's header. Why all t
           "listed.",
           machine_rows(trainer::transitions(), trainer::kEventNames)),
       section("An agent", "In `core/agent`, one on each host: it starts and replaces processes.",
-              machine_rows(agent::transitions(), agent::kEventNames)));
+              machine_rows(agent::transitions(), agent::kEventNames)),
+      section("A candidate",
+              "In `core/election`, with etcd, one in each scheduler: it leads, or stands by.",
+              machine_rows(election::transitions(), election::kEventNames)));
 }
 
 TEST(States, AreDocumentedAsTheTablesSay) {
