@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "sim/election_world.h"
 #include "sim/world.h"
 #include "wording/reasons.h"
 
@@ -19,8 +20,8 @@ namespace holdfast::sim {
 namespace {
 
 constexpr const char* kUsage =
-    "usage: sim [--world swarm|hosts|wide|small|smallest|exchange] [--schedules N] [--seed S] "
-    "[--exhaustive]\n"
+    "usage: sim [--world swarm|hosts|wide|small|smallest|exchange|election|candidates]\n"
+    "           [--schedules N] [--seed S] [--exhaustive]\n"
     "           [--seconds T] [--tape FILE] [--save FILE] [--print] [--shrink]\n"
     "  --schedules N  how many (100000)       --seed S     of the first (1); schedule I has S+I\n"
     "  --only I       only the I-th           --exhaustive count through all of the world\n"
@@ -71,7 +72,7 @@ std::optional<Arguments> parse(const std::vector<std::string>& words) {
       return std::nullopt;
   }
   Replay nothing({});
-  if (!draw_setup(a.world, nothing)) return std::nullopt;
+  if (!is_election(a.world) && !draw_setup(a.world, nothing)) return std::nullopt;
   if (a.exhaustive && a.world == "swarm") a.world = "small";
   return a;
 }

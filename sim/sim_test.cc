@@ -17,10 +17,12 @@ namespace {
 #ifdef HOLDFAST_SANITIZED
 constexpr std::uint64_t kSchedules = 600;
 constexpr std::uint64_t kOfHosts = 120;
+constexpr std::uint64_t kElections = 50;
 constexpr std::uint64_t kCounted = 500;
 #else
 constexpr std::uint64_t kSchedules = 20'000;
 constexpr std::uint64_t kOfHosts = 10'000;
+constexpr std::uint64_t kElections = 1'000;
 constexpr std::uint64_t kCounted = ~std::uint64_t{0};
 #endif
 
@@ -79,6 +81,14 @@ TEST(Simulation, EverySmallestScheduleWithTwoFaultsEndsWell) {
 
 TEST(Simulation, EveryExchangeWithOneFaultEndsWell) {
   EXPECT_GE(count_through("exchange", kCounted), 500U);
+}
+
+TEST(Election, SchedulesKeepEveryRule) {
+  keep_every_invariant("election", kElections);
+}
+
+TEST(Election, EveryScheduleOfTwoWithOneFaultKeepsEveryRule) {
+  EXPECT_GE(count_through("candidates", kCounted), 500U);
 }
 
 TEST(Simulation, TheSameTapeGivesTheSameRun) {

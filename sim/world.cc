@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "base/text.h"
+#include "sim/election_world.h"
 #include "wire/codec.h"
 #include "wording/reasons.h"
 
@@ -374,6 +375,7 @@ void World::check_deaths_are_known() {
 }
 
 Outcome simulate(const std::string& world, Choices& choices, std::vector<std::string>* log) {
+  if (is_election(world)) return simulate_election(world, choices, log);
   const auto setup = draw_setup(world, choices);
   HF_ASSERT(setup.has_value());
   if (log) log->push_back(to_text(*setup));
